@@ -44,7 +44,8 @@ def collective(scope: DeviceScope, node: n.Collective) -> None:
     """Read, meet, write, meet: the results wait in registers until all have read."""
     word = KINDS.get(node.kind)
     if node.kind != "gather_view" and (word is None or (len(node.source) > 1 and node.fn is None)):
-        raise CompileError(f"T.{node.kind} cannot be written as CUDA yet", advice="copy with dst=")
+        what = f"T.{node.kind}{' with counts' if word is not None else ''}"
+        raise CompileError(f"{what} cannot be written as CUDA yet", advice="copy with dst=")
     between_blocks(scope, f"T.{node.kind}")
     meet(scope)
     if node.kind == "gather_view":
