@@ -82,3 +82,26 @@ def test_a_number_that_is_read_comes_from_its_memory_first() -> None:
     loads = 2 * (hda.memory("hbm").latency_ps + hda.memory("l2_cache").latency_ps)
     assert r.time_ps >= mt.simulate(gather, machine="dgx-h100", assume={"scalar": 0}).time_ps
     assert r.time_ps >= loads + 3_000_000  # after the launch
+
+
+def test_blocks_that_only_copy_take_the_time_of_all_bytes_by_the_engine_that_is_fastest_for_many() -> None:
+    """What the last cache does not keep is written back; while one block waits, others of the SM go on."""
+    n, b = 8192, 64
+
+    def doubled(impl: str | None) -> float:
+        @T.program
+        def kernel(X: T.Tensor((n, n), "f16"), Y: T.Tensor((n, n), "f16")):
+            with T.Kernel(block=(n // b, n // b), threads=128) as (x, y):
+                tile = T.alloc((b, b), "f16", level="shared")
+                T.copy(tile, X[y * b, x * b], impl=impl)
+                for i, j in T.Parallel(b, b):
+                    tile[i, j] = tile[i, j] * 2
+                T.copy(Y[y * b, x * b], tile, impl=impl)
+
+        return mt.simulate(kernel, machine="dgx-h100", record=False).time_ps / 1e12
+
+    times = {impl: doubled(impl) for impl in ("tma", "lsu")}
+    assert doubled(None) == min(times.values())
+    hda = mt.machine("dgx-h100")
+    kept = hda.memory("l2_cache").size
+    assert times["tma"] >= (4 * n * n - kept) / hda.memory("hbm").effective_bandwidth

@@ -48,7 +48,8 @@ class Request:
     row: int = 0
     """Bytes of the rows of a copy, and of what they are apart, in common; 0: any."""
     ahead: bool = False
-    """Whether it is in a loop: an engine works on the next while the latency of one passes."""
+    """Whether it is in a loop, or units have several instances: while the latency of one passes, an engine
+    works on the next."""
     paired: bool = False
     """Whether every unit that sends also receives: a put or get could be a message."""
 

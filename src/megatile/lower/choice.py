@@ -9,7 +9,9 @@ from math import gcd
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError, Place as Source
 from megatile.core.expr import bounds, known, simplify
+from megatile.hda import HDA
 from megatile.ir.implementations import Request, choose
+from megatile.ir.launch import ROOT, Launch
 from megatile.lower.errors import LoweringError
 from megatile.lower.regions import Block
 from megatile.lower.streams import Frame
@@ -63,8 +65,14 @@ def copy_request(
         "Copy", lowering.hda, frame.level.scale, source.home.dtype, count(frame, target),
         memories=(source.home.memory, target.home.memory), reach=reach, inside=away is None,
         row=gcd(_row(source), _row(target)), paired=paired,
-        ahead=frame.looped,
+        ahead=frame.looped or _several(lowering.launch, lowering.hda),
     )  # fmt: skip
+
+
+def _several(launch: Launch, hda: HDA) -> bool:
+    """Whether units have several instances of a launch, one of which works while another waits."""
+    above = 1 if launch.host == ROOT else hda.count(launch.host)
+    return launch.count(launch.dispatch, launch.host) * above > hda.count(launch.dispatch)
 
 
 def reach_of(frame: Frame, peer: Place) -> str:

@@ -458,7 +458,8 @@ class Resources:
             if apart and not self._together(unit, peer, memory, peer_memory):
                 stages += self.fabric.stages(self.hardware(unit), self.hardware(peer))
             if not (memory == peer_memory and same):
-                stages += self._memory_stages(write[0].name if write else peer_memory, peer)
+                # What caches take is taken at the last stage.
+                stages += reversed(self._memory_stages(write[0].name if write else peer_memory, peer))
             self._paths[key] = made = self._made(tuple(stages), chunk, by)
             made.reads, made.writes, made.memories = read, write, (memory, peer_memory)
         return self._paths[key]
