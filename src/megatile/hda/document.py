@@ -84,7 +84,8 @@ def parse_document(text: str, file: str | None = None) -> Document:
     except (RecursionError, ValueError) as problem:
         raise MachineError(f"not valid YAML: {problem}", place=Place(file)) from None
     if not isinstance(node, yaml.MappingNode):
-        kind = "is empty" if node is None else f"holds a {node.id}"
+        kind = "holds a sequence" if isinstance(node, yaml.SequenceNode) else "holds a scalar"
+        kind = "is empty" if node is None else kind
         raise MachineError(
             f"the description {kind}, not keys and values",
             place=Place(file, 1),
@@ -104,7 +105,8 @@ def _check_depth(text: str, file: str | None) -> None:
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
         if depth > DEEPEST + 1:
-            place = Place(file, event.start_mark.line + 1, event.start_mark.column + 1)
+            mark = event.start_mark
+            place = Place(file, mark.line + 1, mark.column + 1) if mark else Place(file)
             raise MachineError("the description is nested too deeply", place=place)
 
 
