@@ -190,7 +190,7 @@ def _takes_turns(plan: Plan, hda: HDA, more_than: int = 0) -> bool:
 
     def waits(level: pm.Level) -> bool:
         above = places[level.parent][0] if level.parent else np.zeros(1, np.int64)
-        crowd = int(np.unique(above, return_counts=True)[1].max(initial=0))
+        crowd = int(np.max(np.unique(above, return_counts=True)[1], initial=0))
         return crowd * level.count > units_below(hda, level, plan) * (level.slots or 0)
 
     return any(waits(level) for level in slotted)

@@ -172,7 +172,7 @@ class Phase:
         for (start, _, _), size, count in zip(box, sizes, counts, strict=True):
             at = np.broadcast_to(start.evaluate({"unit": self.units}), self.units.shape)
             begins = np.unique(at) if count > 1 else np.zeros(1, np.int64)
-            boxes.append((int(np.bincount(begins // size).max()), len(begins)))
+            boxes.append((int(np.max(np.bincount(begins // size))), len(begins)))
         each = len(self.units) // max(1, len(np.unique(self.parents)) * math.prod(b for _, b in boxes))
         known_as = [g for g in self.granules.values() if g is not None]
         name = f"{self.wait.flag}_{len(known_as) + 1}" if known_as else f"{self.wait.flag}_{tile}"

@@ -135,7 +135,7 @@ class Resources:
         first, part = self.plan.all_levels[0].name, dict[str, tuple[int, int]]()
         for level in self.plan.levels:  # of slots, every unit takes one before any takes two
             if level.slots is not None and level.parent == first:
-                crowd = int(np.bincount(found[first][0]).max(initial=1))
+                crowd = int(np.max(np.bincount(found[first][0]), initial=1))
                 turns = -(-level.count * crowd // units_below(self.hda, level, self.plan))
                 part[level.name] = level.slots, min(level.slots, turns)
             elif level.slots is None and level.parent in part:

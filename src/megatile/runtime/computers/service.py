@@ -53,7 +53,7 @@ class Book:
         same = np.ones(len(self.keeper[part]), bool)
         for column in (self.keeper, self.having, self.alone):
             same &= column[part] == column[first]
-        return len(same) if same.all() else int(same.argmin())
+        return len(same) if same.all() else int(np.argmin(same))
 
 
 class Service:
