@@ -18,22 +18,12 @@ import megatile as mt
 import megatile.language as T
 from bench_compile import example, softmax
 from harness import Row, at_most, bench
+from megatile.runtime.measure.samples import copies
 
 ALLOWED = 25.0
 SEED = int(os.environ.get("BENCH_SEED", "2024"))
 EACH = 4
 """Shapes of every kind of program."""
-
-
-def copy(count: int, block: int) -> Any:
-    @T.program
-    def kernel(X: T.Tensor((count,), "f32"), Y: T.Tensor((count,), "f32")):
-        with T.Kernel(block=T.ceildiv(count, block), threads=128) as bx:
-            x = T.alloc((block,), "f32")
-            T.copy(x, X[bx * block])
-            T.copy(Y[bx * block], x)
-
-    return kernel
 
 
 def gemm(m: int, n: int, k: int) -> Any:
@@ -80,7 +70,7 @@ def programs(seed: int, each: int = EACH) -> Iterator[tuple[str, int, Any]]:
         yield f"softmax {rows}x{columns}", 1, softmax(rows, columns)
     for _ in range(each):
         count, block = size(1 << 13, 1 << 24, 1 << 10), size(1 << 10, 1 << 14, 64)
-        yield f"copy of {4 * count >> 10} KiB in blocks of {4 * block >> 10}", 1, copy(count, block)
+        yield f"copy of {4 * count >> 10} KiB in blocks of {4 * block >> 10}", 1, copies(count, block)
     for _ in range(each):
         count = size(1 << 8, 1 << 21, 64)
         yield f"all-reduce of {count} elements", 2, all_reduce(2, count)

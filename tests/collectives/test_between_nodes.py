@@ -9,6 +9,7 @@ from megatile.collectives.job import CollectiveError
 from megatile.collectives.planner import make_job, predict
 from megatile.collectives.provenance import prove
 from megatile.collectives.rank_groups import NearestLast, beyond
+from megatile.collectives.ranking import variants
 from megatile.core.expr import Symbol
 from megatile.timing import Library
 
@@ -148,6 +149,18 @@ def test_a_large_all_reduce_overlaps_its_levels_without_being_asked(nodes, megab
     ]
     assert every[0] < 0.9 * min(every[1:3])
     assert every[0] < 1.12 * every[3]
+
+
+@pytest.mark.parametrize(("nodes", "levels"), [(4, "overlapped"), (80, "one by one")])
+def test_no_option_set_is_tried_twice(nodes, levels):
+    """Between many nodes levels do not overlap by themselves: chunks are tried instead of `overlap=False`."""
+    job, _ = make_job("all_reduce", machine=mt.machine("h100-cluster", nodes=nodes), nbytes=64 << 20)
+    known = find_algorithm("hierarchical")
+    tried = list(variants(known, job))
+    assert ({"overlap": False} in tried) == (levels == "overlapped")
+    assert ({"chunks": 4} in tried) == (levels == "one by one")
+    plans = [str(known.plan(job, **options)) for options in tried if "outer" not in options]
+    assert len(set(plans)) == len(plans)
 
 
 @pytest.mark.parametrize("settings", [{"inner": "ring"}, {"outer": "messages"}, {"overlap": False}])

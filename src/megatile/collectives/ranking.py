@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from megatile.collectives.algorithms import algorithms, find_algorithm
-from megatile.collectives.algorithms.hierarchical import OVERLAPPED_FROM, two_levels
+from megatile.collectives.algorithms.hierarchical import overlaps
 from megatile.collectives.candidates import Candidate
 from megatile.collectives.job import CollectiveError, Job
 from megatile.collectives.libraries import RING_PIECE, channels_in_use, reason_against, steps_saved
@@ -274,11 +274,7 @@ def _guessed_options(name: str, job: Job) -> dict[str, Any]:
         return {"lag": 2}
     if name == "in_network_tree" and job.nbytes >= CHUNKED_FROM:
         return {"chunks": 16}
-    if (
-        name == "hierarchical"
-        and job.ranks <= FEW
-        and not (two_levels(job) and job.nbytes >= OVERLAPPED_FROM)
-    ):
+    if name == "hierarchical" and job.ranks <= FEW and not overlaps(job):
         return {"inner": "direct"}
     return {}
 
@@ -289,15 +285,15 @@ def variants(known: Algorithm, job: Job, library: bool = False) -> Iterator[dict
     start = CHUNKED_FROM >> 4 if known.name == "node_tree" else CHUNKED_FROM
     if library and known.name == "ring":
         start = job.ranks * RING_PIECE
-    overlaps = "overlap" in known.options and two_levels(job) and job.nbytes >= OVERLAPPED_FROM
-    if "chunks" in known.options and job.nbytes >= start and not overlaps and known.name not in LANED:
+    overlapped = "overlap" in known.options and overlaps(job)
+    if "chunks" in known.options and job.nbytes >= start and not overlapped and known.name not in LANED:
         deep = known.name in DEEP or job.operation in ("broadcast", "reduce")
         yield from ({"chunks": n} for n in ((4, 16, 64) if deep else (4,)))
     if "lag" in known.options and job.operation == "all_reduce":
         yield {"lag": 2}
     if "both_ways" in known.options and any(job.wrap):
         yield {"both_ways": True}
-    if overlaps:
+    if overlapped:
         yield {"overlap": False}
     if "near" in known.options and job.operation != "all_reduce" and len(job.nesting) > 1:
         yield from ({"near": True} for _ in range(job.count % job.ranks == 0))

@@ -20,7 +20,7 @@ class ArgumentError(MegatileError, TypeError):
 def no_none(function: Callable[P, R]) -> Callable[P, R]:
     """None is one clear error for each argument that has no default and is not declared to allow it."""
     parameters = inspect.signature(function).parameters.values()
-    needed = {p.name for p in parameters if p.default is p.empty and "None" not in str(p.annotation)}
+    needed = {p.name: p for p in parameters if p.default is p.empty and "None" not in str(p.annotation)}
     names = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
     rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), None)
 
@@ -29,7 +29,10 @@ def no_none(function: Callable[P, R]) -> Callable[P, R]:
         given = [(names[at] if at < len(names) else rest, value) for at, value in enumerate(args)]
         for name, value in [*given, *kwargs.items()]:
             if value is None and name in needed:
-                raise ArgumentError(f"{function.__name__}: {name} is None, but it is needed")
+                raise ArgumentError(
+                    f"{function.__name__} needs '{name}', not None",
+                    advice=f"its arguments are {', '.join(map(str, needed.values()))}",
+                )
         return function(*args, **kwargs)
 
     return checked

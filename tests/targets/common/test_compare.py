@@ -5,6 +5,7 @@ import pytest
 
 import megatile as mt
 import megatile.language as T
+from bench_compare import all_reduce
 from megatile.core import kept
 from megatile.hda import divided
 from megatile.runtime.measure.figures import Figure, described
@@ -171,17 +172,6 @@ def test_a_kernel_says_what_does_its_statements_elsewhere():
     (line,) = (x for x in text.splitlines() if x.startswith("gemm "))
     assert "tensor" in line or "vector" in line
     assert "test_compare.py:" in line
-
-
-def all_reduce(devices, count):
-    @T.program
-    def kernel(X: T.Tensor((devices, count), "f32"), Y: T.Tensor((count,), "f32")):
-        with T.Kernel(device=devices), T.Scale("device"):
-            mine, total = T.view(X, layout=T.Shard(0)), T.view(Y, layout=T.Replica)
-            T.copy(total[0:count], mine[0, 0:count])
-            T.allreduce(total, op="sum")
-
-    return kernel
 
 
 def test_collectives_of_several_devices_are_predicted_beside_measured(tmp_path):

@@ -37,6 +37,12 @@ def two_levels(job: Job) -> bool:
     return job.operation == "all_reduce" and len(job.nesting) == 2
 
 
+def overlaps(job: Job, chunks: int = 0) -> bool:
+    """Whether the levels of a job overlap without being asked to."""
+    few = two_levels(job) and job.nesting[-1] <= LARGEST_RING
+    return few and (chunks > 1 or job.nbytes >= OVERLAPPED_FROM)
+
+
 @algorithm(
     "hierarchical", "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", unfit=_one_level
 )
@@ -68,8 +74,7 @@ def hierarchical(
             advice="leave out inner= and outer=, or use overlap=False",
         )
     if overlap is None:
-        free = inner == outer == "auto" and two_levels(job) and job.nesting[-1] <= LARGEST_RING
-        overlap = free and (chunks > 1 or job.nbytes >= OVERLAPPED_FROM)
+        overlap = inner == outer == "auto" and overlaps(job, chunks)
     if overlap:
         Messages(w, chunks or min(32, max(4, job.nbytes // CHUNK))).write()
         return
