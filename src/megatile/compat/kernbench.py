@@ -24,7 +24,7 @@ from pydantic import (
 from megatile.core.errors import did_you_mean
 from megatile.hda.document import Document, KeyPath
 from megatile.hda.load import describe
-from megatile.hda.schema import Count, Frequency, Name, Rate, Size, Time
+from megatile.hda.values import Count, Frequency, Name, Rate, Size, Time
 
 SECTIONS = ("system", "sip", "cube", "pe")
 # In KernBench a plain mesh_2d wraps round.

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 from megatile.core.arithmetic import Lambda
 from megatile.core.errors import did_you_mean
 from megatile.core.frozen import Frozen
 from megatile.hda import schema
 from megatile.hda.document import Document, KeyPath
-from megatile.hda.figures import Figures
+from megatile.hda.figures import Figures, T
 from megatile.hda.model import (
     SAME_SCALE,
     STANDARD_SCALES,
@@ -18,10 +20,10 @@ from megatile.hda.model import (
     Engine,
     HostLink,
     KernelFigures,
-    Level,
     LibraryFigures,
     MemoryLayer,
     Network,
+    Parts,
     Protocol,
     Scale,
     Station,
@@ -31,47 +33,35 @@ from megatile.hda.wiring import wire
 RESERVED_ALIASES = ("l0", "l1", "l2")
 
 
-@dataclass(frozen=True)
-class Parts:
-    """Everything an HDA is made of."""
-
-    levels: tuple[Level, ...]
-    scales: tuple[Scale, ...]
-    names: dict[str, Scale]
-    memories: tuple[MemoryLayer, ...]
-    memory_names: dict[str, MemoryLayer]
-    networks: tuple[Network, ...]
-    engines: tuple[Engine, ...]
-    control: Control | None
-    channels: tuple[ChannelQueues, ...]
-    protocol: Protocol | None
-    library: LibraryFigures
-    kernels: tuple[KernelFigures, ...]
-
-
-def build(spec: schema.MachineSpec, document: Document) -> Parts:
+def build(spec: Any, document: Document) -> Parts:
     """Resolve a description; every contradiction is an error with its place in the file."""
     builder = _Builder(spec, document)
     levels = builder.build_levels()
     scales, names = builder.build_scales()
     memories, memory_names = builder.build_memories()
     return Parts(
-        levels,
-        scales,
-        names,
-        memories,
-        memory_names,
-        builder.build_networks(),
-        builder.build_engines(),
-        builder.build_control(),
-        builder.build_channels(),
-        builder.build_protocol(),
-        builder.build_library(),
-        builder.build_kernels(),
+        levels=levels,
+        scales=scales,
+        memories=memories,
+        networks=builder.each("networks", builder.network),
+        engines=builder.each("engines", builder.engine),
+        control=builder.build_control(),
+        channels=builder.each("channels", builder.channel),
+        protocol=builder.described(Protocol, "protocol"),
+        library=builder.described(LibraryFigures, "library") or LibraryFigures(),
+        kernels=builder.each("kernels", builder.kernel),
+        scale_names=names,
+        memory_names=memory_names,
     )
 
 
 class _Builder(Figures):
+    def each(self, key: str, make: Callable[[Any, KeyPath], T]) -> tuple[T, ...]:
+        """The members of a list of the description, each with a name of its own."""
+        members = getattr(self.spec, key)
+        self.unique((m.name for m in members), lambda i: (key, i, "name"), key.removesuffix("s"))
+        return tuple(make(member, (key, i)) for i, member in enumerate(members))
+
     # scales
 
     def build_scales(self) -> tuple[tuple[Scale, ...], dict[str, Scale]]:
@@ -151,14 +141,13 @@ class _Builder(Figures):
         spellings = {group[0]: group for group in SAME_SCALE}
         result = list(declared)
         larger: Scale | None = None
-        top = list(self.levels.values())[-1]
         for name in reversed(STANDARD_SCALES):
             own = next((taken[s] for s in spellings[name] if s in taken), None)
             if own is not None:
                 larger = next(s for s in result if s.name == own)
                 continue
             at = result.index(larger) if larger else len(result)
-            level = self.levels[larger.level] if larger else top
+            level = self.levels[larger.level] if larger else self.top
             same = next((self.levels[s] for s in spellings[name] if s in self.levels), level)
             fits = sum(self.levels[s.level].position <= same.position for s in result[:at])
             standard = {taken[s] for group in SAME_SCALE for s in group if s in taken}
@@ -171,8 +160,7 @@ class _Builder(Figures):
     # memories
 
     def build_memories(self) -> tuple[tuple[MemoryLayer, ...], dict[str, MemoryLayer]]:
-        self.unique((m.name for m in self.spec.memory), lambda i: ("memory", i, "name"), "memory")
-        layers = tuple(self.memory(m, ("memory", i)) for i, m in enumerate(self.spec.memory))
+        layers = self.each("memory", self.memory)
         names: dict[str, MemoryLayer] = {m.name: m for m in layers}
         for i, layer in enumerate(layers):
             for alias in layer.aliases:
@@ -202,7 +190,7 @@ class _Builder(Figures):
                 f"{layer.size} B are no whole number of blocks of {layer.block} B", (*key_path, "block")
             )
 
-    def memory(self, m: schema.MemorySpec, key_path: KeyPath) -> MemoryLayer:
+    def memory(self, m: Any, key_path: KeyPath) -> MemoryLayer:
         level = self.level(m.level, (*key_path, "level"))
         size = self.bytes(m.size, (*key_path, "size"))
         reserved = self.bytes(m.reserved, (*key_path, "reserved")) if m.reserved and m.reserved.value else 0
@@ -218,11 +206,7 @@ class _Builder(Figures):
 
     # networks
 
-    def build_networks(self) -> tuple[Network, ...]:
-        self.unique((n.name for n in self.spec.networks), lambda i: ("networks", i, "name"), "network")
-        return tuple(self.network(n, ("networks", i)) for i, n in enumerate(self.spec.networks))
-
-    def network(self, n: schema.NetworkSpec, key_path: KeyPath) -> Network:
+    def network(self, n: Any, key_path: KeyPath) -> Network:
         owner = self.level(n.level, (*key_path, "level"))
         if owner.position == 0:
             self.fail(
@@ -255,11 +239,7 @@ class _Builder(Figures):
 
     # engines, control, channels
 
-    def build_engines(self) -> tuple[Engine, ...]:
-        self.unique((e.name for e in self.spec.engines), lambda i: ("engines", i, "name"), "engine")
-        return tuple(self.engine(e, ("engines", i)) for i, e in enumerate(self.spec.engines))
-
-    def engine(self, e: schema.EngineSpec, key_path: KeyPath) -> Engine:
+    def engine(self, e: Any, key_path: KeyPath) -> Engine:
         level = self.level(e.level, (*key_path, "level"))
         if e.kind != "dma" and not e.throughput:
             self.fail(
@@ -284,41 +264,24 @@ class _Builder(Figures):
                 )
             before = level.position
             overhead = self.picoseconds(stop.overhead, level, (*key_path, "overhead"))
-            stations.append(Station(stop.name or stop.level, stop.level, overhead))
+            stations.append(Station(stop.level, overhead, stop.name or stop.level))
         host = control.host_link
-        top = list(self.levels.values())[-1]
-        link = None if host is None else self.resolved(HostLink, host, top, ("control", "host_link"))
-        return self.resolved(Control, control, top, ("control",), host_link=link, launch=tuple(stations))
+        link = None if host is None else self.resolved(HostLink, host, self.top, ("control", "host_link"))
+        return self.resolved(Control, control, self.top, ("control",), host_link=link, launch=tuple(stations))
 
-    def build_channels(self) -> tuple[ChannelQueues, ...]:
-        self.unique((c.name for c in self.spec.channels), lambda i: ("channels", i, "name"), "channel")
-        return tuple(
-            self.resolved(
-                ChannelQueues,
-                c,
-                self.level(c.level, ("channels", i, "level")),
-                ("channels", i),
-                credit=round(c.credit.value) if c.credit else 0,
-            )
-            for i, c in enumerate(self.spec.channels)
-        )
+    def channel(self, c: Any, key_path: KeyPath) -> ChannelQueues:
+        level = self.level(c.level, (*key_path, "level"))
+        credit = round(c.credit.value) if c.credit else 0
+        return self.resolved(ChannelQueues, c, level, key_path, credit=credit)
 
-    def build_protocol(self) -> Protocol | None:
-        spec, top = self.spec.protocol, list(self.levels.values())[-1]
-        return None if spec is None else self.resolved(Protocol, spec, top, ("protocol",))
+    def described(self, part: type[T], key: str) -> T | None:
+        """A part of the machine as a whole, where the description has it."""
+        spec = getattr(self.spec, key)
+        return None if spec is None else self.resolved(part, spec, self.top, (key,))
 
-    def build_library(self) -> LibraryFigures:
-        spec, top = self.spec.library, list(self.levels.values())[-1]
-        return LibraryFigures() if spec is None else self.resolved(LibraryFigures, spec, top, ("library",))
-
-    def build_kernels(self) -> tuple[KernelFigures, ...]:
-        self.unique((k.name for k in self.spec.kernels), lambda i: ("kernels", i, "name"), "kernel")
-        return tuple(self.build_kernel(k, ("kernels", i)) for i, k in enumerate(self.spec.kernels))
-
-    def build_kernel(self, k: schema.KernelSpec, key_path: KeyPath) -> KernelFigures:
-        top = list(self.levels.values())[-1]
+    def kernel(self, k: Any, key_path: KeyPath) -> KernelFigures:
         exposed = k.exposed.value if k.exposed is not None else 0.0
         if not 0 <= exposed <= 1:
             self.fail(f"what is exposed is from 0 to 1, not {k.exposed}", (*key_path, "exposed"))
         held = (k.channels.peer, k.channels.most)
-        return self.resolved(KernelFigures, k, top, key_path, exposed=exposed, channels=held)
+        return self.resolved(KernelFigures, k, self.top, key_path, exposed=exposed, channels=held)

@@ -23,7 +23,7 @@ LONGEST_TIME = 10**18  # picoseconds: eleven days
 class Figures:
     """A description with its levels; its quantities become plain numbers, or errors with their place."""
 
-    spec: schema.MachineSpec
+    spec: Any
     document: Document
     levels: dict[str, Level] = field(default_factory=dict)
 
@@ -31,6 +31,10 @@ class Figures:
         raise self.document.error(message, key_path, advice)
 
     # levels and clocks
+
+    @property
+    def top(self) -> Level:
+        return next(reversed(self.levels.values()))
 
     def build_levels(self) -> tuple[Level, ...]:
         hw = self.spec.hw_spec
@@ -81,7 +85,7 @@ class Figures:
         units (``latency_ps`` and ``start_us`` are the keys ``latency`` and ``start``). What is not written
         there is as the part declares it; ``given`` are fields that mean something else than they say."""
         for f in fields(part):  # type: ignore[arg-type]
-            key = f.name.removesuffix("_ps").removesuffix("_us")
+            key = schema.key_of(f.name)
             value = getattr(spec, key, None)
             if f.name not in given and value is not None:
                 number = self.plain(value, level, (*key_path, key))

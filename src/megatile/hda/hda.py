@@ -27,37 +27,25 @@ from megatile.core.files import write_text
 from megatile.core.frozen import Frozen
 from megatile.core.quantities import Quantity
 from megatile.hda import load
-from megatile.hda.build import Parts, build
+from megatile.hda.build import build
 from megatile.hda.document import DEEPEST, Document, read_document
 from megatile.hda.model import (
     ChannelQueues,
-    Control,
     Engine,
     KernelFigures,
-    Level,
-    LibraryFigures,
     MemoryLayer,
     Network,
-    Protocol,
-    Scale,
     Unit,
     UnitRange,
 )
 from megatile.hda.places import Places, UnitLike
 from megatile.hda.routing import Route, Router
-from megatile.hda.schema import HardwareAbstraction, HardwareSpecification, MachineSpec, ScaleView
+from megatile.hda.schema import HardwareAbstraction, HardwareSpecification, ScaleView
 
 if TYPE_CHECKING:
     from megatile.hda.instance import Instance
 
 Found = TypeVar("Found")
-_MISSING_KEYS = {
-    "memory": "memory",
-    "networks": "networks",
-    "engines": "engines",
-    "control": "control",
-    "channels": "channels",
-}
 
 
 class HDA(Places):
@@ -75,14 +63,14 @@ class HDA(Places):
         document = Document(_plain({"hw_spec": hw_spec, "hw_abstr": scales, **parts}))
         self._set(load.validate(document), document)
 
-    def _set(self, spec: MachineSpec, document: Document) -> None:
+    def _set(self, spec: Any, document: Document) -> None:
         parts = build(spec, document)
         self.__dict__.update(
             spec=spec,
             name=spec.name,
             file=document.file,
             parameters=Frozen(document.parameters),
-            _parts=parts,
+            **vars(parts),
             _levels={level.name: level for level in parts.levels},
             _named={},
             _facts={},
@@ -96,14 +84,10 @@ class HDA(Places):
         raise AttributeError("an HDA cannot be changed; load it again with overrides")
 
     if TYPE_CHECKING:
-        spec: MachineSpec
+        spec: Any
         name: str
         file: str | None
         parameters: Frozen[str, Any]
-        _parts: Parts
-        _levels: dict[str, Level]
-        _named: dict[str, Level]  # names of units seen so far, as questions come by the million
-        _router: Router
         _facts: dict[Any, Any]
 
     def fact(self, function: Callable[..., Found], *arguments: Any) -> Found:
@@ -184,79 +168,22 @@ class HDA(Places):
     def hw_abstr(self) -> HardwareAbstraction:
         return HardwareAbstraction(list(self.spec.hw_abstr))
 
-    @property
-    def levels(self) -> tuple[Level, ...]:
-        """Levels of the hardware, smallest first."""
-        return self._parts.levels
-
-    @property
-    def scales(self) -> tuple[Scale, ...]:
-        """The scales this machine declares, smallest first."""
-        return self._parts.scales
-
-    @property
-    def memories(self) -> tuple[MemoryLayer, ...]:
-        return self._parts.memories
-
-    @property
-    def networks(self) -> tuple[Network, ...]:
-        return self._parts.networks
-
-    @property
-    def engines(self) -> tuple[Engine, ...]:
-        return self._parts.engines
-
-    @property
-    def control(self) -> Control | None:
-        return self._parts.control
-
-    @property
-    def channels(self) -> tuple[ChannelQueues, ...]:
-        return self._parts.channels
-
-    @property
-    def protocol(self) -> Protocol | None:
-        """What collective kernels add to the wires, where it was measured."""
-        return self._parts.protocol
-
-    @property
-    def library(self) -> LibraryFigures:
-        """How the machine's communication library sends."""
-        return self._parts.library
-
     def kernel(self, name: str) -> KernelFigures | None:
         """How fast a known kernel is on this machine, where that was measured."""
-        return next((k for k in self._parts.kernels if k.name == name), None)
+        return next((k for k in self.kernels if k.name == name), None)
 
     def queues_of(self, level: str) -> ChannelQueues | None:
         """The hardware queues that units of a level have, where the machine describes some."""
         return next((queues for queues in self.channels if queues.level == level), None)
 
-    def level(self, name: str) -> Level:
-        """A level, by its own name or through a scale."""
-        return self._levels.get(name) or self._levels[self.scale(name).level]
-
-    def scale(self, name: str) -> Scale:
-        """A scale by name or alias. Standard scales always resolve; so do the names of levels."""
-        found = self._parts.names.get(name)
-        if found is None and name in self._levels:
-            return Scale(name, name, -1)
-        if found is None:
-            known = [*(s.name for s in self.scales), *self._parts.names]
-            raise MachineError(
-                f"machine '{self.name}' has no scale '{name}'",
-                advice=did_you_mean(name, known, what="scales"),
-            )
-        return found
-
     def memory(self, name: str) -> MemoryLayer:
         """A memory layer by name or alias (``l0 l1 l2``)."""
         self.require("memory")
-        found = self._parts.memory_names.get(name)
+        found = self.memory_names.get(name)
         if found is None:
             raise MachineError(
                 f"machine '{self.name}' has no memory '{name}'",
-                advice=did_you_mean(name, self._parts.memory_names, what="memories"),
+                advice=did_you_mean(name, self.memory_names, what="memories"),
             )
         return found
 
@@ -290,7 +217,7 @@ class HDA(Places):
 
     def require(self, *keys: str) -> None:
         """Refuse, with the names of the missing YAML keys, if the description lacks something."""
-        lacking = [key for key in keys if not getattr(self.spec, _MISSING_KEYS[key])]
+        lacking = [key for key in keys if not getattr(self.spec, key)]
         if lacking:
             raise MissingDescriptionError(
                 f"machine '{self.name}' does not describe: {', '.join(lacking)}",

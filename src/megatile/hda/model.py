@@ -1,13 +1,32 @@
-"""The parts of a machine with every number resolved: bytes, bytes/s, picoseconds, operations/s."""
+"""The parts of a machine with every number resolved: bytes, bytes/s, picoseconds, operations/s.
+
+Their fields are the keys of the description too (``schema``): a field of a marked kind, such as ``Bytes``, is
+written as a quantity with its unit.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, overload
+from typing import Annotated, Literal, NamedTuple, overload
+
+from pydantic import Field
 
 from megatile.core.frozen import Frozen
 from megatile.hda.topology import Topology
+from megatile.hda.values import (
+    Bytes,
+    Count,
+    Factor,
+    Microseconds,
+    Name,
+    PerSecond,
+    Picoseconds,
+    Portion,
+    Ratio,
+    Throughputs,
+    Whole,
+)
 
 STANDARD_SCALES = ("thread", "warp", "warpgroup", "block", "cluster", "device", "node")
 SAME_SCALE = (
@@ -108,38 +127,44 @@ class Scale:
 
 @dataclass(frozen=True)
 class MemoryLayer:
-    """One memory per unit of ``level``. Not ``shared``: divided among the smallest units inside."""
+    """A memory layer: one memory per unit of ``level``, shared by what is inside it or divided among the
+    smallest units in it.
 
-    name: str
-    level: str
-    size: int
-    bandwidth: float
-    latency_ps: int
+    A ``cache`` stands in front of memory ``of`` and holds blocks of ``block`` bytes, least recently used
+    first out: hits are served at ``bandwidth``, blocks come in at ``fill`` (that of the memory behind, unless
+    given).
+    """
+
+    name: Name
+    level: Name
+    size: Bytes
+    bandwidth: PerSecond
+    latency_ps: Picoseconds
     shared: bool = True
     cache: bool = False
-    aliases: tuple[str, ...] = ()
-    reserved: int = 0
-    slices: int = 1
-    page: int | None = None
-    efficiency: float = 1.0
+    aliases: tuple[Name, ...] = ()
+    reserved: Bytes = 0
+    slices: Count = 1
+    page: Bytes | None = None
+    efficiency: Portion = 1.0
     roofline: bool | None = None
     """Whether operands of commands cost its bandwidth; None: where it stands above the engine."""
-    per_thread: int | None = None
-    """The most bytes that one thread can have of it."""
-    of: str | None = None
-    """Of a cache: the memory it stands in front of."""
-    block: int | None = None
-    fill: float | None = None
-    write: str = "write_back"
-    unit_bandwidth: float | None = None
+    unit_bandwidth: PerSecond | None = None
     """What one unit alone gets of it in copies."""
-    unit_size: int | None = None
+    unit_size: Bytes | None = None
     """What one unit alone gets of a cache that others use too."""
-    sector: int | None = None
+    sector: Bytes | None = None
     """The least that is moved: rows of a copy begin and end at multiples of it."""
-    banks: int | None = None
-    bank: int = 4
+    banks: Count | None = None
+    bank: Bytes = 4
     """Words of ``bank`` bytes lie in ``banks`` in turn; lanes that want different words of one take turns."""
+    per_thread: Bytes | None = None
+    """The most bytes that one thread can have of it."""
+    of: Name | None = None
+    """Of a cache: the memory it stands in front of."""
+    block: Bytes | None = None
+    fill: PerSecond | None = None
+    write: Literal["write_through", "write_back"] = "write_back"
 
     @property
     def available(self) -> int:
@@ -159,20 +184,20 @@ class Network:
     switch or router between two links.
     """
 
-    name: str
-    level: str
+    name: Name
+    level: Name
     connects: str
     topology: Topology
-    bandwidth: float
-    latency_ps: int
-    hop_overhead_ps: int = 0
+    bandwidth: PerSecond
+    latency_ps: Picoseconds
+    hop_overhead_ps: Picoseconds = 0
     duplex: bool = True
-    virtual_channels: int = 1
-    granule: int | None = None
-    gateway: int | None = None
-    in_network_reduction: tuple[str, ...] = ()
-    efficiency: float = 1.0
-    share: float = 1.0
+    virtual_channels: Count = 1
+    granule: Bytes | None = None
+    gateway: Whole | None = None
+    in_network_reduction: tuple[Literal["sum", "min", "max", "prod", "avg"], ...] = ()
+    efficiency: Portion = 1.0
+    share: Portion = 1.0
     """What library kernels achieve of it; of the innermost network ``protocol.share`` says it."""
 
     @property
@@ -188,37 +213,37 @@ class Network:
 class Engine:
     """Something that works: ``count`` in each unit of ``level``; ``throughput`` (operations/s) is of one."""
 
-    name: str
-    kind: str
-    level: str
-    count: int = 1
-    throughput: Mapping[str, float] = field(default_factory=Frozen)
-    bandwidth: float | None = None
-    startup_ps: int = 0
-    tile: tuple[int, ...] | None = None
-    channels: int = 1
-    chunk: int | None = None
-    efficiency: float = 1.0
-    latency_ps: int = 0
+    name: Name
+    kind: Literal["tensor", "vector", "scalar", "dma"]
+    level: Name
+    count: Count = 1
+    throughput: Throughputs = field(default_factory=Frozen)
+    bandwidth: PerSecond | None = None
+    startup_ps: Picoseconds = 0
+    latency_ps: Picoseconds = 0
     """What a transfer takes longer, while the engine already works on the next; what a command waits for its
     first special function."""
-    sustained: float = 1.0
+    tile: tuple[Count, ...] | None = None
+    channels: Count = 1
+    chunk: Bytes | None = None
+    efficiency: Portion = 1.0
+    sustained: Portion = 1.0
     """Share of the rate that remains under load, when long products lower the clock."""
-    shares: str | None = None
+    shares: Name | None = None
     """Engines of a unit that share something, by its name, take turns."""
     prefetch: bool = False
     """Whether copies do not wait for the latency of memories."""
-    copies: tuple[str, ...] = ()
+    copies: tuple[Name, ...] = ()
     """The implementations of copies that this engine does; none named: those that no other does."""
     lanes: bool = False
     """Whether the lanes that ask for a copy carry it, through their registers."""
-    least: int = 1
+    least: Bytes = 1
     """Rows of a copy are whole multiples of so many bytes."""
-    slots: int = 2
+    slots: Count = 2
     """Slots of the queues of a software channel, each of ``chunk`` bytes."""
-    fetch: tuple[int, int] | None = None
+    fetch: tuple[Count, Count] | None = None
     """Rows, and bytes of each, that are read at once from an operand's banks; None: it lies as suits."""
-    clips: tuple[int, int] | None = None
+    clips: tuple[Count, Count] | None = None
     """Rows and columns at multiples of which products of tiles that reach over the edge of a tensor stop;
     None: they do all of the tiles."""
 
@@ -232,86 +257,139 @@ class Engine:
 
 @dataclass(frozen=True)
 class Station:
-    """One stop of the control path."""
+    """One station that a launch passes on its way from the host to the units."""
 
-    name: str
-    level: str
-    overhead_ps: int
+    level: Name
+    overhead_ps: Picoseconds
+    name: Name
 
 
 @dataclass(frozen=True)
 class HostLink:
-    """The link from the host to the machine."""
+    """The link between the host and the machine."""
 
-    bandwidth: float
-    latency_ps: int
+    bandwidth: PerSecond
+    latency_ps: Picoseconds
 
 
 @dataclass(frozen=True)
 class Control:
     """The path of a launch: the host's link, then the stations from the outermost level inwards; and the
-    bytes of a message of the host, of a returned credit and of a signal."""
+    bytes of a message of the host to a unit, of a returned credit (where ``channels`` does not say it) and of
+    a signal."""
 
     host_link: HostLink | None = None
     launch: tuple[Station, ...] = ()
-    message: int = 64
-    credit: int = 16
-    signal: int = 8
+    message: Bytes = 64
+    credit: Bytes = 16
+    signal: Bytes = 8
 
 
 @dataclass(frozen=True)
 class ChannelQueues:
-    """Hardware queues of a level: directions, and the bytes of a returned credit."""
+    """Hardware queues between units of a level: how many directions, the bytes of a returned credit."""
 
-    name: str
-    level: str
-    directions: int
-    credit: int = 0
+    name: Name
+    level: Name
+    directions: Count = 8
+    credit: Bytes = 0
 
 
 @dataclass(frozen=True)
 class LibraryFigures:
-    """How a communication library sends; see ``LibrarySpec``. Without ``line_step`` there is no line path."""
+    """How the machine's communication library sends, as its own sources have it; nothing here is fitted.
 
-    small_wire: float = 0.5
-    line_wire: float = 1.0
-    filling: int | None = None
-    queues: int = 64
-    line_start: float = 1.0
-    line_step: Mapping[str, float] = field(default_factory=Frozen)
-    line_far_step: Mapping[str, float] = field(default_factory=Frozen)
+    ``small_wire`` and ``line_wire`` are what flags leave of the wire on these paths. ``filling`` channels
+    fill a link. ``queues`` messages of a unit are under way side by side. The line path has a start beside
+    that of the small path (``line_start``), and by algorithm a step and a far step beside the others'.
+    Without ``line_step`` there is no line path.
+    """
+
+    small_wire: Portion = 0.5
+    line_wire: Portion = 1.0
+    filling: Count | None = None
+    queues: Count = 64
+    line_start: Ratio = 1.0
+    line_step: Mapping[Name, Ratio] = field(default_factory=Frozen)
+    line_far_step: Mapping[Name, Ratio] = field(default_factory=Frozen)
 
 
 @dataclass(frozen=True)
 class KernelFigures:
-    """How fast a known kernel is; see ``KernelSpec``."""
+    """How fast a known kernel of a device is, by name: ``attention`` is the local kernel of a schedule.
 
-    name: str
-    share: float
-    rows: int
-    ramp: float = 0.0
-    interval_ps: int | None = None
+    ``share`` of the tensor engines' peak is what its inner loop reaches. ``rows`` are those of one
+    work-group; work-groups run in waves over the compute units. ``ramp`` is what a work-group spends beside
+    its inner loop, as columns of that loop. ``interval`` lies between the beginnings of two short kernels of
+    a queue (as the control path has it for a launch, unless given). ``channels``: compute units that messages
+    hold. ``merge``: results are merged by one kernel (``fused``), by torch's operations, or as named.
+
+    Library kernels (``gemm``, ``gemm_f8``, ``quantise``, ``prefill``, ``decode``, ``moe``, ``moe_f8``,
+    ``moe_f8_tensor``; ``timing/formulas.py``) take ``start`` once and ``wave`` for each wave of work-groups
+    of ``rows`` by ``columns``; they reach ``bandwidth`` of the memory's peak. Of the shorter of work and
+    traffic ``exposed`` does not hide behind the longer. A softmax takes as long as so many dimensions of a
+    head more. Work-groups
+    that are too few are divided where ``split`` says what it costs to join the parts. ``dispatch`` and
+    ``combine`` of experts: one compute unit fills a ``share`` of a device's link and spends ``wave`` on each
+    message.
+    """
+
+    name: Name
+    share: Portion
+    rows: Count
+    ramp: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    interval_ps: Picoseconds | None = None
     channels: tuple[int, int] = (0, 0)
-    merge: str = "torch"
-    columns: int = 1
-    bandwidth: float = 1.0
-    start_us: float = 0.0
-    wave_us: float = 0.0
-    exposed: float = 0.0
-    softmax: float = 0.0
-    split_us: float | None = None
+    merge: Literal["fused", "torch", "ring-flash-attention"] = "torch"
+    columns: Count = 1
+    bandwidth: Portion = 1.0
+    start_us: Microseconds = 0.0
+    wave_us: Microseconds = 0.0
+    exposed: Portion = 0.0
+    softmax: Factor = 0.0
+    split_us: Microseconds | None = None
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """What collective kernels add to the wires; see ``ProtocolSpec`` for the meaning of each constant."""
+    """What collective kernels add to the bare wires: at most six of these constants in one machine.
 
-    launch_ps: int = 0
-    start_ps: int = 0
-    step_ps: int = 0
-    small_step_ps: int = 0
-    far_step_ps: int = 0
-    switch_step_ps: int = 0
-    share: float = 1.0
-    small_share: float = 0.5
-    switch_share: float = 1.0
+    ``launch`` is the host's time from one collective to the next. ``start`` is spent once in a collective on
+    the bulk and the small path, ``switch_step`` once with in-switch reduction. ``step`` and ``small_step``
+    are what a message takes besides its bytes on the bulk and on the small path, in place of the latencies of
+    memory and innermost network; ``far_step`` is added to each message that leaves the innermost network.
+    ``share``, ``small_share`` (half: a flag beside every word) and ``switch_share`` are what the bulk path,
+    the small path and in-switch reduction achieve of the link rate.
+    """
+
+    launch_ps: Picoseconds = 0
+    start_ps: Picoseconds = 0
+    step_ps: Picoseconds = 0
+    small_step_ps: Picoseconds = 0
+    far_step_ps: Picoseconds = 0
+    share: Portion = 1.0
+    small_share: Portion = 0.5
+    switch_share: Portion = 1.0
+    switch_step_ps: Picoseconds = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """Everything a machine is made of; levels and scales smallest first."""
+
+    levels: tuple[Level, ...]
+    scales: tuple[Scale, ...]
+    """The scales it declares."""
+    memories: tuple[MemoryLayer, ...]
+    networks: tuple[Network, ...]
+    engines: tuple[Engine, ...]
+    control: Control | None
+    channels: tuple[ChannelQueues, ...]
+    protocol: Protocol | None
+    """What collective kernels add to the wires, where it was measured."""
+    library: LibraryFigures
+    """How the machine's communication library sends."""
+    kernels: tuple[KernelFigures, ...]
+    scale_names: Mapping[str, Scale]
+    """By name and alias, those that are not declared too."""
+    memory_names: Mapping[str, MemoryLayer]

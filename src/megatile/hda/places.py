@@ -5,32 +5,40 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from megatile.core.errors import MachineError, RouteError
+from megatile.core.errors import MachineError, RouteError, did_you_mean
 from megatile.core.quantities import whole
-from megatile.hda.model import Level, Network, Scale, Unit, UnitRange
+from megatile.hda.model import Level, Parts, Scale, Unit, UnitRange
 from megatile.hda.routing import Router
 
 UnitLike = Unit | tuple[str, int] | tuple[str, Sequence[int]] | str
 LONGEST_NUMBER = 20  # digits; Python itself refuses to read thousands of them
 
 
-class Places:
+class Places(Parts):
     """The part of an `HDA` that finds units."""
 
     if TYPE_CHECKING:
+        name: str
         _levels: dict[str, Level]
-        _named: dict[str, Level]
+        _named: dict[str, Level]  # names of units seen so far, as questions come by the million
         _router: Router
 
-        @property
-        def levels(self) -> tuple[Level, ...]: ...
+    def level(self, name: str) -> Level:
+        """A level, by its own name or through a scale."""
+        return self._levels.get(name) or self._levels[self.scale(name).level]
 
-        @property
-        def networks(self) -> tuple[Network, ...]: ...
-
-        def level(self, name: str) -> Level: ...
-
-        def scale(self, name: str) -> Scale: ...
+    def scale(self, name: str) -> Scale:
+        """A scale by name or alias. Standard scales always resolve; so do the names of levels."""
+        found = self.scale_names.get(name)
+        if found is None and name in self._levels:
+            return Scale(name, name, -1)
+        if found is None:
+            known = [*(s.name for s in self.scales), *self.scale_names]
+            raise MachineError(
+                f"machine '{self.name}' has no scale '{name}'",
+                advice=did_you_mean(name, known, what="scales"),
+            )
+        return found
 
     def units(self, scale: str) -> UnitRange:
         """All units of a scale, as a lazy sequence."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 from megatile.hda.direct import Edges, FullMesh, Grid, Tree
 from megatile.hda.document import Document, KeyPath
-from megatile.hda.schema import NetworkSpec
 from megatile.hda.switched import Switched
 from megatile.hda.topology import Topology
 
 
-def wire(n: NetworkSpec, size: int, document: Document, key_path: KeyPath) -> Topology:
+def wire(n: Any, size: int, document: Document, key_path: KeyPath) -> Topology:
     """The topology of one network over ``size`` endpoints."""
     for key, kinds in _ONLY_FOR.items():
         if getattr(n, key) not in (None, ()) and n.topology not in kinds:
@@ -24,7 +24,7 @@ def wire(n: NetworkSpec, size: int, document: Document, key_path: KeyPath) -> To
     return _TOPOLOGIES[n.topology](n, size, document, key_path)
 
 
-def _grid(n: NetworkSpec, size: int, document: Document, key_path: KeyPath) -> Topology:
+def _grid(n: Any, size: int, document: Document, key_path: KeyPath) -> Topology:
     one = n.topology in ("ring", "line")
     dims = ((size,) if one else _square(size)) if n.dims is None else n.dims
     if not dims:
@@ -46,7 +46,7 @@ def _grid(n: NetworkSpec, size: int, document: Document, key_path: KeyPath) -> T
     return Grid(size, n.topology, tuple(dims), tuple(wrap))
 
 
-def _switched(n: NetworkSpec, size: int, document: Document, key_path: KeyPath) -> Topology:
+def _switched(n: Any, size: int, document: Document, key_path: KeyPath) -> Topology:
     if len(n.oversubscription) > len(n.arity or ()):
         raise document.error("oversubscription has more tiers than arity", (*key_path, "oversubscription"))
     rails = n.rails or 1
@@ -57,7 +57,7 @@ def _switched(n: NetworkSpec, size: int, document: Document, key_path: KeyPath) 
     return Switched(size, n.topology, n.arity or (), n.oversubscription, rails)
 
 
-def _tree(n: NetworkSpec, size: int, document: Document, key_path: KeyPath) -> Topology:
+def _tree(n: Any, size: int, document: Document, key_path: KeyPath) -> Topology:
     if n.arity and len(n.arity) > 1:
         raise document.error(
             "a tree has one arity", (*key_path, "arity"), "use fat_tree for several tiers of switches"
@@ -65,7 +65,7 @@ def _tree(n: NetworkSpec, size: int, document: Document, key_path: KeyPath) -> T
     return Tree(size, n.topology, n.arity[0] if n.arity else 2)
 
 
-def _edge_list(n: NetworkSpec, size: int, document: Document, key_path: KeyPath) -> Topology:
+def _edge_list(n: Any, size: int, document: Document, key_path: KeyPath) -> Topology:
     if not n.edges:
         raise document.error("topology edges needs a list of edges", key_path, "add edges: [[0, 1], [1, 2]]")
     if len(n.edges) < size - 1:
@@ -88,7 +88,7 @@ def _edge_list(n: NetworkSpec, size: int, document: Document, key_path: KeyPath)
     return topology
 
 
-def _full_mesh(n: NetworkSpec, size: int, document: Document, key_path: KeyPath) -> Topology:
+def _full_mesh(n: Any, size: int, document: Document, key_path: KeyPath) -> Topology:
     return FullMesh(size, n.topology)
 
 
@@ -108,7 +108,7 @@ _ONLY_FOR: dict[str, frozenset[str]] = {
     "rails": frozenset({"rails"}),
     "edges": frozenset({"edges"}),
 }
-_TOPOLOGIES: dict[str, Callable[[NetworkSpec, int, Document, KeyPath], Topology]] = {
+_TOPOLOGIES: dict[str, Callable[[Any, int, Document, KeyPath], Topology]] = {
     "ring": _grid,
     "line": _grid,
     "mesh": _grid,
