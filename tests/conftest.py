@@ -1,4 +1,4 @@
-"""Set-up for all tests: pictures without a screen, property tests without a stopwatch."""
+"""Set-up for all tests: pictures without a screen, property tests without a stopwatch, one thread each."""
 
 import os
 from collections.abc import Callable
@@ -8,6 +8,9 @@ import pytest
 from hypothesis import settings
 
 os.environ.setdefault("MPLBACKEND", "Agg")
+# Threads of torch and NumPy spin on cores that other workers need: that costs more than all they compute.
+for library in ("OMP", "OPENBLAS", "MKL"):
+    os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
 # A busy machine must not make a property test fail.
 settings.register_profile("megatile", deadline=None)
