@@ -386,10 +386,7 @@ def _pointwise(name: str, a: DTensor, b: Any) -> DTensor:
     if not isinstance(b, DTensor):
         linear: list[Rule] = [((Partial(),), Partial())] if name == "mul" else []
         rules: list[Rule] = [((R,), R), *(((Shard(d),), Shard(d)) for d in range(a.ndim)), *linear]
-        number = float(b)
-        if name == "mul":
-            return _run(rules, [a], lambda t: ops.scaled(t, number), a.shape)
-        return _run(rules, [a], lambda t: ops.binary(name, t, number), a.shape)
+        return _run(rules, [a], lambda t: ops.binary(name, t, float(b)), a.shape)
     if a.shape == b.shape:
         pairs: list[Rule] = [((R, R), R), *(((Shard(d), Shard(d)), Shard(d)) for d in range(a.ndim))]
         if name in ("add", "sub"):

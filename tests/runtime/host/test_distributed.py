@@ -8,7 +8,7 @@ import pytest
 import megatile as mt
 from megatile.runtime.host.context import RuntimeContext
 from megatile.runtime.host.groups import Call, ProcessGroup
-from megatile.runtime.host.tensor import ShapeMismatch
+from megatile.runtime.host.storage import ShapeMismatch
 from megatile.runtime.host.workers import DistributedError, SpawnException
 
 SIZE = 4

@@ -10,7 +10,7 @@ import pytest
 
 import megatile as mt
 from megatile.runtime.host.allocators import AllocationError
-from megatile.runtime.host.tensor import TensorError
+from megatile.runtime.host.storage import TensorError
 from megatile.runtime.host.workers import DistributedError, SpawnException
 
 MACHINES = [{"machine": "ahbm", "sips": 4}, {"machine": "dgx-h100", "gpus": 4}]

@@ -19,7 +19,7 @@ from megatile.core.errors import MegatileError
 from megatile.runtime.host.allocators import AllocationError
 from megatile.runtime.host.context import DeviceSelector, HostError
 from megatile.runtime.host.placement import DPPolicy, PlacementError
-from megatile.runtime.host.tensor import ShapeMismatch, TensorError
+from megatile.runtime.host.storage import ShapeMismatch, TensorError
 from megatile.runtime.host.tl_kernels import LaunchError
 from megatile.runtime.host.workers import DistributedError, SpawnException
 

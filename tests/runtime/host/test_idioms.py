@@ -11,7 +11,7 @@ import pytest
 import megatile as mt
 from megatile.runtime.host.ops import OperationError
 from megatile.runtime.host.placement import DPPolicy
-from megatile.runtime.host.tensor import TensorError
+from megatile.runtime.host.storage import TensorError
 from megatile.runtime.host.workers import SpawnException
 
 SIZE = 4

@@ -54,9 +54,11 @@ def test_every_layout_becomes_every_other(before: DPPolicy | None, shape: tuple[
                     (ops.relaid(x, shape=(16, 15), dp=after), data.reshape(16, 15)),
                     (ops.transposed(x, (2, 1, 0, 3), (6, 4, 5, 2), shape=(20, 12), dp=after), moved),
                 ]
+        ones, zeros, inner = (1,) * len(shape), (0,) * len(shape), tuple(n - 2 for n in shape)
+        block = Move.block(shape, ones, inner, zeros, inner)
         expected += [
             (ops.padded(x, [n + 2 for n in shape]), np.pad(data, [(0, 2)] * len(shape))),
-            (ops.part_of(x, [(1, n - 1) for n in shape]), data[tuple(slice(1, n - 1) for n in shape)]),
+            (ops.relaid(x, shape=inner, moves=[block]), data[tuple(slice(1, n - 1) for n in shape)]),
             (ops.joined([x, x], 1), np.concatenate([data, data], 1)),
         ]
         again = mt.replay(torch.op_log)

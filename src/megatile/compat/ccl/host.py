@@ -18,8 +18,8 @@ from megatile.hda import HDA
 from megatile.plan.memory import check_memory
 from megatile.plan.model import Plan
 from megatile.runtime.host.allocators import Allocators
-from megatile.runtime.host.creation import HostError
 from megatile.runtime.host.placement import PlacedShard
+from megatile.runtime.host.state import HostError
 from megatile.runtime.host.workers import DistributedError
 
 

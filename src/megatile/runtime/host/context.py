@@ -31,8 +31,6 @@ current_device``.
 
 from __future__ import annotations
 
-import os
-import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -45,41 +43,23 @@ from megatile.collectives.algorithms import algorithms
 from megatile.core.public import extension
 from megatile.core.quantities import format_time, whole
 from megatile.hda import HDA, machine as find_machine
-from megatile.runtime.host.allocators import Allocators
-from megatile.runtime.host.creation import Creation, HostError
 from megatile.runtime.host.distributed import Distributed
-from megatile.runtime.host.engine import Engine, Launch
-from megatile.runtime.host.launches import Launches
-from megatile.runtime.host.namespace import Names, Namespace
+from megatile.runtime.host.engine import Engine
+from megatile.runtime.host.namespace import Namespace
 from megatile.runtime.host.oplog import OpLog
 from megatile.runtime.host.run_collective import Collectives, Communication
-from megatile.runtime.host.tensor import Device
+from megatile.runtime.host.state import DeviceSelector, HostError, Names
 from megatile.runtime.host.tl_kernels import KernelCache
-from megatile.runtime.host.workers import DistributedError, SpawnException, Workers
+from megatile.runtime.host.workers import DistributedError, SpawnException
 from megatile.trace import Trace
 
-DEBUG_SWITCH = "MEGATILE_DEBUG"
 DTYPES = {
     "float64": "f64", "float32": "f32", "float": "f32", "float16": "f16", "half": "f16", "bfloat16": "bf16",
     "float8_e4m3fn": "f8e4m3", "int64": "i64", "long": "i64", "int32": "i32", "int8": "i8", "uint8": "u8",
 }  # fmt: skip
 
 
-class DeviceSelector:
-    """``"all"`` devices, or one: ``"sip:3"``."""
-
-    def __init__(self, text: str = "all") -> None:
-        self.text = text
-        name, _, number = text.partition(":")
-        self.index = None if text == "all" else int(number) if number.isdecimal() else -1
-        if text != "all" and (name not in ("sip", "device") or self.index == -1):
-            raise HostError(f"'{text}' selects no device", advice='use "all" or "sip:0"')
-
-    def __repr__(self) -> str:
-        return f"DeviceSelector({self.text!r})"
-
-
-class RuntimeContext(Creation, Launches, Namespace):
+class RuntimeContext(Namespace):
     """A machine as a PyTorch-like namespace; see the module's text. ``engine`` does the work."""
 
     _active: weakref.ref[RuntimeContext] | None = None
@@ -95,14 +75,8 @@ class RuntimeContext(Creation, Launches, Namespace):
         algorithm: str = "auto",
         trust: bool = False,
     ) -> None:
-        self.engine, self.correlation_id = engine, correlation_id
-        self.machine = self.spec = spec or engine.machine
-        self.target_device = (
-            DeviceSelector(target_device) if isinstance(target_device, str) else target_device
-        )
-        self.shape = engine.shape
-        self.memory = Allocators(self.machine)
-        self.workers = Workers()
+        super().__init__(engine, target_device, spec)
+        self.correlation_id = correlation_id
         self.ccl: Any = (
             extension(__name__).CclAlgorithm(ccl, self.machine, self.memory, trust) if ccl else None
         )
@@ -112,9 +86,6 @@ class RuntimeContext(Creation, Launches, Namespace):
         self.distributed = Distributed(self)
         self.kernels = KernelCache(self.machine, self.shape)
         self.installed = False
-        engine.horizon = self._horizon
-        self._clock_ps = 0
-        self._device: int | None = self.target_device.index
         self.multiprocessing = Names(
             "torch.multiprocessing", spawn=self._spawn, SpawnException=SpawnException
         )
@@ -152,97 +123,16 @@ class RuntimeContext(Creation, Launches, Namespace):
         """The context whose ``with`` block was entered last, if it is still there."""
         return RuntimeContext._active() if RuntimeContext._active is not None else None
 
-    @property
-    def has_data(self) -> bool:
-        """Whether tensors have contents, or times alone are found out."""
-        return self.engine.data
-
     def __repr__(self) -> str:
         return (
             f"<host of {self.machine.name}: {self.shape.devices} devices, {format_time(self.time_ns * 1000)}>"
         )
 
-    # who and when
-
-    @property
-    def backend(self) -> str:
-        return "ahbm" if self.machine.name == "ahbm" or self.shape.pe_scale == "pe" else "device"
-
-    @property
-    def rank(self) -> int:
-        return self.workers.current.rank if self.workers.current else 0
-
     @property
     def world_size(self) -> int:
         return self.ccl.world_size if self.ccl else self.shape.devices
 
-    @property
-    def clock_ps(self) -> int:
-        """The time of the worker whose turn it is, or of the host outside workers."""
-        return self.workers.current.clock_ps if self.workers.current else self._clock_ps
-
-    def wait_for(self, time_ps: int) -> None:
-        """Let the worker's time go on to some moment."""
-        if self.workers.current is not None:
-            self.workers.current.clock_ps = max(self.workers.current.clock_ps, time_ps)
-        else:
-            self._clock_ps = max(self._clock_ps, time_ps)
-
-    def wait_on(self, launch: Launch) -> None:
-        """Let the worker's time go on to the end of some work. Before that others may join what this rank has
-        joined, so that it is known what runs at the same time."""
-        if launch.end is None and self.workers.current and self.distributed.waiting(self.rank):
-            self.workers.give_way()
-        self.wait_for(launch.end_ps)
-
-    def _horizon(self) -> int:
-        clocks = [w.clock_ps for w in self.workers.all if w.alive]
-        return min(clocks, default=self._clock_ps)
-
-    @property
-    def time_ns(self) -> float:
-        """When the last work ends, since the beginning."""
-        return max(self._clock_ps, self.engine.end_ps) / 1000
-
-    def synchronize(self, device: Any = None) -> None:
-        """Wait for all work of the current device."""
-        where = self.current_device() if device is None else self._device_number(device)
-        self.wait_for(self.engine.free_ps(where))
-
-    def set_device(self, device: Any) -> None:
-        """Choose the device for new tensors of this worker: a number, or ``torch.device("cuda:1")``."""
-        device = getattr(device, "index", device) if isinstance(device, Device) else device
-        if whole(device) is None or not 0 <= device < self.shape.devices:
-            raise HostError(
-                f"there is no device {device!r}", advice=f"there are {self.shape.devices}, from 0"
-            )
-        if self.workers.current is not None:
-            self.workers.current.device = int(device)
-        else:
-            self._device = int(device)
-
-    def current_device(self) -> int:
-        worker = self.workers.current
-        chosen = worker.device if worker is not None else self._device
-        if chosen is None:
-            self.warn("no device was chosen (set_device), so it is 0")
-        return chosen or 0
-
-    @property
-    def debug(self) -> bool:
-        return os.environ.get(DEBUG_SWITCH, "0") not in ("", "0")
-
-    def warn(self, text: str) -> None:
-        """A warning for those who set ``MEGATILE_DEBUG=1``."""
-        if self.debug:
-            warnings.warn(f"megatile: {text}", stacklevel=3)
-
     # work
-
-    @property
-    def op_log(self) -> OpLog | None:
-        """Every operation on data, if the host was made with ``log=True``."""
-        return self.engine.log
 
     def install(self) -> None:
         """Install the queues of the collective kernel, once: one message to every PE that takes part."""

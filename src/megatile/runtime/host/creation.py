@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from megatile.core.dtypes import dtype as dtype_name, itemsize, numpy_dtype
 from megatile.core.errors import MegatileError
-from megatile.hda.addresses import DeviceShape
-from megatile.runtime.host.allocators import AllocationError, Allocators
-from megatile.runtime.host.engine import Engine
-from megatile.runtime.host.oplog import OpLog
+from megatile.runtime.host.allocators import AllocationError
 from megatile.runtime.host.placement import (
     DPPolicy,
     TensorHandle,
@@ -21,36 +18,18 @@ from megatile.runtime.host.placement import (
     release,
     resolve_dp_policy,
 )
-from megatile.runtime.host.tensor import Tensor, empty_rows
+from megatile.runtime.host.state import HostState
+from megatile.runtime.host.storage import empty_rows
+from megatile.runtime.host.tensor import Tensor
 
 ONE_PE = DPPolicy(num_cubes=1, num_pes=1)
 
 
-class HostError(MegatileError, RuntimeError):
-    """A host that is asked for something it cannot do."""
-
-
-class Creation:
+class Creation(HostState):
     """The part of a `RuntimeContext` that makes tensors."""
 
     _names = 0
     """Tensors without a name so far."""
-
-    if TYPE_CHECKING:
-        engine: Engine
-        memory: Allocators
-        shape: DeviceShape
-        default_dtype: str
-
-        @property
-        def op_log(self) -> OpLog | None: ...
-
-        @property
-        def clock_ps(self) -> int: ...
-
-        def wait_for(self, time_ps: int) -> None: ...
-
-        def current_device(self) -> int: ...
 
     def empty(
         self,
@@ -80,9 +59,9 @@ class Creation:
         return self.empty(shape, **options).fill_(fill_value)
 
     def empty_like(self, tensor: Tensor, dtype: Any = None) -> Tensor:
-        if tensor.handle is None:
-            return self.from_numpy(np.empty(tensor.shape, numpy_dtype(dtype_name(dtype or tensor.dtype))))
         element = dtype_name(dtype or tensor.dtype)
+        if tensor.handle is None:
+            return self.from_numpy(np.empty(tensor.shape, numpy_dtype(element)))
         specs = alike(tensor.shards, itemsize(tensor.dtype), itemsize(element))
         return self._deploy(tensor.shape, element, specs, None, tensor.handle.mem_kind, None)
 
@@ -165,16 +144,6 @@ class Creation:
                 if s.nbytes:
                     self.memory.mmu(s.sip, s.cube, s.pe).unmap(handle.va_base + s.offset_bytes)
             self.memory.virtual.free(handle.va_base, handle.nbytes)
-
-    def _device_number(self, device: Any) -> int:
-        if str(device) in ("cuda", "ahbm", "device"):
-            return self.current_device()
-        text = str(device).rpartition(":")[2]
-        if not text.isdecimal() or int(text) >= self.shape.devices:
-            raise HostError(
-                f"there is no device {device!r}", advice=f"use 0 to {self.shape.devices - 1}, or 'cpu'"
-            )
-        return int(text)
 
     def convert(self, tensor: Tensor, target: Any, dtype: Any) -> Tensor:
         """``tensor.to``: another device, another type, or both."""

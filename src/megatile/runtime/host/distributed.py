@@ -6,20 +6,19 @@ A rank is a device. Collectives of the library (``collective``) take any tensor 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
-from types import SimpleNamespace
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from megatile.core.errors import did_you_mean
 from megatile.core.quantities import whole
-from megatile.runtime.host.groups import Call, ProcessGroup, Work
-from megatile.runtime.host.messages import Messages, Objects, PointToPoint
-from megatile.runtime.host.namespace import missing
-from megatile.runtime.host.tensor import ShapeMismatch, Tensor
-from megatile.runtime.host.workers import DistributedError, Stuck, call_site
-
-if TYPE_CHECKING:
-    from megatile.runtime.host.context import RuntimeContext
+from megatile.runtime.host.groups import ProcessGroup, Work
+from megatile.runtime.host.messages import Messages, PointToPoint
+from megatile.runtime.host.state import missing
+from megatile.runtime.host.storage import ShapeMismatch
+from megatile.runtime.host.tensor import Tensor
+from megatile.runtime.host.workers import DistributedError
 
 
 class ReduceOp:
@@ -29,141 +28,17 @@ class ReduceOp:
 
 
 REDUCTIONS = {value: value for value in ("sum", "avg", "prod", "min", "max")} | {"product": "prod"}
-UNINITIALIZED = "Default process group has not been initialized, please make sure to call init_process_group."
 
 
-class Distributed(Messages, Objects):
+class Distributed(Messages):
     """The functions; one object per host. State of a rank is that of the worker whose turn it is."""
 
     ReduceOp, P2POp = ReduceOp, PointToPoint
-
-    def __init__(self, context: RuntimeContext) -> None:
-        self._context = context
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget all groups, and messages that nobody took."""
-        self._world: ProcessGroup | None = None
-        self._groups: dict[tuple[int, ...], list[ProcessGroup]] = {}
-        self._made: dict[int, dict[tuple[int, ...], int]] = {}
-        self._mail = {}
-        self._objects = {}
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
             raise missing(self, "torch.distributed", name)
-
-    # the group of all
-
-    def init_process_group(
-        self, backend: str | None = None, init_method: Any = None, timeout: Any = None,
-        world_size: int = -1, rank: int = -1, **_: Any,
-    ) -> None:  # fmt: skip
-        """Join all ranks; the first call installs the queues. Every worker calls it, or nobody but the
-        host."""
-        context = self._context
-        if backend is not None and backend not in (context.backend, "ahbm", "nccl", "gloo"):
-            advice = did_you_mean(backend, (context.backend, "ahbm", "nccl", "gloo"), what="backends")
-            raise DistributedError(f"there is no backend '{backend}'", advice=advice)
-        size = context.world_size if world_size == -1 else world_size
-        if whole(size) is None or not 1 <= size <= context.shape.devices:
-            raise DistributedError(f"world_size {size} does not fit {context.shape.devices} devices")
-        if rank not in (-1, context.rank):
-            raise DistributedError(f"rank {rank} is given, but this worker has rank {context.rank}")
-        if self._world is None:
-            context.install()
-            self._world = ProcessGroup(context, range(size), context.collectives.run)
-        elif self._world.size() != size:
-            raise DistributedError(f"there is a process group of {self._world.size()} ranks, not {size}")
-
-    def destroy_process_group(self, group: ProcessGroup | None = None) -> None:
-        if group is None or group is self._world:
-            self.reset()
-
-    def is_initialized(self) -> bool:
-        return self._world is not None
-
-    def is_available(self) -> bool:
-        return True
-
-    is_nccl_available = is_gloo_available = is_available
-
-    @property
-    def group(self) -> Any:
-        """``group.WORLD`` is the group of all ranks."""
-        return SimpleNamespace(WORLD=self._world)
-
-    def get_backend(self, group: ProcessGroup | None = None) -> str:
-        self._group(group)
-        return self._context.backend
-
-    @property
-    def world(self) -> ProcessGroup:
-        if self._world is None:
-            raise DistributedError(UNINITIALIZED)
-        return self._world
-
-    def _group(self, group: ProcessGroup | None) -> ProcessGroup:
-        if group is not None and not isinstance(group, ProcessGroup):
-            raise DistributedError(f"{group!r} is no group", advice="new_group(ranks) makes one")
-        return self.world if group is None else group
-
-    def get_rank(self, group: ProcessGroup | None = None) -> int:
-        """This worker's number; outside workers 0."""
-        if self._context.workers.current is None:
-            self._context.warn("get_rank outside a worker is 0")
-        found = self._context.rank
-        return found if group is None else group.rank_of(found)
-
-    def get_world_size(self, group: ProcessGroup | None = None) -> int:
-        if group is None and self._world is None:
-            return self._context.world_size
-        return self._group(group).size()
-
-    def get_process_group_ranks(self, group: ProcessGroup | None = None) -> list[int]:
-        return list(self._group(group).ranks)
-
-    def get_global_rank(self, group: ProcessGroup, group_rank: int) -> int:
-        if whole(group_rank) is None or not 0 <= group_rank < len(group.ranks):
-            raise DistributedError(f"{group} has no rank {group_rank!r}")
-        return group.ranks[group_rank]
-
-    def get_group_rank(self, group: ProcessGroup, global_rank: int) -> int:
-        found = group.rank_of(global_rank)
-        if found < 0:
-            raise DistributedError(f"rank {global_rank} is not in {group}")
-        return found
-
-    def new_group(
-        self, ranks: Sequence[int] | None = None, timeout: Any = None, backend: Any = None, **_: Any
-    ) -> ProcessGroup:
-        """A group of some ranks. Every worker calls it for every group, in the same order, as in torch."""
-        given = self.world.ranks if ranks is None else ranks
-        if not isinstance(given, (list, tuple, range)) or any(whole(r) is None for r in given):
-            raise DistributedError(f"{ranks!r} is no list of ranks", advice="new_group([0, 1])")
-        chosen = tuple(sorted(given))
-        wrong = [r for r in chosen if r not in self.world.ranks]
-        if wrong or len(set(chosen)) < len(chosen) or not chosen:
-            raise DistributedError(f"{list(chosen)} is no group of the ranks {list(self.world.ranks)}")
-        mine = self._made.setdefault(self._context.rank, {})
-        number = mine.get(chosen, 0)
-        mine[chosen] = number + 1
-        there = self._groups.setdefault(chosen, [])
-        if number == len(there):
-            there.append(ProcessGroup(self._context, chosen, self._context.collectives.run))
-        return there[number]
-
-    def new_subgroups(
-        self, group_size: int | None = None, group: ProcessGroup | None = None, **_: Any
-    ) -> tuple[ProcessGroup | None, list[ProcessGroup]]:
-        """Groups of so many neighbours each (by default all): this rank's, and all of them."""
-        ranks = self._group(group).ranks
-        size = len(ranks) if group_size is None else group_size
-        if whole(size) is None or size < 1 or len(ranks) % size:
-            raise DistributedError(f"{len(ranks)} ranks do not divide into groups of {group_size!r}")
-        made = [self.new_group(ranks[i : i + size]) for i in range(0, len(ranks), size)]
-        return next((g for g in made if self._context.rank in g.ranks), None), made
 
     def participants(self) -> tuple[tuple[int, int], ...]:
         """The (cube, pe) of a device on which ``all_reduce`` needs a tensor's shards; () if it takes any."""
@@ -177,8 +52,6 @@ class Distributed(Messages, Objects):
 
     def install_ipcq(self, *_: Any, **__: Any) -> None:
         """Deprecated: ``init_process_group`` installs the queues."""
-        import warnings
-
         warnings.warn(
             "install_ipcq: init_process_group installs the queues", DeprecationWarning, stacklevel=2
         )
@@ -202,50 +75,23 @@ class Distributed(Messages, Objects):
         root: int = 0,
         splits: Any = None,
     ) -> Work | None:
-        context, members = self._context, self._group(group)
-        rank = context.rank
+        members = self._group(group)
         reduction = REDUCTIONS.get(str(op).lower().removeprefix("reduceop.").removeprefix("redoptype."))
         if reduction is None:
             raise DistributedError(
                 f"'{op}' is not a reduction", advice=did_you_mean(str(op), REDUCTIONS, what="reductions")
             )
-        tensors = (*inputs, *outputs)
-        for tensor in tensors:
-            self._check_there(tensor, rank, operation)
-        for tensor in outputs:
-            tensor.check_writable()
-        types = {t.dtype for t in tensors}
-        if len(types) > 1:
-            raise DistributedError(f"{operation} takes tensors of one type, not {', '.join(sorted(types))}")
         start = members.rank_of(root) if operation in ("broadcast", "reduce", "gather", "scatter") else 0
+        call = self._asked(
+            operation, inputs, outputs, count=count, reduction=reduction, root=start, splits=splits
+        )
         if start < 0:
             raise DistributedError(f"rank {root} is not in {members}")
-        call = Call(
-            operation, rank, count, next(iter(types), "f32"), inputs, outputs, reduction, start,
-            context.clock_ps, call_site(), splits,
-        )  # fmt: skip
-        if context.workers.current is not None:
-            context.workers.current.last = str(call)
         work = members.join(call)
         if async_op:
             return work
         work.wait()
         return None
-
-    def _check_there(self, tensor: Any, rank: int, operation: str) -> None:
-        if not isinstance(tensor, Tensor):
-            raise DistributedError(f"{operation} takes tensors, not {type(tensor).__name__}")
-        if tensor.handle is None:
-            raise DistributedError(
-                f"{operation}: the tensor is the host's and has no shards",
-                advice="torch.empty(...).copy_(tensor) puts it on a device",
-            )
-        if tensor.device_index != rank:
-            raise DistributedError(
-                f"{operation}: tensor has no shards on SIP {rank}: "
-                f"'{tensor.name}' lies on {tensor.device_index}",
-                advice="call torch.accelerator.set_device_index(rank) before making tensors",
-            )
 
     def all_reduce(
         self, tensor: Tensor, op: Any = "sum", group: Any = None, async_op: bool = False
@@ -368,23 +214,66 @@ class Distributed(Messages, Objects):
         self._list_of(tensors or (), group, like, what)
         return list(tensors)
 
-    def waiting(self, rank: int) -> bool:
-        """Whether a rank has joined a collective that others have yet to join."""
-        return any(group.waiting(rank) for group in self._all_groups())
+    # objects
 
-    def _all_groups(self) -> list[ProcessGroup]:
-        return [*([self._world] if self._world else []), *(g for gs in self._groups.values() for g in gs)]
+    def all_gather_object(self, object_list: list[Any], obj: Any, group: Any = None) -> None:
+        object_list[:] = self._exchanged(obj, object_list, group)
 
-    def unfinished_on(self, tensor: Tensor) -> bool:
-        """Whether a collective that some rank has yet to join will write a tensor."""
-        calls = [
-            call for group in self._all_groups() for e in group.epochs.values() for call in e.calls.values()
-        ]
-        return any(tensor in call.outputs for call in calls)
+    def gather_object(
+        self, obj: Any, object_gather_list: list[Any] | None = None, dst: int = 0, group: Any = None
+    ) -> None:
+        found = self._exchanged(obj, object_gather_list if self._context.rank == dst else None, group)
+        if self._context.rank == dst:
+            if object_gather_list is None:
+                raise DistributedError(f"gather_object: rank {dst} gives a list to gather into")
+            object_gather_list[:] = found
 
-    def unfinished(self) -> list[Stuck]:
-        """Calls that cannot complete any more."""
-        return [s for group in self._all_groups() for s in group.unfinished()] + self.undelivered()
+    def broadcast_object_list(
+        self, object_list: list[Any], src: int = 0, group: Any = None, device: Any = None
+    ) -> None:
+        members = self._group(group)
+        if src not in members.ranks:
+            raise DistributedError(f"rank {src} is not in {members}")
+        found = self._exchanged(
+            list(object_list) if self._context.rank == src else [None] * len(object_list), None, group
+        )
+        given = found[members.rank_of(src)]
+        if len(given) != len(object_list):
+            raise DistributedError(
+                f"broadcast_object_list: rank {src} gives {len(given)} objects, rank {self._context.rank} "
+                f"has room for {len(object_list)}"
+            )
+        object_list[:] = given
+
+    def scatter_object_list(
+        self,
+        scatter_object_output_list: list[Any],
+        scatter_object_input_list: list[Any] | None = None,
+        src: int = 0,
+        group: Any = None,
+    ) -> None:
+        members, rank = self._group(group), self._context.rank
+        given = scatter_object_input_list if rank == src else None
+        if rank == src and (given is None or len(given) != members.size()):
+            raise DistributedError(f"scatter_object_list: rank {src} gives one object per rank")
+        found = self._exchanged(given, None, group)
+        scatter_object_output_list[0] = found[members.rank_of(src)][members.rank_of(rank)]
+
+    def _exchanged(self, obj: Any, room: list[Any] | None, group: Any) -> list[Any]:
+        """What every rank of the group gave, copied."""
+        members, context = self._group(group), self._context
+        if room is not None and len(room) != members.size():
+            raise DistributedError(f"a list of {len(room)} has no room for {members.size()} objects")
+        key = (id(members), members.joined(context.rank))
+        given = self._objects.setdefault(key, {})
+        given[context.rank] = deepcopy(obj)
+        one = context.zeros((1,), dtype="i64")
+        self.all_gather_into_tensor(context.zeros((members.size(),), dtype="i64"), one, group=members)
+        size = max(len(repr(value).encode()) for value in given.values())
+        text = context.zeros((size,), dtype="u8")
+        everything = context.zeros((members.size() * size,), dtype="u8")
+        self.all_gather_into_tensor(everything, text, group=members)
+        return [deepcopy(given[rank]) for rank in members.ranks]
 
 
 def _numel(tensor: Any) -> int:

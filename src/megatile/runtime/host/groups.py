@@ -6,12 +6,17 @@ that differ (operation, size, type, root) are an error that names both places.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from megatile.core.errors import did_you_mean
+from megatile.core.quantities import whole
+from megatile.runtime.host.storage import Stored
 from megatile.runtime.host.tensor import Tensor
-from megatile.runtime.host.workers import DistributedError, Stuck, ranks_text
+from megatile.runtime.host.workers import DistributedError, Stuck, call_site, ranks_text
 
 if TYPE_CHECKING:
     from megatile.runtime.host.context import RuntimeContext
@@ -155,3 +160,193 @@ class ProcessGroup:
     def unfinished(self) -> list[Stuck]:
         """Calls that some rank never joined."""
         return [self._waiting(call, e) for e in self.epochs.values() for call in e.calls.values()]
+
+
+UNINITIALIZED = "Default process group has not been initialized, please make sure to call init_process_group."
+
+
+class Groups:
+    """The part of `Distributed` that knows who takes part."""
+
+    def __init__(self, context: RuntimeContext) -> None:
+        self._context = context
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all groups, and messages that nobody took."""
+        self._world: ProcessGroup | None = None
+        self._groups: dict[tuple[int, ...], list[ProcessGroup]] = {}
+        self._made: dict[int, dict[tuple[int, ...], int]] = {}
+        self._mail: dict[tuple[int, int, int], tuple[deque[Any], deque[Any]]] = {}
+        """By sender, receiver and tag: sends, and receives, that wait for their other half."""
+        self._objects: dict[tuple[int, int], dict[int, Any]] = {}
+        """By group and number of the exchange: what every rank gave."""
+
+    def init_process_group(
+        self, backend: str | None = None, init_method: Any = None, timeout: Any = None,
+        world_size: int = -1, rank: int = -1, **_: Any,
+    ) -> None:  # fmt: skip
+        """Join all ranks; the first call installs the queues. Every worker calls it, or nobody but the
+        host."""
+        context = self._context
+        if backend is not None and backend not in (context.backend, "ahbm", "nccl", "gloo"):
+            advice = did_you_mean(backend, (context.backend, "ahbm", "nccl", "gloo"), what="backends")
+            raise DistributedError(f"there is no backend '{backend}'", advice=advice)
+        size = context.world_size if world_size == -1 else world_size
+        if whole(size) is None or not 1 <= size <= context.shape.devices:
+            raise DistributedError(f"world_size {size} does not fit {context.shape.devices} devices")
+        if rank not in (-1, context.rank):
+            raise DistributedError(f"rank {rank} is given, but this worker has rank {context.rank}")
+        if self._world is None:
+            context.install()
+            self._world = ProcessGroup(context, range(size), context.collectives.run)
+        elif self._world.size() != size:
+            raise DistributedError(f"there is a process group of {self._world.size()} ranks, not {size}")
+
+    def destroy_process_group(self, group: ProcessGroup | None = None) -> None:
+        if group is None or group is self._world:
+            self.reset()
+
+    def is_initialized(self) -> bool:
+        return self._world is not None
+
+    def is_available(self) -> bool:
+        return True
+
+    is_nccl_available = is_gloo_available = is_available
+
+    @property
+    def group(self) -> Any:
+        """``group.WORLD`` is the group of all ranks."""
+        return SimpleNamespace(WORLD=self._world)
+
+    def get_backend(self, group: ProcessGroup | None = None) -> str:
+        self._group(group)
+        return self._context.backend
+
+    @property
+    def world(self) -> ProcessGroup:
+        if self._world is None:
+            raise DistributedError(UNINITIALIZED)
+        return self._world
+
+    def _group(self, group: ProcessGroup | None) -> ProcessGroup:
+        if group is not None and not isinstance(group, ProcessGroup):
+            raise DistributedError(f"{group!r} is no group", advice="new_group(ranks) makes one")
+        return self.world if group is None else group
+
+    def get_rank(self, group: ProcessGroup | None = None) -> int:
+        """This worker's number; outside workers 0."""
+        if self._context.workers.current is None:
+            self._context.warn("get_rank outside a worker is 0")
+        found = self._context.rank
+        return found if group is None else group.rank_of(found)
+
+    def get_world_size(self, group: ProcessGroup | None = None) -> int:
+        if group is None and self._world is None:
+            return self._context.world_size
+        return self._group(group).size()
+
+    def get_process_group_ranks(self, group: ProcessGroup | None = None) -> list[int]:
+        return list(self._group(group).ranks)
+
+    def get_global_rank(self, group: ProcessGroup, group_rank: int) -> int:
+        if whole(group_rank) is None or not 0 <= group_rank < len(group.ranks):
+            raise DistributedError(f"{group} has no rank {group_rank!r}")
+        return group.ranks[group_rank]
+
+    def get_group_rank(self, group: ProcessGroup, global_rank: int) -> int:
+        found = group.rank_of(global_rank)
+        if found < 0:
+            raise DistributedError(f"rank {global_rank} is not in {group}")
+        return found
+
+    def new_group(
+        self, ranks: Sequence[int] | None = None, timeout: Any = None, backend: Any = None, **_: Any
+    ) -> ProcessGroup:
+        """A group of some ranks. Every worker calls it for every group, in the same order, as in torch."""
+        given = self.world.ranks if ranks is None else ranks
+        if not isinstance(given, (list, tuple, range)) or any(whole(r) is None for r in given):
+            raise DistributedError(f"{ranks!r} is no list of ranks", advice="new_group([0, 1])")
+        chosen = tuple(sorted(given))
+        wrong = [r for r in chosen if r not in self.world.ranks]
+        if wrong or len(set(chosen)) < len(chosen) or not chosen:
+            raise DistributedError(f"{list(chosen)} is no group of the ranks {list(self.world.ranks)}")
+        mine = self._made.setdefault(self._context.rank, {})
+        number = mine.get(chosen, 0)
+        mine[chosen] = number + 1
+        there = self._groups.setdefault(chosen, [])
+        if number == len(there):
+            there.append(ProcessGroup(self._context, chosen, self._context.collectives.run))
+        return there[number]
+
+    def new_subgroups(
+        self, group_size: int | None = None, group: ProcessGroup | None = None, **_: Any
+    ) -> tuple[ProcessGroup | None, list[ProcessGroup]]:
+        """Groups of so many neighbours each (by default all): this rank's, and all of them."""
+        ranks = self._group(group).ranks
+        size = len(ranks) if group_size is None else group_size
+        if whole(size) is None or size < 1 or len(ranks) % size:
+            raise DistributedError(f"{len(ranks)} ranks do not divide into groups of {group_size!r}")
+        made = [self.new_group(ranks[i : i + size]) for i in range(0, len(ranks), size)]
+        return next((g for g in made if self._context.rank in g.ranks), None), made
+
+    def waiting(self, rank: int) -> bool:
+        """Whether a rank has joined a collective that others have yet to join."""
+        return any(group.waiting(rank) for group in self._all_groups())
+
+    def _all_groups(self) -> list[ProcessGroup]:
+        return [*([self._world] if self._world else []), *(g for gs in self._groups.values() for g in gs)]
+
+    def unfinished_on(self, tensor: Stored) -> bool:
+        """Whether a collective that some rank has yet to join will write a tensor."""
+        calls = [
+            call for group in self._all_groups() for e in group.epochs.values() for call in e.calls.values()
+        ]
+        return any(tensor in call.outputs for call in calls)
+
+    def unfinished(self) -> list[Stuck]:
+        """Calls that cannot complete any more."""
+        return [s for group in self._all_groups() for s in group.unfinished()]
+
+    def _asked(
+        self,
+        name: str,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        kind: str = "",
+        count: int | None = None,
+        **settings: Any,
+    ) -> Call:
+        """The call of this rank, whose tensors lie on its device."""
+        context, tensors = self._context, (*inputs, *outputs)
+        for tensor in tensors:
+            self._check_there(tensor, context.rank, name)
+        for tensor in outputs:
+            tensor.check_writable()
+        types = {t.dtype for t in tensors}
+        if len(types) > 1:
+            raise DistributedError(f"{name} takes tensors of one type, not {', '.join(sorted(types))}")
+        size = tensors[0].numel() if count is None else count
+        call = Call(
+            kind or name, context.rank, size, next(iter(types), "f32"), inputs, outputs,
+            at_ps=context.clock_ps, site=call_site(), **settings,
+        )  # fmt: skip
+        if context.workers.current is not None:
+            context.workers.current.last = str(call)
+        return call
+
+    def _check_there(self, tensor: Any, rank: int, operation: str) -> None:
+        if not isinstance(tensor, Tensor):
+            raise DistributedError(f"{operation} takes tensors, not {type(tensor).__name__}")
+        if tensor.handle is None:
+            raise DistributedError(
+                f"{operation}: the tensor is the host's and has no shards",
+                advice="torch.empty(...).copy_(tensor) puts it on a device",
+            )
+        if tensor.device_index != rank:
+            raise DistributedError(
+                f"{operation}: tensor has no shards on SIP {rank}: "
+                f"'{tensor.name}' lies on {tensor.device_index}",
+                advice="call torch.accelerator.set_device_index(rank) before making tensors",
+            )

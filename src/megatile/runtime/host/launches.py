@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from megatile.hda import HDA
-from megatile.hda.addresses import DeviceShape
 from megatile.plan.model import PlanError
-from megatile.runtime.host.allocators import Allocators
-from megatile.runtime.host.engine import Engine, Launch
+from megatile.runtime.host.creation import Creation
+from megatile.runtime.host.distributed import Distributed
+from megatile.runtime.host.engine import Launch
 from megatile.runtime.host.groups import Call
-from megatile.runtime.host.oplog import Binding, OpLog, shard_rows
+from megatile.runtime.host.oplog import Binding, shard_rows
 from megatile.runtime.host.relayout import Move
 from megatile.runtime.host.run_collective import Collectives
-from megatile.runtime.host.tensor import Tensor, TensorError
+from megatile.runtime.host.storage import Stored, TensorError
+from megatile.runtime.host.tensor import Tensor
 from megatile.runtime.host.tl_kernels import Kernel, KernelCache, explained
 from megatile.runtime.host.watch import tell_kernel
 
@@ -22,29 +22,21 @@ MOST_PAIRS = 1 << 11
 """Pairs of PEs between which copies are made; if every PE is to have everything, more go through one PE."""
 
 
-class Launches:
+class Launches(Creation):
     """The part of a `RuntimeContext` that gives devices work."""
 
-    if TYPE_CHECKING:
-        engine: Engine
-        machine: HDA
-        memory: Allocators
-        shape: DeviceShape
-        kernels: KernelCache
-        collectives: Collectives
-        empty: Callable[..., Tensor]
+    kernels: KernelCache
+    collectives: Collectives
+    distributed: Distributed
 
-        @property
-        def op_log(self) -> OpLog | None: ...
+    def wait_on(self, launch: Launch) -> None:
+        """Let the worker's time go on to the end of some work. Before that others may join what this rank has
+        joined, so that it is known what runs at the same time."""
+        if launch.end is None and self.workers.current and self.distributed.waiting(self.rank):
+            self.workers.give_way()
+        self.wait_for(launch.end_ps)
 
-        @property
-        def clock_ps(self) -> int: ...
-
-        def wait_for(self, time_ps: int) -> None: ...
-
-        def wait_on(self, launch: Launch) -> None: ...
-
-    def host_copy(self, name: str, nbytes: int, pieces: int, tensor: Tensor) -> None:
+    def host_copy(self, name: str, nbytes: int, pieces: int, tensor: Stored) -> None:
         """Bytes between the host and a device, after what the tensor waits for."""
         launch = self.engine.host_copy(
             name, nbytes, pieces, max(self.clock_ps, tensor.ready_ps), tensor.device_index

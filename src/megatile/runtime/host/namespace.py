@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
@@ -9,68 +10,32 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from megatile.core.dtypes import dtype as dtype_name, numpy_dtype
-from megatile.core.errors import MegatileError, did_you_mean
 from megatile.runtime.host import ops
-from megatile.runtime.host.tensor import Device, Tensor
-
-ELSEWHERE = (
-    "parallel",
-    "tensor",
-    "device_mesh",
-    "DTensor",
-    "DeviceMesh",
-    "init_device_mesh",
-    "distribute_tensor",
-)
-"""What torch keeps in its own modules, and `megatile.parallel` has here."""
-
-
-class MissingName(MegatileError, AttributeError):
-    """A name of torch that a host does not have."""
-
-
-class Names:
-    """Names under a name (``torch.nn.functional``); one that is missing is said so."""
-
-    def __init__(self, title: str, **given: Any) -> None:
-        self._title = title
-        self.__dict__.update(given)
-
-    def __getattr__(self, name: str) -> Any:
-        raise missing(self, self.__dict__.get("_title", "torch"), name)
-
-
-def missing(where: Any, title: str, name: str) -> AttributeError:
-    """The error for a name that is not there. Python's own names are asked for by Python itself."""
-    if name.startswith("_"):
-        return AttributeError(name)
-    if name in ELSEWHERE:
-        advice = "import megatile.parallel, which has DTensor, DeviceMesh, layers and parallelize_module"
-    else:
-        there = sorted(n for n in dir(where) if not n.startswith("_"))
-        advice = did_you_mean(name, there, what=f"names of {title}")
-    return MissingName(f"{title} has no '{name}' on a simulated machine", advice=advice)
-
+from megatile.runtime.host.launches import Launches
+from megatile.runtime.host.state import Names, missing
+from megatile.runtime.host.storage import Device
+from megatile.runtime.host.tensor import Tensor
 
 OF_ONE = ("relu", "gelu", "silu", *ops.PLAIN)
+METHODS = (*OF_ONE, "sum", "mean", "softmax", "chunk")
+"""Functions of a tensor that are its methods."""
+OF_TWO = {
+    "matmul": operator.matmul, "mm": operator.matmul, "add": operator.add, "mul": operator.mul,
+    "maximum": lambda a, b: a._with("maximum", b), "minimum": lambda a, b: a._with("minimum", b),
+}  # fmt: skip
 
 
-class Namespace:
+class Namespace(Launches):
     """The part of a `RuntimeContext` that makes tensors of tensors, or of random numbers."""
 
-    default_dtype = "f16"
     _random = np.random.default_rng(0)
-
-    if TYPE_CHECKING:
-
-        def empty(self, *shape: Any, **options: Any) -> Tensor: ...
-
-        def from_numpy(self, array: Any) -> Tensor: ...
 
     def _add_functions(self) -> None:
         setattr(self, "Tensor", Tensor)  # noqa: B010  (in the class it would hide the type)
-        for name in OF_ONE:
-            setattr(self, name, lambda x, name=name: getattr(x, name)())
+        for name, function in OF_TWO.items():
+            setattr(self, name, lambda input, other, function=function: function(input, other))
+        for name in METHODS:
+            setattr(self, name, lambda input, *given, name=name, **how: getattr(input, name)(*given, **how))
         self.no_grad = self.inference_mode = nullcontext
         given = {name: getattr(self, name) for name in (*OF_ONE, "softmax", "embedding", "linear")}
         self.nn = Names("torch.nn", functional=Names("torch.nn.functional", **given))
@@ -118,32 +83,6 @@ class Namespace:
 
     # made of tensors
 
-    def matmul(self, input: Tensor, other: Tensor) -> Tensor:
-        return input @ other
-
-    mm = matmul
-
-    def add(self, input: Tensor, other: Any) -> Tensor:
-        return input + other
-
-    def mul(self, input: Tensor, other: Any) -> Tensor:
-        return input * other
-
-    def maximum(self, input: Tensor, other: Tensor) -> Tensor:
-        return input._with("maximum", other)
-
-    def minimum(self, input: Tensor, other: Tensor) -> Tensor:
-        return input._with("minimum", other)
-
-    def sum(self, input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-        return input.sum(dim, keepdim)
-
-    def mean(self, input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-        return input.mean(dim, keepdim)
-
-    def softmax(self, input: Tensor, dim: int = -1) -> Tensor:
-        return input.softmax(dim)
-
     def linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """``input @ weight.T + bias``, as in torch; the weight is transposed first."""
         found = input @ weight.t()
@@ -172,9 +111,6 @@ class Namespace:
 
     def stack(self, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
         return self.cat([t.unsqueeze(dim) for t in tensors], dim)
-
-    def chunk(self, input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
-        return input.chunk(chunks, dim)
 
     def split(self, tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
         return tensor.split(split_size_or_sections, dim)

@@ -33,6 +33,7 @@ from megatile.plan.storage import Access
 if TYPE_CHECKING:
     from megatile.runtime.host.engine import Launch
     from megatile.runtime.host.placement import PlacedShard
+    from megatile.runtime.host.storage import Stored
     from megatile.runtime.host.tensor import Tensor
 
 SCHEMA = "megatile.oplog/1"
@@ -148,7 +149,7 @@ class OpLog:
             zero=zero,
         )
 
-    def written(self, tensor: Tensor) -> None:
+    def written(self, tensor: Stored) -> None:
         """The host gave a tensor (or a part of one) contents."""
         base, _ = tensor.home
         self.inputs[base.name].append(np.array(base.contents()))

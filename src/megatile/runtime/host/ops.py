@@ -7,7 +7,6 @@ where rows are whole. Tensors that lie otherwise are laid anew first: launches o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from math import inf, prod, sqrt
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ from megatile.core.arguments import no_none
 from megatile.core.basic_operations import OperationError
 from megatile.core.dtypes import itemsize, numpy_dtype
 from megatile.core.quantities import whole
-from megatile.runtime.host.placement import DPPolicy
+from megatile.runtime.host.placement import DPPolicy, packed
 from megatile.runtime.host.relayout import Move
 
 QUERIES = 64
@@ -92,21 +91,19 @@ def _lies_like(x: Any, y: Any) -> bool:
 
 def copied(x: Any) -> Any:
     """A tensor of its own with the same elements, which lie alike."""
-    target = x.context.empty_like(x)
-    x.context.relayout(x, target)
-    return target
+    return _put(x, x.context.empty_like(x))
 
 
 def taken(x: Any, dim: int, start: int, stop: int) -> Any:
     """The elements ``start`` to ``stop`` of a dimension, as a tensor of their own."""
-    return part_of(x, tuple((start, stop) if i == dim else (0, n) for i, n in enumerate(x.shape)))
+    shape, zeros = along(x.shape, dim, stop - start), (0,) * x.ndim
+    begin = along(zeros, dim, start)
+    return relaid(x, shape=shape, moves=[Move.block(tuple(x.shape), begin, shape, zeros, shape)])
 
 
-def part_of(x: Any, spans: Sequence[tuple[int, int]]) -> Any:
-    """A block of a tensor: first and last (not included) index of every dimension."""
-    shape = tuple(stop - start for start, stop in spans)
-    starts, zeros = tuple(start for start, _ in spans), (0,) * len(shape)
-    return relaid(x, shape=shape, moves=[Move.block(tuple(x.shape), starts, shape, zeros, shape)])
+def along(shape: Sequence[int], dim: int, number: int) -> tuple[int, ...]:
+    """The shape (or place) with another number in one dimension."""
+    return tuple(number if i == dim else n for i, n in enumerate(shape))
 
 
 def padded(x: Any, shape: Sequence[int]) -> Any:
@@ -127,16 +124,13 @@ def transposed(x: Any, dims: Sequence[int], split: Sequence[int] | None = None, 
 
 def joined(parts: Sequence[Any], dim: int = 0) -> Any:
     """Tensors one behind the other along a dimension."""
-    lengths = [p.shape[dim] for p in parts]
-    held = list(parts[0].shape)
-    shape = tuple(sum(lengths) if i == dim else n for i, n in enumerate(held))
-    host, at = parts[0].context, 0
-    target = host.empty(shape, dtype=parts[0].dtype)
-    for part, length in zip(parts, lengths, strict=True):
-        starts = tuple(at if i == dim else 0 for i in range(len(shape)))
+    shape = along(parts[0].shape, dim, sum(p.shape[dim] for p in parts))
+    zeros, at = (0,) * len(shape), 0
+    target = parts[0].context.empty(shape, dtype=parts[0].dtype)
+    for part in parts:
         own = tuple(part.shape)
-        host.relayout(part, target, [Move.block(own, (0,) * len(own), shape, starts, own)])
-        at += length
+        target.context.relayout(part, target, [Move.block(own, zeros, shape, along(zeros, dim, at), own)])
+        at += own[dim]
     return target
 
 
@@ -290,30 +284,20 @@ def _on_device(*tensors: Any) -> None:
 
 def _like(x: Any, other: Any) -> Any:
     """The tensor as the other one lies."""
-    if tuple(x.shape) == tuple(other.shape) and _lies_like(x, other):
-        return x
-    target = x.context.empty_like(other)
-    x.context.relayout(x, target)
-    return target
+    same = tuple(x.shape) == tuple(other.shape) and _lies_like(x, other)
+    return x if same else _put(x, x.context.empty_like(other))
 
 
 def _row_for(row: Any, x: Any) -> Any:
     """A row so that every PE has the part that goes with its columns of ``x``."""
     flat = relaid(row, shape=(x.shape[-1],)) if row.ndim != 1 else row
-    target = _beside(x, flat.shape, lambda held: held[-1:])
-    x.context.relayout(flat, target)
-    return target
+    return _put(flat, _beside(x, flat.shape, lambda held: held[-1:]))
 
 
 def _beside(x: Any, shape: Sequence[int], slices: Callable[[Any], Any]) -> Any:
     """A tensor on the PEs of another one, of which each has what a function of its slices says."""
-    offsets: dict[Any, int] = {}
-    specs = []
-    for shard in x.shards:
-        held = slices(shard.slices)
-        nbytes = prod(s.stop - s.start for s in held) * itemsize(x.dtype)
-        offset = offsets.setdefault(tuple((s.start, s.stop) for s in held), len(offsets) * nbytes)
-        specs.append(replace(shard.spec, offset_bytes=offset, nbytes=nbytes, slices=held))
+    held = ((s.cube, s.pe, slices(s.slices)) for s in x.shards)
+    specs = packed(held, itemsize(x.dtype), x.device_index)
     return x.context._deploy(tuple(shape), x.dtype, specs, None, "hbm", None)
 
 
@@ -340,29 +324,15 @@ def _put(found: Any, out: Any) -> Any:
     return out
 
 
-def scaled(x: Any, number: float) -> Any:
-    return unary("scale", x, number)
+def _named(name: str) -> Callable[[Any], Any]:
+    def function(x: Any) -> Any:
+        return unary(name, x)
+
+    function.__name__ = name
+    return no_none(function)
 
 
-@no_none
-def relu(x: Any) -> Any:
-    return unary("relu", x)
-
-
-@no_none
-def gelu(x: Any) -> Any:
-    return unary("gelu", x)
-
-
-@no_none
-def silu(x: Any) -> Any:
-    return unary("silu", x)
-
-
-@no_none
-def softmax(x: Any) -> Any:
-    """Over the last dimension."""
-    return unary("softmax", x)
+relu, gelu, silu, softmax = map(_named, ("relu", "gelu", "silu", "softmax"))
 
 
 _WITH_NUMBER: dict[str, Callable[[float], tuple[str, float]]] = {
@@ -377,8 +347,9 @@ def binary(name: str, a: Any, b: Any, out: Any = None) -> Any:
     """A function of two tensors of one shape, of a tensor and a row that goes with all of its rows, or of a
     tensor and a number; ``out`` may be ``a`` itself."""
     if not hasattr(b, "shape"):
-        if name in _WITH_NUMBER and not (name == "div" and not b):
-            return unary(_WITH_NUMBER[name](float(b))[0], a, _WITH_NUMBER[name](float(b))[1], out)
+        if name in _WITH_NUMBER and (name != "div" or b):
+            function, number = _WITH_NUMBER[name](float(b))
+            return unary(function, a, number, out)
         b = a.context.full((a.shape[-1] if a.ndim else 1,), float(b), dtype=a.dtype)
     one = tuple(a.shape) != tuple(b.shape)
     if a.dtype != b.dtype or (one and (not a.ndim or prod(b.shape) != a.shape[-1])):

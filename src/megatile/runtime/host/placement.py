@@ -10,7 +10,7 @@ empty.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -99,18 +99,23 @@ def resolve_dp_policy(
     if not shape and (policy.cube, policy.pe) != ("replicate", "replicate"):
         raise PlacementError("a tensor without dimensions cannot be divided", advice="replicate it")
     layout = Mesh((POLICIES[policy.cube](len(shape)), POLICIES[policy.pe](len(shape))))
-    offsets: dict[Any, int] = {}
-    shards, end = [], 0
+    held = []
     for cube in range(cubes):
         for pe in range(pes):
-            held = part(layout, shape, (cubes, pes), cube + pe * cubes)
-            slices = tuple(slice(int(s[0]), int(s[1])) for s in held)
-            nbytes = prod(s.stop - s.start for s in slices) * itemsize
-            key = tuple((s.start, s.stop) for s in slices)
-            if key not in offsets:
-                offsets[key] = end
-                end += nbytes
-            shards.append(ShardSpec(target_sip, cube, pe, offsets[key], nbytes, slices))
+            runs = part(layout, shape, (cubes, pes), cube + pe * cubes)
+            held.append((cube, pe, tuple(slice(int(start), int(stop)) for start, stop in runs)))
+    return packed(held, itemsize, target_sip)
+
+
+def packed(held: Iterable[tuple[int, int, Slices]], itemsize: int, sip: int) -> tuple[ShardSpec, ...]:
+    """Shards of (cube, pe, indices): those that differ one after the other, copies at the same place."""
+    offsets: dict[Any, int] = {}
+    shards, end = [], 0
+    for cube, pe, slices in held:
+        nbytes = prod(s.stop - s.start for s in slices) * itemsize
+        offset = offsets.setdefault(tuple((s.start, s.stop) for s in slices), end)
+        end += nbytes if offset == end else 0
+        shards.append(ShardSpec(sip, cube, pe, offset, nbytes, slices))
     return tuple(shards)
 
 
@@ -150,15 +155,11 @@ def _tiled(
             f"tiles of ({tile_m}, {tile_k}) over {num_pe} PEs need a matrix, not {extents}",
             advice="give two extents and positive numbers",
         )
-    (m, k), shards, end = extents, [], 0
+    m, k = extents
     rows = [slice(i, min(i + tile_m, m)) for i in range(0, m, tile_m)]
     columns = [slice(j, min(j + tile_k, k)) for j in range(0, k, tile_k)]
     order = [(r, c) for r in rows for c in columns] if k_first else [(r, c) for c in columns for r in rows]
-    for number, (r, c) in enumerate(order):
-        nbytes = (r.stop - r.start) * (c.stop - c.start) * itemsize
-        shards.append(ShardSpec(sip, 0, number % num_pe, end, nbytes, (r, c)))
-        end += nbytes
-    return tuple(shards)
+    return packed(((0, number % num_pe, tile) for number, tile in enumerate(order)), itemsize, sip)
 
 
 def _shape(shape: Any) -> tuple[int, ...]:

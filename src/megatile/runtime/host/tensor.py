@@ -1,230 +1,58 @@
-"""Tensors of the host namespace: arrays of the host, or shards in the memories of one device.
+"""What tensors do: copies, operators, reductions, shapes; names as in torch.
 
-Reads by the host (``numpy()``, ``data``, indexing, ``repr``, the source of ``copy_``) wait for the worker's
-own launches, never for collectives that others have yet to join: that could wait for ever.
+Operations of device tensors are launches (`ops`), those of host tensors NumPy's. Where a tensor lies on one
+PE, ``view``, ``reshape`` and parts of the first dimension share its memory, as in torch. All other changes of
+shape and order are copies, which refuse to be written: what is written to them would not reach the tensor.
 """
 
 from __future__ import annotations
 
 import builtins
-import weakref
-from collections import Counter
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partialmethod
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from megatile.core.dtypes import itemsize, numpy_dtype
-from megatile.core.errors import MegatileError
-from megatile.runtime.host.arithmetic import Arithmetic
+from megatile.runtime.host import ops
 from megatile.runtime.host.placement import PlacedShard, TensorHandle
+from megatile.runtime.host.storage import ShapeMismatch, Stored, TensorError, pieces_of
 
 if TYPE_CHECKING:
-    from megatile.runtime.host.context import RuntimeContext
     from megatile.runtime.host.engine import Launch
 
-
-class TensorError(MegatileError, RuntimeError):
-    """A tensor that cannot be used like this."""
-
-
-class TensorIndexError(MegatileError, IndexError):
-    """Elements that a tensor does not have."""
-
-
-class ShapeMismatch(MegatileError, ValueError):
-    """Shapes that do not go together."""
+_NUMPY: dict[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": operator.truediv,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+}
 
 
-class Device(str):
-    """``cpu``, or a device by number: ``ahbm:1`` has ``type`` and ``index``."""
-
-    @property
-    def type(self) -> str:
-        return self.partition(":")[0]
-
-    @property
-    def index(self) -> int | None:  # type: ignore[override]
-        number = self.partition(":")[2]
-        return int(number) if number else None
+def _operator(name: str, in_place: bool = False) -> Callable[[Any, Any], Any]:
+    return lambda self, other: self._with(name, other, self if in_place else None)
 
 
-class Tensor(Arithmetic):
-    """``handle`` is None for a tensor of the host, whose contents are ``_data``; else ``_data`` has one row
-    per shard (a list of arrays where they are uneven), or is None where only times are found out."""
+def _reduction(name: str) -> Callable[..., Any]:
+    return lambda self, dim=None, keepdim=False: self._reduce(name, dim, keepdim)
 
-    def __init__(
-        self,
-        context: RuntimeContext,
-        shape: tuple[int, ...],
-        dtype: str,
-        data: Any,
-        handle: TensorHandle | None = None,
-    ) -> None:
-        self.context, self.shape, self.dtype, self.handle = context, shape, dtype, handle
-        self._data = data
-        self.writer: Launch | None = None
-        """The last work that writes it."""
-        self.copy_made_by = ""
-        if handle is not None:
-            self._finalizer = weakref.finalize(self, _release, context, handle)
 
-    @property
-    def ready_ps(self) -> int:
-        """When it holds what was last written."""
-        return 0 if self.writer is None else self.writer.end_ps
-
-    # what it is
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-    def numel(self) -> int:
-        return prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        return self.numel() * itemsize(self.dtype)
-
-    def size(self, dim: int | None = None) -> Any:
-        return self.shape if dim is None else self.shape[dim]
-
-    @property
-    def name(self) -> str:
-        return self.handle.name if self.handle else "host tensor"
-
-    @property
-    def device(self) -> Device:
-        return Device("cpu" if self.handle is None else f"{self.context.backend}:{self.device_index}")
-
-    @property
-    def is_cuda(self) -> bool:
-        return self.handle is not None
-
-    def dim(self) -> int:
-        return self.ndim
-
-    @property
-    def device_index(self) -> int:
-        return self._there().shards[0].sip
-
-    @property
-    def shards(self) -> tuple[PlacedShard, ...]:
-        return self._there().shards
-
-    @property
-    def va_base(self) -> int | None:
-        """The first virtual address."""
-        return self._there().va_base
-
-    def _there(self) -> TensorHandle:
-        """The handle, if there is one and its memory was not given back."""
-        if self.handle is None:
-            raise TensorError(
-                "a tensor of the host has no shards",
-                advice="torch.empty(...).copy_(tensor) puts it on a device",
-            )
-        if self.handle.freed:
-            raise TensorError(f"tensor '{self.handle.name}' is used after it was freed")
-        return self.handle
-
-    def __len__(self) -> int:
-        if not self.shape:
-            raise TypeError("len() of a tensor without dimensions")
-        return self.shape[0]
-
-    def __repr__(self) -> str:
-        if self.handle is not None and self.handle.freed:
-            return f"tensor('{self.name}', freed)"
-        where = f"tensor(shape={self.shape}, dtype={self.dtype}, device={self.device}"
-        if self._data is None:
-            return where + ", without data)"
-        values = self._read().astype(np.float64)
-        mean = float(values.mean()) if values.size else 0.0
-        return f"{where}, mean={mean:.6g}, norm={float(np.linalg.norm(values)):.6g})"
+class Tensor(Stored):
+    """An array of the host, or a tensor of one device."""
 
     # contents
-
-    @property
-    def data(self) -> Any:
-        """The contents as a NumPy array of the host; see :meth:`numpy`."""
-        return self.numpy()
-
-    def numpy(self) -> Any:
-        """A copy of the contents in the host's memory, which takes the time of the transfer."""
-        return np.array(self._read())
-
-    def _read(self, nbytes: int | None = None) -> Any:
-        """The contents, once the worker's launches are done and the bytes have come over the host's link."""
-        if self.handle is None:
-            return self._data
-        array = self.contents()
-        if self.context.debug and self.context.distributed.unfinished_on(self):
-            self.context.warn(f"'{self.name}' is read before a collective on it is complete")
-        pieces = 1 if nbytes is not None else _pieces(self.shards, self.shape)
-        self.context.host_copy(f"read {self.name}", self.nbytes if nbytes is None else nbytes, pieces, self)
-        return array
-
-    def contents(self) -> Any:
-        """What the device holds, at no cost: for the runtime itself."""
-        handle = self._there()
-        if self._data is None:
-            raise TensorError(
-                f"tensor '{self.name}' has no contents: this host finds out times only",
-                advice="mt.host(..., data=True)",
-            )
-        if len(handle.shards) == 1:
-            return np.asarray(self._data[0]).reshape(self.shape)
-        return handle.unpack(self._data)
-
-    def set_contents(self, array: Any) -> None:
-        """Replace what the device holds, at no cost: for the runtime itself."""
-        handle = self._there()
-        if self._data is not None:
-            self._data = _packed(handle, np.asarray(array, dtype=numpy_dtype(self.dtype)).reshape(self.shape))
-
-    def rows(self, numbers: Sequence[int] | None = None) -> Any:
-        """One row per shard (or per shard of these numbers), as a plan takes them; shards that differ in
-        shape are no rows."""
-        if numbers is not None and not (self._there().even and len(numbers) == len(self.shards)):
-            return np.stack([self._data[n] for n in numbers])
-        if not self._there().even:
-            raise TensorError(
-                f"the shards of '{self.name}' are uneven: {sorted({s.spec.shape for s in self.shards})}",
-                advice="choose a shape that divides by the number of cubes and PEs",
-            )
-        return self._data
-
-    def set_rows(self, numbers: Sequence[int] | None, rows: Any) -> None:
-        """Replace what `rows` gives."""
-        if numbers is None or (self._there().even and len(numbers) == len(self.shards)):
-            self._data = rows
-        else:
-            for number, row in zip(numbers, rows, strict=True):
-                self._data[number] = row
 
     def part(self, first: int, shape: tuple[int, ...]) -> Tensor:
         """So many elements from ``first`` on, in the same memory (of one PE), as a tensor of this shape."""
         if first == 0 and shape == tuple(self.shape):
             return self
         return Part(self, first, shape)
-
-    @property
-    def home(self) -> tuple[Tensor, int]:
-        """The tensor whose memory it is, and at which of its elements it begins."""
-        return self, 0
-
-    def check_writable(self) -> None:
-        """Refuse to write what torch would share with another tensor and is a copy here."""
-        if self.copy_made_by:
-            raise TensorError(
-                f"'{self.name}' is a copy made by {self.copy_made_by}: what is written to it would not reach "
-                "the tensor that it was made from",
-                advice="clone() it first, or write to the tensor itself",
-            )
 
     def copy_(self, source: Any) -> Tensor:
         """Copy from a tensor (of the host or the same device) or an array; shapes must be the same."""
@@ -240,7 +68,7 @@ class Tensor(Arithmetic):
             self.context.move(origin, self)
             return self
         if origin.handle is None:
-            pieces = _pieces(handle.shards, self.shape)
+            pieces = pieces_of(handle.shards, self.shape)
             self.context.host_copy(f"write {self.name}", sum(s.nbytes for s in handle.shards), pieces, self)
         else:
             self.context.relayout(origin, self)
@@ -257,50 +85,6 @@ class Tensor(Arithmetic):
     def zero_(self) -> Tensor:
         return self.fill_(0)
 
-    def __getitem__(self, index: Any) -> Any:
-        """The elements as a tensor of the host (a number if there is one); they may span shards."""
-        whole = self.contents() if self.handle is not None else self._data
-        found = self._at(whole, index)
-        if self.handle is not None:
-            self._read(int(np.size(found)) * itemsize(self.dtype))
-        return self.context.from_numpy(np.array(found)) if np.ndim(found) else found
-
-    def _at(self, array: Any, index: Any) -> Any:
-        try:
-            return array[index]
-        except IndexError as problem:
-            raise TensorIndexError(f"'{self.name}' {self.shape}: {problem}") from None
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        self.check_writable()
-        given = value._read() if isinstance(value, Tensor) else value
-        if self.handle is None:
-            self._at(self._data, index)
-            self._data[index] = given
-            return
-        if self._data is None:
-            self.context.host_copy(f"write {self.name}", 0, 1, self)
-            return
-        whole = np.array(self.contents())
-        self._at(whole, index)
-        try:
-            whole[index] = given
-        except ValueError as problem:
-            raise ShapeMismatch(f"'{self.name}' {self.shape}: {problem}") from None
-        count = int(np.size(whole[index])) * itemsize(self.dtype)
-        self.context.host_copy(f"write {self.name}", count, 1, self)
-        self.set_contents(whole)
-        if self.context.op_log is not None:
-            self.context.op_log.written(self)
-
-    def item(self) -> Any:
-        if self.numel() != 1:
-            raise TensorError(f"a tensor with {self.numel()} elements is not one number")
-        return self._read().reshape(-1)[0].item()
-
-    def tolist(self) -> Any:
-        return self._read().tolist()
-
     def to(self, target: Any = None, *, dtype: Any = None) -> Tensor:
         """On another device (``"cpu"``, a number, ``"ahbm:1"``), or in another element type."""
         return self.context.convert(self, target, dtype)
@@ -311,14 +95,9 @@ class Tensor(Arithmetic):
     def cuda(self, device: Any = None) -> Tensor:
         return self.to(self.context.current_device() if device is None else device)
 
-    def half(self) -> Tensor:
-        return self.to(dtype="f16")
-
-    def bfloat16(self) -> Tensor:
-        return self.to(dtype="bf16")
-
-    def float(self) -> Tensor:
-        return self.to(dtype="f32")
+    half = partialmethod(to, dtype="f16")
+    bfloat16 = partialmethod(to, dtype="bf16")
+    float = partialmethod(to, dtype="f32")
 
     def __float__(self) -> builtins.float:
         return builtins.float(self.item())
@@ -336,6 +115,181 @@ class Tensor(Arithmetic):
         self.context.release(self.handle)
         self._finalizer.detach()
 
+    # operators
+
+    def _with(self, name: str, other: Any, out: Any = None) -> Any:
+        if not isinstance(other, (Tensor, int, float, np.number)):
+            return NotImplemented
+        if self.handle is None:
+            if isinstance(other, Tensor) and other.handle is not None:
+                ops._on_device(self)
+            value = other._data if isinstance(other, Tensor) else other
+            found = self.context.from_numpy(
+                np.asarray(_NUMPY[name](self._data, value)).astype(self._data.dtype)
+            )
+            return found if out is None else self.copy_(found)
+        if out is not None:
+            self.check_writable()
+        if isinstance(other, Tensor) and other.numel() == 1 and self.numel() > 1:
+            other = float(other.item())
+        return ops.binary(name, self, other, out)
+
+    __add__ = __radd__ = _operator("add")
+    __sub__ = _operator("sub")
+    __mul__ = __rmul__ = _operator("mul")
+    __truediv__ = _operator("div")
+    __iadd__ = add_ = _operator("add", in_place=True)
+    __isub__ = sub_ = _operator("sub", in_place=True)
+    __imul__ = mul_ = _operator("mul", in_place=True)
+    __itruediv__ = div_ = _operator("div", in_place=True)
+
+    def __rsub__(self, other: Any) -> Any:
+        return (self * -1.0) + other
+
+    def __rtruediv__(self, other: Any) -> Any:
+        if self.handle is None:
+            return self.context.from_numpy(other / self._data)
+        return ops.unary("divide", self, other)
+
+    def __neg__(self) -> Any:
+        return self * -1.0
+
+    def __matmul__(self, other: Any) -> Any:
+        if not isinstance(other, Tensor):
+            return NotImplemented
+        if self.handle is None and other.handle is None:
+            return self.context.from_numpy(self._data @ other._data)
+        ops._on_device(self, other)
+        return ops.matmul(self, other)
+
+    def matmul(self, other: Any) -> Any:
+        return self @ other
+
+    # reductions
+
+    def _reduce(self, name: str, dim: int | None, keepdim: bool) -> Any:
+        if self.handle is None:
+            found = getattr(np, name)(self._data, axis=dim, keepdims=keepdim)
+            return self.context.from_numpy(np.asarray(found, self._data.dtype))
+        if not self.numel():
+            raise ops.OperationError(f"{name} of a tensor of {self.shape}, which has no elements")
+        if dim is not None:
+            axis = ops.dimension(dim, self.ndim)
+            shape = ops.along(self.shape, axis, 1)
+            kept = tuple(n for i, n in enumerate(self.shape) if i != axis)
+            return ops.reduced(name, self, axis).reshape(shape if keepdim else kept)
+        found = self
+        while found.ndim > 1:
+            found = ops.reduced(name, found, -1)
+        return ops.reduced(name, found, 0).reshape((1,) * self.ndim if keepdim else ())
+
+    sum, amax, amin = _reduction("sum"), _reduction("max"), _reduction("min")
+
+    def mean(self, dim: int | None = None, keepdim: bool = False) -> Any:
+        count = self.numel() if dim is None else self.shape[ops.dimension(dim, self.ndim)]
+        return self.sum(dim, keepdim) * (1 / max(1, count))
+
+    def max(self) -> Any:
+        return self.amax()
+
+    def min(self) -> Any:
+        return self.amin()
+
+    def softmax(self, dim: int = -1) -> Any:
+        if ops.dimension(dim, self.ndim) != self.ndim - 1:
+            raise ops.OperationError("softmax is over the last dimension here", advice="transpose it there")
+        return ops.softmax(self)
+
+    # shapes
+
+    def reshape(self, *shape: Any) -> Any:
+        extents = ops.resolved(shape, self.numel())
+        if self.handle is None:
+            return self.context.from_numpy(self._data.reshape(extents))
+        if len(self.handle.shards) == 1:
+            return self.part(0, extents)
+        return self if extents == tuple(self.shape) else _copy(ops.relaid(self, shape=extents), "view")
+
+    view = reshape
+
+    def flatten(self) -> Any:
+        return self.reshape(-1)
+
+    def unsqueeze(self, dim: int) -> Any:
+        at = ops.dimension(dim, self.ndim + 1)
+        return self.reshape((*self.shape[:at], 1, *self.shape[at:]))
+
+    def squeeze(self, dim: int | None = None) -> Any:
+        drop = range(self.ndim) if dim is None else [ops.dimension(dim, self.ndim)]
+        return self.reshape(tuple(n for i, n in enumerate(self.shape) if i not in drop or n != 1))
+
+    def contiguous(self) -> Any:
+        return self
+
+    detach = contiguous
+
+    def permute(self, *dims: Any) -> Any:
+        order = dims[0] if len(dims) == 1 and not isinstance(dims[0], int) else dims
+        axes = tuple(ops.dimension(d, self.ndim) for d in order)
+        if sorted(axes) != list(range(self.ndim)):
+            raise ops.OperationError(f"{tuple(order)} is no order of {self.ndim} dimensions")
+        if self.handle is None:
+            return self.context.from_numpy(self._data.transpose(axes))
+        return _copy(ops.transposed(self, axes), "permute")
+
+    def transpose(self, dim0: int, dim1: int) -> Any:
+        order = list(range(self.ndim))
+        a, b = ops.dimension(dim0, self.ndim), ops.dimension(dim1, self.ndim)
+        order[a], order[b] = order[b], order[a]
+        return self.permute(*order)
+
+    def t(self) -> Any:
+        return self.permute(*reversed(range(self.ndim)))
+
+    @property
+    def T(self) -> Any:
+        return self.t()
+
+    def narrow(self, dim: int, start: int, length: int) -> Any:
+        """So many elements of a dimension, from ``start`` on."""
+        axis = ops.dimension(dim, self.ndim)
+        if not 0 <= start <= start + length <= self.shape[axis]:
+            raise ops.OperationError(
+                f"dimension {axis} of {self.shape} has no elements {start}:{start + length}"
+            )
+        shape = ops.along(self.shape, axis, length)
+        if self.handle is None:
+            index = tuple(
+                slice(start, start + length) if i == axis else slice(None) for i in range(self.ndim)
+            )
+            return self.context.from_numpy(self._data[index])
+        if len(self.handle.shards) == 1 and prod(self.shape[:axis]) == 1:
+            return self.part(start * prod(self.shape[axis + 1 :]), shape)
+        return _copy(ops.taken(self, axis, start, start + length), "narrow")
+
+    def split(self, split_size: int | Sequence[int], dim: int = 0) -> tuple[Any, ...]:
+        """Parts of so many elements of a dimension, the last of which may be smaller; or of these lengths."""
+        length = self.shape[ops.dimension(dim, self.ndim)]
+        sizes = split_size
+        if isinstance(sizes, int):
+            size = max(1, sizes)
+            sizes = [min(size, length - at) for at in range(0, length, size)] or [0]
+        if sum(sizes) != length:
+            raise ops.OperationError(f"parts of {list(sizes)} do not make up {length} elements")
+        ends = np.cumsum([0, *sizes]).tolist()
+        return tuple(self.narrow(dim, at, size) for at, size in zip(ends, sizes, strict=False))
+
+    def chunk(self, chunks: int, dim: int = 0) -> tuple[Any, ...]:
+        length = self.shape[ops.dimension(dim, self.ndim)]
+        return self.split(-(-length // max(1, chunks)) or 1, dim)
+
+    def unbind(self, dim: int = 0) -> tuple[Any, ...]:
+        axis = ops.dimension(dim, self.ndim)
+        return tuple(self.narrow(axis, i, 1).squeeze(axis) for i in range(self.shape[axis]))
+
+    def __iter__(self) -> Any:
+        return iter(self.unbind(0))
+
 
 class Part(Tensor):
     """Elements of a tensor of one PE under another shape (``view``, ``chunk`` …), in the same memory."""
@@ -351,7 +305,7 @@ class Part(Tensor):
         return self._home
 
     @property
-    def handle(self) -> TensorHandle:
+    def handle(self) -> TensorHandle:  # type: ignore[override]
         base, first = self._home
         handle = base._there() if base.handle is None else base.handle
         (shard,) = handle.shards
@@ -388,45 +342,15 @@ class Part(Tensor):
         raise TensorError(f"this is a part of '{self.name}', whose memory is freed as a whole")
 
 
-def _release(context: RuntimeContext, handle: TensorHandle) -> None:
-    if not handle.freed:
-        context.release(handle)
+def _function(name: str) -> Callable[[Any], Any]:
+    return lambda self: ops.unary(name, self)
 
 
-def _packed(handle: TensorHandle, array: Any) -> Any:
-    """One row per shard; a list where rows differ in shape."""
-    if len(handle.shards) == 1:
-        return np.array(array)[None]
-    if not handle.even:
-        return handle.pack(array)
-    rows = np.empty((len(handle.shards), *handle.shards[0].spec.shape), array.dtype)
-    for row, shard in zip(rows, handle.shards, strict=True):
-        row[...] = array[shard.slices]
-    return rows
+for _name in ("relu", "gelu", "silu", *ops.PLAIN):
+    setattr(Tensor, _name, _function(_name))
 
 
-def empty_rows(handle: TensorHandle, fill: float | None) -> Any:
-    element = numpy_dtype(handle.dtype)
-    make = np.empty if fill is None else np.zeros
-    shapes = [s.spec.shape for s in handle.shards]
-    if handle.even:
-        return make((len(shapes), *shapes[0]), element)
-    return [make(shape, element) for shape in shapes]
-
-
-def _runs(shard: PlacedShard, shape: tuple[int, ...]) -> int:
-    """Into how many runs of the host's array a shard falls."""
-    whole, count = True, 1
-    for held, extent in zip(reversed(shard.slices), reversed(shape), strict=True):
-        if not whole:
-            count *= held.stop - held.start
-        whole = whole and held.stop - held.start == extent
-    return max(1, count)
-
-
-def _pieces(shards: tuple[PlacedShard, ...], shape: tuple[int, ...]) -> int:
-    """The most runs that one PE's DMA engine has to bring to their places."""
-    each: Counter[tuple[int, int]] = Counter()
-    for shard in shards:
-        each[shard.cube, shard.pe] += _runs(shard, shape)
-    return max(each.values(), default=1)
+def _copy(tensor: Any, how: str) -> Any:
+    """Mark a tensor as a copy that torch would not make."""
+    tensor.copy_made_by = how
+    return tensor

@@ -26,7 +26,8 @@ from megatile.plan.model import Plan, statements
 from megatile.plan.storage import OutsideError
 from megatile.runtime.errors import LaunchError
 from megatile.runtime.host.relayout import Move, relayout
-from megatile.runtime.host.tensor import Tensor, TensorError
+from megatile.runtime.host.storage import TensorError
+from megatile.runtime.host.tensor import Tensor
 from megatile.timing.resources import place_names
 
 OPTIONS = ("topology", "neighbors", "n_slots", "slot_size", "buffer_kind", "scratch")
