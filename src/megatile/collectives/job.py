@@ -10,11 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from typing import Any
 
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError, did_you_mean
 from megatile.core.expr import Expr, unit
-from megatile.core.quantities import whole
+from megatile.core.quantities import quantity, whole
 
 REDUCTIONS = ("sum", "max", "min", "prod", "avg")
 REDUCING = ("all_reduce", "reduce_scatter", "reduce")
@@ -116,6 +117,11 @@ class Job:
         return self.count * self.itemsize
 
     @property
+    def combined(self) -> str:
+        """The reduction that commands do; an average is a sum that is divided at the end."""
+        return "sum" if self.reduction == "avg" else self.reduction
+
+    @property
     def block(self) -> int:
         """Elements of the largest block."""
         return -(-self.count // self.ranks)
@@ -148,3 +154,11 @@ class Job:
             "all_to_all": (max(1, self.block * self.ranks),),
         }.get(self.operation, whole)
         return first, second
+
+
+def read_bytes(nbytes: Any) -> int:
+    """A size in bytes: a whole number, or text such as ``1 MiB``."""
+    found = round(quantity(nbytes, "bytes").value) if isinstance(nbytes, str) else whole(nbytes)
+    if found is None or found < 0:
+        raise CollectiveError(f"{nbytes!r} is not a size in bytes", advice="use a whole number, or '1 MiB'")
+    return found

@@ -10,23 +10,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, overload
 
 from megatile.collectives.algorithms import find_algorithm
-from megatile.collectives.asked import check_choice, check_fields, read_bytes, read_machine
 from megatile.collectives.candidates import Candidate, Explanation, in_network
 from megatile.collectives.choice_table import Choices, Table
 from megatile.collectives.geometry import BUFFERS, Geometry, Ranks, buffer_memory, survey
-from megatile.collectives.job import CollectiveError, Job, operation_name
+from megatile.collectives.job import CollectiveError, Job, operation_name, read_bytes
 from megatile.collectives.libraries import LIBRARIES, offered
 from megatile.collectives.ranking import Floors, named, plan_of, rank, timing_of
 from megatile.core.dtypes import dtype as dtype_name, itemsize
+from megatile.core.errors import did_you_mean
 from megatile.core.progress import Listener, shown
-from megatile.hda import HDA
+from megatile.hda import HDA, machine as find_machine
 from megatile.plan.model import Plan
 from megatile.sim import simulate
+from megatile.timing.library import PATHS
 from megatile.timing.view import Timing
+
+FIELDS = ("reduction", "root", "peer", "in_place", "memory", "slot_memory")
+"""Arguments that describe the job, besides sizes and ranks."""
 
 
 @dataclass(frozen=True)
@@ -169,14 +175,13 @@ def predict(
     if algorithm == "auto" or library:
         choices = Choices(table, hda, job, algorithm, among=among, launch=launch, path=path)
         found = choices.find()
+        if library:
+            among = [n for n in offered(library, job.operation) if among is None or n in among]
         if found is not None:
             ranking = [found]
-        elif progress:
-            with shown(f"predicting {job.operation}", progress):
-                ranking = _chosen(hda, job, library, among, launch, floors, path)
         else:
-            ranking = _chosen(hda, job, library, among, launch, floors, path)
-        if found is None:
+            with shown(f"predicting {job.operation}", progress) if progress else nullcontext():
+                ranking = rank(hda, job, among, launch, floors, library, path)
             choices.keep(ranking[0])
     else:
         ranking = named(hda, job, find_algorithm(algorithm), path, settings or {}, launch, timed)
@@ -189,15 +194,48 @@ def predict(
     return Prediction(plan, job, time, best, timing, why)
 
 
-def _chosen(
-    hda: HDA,
-    job: Job,
-    library: str | None,
-    among: Sequence[str] | None,
-    launch: bool,
-    floors: Floors | None,
-    path: str | None,
-) -> list[Candidate]:
-    if library:
-        among = [n for n in offered(library, job.operation) if among is None or n in among]
-    return rank(hda, job, among, launch, floors, library, path)
+# --- what a user asks, read, and refused where it makes no sense ---
+
+
+def read_machine(machine: HDA | str) -> HDA:
+    if not isinstance(machine, (HDA, str)):
+        raise CollectiveError(
+            f"a {type(machine).__name__} is not a machine", advice="give a name such as 'dgx-h100', or an HDA"
+        )
+    return find_machine(machine) if isinstance(machine, str) else machine
+
+
+def check_fields(machine: HDA, fields: Mapping[str, Any]) -> None:
+    """Arguments that describe the job."""
+    for name in fields:
+        if name not in FIELDS:
+            advice = did_you_mean(name, FIELDS, what="arguments")
+            raise CollectiveError(f"a collective has no argument '{name}'", advice=advice)
+    for name in ("memory", "slot_memory"):
+        if fields.get(name) is not None:
+            machine.memory(fields[name])
+
+
+def check_choice(algorithm: Any, path: str | None, settings: Any, among: Any, table: Any) -> None:
+    """Arguments that say how, not what."""
+    if not isinstance(algorithm, str):
+        raise CollectiveError(f"{algorithm!r} is not an algorithm", advice="use 'auto', 'ring', …")
+    if path is not None and path not in PATHS:
+        raise CollectiveError(
+            f"there is no path '{path}'", advice=did_you_mean(str(path), PATHS, what="paths")
+        )
+    if settings and (algorithm == "auto" or not isinstance(settings, Mapping)):
+        raise CollectiveError(
+            "settings are the options of one algorithm",
+            advice='name it: algorithm="ring", settings={"chunks": 4}',
+        )
+    if among is not None and (isinstance(among, str) or not isinstance(among, Sequence) or not among):
+        raise CollectiveError(
+            f"{among!r} does not say which algorithms", advice='give a list such as ["ring", "tree"]'
+        )
+    for name in among or ():
+        find_algorithm(name)
+    if table is not None and not isinstance(table, (dict, str, Path)):
+        raise CollectiveError(
+            f"a {type(table).__name__} is not a table of choices", advice="give a dict, or a file's name"
+        )

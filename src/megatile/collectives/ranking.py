@@ -299,8 +299,7 @@ def variants(known: Algorithm, job: Job, library: bool = False) -> Iterator[dict
         yield from ({"near": True} for _ in range(job.count % job.ranks == 0))
     if "inner" in known.options:
         yield {"inner": "direct"}
-        wanted = "sum" if job.reduction == "avg" else job.reduction
-        if job.operation == "all_reduce" and job.reduces and wanted in job.reduces[-1]:
+        if job.operation == "all_reduce" and job.reduces and job.combined in job.reduces[-1]:
             yield {"outer": "in_network"}
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from megatile.collectives.blocks import Blocks, piece
 from megatile.collectives.job import REDUCING, Job
-from megatile.core.expr import Expr, IntLike, eq, expr, unit
+from megatile.core.expr import Expr, IntLike, eq, expr, minimum, unit
 from megatile.core.operations import REDUCTIONS
 from megatile.plan.build import THROUGH, Handle, Operand, Part, PlanBuilder, part
 from megatile.plan.model import Channel, Plan
@@ -84,8 +84,7 @@ class Writer:
 
     def reduce(self, to: Operand, a: Operand, b: Operand) -> None:
         """``to = a (reduction) b``."""
-        kind = "sum" if self.job.reduction == "avg" else self.job.reduction
-        self.builder.compute(REDUCTIONS[kind], to, [a, b])
+        self.builder.compute(REDUCTIONS[self.job.combined], to, [a, b])
 
     # --- structure -------------------------------------------------------------------------------
 
@@ -133,7 +132,11 @@ class Writer:
             if self.out_of_place:
                 return piece(self.output, 0, blocks.length(unit))
             return blocks.part(self.own, unit)
-        return piece(self.output, 0, self.job.count)
+        return self.whole(self.output)
+
+    def whole(self, handle: Handle) -> Part:
+        """All elements of a buffer."""
+        return piece(handle, 0, self.job.count)
 
     def contribution(self) -> Part:
         """This rank's block of an ``all_gather`` or ``gather``."""
@@ -141,11 +144,31 @@ class Writer:
             return piece(self.own, 0, self.blocks.length(unit))
         return self.blocks.part(self.own, unit)
 
+    def put_contribution(self) -> None:
+        """Out of place, this rank's own block of an ``all_gather``."""
+        if self.out_of_place:
+            self.copy(self.blocks.part(self.output, unit), self.contribution())
+
+    def put_root_data(self) -> None:
+        """Out of place, the root's own copy of a broadcast."""
+        if self.out_of_place and self.job.operation == "broadcast":
+            with self.when(is_rank(self.job.root)):
+                self.copy(self.whole(self.output), self.whole(self.own))
+
+    def each_part(
+        self, blocks: Blocks, begin: IntLike, count: Expr, put: Callable[[Callable[[Handle], Part]], None]
+    ) -> None:
+        """``put`` ``count`` blocks from ``begin`` on: those up to the last one, then the rest from the first
+        one on, if there is any."""
+        here = minimum(count, blocks.parts - expr(begin))
+        put(lambda handle: piece(handle, *blocks.stretch(begin, here)))
+        with self.when(count > here):
+            put(lambda handle: piece(handle, *blocks.stretch(0, count - here)))
+
     def collective(self, kind: str, key: IntLike, read: Part, write: Part, root: IntLike = 0) -> None:
         """Let the network do it for the units with the same ``key``."""
-        reduction = "sum" if self.job.reduction == "avg" else self.job.reduction
         group = self.builder.group(f"by_{len(self.builder.groups)}", key)
-        self.builder.collective(kind, group, read, write, reduction=reduction, root=root)
+        self.builder.collective(kind, group, read, write, reduction=self.job.combined, root=root)
 
 
 def is_rank(rank: int) -> Expr:

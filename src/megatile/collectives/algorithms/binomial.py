@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from megatile.collectives.algorithms.ring import put_root_data
-from megatile.collectives.blocks import piece
 from megatile.collectives.phases.exchange import rounds_of
 from megatile.collectives.registry import algorithm
 from megatile.collectives.writer import Writer, is_rank
@@ -24,7 +22,7 @@ def binomial(w: Writer) -> None:
     tree = Binomial(w)
     match w.job.operation:
         case "broadcast":
-            put_root_data(w)
+            w.put_root_data()
             tree.downwards(w.sums)
         case "scatter":
             tree.scatter()
@@ -33,7 +31,7 @@ def binomial(w: Writer) -> None:
             tree.upwards(w.output, lambda place, message: w.copy(place, message))
         case _:
             if w.out_of_place:
-                w.copy(piece(w.sums, 0, w.job.count), piece(w.own, 0, w.job.count))
+                w.copy(w.whole(w.sums), w.whole(w.own))
             tree.upwards(w.sums, lambda place, message: w.reduce(place, place, message))
 
 
@@ -64,15 +62,10 @@ class Binomial:
 
     def _each_part(self, first: Expr, width: Expr, put: Callable[[Callable[[Handle], Part]], None]) -> None:
         """What belongs to the ranks ``first`` … ``first + width - 1`` from the root on."""
-        if not self.apart:
-            put(lambda handle: piece(handle, 0, self.w.job.count))
-            return
-        count = minimum(width, self.n - first)
-        begin = self._rank(first)
-        here = minimum(count, self.n - begin)
-        put(lambda handle: piece(handle, *self.w.blocks.stretch(begin, here)))
-        with self.w.when(count > here):
-            put(lambda handle: piece(handle, *self.w.blocks.stretch(0, count - here)))
+        if self.apart:
+            self.w.each_part(self.w.blocks, self._rank(first), minimum(width, self.n - first), put)
+        else:
+            put(self.w.whole)
 
     def upwards(self, buffer: Handle, take: Callable[[Part, Handle], None]) -> None:
         """Nearest ranks first; ``take`` what comes into its place."""

@@ -20,23 +20,10 @@ def _equal_blocks(job: Job) -> str | None:
 @algorithm("bruck", "all_reduce", "reduce_scatter", "all_gather", "all_to_all", unfit=_equal_blocks)
 def bruck(w: Writer) -> None:
     """As few rounds as halving and doubling, and no more bytes than a ring, for any number of ranks."""
-    operation = w.job.operation
-    if operation == "all_to_all":
+    if w.job.operation == "all_to_all":
         all_to_all(w)
-        return
-    skips = Skips(w, AllRanks(w.job.ranks), w.blocks)
-    if operation == "all_gather":
-        if w.out_of_place:
-            w.copy(w.blocks.part(w.output, unit), w.contribution())
-        skips.all_gather(w.sums)
-        return
-    if w.out_of_place:
-        w.copy(piece(w.sums, 0, w.job.count), piece(w.own, 0, w.job.count))
-    skips.reduce_scatter(w.sums)
-    if operation == "all_reduce":
-        skips.all_gather(w.sums)
-    elif w.out_of_place:
-        w.copy(w.result(), w.blocks.part(w.sums, unit))
+    else:
+        Skips(w, AllRanks(w.job.ranks), w.blocks).write()
 
 
 def all_to_all(w: Writer) -> None:

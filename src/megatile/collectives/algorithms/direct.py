@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from megatile.collectives.algorithms.ring import shift
 from megatile.collectives.blocks import Blocks, piece
 from megatile.collectives.phases.exchange import Direct
 from megatile.collectives.rank_groups import AllRanks, beyond
@@ -25,11 +26,9 @@ OPERATIONS = (
 @algorithm("direct", *OPERATIONS)
 def direct(w: Writer) -> None:
     """Every rank sends straight to every other that needs it."""
-    from megatile.collectives.algorithms.ring import shift
-
     match w.job.operation:
         case "all_reduce" | "reduce_scatter" | "all_gather":
-            between_all(w)
+            Direct(w, AllRanks(w.job.ranks), w.blocks).write()
         case "all_to_all":
             all_to_all(w)
         case "broadcast" | "scatter":
@@ -38,19 +37,6 @@ def direct(w: Writer) -> None:
             to_root(w)
         case _:
             shift(w)
-
-
-def between_all(w: Writer) -> None:
-    """Reduce-scatter, all-gather, or both."""
-    exchange = Direct.over(w, AllRanks(w.job.ranks), w.blocks)
-    operation, apart = w.job.operation, w.out_of_place
-    if operation != "all_gather":
-        into = w.output if apart and operation == "reduce_scatter" else None
-        exchange.reduce_scatter(w.own, w.sums, into)
-    if operation == "all_gather" and apart:
-        w.copy(w.blocks.part(w.output, unit), w.contribution())
-    if operation != "reduce_scatter":
-        exchange.all_gather(w.sums, w.own if apart and operation == "all_gather" else None)
 
 
 def all_to_all(w: Writer) -> None:
@@ -88,10 +74,10 @@ def from_root(w: Writer) -> None:
     def spread() -> None:
         with w.loop(1, n) as step:
             to = (step + root) % n
-            what = w.blocks.part(w.own, to) if scatter else piece(w.own, 0, w.job.count)
+            what = w.blocks.part(w.own, to) if scatter else w.whole(w.own)
             w.send(channel, what, to)
         if w.out_of_place:
-            mine = w.blocks.part(w.own, root) if scatter else piece(w.own, 0, w.job.count)
+            mine = w.blocks.part(w.own, root) if scatter else w.whole(w.own)
             w.copy(piece(w.output, 0, mine.shape[0]), mine)
 
     w.either(is_rank(root), spread, lambda: w.copy(place, w.receive(channel, place)))
@@ -103,7 +89,7 @@ def to_root(w: Writer) -> None:
     most = w.blocks.most if gather else w.job.count
     source = select(eq(unit, root), (root + 1 + member) % n, -1)
     channel = w.channel("to_root", source, most, members=n - 1, slots=1)
-    mine = w.contribution() if gather else piece(w.own, 0, w.job.count)
+    mine = w.contribution() if gather else w.whole(w.own)
 
     def collect() -> None:
         if gather and w.out_of_place:
@@ -113,7 +99,7 @@ def to_root(w: Writer) -> None:
                 place = w.blocks.part(w.output, (root + 1 + step) % n)
                 w.copy(place, w.receive(channel, place, step))
             return
-        total = piece(w.sums, 0, w.job.count)
+        total = w.whole(w.sums)
         w.reduce(total, mine, w.receive(channel, mine, 0))
         if n > 2:
             with w.loop(1, n - 1) as step:

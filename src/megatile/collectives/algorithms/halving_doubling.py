@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from megatile.collectives.blocks import Blocks, piece
+from megatile.collectives.blocks import Blocks
 from megatile.collectives.job import CollectiveError, Job
-from megatile.collectives.phases.exchange import Exchange, Fold, power_below
+from megatile.collectives.phases.exchange import Exchange, folded, power_below
 from megatile.collectives.rank_groups import AllRanks, NearestLast
 from megatile.collectives.registry import algorithm
 from megatile.collectives.writer import Writer
@@ -37,17 +37,12 @@ def halving_doubling(w: Writer, near: bool = False) -> None:
     core = power_below(n)
     whole = w.job.operation == "all_reduce"
     group = NearestLast(n, core=core) if whole and n > 2 else AllRanks(n)
-    exchange = Exchange.over(w, group, Blocks(w.job.count, core))
-    if w.job.operation == "reduce_scatter":
-        exchange.reduce_scatter(w.own, w.sums, w.output if w.out_of_place else None)
-    elif w.job.operation == "all_gather":
-        if w.out_of_place:
-            w.copy(w.blocks.part(w.output, unit), w.contribution())
-        exchange.all_gather(w.sums)
-    else:
-        with Fold(w, AllRanks(n), piece(w.sums, 0, w.job.count), w.job.count).around(w.own, w.sums) as source:
-            exchange.reduce_scatter(source, w.sums)
-            exchange.all_gather(w.sums)
+    exchange = Exchange(w, group, Blocks(w.job.count, core))
+    if not whole:
+        exchange.write()
+        return
+    with folded(w, AllRanks(n)) as source:
+        exchange.all_reduce(source, w.sums)
 
 
 def _with_a_copy(w: Writer) -> None:
@@ -61,7 +56,7 @@ def _with_a_copy(w: Writer) -> None:
         )
     group, scatters = NearestLast(n, core=n), job.operation == "reduce_scatter"
     ordered = w.sums if scatters and w.out_of_place else w.tile("ordered", (job.count,))
-    exchange = Exchange.over(w, group, blocks)
+    exchange = Exchange(w, group, blocks)
     if scatters:
         # Those that are sent first are copied first.
         first = (group.me ^ (n // 2)) // max(1, n // 2) * (n // 2)
@@ -82,7 +77,7 @@ def _with_a_copy(w: Writer) -> None:
 def recursive_doubling(w: Writer) -> None:
     """Swap whole buffers with partners at doubling distance: log2(n) rounds, for the smallest messages."""
     n = w.job.ranks
-    group, everything = AllRanks(n), piece(w.sums, 0, w.job.count)
-    exchange = Exchange.over(w, group, Blocks(w.job.count, power_below(n)), w.job.count)
-    with Fold(w, group, everything, w.job.count).around(w.own, w.sums) as source:
-        exchange.all_reduce_whole(source, w.sums, everything)
+    group = AllRanks(n)
+    exchange = Exchange(w, group, Blocks(w.job.count, power_below(n)), w.job.count)
+    with folded(w, group) as source:
+        exchange.all_reduce_whole(source, w.sums)

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from megatile.collectives.algorithms.in_network import Messages, network_reduces
-from megatile.collectives.algorithms.ring import put_root_data
 from megatile.collectives.blocks import Blocks, joined, piece
 from megatile.collectives.job import CollectiveError, Job
-from megatile.collectives.phases.chain import Tree, TreePhase, broadcast_down, reduce_up
+from megatile.collectives.phases.chain import Tree, along_tree
 from megatile.collectives.phases.exchange import Direct, Exchange, Skips, power_below
 from megatile.collectives.phases.ring import Ring
 from megatile.collectives.rank_groups import BothWays, RankGroup, along
 from megatile.collectives.registry import algorithm
 from megatile.collectives.writer import Writer
 from megatile.core.errors import did_you_mean
-from megatile.core.expr import Expr, eq, unit
+from megatile.core.expr import eq, unit
 from megatile.plan.build import Handle
 
 LARGEST_RING = 64
@@ -123,7 +122,7 @@ class Levels:
         phases: list[Ring | Direct] = []
         for group, beyond in zip(self.groups, self.groups[1:], strict=False):
             direct = self.inner == "direct"
-            phase = Direct.over(w, group, cut) if direct else self._ring(group, cut)
+            phase = Direct(w, group, cut) if direct else self._ring(group, cut)
             phase.reduce_scatter(source, w.sums)
             phases.append(phase)
             source, cut = w.sums, cut.inside(group.me, beyond.size)
@@ -133,7 +132,7 @@ class Levels:
 
     def _ring(self, group: RankGroup, blocks: Blocks) -> Ring:
         wide = BothWays(group.size, group.stride, group) if self.both_ways and group.size > 2 else group
-        return Ring.over(self.w, wide, blocks, self.chunks)
+        return Ring(self.w, wide, blocks, self.chunks)
 
     def _all_reduce(self, group: RankGroup, blocks: Blocks, source: Handle) -> None:
         if self.outer == "in_network":
@@ -147,14 +146,8 @@ class Levels:
         if source is not self.w.sums:
             everything = (piece(h, blocks.base, blocks.count) for h in (self.w.sums, source))
             self.w.copy(*everything)
-        if power_below(group.size) == group.size:
-            exchange = Exchange.over(self.w, group, blocks)
-            exchange.reduce_scatter(self.w.sums, self.w.sums)
-            exchange.all_gather(self.w.sums)
-            return
-        skips = Skips(self.w, group, blocks)
-        skips.reduce_scatter(self.w.sums)
-        skips.all_gather(self.w.sums)
+        phase = Exchange if power_below(group.size) == group.size else Skips
+        phase(self.w, group, blocks).all_reduce(self.w.sums, self.w.sums)
 
     def _segments(self) -> list[tuple[RankGroup, Blocks]]:
         """From the outside in: contiguous stretches of the ranks' blocks, cut by level."""
@@ -178,8 +171,7 @@ class Levels:
 
     def all_gather(self) -> None:
         w = self.w
-        if w.out_of_place:
-            w.copy(w.blocks.part(w.output, unit), w.contribution())
+        w.put_contribution()
         for group, blocks in reversed(self._segments()):
             self._ring(group, blocks).all_gather(w.sums)
 
@@ -187,24 +179,14 @@ class Levels:
         """Broadcast from the outside in, reduce from the inside out; the root's coordinates lead."""
         w, root = self.w, self.w.job.root
         parts = Blocks(w.job.count, self.chunks)
-        broadcast = w.job.operation == "broadcast"
-        if broadcast:
-            put_root_data(w)
-        order = list(enumerate(self.groups))
+        w.put_root_data()
         source = w.own
-        for level, group in reversed(order) if broadcast else order:
+        for group in reversed(self.groups) if w.job.operation == "broadcast" else self.groups:
             tree = Tree(group, root // group.stride % group.size)
-            with w.when(self._leads(level, root)):
-                if broadcast:
-                    broadcast_down(TreePhase.over(w, tree, parts, up=False), w.sums)
-                else:
-                    reduce_up(TreePhase.over(w, tree, parts, down=False), source, w.sums)
+            # Those that have the root's coordinates in all dimensions inside.
+            with w.when(eq(unit % group.stride, root % group.stride)):
+                along_tree(w, tree, parts, source)
             source = w.sums
-
-    def _leads(self, level: int, root: int) -> Expr:
-        """Whether this unit has the root's coordinates in all dimensions inside ``level``."""
-        stride = self.groups[level].stride
-        return eq(unit % stride, root % stride)
 
 
 @algorithm("by_dimension", "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce")

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from megatile.collectives.algorithms.ring import put_root_data
-from megatile.collectives.blocks import Blocks, piece
+from megatile.collectives.blocks import Blocks
 from megatile.collectives.job import Job
+from megatile.collectives.phases.exchange import Direct
 from megatile.collectives.rank_groups import along
 from megatile.collectives.registry import algorithm
 from megatile.collectives.writer import Writer
-from megatile.core.expr import Expr, IntLike, member, unit
+from megatile.core.expr import Expr, IntLike, unit
 from megatile.plan.build import Handle, Part
 
 
 def network_reduces(job: Job, level: int) -> str | None:
     """Why the network of a level cannot do the job by itself (None: it can)."""
     able = job.reduces[level] if -len(job.reduces) <= level < len(job.reduces) else ()
-    wanted = "sum" if job.reduction == "avg" else job.reduction
     if job.operation in ("broadcast", "barrier"):
         return None if able else "the network does no reductions or broadcasts"
-    return None if wanted in able else f"the network does not reduce '{wanted}' by itself"
+    return None if job.combined in able else f"the network does not reduce '{job.combined}' by itself"
 
 
 def _everywhere(job: Job) -> str | None:
@@ -37,16 +36,14 @@ def reduces_inside(job: Job) -> str | None:
 @algorithm("in_network", "all_reduce", "broadcast", "barrier", unfit=_everywhere, path="switch")
 def in_network(w: Writer) -> None:
     """The switch reduces: every rank sends and receives each element once."""
-    job = w.job
-    if job.operation == "barrier":
-        w.builder.barrier(w.builder.group("everybody"))
-        return
-    if job.operation == "broadcast":
-        put_root_data(w)
-        everything = piece(w.sums, 0, job.count)
-        w.collective("broadcast", 0, everything, everything, job.root)
-        return
-    w.collective("all_reduce", 0, piece(w.own, 0, job.count), piece(w.sums, 0, job.count))
+    match w.job.operation:
+        case "barrier":
+            w.builder.barrier(w.builder.group("everybody"))
+        case "broadcast":
+            w.put_root_data()
+            w.collective("broadcast", 0, w.whole(w.sums), w.whole(w.sums), w.job.root)
+        case _:
+            w.collective("all_reduce", 0, w.whole(w.own), w.whole(w.sums))
 
 
 @algorithm("in_network_tree", "all_reduce", unfit=reduces_inside, path="switch")
@@ -65,12 +62,11 @@ class Pipeline:
     def __init__(self, w: Writer, chunks: int):
         self.w, self.chunks = w, Blocks(w.job.count, chunks)
         self.inside, self.across = along(w.job.nesting)
-        most = Blocks(self.chunks.most, self.inside.size).most
+        self.cut = Blocks(self.chunks.most, self.inside.size)
         steps = 2 * (self.across.size - 1)
-        piece = Blocks(most, self.across.size).most
+        piece = Blocks(self.cut.most, self.across.size).most
         self.ring = w.channel("between", self.across.after(-1), piece, slots=2 * steps + 2)
-        source = self.inside.after(-1 - member)
-        self.spread = w.channel("spread", source, most, members=self.inside.size - 1, slots=2)
+        self.spread = Direct(w, self.inside, self.cut, "spread", "peer")
 
     def write(self) -> None:
         w, between = self.w, self.across.size - 1
@@ -88,9 +84,9 @@ class Pipeline:
                     self._send(message)
                 w.copy(place, message)
             with w.when(self._due(now - 1 - 2 * between)):
-                self._spread(now - 1 - 2 * between)
+                self.spread.spread(self._blocks(now - 1 - 2 * between).part(w.sums, self.inside.me))
             with w.when(self._due(now - 2 - 2 * between)):
-                self._collect(now - 2 - 2 * between)
+                self.spread.collect(w.sums, self._blocks(now - 2 - 2 * between))
 
     def _begin(self, now: Expr) -> None:
         w = self.w
@@ -102,26 +98,16 @@ class Pipeline:
     def _due(self, chunk: Expr) -> Expr:
         return (chunk >= 0) & (chunk < self.chunks.parts)
 
+    def _blocks(self, chunk: IntLike) -> Blocks:
+        return self.chunks.inside(chunk, self.inside.size)
+
     def _piece(self, chunk: IntLike, back: IntLike) -> Part:
         """Of my block of a chunk: the part of the node ``back`` behind mine."""
-        block = self.chunks.inside(chunk, self.inside.size)
-        cut = block.inside(self.inside.me, self.across.size)
+        cut = self._blocks(chunk).inside(self.inside.me, self.across.size)
         return cut.part(self.w.sums, (self.across.me - back) % self.across.size)
 
     def _send(self, what: Part | Handle) -> None:
         self.w.send(self.ring, what, self.across.after(1))
-
-    def _spread(self, chunk: IntLike) -> None:
-        w, me, size = self.w, self.inside.me, self.inside.size
-        mine = self.chunks.inside(chunk, size).part(w.sums, me)
-        with w.loop(0, size - 1, "peer") as peer:
-            w.send(self.spread, mine, self.inside.after(1 + peer), peer)
-
-    def _collect(self, chunk: IntLike) -> None:
-        w, size = self.w, self.inside.size
-        with w.loop(0, size - 1, "peer") as peer:
-            place = self.chunks.inside(chunk, size).part(w.sums, (self.inside.me - 1 - peer) % size)
-            w.copy(place, w.receive(self.spread, place, peer))
 
 
 class Messages(Pipeline):
@@ -132,20 +118,13 @@ class Messages(Pipeline):
 
     def __init__(self, w: Writer, chunks: int):
         super().__init__(w, chunks)
-        source, size = self.inside.after(-1 - member), self.inside.size
-        most = Blocks(self.chunks.most, size).most
-        self.scatter = w.channel("scatter", source, most, members=size - 1, slots=2)
+        self.scatter = Direct(w, self.inside, self.cut, "scatter", "peer")
 
     def _begin(self, now: Expr) -> None:
-        w, size = self.w, self.inside.size
-        with w.when(now < self.chunks.parts), w.loop(0, size - 1, "peer") as peer:
-            theirs = self.chunks.inside(now, size).part(w.own, (self.inside.me + 1 + peer) % size)
-            w.send(self.scatter, theirs, self.inside.after(1 + peer), peer)
+        w = self.w
+        with w.when(now < self.chunks.parts):
+            self.scatter.hand_out(w.own, self._blocks(now))
         with w.when(self._due(now - self.lag)):
-            block = self.chunks.inside(now - self.lag, size)
-            mine, total = (block.part(tile, self.inside.me) for tile in (w.own, w.sums))
-            w.reduce(total, mine, w.receive(self.scatter, mine, 0))
-            if size > 2:
-                with w.loop(1, size - 1, "peer") as peer:
-                    w.reduce(total, total, w.receive(self.scatter, mine, peer))
+            block = self._blocks(now - self.lag)
+            self.scatter.add_up(*(block.part(tile, self.inside.me) for tile in (w.own, w.sums)))
             self._send(self._piece(now - self.lag, 1))

@@ -33,8 +33,7 @@ def rail_rings(w: Writer, chunks: int = 1, lag: int = 0) -> None:
     if lag and w.job.operation == "all_reduce":
         # Messages between nodes wait for their turn: as many rounds as they are handled later.
         slots = max(slots_between(chunks), chunks * (lag + 2))
-        ring = Ring.over(w, group, w.blocks, chunks, slots)
-        staggered_all_reduce(ring, w.own, w.sums, inside, lag)
+        staggered_all_reduce(Ring(w, group, w.blocks, chunks, slots), w.own, w.sums, inside, lag)
     else:
         write_rings(w, group, chunks)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from megatile.collectives.blocks import Blocks, piece
+from megatile.collectives.blocks import Blocks
 from megatile.collectives.decompositions import gen_hamilton_circle, most_rings, partial_rings
 from megatile.collectives.job import Job
-from megatile.collectives.phases.chain import Tree, TreePhase, broadcast_down, reduce_up
+from megatile.collectives.phases.chain import Tree, along_tree
 from megatile.collectives.phases.ring import Ring
 from megatile.collectives.rank_groups import AllRanks, BothWays, Cycles, RankGroup
 from megatile.collectives.registry import algorithm
@@ -20,7 +20,15 @@ OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce
 @algorithm("ring", *OPERATIONS)
 def ring(w: Writer, chunks: int = 1) -> None:
     """Each rank talks to the next one: 2(n-1) steps of a block for an all-reduce, every link equally used."""
-    write_rings(w, AllRanks(w.job.ranks), chunks)
+    everybody = AllRanks(w.job.ranks)
+    match w.job.operation:
+        case "send_recv":
+            shift(w)
+        case "broadcast" | "reduce":
+            w.put_root_data()
+            along_tree(w, Tree(everybody, w.job.root, arity=1), Blocks(w.job.count, chunks), w.own)
+        case _:
+            write_rings(w, everybody, chunks)
 
 
 @algorithm("ring_bidirectional", "all_reduce", "reduce_scatter", "all_gather")
@@ -32,22 +40,8 @@ def ring_bidirectional(w: Writer, chunks: int = 1) -> None:
 
 def write_rings(w: Writer, group: RankGroup, chunks: int) -> None:
     """The job on the rings of a group that holds all ranks."""
-    operation = w.job.operation
     slots = slots_between(chunks) if len(w.job.nesting) > 1 else None
-    if operation == "all_reduce":
-        Ring.over(w, group, w.blocks, chunks, slots).all_reduce(w.own, w.sums)
-    elif operation == "reduce_scatter":
-        into = w.output if w.out_of_place else None
-        Ring.over(w, group, w.blocks, chunks, slots).reduce_scatter(w.own, w.sums, into)
-    elif operation == "all_gather":
-        own = w.own if w.out_of_place else None
-        if own is not None:
-            w.copy(w.blocks.part(w.output, unit), w.contribution())
-        Ring.over(w, group, w.blocks, chunks, slots).all_gather(w.sums, own)
-    elif operation == "send_recv":
-        shift(w)
-    else:
-        along_chain(w, chunks)
+    Ring(w, group, w.blocks, chunks, slots).write()
 
 
 def slots_between(chunks: int) -> int:
@@ -55,28 +49,9 @@ def slots_between(chunks: int) -> int:
     return max(8, 2 * chunks)
 
 
-def along_chain(w: Writer, chunks: int) -> None:
-    """Broadcast or reduce along the ring, from rank to rank."""
-    tree = Tree(AllRanks(w.job.ranks), w.job.root, arity=1)
-    parts = Blocks(w.job.count, chunks)
-    if w.job.operation == "broadcast":
-        put_root_data(w)
-        broadcast_down(TreePhase.over(w, tree, parts, up=False), w.sums)
-    else:
-        reduce_up(TreePhase.over(w, tree, parts, down=False), w.own, w.sums)
-
-
-def put_root_data(w: Writer) -> None:
-    """Out of place, the root's own copy of a broadcast."""
-    if w.out_of_place:
-        with w.when(is_rank(w.job.root)):
-            w.copy(piece(w.output, 0, w.job.count), piece(w.own, 0, w.job.count))
-
-
 def shift(w: Writer) -> None:
     """Every rank sends to the next one; with a ``peer``, only the root sends, to that rank."""
-    job, everything = w.job, piece(w.own, 0, w.job.count)
-    place = piece(w.output, 0, job.count)
+    job, everything, place = w.job, w.whole(w.own), w.whole(w.output)
     if job.peer is None:
         channel = w.channel("shift", (unit - 1) % job.ranks, job.count)
         w.send(channel, everything, (unit + 1) % job.ranks)
@@ -113,9 +88,9 @@ def multi_ring(w: Writer, rings: int = 2, chunks: int = 1) -> None:
 @algorithm("ring_naive", "all_reduce")
 def ring_naive(w: Writer) -> None:
     """Whole buffers go round; n-1 steps of the whole size."""
-    n, count = w.job.ranks, w.job.count
-    channel = w.channel("ring", (unit - 1) % n, count)
-    own, total = piece(w.own, 0, count), piece(w.sums, 0, count)
+    n = w.job.ranks
+    channel = w.channel("ring", (unit - 1) % n, w.job.count)
+    own, total = w.whole(w.own), w.whole(w.sums)
     w.send(channel, own, (unit + 1) % n)
     if n > 2:
         _step(w, channel, own, total, n, True)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from megatile.collectives.algorithms.ring import put_root_data
 from megatile.collectives.blocks import Blocks
 from megatile.collectives.job import Job
-from megatile.collectives.phases.chain import Tree, TreePhase, broadcast_down, reduce_up, up_and_down
+from megatile.collectives.phases.chain import Tree, TreePhase, along_tree, up_and_down
 from megatile.collectives.rank_groups import AllRanks
 from megatile.collectives.registry import algorithm
 from megatile.collectives.writer import Writer
@@ -19,13 +18,11 @@ def tree(w: Writer, chunks: int = 1, arity: int = 2) -> None:
     """Up a binary tree with reduction and down again; chunks keep both directions busy."""
     shape = Tree(AllRanks(w.job.ranks), w.job.root, arity)
     parts = Blocks(w.job.count, chunks)
+    w.put_root_data()
     if w.job.operation == "all_reduce":
-        up_and_down([TreePhase.over(w, shape, parts)], w.own, w.sums)
-    elif w.job.operation == "broadcast":
-        put_root_data(w)
-        broadcast_down(TreePhase.over(w, shape, parts, up=False), w.sums)
+        up_and_down([TreePhase(w, shape, parts)], w.own, w.sums)
     else:
-        reduce_up(TreePhase.over(w, shape, parts, down=False), w.own, w.sums)
+        along_tree(w, shape, parts, w.own)
 
 
 @algorithm("double_tree", "all_reduce")
@@ -34,8 +31,7 @@ def double_tree(w: Writer, chunks: int = 1) -> None:
     halves = Blocks(w.job.count, 2)
     everybody = AllRanks(w.job.ranks)
     phases = [
-        TreePhase.over(w, Tree(everybody, mirrored=bool(side)), halves.inside(side, chunks))
-        for side in range(2)
+        TreePhase(w, Tree(everybody, mirrored=bool(side)), halves.inside(side, chunks)) for side in range(2)
     ]
     up_and_down(phases, w.own, w.sums)
 
@@ -96,5 +92,5 @@ def node_tree(w: Writer, chunks: int = 1) -> None:
     """Along a chain to the head of each node, up a binary tree of nodes, and back."""
     shape = NodeTree(AllRanks(w.job.ranks), 0, 3, inside=w.job.nesting[0])
     # A chunk may wait for as long as it takes the first one to come back.
-    phase = TreePhase.over(w, shape, Blocks(w.job.count, chunks), slots=chunks + 1)
+    phase = TreePhase(w, shape, Blocks(w.job.count, chunks), slots=chunks + 1)
     up_and_down([phase], w.own, w.sums)

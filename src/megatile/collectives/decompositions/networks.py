@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from megatile.collectives.decompositions.bounds import adjacency_of, cut_bound, degree_bound, ring_bound
 from megatile.collectives.decompositions.cycles import gen_hamilton_circle, partial_rings
@@ -92,18 +92,10 @@ def network_rings(
     return _trimmed(_best(adjacency, arcs, _searched(adjacency, wanted, directed, budget), bound, why), count)
 
 
-class _Found(NamedTuple):
-    """Rings; whether the search has shown that there are no more; how many steps it took."""
-
-    rings: list[list[int]]
-    exhausted: bool
-    steps: int
-
-
 def _best(
-    adjacency: list[set[int]], arcs: frozenset[Arc], found: _Found, bound: int, why: str
+    adjacency: list[set[int]], arcs: frozenset[Arc], found: SearchResult, bound: int, why: str
 ) -> NetworkRings:
-    rings = _frozen(found.rings)
+    rings = _frozen(found.cycles)
     if len(rings) < bound and found.exhausted:
         bound, why = len(rings), "the search was exhaustive: no larger set exists"
     elif len(rings) < bound:
@@ -114,22 +106,17 @@ def _best(
     return NetworkRings(rings, arcs, len(adjacency), bound, why)
 
 
-def _searched(adjacency: list[set[int]], wanted: int, directed: bool, budget: int) -> _Found:
+def _searched(adjacency: list[set[int]], wanted: int, directed: bool, budget: int) -> SearchResult:
     """With duplex links, cycles that serve both ways are quick to find; there may be more rings than that."""
     if directed:
-        return _counted(disjoint_cycles(adjacency, wanted, directed=True, budget=budget), wanted)
+        return disjoint_cycles(adjacency, wanted, directed=True, budget=budget)
     pairs = disjoint_cycles(adjacency, (wanted + 1) // 2, directed=False, budget=budget)
     rings = _both_ways(pairs.cycles)
     if len(rings) >= wanted or (not rings and pairs.exhausted):
-        return _Found(rings, pairs.exhausted and len(rings) < wanted, pairs.steps)
+        return pairs._replace(cycles=rings)
     more = disjoint_cycles(adjacency, wanted, directed=True, budget=budget - pairs.steps)
     best = more.cycles if len(more.cycles) > len(rings) else rings
-    return _Found(best, more.exhausted and len(more.cycles) < wanted, pairs.steps + more.steps)
-
-
-def _counted(found: SearchResult, wanted: int) -> _Found:
-    # A search that has found what it was asked for has not looked for more.
-    return _Found(found.cycles, found.exhausted and len(found.cycles) < wanted, found.steps)
+    return SearchResult(best, more.exhausted, pairs.steps + more.steps)
 
 
 def full_mesh_rings(n: int) -> NetworkRings:
@@ -174,7 +161,7 @@ def mesh_rings(dims: Sequence[int], *, budget: int = 200_000) -> NetworkRings:
     if bound == len(built):
         return NetworkRings(_frozen(built), arcs, prod(dims), bound, why)
     found = _searched(adjacency, bound, False, budget)
-    better = found if len(found.rings) > len(built) else found._replace(rings=built)
+    better = found if len(found.cycles) > len(built) else found._replace(cycles=built)
     return _best(adjacency, arcs, better, bound, why)
 
 

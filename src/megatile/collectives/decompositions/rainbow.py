@@ -12,7 +12,7 @@ checked. Together they answer every even N >= 6 up to 1258 (and most beyond).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from math import gcd
 from typing import NamedTuple
@@ -74,69 +74,6 @@ def _vertex(v: int, n: int) -> int:
     return n if v == INFINITY else v % n
 
 
-def _two_mod_four(n: int) -> Recipe:
-    h = n // 2
-    arcs = ((0, 1), ((3 * h - 1) // 2, (3 * h + 3) // 2), (h - 1, h + 2), ((h - 1) // 2, INFINITY))
-    return Recipe(h + 2, (h + 3) // 2, arcs)
-
-
-def _half_minus_three(n: int) -> Recipe:
-    q = n // 4
-    arcs = ((0, INFINITY), (INFINITY, 2 * q - 3), (q - 1, 3 * q - 1), (3 * q + 1, 3 * q - 4))
-    return Recipe(2 * q - 3, q - 2, arcs)
-
-
-def _step_five(n: int) -> Recipe:
-    h = n // 2
-    return Recipe(5, 5, ((h - 2, h + 6), (0, INFINITY), (INFINITY, h + 3)))
-
-
-def _third_plus_three(n: int) -> Recipe:
-    t = n // 3
-    return Recipe(t + 3, 3, ((t - 1, t + 3), (2 * t, 2 * t + 2), (0, INFINITY)))
-
-
-def _half_minus_five(n: int) -> Recipe:
-    q = n // 4
-    arcs = ((q - 2, q - 4), (q + 3, 3 * q - 7), (0, INFINITY), (INFINITY, 2 * q - 5))
-    return Recipe(2 * q - 5, 3 * q - 2, arcs)
-
-
-def _step_seven(n: int) -> Recipe:
-    h = n // 2
-    arcs = ((h - 3, h + 8), (0, INFINITY), (INFINITY, h + 4), (h - 1, h + 7), (h + 1, h + 6))
-    return Recipe(7, 7, arcs)
-
-
-def _step_seven_wide(n: int) -> Recipe:
-    h = n // 2
-    arcs = ((h - 3, h + 9), (0, INFINITY), (INFINITY, h + 13), (h + 2, h + 17), (h + 6, h + 4))
-    return Recipe(7, 7, arcs)
-
-
-def _step_eleven(n: int) -> Recipe:
-    h = n // 2
-    arcs = ((h - 2, h + 15), (h - 5, h + 12), (0, INFINITY), (INFINITY, h + 9), (h + 4, h + 6))
-    return Recipe(11, 11, arcs)
-
-
-def _step_seventeen(n: int) -> Recipe:
-    h = n // 2
-    arcs = ((h - 2, h + 18), (0, INFINITY), (INFINITY, h + 9), (h + 1, h + 12), (h - 8, h + 15))
-    return Recipe(17, 17, arcs)
-
-
-_FOR_TWO_MOD_FOUR: tuple[Callable[[int], Recipe], ...] = (_two_mod_four,)
-_FOR_ZERO_MOD_FOUR: tuple[Callable[[int], Recipe], ...] = (
-    _half_minus_three,
-    _step_five,
-    _third_plus_three,
-    _half_minus_five,
-    _step_seven,
-    _step_seven_wide,
-    _step_eleven,
-    _step_seventeen,
-)
 _SINGLE: dict[int, Recipe] = {
     196: Recipe(71, 75, ((63, 7), (4, 134), (0, INFINITY), (INFINITY, 39), (132, 71))),
     700: Recipe(337, 694, ((531, 519), (0, INFINITY), (INFINITY, 168), (182, 516), (357, 337))),
@@ -144,7 +81,18 @@ _SINGLE: dict[int, Recipe] = {
 
 
 def _recipes(n: int) -> Iterator[Recipe]:
+    h, t, q, oo = n // 2, n // 3, n // 4, INFINITY
     if n in _SINGLE:
         yield _SINGLE[n]
-    for recipe in _FOR_ZERO_MOD_FOUR if n % 4 == 0 else _FOR_TWO_MOD_FOUR:
-        yield recipe(n)
+    if n % 4:
+        arcs = ((0, 1), ((3 * h - 1) // 2, (3 * h + 3) // 2), (h - 1, h + 2), ((h - 1) // 2, oo))
+        yield Recipe(h + 2, (h + 3) // 2, arcs)
+        return
+    yield Recipe(2 * q - 3, q - 2, ((0, oo), (oo, 2 * q - 3), (q - 1, 3 * q - 1), (3 * q + 1, 3 * q - 4)))
+    yield Recipe(5, 5, ((h - 2, h + 6), (0, oo), (oo, h + 3)))
+    yield Recipe(t + 3, 3, ((t - 1, t + 3), (2 * t, 2 * t + 2), (0, oo)))
+    yield Recipe(2 * q - 5, 3 * q - 2, ((q - 2, q - 4), (q + 3, 3 * q - 7), (0, oo), (oo, 2 * q - 5)))
+    yield Recipe(7, 7, ((h - 3, h + 8), (0, oo), (oo, h + 4), (h - 1, h + 7), (h + 1, h + 6)))
+    yield Recipe(7, 7, ((h - 3, h + 9), (0, oo), (oo, h + 13), (h + 2, h + 17), (h + 6, h + 4)))
+    yield Recipe(11, 11, ((h - 2, h + 15), (h - 5, h + 12), (0, oo), (oo, h + 9), (h + 4, h + 6)))
+    yield Recipe(17, 17, ((h - 2, h + 18), (0, oo), (oo, h + 9), (h + 1, h + 12), (h - 8, h + 15)))

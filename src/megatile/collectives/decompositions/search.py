@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from megatile.collectives.decompositions.families import closed_arcs
 
 Adjacency = list[set[int]]
 
 
-@dataclass
-class SearchResult:
-    """The most cycles found, and whether the search looked at everything."""
+class SearchResult(NamedTuple):
+    """The most cycles found; whether the search has shown that there are no more; how many steps it took."""
 
     cycles: list[list[int]]
     exhausted: bool
@@ -58,7 +57,7 @@ def disjoint_cycles(
         extend([set(near) for near in adjacency], [])
     except _OutOfBudget:
         return SearchResult(best, False, budget)
-    return SearchResult(best, True, budget - purse.left)
+    return SearchResult(best, len(best) < count, budget - purse.left)
 
 
 def _without(graph: Adjacency, cycle: list[int], directed: bool) -> Adjacency:

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from megatile.collectives.blocks import Blocks, piece
+from megatile.collectives.blocks import Blocks
 from megatile.collectives.rank_groups import RankGroup
 from megatile.collectives.writer import Writer
 from megatile.core.expr import Expr, IntLike, expr, member, select
 from megatile.plan.build import Handle, Part
-from megatile.plan.model import Channel
 
 
 @dataclass(frozen=True)
@@ -70,50 +69,36 @@ class Tree:
         return total
 
 
-@dataclass(frozen=True)
 class TreePhase:
-    """Messages along a tree, the stretch ``base .. base+count`` in ``chunks``."""
+    """Messages along a tree, chunk by chunk; ``blocks`` are the chunks."""
 
-    writer: Writer
-    tree: Tree
-    blocks: Blocks
-    up: Channel | None = None
-    down: Channel | None = None
-
-    @staticmethod
-    def over(
-        w: Writer, tree: Tree, blocks: Blocks, *, up: bool = True, down: bool = True, slots: int = 4
-    ) -> TreePhase:
-        """``blocks`` are the chunks."""
-        child = select(tree.has_child(member), tree.unit_of(tree.child(member)), -1)
-        above = select(tree.is_root, -1, tree.parent)
-        return TreePhase(
-            w,
-            tree,
-            blocks,
-            w.channel("up", child, blocks.most, members=tree.arity, slots=slots) if up else None,
-            w.channel("down", above, blocks.most, slots=slots) if down else None,
-        )
+    def __init__(
+        self, w: Writer, tree: Tree, blocks: Blocks, *, up: bool = True, down: bool = True, slots: int = 4
+    ):
+        self.writer, self.tree, self.blocks = w, tree, blocks
+        if up:
+            child = select(tree.has_child(member), tree.unit_of(tree.child(member)), -1)
+            self.up = w.channel("up", child, blocks.most, members=tree.arity, slots=slots)
+        if down:
+            above = select(tree.is_root, -1, tree.parent)
+            self.down = w.channel("down", above, blocks.most, slots=slots)
 
     def rise(self, own: Handle, sums: Handle, chunk: IntLike) -> None:
         """One chunk towards the root, my part added."""
         w, tree = self.writer, self.tree
-        assert self.up is not None
         mine, total = self.blocks.part(own, chunk), self.blocks.part(sums, chunk)
         for index in range(tree.arity):
             with w.when(tree.has_child(index)):
                 message = w.receive(self.up, mine, index)
                 w.reduce(total, mine if index == 0 else total, message)
         with w.when(tree.number > 0):
-            to = tree.parent
             if own is sums:
-                w.send(self.up, total, to, tree.which_child)
+                w.send(self.up, total, tree.parent, tree.which_child)
             else:
-                up = self.up
                 w.either(
                     tree.has_child(0),
-                    lambda: w.send(up, total, to, tree.which_child),
-                    lambda: w.send(up, mine, to, tree.which_child),
+                    lambda: w.send(self.up, total, tree.parent, tree.which_child),
+                    lambda: w.send(self.up, mine, tree.parent, tree.which_child),
                 )
 
     def sink(self, sums: Handle, chunk: IntLike) -> None:
@@ -122,7 +107,6 @@ class TreePhase:
         place = self.blocks.part(sums, chunk)
 
         def passed_on() -> None:
-            assert self.down is not None
             message = w.receive(self.down, place)
             self._to_children(message)
             w.copy(place, message)
@@ -130,22 +114,17 @@ class TreePhase:
         w.either(tree.is_root, lambda: self._to_children(place), passed_on)
 
     def _to_children(self, what: Part | Handle) -> None:
-        assert self.down is not None
         for index in range(self.tree.arity):
             with self.writer.when(self.tree.has_child(index)):
                 self.writer.send(self.down, what, self.tree.unit_of(self.tree.child(index)))
 
 
-def reduce_up(phase: TreePhase, own: Handle, sums: Handle) -> None:
-    """The root has the reduction of all in ``sums``."""
-    with phase.writer.loop(0, phase.blocks.parts, "chunk") as chunk:
-        phase.rise(own, sums, chunk)
-
-
-def broadcast_down(phase: TreePhase, sums: Handle) -> None:
-    """Everybody has what the root has in ``sums``."""
-    with phase.writer.loop(0, phase.blocks.parts, "chunk") as chunk:
-        phase.sink(sums, chunk)
+def along_tree(w: Writer, tree: Tree, chunks: Blocks, own: Handle) -> None:
+    """Broadcast from the root, or reduce what all have in ``own``; the root has it in ``sums``."""
+    broadcast = w.job.operation == "broadcast"
+    phase = TreePhase(w, tree, chunks, up=not broadcast, down=broadcast)
+    with w.loop(0, chunks.parts, "chunk") as chunk:
+        phase.sink(w.sums, chunk) if broadcast else phase.rise(own, w.sums, chunk)
 
 
 def up_and_down(phases: list[TreePhase], own: Handle, sums: Handle) -> None:
@@ -166,7 +145,3 @@ def up_and_down(phases: list[TreePhase], own: Handle, sums: Handle) -> None:
         for phase, lag in zip(phases, lags, strict=True):
             with w.when((step >= lag) & (step < lag + chunks)):
                 phase.sink(sums, step - lag)
-
-
-def whole(handle: Handle, count: IntLike) -> Part:
-    return piece(handle, 0, count)

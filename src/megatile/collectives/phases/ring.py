@@ -9,35 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from megatile.collectives.blocks import Blocks
+from megatile.collectives.phases import Phase
 from megatile.collectives.rank_groups import RankGroup
 from megatile.collectives.writer import Writer
 from megatile.core.expr import Expr, IntLike, member
 from megatile.plan.build import Handle, Part
-from megatile.plan.model import Channel
 
 
-@dataclass(frozen=True)
-class Ring:
+class Ring(Phase):
     """A group's rings with their channel; ``blocks`` has one block per position."""
 
-    writer: Writer
-    group: RankGroup
-    blocks: Blocks
-    chunks: int
-    channel: Channel
-
-    @staticmethod
-    def over(
-        writer: Writer, group: RankGroup, blocks: Blocks, chunks: int = 1, slots: int | None = None
-    ) -> Ring:
-        source = group.lane(member).after(-1)
+    def __init__(
+        self, writer: Writer, group: RankGroup, blocks: Blocks, chunks: int = 1, slots: int | None = None
+    ):
+        self.writer, self.group, self.blocks, self.chunks = writer, group, blocks, chunks
         most = Blocks(blocks.most, group.lanes * chunks).most
-        depth = slots if slots is not None else 2 * chunks
-        channel = writer.channel("ring", source, most, members=group.lanes, slots=max(depth, chunks + 1))
-        return Ring(writer, group, blocks, chunks, channel)
+        depth = max(2 * chunks if slots is None else slots, chunks + 1)
+        source = group.lane(member).after(-1)
+        self.channel = writer.channel("ring", source, most, members=group.lanes, slots=depth)
 
     @contextmanager
     def every(self) -> Iterator[tuple[Expr, Expr]]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from megatile.collectives.asked import read_bytes
+from megatile.collectives.job import read_bytes
 from megatile.core.errors import MegatileError
 from megatile.runtime.errors import LaunchError, PeerError, check_timeout, failure, how_ended, named
 from megatile.runtime.shared.world import World
