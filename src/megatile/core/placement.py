@@ -152,6 +152,13 @@ def compose(outer: Share, inner: Share) -> Share:
     return outer[inner[0] : inner[1]] if isinstance(inner, tuple) else outer[inner]
 
 
+def numpy_index(shares: Sequence[Any]) -> Any:
+    """The NumPy index of a product of shares: slices, where all are runs."""
+    if all(isinstance(share, tuple) for share in shares):
+        return tuple([slice(*share) for share in shares])
+    return np.ix_(*(np.arange(*s) if isinstance(s, tuple) else s for s in shares))
+
+
 def share_length(share: Share) -> int:
     return share[1] - share[0] if isinstance(share, tuple) else len(share)
 

@@ -6,7 +6,7 @@ analysis, printer and parser all follow from these declarations.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -81,6 +81,11 @@ class Node:
     """A statement. Spans do not take part in comparison: text carries none."""
 
     span: Span | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def place(self) -> Place | None:
+        """Where it stands, for errors."""
+        return self.span.place() if self.span else None
 
 
 @dataclass(frozen=True)
@@ -405,6 +410,19 @@ STATEMENTS: dict[str, type[Node]] = {
 }  # fmt: skip
 
 
+def registrar(table: dict[type[Node], Any]) -> Callable[..., Callable[[Any], Any]]:
+    """``@rule(kind, ...)`` puts a function into a table of what kinds of statements mean or become."""
+
+    def rule(*kinds: type[Node]) -> Callable[[Any], Any]:
+        def register(function: Any) -> Any:
+            table.update(dict.fromkeys(kinds, function))
+            return function
+
+        return register
+
+    return rule
+
+
 def bodies(node: Node) -> Iterator[tuple[str, tuple[Node, ...]]]:
     """The statement lists inside a statement, by field name."""
     for name in ("body", "orelse"):
@@ -413,12 +431,22 @@ def bodies(node: Node) -> Iterator[tuple[str, tuple[Node, ...]]]:
             yield name, inner
 
 
-def walk(body: tuple[Node, ...]) -> Iterator[Node]:
-    """Every statement, in the order of the text."""
+def walk(body: tuple[Node, ...], leave: tuple[type[Node], ...] = ()) -> Iterator[Node]:
+    """Every statement, in the order of the text; those inside kinds to ``leave`` are left out."""
     for node in body:
         yield node
-        for _, inner in bodies(node):
-            yield from walk(inner)
+        for _, inner in bodies(node) if not isinstance(node, leave) else ():
+            yield from walk(inner, leave)
+
+
+def own_statements(body: tuple[Node, ...]) -> Iterator[Node]:
+    """The statements of one unit: not those of regions inside, and of elementwise loops."""
+    return walk(body, (Scale, Parallel))
+
+
+def written(body: tuple[Node, ...]) -> set[str]:
+    """The names that statements write."""
+    return {region.source for node in walk(body) for kind, region in regions(node) if kind != "read"}
 
 
 def regions(node: Node) -> Iterator[tuple[str, Region]]:

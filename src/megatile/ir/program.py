@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
-from megatile.core.placement import Layout
+from megatile.core.placement import Layout, Part, compose, is_whole, part, share_length
 from megatile.ir.launch import ROOT, Launch, Param
 from megatile.ir.nodes import Alloc, Node, Reshape, View, walk
 from megatile.ir.printer import show
@@ -66,6 +67,26 @@ def bindings(program: Program) -> dict[str, Binding]:
             source = table[node.source]
             table[node.name] = Binding(node.name, source.base, node.shape, node.dtype, source.scale)
     return table
+
+
+def seen(
+    launch: Launch, views: tuple[View, ...], shape: tuple[int, ...], path: tuple[Any, ...], first: int = 0
+) -> Part:
+    """The indices of every dimension that the unit at ``path`` below depth ``first`` has through views, one
+    inside the other."""
+    shares: Part = tuple((0, size) for size in shape)
+    low = first
+    for view in views:
+        high = launch.depth(view.scale)
+        if not is_whole(view.layout):
+            rank = 0
+            for index, scale in zip(path[low - first : high - first], launch.scales[low:high], strict=True):
+                rank = rank * scale.count + int(index)
+            grid = launch.grid(view.scale, launch.scales[low - 1].name if low else ROOT)
+            inner = part(view.layout, tuple(map(share_length, shares)), grid, rank)
+            shares = tuple(map(compose, shares, inner))
+        low = high
+    return shares
 
 
 def placements(program: Program) -> dict[str, dict[str, Layout]]:

@@ -27,6 +27,7 @@ from megatile.core.expr import (
     rebuild,
     simplify,
 )
+from megatile.core.operations import REDUCTIONS
 from megatile.core.placement import Shard
 from megatile.ir import nodes as n
 from megatile.lower.commands import compute, copy_block, key_of
@@ -38,8 +39,6 @@ from megatile.lower.storage import Home
 from megatile.lower.streams import NUMBERS, Frame
 from megatile.lower.units import tidy
 from megatile.plan import model as pm
-
-COMBINE = {"sum": "add", "max": "maximum", "min": "minimum", "prod": "mul"}
 
 
 @dataclass
@@ -235,7 +234,9 @@ def _reduced(member: Member, source: Callable[[Expr], Block], like: Block) -> Bl
         if arrived is not None:
             copy_block(frame, arrived, term)
             term = arrived
-        compute(frame, COMBINE[node.op], total, [total, term], flops=total.elements, dtype=total.home.dtype)
+        compute(
+            frame, REDUCTIONS[node.op], total, [total, term], flops=total.elements, dtype=total.home.dtype
+        )
 
     if member.size > 1:
         _every(member, add, 1)

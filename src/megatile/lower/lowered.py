@@ -11,7 +11,7 @@ import numpy as np
 
 from megatile.core.dtypes import numpy_dtype
 from megatile.core.errors import MegatileError
-from megatile.core.placement import cut
+from megatile.core.placement import cut, numpy_index
 from megatile.hda import HDA, divided, machine as find_machine
 from megatile.ir.passes.driver import Pass, Simplify, Step, steps
 from megatile.ir.program import Program
@@ -102,10 +102,7 @@ class Lowered:
 
     def _indices(self, home: Home) -> list[Any]:
         shape = tuple(int(e) for e in self.program.param(home.name).shape)
-        return [
-            np.ix_(*(np.arange(*s) if isinstance(s, tuple) else s for s in part))
-            for part in self.lowering.homes.parts(shape, home.views)
-        ]
+        return [numpy_index(part) for part in self.lowering.homes.parts(shape, home.views)]
 
 
 def _join(whole: Any, parts: Any, dim: int) -> None:

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from megatile.core.placement import Owner, Partial, Shard, compose, has_copies, is_whole, part, share_length
+from megatile.core.placement import Owner, Partial, Shard, has_copies, share_length
 from megatile.hda import HDA
 from megatile.ir import nodes as n
 from megatile.ir.launch import ROOT
-from megatile.ir.program import Binding, Program, bindings, placements
+from megatile.ir.program import Binding, Program, bindings, placements, seen
 
 
 @dataclass(frozen=True)
@@ -113,22 +113,7 @@ class Homes:
         return [self._part(shape, views, rank, counts) for rank in range(math.prod(counts))]
 
     def _part(self, shape: tuple[int, ...], views: tuple[n.View, ...], rank: int, counts: list[int]) -> Any:
-        path = np.unravel_index(rank, counts) if counts else ()
-        shares: Any = tuple((0, size) for size in shape)
-        low = 0
-        for view in views:
-            high = self.launch.depth(view.scale)
-            if not is_whole(view.layout):
-                inside = [s.count for s in self.launch.scales[low:high]]
-                number = 0
-                for index, count in zip(path[low:high], inside, strict=True):
-                    number = number * count + int(index)
-                within = self.launch.scales[low - 1].name if low else ROOT
-                lengths = tuple(share_length(s) for s in shares)
-                inner = part(view.layout, lengths, self.launch.grid(view.scale, within), number)
-                shares = tuple(compose(a, b) for a, b in zip(shares, inner, strict=True))
-            low = high
-        return shares
+        return seen(self.launch, views, shape, np.unravel_index(rank, counts) if counts else ())
 
     def tile(self, node: n.Alloc, level_depth: int) -> Home:
         """The home of a tile that a level at ``level_depth`` keeps."""

@@ -32,22 +32,13 @@ from megatile.lower.storage import Home, Homes
 from megatile.lower.units import WHOLE, NotStatic, Place, Ranges, split_number, tidy
 from megatile.plan import model as pm
 
-Rule = Callable[["Frame", Any], None]
-RULES: dict[type[n.Node], Rule] = {}
+RULES: dict[type[n.Node], Callable[[Frame, Any], None]] = {}
 """What each kind of statement becomes in a stream."""
+rule = n.registrar(RULES)
 AROUND: dict[str, Callable[[Frame, n.Node], AbstractContextManager[None]]] = {}
 """What is done before and after a ``statement``."""
 NUMBERS: dict[str, Callable[[Frame, Expr, int, str], Expr]] = {}
 """How a whole number comes from an expression on ``data``."""
-
-
-def rule(*kinds: type[n.Node]) -> Callable[[Rule], Rule]:
-    def register(function: Rule) -> Rule:
-        for kind in kinds:
-            RULES[kind] = function
-        return function
-
-    return register
 
 
 @dataclass(eq=False)

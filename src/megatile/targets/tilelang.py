@@ -16,8 +16,7 @@ from megatile.ir.expr import Coord, Load, Rank
 from megatile.ir.launch import Launch
 from megatile.ir.program import Program, bindings
 from megatile.targets.common.errors import CompileError
-from megatile.targets.common.scalars import lets, own_statements
-from megatile.targets.common.statements import registrar
+from megatile.targets.common.scalars import lets
 
 DTYPES = {
     "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "f8e4m3": "float8_e4m3fn",
@@ -121,7 +120,7 @@ class TileLangWriter:
 
     def region(self, body: tuple[n.Node, ...]) -> None:
         counts: dict[str, int] = {}
-        for node in own_statements(body):
+        for node in n.own_statements(body):
             for name in lets((node,)) if isinstance(node, (n.Let, n.ReadScalar)) else ():
                 counts[name] = counts.get(name, 0) + 1
         for name, kind in lets(body).items():
@@ -247,7 +246,7 @@ def threads_of(launch: Launch) -> int:
 # --- statements -----------------------------------------------------------------------------------
 
 _RULES: dict[type[n.Node], Callable[[TileLangWriter, Any], None]] = {}
-rule = registrar(_RULES)
+rule = n.registrar(_RULES)
 
 
 @rule(n.Alloc)

@@ -306,3 +306,20 @@ def test_sanitizers_find_nothing(tmp_path) -> None:
         np.testing.assert_array_equal(b, a.astype(ml_dtypes.bfloat16))
     np.testing.assert_allclose(results[0], results[1], rtol=1e-6)
     np.testing.assert_allclose(results[0], np.exp(a).sum(1) + 29 * a.sum(1), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_a_variable_may_be_called_stop(target: str) -> None:
+    """Loops of elementwise code have names of their own for their ends."""
+
+    @T.program
+    def kernel(X: T.Tensor((8,), "i32"), Y: T.Tensor((8,), "i32")):
+        with T.Kernel(block=1, threads=32):
+            for i in T.Parallel(8):
+                stop = X[i]
+                for j in T.serial(3):
+                    T.atomic_add(Y[i], stop + j)
+
+    x, y = np.arange(8, dtype="i4"), np.zeros(8, "i4")
+    mt.compile(kernel, target=target)(x, y)
+    np.testing.assert_array_equal(y, 3 * x + 3)

@@ -172,7 +172,7 @@ class Allocation:
                 f"the owner function of '{found.name}' divides it over {units} units, more than 4096",
                 advice="use T.Shard, which needs no table",
             )
-        parts = [self.places._composed(found, unflatten(rank, counts)) for rank in range(units)]
+        parts = [self.places.composed(found, unflatten(rank, counts)) for rank in range(units)]
         rank = self.flat(scales, path)
         result = []
         for dim in range(len(found.binding.shape)):

@@ -164,3 +164,32 @@ def broadcast(value: Value) -> str:
     if value.kind == "f":
         return f"vset({value.text})"
     return f"viset(-({value.text}))" if value.kind == "b" else f"viset((int)({value.text}))"
+
+
+# --- two elements put into one: by atomics, reductions and collectives ----------------------------
+
+NOTHING = {"sum": "0", "abssum": "0", "max": "-__builtin_inff()", "absmax": "0", "min": "__builtin_inff()"}
+_INFIX = {"sum": "+", "add": "+", "prod": "*"}
+_CHOSEN = {
+    "f": {"max": "fmax_", "min": "fmin_"},
+    "d": {"max": "dmax_", "min": "dmin_"},
+    "l": {"max": "lmax", "min": "lmin"},
+}
+_RAW = {"f": "f32", "d": "f64", "l": "int"}
+
+
+def combined(op: str, of: str, a: str, b: str) -> str:
+    """What an operation makes of two numbers of one kind."""
+    name = op.removeprefix("abs")
+    return f"{a} {_INFIX[name]} {b}" if name in _INFIX else f"{_CHOSEN[of][name]}({a}, {b})"
+
+
+def changed(op: str, dtype: str, old: str, new: str) -> Value:
+    """The element that add, max or min make of two."""
+    of = kind(dtype)
+    return converted(Value(f"({combined(op, of, old, new)})", _RAW[of]), dtype)
+
+
+def nothing(op: str, of: str) -> str:
+    """The number that a reduction of a kind begins with."""
+    return NOTHING[op] if of in "fd" else {"min": f"{2**63 - 1:#x}", "max": f"-{2**63 - 1:#x}"}.get(op, "0")

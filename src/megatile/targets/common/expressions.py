@@ -11,40 +11,53 @@ from megatile.ir.expr import Load
 from megatile.targets.common.elements import ROUNDED, Value, broadcast, c_type, converted, kind, literal
 from megatile.targets.common.errors import CompileError
 
-_INFIX = {"+": "+", "-": "-", "*": "*", "&": "&", "|": "|", "^": "^", "<<": "<<", ">>": ">>"}
 _COMPARE = ("<", "<=", ">", ">=", "==", "!=")
-_FLOAT = {
-    "exp": "vexp",
-    "exp2": "vexp2",
-    "log": "vlog",
-    "log2": "vlog2",
-    "tanh": "vtanh",
-    "erf": "verf",
-    "sigmoid": "vsigmoid",
-    "sqrt": "vsqrt",
-    "rsqrt": "vrsqrt",
-    "floor": "vfloor",
-    "ceil": "vceil",
-    "sin": "vsin",
-    "cos": "vcos",
-}
-_OF_ONE = {name: f"{name}_f" for name in _FLOAT}
-_DOUBLE = {
-    name: name
-    for name in ("exp", "exp2", "log", "log2", "tanh", "erf", "sqrt", "floor", "ceil", "sin", "cos")
-}
+_FUNCTIONS = ("exp", "exp2", "log", "log2", "tanh", "erf", "sqrt", "floor", "ceil", "sin", "cos")
+
+
+def _infix(*signs: str) -> dict[str, str]:
+    return {sign: f"({{}} {sign} {{}})" for sign in signs} | {"neg": "(-{})"}
+
+
+_WHOLES = _infix("+", "-", "*", "&", "|", "^", "<<", ">>") | {
+    "abs": "__builtin_labs({})", "**": "power({}, {})", "floor": "{}", "ceil": "{}", "min": "lmin({}, {})",
+    "max": "lmax({}, {})",
+}  # fmt: skip
+_OF_TWO = {"**": "powf", "//": "ffloordiv", "%": "fmodulo"}
+_FLOATS = _infix("+", "-", "*", "/") | {
+    **{name: f"{name}_f({{}})" for name in (*_FUNCTIONS, "sigmoid", "rsqrt")},
+    "min": "fmin_({}, {})", "max": "fmax_({}, {})", "abs": "__builtin_fabsf({})",
+    **{op: f"{name}({{}}, {{}})" for op, name in _OF_TWO.items()}, "ceildiv": "(-ffloordiv(-{}, {}))",
+}  # fmt: skip
+_EACH = "({{ vf x_ = {}, y_ = {}, r_; for (int l_ = 0; l_ < W; l_++) r_[l_] = of_two(x_[l_], y_[l_]); r_; }})"
+_TEXTS: dict[tuple[str, bool], dict[str, str]] = {
+    ("f", False): _FLOATS,
+    ("f", True): _infix("+", "-", "*", "/") | {
+        **{name: f"v{name}({{}})" for name in (*_FUNCTIONS, "sigmoid", "rsqrt", "abs")},
+        "min": "vmin({}, {})", "max": "vmax({}, {})",
+        **{op: _EACH.replace("of_two", name) for op, name in _OF_TWO.items()},
+    },
+    ("d", False): _infix("+", "-", "*", "/") | {
+        **{name: f"{name}({{}})" for name in _FUNCTIONS},
+        "min": "dmin_({}, {})", "max": "dmax_({}, {})", "**": "pow({}, {})", "//": "dfloordiv({}, {})",
+        "%": "dmodulo({}, {})", "abs": "__builtin_fabs({})", "rsqrt": "(1.0 / sqrt({}))",
+        "sigmoid": "(1.0 / (1.0 + exp(-{})))",
+    },
+    ("l", False): _WHOLES,
+    ("l", True): _WHOLES | {"min": "vimin({}, {})", "max": "vimax({}, {})", "abs": "viabs({})"},
+}  # fmt: skip
+"""The C of operations, by the kind of number they are of, and whether there is one in every lane."""
 SMALL = (-(2**31), 2**31 - 1)
 
 
 class Context(Protocol):
-    """What expressions are written in: variables, loads, and a word for failures."""
+    """What expressions are written in: variables, loads, and the writer of all."""
 
+    gen: Any
     ranges: dict[str, tuple[int, int]]
 
     def variable(self, symbol: Symbol) -> Value: ...
     def load(self, expr: Load) -> Value: ...
-    def site(self, kind: str, what: str) -> int: ...
-    def constant_table(self, values: tuple[int, ...]) -> str: ...
 
 
 def write(expr: Expr, at: Context) -> Value:
@@ -57,7 +70,7 @@ def write(expr: Expr, at: Context) -> Value:
         return at.load(expr)
     if isinstance(expr, Table):
         index = write(expr.index, at).text
-        name = at.constant_table(expr.values)
+        name = at.gen.constant_table(expr.values)
         return Value(f"{name}[lmin(lmax({index}, 0), {len(expr.values) - 1})]", "int")
     return _applied(expr, at)
 
@@ -93,7 +106,7 @@ def _applied(expr: Any, at: Context) -> Value:
         if sure is not None:
             return Value(str(int(sure)), "bool")
         return Value(f"({texts[0]} {op} {texts[1]})", "bool", lanes)
-    result = Value(_OPERATIONS[kind(common)](op, texts, expr, at, lanes), _raw(common), lanes)
+    result = Value(_operation(op, texts, common, expr, at, lanes), _raw(common), lanes)
     if expr.dtype in WEAK:
         return Value(result.text, expr.dtype, lanes)
     return converted(result, expr.dtype)
@@ -156,61 +169,14 @@ def _bitcast(value: Value, to: str) -> Value:
     return Value(f"BITCAST({source}, {target}, {value.text})", to)
 
 
-def _of_floats(op: str, texts: list[str], expr: Any, at: Context, lanes: bool) -> str:
-    if op in ("+", "-", "*", "/"):
-        return f"({texts[0]} {op} {texts[1]})"
-    if op == "neg":
-        return f"(-{texts[0]})"
-    if op in ("min", "max"):
-        return f"{'v' + op if lanes else 'f' + op + '_'}({texts[0]}, {texts[1]})"
-    if op == "abs":
-        return f"vabs({texts[0]})" if lanes else f"__builtin_fabsf({texts[0]})"
-    two = {"**": "powf", "//": "ffloordiv", "%": "fmodulo"}.get(op)
-    if two is not None and not lanes:
-        return f"{two}({texts[0]}, {texts[1]})"
-    if two is not None:
-        return (
-            f"({{ vf x_ = {texts[0]}, y_ = {texts[1]}, r_; "
-            f"for (int l_ = 0; l_ < W; l_++) r_[l_] = {two}(x_[l_], y_[l_]); r_; }})"
-        )
-    if op == "ceildiv":
-        return f"(-ffloordiv(-{texts[0]}, {texts[1]}))" if not lanes else _unknown(op)
-    return f"{(_FLOAT if lanes else _OF_ONE)[op]}({texts[0]})"
-
-
-def _of_doubles(op: str, texts: list[str], expr: Any, at: Context, lanes: bool) -> str:
-    if op in ("+", "-", "*", "/"):
-        return f"({texts[0]} {op} {texts[1]})"
-    if op == "neg":
-        return f"(-{texts[0]})"
-    two = {"min": "dmin_", "max": "dmax_", "**": "pow", "//": "dfloordiv", "%": "dmodulo"}.get(op)
-    if two is not None:
-        return f"{two}({texts[0]}, {texts[1]})"
-    if op == "abs":
-        return f"__builtin_fabs({texts[0]})"
-    if op == "rsqrt":
-        return f"(1.0 / sqrt({texts[0]}))"
-    if op == "sigmoid":
-        return f"(1.0 / (1.0 + exp(-{texts[0]})))"
-    return f"{_DOUBLE[op]}({texts[0]})"
-
-
-def _of_wholes(op: str, texts: list[str], expr: Any, at: Context, lanes: bool) -> str:
-    if op in _INFIX:
-        return f"({texts[0]} {op} {texts[1]})"
-    if op == "neg":
-        return f"(-{texts[0]})"
-    if op in ("//", "%", "ceildiv"):
+def _operation(op: str, texts: list[str], common: str, expr: Any, at: Context, lanes: bool) -> str:
+    of = {"b": "l"}.get(kind(common), kind(common))
+    if of == "l" and op in ("//", "%", "ceildiv"):
         return _division(op, texts, expr, at)
-    if op in ("min", "max"):
-        return f"{'vi' if lanes else 'l'}{op}({texts[0]}, {texts[1]})"
-    if op == "abs":
-        return f"viabs({texts[0]})" if lanes else f"__builtin_labs({texts[0]})"
-    if op == "**":
-        return f"power({texts[0]}, {texts[1]})"
-    if op in ("floor", "ceil"):
-        return texts[0]
-    return _unknown(op)
+    found = _TEXTS.get((of, lanes), {}).get(op)
+    if found is None:
+        raise CompileError(f"'{op}' cannot be compiled for these types yet", advice="mt.run takes it")
+    return found.format(*texts)
 
 
 def _division(op: str, texts: list[str], expr: Any, at: Context) -> str:
@@ -221,22 +187,10 @@ def _division(op: str, texts: list[str], expr: Any, at: Context) -> str:
     if positive and low is not None and low[0] >= 0:
         return {"//": f"({a} / {b})", "%": f"({a} % {b})", "ceildiv": f"(({a} + {b} - 1) / {b})"}[op]
     if not (isinstance(divisor, Const) and divisor.value):
-        b = f"divisor(failure, {at.site('division', 'division by zero')}, {b})"
+        b = f"divisor(failure, {at.gen.site('division', 'division by zero')}, {b})"
     if op == "ceildiv":
         return f"(-floordiv(-{a}, {b}))"
     return f"{'floordiv' if op == '//' else 'modulo'}({a}, {b})"
-
-
-def _unknown(op: str) -> str:
-    raise CompileError(f"'{op}' cannot be compiled for these types yet", advice="mt.run takes it")
-
-
-_OPERATIONS: dict[str, Callable[[str, list[str], Any, Context, bool], str]] = {
-    "f": _of_floats,
-    "d": _of_doubles,
-    "l": _of_wholes,
-    "b": _of_wholes,
-}
 
 
 def fits_lanes(expr: Expr, varies: Callable[[Expr], bool], at: Context) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from megatile.core.expr import Const, Symbol, binary, simplify
+from megatile.core.expr import Const, Expr, Symbol, binary, simplify
 from megatile.ir import nodes as n
 from megatile.targets.common.elements import Value
 from megatile.targets.common.errors import CompileError
@@ -41,12 +41,16 @@ def group(scope: Scope, scale: str | None) -> tuple[int, int]:
     return next((one for one in scope.gen.around if one[1] == depth), scope.group)
 
 
-def peer(scope: Scope, number: Any, axis: int | None, scale: str | None = None) -> Peer:
-    """Another unit of the group, or of that of a region around it."""
-    first, stride, count = line(scope, axis, scale)
+def peer(scope: Scope, number: Expr | None, node: Any) -> Peer | None:
+    """The unit that a statement means by a number in its group, or in that of a region around it; None: this
+    one."""
+    if number is None:
+        return None
+    scale = getattr(node, "scale", None)
+    first, stride, count = line(scope, node.axis, scale)
     gen, (low, high) = scope.gen, group(scope, scale)
     name = gen.fresh("peer")
-    site = scope.site(
+    site = scope.gen.site(
         "peer", f"there is no {gen.launch.scales[high - 1].name} {{}}: ranks go from 0 to {count - 1}"
     )
     text = f"inside(failure, {site}, {scope.whole(number)}, {count})"
@@ -58,10 +62,8 @@ def peer(scope: Scope, number: Any, axis: int | None, scale: str | None = None) 
     path = dict(scope.path)
     for one in scales:
         below //= one.count
-        rank = Symbol(f"@{name}")
-        path[one.name] = simplify(binary("%", binary("//", rank, below), one.count))
-        if one.count == 1:
-            path[one.name] = Const(0)
+        index = simplify(binary("%", binary("//", Symbol(f"@{name}"), below), one.count))
+        path[one.name] = Const(0) if one.count == 1 else index
     depth, instance = scope.spread
     return Peer(path, high, instance.format(name) if depth == high else "")
 
@@ -76,13 +78,13 @@ def met(scope: Scope, node: n.Barrier) -> tuple[str, int]:
         ranks = [r for r in node.units if r < count]
         needed = len(ranks)
         mine = " || ".join(f"{scope.rank} == {first} + {r * stride}" for r in ranks) or "0"
-        site = scope.site("barrier", "a unit comes to a barrier that is not for it")
+        site = scope.gen.site("barrier", "a unit comes to a barrier that is not for it")
         scope.text.add(f"if (!({mine})) fail(failure, {site}, {scope.rank});")
     if node.group is not None:
         if node.axis is not None:
             raise CompileError(
                 "a barrier with both axis= and group= cannot be compiled yet", advice="give one"
             )
-        site = scope.site("barrier", "group={} of a barrier is outside the ranks there are")
+        site = scope.gen.site("barrier", "group={} of a barrier is outside the ranks there are")
         first = f"inside(failure, {site}, {scope.whole(node.group)}, {count})"
     return first, needed

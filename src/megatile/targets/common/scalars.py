@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 
-from megatile.core.expr import Expr, simplify
+from megatile.core.expr import Expr, simplify, symbols
 from megatile.ir import nodes as n
-from megatile.targets.common.combining import atomic
 from megatile.targets.common.elements import Value, converted, kind, stored
-from megatile.targets.common.expressions import write
-from megatile.targets.common.scope import Scope
+from megatile.targets.common.errors import CompileError
+from megatile.targets.common.expressions import Context, write
+from megatile.targets.common.scope import Peer, Scope
 
 C_NUMBER = {"f": "float", "d": "double", "l": "long", "b": "int"}
 
 
 class Scalars:
-    """Writes the body for one iteration."""
+    """Writes the body for one iteration; ``at`` is what expressions are written in."""
+
+    at: Context
 
     def __init__(self, scope: Scope):
         self.scope, self.text = scope, scope.text
+        self.at = scope
 
     def body(self, body: tuple[n.Node, ...]) -> None:
         with ExitStack() as stack:
@@ -34,47 +38,50 @@ class Scalars:
                 getattr(self, _SCALARS[type(node)])(node)
 
     def value(self, expr: Expr) -> Value:
-        return write(simplify_whole(self.scope.own(expr)), self.scope)
+        return write(simplify_whole(self.scope.own(expr)), self.at)
+
+    def truth(self, expr: Expr) -> Value:
+        return converted(self.value(expr), "bool")
 
     def store(self, node: n.Store, value: Value | None = None) -> None:
         storage, pointer, guard = self.scope.element(node.target, node.index)
         _, copies, copy_stride = self.scope.gen.storages.place(node.target, self.scope.path, self.scope.depth)
         value = value or converted(self.value(node.value), storage.dtype)
-        guard = f"if ({guard}) " if guard else ""
-        if copies > 1:
-            with self.scope.loop("copy", "0", str(copies)):
+        with ExitStack() as stack:
+            if copies > 1:
+                stack.enter_context(self.scope.loop("copy", "0", str(copies)))
                 pointer += f" + copy * {copy_stride}"
-                self.text.add(guard + stored(storage.dtype, storage.wide, pointer, value))
-            return
-        self.text.add(guard + stored(storage.dtype, storage.wide, pointer, value))
+            found = stored(storage.dtype, storage.wide, pointer, value)
+            self.text.add(f"if ({guard}) {found}" if guard else found)
 
     def let(self, node: n.Let) -> None:
         target = self.scope.vars[node.name]
         self.text.add(f"{target.text} = {converted(self.value(node.value), target.dtype).text};")
 
     def branch(self, node: n.If) -> None:
-        with self.text.block(f"if ({converted(self.value(node.condition), 'bool').text})"):
+        with self.text.block(f"if ({self.truth(node.condition).text})"):
             self.statements(node.body)
         if node.orelse:
             with self.text.block("else"):
                 self.statements(node.orelse)
 
     def loop(self, node: n.Loop) -> None:
-        scope, c_name = self.scope, self.scope.gen.name(node.var)
-        start, stop, step = (scope.whole(e) for e in (node.start, node.stop, node.step))
-        head = f"for (long {c_name} = {start}, stop = {stop}; {c_name} < stop; {c_name} += {step})"
-        with self.text.block(head), scope.known(node.var, Value(c_name, "int"), loop_range(scope, node)):
+        with self.scope.serial(node):
             self.statements(node.body)
 
     def check(self, node: n.Check) -> None:
-        condition = converted(self.value(node.condition), "bool").text
-        site = self.scope.site(
-            "assertion", f"assertion failed: {node.text}" if node.text else "assertion failed"
-        )
-        self.text.add(f"if (!{condition}) fail(failure, {site}, 0);")
+        what = f"assertion failed: {node.text}" if node.text else "assertion failed"
+        site = self.scope.gen.site("assertion", what)
+        self.text.add(f"if (!{self.truth(node.condition).text}) fail(failure, {site}, 0);")
 
-    def atomic(self, node: n.Atomic) -> None:
-        atomic(self.scope, node, self.value)
+    def atomic(self, node: n.Atomic, peer: Peer | None = None) -> None:
+        """One element, of another unit perhaps."""
+        storage, pointer, guard = self.scope.element(node.target, node.index, peer)
+        new = converted(self.value(node.value), storage.dtype)
+        wanted = None if node.expected is None else converted(self.value(node.expected), storage.dtype)
+        result = self.scope.vars[node.result].text if node.result is not None else None
+        with self.text.block(f"if ({guard})" if guard else ""):
+            self.scope.gen.change(self.scope, storage, pointer, node.op, new, wanted, result)
 
     def nothing(self, node: n.Node) -> None:
         self.scope.gen.left_out(node)
@@ -86,10 +93,54 @@ _SCALARS: dict[type[n.Node], str] = {
 }  # fmt: skip
 
 
+class Steps:
+    """Threads in step: every statement is done by all iterations before the next begins."""
+
+    def __init__(self, scope: Scope, node: n.Parallel):
+        self.scope, self.node = scope, node
+        self.extents = [simplify(scope.own(e)) for e in node.extents]
+
+    def every(self, guards: tuple[str, ...]) -> AbstractContextManager[Scalars]:
+        """What the iterations do for which the guards hold."""
+        raise NotImplementedError
+
+    def kept(self, dtype: str, guards: tuple[str, ...], value: Callable[[Scalars], Value]) -> Value:
+        """A value of every iteration, computed before anything else happens."""
+        raise NotImplementedError
+
+    def body(self, body: tuple[n.Node, ...], guards: tuple[str, ...] = ()) -> None:
+        for node in body:
+            with self.scope.gen.at(node, self.scope.text, comment=False):
+                self.statement(node, guards)
+
+    def statement(self, node: n.Node, guards: tuple[str, ...]) -> None:
+        if isinstance(node, n.If):
+            truth = self.kept("u8", guards, lambda one: one.truth(node.condition)).text
+            self.body(node.body, (*guards, truth))
+            self.body(node.orelse, (*guards, f"!{truth}"))
+        elif isinstance(node, n.Loop):
+            own = {*self.node.vars, *lets(self.node.body)}
+            if any(symbols(e) & own for e in (node.start, node.stop, node.step)):
+                raise CompileError(
+                    "a loop whose steps differ between threads in step cannot be compiled yet",
+                    advice="loop to the largest count, and guard its body",
+                )
+            with self.scope.serial(node):
+                self.body(node.body, guards)
+        elif isinstance(node, n.Store):
+            dtype = self.scope.gen.storages.storage(node.target).dtype
+            value = self.kept(dtype, guards, lambda one: one.value(node.value))
+            with self.every(guards) as one:
+                one.store(node, value)
+        else:
+            with self.every(guards) as one:
+                one.statements((node,))
+
+
 def lets(body: tuple[n.Node, ...]) -> dict[str, str]:
     """Variables that a body sets (not those of regions inside), with a dtype that holds all their values."""
     found: dict[str, str] = {}
-    for node in own_statements(body):
+    for node in n.own_statements(body):
         if isinstance(node, n.Let):
             _join(found, node.name, node.value.dtype)
         elif isinstance(node, n.ReadScalar):
@@ -99,38 +150,12 @@ def lets(body: tuple[n.Node, ...]) -> dict[str, str]:
     return found
 
 
-def own_statements(body: tuple[n.Node, ...]) -> list[n.Node]:
-    """The statements of a region, those in regions inside left out (and in elementwise loops)."""
-    found: list[n.Node] = []
-    for node in body:
-        found.append(node)
-        if not isinstance(node, (n.Scale, n.Parallel)):
-            for _, inner in n.bodies(node):
-                found += own_statements(inner)
-    return found
-
-
 def _join(found: dict[str, str], name: str, dtype: str) -> None:
-    before = found.get(name)
-    if before is None or before == dtype:
-        found[name] = dtype
-    else:
-        order = "blfd"
-        found[name] = max(before, dtype, key=lambda t: order.index(kind(t)))
-
-
-def loop_range(scope: Scope, node: n.Loop) -> tuple[int, int] | None:
-    low, high = scope.bound(scope.own(node.start)), scope.bound(scope.own(node.stop))
-    return None if low is None or high is None else (low[0], max(high[1] - 1, low[0]))
+    found[name] = max(found.get(name, dtype), dtype, key=lambda t: "blfd".index(kind(t)))
 
 
 def simplify_whole(expr: Expr) -> Expr:
     return simplify(expr) if expr.dtype == "int" else expr
-
-
-def range_of(scope: Scope, extent: Expr) -> tuple[int, int] | None:
-    found = scope.bound(extent)
-    return (0, max(found[1] - 1, 0)) if found is not None else None
 
 
 def meets_itself(node: n.Parallel) -> bool:

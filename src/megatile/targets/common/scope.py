@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,12 +73,7 @@ class Box:
 
     def at(self, indices: list[str]) -> str:
         """The pointer to an element."""
-        terms = [self.pointer]
-        for axis, index in zip(self.axes, indices, strict=True):
-            place = f"{axis.table}[{index}]" if axis.table else index
-            if place != "0":
-                terms.append(f"({place})" if axis.stride == 1 else f"({place}) * {axis.stride}")
-        return " + ".join(terms)
+        return self.pointer + "".join(map(offset, self.axes, indices))
 
 
 @dataclass
@@ -171,12 +166,6 @@ class Scope:
             raise CompileError(f"'{symbol.name}' has no value here", advice="give it one before the loop")
         return found
 
-    def site(self, kind: str, what: str) -> int:
-        return self.gen.site(kind, what)
-
-    def constant_table(self, values: tuple[int, ...]) -> str:
-        return self.gen.constant_table(values)
-
     def load(self, expr: Load) -> Value:
         storage, pointer, guard = self.element(expr.source, expr.index)
         value = loaded(storage.dtype, storage.wide, pointer, False)
@@ -224,7 +213,7 @@ class Scope:
             else:
                 count = constant(share.length) or "fewer"
                 what = f"'{name}[{{}}]' is out of bounds: dimension {d} has {count} elements"
-                text = f"inside(failure, {self.site('bounds', what)}, {text}, {length})"
+                text = f"inside(failure, {self.gen.site('bounds', what)}, {text}, {length})"
         if share.table is not None:
             text = f"{self.table_row(share)}[{text}]"
         elif share.start != Const(0):
@@ -308,9 +297,48 @@ class Scope:
             if dim.anchored
             else f"{axis.high} - {axis.low} < {size}"
         )
-        self.text.add(f"if ({missing}) fail(failure, {self.site('bounds', what)}, {start});")
+        self.text.add(f"if ({missing}) fail(failure, {self.gen.site('bounds', what)}, {start});")
+
+    def most(self, extent: Expr) -> int:
+        """The largest value of an extent, at least 1."""
+        found = self.bound(extent)
+        if found is None:
+            raise CompileError(
+                "a region here has an extent without a known bound", advice="T.read_scalar(..., bound=)"
+            )
+        return max(found[1], 1)
 
     # --- loops ------------------------------------------------------------------------------------
+
+    def limits(self, extent: Expr) -> tuple[int, int] | None:
+        """The bounds of an index below an extent."""
+        found = self.bound(extent)
+        return (0, max(found[1] - 1, 0)) if found is not None else None
+
+    def loop_limits(self, node: n.Loop) -> tuple[int, int] | None:
+        """The bounds of a loop's variable."""
+        low, high = self.bound(self.own(node.start)), self.bound(self.own(node.stop))
+        return None if low is None or high is None else (low[0], max(high[1] - 1, low[0]))
+
+    @contextmanager
+    def serial(self, node: n.Loop) -> Iterator[None]:
+        """A loop inside elementwise code."""
+        name = self.gen.name(node.var)
+        start, stop, step = (self.whole(e) for e in (node.start, node.stop, node.step))
+        end = f"{name}_stop"
+        head = f"for (long {name} = {start}, {end} = {stop}; {name} < {end}; {name} += {step})"
+        with self.text.block(head), self.known(node.var, Value(name, "int"), self.loop_limits(node)):
+            yield
+
+    @contextmanager
+    def counted(self, variables: Iterable[tuple[str, Expr]]) -> Iterator[None]:
+        """Loops over all iterations of variables of the Program, each below its extent."""
+        with ExitStack() as stack:
+            for name, extent in variables:
+                c_name = self.gen.name(name)
+                stack.enter_context(self.loop(c_name, "0", whole(extent, self)))
+                stack.enter_context(self.known(name, Value(c_name, "int"), self.limits(extent)))
+            yield
 
     @contextmanager
     def loop(self, variable: str, start: str, stop: str) -> Iterator[None]:
@@ -331,3 +359,56 @@ class Scope:
             self.vars[name] = before
         if ranged is not None:
             self.ranges[name] = ranged
+
+
+# --- boxes ----------------------------------------------------------------------------------------
+
+Pair = tuple[Axis, Axis]
+
+
+def matched(scope: Scope, to: Box, source: Box) -> list[Pair]:
+    """The dimensions of two boxes that belong together; those of one element belong to none."""
+    left = [a for a in to.axes if constant(a.extent) != 1]
+    right = [a for a in source.axes if constant(a.extent) != 1]
+    if len(left) != len(right):
+        raise CompileError(
+            "the sides of this statement have extents that are known only at run time, and a "
+            "different number of them",
+            advice="give both sides the same dimensions",
+        )
+    for a, b in zip(left, right, strict=True):
+        if a.extent != b.extent:
+            if constant(a.extent) is not None and constant(b.extent) is not None:
+                raise CompileError(f"extents {a.extent} and {b.extent} differ", advice="copy equal shapes")
+            x, y = whole(a.extent, scope), whole(b.extent, scope)
+            site = scope.gen.site("shape", "the two sides have different extents, one of them {}")
+            scope.text.add(f"if ({x} != {y}) fail(failure, {site}, {y});")
+    return list(zip(left, right, strict=True))
+
+
+def single(box: Box) -> tuple[str, list[str]]:
+    """The pointer past dimensions of one element, and the conditions under which those exist."""
+    found, conditions = box.pointer, [box.guard] if box.guard else []
+    for axis in box.axes:
+        if constant(axis.extent) == 1:
+            if axis.low is not None:
+                conditions.append(f"{axis.low} < {axis.high}")
+            if axis.table is not None:
+                found += f" + {axis.table}[0] * {axis.stride}"
+    return found, conditions
+
+
+def offset(axis: Axis, index: str) -> str:
+    place = f"{axis.table}[{index}]" if axis.table else index
+    if place == "0":
+        return ""
+    return f" + {place}" if axis.stride == 1 else f" + ({place}) * {axis.stride}"
+
+
+def refuse_parts(box: Box) -> None:
+    if box.parts:
+        raise CompileError(
+            f"'{box.storage.name}', of which smaller units hold different parts, is read as a whole, which "
+            "cannot be compiled yet",
+            advice="T.allgather its view first",
+        )

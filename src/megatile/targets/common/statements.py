@@ -9,28 +9,11 @@ from megatile.core.expr import constant, simplify
 from megatile.ir import nodes as n
 from megatile.targets.common.elements import Value, converted
 from megatile.targets.common.expressions import write
-from megatile.targets.common.scalars import loop_range, simplify_whole
+from megatile.targets.common.scalars import Scalars, simplify_whole
 from megatile.targets.common.scope import Scope
 
-Rule = Callable[[Any, Any], None]
-Rules = dict[type[n.Node], Rule]
-STATEMENTS: Rules = {}
-
-
-def registrar(table: Rules) -> Callable[..., Callable[[Rule], Rule]]:
-    """``@rule(kind, ...)`` puts a function into the table."""
-
-    def rule(*kinds: type[n.Node]) -> Callable[[Rule], Rule]:
-        def register(function: Rule) -> Rule:
-            table.update(dict.fromkeys(kinds, function))
-            return function
-
-        return register
-
-    return rule
-
-
-rule = registrar(STATEMENTS)
+STATEMENTS: dict[type[n.Node], Callable[[Any, Any], None]] = {}
+rule = n.registrar(STATEMENTS)
 
 
 @rule(n.Alloc, n.View, n.Reshape, n.Hint)
@@ -65,7 +48,7 @@ def _read_scalar(scope: Scope, node: n.ReadScalar) -> None:
     text = scope.whole(node.value)
     scope.text.add(f"{target} = {text};")
     if node.bound is not None:
-        site = scope.site("read_scalar", f"T.read_scalar gives {{}}, outside 0..{node.bound}")
+        site = scope.gen.site("read_scalar", f"T.read_scalar gives {{}}, outside 0..{node.bound}")
         scope.text.add(f"{target} = inside(failure, {site}, {target}, {node.bound + 1});")
         if node.name in scope.once:
             scope.ranges[node.name] = (0, node.bound)
@@ -77,7 +60,7 @@ def _loop(scope: Scope, node: n.Loop) -> None:
     start, stop, step = (scope.whole(e) for e in (node.start, node.stop, node.step))
     by = constant(simplify(scope.own(node.step)))
     if by is None:
-        step = f"divisor(failure, {scope.site('loop', 'a loop with step {} never ends')}, {step})"
+        step = f"divisor(failure, {scope.gen.site('loop', 'a loop with step {} never ends')}, {step})"
     down = by is not None and by < 0
     declared, end = "long ", f"{name}_stop"
     if scope.frame is not None:
@@ -87,30 +70,36 @@ def _loop(scope: Scope, node: n.Loop) -> None:
         declared = ""
     test = f"{name} {'>' if down else '<'} {end}"
     head = f"for ({declared}{name} = {start}, {end} = {stop}; {test}; {name} += {step})"
-    limits = None if down else loop_range(scope, node)
+    limits = None if down else scope.loop_limits(node)
     with scope.text.block(head), scope.known(node.var, Value(name, "int"), limits):
         if node.kind == "bounded" and scope.frame is not None:
             scope.frame.states += 1
             scope.text.add(f"f->is.state = {scope.frame.states}; return TURN; case {scope.frame.states}:;")
         gen.statements(scope, node.body)
     if node.kind == "bounded":
-        site = scope.site("while", "a 'while' has not ended after {} turns")
+        site = scope.gen.site("while", "a 'while' has not ended after {} turns")
         scope.text.add(f"if ({name} >= {end}) fail(failure, {site}, {end});")
 
 
-@rule(n.Break)
-def _break(scope: Scope, node: n.Break) -> None:
-    scope.text.add("break;")
-
-
-@rule(n.Continue)
-def _continue(scope: Scope, node: n.Continue) -> None:
-    scope.text.add("continue;")
+@rule(n.Break, n.Continue)
+def _jump(scope: Scope, node: n.Node) -> None:
+    scope.text.add(f"{type(node).__name__.lower()};")
 
 
 @rule(n.Return)
 def _return(scope: Scope, node: n.Return) -> None:
-    if scope.frame is not None:
-        scope.text.add("return DONE;")
-    else:
-        scope.text.add(f"goto {scope.gen.label()};")
+    scope.text.add("return DONE;" if scope.frame is not None else f"goto {scope.gen.label()};")
+
+
+@rule(n.If)
+def branch(scope: Scope, node: n.If) -> None:
+    with scope.text.block(f"if ({Scalars(scope).truth(node.condition).text})"):
+        scope.gen.statements(scope, node.body)
+    if node.orelse:
+        with scope.text.block("else"):
+            scope.gen.statements(scope, node.orelse)
+
+
+@rule(n.Store, n.Check)
+def _once(scope: Scope, node: n.Node) -> None:
+    scope.gen.rules[n.Parallel](scope, n.Parallel((), (), (node,), span=node.span))

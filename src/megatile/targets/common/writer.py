@@ -79,6 +79,8 @@ class Writer:
 
     change: ClassVar[Callable[..., None]]
     """``change(scope, storage, pointer, op, new, wanted, result)``: an element changed indivisibly."""
+    rules: ClassVar[dict[type[n.Node], Callable[..., None]]]
+    """What each kind of statement becomes."""
 
     def name(self, name: str) -> str:
         """The C name of one of the Program's."""
@@ -97,8 +99,7 @@ class Writer:
         return f"{prefix}{self.numbers[prefix]}"
 
     def site(self, kind: str, what: str) -> int:
-        place = self.node.span.place() if self.node is not None and self.node.span is not None else None
-        site = Site(kind, what, place)
+        site = Site(kind, what, self.node.place if self.node is not None else None)
         if site not in self.sites:
             self.sites.append(site)
         return self.sites.index(site) + 1
@@ -150,8 +151,7 @@ class Writer:
         try:
             yield
         except MegatileError as error:
-            if error.place is None and node.span is not None:
-                error.place = node.span.place()
+            error.place = error.place or node.place
             raise
         finally:
             self.node = before

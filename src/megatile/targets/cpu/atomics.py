@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-
 from megatile.ir import nodes as n
 from megatile.targets.common.allocation import Storage
-from megatile.targets.common.boxes import matched, offset, single
-from megatile.targets.common.combining import changed
-from megatile.targets.common.elements import Value, converted, held, kind, loaded, stored
+from megatile.targets.common.elements import Value, changed, converted, held, kind, loaded, stored
 from megatile.targets.common.errors import CompileError
-from megatile.targets.common.expressions import whole
 from megatile.targets.common.peers import peer
-from megatile.targets.common.scope import Scope
+from megatile.targets.common.scope import Scope, matched
 from megatile.targets.cpu.moving import dense, over
 
 _BITS = {"float": "u32", "int": "u32", "long": "u64", "double": "u64", "short": "u16", "signed char": "u8"}
@@ -55,16 +50,8 @@ def change(
 def atomic_region(scope: Scope, node: n.AtomicRegion) -> None:
     """Every element of a region with its element of another."""
     with scope.text.block():
-        at = peer(scope, node.dst, node.axis, node.scale) if node.dst is not None else None
+        at = peer(scope, node.dst, node)
         source, to = dense(scope, scope.box(node.source)), scope.box(node.to, at)
-        pairs = matched(scope, to, source)
-        pointer, conditions = single(to)
-        with over(scope, conditions, to) as shift, ExitStack() as stack:
-            target, origin = f"{pointer}{shift}", source.pointer
-            for a, b in pairs:
-                i = scope.gen.fresh("i")
-                stack.enter_context(scope.loop(i, a.low or "0", a.high or whole(a.extent, scope)))
-                target += offset(a, i)
-                origin += offset(b, i)
+        with over(scope, to, matched(scope, to, source), source.pointer) as (target, origin, _):
             value = loaded(source.storage.dtype, source.storage.wide, origin, False)
             change(scope, to.storage, target, node.op, converted(value, to.storage.dtype))

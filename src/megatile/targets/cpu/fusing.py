@@ -9,14 +9,11 @@ from megatile.core.dtypes import accumulator
 from megatile.core.expr import Symbol, applied, constant
 from megatile.ir import nodes as n
 from megatile.ir.expr import Load, loads
-from megatile.targets.common.boxes import offset
-from megatile.targets.common.combining import NOTHING, combined
-from megatile.targets.common.elements import Value, converted, held, kind, loaded, stored
-from megatile.targets.common.scalars import range_of
-from megatile.targets.common.scope import Axis, Box, Scope
+from megatile.targets.common.elements import NOTHING, Value, held, kind
+from megatile.targets.common.scope import Axis, Box, Scope, offset
 from megatile.targets.cpu.lanes import Lanes, lane_of
 from megatile.targets.cpu.moving import rows
-from megatile.targets.cpu.reducing import horizontal, of_lane, together
+from megatile.targets.cpu.reducing import gathered, in_lanes, of_lane, together
 
 MOST_BETWEEN = 2
 
@@ -155,49 +152,36 @@ def _along(scope: Scope, found: Fused, to: Box) -> None:
         scope.text.add(f"vf {acc} = vset({NOTHING[node.op]});")
 
         def body(index: str, count: str | None) -> None:
-            limits = range_of(scope, nest.extents[nest.vars.index(found.lane)])
+            limits = scope.limits(nest.extents[nest.vars.index(found.lane)])
             with scope.text.block(), scope.known(found.lane, Value(index, "int"), limits):
-                lanes = Lanes(scope, found.lane, index, count)
-                lanes.body(nest.body)
-                value = lanes.last if count is None else f"first({lanes.last}, {count}, {NOTHING[node.op]})"
+                value = _values(scope, found, index, count)
+                value = value if count is None else f"first({value}, {count}, {NOTHING[node.op]})"
                 scope.text.add(f"{acc} = {together(node.op, acc, of_lane(node.op, value))};")
 
         rows(scope, "0", str(length), length, body)
-        result = scope.gen.fresh("r")
-        scope.text.add(f"float {result} = {horizontal(node.op)}({acc});")
-        place = f"{to.pointer}{offset(to.axes[0], name)}"
-        if not node.clear:
-            old = converted(loaded(to.storage.dtype, to.storage.wide, place, False), "f32")
-            scope.text.add(f"{result} = {combined(node.op, 'f', result, old.text)};")
-        final = converted(Value(result, "f32"), to.storage.dtype)
-        scope.text.add(stored(to.storage.dtype, to.storage.wide, place, final))
+        gathered(scope, node, to, f"{to.pointer}{offset(to.axes[0], name)}", acc)
+
+
+def _values(scope: Scope, found: Fused, index: str, count: str | None) -> str:
+    """What the loop stores for a vector of iterations."""
+    lanes = Lanes(scope, found.lane, index, count)
+    lanes.statements(found.nest.body)
+    return lanes.last
 
 
 def _across(scope: Scope, found: Fused, to: Box) -> None:
     nest, node = found.nest, found.reduce
     other = nest.vars[node.dim]
     length, steps = (constant(nest.extents[nest.vars.index(v)]) for v in (found.lane, other))
-    limits = range_of(scope, nest.extents[nest.vars.index(found.lane)])
-    several = math.gcd(steps or 1, 4)
+    limits = scope.limits(nest.extents[nest.vars.index(found.lane)])
 
     def body(index: str, count: str | None) -> None:
-        name, accs = scope.gen.name(other), [scope.gen.fresh("acc") for _ in range(several)]
-        acc, last = accs[0], (0, (steps or 1) - 1)
-        with scope.text.block(), scope.known(found.lane, Value(index, "int"), limits):
-            scope.text.add("vf " + ", ".join(f"{x} = vset({NOTHING[node.op]})" for x in accs) + ";")
-            with scope.text.block(f"for (long {name} = 0; {name} < {steps}; {name} += {several})"):
-                for number, one in enumerate(accs):
-                    with scope.known(other, Value(f"({name} + {number})", "int"), last):
-                        lanes = Lanes(scope, found.lane, index, count)
-                        lanes.body(nest.body)
-                        scope.text.add(f"{one} = {together(node.op, one, of_lane(node.op, lanes.last))};")
-            for one in accs[1:]:
-                scope.text.add(f"{acc} = {together(node.op, acc, one)};")
-            place = f"{to.pointer}{offset(Axis(to.axes[0].extent, 1), index)}"
-            if not node.clear:
-                old = converted(loaded(to.storage.dtype, to.storage.wide, place, True, count), "f32")
-                scope.text.add(f"{acc} = {together(node.op, acc, old.text)};")
-            final = converted(Value(acc, "f32", True), to.storage.dtype)
-            scope.text.add(stored(to.storage.dtype, to.storage.wide, place, final, count))
+        def value(i: str) -> str:
+            with scope.known(other, Value(f"({i})", "int"), (0, (steps or 1) - 1)):
+                return _values(scope, found, index, count)
+
+        place = f"{to.pointer}{offset(Axis(to.axes[0].extent, 1), index)}"
+        with scope.known(found.lane, Value(index, "int"), limits):
+            in_lanes(scope, node, str(steps), math.gcd(steps or 1, 4), value, to.storage, place, count)
 
     rows(scope, "0", str(length), length, body)

@@ -12,7 +12,6 @@ from megatile.core.expr import Const, Expr, constant
 from megatile.ir import nodes as n
 from megatile.targets.common.elements import Value, c_type, converted, held, loaded, stored
 from megatile.targets.common.expressions import whole
-from megatile.targets.common.scalars import own_statements
 from megatile.targets.common.scope import Axis, Box, Scope
 from megatile.targets.cpu.dots import DOTS, Dot, dot_of, left, right
 from megatile.targets.cpu.moving import copy, dense, fill, scratch
@@ -51,7 +50,7 @@ def gemm(scope: Scope, node: n.Gemm, scale: str = "") -> None:
 def prepare(scope: Scope, loop: n.Loop) -> None:
     """Operands that would be turned in every step of a loop, though they stay the same, are turned before."""
     gen = scope.gen
-    for node in own_statements(loop.body):
+    for node in n.own_statements(loop.body):
         if not isinstance(node, n.Gemm) or id(node) in gen.prepared:
             continue
         strides = gen.storages.storage(node.c.source).strides[-2:]
@@ -103,7 +102,7 @@ def _check(scope: Scope, a: Box, b: Box, c: Box) -> None:
     for one, other in ((a.axes[1], b.axes[0]), (a.axes[0], c.axes[0]), (b.axes[1], c.axes[1])):
         if one.extent != other.extent:
             x, y = whole(one.extent, scope), whole(other.extent, scope)
-            site = scope.site("shape", "T.gemm: the extents of its operands differ, one of them is {}")
+            site = scope.gen.site("shape", "T.gemm: the extents of its operands differ, one of them is {}")
             scope.text.add(f"if ({x} != {y}) fail(failure, {site}, {x});")
 
 

@@ -21,6 +21,7 @@ from megatile.targets.cpu.dots import Dot
 from megatile.targets.cpu.forwarding import forwarded
 from megatile.targets.cpu.gemm import gemm, micro_kernel
 from megatile.targets.cpu.passes import flops, hoisted, without_copies
+from megatile.targets.cpu.statements import STATEMENTS
 from megatile.targets.interpret.dispatch import is_dispatched
 
 PRELUDE, POSTS, TOGETHER, COLLECTIVES = (
@@ -40,6 +41,7 @@ volatile while run here work scratch index worker failure pool launch main argum
 
 class Generator(Writer):
     change = staticmethod(change)
+    rules = STATEMENTS
 
     def __init__(self, program: Program, width: int, rows: int, words: frozenset[str]):
         self.width, self.rows, self.words = width, rows, words
@@ -150,8 +152,6 @@ class Generator(Writer):
     # --- statements -------------------------------------------------------------------------------
 
     def statements(self, scope: Scope, body: tuple[n.Node, ...]) -> None:
-        from megatile.targets.cpu.statements import STATEMENTS
-
         at = 0
         while at < len(body):
             node = body[at]
@@ -172,7 +172,7 @@ class Generator(Writer):
                     self._comments(scope.text, (found.reduce,))
                     fusing.fused(scope, found)
                 else:
-                    STATEMENTS[type(node)](scope, node)
+                    self.rules[type(node)](scope, node)
             at += found.used if found is not None else 1
 
     def _comments(self, text: Text, body: tuple[n.Node, ...]) -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
 
-from megatile.core.expr import ONE, Expr, Symbol, constant, linear, simplify, walk
+from megatile.core.expr import ONE, Expr, Symbol, constant, linear, simplify, symbols
 from megatile.ir import nodes as n
 from megatile.ir.expr import Load, loads
 from megatile.targets.common.elements import LANES, Value, broadcast, converted, kind, loaded, stored
 from megatile.targets.common.errors import CompileError
-from megatile.targets.common.expressions import fits_lanes, write
-from megatile.targets.common.scalars import C_NUMBER, loop_range, range_of, simplify_whole
+from megatile.targets.common.expressions import fits_lanes
+from megatile.targets.common.scalars import C_NUMBER, Scalars
 from megatile.targets.common.scope import Scope
 from megatile.targets.cpu.moving import in_lanes
 
@@ -21,10 +19,9 @@ from megatile.targets.cpu.moving import in_lanes
 def lane_of(scope: Scope, node: n.Parallel) -> str | None:
     """The loop variable that can run over the lanes of vectors."""
     extents = [simplify(scope.own(e)) for e in node.extents]
-    inner = ExitStack()
-    with inner:
+    with ExitStack() as inner:
         for name, extent in zip(node.vars, extents, strict=True):
-            inner.enter_context(scope.known(name, Value(name, "int"), range_of(scope, extent)))
+            inner.enter_context(scope.known(name, Value(name, "int"), scope.limits(extent)))
         for name in reversed(node.vars):
             if constant(extents[node.vars.index(name)]) != 1 and _Fits(scope, name).body(
                 node.body, masked=False
@@ -41,7 +38,7 @@ class _Fits:
         self.lane = lane
 
     def varies(self, expr: Expr) -> bool:
-        return any(isinstance(p, Symbol) and p.name in self.names for p in walk(expr))
+        return bool(symbols(expr) & self.names)
 
     def body(self, body: tuple[n.Node, ...], masked: bool) -> bool:
         return all(self.statement(node, masked) for node in body)
@@ -69,7 +66,7 @@ class _Fits:
             bounds = [self.scope.own(e) for e in (node.start, node.stop, node.step)]
             if any(map(self.varies, bounds)) or node.kind == "bounded":
                 return False
-            with self.scope.known(node.var, Value(node.var, "int"), loop_range(self.scope, node)):
+            with self.scope.known(node.var, Value(node.var, "int"), self.scope.loop_limits(node)):
                 return self.body(node.body, masked)
         return False
 
@@ -112,91 +109,63 @@ def _lane_type(dtype: str) -> str:
     return {"int": "i32", "float": "f32"}.get(dtype, dtype)
 
 
-class Lanes:
+class Lanes(Scalars):
     """Writes the body for a vector of iterations; ``count`` of them at the end of a row."""
 
     def __init__(self, scope: Scope, lane: str, index: str, count: str | None):
-        self.outer, self.text = scope, scope.text
+        super().__init__(scope)
+        self.at, self.gen, self.ranges = self, scope.gen, scope.ranges
         self.lane, self.index, self.count = lane, index, count
-        self.ranges = scope.ranges
         self.locals: dict[str, Value] = {}
         self.mask: str | None = None
         self.last = ""
         """The value that was stored last."""
 
-    # as a context of expressions
-
     def variable(self, symbol: Symbol) -> Value:
         if symbol.name == self.lane:
             return Value(f"(iota() + (int)({self.index}))", "int", True)
-        return self.locals.get(symbol.name) or self.outer.variable(symbol)
-
-    def site(self, kind: str, what: str) -> int:
-        return self.outer.site(kind, what)
-
-    def constant_table(self, values: tuple[int, ...]) -> str:
-        return self.outer.constant_table(values)
+        return self.locals.get(symbol.name) or self.scope.variable(symbol)
 
     def load(self, expr: Load) -> Value:
-        storage, pointer, _ = self.outer.element(expr.source, expr.index)
-        vector = self.lane in {
-            p.name for i in expr.index for p in walk(self.outer.own(i)) if isinstance(p, Symbol)
-        }
+        storage, pointer, _ = self.scope.element(expr.source, expr.index)
+        vector = any(self.lane in symbols(self.scope.own(i)) for i in expr.index)
         return loaded(storage.dtype, storage.wide, pointer, vector, self.count if vector else None)
 
-    # statements
+    def masked(self, value: Value, old: str | None) -> str:
+        """A vector of the value, or of the old one where the mask does not hold."""
+        if self.mask is None or old is None:
+            return broadcast(value)
+        return f"{'sel' if value.kind == 'f' else 'isel'}({self.mask}, {broadcast(value)}, {old})"
 
-    def body(self, body: tuple[n.Node, ...]) -> None:
-        for node in body:
-            with self.outer.gen.at(node, self.text, comment=False):
-                _LANES[type(node)](self, node)
-
-    def value(self, expr: Expr) -> Value:
-        return write(simplify_whole(self.outer.own(expr)), self)
-
-    def store(self, node: n.Store) -> None:
-        storage, pointer, _ = self.outer.element(node.target, node.index)
+    def store(self, node: n.Store, value: Value | None = None) -> None:
+        storage, pointer, _ = self.scope.element(node.target, node.index)
         value = converted(_as_strong(self.value(node.value)), storage.dtype)
-        text = broadcast(value)
-        if self.mask is not None:
-            old = loaded(storage.dtype, storage.wide, pointer, True, self.count).text
-            text = f"{'sel' if value.kind == 'f' else 'isel'}({self.mask}, {text}, {old})"
-        self.last = self.outer.gen.fresh("v")
+        text = self.masked(value, loaded(storage.dtype, storage.wide, pointer, True, self.count).text)
+        self.last = self.gen.fresh("v")
         self.text.add(f"const {'vf' if value.kind == 'f' else 'vi'} {self.last} = {text};")
         final = Value(self.last, storage.dtype, True)
         self.text.add(stored(storage.dtype, storage.wide, pointer, final, self.count))
 
     def let(self, node: n.Let) -> None:
-        value = self.value(node.value)
+        value, name = self.value(node.value), self.gen.name(node.name)
         before = self.locals.get(node.name)
-        if before is None and not value.vector and self.mask is None:
-            name = self.outer.gen.name(node.name)
-            self.text.add(f"const {C_NUMBER[value.kind]} {name} = {value.text};")
-            self.locals[node.name] = Value(name, value.dtype)
-            return
-        name = self.outer.gen.fresh(self.outer.gen.name(node.name))
-        shape = "vf" if value.kind == "f" else "vi"
-        text = broadcast(value)
-        if self.mask is not None and before is not None:
-            text = f"{'sel' if value.kind == 'f' else 'isel'}({self.mask}, {text}, {broadcast(before)})"
+        plain = before is None and not value.vector and self.mask is None
+        text = value.text if plain else self.masked(value, None if before is None else broadcast(before))
+        name = name if plain else self.gen.fresh(name)
+        shape = C_NUMBER[value.kind] if plain else "vf" if value.kind == "f" else "vi"
         self.text.add(f"const {shape} {name} = {text};")
-        self.locals[node.name] = Value(name, value.dtype, True)
+        self.locals[node.name] = Value(name, value.dtype, not plain)
 
     def branch(self, node: n.If) -> None:
-        condition = converted(self.value(node.condition), "bool")
+        condition = self.truth(node.condition)
         if not condition.vector and not any(isinstance(x, n.Let) for x in n.walk(node.body + node.orelse)):
-            with self.text.block(f"if ({condition.text})"):
-                self.body(node.body)
-            if node.orelse:
-                with self.text.block("else"):
-                    self.body(node.orelse)
+            super().branch(node)
             return
-        before, name = self.mask, self.outer.gen.fresh("mask")
+        before, name = self.mask, self.gen.fresh("mask")
         self.text.add(f"const vi {name} = {broadcast(condition)};")
         for text, body in ((name, node.body), (f"~{name}", node.orelse)):
-            if body:
-                self.mask = text if before is None else f"({before} & {text})"
-                self.body(body)
+            self.mask = text if before is None else f"({before} & {text})"
+            self.statements(body)
         self.mask = before
 
     def loop(self, node: n.Loop) -> None:
@@ -205,22 +174,8 @@ class Lanes:
                 "a loop inside T.Parallel that changes variables cannot be compiled yet",
                 advice="sum into a tile",
             )
-        scope, c_name = self.outer, self.outer.gen.name(node.var)
-        start, stop, step = (scope.whole(e) for e in (node.start, node.stop, node.step))
-        with (
-            self.text.block(f"for (long {c_name} = {start}; {c_name} < {stop}; {c_name} += {step})"),
-            scope.known(node.var, Value(c_name, "int"), loop_range(scope, node)),
-        ):
-            self.body(node.body)
+        super().loop(node)
 
 
 def _as_strong(value: Value) -> Value:
     return replace(value, dtype=_lane_type(value.dtype)) if value.vector else value
-
-
-_LANES: dict[type[n.Node], Callable[[Lanes, Any], None]] = {
-    n.Store: Lanes.store,
-    n.Let: Lanes.let,
-    n.If: Lanes.branch,
-    n.Loop: Lanes.loop,
-}

@@ -9,11 +9,10 @@ from megatile.core.dtypes import itemsize
 from megatile.core.expr import Const, Expr, constant
 from megatile.ir import nodes as n
 from megatile.targets.common.allocation import Storage, row_major
-from megatile.targets.common.boxes import Pair, matched, offset, refuse_parts, single
 from megatile.targets.common.elements import LANES, Value, c_type, converted, held, loaded, stored
-from megatile.targets.common.errors import CompileError
 from megatile.targets.common.expressions import whole, write
-from megatile.targets.common.scope import Axis, Box, Peer, Scope
+from megatile.targets.common.peers import peer
+from megatile.targets.common.scope import Axis, Box, Pair, Scope, matched, offset, refuse_parts, single
 
 
 def in_lanes(source: str, target: str) -> bool:
@@ -47,18 +46,31 @@ def rows(
         body(index, f"({stop} - {index})")
 
 
+def along(scope: Scope, axis: Axis, body: Callable[[str, str | None], None]) -> None:
+    """``rows`` of the elements of a dimension that exist."""
+    length = constant(axis.extent) if axis.low is None else None
+    rows(scope, axis.low or "0", axis.high or whole(axis.extent, scope), length, body)
+
+
 @contextmanager
-def over(scope: Scope, conditions: list[str], box: Box) -> Iterator[str]:
-    """Writing to a box: only if it exists, and to all copies. Gives what to add to pointers."""
+def over(scope: Scope, to: Box, pairs: list[Pair], origin: str = "") -> Iterator[tuple[str, str, list[str]]]:
+    """Writing to a box: only if it exists, to all copies, in loops over some of its dimensions and those of a
+    source that belong to them. Gives the pointers to both, and the indices."""
+    pointer, conditions = single(to)
+    indices = []
     with ExitStack() as stack:
         if conditions:
             stack.enter_context(scope.text.block(f"if ({' && '.join(conditions)})"))
-        shift = ""
-        if box.copies > 1:
+        if to.copies > 1:
             copy = scope.gen.fresh("copy")
-            stack.enter_context(scope.loop(copy, "0", str(box.copies)))
-            shift = f" + {copy} * {box.copy_stride}"
-        yield shift
+            stack.enter_context(scope.loop(copy, "0", str(to.copies)))
+            pointer += f" + {copy} * {to.copy_stride}"
+        for a, b in pairs:
+            i = scope.gen.fresh("i")
+            stack.enter_context(scope.loop(i, a.low or "0", a.high or whole(a.extent, scope)))
+            pointer, origin = pointer + offset(a, i), origin + offset(b, i)
+            indices.append(i)
+        yield pointer, origin, indices
 
 
 def copy(scope: Scope, to: Box, source: Box) -> None:
@@ -67,26 +79,17 @@ def copy(scope: Scope, to: Box, source: Box) -> None:
     pairs = matched(scope, to, source)
     pointer, conditions = single(to)
     origin, present = single(source)
-    lanes = in_lanes(source.storage.dtype, to.storage.dtype)
-    inner = _innermost(pairs)
     turned = _turned(scope, to, source, pairs)
     if turned is not None and not conditions and not present and to.copies == 1:
         _turn(scope, pairs, turned, pointer, origin)
         return
-    with over(scope, conditions, to) as shift, ExitStack() as stack:
-        target = f"{pointer}{shift}"
-        for pair in pairs:
-            if pair is inner:
-                continue
-            i, (a, b) = scope.gen.fresh("i"), pair
-            stack.enter_context(scope.loop(i, a.low or "0", a.high or whole(a.extent, scope)))
-            target += offset(a, i)
-            origin += offset(b, i)
+    inner = _innermost(pairs)
+    outer = [pair for pair in pairs if pair is not inner]
+    with over(scope, to, outer, origin) as (target, origin, indices):
+        for i, (_, b) in zip(indices, outer, strict=True):
             if b.low is not None:
                 present.append(f"{i} >= {b.low} && {i} < {b.high}")
-        if inner is None:
-            inner = (Axis(Const(1), 1), Axis(Const(1), 1))
-        _row(scope, to, source, inner, target, origin, present, lanes)
+        _row(scope, to, source, inner or (Axis(Const(1), 1), Axis(Const(1), 1)), target, origin, present)
 
 
 def _turned(scope: Scope, to: Box, source: Box, pairs: list[Pair]) -> tuple[Pair, Pair] | None:
@@ -127,9 +130,9 @@ def _innermost(pairs: list[Pair]) -> Pair | None:
 
 
 def _row(
-    scope: Scope, to: Box, source: Box, inner: Pair, target: str, origin: str, present: list[str], lanes: bool
+    scope: Scope, to: Box, source: Box, inner: Pair, target: str, origin: str, present: list[str]
 ) -> None:
-    a, b = inner
+    (a, b), lanes = inner, in_lanes(source.storage.dtype, to.storage.dtype)
     start, stop = a.low or "0", a.high or whole(a.extent, scope)
     length = constant(a.extent) if a.low is None else None
     if present or b.low is not None:
@@ -187,15 +190,7 @@ def store_element(storage: Storage, pointer: str, value: Value, count: str | Non
 
 def scratch(scope: Scope, extents: list[Expr], dtype: str, wide: bool = False) -> Box:
     """A dense box in the memory of the worker, large enough for the largest extents."""
-    most = []
-    for extent in extents:
-        found = scope.bound(extent)
-        if found is None:
-            raise CompileError(
-                "a region here has an extent without a known bound", advice="T.read_scalar(..., bound=)"
-            )
-        most.append(max(found[1], 1))
-    storage = Storage("scratch", dtype, tuple(most), 1, "scratch", wide=wide)
+    storage = Storage("scratch", dtype, tuple(map(scope.most, extents)), 1, "scratch", wide=wide)
     lies = held(dtype, wide)
     pointer = scope.gen.scratch(storage.size * itemsize(lies), c_type(lies))
     axes = [Axis(e, s) for e, s in zip(extents, row_major(storage.shape), strict=True)]
@@ -214,7 +209,6 @@ def dense(scope: Scope, box: Box, dtype: str | None = None) -> Box:
 
 
 def fill(scope: Scope, to: Box, value: Value) -> None:
-    pointer, conditions = single(to)
     axes = [a for a in to.axes if constant(a.extent) != 1]
     inner = next((a for a in reversed(axes) if a.stride == 1 and a.table is None), None)
     value = converted(value, to.storage.dtype)
@@ -227,37 +221,18 @@ def fill(scope: Scope, to: Box, value: Value) -> None:
         else:
             ctype = {"f": "float", "d": "double"}.get(value.kind, "long")
             scope.text.add(f"const {ctype} {name} = {value.text};")
-        with over(scope, conditions, to) as shift, ExitStack() as stack:
-            target = f"{pointer}{shift}"
-            for axis in axes:
-                if lanes and axis is inner:
-                    continue
-                i = scope.gen.fresh("i")
-                stack.enter_context(scope.loop(i, axis.low or "0", axis.high or whole(axis.extent, scope)))
-                target += offset(axis, i)
+        outer = [(a, a) for a in axes if not lanes or a is not inner]
+        with over(scope, to, outer) as (target, _, _):
             if not lanes:
                 scope.text.add(store_element(to.storage, target, Value(name, to.storage.dtype)))
                 return
             assert inner is not None
-            length = constant(inner.extent) if inner.low is None else None
-            rows(
-                scope,
-                inner.low or "0",
-                inner.high or whole(inner.extent, scope),
-                length,
-                lambda j, count: scope.text.add(
-                    store_element(
-                        to.storage,
-                        f"{target}{offset(inner, j)}",
-                        Value(_truth(name, value), to.storage.dtype, True),
-                        count,
-                    )
-                ),
-            )
+            each = Value(f"-{name}" if value.kind == "b" else name, to.storage.dtype, True)
 
+            def body(j: str, count: str | None) -> None:
+                scope.text.add(store_element(to.storage, f"{target}{offset(inner, j)}", each, count))
 
-def _truth(name: str, value: Value) -> str:
-    return f"-{name}" if value.kind == "b" else name
+            along(scope, inner, body)
 
 
 def fill_statement(scope: Scope, node: n.Fill) -> None:
@@ -265,12 +240,11 @@ def fill_statement(scope: Scope, node: n.Fill) -> None:
         fill(scope, scope.box(node.to), write(scope.own(node.value), scope))
 
 
-def copy_statement(
-    scope: Scope, node: n.Copy, to_peer: Peer | None = None, of_peer: Peer | None = None
-) -> None:
+def copy_statement(scope: Scope, node: n.Copy) -> None:
     names = scope.gen.storages.names
     with scope.text.block():
-        source, to = scope.box(node.source, of_peer), scope.box(node.to, to_peer)
+        there, here = peer(scope, node.src, node), peer(scope, node.dst, node)
+        source, to = scope.box(node.source, there), scope.box(node.to, here)
         if names[node.source.source].base == names[node.to.source].base:
             made = scratch(scope, [a.extent for a in source.axes], source.storage.dtype, wide=True)
             copy(scope, made, source)

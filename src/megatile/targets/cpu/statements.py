@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 from megatile.core.expr import constant, simplify
 from megatile.ir import nodes as n
 from megatile.targets.common import statements as common
-from megatile.targets.common.combining import atomic
-from megatile.targets.common.elements import Value, converted
-from megatile.targets.common.expressions import whole, write
+from megatile.targets.common.elements import Value, converted, kind, loaded, stored
+from megatile.targets.common.expressions import whole
 from megatile.targets.common.peers import peer
-from megatile.targets.common.scalars import Scalars, meets_itself, range_of, simplify_whole
+from megatile.targets.common.scalars import Scalars, Steps, lets, meets_itself
 from megatile.targets.common.scope import Scope
-from megatile.targets.common.statements import registrar
 from megatile.targets.cpu.atomics import atomic_region
 from megatile.targets.cpu.gemm import gemm, prepare
 from megatile.targets.cpu.lanes import Lanes, lane_of
-from megatile.targets.cpu.moving import copy_statement, fill_statement, rows
+from megatile.targets.cpu.moving import copy_statement, fill_statement, rows, scratch
 from megatile.targets.cpu.reducing import cumsum, reduce
-from megatile.targets.cpu.steps import in_step
-from megatile.targets.cpu.waiting import barrier, collective, copy_to_peer, signal, wait
+from megatile.targets.cpu.waiting import barrier, collective, signal, wait
 
-STATEMENTS = dict(common.STATEMENTS)
-rule = registrar(STATEMENTS)
-
-rule(n.Fill)(fill_statement)
-rule(n.Gemm)(gemm)
-rule(n.Reduce)(reduce)
-rule(n.Cumsum)(cumsum)
-rule(n.AtomicRegion)(atomic_region)
+STATEMENTS = dict(common.STATEMENTS) | {
+    n.Fill: fill_statement, n.Gemm: gemm, n.Reduce: reduce, n.Cumsum: cumsum, n.AtomicRegion: atomic_region,
+    n.Copy: copy_statement, n.Barrier: barrier, n.Signal: signal, n.Wait: wait, n.Collective: collective,
+}  # fmt: skip
+rule = n.registrar(STATEMENTS)
 
 
 @rule(n.Parallel)
@@ -38,62 +34,63 @@ def parallel(scope: Scope, node: n.Parallel) -> None:
     if node.in_step and meets_itself(node):
         in_step(scope, node)
         return
-    extents = [simplify(scope.own(e)) for e in node.extents]
+    extents = {name: simplify(scope.own(e)) for name, e in zip(node.vars, node.extents, strict=True)}
     lane = lane_of(scope, node)
-    order = [v for v in node.vars if v != lane]
-    with scope.text.block(), ExitStack() as stack:
-        for name in order:
-            extent = extents[node.vars.index(name)]
-            c_name = scope.gen.name(name)
-            stack.enter_context(scope.loop(c_name, "0", whole(extent, scope)))
-            stack.enter_context(scope.known(name, Value(c_name, "int"), range_of(scope, extent)))
+    with scope.text.block(), scope.counted((v, e) for v, e in extents.items() if v != lane):
         if lane is None:
             Scalars(scope).body(node.body)
             return
-        extent = extents[node.vars.index(lane)]
-        limits = range_of(scope, extent)
-        length = constant(extent)
+        extent = extents[lane]
 
         def body(index: str, count: str | None) -> None:
-            with scope.text.block(), scope.known(lane, Value(index, "int"), limits):
-                Lanes(scope, lane, index, count).body(node.body)
+            with scope.text.block(), scope.known(lane, Value(index, "int"), scope.limits(extent)):
+                Lanes(scope, lane, index, count).statements(node.body)
 
-        rows(scope, "0", whole(extent, scope), length, body)
-
-
-@rule(n.Copy)
-def _copy(scope: Scope, node: n.Copy) -> None:
-    if node.dst is not None or node.src is not None:
-        copy_to_peer(scope, node)
-    else:
-        copy_statement(scope, node)
+        rows(scope, "0", whole(extent, scope), constant(extent), body)
 
 
-@rule(n.Store)
-def _store(scope: Scope, node: n.Store) -> None:
-    parallel(scope, n.Parallel((), (), (node,), span=node.span))
+def in_step(scope: Scope, node: n.Parallel) -> None:
+    """Every statement is done by all iterations before the next begins; their variables are arrays."""
+    steps = _Loops(scope, node)
+    with scope.text.block(), ExitStack() as stack:
+        for name, dtype in lets(node.body).items():
+            kept = scratch(scope, steps.extents, _HELD[kind(dtype)])
+            value = loaded(kept.storage.dtype, False, kept.at(steps.index), False)
+            stack.enter_context(scope.known(name, replace(value, dtype=dtype), None))
+        steps.body(node.body)
+
+
+_HELD = {"f": "f32", "d": "f64", "l": "i64", "b": "u8"}
+
+
+class _Loops(Steps):
+    """Statements as loops over all iterations, one after the other."""
+
+    @property
+    def index(self) -> list[str]:
+        return [self.scope.gen.name(name) for name in self.node.vars]
+
+    @contextmanager
+    def every(self, guards: tuple[str, ...]) -> Iterator[Scalars]:
+        with (
+            self.scope.text.block(),
+            self.scope.counted(zip(self.node.vars, self.extents, strict=True)),
+            self.scope.text.block(f"if ({' && '.join(guards)})" if guards else ""),
+        ):
+            yield Scalars(self.scope)
+
+    def kept(self, dtype: str, guards: tuple[str, ...], value: Callable[[Scalars], Value]) -> Value:
+        made = scratch(self.scope, self.extents, dtype, wide=True)
+        place = made.at(self.index)
+        with self.every(guards) as one:
+            self.scope.text.add(stored(dtype, True, place, converted(value(one), dtype)))
+        return loaded(dtype, True, place, False)
 
 
 @rule(n.Atomic)
 def _atomic(scope: Scope, node: n.Atomic) -> None:
     with scope.text.block():
-        at = peer(scope, node.dst, node.axis, node.scale) if node.dst is not None else None
-        atomic(scope, node, lambda expr: write(simplify_whole(scope.own(expr)), scope), at)
-
-
-@rule(n.Check)
-def _check(scope: Scope, node: n.Check) -> None:
-    parallel(scope, n.Parallel((), (), (node,), span=node.span))
-
-
-@rule(n.If)
-def _if(scope: Scope, node: n.If) -> None:
-    condition = converted(write(simplify_whole(scope.own(node.condition)), scope), "bool").text
-    with scope.text.block(f"if ({condition})"):
-        scope.gen.statements(scope, node.body)
-    if node.orelse:
-        with scope.text.block("else"):
-            scope.gen.statements(scope, node.orelse)
+        Scalars(scope).atomic(node, peer(scope, node.dst, node))
 
 
 @rule(n.Loop)
@@ -106,9 +103,3 @@ def _loop(scope: Scope, node: n.Loop) -> None:
 @rule(n.Fence)
 def _fence(scope: Scope, node: n.Fence) -> None:
     scope.text.add("__atomic_thread_fence(__ATOMIC_SEQ_CST);")
-
-
-rule(n.Barrier)(barrier)
-rule(n.Signal)(signal)
-rule(n.Wait)(wait)
-rule(n.Collective)(collective)

@@ -13,9 +13,7 @@ from megatile.ir import nodes as n
 from megatile.targets.common.errors import CompileError
 from megatile.targets.common.expressions import whole
 from megatile.targets.common.peers import KINDS, line, met, peer
-from megatile.targets.common.scalars import own_statements
 from megatile.targets.common.scope import Frame, Scope, Text
-from megatile.targets.cpu.moving import copy_statement
 
 if TYPE_CHECKING:
     from megatile.targets.cpu.generator import Generator
@@ -33,7 +31,7 @@ _CODES |= {"bool": _CODES["u8"], "tf32": _CODES["f32"]}
 def must_wait(gen: Generator, node: n.Scale, count: int, low: int, high: int) -> bool:
     """Whether the units of a region meet, reach into each other's tiles, or wait for what others do, be it in
     regions inside them."""
-    for one in own_statements(node.body):
+    for one in n.own_statements(node.body):
         if isinstance(one, (n.Collective, n.Wait)) or (isinstance(one, n.Barrier) and count > 1):
             return True
         if _reaches(one, None) or (isinstance(one, n.Scale) and waits_beyond(gen, one, high)):
@@ -67,19 +65,9 @@ def _watched(node: n.Node) -> set[str]:
 # --- peers ----------------------------------------------------------------------------------------
 
 
-def copy_to_peer(scope: Scope, node: n.Copy) -> None:
-    """A put, or a get."""
-    with scope.text.block():
-        if node.dst is not None:
-            copy_statement(scope, node, peer(scope, node.dst, node.axis, node.scale), None)
-        else:
-            copy_statement(scope, node, None, peer(scope, node.src, node.axis, node.scale))
-
-
 def signal(scope: Scope, node: n.Signal) -> None:
     with scope.text.block():
-        at = peer(scope, node.dst, node.axis, node.scale) if node.dst is not None else None
-        _, pointer, _ = scope.element(node.flag, node.index, at)
+        _, pointer, _ = scope.element(node.flag, node.index, peer(scope, node.dst, node))
         scope.text.add(f"__atomic_fetch_add({pointer}, {scope.whole(node.amount)}, __ATOMIC_SEQ_CST);")
 
 
@@ -135,7 +123,9 @@ def collective(scope: Scope, node: n.Collective) -> None:
         else:
             _post(scope, node)
         scope.text.add("here->in.group.posts[f->is.rank] = &f->post;")
-        site = scope.site("collective", f"T.{node.kind}: units that meet must do the same, with equal shapes")
+        site = scope.gen.site(
+            "collective", f"T.{node.kind}: units that meet must do the same, with equal shapes"
+        )
         members = f"&(struct line){{&here->in.group, {first}, {stride}, {count}}}"
         if node.fn is None and KINDS.get(node.kind) == "ALLREDUCE" and node.source == node.to:
             _meet(scope, meeting, count)
@@ -249,7 +239,7 @@ def _call(
 ) -> None:  # fmt: skip
     """Begin, in the C of the unit around them; ``instances`` of them have memory of their own."""
     name, low, count, instances, keys = what
-    site = scope.site("deadlock", "deadlock: {} units wait for each other, and none can go on")
+    site = scope.gen.site("deadlock", "deadlock: {} units wait for each other, and none can go on")
     work = "0" if instances or not scope.instance else "work"
     values = f"{{{{run, {work}, {{0}}}}{''.join(f', {value}' for _, _, value in fields)}}}"
     if instances:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from megatile.core.expr import Symbol
 from megatile.ir import nodes as n
-from megatile.targets.common.combining import combined
-from megatile.targets.common.elements import Value, converted, kind, loaded
+from megatile.targets.common.elements import Value, combined, converted, kind, loaded
 from megatile.targets.common.errors import CompileError
 from megatile.targets.common.expressions import whole
 from megatile.targets.common.peers import KINDS, line, peer
@@ -54,19 +55,12 @@ def collective(scope: DeviceScope, node: n.Collective) -> None:
         sides = [Side(scope, region) for region in node.to]
         large = max(range(len(sides)), key=lambda k: len(sides[k].box.axes))
         extents = [a.extent for a in sides[large].box.axes]
-        total = 1
         for side in sides:
             if side.box.clipped or kind(side.storage.dtype) not in _NUMBER:
                 raise CompileError(
                     f"T.{node.kind} over an edge cannot be written as CUDA", advice="use whole tiles"
                 )
-        for extent in extents:
-            found = scope.bound(extent)
-            if found is None:
-                raise CompileError(
-                    "a region here has an extent without a known bound", advice="T.read_scalar(..., bound=)"
-                )
-            total *= max(found[1], 1)
+        total = math.prod(map(scope.most, extents))
         of = kind(sides[large].storage.dtype)
         scope.text.add(f"{_NUMBER[of]} kept[{-(-total // scope.crew.size)}][{len(sides)}];", "int at = 0;")
         with shared_out(scope, extents) as indices:
@@ -115,7 +109,7 @@ def _each(
     name = scope.gen.fresh("member")
     scope.text.add(f"const long {name} = {unit};")
     with scope.known(f"@{name}", Value(name, "int"), (0, count - 1)):
-        one = peer(scope, Symbol(f"@{name}"), node.axis)
+        one = peer(scope, Symbol(f"@{name}"), node)
         values = []
         for region in node.source:
             box = scope.box(region, one)

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from megatile.core.dtypes import itemsize
-from megatile.core.expr import Const, Expr, constant, simplify, symbols
+from megatile.core.expr import Const, Expr, constant, simplify
 from megatile.ir import nodes as n
 from megatile.targets.common.allocation import Storage
-from megatile.targets.common.boxes import Pair, matched, offset, refuse_parts, single
-from megatile.targets.common.combining import changed
-from megatile.targets.common.elements import NARROW, Value, converted, held, loaded, stored
+from megatile.targets.common.elements import NARROW, Value, changed, converted, held, kind, loaded, stored
 from megatile.targets.common.errors import CompileError
 from megatile.targets.common.expressions import whole, write
-from megatile.targets.common.scalars import C_NUMBER, Scalars, lets, meets_itself, range_of
-from megatile.targets.common.scope import Axis, Box, Peer
+from megatile.targets.common.peers import peer
+from megatile.targets.common.scalars import C_NUMBER, Scalars, Steps, lets, meets_itself
+from megatile.targets.common.scope import Axis, Box, Pair, Peer, matched, offset, refuse_parts, single
 from megatile.targets.cuda.layouts import Layout, unflattened
 from megatile.targets.cuda.scope import DeviceScope
 
@@ -117,13 +116,14 @@ def parallel(scope: DeviceScope, node: n.Parallel) -> None:
         for name, index, extent in zip(node.vars, indices, extents, strict=True):
             c_name = gen.name(name)
             scope.text.add(f"const long {c_name} = {index};")
-            stack.enter_context(scope.known(name, Value(c_name, "int"), range_of(scope, extent)))
+            stack.enter_context(scope.known(name, Value(c_name, "int"), scope.limits(extent)))
         Scalars(scope).body(node.body)
 
 
 def in_step(scope: DeviceScope, node: n.Parallel) -> None:
     """Every statement is done by all iterations before the next begins: one iteration per thread."""
-    shape = tuple(constant(simplify(scope.own(e))) or 0 for e in node.extents)
+    steps = _Threads(scope, node)
+    shape = tuple(constant(e) or 0 for e in steps.extents)
     count, index = math.prod(shape), scope.gen.fresh("step")
     if not 0 < count <= scope.crew.size:
         raise CompileError(
@@ -136,59 +136,30 @@ def in_step(scope: DeviceScope, node: n.Parallel) -> None:
             c_name = scope.gen.name(name)
             scope.text.add(f"const long {c_name} = {part};")
             stack.enter_context(scope.known(name, Value(c_name, "int"), (0, extent - 1)))
-        body = Scalars(scope)
         for name, dtype in lets(node.body).items():
             made = scope.gen.name(name)
-            scope.text.add(f"{C_NUMBER[Value('', dtype).kind]} {made} = 0;")
+            scope.text.add(f"{C_NUMBER[kind(dtype)]} {made} = 0;")
             stack.enter_context(scope.known(name, Value(made, dtype), None))
-        guard = "" if count == scope.crew.size else f"{index} < {count}"
-        _steps(scope, body, node.body, guard, {*node.vars, *lets(node.body)})
+        steps.body(node.body, () if count == scope.crew.size else (f"{index} < {count}",))
 
 
-def _steps(scope: DeviceScope, body: Scalars, nodes: tuple[n.Node, ...], guard: str, own: set[str]) -> None:
-    for one in nodes:
-        with scope.gen.at(one, scope.text, comment=False):
-            if isinstance(one, n.Loop) or (isinstance(one, n.If) and one.body):
-                _branch_in_step(scope, body, one, guard, own)
-                continue
-            if isinstance(one, n.Store):
-                storage = scope.gen.storages.storage(one.target)
-                value = converted(body.value(one.value), storage.dtype)
-                kept, kind = scope.gen.fresh("kept"), C_NUMBER[value.kind]
-                scope.text.add(f"{kind} {kept} = 0;")
-                scope.text.add(f"{f'if ({guard}) ' if guard else ''}{kept} = {value.text};")
-                scope.sync()
-                with scope.text.block(f"if ({guard})" if guard else ""):
-                    body.store(one, Value(kept, storage.dtype))
-            else:
-                with scope.text.block(f"if ({guard})" if guard else ""):
-                    body.statements((one,))
-            scope.sync()
+class _Threads(Steps):
+    """One iteration per thread: all meet after each statement."""
 
+    scope: DeviceScope
 
-def _branch_in_step(scope: DeviceScope, body: Scalars, one: n.Node, guard: str, own: set[str]) -> None:
+    @contextmanager
+    def every(self, guards: tuple[str, ...]) -> Iterator[Scalars]:
+        with self.scope.text.block(f"if ({' && '.join(guards)})" if guards else ""):
+            yield Scalars(self.scope)
+        self.scope.sync()
 
-    if isinstance(one, n.If):
-        truth = scope.gen.fresh("truth")
-        condition = converted(body.value(one.condition), "bool").text
-        scope.text.add(f"const int {truth} = {f'({guard}) && ' if guard else ''}({condition});")
-        scope.sync()
-        _steps(scope, body, one.body, truth, own)
-        _steps(scope, body, one.orelse, f"{f'({guard}) && ' if guard else ''}!{truth}", own)
-        return
-    assert isinstance(one, n.Loop)
-    if any(symbols(e) & own for e in (one.start, one.stop, one.step)):
-        raise CompileError(
-            "a loop whose steps differ between threads in step cannot be compiled yet",
-            advice="loop to the largest count, and guard its body",
-        )
-    name = scope.gen.name(one.var)
-    start, stop, step = (scope.whole(e) for e in (one.start, one.stop, one.step))
-    with (
-        scope.text.block(f"for (long {name} = {start}; {name} < {stop}; {name} += {step})"),
-        scope.known(one.var, Value(name, "int"), None),
-    ):
-        _steps(scope, body, one.body, guard, own)
+    def kept(self, dtype: str, guards: tuple[str, ...], value: Callable[[Scalars], Value]) -> Value:
+        name = self.scope.gen.fresh("kept")
+        self.scope.text.add(f"{C_NUMBER[kind(dtype)]} {name} = 0;")
+        with self.every(guards) as one:
+            self.scope.text.add(f"{name} = {converted(value(one), dtype).text};")
+        return Value(name, dtype)
 
 
 # --- regions --------------------------------------------------------------------------------------
@@ -263,9 +234,10 @@ def pairs_of(scope: DeviceScope, to: Side, source: Side) -> list[Pair]:
     return matched(scope, to.box, source.box)
 
 
-def copy(scope: DeviceScope, node: n.Copy, to_peer: Peer | None = None, of_peer: Peer | None = None) -> None:
+def copy(scope: DeviceScope, node: n.Copy) -> None:
     with scope.text.block():
-        source, to = Side(scope, node.source, of_peer), Side(scope, node.to, to_peer)
+        there, here = peer(scope, node.src, node), peer(scope, node.dst, node)
+        source, to = Side(scope, node.source, there), Side(scope, node.to, here)
         pairs = pairs_of(scope, to, source)
         if to.storage.dtype == source.storage.dtype and not (to.storage.wide or source.storage.wide):
             to.as_bits()
@@ -281,16 +253,9 @@ def copy(scope: DeviceScope, node: n.Copy, to_peer: Peer | None = None, of_peer:
 
 def _copy_inside(scope: DeviceScope, to: Side, source: Side) -> None:
     """Within one tile: everything is read before anything is written."""
-    count = 1
-    for axis in to.axes:
-        found = scope.bound(axis.extent)
-        if found is None:
-            raise CompileError(
-                "a region here has an extent without a known bound", advice="T.read_scalar(..., bound=)"
-            )
-        count *= max(found[1], 1)
-    each, kind = -(-count // scope.crew.size), C_NUMBER[Value("", to.storage.dtype).kind]
-    scope.text.add(f"{kind} kept[{each}];", "int at = 0;")
+    count = math.prod(scope.most(axis.extent) for axis in to.axes)
+    each = -(-count // scope.crew.size)
+    scope.text.add(f"{C_NUMBER[kind(to.storage.dtype)]} kept[{each}];", "int at = 0;")
     with over(scope, [to, source]) as indices:
         value = converted(source.load(indices, source.axes), to.storage.dtype)
         scope.text.add(f"kept[at++] = {value.text};")

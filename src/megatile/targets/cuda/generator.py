@@ -22,6 +22,7 @@ from megatile.targets.cuda.elements import change
 from megatile.targets.cuda.layouts import WARP, Team
 from megatile.targets.cuda.scope import SHARED_LIMIT, DeviceAllocation, DeviceScope, Hazards, threads
 from megatile.targets.cuda.staging import Staged
+from megatile.targets.cuda.statements import STATEMENTS
 from megatile.targets.interpret.dispatch import is_dispatched
 
 _FOLDER = File(__file__).parent
@@ -64,6 +65,7 @@ class _Kernel:
 
 class DeviceWriter(Writer):
     change = staticmethod(change)
+    rules = STATEMENTS
     storages: DeviceAllocation
 
     def __init__(self, program: Program):
@@ -129,15 +131,13 @@ class DeviceWriter(Writer):
     # --- statements -------------------------------------------------------------------------------
 
     def statements(self, scope: Scope, body: tuple[n.Node, ...]) -> None:
-        from megatile.targets.cuda.statements import STATEMENTS
-
         assert isinstance(scope, DeviceScope)
         for node in body:
             with self.at(node, scope.text, comment=not isinstance(node, _SILENT)):
                 if self.kernel is None and not isinstance(node, _HOST):
                     self._alone(scope, node)
                     continue
-                rule = STATEMENTS.get(type(node))
+                rule = self.rules.get(type(node))
                 if rule is None:
                     raise CompileError(
                         f"{type(node).__name__} cannot be written as CUDA yet", advice="use target='cpu'"

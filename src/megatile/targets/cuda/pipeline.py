@@ -7,7 +7,6 @@ from megatile.core.expr import Const, binary, constant, linear, simplify
 from megatile.ir import nodes as n
 from megatile.targets.common.allocation import Storage
 from megatile.targets.common.elements import Value
-from megatile.targets.common.scalars import loop_range
 from megatile.targets.cuda.elements import Side, copy, pairs_of, shared_out
 from megatile.targets.cuda.scope import DeviceScope
 from megatile.targets.cuda.staging import Staged
@@ -24,7 +23,7 @@ def pipelined(scope: DeviceScope, plan: Staged) -> None:
         scope.sync()
     name, by = gen.name(node.var), constant(node.step) or 1
     start, stop = scope.whole(node.start), scope.whole(node.stop)
-    known = (node.var, Value(name, "int"), loop_range(scope, node))
+    known = (node.var, Value(name, "int"), scope.loop_limits(node))
     rest = tuple(x for x in node.body if not any(x is c for c in plan.copies))
     with text.block():
         text.add(f"const long {name}_start = {start}, {name}_stop = {stop};")

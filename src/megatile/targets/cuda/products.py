@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from megatile.core.expr import constant
 from megatile.ir import nodes as n
-from megatile.targets.common.boxes import refuse_parts
 from megatile.targets.common.elements import NARROW, Value, converted, kind, loaded
 from megatile.targets.common.errors import CompileError
-from megatile.targets.common.scope import Axis, Box
+from megatile.targets.common.scope import Axis, Box, refuse_parts
 from megatile.targets.cuda.elements import Side, registers
 from megatile.targets.cuda.fragments import by_tensor_cores
 from megatile.targets.cuda.layouts import Grid, Layout, Mma, grid, mma

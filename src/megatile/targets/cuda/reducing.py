@@ -5,22 +5,15 @@ from __future__ import annotations
 from megatile.core.dtypes import accumulator
 from megatile.core.expr import constant
 from megatile.ir import nodes as n
-from megatile.targets.common.boxes import matched, refuse_parts
-from megatile.targets.common.combining import NOTHING, combined
-from megatile.targets.common.elements import Value, converted, kind, loaded
+from megatile.targets.common.elements import Value, combined, converted, kind, loaded, nothing
 from megatile.targets.common.errors import CompileError
 from megatile.targets.common.expressions import whole
-from megatile.targets.common.scope import Axis, Box
+from megatile.targets.common.scope import Axis, Box, matched, refuse_parts
 from megatile.targets.cuda.elements import Side, shared_out
 from megatile.targets.cuda.layouts import WARP, Grid, Mma
 from megatile.targets.cuda.scope import DeviceScope
 
 _NUMBER = {"f": "float", "d": "double", "l": "long", "b": "long"}
-_WHOLES = {"min": "0x7fffffffffffffff", "max": "-0x7fffffffffffffff"}
-
-
-def _start(node: n.Reduce, of: str) -> str:
-    return NOTHING[node.op] if of in "fd" else _WHOLES.get(node.op, "0")
 
 
 def _absolute(node: n.Reduce, of: str, value: str) -> str:
@@ -86,7 +79,7 @@ def _of_registers(scope: DeviceScope, node: n.Reduce, source: Side, to: Side, wi
     for name, count in rows:
         text.add("#pragma unroll", f"for (int {name} = 0; {name} < {count}; {name}++)")
     with text.block():
-        text.add(f"const long row = {row};", f"{_NUMBER[of]} acc = {_start(node, of)};")
+        text.add(f"const long row = {row};", f"{_NUMBER[of]} acc = {nothing(node.op, of)};")
         value = converted(
             loaded(source.storage.dtype, source.storage.wide, f"&{array}[{register}]", False), wide
         )
@@ -122,7 +115,7 @@ def _of_memory(scope: DeviceScope, node: n.Reduce, source: Side, to: Side, wide:
             name = scope.gen.fresh("i")
             text.add(f"const long {name} = {part}{f' % {sizes[at]}' if at else ''};")
             indices.append(name)
-        text.add(f"{_NUMBER[of]} acc = {_start(node, of)};")
+        text.add(f"{_NUMBER[of]} acc = {nothing(node.op, of)};")
         with text.block(f"for (long ki = {lane}; ki < {whole(along.extent, scope)}; ki += {group})"):
             full = _with(source, [b for _, b in pairs], along, indices, "ki")
             value = _absolute(node, of, converted(full, wide).text)

@@ -15,7 +15,6 @@ from megatile.ir.program import Program
 from megatile.targets.common.allocation import Allocation, Storage
 from megatile.targets.common.elements import NARROW, Value
 from megatile.targets.common.errors import CompileError
-from megatile.targets.common.scalars import own_statements
 from megatile.targets.common.scope import Peer, Scope
 from megatile.targets.cuda.fragments import Fragments
 from megatile.targets.cuda.layouts import Layout, Team
@@ -135,7 +134,7 @@ def _regions(program: Program) -> tuple[dict[str, int], set[int]]:
             if isinstance(node, n.Scale):
                 high = program.launch.depth(node.scale)
                 starts = region is None and is_dispatched(program.launch, depth, high)
-                if starts and any(_waits(one) for one in own_statements(node.body)):
+                if starts and any(_waits(one) for one in n.own_statements(node.body)):
                     together.add(id(node))
                 look(node.body, high, id(node) if starts else region)
             else:

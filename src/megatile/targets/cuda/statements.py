@@ -7,11 +7,9 @@ import math
 from megatile.core.expr import simplify
 from megatile.ir import nodes as n
 from megatile.targets.common import statements as common
-from megatile.targets.common.elements import converted
-from megatile.targets.common.expressions import whole, write
+from megatile.targets.common.expressions import whole
 from megatile.targets.common.peers import met, peer
-from megatile.targets.common.scalars import Scalars, simplify_whole
-from megatile.targets.common.statements import Rules, registrar
+from megatile.targets.common.scalars import Scalars
 from megatile.targets.cuda.collectives import between_blocks, collective, meet
 from megatile.targets.cuda.elements import atomic_region, copy, fill, parallel
 from megatile.targets.cuda.pipeline import pipelined
@@ -19,28 +17,19 @@ from megatile.targets.cuda.products import gemm
 from megatile.targets.cuda.reducing import cumsum, reduce
 from megatile.targets.cuda.scope import DeviceScope
 
-STATEMENTS: Rules = dict(common.STATEMENTS)
+STATEMENTS = dict(common.STATEMENTS)
 STATEMENTS |= {
     n.Fill: fill, n.Gemm: gemm, n.Reduce: reduce, n.Cumsum: cumsum, n.Parallel: parallel,
-    n.AtomicRegion: atomic_region,
+    n.AtomicRegion: atomic_region, n.Collective: collective,
 }  # fmt: skip
-rule = registrar(STATEMENTS)
+rule = n.registrar(STATEMENTS)
 
 
 @rule(n.Copy)
 def _copy(scope: DeviceScope, node: n.Copy) -> None:
-    if node.dst is None and node.src is None:
-        copy(scope, node)
-        return
-    between_blocks(scope, "a copy to another unit")
-    with scope.text.block():
-        one = peer(scope, node.dst if node.dst is not None else node.src, node.axis)
-        copy(scope, node, *((one, None) if node.dst is not None else (None, one)))
-
-
-@rule(n.Store, n.Check)
-def _once(scope: DeviceScope, node: n.Node) -> None:
-    parallel(scope, n.Parallel((), (), (node,), span=node.span))
+    if n.remote(node) is not None:
+        between_blocks(scope, "a copy to another unit")
+    copy(scope, node)
 
 
 @rule(n.Atomic)
@@ -64,9 +53,8 @@ def _atomic(scope: DeviceScope, node: n.Atomic) -> None:
 
 @rule(n.If)
 def _if(scope: DeviceScope, node: n.If) -> None:
-    condition = converted(write(simplify_whole(scope.own(node.condition)), scope), "bool").text
     before = scope.hazards.copy()
-    with scope.text.block(f"if ({condition})"):
+    with scope.text.block(f"if ({Scalars(scope).truth(node.condition).text})"):
         scope.gen.statements(scope, node.body)
     after, scope.hazards = scope.hazards, before
     if node.orelse:
@@ -120,8 +108,7 @@ def _signal(scope: DeviceScope, node: n.Signal) -> None:
     between_blocks(scope, "this signal")
     scope.sync()
     with scope.text.block(f"if ({scope.crew.index} == 0)" if scope.crew.size > 1 else ""):
-        at = peer(scope, node.dst, node.axis) if node.dst is not None else None
-        _, pointer, _ = scope.element(node.flag, node.index, at)
+        _, pointer, _ = scope.element(node.flag, node.index, peer(scope, node.dst, node))
         scope.text.add("__threadfence();", f"atomicAdd({pointer}, (int)({scope.whole(node.amount)}));")
 
 
@@ -137,8 +124,3 @@ def _wait(scope: DeviceScope, node: n.Wait) -> None:
     )
     scope.text.add(f"if ({scope.crew.index} == 0) {call}" if scope.crew.size > 1 else call)
     scope.sync()
-
-
-@rule(n.Collective)
-def _collective(scope: DeviceScope, node: n.Collective) -> None:
-    collective(scope, node)

@@ -9,6 +9,7 @@ import numpy as np
 
 from megatile.core.forkjoin import Agent, is_ordered
 from megatile.core.operations import cast
+from megatile.core.placement import numpy_index
 from megatile.targets.interpret.errors import (
     DataRaceError,
     PartialError,
@@ -35,7 +36,8 @@ class Accessor(Resolver):
             return np.zeros(target.shape, storage.array.dtype)
         index = target.index
         if self.machine.checks:
-            self.check_read(target, index, unit, agent or unit)
+            self.order(target, READ, unit, agent or unit)
+            self.check_written(target, index, unit)
         block = storage.array[index]
         data = self._one_copy(target, block)
         if target.dropped:
@@ -43,7 +45,7 @@ class Accessor(Resolver):
         if target.inner is None:
             return data
         full = np.zeros(target.shape, data.dtype)
-        full[target.inner if not _lists(target.inner) else np.ix_(*map(_as_list, target.inner))] = data
+        full[numpy_index(target.inner)] = data
         return full
 
     def _one_copy(self, target: Target, block: np.ndarray) -> np.ndarray:
@@ -51,8 +53,7 @@ class Accessor(Resolver):
         if len(block) == 1:
             return block[0]
         if storage.scattered is not None or target.name.valid is not None:
-            lists = _lists(tuple(target.items))
-            index = np.ix_(*map(_as_list, target.items)) if lists else target.index[1:]
+            index = numpy_index(target.items)
             return assembled(storage, target.name, range(*target.copies), index)[index]
         if storage.partial and self.machine.checks:
             raise PartialError(
@@ -80,12 +81,9 @@ class Accessor(Resolver):
             "should write its own part on all copies (T.copy with dst=) before a T.barrier",
         )
 
-    def check_read(
-        self, target: Target, index: tuple[Any, ...], unit: Unit, agent: Agent, points: Any = None
-    ) -> None:
-        storage = target.storage
-        self.order(target, READ, unit, agent, points)
-        if storage.written is not None and not storage.written[index].all():
+    def check_written(self, target: Target, index: tuple[Any, ...], unit: Unit) -> None:
+        written = target.storage.written
+        if written is not None and not written[index].all():
             self.unwritten(target, unit, index)
 
     def unwritten(self, target: Target, unit: Unit, index: tuple[Any, ...]) -> None:
@@ -95,8 +93,7 @@ class Accessor(Resolver):
         if target.name.base in self.machine.sharing.raceless:
             raise error
         if self.machine.suspicion is None:
-            if unit.node is not None and unit.node.span is not None:
-                error.place = unit.node.span.place()
+            error.place = unit.node.place if unit.node is not None else None
             self.machine.suspicion = error
 
     def uninitialised(self, target: Target, unit: Unit, index: tuple[Any, ...]) -> UninitialisedReadError:
@@ -127,7 +124,7 @@ class Accessor(Resolver):
             self.order(target, WRITE, unit, agent or unit)
         data = cast(data, storage.dtype)
         if target.inner is not None and data.ndim:
-            data = data[target.inner if not _lists(target.inner) else np.ix_(*map(_as_list, target.inner))]
+            data = data[numpy_index(target.inner)]
         if data.ndim:
             data = data.reshape(target.stored_shape)
         storage.array[index] = data
@@ -144,10 +141,9 @@ class Accessor(Resolver):
         index = target.index
         if self.machine.checks:
             self.order(target, ATOMIC, unit, unit if peer is None else unit.channel_to(peer))
-            if storage.written is not None and not storage.written[index].all():
-                self.unwritten(target, unit, index)
+            self.check_written(target, index, unit)
         if target.inner is not None:
-            data = data[target.inner if not _lists(target.inner) else np.ix_(*map(_as_list, target.inner))]
+            data = data[numpy_index(target.inner)]
 
         def arrive() -> None:
             storage.array[index] = function(storage.array[index], data.reshape(target.stored_shape))
@@ -243,13 +239,3 @@ def same(a: np.ndarray, b: np.ndarray) -> bool:
 
 def _equal(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return (a == b) | ((a != a) & (b != b))
-
-
-def _lists(items: tuple[Any, ...]) -> bool:
-    return any(isinstance(i, np.ndarray) for i in items)
-
-
-def _as_list(item: Any) -> np.ndarray:
-    if isinstance(item, slice):
-        return np.arange(item.start, item.stop)
-    return np.arange(*item) if isinstance(item, tuple) else item

@@ -215,7 +215,7 @@ class Elementwise:
         if self.machine.checks:
             agent = at.unit if sent is None else at.unit.channel_to(sent)
             self.machine.access.order(target, ATOMIC, at.unit, agent, points)
-            self.check_written(target, index, at.unit)
+            self.machine.access.check_written(target, (slice(*target.copies), *index), at.unit)
 
         def arrive() -> None:
             for copy in range(*target.copies):
@@ -346,17 +346,12 @@ class Elementwise:
         self.touch(expr, target, self._element_numbers(target, points), at, "read")
         if self.machine.checks:
             self.machine.access.order(target, READ, at.unit, at.unit, points)
-            self.check_written(target, index, at.unit)
+            self.machine.access.check_written(target, (slice(*target.copies), *index), at.unit)
         storage = target.storage
         if target.copies[1] - target.copies[0] > 1:
             block = storage.array[in_copy(slice(*target.copies), index)]
             return self.machine.access._one_copy(target, block).reshape(at.shape)
         return storage.array[in_copy(target.copies[0], index)].reshape(at.shape)
-
-    def check_written(self, target: Target, index: tuple[Any, ...], unit: Unit) -> None:
-        written = target.storage.written
-        if written is not None and not written[in_copy(slice(*target.copies), index)].all():
-            self.machine.access.unwritten(target, unit, in_copy(slice(*target.copies), index))
 
     # --- indices as boxes -------------------------------------------------------------------------
 

@@ -16,11 +16,10 @@ import numpy as np
 
 from megatile.core.dtypes import accumulator, dtype, numpy_dtype
 from megatile.core.expr import Const, Expr, Symbol
-from megatile.core.operations import OPERATIONS, cast
+from megatile.core.operations import OPERATIONS, REDUCTIONS, cast
 from megatile.ir import nodes as n
 from megatile.ir.expr import Load
 from megatile.targets.interpret.errors import RunError
-from megatile.targets.interpret.statements import COMBINE
 from megatile.targets.interpret.storage import StoredArray
 from megatile.targets.interpret.windows import Doubt, GridIndex, Tile, Watch, products, put_at, window_of
 
@@ -194,15 +193,13 @@ class Lockstep:
         result = result.reshape(result.shape[: len(self.grid)] + extents)
         if not node.clear:
             old = self.read(node.to).astype(result.dtype)
-            result = OPERATIONS[COMBINE[node.op]].meaning(result, old)
+            result = OPERATIONS[REDUCTIONS[node.op.removeprefix("abs")]].meaning(result, old)
         self.write(node.to, result)
 
     def cumsum(self, node: n.Cumsum) -> None:
-        data = self.read(node.source)
         axis = node.dim - len(self._extents(node.source))
-        data = np.flip(data, axis) if node.reverse else data
-        result = OPERATIONS["cumsum"].meaning(data, axis=axis)
-        self.write(node.to, np.flip(result, axis) if node.reverse else result)
+        result = OPERATIONS["cumsum"].meaning(self.read(node.source), axis=axis, reverse=node.reverse)
+        self.write(node.to, result)
 
     # --- regions ------------------------------------------------------------------------------------
 

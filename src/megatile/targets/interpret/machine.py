@@ -88,7 +88,7 @@ class Interpreter:
         self.start(root, self.program.body)
         schedule = self.schedule
         while True:
-            if not len(schedule):
+            if not schedule.units:
                 if self.admit() or self.deliver_one():
                     continue
                 if root.ended:
@@ -148,8 +148,7 @@ class Interpreter:
                 else:
                     yield from result
             except MegatileError as error:
-                if error.place is None and node.span is not None:
-                    error.place = node.span.place()
+                error.place = error.place or node.place
                 raise
 
     # --- regions ----------------------------------------------------------------------------------
@@ -286,7 +285,7 @@ class Interpreter:
             return DeadlockError(
                 f"{missed.message}; {'; '.join(lines)}", place=missed.place, advice=missed.advice
             )
-        place = waiting[0][2].span.place() if waiting and waiting[0][2].span else None
+        place = waiting[0][2].place if waiting else None
         return DeadlockError("deadlock: " + "; ".join(lines), place=place, advice=advice)
 
 
@@ -303,11 +302,8 @@ def _signalled(body: tuple[n.Node, ...], flags: set[str]) -> list[str]:
 
 def _waiting(machine: Interpreter) -> list[tuple[Unit, str, n.Node]]:
     """Units that wait for something other than their own region, in order."""
-    found = []
-    for unit in machine.live.values():
-        if unit.waiting is not None and unit.waiting[0] != "region":
-            found.append((unit, unit.waiting[2], unit.waiting[1]))
-    return found
+    units = (u for u in machine.live.values() if u.waiting is not None and u.waiting[0] != "region")
+    return [(unit, unit.waiting[2], unit.waiting[1]) for unit in units if unit.waiting]
 
 
 def _deserted_meeting(machine: Interpreter) -> DeadlockError | None:

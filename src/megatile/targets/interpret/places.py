@@ -7,22 +7,13 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
-from megatile.core.placement import Part, Partial, compose, has_copies, is_whole, part
+from megatile.core.placement import Part, Partial, has_copies, is_whole, numpy_index
 from megatile.ir import nodes as n
 from megatile.ir.launch import ROOT
-from megatile.ir.program import Binding, Program, bindings, placements
+from megatile.ir.program import Binding, Program, bindings, placements, seen
 from megatile.targets.interpret.expressions import flatten, unflatten
 from megatile.targets.interpret.storage import StoredArray
 from megatile.targets.interpret.units import Unit
-
-
-def _index(shares: Part) -> Any:
-    """The NumPy index of a product of shares."""
-    if all(isinstance(share, tuple) for share in shares):
-        return tuple(slice(*share) for share in shares)
-    return np.ix_(*(np.arange(*s) if isinstance(s, tuple) else s for s in shares))
 
 
 class Name:
@@ -94,7 +85,7 @@ class Places:
                 if not has_copies(views[-1].layout) or all(is_whole(v.layout) for v in views):
                     return None
                 paths = (unflatten(rank, name.counts) for rank in range(name.copies))
-                return [_index(self._composed(name, path)) for path in paths]
+                return [numpy_index(self.composed(name, path)) for path in paths]
         return None
 
     def storage(self, name: Name, unit: Unit) -> StoredArray:
@@ -131,23 +122,12 @@ class Places:
             return None
         key = (name.name, unit.path[: name.depth])
         if key not in self.parts:
-            self.parts[key] = self._composed(name, unit.path[name.owner_depth :])
+            self.parts[key] = self.composed(name, unit.path[name.owner_depth :])
         return self.parts[key]
 
-    def _composed(self, name: Name, path: tuple[int, ...]) -> Part:
+    def composed(self, name: Name, path: tuple[int, ...]) -> Part:
         """The shares of all views one inside the other, for the unit at ``path`` below the owner."""
-        shares: Part = tuple((0, size) for size in name.binding.shape)
-        within = name.owner
-        for view in name.binding.views:
-            if not is_whole(view.layout):
-                low, high = self.launch.depth(within), self.launch.depth(view.scale)
-                counts = [s.count for s in self.launch.scales[low:high]]
-                rank = flatten(path[low - name.owner_depth : high - name.owner_depth], counts)
-                shape = tuple(s[1] - s[0] if isinstance(s, tuple) else len(s) for s in shares)
-                inner = part(view.layout, shape, self.launch.grid(view.scale, within), rank)
-                shares = tuple(compose(a, b) for a, b in zip(shares, inner, strict=True))
-            within = view.scale
-        return shares
+        return seen(self.launch, name.binding.views, name.binding.shape, path, name.owner_depth)
 
 
 class Sharing:
@@ -163,10 +143,7 @@ class Sharing:
     @cached_property
     def constant(self) -> set[str]:
         """Tensors and tiles that nothing writes."""
-        written = {
-            self.base(r.source) for node in n.walk(self.body) for kind, r in n.regions(node) if kind != "read"
-        }
-        return {name.base for name in self.names.values()} - written
+        return {name.base for name in self.names.values()} - set(map(self.base, n.written(self.body)))
 
     @cached_property
     def remote(self) -> set[str]:

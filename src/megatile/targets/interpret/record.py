@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from megatile.core.errors import Place, did_you_mean
+from megatile.core.placement import numpy_index
 from megatile.ir.printer import show_node
 from megatile.targets.interpret.errors import ArgumentError, RunError
 from megatile.targets.interpret.expressions import flatten
@@ -58,7 +59,7 @@ class Recorder:
     def _write(self, unit: Unit, value: Any = None) -> Write:
         node = unit.node
         text = show_node(node) if node is not None else ""
-        place = node.span.place() if node is not None and node.span else None
+        place = node.place if node is not None else None
         return Write(describe(unit, self.machine.launch), text, self.machine.steps, place, value)
 
     def note_scalar(self, name: str, unit: Unit, value: Any) -> None:
@@ -122,8 +123,7 @@ class UnitView:
         self.rank = unit.group.rank(unit) if unit.group is not None else 0
         self.unit = describe(unit, machine.launch)
         self.vars = {**unit.vars, **scalars}
-        node = unit.node
-        self.place = node.span.place() if node is not None and node.span else None
+        self.place = unit.node.place if unit.node is not None else None
 
     def __getitem__(self, name: str) -> np.ndarray:
         places = self._machine.places
@@ -135,6 +135,4 @@ class UnitView:
         storage = places.storage(found, self._unit)
         shares = places.share(found, self._unit)
         array = storage.array[places.copies(found, self._unit)[0]]
-        if shares is None:
-            return array.copy()
-        return array[np.ix_(*(np.arange(*s) if isinstance(s, tuple) else s for s in shares))]
+        return np.array(array if shares is None else array[numpy_index(shares)])

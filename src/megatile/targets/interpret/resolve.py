@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from megatile.core.expr import Const, Expr
+from megatile.core.placement import numpy_index, share_length
 from megatile.ir.nodes import Dim, Region
 from megatile.targets.interpret.errors import OutOfBoundsError, RemoteAccessError, RunError
 from megatile.targets.interpret.places import Name
@@ -40,11 +41,7 @@ class Target:
     @property
     def index(self) -> tuple[Any, ...]:
         """The NumPy index of the elements; copies first."""
-        for item in self.items:
-            if not isinstance(item, tuple):
-                lists = [np.arange(*i) if isinstance(i, tuple) else i for i in [self.copies, *self.items]]
-                return np.ix_(*lists)
-        return (slice(*self.copies), *[slice(*i) for i in self.items])
+        return numpy_index([self.copies, *self.items])
 
     def __post_init__(self) -> None:
         self.stored_shape = tuple([i[1] - i[0] if isinstance(i, tuple) else len(i) for i in self.items])
@@ -141,7 +138,7 @@ class Resolver:
         launch = self.machine.launch
         scales = launch.scales[: mine.depth]
         for path in np.ndindex(*(s.count for s in scales)):
-            share = self.machine.places._composed(mine, path[mine.owner_depth :])[dim]
+            share = self.machine.places.composed(mine, path[mine.owner_depth :])[dim]
             if _inside((index, index + 1), share):
                 words = [f"{s.name} {i}" for s, i in zip(scales, path, strict=True) if s.count > 1]
                 return f" ({', '.join(words)})"
@@ -169,7 +166,7 @@ class Resolver:
     ) -> Found:
         """One dimension; ``moved`` is the part of a view that an anchor goes along with. The elements of
         iterations are no bulk copy: all of them must be inside."""
-        length = share[1] - share[0] if isinstance(share, tuple) else len(share)
+        length = share_length(share)
         at = _value(axis.start, context)
         if axis.extent is None:
             if not 0 <= at < length and region.source in self.machine.padded:
@@ -194,7 +191,7 @@ class Resolver:
         elif part is not None and elementwise:
             raise _outside(region, axis, at, at + size, length)
         if part is not None and not excused:
-            self._over_the_edge(region, axis, (at, at + size), length, bool(size) and _is_empty(item))
+            self._over_the_edge(region, axis, (at, at + size), length, bool(size) and share_length(item) <= 0)
         return Found(_shift(share, *item) if isinstance(item, tuple) else _pick(share, item), size, part)
 
     def _over_the_edge(
@@ -231,7 +228,7 @@ def _together(
     dropped = tuple(d for d, f in enumerate(found) if f.size is None)
     inner = None
     if any(f.part is not None for f in kept):
-        inner = tuple(slice(0, f.size) if f.part is None else f.part for f in kept)
+        inner = tuple((0, f.size) if f.part is None else f.part for f in kept)
     return [f.item for f in found], shape, dropped, inner
 
 
@@ -268,17 +265,13 @@ def _outside(
     )
 
 
-def _is_empty(item: Any) -> bool:
-    return bool(item[1] <= item[0]) if isinstance(item, tuple) else len(item) == 0
-
-
-def _clip(at: int, size: int, length: int) -> tuple[tuple[int, int], slice | None]:
+def _clip(at: int, size: int, length: int) -> tuple[tuple[int, int], tuple[int, int] | None]:
     """The run inside 0..length, and which part of the whole it is (None: all of it)."""
     if at >= 0 and at + size <= length:
         return (at, at + size), None
     low = min(max(at, 0), length)
     high = max(low, min(at + size, length))
-    return (low, high), slice(low - at, high - at)
+    return (low, high), (low - at, high - at)
 
 
 def _clip_list(indices: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray | None]:

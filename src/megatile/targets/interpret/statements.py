@@ -40,23 +40,13 @@ class LeaveBody(Exception):
 
 
 _WORDS: dict[type[n.Node], str] = {n.Copy: "T.copy", n.AtomicRegion: "an atomic of regions"}
-COMBINE = {"sum": "add", "abssum": "add", "max": "maximum", "absmax": "maximum", "min": "minimum"}
-
-
-def rule(kind: type[n.Node]) -> Callable[[Handler], Handler]:
-    def register(handler: Handler) -> Handler:
-        HANDLERS[kind] = handler
-        return handler
-
-    return register
+rule = n.registrar(HANDLERS)
 
 
 # --- control --------------------------------------------------------------------------------------
 
 
-@rule(n.Scale)
-def _scale(machine: Interpreter, node: n.Scale, unit: Unit) -> Task:
-    return machine.region(node, unit)
+rule(n.Scale)(lambda machine, node, unit: machine.region(node, unit))
 
 
 @rule(n.Loop)
@@ -83,9 +73,7 @@ def _loop(machine: Interpreter, node: n.Loop, unit: Unit) -> Task:
         )
 
 
-@rule(n.Break)
-@rule(n.Continue)
-@rule(n.Return)
+@rule(n.Break, n.Continue, n.Return)
 def _leave(machine: Interpreter, node: n.Node, unit: Unit) -> None:
     raise LeaveBody(node)
 
@@ -111,14 +99,9 @@ def _alloc(machine: Interpreter, node: n.Alloc, unit: Unit) -> None:
     machine.places.renew(machine.places.names[node.name], unit, keep=node.name in machine.sharing.remote)
 
 
-@rule(n.View)
-def _view(machine: Interpreter, node: n.View, unit: Unit) -> None:
-    """Views are resolved where they are used."""
-
-
-@rule(n.Reshape)
-def _reshape(machine: Interpreter, node: n.Reshape, unit: Unit) -> None:
-    """Resolved where it is used, as views are."""
+@rule(n.View, n.Reshape, n.Hint)
+def _nothing(machine: Interpreter, node: n.Node, unit: Unit) -> None:
+    """Views are resolved where they are used; data never depends on a hint."""
 
 
 @rule(n.Let)
@@ -275,21 +258,16 @@ def _reduce(machine: Interpreter, node: n.Reduce, unit: Unit) -> None:
     access = machine.access
     data = access.read(access.resolve(node.source, unit), unit)
     target = access.resolve(node.to, unit)
-    result = OPERATIONS[node.op].meaning(data, axis=node.dim).reshape(target.shape)
-    if not node.clear:
-        result = OPERATIONS[COMBINE[node.op]].meaning(result, access.read(target, unit).astype(result.dtype))
-    access.write(target, result, unit)
+    name, old = (node.op, []) if node.clear else (f"{node.op}_onto", [access.read(target, unit)])
+    result = OPERATIONS[name].meaning(data, *old, axis=node.dim)
+    access.write(target, result.reshape(target.shape), unit)
 
 
 @rule(n.Cumsum)
 def _cumsum(machine: Interpreter, node: n.Cumsum, unit: Unit) -> None:
     access = machine.access
     data = access.read(access.resolve(node.source, unit), unit)
-    if node.reverse:
-        data = np.flip(data, node.dim)
-    result = OPERATIONS["cumsum"].meaning(data, axis=node.dim)
-    if node.reverse:
-        result = np.flip(result, node.dim)
+    result = OPERATIONS["cumsum"].meaning(data, axis=node.dim, reverse=node.reverse)
     access.write(access.resolve(node.to, unit), result, unit)
 
 
@@ -309,11 +287,16 @@ def _barrier(machine: Interpreter, node: n.Barrier, unit: Unit) -> Task:
     for one in units:
         machine.deliver_from(one)
     meet(units, [channel for one in units for channel in one.channels.values()])
+    _go_on(machine, unit, units)
+    yield None
+
+
+def _go_on(machine: Interpreter, unit: Unit, units: list[Unit]) -> None:
+    """All have met; ``unit`` came last."""
     for one in units:
         if one is not unit:
             machine.wake(one)
     unit.waiting = None
-    yield None
 
 
 @rule(n.Fence)
@@ -335,10 +318,7 @@ def _collective(machine: Interpreter, node: n.Collective, unit: Unit) -> Task:
         return
     units = meeting.units()
     perform(machine, [meeting.nodes[r] for r in meeting.ranks], units)
-    for one in units:
-        if one is not unit:
-            machine.wake(one)
-    unit.waiting = None
+    _go_on(machine, unit, units)
     yield None
 
 
@@ -422,18 +402,13 @@ def _wait(machine: Interpreter, node: n.Wait, unit: Unit) -> Task:
 def _print(machine: Interpreter, node: n.Print, unit: Unit) -> None:
     if node.unit is not None and unit.group.rank(unit) != int(machine.value(node.unit, unit)):
         return
-    values = []
-    for value in node.values:
-        if isinstance(value, n.Region):
-            values.append(str(machine.access.read(machine.access.resolve(value, unit), unit)))
-        else:
-            values.append(str(np.asarray(machine.value(value, unit))))
-    machine.say(unit, filled(node.text, values))
-
-
-@rule(n.Hint)
-def _hint(machine: Interpreter, node: n.Hint, unit: Unit) -> None:
-    """Data never depends on a hint."""
+    values = [
+        machine.access.read(machine.access.resolve(value, unit), unit)
+        if isinstance(value, n.Region)
+        else np.asarray(machine.value(value, unit))
+        for value in node.values
+    ]
+    machine.say(unit, filled(node.text, [str(value) for value in values]))
 
 
 @rule(n.Check)
