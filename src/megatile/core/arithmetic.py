@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +31,7 @@ def _power(base: float, exponent: float) -> float:
     return base**exponent
 
 
-BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+OPERATORS: dict[type, Callable[..., Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -39,8 +39,9 @@ BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
     ast.Pow: _power,
-}
-COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+    ast.Not: operator.not_,
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
     ast.Lt: operator.lt,
@@ -61,7 +62,9 @@ WHAT_IS_ALLOWED = (
 
 def evaluate(text: str, names: Mapping[str, Any]) -> Any:
     """The value of an arithmetic expression over ``names``."""
-    return _value(_tree(text).body, names, text)
+    tree = _tree(text)
+    _check(tree, text)
+    return _Values(text, names).value(tree)
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ class Lambda:
 
     @classmethod
     def parse(cls, text: str, arity: int | None = None) -> Lambda:
-        node = _tree(text).body
+        node = _tree(text)
         if not isinstance(node, ast.Lambda):
             raise ArithmeticSyntaxError(
                 f"'{text}' is not a lambda", advice="write it like 'lambda _t, _b: _b // 32'"
@@ -92,12 +95,16 @@ class Lambda:
                 f"'{text}' takes {len(names)} parameters, not {arity}",
                 advice="write it like 'lambda _t, _b: _b // 32'",
             )
-        # A dry run finds forbidden nodes and unknown names now, with the file at hand, not at launch.
-        _check(node.body, set(names), text)
+        _check(node.body, text)
+        # Unknown names are found now, with the file at hand, not at launch.
+        called = {id(part.func) for part in ast.walk(node.body) if isinstance(part, ast.Call)}
+        for part in ast.walk(node.body):
+            if isinstance(part, ast.Name) and id(part) not in called and part.id not in names:
+                raise _unknown(part.id, names, text)
         return cls(text, names, node.body)
 
     def __call__(self, *values: Any) -> Any:
-        return _value(self.body, dict(zip(self.parameters, values, strict=True)), self.text)
+        return _Values(self.text, dict(zip(self.parameters, values, strict=True))).value(self.body)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Lambda) and self.text == other.text
@@ -106,145 +113,93 @@ class Lambda:
         return hash(self.text)
 
 
-def _tree(text: str) -> ast.Expression:
+def _tree(text: str) -> ast.expr:
     if not isinstance(text, str):
         raise ArithmeticSyntaxError(f"{text!r} is not an expression")
     if len(text) > LONGEST:
         raise ArithmeticSyntaxError(f"an expression of {len(text)} characters is too long")
     try:
-        return ast.parse(text.strip(), mode="eval")
+        return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise ArithmeticSyntaxError(f"'{text}' is not an expression", advice=WHAT_IS_ALLOWED) from None
 
 
-def _check(node: ast.AST, names: set[str], text: str) -> None:
-    """Refuse every node that :func:`_value` would refuse, without values."""
-    called = {id(part.func) for part in ast.walk(node) if isinstance(part, ast.Call)}
+def _check(node: ast.expr, text: str) -> None:
+    """Refuse what is not of this arithmetic, whether it would be reached or not."""
     for part in ast.walk(node):
-        if isinstance(part, ast.Name) and part.id not in (FUNCTIONS if id(part) in called else names):
-            raise ArithmeticSyntaxError(
-                f"'{part.id}' in '{text}' is unknown", advice=did_you_mean(part.id, names)
-            )
-        if not isinstance(part, (ast.operator, ast.unaryop, ast.cmpop, ast.boolop, ast.expr_context)) and (
-            type(part) not in RULES or (isinstance(part, ast.Call) and not _plain_call(part))
-        ):
-            raise _refused(text)
-        operators: dict[type, Any] = {ast.BinOp: BINARY, ast.UnaryOp: UNARY}
-        if type(part) in operators and type(part.op) not in operators[type(part)]:  # type: ignore[attr-defined]
-            raise _refused(text)
-        if isinstance(part, ast.Compare) and any(type(symbol) not in COMPARE for symbol in part.ops):
-            raise _refused(text)
-        if isinstance(part, ast.Constant):
-            _constant(part, {}, text)
+        allowed = type(part) in RULES or isinstance(part, (ast.boolop, ast.expr_context))
+        if isinstance(part, (ast.operator, ast.unaryop, ast.cmpop)):
+            allowed = type(part) in OPERATORS
+        elif isinstance(part, ast.Call):
+            function = part.func.id if isinstance(part.func, ast.Name) else ""
+            allowed = function in FUNCTIONS and not part.keywords
+        elif isinstance(part, ast.Constant):
+            allowed = isinstance(part.value, (int, float))
+        if not allowed:
+            raise ArithmeticSyntaxError(f"'{text}' is refused", advice=WHAT_IS_ALLOWED)
 
 
-def _plain_call(node: ast.Call) -> bool:
-    return isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS and not node.keywords
+def _unknown(name: str, names: Iterable[str], text: str) -> ArithmeticSyntaxError:
+    return ArithmeticSyntaxError(f"'{name}' in '{text}' is unknown", advice=did_you_mean(name, names))
 
 
-def _refused(text: str) -> ArithmeticSyntaxError:
-    return ArithmeticSyntaxError(f"'{text}' is refused", advice=WHAT_IS_ALLOWED)
+@dataclass
+class _Values:
+    """The values of nodes that were checked, by the names' values."""
+
+    text: str
+    names: Mapping[str, Any]
+
+    def value(self, node: ast.expr) -> Any:
+        try:
+            result = RULES[type(node)](self, node)
+        except (ZeroDivisionError, OverflowError, TypeError, ValueError) as problem:
+            if isinstance(problem, ArithmeticSyntaxError):
+                raise
+            raise ArithmeticSyntaxError(f"'{self.text}' cannot be computed: {problem}") from None
+        if isinstance(result, (int, float)) and abs(result) > LARGEST:
+            raise ArithmeticSyntaxError(f"'{self.text}' is too large")
+        return result
+
+    def number(self, node: ast.expr) -> Any:
+        """A value to compute with. Texts are refused: * and % would make them as long as an attacker
+        likes."""
+        value = self.value(node)
+        if not isinstance(value, (int, float)):
+            raise ArithmeticSyntaxError(f"'{self.text}' computes with {value!r}, which is not a number")
+        return value
+
+    def name(self, node: ast.Name) -> Any:
+        if node.id not in self.names:
+            raise _unknown(node.id, self.names, self.text)
+        return self.names[node.id]
+
+    def compare(self, node: ast.Compare) -> bool:
+        left = self.value(node.left)
+        for symbol, operand in zip(node.ops, node.comparators, strict=True):
+            right = self.value(operand)
+            if not OPERATORS[type(symbol)](left, right):
+                return False
+            left = right
+        return True
+
+    def boolean(self, node: ast.BoolOp) -> Any:
+        stop_at = isinstance(node.op, ast.Or)
+        result: Any = not stop_at
+        for part in node.values:
+            result = self.value(part)
+            if bool(result) is stop_at:
+                break
+        return result
 
 
-def _value(node: ast.expr, names: Mapping[str, Any], text: str) -> Any:
-    rule = RULES.get(type(node))
-    if rule is None:
-        raise _refused(text)
-    try:
-        result = rule(node, names, text)
-    except (ZeroDivisionError, OverflowError, TypeError, ValueError) as problem:
-        if isinstance(problem, ArithmeticSyntaxError):
-            raise
-        raise ArithmeticSyntaxError(f"'{text}' cannot be computed: {problem}") from None
-    if isinstance(result, (int, float)) and abs(result) > LARGEST:
-        raise ArithmeticSyntaxError(f"'{text}' is too large")
-    return result
-
-
-def _constant(node: ast.Constant, names: Mapping[str, Any], text: str) -> Any:
-    if isinstance(node.value, (int, float)):
-        return node.value
-    raise _refused(text)
-
-
-def _name(node: ast.Name, names: Mapping[str, Any], text: str) -> Any:
-    if node.id not in names:
-        raise ArithmeticSyntaxError(
-            f"'{node.id}' in '{text}' is unknown", advice=did_you_mean(node.id, names)
-        )
-    return names[node.id]
-
-
-def _binary(node: ast.BinOp, names: Mapping[str, Any], text: str) -> Any:
-    rule = BINARY.get(type(node.op))
-    if rule is None:
-        raise _refused(text)
-    return rule(_number(node.left, names, text), _number(node.right, names, text))
-
-
-def _number(node: ast.expr, names: Mapping[str, Any], text: str) -> Any:
-    """A value to compute with. Texts are refused: * and % would make them as long as an attacker likes."""
-    value = _value(node, names, text)
-    if not isinstance(value, (int, float)):
-        raise ArithmeticSyntaxError(f"'{text}' computes with {value!r}, which is not a number")
-    return value
-
-
-UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {
-    ast.USub: operator.neg,
-    ast.UAdd: operator.pos,
-    ast.Not: operator.not_,
-}
-
-
-def _unary(node: ast.UnaryOp, names: Mapping[str, Any], text: str) -> Any:
-    rule = UNARY.get(type(node.op))
-    if rule is None:
-        raise _refused(text)
-    return rule(_value(node.operand, names, text))
-
-
-def _compare(node: ast.Compare, names: Mapping[str, Any], text: str) -> bool:
-    left = _value(node.left, names, text)
-    for symbol, right_node in zip(node.ops, node.comparators, strict=True):
-        rule = COMPARE.get(type(symbol))
-        if rule is None:
-            raise _refused(text)
-        right = _value(right_node, names, text)
-        if not rule(left, right):
-            return False
-        left = right
-    return True
-
-
-def _choice(node: ast.IfExp, names: Mapping[str, Any], text: str) -> Any:
-    return _value(node.body if _value(node.test, names, text) else node.orelse, names, text)
-
-
-def _boolean(node: ast.BoolOp, names: Mapping[str, Any], text: str) -> Any:
-    stop_at = isinstance(node.op, ast.Or)
-    result: Any = not stop_at
-    for part in node.values:
-        result = _value(part, names, text)
-        if bool(result) is stop_at:
-            break
-    return result
-
-
-def _call(node: ast.Call, names: Mapping[str, Any], text: str) -> Any:
-    if not _plain_call(node):
-        raise _refused(text)
-    assert isinstance(node.func, ast.Name)
-    return FUNCTIONS[node.func.id](*(_value(a, names, text) for a in node.args))
-
-
-RULES: dict[type, Callable[[Any, Mapping[str, Any], str], Any]] = {
-    ast.Constant: _constant,
-    ast.Name: _name,
-    ast.BinOp: _binary,
-    ast.UnaryOp: _unary,
-    ast.Compare: _compare,
-    ast.IfExp: _choice,
-    ast.BoolOp: _boolean,
-    ast.Call: _call,
+RULES: dict[type, Callable[[_Values, Any], Any]] = {
+    ast.Constant: lambda values, node: node.value,
+    ast.Name: _Values.name,
+    ast.BinOp: lambda values, node: OPERATORS[type(node.op)](*map(values.number, (node.left, node.right))),
+    ast.UnaryOp: lambda values, node: OPERATORS[type(node.op)](values.value(node.operand)),
+    ast.Compare: _Values.compare,
+    ast.IfExp: lambda values, node: values.value(node.body if values.value(node.test) else node.orelse),
+    ast.BoolOp: _Values.boolean,
+    ast.Call: lambda values, node: FUNCTIONS[node.func.id](*map(values.value, node.args)),
 }

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from megatile.core.basic_operations import OPERATIONS, Array, Operation, OperationError, Shape
+from megatile.core.basic_operations import Array, Operation, OperationError, Shape, register
 from megatile.core.dtypes import accumulator, dtype, numpy_dtype
 
 UNLIMITED = 1 << 30
@@ -175,46 +175,32 @@ def _pairs(q: Shape, kv: Shape) -> Any:
     return prod(q) * kv[-3]
 
 
-def _add(
-    name: str, meaning: Callable[..., Array], operands: int, shape: Callable[..., Shape], per_pair: int
-) -> None:
-    """The operation, and ``<name>_add``, which takes in what stands in the destination already."""
-    for suffix, count in (("", operands), ("_add", operands + 1)):
-        OPERATIONS.add(
-            name + suffix,
-            Operation(
-                name + suffix,
-                meaning,
-                count,
-                "tensor",
-                shape,
-                lambda out, q, kv, *_, **__: per_pair * _pairs(q, kv),
-                accumulates=bool(suffix),
-                attributes=BAND,
-            ),
-        )
-
-
 # Per visible pair and dimension, forward multiplies twice (2 · 2 flops). Backward multiplies five times: the
 # scores again, dP, dV, dK with the keys' gradients, dQ with the queries', as one fused kernel does.
-_add("attention", attention, 2, _result_shape, 4)
-_add("attention_grad_kv", gradient_of_keys, 4, lambda q, kv, *_, **__: tuple(kv), 8)
-_add("attention_grad_q", gradient_of_queries, 4, lambda q, kv, *_, **__: tuple(q), 2)
-OPERATIONS.add(
-    "attention_merge",
-    Operation(
-        "attention_merge", merge_results, 2, "vector", lambda a, b: tuple(a), lambda out, *_: 4 * prod(out)
-    ),
+_PER_PAIR: tuple[tuple[str, Callable[..., Array], int, Callable[..., Shape], int], ...] = (
+    ("attention", attention, 2, _result_shape, 4),
+    ("attention_grad_kv", gradient_of_keys, 4, lambda q, kv, *_, **__: tuple(kv), 8),
+    ("attention_grad_q", gradient_of_queries, 4, lambda q, kv, *_, **__: tuple(q), 2),
 )
-OPERATIONS.add(
-    "attention_start",
+"""Each has a twin ``<name>_add``, which takes in what stands in the destination already."""
+register(
     Operation(
-        "attention_start",
-        start,
-        0,
-        "vector",
-        lambda width: (width,),
-        lambda out, **_: prod(out),
-        attributes=("width",),
-    ),
-)
+        name + suffix, meaning, operands + bool(suffix), "tensor", shape,
+        lambda out, q, kv, *_, per_pair=per_pair, **__: per_pair * _pairs(q, kv),
+        accumulates=bool(suffix), attributes=BAND,
+    )
+    for name, meaning, operands, shape, per_pair in _PER_PAIR
+    for suffix in ("", "_add")
+)  # fmt: skip
+register(
+    (
+        Operation(
+            "attention_merge", merge_results, 2, "vector", lambda a, b: tuple(a),
+            lambda out, *_: 4 * prod(out),
+        ),
+        Operation(
+            "attention_start", start, 0, "vector", lambda width: (width,), lambda out, **_: prod(out),
+            attributes=("width",),
+        ),
+    )
+)  # fmt: skip

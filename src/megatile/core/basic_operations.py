@@ -12,7 +12,7 @@ dtype('float16')
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -55,6 +55,11 @@ class Operation:
 
 
 OPERATIONS: Registry[Operation] = Registry("operations")
+
+
+def register(operations: Iterable[Operation]) -> None:
+    for operation in operations:
+        OPERATIONS.add(operation.name, operation)
 
 
 def apply(name: str, arrays: Sequence[Array], to: str, **attributes: Any) -> Array:
@@ -120,23 +125,6 @@ def _common(extents: tuple[Any, ...], shapes: tuple[Shape, ...]) -> Any:
 # --- elementwise ----------------------------------------------------------------------------------
 
 
-def _elementwise(
-    name: str, operands: int, meaning: Callable[..., Array], cost: int = 1, ufunc: Any = None
-) -> None:
-    OPERATIONS.add(
-        name,
-        Operation(
-            name,
-            meaning,
-            operands,
-            "vector",
-            shape=lambda *shapes, **_: broadcast_shapes(*shapes),
-            flops=lambda out, *_: cost * prod(out),
-            into=ufunc,
-        ),
-    )
-
-
 def _wide(array: Array) -> Array:
     """Floats narrower than f32 as f32: transcendental functions round once, at the end."""
     array = np.asarray(array)
@@ -169,19 +157,15 @@ def _erf(x: Array) -> Array:
     return np.vectorize(erf, otypes=[np.float64])(x).astype(np.asarray(x).dtype)
 
 
-for _name, _ufunc in {"add": np.add, "sub": np.subtract, "mul": np.multiply}.items():
-    _elementwise(_name, 2, _ufunc, ufunc=_ufunc)
-_elementwise("maximum", 2, np.maximum, ufunc=np.maximum)
-_elementwise("minimum", 2, np.minimum, ufunc=np.minimum)
-_elementwise("div", 2, _divide, cost=4)
-_elementwise("pow", 2, _quiet(np.power), cost=8)
-_elementwise("fma", 3, lambda a, b, c: _wide(a) * _wide(b) + _wide(c), cost=2)
-_elementwise("clamp", 3, lambda x, low, high: np.minimum(np.maximum(x, low), high), cost=2)
-_elementwise("where", 3, lambda c, a, b: np.where(np.asarray(c).astype(bool), a, b))
-_elementwise("neg", 1, np.negative, ufunc=np.negative)
-_elementwise("abs", 1, np.abs, ufunc=np.abs)
-_elementwise("floor", 1, _quiet(np.floor))
-_elementwise("ceil", 1, _quiet(np.ceil))
+_UFUNCS: dict[str, tuple[int, Any]] = {
+    "add": (2, np.add), "sub": (2, np.subtract), "mul": (2, np.multiply), "maximum": (2, np.maximum),
+    "minimum": (2, np.minimum), "neg": (1, np.negative), "abs": (1, np.abs),
+}  # fmt: skip
+"""Operations that NumPy computes straight into the destination."""
+_COMPARISONS: dict[str, Any] = {
+    "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal,
+    "ne": np.not_equal,
+}  # fmt: skip
 _FUNCTIONS: dict[str, Callable[..., Array]] = {
     "exp": np.exp,
     "exp2": np.exp2,
@@ -195,17 +179,31 @@ _FUNCTIONS: dict[str, Callable[..., Array]] = {
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
 }
-for _name, _function in _FUNCTIONS.items():
-    _elementwise(_name, 1, _quiet(_function), cost=8)
-for _name, _ufunc in {
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-    "eq": np.equal,
-    "ne": np.not_equal,
-}.items():
-    _elementwise(_name, 2, _ufunc)
+_ELEMENTWISE: dict[str, tuple[int, Callable[..., Array], int]] = {
+    **{name: (count, ufunc, 1) for name, (count, ufunc) in _UFUNCS.items()},
+    **{name: (2, ufunc, 1) for name, ufunc in _COMPARISONS.items()},
+    **{name: (1, _quiet(function), 8) for name, function in _FUNCTIONS.items()},
+    "div": (2, _divide, 4),
+    "pow": (2, _quiet(np.power), 8),
+    "fma": (3, lambda a, b, c: _wide(a) * _wide(b) + _wide(c), 2),
+    "clamp": (3, lambda x, low, high: np.minimum(np.maximum(x, low), high), 2),
+    "where": (3, lambda c, a, b: np.where(np.asarray(c).astype(bool), a, b), 1),
+    "floor": (1, _quiet(np.floor), 1),
+    "ceil": (1, _quiet(np.ceil), 1),
+}
+"""How many operands, the meaning, and floating point operations per element."""
+register(
+    Operation(
+        name,
+        meaning,
+        operands,
+        "vector",
+        shape=lambda *shapes, **_: broadcast_shapes(*shapes),
+        flops=lambda out, *_, cost=cost: cost * prod(out),
+        into=_UFUNCS[name][1] if name in _UFUNCS else None,
+    )
+    for name, (operands, meaning, cost) in _ELEMENTWISE.items()
+)
 
 
 # --- reductions -----------------------------------------------------------------------------------
@@ -230,17 +228,16 @@ def _reduction(name: str, function: Callable[..., Array], combine: str) -> None:
         result = meaning(x, axis)
         return OPERATIONS[combine].meaning(result, np.asarray(old).reshape(result.shape).astype(result.dtype))
 
-    for word, rule, count, attributes in (
-        (name, meaning, 1, ("axis", "keepdims")),
-        (f"{name}_onto", onto, 2, ("axis",)),
-    ):
-        OPERATIONS.add(
-            word,
-            Operation(
-                word, rule, count, "vector", lambda x, *_, **kept: _drop_axis(x, **kept),
-                lambda out, x, *_, **__: prod(x), accumulates=count == 2, attributes=attributes,
-            ),
-        )  # fmt: skip
+    register(
+        Operation(
+            word, rule, count, "vector", lambda x, *_, **kept: _drop_axis(x, **kept),
+            lambda out, x, *_, **__: prod(x), accumulates=count == 2, attributes=attributes,
+        )
+        for word, rule, count, attributes in (
+            (name, meaning, 1, ("axis", "keepdims")),
+            (f"{name}_onto", onto, 2, ("axis",)),
+        )
+    )  # fmt: skip
 
 
 _reduction("sum", np.sum, "add")
@@ -269,26 +266,6 @@ def _same_shape(shape: Shape, **_: Any) -> Shape:
     return tuple(shape)
 
 
-OPERATIONS.add(
-    "cumsum",
-    Operation(
-        "cumsum",
-        _cumsum,
-        1,
-        "vector",
-        _same_shape,
-        lambda out, x, **_: prod(x),
-        attributes=("axis", "reverse"),
-    ),
-)
-OPERATIONS.add(
-    "softmax",
-    Operation(
-        "softmax", _softmax, 1, "vector", _same_shape, lambda out, x, **_: 12 * prod(x), attributes=("axis",)
-    ),
-)
-
-
 # --- matrices -------------------------------------------------------------------------------------
 
 
@@ -315,37 +292,11 @@ def _gemm_flops(out: Shape, a: Shape, *_: Shape, transpose_a: bool = False, **__
     return 2 * prod(out) * (a[-2] if transpose_a else a[-1])
 
 
-for _name, _count in {"gemm": 2, "gemm_add": 3}.items():
-    OPERATIONS.add(
-        _name,
-        Operation(
-            _name,
-            _gemm,
-            _count,
-            "tensor",
-            _gemm_shape,
-            _gemm_flops,
-            accumulates=_count == 3,
-            attributes=("transpose_a", "transpose_b"),
-        ),
-    )
-
-
 # --- moving and making ----------------------------------------------------------------------------
 
 
 def _copy_into(out: Array, x: Array) -> None:
     np.copyto(out, x, casting="unsafe")
-
-
-def _transpose(x: Array) -> Array:
-    return np.asarray(x).swapaxes(-1, -2)
-
-
-OPERATIONS.add(
-    "copy",
-    Operation("copy", lambda x: x, 1, "dma", _same_shape, lambda out, *_: 0, into=_copy_into),
-)
 
 
 def _pad(x: Array, **place: int) -> Array:
@@ -358,44 +309,44 @@ def _pad(x: Array, **place: int) -> Array:
     return full
 
 
-OPERATIONS.add(
-    "pad",
-    Operation(
-        "pad", _pad, 1, "dma", lambda x, **place: tuple(place[f"n{d}"] for d in range(len(place) // 2)),
-        lambda out, *_, **__: 0, attributes=tuple(f"{word}{d}" for word in ("at", "n") for d in range(16)),
-    ),
+register(
+    (
+        Operation(
+            "cumsum", _cumsum, 1, "vector", _same_shape, lambda out, x, **_: prod(x),
+            attributes=("axis", "reverse"),
+        ),
+        Operation(
+            "softmax", _softmax, 1, "vector", _same_shape, lambda out, x, **_: 12 * prod(x),
+            attributes=("axis",),
+        ),
+        *(
+            Operation(
+                name, _gemm, count, "tensor", _gemm_shape, _gemm_flops, accumulates=count == 3,
+                attributes=("transpose_a", "transpose_b"),
+            )
+            for name, count in {"gemm": 2, "gemm_add": 3}.items()
+        ),
+        Operation("copy", lambda x: x, 1, "dma", _same_shape, lambda out, *_: 0, into=_copy_into),
+        Operation(
+            "pad", _pad, 1, "dma", lambda x, **place: tuple(place[f"n{d}"] for d in range(len(place) // 2)),
+            lambda out, *_, **__: 0,
+            attributes=tuple(f"{word}{d}" for word in ("at", "n") for d in range(16)),
+        ),
+        Operation("cast", lambda x: x, 1, "vector", _same_shape, lambda out, *_: prod(out)),
+        Operation(
+            "transpose", lambda x: np.asarray(x).swapaxes(-1, -2), 1, "vector",
+            lambda s: (*s[:-2], s[-1], s[-2]), lambda out, *_: prod(out),
+        ),
+        Operation(
+            "fill", lambda value=0: np.asarray(value), 0, "vector", lambda value=0: (),
+            lambda out, **_: prod(out), attributes=("value",),
+        ),
+        Operation(
+            "iota", lambda length, start=0: np.arange(length) + np.asarray(start)[..., None], 0, "vector",
+            lambda length, start=0: (length,), lambda out, **_: prod(out), attributes=("length", "start"),
+        ),
+    )
 )  # fmt: skip
-OPERATIONS.add("cast", Operation("cast", lambda x: x, 1, "vector", _same_shape, lambda out, *_: prod(out)))
-OPERATIONS.add(
-    "transpose",
-    Operation(
-        "transpose", _transpose, 1, "vector", lambda s: (*s[:-2], s[-1], s[-2]), lambda out, *_: prod(out)
-    ),
-)
-OPERATIONS.add(
-    "fill",
-    Operation(
-        "fill",
-        lambda value=0: np.asarray(value),
-        0,
-        "vector",
-        lambda value=0: (),
-        lambda out, **_: prod(out),
-        attributes=("value",),
-    ),
-)
-OPERATIONS.add(
-    "iota",
-    Operation(
-        "iota",
-        lambda length, start=0: np.arange(length) + np.asarray(start)[..., None],
-        0,
-        "vector",
-        lambda length, start=0: (length,),
-        lambda out, **_: prod(out),
-        attributes=("length", "start"),
-    ),
-)
 
 
 def work_of(name: str, result: Shape, shapes: Sequence[Shape], attributes: dict[str, Any]) -> Any:

@@ -23,7 +23,7 @@ import numpy as np
 
 from megatile.core.basic_operations import OPERATIONS, Operation, OperationError, cast as cast_array
 from megatile.core.dtypes import dtype, numpy_dtype
-from megatile.core.expr import DIVISIONS, OPERATORS, WEAK, Const, Expr, Symbol, known, substitute
+from megatile.core.expr import DIVISIONS, OPERATORS, WEAK, Const, Expr, Symbol, known, substitute, walk
 from megatile.core.expr.typing import Load, TypedReader, promote
 
 Array = Any
@@ -64,9 +64,7 @@ def operation(expr: Any, guard: Guard | None = None) -> Callable[[list[Any]], An
     if op == "cast":
         return lambda values: cast_array(values[0], expr.dtype)
     data = range(1, 3) if op == "select" else range(len(types))
-    common = types[data[0]]
-    for at in data[1:]:
-        common = promote(common, types[at])
+    common = reduce(promote, (types[at] for at in data))
     if expr.dtype not in (*WEAK, "bool") or op == "select":
         common = expr.dtype
     function = DIRECT.get(op) or OPERATIONS[OPERATION_NAMES.get(op, op)].meaning
@@ -242,8 +240,6 @@ class _Lanes:
 
 
 def _loads(nest: Nest) -> list[Load]:
-    from megatile.core.expr import walk
-
     every = (nest.value, *nest.index, *nest.guards)
     return [part for e in every for part in walk(e) if isinstance(part, Load)]
 

@@ -84,12 +84,7 @@ class Strand(Agent):
     def release(self, others: Iterable[Agent] = ()) -> Clock:
         """Everything ordered before this moment, with what ``others`` did; a new time begins for all."""
         clock: Clock = {}
-        strand: Strand | None = self
-        while strand is not None:
-            _join(clock, strand.known)
-            own = strand.time if strand is self else strand.fork_time
-            clock[strand.number] = max(own, clock.get(strand.number, 0))
-            strand = strand.parent
+        _gather(clock, self, set())
         _release(clock, others)
         self.time += 1
         return clock
@@ -107,6 +102,19 @@ def _join(into: Clock, other: Clock) -> None:
             into[number] = time
 
 
+def _gather(into: Clock, strand: Strand, seen: set[int]) -> None:
+    """What a strand did and knows, and what those knew that it was forked from, but for clocks ``seen``."""
+    walk: Strand | None = strand
+    while walk is not None:
+        if id(walk.known) not in seen:
+            seen.add(id(walk.known))
+            _join(into, walk.known)
+        own = walk.time if walk is strand else walk.fork_time
+        if into.get(walk.number, -1) < own:
+            into[walk.number] = own
+        walk = walk.parent
+
+
 def _release(into: Clock, agents: Iterable[Agent]) -> None:
     for agent in agents:
         into[agent.number] = agent.time
@@ -118,15 +126,7 @@ def meet(strands: Sequence[Strand], others: Iterable[Agent] = ()) -> None:
     merged: Clock = {}
     seen: set[int] = set()
     for strand in strands:
-        walk: Strand | None = strand
-        while walk is not None:
-            if id(walk.known) not in seen:
-                seen.add(id(walk.known))
-                _join(merged, walk.known)
-            own = walk.time if walk is strand else walk.fork_time
-            if merged.get(walk.number, -1) < own:
-                merged[walk.number] = own
-            walk = walk.parent
+        _gather(merged, strand, seen)
     _release(merged, others)
     for strand in strands:
         strand.known = merged

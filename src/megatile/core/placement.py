@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -240,11 +241,8 @@ def split(length: int, parts: int) -> list[int]:
 
 def blocks(length: int, parts: int, sequence: int = 0) -> list[Piece]:
     """The sequence cut into ``parts`` consecutive pieces."""
-    pieces, start = [], 0
-    for size in split(length, parts):
-        pieces.append(Piece(start, size, 1, sequence))
-        start += size
-    return pieces
+    sizes = split(length, parts)
+    return [Piece(end - size, size, 1, sequence) for size, end in zip(sizes, accumulate(sizes), strict=True)]
 
 
 def local_length(pieces: Sequence[Piece]) -> int:
@@ -265,18 +263,7 @@ def cut_pieces(pieces: Sequence[Piece], begin: int, end: int) -> Pieces:
 
 def cuts(pieces: Sequence[Piece], sizes: Sequence[int]) -> list[Pieces]:
     """The tokens of ``pieces``, one after the other, in parts of these sizes."""
-    result, rest = [], list(reversed(pieces))
-    for size in sizes:
-        part = []
-        while size and rest:
-            piece = rest.pop()
-            if piece.length > size:
-                rest.append(piece.part(size, piece.length))
-                piece = piece.part(0, size)
-            part.append(piece)
-            size -= piece.length
-        result.append(tuple(part))
-    return result
+    return [cut_pieces(pieces, end - size, end) for size, end in zip(sizes, accumulate(sizes), strict=True)]
 
 
 def positions(pieces: Sequence[Piece]) -> list[int]:

@@ -85,15 +85,10 @@ class ExprReader:
             raise self.fail(tree, "is not a number")
         return value
 
-    def unary(self, tree: ast.UnaryOp) -> Expr:
-        if type(tree.op) not in SYMBOLS:
+    def operated(self, tree: ast.AST, operator: ast.AST, *operands: ast.expr) -> Expr:
+        if type(operator) not in SYMBOLS:
             raise self.fail(tree)
-        return self.apply(tree, SYMBOLS[type(tree.op)], self.expr(tree.operand))
-
-    def binary(self, tree: ast.BinOp) -> Expr:
-        if type(tree.op) not in SYMBOLS:
-            raise self.fail(tree)
-        return self.apply(tree, SYMBOLS[type(tree.op)], self.expr(tree.left), self.expr(tree.right))
+        return self.apply(tree, SYMBOLS[type(operator)], *map(self.expr, operands))
 
     def boolean(self, tree: ast.BoolOp) -> Expr:
         result = self.expr(tree.values[0])
@@ -102,11 +97,9 @@ class ExprReader:
         return result
 
     def compare(self, tree: ast.Compare) -> Expr:
-        if len(tree.ops) != 1 or type(tree.ops[0]) not in SYMBOLS:
+        if len(tree.ops) != 1:
             raise self.fail(tree)
-        return self.apply(
-            tree, SYMBOLS[type(tree.ops[0])], self.expr(tree.left), self.expr(tree.comparators[0])
-        )
+        return self.operated(tree, tree.ops[0], tree.left, *tree.comparators)
 
     def subscript(self, tree: ast.Subscript) -> Expr:
         raise self.fail(tree)
@@ -115,8 +108,8 @@ class ExprReader:
 _READ: dict[type, Callable[[ExprReader, Any], Expr]] = {
     ast.Constant: lambda reader, tree: reader.constant(tree),
     ast.Name: lambda reader, tree: reader.name(tree),
-    ast.UnaryOp: ExprReader.unary,
-    ast.BinOp: ExprReader.binary,
+    ast.UnaryOp: lambda reader, tree: reader.operated(tree, tree.op, tree.operand),
+    ast.BinOp: lambda reader, tree: reader.operated(tree, tree.op, tree.left, tree.right),
     ast.BoolOp: ExprReader.boolean,
     ast.Compare: ExprReader.compare,
     ast.Subscript: lambda reader, tree: reader.subscript(tree),

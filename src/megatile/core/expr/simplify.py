@@ -121,14 +121,16 @@ def from_linear(terms: Mapping[Expr, int], offset: int) -> Expr:
     return total + offset
 
 
-def divide(node: IntLike, divisor: int, ranges: Ranges) -> tuple[Expr, Expr]:
-    """Quotient and remainder, simplified where the bounds allow it."""
+def divide(node: IntLike, divisor: int, ranges: Ranges, presumed: bool = False) -> tuple[Expr, Expr]:
+    """Quotient and remainder, simplified where the bounds allow it, or where they are unknown and
+    ``presumed`` to allow it."""
     node = expr(node)
     terms, offset = linear(node)
-    whole = {a: f // divisor for a, f in terms.items() if f % divisor == 0}
     rest = from_linear({a: f for a, f in terms.items() if f % divisor}, offset % divisor)
     within = bounds(rest, ranges)
-    if within is not None and within[0] >= 0 and within[1] < divisor:
+    fits = presumed if within is None else within[0] >= 0 and within[1] < divisor
+    if fits:
+        whole = {a: f // divisor for a, f in terms.items() if f % divisor == 0}
         return from_linear(whole, offset // divisor), rest
     return node // divisor, node % divisor
 
@@ -138,12 +140,7 @@ def split(node: IntLike, divisor: int, ranges: Ranges) -> tuple[Expr, Expr]:
 
     The rest is then only presumed to lie in 0..divisor; whoever uses it must check that.
     """
-    terms, offset = linear(expr(node))
-    whole = {a: f // divisor for a, f in terms.items() if f % divisor == 0}
-    rest = from_linear({a: f for a, f in terms.items() if f % divisor}, offset % divisor)
-    if bounds(rest, ranges) is None:
-        return from_linear(whole, offset // divisor), rest
-    return divide(node, divisor, ranges)
+    return divide(node, divisor, ranges, presumed=True)
 
 
 def simplify(node: IntLike) -> Expr:
@@ -156,7 +153,7 @@ def _simpler(node: Expr) -> Expr:
         return node
     args, meaning = node.args, OPERATORS[node.operator].meaning
     if meaning and all(isinstance(a, Const) and a.dtype in ("int", "bool") for a in args):
-        values = [a.value for a in args]  # type: ignore[attr-defined]
+        values = [a.value for a in args]
         if not (node.operator in DIVISIONS and values[1] == 0):
             boolean = OPERATORS[node.operator].result == "bool" and node.dtype == "bool"
             return Const(bool(meaning(*values)), "bool") if boolean else Const(int(meaning(*values)))

@@ -41,6 +41,18 @@ class ExprError(MegatileError, ValueError):
     """An expression used where its value must already be known, or not of this small arithmetic."""
 
 
+def _methods(operator: str) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
+    """The methods of an operator: with the other operand on the right, and on the left."""
+
+    def left(self: Any, other: Any) -> Any:
+        return self.operate(operator, self, other)
+
+    def right(self: Any, other: Any) -> Any:
+        return self.operate(operator, other, self)
+
+    return left, right
+
+
 class Arithmetic:
     """Python's operators, as ``operate(operator, left, right)``: what expressions and traced values share."""
 
@@ -50,77 +62,17 @@ class Arithmetic:
     def operate(operator: str, left: Any, right: Any) -> Any:
         raise NotImplementedError
 
-    def __add__(self, other: Any) -> Any:
-        return self.operate("+", self, other)
-
-    def __radd__(self, other: Any) -> Any:
-        return self.operate("+", other, self)
-
-    def __sub__(self, other: Any) -> Any:
-        return self.operate("-", self, other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return self.operate("-", other, self)
-
-    def __mul__(self, other: Any) -> Any:
-        return self.operate("*", self, other)
-
-    def __rmul__(self, other: Any) -> Any:
-        return self.operate("*", other, self)
-
-    def __floordiv__(self, other: Any) -> Any:
-        return self.operate("//", self, other)
-
-    def __rfloordiv__(self, other: Any) -> Any:
-        return self.operate("//", other, self)
-
-    def __mod__(self, other: Any) -> Any:
-        return self.operate("%", self, other)
-
-    def __rmod__(self, other: Any) -> Any:
-        return self.operate("%", other, self)
-
-    def __and__(self, other: Any) -> Any:
-        return self.operate("&", self, other)
-
-    def __rand__(self, other: Any) -> Any:
-        return self.operate("&", other, self)
-
-    def __or__(self, other: Any) -> Any:
-        return self.operate("|", self, other)
-
-    def __ror__(self, other: Any) -> Any:
-        return self.operate("|", other, self)
-
-    def __xor__(self, other: Any) -> Any:
-        return self.operate("^", self, other)
-
-    def __rxor__(self, other: Any) -> Any:
-        return self.operate("^", other, self)
-
-    def __lshift__(self, other: Any) -> Any:
-        return self.operate("<<", self, other)
-
-    def __rlshift__(self, other: Any) -> Any:
-        return self.operate("<<", other, self)
-
-    def __rshift__(self, other: Any) -> Any:
-        return self.operate(">>", self, other)
-
-    def __rrshift__(self, other: Any) -> Any:
-        return self.operate(">>", other, self)
-
-    def __lt__(self, other: Any) -> Any:
-        return self.operate("<", self, other)
-
-    def __le__(self, other: Any) -> Any:
-        return self.operate("<=", self, other)
-
-    def __gt__(self, other: Any) -> Any:
-        return self.operate(">", self, other)
-
-    def __ge__(self, other: Any) -> Any:
-        return self.operate(">=", self, other)
+    __add__, __radd__ = _methods("+")
+    __sub__, __rsub__ = _methods("-")
+    __mul__, __rmul__ = _methods("*")
+    __floordiv__, __rfloordiv__ = _methods("//")
+    __mod__, __rmod__ = _methods("%")
+    __and__, __rand__ = _methods("&")
+    __or__, __ror__ = _methods("|")
+    __xor__, __rxor__ = _methods("^")
+    __lshift__, __rlshift__ = _methods("<<")
+    __rshift__, __rrshift__ = _methods(">>")
+    __lt__, __le__, __gt__, __ge__ = (_methods(operator)[0] for operator in ("<", "<=", ">", ">="))
 
 
 class Expr(Arithmetic):
@@ -178,9 +130,9 @@ class Expr(Arithmetic):
     def __str__(self) -> str:
         return self.text()
 
-    def _shown(self, *parts: Any) -> str:
-        typed = (self.dtype,) if self.dtype != "int" else ()
-        return f"{type(self).__name__}({', '.join(map(repr, (*parts, *typed)))})"
+    def __repr__(self) -> str:
+        shown = [repr(value) for name, value in vars(self).items() if (name, value) != ("dtype", "int")]
+        return f"{type(self).__name__}({', '.join(shown)})"
 
 
 @dataclass(frozen=True, repr=False)
@@ -200,9 +152,6 @@ class Const(Expr):
         plain = repr(self.value)  # inf and nan are written like names
         return f"({plain})" if plain.startswith("-") and outer > SUM else plain
 
-    def __repr__(self) -> str:
-        return self._shown(self.value)
-
 
 @dataclass(frozen=True, repr=False)
 class Symbol(Expr):
@@ -218,30 +167,32 @@ class Symbol(Expr):
     def text(self, outer: int = 0) -> str:
         return self.name
 
-    def __repr__(self) -> str:
-        return self._shown(self.name)
+
+class Applied(Expr):
+    """An operator of the table, applied to ``args``."""
+
+    __slots__ = ()
+    operator: str
+    args: Any
+
+    def rebuilt(self, *children: Expr) -> Expr:
+        return applied(self.operator, children, self.dtype)
+
+    def head(self) -> tuple[Any, ...]:
+        return type(self), self.operator, self.dtype
 
 
 @dataclass(frozen=True, repr=False)
-class Binary(Expr):
+class Binary(Applied):
     operator: str
     left: Expr
     right: Expr
     dtype: str = "int"
 
-    @property
-    def args(self) -> tuple[Expr, ...]:
-        return self.left, self.right
-
     def children(self) -> tuple[Expr, ...]:
         return self.left, self.right
 
-    def rebuilt(self, *children: Expr) -> Expr:
-        left, right = children
-        return Binary(self.operator, left, right, self.dtype)
-
-    def head(self) -> tuple[Any, ...]:
-        return Binary, self.operator, self.dtype
+    args = property(children)
 
     def function(self, *children: Function) -> Function:
         rule, (left, right) = _rule(self.operator), children
@@ -261,33 +212,21 @@ class Binary(Expr):
         plain = f"{left} {self.operator} {self.right.text(own + 1)}"
         return f"({plain})" if own < outer else plain
 
-    def __repr__(self) -> str:
-        return self._shown(self.operator, self.left, self.right)
-
 
 @dataclass(frozen=True, repr=False)
-class Select(Expr):
+class Select(Applied):
     """``then`` where the condition is not 0, else ``otherwise``."""
 
     condition: Expr
     then: Expr
     otherwise: Expr
     dtype: str = "int"
-    operator: ClassVar[str] = "select"
-
-    @property
-    def args(self) -> tuple[Expr, ...]:
-        return self.children()
+    operator: ClassVar[str] = "select"  # type: ignore[misc]
 
     def children(self) -> tuple[Expr, ...]:
         return self.condition, self.then, self.otherwise
 
-    def rebuilt(self, *children: Expr) -> Expr:
-        condition, then, otherwise = children
-        return Select(condition, then, otherwise, self.dtype)
-
-    def head(self) -> tuple[Any, ...]:
-        return Select, self.dtype
+    args = property(children)
 
     def function(self, *children: Function) -> Function:
         condition, then, otherwise = children
@@ -302,9 +241,6 @@ class Select(Expr):
 
     def text(self, outer: int = 0) -> str:
         return f"select({', '.join(child.text() for child in self.children())})"
-
-    def __repr__(self) -> str:
-        return self._shown(*self.children())
 
 
 @dataclass(frozen=True, repr=False)
@@ -340,12 +276,9 @@ class Table(Expr):
     def text(self, outer: int = 0) -> str:
         return f"table(({', '.join(map(str, self.values))},), {self.index.text()})"
 
-    def __repr__(self) -> str:
-        return self._shown(self.values, self.index)
-
 
 @dataclass(frozen=True, repr=False)
-class Call(Expr):
+class Call(Applied):
     """A function of one argument (``exp``, ``cast``, ``not``, ...): only in Programs."""
 
     operator: str
@@ -354,12 +287,6 @@ class Call(Expr):
 
     def children(self) -> tuple[Expr, ...]:
         return self.args
-
-    def rebuilt(self, *children: Expr) -> Expr:
-        return Call(self.operator, children, self.dtype)
-
-    def head(self) -> tuple[Any, ...]:
-        return Call, self.operator, self.dtype
 
     def function(self, *children: Function) -> Function:
         rule = _rule(self.operator)
@@ -375,13 +302,6 @@ class Call(Expr):
             return f"{self.operator}({', '.join(arg.text() for arg in self.args)})"
         plain = f"{self.operator} {self.args[0].text(own + 1)}"
         return f"({plain})" if own < outer else plain
-
-    def __repr__(self) -> str:
-        return self._shown(self.operator, self.args)
-
-
-Applied = (Binary, Select, Call)
-"""The nodes that apply an operator of the table: all have ``operator`` and ``args``."""
 
 
 def _rule(operator: str) -> Callable[..., Value]:

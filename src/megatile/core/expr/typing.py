@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
+from functools import reduce
 
 from megatile.core.dtypes import is_float, itemsize
 from megatile.core.errors import MegatileError
@@ -51,10 +52,7 @@ def result_type(op: str, types: tuple[str, ...]) -> str:
     rule = OPERATORS[op].result
     if rule == "bool":
         return "bool"
-    data = types[1:] if op == "select" else types
-    common = data[0]
-    for other in data[1:]:
-        common = promote(common, other)
+    common = reduce(promote, types[1:] if op == "select" else types)
     if common == "bool" and op not in ("select", *_BITWISE):
         common = "int"
     if rule == "float" and common in ("int", "bool"):

@@ -127,7 +127,7 @@ _COMPILERS: dict[type, Callable[[Compiler, Any], Evaluate]] = {
     Symbol: Compiler.var,
     Coord: Compiler.coord,
     Rank: Compiler.rank,
-    **dict.fromkeys(Applied, Compiler.apply),
+    **dict.fromkeys(Applied.__subclasses__(), Compiler.apply),
     Load: lambda compiler, expr: compiler.load(expr),
 }
 
