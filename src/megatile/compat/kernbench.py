@@ -7,7 +7,7 @@ NoC, HBM, SRAM) and ``pe`` (engines and TCM). Overheads of components become sta
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -308,34 +308,19 @@ class _Writer:
     def engines(self) -> list[dict[str, Any]]:
         found = []
         for name, component in self.top.pe.components.items():
-            rule = _ENGINES.get(component.kind)
-            if rule:
-                found.append({"name": name, "level": "pe", "source": self.source, **rule(self, name)})
+            if component.kind in _ENGINES:
+                found.append({"name": name, "level": "pe", "source": self.source, **self.part(name)})
         return found
 
-    def gemm(self, name: str) -> dict[str, Any]:
-        macs = self.attribute("pe", name, "macs_per_cycle", dict[str, Count]) or {}
-        tile = self.attribute("pe", name, "tile", tuple[Count, ...])
-        entry: dict[str, Any] = {
-            "kind": "tensor",
-            "throughput": {dtype: f"{count} MAC/cycle" for dtype, count in macs.items()},
+    def part(self, name: str) -> dict[str, Any]:
+        """What a component of a PE is in the HDA form: what always holds, and the attributes it has."""
+        standard, attributes = _PARTS[self.top.pe.components[name].kind]
+        given = {
+            key: write(value)
+            for attribute, (key, kind, write) in attributes.items()
+            if (value := self.attribute("pe", name, attribute, kind))
         }
-        return {**entry, "tile": list(tile)} if tile else entry
-
-    def math(self, name: str) -> dict[str, Any]:
-        lanes = self.attribute("pe", name, "lanes", Count) or 1
-        start = self.attribute("pe", name, "start_ns", Nanoseconds)
-        entry: dict[str, Any] = {"kind": "vector", "throughput": f"{lanes} OP/cycle"}
-        return {**entry, "startup": start} if start else entry
-
-    def dma(self, name: str) -> dict[str, Any]:
-        entry: dict[str, Any] = {"kind": "dma"}
-        channels = self.attribute("pe", name, "channels", Count)
-        chunk = self.attribute("pe", name, "chunk_bytes", Count)
-        setup = self.attribute("pe", name, "setup_ns", Nanoseconds)
-        entry.update({"channels": channels} if channels else {})
-        entry.update({"chunk": f"{chunk} B"} if chunk else {})
-        return {**entry, "startup": setup} if setup else entry
+        return {**standard, **given}
 
     def control(self) -> dict[str, Any]:
         host = self.top.system.host
@@ -355,10 +340,7 @@ class _Writer:
         name = self.named("pe", "pe_ipcq")
         if not name:
             return []
-        directions = self.attribute("pe", name, "directions", Count) or 8
-        credit = self.attribute("pe", name, "credit_bytes", Count)
-        entry = {"name": "ipcq", "level": "pe", "directions": directions, "source": self.source}
-        return [{**entry, "credit": f"{credit} B"} if credit else entry]
+        return [{"name": "ipcq", "level": "pe", "source": self.source, **self.part(name)}]
 
     def named(self, section: str, kind: str) -> str | None:
         """The name of the section's component of a kind."""
@@ -385,4 +367,32 @@ def _nanoseconds(raw: Any) -> str:
 
 
 Nanoseconds = Annotated[str, BeforeValidator(_nanoseconds)]
-_ENGINES = {"pe_gemm": _Writer.gemm, "pe_math": _Writer.math, "pe_dma": _Writer.dma}
+_ENGINES = ("pe_gemm", "pe_math", "pe_dma")
+_PARTS: dict[str, tuple[dict[str, Any], dict[str, tuple[str, Any, Callable[[Any], Any]]]]] = {
+    "pe_gemm": (
+        {"kind": "tensor", "throughput": {}},
+        {
+            "macs_per_cycle": ("throughput", dict[str, Count], lambda macs: {
+                dtype: f"{count} MAC/cycle" for dtype, count in macs.items()
+            }),
+            "tile": ("tile", tuple[Count, ...], list),
+        },
+    ),
+    "pe_math": (
+        {"kind": "vector", "throughput": "1 OP/cycle"},
+        {"lanes": ("throughput", Count, "{} OP/cycle".format), "start_ns": ("startup", Nanoseconds, str)},
+    ),
+    "pe_dma": (
+        {"kind": "dma"},
+        {
+            "channels": ("channels", Count, int),
+            "chunk_bytes": ("chunk", Count, "{} B".format),
+            "setup_ns": ("startup", Nanoseconds, str),
+        },
+    ),
+    "pe_ipcq": (
+        {"directions": 8},
+        {"directions": ("directions", Count, int), "credit_bytes": ("credit", Count, "{} B".format)},
+    ),
+}  # fmt: skip
+"""Components of a PE: what always holds, and for each attribute its key in the HDA form, type and form."""

@@ -6,9 +6,10 @@ analysis, printer and parser all follow from these declarations.
 
 from __future__ import annotations
 
+import linecache
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, TypeVar
 
 from megatile.core.errors import Place
 from megatile.core.expr import Const, Expr
@@ -25,8 +26,6 @@ class Span:
     column: int = 1
 
     def place(self) -> Place:
-        import linecache
-
         return Place(
             self.file, self.line, self.column, snippet=linecache.getline(self.file, self.line) or None
         )
@@ -64,16 +63,8 @@ class Region:
                 yield dim.extent
 
 
-def reads(**kwargs: Any) -> Any:
-    return field(metadata={"access": "read"}, **kwargs)
-
-
-def writes(**kwargs: Any) -> Any:
-    return field(metadata={"access": "write"}, **kwargs)
-
-
-def updates(**kwargs: Any) -> Any:
-    return field(metadata={"access": "update"}, **kwargs)
+def accessed(how: str) -> Any:
+    return field(metadata={"access": how})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,8 +133,8 @@ class Copy(Node):
     """Elements of ``source`` to ``to``, converted; ``dst`` puts into that unit's tile, ``src`` gets from
     it. ``scale``, here and below: of the region whose units are meant, if not the innermost one."""
 
-    to: Region = writes()
-    source: Region = reads()
+    to: Region = accessed("write")
+    source: Region = accessed("read")
     dst: Expr | None = None
     src: Expr | None = None
     axis: int | None = None
@@ -155,9 +146,9 @@ class Copy(Node):
 class Gemm(Node):
     """``c += a @ b`` (after transposition; ``clear`` starts from zero)."""
 
-    a: Region = reads()
-    b: Region = reads()
-    c: Region = updates()
+    a: Region = accessed("read")
+    b: Region = accessed("read")
+    c: Region = accessed("update")
     transpose_a: bool = False
     transpose_b: bool = False
     clear: bool = False
@@ -169,7 +160,7 @@ class Gemm(Node):
 class Fill(Node):
     """Every element of ``to`` becomes ``value``."""
 
-    to: Region = writes()
+    to: Region = accessed("write")
     value: Expr = field(default=Const(0))
     impl: str | None = None
 
@@ -179,8 +170,8 @@ class Reduce(Node):
     """Reduction of ``source`` over ``dim`` into ``to``; without ``clear`` it continues from ``to``."""
 
     op: str
-    source: Region = reads()
-    to: Region = updates()
+    source: Region = accessed("read")
+    to: Region = accessed("update")
     dim: int = 0
     clear: bool = True
     impl: str | None = None
@@ -190,8 +181,8 @@ class Reduce(Node):
 class Cumsum(Node):
     """Running sum of ``source`` over ``dim``."""
 
-    source: Region = reads()
-    to: Region = writes()
+    source: Region = accessed("read")
+    to: Region = accessed("write")
     dim: int = 0
     reverse: bool = False
     impl: str | None = None
@@ -231,8 +222,8 @@ class AtomicRegion(Node):
     indivisibly."""
 
     op: str
-    to: Region = updates()
-    source: Region = reads()
+    to: Region = accessed("update")
+    source: Region = accessed("read")
     dst: Expr | None = None
     axis: int | None = None
     scale: str | None = None
@@ -290,8 +281,8 @@ class Collective(Node):
 
     kind: str
     scale: str
-    to: tuple[Region, ...] = writes()
-    source: tuple[Region, ...] = reads()
+    to: tuple[Region, ...] = accessed("write")
+    source: tuple[Region, ...] = accessed("read")
     op: str = "sum"
     fn: Merge | None = None
     root: Expr = Const(0)
@@ -410,6 +401,9 @@ STATEMENTS: dict[str, type[Node]] = {
 }  # fmt: skip
 
 
+N = TypeVar("N", bound=Node)
+
+
 def registrar(table: dict[type[Node], Any]) -> Callable[..., Callable[[Any], Any]]:
     """``@rule(kind, ...)`` puts a function into a table of what kinds of statements mean or become."""
 
@@ -447,6 +441,11 @@ def own_statements(body: tuple[Node, ...]) -> Iterator[Node]:
 def written(body: tuple[Node, ...]) -> set[str]:
     """The names that statements write."""
     return {region.source for node in walk(body) for kind, region in regions(node) if kind != "read"}
+
+
+def each(kind: type[N], body: tuple[Node, ...]) -> Iterator[N]:
+    """Every statement of a kind, in the order of the text."""
+    return (node for node in walk(body) if isinstance(node, kind))
 
 
 def regions(node: Node) -> Iterator[tuple[str, Region]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from megatile.core.placement import Layout, Part, compose, is_whole, part, share_length
 from megatile.ir.launch import ROOT, Launch, Param
-from megatile.ir.nodes import Alloc, Node, Reshape, View, walk
+from megatile.ir.nodes import Alloc, Node, Reshape, View, each, walk
 from megatile.ir.printer import show
 
 
@@ -93,7 +93,6 @@ def placements(program: Program) -> dict[str, dict[str, Layout]]:
     """For every tensor and tile: its layout at each scale at which it is viewed."""
     table = bindings(program)
     result: dict[str, dict[str, Layout]] = {}
-    for node in walk(program.body):
-        if isinstance(node, View):
-            result.setdefault(table[node.name].base, {}).setdefault(node.scale, node.layout)
+    for node in each(View, program.body):
+        result.setdefault(table[node.name].base, {}).setdefault(node.scale, node.layout)
     return result

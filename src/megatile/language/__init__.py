@@ -12,7 +12,7 @@ from megatile.language.tile.collectives import (
     lse_merge,
     reduce_scatter,
 )
-from megatile.language.tile.frames import without_frames
+from megatile.language.tile.errors import WORDS as _WORDS, without_frames
 from megatile.language.tile.functions import (
     DTYPES as _DTYPES,
     abs,
@@ -37,7 +37,6 @@ from megatile.language.tile.functions import (
     sqrt,
     tanh,
 )
-from megatile.language.tile.implementations import implementation
 from megatile.language.tile.loops import Parallel, Persistent, Pipelined, bounded, serial, unroll, vectorized
 from megatile.language.tile.memory import alloc, alloc_fragment, alloc_local, alloc_shared, dynamic, view
 from megatile.language.tile.operations import (
@@ -58,9 +57,7 @@ from megatile.language.tile.operations import (
     reduce_sum,
 )
 from megatile.language.tile.program import macro, program
-from megatile.language.tile.python_errors import WORDS as _WORDS
-from megatile.language.tile.scales import Kernel, Scale
-from megatile.language.tile.symmetric import Symmetric
+from megatile.language.tile.scales import Kernel, Scale, Symmetric, implementation
 from megatile.language.tile.synchronise import (
     atomic_add,
     atomic_cas,

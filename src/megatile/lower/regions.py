@@ -22,8 +22,7 @@ from megatile.core.expr import (
 )
 from megatile.core.placement import Layout, Owner, Shard, is_whole, share_length
 from megatile.ir import nodes as n
-from megatile.ir.divisions import Cut, divided, divisions
-from megatile.ir.launch import ROOT
+from megatile.ir.launch import ROOT, Cut, divided, divisions
 from megatile.ir.program import Binding
 from megatile.lower.errors import LoweringError, cannot
 from megatile.lower.storage import Home

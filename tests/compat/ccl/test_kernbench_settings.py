@@ -15,8 +15,7 @@ from megatile.collectives.kernels import hierarchical_allreduce, intercube_allre
 from megatile.compat.ccl.config import load_ccl_config, resolve_algorithm_config
 from megatile.compat.ccl.install import build_install_plans, configure_sfr_intercube_multisip
 from megatile.compat.ccl.kernel_plans import kernel_plan
-from megatile.compat.ccl.mappers import resolve_validator
-from megatile.compat.ccl.topologies import floor_of, hierarchical_3level, intercube
+from megatile.compat.ccl.topologies import floor_of, hierarchical_3level, intercube, resolve_validator
 from megatile.core.dtypes import numpy_dtype
 from megatile.hda import machine
 from megatile.language import tl as tiles

@@ -19,8 +19,13 @@ from megatile.compat.ccl.install import (
     configure_sfr_intercube_multisip,
 )
 from megatile.compat.ccl.kernel_plans import kernel_plan, plan_of_module
-from megatile.compat.ccl.mappers import resolve_mapper, resolve_validator
-from megatile.compat.ccl.topologies import Floor, floor_of, resolve_topology
+from megatile.compat.ccl.topologies import (
+    Floor,
+    floor_of,
+    resolve_mapper,
+    resolve_topology,
+    resolve_validator,
+)
 from megatile.core.errors import MegatileError
 from megatile.hda import machine
 from megatile.plan.execute import execute
@@ -145,8 +150,8 @@ def test_names_that_no_module_has(name):
 
 
 def test_import_paths():
-    assert resolve_mapper("megatile.compat.ccl.mappers.all_pes", trust=True) is resolve_mapper("all_pes")
-    assert resolve_validator("megatile.compat.ccl.mappers:multi_pe_sip_local", trust=True)
+    assert resolve_mapper("megatile.compat.ccl.topologies.all_pes", trust=True) is resolve_mapper("all_pes")
+    assert resolve_validator("megatile.compat.ccl.topologies:multi_pe_sip_local", trust=True)
 
 
 def test_install_plans_are_printable_and_point_back():

@@ -54,6 +54,28 @@ def test_extents_are_given_by_name_and_hints_stay_in_the_program():
         unknown.get_profiler().run_once()
 
 
+def test_an_index_that_is_no_whole_number_is_refused_at_its_line():
+    def kernel(A: T.Tensor((8, 8), T.float32)):
+        with T.Kernel(1, threads=32) as bx:
+            A[bx / 2, 0] = 1.0
+
+    with pytest.raises(
+        ProgramError, match=r"test_kernels.py:\d+: index 0 of 'A' is .*indices are whole"
+    ) as info:
+        tilelang.compile(T.prim_func(kernel))
+    assert "A[bx / 2, 0]" in str(info.value)
+
+
+def test_what_is_missing_is_named_by_the_word_of_the_language():
+    @T.prim_func
+    def kernel(A: T.Tensor((8, 8), T.float32)):
+        with T.Kernel(1, threads=32):
+            T.reduce_sum(A)
+
+    with pytest.raises(ProgramError, match=r"T\.reduce_sum missing 1 required positional argument: 'out'"):
+        tilelang.compile(kernel)
+
+
 def test_shapes_that_do_not_agree_are_refused():
     with pytest.raises(ProgramError, match=r"dimension 0 of 'B' is 9, and 8 is declared"):
         scaled_product(np.zeros((4, 8), "f2"), np.zeros((9, 4), "f2"), 32, 32, 16)

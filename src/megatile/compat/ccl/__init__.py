@@ -13,7 +13,6 @@ _NAMES = {
         "configure_sfr_intercube_multisip",
     ),
     "kernel_plans": ("kernel_plan", "plan_of_module"),
-    "mappers": ("resolve_mapper", "resolve_validator"),
-    "topologies": ("resolve_topology",),
+    "topologies": ("resolve_mapper", "resolve_topology", "resolve_validator"),
 }
 NAMES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}

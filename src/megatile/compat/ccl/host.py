@@ -11,8 +11,7 @@ from typing import Any
 from megatile.compat.ccl.config import load_ccl_config, resolve_algorithm_config
 from megatile.compat.ccl.install import NeighborTableEntry, SipInstallPlan, build_install_plans
 from megatile.compat.ccl.kernel_plans import kernel_plan
-from megatile.compat.ccl.mappers import resolve_validator
-from megatile.compat.ccl.topologies import floor_of
+from megatile.compat.ccl.topologies import floor_of, resolve_validator
 from megatile.core.errors import MegatileError
 from megatile.hda import HDA
 from megatile.plan.memory import check_memory

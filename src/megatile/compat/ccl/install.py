@@ -10,11 +10,17 @@ from typing import Any
 
 from megatile.collectives.job import CollectiveError
 from megatile.compat.ccl.config import STANDARD, check_reduction, check_values, given, kernel_module
-from megatile.compat.ccl.mappers import resolve_mapper, resolve_validator
-from megatile.compat.ccl.topologies import Floor, Neighbors, floor_of, resolve_topology
+from megatile.compat.ccl.topologies import (
+    Floor,
+    Neighbors,
+    floor_of,
+    resolve_mapper,
+    resolve_topology,
+    resolve_validator,
+)
 from megatile.core.quantities import whole
 from megatile.hda import HDA, machine as find_machine
-from megatile.language.kernel.directions import OPPOSITE, TOPOLOGIES
+from megatile.language.kernel.directions import TOPOLOGIES, direction_back
 
 
 @dataclass(frozen=True)
@@ -225,21 +231,11 @@ def _entries(
 ) -> tuple[NeighborTableEntry, ...]:
     entries = []
     for place, (direction, peer) in enumerate(maps[number].items()):
-        sip, cube, pe = seats[peer]
-        heard = _heard(maps, number, peer, direction)
-        entries.append(NeighborTableEntry(direction, heard, sip, cube, pe, place * ring, ring))
+        heard = direction_back(maps[peer], number, direction)
+        if heard is None:
+            raise CollectiveError(f"participant {peer} has no direction back to {number}")
+        entries.append(NeighborTableEntry(direction, heard, *seats[peer], place * ring, ring))
     return tuple(entries)
-
-
-def _heard(maps: list[dict[str, int]], number: int, peer: int, direction: str) -> str:
-    """The peer's direction that points back: the opposite one if it does, else any."""
-    back = OPPOSITE.get(direction)
-    if back is not None and maps[peer].get(back) == number:
-        return back
-    for name, target in maps[peer].items():
-        if target == number:
-            return name
-    raise CollectiveError(f"participant {peer} has no direction back to {number}")
 
 
 def _check_directions(plans: list[SipInstallPlan], hda: HDA) -> None:

@@ -6,12 +6,15 @@ how a machine is nested: ``hierarchical_3level`` and the wiring between cubes an
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from megatile.collectives.job import CollectiveError
 from megatile.collectives.registry import by_import_path
+from megatile.core.arguments import no_none
+from megatile.core.errors import did_you_mean
 from megatile.core.registry import Registry
 from megatile.hda import HDA
 from megatile.language.kernel.directions import TOPOLOGIES, neighbor_maps
@@ -40,8 +43,7 @@ class Floor:
 
 def floor_of(hda: HDA) -> Floor:
     """Read the counts off a machine with the levels ``sip``, ``cube`` and ``pe``."""
-    names = {level.name for level in hda.levels}
-    if not {"sip", "cube", "pe"} <= names:
+    if not {"sip", "cube", "pe"} <= {level.name for level in hda.levels}:
         raise CollectiveError(
             f"machine '{hda.name}' has no sip, cube and pe",
             advice="use ahbm, or collective() for any machine",
@@ -90,20 +92,14 @@ def intercube(floor: Floor) -> Neighbors:
     def neighbors(rank: int, world_size: int) -> dict[str, int]:
         sip, cube = divmod(rank, floor.cubes)
         row, column = divmod(cube, width)
-        found = {}
-        if column < width - 1:
-            found["E"] = rank + 1
-        if column > 0:
-            found["W"] = rank - 1
-        if row < height - 1:
-            found["S"] = rank + width
-        if row > 0:
-            found["N"] = rank - width
+        inside = {"E": column < width - 1, "W": column > 0, "S": row < height - 1, "N": row > 0}
+        steps = {"E": 1, "W": -1, "S": width, "N": -width}
+        found = {direction: rank + step for direction, step in steps.items() if inside[direction]}
         y, x = divmod(sip, columns)
         for direction, dx, dy in ACROSS:
             to_x, to_y = x + dx, y + dy
-            inside = 0 <= to_x < columns and 0 <= to_y < rows
-            if (columns if dx else rows) > 1 and (inside or floor.wrap):
+            there = floor.wrap or (0 <= to_x < columns and 0 <= to_y < rows)
+            if (columns if dx else rows) > 1 and there:
                 found[direction] = (to_y % rows * columns + to_x % columns) * floor.cubes + cube
         return found
 
@@ -146,8 +142,6 @@ def resolve_topology(name: Any, *, trust: bool = True) -> Callable[[Floor], Neig
     if "." in str(name) or ":" in str(name):
         own = by_import_path(str(name), "topology", trust=trust)
         return lambda floor: own
-    from megatile.core.errors import did_you_mean
-
     raise CollectiveError(
         f"unknown topology '{name}'", advice=did_you_mean(str(name), topology_names(), what="topologies")
     )
@@ -162,3 +156,83 @@ def _flat(name: str) -> Neighbors:
         return maps[world_size][rank]
 
     return neighbors
+
+
+# --- Mappers: which PEs of a SIP take part. Validators: how a tensor must lie for an algorithm --------------
+
+
+Mapper = Callable[[Floor, int], list[tuple[int, int]]]
+Validator = Callable[[Any, int, Floor], None]
+Found = TypeVar("Found")
+
+MAPPERS: Registry[Mapper] = Registry("mappers")
+VALIDATORS: Registry[Validator] = Registry("validators")
+
+
+@MAPPERS.register("leader_only")
+def leader_only(floor: Floor, rank: int) -> list[tuple[int, int]]:
+    """PE 0 of cube 0."""
+    return [(0, 0)]
+
+
+@MAPPERS.register("all_pes")
+def all_pes(floor: Floor, rank: int) -> list[tuple[int, int]]:
+    """Every PE of the SIP, cube by cube."""
+    return [(cube, pe) for cube in range(floor.cubes) for pe in range(floor.pes)]
+
+
+@MAPPERS.register("cube_leaders")
+def cube_leaders(floor: Floor, rank: int) -> list[tuple[int, int]]:
+    """PE 0 of every cube."""
+    return [(cube, 0) for cube in range(floor.cubes)]
+
+
+@VALIDATORS.register("single_shard_per_rank")
+def single_shard_per_rank(tensor: Any, world_size: int, floor: Floor) -> None:
+    """One shard on each of ``world_size`` SIPs. ``tensor`` has ``shards`` (or is a list of them)."""
+    _expect(tensor, world_size, 1)
+
+
+@VALIDATORS.register("multi_pe_sip_local")
+def multi_pe_sip_local(tensor: Any, world_size: int, floor: Floor) -> None:
+    """On each of ``world_size`` SIPs one shard per PE."""
+    _expect(tensor, world_size, floor.cubes * floor.pes)
+
+
+@VALIDATORS.register("shard_per_cube")
+def shard_per_cube(tensor: Any, world_size: int, floor: Floor) -> None:
+    """On each of ``world_size`` SIPs one shard per cube."""
+    _expect(tensor, world_size, floor.cubes)
+
+
+def _expect(tensor: Any, world_size: int, each: int) -> None:
+    found = Counter(shard.sip for shard in getattr(tensor, "shards", tensor))
+    wrong = {sip: count for sip, count in sorted(found.items()) if count != each}
+    if wrong or len(found) != world_size:
+        shown = ", ".join(f"SIP {sip}: {count}" for sip, count in sorted(found.items())) or "none"
+        raise CollectiveError(
+            f"needs {each} per SIP on {world_size} SIPs, the tensor has shards on {shown}",
+            advice="create the tensor with another DPPolicy, or choose another algorithm",
+        )
+
+
+@no_none
+def resolve_mapper(name: str, *, trust: bool = False) -> Mapper:
+    """A mapper by registry name, or with ``trust`` by import path."""
+    return _resolve(MAPPERS, name, "mapper", trust)
+
+
+@no_none
+def resolve_validator(name: str, *, trust: bool = False) -> Validator:
+    """A validator by registry name, or with ``trust`` by import path."""
+    return _resolve(VALIDATORS, name, "validator", trust)
+
+
+def _resolve(known: Registry[Found], name: str, what: str, trust: bool) -> Found:
+    if name in known:
+        return known[name]
+    if "." in name or ":" in name:
+        return cast(Found, by_import_path(name, what, trust=trust))
+    advice = did_you_mean(name, known, what=f"{what}s")
+    listed = ", ".join(sorted(known))
+    raise CollectiveError(f"unknown {what} '{name}'; there are {listed}", advice=advice)

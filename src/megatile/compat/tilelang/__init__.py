@@ -6,11 +6,10 @@ from typing import Any
 
 from megatile.compat.tilelang import language
 from megatile.compat.tilelang.arrays import TensorSupplyType
-from megatile.compat.tilelang.decorators import JIT as JITImpl, compile, jit
+from megatile.compat.tilelang.decorators import JIT as JITImpl, AutoTuner, autotune, compile, jit
 from megatile.compat.tilelang.dtypes import dtype as DataType
 from megatile.compat.tilelang.kernel import JITKernel, Profiler, do_bench
 from megatile.compat.tilelang.simt import register_extern
-from megatile.compat.tilelang.tuning import AutoTuner, autotune
 
 
 class _Keys:

@@ -8,17 +8,17 @@ from typing import Any
 
 from megatile.compat.tilelang.dtypes import dtype as Dtype
 from megatile.core.dtypes import itemsize
-from megatile.core.expr import Const, Symbol as Var, difference, expr as integer, known, rebuild, simplify
+from megatile.core.expr import Symbol as Var, expr as integer, rebuild, simplify
 from megatile.ir import nodes as n
 from megatile.ir.expr import Load
 from megatile.ir.launch import ROOT
 from megatile.ir.nodes import Dim
 from megatile.language.tile.builder import ProgramBuilder, current
 from megatile.language.tile.errors import ProgramError
-from megatile.language.tile.memory import memory_layer, note_home
+from megatile.language.tile.memory import new_tile
 from megatile.language.tile.operations import copy as copy_into
 from megatile.language.tile.scalars import Value, as_expr, as_value
-from megatile.language.tile.tiles import ACTIVE, Ref, Symbol, Tile, check_index
+from megatile.language.tile.tiles import ACTIVE, Ref, Symbol, Tile
 
 
 @dataclass(frozen=True)
@@ -71,38 +71,9 @@ def substituted(expr: Any, bound: dict[str, int]) -> Any:
 
 
 class Buffer(Tile):
-    """A tile whose slices may reach over the edge: zero is read there, and nothing is written."""
+    """A tile in TileLang's spelling: regions may be assigned to it."""
 
-    def __getitem__(self, index: Any) -> Ref:
-        items = index if isinstance(index, tuple) else (index,)
-        if any(item is Ellipsis for item in items):
-            at = next(i for i, item in enumerate(items) if item is Ellipsis)
-            items = (*items[:at], *(slice(None),) * (self.ndim - len(items) + 1), *items[at + 1 :])
-        if len(items) > self.ndim:
-            raise ProgramError(
-                f"'{self.name}' has {self.ndim} dimensions, and {len(items)} indices are given",
-                advice=f"its shape is {tuple(self.shape)}",
-            )
-        items = (*items, *(slice(None),) * (self.ndim - len(items)))
-        return Ref(self, tuple(self._dim(d, item) for d, item in enumerate(items)))
-
-    def _dim(self, d: int, item: Any) -> Dim:
-        if not isinstance(item, slice):
-            start = simplify(as_expr(item))
-            if self.level != "tensor":
-                check_index(self, d, start)
-            return Dim(start)
-        if item.step not in (None, 1):
-            raise ProgramError(f"'{self.name}' is sliced with step {item.step}", advice="use a step of 1")
-        start = simplify(as_expr(0 if item.start is None else item.start))
-        stop = as_expr(self.shape[d] if item.stop is None else item.stop)
-        extent = difference(stop, start)
-        if (known(extent) or 0) < 0:
-            raise ProgramError(
-                f"the slice of dimension {d} of '{self.name}' has length {known(extent)}",
-                advice="write x[low:high]",
-            )
-        return Dim(start, extent, True)
+    padded = True
 
     def __setitem__(self, index: Any, value: Any) -> None:
         ref = self[index]
@@ -197,6 +168,8 @@ class KernelState:
     local: list[Buffer] = field(default_factory=list)
     """Tiles that every thread has for itself where the kernel names threads."""
     threads: tuple[int, ...] = ()
+    grid: tuple[int, ...] = ()
+    coords: tuple[Value, ...] = ()
     ranks: int = 1
     """Devices that run the kernel together."""
     ordering: set[str] = field(default_factory=set)
@@ -245,7 +218,7 @@ def declare(builder: ProgramBuilder, name: str, shape: Any, dtype: Any, strides:
     extents = tuple(int(e) for e in extents)
     name = builder.fresh(name)
     buffer = Buffer(builder, name, extents, extents, Dtype(dtype).short, ROOT, "tensor")
-    builder.tiles[name] = builder.tilelang.tensors[name] = buffer  # type: ignore[attr-defined]
+    builder.tilelang.tensors[name] = buffer  # type: ignore[attr-defined]
     return buffer
 
 
@@ -272,17 +245,7 @@ def allocate(shape: Any, dtype: Any, level: str, private: bool = False, flag: bo
                 f"a tile of shape {extents!r}",
                 advice="extents of tiles are whole numbers from 1, known while building",
             )
-    extents = tuple(int(e) for e in extents)
-    layer = memory_layer(builder, level)
-    if not builder.scales:
-        builder.open_implied()
-    name = builder.fresh("tile")
-    buffer = Buffer(builder, name, extents, extents, Dtype(dtype).short, builder.scale, layer, flag=flag)
-    builder.tiles[name] = buffer
-    note_home(builder, buffer)
-    builder.emit(
-        n.Alloc, name=name, shape=extents, dtype=buffer.dtype, level=layer, scale=builder.scale, flag=flag
-    )
+    buffer: Buffer = new_tile(tuple(int(e) for e in extents), Dtype(dtype).short, level, flag, Buffer)
     if private:
         state().local.append(buffer)
     return buffer
@@ -299,11 +262,9 @@ def view(src: Any, shape: Any = None, dtype: Any = None) -> Buffer:
             f"'{src.name}' {src.dtype}{list(src.shape)} cannot be read as {element}{list(extents)}",
             advice="both have the same bytes",
         )
-    if not builder.scales:
-        builder.open_implied()
+    builder.open_implied()
     name = builder.fresh(f"{src.name}_as")
     alias = Buffer(builder, name, extents, extents, element, src.scale, src.level)
-    builder.tiles[name] = alias
     if src.name in builder.homes:
         builder.homes[name] = builder.homes[src.name]
     builder.emit(n.Reshape, name=name, source=src.name, shape=extents, dtype=element)
@@ -371,9 +332,3 @@ def symbols(names: str, dtype: Any = "int32") -> Any:
     bound = getattr(ACTIVE.get(), "bound", {})
     found = tuple(bound.get(name, Symbol(name)) for name in names.replace(",", " ").split())
     return found[0] if len(found) == 1 else found
-
-
-def constant(value: Any) -> int | None:
-    """The number a value is, if it is known while building."""
-    expr = as_expr(value)
-    return int(expr.value) if isinstance(expr, Const) else None

@@ -14,9 +14,8 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from megatile.compat.tilelang import cpu_torch, kernel as kernels, source, takeover
-from megatile.compat.tilelang.bound import least_time
 from megatile.compat.tilelang.small import Smaller, smaller
-from megatile.compat.tilelang.time import predicted_ms
+from megatile.compat.tilelang.time import least_time, predicted_ms
 from megatile.core.errors import MegatileError
 from megatile.hda import machine as find_machine
 from megatile.targets.interpret.errors import RunError

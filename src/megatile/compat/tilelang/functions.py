@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -21,18 +22,10 @@ def _operator(op: str) -> Any:
     return function
 
 
-floordiv, floormod = _operator("//"), _operator("%")
+floordiv, floormod = truncdiv, truncmod = _operator("//"), _operator("%")
 shift_left, shift_right = _operator("<<"), _operator(">>")
 bitwise_and, bitwise_or, bitwise_xor = _operator("&"), _operator("|"), _operator("^")
-Div, fdiv = _operator("/"), _operator("/")
-
-
-def truncdiv(a: Any, b: Any) -> Any:
-    return floordiv(a, b)
-
-
-def truncmod(a: Any, b: Any) -> Any:
-    return floormod(a, b)
+Div = fdiv = _operator("/")
 
 
 def bitwise_not(a: Any) -> Any:
@@ -124,15 +117,11 @@ def likely(condition: Any, *_: Any) -> Any:
 
 
 def any_of(first: Any, *rest: Any) -> Any:
-    for value in rest:
-        first = operate("or", first, value)
-    return first
+    return reduce(partial(operate, "or"), rest, first)
 
 
 def all_of(first: Any, *rest: Any) -> Any:
-    for value in rest:
-        first = operate("and", first, value)
-    return first
+    return reduce(partial(operate, "and"), rest, first)
 
 
 def Not(value: Any) -> Any:

@@ -4,17 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from megatile.compat.tilelang import (
-    buffers as _buffers,
-    functions,
-    hints,
-    launch,
-    loops,
-    onesided,
-    operations,
-    simt,
-    synchronise,
-)
+from megatile.compat.tilelang import buffers as _buffers, functions, launch, onesided, operations, simt
 from megatile.compat.tilelang.dtypes import NAMES, dtype
 from megatile.compat.tilelang.reader import Macro
 from megatile.compat.tilelang.source import prim_func
@@ -45,11 +35,11 @@ WORDS: dict[str, Any] = {
         "bitwise_not Div fdiv Cast cast reinterpret infinity max_value min_value power log10 log1p tan "
         "fast_rcp isnan isinf round trunc likely any_of all_of Not fma const_value",
     ),
-    **_words(loops, "Parallel Pipelined serial unroll vectorized Persistent"),
     **_words(
         launch,
         "Kernel ClusterKernel get_thread_binding get_thread_bindings get_block_binding get_block_bindings "
-        "get_thread_extent get_block_extent",
+        "get_thread_extent get_block_extent Parallel Pipelined serial unroll vectorized Persistent "
+        "barrier_arrive barrier_wait ws tcgen05_mma_arrive",
     ),
     **_words(
         operations,
@@ -68,16 +58,15 @@ WORDS: dict[str, Any] = {
         "tvm_thread_allreduce tvm_warp_shuffle call_extern",
     ),
     **_words(onesided, onesided.WORDS),
-    **_words(synchronise, "barrier_arrive barrier_wait ws tcgen05_mma_arrive"),
     **{
-        word: hints.hint(word)
+        word: launch.hint(word)
         for word in "use_swizzle annotate_layout annotate_safe_value annotate_l2_hit_ratio "
         "annotate_min_blocks_per_sm annotate_restrict_buffers set_max_nreg inc_max_nreg dec_max_nreg "
         "annotate_producer_reg_dealloc annotate_consumer_reg_alloc no_set_max_nreg "
         "disable_warp_group_reg_alloc import_source".split()
     },
     **{
-        word: synchronise.nothing
+        word: launch.nothing
         for word in "sync_threads sync_warp sync_global fence_proxy_async wait_wgmma warpgroup_arrive "
         "warpgroup_commit_batch warpgroup_wait warpgroup_fence_operand tma_store_arrive tma_store_wait "
         "tcgen05_before_thread_sync tcgen05_after_thread_sync assume evaluate pdl_trigger pdl_sync "
@@ -86,8 +75,8 @@ WORDS: dict[str, Any] = {
     },
     "Tensor": _buffers.TensorProxy(),
     "StridedTensor": _buffers.StridedTensorProxy(),
-    "Layout": hints.Layout,
-    "Fragment": hints.Layout,
+    "Layout": launch.Layout,
+    "Fragment": launch.Layout,
     "GemmWarpPolicy": tile_operations.GemmWarpPolicy,
     "device_assert": tile_operations.device_assert,
     "dtype": dtype,

@@ -3,21 +3,71 @@
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from functools import partial, reduce
 from typing import Any
 
 from megatile.compat.tilelang import buffers as b
-from megatile.compat.tilelang.hints import hint
 from megatile.compat.tilelang.threads import get_thread_binding, thread_variables, with_threads
+from megatile.core.expr import Expr, rebuild
 from megatile.ir import nodes as n
-from megatile.ir.expr import Coord
+from megatile.ir.expr import Coord, Load
 from megatile.ir.launch import Param
 from megatile.ir.passes.driver import rewrite_expressions, rewrite_nodes
+from megatile.language.tile import loops
 from megatile.language.tile.builder import Body, current
 from megatile.language.tile.errors import ProgramError
 from megatile.language.tile.launch import instance_of, launch_of
 from megatile.language.tile.memory import memory_layer
 from megatile.language.tile.program import finished
-from megatile.language.tile.scalars import Coordinate, Value
+from megatile.language.tile.scalars import Coordinate, Value, as_expr, operate
+
+
+class Layout:
+    """Where elements lie in memory; data does not depend on it."""
+
+    name = "layout"
+
+    def __init__(self, shape: Any = (), *_: Any, **__: Any):
+        self.shape = shape
+
+
+LAYOUTS = {
+    name: type(name, (Layout,), {"name": name})
+    for name in "make_swizzled_layout make_volta_swizzled_layout make_wgmma_swizzled_layout "
+    "make_linear_layout make_full_bank_swizzled_layout make_half_bank_swizzled_layout "
+    "make_quarter_bank_swizzled_layout Layout Fragment make_cutlass_metadata_layout "
+    "make_mma_swizzle_layout make_tcgen05mma_swizzled_layout make_gemm_fragment_8x8".split()
+}
+"""By TileLang's names."""
+
+
+def hint(word: str) -> Any:
+    """A function that keeps its word and arguments as a statement that changes no data."""
+
+    def keep(*arguments: Any, **keywords: Any) -> None:
+        texts = [_text(a) for a in arguments] + [f"{k}={_text(v)}" for k, v in keywords.items()]
+        current().emit(n.Hint, word=word, text=", ".join(texts))
+
+    keep.__name__ = word
+    keep.__doc__ = f"``T.{word}``: how it is to be done, not what."
+    return keep
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{_text(k)}: {_text(v)}" for k, v in value.items())
+    name = getattr(value, "name", None)
+    return (
+        str(name)
+        if isinstance(name, str)
+        else str(value)
+        if isinstance(value, (int, float, str, bool))
+        else type(value).__name__
+    )
 
 
 class Kernel:
@@ -25,8 +75,7 @@ class Kernel:
 
     def __init__(self, *grid: Any, threads: Any = None, is_cpu: bool = False, prelude: Any = None,
                  cluster_dims: Any = None):  # fmt: skip
-        self.grid = grid
-        self.threads = threads
+        self.grid, self.threads = grid, threads
         self.cluster = () if cluster_dims is None else b.extents_of(cluster_dims)
 
     def __enter__(self) -> Any:
@@ -46,19 +95,15 @@ class Kernel:
         scales |= {"block": tuple(int(e) for e in grid), "threads": math.prod(state.threads)}
         builder.instance = instance_of(builder.machine, scales)
         builder.launch = launch_of(builder.instance)
-        builder.bodies[0].variables |= set(builder.bound)
-        builder.names |= set(builder.bound)
-        for name in thread_variables(state.threads):
-            builder.names.add(name)
-            builder.bodies[0].variables.add(name)
+        known = {*builder.bound, *thread_variables(state.threads)}
+        builder.bodies[0].variables |= known
+        builder.names |= known
         dispatch = builder.launch.dispatch
-        extents = builder.launch.extents(dispatch)
-        coords = tuple(Value(Coord(dispatch, a)) for a in range(len(extents)))
-        self.coords = Coordinate(Coord(dispatch, 0)) if len(coords) == 1 else coords
-        state.coords, state.grid = coords, extents  # type: ignore[attr-defined]
+        state.grid = builder.launch.extents(dispatch)
+        state.coords = tuple(Value(Coord(dispatch, a)) for a in range(len(state.grid)))
         if self.cluster:
             hint("cluster_dims")(*self.cluster)
-        return self.coords
+        return Coordinate(Coord(dispatch, 0)) if len(state.grid) == 1 else state.coords
 
     def __exit__(self, kind: Any, *_: Any) -> None:
         if kind is None:
@@ -77,8 +122,6 @@ class Kernel:
         body = with_threads(body, state)
         leading: tuple[int, ...] = ()
         if state.ranks > 1:
-            from megatile.compat.tilelang.onesided import with_ranks
-
             body, leading = with_ranks(body, state), (state.ranks,)
         builder.bodies[0].nodes = list(body)
         used = {region.source for node in n.walk(body) for _, region in n.regions(node)}
@@ -102,16 +145,52 @@ def with_numbers(node: n.Node, bound: dict[str, int]) -> n.Node:
     return rewrite_expressions(node, lambda e: b.substituted(e, bound))
 
 
+def rank_of_device() -> Expr:
+    return Coord(current().machine.scale("device").name, 0)
+
+
+def with_ranks(body: tuple[n.Node, ...], state: b.KernelState) -> tuple[n.Node, ...]:
+    """Every access to a tensor gets the rank it is of; those of a peer have theirs."""
+    rank = rank_of_device()
+    dims = {name: len(tensor.shape) for name, tensor in state.tensors.items()}
+    for node in n.walk(body):
+        if isinstance(node, n.Reshape) and node.source in dims:
+            dims[node.name] = len(node.shape)
+
+    def load(expr: Expr) -> Expr:
+        if isinstance(expr, Load) and dims.get(expr.source) == len(expr.index):
+            return replace(expr, index=(rank, *expr.index))
+        return expr
+
+    def region(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(region(one) for one in value)
+        if isinstance(value, n.Region) and dims.get(value.source) == len(value.dims):
+            return replace(value, dims=(n.Dim(rank), *value.dims))
+        return value
+
+    def placed(node: n.Node) -> n.Node:
+        node = rewrite_expressions(node, lambda e: rebuild(e, load))
+        if isinstance(node, n.Reshape) and node.source in dims:
+            return replace(node, shape=(state.ranks, *node.shape))
+        if isinstance(node, (n.Store, n.Atomic)) and dims.get(node.target) == len(node.index):
+            return replace(node, index=(rank, *node.index))
+        names = [f.name for f in fields(node) if f.metadata.get("access")]
+        return replace(node, **{name: region(getattr(node, name)) for name in names}) if names else node
+
+    return rewrite_nodes(body, placed)
+
+
 def get_thread_bindings() -> list[Value]:
     return [get_thread_binding(d) for d in range(len(b.state().threads))]
 
 
 def get_block_binding(dim: int = 0) -> Any:
-    return b.state().coords[dim]  # type: ignore[attr-defined]
+    return b.state().coords[dim]
 
 
 def get_block_bindings() -> list[Any]:
-    return list(b.state().coords)  # type: ignore[attr-defined]
+    return list(b.state().coords)
 
 
 def get_thread_extent(dim: int = 0) -> int:
@@ -119,4 +198,108 @@ def get_thread_extent(dim: int = 0) -> int:
 
 
 def get_block_extent(dim: int = 0) -> int:
-    return int(b.state().grid[dim])  # type: ignore[attr-defined]
+    return b.state().grid[dim]
+
+
+# --- Loops in TileLang's spelling ---------------------------------------------------------------------------
+
+
+def _values(bounds: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(b.resolved(x, b.current().bound) for x in bounds)
+
+
+def Parallel(*extents: Any, **_: Any) -> Any:
+    """``for i, j in T.Parallel(m, n)``: elementwise code."""
+    return loops.Parallel(*_values(extents))
+
+
+def Pipelined(start: Any, stop: Any = None, num_stages: int = 0, order: Any = None, stage: Any = None,
+              sync: Any = None, group: Any = None, **_: Any) -> Any:  # fmt: skip
+    """A loop whose copies run ahead by ``num_stages``; order, stage, sync and group are kept as a hint."""
+    said = {"order": order, "stage": stage, "sync": sync, "group": group}
+    if any(said.values()):
+        hint("pipeline")(**{name: str(value) for name, value in said.items() if value})
+    bounds = (start,) if stop is None else (start, stop)
+    return loops.Pipelined(*_values(bounds), num_stages=max(int(num_stages or 0), 0))
+
+
+def _counting(loop: Any) -> Any:
+    def count(start: Any, stop: Any = None, step: Any = None, *_: Any, **__: Any) -> Any:
+        bounds = (start,) if stop is None else (start, stop)
+        return loop(*_values(bounds if step is None else (*((0,) + bounds)[-2:], step)))
+
+    count.__name__ = count.__qualname__ = loop.__name__
+    return count
+
+
+serial, unroll, vectorized = map(_counting, (loops.serial, loops.unroll, loops.vectorized))
+
+
+def Persistent(domain: Any, wave_size: Any, index: Any, group_size: Any = 8) -> Any:
+    """Tiles of an n-dimensional domain, one for each unit and wave."""
+    return PersistentRange(tuple(_values(tuple(domain))), wave_size, index)
+
+
+class PersistentRange:
+    """Tiles ``index, index + wave_size, …`` of a domain, as coordinates."""
+
+    def __init__(self, domain: tuple[Any, ...], wave_size: Any, index: Any):
+        self.domain, self.wave_size, self.index = domain, wave_size, index
+
+    def flat(self) -> Any:
+        return loops.Persistent(reduce(operator.mul, self.domain), self.wave_size, self.index)
+
+    def coordinates(self, number: Any) -> tuple[Any, ...]:
+        found = []
+        for extent in reversed(self.domain):
+            found.append(number % extent)
+            number = number // extent
+        return tuple(reversed(found))
+
+
+# --- Barriers and roles of warp groups ----------------------------------------------------------------------
+
+
+def nothing(*_: Any, **__: Any) -> None:
+    """Orders work of the threads of one block (or hints at how), which run in step here."""
+
+
+def _element(barrier: Any) -> tuple[b.Barrier, Any]:
+    if isinstance(barrier, b.Barrier):
+        return barrier, 0
+    if isinstance(barrier, b.BarrierElement):
+        return barrier.barrier, barrier.index
+    raise ProgramError(
+        f"{barrier!r} is no barrier",
+        advice="make it with T.alloc_barrier(arrive_count=...), index it with [i]",
+    )
+
+
+def barrier_arrive(mbarrier: Any, *_: Any, **__: Any) -> None:
+    """All threads of this role arrive; a phase ends when its arrivals are complete."""
+    one, index = _element(mbarrier)
+    amount = min(min(one.counts), math.prod(b.state().threads))
+    current().emit(n.Signal, flag=one.tile.name, index=(as_expr(index),), amount=as_expr(amount))
+
+
+def barrier_wait(mbarrier: Any, parity: Any = 0, *_: Any) -> None:
+    """Until the phase of this parity is complete."""
+    one, index = _element(mbarrier)
+    current().emit(
+        n.Wait, flag=one.tile.name, index=(as_expr(index),), value=as_expr(parity), phase=min(one.counts)
+    )
+
+
+@contextmanager
+def ws(*groups: int) -> Iterator[None]:
+    """``with T.ws(0):`` the statements of warp groups, which are 128 threads each."""
+    current().open_implied()
+    thread = get_thread_binding(0)
+    mine = [operate("and", thread >= 128 * g, thread < 128 * (g + 1)) for g in groups or (0,)]
+    with current().inside(n.If, condition=as_expr(reduce(partial(operate, "or"), mine))):
+        yield
+
+
+def tcgen05_mma_arrive(mbar: Any, *_: Any, **__: Any) -> None:
+    """The matrix unit arrives when the products before are done: at once."""
+    barrier_arrive(mbar)

@@ -13,12 +13,12 @@ import numpy as np
 import megatile.compat.tilelang as tilelang
 from megatile.compat.tilelang import cpu_torch, language, ranks
 from megatile.compat.tilelang.arrays import TensorSupplyType, assert_close, new_array
-from megatile.compat.tilelang.bound import least_time
+from megatile.compat.tilelang.decorators import AutoTuner, autotune, set_autotune_inputs
 from megatile.compat.tilelang.dtypes import dtype
-from megatile.compat.tilelang.hints import LAYOUTS
 from megatile.compat.tilelang.kernel import Profiler, do_bench
+from megatile.compat.tilelang.launch import LAYOUTS
 from megatile.compat.tilelang.source import PrimFunc, current_machine
-from megatile.compat.tilelang.tuning import AutoTuner, autotune, set_autotune_inputs
+from megatile.compat.tilelang.time import least_time
 from megatile.language.tile.operations import GemmWarpPolicy
 from megatile.language.tile.scalars import Value
 

@@ -7,19 +7,18 @@ Program: ``A[i]`` becomes ``A[rank, i]`` when the launch is complete, and a word
 from __future__ import annotations
 
 import math
-from dataclasses import fields, replace
 from enum import IntEnum
 from typing import Any
 
 from megatile.compat.tilelang import buffers as b
-from megatile.compat.tilelang.operations import atomic_add
-from megatile.compat.tilelang.simt import Pointer, _moved
+from megatile.compat.tilelang.launch import rank_of_device
+from megatile.compat.tilelang.operations import atomic_add, moved
+from megatile.compat.tilelang.simt import Pointer
 from megatile.compat.tilelang.threads import get_thread_binding
 from megatile.core.dtypes import itemsize
-from megatile.core.expr import Binary, Const, Expr, Symbol as Var, known, rebuild, simplify
+from megatile.core.expr import Binary, Const, Expr, Symbol as Var, known, simplify
 from megatile.ir import nodes as n
-from megatile.ir.expr import Coord, Load
-from megatile.ir.passes.driver import rewrite_expressions, rewrite_nodes
+from megatile.ir.expr import Load
 from megatile.language.tile.builder import current
 from megatile.language.tile.errors import ProgramError
 from megatile.language.tile.scalars import Value, as_expr, operate
@@ -43,15 +42,11 @@ _RELATIONS = ("==", "!=", ">", "<=", "<", ">=")
 
 def get_rank() -> Any:
     """The number of this device among those that run the kernel."""
-    return Value(_rank()) if b.state().ranks > 1 else 0
+    return Value(rank_of_device()) if b.state().ranks > 1 else 0
 
 
 def get_num_ranks() -> int:
     return b.state().ranks
-
-
-def _rank() -> Expr:
-    return Coord(current().machine.scale("device").name, 0)
 
 
 def _peer(pe: Any) -> tuple[Expr, ...]:
@@ -79,8 +74,7 @@ def _flat(pointer: Any, what: str) -> tuple[b.Buffer, Expr]:
 def _transfer(dst: Any, src: Any, size: Any, to: Any, frm: Any, word: str) -> None:
     """``size`` elements from one address to another, of which one may be a peer's."""
     builder = current()
-    if not builder.scales:
-        builder.open_implied()
+    builder.open_implied()
     (target, at), (source, start) = _flat(dst, word), _flat(src, word)
     extent = simplify(as_expr(size))
     if known(extent) is None:
@@ -107,16 +101,14 @@ def get_block(src: Any, dst: Any, size: Any, src_pe: Any = -1, **_: Any) -> None
 def _warp_transfer(src: Any, dst: Any, size: Any, to: Any, frm: Any) -> None:
     """Each warp moves elements of its own."""
     builder = current()
-    if not builder.scales:
-        builder.open_implied()
+    builder.open_implied()
     k = builder.fresh("k")
-    with builder.body(k) as inner:
-        target, value = _moved(dst.element, Var(k)), _moved(src.element, Var(k))
+    first = as_expr(operate("==", get_thread_binding(0) % 32, 0))
+    loop = {"kind": "serial", "var": k, "start": Const(0), "stop": as_expr(size)}
+    with builder.inside(n.If, condition=first), builder.inside(n.Loop, k, **loop):
+        target, value = moved(dst.element, Value(Var(k))), moved(src.element, Value(Var(k)))
         loaded = Load(value.tile.name, (*_peer(frm), *value.index), value.dtype)
         builder.store(n.Store, target=target.tile.name, index=(*_peer(to), *target.index), value=loaded)
-    span = builder.span()
-    loop = n.Loop("serial", k, Const(0), as_expr(size), body=tuple(inner.nodes), span=span)
-    builder.append(n.If(as_expr(operate("==", get_thread_binding(0) % 32, 0)), (loop,), (), span=span))
 
 
 def put_warp(src: Any, dst: Any, size: Any, dst_pe: Any = -1, *_: Any, **__: Any) -> None:
@@ -169,17 +161,13 @@ def signal_op(sig_addr: Pointer, signal: Any, sig_op: Any, pe: Any) -> None:
 
 def _wait(relation: str, element: Ref, value: Any, pe: Any) -> None:
     builder = current()
-    if not builder.scales:
-        builder.open_implied()
-    turn, span = builder.fresh("turn"), builder.span()
+    builder.open_implied()
+    turn = builder.fresh("turn")
     b.state().ordering.add(turn)
-    with builder.body(turn) as inner:
+    with builder.inside(n.Loop, turn, kind="bounded", var=turn, start=Const(0), stop=Const(_TURNS)):
         seen = Var(_atomic("add", element, 0, _peer(pe)), element.dtype)
-        with builder.body() as leave:
+        with builder.inside(n.If, condition=Binary(relation, seen, as_expr(value), "bool")):
             builder.emit(n.Break)
-        condition = Binary(relation, seen, as_expr(value), "bool")
-        builder.append(n.If(condition, tuple(leave.nodes), (), span=span))
-    builder.append(n.Loop("bounded", turn, Const(0), Const(_TURNS), body=tuple(inner.nodes), span=span))
 
 
 def signal_wait_until(sig_addr: Pointer, cmp: Any, value: Any) -> None:
@@ -231,41 +219,6 @@ def barrier_blocks(barrier: b.Buffer) -> None:
         _atomic("add", barrier[get_rank()], -1, _peer(peer))
     for peer in range(ranks):
         _wait("<=", barrier[peer], 0, None)
-
-
-# --- the launch of all ranks ----------------------------------------------------------------------------
-
-
-def with_ranks(body: tuple[n.Node, ...], state: b.KernelState) -> tuple[n.Node, ...]:
-    """Every access to a tensor gets the rank it is of; those of a peer have theirs."""
-    rank = _rank()
-    dims = {name: len(tensor.shape) for name, tensor in state.tensors.items()}
-    for node in n.walk(body):
-        if isinstance(node, n.Reshape) and node.source in dims:
-            dims[node.name] = len(node.shape)
-
-    def load(expr: Expr) -> Expr:
-        if isinstance(expr, Load) and dims.get(expr.source) == len(expr.index):
-            return replace(expr, index=(rank, *expr.index))
-        return expr
-
-    def region(value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(region(one) for one in value)
-        if isinstance(value, n.Region) and dims.get(value.source) == len(value.dims):
-            return replace(value, dims=(n.Dim(rank), *value.dims))
-        return value
-
-    def placed(node: n.Node) -> n.Node:
-        node = rewrite_expressions(node, lambda e: rebuild(e, load))
-        if isinstance(node, n.Reshape) and node.source in dims:
-            return replace(node, shape=(state.ranks, *node.shape))
-        if isinstance(node, (n.Store, n.Atomic)) and dims.get(node.target) == len(node.index):
-            return replace(node, index=(rank, *node.index))
-        names = [f.name for f in fields(node) if f.metadata.get("access")]
-        return replace(node, **{name: region(getattr(node, name)) for name in names}) if names else node
-
-    return rewrite_nodes(body, placed)
 
 
 WORDS = (

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from megatile.compat.tilelang import buffers as b
+from megatile.compat.tilelang.launch import barrier_arrive
 from megatile.core.expr import Binary, Expr, Symbol as Var, simplify
 from megatile.ir import nodes as n
 from megatile.language.tile import operations as ops, synchronise
@@ -26,11 +29,7 @@ def copy(src: Any, dst: Any, *_: Any, barrier: Any = None, **__: Any) -> None:
     ops.copy(_region(dst), _region(src))
 
 
-tma_copy = copy
-
-
-def async_copy(src: Any, dst: Any, *_: Any, **__: Any) -> None:
-    copy(src, dst)
+tma_copy = async_copy = copy
 
 
 def transpose(src: Any, dst: Any) -> None:
@@ -41,33 +40,27 @@ def transpose(src: Any, dst: Any) -> None:
     i, j = builder.fresh("i"), builder.fresh("j")
     value = as_expr(_element(left, [Var(i), Var(j)]))
     target = _element(right, [Var(j), Var(i)])
-    _parallel((i, j), (rows, columns), lambda: builder.store(
-        n.Store, target=target.tile.name, index=target.index, value=value
-    ))  # fmt: skip
+    with _parallel((i, j), (rows, columns)):
+        builder.store(n.Store, target=target.tile.name, index=target.index, value=value)
 
 
 def _element(side: Operand, indices: list[Any]) -> Ref:
     """The element of a region at positions inside it."""
-    pending = list(indices)
-    dims = []
-    for dim in side.dims:
-        if dim.extent is None:
-            dims.append(n.Dim(dim.start))
-        else:
-            dims.append(n.Dim(simplify(Binary("+", dim.start, pending.pop(0)))))
-    return Ref(side.tile, tuple(dims))
+    pending = iter(indices)
+    places = (
+        d.start if d.extent is None else simplify(Binary("+", d.start, next(pending))) for d in side.dims
+    )
+    return Ref(side.tile, tuple(map(n.Dim, places)))
 
 
-def _parallel(names: tuple[str, ...], extents: tuple[Expr, ...], emit: Any) -> None:
+@contextmanager
+def _parallel(names: tuple[str, ...], extents: tuple[Expr, ...]) -> Iterator[None]:
     builder = current()
-    span = builder.span()
-    if not builder.scales:
-        builder.open_implied()
-    with builder.body(*names) as inner:
+    builder.open_implied()
+    with builder.inside(n.Parallel, *names, vars=names, extents=extents):
         outer, builder.parallel = builder.parallel, [*builder.parallel, *names]
-        emit()
+        yield
         builder.parallel = outer
-    builder.append(n.Parallel(names, extents, tuple(inner.nodes), span=span))
 
 
 def gemm(
@@ -77,20 +70,15 @@ def gemm(
 ) -> None:  # fmt: skip
     """``C += A @ B``."""
     if isinstance(clear_accum, Value):
-        builder = current()
-        with builder.body() as inner:
+        with current().inside(n.If, condition=as_expr(clear_accum)):
             ops.clear(C)
-        builder.append(n.If(as_expr(clear_accum), tuple(inner.nodes), (), span=builder.span()))
         clear_accum = False
     ops.gemm(A, B, C, transpose_A, transpose_B, _policy(policy), bool(clear_accum))
     if mbar is not None:
-        from megatile.compat.tilelang.synchronise import barrier_arrive
-
         barrier_arrive(mbar)
 
 
-wgmma_gemm = gemm
-tcgen05_gemm = gemm
+wgmma_gemm = tcgen05_gemm = gemm
 
 
 def _policy(policy: Any) -> Any:
@@ -109,6 +97,7 @@ def clear(buffer: Any, *_: Any, **__: Any) -> None:
 def reduce(
     buffer: Any, out: Any, reduce_type: str, dim: int = -1, clear: bool = True, *_: Any, **__: Any
 ) -> None:
+    """The reduction over ``dim``; without ``clear`` it continues from ``out``."""
     ops.reduce(reduce_type, buffer, _region(out), dim, clear)
 
 
@@ -116,13 +105,20 @@ def _reduction(op: str) -> Any:
     def reduction(buffer: Any, out: Any, dim: int = -1, clear: bool = True, *_: Any, **__: Any) -> None:
         reduce(buffer, out, op, dim, clear)
 
-    reduction.__name__ = f"reduce_{op}"
-    reduction.__doc__ = f"The {op} over ``dim``; without ``clear`` it continues from ``out``."
+    reduction.__name__ = reduction.__qualname__ = f"reduce_{op}"
     return reduction
 
 
-reduce_sum, reduce_max, reduce_min = _reduction("sum"), _reduction("max"), _reduction("min")
-reduce_abssum, reduce_absmax = _reduction("abssum"), _reduction("absmax")
+(
+    reduce_sum,
+    reduce_max,
+    reduce_min,
+    reduce_abssum,
+    reduce_absmax,
+    reduce_bitand,
+    reduce_bitor,
+    reduce_bitxor,
+) = map(_reduction, "sum max min abssum absmax bitand bitor bitxor".split())
 
 
 def cumsum(src: Any, dst: Any = None, dim: int = 0, reverse: bool = False) -> None:
@@ -132,35 +128,31 @@ def cumsum(src: Any, dst: Any = None, dim: int = 0, reverse: bool = False) -> No
 # --- atomics --------------------------------------------------------------------------------------
 
 
-def _atomic(word: str, dst: Any, value: Any, return_prev: bool) -> Any:
-    target = dst.tile[0] if isinstance(dst, b.Variable) else dst
-    return getattr(synchronise, word)(target, value, return_prev)
+def _atomic(word: Any) -> Any:
+    def atomic(
+        dst: Any, value: Any, memory_order: Any = None, return_prev: bool = False, use_tma: bool = False
+    ) -> Any:
+        """To an element or every element of a region, indivisibly; the value before if it is asked for."""
+        return word(dst.tile[0] if isinstance(dst, b.Variable) else dst, value, return_prev)
+
+    atomic.__name__ = atomic.__qualname__ = word.__name__
+    return atomic
 
 
-def atomic_add(
-    dst: Any, value: Any, memory_order: str | None = None, return_prev: bool = False, use_tma: bool = False
-) -> Any:
-    """Add to an element or to every element of a region, indivisibly; the value before if it is asked for."""
-    return _atomic("atomic_add", dst, value, return_prev)
-
-
-def atomic_max(dst: Any, value: Any, memory_order: str | None = None, return_prev: bool = False) -> Any:
-    return _atomic("atomic_max", dst, value, return_prev)
-
-
-def atomic_min(dst: Any, value: Any, memory_order: str | None = None, return_prev: bool = False) -> Any:
-    return _atomic("atomic_min", dst, value, return_prev)
+atomic_add, atomic_max, atomic_min = map(
+    _atomic, (synchronise.atomic_add, synchronise.atomic_max, synchronise.atomic_min)
+)
 
 
 def _vector_add(count: int) -> Any:
     def add(dst: Any, value: Any, return_prev: bool = False) -> None:
         for k in range(count):
-            atomic_add(_moved(dst, k), _moved(value, k))
+            atomic_add(moved(dst, k), moved(value, k))
 
     return add
 
 
-def _moved(ref: Any, by: int) -> Any:
+def moved(ref: Any, by: Any) -> Ref:
     """The element ``by`` places further in the last dimension."""
     *front, last = ref.dims
     return Ref(ref.tile, (*front, n.Dim(simplify(Binary("+", last.start, as_expr(by))))))
@@ -199,12 +191,6 @@ def im2col(
     y = place % (out_h * out_w) // out_w * stride + inner // channels // kernel * dilation - pad
     x = place % out_w * stride + inner // channels % kernel * dilation - pad
     inside = operate("and", operate("and", y >= 0, y < height), operate("and", x >= 0, x < width))
-
-    def emit() -> None:
+    with _parallel(names, (as_expr(rows), as_expr(columns))):
         value = if_then_else(inside, img[place // (out_h * out_w), y, x, inner % channels], 0)
         col[Value(Var(names[0])), Value(Var(names[1]))] = value
-
-    _parallel(names, (as_expr(rows), as_expr(columns)), emit)
-
-
-reduce_bitand, reduce_bitor, reduce_bitxor = _reduction("bitand"), _reduction("bitor"), _reduction("bitxor")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from megatile.compat.tilelang import buffers as b
-from megatile.compat.tilelang.loops import PersistentRange
+from megatile.compat.tilelang.launch import PersistentRange
 from megatile.core.errors import Place
 from megatile.core.expr import Symbol as Var
 from megatile.ir import nodes as n

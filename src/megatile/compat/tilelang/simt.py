@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from megatile.compat.tilelang import buffers as b
+from megatile.compat.tilelang.operations import moved
 from megatile.compat.tilelang.reader import Macro
 from megatile.compat.tilelang.threads import get_thread_binding
-from megatile.core.expr import Binary, Symbol as Var, expr as integer, simplify
+from megatile.core.expr import Symbol as Var, expr as integer
 from megatile.ir import nodes as n
 from megatile.ir.expr import Load
 from megatile.language.tile import operations as ops
@@ -29,10 +30,10 @@ class Pointer:
     count: int | None = None
 
     def __getitem__(self, index: Any) -> Ref:
-        return _moved(self.element, as_expr(index))
+        return moved(self.element, index)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        place = _moved(self.element, as_expr(index))
+        place = self[index]
         current().store(n.Store, target=place.tile.name, index=place.index, value=as_expr(value))
 
 
@@ -53,19 +54,10 @@ def ptx_cp_async(dst: Any, src: Any, count: Any = None, *_: Any) -> None:
     if not isinstance(dst, Pointer) or not isinstance(src, Pointer):
         raise ProgramError("T.ptx_cp_async needs pointers", advice="T.access_ptr(A[i, j], 'r', 8)")
     builder = current()
-    width = dst.count or src.count or int(count)
-    k = builder.fresh("k")
-    with builder.body(k) as inner:
-        target, value = _moved(dst.element, Var(k)), _moved(src.element, Var(k))
+    width, k = dst.count or src.count or int(count), builder.fresh("k")
+    with builder.inside(n.Loop, k, kind="vectorized", var=k, start=integer(0), stop=integer(width)):
+        target, value = moved(dst.element, Value(Var(k))), moved(src.element, Value(Var(k)))
         builder.store(n.Store, target=target.tile.name, index=target.index, value=as_expr(value))
-    builder.append(
-        n.Loop("vectorized", k, integer(0), integer(width), body=tuple(inner.nodes), span=builder.span())
-    )
-
-
-def _moved(element: Ref, by: Any) -> Ref:
-    *front, last = element.dims
-    return Ref(element.tile, (*front, n.Dim(simplify(Binary("+", last.start, by)))))
 
 
 def tvm_warp_shuffle(mask: Any, value: Any, lane: Any, width: int = 32, warp_size: int = 32) -> Value:

@@ -21,9 +21,8 @@ from megatile.hda import machine as find_machine
 from megatile.ir.program import Program
 from megatile.language.common.rewrite import bind
 from megatile.language.tile.builder import ProgramBuilder, located
-from megatile.language.tile.errors import ProgramError, ProgramWarning
+from megatile.language.tile.errors import PYTHON_ERRORS, ProgramError, ProgramWarning, translated
 from megatile.language.tile.program import DEFAULT_MACHINE, evaluated_annotations
-from megatile.language.tile.python_errors import PYTHON_ERRORS, translated
 from megatile.language.tile.scalars import Value
 from megatile.language.tile.tiles import Symbol
 

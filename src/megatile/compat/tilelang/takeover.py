@@ -65,7 +65,7 @@ _MODULES: dict[str, ModuleType] = {}
 def modules() -> dict[str, ModuleType]:
     """The modules by their dotted names; made at the first import."""
     if not _MODULES:
-        from megatile.compat.tilelang import cpu_torch, cuda_python
+        from megatile.compat.tilelang import cpu_torch
         from megatile.compat.tilelang.modules import CONTENTS
 
         for name, contents in CONTENTS.items():
@@ -75,7 +75,7 @@ def modules() -> dict[str, ModuleType]:
             if parent:
                 setattr(_MODULES[parent], child, module)
         cpu_torch.install()
-        cuda_python.install()
+        cpu_torch.install_cuda_python()
     return _MODULES
 
 

@@ -4,53 +4,52 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from megatile.core.expr import Applied, walk
+from megatile.core.expr import Applied, Expr, walk
 from megatile.ir import nodes as n
 from megatile.ir.expr import Load
-from megatile.ir.nodes import Span
-from megatile.ir.passes.pipeline import pipeline_conflicts
+from megatile.ir.passes.pipeline import Finding, pipeline_conflicts, touched
 from megatile.ir.program import Program, bindings
 
-Finding = tuple[str, "Span | None", str]
-Rule = Callable[[Program], Iterator[Finding]]
+
+class Text:
+    """A Program's statements in order, and which storage its names mean."""
+
+    def __init__(self, program: Program):
+        self.program, self.table, self.nodes = program, bindings(program), list(n.walk(program.body))
+        self.base = {name: binding.base for name, binding in self.table.items()}
+        self.tensors = {p.name for p in program.params}
+
+    def writes(self, node: n.Node) -> set[str]:
+        return touched(node, "write", self.table)
+
+    def reads(self, node: n.Node) -> set[str]:
+        return touched(node, "read", self.table)
+
+
+Rule = Callable[[Text], Iterator[Finding]]
 
 
 def find_mistakes(program: Program) -> Iterator[Finding]:
     """What makes a Program wrong."""
-    for rule in MISTAKES:
-        yield from rule(program)
+    yield from pipeline_conflicts(program)
+    text = Text(program)
+    yield from (finding for rule in MISTAKES for finding in rule(text))
 
 
 def find_warnings(program: Program) -> Iterator[Finding]:
     """What is allowed but hardly meant."""
-    for rule in WARNINGS:
-        yield from rule(program)
+    text = Text(program)
+    yield from (finding for rule in WARNINGS for finding in rule(text))
 
 
-def _writes(node: n.Node, base: dict[str, str]) -> set[str]:
-    return {base[r.source] for kind, r in n.regions(node) if kind != "read"}
-
-
-def _reads(node: n.Node, base: dict[str, str]) -> set[str]:
-    return {base[r.source] for kind, r in n.regions(node) if kind != "write"}
-
-
-def _bases(program: Program) -> dict[str, str]:
-    return {name: b.base for name, b in bindings(program).items()}
-
-
-def reduced_accumulator(program: Program) -> Iterator[Finding]:
+def reduced_accumulator(text: Text) -> Iterator[Finding]:
     """An all-reduce inside the loop that accumulates into the same tile sums what was already summed."""
-    base = _bases(program)
-    for loop in n.walk(program.body):
-        if not isinstance(loop, n.Loop):
-            continue
+    for loop in n.each(n.Loop, text.program.body):
         inside = list(n.walk(loop.body))
-        for node in inside:
-            if not isinstance(node, n.Collective) or node.kind not in ("allreduce", "scatter_view"):
-                continue
-            tile = base[node.to[0].source]
-            if _accumulates(inside, tile, base) and not _starts_anew(inside, tile, base):
+        for node in n.each(n.Collective, loop.body):
+            tile = text.base[node.to[0].source]
+            reduces = node.kind in ("allreduce", "scatter_view")
+            if reduces and _accumulates(inside, tile, text) and not _starts_anew(inside, tile, text.base):
                 yield (
                     f"T.allreduce reduces an accumulator carried by loop '{loop.var}': '{tile}' is summed "
                     f"again and again",
@@ -59,10 +58,11 @@ def reduced_accumulator(program: Program) -> Iterator[Finding]:
                 )
 
 
-def _accumulates(inside: list[n.Node], tile: str, base: dict[str, str]) -> bool:
+def _accumulates(inside: list[n.Node], tile: str, text: Text) -> bool:
+    base = text.base
     return any(
         (isinstance(m, n.Gemm) and base[m.c.source] == tile and not m.clear)
-        or (isinstance(m, n.Store) and base[m.target] == tile and tile in _reads(m, base))
+        or (isinstance(m, n.Store) and base[m.target] == tile and tile in text.reads(m))
         or (isinstance(m, n.Reduce) and base[m.to.source] == tile and not m.clear)
         for m in inside
     )
@@ -77,17 +77,12 @@ def _starts_anew(inside: list[n.Node], tile: str, base: dict[str, str]) -> bool:
     )
 
 
-def reversed_copy(program: Program) -> Iterator[Finding]:
+def reversed_copy(text: Text) -> Iterator[Finding]:
     """A tile that nothing writes is copied to a tensor: the order of TileLang."""
-    base = _bases(program)
-    tensors = {p.name for p in program.params}
-    nodes = list(n.walk(program.body))
-    written = {name for node in nodes for name in _writes(node, base)}
-    for node in nodes:
-        if not isinstance(node, n.Copy):
-            continue
-        source, to = base[node.source.source], base[node.to.source]
-        if source not in tensors and source not in written and to in tensors:
+    written = {name for node in text.nodes for name in text.writes(node)}
+    for node in n.each(n.Copy, text.program.body):
+        source, to = text.base[node.source.source], text.base[node.to.source]
+        if source not in text.tensors | written and to in text.tensors:
             yield (
                 f"T.copy from '{source}', which nothing writes, to tensor '{to}': the order looks reversed",
                 node.span,
@@ -95,11 +90,11 @@ def reversed_copy(program: Program) -> Iterator[Finding]:
             )
 
 
-def written_input(program: Program) -> Iterator[Finding]:
+def written_input(text: Text) -> Iterator[Finding]:
     """A statement that writes an argument declared as T.Input."""
-    base, inputs = _bases(program), {p.name for p in program.params if p.is_input}
-    for node in n.walk(program.body):
-        for name in sorted(_writes(node, base) & inputs):
+    inputs = {p.name for p in text.program.params if p.is_input}
+    for node in text.nodes:
+        for name in sorted(text.writes(node) & inputs):
             yield (
                 f"'{name}' is an input (T.Input) and is written",
                 node.span,
@@ -107,21 +102,20 @@ def written_input(program: Program) -> Iterator[Finding]:
             )
 
 
-def overwritten_argument(program: Program) -> Iterator[Finding]:
+def overwritten_argument(text: Text) -> Iterator[Finding]:
     """A tile that only holds a constant is copied over a tensor, and then used as if it held data: the order
     of TileLang."""
-    base = _bases(program)
-    tensors, nodes = {p.name for p in program.params}, list(n.walk(program.body))
-    for at, node in enumerate(nodes):
+    base, tensors = text.base, text.tensors
+    for at, node in enumerate(text.nodes):
         if not isinstance(node, n.Copy) or base[node.to.source] not in tensors:
             continue
         tile = base[node.source.source]
-        before = [m for m in nodes[:at] if tile in _writes(m, base)]
+        before = [m for m in text.nodes[:at] if tile in text.writes(m)]
         if tile in tensors or not before or not all(isinstance(m, n.Fill) for m in before):
             continue
-        after = nodes[at + 1 :]
+        after = text.nodes[at + 1 :]
         filled = any(isinstance(m, n.Copy) and base[m.to.source] == tile for m in after)
-        if filled or any(tile in _reads(m, base) and not isinstance(m, n.Copy) for m in after):
+        if filled or any(tile in text.reads(m) and not isinstance(m, n.Copy) for m in after):
             yield (
                 f"T.copy overwrites tensor '{base[node.to.source]}' with '{tile}', which is only filled so "
                 f"far and used afterwards: the order looks reversed",
@@ -130,13 +124,12 @@ def overwritten_argument(program: Program) -> Iterator[Finding]:
             )
 
 
-def nothing_written(program: Program) -> Iterator[Finding]:
+def nothing_written(text: Text) -> Iterator[Finding]:
     """Copies and products that end in tiles: no argument gets a result."""
-    base, nodes = _bases(program), list(n.walk(program.body))
-    written = {name for node in nodes for name in _writes(node, base)}
-    copies = [node for node in nodes if isinstance(node, n.Copy)]
-    shown = any(isinstance(node, (n.Print, n.Check, n.Breakpoint)) for node in nodes)
-    if copies and not shown and not written & {p.name for p in program.params}:
+    written = {name for node in text.nodes for name in text.writes(node)}
+    shown = any(isinstance(node, (n.Print, n.Check, n.Breakpoint)) for node in text.nodes)
+    copies = list(n.each(n.Copy, text.program.body))
+    if copies and not shown and not written & text.tensors:
         last = copies[-1]
         yield (
             "nothing is written to any argument: what the program computes is lost",
@@ -146,12 +139,10 @@ def nothing_written(program: Program) -> Iterator[Finding]:
         )
 
 
-def dropped_maximum(program: Program) -> Iterator[Finding]:
+def dropped_maximum(text: Text) -> Iterator[Finding]:
     """A running maximum is saved, filled again, and the saved one used only to rescale."""
-    base = _bases(program)
-    for loop in n.walk(program.body):
-        if not isinstance(loop, n.Loop):
-            continue
+    base = text.base
+    for loop in n.each(n.Loop, text.program.body):
         saved: dict[str, str] = {}
         filled: dict[str, n.Fill] = {}
         for node in n.walk(loop.body):
@@ -161,7 +152,7 @@ def dropped_maximum(program: Program) -> Iterator[Finding]:
                 filled[base[node.to.source]] = node
             elif isinstance(node, n.Reduce) and node.op == "max" and base[node.to.source] in filled:
                 tile = base[node.to.source]
-                if _rescales(loop, tile, saved[tile], base) and not _merges(loop, tile, saved[tile], base):
+                if _rescales(loop, tile, saved[tile], base) and not _merges(loop, tile, saved[tile], text):
                     yield (
                         f"the running maximum in '{tile}' is dropped: it is filled again after it was "
                         f"saved in "
@@ -174,62 +165,46 @@ def dropped_maximum(program: Program) -> Iterator[Finding]:
 
 
 def _rescales(loop: n.Loop, tile: str, previous: str, base: dict[str, str]) -> bool:
-    for node in n.walk(loop.body):
-        for expr in n.expressions(node):
-            for part in walk(expr):
-                if isinstance(part, Applied) and part.operator in ("exp", "exp2"):
-                    used = {base[x.source] for x in walk(part) if isinstance(x, Load)}
-                    if {tile, previous} <= used:
-                        return True
-    return False
-
-
-def _merges(loop: n.Loop, tile: str, previous: str, base: dict[str, str]) -> bool:
     return any(
-        isinstance(m, n.Store) and base[m.target] == tile and previous in _reads(m, base)
-        for m in n.walk(loop.body)
+        {tile, previous} <= {base[x.source] for x in walk(part) if isinstance(x, Load)}
+        for node in n.walk(loop.body)
+        for part in _applied(node, "exp", "exp2")
     )
 
 
-def merge_without_maximum(program: Program) -> Iterator[Finding]:
+def _merges(loop: n.Loop, tile: str, previous: str, text: Text) -> bool:
+    stores = n.each(n.Store, loop.body)
+    return any(text.base[m.target] == tile and previous in text.reads(m) for m in stores)
+
+
+def merge_without_maximum(text: Text) -> Iterator[Finding]:
     """``lse_merge`` of something that never was a logarithm (an argument as it comes may be one)."""
-    base = _bases(program)
-    tensors = {p.name for p in program.params}
-    nodes = list(n.walk(program.body))
-    for node in nodes:
-        if not isinstance(node, n.Collective) or node.fn is None or node.fn.name != "lse_merge":
+    copies = list(n.each(n.Copy, text.program.body))
+    for node in n.each(n.Collective, text.program.body):
+        if node.fn is None or node.fn.name != "lse_merge":
             continue
-        feeding = {base[node.source[1].source]}
-        while True:
-            more = {
-                r
-                for m in nodes
-                for r in _reads(m, base)
-                if isinstance(m, n.Copy) and _writes(m, base) & feeding
-            }
-            if more <= feeding:
-                break
-            feeding |= more
-        writers = [m for m in nodes if _writes(m, base) & feeding]
-        given = feeding & tensors and all(isinstance(m, (n.Copy, n.Collective)) for m in writers)
-        if not given and not any(_takes_log(m) for m in writers):
+        feeding, more = set[str](), {text.base[node.source[1].source]}
+        while more > feeding:
+            feeding = more
+            more = feeding.union(*(text.reads(m) for m in copies if text.writes(m) & feeding))
+        writers = [m for m in text.nodes if text.writes(m) & feeding]
+        given = feeding & text.tensors and all(isinstance(m, (n.Copy, n.Collective)) for m in writers)
+        if not given and not any(_applied(m, "log", "log2") for m in writers):
             yield (
-                f"T.lse_merge merges '{base[node.source[1].source]}', which is no logarithm: the maximum "
-                f"is missing",
+                f"T.lse_merge merges '{text.base[node.source[1].source]}', which is no logarithm: the "
+                "maximum is missing",
                 node.span,
                 "store lse = log2(sum) + max * scale before the merge",
             )
 
 
-def _takes_log(node: n.Node) -> bool:
-    return any(
-        isinstance(part, Applied) and part.operator in ("log", "log2")
-        for e in n.expressions(node)
-        for part in walk(e)
-    )
+def _applied(node: n.Node, *operators: str) -> list[Expr]:
+    """Where a statement applies one of these operators."""
+    parts = (part for e in n.expressions(node) for part in walk(e))
+    return [part for part in parts if isinstance(part, Applied) and part.operator in operators]
 
 
-MISTAKES: tuple[Rule, ...] = (pipeline_conflicts, reversed_copy, written_input)
+MISTAKES: tuple[Rule, ...] = (reversed_copy, written_input)
 WARNINGS: tuple[Rule, ...] = (
     reduced_accumulator,
     dropped_maximum,

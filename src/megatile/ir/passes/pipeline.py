@@ -3,32 +3,22 @@ impossible."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from megatile.ir import nodes as n
-from megatile.ir.program import Program, bindings
+from megatile.ir.launch import ROOT
+from megatile.ir.program import Binding, Program, bindings
 
 
-@dataclass(frozen=True)
-class Accesses:
-    """What a statement, with everything inside it, reads and writes: storages and their regions."""
-
-    reads: tuple[n.Region, ...]
-    writes: tuple[n.Region, ...]
+def pipelined(program: Program) -> Iterator[n.Loop]:
+    """The loops whose copies run ahead."""
+    return (one for one in n.each(n.Loop, program.body) if one.kind == "pipelined" and one.stages > 1)
 
 
-def accesses(node: n.Node) -> Accesses:
-    """All regions a statement touches, those in its body included."""
-    read: list[n.Region] = []
-    written: list[n.Region] = []
-    for inner in n.walk((node,)):
-        for kind, region in n.regions(inner):
-            if kind in ("read", "update"):
-                read.append(region)
-            if kind in ("write", "update"):
-                written.append(region)
-    return Accesses(tuple(read), tuple(written))
+def touched(node: n.Node, access: str, table: Mapping[str, Binding]) -> set[str]:
+    """Storages that a statement itself reads or writes; an update is both."""
+    return {table[r.source].base for kind, r in n.regions(node) if kind in (access, "update")}
 
 
 Finding = tuple[str, "n.Span | None", str]
@@ -58,39 +48,32 @@ def stages(loop: n.Loop, program: Program) -> Stages:
     return Stages(ahead, rest, loop.stages, tuple(versions))
 
 
-def _runs_ahead(node: n.Node, table: dict) -> bool:
+def _runs_ahead(node: n.Node, table: Mapping[str, Binding]) -> bool:
     """A copy from a storage of a larger scale into one of this scale's tiles."""
     if not isinstance(node, n.Copy) or node.dst is not None or node.src is not None:
         return False
     source, to = table[node.source.source], table[node.to.source]
     home, there = table[source.base].scale, table[to.base].scale
-    return home != there and to.base not in _tensors(table) and source.base != to.base
-
-
-def _tensors(table: dict) -> set[str]:
-    return {name for name, b in table.items() if b.scale == "launch" and not b.views}
+    return home != there and there != ROOT
 
 
 def pipeline_conflicts(program: Program) -> Iterator[Finding]:
     """Pipelined loops in which a copy that runs ahead would see or spoil something."""
     table = bindings(program)
-    for loop in n.walk(program.body):
-        if not isinstance(loop, n.Loop) or loop.kind != "pipelined" or loop.stages < 2:
-            continue
+    for loop in pipelined(program):
         flat = list(n.walk(loop.body))
-        for node in flat:
-            if not _runs_ahead(node, table):
-                continue
-            assert isinstance(node, n.Copy)
-            yield from _overtakes(node, flat, table, loop)
-            yield from _carried(node, flat, table, loop)
+        for node in n.each(n.Copy, loop.body):
+            if _runs_ahead(node, table):
+                yield from _overtakes(node, flat, table, loop)
+                yield from _carried(node, flat, table, loop)
 
 
-def _overtakes(copy: n.Copy, flat: list[n.Node], table: dict, loop: n.Loop) -> Iterator[Finding]:
+def _overtakes(
+    copy: n.Copy, flat: list[n.Node], table: Mapping[str, Binding], loop: n.Loop
+) -> Iterator[Finding]:
     source = table[copy.source.source].base
     for other in flat:
-        writes = {table[r.source].base for k, r in n.regions(other) if k != "read"}
-        if other is not copy and source in writes:
+        if other is not copy and source in touched(other, "write", table):
             line = f" (line {other.span.line})" if other.span else ""
             yield (
                 f"the stages of pipelined loop '{loop.var}' conflict: this copy reads '{source}' ahead of "
@@ -102,16 +85,17 @@ def _overtakes(copy: n.Copy, flat: list[n.Node], table: dict, loop: n.Loop) -> I
             return
 
 
-def _carried(copy: n.Copy, flat: list[n.Node], table: dict, loop: n.Loop) -> Iterator[Finding]:
+def _carried(
+    copy: n.Copy, flat: list[n.Node], table: Mapping[str, Binding], loop: n.Loop
+) -> Iterator[Finding]:
     """The tile is read before this iteration's copy: the value of the iteration before is lost."""
     tile = table[copy.to.source].base
     for other in flat:
         if other is copy:
             return
-        touched = accesses(other)
-        if tile in {table[r.source].base for r in touched.writes}:
+        if any(tile in touched(one, "write", table) for one in n.walk((other,))):
             return
-        if tile in {table[r.source].base for r in touched.reads}:
+        if any(tile in touched(one, "read", table) for one in n.walk((other,))):
             line = f" (line {other.span.line})" if other.span else ""
             yield (
                 f"the stages of pipelined loop '{loop.var}' conflict: '{tile}' is read{line} before it is "

@@ -229,9 +229,6 @@ class Hooks:
     ) -> LoopContext:  # fmt: skip
         return LoopContext(live, captures, targets)
 
-    def with_(self, place: Place, manager: Any) -> Any:
-        return manager
-
     def if_(
         self,
         place: Place,

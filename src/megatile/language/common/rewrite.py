@@ -20,7 +20,7 @@ What becomes what (``B`` is the hooks, ``p`` the place)::
     x = v, x += v                 x = B.assign(p, "x", v), x = B.assign(p, "x", B.augment(p, "+", x, v))
     f"{x}"                        B.formatted(p, x)
     assert c, m                   B.assert_(p, c, lambda: m)
-    with m as t:                  with B.with_(p, m) as t:      (``as a, b:`` with b unbound: ``as (a, b)``)
+    with m as a, b:               with m as (a, b):             (where b is unbound)
     if c: ... else: ...           state, jump = B.if_(p, c, then, orelse, names, state)
     for t in it: ...              state, jump = B.for_(p, it, body, names, state, context)
     while c: ...                  state, jump = B.while_(p, test, body, names, state, context)

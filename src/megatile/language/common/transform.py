@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from typing import Any
 
 from megatile.core.errors import MegatileError, Place
 from megatile.language.common.syntax import (
@@ -23,6 +24,14 @@ from megatile.language.common.syntax import (
 )
 
 HOOKS, PLACES, JUMP = "__megatile_hooks", "__megatile_places", "__megatile_jump"
+_REFUSED: dict[type[ast.AST], tuple[str, str]] = {
+    ast.Global: ("'global' hides state from the reader of the kernel", "return the value instead"),
+    ast.Nonlocal: ("'nonlocal' hides state from the reader of the kernel", "return the value instead"),
+    ast.AsyncFunctionDef: ("a kernel cannot be asynchronous", "use recv_async and wait"),
+    ast.Yield: ("a kernel cannot be a generator", "write a loop"),
+    ast.YieldFrom: ("a kernel cannot be a generator", "write a loop"),
+    ast.NamedExpr: ("':=' is not read in a kernel", "assign on a line of its own"),
+}
 
 
 class RewriteError(MegatileError, SyntaxError):
@@ -61,6 +70,11 @@ class Transformer(ast.NodeTransformer):
         function = ast.Attribute(load(HOOKS), name, ast.Load())
         return ast.copy_location(ast.Call(function, [self.place(node), *arguments], []), node)
 
+    def visit(self, node: ast.AST) -> Any:
+        if type(node) in _REFUSED:
+            raise self.refuse(node, *_REFUSED[type(node)])
+        return super().visit(node)
+
     def value(self, node: ast.expr) -> ast.expr:
         return self.visit(node)
 
@@ -80,29 +94,25 @@ class Transformer(ast.NodeTransformer):
         return result
 
     def statement(self, node: ast.stmt) -> list[ast.stmt]:
+        new = self.visit(node)
+        statements = new if isinstance(new, list) else [new]
         if isinstance(
             node, (ast.If, ast.For, ast.While, ast.FunctionDef, ast.With, ast.Return, ast.Break, ast.Continue)
         ):
-            new = self.visit(node)
-            return new if isinstance(new, list) else [new]
-        new = self.visit(node)
-        at = ast.copy_location(ast.Expr(self.hook("at", node)), node)
-        return [at, *(new if isinstance(new, list) else [new])]
+            return statements
+        return [ast.copy_location(ast.Expr(self.hook("at", node)), node), *statements]
 
     # --- functions and jumps ----------------------------------------------------------------------
 
     def function(self, node: ast.FunctionDef) -> ast.FunctionDef:
         outer = self.root, self.state, self.loops
         self.root, self.state, self.loops = node, None, 0
-        parameters = {a.arg for a in ast.walk(node.args) if isinstance(a, ast.arg)}
-        names = sorted(stored(node.body) - parameters)
+        names = sorted(stored(node.body) - parameters_of(node))
         body = self.undefined(names, node) + self.block(node.body, ast.Return(ast.Constant(None)))
         self.root, self.state, self.loops = outer
         # Defaults and annotations were evaluated when the original was defined; they are set on the new
         # function.
-        arguments = without_annotations(node.args)
-        new = function_of(node.name, arguments, body)
-        return ast.copy_location(new, node)
+        return ast.copy_location(function_of(node.name, without_annotations(node.args), body), node)
 
     def undefined(self, names: list[str], node: ast.AST) -> list[ast.stmt]:
         """Give variables the value "none yet", so that passing them on unassigned is no error."""
@@ -118,24 +128,6 @@ class Transformer(ast.NodeTransformer):
         node.args.kw_defaults = [None if d is None else self.value(d) for d in node.args.kw_defaults]
         return self.function(node)
 
-    def visit_Global(self, node: ast.Global) -> ast.AST:
-        raise self.refuse(
-            node, "'global' hides state from the reader of the kernel", "return the value instead"
-        )
-
-    def visit_Nonlocal(self, node: ast.Nonlocal) -> ast.AST:
-        raise self.refuse(
-            node, "'nonlocal' hides state from the reader of the kernel", "return the value instead"
-        )
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
-        raise self.refuse(node, "a kernel cannot be asynchronous", "use recv_async and wait")
-
-    def visit_Yield(self, node: ast.Yield) -> ast.AST:
-        raise self.refuse(node, "a kernel cannot be a generator", "write a loop")
-
-    visit_YieldFrom = visit_Yield  # type: ignore[assignment]
-
     def leave(self, jump: ast.expr) -> ast.stmt:
         """Return from the innermost body function with its state and a jump."""
         assert self.state is not None
@@ -147,11 +139,11 @@ class Transformer(ast.NodeTransformer):
             return ast.copy_location(ast.Return(value), node)
         return ast.copy_location(self.leave(self.hook("returned", node, value)), node)
 
-    def visit_Break(self, node: ast.Break) -> ast.AST:
-        return ast.copy_location(self.leave(ast.Attribute(load(HOOKS), "BREAK", ast.Load())), node)
+    def visit_Break(self, node: ast.stmt) -> ast.AST:
+        word = type(node).__name__.upper()
+        return ast.copy_location(self.leave(ast.Attribute(load(HOOKS), word, ast.Load())), node)
 
-    def visit_Continue(self, node: ast.Continue) -> ast.AST:
-        return ast.copy_location(self.leave(ast.Attribute(load(HOOKS), "CONTINUE", ast.Load())), node)
+    visit_Continue = visit_Break
 
     def propagate(self, node: ast.stmt) -> list[ast.stmt]:
         """After a branch or loop that may jump: pass the jump on."""
@@ -225,32 +217,28 @@ class Transformer(ast.NodeTransformer):
         return self.hook("context", node, names_tuple(live), thunk(captured), names_tuple(targets))
 
     def visit_For(self, node: ast.For) -> list[ast.stmt]:
-        if node.orelse:
-            raise self.refuse(node, "'for ... else' is not read", "test after the loop")
-        iterable = self.value(node.iter)
-        self.loops += 1
-        names = self.names_of(node, looping=True)
-        item = self.fresh("item")
-        target = ast.copy_location(ast.Assign([node.target], load(item)), node)
-        context = self.context(node)
-        body = self.body_function(self.fresh("body"), [item], names, node.body, looping=True)
-        body.body.insert(0, target)
-        self.loops -= 1
-        state = tuple_of([load(n) for n in names])
-        call = self.hook("for_", node, iterable, load(body.name), names_tuple(names), state, context)
-        return [body, self.assign_state(names, call, node), *self.propagate(node)]
+        return self.loop(node, "for", self.value(node.iter))
 
     def visit_While(self, node: ast.While) -> list[ast.stmt]:
+        return self.loop(node, "while")
+
+    def loop(self, node: ast.For | ast.While, word: str, over: ast.expr | None = None) -> list[ast.stmt]:
+        """``over`` is what a ``for`` goes over; a ``while`` has a test of the state instead."""
         if node.orelse:
-            raise self.refuse(node, "'while ... else' is not read", "test after the loop")
+            raise self.refuse(node, f"'{word} ... else' is not read", "test after the loop")
         self.loops += 1
         names = self.names_of(node, looping=True)
         context = self.context(node)
-        test = ast.Lambda(arguments_of(names), self.value(node.test))
-        body = self.body_function(self.fresh("body"), [], names, node.body, looping=True)
+        items = [self.fresh("item")] if isinstance(node, ast.For) else []
+        if isinstance(node, ast.While):
+            over = ast.Lambda(arguments_of(names), self.value(node.test))
+        body = self.body_function(self.fresh("body"), items, names, node.body, looping=True)
+        if isinstance(node, ast.For):
+            body.body.insert(0, ast.copy_location(ast.Assign([node.target], load(items[0])), node))
         self.loops -= 1
+        assert over is not None
         state = tuple_of([load(n) for n in names])
-        call = self.hook("while_", node, test, load(body.name), names_tuple(names), state, context)
+        call = self.hook(f"{word}_", node, over, load(body.name), names_tuple(names), state, context)
         return [body, self.assign_state(names, call, node), *self.propagate(node)]
 
     def visit_With(self, node: ast.With, tail: ast.stmt | None = None) -> ast.stmt:
@@ -263,8 +251,7 @@ class Transformer(ast.NodeTransformer):
                 targets = previous.elts if isinstance(previous, ast.Tuple) else [previous]
                 items[-1].optional_vars = ast.Tuple([*targets, extra], ast.Store())
                 continue
-            manager = self.hook("with_", item.context_expr, self.value(item.context_expr))
-            items.append(ast.withitem(manager, item.optional_vars))
+            items.append(ast.withitem(self.value(item.context_expr), item.optional_vars))
         return ast.copy_location(ast.With(items, self.block(node.body, tail)), node)
 
     def is_target(self, item: ast.withitem) -> bool:
@@ -364,6 +351,3 @@ class Transformer(ast.NodeTransformer):
     def visit_FormattedValue(self, node: ast.FormattedValue) -> ast.AST:
         value = self.hook("formatted", node, self.value(node.value))
         return ast.FormattedValue(value, node.conversion, node.format_spec)
-
-    def visit_NamedExpr(self, node: ast.NamedExpr) -> ast.AST:
-        raise self.refuse(node, "':=' is not read in a kernel", "assign on a line of its own")

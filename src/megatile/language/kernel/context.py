@@ -15,8 +15,8 @@ from megatile.language.kernel.blocks import flat_region, pieces_of, shaped_as, s
 from megatile.language.kernel.directions import Wiring
 from megatile.language.kernel.math import Math
 from megatile.language.kernel.reader import Reader
-from megatile.language.kernel.symbols import KernelError, Sym, to_expr, wrap
-from megatile.language.kernel.values import Pointer, RecvFuture, Ref, TensorHandle, TileRef
+from megatile.language.kernel.symbols import Sym, to_expr, wrap
+from megatile.language.kernel.values import Pointer, TensorHandle, TileRef
 from megatile.plan.handles import Handle, Part
 from megatile.plan.model import Channel
 
@@ -56,9 +56,6 @@ class Tl(Math):
     def here(self) -> Any:
         return self.reader.here
 
-    def error(self, message: str, advice: str | None = None) -> KernelError:
-        return KernelError(message, place=self.here, advice=advice)
-
     # --- who am I --------------------------------------------------------------------------------
 
     def program_id(self, axis: int = 0) -> Any:
@@ -83,37 +80,16 @@ class Tl(Math):
     def world_size(self) -> int:
         return self.settings.units
 
-    @staticmethod
-    def static_range(*bounds: int) -> tuple[int, ...]:
-        """A range that is always unrolled."""
-        return tuple(range(*bounds))
-
     # --- memory ----------------------------------------------------------------------------------
 
-    def load(self, ptr: Any, shape: Any, dtype: Any = "f16") -> TileRef:
-        """Copy from memory into a new tile."""
-        extents, element = self.extents(shape), dtype_name(dtype)
-        source = self.memory_at(ptr, extents, element)
+    def at_address(self, handle: TensorHandle) -> TileRef:
+        extents, element = self.extents(handle.shape), dtype_name(handle.dtype)
+        source = self.memory_at(handle.addr, extents, element, handle.space)
         return self.emit("copy", [source], extents, element, stem="load")
 
-    def store(self, ptr: Any, handle: TileRef | TensorHandle) -> None:
-        """Copy a tile to memory."""
-        if isinstance(handle, TensorHandle):
-            extents, element = self.extents(handle.shape), dtype_name(handle.dtype)
-            source = self.memory_at(handle.addr, extents, element, handle.space)
-            handle = self.emit("copy", [source], extents, element, stem="load")
-        if not isinstance(handle, TileRef):
-            raise self.error(f"tl.store takes a tile, not {handle!r}")
-        target = self.memory_at(ptr, handle.shape, handle.dtype, write=True)
-        self.reader.plan.copy(target, handle.handle())
-
-    def ref(self, ptr: Any, shape: Any, dtype: Any = "f16") -> Ref:
-        """Memory as an operand of ``composite``; nothing is loaded yet."""
-        return Ref(ptr, self.extents(shape), dtype_name(dtype))
-
-    def extents(self, shape: Any) -> tuple[int, ...]:
-        items = shape if isinstance(shape, (tuple, list)) else (shape,)
-        return tuple(int(s) for s in items)
+    def put(self, ptr: Any, tile: Any) -> None:
+        target = self.memory_at(ptr, tile.shape, tile.dtype, write=True)
+        self.reader.plan.copy(target, tile.handle())
 
     def memory_at(
         self, ptr: Any, shape: tuple[int, ...], element: str, space: str | None = None, write: bool = False
@@ -149,8 +125,7 @@ class Tl(Math):
                 f"{prod(shape)} elements at {ptr!r} are no block of tensor '{tensor.name}' {tensor.shape}"
             )
         own = self.settings.units == 1 or simplify(owner) == me or self.always(owner, me)
-        at = None if own else owner
-        return Part(handle, replace(region, at=at))
+        return Part(handle, replace(region, at=None if own else owner))
 
     def always(self, owner: Expr, me: Expr) -> bool:
         """Whether an expression of the unit's number is that number, for all of not too many units."""
@@ -180,8 +155,7 @@ class Tl(Math):
     def read_scalar(self, tile: TileRef, index: Any = 0, *, bound: int) -> Any:
         """One element of an integer tile as a number: for trip counts, peers, indices and branches."""
         position = index if isinstance(index, tuple) else (index,)
-        starts = [wrap(to_expr(i), self.reader) for i in position]
-        parts = tuple(to_expr(s) for s in starts)
+        parts = tuple(map(to_expr, position))
         region = tile.handle()[tuple(slice(p, p + ONE) for p in parts)]
         symbol = self.reader.plan.read_scalar(region, bound)
         self.reader.ranges[symbol.name] = (0, bound)
@@ -220,20 +194,13 @@ class Tl(Math):
         wires = self.settings.wires
         direction = self.direction(dir)
         wires.check_use(dir, sending=True, place=self.here)
-        if isinstance(src, TensorHandle):
-            src_addr, shape, dtype, space = src.addr, src.shape, src.dtype, src.space or self.settings.memory
-            src = None
-        if src is not None:
-            if not isinstance(src, TileRef):
-                raise self.error(f"tl.send takes a tile, not {src!r}")
-            source: Handle | Part = src.handle()
-            extents, element = src.shape, src.dtype
+        src = self.sent(src, src_addr, nbytes, shape, dtype, space)
+        extents, element = self.extents(src.shape), dtype_name(src.dtype)
+        source: Handle | Part
+        if isinstance(src, TileRef):
+            source = src.handle()
         else:
-            element = dtype_name(dtype)
-            extents = self.extents(shape if shape is not None else (nbytes or 0) // itemsize(element))
-            if nbytes is not None and nbytes != prod(extents) * itemsize(element):
-                raise self.error(f"{nbytes} bytes are not {element}{list(extents)}")
-            source = self.memory_at(src_addr, extents, element, space)
+            source = self.memory_at(src.addr, extents, element, src.space)
         to, member = wires.towards(direction)
         for start, piece in self.pieces(extents, element):
             part = source if piece == extents else sub_block(source, start, piece)
@@ -263,17 +230,6 @@ class Tl(Math):
         else:
             handle = plan.receive(self.channel, extents, element, member=number, name="recv")
         return TileRef(handle.name, extents, element, handle.memory, self)
-
-    def recv_async(self, dir: Any = None, shape: Any = (), dtype: Any = "f16", **options: Any) -> RecvFuture:
-        """A receive that is completed by ``wait``."""
-        if dir is not None:
-            self.direction(dir)
-        return RecvFuture(dir, self.extents(shape), dtype_name(dtype), tuple(sorted(options.items())))
-
-    def wait(self, future: RecvFuture) -> TileRef:
-        if not isinstance(future, RecvFuture):
-            raise self.error("tl.wait takes what tl.recv_async gave")
-        return self.recv(future.direction, future.shape, future.dtype, **dict(future.options))
 
     def receive_into(
         self, number: Expr | None, extents: tuple[int, ...], element: str, address: Any, space: str | None

@@ -212,12 +212,16 @@ def _heard(maps: list[dict[str, int]], names: tuple[str, ...], rank: int, direct
         raise TopologyError(
             f"unit {rank} has neighbour {peer} in direction {direction}, but there are {len(maps)} units"
         )
-    back = OPPOSITE.get(direction)
-    if back is not None and maps[peer].get(back) == rank:
-        return names.index(back)
-    for name, target in maps[peer].items():
-        if target == rank:
-            return names.index(name)
-    raise TopologyError(
-        f"unit {rank} has neighbour {peer} in direction {direction}, but none of its directions points back"
-    )
+    back = direction_back(maps[peer], rank, direction)
+    if back is None:
+        raise TopologyError(
+            f"unit {rank} has neighbour {peer} in direction {direction}, but none of its directions points "
+            "back"
+        )
+    return names.index(back)
+
+
+def direction_back(neighbors: Mapping[str, int], rank: int, direction: str) -> str | None:
+    """By which direction a peer with these neighbours hears us: the opposite if it points back, else any."""
+    back = OPPOSITE.get(direction, "")
+    return back if neighbors.get(back) == rank else next((d for d, u in neighbors.items() if u == rank), None)

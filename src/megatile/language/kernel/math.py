@@ -1,28 +1,51 @@
-"""Arithmetic on tiles in ``tl`` kernels: each function becomes one command."""
+"""Words of ``tl`` that mean the same while a kernel is read and while it runs: arithmetic on tiles, of which
+each function becomes one command, and what receives and sends are given."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from math import prod
 from typing import Any
 
-from megatile.core.dtypes import dtype as dtype_name
+from megatile.core.dtypes import dtype as dtype_name, itemsize
 from megatile.core.errors import MegatileError
 from megatile.core.operations import OPERATIONS
-from megatile.language.kernel.symbols import Sym
-from megatile.language.kernel.values import TileRef
+from megatile.language.kernel.symbols import KernelError, Sym
+from megatile.language.kernel.values import RecvFuture, Ref, TensorHandle, TileRef
+
+
+def _unary(operation: str) -> Callable[[Math, Any], TileRef]:
+    def function(self: Math, x: Any) -> TileRef:
+        return self.apply(operation, x)
+
+    function.__name__, function.__qualname__ = operation, f"tl.{operation}"
+    return function
 
 
 class Math:
-    """The arithmetic part of ``tl``; ``emit`` and ``error`` come from the subclass."""
+    """The part of ``tl`` that is the same for all; what is only declared comes from the subclass."""
 
     reader: Any
+    here: Any
+    emit: Callable[..., TileRef]
+    """A command whose result is a new tile."""
+    at_address: Callable[[TensorHandle], TileRef]
+    put: Callable[[Any, TileRef], None]
+    direction: Callable[[Any], Any]
+    recv: Callable[..., TileRef]
 
-    def emit(self, operation: str, reads: Any, shape: Any, dtype: str, **options: Any) -> TileRef:
-        """A command whose result is a new tile."""
-        raise KeyError(operation)
-
-    def error(self, message: str, advice: str | None = None) -> MegatileError:
+    def error(self, message: str, advice: str | None = None) -> KernelError:
         """An error at the line being read."""
-        return MegatileError(message, advice=advice)
+        return KernelError(message, place=self.here, advice=advice)
+
+    @staticmethod
+    def extents(shape: Any) -> tuple[int, ...]:
+        return tuple(int(s) for s in (shape if isinstance(shape, (tuple, list)) else (shape,)))
+
+    @staticmethod
+    def static_range(*bounds: int) -> tuple[int, ...]:
+        """A range that is always unrolled."""
+        return tuple(range(*bounds))
 
     def apply(self, operation: str, *operands: Any, dtype: Any = None, **attributes: Any) -> TileRef:
         """A tile operation; numbers among the operands become tiles of one element."""
@@ -40,14 +63,9 @@ class Math:
         )
 
     def scalar(self, value: Any, dtype: str) -> TileRef:
-        if isinstance(value, Sym):
-            return self.emit("fill", [], (1,), dtype, stem="scalar", value=value.expr)
-        if not isinstance(value, (int, float)):
+        if not isinstance(value, (int, float, Sym)):
             raise self.error(f"{value!r} is neither a tile nor a number")
-        return self.emit("fill", [], (1,), dtype, stem="scalar", value=value)
-
-    def unary(self, operation: str, x: Any) -> TileRef:
-        return self.apply(operation, x)
+        return self._filled((1,), value, dtype, "scalar")
 
     def binary(self, operation: str, a: Any, b: Any) -> TileRef:
         result = "bool" if operation in ("lt", "le", "gt", "ge", "eq", "ne") else None
@@ -74,44 +92,10 @@ class Math:
             raise self.error("tl.where needs a tile to choose from")
         return [v if isinstance(v, TileRef) else self.scalar(v, element) for v in values]
 
-    def exp(self, x: Any) -> TileRef:
-        return self.apply("exp", x)
-
-    def exp2(self, x: Any) -> TileRef:
-        return self.apply("exp2", x)
-
-    def log(self, x: Any) -> TileRef:
-        return self.apply("log", x)
-
-    def log2(self, x: Any) -> TileRef:
-        return self.apply("log2", x)
-
-    def sqrt(self, x: Any) -> TileRef:
-        return self.apply("sqrt", x)
-
-    def rsqrt(self, x: Any) -> TileRef:
-        return self.apply("rsqrt", x)
-
-    def abs(self, x: Any) -> TileRef:
-        return self.apply("abs", x)
-
-    def sigmoid(self, x: Any) -> TileRef:
-        return self.apply("sigmoid", x)
-
-    def tanh(self, x: Any) -> TileRef:
-        return self.apply("tanh", x)
-
-    def erf(self, x: Any) -> TileRef:
-        return self.apply("erf", x)
-
-    def cos(self, x: Any) -> TileRef:
-        return self.apply("cos", x)
-
-    def sin(self, x: Any) -> TileRef:
-        return self.apply("sin", x)
-
-    def floor(self, x: Any) -> TileRef:
-        return self.apply("floor", x)
+    exp, exp2, log, log2, sqrt, rsqrt, abs, sigmoid, tanh, erf, cos, sin, floor = map(
+        _unary, ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "abs", "sigmoid", "tanh", "erf", "cos",
+                 "sin", "floor")
+    )  # fmt: skip
 
     def softmax(self, x: Any, axis: int = -1) -> TileRef:
         return self.apply("softmax", x, axis=axis)
@@ -139,10 +123,54 @@ class Math:
         return self.full(shape, 0, dtype)
 
     def full(self, shape: Any, value: Any, dtype: Any = "f32") -> TileRef:
-        extents = tuple(int(s) for s in (shape if isinstance(shape, (tuple, list)) else (shape,)))
+        return self._filled(self.extents(shape), value, dtype_name(dtype), "full")
+
+    def _filled(self, extents: tuple[int, ...], value: Any, dtype: str, stem: str) -> TileRef:
         number = value.expr if isinstance(value, Sym) else value
-        return self.emit("fill", [], extents, dtype_name(dtype), stem="full", value=number)
+        return self.emit("fill", [], extents, dtype, stem=stem, value=number)
 
     @staticmethod
     def cdiv(a: Any, b: Any) -> Any:
         return -(-a // b)
+
+    # --- memory and messages ---------------------------------------------------------------------
+
+    def ref(self, ptr: Any, shape: Any, dtype: Any = "f16") -> Ref:
+        """Memory as an operand of ``composite``; nothing is loaded yet."""
+        return Ref(ptr, self.extents(shape), dtype_name(dtype))
+
+    def load(self, ptr: Any, shape: Any, dtype: Any = "f16") -> TileRef:
+        """Copy from memory into a new tile."""
+        return self.at_address(TensorHandle(ptr, shape, dtype))
+
+    def store(self, ptr: Any, handle: TileRef | TensorHandle) -> None:
+        """Copy a tile to memory."""
+        tile = self.at_address(handle) if isinstance(handle, TensorHandle) else handle
+        if not isinstance(tile, TileRef):
+            raise self.error(f"tl.store takes a tile, not {handle!r}")
+        self.put(ptr, tile)
+
+    def recv_async(self, dir: Any = None, shape: Any = (), dtype: Any = "f16", **options: Any) -> RecvFuture:
+        """A receive that is completed by ``wait``."""
+        if dir is not None:
+            self.direction(dir)
+        return RecvFuture(dir, self.extents(shape), dtype_name(dtype), tuple(sorted(options.items())))
+
+    def wait(self, future: RecvFuture) -> TileRef:
+        if not isinstance(future, RecvFuture):
+            raise self.error("tl.wait takes what tl.recv_async gave")
+        return self.recv(future.direction, future.shape, future.dtype, **dict(future.options))
+
+    def sent(
+        self, src: Any, src_addr: Any, nbytes: int | None, shape: Any, dtype: Any, space: str
+    ) -> TileRef | TensorHandle:
+        """The tile of a message, or the memory at an address."""
+        if isinstance(src, (TileRef, TensorHandle)):
+            return src
+        if src is not None:
+            raise self.error(f"tl.send takes a tile, not {src!r}")
+        element = dtype_name(dtype)
+        extents = self.extents(shape if shape is not None else (nbytes or 0) // itemsize(element))
+        if nbytes is not None and nbytes != prod(extents) * itemsize(element):
+            raise self.error(f"{nbytes} bytes are not {element}{list(extents)}")
+        return TensorHandle(src_addr, extents, element, space)

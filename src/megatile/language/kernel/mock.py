@@ -9,8 +9,9 @@ that nobody receives and races, with the errors that a plan gives.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -31,7 +32,7 @@ from megatile.language.kernel.mock_record import Event, Memory, Message, Record
 from megatile.language.kernel.python_errors import INSIDE, PYTHON_ERRORS, explained, raised_at
 from megatile.language.kernel.symbols import KernelError
 from megatile.language.kernel.to_plan import read_kernel
-from megatile.language.kernel.values import RecvFuture, Ref, Tensor, TensorHandle, TileRef
+from megatile.language.kernel.values import Tensor, TensorHandle, TileRef
 from megatile.plan.check import check
 from megatile.plan.model import Channel, PlanError, ReadScalar, ReceiveAny, statements
 
@@ -76,7 +77,7 @@ class MockTl(Math):
 
     def __init__(self, rank: int, world: World):
         self.rank, self.world = rank, world
-        self.memory = Memory([(TENSOR, world.data)])
+        self.memory = Memory(TENSOR, world.data)
         self.turn = 0
 
     @property
@@ -86,9 +87,6 @@ class MockTl(Math):
     @property
     def world_size(self) -> int:
         return len(self.world.neighbors)
-
-    def error(self, message: str, advice: str | None = None) -> KernelError:
-        return KernelError(message, place=self.here, advice=advice)
 
     def note(self, kind: str, nbytes: int, **details: Any) -> Event:
         """Write down what this rank does."""
@@ -108,10 +106,6 @@ class MockTl(Math):
             raise self.error(f"there is no axis {axis}; axes are PE, cube and SIP")
         return self.world.grid[axis]
 
-    @staticmethod
-    def static_range(*bounds: int) -> tuple[int, ...]:
-        return tuple(range(*bounds))
-
     # --- memory and arithmetic -------------------------------------------------------------------
 
     def emit(self, operation: str, reads: Any, shape: Any, dtype: str, **options: Any) -> MockTile:
@@ -120,24 +114,14 @@ class MockTl(Math):
         result = apply(operation, [r.data for r in reads], dtype, **options)
         return MockTile(np.broadcast_to(result, shape).copy(), dtype, self)
 
-    def load(self, ptr: Any, shape: Any, dtype: Any = "f16") -> MockTile:
-        extents = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
-        element = dtype_name(dtype)
-        raw = self.read("hbm", ptr, prod(extents) * itemsize(element), element)
-        return MockTile(raw.view(numpy_dtype(element)).reshape(extents), element, self, "hbm", ptr)
-
-    def store(self, ptr: Any, handle: MockTile | TensorHandle) -> None:
-        if isinstance(handle, TensorHandle):
-            handle = self.at_address(handle)
-        if not isinstance(handle, MockTile):
-            raise self.error(f"tl.store takes a tile, not {handle!r}")
-        self.use(handle)
-        self.write("hbm", ptr, handle.data, handle.dtype)
+    def put(self, ptr: Any, tile: Any) -> None:
+        self.use(tile)
+        self.write("hbm", ptr, tile.data, tile.dtype)
 
     def at_address(self, handle: TensorHandle) -> MockTile:
-        element, space = dtype_name(handle.dtype), handle.space or "hbm"
-        raw = self.read(space, handle.addr, prod(handle.shape) * itemsize(element), element)
-        return MockTile(raw.view(numpy_dtype(element)).reshape(handle.shape), element, self, space)
+        element, space, shape = dtype_name(handle.dtype), handle.space or "hbm", self.extents(handle.shape)
+        raw = self.read(space, handle.addr, prod(shape) * itemsize(element), element)
+        return MockTile(raw.view(numpy_dtype(element)).reshape(shape), element, self, space, handle.addr)
 
     def read(self, space: str, ptr: Any, nbytes: int, element: str) -> Array:
         self.touch("read", ptr, nbytes, element)
@@ -165,16 +149,13 @@ class MockTl(Math):
             )
         self.note(kind, nbytes, owner=owner, start=start)
 
-    def ref(self, ptr: Any, shape: Any, dtype: Any = "f16") -> Ref:
-        return Ref(ptr, tuple(shape), dtype_name(dtype))
-
     def composite(
         self, op: str = "gemm", a: Any = None, b: Any = None, out_ptr: Any = None, tile: Any = None
     ) -> None:
         if op != "gemm":
             raise self.error(f"there is no composite '{op}'", advice="composites there are: gemm")
         left, right = (self.load(r.pointer, r.shape, r.dtype) for r in (a, b))
-        self.store(out_ptr, self.dot(left, right))  # type: ignore[arg-type]
+        self.store(out_ptr, self.dot(left, right))
 
     def read_scalar(self, tile: MockTile, index: Any = 0, *, bound: int) -> int:
         self.use(tile)
@@ -194,9 +175,6 @@ class MockTl(Math):
             return name
         return wires.names[int(wires.index(name, self.here).evaluate({}))]
 
-    def refuse(self) -> None:
-        raise Refused
-
     def send(
         self,
         dir: Any,
@@ -210,25 +188,14 @@ class MockTl(Math):
     ) -> None:
         dir = self.direction(dir)
         self.world.wires.check_use(dir, sending=True, place=self.here)
-        message = None
-        if isinstance(src, TensorHandle):
-            src = self.at_address(src)
-        if src is None:
-            element = dtype_name(dtype)
-            size = nbytes if nbytes is not None else prod(shape) * itemsize(element)
-            data = self.read(space, src_addr, size, element).view(numpy_dtype(element))
-            data = data.reshape(shape) if shape is not None else data
-        elif not isinstance(src, MockTile):
-            raise self.error(f"tl.send takes a tile, not {src!r}")
-        else:
-            data, element, message = src.data, src.dtype, src.message
+        given = self.sent(src, src_addr, nbytes, shape, dtype, space)
+        tile: Any = self.at_address(given) if isinstance(given, TensorHandle) else given
         queue = self.world.arrival(self.rank, dir)
-        for _, piece in self.pieces(data.shape, element):
-            size = prod(piece) * itemsize(element)
-            self.note("send", size, queue=queue, message=message)
+        for _, piece in self.pieces(tile.shape, tile.dtype):
+            self.note("send", prod(piece) * itemsize(tile.dtype), queue=queue, message=tile.message)
         if queue[0] < 0:
-            self.refuse()
-        self.world.queue(*queue).append(data.copy())
+            raise Refused
+        self.world.queues[queue].append(tile.data.copy())
 
     def pieces(self, shape: tuple[int, ...], element: str) -> Any:
         return pieces_of(self, tuple(shape), element, self.world.slot_size, self.world.split)
@@ -243,46 +210,33 @@ class MockTl(Math):
         dst_space: str | None = None,
     ) -> MockTile:
         """The next message from a direction, or from any in turn."""
-        wires, element = self.world.wires, dtype_name(dtype)
-        extents = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
+        wires, queues, element = self.world.wires, self.world.queues, dtype_name(dtype)
+        extents = self.extents(shape)
         mine = list(self.world.neighbors[self.rank]) if dir is None else [self.direction(dir)]
         self.world.wires.check_use(dir, sending=False, place=self.here)
         pieces = self.pieces(extents, element)
         size = prod(pieces[0][1]) * itemsize(element)
         first = (self.rank, wires.names.index(mine[0]) if mine else 0)
         event = self.note("receive" if dir is not None else "any", size, queue=first)
-        self.world.block(
-            self.rank, lambda: any(self.world.queue(self.rank, wires.names.index(d)) for d in mine)
-        )
+        self.world.block(self.rank, lambda: any(queues[self.rank, wires.names.index(d)] for d in mine))
         order = mine[self.turn % len(mine) :] + mine[: self.turn % len(mine)] if dir is None else mine
-        chosen = next(d for d in order if self.world.queue(self.rank, wires.names.index(d)))
+        chosen = next(d for d in order if queues[self.rank, wires.names.index(d)])
         if dir is None:
             self.turn = mine.index(chosen) + 1
         event.queue = queue = (self.rank, wires.names.index(chosen))
         event.message, event.copied = self.world.record.message(size), len(pieces) > 1 or dst_addr is not None
         for _, piece in pieces[1:]:
             more = prod(piece) * itemsize(element)
-            message = self.world.record.message(more)
-            self.note("receive", more, queue=queue, message=message, copied=True)
-        data = self.world.queue(*queue).popleft()
+            self.note("receive", more, queue=queue, message=self.world.record.message(more), copied=True)
+        data = queues[queue].popleft()
         if data.nbytes != prod(extents) * itemsize(element):
-            self.refuse()
+            raise Refused
         data = data.view(numpy_dtype(element)).reshape(extents)
         if dst_addr is None:
             return MockTile(data, element, self, message=None if event.copied else event.message)
         space = dst_space or "hbm"
         self.write(space, dst_addr, data, element)
         return MockTile(data, element, self, space, dst_addr)
-
-    def recv_async(self, dir: Any = None, shape: Any = (), dtype: Any = "f16", **options: Any) -> RecvFuture:
-        if dir is not None:
-            self.direction(dir)
-        return RecvFuture(dir, shape, dtype_name(dtype), tuple(sorted(options.items())))
-
-    def wait(self, future: RecvFuture) -> MockTile:
-        if not isinstance(future, RecvFuture):
-            raise self.error("tl.wait takes what tl.recv_async gave")
-        return self.recv(future.direction, future.shape, future.dtype, **dict(future.options))
 
 
 class World:
@@ -301,12 +255,9 @@ class World:
         self.split = False
         channel = Channel(QUEUES, max(1, len(wires.names)), wires.source(), slots or 1, 1, "tcm", wires.names)
         self.record = Record(channel, inputs[0].nbytes, [[] for _ in range(units)])
-        self.queues: dict[tuple[int, int], deque[Array]] = {}
+        self.queues: dict[tuple[int, int], deque[Array]] = defaultdict(deque)
         self.waits: dict[int, Callable[[], bool]] = {}
         self.scheduler = getcurrent()
-
-    def queue(self, rank: int, member: int) -> deque[Array]:
-        return self.queues.setdefault((rank, member), deque())
 
     def arrival(self, rank: int, direction: str) -> tuple[int, int]:
         """The peer in a direction (-1: none), and the number of its direction in which it hears us."""
@@ -386,11 +337,9 @@ def run_kernel_in_mock(
         )
     world = World(wires, (pes, cubes, world_size // (pes * cubes)), arrays, n_slots)
     world.slot_size, world.split = slot_size, split
-    workers = []
-    for rank in range(world_size):
-        context = MockTl(rank, world)
-        workers.append(greenlet(lambda tl=context: _worker(kernel_fn, kernel_args, tl)))
-    world.run(workers)
+    world.run(
+        [greenlet(partial(_worker, kernel_fn, kernel_args, MockTl(r, world))) for r in range(world_size)]
+    )
     if n_slots is not None and not world.record.replays(bounded=True, to_the_end=True):
         _as_a_plan(kernel_fn, kernel_args, world, topology, algo_module)
     parts = np.split(world.data, world_size)

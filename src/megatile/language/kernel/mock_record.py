@@ -189,38 +189,27 @@ def _command(
 
 
 class Memory:
-    """Bytes by address: the tensors' ranges, which all ranks see, and pages of a rank's own for anything
-    else.
-    """
+    """Bytes by address: the tensor's from ``base`` on, which all ranks see, and a rank's own elsewhere."""
 
-    PAGE = 4096
+    def __init__(self, base: int, data: Any):
+        self.base, self.data = base, data
+        self.own: dict[tuple[str, int], int] = {}
 
-    def __init__(self, segments: list[tuple[int, Any]]):
-        self.segments = segments
-        self.pages: dict[tuple[str, int], Any] = {}
-
-    def locate(self, address: int, nbytes: int) -> Any | None:
-        for base, data in self.segments:
-            if base <= address and address + nbytes <= base + len(data):
-                return data[address - base : address - base + nbytes]
-        return None
+    def tensor(self, space: str, address: int, nbytes: int) -> Any | None:
+        """These bytes of the tensor, if they are its."""
+        start = address - self.base
+        inside = space == "hbm" and start >= 0 and start + nbytes <= len(self.data)
+        return self.data[start : start + nbytes] if inside else None
 
     def read(self, space: str, address: int, nbytes: int) -> Any:
-        found = self.locate(address, nbytes) if space == "hbm" else None
+        found = self.tensor(space, address, nbytes)
         if found is not None:
             return found.copy()
-        return np.asarray([self._byte(space, a) for a in range(address, address + nbytes)], dtype=np.uint8)
-
-    def _byte(self, space: str, address: int) -> int:
-        page = self.pages.get((space, address // self.PAGE))
-        return 0 if page is None else int(page[address % self.PAGE])
+        return np.array([self.own.get((space, address + at), 0) for at in range(nbytes)], np.uint8)
 
     def write(self, space: str, address: int, data: Any) -> None:
-        found = self.locate(address, len(data)) if space == "hbm" else None
+        found = self.tensor(space, address, len(data))
         if found is not None:
             found[:] = data
-            return
-        for at, byte in enumerate(data):
-            key = (space, (address + at) // self.PAGE)
-            page = self.pages.setdefault(key, np.zeros(self.PAGE, dtype=np.uint8))
-            page[(address + at) % self.PAGE] = byte
+        else:
+            self.own.update({(space, address + at): int(byte) for at, byte in enumerate(data)})

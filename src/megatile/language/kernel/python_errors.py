@@ -23,7 +23,7 @@ class PythonMistake(KernelError, TypeError):
 
 def explained(error: Exception, place: Place | None, tl: Any) -> PythonMistake:
     """The error at the user's line: what happened, and what to try."""
-    text = re.sub(r"\b(Mock)?Tl\.", "tl.", re.sub(r"\S*<locals>\.", "", str(error)))
+    text = re.sub(r"\b(MockTl|Tl|Math)\.", "tl.", re.sub(r"\S*<locals>\.", "", str(error)))
     unknown = re.match(r"'(?:Mock)?Tl' object has no attribute '(\w+)'", text)
     if unknown:
         names = [name for name in dir(type(tl)) if not name.startswith("_")]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -151,9 +152,9 @@ class Reader(Hooks):
     ) -> tuple[State, Jump | None]:
         if not isinstance(condition, Sym):
             return super().if_(place, condition, then, orelse, names, state)
-        with self.plan.collect() as body, self.branch():
+        with self.collect(branches=1) as body:
             first, jump = then(*state)
-        with self.plan.collect() as other, self.branch():
+        with self.collect(branches=1) as other:
             second, other_jump = orelse(*state)
         if type(jump) is not type(other_jump) or (jump is not other_jump and not isinstance(jump, Returned)):
             raise NeedsValue(condition.expr, place, "because only one branch jumps")
@@ -243,20 +244,15 @@ class Reader(Hooks):
         self.raw.restore(mark[4])
 
     @contextmanager
-    def branch(self) -> Iterator[None]:
-        self.branches += 1
+    def collect(self, loops: int = 0, branches: int = 0) -> Iterator[list[Any]]:
+        """The statements of a body that is so many loops and branches deeper."""
+        before = self.depth, self.branches
+        self.depth, self.branches = self.depth + loops, self.branches + branches
         try:
-            yield
+            with self.plan.collect() as body:
+                yield body
         finally:
-            self.branches -= 1
-
-    @contextmanager
-    def deeper(self) -> Iterator[None]:
-        self.depth += 1
-        try:
-            yield
-        finally:
-            self.depth -= 1
+            self.depth, self.branches = before
 
     def stage(
         self,
@@ -277,7 +273,7 @@ class Reader(Hooks):
             self.ranges = dict(ranges)
             index, limits = self.index_of(iterable)
             inside = [self.carry_in(names[i], v) if i in carried else v for i, v in enumerate(state)]
-            with self.plan.collect() as statements, self.deeper():
+            with self.collect(loops=1) as statements:
                 out, jump = body(index, *inside)
             if ends_loop(jump):
                 raise CannotStage("it is left by a jump")
@@ -298,8 +294,8 @@ class Reader(Hooks):
             if previous != reading:
                 raise CannotStage("its body reads differently every time")
             self.deepen_versions(mark, reading[1])
-            name = index.expr.name
-            self.plan.add(Loop(name, *limits[:2], reading[0], limits[2], reading[1], (), place))
+            start, stop, step = limits
+            self.plan.add(Loop(index.expr.name, start, stop, reading[0], step, reading[1], (), place))
             after = dict(zip(sorted(carried), (value for _, value in carries), strict=True))
             return tuple(after.get(i, value) for i, value in enumerate(state))
         raise CannotStage("its variables keep changing")
@@ -366,8 +362,6 @@ class Reader(Hooks):
 
     def deepen_versions(self, mark: Any, carries: tuple[CarryTile | CarryInt, ...]) -> None:
         """Tiles handed on through several variables live for several iterations."""
-        from dataclasses import replace
-
         tiles = [c for c in carries if isinstance(c, CarryTile)]
         chained = sum(1 for c in tiles if c.next in {d.name for d in tiles} and c.next != c.name)
         for name, tile in list(self.plan.tiles.items()):

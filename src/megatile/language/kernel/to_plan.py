@@ -159,17 +159,9 @@ def read_kernel(
         plan = PlanBuilder(title, scale=scale, grid=extents)
         streams, largest = _read_each(kernel, arguments, settings, plan)
     plan.body, plan.streams = [], streams
-    if wires.names:
-        size = slot_size or max(largest, 1)
-        plan.channels[QUEUES] = _queues(settings, size)
-        uses = any(getattr(s, "channel", None) for stream in streams for s in _all(stream))
-        if not uses:
-            del plan.channels[QUEUES]
+    if wires.names and any(getattr(s, "channel", None) for one in streams for s in statements(one.body)):
+        plan.channels[QUEUES] = _queues(settings, slot_size or max(largest, 1))
     return plan.finish()
-
-
-def _all(stream: Stream) -> Any:
-    return statements(stream.body)
 
 
 def _queues(settings: Settings, slot_bytes: int) -> Channel:

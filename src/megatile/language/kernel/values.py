@@ -169,10 +169,10 @@ class TileRef:
     __str__ = __bool__
 
     def __neg__(self) -> Any:
-        return self.tl.unary("neg", self)
+        return self.tl.apply("neg", self)
 
     def __abs__(self) -> Any:
-        return self.tl.unary("abs", self)
+        return self.tl.apply("abs", self)
 
     def __matmul__(self, other: Any) -> Any:
         return self.tl.dot(self, other)

@@ -185,8 +185,7 @@ class ProgramBuilder:
         if fields.get("impl") is not None:
             check_implementation(kind.__name__, fields["impl"])
         node = kind(**fields, span=self.span())
-        if not self.scales:
-            self.open_implied()
+        self.open_implied()
         if self.parallel and kind not in _ELEMENTWISE:
             raise ProgramError(
                 f"{kind.__name__.lower()} inside T.Parallel",
@@ -220,8 +219,7 @@ class ProgramBuilder:
         return True
 
     def store(self, kind: type[Node], /, **fields: Any) -> None:
-        tile = self.tiles[fields["target"]]
-        self.check_visible(tile)
+        self.check_visible(self.tiles[fields["target"]])
         elementwise(self, fields["target"], fields["index"], fields["value"])
         self.emit(kind, **fields)
 
@@ -234,31 +232,30 @@ class ProgramBuilder:
                 self.check_visible(self.tiles[region.source])
 
     def check_expr(self, expr: Expr) -> None:
-        here = self.depth(self.scale)
-        for node in walk(expr):
-            if isinstance(node, (Coord, Rank)) and self.depth(node.scale) > here:
-                raise ProgramError(
-                    f"a rank or coordinate of scale '{node.scale}' is used at scale '{self.scale}'",
-                    advice=f'use it inside with T.Scale("{node.scale}")',
-                )
-            if isinstance(node, Symbol) and node.name not in self.symbols and not self.in_scope(node.name):
+        for node in self._unknown(expr):
+            if isinstance(node, Symbol):
                 raise ProgramError(
                     f"'{node.name}' changes in a loop or branch and is used after it",
                     advice="use it inside, or keep it in a tile",
                 )
+            raise ProgramError(
+                f"a rank or coordinate of scale '{node.scale}' is used at scale '{self.scale}'",
+                advice=f'use it inside with T.Scale("{node.scale}")',
+            )
 
     def is_known(self, expr: Expr, more: Collection[str] = (), ranks: bool = True) -> bool:
         """Whether a value means something here: its variables (or ``more``) live, its ranks are of this
         scale."""
-        here = self.depth(self.scale) if ranks else 0
+        unknown = (node for node in self._unknown(expr) if ranks or isinstance(node, Symbol))
+        return all(isinstance(node, Symbol) and node.name in more for node in unknown)
+
+    def _unknown(self, expr: Expr) -> Iterator[Symbol | Coord | Rank]:
+        """Variables that are out of scope, ranks and coordinates of smaller scales."""
         for node in walk(expr):
-            if ranks and isinstance(node, (Coord, Rank)) and self.depth(node.scale) > here:
-                return False
-            if isinstance(node, Symbol) and not (
-                node.name in more or node.name in self.symbols or self.in_scope(node.name)
-            ):
-                return False
-        return True
+            if isinstance(node, (Coord, Rank)) and self.depth(node.scale) > self.depth(self.scale):
+                yield node
+            if isinstance(node, Symbol) and node.name not in self.symbols and not self.in_scope(node.name):
+                yield node
 
     def leave_kernel(self, what: str) -> None:
         """A unit ends here: allowed where no larger unit goes on after it."""
@@ -301,6 +298,14 @@ class ProgramBuilder:
         self.close_implied()
         self.bodies.pop()
 
+    @contextmanager
+    def inside(self, kind: type[Node], /, *variables: str, **fields: Any) -> Iterator[None]:
+        """Statements read inside become the body of a statement, which has variables of its own."""
+        span = self.span()
+        with self.body(*variables) as body:
+            yield
+        self.append(kind(**fields, body=tuple(body.nodes), span=span))  # type: ignore[call-arg]
+
     def append(self, node: Node) -> None:
         self.check(node)
         self.bodies[-1].nodes.append(node)
@@ -319,12 +324,13 @@ class ProgramBuilder:
 
     def leave_scale(self, span: Span | None) -> None:
         opened = self.scales.pop()
-        body = self.bodies.pop()
-        self.bodies[-1].nodes.append(n.Scale(opened.scale, tuple(body.nodes), span=span))
+        body = tuple(self.bodies.pop().nodes)
+        self.bodies[-1].nodes.append(n.Scale(opened.scale, body, span=span))
 
     def open_implied(self) -> None:
         """Statements of a kernel outside every T.Scale run at the dispatched scale."""
-        self.enter_scale(self.plan.dispatch, implied=True)
+        if not self.scales:
+            self.enter_scale(self.plan.dispatch, implied=True)
 
     def close_implied(self) -> None:
         if self.scales and self.scales[-1].implied and self.scales[-1].body_depth == len(self.bodies):

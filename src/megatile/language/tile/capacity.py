@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
 
 from megatile.core.dtypes import bits
 from megatile.core.placement import has_copies
@@ -16,7 +15,7 @@ from megatile.hda import HDA
 from megatile.ir import nodes as n
 from megatile.ir.launch import Launch
 from megatile.ir.passes.lint import Finding
-from megatile.ir.passes.pipeline import stages
+from megatile.ir.passes.pipeline import pipelined, stages
 from megatile.ir.program import Program, bindings, placements
 from megatile.language.tile.errors import ProgramError
 
@@ -75,9 +74,7 @@ def _threads(launch: Launch, home: str) -> int:
 def shallow_pipelines(machine: HDA, program: Program) -> Iterator[Finding]:
     """Pipelined loops whose tiles have no room for a buffer per stage; lowering will use fewer stages."""
     uses = list(_uses(program))
-    for loop in n.walk(program.body):
-        if not isinstance(loop, n.Loop) or loop.kind != "pipelined" or loop.stages < 2:
-            continue
+    for loop in pipelined(program):
         ahead = set(stages(loop, program).versions)
         for place in sorted({(u.home, u.tile.level) for u in uses if u.tile.name in ahead}):
             here = [u for u in uses if (u.home, u.tile.level) == place]
@@ -97,14 +94,13 @@ def shallow_pipelines(machine: HDA, program: Program) -> Iterator[Finding]:
 
 def _uses(program: Program) -> Iterator[Use]:
     copies, launch = _copies(program), program.launch
-    for node in n.walk(program.body):
-        if isinstance(node, n.Alloc):
-            size = math.ceil(math.prod(node.shape) * bits(node.dtype) / 8) * copies.get(node.name, 1)
-            home = node.scale
-            if launch.depth(home) > launch.depth(launch.dispatch):
-                size *= launch.count(home, launch.dispatch)
-                home = launch.dispatch
-            yield Use(node, home, size)
+    for node in n.each(n.Alloc, program.body):
+        size = math.ceil(math.prod(node.shape) * bits(node.dtype) / 8) * copies.get(node.name, 1)
+        home = node.scale
+        if launch.depth(home) > launch.depth(launch.dispatch):
+            size *= launch.count(home, launch.dispatch)
+            home = launch.dispatch
+        yield Use(node, home, size)
 
 
 def _most_alive(program: Program) -> dict[tuple[str, str], int]:
@@ -141,12 +137,11 @@ def _lifetimes(program: Program) -> dict[str, tuple[int, int]]:
                     touch(one, start, clock)
         return clock
 
-    end = visit(program.body, 0)
-    return dict.fromkeys(table, (0, end)) | spans
+    return dict.fromkeys(table, (0, visit(program.body, 0))) | spans
 
 
 def _copies(program: Program) -> dict[str, int]:
-    scales = {node.name: node.scale for node in n.walk(program.body) if isinstance(node, n.Alloc)}
+    scales = {node.name: node.scale for node in n.each(n.Alloc, program.body)}
     result = {}
     for name, layouts in placements(program).items():
         spread = [s for s, layout in layouts.items() if has_copies(layout)]
@@ -156,11 +151,6 @@ def _copies(program: Program) -> dict[str, int]:
 
 
 def _room(machine: HDA, scale: str, level: str) -> int:
+    """Bytes of all memories of a layer inside one hardware unit of a scale, or of the one that it is in."""
     layer = machine.memory(level)
-    return int(layer.available * max(_units_of_layer(machine, layer, scale), 1))
-
-
-def _units_of_layer(machine: HDA, layer: Any, scale: str) -> int:
-    """Memories of a layer inside one hardware unit of a scale; 1 if the layer is larger than the unit."""
-    inside, units = machine.level(layer.level).total, machine.count(scale)
-    return int(inside // units) if inside >= units else 1
+    return int(layer.available * max(machine.level(layer.level).total // machine.count(scale), 1))

@@ -36,22 +36,17 @@ def lse_merge(left: tuple[Any, Any], right: tuple[Any, Any]) -> tuple[Any, Any]:
     return (output_a * weight_a + output_b * weight_b) / safe, base + m.log2(total)
 
 
-def _group() -> int:
+def _units(axis: int | None = None) -> int:
     builder = current()
-    return builder.plan.count(builder.scale, builder.enclosing)
-
-
-def _units(axis: int | None) -> int:
-    builder = current()
-    return builder.plan.grid(builder.scale, builder.enclosing)[axis] if axis is not None else _group()
+    among = builder.scale, builder.enclosing
+    return builder.plan.count(*among) if axis is None else builder.plan.grid(*among)[axis]
 
 
 def _own(value: Any, what: str) -> Operand:
     """An operand that every unit of this scale has for itself."""
     builder = current()
     side = fixed(value, what)
-    if not builder.scales:
-        builder.open_implied()
+    builder.open_implied()
     tile = side.tile
     if tile.scale != builder.scale:
         raise ProgramError(
@@ -105,10 +100,8 @@ def allreduce(
                 advice="fn=T.lse_merge for attention outputs and their lse, or your own function",
             )
         _check_op(op, "allreduce", sides[0])
-        _emit("allreduce", sides, sides, axis, op=op, algorithm=algorithm, impl=impl)
-        return
-    merge = _merge(fn, sides)
-    _emit("allreduce", sides, sides, axis, op="fn", fn=merge, algorithm=algorithm, impl=impl)
+    how = {"op": op} if fn is None else {"op": "fn", "fn": _merge(fn, sides)}
+    _emit("allreduce", sides, sides, axis, algorithm=algorithm, impl=impl, **how)
 
 
 def _merge(fn: Any, sides: list[Operand]) -> n.Merge:
@@ -128,8 +121,7 @@ def _merge(fn: Any, sides: list[Operand]) -> n.Merge:
             "the function of T.allreduce takes two arguments, the left and the right part",
             advice="def merge(left, right): ..., each a tuple if there are several tiles",
         ) from None
-    arguments = (left, right) if len(sides) > 1 else (left[0], right[0])
-    results = current().follow(fn, *arguments)
+    results = current().follow(fn, *((left, right) if len(sides) > 1 else (left[0], right[0])))
     results = results if isinstance(results, tuple) else (results,)
     if len(results) != len(sides):
         raise ProgramError(
@@ -200,7 +192,6 @@ def reduce_scatter(
                 f"T.reduce_scatter({side.tile.name}) needs a view with layout=T.Partial(op)",
                 advice="or give both: T.reduce_scatter(out, x)",
             )
-        builder = current()
         _emit(
             "scatter_view",
             [side],
@@ -211,7 +202,7 @@ def reduce_scatter(
             algorithm=algorithm,
             impl=impl,
         )
-        return add_view(builder, side.tile, lay.Shard(dim)) if _group() == 1 else _part_of(side.tile, dim)
+        return add_view(current(), side.tile, lay.Shard(dim)) if _units() == 1 else _part_of(side.tile, dim)
     small, large = _own(out, "the result of T.reduce_scatter"), _own(x, "the source of T.reduce_scatter")
     _check_op(op, "reduce_scatter", large)
     dim = _divided(large, small, _units(axis), "reduce_scatter")
@@ -222,9 +213,9 @@ def reduce_scatter(
 def _part_of(tile: Tile, dim: int) -> Any:
     """This unit's part of its own copy."""
     builder = current()
-    units = _group()
-    size = -(-tile.bound[dim] // units)
-    if tile.bound[dim] % units:
+    units = _units()
+    size, rest = divmod(tile.bound[dim], units)
+    if rest:
         raise ProgramError(
             f"T.reduce_scatter: {tile.bound[dim]} elements do not divide over {units} units",
             advice="choose another dim=, or pad the tile",

@@ -26,20 +26,25 @@ def _unary(op: str, plain: Callable[[float], Any]) -> Callable[[Any], Any]:
     return function
 
 
-exp = _unary("exp", _math.exp)
-exp2 = _unary("exp2", lambda x: 2.0**x)
-log = _unary("log", _math.log)
-log2 = _unary("log2", _math.log2)
-sqrt = _unary("sqrt", _math.sqrt)
-rsqrt = _unary("rsqrt", lambda x: 1 / _math.sqrt(x))
-sin = _unary("sin", _math.sin)
-cos = _unary("cos", _math.cos)
-tanh = _unary("tanh", _math.tanh)
-erf = _unary("erf", _math.erf)
-sigmoid = _unary("sigmoid", lambda x: 1 / (1 + _math.exp(-x)))
-abs = _unary("abs", lambda x: x if x >= 0 else -x)
-floor = _unary("floor", _math.floor)
-ceil = _unary("ceil", _math.ceil)
+_PLAIN: dict[str, Callable[[float], Any]] = {
+    "exp": _math.exp,
+    "exp2": lambda x: 2.0**x,
+    "log": _math.log,
+    "log2": _math.log2,
+    "sqrt": _math.sqrt,
+    "rsqrt": lambda x: 1 / _math.sqrt(x),
+    "sin": _math.sin,
+    "cos": _math.cos,
+    "tanh": _math.tanh,
+    "erf": _math.erf,
+    "sigmoid": lambda x: 1 / (1 + _math.exp(-x)),
+    "abs": lambda x: x if x >= 0 else -x,
+    "floor": _math.floor,
+    "ceil": _math.ceil,
+}
+exp, exp2, log, log2, sqrt, rsqrt, sin, cos, tanh, erf, sigmoid, abs, floor, ceil = (
+    _unary(op, plain) for op, plain in _PLAIN.items()
+)
 
 
 def _symbolic(*values: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -139,14 +140,8 @@ def with_slots(launch: Launch, instance: Instance, memory: Mapping[str, int]) ->
     try:
         if instance.waves(memory) == 1:
             return launch
-        total = launch.count(launch.dispatch, launch.host)
-        low, high = 1, total
-        while low < high:  # the first rank of the second wave
-            middle = (low + high) // 2
-            if instance.seat(launch.dispatch, middle, memory).wave > 0:
-                high = middle
-            else:
-                low = middle + 1
+        ranks = range(launch.count(launch.dispatch, launch.host))
+        slots = bisect(ranks, 0, lo=1, key=lambda rank: instance.seat(launch.dispatch, rank, memory).wave)
     except MegatileError as error:
         raise ProgramError(error.message, advice=error.advice) from None
-    return replace(launch, slots=low)
+    return replace(launch, slots=slots)

@@ -37,25 +37,24 @@ def alloc(shape: Any, dtype: Any = "f32", level: str = "l0") -> Tile:
             )
         if isinstance(extent, bool) or not isinstance(extent, int) or extent < 1:
             raise ProgramError(f"T.alloc of shape {shape!r}", advice="extents are whole numbers from 1")
-    name = dtype_name(dtype)
-    layer = memory_layer(builder, level)
-    if not builder.scales:
-        builder.open_implied()
     if builder.parallel:
         raise ProgramError("T.alloc inside T.Parallel", advice="allocate before the loop")
-    tile = Tile(builder, builder.fresh("tile"), shape, shape, name, builder.scale, layer)
-    builder.tiles[tile.name] = tile
-    note_home(builder, tile)
-    builder.emit(n.Alloc, name=tile.name, shape=shape, dtype=name, level=layer, scale=builder.scale)
+    return new_tile(shape, dtype_name(dtype), level)
+
+
+def new_tile(shape: tuple[int, ...], dtype: str, level: str, flag: bool = False, kind: Any = Tile) -> Any:
+    """A tile of a checked shape; those of a dispatched unit (and below) end with its region."""
+    builder = current()
+    layer = memory_layer(builder, level)
+    builder.open_implied()
+    tile = kind(builder, builder.fresh("tile"), shape, shape, dtype, builder.scale, layer, flag=flag)
+    private = [one.number for one in builder.scales if builder.plan.is_private(one.scale)]
+    if private:
+        builder.homes[tile.name] = private[0]
+    builder.emit(
+        n.Alloc, name=tile.name, shape=shape, dtype=dtype, level=layer, scale=builder.scale, flag=flag
+    )
     return tile
-
-
-def note_home(builder: ProgramBuilder, tile: Tile) -> None:
-    """Tiles of a dispatched unit (and below) end with its region."""
-    for opened in builder.scales:
-        if builder.plan.is_private(opened.scale):
-            builder.homes[tile.name] = opened.number
-            return
 
 
 def memory_layer(builder: ProgramBuilder, level: str) -> str:
@@ -90,13 +89,11 @@ def view(x: Any, layout: Any = None) -> Tile:
     builder = current()
     if not isinstance(x, Tile):
         raise ProgramError("T.view needs a tensor, a tile or a view", advice="T.view(A, layout=T.FullRow)")
-    if not builder.scales:
-        builder.open_implied()
+    builder.open_implied()
     builder.check_visible(x)
     scale = builder.scale
-    placed = builder.placements.get((x.name, scale))
     key = (x.name, scale)
-    placed = placed or builder.inferred.get(key)
+    placed = builder.placements.get(key) or builder.inferred.get(key)
     if layout is None:
         if placed is None:
             builder.open.setdefault(key, builder.place)
@@ -118,10 +115,8 @@ def view(x: Any, layout: Any = None) -> Tile:
 
 def add_view(builder: ProgramBuilder, x: Tile, layout: lay.Layout, kind: type[Tile] = Tile) -> Tile:
     scale = builder.scale
-    extents = builder.plan.grid(scale, x.scale)
-    shape, bound = _local_shape(builder, x, layout, extents)
+    shape, bound = _local_shape(builder, x, layout, builder.plan.grid(scale, x.scale))
     tile = kind(builder, builder.fresh(f"{x.name}_{scale}"), shape, bound, x.dtype, scale, x.level, x, layout)
-    builder.tiles[tile.name] = tile
     builder.emit(n.View, name=tile.name, source=x.name, layout=layout, scale=scale)
     return tile
 
@@ -141,8 +136,7 @@ def _resolve(builder: ProgramBuilder, x: Tile, layout: Any, scale: str) -> lay.L
     if isinstance(layout, (lay.Shard, lay.Replicate, lay.Partial, lay.Mesh)):
         return _checked(x, layout, extents)
     if callable(layout):
-        shape = tuple(int(e) for e in x.bound)
-        return _owner(layout, shape, extents)
+        return _owner(layout, tuple(int(e) for e in x.bound), extents)
     raise ProgramError(
         f"layout={layout!r} is no layout",
         advice="T.FullRow, T.FullCol, T.Shard(d), T.Replica, T.Partial(op) or a function",
@@ -201,20 +195,15 @@ def _local_shape(
         return _symbolic_shape(x, layout, extents)
     units = math.prod(extents)
 
-    def lengths_of(rank: int) -> list[int]:
-        return [lay.share_length(s) for s in lay.part(layout, x.bound, extents, rank)]
+    def lengths_of(rank: int) -> tuple[int, ...]:
+        return tuple(lay.share_length(s) for s in lay.part(layout, x.bound, extents, rank))
 
     if not isinstance(layout, lay.Owner) and lengths_of(0) == lengths_of(units - 1):
-        return tuple(lengths_of(0)), tuple(
-            lengths_of(0)
-        )  # runs: the first is the longest, the last the shortest
-    lengths = [lengths_of(rank) for rank in range(units)]
-    bound = tuple(max(column) for column in zip(*lengths, strict=True))
+        return lengths_of(0), lengths_of(0)  # runs: the first is the longest, the last the shortest
+    columns = list(zip(*(lengths_of(rank) for rank in range(units)), strict=True))
     rank = RankExpr(builder.scale, x.scale)
-    shape = []
-    for column in zip(*lengths, strict=True):
-        shape.append(column[0] if len(set(column)) == 1 else as_value(_lookup(rank, list(column))))
-    return tuple(shape), bound
+    shape = (c[0] if len(set(c)) == 1 else as_value(_lookup(rank, list(c))) for c in columns)
+    return tuple(shape), tuple(map(max, columns))
 
 
 def _lookup(rank: Expr, values: list[int]) -> Expr:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import Any
 
@@ -14,8 +14,7 @@ from megatile.ir.expr import Load
 from megatile.ir.implementations import Request
 from megatile.ir.launch import ROOT
 from megatile.language.tile.builder import current
-from megatile.language.tile.errors import ProgramError
-from megatile.language.tile.frames import names_in_kernel
+from megatile.language.tile.errors import ProgramError, names_in_kernel
 from megatile.language.tile.inference import matrix_product, same_shape
 from megatile.language.tile.launch import find_scale
 from megatile.language.tile.regions import Operand, extents_text, fixed, matched, operand, same_extents
@@ -71,10 +70,9 @@ def copy(
     among = peers(scale, "T.copy", dst is not None or src is not None)
     if dst is not None or src is not None:
         check_remote(left if dst is not None else right, "dst" if dst is not None else "src", "T.copy", among)
-    if among is None and dst is None and src is None:
-        asked = request("Copy", left, right)
-        if builder.expand(asked, impl, to, source):
-            return
+    here = among is None and dst is None and src is None
+    if here and builder.expand(request("Copy", left, right), impl, to, source):
+        return
     builder.emit(
         n.Copy,
         to=to_region,
@@ -203,13 +201,7 @@ def reduce(
 ) -> None:
     """Reduction ``op`` of ``source`` over ``dim`` into ``out``."""
     left, right = fixed(source, f"the source of T.reduce_{op}"), fixed(out, f"the result of T.reduce_{op}")
-    rank = len(left.extents)
-    if not -rank <= dim < rank:
-        raise ProgramError(
-            f"T.reduce_{op}: dim={dim}, but {left.text()} has {rank} dimensions",
-            advice="dimensions count from 0",
-        )
-    dim %= rank
+    dim = _dimension(dim, left, f"reduce_{op}")
     same_shape(current(), left, right, dim)
     rest = left.extents[:dim] + left.extents[dim + 1 :]
     if not same_extents(rest, right.extents):
@@ -226,26 +218,27 @@ def reduce(
     )
 
 
-def reduce_sum(source: Any, out: Any, dim: int = -1, clear: bool = True, impl: str | None = None) -> None:
-    """Sum over ``dim`` into ``out``; with ``clear=False`` added to what is there."""
-    reduce("sum", source, out, dim, clear, impl)
+def _dimension(dim: int, side: Operand, word: str) -> int:
+    rank = len(side.extents)
+    if not -rank <= dim < rank:
+        raise ProgramError(
+            f"T.{word}: dim={dim}, but {side.text()} has {rank} dimensions", advice="dimensions count from 0"
+        )
+    return dim % rank
 
 
-def reduce_max(source: Any, out: Any, dim: int = -1, clear: bool = True, impl: str | None = None) -> None:
-    """Maximum over ``dim`` into ``out``; with ``clear=False`` the maximum with what is there."""
-    reduce("max", source, out, dim, clear, impl)
+def _reduction(op: str) -> Callable[..., None]:
+    def reduction(source: Any, out: Any, dim: int = -1, clear: bool = True, impl: str | None = None) -> None:
+        """Over ``dim`` into ``out``; with ``clear=False`` together with what is there."""
+        reduce(op, source, out, dim, clear, impl)
+
+    reduction.__name__ = reduction.__qualname__ = f"reduce_{op}"
+    return reduction
 
 
-def reduce_min(source: Any, out: Any, dim: int = -1, clear: bool = True, impl: str | None = None) -> None:
-    reduce("min", source, out, dim, clear, impl)
-
-
-def reduce_absmax(source: Any, out: Any, dim: int = -1, clear: bool = True, impl: str | None = None) -> None:
-    reduce("absmax", source, out, dim, clear, impl)
-
-
-def reduce_abssum(source: Any, out: Any, dim: int = -1, clear: bool = True, impl: str | None = None) -> None:
-    reduce("abssum", source, out, dim, clear, impl)
+reduce_sum, reduce_max, reduce_min, reduce_absmax, reduce_abssum = map(
+    _reduction, ("sum", "max", "min", "absmax", "abssum")
+)
 
 
 def cumsum(
@@ -259,13 +252,9 @@ def cumsum(
             f"T.cumsum: {left.text()} and {right.text()} have different shapes",
             advice="the running sum has the shape of its source",
         )
-    rank = len(left.extents)
-    if not -rank <= dim < rank:
-        raise ProgramError(
-            f"T.cumsum: dim={dim}, but {left.text()} has {rank} dimensions", advice="dimensions count from 0"
-        )
+    dim = _dimension(dim, left, "cumsum")
     current().emit(
-        n.Cumsum, source=left.region(), to=right.region(), dim=dim % rank, reverse=bool(reverse), impl=impl
+        n.Cumsum, source=left.region(), to=right.region(), dim=dim, reverse=bool(reverse), impl=impl
     )
 
 
@@ -289,18 +278,14 @@ def read_scalar(element: Any, bound: int | None = None) -> Any:
 
 def print_(*values: Any, unit: Any = None) -> None:
     """Show text and values (numbers, elements, regions, tiles), for every unit or for one."""
-    texts: list[str] = []
     shown: list[Any] = []
     for value in values:
-        if isinstance(value, str):
-            texts.append(value)
-        elif isinstance(value, Tile) or (isinstance(value, Ref) and not value.is_element):
-            texts.append("{}")
+        if isinstance(value, Tile) or (isinstance(value, Ref) and not value.is_element):
             shown.append(operand(value, "T.print").region())
-        else:
-            texts.append("{}")
+        elif not isinstance(value, str):
             shown.append(as_expr(value))
-    current().emit(n.Print, text=" ".join(texts), values=tuple(shown), unit=peer(unit))
+    text = " ".join(value if isinstance(value, str) else "{}" for value in values)
+    current().emit(n.Print, text=text, values=tuple(shown), unit=peer(unit))
 
 
 def device_assert(condition: Any, text: str = "") -> None:

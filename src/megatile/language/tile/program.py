@@ -22,14 +22,13 @@ from megatile.ir.verify import verify
 from megatile.language.common.rewrite import bind
 from megatile.language.tile.builder import ProgramBuilder, located
 from megatile.language.tile.capacity import checked_memory, shallow_pipelines
-from megatile.language.tile.errors import ProgramError, ProgramWarning
+from megatile.language.tile.errors import PYTHON_ERRORS, ProgramError, ProgramWarning, translated
 from megatile.language.tile.inference import ADVICE, LayoutFound
 from megatile.language.tile.launch import with_slots
 from megatile.language.tile.memory import UNKNOWN
-from megatile.language.tile.python_errors import PYTHON_ERRORS, translated
 from megatile.language.tile.reader import Reader
 from megatile.language.tile.scalars import Value
-from megatile.language.tile.symmetric import RANKS, share_out, shared_out
+from megatile.language.tile.scales import RANKS, share_out, shared_out
 from megatile.language.tile.tiles import OwnCopy, Symbol, Tensor, Tile
 
 DEFAULT_MACHINE = "dgx-h100"
@@ -123,11 +122,10 @@ class ProgramFunction:
                     builder.symbols.append(extent.name)
             bound = tuple(UNKNOWN if isinstance(e, Value) else int(e) for e in shape)
             builder.names.add(name)
-            tile = Tile(builder, name, shape, bound, tensor.dtype, ROOT, "tensor")
-            builder.tiles[name] = tile
+            tiles.append(Tile(builder, name, shape, bound, tensor.dtype, ROOT, "tensor"))
             if tensor.symmetric:
-                builder.symmetric.append(OwnCopy(builder, tile))
-            tiles.append(builder.symmetric[-1] if tensor.symmetric else tile)
+                tiles[-1] = OwnCopy(builder, tiles[-1])
+                builder.symmetric.append(tiles[-1])
             params.append(
                 Param(
                     name,
@@ -174,12 +172,15 @@ def finished(builder: ProgramBuilder, params: tuple[Param, ...]) -> Program:
             advice="put its statements under 'with T.Kernel(...):' or an instance",
         )
     flags = {t.storage.name for t in builder.tiles.values() if t.storage.flag}
-    body = rewrite_nodes(tuple(builder.bodies[0].nodes), lambda node: _mark(node, flags))
+
+    def marked(node: n.Node) -> n.Node:
+        return replace(node, flag=True) if isinstance(node, n.Alloc) and node.name in flags else node
+
     program = Program(
         builder.name,
         params,
         builder.launch,
-        body,
+        rewrite_nodes(tuple(builder.bodies[0].nodes), marked),
         builder.machine.name,
         tuple(builder.symbols),
         builder.padded,
@@ -195,13 +196,8 @@ def finished(builder: ProgramBuilder, params: tuple[Param, ...]) -> Program:
     return replace(program, launch=launch, warnings=warnings)
 
 
-def _mark(node: n.Node, flags: set[str]) -> n.Node:
-    return replace(node, flag=True) if isinstance(node, n.Alloc) and node.name in flags else node
-
-
 def _sentence(message: str, span: n.Span | None, advice: str) -> str:
-    where = f"{span.file}:{span.line}: " if span else ""
-    return f"{where}{message} (try: {advice})"
+    return f"{f'{span.file}:{span.line}: ' if span else ''}{message} (try: {advice})"
 
 
 def _annotations(function: Callable[..., Any], names: Mapping[str, Any]) -> dict[str, Tensor]:

@@ -26,9 +26,8 @@ from megatile.language.common.hooks import (
 )
 from megatile.language.common.transform import HOOKS
 from megatile.language.tile.builder import LargerScale, ProgramBuilder, located
-from megatile.language.tile.errors import ProgramError
+from megatile.language.tile.errors import PYTHON_ERRORS, ProgramError, translated
 from megatile.language.tile.loops import MOST, Bounded, ParallelRange, SerialRange
-from megatile.language.tile.python_errors import PYTHON_ERRORS, translated
 from megatile.language.tile.scalars import Value, as_expr, operate
 from megatile.language.tile.tiles import Ref, Tile
 from megatile.language.tile.variables import (
@@ -179,16 +178,24 @@ class Reader(Hooks):
     def _at_top(self, read: Callable[[], _Result]) -> _Result:
         """At the top of a kernel a loop or branch belongs to the dispatched scale, unless it holds larger
         regions."""
-        if self.builder.scales:
+
+        def at_dispatched() -> _Result:
+            self.builder.open_implied()
             return read()
+
+        return read() if self.builder.scales else self._or_else(at_dispatched, LargerScale, read)
+
+    def _or_else(
+        self, read: Callable[[], _Result], problem: type[BaseException], again: Callable[[], _Result]
+    ) -> _Result:
+        """What ``read`` gives; where that raises the problem, all is put back and ``again`` reads it."""
         before, loops, calls = self.builder.snapshot(), list(self.loops), self.calls
-        self.builder.open_implied()
         try:
             return read()
-        except LargerScale:
+        except problem:
             self.builder.restore(before)
             self.loops, self.calls = loops, calls
-            return read()
+            return again()
 
     def _branch(
         self, place: Place, condition: Any, then: Callable[..., Any], orelse: Callable[..., Any],
@@ -319,16 +326,14 @@ class Reader(Hooks):
 
     def _unrolled(self, unroll: Callable[[], _Result], stage: Callable[[], _Result]) -> _Result:
         """A loop over Python values is unrolled, unless leaving it depends on a run-time value."""
-        before, loops, calls = self.builder.snapshot(), list(self.loops), self.calls
-        self.loops.append(OpenLoop(unrolled=True))
-        try:
+
+        def unrolled() -> _Result:
+            self.loops.append(OpenLoop(unrolled=True))
             result = unroll()
-        except NeedsLoop:
-            self.builder.restore(before)
-            self.loops, self.calls = loops, calls
-            return stage()
-        self.loops.pop()
-        return result
+            self.loops.pop()
+            return result
+
+        return self._or_else(unrolled, NeedsLoop, stage)
 
     def _as_serial(
         self, place: Place, iterable: Any, body: Callable[..., Any], names: tuple[str, ...], state: State,
@@ -449,13 +454,8 @@ class Reader(Hooks):
         return Value(start.variable)
 
     def _made_here(self, tile: Tile) -> bool:
-        made = {
-            m.name
-            for b in self.builder.bodies[-1:]
-            for m in n.walk(tuple(b.nodes))
-            if isinstance(m, (n.Alloc, n.View))
-        }
-        return tile.name in made
+        inside = n.walk(tuple(self.builder.bodies[-1].nodes))
+        return any(isinstance(m, (n.Alloc, n.View)) and m.name == tile.name for m in inside)
 
     def _parallel(
         self,
@@ -468,19 +468,15 @@ class Reader(Hooks):
         self._here(place)
         if self.builder.parallel:
             raise ProgramError("T.Parallel inside T.Parallel", advice="write one T.Parallel over all indices")
-        if not self.builder.scales:
-            self.builder.open_implied()
-        span = self.builder.span()
+        self.builder.open_implied()
         variables = tuple(self.builder.fresh(w) for w in loop.names)
-        items = [Value(Symbol(v)) for v in variables]
-        with self.builder.body(*variables) as inner:
+        items, extents = [Value(Symbol(v)) for v in variables], tuple(as_expr(e) for e in loop.extents)
+        with self.builder.inside(n.Parallel, *variables, vars=variables, extents=extents):
             self.builder.parallel = list(variables)
             _, jump = body(items[0] if len(items) == 1 else tuple(items), *state)
             if jump is not None and jump is not CONTINUE:
                 self._refuse_jump(jump, place, "in T.Parallel", "T.serial runs one iteration after the other")
             self.builder.parallel = []
-        extents = tuple(as_expr(e) for e in loop.extents)
-        self.builder.append(n.Parallel(variables, extents, tuple(inner.nodes), span=span))
         return state, None
 
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from megatile.core.expr import Const, applied, simplify
+from megatile.core.placement import Shard
 from megatile.ir.expr import Coord, Rank as RankExpr
-from megatile.language.tile.builder import LargerScale, current
+from megatile.ir.implementations import by_blocks_ps, implementation
+from megatile.ir.launch import Param
+from megatile.language.tile.builder import LargerScale, ProgramBuilder, current
 from megatile.language.tile.errors import ProgramError
 from megatile.language.tile.launch import clusters_of, find_scale, instance_of
+from megatile.language.tile.memory import view
+from megatile.language.tile.operations import gemm
 from megatile.language.tile.scalars import Coordinate, Rank, Value
+from megatile.language.tile.tiles import Symbol, Tensor
 
 
 class Kernel:
@@ -107,3 +114,67 @@ def _coords(rank: RankExpr, grid: tuple[int, ...]) -> tuple[Any, ...]:
         coords.append(Value(simplify(applied("%", (whole, Const(extent))))))
         stride *= extent
     return tuple(coords)
+
+
+# --- ``T.Symmetric``: an argument of which every device has its own copy, addressable by rank ---------------
+#
+# The array has a leading dimension of devices; in the kernel the name means this device's copy, and another
+# device's with ``src=`` or ``dst=``:
+#
+#     def kernel(X: T.Symmetric((M, N), "f32")):
+#         ...
+#         T.copy(X, tile, dst=(rank + 1) % size)
+
+
+RANKS = "ranks"
+"""The name of the extent of devices."""
+
+
+def Symmetric(shape: Any, dtype: Any = "f32") -> Tensor:
+    """Annotation: every device has a copy of this shape; the array given has one more extent, of devices, in
+    front."""
+    extents = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
+    return Tensor((Symbol(RANKS), *extents), dtype, symmetric=True)
+
+
+def share_out(builder: ProgramBuilder) -> None:
+    """Every device gets its copy of the symmetric arguments: the launch is known now."""
+    own = [one for one in builder.symmetric if one.part is None]
+    if not own or builder.launch is None:
+        return
+    device = builder.machine.scale("device").name
+    count = builder.launch.count(device)
+    for one in own:
+        given = one.tile.shape[0]
+        if not isinstance(given, Symbol) and given != count:
+            raise ProgramError(
+                f"'{one.name}' has copies for {given} devices, and the launch has {count}",
+                advice=f"give an array of shape ({count}, {', '.join(map(str, one.shape))})",
+            )
+        one.tile.shape = (count, *one.shape)
+        one.tile.bound = (count, *one.tile.bound[1:])
+    region = Scale(device)
+    region.__enter__()
+    for one in own:
+        one.part = view(one.tile, layout=Shard(0))
+    region.__exit__(None)
+
+
+def shared_out(builder: ProgramBuilder, params: tuple[Param, ...]) -> tuple[Param, ...]:
+    """Arguments with the extents that the launch gave them."""
+    found = {one.name: one.tile.shape[0] for one in builder.symmetric}
+    if found and RANKS in builder.symbols:
+        builder.symbols.remove(RANKS)
+    return tuple(replace(p, shape=(found[p.name], *p.shape[1:])) if p.name in found else p for p in params)
+
+
+# --- Implementations of primitives that are written in ``T`` themselves -------------------------------------
+
+
+@implementation("gemm", "cluster", price=by_blocks_ps)
+def cluster_gemm(A: Any, B: Any, C: Any, transpose_A: bool = False, transpose_B: bool = False) -> None:
+    """Each block of a larger unit computes its rows of C from its rows of A and all of B, which lies spread
+    over the blocks' shared memories."""
+    with Scale("block"):
+        rows = view(A, layout=Shard(1 if transpose_A else 0))
+        gemm(rows, B, view(C, layout=Shard(0)), transpose_A=transpose_A, transpose_B=transpose_B)

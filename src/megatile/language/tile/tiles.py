@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from megatile.core.dtypes import dtype as dtype_name
 from megatile.core.expr import Const, Expr, Symbol as SymbolExpr, difference, known, simplify
@@ -92,7 +92,12 @@ class Tile:
     level: str
     base: Tile | None = None
     layout: Layout | None = None
-    flag: bool = field(default=False)
+    flag: bool = False
+    padded: ClassVar[bool] = False
+    """Whether slices may reach over the edge: zero is read there, and nothing is written."""
+
+    def __post_init__(self) -> None:
+        self.builder.tiles[self.name] = self
 
     @property
     def storage(self) -> Tile:
@@ -236,8 +241,7 @@ def _dims(tile: Tile, index: Any) -> tuple[Dim, ...]:
     items = index if isinstance(index, tuple) else (index,)
     if any(item is Ellipsis for item in items):
         at = next(i for i, item in enumerate(items) if item is Ellipsis)
-        missing = tile.ndim - len(items) + 1
-        items = (*items[:at], *(slice(None),) * missing, *items[at + 1 :])
+        items = (*items[:at], *(slice(None),) * (tile.ndim - len(items) + 1), *items[at + 1 :])
     if len(items) > tile.ndim:
         raise ProgramError(
             f"'{tile.name}' has {tile.ndim} dimensions, and {len(items)} indices are given",
@@ -254,20 +258,26 @@ def _dim(tile: Tile, d: int, item: Any) -> Dim:
             raise ProgramError(
                 f"index {d} of '{tile.name}' is {start.dtype}", advice="indices are whole numbers: // not /"
             )
-        check_index(tile, d, start)
+        number, free = known(start), tile.padded and tile.level == "tensor"
+        if number is not None and not free and not 0 <= number < max(tile.bound[d], 1):
+            raise ProgramError(
+                f"index {number} is out of bounds: dimension {d} of '{tile.name}' has {tile.bound[d]} "
+                "elements",
+                advice="indices count from 0; the last is shape[d] - 1",
+            )
         return Dim(start)
     if item.step not in (None, 1):
-        raise ProgramError(
-            f"'{tile.name}' is sliced with step {item.step}", advice="use an owner function for strides"
-        )
+        advice = "use a step of 1" if tile.padded else "use an owner function for strides"
+        raise ProgramError(f"'{tile.name}' is sliced with step {item.step}", advice=advice)
     start = simplify(as_expr(0 if item.start is None else item.start))
-    stop = as_expr(tile.shape[d] if item.stop is None else item.stop)
-    extent = difference(stop, start)
+    extent = difference(as_expr(tile.shape[d] if item.stop is None else item.stop), start)
     length = known(extent)
     if length is not None and length < 0:
         raise ProgramError(
             f"the slice of dimension {d} of '{tile.name}' has length {length}", advice="write x[low:high]"
         )
+    if tile.padded:
+        return Dim(start, extent, True)
     low, limit = known(start), tile.bound[d]
     beyond = low is not None and length is not None and low + length > limit and not tile.storage.is_tensor
     if low is not None and (low < 0 or beyond):  # over the edge of a tensor are zeros
@@ -277,15 +287,6 @@ def _dim(tile: Tile, d: int, item: Any) -> Dim:
             advice="an anchor (an index instead of a slice) may reach over the edge",
         )
     return Dim(start, extent)
-
-
-def check_index(tile: Tile, d: int, start: Expr) -> None:
-    number = known(start)
-    if number is not None and not 0 <= number < max(tile.bound[d], 1):
-        raise ProgramError(
-            f"index {number} is out of bounds: dimension {d} of '{tile.name}' has {tile.bound[d]} elements",
-            advice="indices count from 0; the last is shape[d] - 1",
-        )
 
 
 def shape_text(shape: tuple[Any, ...]) -> str:

@@ -12,8 +12,7 @@ from megatile.core.dtypes import itemsize
 from megatile.core.expr import Const, Expr, binary
 from megatile.core.placement import Mesh, Shard, is_whole, share_length
 from megatile.ir import nodes as n
-from megatile.ir.divisions import divided, divisions
-from megatile.ir.launch import Launch
+from megatile.ir.launch import Launch, divided, divisions
 from megatile.ir.program import Program
 from megatile.targets.common.elements import c_type, held
 from megatile.targets.common.errors import CompileError
