@@ -33,7 +33,7 @@ from megatile.plan.residency import copies, units_below
 from megatile.plan.statements import reads_of, write_of
 from megatile.plan.structure import check_structure
 from megatile.sim import state as st
-from megatile.sim.record import Record, has_any
+from megatile.sim.record import Record
 from megatile.sim.result import Run
 from megatile.sim.table import DMA
 from megatile.timing.caches import Cache
@@ -101,7 +101,7 @@ def price(
     given = assume or {}
 
     def bounds() -> Price:
-        if not _reads(plan):
+        if pm.ReadScalar not in plan.kinds:
             each = [_price(run, run, given) for run in runs]
         else:
             highs = _runs(extreme(plan, given, most=True), machine, timing, launch)
@@ -117,7 +117,7 @@ def price(
     if not plan.levels or timing is not None:
         return bounds()
     least = floor(plan, machine, launch=launch)
-    if _takes_turns(plan, find_machine(machine), FEW) and not has_any(plan) and not _reads(plan):
+    if _takes_turns(plan, find_machine(machine), FEW) and not {pm.ReceiveAny, pm.ReadScalar} & plan.kinds:
         return Price.bounded(least, bounds)
     try:
         found = bounds()
@@ -130,7 +130,7 @@ def lower_bound(plan: Plan, machine: HDA | str, *, launch: bool = True, timing: 
     """The longest chain of dependencies alone: cheaper than `price`, and still a lower bound."""
     found = []
     for run in _runs(plan, machine, timing, launch):
-        if _reads(plan):
+        if pm.ReadScalar in plan.kinds:
             return floor(plan, machine, launch=launch)
         if _unordered(plan, find_machine(machine)):
             return price(plan, machine, launch=launch, timing=timing).lower_ps
@@ -178,7 +178,7 @@ def _reading(assume: Mapping[str, int]) -> Any:
 
 def _unordered(plan: Plan, hda: HDA) -> bool:
     """Whether contention may change what comes first, and with it the course of the plan."""
-    return has_any(plan) or _takes_turns(plan, hda)
+    return pm.ReceiveAny in plan.kinds or _takes_turns(plan, hda)
 
 
 def _takes_turns(plan: Plan, hda: HDA, more_than: int = 0) -> bool:
@@ -194,10 +194,6 @@ def _takes_turns(plan: Plan, hda: HDA, more_than: int = 0) -> bool:
         return crowd * level.count > units_below(hda, level, plan) * (level.slots or 0)
 
     return any(waits(level) for level in slotted)
-
-
-def _reads(plan: Plan) -> bool:
-    return any(isinstance(s, pm.ReadScalar) for stream in plan.streams for s in pm.statements(stream.body))
 
 
 def _price(least: Run, run: Run, assume: Mapping[str, int]) -> Price:

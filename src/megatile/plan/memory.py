@@ -18,8 +18,10 @@ def blocks(plan: Plan, level: str | None = None) -> Iterator[tuple[str, str, int
     for tile in plan.tiles:
         if tile.level != level:
             continue
-        sharers = plan.instances(level) / max(1, plan.owners(tile))
-        yield f"tile '{tile.name}'", tile.memory, round(tile.nbytes * tile.versions / sharers), tile.offset
+        size = tile.nbytes * tile.versions
+        if tile.owners is not None:
+            size = round(size * max(1, tile.owners) / plan.instances(level))
+        yield f"tile '{tile.name}'", tile.memory, size, tile.offset
     for channel in plan.channels:
         if channel.level != level:
             continue
@@ -31,6 +33,8 @@ def blocks(plan: Plan, level: str | None = None) -> Iterator[tuple[str, str, int
 
 def check_ranges(plan: Plan) -> None:
     """Ranges with a fixed offset in the same memory do not overlap; scratch may be used for several tiles."""
+    if all(tile.offset is None for tile in plan.tiles) and all(c.offset is None for c in plan.channels):
+        return
     scratch = {f"tile '{tile.name}'" for tile in plan.tiles if tile.role == "local"}
     fixed = sorted(
         (memory, offset, offset + size, what)
@@ -87,13 +91,16 @@ def check_memory(plan: Plan, hda: HDA) -> None:
     check_ranges(plan)
     found: dict[str, list[tuple[Level, int]]] = {}
     largest: dict[str, tuple[int, str]] = {}
+    fixed: list[tuple[str, str, int, int]] = []
     for level in plan.all_levels:
         sizes: dict[tuple[str, int | None], int] = {}
         own = _own_stream(plan, level) if level.slots is not None else {}
-        for what, name, size, _ in blocks(plan, None if level is plan.first else level.name):
+        for what, name, size, offset in blocks(plan, None if level is plan.first else level.name):
             layer = hda.memory(name)
             if layer.cache:
                 raise PlanError(f"{what} cannot be placed in '{name}': it is a cache of machine '{hda.name}'")
+            if offset is not None:
+                fixed.append((layer.name, what, offset, offset + size))
             place = (layer.name, own.get(what))
             sizes[place] = sizes.get(place, 0) + size
             largest[layer.name] = max(largest.get(layer.name, (0, "")), (size, what))
@@ -118,10 +125,9 @@ def check_memory(plan: Plan, hda: HDA) -> None:
         at, room = int(np.argmax(needed)), layer.available // slices * (there * slices // grain)
         whole = f"memory '{name}' of machine '{hda.name}' has {room} bytes"
         whole += f" in each of its {slices} slices" if slices > 1 and grain > there else ""
-        for level, _ in parts:
-            for what, memory, size, offset in blocks(plan, None if level is plan.first else level.name):
-                if offset is not None and hda.memory(memory) is layer and offset + size > room:
-                    raise PlanError(f"{whole}, {what} would lie at bytes {offset} to {offset + size} of it")
+        for memory, what, start, end in fixed:
+            if memory == name and end > room:
+                raise PlanError(f"{whole}, {what} would lie at bytes {start} to {end} of it")
         if needed[at] > room:
             each = " and ".join(
                 f"{int(crowd[at])} units of {size} bytes each"

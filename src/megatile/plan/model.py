@@ -203,7 +203,7 @@ from megatile.core.errors import MegatileError, did_you_mean
 from megatile.core.expr import ZERO, Expr, unit
 from megatile.plan.spec import ALWAYS, ARGUMENT, HIDDEN, KEYWORD, part
 from megatile.plan.statements import *  # noqa: F403
-from megatile.plan.statements import Statement, __all__ as _STATEMENTS
+from megatile.plan.statements import Statement, __all__ as _STATEMENTS, statements
 
 __all__ = ["Channel", "Flag", "Group", "Level", "Plan", "PlanError", "Stream", "Tile"]
 __all__ += _STATEMENTS
@@ -270,7 +270,7 @@ class Tile:
     @property
     def shared(self) -> bool:
         """Whether several units may own the same copy."""
-        return self.owner != unit
+        return self.owner is not unit and self.owner != unit
 
 
 @dataclass(frozen=True)
@@ -379,6 +379,16 @@ class Plan:
         """What was found out about the plan, which never changes; see `once`."""
         return {}
 
+    @cached_property
+    def bodies(self) -> tuple[tuple[Statement, ...], ...]:
+        """The statements of every stream, outer before inner, in text order."""
+        return tuple(tuple(statements(stream.body)) for stream in self.streams)
+
+    @cached_property
+    def kinds(self) -> frozenset[type]:
+        """The kinds of statements that its streams have."""
+        return frozenset(type(statement) for body in self.bodies for statement in body)
+
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
@@ -408,10 +418,18 @@ class Plan:
         ``u`` belongs to instance ``u // per`` there."""
         return self._above[self.level(level).name].get(self.level(above).name)
 
+    @cached_property
+    def _instances(self) -> dict[str | None, int]:
+        return {}
+
     def instances(self, level: str | None = None) -> int:
         """How many instances a level has in all."""
-        found = self.level(level)
-        return found.count * (self.instances(found.parent) if found.parent is not None else 1)
+        known = self._instances.get(level)
+        if known is None:
+            found = self.level(level)
+            known = found.count * (self.instances(found.parent) if found.parent is not None else 1)
+            self._instances[level] = known
+        return known
 
     def part(self, units: Iterable[int]) -> Plan:
         """The plan for some of its units alone: the others are in other launches, which its channels (now
@@ -487,12 +505,17 @@ def once(function: Function) -> Function:
 
     @wraps(function)
     def known(plan: Plan, *others: Any) -> Any:
+        facts = plan.facts
+        if not others:
+            if function not in facts:
+                facts[function] = function(plan)
+            return facts[function]
         key = (function, *(other if isinstance(other, int) else id(other) for other in others))
-        there, value = plan.facts.get(key, ((), None))
+        there, value = facts.get(key, ((), None))
         things = [other for other in others if not isinstance(other, int)]
-        if key not in plan.facts or any(one() is not other for one, other in zip(there, things, strict=True)):
+        if key not in facts or any(one() is not other for one, other in zip(there, things, strict=True)):
             value = function(plan, *others)
-            plan.facts[key] = [ref(other) for other in things], value
+            facts[key] = [ref(other) for other in things], value
         return value
 
     return known  # type: ignore[return-value]

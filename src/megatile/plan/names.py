@@ -8,13 +8,13 @@ that lie outside their tile are found here too, where it is certain that the com
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from typing import Any
 
 from megatile.core.errors import did_you_mean
-from megatile.core.expr import Expr, constant, symbols
+from megatile.core.expr import Const, Expr, constant, symbols
 from megatile.plan.model import Plan, PlanError
 from megatile.plan.spec import having
 from megatile.plan.statements import (
@@ -228,21 +228,28 @@ def _branch(branch: If, scope: Scope) -> None:
         scope.bind(merge.name, shapes.get(merge.name), branch)
 
 
-def _expressions(value: Any) -> Iterator[Expr]:
-    """The expressions of one statement, without those of the statements and flows inside it."""
-    if isinstance(value, Expr):
-        yield value
-    elif isinstance(value, tuple):
-        for item in value:
-            yield from _expressions(item)
-    elif is_dataclass(value):
-        for part in _parts(value.__class__)(value):
-            if isinstance(part, (Expr, tuple)) or is_dataclass(part):
-                yield from _expressions(part)
+def _expressions(value: Any) -> list[Expr]:
+    """The expressions of one statement that may name something, without those of the statements and flows
+    inside it."""
+    found: list[Expr] = []
+    for name in _parts(value.__class__):
+        part = getattr(value, name)
+        for item in part if isinstance(part, tuple) else (part,):
+            if isinstance(item, Expr):
+                found += [] if isinstance(item, Const) else [item]
+            elif isinstance(item, tuple):  # an attribute
+                found += [each for each in item if isinstance(each, Expr)]
+            elif is_dataclass(item):
+                found += _expressions(item)
+    return found
 
 
 @cache
-def _parts(kind: Any) -> Any:
-    """A function that gives what a dataclass has beside the statements and flows inside it."""
-    names = [f.name for f in fields(kind) if f.name not in ("body", "orelse", "carries", "merges")]
-    return lambda value: [getattr(value, name) for name in names]
+def _parts(kind: type) -> list[str]:
+    """The fields in which a dataclass may have expressions, beside the statements and flows inside it."""
+    inside = ("body", "orelse", "carries", "merges", "source")
+    return [f.name for f in fields(kind) if f.name not in inside and not _PLAIN.fullmatch(str(f.type))]
+
+
+_PLAIN = re.compile(r"(str|bool|int)( \| None)?|tuple\[(str|int), \.\.\.\]")
+"""Types of what is no expression."""

@@ -13,7 +13,7 @@ from megatile.core.expr import constant
 from megatile.core.operations import OPERATIONS, REDUCTIONS
 from megatile.plan.model import ENGINES, ROLES, Level, Plan, PlanError, Stream, Tile, once
 from megatile.plan.names import check_names
-from megatile.plan.spec import having
+from megatile.plan.spec import having, parts
 from megatile.plan.statements import (
     Collective,
     Compute,
@@ -76,8 +76,8 @@ def check_structure(plan: Plan) -> None:
         "group": {group.name: group for group in plan.groups},
         "shared": {tile.name: tile for tile in plan.tiles if tile.shared},
     }
-    for stream in plan.streams:
-        for statement in statements(stream.body):
+    for body in plan.bodies:
+        for statement in body:
             check_statement(statement, known)
     check_names(plan)
     if plan.levels:
@@ -101,8 +101,10 @@ def check_levels(plan: Plan) -> None:
         seen.append(level.name)
     things: list[Any] = [*plan.tiles, *plan.channels, *plan.flags, *plan.groups, *plan.streams]
     for thing in things:
-        what = f"{type(thing).__name__.lower()} {getattr(thing, 'name', '')}".rstrip()
+        if thing.level is None and plan.first.slots is None:
+            continue
         if thing.level == plan.scale:
+            what = f"{type(thing).__name__.lower()} {getattr(thing, 'name', '')}".rstrip()
             raise PlanError(f"{what} names the first level", advice="leave level= out")
         level = plan.level(thing.level)
         if isinstance(thing, Tile) and level.slots is not None and not thing.plain:
@@ -203,12 +205,13 @@ def check_owners(plan: Plan, stream: Stream) -> None:
 
 def check_statement(statement: Any, known: Mapping[str, Mapping[str, Any]]) -> None:
     """One statement, with what is declared of each kind by name."""
-    write = write_of(statement)
-    if getattr(statement, "fresh", False) and write is not None and write.tile in known["shared"]:
-        raise PlanError(f"a new version of shared tile '{write.tile}'", place=statement.source)
-    for kind in ("channel", "flag", "group"):
-        for name in having(statement, kind):
-            _one_of(name, known[kind], kind, statement)
+    if getattr(statement, "fresh", False) and known["shared"]:
+        write = write_of(statement)
+        if write is not None and write.tile in known["shared"]:
+            raise PlanError(f"a new version of shared tile '{write.tile}'", place=statement.source)
+    for spec in parts(type(statement)):
+        if spec.role in ("channel", "flag", "group"):
+            _one_of(getattr(statement, spec.name), known[spec.role], spec.role, statement)
     rule = _RULES.get(type(statement))
     if rule is not None:
         rule(statement, known)

@@ -45,16 +45,15 @@ class Alike:
         self.arena, self.launched, self.level = simulation.arena, launched, level
         self.view, self.pc, self.frame = launched.views[level], pc, frame
         self.meanings, self.first = simulation.rows.meanings, launched.table.streams[stream].first
+        self.code = simulation.rows.code
         self.described = simulation.arena.rows("level")
         self.all_rows = list(simulation.instances[launched.number].levels.values())
         self.rows = self.all_rows[level]
         self.fixed = self.rows.fixed
-        self.units = np.arange(len(self.rows))
+        self.units, self.places = self.rows.of_stream(launched.table.stream_of[level], stream)
         """Rows, counted from the first of the level; of a level without slots also the instances' numbers."""
         if self.fixed:
-            self.units = np.flatnonzero(launched.table.stream_of[level] == stream)
             self._leave_out(self.first)
-        self.places = self.rows.places[self.units]
 
     @classmethod
     def to(cls, simulation: Simulation, g: int) -> Alike:
@@ -65,12 +64,13 @@ class Alike:
 
     def _leave_out(self, first: int) -> None:
         """Leave out those that never come to the instruction: the branches around it say so."""
-        code = self.arena.rows("code")[first : self.pc]
-        for row in code[code[:, st.KIND] == st.BRANCH].tolist():
-            orelse, end = row[st.B], int(self.arena.rows("code")[row[st.B] - 1, st.A])
-            taken, always = self.value(row[st.A])
-            if always and self.pc < end:
-                self.units = self.units[(taken != 0) == (self.pc < orelse)]
+        for row in self.code[first : self.pc]:
+            if row[st.KIND] == st.BRANCH:
+                orelse, end = row[st.B], self.code[row[st.B] - 1][st.A]
+                taken, always = self.value(row[st.A])
+                if always and self.pc < end:
+                    chosen = (taken != 0) == (self.pc < orelse)
+                    self.units, self.places = self.units[chosen], self.places[chosen]
 
     def value(self, x: int) -> tuple[Array, bool]:
         return self.meanings[x].of_all(self.units, self.arena.rows("frame")[self.frame :])
@@ -269,20 +269,22 @@ class Answers:
         if ends is None or self.arena.rows("code")[pc, st.SITE] != NONE:
             return False
         (here, one), (there, other), possible, always = ends
-        chosen = np.flatnonzero(possible)
-        if not always and len(chosen) > MOST_GUESSED:
+        same = one == other
+        if not possible.all():
+            here, there, same, units = here[possible], there[possible], same[possible], units[possible]
+        if not always and len(units) > MOST_GUESSED:
             return False
         by = launched.table.movers[mover // 2 // st.MOVERS]
-        numbers = self._numbers(view, here[chosen], names, there[chosen], (one == other)[chosen], by)
+        numbers = self._numbers(view, here, names, there, same, by)
         if always:
-            self._site(pc, count, units[chosen], numbers)
-            if alike is not None and len(chosen) == count and (one == NONE).all() and (other == NONE).all():
+            self._site(pc, count, units, numbers)
+            if alike is not None and len(units) == count and (one == NONE).all() and (other == NONE).all():
                 self._same_paths(alike, memories)
         else:
-            rows = np.empty((len(chosen), 6), dtype=np.int64)
+            rows = np.empty((len(units), 6), dtype=np.int64)
             rows[:, 0], rows[:, 2] = st.ASK_PATH, memories
-            rows[:, 1] = (mover & -2) + (one == other)[chosen]
-            rows[:, 3], rows[:, 4], rows[:, 5] = here[chosen], there[chosen], numbers
+            rows[:, 1] = (mover & -2) + same
+            rows[:, 3], rows[:, 4], rows[:, 5] = here, there, numbers
             self.remember_all(rows)
         return True
 
@@ -305,31 +307,26 @@ class Answers:
     def copy_ends(self, alike: Alike) -> tuple[Any, Any, Array, bool] | None:
         """Where all instances read and write at an instruction, and who has that (NONE: each its own); for
         which of them that is possible, and whether it is always so. None where it cannot be said."""
-        code = self.arena.rows("code")[alike.pc].tolist()
-        regions = [NONE, code[st.D]]
-        if code[st.KIND] == st.COPY:
-            lists = self.arena.rows("lists")
-            regions = lists[[code[st.B] + 1, code[st.B] + lists[code[st.B]]]].tolist()
-        found, possible, always = [], np.ones(len(alike.units), dtype=bool), True
-        for region in regions:
-            end = self._end(alike, region)
+        rows, everyone = self.simulation.rows, np.ones(len(alike.units), dtype=bool)
+        own = alike.places, np.full(len(alike.units), NONE)
+        found, possible, always = [], everyone, True
+        for region in rows.ends(alike.pc):
+            row = None if region == NONE else rows.region[region]
+            if row is not None and row[st.MODE] == st.HANDLE:
+                return None
+            if row is None or row[st.OWNER] == NONE:
+                found.append(own)
+                continue
+            end = self._end(alike, row)
             if end is None:
                 return None
-            possible, always = possible & end[2], always and end[3]
+            possible, always = end[2] if possible is everyone else possible & end[2], always and end[3]
             found.append(end[:2])
         return found[0], found[1], possible, always
 
-    def _end(self, alike: Alike, region: int) -> tuple[Array, Array, Array, bool] | None:
-        own = np.full(len(alike.units), NONE)
-        everyone = np.ones(len(alike.units), dtype=bool)
-        if region == NONE:
-            return alike.places, own, everyone, True
-        row = self.arena.rows("region")[region].tolist()
-        if row[st.MODE] == st.HANDLE:
-            return None
-        if row[st.OWNER] == NONE:
-            return alike.places, own, everyone, True
-        base = int(self.arena.rows("tile")[row[st.TILE], st.TILE_BASE])
+    def _end(self, alike: Alike, row: list[int]) -> tuple[Array, Array, Array, bool] | None:
+        """The same of a region that names its owner."""
+        base = self.simulation.rows.tile[row[st.TILE]][st.TILE_BASE]
         at = int(alike.described[alike.launched.levels + alike.level, st.MEMORY_BASE]) + base
         stored = self.arena.rows("memory_of")[at].tolist()
         if stored[st.OWNERS] != NONE or not alike.fixed:
@@ -339,7 +336,7 @@ class Answers:
         if seen is None:
             return None
         per, level = stored[st.STORAGE_PER], alike.launched.levels + stored[st.STORAGE_LEVEL]
-        mine = (alike.units // per == owners) if per else ~everyone
+        mine = (alike.units // per == owners) if per else np.zeros(len(owners), dtype=bool)
         held = np.where(mine, NONE, (level << 40) + owners)
         return np.where(mine, alike.places, seen[0]), held, seen[1], always
 
@@ -347,12 +344,14 @@ class Answers:
         self, view: Resources, here: Array, names: tuple[str, str], there: Array, same: Array, by: str
     ) -> Array:
         """The numbers of many paths."""
+        options: list[Any] = [{"same": flag, "caches": True, "by": by} for flag in (False, True)]
+        some = int(np.count_nonzero(same))
+        if some in (0, len(here)):
+            return self.numbered(view, here, names, there, options[some > 0])
         found = np.empty(len(here), dtype=np.int64)
-        for flag in (False, True):
+        for flag, option in enumerate(options):
             chosen = np.flatnonzero(same == flag)
-            if len(chosen):
-                options: Any = {"same": flag, "caches": True, "by": by}
-                found[chosen] = self.numbered(view, here[chosen], names, there[chosen], options)
+            found[chosen] = self.numbered(view, here[chosen], names, there[chosen], option)
         return found
 
     def numbered(self, view: Resources, a: Array, names: Any, b: Array, options: Any) -> Array:

@@ -13,12 +13,6 @@ from megatile.timing.view import TimingError
 Scalars = Callable[[pm.ReadScalar, Any, Any], Any]
 
 
-@pm.once
-def reads_scalars(plan: pm.Plan) -> bool:
-    """Whether the course of a plan depends on its data."""
-    return any(isinstance(s, pm.ReadScalar) for stream in plan.streams for s in pm.statements(stream.body))
-
-
 class Assumed:
     """Values for `ReadScalar` as the user assumes them: an int, or one per unit."""
 

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from megatile.sim.simulation import EngineLaunch, Simulation
 
 
+_NOTHING = (st.CAUSE, st.SHARED, st.WAITS, st.SINCE, st.NEXT, st.FOLLOWERS, st.POOL, st.CHAIN, st.OVER_BY)
+"""Columns of `unit` in which instances have nothing at first."""
+
+
 class LevelRows:
     """The rows of one level: the first, how many; per row its place and the row of its parent."""
 
@@ -32,9 +36,17 @@ class LevelRows:
         """Whether row i has instance i from the beginning."""
         self.held = self.tails = (0, 0)
         """Where the slots and the engines of its rows begin, and how many each row has."""
+        self._of_stream: dict[int, tuple[Any, Any]] = {}
 
     def __len__(self) -> int:
         return len(self.places)
+
+    def of_stream(self, streams: Any, stream: int) -> tuple[Any, Any]:
+        """Those that have a stream (all, where instances take turns in them), and where they are."""
+        if stream not in self._of_stream:
+            mine = np.flatnonzero(streams == stream) if self.fixed else np.arange(len(self))
+            self._of_stream[stream] = mine, self.places[mine]
+        return self._of_stream[stream]
 
     @property
     def all(self) -> slice:
@@ -88,12 +100,11 @@ class Instances:
             own = np.flatnonzero((mine != mine[:1]).any(axis=0))
             self.idle = mine[:1].copy(), own, mine[:, own]
         places = arena.rows("place")[launched.first : launched.first + launched.offsets[-1]]
-        places[:] = NONE
         starts = [view.start_ps(0) for view in launched.views]
         for i, level in enumerate(self.plan.all_levels):
             rows, described = self.levels[level.name], arena.rows("level")[launched.levels + i]
             described[st.FIRST_FLOW] = flows + launched.offsets[i]
-            described[[st.STREAM_OF, st.ONE_STREAM]] = table.level_lists[i][:2]
+            described[st.STREAM_OF], described[st.ONE_STREAM], _ = table.level_lists[i]
             described[st.START_AT] = begin + starts[i] - starts[0]
             u = units[rows.all]
             u[:, st.NOW] = begin
@@ -101,15 +112,17 @@ class Instances:
             arena.rows("tails")[at : at + engines * len(rows), :3] = (0, NONE, NONE)
             at, slots = rows.held
             arena.rows("held")[at : at + slots * len(rows)] = 0
+            places[launched.offsets[i] : launched.offsets[i + 1]] = rows.places if rows.fixed else NONE
             if rows.fixed:
                 u[:, st.FLOW] = described[st.FIRST_FLOW] + u[:, st.NUMBER]
-                places[launched.offsets[i] : launched.offsets[i + 1]] = rows.places
             if not self.plan.levels:
                 for n, stream in enumerate(table.streams):
-                    mine = np.flatnonzero(table.stream_of[0] == n)
-                    cells = u[mine, st.FRAME][:, None] + np.arange(len(stream.frame))
-                    arena.rows("frame")[cells] = stream.frame
-                    arena.rows("frame")[u[mine, st.FRAME]] = mine
+                    mine, _ = rows.of_stream(table.stream_of[0], n)
+                    first, size = u[mine, st.FRAME], len(stream.frame)
+                    arena.rows("frame")[first[:, None] + np.arange(size)] = stream.frame
+                    arena.rows("frame")[first] = mine
+        if not self.pools:
+            return
         pools = arena.rows("pool")[self.pools.start : self.pools.stop]
         pools[:, st.FREE_SEATS] = pools[:, st.ALL_SEATS]
         pools[:, [st.FIRST_WAITING, st.LAST_WAITING, st.DUE]] = NONE
@@ -196,7 +209,7 @@ class Instances:
         count, view = len(rows), launched.views[i]
         slots, engines = table.storages - table.first_slot, table.lanes(view.dma.channels)
         streams = table.stream_of[i]
-        sizes = np.array([len(s.frame) for s in table.streams] + [0], dtype=np.int64)
+        sizes = np.array([len(s.frame) for s in table.streams] + [0])
         used = sizes[streams] if rows.fixed else np.full(count, sizes[np.unique(streams)].max(initial=0))
         frames = arena.extend("frame", int(used.sum()))
         heads = arena.extend("heads", table.storages * count, NONE)
@@ -204,43 +217,41 @@ class Instances:
         rows.tails = arena.extend("tails", engines * count), engines
         self._engines(simulation, view, *rows.tails, rows.places)
         arena.rows("level")[launched.levels + i, st.FIRST_ROW] = rows.first
-        u = arena.rows("unit")[rows.all]
-        u[
-            :, [st.CAUSE, st.SHARED, st.WAITS, st.SINCE, st.NEXT, st.FOLLOWERS, st.POOL, st.CHAIN, st.OVER_BY]
-        ] = NONE
-        u[:, st.STATE] = st.OVER
-        u[:, st.HOLDERS] = 1
-        u[:, st.LEVEL] = launched.levels + i
-        u[:, st.LAUNCH] = launched.number
+        u, index, one = arena.rows("unit")[rows.all], np.arange(count), [0] * st.WIDTHS["unit"]
+        for column in _NOTHING:
+            one[column] = NONE
+        one[st.STATE], one[st.HOLDERS] = st.OVER, int(rows.pools is None)
+        one[st.LEVEL], one[st.LAUNCH] = launched.levels + i, launched.number
+        u[:] = one
         u[:, st.PLACE] = rows.places
         u[:, st.PARENT] = rows.parents
         u[:, st.FRAME] = frames + np.cumsum(used) - used
         if rows.pools is not None:
-            u[:, st.POOL], u[:, st.HOLDERS] = rows.pools, 0
+            u[:, st.POOL] = rows.pools
         begins = {st.STORE: (heads, table.storages), st.HOLD: rows.held, st.ENGINES: rows.tails}
         for column, (at, width) in begins.items():
-            u[:, column] = at + width * np.arange(count)
+            u[:, column] = at + width * index
         if rows.fixed:
-            u[:, st.NUMBER] = np.arange(count)
-            u[:, st.ACTOR] = launched.first + launched.offsets[i] + np.arange(count)
-            for n, stream in enumerate(table.streams):
-                u[streams == n, st.PC] = stream.first
+            u[:, st.NUMBER] = index
+            u[:, st.ACTOR] = launched.first + launched.offsets[i] + index
+            u[:, st.PC] = np.array([s.first for s in table.streams] + [0])[streams]
             waits = streams != NONE if not self.plan.levels else rows.parents == NONE
-            u[waits, st.STATE], u[waits, st.PARTS] = st.PENDING, 1
+            u[:, st.STATE], u[:, st.PARTS] = np.where(waits, st.PENDING, st.OVER), waits
 
     def _engines(self, simulation: Simulation, view: Any, first: int, engines: int, places: Any) -> None:
         """The queues of every instance's engines; several instances may share an engine."""
-        several = bool(self.plan.levels)
+        several, names = bool(self.plan.levels), self.table.engine_names
         self.arena.rows("tails")[first : first + engines * len(places)] = (0, NONE, NONE, NONE)
-        for engine, name in list(enumerate(self.table.engine_names))[1:]:
-            if not len(places) or not simulation.paths.contended or view.engine_resource(name, 0) is None:
+        for engine in sorted(self.table.queues) if len(places) and simulation.paths.contended else ():
+            name = names[engine]
+            if view.engine_resource(name, 0) is None:
                 continue
             keys = [view.engine_resource(name, place) for place in places.tolist()]
             of_kinds = view.engine(name) is not None and view.engine(name).shares is not None
             if several or of_kinds or len(set(keys)) < len(keys) or simulation.paths.everything_shared:
                 servers = [simulation.paths.server(key, 1) for key in keys]
                 rows = self.arena.rows("tails")[first : first + engines * len(places)]
-                messages = range(len(self.table.engine_names), engines) if name == "dma" else ()
+                messages = range(len(names), engines) if name == "dma" else ()
                 for e in (engine, *messages):
                     rows[e::engines, 3] = servers
 

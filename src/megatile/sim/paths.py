@@ -9,23 +9,24 @@ uses as a whole have servers in the order of the links.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from megatile.hda import HDA
-from megatile.hda.model import Network
 from megatile.hda.routing import Link
 from megatile.sim import state as st
 from megatile.sim.engine.caches import insert_block, into_bucket
 from megatile.sim.state import NONE, Arena
 from megatile.timing.caches import Cache
 from megatile.timing.fabric import Alike, Fabric, Path, Stage, equal
+from megatile.timing.resources import Resources
 
 DENSE = 1024
 """Links of a grid for every unit up to which all of them get servers."""
 
 
+@lru_cache(maxsize=1 << 12)
 def as_bits(rate: float) -> int:
     """A float as the integer that stands for it in the arena."""
     return int(np.float64(rate).view(np.int64))
@@ -58,12 +59,13 @@ class Paths:
 
     # servers
 
-    def use(self, network: Network | None, hda: HDA, units: int) -> None:
-        """Plans with so many units use the links of a grid."""
+    def use(self, view: Resources, units: int) -> None:
+        """Plans with so many units use the links of a grid, if the machine has one at their level."""
+        network = view.fabric.grid(view.level.name)
         if network is None or network.name in self.grids:
             return
         self.grids[network.name] = None
-        count = hda.level(network.level).total * network.topology.link_count
+        count = view.hda.level(network.level).total * network.topology.link_count
         if count <= DENSE * units:
             lanes, first = self.arena.extend("lane", count), self.arena.extend("server", count)
             rows = self.arena.rows("server")[first : first + count]

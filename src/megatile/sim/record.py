@@ -12,7 +12,6 @@ from megatile.core.errors import Place
 from megatile.core.expr import constant
 from megatile.core.quantities import format_bytes, format_time
 from megatile.hda.routing import Link
-from megatile.plan import model as pm
 from megatile.sim import state as st
 from megatile.sim.simulation import EngineLaunch, Simulation
 from megatile.sim.state import NONE
@@ -29,6 +28,10 @@ NAMES = {
 """What events are called whose statement does not say it better."""
 PLACES = {st.RECEIVE: "channel", st.SIGNAL: "channel"}
 """The engine of commands that have none; all others hold up the control."""
+
+
+_BOUNDS = (1 << st.ACCESS_BITS) - 2
+"""Of what an access is, how many bounds it has."""
 
 
 def source_of(place: Place | None) -> str:
@@ -238,7 +241,7 @@ class Record:
             at -= self.first_aux
             end = at + 1
             for _ in range(int(aux[at])):
-                end += st.A_BOUNDS + 2 * int(aux[end + st.A_DIMENSIONS])
+                end += 2 + (int(aux[end]) & _BOUNDS)
             key = aux[at:end].tobytes()
             number = known.get(key)
             if number is None:
@@ -463,13 +466,13 @@ def _operand_text(numbers: list[int], table: Any) -> str:
     writes: list[str] = []
     at = 1
     for _ in range(numbers[0]):
-        storage, owner, write, count = numbers[at : at + 4]
-        bounds = numbers[at + st.A_BOUNDS : at + st.A_BOUNDS + 2 * count]
-        memory, name = table.storage_name(storage)
-        edges = ", ".join(f"{bounds[2 * i]}:{bounds[2 * i] + bounds[2 * i + 1]}" for i in range(count))
-        text = f"{memory}:{name}[{edges}]" if count else f"{memory}:{name}"
-        (writes if write else reads).append(text + (f"@{owner}" if owner != NONE else ""))
-        at += st.A_BOUNDS + 2 * count
+        what, owner = numbers[at : at + 2]
+        bounds = numbers[at + 2 : at + 2 + (what & _BOUNDS)]
+        memory, name = table.storage_name(what >> st.ACCESS_BITS)
+        edges = ", ".join(f"{i}:{i + n}" for i, n in zip(bounds[::2], bounds[1::2], strict=True))
+        text = f"{memory}:{name}[{edges}]" if bounds else f"{memory}:{name}"
+        (writes if what & 1 else reads).append(text + (f"@{owner}" if owner != NONE else ""))
+        at += 2 + len(bounds)
     left = ", ".join(reads)
     return f"{left} -> {', '.join(writes)}" if writes else left
 
@@ -493,9 +496,3 @@ def choices(simulation: Simulation, launched: EngineLaunch) -> dict[Any, list[in
         if 0 <= who - launched.first < launched.offsets[-1]:
             found.setdefault(launched.chooser(who), []).append(launched.queue_ends[queue][2])
     return found
-
-
-@pm.once
-def has_any(plan: pm.Plan) -> bool:
-    """Whether a unit's course may depend on which message comes first."""
-    return any(isinstance(s, pm.ReceiveAny) for stream in plan.streams for s in pm.statements(stream.body))

@@ -15,15 +15,15 @@ from megatile.core.errors import MegatileError
 from megatile.core.quantities import whole
 from megatile.hda import HDA, machine as find_machine
 from megatile.plan.code import Code
-from megatile.plan.model import Plan
+from megatile.plan.model import Plan, ReadScalar, ReceiveAny
 from megatile.sim import state as st
 from megatile.sim.answers import QueueMisuse
 from megatile.sim.contents import Contents
-from megatile.sim.data import Assumed, Scalars, reads_scalars, seen_values
+from megatile.sim.data import Assumed, Scalars, seen_values
 from megatile.sim.in_step import InStep, NotInStep, may_be_in_step
 from megatile.sim.joint import Joint, LaunchData
 from megatile.sim.launches import Launch, SessionError, TimeBudgetExceeded, Worker
-from megatile.sim.record import choices, has_any
+from megatile.sim.record import choices
 from megatile.sim.result import Result, Run
 from megatile.sim.simulation import NEVER, EngineLaunch, Simulation, engine_name
 from megatile.sim.stuck import deadlock, explain, wait_graph
@@ -102,7 +102,7 @@ class RunningMachine:
             kept = Contents(lasting=False) if contents is None else contents
             launch._code = code
             launch._data = self._data(launch, inputs, kept)
-            if reads_scalars(resources.plan):
+            if ReadScalar in resources.plan.kinds:
                 launch._scalars = lambda *asked: self._joint.scalar(launch._data, *asked)  # type: ignore[arg-type]
         if self._held_back is not None:
             self._give(self._held_back)
@@ -117,7 +117,7 @@ class RunningMachine:
     def _give(self, launch: Launch) -> None:
         """Give a launch to the engine."""
         resources, simulation, at = launch._resources, self._simulation, launch.submit_ps
-        if has_any(resources.plan):
+        if ReceiveAny in resources.plan.kinds:
             simulation.record_all()
         self._held_back = None
         launch._launched = simulation.add(
@@ -363,7 +363,7 @@ class RunningMachine:
             launch._control, scalars=launch._scalars, end_ps=took, begin_ps=max(0, took - spent),
             messages=messages,
         )  # fmt: skip
-        if launched is not None and has_any(resources.plan):
+        if launched is not None and ReceiveAny in resources.plan.kinds:
             run.choices = choices(self._simulation, launched)
         launch.result, launch._data = Result(run, outputs), None
         self._keep(launch, run, present)

@@ -66,8 +66,8 @@ def _messages(simulation: Simulation, launched: EngineLaunch) -> Iterator[Ends |
     """The ends of all queues into which something is sent; None where they are not always the same."""
     plan, table = launched.plan, launched.table
     used: dict[str, set[Any]] = {}
-    for stream in plan.streams:
-        for s in pm.statements(stream.body):
+    for stream, body in zip(plan.streams, plan.bodies, strict=True):
+        for s in body if pm.Send in plan.kinds else ():
             if isinstance(s, pm.Send):
                 used.setdefault(s.channel, set()).add(plan.level(stream.level).name)
     channels = [c for c in plan.channels if c.name in used]
@@ -94,17 +94,14 @@ def _messages(simulation: Simulation, launched: EngineLaunch) -> Iterator[Ends |
 
 def _copies(simulation: Simulation, launched: EngineLaunch) -> Iterator[Ends | None]:
     """The ends of all copies between instances."""
-    arena, answers = simulation.arena, Answers(simulation)
-    region, lists = arena.rows("region"), arena.rows("lists")
+    rows, answers = simulation.rows, Answers(simulation)
     known: list[tuple[Any, ...]] = []
     for number, stream in enumerate(launched.plan.streams):
         level = launched.table.levels[launched.plan.level(stream.level).name]
         pc = launched.table.streams[number].first
-        while (row := arena.rows("code")[pc].tolist())[st.KIND] != st.END:
-            ends = [row[st.D]] if row[st.KIND] in (st.RECEIVE, st.ANY) and row[st.D] != NONE else []
-            if row[st.KIND] == st.COPY:
-                ends = lists[[row[st.B] + 1, row[st.B] + lists[row[st.B]]]].tolist()
-            if any(region[r, st.OWNER] != NONE for r in ends):
+        while rows.code[pc][st.KIND] != st.END:
+            ends = rows.ends(pc)
+            if any(rows.region[r][st.OWNER] != NONE for r in ends if r != NONE):
                 alike = Alike(simulation, launched, level, number, pc)
                 found = answers.copy_ends(alike)
                 if found is None or not found[3]:
@@ -113,7 +110,7 @@ def _copies(simulation: Simulation, launched: EngineLaunch) -> Iterator[Ends | N
                 launched.ends[pc] = len(alike.rows), alike.units, found
                 (here, _), (there, _), possible, _ = found
                 chosen = np.flatnonzero(possible & (here != there))
-                memories = tuple(arena.rows("region")[r, [st.MODE, st.TILE]].tolist() for r in ends)
+                memories = [rows.region[r][: st.TILE + 1] for r in ends if r != NONE]
                 key = (level, memories, alike.units[chosen], here[chosen], there[chosen])
                 if not any(_equal(key, other) for other in known):
                     known.append(key)

@@ -12,10 +12,9 @@ from typing import Any
 
 from megatile.hda import HDA, machine as find_machine
 from megatile.plan.memory import check_memory
-from megatile.plan.model import Plan, require_plan
+from megatile.plan.model import Plan, ReadScalar, ReceiveAny, require_plan
 from megatile.plan.structure import check_structure
-from megatile.sim.data import Assumed, reads_scalars
-from megatile.sim.record import has_any
+from megatile.sim.data import Assumed
 from megatile.sim.result import Result, Run, wants_communication_trace
 from megatile.sim.running import RunningMachine
 from megatile.sim.simulation import EVERYTHING, MOST_RECORDS, Simulation, commands, engine_name
@@ -78,7 +77,7 @@ def simulate(
     if capacity:
         check_memory(plan, hda)
     given, records = (inputs or {}) if with_data else None, MOST_RECORDS if record else 0
-    at_once = len(runs) == 1 or reads_scalars(plan)
+    at_once = len(runs) == 1 or ReadScalar in plan.kinds
     for run in runs:
         run.run(records, inputs=given if at_once else None)
     best = min(runs, key=lambda run: run.end_ps)
@@ -101,7 +100,9 @@ class OneLaunch(RunningMachine):
     def _new(self) -> Simulation:
         run, count = self._run, commands(self._run.plan)
         # What a receive-from-any took is found in the records.
-        keep = max(self._records if count <= self._records else 0, EVERYTHING if has_any(run.plan) else 0)
+        keep = max(
+            self._records if count <= self._records else 0, EVERYTHING if ReceiveAny in run.plan.kinds else 0
+        )
         operands = self._operands or count <= MANY
         return Simulation(record=keep, engine=self.engine, contended=run.contended, operands=operands)
 

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
+from itertools import accumulate
 from math import prod
 from time import monotonic
 from typing import Any, ClassVar
@@ -49,14 +50,8 @@ MOST_RECORDS = 1 << 20
 BETWEEN_LOOKS = 1 << 15
 """Instructions between looks at the clock on the wall."""
 NEVER = 1 << 62
-ROOM = {
-    "command": 1 << 15, "node": 1 << 17, "log": 1 << 16, "span": 1 << 12, "heap": 1 << 15, "todo": 1 << 15,
-    "aux": 1 << 14, "ask": 1, "memo": 256,
-}  # fmt: skip
-"""Rows of tables that the engine fills for which there is room from the beginning: what is not used costs
-nothing, but growing does."""
 LIVE = {"command": 3, "node": 16, "log": 12, "heap": 3, "todo": 2}
-"""Rows of those for every instance that is there at a time, for the same reason."""
+"""Rows of tables for every instance that is there at a time for which there is room from the beginning."""
 
 
 @pm.once
@@ -108,7 +103,7 @@ class EngineLaunch:
         self.views = [resources.of(level.name) for level in self.plan.all_levels]
         """The machine as each level sees it."""
         counts = [self.plan.instances(level.name) for level in self.plan.all_levels]
-        self.offsets: list[int] = np.cumsum([0, *counts]).tolist()
+        self.offsets = [0, *accumulate(counts)]
         """The number of the first instance of each level, and of all instances."""
         self.present = table.stream_of[0] != NONE
         """Which units of the first level have a stream; others are in other launches."""
@@ -211,10 +206,6 @@ class Simulation:
         self.memoised = 0
         self.arena = arena = Arena()
         self.paths = Paths(arena, contended, everything_shared)
-        for name, count in {**ROOM, "record": 1024 if record else 16}.items():
-            arena.reserve(name, count)
-        arena.rows("memo")[:] = NONE
-        arena.memory[[st.FREE_COMMAND, st.FREE_NODE, st.FREE_LOG, st.FREE_SPAN]] = NONE
         self.operands = operands
         arena.memory[st.RECORDING] = (1 + operands) * int(record > 0)
         arena.memory[st.UNTIL] = NEVER
@@ -311,7 +302,7 @@ class Simulation:
         self.launches.append(launched)
         units = self._resident(launched)
         for view in launched.views:
-            self.paths.use(view.fabric.grid(view.level.name), view.hda, launched.offsets[-1])
+            self.paths.use(view, launched.offsets[-1])
         self.arena.make_room(self._words(launched, units))
         self._long |= table.commands >= WARM_UP
         for name, each in LIVE.items():
@@ -330,9 +321,9 @@ class Simulation:
         launched.first_aux = int(arena.memory[st.AUX_BASE] + arena.memory[st.AUX])
         if self.most_records:
             room = min(self.most_records, launched.table.commands + 4096)
-            arena.reserve("record", int(arena.memory[st.RECORDED]) + room + min(2 * room, ROOM["command"]))
+            arena.reserve("record", int(arena.memory[st.RECORDED]) + room + min(2 * room, st.ROOM["command"]))
             if self.operands:
-                arena.reserve("aux", int(arena.memory[st.AUX]) + 12 * room + 8192)
+                arena.reserve("aux", int(arena.memory[st.AUX]) + 8 * room + 8192)
 
     def _ready(self, launched: EngineLaunch) -> None:
         """All instances may go on at once, unit 0 first."""
@@ -493,7 +484,7 @@ class Simulation:
         """About how much memory a launch takes."""
         table, widths = launched.table, self.arena.widths
         frame = max((len(s.frame) for s in table.streams), default=1)
-        table.commands = commands(table.plan, 3)
+        table.commands = commands(table.plan, 3) if table.plan.channels else commands(table.plan)
         records = min(self.most_records, table.commands + 4096) if self.most_records else 0
         each = frame + 4 * (table.storages + 32) + sum(c.members for c in table.plan.channels) + 128
         each += sum(count * widths[name] for name, count in LIVE.items())
@@ -579,7 +570,7 @@ class Simulation:
                 view.to_begin_ps,
             ))  # fmt: skip
             if table.memories:
-                private = np.array([int(view.private(name)) for name in table.memories])
+                private = np.array([view.private(name) for name in table.memories])
                 rows = arena.rows("memory_of")[memory : memory + table.storages]
                 rows[:, st.PRIVATE] = private[rows[:, st.MEMORY]]
                 self._bricks(launched, view, memory)

@@ -7,6 +7,7 @@ any instruction; so everything it knows is here. All times are integer picosecon
 from __future__ import annotations
 
 import sys
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -100,6 +101,9 @@ ARRIVED, ARRIVED_BY, RETURNED, RETURNED_BY, SIZE = range(5)
 # Columns of `access`: what the command at hand touches.
 A_STORAGE, A_OWNER, A_WRITE, A_DIMENSIONS, A_VISIBLE, A_TRACKED, A_BOUNDS = range(7)
 
+ACCESS_BITS = 10
+"""In records, the storage of an access stands above this bit; below, twice its dimensions, and whether it
+writes."""
 CLASSES = 31
 CLASS = (1 << CLASSES) - 1
 """The number of a path: its row, and from this bit on the server from which its stages count theirs."""
@@ -288,6 +292,14 @@ _FILLED = {
     "aux": AUX, "heap": EVENTS, "todo": TODO, "ready": READIES,
 }  # fmt: skip
 """Tables with room that nothing has touched yet: where it stands how far they are filled."""
+ROOM = {
+    "command": 1 << 15, "node": 1 << 17, "log": 1 << 16, "span": 1 << 12, "heap": 1 << 15, "todo": 1 << 15,
+    "aux": 1 << 14, "ask": 1, "memo": 256, "record": 16, "access": 16, "block": 0, "bucket": 0,
+}  # fmt: skip
+"""Rows of tables for which there is room from the beginning: what is not used costs nothing, but growing
+does."""
+_SOME = 500
+"""The same of all other tables. (Were it a power of two, tables would take each other's place in caches.)"""
 _BASES = {name: TOTALS + number for number, name in enumerate(WIDTHS)}
 _SIZES = {name: TOTALS + len(WIDTHS) + number for number, name in enumerate(WIDTHS)}
 
@@ -313,23 +325,47 @@ def _give_back(memory: Any) -> None:
         _SPARE[:] = [memory]
 
 
+_DIMENSIONS = (
+    ("log", W_LOG, LOG_BOUNDS, 2),
+    ("access", W_ACCESS, A_BOUNDS, 2),
+    ("span", W_SPAN, SPAN_BOUNDS, 3),
+)
+"""Tables whose rows have room for bounds: where their width stands, what is before the bounds, and how much
+each dimension takes."""
+
+
+@cache
+def _beginning(shift: int) -> tuple[Any, dict[str, int], dict[str, int], dict[str, int], int]:
+    """An arena that nothing has been put into: what it begins with, how wide rows are, where tables begin,
+    how many rows they have room for, and where the last one ends."""
+    head, end = np.zeros(HEADER, dtype=np.int64), HEADER
+    widths = WIDTHS | {name: least + each for name, _, least, each in _DIMENSIONS}
+    for name, at, _, _ in _DIMENSIONS:
+        head[at] = widths[name]
+    bases, rooms = dict[str, int](), dict[str, int]()
+    for name, width in widths.items():
+        end += -(end + shift) % 8
+        bases[name], rooms[name] = head[_BASES[name]], head[_SIZES[name]] = end, ROOM.get(name, _SOME)
+        end += width * rooms[name]
+    head[[FREE_COMMAND, FREE_NODE, FREE_LOG, FREE_SPAN]] = NONE
+    return head, widths, bases, rooms, end
+
+
 class Arena:
     """All tables in one array of integers, so that compiled functions take one argument."""
 
     def __init__(self) -> None:
         # Pages that nothing touches cost nothing; moving all tables because one grows does.
         self.memory = _memory(1 << 23)
-        self.memory[:HEADER] = 0
         # Tables begin with a line of the processor's caches, so that what rows begin with is in one.
         self._shift = self.memory.ctypes.data // 8 % 8
-        self._end = HEADER
-        self.used = dict.fromkeys(WIDTHS, 0)
-        self.widths = dict(WIDTHS)
+        head, widths, bases, rooms, self._end = _beginning(self._shift)
+        self.memory[:HEADER] = head
+        self.used, self.widths = dict.fromkeys(WIDTHS, 0), dict(widths)
         # Where tables begin and how many rows they have room for, as in the memory; and those looked at.
-        self._bases = dict.fromkeys(WIDTHS, 0)
-        self._rooms = dict.fromkeys(WIDTHS, 0)
+        self._bases, self._rooms = dict(bases), dict(rooms)
         self._views: dict[str, Any] = {}
-        self.set_dimensions(1)
+        self.rows("memo")[:] = NONE
 
     def __del__(self) -> None:
         self._views.clear()
@@ -338,15 +374,9 @@ class Arena:
 
     def set_dimensions(self, dimensions: int) -> None:
         """Room for blocks of so many dimensions; what was logged keeps its place in the row."""
-        for name, header, least, each in (
-            ("log", W_LOG, LOG_BOUNDS, 2),
-            ("access", W_ACCESS, A_BOUNDS, 2),
-            ("span", W_SPAN, SPAN_BOUNDS, 3),
-        ):
+        for name, header, least, each in _DIMENSIONS:
             width = least + each * dimensions
-            if not self._rooms[name]:
-                self.widths[name] = self.memory[header] = max(width, self.widths[name])
-            elif width > self.widths[name]:
+            if width > self.widths[name]:
                 count, filled = self.size(name), int(self.memory[_FILLED[name]]) if name in _FILLED else 0
                 old = self.rows(name)[:filled].copy() if filled else np.zeros((0, 0), dtype=np.int64)
                 self.widths[name] = self.memory[header] = width

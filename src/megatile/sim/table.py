@@ -32,6 +32,7 @@ import numpy as np
 
 from megatile.core.expr import Binary, Const, Expr, Select, Symbol, Table, constant, symbols
 from megatile.plan import model as pm
+from megatile.plan.cohort import spread
 from megatile.plan.memory import aliases
 from megatile.plan.statements import engine_of, reads_of, regions_of, write_of
 from megatile.sim import state as st
@@ -83,9 +84,6 @@ class Rows:
                 setattr(found, name, copy(value))
         return found
 
-    def constant(self, value: int) -> int:
-        return self._row((st.CONSTANT, value), (st.CONSTANT, value), Const(value), {})
-
     def _row(self, key: Any, row: tuple[int, int], node: Expr, names: dict[str, int]) -> int:
         known = self._expressions.get(key)
         if known is None:
@@ -96,10 +94,10 @@ class Rows:
 
     def expression(self, node: Expr, names: dict[str, int], kept: Kept) -> int:
         """The number of an expression whose symbols lie at ``names`` in the frame."""
-        if isinstance(node, Const):
-            return self.constant(node.value)
-        if isinstance(node, Symbol):
-            return self._row((st.SYMBOL, names[node.name]), (st.SYMBOL, names[node.name]), node, names)
+        if isinstance(node, (Const, Symbol)):
+            known = isinstance(node, Const)
+            row = (st.CONSTANT, node.value) if known else (st.SYMBOL, names[node.name])  # type: ignore[union-attr]
+            return self._row(row, row, node, {} if known else names)
         if (
             isinstance(node, Binary)
             and node.operator == "+"
@@ -109,24 +107,22 @@ class Rows:
             row, at = (names[node.left.name], node.right.value), len(self.bytecode)
             self.bytecode += [] if (st.SUM, row) in self._expressions else [row]
             return self._row((st.SUM, row), (st.SUM, at), node, names)
-        code: list[tuple[int, int]] = []
-        if self._emit(node, names, code, 0, kept) > DEEPEST:
+        code, deepest = self._emit(node, names, 0, kept)
+        if deepest > DEEPEST:
             raise pm.PlanError(f"an expression is nested more than {DEEPEST} deep")
-        first = kept.place(tuple(code), self, 2)
+        first = kept.place(code, kept.scope(code), self, 2)
         if first is not None:
             return self._row((st.KEPT, first), (st.KEPT, first), node, names)
-        at, key = len(self.bytecode), tuple(code)
-        self.bytecode += [] if key in self._expressions else [*code, (st.STOP, 0)]
-        return self._row(key, (st.BYTECODE, at), node, names)
+        at = len(self.bytecode)
+        self.bytecode += [] if code in self._expressions else [*code, (st.STOP, 0)]
+        return self._row(code, (st.BYTECODE, at), node, names)
 
-    def _emit(self, node: Expr, names: dict[str, int], code: Code, depth: int, kept: Kept) -> int:
+    def _emit(self, node: Expr, names: dict[str, int], depth: int, kept: Kept) -> tuple[Code, int]:
         """Bytecode that leaves the value of ``node`` on the stack; how deep the stack becomes."""
         if isinstance(node, Const):
-            code.append((st.PUSH, node.value))
-            return depth + 1
+            return ((st.PUSH, node.value),), depth + 1
         if isinstance(node, Symbol):
-            code.append((st.LOAD, names[node.name]))
-            return depth + 1
+            return ((st.LOAD, names[node.name]),), depth + 1
         if isinstance(node, Binary):
             parts: tuple[Expr, ...] = (node.left, node.right)
             last = (st.OPERATORS.index(node.operator), 0)
@@ -135,17 +131,13 @@ class Rows:
         else:
             assert isinstance(node, Table)
             parts, last = (node.index,), (st.LOOKUP, self._table(node.values))
-        deepest = 0
-        codes: list[Code] = [[] for _ in parts]
-        for i, part in enumerate(parts):
-            deepest = max(deepest, self._emit(part, names, codes[i], depth + i, kept))
-        scopes = [kept.scope(part) for part in codes]
-        for own, scope in zip(codes, scopes, strict=True):
+        emitted = [self._emit(part, names, depth + i, kept) for i, part in enumerate(parts)]
+        scopes, code = [kept.scope(part) for part, _ in emitted], Code()
+        for (own, _), scope in zip(emitted, scopes, strict=True):
             # What stays the same in more rounds than the whole, or takes long, is kept by itself.
-            first = kept.place(tuple(own), self, 1 if scope < max(scopes) else 3)
-            code += own if first is None else [(st.NESTED, first)]
-        code.append(last)
-        return deepest
+            first = kept.place(own, scope, self, 1 if scope < max(scopes) else 3) if len(own) > 1 else None
+            code += own if first is None else ((st.NESTED, first),)
+        return (*code, last), max(deepest for _, deepest in emitted)
 
     def _table(self, values: tuple[int, ...]) -> int:
         known = self._tables.get(values)
@@ -153,6 +145,13 @@ class Rows:
             known = self._tables[values] = len(self.constants)
             self.constants += [len(values), *values]
         return known
+
+    def ends(self, pc: int) -> tuple[int, ...]:
+        """The regions from and to which an instruction copies (NONE: out of a queue), if it does."""
+        row, lists = self.code[pc], self.lists
+        if row[st.KIND] == st.COPY:
+            return lists[row[st.B] + 1], lists[row[st.B] + lists[row[st.B]]]
+        return (NONE, row[st.D]) if row[st.KIND] in (st.RECEIVE, st.ANY) and row[st.D] != NONE else ()
 
     def list(self, numbers: Iterable[int]) -> int:
         """Where a list of numbers begins, its length first."""
@@ -174,6 +173,7 @@ class Meaning:
 
     def __init__(self, node: Expr, names: dict[str, int]) -> None:
         self.node, self._names = node, names
+        self._known: tuple[Any, Any] = None, None
 
     @cached_property
     def places(self) -> dict[str, int]:
@@ -186,12 +186,14 @@ class Meaning:
     def of_all(self, units: Any, frame: Any) -> tuple[Any, bool]:
         """The value for many instances, which have the integers of one of them but for their numbers; and
         whether it depends on nothing but these."""
-        env = {name: frame[place] if place else units for name, place in self.places.items()}
-        values = np.broadcast_to(self._function(env), units.shape).astype(np.int64)
-        return values, not any(self.places.values())
+        always = not any(self.places.values())
+        if not (always and units is self._known[0]):
+            env = {name: frame[place] if place else units for name, place in self.places.items()}
+            self._known = units, spread(self._function(env), len(units)).astype(np.int64, copy=False)
+        return self._known[1], always
 
 
-Code = list[tuple[int, int]]
+Code = tuple[tuple[int, int], ...]
 MOST_KEPT = 64
 """Expressions of a stream whose values every instance keeps."""
 
@@ -210,7 +212,7 @@ class Kept:
         self._known: dict[tuple[Any, ...], int] = {}
         self._scopes: dict[int, tuple[float, int]] = {}
 
-    def scope(self, code: Any) -> tuple[float, int]:
+    def scope(self, code: Code) -> tuple[float, int]:
         """How many loops are around what decides the value of bytecode (infinity where that is something
         else), and the place that counts the rounds for which it holds."""
         found: tuple[float, int] = (0, 1)
@@ -221,10 +223,10 @@ class Kept:
                 found = max(found, self._scopes[value])
         return found
 
-    def place(self, code: tuple[Any, ...], rows: Rows, least: int) -> int | None:
-        """Where bytecode begins whose value is kept; None where that is not worth while: outside of loops,
-        and of fewer operations than ``least`` (or one, if this loop does not change it)."""
-        scope, operations = self.scope(code), sum(op not in (st.LOAD, st.PUSH) for op, _ in code)
+    def place(self, code: Code, scope: tuple[float, int], rows: Rows, least: int) -> int | None:
+        """Where bytecode of a scope begins whose value is kept; None where that is not worth while: outside
+        of loops, and of fewer operations than ``least`` (or one, if this loop does not change it)."""
+        operations = len([op for op, _ in code if op != st.LOAD and op != st.PUSH])
         least = 1 if scope[0] < self.within else least
         if code in self._known or not self.within or operations < least or scope[0] > self.within:
             return self._known.get(code)
@@ -261,21 +263,21 @@ class CommandTable:
         self.flags = {flag.name: number for number, flag in enumerate(plan.flags)}
         self.visible = {tile.name for tile in plan.tiles if tile.shared}
         """Tiles that more than one unit may see."""
+        self.plain = not plan.levels and not self.visible
+        """Whether what is named without an owner is always the unit's own."""
         level_of = {tile.name: tile.level for tile in plan.tiles}
-        for stream in plan.streams:
-            for statement in pm.statements(stream.body):
+        for stream, body in zip(plan.streams, plan.bodies, strict=True):
+            for statement in body:
                 for r in regions_of(statement):
                     if r.at is not None or level_of.get(r.tile, stream.level) != stream.level:
                         self.visible.add(r.tile)
         self.levels = {level.name: number for number, level in enumerate(plan.all_levels)}
         self.actors = sum(plan.instances(name) for name in self.levels)
         """Instances of all levels."""
-        self.plain = not plan.levels and not any(tile.shared for tile in plan.tiles)
-        """Whether what is named without an owner is always the unit's own."""
         self._storages()
         self._groups()
         self.stream_base = len(rows.stream)
-        self.streams = [self._stream(stream) for stream in plan.streams]
+        self.streams = [self._stream(*each) for each in zip(plan.streams, plan.bodies, strict=True)]
         rows.stream += [(s.first, s.template, len(s.frame)) for s in self.streams]
         self._levels()
 
@@ -329,6 +331,8 @@ class CommandTable:
         """The memories that are named, by number."""
         self.movers: list[str] = [""]
         """The DMA engines that copies name, by number."""
+        self.queues = {DMA} if self.plan.channels else set[int]()
+        """The queues before those of messages that commands use."""
         numbers: dict[str, int] = {}
         described: list[tuple[int, int, pm.Tile | None]] = []
 
@@ -437,9 +441,9 @@ class CommandTable:
 
     # streams
 
-    def _stream(self, stream: pm.Stream) -> StreamTable:
+    def _stream(self, stream: pm.Stream, every: tuple[Any, ...]) -> StreamTable:
         first = len(self.rows.code)
-        compiler = _StreamCompiler(self, stream)
+        compiler = _StreamCompiler(self, stream, every)
         return StreamTable(first, compiler.frame, self.rows.raw(compiler.frame))
 
 
@@ -452,7 +456,7 @@ def tabulated(plan: pm.Plan) -> CommandTable:
 
 
 class _StreamCompiler:
-    def __init__(self, plan: CommandTable, stream: pm.Stream) -> None:
+    def __init__(self, plan: CommandTable, stream: pm.Stream, every: tuple[Any, ...]) -> None:
         self.plan = plan
         self.level = stream.level
         self.rows = plan.rows
@@ -460,12 +464,10 @@ class _StreamCompiler:
         self.kept = Kept(self.frame)
         self.handles: list[int] = []
         self.versions: dict[str, int] = {}
-        self.written = self._written(stream)
-        self.tells = any(
-            isinstance(s, (pm.Send, pm.Signal, pm.Collective)) for s in pm.statements(stream.body)
-        )
+        self.written = self._written(every)
+        self.tells = any(isinstance(s, (pm.Send, pm.Signal, pm.Collective)) for s in every)
         """Whether something waits for the accesses that others see."""
-        self.tiles = self._tiles(stream)
+        self.tiles = self._tiles(every)
         self.limits: dict[int, tuple[str, ...]] = {}
         """By loop, the engines that all which may follow one of its rounds waits for."""
         self._limit(stream.body, ())
@@ -473,10 +475,9 @@ class _StreamCompiler:
         self.block(stream.body, ints, names)
         self.emit(None, st.END, self.rows.list(self.handles))
 
-    def _written(self, stream: pm.Stream) -> set[str]:
+    def _written(self, every: tuple[Any, ...]) -> set[str]:
         """Declared tiles that the stream may write: only their accesses can conflict."""
         declared = self.plan.tiles
-        every = list(pm.statements(stream.body))
         written = {w.tile for s in every if (w := write_of(s)) is not None}
         if written - set(declared):
             # Something is written through a handle: whatever was captured by one may be meant.
@@ -491,13 +492,9 @@ class _StreamCompiler:
         groups = {over[name] for name in written if name in over}
         return written | {name for name, first in over.items() if first in groups}
 
-    def _tiles(self, stream: pm.Stream) -> int:
+    def _tiles(self, every: tuple[Any, ...]) -> int:
         """Where the rows of the declared tiles begin; each stream has its own, with its version counters."""
-        fresh = {
-            w.tile
-            for s in pm.statements(stream.body)
-            if getattr(s, "fresh", False) and (w := write_of(s)) is not None
-        }
+        fresh = {w.tile for s in every if getattr(s, "fresh", False) and (w := write_of(s)) is not None}
         first = len(self.rows.tile)
         for tile, base in zip(self.plan.plan.tiles, self.plan.base, strict=True):
             slot = NONE
@@ -555,11 +552,11 @@ class _StreamCompiler:
 
     def queue(self, engine: str) -> int:
         kind, _, by = engine.partition(".")
-        if kind != "dma":
-            return ENGINES.index(kind)
-        if by not in self.plan.movers:
+        if kind == "dma" and by not in self.plan.movers:
             self.plan.movers.append(by)
-        return DMA + self.plan.movers.index(by)
+        found = DMA + self.plan.movers.index(by) if kind == "dma" else ENGINES.index(kind)
+        self.plan.queues.add(found)
+        return found
 
     def _limit(self, body: tuple[Any, ...], rest: tuple[Any, ...]) -> None:
         """Find the loops after whose rounds an instance may stop running ahead; ``rest`` may follow."""
@@ -570,8 +567,9 @@ class _StreamCompiler:
                 engines = self._engines_ahead(s.body, follows)
                 if engines:
                     self.limits[id(s)] = engines
-            for part in (getattr(s, "body", ()), getattr(s, "orelse", ())):
-                self._limit(part, follows)
+            if isinstance(s, (pm.Loop, pm.If)):
+                self._limit(s.body, follows)
+                self._limit(getattr(s, "orelse", ()), follows)
 
     def _engines_ahead(self, body: tuple[Any, ...], follows: tuple[Any, ...]) -> tuple[str, ...]:
         """Engines of a loop's body such that all that may follow comes after the last command on one of them:
@@ -593,8 +591,8 @@ class _StreamCompiler:
 
     def begun(self, statement: Any) -> int:
         """The counter of the version that a command begins."""
-        write = write_of(statement)
-        return self.versions.get(write.tile, NONE) if statement.fresh and write is not None else NONE
+        write = write_of(statement) if statement.fresh else None
+        return NONE if write is None else self.versions.get(write.tile, NONE)
 
     def on_compute(self, s: Any, ints: dict[str, int], names: dict[str, int]) -> None:
         regions = [self.region(r, ints, names) for r in (*s.reads, s.write)]

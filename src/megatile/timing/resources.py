@@ -20,6 +20,7 @@ from megatile.core.errors import MissingDescriptionError, RouteError
 from megatile.hda import HDA
 from megatile.hda.model import Control, Engine, MemoryLayer, Unit
 from megatile.plan import model as pm
+from megatile.plan.cohort import spread
 from megatile.plan.residency import copies, units_below
 from megatile.plan.statements import engine_of
 from megatile.timing.caches import Cache, brick, chain, extents
@@ -184,14 +185,14 @@ class Resources:
             copies(self.plan, self.hda)
             return range(self.level.total)
         units = np.arange(self.plan.units, dtype=np.int64)
-        places = np.broadcast_to(self.plan.place.evaluate({"unit": units}), units.shape)
-        if len(places) and (int(places.min()) < 0 or int(places.max()) >= self.level.total):
+        places = spread(self.plan.place.evaluate({"unit": units}), len(units)).tolist()
+        if places and (min(places) < 0 or max(places) >= self.level.total):
             raise TimingError(
                 f"plan '{self.plan.name}' needs {self.plan.units} units of '{self.plan.scale}', "
                 f"machine '{self.hda.name}' has {self.level.total}",
                 advice="use a larger machine, or fewer units",
             )
-        return [int(p) for p in places]
+        return places
 
     @cached_property
     def crowded(self) -> bool:

@@ -441,9 +441,14 @@ def symbols(node: IntLike) -> frozenset[str]:
     """The names an expression depends on."""
     if isinstance(node, Symbol):
         return frozenset((node.name,))
-    if not isinstance(node, Expr) or isinstance(node, Const):
-        return frozenset()
-    return frozenset(part.name for part in walk(node) if isinstance(part, Symbol))
+    found, left = set[str](), [node] if isinstance(node, Expr) else []
+    while left:
+        part = left.pop()
+        if isinstance(part, Symbol):
+            found.add(part.name)
+        else:
+            left += part.children()
+    return frozenset(found)
 
 
 def substitute(node: Expr, values: Mapping[str, IntLike]) -> Expr:

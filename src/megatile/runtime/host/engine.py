@@ -18,10 +18,9 @@ from megatile.cost.price import lower_bound
 from megatile.hda import HDA
 from megatile.hda.addresses import DeviceShape
 from megatile.plan.execute import execute
-from megatile.plan.model import Plan
+from megatile.plan.model import Plan, ReadScalar
 from megatile.runtime.host.oplog import Binding, OpLog
 from megatile.sim import Launch as SessionLaunch, Result, Session, simulate
-from megatile.sim.data import reads_scalars
 from megatile.sim.result import wants_communication_trace
 from megatile.sim.simulation import MOST_RECORDS
 from megatile.timing.fabric import serialise_ps
@@ -164,7 +163,7 @@ class Engine:
         known = self._timed.get(key)
         if known is not None:
             return known
-        decided = reads_scalars(plan)
+        decided = ReadScalar in plan.kinds
         result = simulate(
             plan,
             inputs if decided else None,

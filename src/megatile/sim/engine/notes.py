@@ -32,16 +32,20 @@ def note(s, g, at, kind, engine, start, end, why, nbytes, queue, message, path):
 
 @inlined
 def keep_accesses(s, count):
-    """Where it is kept what a recorded command touches: the rows of its accesses, their number first."""
+    """Where it is kept what a recorded command touches: the number of its accesses, then of each what it is
+    (`ACCESS_BITS`), its owner and its bounds."""
     first = s[AUX]
     at = s[T_AUX] + first
     s[at] = count
     at += 1
     for k in range(count):
         a = access_row(s, k)
-        n = A_BOUNDS + 2 * s[a + A_DIMENSIONS]
+        n = 2 * s[a + A_DIMENSIONS]
+        s[at] = (s[a + A_STORAGE] << ACCESS_BITS) + n + s[a + A_WRITE]
+        s[at + 1] = s[a + A_OWNER]
+        at += 2
         for i in range(n):
-            s[at + i] = s[a + i]
+            s[at + i] = s[a + A_BOUNDS + i]
         at += n
     s[AUX] = at - s[T_AUX]
     return first + s[AUX_BASE]
