@@ -6,7 +6,7 @@ VENV ?= .venv
 TORCH ?= 1
 TORCH_VERSION := 2.13.0
 TRITON_VERSION := 3.9.0
-PYTEST_ARGS ?= -n 2
+PYTEST_ARGS ?= -n 2 --dist worksteal
 BENCH_ARGS ?=
 MATRIX_ARGS ?=
 DEMO_ARGS ?=
@@ -19,6 +19,7 @@ VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2
 # The stamps carry the Python version, so that another PYTHON= makes a new environment.
 READY := $(VENV)/.ready-$(VERSION)
 TORCH_TRIED := $(VENV)/.torch-triton-tried-$(VERSION)
+BYTECODE := $(VENV)/.bytecode-$(VERSION)
 
 # Pictures need no screen and no writable home directory.
 export MPLBACKEND := Agg
@@ -36,7 +37,7 @@ demo: $(READY) ## Show what megatile does; pictures and traces go to out/
 	@$(BIN)/python examples/demo.py $(DEMO_ARGS)
 
 test: $(READY) ## Formatting, lint, types, import layers, then all tests
-	@$(MAKE) --no-print-directory -j2 lint $(if $(filter 1,$(TORCH)),$(TORCH_TRIED))
+	@$(MAKE) --no-print-directory -j2 lint $(BYTECODE) $(if $(filter 1,$(TORCH)),$(TORCH_TRIED))
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 matrix: $(READY) ## Every collective on every network for 1 to 64 ranks, proved; long (see CONTRIBUTING.md)
@@ -85,13 +86,18 @@ check-python:
 $(READY): pyproject.toml | check-python
 	@[ -e $@ ] || { echo "Creating $(VENV) with Python $(VERSION)"; $(PYTHON) -m venv --clear $(VENV); }
 	@echo "Installing megatile and its development tools into $(VENV) (a minute or two, once)"
-	@$(PIP) install -e '.[dev]'
+	@$(PIP) install --no-compile -e '.[dev]'
 	@$(BIN)/python -W ignore -m megatile.sim.compiled
+	@touch $@
+
+# What tests will import is compiled while types are checked, not by pip before and not by every worker after.
+$(BYTECODE): $(READY)
+	@$(BIN)/python -m compileall -qq -x 'site-packages/.*/tests?/' src $(VENV)/lib || true
 	@touch $@
 
 # A failure is remembered too: not every Python has a wheel, and everything but the attention part works without.
 # Triton is for Linux only; builds of torch for GPUs bring the release that they want.
-$(TORCH_TRIED): $(READY)
+$(TORCH_TRIED): $(READY) | $(BYTECODE)
 	@echo "Installing torch $(TORCH_VERSION) into $(VENV) for the attention tests (TORCH=0 leaves it out)"
 	@$(PIP) install 'torch==$(TORCH_VERSION)' >$(VENV)/torch.log 2>&1 \
 	  || echo "torch $(TORCH_VERSION) could not be installed (see $(VENV)/torch.log): tests that need it will be skipped"
