@@ -16,16 +16,15 @@ from megatile.core.expr import Expr, bounds, expr, symbols
 from megatile.core.expr.simplify import from_linear, linear
 from megatile.plan.model import Plan, PlanError
 from megatile.plan.statements import (
-    CarryInt,
     Compute,
     Free,
     If,
     Loop,
-    MergeInt,
     ReadScalar,
     Region,
     Statement,
     Work,
+    int_flows,
     statements,
 )
 
@@ -53,12 +52,9 @@ class _Extreme:
         self.open = {s.name for s in reads} - set(assume)
         flows: dict[str, set[str]] = {}
         for s in everything:
-            for flow in (*getattr(s, "carries", ()), *getattr(s, "merges", ())):
-                if isinstance(flow, CarryInt):
-                    flows.setdefault(flow.name, set()).update(symbols(flow.init), symbols(flow.next))
-                elif isinstance(flow, MergeInt):
-                    used = symbols(flow.then) | symbols(flow.orelse) | symbols(s.condition)  # type: ignore[union-attr]
-                    flows.setdefault(flow.name, set()).update(used)
+            decides = symbols(s.condition) if isinstance(s, If) else frozenset()
+            for flow in int_flows(s):
+                flows.setdefault(flow.name, set()).update(decides, *map(symbols, flow.values))
         while more := {name for name, used in flows.items() if used & self.open} - self.open:
             self.open |= more
 

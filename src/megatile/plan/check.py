@@ -20,7 +20,7 @@ from megatile.core.dtypes import itemsize
 from megatile.core.operations import OPERATIONS, OperationError
 from megatile.hda import HDA, machine
 from megatile.plan.code import Instruction, RegionCode
-from megatile.plan.cohort import Actors, Cohort, SlotHandle, Value, lowest, spread, uniform
+from megatile.plan.cohort import Cohort, SlotHandle, Value, lowest, spread, uniform
 from megatile.plan.follow import Follower
 from megatile.plan.memory import check_memory, check_ranges
 from megatile.plan.model import Loop, Plan, PlanError, require_plan, statements
@@ -105,11 +105,8 @@ class CountingWalk(Follower):
         return self.assume.get(statement.name, statement.bound)
 
     def on_compute(self, cohort: Cohort, instruction: Instruction) -> None:
-        assert instruction.write is not None
-        if isinstance(cohort.handles[instruction.write.tile], SlotHandle):
-            raise PlanError(f"a received message cannot be written: {self.describe(instruction)}")
-        shapes = [self.shape_of(cohort, instruction, code) for code in instruction.reads]
-        shapes.append(self.shape_of(cohort, instruction, instruction.write))
+        self.written(cohort, instruction)
+        shapes = [self.shape_of(cohort, instruction, code) for code in instruction.regions]
         if instruction.varying:
             return
         if any(isinstance(extent, np.ndarray) for shape in shapes for extent in shape):
@@ -119,7 +116,7 @@ class CountingWalk(Follower):
             self.check_shapes(instruction, shapes)
 
     def on_command(self, cohort: Cohort, instruction: Instruction) -> None:
-        for code in (*instruction.reads, *((instruction.write,) if instruction.write else ())):
+        for code in instruction.regions:
             self.shape_of(cohort, instruction, code)
 
     def check_shapes(self, instruction: Instruction, shapes: list[tuple[int, ...]]) -> None:
@@ -137,9 +134,7 @@ class CountingWalk(Follower):
             )
 
     def shape_of(self, cohort: Cohort, instruction: Instruction, code: RegionCode) -> tuple[Value, ...]:
-        handle = cohort.handles.get(code.tile)
-        if handle is None:
-            raise PlanError(f"'{code.tile}' has ended before: {self.describe(instruction)}")
+        handle = self.handle(cohort, code.tile)
         try:
             if isinstance(handle, SlotHandle):
                 found = region_span(cohort, code, handle.shape)
@@ -156,11 +151,11 @@ class CountingWalk(Follower):
         self, cohort: Cohort, instruction: Instruction, to: Value, member: Value, slot: Value
     ) -> None:
         shape = self.shape_of(cohort, instruction, instruction.reads[0])
-        self.check_bytes(cohort, instruction, shape, self.dtype_of(cohort, instruction.reads[0].tile))
+        self.check_bytes(cohort, instruction, shape, self.dtype_of(cohort.handles[instruction.reads[0].tile]))
         number = self.numbers.setdefault(id(instruction), len(self.instructions))
         if number == len(self.instructions):
             self.instructions.append(instruction)
-        self.sender[instruction.statement.channel][to, member] = number  # type: ignore[union-attr]
+        self.sender[instruction.statement.channel][to, member] = number
 
     def on_receive(self, cohort: Cohort, instruction: Instruction, handle: SlotHandle) -> None:
         self.check_bytes(cohort, instruction, handle.shape, handle.dtype)
@@ -170,15 +165,10 @@ class CountingWalk(Follower):
     def on_collective(self, group: str, parts: list[tuple[Cohort, Instruction]]) -> None:
         seen: dict[int, tuple[int, ...]] = {}
         for cohort, instruction in parts:
-            codes = (*instruction.reads, *((instruction.write,) if instruction.write else ()))
-            shapes = [self.shape_of(cohort, instruction, code) for code in codes]
-            if instruction.statement.kind != "barrier":  # type: ignore[union-attr]
+            shapes = [self.shape_of(cohort, instruction, code) for code in instruction.regions]
+            if instruction.statement.kind != "barrier":
                 read, write = shapes
                 self.agree(group, cohort, instruction, read, write, seen)
-
-    def dtype_of(self, cohort: Cohort, name: str) -> str:
-        handle = cohort.handles[name]
-        return handle.dtype if isinstance(handle, SlotHandle) else self.plan.tile(handle.tile).dtype
 
     def check_bytes(
         self, cohort: Cohort, instruction: Instruction, shape: tuple[Value, ...], dtype: str
@@ -205,8 +195,7 @@ class CountingWalk(Follower):
                 unit, member = (int(i) for i in np.unravel_index(int(np.argmax(left)), left.shape))
                 instruction = self.instructions[int(self.sender[name][unit, member])]
                 source = int(uniform(queues.source({"unit": unit, "member": member})))
-                actors, level = Actors(self.plan), queues.channel.level
-                sender, receiver = (actors.label(actors.number(level, u)) for u in (source, unit))
+                sender, receiver = (self.actors.name(queues.channel.level, u) for u in (source, unit))
                 raise PlanError(
                     f"{int(left[unit, member])} messages from {sender} are never received on "
                     f"{queues.channel.label(member)} of {receiver}: {self.describe(instruction)}",

@@ -20,17 +20,15 @@ from megatile.plan.memo import Memo
 from megatile.plan.model import Plan, PlanError, Stream
 from megatile.plan.spec import parts
 from megatile.plan.statements import (
-    CarryInt,
-    CarryTile,
     If,
     Loop,
-    MergeInt,
-    MergeTile,
     Region,
     Statement,
     Work,
     binds,
+    int_flows,
     reads_of,
+    tile_flows,
     write_of,
 )
 
@@ -70,7 +68,7 @@ class Instruction:
     """One step. ``target`` is where jumps go; ``functions`` are the compiled expressions by field name."""
 
     kind: str
-    statement: Statement | None
+    statement: Any
     target: int = -1
     functions: dict[str, Function] = field(default_factory=dict)
     reads: tuple[RegionCode, ...] = ()
@@ -85,6 +83,11 @@ class Instruction:
     ended: tuple[str, ...] = ()
     ragged: bool = False
     routes: dict[Any, Any] = field(default_factory=dict)
+
+    @property
+    def regions(self) -> tuple[RegionCode, ...]:
+        """What it reads and writes."""
+        return self.reads if self.write is None else (*self.reads, self.write)
 
 
 @dataclass(eq=False)
@@ -102,7 +105,7 @@ def compile_stream(plan: Plan, stream: Stream) -> Code:
     declared = {tile.name for tile in plan.tiles}
     for number, instruction in enumerate(compiler.code):
         instruction.number = number
-        for code in (*instruction.reads, *((instruction.write,) if instruction.write else ())):
+        for code in instruction.regions:
             if code.tile not in declared and code.tile not in compiler.bound:
                 place = instruction.statement.source if instruction.statement else None
                 raise PlanError(f"there is no tile '{code.tile}' here", place=place)
@@ -113,10 +116,10 @@ def compile_stream(plan: Plan, stream: Stream) -> Code:
 def _mark_ragged(code: list[Instruction]) -> None:
     """Receives of messages that are only used as a whole: units need not agree on their shape."""
     cut = {name for i in code for pair in i.tiles for name in pair}
-    cut |= {r.tile for i in code for r in (*i.reads, i.write) if r is not None and not r.whole}
+    cut |= {r.tile for i in code for r in i.regions if not r.whole}
     for instruction in code:
         if instruction.kind == "receive":
-            name = instruction.statement.name  # type: ignore[union-attr]
+            name = instruction.statement.name
             instruction.ragged = bool(name) and name not in cut
 
 
@@ -157,61 +160,39 @@ class _Compiler:
         unique = tuple(dict.fromkeys(name for s in body for names in binds(s) for name in names))
         return {"ended": unique, "names": tuple(n for n in unique if n in self.slots)}
 
+    def flows(self, statement: Statement, side: int) -> dict[str, Any]:
+        """What carried and merged names mean: the first of their values, or the second."""
+        ints = tuple((f.name, self.memo.function(f.values[side])) for f in int_flows(statement))
+        return {"tiles": tuple((f.name, f.values[side]) for f in tile_flows(statement)), "ints": ints}
+
     def loop(self, loop: Loop) -> None:
-        tiles = [c for c in loop.carries if isinstance(c, CarryTile)]
-        ints = [c for c in loop.carries if isinstance(c, CarryInt)]
-        self.bound |= {c.name for c in tiles}
+        self.bound |= set(binds(loop)[0])
         bounds = {"start": loop.start, "stop": loop.stop, "step": loop.step}
-        self.emit(
-            "enter",
-            loop,
-            functions={key: self.memo.function(value) for key, value in bounds.items()},
-            tiles=tuple((c.name, c.init) for c in tiles),
-            ints=tuple((c.name, self.memo.function(c.init)) for c in ints),
-            names=loop.frees,
-        )
+        functions = {key: self.memo.function(value) for key, value in bounds.items()}
+        self.emit("enter", loop, functions=functions, names=loop.frees, **self.flows(loop, 0))
         test = self.emit("test", loop)
         begin = len(self.code)
         self.block(loop.body)
-        self.emit(
-            "again",
-            loop,
-            target=begin - 1,
-            tiles=tuple((c.name, c.next) for c in tiles),
-            ints=tuple((c.name, self.memo.function(c.next)) for c in ints),
-            **self.scope(loop.body),
-        )
+        self.emit("again", loop, target=begin - 1, **self.flows(loop, 1), **self.scope(loop.body))
         test.target = len(self.code)
         self.emit("join", loop)
 
     def branch(self, branch: If) -> None:
         start = self.emit("branch", branch, functions={"condition": self.memo.function(branch.condition)})
-        tiles = [m for m in branch.merges if isinstance(m, MergeTile)]
-        ints = [m for m in branch.merges if isinstance(m, MergeInt)]
-        self.block(branch.body)
-        then = [(m.name, m.then) for m in tiles], [(m.name, m.then) for m in ints]
-        self.merge(branch, *then, branch.body)
+        self.side(branch, 0)
         jump = self.emit("jump", branch)
         start.target = len(self.code)
-        self.block(branch.orelse)
-        self.merge(
-            branch, [(m.name, m.orelse) for m in tiles], [(m.name, m.orelse) for m in ints], branch.orelse
-        )
+        self.side(branch, 1)
         jump.target = len(self.code)
-        self.bound |= {m.name for m in tiles}
+        self.bound |= set(binds(branch)[0])
         self.emit("join", branch)
 
-    def merge(
-        self,
-        branch: If,
-        tiles: list[tuple[str, str]],
-        ints: list[tuple[str, Expr]],
-        body: tuple[Statement, ...],
-    ) -> None:
-        ended = self.scope(body)
-        if tiles or ints or ended["ended"]:
-            compiled = tuple((name, self.memo.function(value)) for name, value in ints)
-            self.emit("merge", branch, tiles=tuple(tiles), ints=compiled, **ended)
+    def side(self, branch: If, side: int) -> None:
+        body = (branch.body, branch.orelse)[side]
+        self.block(body)
+        merged = self.flows(branch, side) | self.scope(body)
+        if any(merged.values()):
+            self.emit("merge", branch, **merged)
 
 
 def _expr(memo: Memo, instruction: Instruction, name: str, value: Expr) -> None:

@@ -136,6 +136,9 @@ class Actors:
     def number(self, level: str | None, unit: int) -> int:
         return self.first[self.plan.level(level).name] + unit
 
+    def name(self, level: str | None, unit: int) -> str:
+        return self.label(self.number(level, unit))
+
     def label(self, number: int) -> str:
         """``unit 3`` of the first level, ``block 3`` of another."""
         name, first = next((n, f) for n, f in reversed(self.first.items()) if f <= number)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from megatile.plan.code import Code, Instruction
+from megatile.plan.code import Code, Instruction, RegionCode
 from megatile.plan.cohort import (
+    Actors,
     Cohort,
     Handle,
     SlotHandle,
@@ -32,6 +34,7 @@ class Commands(ControlFlow):
     """The commands of the walk; ``Follower`` adds the state and the control flow."""
 
     plan: Plan
+    actors: Actors
     programs: list[Code]
     queues: dict[str, Queues]
     flags: dict[str, Any]
@@ -47,7 +50,7 @@ class Commands(ControlFlow):
         return numbers(self.plan, cohort, self.queues[name].channel.level)
 
     def own_flag(self, cohort: Cohort, instruction: Instruction) -> Any:
-        return numbers(self.plan, cohort, self.flag_levels[instruction.statement.flag])  # type: ignore[union-attr]
+        return numbers(self.plan, cohort, self.flag_levels[instruction.statement.flag])
 
     def block(self, cohort: Cohort) -> bool:
         """The cohort waits; it has not moved."""
@@ -149,9 +152,9 @@ class Commands(ControlFlow):
             return np.asarray([self.choose(cohort, instruction, i) is not None for i in range(len(cohort))])
         if instruction.kind == "wait":
             member, value = (instruction.functions[k](cohort.ints) for k in ("member", "value"))
-            flags = self.flags[instruction.statement.flag]  # type: ignore[union-attr]
+            flags = self.flags[instruction.statement.flag]
             self.check_flag(instruction, flags, member)
-            if instruction.statement.flag in self.open_flags:  # type: ignore[union-attr]
+            if instruction.statement.flag in self.open_flags:
                 return np.full(len(cohort), True)
             return flags[self.own_flag(cohort, instruction), member] >= value
         return None
@@ -161,18 +164,26 @@ class Commands(ControlFlow):
     def step_command(self, cohort: Cohort, instruction: Instruction) -> bool:
         """A command with no step of its own holds nothing up."""
         self.on_command(cohort, instruction)
-        cohort.pc += 1
-        return True
+        return self.issued(cohort)
 
     def step_compute(self, cohort: Cohort, instruction: Instruction) -> bool:
         self.on_compute(cohort, instruction)
         self.renew(cohort, instruction)
-        cohort.pc += 1
-        return True
+        return self.issued(cohort)
+
+    def written(self, cohort: Cohort, instruction: Instruction) -> RegionCode:
+        """The region that a command writes, which is none of a received message."""
+        assert instruction.write is not None
+        if isinstance(self.handle(cohort, instruction.write.tile), SlotHandle):
+            raise PlanError(f"a received message cannot be written: {self.describe(instruction)}")
+        return instruction.write
+
+    def dtype_of(self, handle: Handle) -> str:
+        return handle.dtype if isinstance(handle, SlotHandle) else self.plan.tile(handle.tile).dtype
 
     def renew(self, cohort: Cohort, instruction: Instruction) -> None:
         """Apply ``fresh``: the written tile's name means its next version."""
-        if instruction.statement.fresh:  # type: ignore[union-attr]
+        if instruction.statement.fresh:
             assert instruction.write is not None
             handle = cohort.handles[instruction.write.tile]
             if not isinstance(handle, TileHandle):
@@ -197,7 +208,7 @@ class Commands(ControlFlow):
 
     def fed(self, cohort: Cohort, instruction: Instruction, to: Value, member: Value) -> Queues:
         """The queues of a send, if they exist and each is fed by the unit that sends."""
-        queues = self.queues[instruction.statement.channel]  # type: ignore[union-attr]
+        queues = self.queues[instruction.statement.channel]
         there = len(queues.sent)
         outside = (np.asarray(to) < 0) | (np.asarray(to) >= there)
         outside = outside | (np.asarray(member) < 0) | (np.asarray(member) >= queues.channel.members)
@@ -244,11 +255,10 @@ class Commands(ControlFlow):
         self.on_send(cohort, instruction, route.to, route.member, slot)
         queues.holds_of[place] = not queues.open
         queues.sent_at[route.at] += 1
-        cohort.pc += 1
-        return True
+        return self.issued(cohort)
 
     def has_message(self, cohort: Cohort, instruction: Instruction, member: Value) -> Any:
-        queues = self.queues[instruction.statement.channel]  # type: ignore[union-attr]
+        queues = self.queues[instruction.statement.channel]
         if lowest(member) < 0 or highest(member) >= queues.channel.members:
             raise PlanError(
                 f"channel '{queues.channel.name}' has no such member: {self.describe(instruction)}"
@@ -291,8 +301,7 @@ class Commands(ControlFlow):
             if instruction.write is not None:
                 self.renew(cohort, instruction)
             self.hold(cohort, handle, -1)
-        cohort.pc += 1
-        return True
+        return self.issued(cohort)
 
     def fits(self, instruction: Instruction, handle: SlotHandle, shape: tuple[Value, ...]) -> None:
         """A message that is copied out has as many elements as the region it goes to."""
@@ -311,16 +320,21 @@ class Commands(ControlFlow):
         return False
 
     def choose(self, cohort: Cohort, instruction: Instruction, at: int) -> int | None:
-        """The member from which one unit would take a message now: in turn, after the one taken last."""
-        statement: Any = instruction.statement
-        queues, unit = self.queues[statement.channel], int(self.mine(cohort, statement.channel)[at])
-        members = statement.members
-        last = self.last_choice.get((statement.channel, unit), -1)
-        start = members.index(last) + 1 if last in members else 0
-        for member in (*members[start:], *members[:start]):
+        """The member from which one unit would take a message now."""
+        channel = instruction.statement.channel
+        queues, unit = self.queues[channel], int(self.mine(cohort, channel)[at])
+        for member in self.tried(cohort, instruction, at):
             if queues.open or queues.sent[unit, member] > queues.received[unit, member]:
                 return int(member)
         return None
+
+    def tried(self, cohort: Cohort, instruction: Instruction, at: int) -> Iterable[int]:
+        """The members from which a unit may take a message, the first one first: in turn, after the one taken
+        last."""
+        channel, members = instruction.statement.channel, instruction.statement.members
+        last = self.last_choice.get((channel, int(self.mine(cohort, channel)[at])), -1)
+        start = members.index(last) + 1 if last in members else 0
+        return (*members[start:], *members[:start])
 
     def step_receive_any(self, cohort: Cohort, instruction: Instruction) -> bool:
         statement: Any = instruction.statement
@@ -350,19 +364,17 @@ class Commands(ControlFlow):
                 advice="raise the bound",
             )
         cohort.ints[statement.name] = values
-        cohort.pc += 1
-        return True
+        return self.issued(cohort)
 
     def step_signal(self, cohort: Cohort, instruction: Instruction) -> bool:
-        flags = self.flags[instruction.statement.flag]  # type: ignore[union-attr]
+        flags = self.flags[instruction.statement.flag]
         to, member, amount = (instruction.functions[k](cohort.ints) for k in ("to", "member", "amount"))
         if np.any(np.asarray(to) < 0) or np.any(np.asarray(to) >= len(flags)):
             raise PlanError(f"there is no unit {int(np.max(to))}: {self.describe(instruction)}")
         self.check_flag(instruction, flags, member)
         self.on_signal(cohort, instruction, to, member, amount)
         np.add.at(flags, (spread(to, len(cohort)), spread(member, len(cohort))), amount)
-        cohort.pc += 1
-        return True
+        return self.issued(cohort)
 
     def check_flag(self, instruction: Instruction, flags: Any, member: Value) -> None:
         low, high = int(np.min(member)), int(np.max(member))
@@ -378,8 +390,7 @@ class Commands(ControlFlow):
             return self.block(cohort)
         member, value = (instruction.functions[k](cohort.ints) for k in ("member", "value"))
         self.on_wait(cohort, instruction, member, value)
-        cohort.pc += 1
-        return True
+        return self.issued(cohort)
 
     def step_collective(self, cohort: Cohort, instruction: Instruction) -> bool:
         statement: Any = instruction.statement
@@ -393,8 +404,7 @@ class Commands(ControlFlow):
         if len(cohort) == int((keys >= 0).sum()):
             self.collectives_of(statement.group, [(cohort, instruction)])
             self.on_collective(statement.group, [(cohort, instruction)])
-            cohort.pc += 1
-            return True
+            return self.issued(cohort)
         return self.block(cohort)
 
     def collectives_of(
@@ -427,8 +437,7 @@ class Commands(ControlFlow):
         seen: dict[int, tuple[int, ...]],
     ) -> None:
         """What the units of a group give and take at a collective has one shape; ``seen``: by group."""
-        if isinstance(self.handle(cohort, instruction.write.tile), SlotHandle):  # type: ignore[union-attr]
-            raise PlanError(f"a received message cannot be written: {self.describe(instruction)}")
+        self.written(cohort, instruction)
         count = len(cohort)
         rows = [np.stack([spread(e, count) for e in shape], axis=1).tolist() if shape else [[]] * count
                 for shape in (read, write)]  # fmt: skip
@@ -458,7 +467,7 @@ class Commands(ControlFlow):
         for cohort in cohorts:
             instruction = self.instruction(cohort)
             if instruction.kind == "collective":
-                arrived.setdefault(instruction.statement.group, []).append(cohort)  # type: ignore[union-attr]
+                arrived.setdefault(instruction.statement.group, []).append(cohort)
         progress = False
         for group, members in arrived.items():
             keys = self.keys[group]

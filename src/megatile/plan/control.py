@@ -37,6 +37,11 @@ class ControlFlow:
         """Two cohorts; the first of the units where ``mask``."""
         return cohort.split(mask)
 
+    def issued(self, cohort: Cohort) -> bool:
+        """The cohort goes on to the next instruction."""
+        cohort.pc += 1
+        return True
+
     def step_enter(self, cohort: Cohort, instruction: Instruction) -> bool:
         loop: Any = instruction.statement
         for name, source in instruction.tiles:
@@ -50,25 +55,20 @@ class ControlFlow:
             raise PlanError("a loop with step 0 never ends", place=loop.source)
         for name in instruction.names:
             self.unbind(cohort, name)
-        cohort.pc += 1
-        return True
+        return self.issued(cohort)
 
     def step_test(self, cohort: Cohort, instruction: Instruction) -> bool:
-        index = instruction.statement.index  # type: ignore[union-attr]
+        index = instruction.statement.index
         at, stop, step = (cohort.ints[f"{index}{suffix}"] for suffix in ("", ".stop", ".step"))
         if isinstance(at, int) and isinstance(stop, int) and isinstance(step, int):
             if (at < stop) if step > 0 else (at > stop):
-                cohort.pc += 1
-            else:
-                self.leave_loop(cohort, instruction, index)
-            return True
+                return self.issued(cohort)
+            return self.leave_loop(cohort, instruction, index)
         more = np.where(np.asarray(step) > 0, np.asarray(at) < stop, np.asarray(at) > stop)
         if more.all():
-            cohort.pc += 1
-            return True
+            return self.issued(cohort)
         if not more.any():
-            self.leave_loop(cohort, instruction, index)
-            return True
+            return self.leave_loop(cohort, instruction, index)
         stay, go = self.divide(cohort, np.broadcast_to(more, len(cohort)))
         stay.pc += 1
         self.leave_loop(go, instruction, index)
@@ -76,27 +76,16 @@ class ControlFlow:
         self.ready.append(stay)
         return False
 
-    def leave_loop(self, cohort: Cohort, instruction: Instruction, index: str) -> None:
+    def leave_loop(self, cohort: Cohort, instruction: Instruction, index: str) -> bool:
         for suffix in ("", ".stop", ".step"):
             cohort.ints.pop(f"{index}{suffix}", None)
-        cohort.pc = instruction.target
+        return self.step_jump(cohort, instruction)
 
     def step_again(self, cohort: Cohort, instruction: Instruction) -> bool:
-        loop: Any = instruction.statement
-        handles = [(name, self.handle(cohort, source)) for name, source in instruction.tiles]
-        values = [(name, function(cohort.ints)) for name, function in instruction.ints]
-        for name, handle in handles:
-            self.bind(cohort, name, handle)
-        cohort.ints.update(values)
-        self.end_names(cohort, instruction)
-        cohort.ints[loop.index] = cohort.ints[loop.index] + cohort.ints[f"{loop.index}.step"]
-        cohort.pc = instruction.target
-        return True
-
-    def end_names(self, cohort: Cohort, instruction: Instruction) -> None:
-        for name in instruction.ended:
-            self.unbind(cohort, name)
-            cohort.ints.pop(name, None)
+        self.step_merge(cohort, instruction)
+        index = instruction.statement.index
+        cohort.ints[index] = cohort.ints[index] + cohort.ints[f"{index}.step"]
+        return self.step_jump(cohort, instruction)
 
     def step_branch(self, cohort: Cohort, instruction: Instruction) -> bool:
         condition = uniform(instruction.functions["condition"](cohort.ints))
@@ -117,13 +106,13 @@ class ControlFlow:
         values = [(name, function(cohort.ints)) for name, function in instruction.ints]
         for name, handle in handles:
             self.bind(cohort, name, handle)
-        self.end_names(cohort, instruction)
+        for name in instruction.ended:
+            self.unbind(cohort, name)
+            cohort.ints.pop(name, None)
         cohort.ints.update(values)
-        cohort.pc += 1
-        return True
+        return self.issued(cohort)
 
     def step_free(self, cohort: Cohort, instruction: Instruction) -> bool:
         for name in instruction.names:
             self.unbind(cohort, name)
-        cohort.pc += 1
-        return True
+        return self.issued(cohort)

@@ -45,7 +45,7 @@ def deadlock(walker: Follower) -> MegatileError:
     alone = waits_for_nobody(walker)
     if alone is not None:
         return alone
-    actors = Actors(walker.plan)
+    actors = walker.actors
     waits: list[tuple[int, Statement, str]] = []
     for cohort in walker.waiting:
         instruction = walker.instruction(cohort)
@@ -64,10 +64,10 @@ def deadlock(walker: Follower) -> MegatileError:
         f"  {count} instances of level '{name}' are not resident, and no slot becomes free"
         for name, count in walker.residency.absent().items()
     ]
-    cycle = find_cycle(walker)
-    names = [str(u) if u < walker.plan.units else actors.label(u) for u in cycle]
-    lines += [f"  each waits for the next: {' -> '.join(names)}"] if cycle else []
     graph = wait_graph(walker)
+    if cycle := graph.cycle():
+        names = [waiter.unit.removeprefix("unit ") for waiter in (*cycle, cycle[0])]
+        lines.append(f"  each waits for the next: {' -> '.join(names)}")
     dump = graph.pointer_lines(2 * REPORTED)
     text = "\n".join(["deadlock: nothing can proceed", *lines, *more, *dump])
     return PlanDeadlock(text, waits, graph, place=waits[0][1].source if waits else None)
@@ -75,22 +75,19 @@ def deadlock(walker: Follower) -> MegatileError:
 
 def wait_graph(walker: Follower) -> WaitGraph:
     """The state of the walk: every waiting unit, and both ends of every queue that one of them uses."""
-    waiters, waiting, actors = [], set(), Actors(walker.plan)
+    waiters, waiting, actors = {}, set(), walker.actors
     for cohort in walker.waiting:
         instruction, peers = walker.instruction(cohort), waited_for(walker, cohort)
-        if instruction.statement is None:
-            continue
-        for at, unit in enumerate(cohort.units.tolist()):
+        kind, statement = instruction.kind, instruction.statement
+        for unit, peer in zip(cohort.units.tolist(), peers.tolist(), strict=True):
             waiting.add((walker.plan.level(cohort.level).name, unit))
-            label = getattr(instruction.statement, "channel", None) or instruction.kind
-            lacks = LACKS.get(instruction.kind, "data")
-            peer = actors.label(int(peers[at])) if peers[at] >= 0 else "nobody"
-            place = instruction.statement.source
-            where = f"{place.file}:{place.line}" if place is not None else ""
-            own = actors.label(actors.number(cohort.level, unit))
-            waiters.append(Waiter(own, instruction.kind, lacks, label, peer, where))
+            other = actors.label(peer) if peer >= 0 else "nobody"
+            what = LACKS.get(kind, "data"), getattr(statement, "channel", None) or kind, other
+            where = f"{statement.source.file}:{statement.source.line}" if statement.source else ""
+            number = actors.number(cohort.level, unit)
+            waiters[number] = Waiter(actors.label(number), kind, *what, where)
     pointers = [p for queues in walker.queues.values() for p in _pointers(queues, waiting, actors)]
-    return WaitGraph(tuple(waiters), tuple(pointers))
+    return WaitGraph(tuple(waiters[number] for number in sorted(waiters)), tuple(pointers))
 
 
 def _pointers(queues: Queues, waiting: set[tuple[str, int]], actors: Actors) -> Iterator[Pointers]:
@@ -104,9 +101,8 @@ def _pointers(queues: Queues, waiting: set[tuple[str, int]], actors: Actors) -> 
                 continue
             sent, label = int(queues.sent[unit, member]), channel.label(member)
             freed = sent - int((queues.holds[unit, member] > 0).sum())
-            here, there = (actors.label(actors.number(level, u)) for u in (unit, source))
-            yield Pointers(there, f"->{label}", here, sent, 0, 0, freed, channel.slots)
-            yield Pointers(here, label, there, 0, freed, sent, 0, channel.slots)
+            here, there = (actors.name(level, u) for u in (unit, source))
+            yield from Pointers.of_queue(label, here, there, sent, sent, freed, channel.slots)
 
 
 def waits_for_nobody(walker: Follower) -> InvalidDirection | None:
@@ -119,9 +115,9 @@ def waits_for_nobody(walker: Follower) -> InvalidDirection | None:
         if alone.any():
             at, statement = int(np.argmax(alone)), instruction.statement
             member = int(spread(instruction.functions["member"](cohort.ints), len(cohort))[at])
-            channel = walker.queues[statement.channel].channel  # type: ignore[union-attr]
+            channel = walker.queues[statement.channel].channel
             error = nobody_there(int(cohort.units[at]), channel, member, sending=False)
-            error.place = statement.source  # type: ignore[union-attr]
+            error.place = statement.source
             return error
     return None
 
@@ -131,32 +127,14 @@ def waited_for(walker: Follower, cohort: Cohort) -> Any:
     instruction, env = walker.instruction(cohort), cohort.ints
     if instruction.kind not in ("send", "receive"):
         return np.full(len(cohort), -1)
-    channel = walker.queues[instruction.statement.channel].channel  # type: ignore[union-attr]
+    channel = walker.queues[instruction.statement.channel].channel
     if instruction.kind == "send":
         found = spread(instruction.functions["to"](env), len(cohort))
     else:
         mine = walker.mine(cohort, channel.name)
         found = channel.source.evaluate({"unit": mine, "member": instruction.functions["member"](env)})
-    first = Actors(walker.plan).number(channel.level, 0)
+    first = walker.actors.number(channel.level, 0)
     return np.where(np.asarray(found) >= 0, np.asarray(found) + first, found)
-
-
-def find_cycle(walker: Follower) -> list[int]:
-    """Units that wait for each other in a circle, if there are some; the first is repeated at the end."""
-    actors = Actors(walker.plan)
-    following = np.full(actors.count, -1, dtype=np.int64)
-    for cohort in walker.waiting:
-        following[cohort.units + actors.number(cohort.level, 0)] = waited_for(walker, cohort)
-    seen = np.full(actors.count, -1, dtype=np.int64)
-    for start in range(actors.count):
-        path, at = [], start
-        while at >= 0 and seen[at] < 0:
-            seen[at] = start
-            path.append(at)
-            at = int(following[at])
-        if at >= 0 and seen[at] == start:
-            return [*path[path.index(at) :], at]
-    return []
 
 
 def reason_of(walker: Follower, cohort: Cohort, instruction: Instruction) -> str:
@@ -171,17 +149,15 @@ def _values(cohort: Cohort, instruction: Instruction, *names: str) -> list[int]:
 
 
 def _credit(walker: Follower, cohort: Cohort, instruction: Instruction) -> str:
-    channel = walker.queues[instruction.statement.channel].channel  # type: ignore[union-attr]
+    channel = walker.queues[instruction.statement.channel].channel
     to, member = _values(cohort, instruction, "to", "member")
-    actors = Actors(walker.plan)
-    receiver = actors.label(actors.number(channel.level, to))
-    return f"waits for a free slot of {channel.label(member)} of {receiver}"
+    return f"waits for a free slot of {channel.label(member)} of {walker.actors.name(channel.level, to)}"
 
 
 def _message(walker: Follower, cohort: Cohort, instruction: Instruction) -> str:
-    channel = walker.queues[instruction.statement.channel].channel  # type: ignore[union-attr]
+    channel = walker.queues[instruction.statement.channel].channel
     (member,) = _values(cohort, instruction, "member")
-    sender = Actors(walker.plan).label(int(waited_for(walker, cohort)[0]))
+    sender = walker.actors.label(int(waited_for(walker, cohort)[0]))
     return f"waits for a message on {channel.label(member)} from {sender}"
 
 

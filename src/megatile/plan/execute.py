@@ -6,7 +6,7 @@ Inputs and results map tile names to arrays (owners, *shape); units that share a
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,8 @@ from megatile.plan.compute import (
 from megatile.plan.follow import Follower
 from megatile.plan.model import Plan, PlanError, require_plan, statements
 from megatile.plan.races import RaceWatch
+from megatile.plan.spec import having
+from megatile.plan.statements import tile_flows
 from megatile.plan.storage import Access, SlotStore, alike, allocate, resolve
 from megatile.plan.structure import check_structure
 
@@ -78,15 +80,9 @@ def execute(
 
 def _changed(plan: Plan) -> set[str]:
     """Tiles that some command writes, or that go by another name."""
-    found: set[str] = set()
-    for stream in plan.streams:
-        for s in statements(stream.body):
-            regions = (getattr(s, "write", None), getattr(s, "into", None))
-            found |= {region.tile for region in regions if region is not None}
-            for renamed in (*getattr(s, "carries", ()), *getattr(s, "merges", ())):
-                names = vars(renamed).values()
-                found |= {n for n in names if isinstance(n, str)}
-    return found
+    every = [s for stream in plan.streams for s in statements(stream.body)]
+    written = {region.tile for s in every for region in having(s, "writes")}
+    return written | {name for s in every for flow in tile_flows(s) for name in (flow.name, *flow.values)}
 
 
 def _same(a: Array, b: Array) -> bool:
@@ -119,11 +115,7 @@ class Executor(Follower):
                     f"'{name}' is no input of the plan", advice=did_you_mean(name, known, what="inputs")
                 )
             tile = known[name]
-            array = (
-                np.asarray(data)
-                if not isinstance(data, (list, tuple))
-                else np.stack([np.asarray(d) for d in data])
-            )
+            array = np.stack(data) if isinstance(data, (list, tuple)) else np.asarray(data)
             expected = (plan.owners(tile), *tile.shape)
             if array.shape != expected:
                 raise PlanError(
@@ -139,7 +131,7 @@ class Executor(Follower):
         self.slots = {
             channel.name: SlotStore(channel, plan.instances(channel.level)) for channel in plan.channels
         }
-        self.order = {u: iter(c) for u, c in order.choices.items()} if order is not None else None
+        self.order = order.choices if order is not None else None
         self.reverse = reverse
         self.watch = RaceWatch.for_plan(plan) if races else None
         self.ragged = self.watch is None
@@ -169,13 +161,11 @@ class Executor(Follower):
 
     def step_compute(self, cohort: Cohort, instruction: Instruction) -> bool:
         reads = [self.access(cohort, instruction, code, False) for code in instruction.reads]
-        assert instruction.write is not None
-        write = self.access(cohort, instruction, instruction.write, True)
+        write = self.access(cohort, instruction, self.written(cohort, instruction), True)
         ragged = write.ragged or any(read.ragged for read in reads)
         if ragged and (instruction.varying or not self.ragged):
-            return self.divide_by_shape(cohort, instruction)
-        if isinstance(cohort.handles[instruction.write.tile], SlotHandle):
-            raise PlanError(f"a received message cannot be written: {self.describe(instruction)}")
+            shapes = [f(cohort.ints) for code in instruction.regions for f in code.shape]
+            return self.divide_by(cohort, shapes)
         try:
             if ragged:
                 self.apply_parts(cohort, instruction, write, reads)
@@ -186,8 +176,7 @@ class Executor(Follower):
                 raise
             raise PlanError(f"{error}: {self.describe(instruction)}") from error
         self.renew(cohort, instruction)
-        cohort.pc += 1
-        return True
+        return self.issued(cohort)
 
     def apply_parts(
         self, cohort: Cohort, instruction: Instruction, write: Access, reads: list[Access]
@@ -200,10 +189,6 @@ class Executor(Follower):
                 Cohort(cohort.stream, cohort.units[chosen], level=cohort.level), instruction, target, sources
             )
 
-    def divide_by_shape(self, cohort: Cohort, instruction: Instruction) -> bool:
-        codes = [*instruction.reads, *((instruction.write,) if instruction.write else ())]
-        return self.divide_by(cohort, [f(cohort.ints) for code in codes for f in code.shape])
-
     def renew(self, cohort: Cohort, instruction: Instruction) -> None:
         super().renew(cohort, instruction)
         if instruction.write is not None and instruction.write.tile in self.final:
@@ -215,7 +200,7 @@ class Executor(Follower):
     def apply(self, cohort: Cohort, instruction: Instruction, write: Access, reads: list[Access]) -> None:
         if write.empty and all(read.empty for read in reads):
             return
-        operation = OPERATIONS[instruction.statement.operation]  # type: ignore[union-attr]
+        operation = OPERATIONS[instruction.statement.operation]
         varying = {k: f(cohort.ints) for k, f in instruction.varying.items()}
         uneven = any(isinstance(v, np.ndarray) for v in varying.values())
         attributes = axes_from_the_end(instruction.attributes | varying, reads)
@@ -259,20 +244,20 @@ class Executor(Follower):
     def on_send(
         self, cohort: Cohort, instruction: Instruction, to: Value, member: Value, slot: Value
     ) -> None:
-        statement: Any = instruction.statement
+        channel = instruction.statement.channel
         read = self.access(cohort, instruction, instruction.reads[0], False)
         if self.watch is not None:
-            self.watch.send(cohort, statement.channel, to, member, self.queues[statement.channel].sent)
+            self.watch.send(cohort, channel, to, member)
         handle = cohort.handles[instruction.reads[0].tile]
-        element = handle.dtype if isinstance(handle, SlotHandle) else self.plan.tile(handle.tile).dtype
-        store = self.slots[statement.channel]
+        element = self.dtype_of(handle)
+        store = self.slots[channel]
         if read.ragged:
             for chosen, (shape,) in alike([read.shape], len(cohort)):
                 target, part = store.typed(element, shape), read.part(chosen, shape)
                 deliver(target, part, to[chosen], pick(member, chosen), pick(slot, chosen), len(chosen))
             return
         target = store.typed(element, read.shape)
-        if isinstance(handle, SlotHandle) and handle.channel == statement.channel:
+        if isinstance(handle, SlotHandle) and handle.channel == channel:
             # The store may just have grown for this message: look the source up again.
             read = resolve(self.plan, cohort, instruction.reads[0], self.arrays, self.slots)
         deliver(target, read, to, member, slot, len(cohort))
@@ -318,46 +303,22 @@ class Executor(Follower):
         self, cohort: Cohort, instruction: Instruction, to: Value, member: Value, amount: Value
     ) -> None:
         if self.watch is not None:
-            self.watch.signal(cohort, instruction.statement.flag, to, member, amount)  # type: ignore[union-attr]
+            self.watch.signal(cohort, instruction.statement.flag, to, member, amount)
 
     def on_wait(self, cohort: Cohort, instruction: Instruction, member: Value, value: Value) -> None:
         if self.watch is not None:
-            flag: Any = instruction.statement
-            self.watch.wait(cohort, flag.flag, self.own_flag(cohort, instruction), member, value)
+            mine = self.own_flag(cohort, instruction)
+            self.watch.wait(cohort, instruction.statement.flag, mine, member, value)
 
-    def choose(self, cohort: Cohort, instruction: Instruction, at: int) -> int | None:
-        if self.order is not None:
-            return self.forced(cohort, instruction, at)
-        if not self.reverse:
-            return super().choose(cohort, instruction, at)
-        statement: Any = instruction.statement
-        queues, unit = self.queues[statement.channel], int(self.mine(cohort, statement.channel)[at])
-        for member in reversed(statement.members):
-            if queues.sent[unit, member] > queues.received[unit, member]:
-                return int(member)
-        return None
-
-    def forced(self, cohort: Cohort, instruction: Instruction, at: int) -> int | None:
-        """The member that the given order takes next, once its message is there."""
-        statement: Any = instruction.statement
-        if not hasattr(self, "_next"):
-            self._next: dict[Any, int] = {}
-        assert self.order is not None
+    def tried(self, cohort: Cohort, instruction: Instruction, at: int) -> Iterable[int]:
+        if self.order is None:
+            members = instruction.statement.members
+            return reversed(members) if self.reverse else super().tried(cohort, instruction, at)
         unit = chooser(cohort, int(cohort.units[at]))
-        if unit not in self._next:
-            try:
-                self._next[unit] = int(next(self.order[unit]))
-            except (KeyError, StopIteration):
-                raise PlanError(f"the order given has no more choices for unit {unit}") from None
-        member, queues = self._next[unit], self.queues[statement.channel]
-        mine = int(self.mine(cohort, statement.channel)[at])
-        return member if queues.sent[mine, member] > queues.received[mine, member] else None
-
-    def take(self, cohort: Cohort, instruction: Instruction, member: Value) -> bool:
-        if self.order is not None and instruction.kind == "receive_any":
-            for unit in cohort.units.tolist():
-                self._next.pop(chooser(cohort, unit), None)
-        return super().take(cohort, instruction, member)
+        try:
+            return (int(self.order[unit][len(self.choices.get(unit, ()))]),)
+        except (KeyError, IndexError):
+            raise PlanError(f"the order given has no more choices for unit {unit}") from None
 
     # --- groups ----------------------------------------------------------------------------------
 
@@ -369,15 +330,14 @@ class Executor(Follower):
         moving = [
             (alike, instruction)
             for cohort, instruction in parts
-            if instruction.statement.kind != "barrier"  # type: ignore[union-attr]
+            if instruction.statement.kind != "barrier"
             for alike in self.alike(cohort, instruction)
         ]
         values: dict[int, Array] = {}
         shapes: dict[int, tuple[int, ...]] = {}
         for cohort, instruction in moving:
             read = self.access(cohort, instruction, instruction.reads[0], False)
-            assert instruction.write is not None
-            write = self.access(cohort, instruction, instruction.write, True)
+            write = self.access(cohort, instruction, self.written(cohort, instruction), True)
             self.agree(group, cohort, instruction, read.shape, write.shape, shapes)
             values |= {int(u): read.one(i).copy() for i, u in enumerate(cohort.units)}
         for cohort, instruction in moving:
@@ -385,8 +345,7 @@ class Executor(Follower):
 
     def alike(self, cohort: Cohort, instruction: Instruction) -> list[Cohort]:
         """The units of a cohort by the shapes of what they read and write; uneven blocks differ."""
-        codes = [*instruction.reads, *((instruction.write,) if instruction.write else ())]
-        shapes = [tuple(f(cohort.ints) for f in code.shape) for code in codes]
+        shapes = [tuple(f(cohort.ints) for f in code.shape) for code in instruction.regions]
         if not any(shapes):
             return [cohort]
         return [cohort.part(chosen) for chosen, _ in alike(shapes, len(cohort))]
@@ -399,8 +358,7 @@ class Executor(Follower):
         kinds: dict[int, tuple[str, str]],
         values: dict[int, Array],
     ) -> None:
-        assert instruction.write is not None
-        write = self.access(cohort, instruction, instruction.write, True)
+        write = self.access(cohort, instruction, self.written(cohort, instruction), True)
         keys, done = self.keys[group], {}
         roots = spread(instruction.functions["root"](cohort.ints), len(cohort))
         for at, unit in enumerate(cohort.units.tolist()):

@@ -17,7 +17,7 @@ import numpy as np
 from megatile.core.errors import MegatileError
 from megatile.hda import HDA
 from megatile.plan.code import Code, Instruction, compile_stream
-from megatile.plan.cohort import Cohort, Handle, TileHandle, merge, spread
+from megatile.plan.cohort import Actors, Cohort, Handle, TileHandle, merge, spread
 from megatile.plan.commands import Commands
 from megatile.plan.deadlock import PlanDeadlock, deadlock
 from megatile.plan.model import Level, Plan
@@ -36,7 +36,7 @@ class Follower(Commands):
     uneven = True
 
     def __init__(self, plan: Plan, hda: HDA | None = None):
-        self.plan = plan
+        self.plan, self.actors = plan, Actors(plan)
         self.programs = self.compiled(plan)
         self.queues = {
             channel.name: Queues(channel, plan.instances(channel.level)) for channel in plan.channels
@@ -158,8 +158,7 @@ class Follower(Commands):
     def step_join(self, cohort: Cohort, instruction: Instruction) -> bool:
         """Units that parted may come together here: wait until nothing else can be done."""
         if len(cohort) == self.programs[cohort.stream].stream.unit_count():
-            cohort.pc += 1
-            return True
+            return self.issued(cohort)
         return self.block(cohort)
 
     def step_end(self, cohort: Cohort, instruction: Instruction) -> bool:

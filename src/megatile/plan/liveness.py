@@ -11,15 +11,14 @@ from dataclasses import replace
 
 from megatile.plan.spec import having
 from megatile.plan.statements import (
-    CarryTile,
     Free,
     If,
     Loop,
-    MergeTile,
     Statement,
     binds,
     regions_of,
     statements,
+    tile_flows,
 )
 
 Body = tuple[Statement, ...]
@@ -36,14 +35,7 @@ def slot_names(body: Body) -> frozenset[str]:
     flows: list[tuple[str, str]] = []
     for statement in statements(body):
         names |= set(having(statement, "binds"))
-        if isinstance(statement, Loop):
-            for carry in statement.carries:
-                if isinstance(carry, CarryTile):
-                    flows += [(carry.init, carry.name), (carry.next, carry.name)]
-        elif isinstance(statement, If):
-            for merge in statement.merges:
-                if isinstance(merge, MergeTile):
-                    flows += [(merge.then, merge.name), (merge.orelse, merge.name)]
+        flows += [(value, flow.name) for flow in tile_flows(statement) for value in flow.values]
     while True:
         more = {to for source, to in flows if source in names} - names
         if not more:
@@ -64,23 +56,12 @@ def _without_frees(body: Body) -> Body:
     return tuple(kept)
 
 
-def _tile_carries(loop: Loop) -> list[CarryTile]:
-    return [c for c in loop.carries if isinstance(c, CarryTile)]
-
-
-def _tile_merges(branch: If) -> list[MergeTile]:
-    return [m for m in branch.merges if isinstance(m, MergeTile)]
-
-
 def _uses(body: Iterable[Statement]) -> set[str]:
     """Every tile name read or written in the statements."""
     names: set[str] = set()
     for statement in statements(tuple(body)):
         names |= {region.tile for region in regions_of(statement)}
-        if isinstance(statement, Loop):
-            names |= {n for c in _tile_carries(statement) for n in (c.init, c.next)}
-        elif isinstance(statement, If):
-            names |= {n for m in _tile_merges(statement) for n in (m.then, m.orelse)}
+        names |= {value for flow in tile_flows(statement) for value in flow.values}
     return names
 
 
@@ -108,51 +89,30 @@ def _block(body: Body, live: frozenset[str], slots: frozenset[str]) -> Body:
 
 
 def _loop(loop: Loop, live: frozenset[str], ends: set[str], slots: frozenset[str]) -> tuple[Loop, set[str]]:
-    carries = _tile_carries(loop)
-    names = {c.name for c in carries}
-    inside = _uses(loop.body) | {c.next for c in carries}
-    own = _binds(loop.body)
+    carries = tile_flows(loop)
+    names, kept = {c.name for c in carries}, {c.values[1] for c in carries}
+    inside = _uses(loop.body) | kept
     # A name from outside that the body uses is needed by the next iteration too.
-    outer = (inside - own - names) & slots
-    after = frozenset(live | outer | {c.next for c in carries})
-    body = _block(loop.body, after - frozenset(names - {c.next for c in carries}), slots)
+    outer = (inside - _binds(loop.body) - names) & slots
+    body = _block(loop.body, (live | outer | kept) - (names - kept), slots)
     unused = sorted(n for n in names & slots if n not in inside)
     if unused:
         body = (Free(tuple(unused), loop.source), *body)
-    at_entry = {c.init for c in carries} & slots - outer - live - names
+    at_entry = {c.values[0] for c in carries} & slots - outer - live - names
     ends = {n for n in ends if n in names or n in outer}
     return replace(loop, body=body, frees=tuple(sorted(at_entry))), ends
 
 
 def _if(branch: If, live: frozenset[str], ends: set[str], slots: frozenset[str]) -> tuple[If, set[str]]:
-    merges = _tile_merges(branch)
-    sides = []
-    outside_sources: set[str] = set()
-    for body, sources in (
-        (branch.body, {m.then for m in merges}),
-        (branch.orelse, {m.orelse for m in merges}),
-    ):
-        own = _binds(body)
-        outside_sources |= sources - own
-        sides.append((body, sources, own))
+    merges, bodies = tile_flows(branch), (branch.body, branch.orelse)
+    sources = [{m.values[side] for m in merges} for side in (0, 1)]
+    outside = set().union(*(taken - _binds(body) for taken, body in zip(sources, bodies, strict=True)))
     # Sources that live outside are freed after the merge has taken them; the rest ends within the branches.
-    after_if = {n for n in ends if n in outside_sources or n in {m.name for m in merges}}
-    within = ends - after_if
+    after_if = ends & (outside | {m.name for m in merges})
+    bound = set().union(*(_binds((s,)) for s in statements((*branch.body, *branch.orelse))))
     results: list[Body] = []
-    for body, sources, own in sides:
-        needed = frozenset(live | sources | (outside_sources & ends))
-        result = _block(body, needed, slots)
-        unused = sorted(n for n in within - own if n not in _uses(body) and _bound_outside(n, sides))
+    for taken, body in zip(sources, bodies, strict=True):
+        result = _block(body, live | taken | (outside & ends), slots)
+        unused = sorted(ends - after_if - bound - _uses(body))
         results.append((Free(tuple(unused), branch.source), *result) if unused else result)
     return replace(branch, body=results[0], orelse=results[1]), after_if
-
-
-def _bound_outside(name: str, sides: list[tuple[Body, set[str], set[str]]]) -> bool:
-    return not any(name in _all_binds(body) for body, _, _ in sides)
-
-
-def _all_binds(body: Body) -> set[str]:
-    names = _binds(body)
-    for statement in statements(body):
-        names |= _binds([statement])
-    return names

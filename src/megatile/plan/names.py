@@ -19,6 +19,7 @@ from megatile.plan.model import Plan, PlanError
 from megatile.plan.spec import having
 from megatile.plan.statements import (
     CarryTile,
+    Flow,
     Free,
     If,
     Loop,
@@ -188,28 +189,20 @@ def _inside(region: Region, extents: Shape, statement: Statement, scope: Scope) 
 def _loop(loop: Loop, scope: Scope) -> None:
     bounds = [constant(e) for e in (loop.start, loop.stop, loop.step)]
     runs = None not in bounds and bool(bounds[2] and range(*bounds))  # type: ignore[arg-type]
-    inner, shapes = scope.inner(runs), {}
-    for carry in loop.carries:
-        if isinstance(carry, CarryTile):
-            # What later iterations carry may have other extents.
-            shapes[carry.name] = (None,) * len(scope.shape(carry.init, loop))
-        else:
-            _known(carry.init, scope.ints, loop)
+    inner = scope.inner(runs)
+    shapes = {carry.name: _flow(carry, 0, scope, loop) for carry in loop.carries}
     inner.bind(loop.index, None, loop, new=True)
-    for carry in loop.carries:
-        inner.bind(carry.name, shapes.get(carry.name), loop)
+    for name, shape in shapes.items():
+        inner.bind(name, shape, loop)
     inner.free(loop.frees, loop)
     scope.end(loop.frees)
     _block(loop.body, inner)
     for carry in loop.carries:
-        if isinstance(carry, CarryTile):
-            inner.shape(carry.next, loop)
-        else:
-            _known(carry.next, inner.ints, loop)
+        _flow(carry, 1, inner, loop)
     if runs:
         scope.end(scope.lost(inner))
-    for carry in loop.carries:
-        scope.bind(carry.name, shapes.get(carry.name), loop)
+    for name, shape in shapes.items():
+        scope.bind(name, shape, loop)
 
 
 def _branch(branch: If, scope: Scope) -> None:
@@ -218,14 +211,20 @@ def _branch(branch: If, scope: Scope) -> None:
     _block(branch.orelse, sides[1])
     shapes = {}
     for merge in branch.merges:
-        for side, value in zip(sides, (merge.then, merge.orelse), strict=True):
-            if isinstance(merge, MergeTile):
-                shapes[merge.name] = (None,) * len(side.shape(str(value), branch))
-            else:
-                _known(value, side.ints, branch)  # type: ignore[arg-type]
+        for number, side in enumerate(sides):
+            shapes[merge.name] = _flow(merge, number, side, branch)
     scope.end(scope.lost(sides[0]) & scope.lost(sides[1]))
-    for merge in branch.merges:
-        scope.bind(merge.name, shapes.get(merge.name), branch)
+    for name, shape in shapes.items():
+        scope.bind(name, shape, branch)
+
+
+def _flow(flow: Flow, side: int, scope: Scope, statement: Statement) -> Shape | None:
+    """The shape of a tile that is carried or merged, which may have other extents in the next iteration or
+    in the other branch; None for an integer. What it means is known in the scope."""
+    if isinstance(flow, (CarryTile, MergeTile)):
+        return (None,) * len(scope.shape(flow.values[side], statement))
+    _known(flow.values[side], scope.ints, statement)
+    return None
 
 
 def _expressions(value: Any) -> list[Expr]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -37,8 +38,8 @@ class RaceWatch:
         self.actors = Actors(plan)
         self.clocks = hb.Clocks(self.actors.count)
         self.log = hb.AccessLog()
-        self.messages: dict[tuple[str, int, int], deque[Any]] = {}
-        self.signals: dict[tuple[str, int, int], list[tuple[int, Any]]] = {}
+        self.messages: dict[tuple[Any, ...], deque[Any]] = {}
+        self.signals: dict[tuple[Any, ...], list[tuple[int, Any]]] = {}
         self.fetched: dict[Any, Any] = {}
 
     @staticmethod
@@ -71,26 +72,25 @@ class RaceWatch:
             return
         if 0 in found.shape:
             return  # a region without elements conflicts with nothing
-        count = len(cohort)
-        owners, buffers = (spread(v, count) for v in found.lead)
-        starts = [spread(s, count) for s in found.start] or [np.zeros(count, dtype=np.int64)] * len(
-            found.shape
-        )
+        starts = found.start or (0,) * len(found.shape)
         fetches = bool(getattr(instruction.statement, "combine", ""))
         atomic = fetches or (
             code.tile == getattr(instruction.write, "tile", None) and "combine" in instruction.attributes
         )
-        for at, unit in enumerate(cohort.units.tolist()):
-            box = tuple((int(s[at]), int(s[at]) + n) for s, n in zip(starts, found.shape, strict=True))
-            storage = (handle.tile, int(owners[at]), int(buffers[at]))
-            access = hb.Access(
-                self.actors.number(cohort.level, unit), write, box, instruction.statement, atomic
-            )
+        for actor, owner, buffer, *first in self.each(cohort, *found.lead, *starts):
+            box = tuple((low, low + n) for low, n in zip(first, found.shape, strict=True))
+            storage = (handle.tile, owner, buffer)
+            access = hb.Access(actor, write, box, instruction.statement, atomic)
             if fetches:
-                self.fetch((*storage, box), access.unit)
+                self.fetch((*storage, box), actor)
             other = self.log.record(self.clocks, storage, access)
             if other is not None:
                 raise self.race(access, other, storage)
+
+    def each(self, cohort: Cohort, *values: Value) -> Iterator[tuple[int, ...]]:
+        """The number of every unit among the actors, with its values."""
+        numbers = cohort.units + self.actors.number(cohort.level, 0)
+        return zip(*(spread(v, len(cohort)).tolist() for v in (numbers, *values)), strict=True)
 
     def fetch(self, element: Any, unit: int) -> None:
         """A unit that fetches an element knows what those before it did, and those after what it did."""
@@ -108,12 +108,9 @@ class RaceWatch:
             advice="put a barrier, a signal and wait, or a message between them",
         )
 
-    def send(self, cohort: Cohort, channel: str, to: Value, member: Value, _sent: Any) -> None:
-        count = len(cohort)
-        targets, members = spread(to, count), spread(member, count)
-        for at, unit in enumerate(cohort.units.tolist()):
-            queue = self.messages.setdefault((channel, int(targets[at]), int(members[at])), deque())
-            queue.append(self.clocks.release(self.actors.number(cohort.level, unit)))
+    def send(self, cohort: Cohort, channel: str, to: Value, member: Value) -> None:
+        for actor, *queue in self.each(cohort, to, member):
+            self.messages.setdefault((channel, *queue), deque()).append(self.clocks.release(actor))
 
     def from_outside(self, channel: str, to: int, member: int, known: Any = None) -> None:
         """A message that may be of another launch, of which nothing is known here."""
@@ -121,30 +118,23 @@ class RaceWatch:
         self.messages.setdefault((channel, to, member), deque()).append(known)
 
     def receive(self, cohort: Cohort, handle: SlotHandle) -> None:
-        members = spread(handle.member, len(cohort))
         mine = numbers(self.plan, cohort, self.plan.channel(handle.channel).level)
-        for at, unit in enumerate(cohort.units.tolist()):
-            message = self.messages[handle.channel, int(mine[at]), int(members[at])].popleft()
-            self.clocks.acquire(self.actors.number(cohort.level, unit), message)
+        for actor, unit, member in self.each(cohort, mine, handle.member):
+            self.clocks.acquire(actor, self.messages[handle.channel, unit, member].popleft())
 
     def signal(self, cohort: Cohort, flag: str, to: Value, member: Value, amount: Value) -> None:
-        count = len(cohort)
-        targets, members, amounts = (spread(v, count) for v in (to, member, amount))
-        for at, unit in enumerate(cohort.units.tolist()):
-            past = self.signals.setdefault((flag, int(targets[at]), int(members[at])), [])
-            past.append((int(amounts[at]), self.clocks.release(self.actors.number(cohort.level, unit))))
+        for actor, added, *counter in self.each(cohort, amount, to, member):
+            self.signals.setdefault((flag, *counter), []).append((added, self.clocks.release(actor)))
 
     def wait(self, cohort: Cohort, flag: str, mine: Any, member: Value, value: Value) -> None:
         """A wait knows the signals that were needed to reach its value, in the order they came."""
-        count = len(cohort)
-        members, values = spread(member, count), spread(value, count)
-        for at, unit in enumerate(cohort.units.tolist()):
+        for actor, needed, *counter in self.each(cohort, value, mine, member):
             reached = 0
-            for amount, snapshot in self.signals.get((flag, int(mine[at]), int(members[at])), []):
-                if reached >= values[at]:
+            for amount, snapshot in self.signals.get((flag, *counter), []):
+                if reached >= needed:
                     break
                 reached += amount
-                self.clocks.acquire(self.actors.number(cohort.level, unit), snapshot)
+                self.clocks.acquire(actor, snapshot)
 
     def meet(self, keys: Any, units: Any, level: str | None) -> None:
         for key in np.unique(keys[units]):

@@ -191,8 +191,20 @@ class Free:
     source: Place | None = _source()
 
 
+class Flow:
+    """A name that a loop carries or a branch merges: it means one of two ``values``, the first when the loop
+    begins or the condition holds."""
+
+    name: str
+
+    @property
+    def values(self) -> tuple[Any, Any]:
+        _, first, second = vars(self).values()
+        return first, second
+
+
 @dataclass(frozen=True)
-class CarryTile:
+class CarryTile(Flow):
     """In a loop, ``name`` means ``init`` in the first iteration and what ``next`` meant at the end of the one
     before.
     """
@@ -203,7 +215,7 @@ class CarryTile:
 
 
 @dataclass(frozen=True)
-class CarryInt:
+class CarryInt(Flow):
     name: str
     init: Expr
     next: Expr
@@ -229,7 +241,7 @@ class Loop:
 
 
 @dataclass(frozen=True)
-class MergeTile:
+class MergeTile(Flow):
     """After an ``If``, ``name`` means ``then`` or ``orelse``, whichever branch was taken."""
 
     name: str
@@ -238,7 +250,7 @@ class MergeTile:
 
 
 @dataclass(frozen=True)
-class MergeInt:
+class MergeInt(Flow):
     name: str
     then: Expr
     orelse: Expr
@@ -290,10 +302,21 @@ def regions_of(statement: Statement) -> tuple[Region, ...]:
     return having(statement, "reads", "writes")
 
 
+def tile_flows(statement: Statement) -> list[Flow]:
+    """The tiles that a loop carries or a branch merges."""
+    return [f for f in _flows(statement) if isinstance(f, (CarryTile, MergeTile))]
+
+
+def int_flows(statement: Statement) -> list[Flow]:
+    """The integers that a loop carries or a branch merges."""
+    return [f for f in _flows(statement) if isinstance(f, (CarryInt, MergeInt))]
+
+
+def _flows(statement: Statement) -> tuple[Flow, ...]:
+    return (*getattr(statement, "carries", ()), *getattr(statement, "merges", ()))
+
+
 def binds(statement: Statement) -> tuple[list[str], list[str]]:
     """The names of tiles and of integers that are known after a statement, not counting inner scopes."""
-    flows: tuple[Any, ...] = statement.carries if isinstance(statement, Loop) else ()
-    flows = statement.merges if isinstance(statement, If) else flows
-    tiles = [*having(statement, "binds"), *(f.name for f in flows if isinstance(f, (CarryTile, MergeTile)))]
-    ints = [*having(statement, "counts"), *(f.name for f in flows if isinstance(f, (CarryInt, MergeInt)))]
-    return tiles, ints
+    tiles = [*having(statement, "binds"), *(f.name for f in tile_flows(statement))]
+    return tiles, [*having(statement, "counts"), *(f.name for f in int_flows(statement))]

@@ -7,14 +7,14 @@ state, then so will all.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from math import lcm
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from megatile.core.expr import Binary, Expr, Symbol, constant, symbols
-from megatile.plan.cohort import Cohort, SlotHandle, TileHandle
+from megatile.plan.cohort import Cohort, TileHandle
 from megatile.plan.model import (
     CarryInt,
     Collective,
@@ -70,40 +70,28 @@ def works_only(loop: Loop) -> bool:
     return all(isinstance(s, (Compute, Free, If, Loop)) for s in statements(loop.body))
 
 
-@dataclass
-class Snapshot:
-    """The state of all queues and of one cohort's names at the end of an iteration."""
+class Snapshot(NamedTuple):
+    """The state of all queues (sent, received, held) and of one cohort's names at the end of an iteration."""
 
-    sent: dict[str, Any]
-    received: dict[str, Any]
-    holds: dict[str, Any]
+    queues: dict[str, tuple[Any, Any, Any]]
     handles: dict[str, Any]
 
 
 def snapshot(queues: dict[str, Any], cohort: Cohort) -> Snapshot:
-    return Snapshot(
-        {n: q.sent.copy() for n, q in queues.items()},
-        {n: q.received.copy() for n, q in queues.items()},
-        {n: q.holds.copy() for n, q in queues.items()},
-        dict(cohort.handles),
-    )
+    counts = {n: (q.sent.copy(), q.received.copy(), q.holds.copy()) for n, q in queues.items()}
+    return Snapshot(counts, dict(cohort.handles))
 
 
 def same_state(before: Snapshot, queues: dict[str, Any], cohort: Cohort) -> bool:
     """Whether the queues hold as much, and the names mean the same kinds of things, as in the snapshot."""
     for name, queue in queues.items():
-        waiting = queue.sent - queue.received
-        if not np.array_equal(waiting, before.sent[name] - before.received[name]):
-            return False
-        held, slots = queue.holds.sum(axis=-1), queue.channel.slots
-        if not np.array_equal(held, before.holds[name].sum(axis=-1)):
+        sent, received, holds = before.queues[name]
+        if not np.array_equal(queue.sent - queue.received, sent - received):
             return False
         # Which slots are held, counted from the next one to be received.
-        order = np.arange(slots)
+        order, slots = np.arange(queue.channel.slots), queue.channel.slots
         now = np.take_along_axis(queue.holds, (queue.received[..., None] + order) % slots, axis=-1)
-        then = np.take_along_axis(
-            before.holds[name], (before.received[name][..., None] + order) % slots, axis=-1
-        )
+        then = np.take_along_axis(holds, (received[..., None] + order) % slots, axis=-1)
         if not np.array_equal(now, then):
             return False
     if set(before.handles) != set(cohort.handles):
@@ -118,27 +106,19 @@ def skip(loop: Loop, before: Snapshot, queues: dict[str, Any], cohort: Cohort, r
     """
     period = lcm(*(q.channel.slots for q in queues.values())) if queues else 1
     rounds = max(0, (remaining - 1) // period * period)
-    if rounds:
-        advance(loop, before, queues, cohort, rounds, rounds)
-    return rounds
-
-
-def advance(
-    loop: Loop, before: Snapshot, queues: dict[str, Any], cohort: Cohort, times: int, iterations: int
-) -> None:
-    """Repeat ``times`` times what happened since ``before``; that makes ``iterations`` iterations."""
     for name, queue in queues.items():
-        queue.sent += times * (queue.sent - before.sent[name])
-        queue.received += times * (queue.received - before.received[name])
-    for name, handle in list(cohort.handles.items()):
+        sent, received, _ = before.queues[name]
+        queue.sent += rounds * (queue.sent - sent)
+        queue.received += rounds * (queue.received - received)
+    for name, handle in cohort.handles.items():
         earlier = before.handles[name]
         if isinstance(handle, TileHandle):
-            version = handle.version + times * (handle.version - earlier.version)
-            cohort.handles[name] = TileHandle(handle.tile, version)
+            version = handle.version + rounds * (handle.version - earlier.version)
+            cohort.handles[name] = replace(handle, version=version)
         else:
-            sequence = handle.sequence + times * (handle.sequence - earlier.sequence)
-            slot = (handle.channel, handle.member, sequence, handle.shape, handle.dtype)
-            cohort.handles[name] = SlotHandle(*slot)
+            sequence = handle.sequence + rounds * (handle.sequence - earlier.sequence)
+            cohort.handles[name] = replace(handle, sequence=sequence)
     for carry in loop.carries:
         if isinstance(carry, CarryInt):
-            cohort.ints[carry.name] = cohort.ints[carry.name] + iterations * (stride(carry) or 0)
+            cohort.ints[carry.name] = cohort.ints[carry.name] + rounds * (stride(carry) or 0)
+    return rounds

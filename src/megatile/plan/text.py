@@ -26,12 +26,11 @@ from megatile.plan.model import FORMS, Plan
 from megatile.plan.spec import ALWAYS, ARGUMENT, HIDDEN, TARGET, parts
 from megatile.plan.statements import (
     CarryInt,
-    CarryTile,
     Compute,
+    Flow,
     If,
     Loop,
     MergeInt,
-    MergeTile,
     Region,
     Statement,
     Work,
@@ -169,10 +168,9 @@ def _block(body: tuple[Statement, ...], depth: int) -> Iterator[str]:
             yield from (f"{pad}{_flow('merge', m)}" for m in statement.merges)
 
 
-def _flow(word: str, flow: CarryTile | CarryInt | MergeTile | MergeInt) -> str:
-    _, first, second = vars(flow).values()
+def _flow(word: str, flow: Flow) -> str:
     suffix = "_int" if isinstance(flow, (CarryInt, MergeInt)) else ""
-    return f"{word}{suffix}({flow.name}, {first}, {second})"
+    return f"{word}{suffix}({flow.name}, {', '.join(map(str, flow.values))})"
 
 
 FORMS["to_text"] = to_text

@@ -69,7 +69,7 @@ class Scout(Control):
             if kind == "receive":
                 return self._coming(instruction, self.value(instruction, "member"))
             if kind == "receive_any":
-                return self._coming(instruction, self.ints[statement.chosen])  # type: ignore[union-attr]
+                return self._coming(instruction, self.ints[statement.chosen])
         return None
 
     def handle(self, cohort: Cohort, name: str) -> None:

@@ -176,13 +176,13 @@ class UnitRun(Control):
         self.inbox.learn(value)
 
     def step_signal(self, instruction: Instruction) -> None:
-        flag = instruction.statement.flag  # type: ignore[union-attr]
+        flag = instruction.statement.flag
         to, member, amount = (self.value(instruction, name) for name in ("to", "member", "amount"))
         self._settle()
         self.transport.signal(flag, to, member, amount)
 
     def step_wait(self, instruction: Instruction) -> None:
-        flag = instruction.statement.flag  # type: ignore[union-attr]
+        flag = instruction.statement.flag
         self.transport.wait(flag, self.value(instruction, "member"), self.value(instruction, "value"))
 
     def step_collective(self, instruction: Instruction) -> None:

@@ -130,15 +130,9 @@ class Queues:
                         continue
                     label, slots = installed.channel.label(member), installed.channel.slots
                     counts = live(place, name, direction) or (self._sent[place, name, direction],) * 3
-                    yield from both_ends(label, names(place), names((place[0], source)), *counts, slots)
-
-
-def both_ends(
-    label: str, here: str, there: str, sent: int, landed: int, freed: int, slots: int
-) -> Iterator[Pointers]:
-    """The pointers of a queue: sent and credits at the sender, arrived and freed at the receiver."""
-    yield Pointers(there, f"->{label}", here, sent, 0, 0, freed, slots)
-    yield Pointers(here, label, there, 0, freed, landed, 0, slots)
+                    yield from Pointers.of_queue(
+                        label, names(place), names((place[0], source)), *counts, slots
+                    )
 
 
 def places_of(plan: Plan) -> Any:

@@ -60,8 +60,6 @@ class LaunchData(Executor):
         for tile in plan.tiles:
             if tile.name in contents.tensors and tile.role != "local" and tile.versions == 1:
                 self.arrays[tile.name] = contents.array(tile)[:, None]
-        self.order, self._next = {}, {}
-        self.used: dict[Any, int] = {}
         self.lasting_flags = {flag.name for flag in plan.flags if flag.installed}
         self.elsewhere = [c for c in plan.channels if c.installed]
         present = [u for stream in plan.streams for u in stream.unit_numbers()]
@@ -199,8 +197,7 @@ class LaunchData(Executor):
                 key = self.key(channel, int(route.to[at]), int(members[at]))
                 message = np.ascontiguousarray(part.one(i)).reshape(-1).view(np.uint8).copy()
                 self.mail.setdefault(key, deque()).append((message, clock))
-        cohort.pc += 1
-        return True
+        return self.issued(cohort)
 
     def _fetch(self) -> bool:
         """Put messages into the free slots of the launch's queues."""
@@ -259,21 +256,10 @@ class LaunchData(Executor):
             self.seen.setdefault(key, []).append(int(value))
         return values
 
-    def forced(self, cohort: Cohort, instruction: Any, at: int) -> int | None:
+    def tried(self, cohort: Cohort, instruction: Any, at: int) -> list[int]:
         unit = chooser(cohort, int(cohort.units[at]))
-        known, used = self.chosen().get(unit, []), self.used.get(unit, 0)
-        if used >= len(known):
-            return None
-        member, queues = known[used], self.queues[instruction.statement.channel]
-        mine = int(self.mine(cohort, instruction.statement.channel)[at])
-        return member if queues.sent[mine, member] > queues.received[mine, member] else None
-
-    def take(self, cohort: Cohort, instruction: Any, member: Any) -> bool:
-        if instruction.kind == "receive_any":
-            for number in cohort.units.tolist():
-                unit = chooser(cohort, number)
-                self.used[unit] = self.used.get(unit, 0) + 1
-        return super().take(cohort, instruction, member)
+        taken = len(self.choices.get(unit, ()))
+        return self.chosen().get(unit, [])[taken : taken + 1]
 
 
 class Joint:

@@ -15,7 +15,6 @@ from megatile.plan.follow import PlanDeadlock
 from megatile.sim import state as st
 from megatile.sim.answers import Alike, QueueMisuse
 from megatile.sim.data import Scalars
-from megatile.sim.install import both_ends
 from megatile.sim.record import source_of
 from megatile.sim.simulation import Simulation
 from megatile.timing.view import TimingError
@@ -145,7 +144,7 @@ def _pointers(simulation: Simulation) -> Iterator[Pointers]:
     rows = simulation.table("queue")
     used = {q: ends for launched in simulation.launches for q, ends in launched.queue_ends.items()}
     for number in sorted(used, key=lambda q: used[q]):
-        yield from both_ends(
+        yield from Pointers.of_queue(
             *simulation.label(number), *counts(simulation, number), int(rows[number, st.SLOTS])
         )
 

@@ -21,6 +21,7 @@ from megatile.core.expr import Expr
 from megatile.core.registry import Registry
 from megatile.hda.model import Engine
 from megatile.plan import model as pm
+from megatile.plan.statements import tile_flows
 from megatile.timing.fabric import serialise_ps
 
 
@@ -112,13 +113,11 @@ def _walk(plan: pm.Plan, body: Any, names: dict[str, Any], found: dict[int, Oper
         if isinstance(s, (pm.Receive, pm.ReceiveAny)) and s.name:
             names[s.name] = (plan.channel(s.channel).memory, s.shape, s.dtype)
         elif isinstance(s, pm.Loop):
-            carried = [c for c in s.carries if isinstance(c, pm.CarryTile)]
-            names |= {c.name: names[c.init] for c in carried if c.init in names}
+            names |= {c.name: names[c.values[0]] for c in tile_flows(s) if c.values[0] in names}
             _walk(plan, s.body, names, found)
         elif isinstance(s, pm.If):
             _walk(plan, (*s.body, *s.orelse), names, found)
-            merged = [m for m in s.merges if isinstance(m, pm.MergeTile)]
-            names |= {m.name: names[m.then] for m in merged if m.then in names}
+            names |= {m.name: names[m.values[0]] for m in tile_flows(s) if m.values[0] in names}
         elif isinstance(s, pm.Compute) and s.engine != "dma":
             shape = s.write.shape or names.get(s.write.tile, ("", (), ""))[1]
             extents = tuple(_sample(extent) for extent in shape)

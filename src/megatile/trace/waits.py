@@ -52,6 +52,14 @@ class Pointers:
     peer_tail_cache: int
     n_slots: int
 
+    @classmethod
+    def of_queue(
+        cls, label: str, receiver: str, feeder: str, sent: int, arrived: int, freed: int, slots: int
+    ) -> tuple[Pointers, Pointers]:
+        """Both ends of a queue: sent and credits at the one that feeds it, arrived and freed at the other."""
+        there = cls(feeder, f"->{label}", receiver, sent, 0, 0, freed, slots)
+        return there, cls(receiver, label, feeder, 0, freed, arrived, 0, slots)
+
 
 @dataclass(frozen=True)
 class WaitGraph:
