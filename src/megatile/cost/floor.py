@@ -11,7 +11,8 @@ distinct blocks that are written beyond what the caches hold at the end.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -41,8 +42,7 @@ def floor(plan: pm.Plan, machine: HDA | str, *, launch: bool = True) -> int:
     for stream in plan.streams:
         level = plan.level(stream.level)
         view = whole.of(level.name) if plan.levels else whole
-        counted = _Count(plan, view, np.fromiter(stream.unit_numbers(), np.int64))
-        counted.block(stream.body, {"unit": counted.units}, np.ones(len(counted.units), np.int64))
+        counted = _Count(plan, view, stream)
         at = places[level.name][0]
         parents = plan.instances(level.parent) if level.parent else 1
         for (what, name), busy in counted.busy.items():
@@ -136,56 +136,35 @@ def _level_of(view: Resources, what: str, name: str) -> str | None:
     return key[1].split()[0] if key is not None else None
 
 
-class _Count:
+class _Count(Walk):
     """Adds up what the instances of one stream do, all of them at once."""
 
-    def __init__(self, plan: pm.Plan, view: Resources, units: Any) -> None:
-        self.plan, self.view, self.units = plan, view, units
+    MOST = -1  # rounds of a loop are counted, not told apart
+
+    def __init__(self, plan: pm.Plan, view: Resources, stream: pm.Stream) -> None:
+        self.view = view
         self.busy: Busy = {}
         self.memories = {tile.name: tile.memory for tile in plan.tiles}
+        super().__init__(stream)
 
-    def block(self, body: Iterable[Any], known: Values, times: Any) -> None:
-        for s in body:
-            if isinstance(s, pm.Compute):
-                self.work(s, known, times)
-            elif isinstance(s, pm.Loop):
-                bounds = [value_of(e, known) for e in (s.start, s.stop, s.step)]
-                if all(b is not None for b in bounds):
-                    start, stop, step = (np.asarray(b) for b in bounds)
-                    trips = np.maximum(0, -(-(stop - start) // np.where(step == 0, 1, step)))
-                    inner = {n: v for n, v in known.items() if n != s.index}
-                    self.block(s.body, inner, times * trips)
-            elif isinstance(s, pm.If):
-                taken = value_of(s.condition, known)
-                if taken is not None:
-                    self.block(s.body, known, np.where(taken != 0, times, 0))
-                    self.block(s.orelse, known, np.where(taken != 0, 0, times))
-
-    def work(self, s: pm.Compute, known: Values, times: Any) -> None:
-        if s.engine == "dma":
-            self.copy(s, value_of(s.work.bytes, known), times)
+    def command(self, s: Any, known: Values, times: Any) -> None:
+        if not isinstance(s, pm.Compute):
             return
-        flops = value_of(s.work.flops, known)
+        size = value_of(s.work.bytes if s.engine == "dma" else s.work.flops, known)
         sizes, which = np.unique(
-            np.broadcast_to(0 if flops is None else flops, times.shape), return_inverse=True
+            np.broadcast_to(0 if size is None else size, times.shape), return_inverse=True
         )
-        each = np.array([self.view.compute_ps(s, int(size), 0) for size in sizes])
-        self.add("engine", s.engine, times * each[which.reshape(times.shape)])
 
-    def copy(self, s: pm.Compute, size: Any, times: Any) -> None:
+        def add(what: str, name: str, each_ps: Callable[[int], int]) -> None:
+            busy = times * np.array([each_ps(int(one)) for one in sizes])[which.reshape(times.shape)]
+            self.busy[what, name] = self.busy.get((what, name), 0) + busy
+
+        if s.engine != "dma":
+            add("engine", s.engine, lambda flops: self.view.compute_ps(s, flops, 0))
+            return
         dma = self.view.mover(s.by)
-        nbytes = np.broadcast_to(0 if size is None else size, times.shape)
-        sizes, which = np.unique(nbytes, return_inverse=True)
-        rows = which.reshape(times.shape)
-        held = np.array([dma.startup_ps + serialise_ps(int(b), dma.bandwidth) for b in sizes])
-        self.add("engine", engine_of(s), times * held[rows])
-        for name in {self.memories.get(r.tile) for r in (*s.reads[:1], s.write) if r.at is None} - {None}:
-            assert name is not None
-            caches = self.view.caches(name, 0)
-            bandwidth = self.view.memory(caches[0].name if caches else name)[1]
-            busy = times * np.array([serialise_ps(int(b), bandwidth) for b in sizes])[rows]
-            self.add("memory", caches[0].name if caches else name, busy)
-
-    def add(self, what: str, name: str, busy: Any) -> None:
-        key = (what, name)
-        self.busy[key] = self.busy.get(key, 0) + busy
+        add("engine", engine_of(s), lambda nbytes: dma.startup_ps + serialise_ps(nbytes, dma.bandwidth))
+        for memory in {self.memories.get(r.tile) for r in (*s.reads[:1], s.write) if r.at is None} - {None}:
+            assert memory is not None
+            name = next((cache.name for cache in self.view.caches(memory, 0)), memory)
+            add("memory", name, partial(serialise_ps, rate=self.view.memory(name)[1]))

@@ -24,6 +24,7 @@ import numpy as np
 
 from megatile.core.dtypes import dtype as dtype_name
 from megatile.core.errors import MegatileError, Place
+from megatile.core.remembered import remembered
 from megatile.hda import HDA, machine as find_machine, machine_names
 from megatile.timing.formulas import OPERATIONS, Device, KernelTime, Operation, hardware
 from megatile.timing.view import Origin
@@ -222,7 +223,6 @@ class _Table:
         self.points = self._points(self.columns)
         times = np.array([row.time_us for row in rows])
         self.values = np.log(times / self._formula(self.columns)) if rows else times
-        self._errors: dict[int, float | None] = {}
 
     def _formula(self, columns: Any) -> Any:
         return self.operation.formula(Device.of(self.hda), columns, self.dtype)
@@ -251,11 +251,10 @@ class _Table:
         source = f"{len(near)} nearest shapes of {self.rows[int(near[0])].source or 'the database'}"
         return KernelTime(time, Origin("interpolated", source), float(np.median(errors)) if errors else None)
 
+    @remembered
     def _error(self, index: int) -> float | None:
-        if index not in self._errors:
-            found = self._interpolate(self.points[index], index)
-            self._errors[index] = None if found is None else math.exp(found[0] - self.values[index]) - 1
-        return self._errors[index]
+        found = self._interpolate(self.points[index], index)
+        return None if found is None else math.exp(found[0] - self.values[index]) - 1
 
     def leave_one_out(self) -> np.ndarray[Any, Any]:
         """Where nothing else is near, the formula answers."""

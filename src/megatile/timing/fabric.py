@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from megatile.core.errors import MissingDescriptionError, RouteError
+from megatile.core.remembered import remembered
 from megatile.hda import HDA
 from megatile.hda.direct import Grid
 from megatile.hda.model import Network, Unit
@@ -176,19 +177,14 @@ class Fabric:
         """How many transfers may use a resource at a time."""
         self.known: dict[Any, Any] = {}
         """What plans that see the machine alike found out about it."""
-        self._stages: dict[tuple[Unit, Unit], tuple[Stage, ...]] = {}
         self._down = faults.links_down(hda)
         self._slow = faults.links_slow(hda)
-        self._graphs: dict[str, Any] = {}
-        self._grids: dict[str, Network | None] = {}
         self._alike: dict[tuple[Any, ...], list[Alike]] = {}
 
+    @remembered
     def stages(self, a: Unit, b: Unit) -> tuple[Stage, ...]:
         """The stages between two units of the hardware; a shared memory where no network joins them."""
-        key = (a, b)
-        if key not in self._stages:
-            self._stages[key] = tuple(self._find(a, b))
-        return self._stages[key]
+        return tuple(self._find(a, b))
 
     def _find(self, a: Unit, b: Unit) -> Iterator[Stage]:
         try:
@@ -231,19 +227,17 @@ class Fabric:
 
     # many at once
 
+    @remembered
     def grid(self, level: str) -> Network | None:
         """The network in which all routes between units of a level lie that are inside one of its own, if
         it is a grid whose links all behave alike."""
-        if level not in self._grids:
-            own = self.hda.level(level).total
-            outer = (lv for lv in self.hda.levels if lv.total < own)
-            owned = ([n for n in self.hda.networks if n.level == lv.name] for lv in outer)
-            network = next((networks[0] for networks in owned if networks), None)
-            plain = network is not None and network.connects == level and network.duplex
-            if not plain or not isinstance(network.topology, Grid) or self._down or self._slow:  # type: ignore[union-attr]
-                network = None
-            self._grids[level] = network
-        return self._grids[level]
+        own = self.hda.level(level).total
+        outer = (lv for lv in self.hda.levels if lv.total < own)
+        owned = ([n for n in self.hda.networks if n.level == lv.name] for lv in outer)
+        network = next((networks[0] for networks in owned if networks), None)
+        if network is None or network.connects != level or not network.duplex:
+            return None
+        return network if isinstance(network.topology, Grid) and not (self._down or self._slow) else None
 
     def alike(self, level: str, a: Any, b: Any, lengths: bool = False) -> list[Alike]:
         """Pairs of units of a level (arrays of their numbers), in groups of equal routes; with ``lengths`` of
@@ -284,7 +278,7 @@ class Fabric:
         import networkx as nx  # heavy, and needed only when links are down
 
         ends = network.topology.ends
-        graph = self._graph(network, owner)
+        graph = self._graph(network.name, owner)
         start, stop = ends(links[0].number)[0], ends(links[-1].number)[1]
         try:
             nodes = nx.shortest_path(graph, start, stop)
@@ -300,19 +294,17 @@ class Fabric:
             ) from None
         return [Link(network.name, owner, graph.edges[pair]["number"]) for pair in pairwise(nodes)]
 
-    def _graph(self, network: Network, owner: int) -> Any:
+    @remembered
+    def _graph(self, name: str, owner: int) -> Any:
         import networkx as nx
 
-        key = f"{network.name}:{owner}"
-        if key not in self._graphs:
-            graph = nx.DiGraph()
-            for number in range(network.topology.link_count):
-                start, stop = network.topology.ends(number)
-                # Link numbers beyond the edge of a grid stand for no cable and end nowhere.
-                if "None" not in (start, stop) and Link(network.name, owner, number) not in self._down:
-                    graph.add_edge(start, stop, number=number)
-            self._graphs[key] = graph
-        return self._graphs[key]
+        graph, topology = nx.DiGraph(), self.hda.network(name).topology
+        for number in range(topology.link_count):
+            start, stop = topology.ends(number)
+            # Link numbers beyond the edge of a grid stand for no cable and end nowhere.
+            if "None" not in (start, stop) and Link(name, owner, number) not in self._down:
+                graph.add_edge(start, stop, number=number)
+        return graph
 
 
 def equal(numbers: Any) -> list[Any]:

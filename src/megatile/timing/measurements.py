@@ -117,7 +117,8 @@ def _csv(text: str, path: Path) -> Iterator[Row]:
         for row in reader:
             if None in row or None in row.values():
                 raise DatabaseError(
-                    "has another number of fields than the first line", place=_line(path, reader.line_num)
+                    "has another number of fields than the first line",
+                    place=Place(str(path), reader.line_num),
                 )
             yield row
     except csv.Error as problem:
@@ -156,7 +157,7 @@ def _table(rows: Iterable[Row], path: Path, machine: str | None, source: str) ->
                 yield _measurement(form, row, machine, source)
         except (MegatileError, ValueError, TypeError, KeyError) as problem:
             message = problem.message if isinstance(problem, MegatileError) else str(problem)
-            raise DatabaseError(message, place=_line(path, number)) from None
+            raise DatabaseError(message, place=Place(str(path), number)) from None
     if not number:
         raise DatabaseError("has no rows", place=Place(str(path)))
 
@@ -167,7 +168,9 @@ def _format(columns: set[str], path: Path) -> tuple[Format, ...]:
     if not fitting:
         known = "; ".join(",".join(sorted(f.columns)) for f in FORMATS)
         advice = f"known tables have {known}; or {','.join(EXPORTED)}"
-        raise DatabaseError("has columns of no known table of times", place=_line(path, 1), advice=advice)
+        raise DatabaseError(
+            "has columns of no known table of times", place=Place(str(path), 1), advice=advice
+        )
     chosen = max(fitting, key=lambda f: len(f.columns))
     return (chosen, *chosen.also)
 
@@ -219,10 +222,6 @@ def _time(value: Any) -> float:
     return time
 
 
-def _line(path: Path, number: int) -> Place:
-    return Place(str(path), number)
-
-
 def _log(
     text: str, path: Path, machine: str | None, operation: str | None, source: str
 ) -> Iterator[Measurement]:
@@ -247,12 +246,12 @@ def _log(
         ):
             continue
         if not ranks:
-            raise DatabaseError("the log lists no ranks ('#  Rank  0 …')", place=_line(path, number))
+            raise DatabaseError("the log lists no ranks ('#  Rank  0 …')", place=Place(str(path), number))
         try:
             times = [_time(fields[-8]), _time(fields[-4])]
             kind = dtype_name(fields[2])
         except (ValueError, MegatileError) as problem:
-            raise DatabaseError(f"no line of nccl-tests: {problem}", place=_line(path, number)) from None
+            raise DatabaseError(f"no line of nccl-tests: {problem}", place=Place(str(path), number)) from None
         if fields[0] != "0":
             found += 1
             shape = {"ranks": ranks, "bytes": int(fields[0])}

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from megatile.core.errors import MissingDescriptionError, RouteError
+from megatile.core.remembered import remembered
 from megatile.hda import HDA
 from megatile.hda.model import Control, Engine, MemoryLayer, Unit
 from megatile.plan import model as pm
@@ -110,15 +111,11 @@ class Resources:
         count = FEW + 1 if plan.levels else plan.units
         self.fabric: Fabric = beside.fabric if beside else Fabric.between(hda, self.faults, self.view, count)
         known = self.fabric.known.setdefault((self.level.name, level), {})
-        self._crowds: dict[tuple[str, str | None], int] = {}
         self._paths: dict[tuple[Any, ...], Path] = known.setdefault("paths", {})
         self._messages: dict[tuple[int, int, int], int] = known.setdefault("messages", {})
         self._ports: dict[tuple[int, int], int | None] = known.setdefault("ports", {})
         self._pairs: dict[tuple[Any, ...], Any] = known.setdefault("pairs", {})
-        self._memories: dict[str, tuple[MemoryLayer, float, bool]] = {}
-        self._engines: dict[str, Engine | None] = {}
         self._durations: dict[tuple[int, int], int] = {}
-        self._reaches: dict[tuple[str, tuple[int, ...]], tuple[int, float]] = {}
 
     def of(self, level: str) -> Resources:
         """The machine as a level of the plan sees it."""
@@ -146,11 +143,10 @@ class Resources:
                 found[level.name] = places, times // part[level.name][0] * part[level.name][1]
         return {name: where for name, where in found.items() if name in busy}
 
+    @remembered
     def _crowd(self, level: str, kind: str | None = None) -> int:
         """Of a plan with several levels: how many instances stand in one unit of a level, at most; with
         ``kind`` only those that use the engine of that kind which is there."""
-        if (level, kind) in self._crowds:
-            return self._crowds[level, kind]
         unit, crowds = self.hda.level(level), []
         for name, (places, times) in self._resident.items():
             view = self.of(name)
@@ -159,8 +155,7 @@ class Resources:
                 there = kind in self._kinds[name] and view._engine_level(kind) == level
             if there:
                 crowds.append(np.bincount(places * unit.total // view.level.total, times, unit.total))
-        found = self._crowds[level, kind] = int(max(np.sum(crowds, axis=0))) if crowds else 0
-        return found
+        return int(max(np.sum(crowds, axis=0))) if crowds else 0
 
     def _engine_level(self, kind: str) -> str:
         """Where the engine is that a unit commands, or all of those inside it."""
@@ -212,18 +207,16 @@ class Resources:
 
     # engines
 
+    @remembered
     def engine(self, kind: str) -> Engine | None:
         """The engine of a kind nearest to the plan's scale (a vector engine also does scalar work)."""
-        if kind not in self._engines:
-            plain, _, name = kind.partition(".")
-            named = [e for e in self.view.engines if e.name == name]
-            found = named or [e for e in self.view.engines if e.kind == plain]
-            if kind == "vector" and not found:
-                found = [e for e in self.view.engines if e.kind in ("scalar", "tensor")]
-            here = self.level.position
-            found.sort(key=lambda e: abs(self.hda.level(e.level).position - here))
-            self._engines[kind] = found[0] if found else None
-        return self._engines[kind]
+        plain, _, name = kind.partition(".")
+        named = [e for e in self.view.engines if e.name == name]
+        found = named or [e for e in self.view.engines if e.kind == plain]
+        if kind == "vector" and not found:
+            found = [e for e in self.view.engines if e.kind in ("scalar", "tensor")]
+        here = self.level.position
+        return min(found, key=lambda e: abs(self.hda.level(e.level).position - here), default=None)
 
     def engines_per_unit(self, engine: Engine) -> int:
         """How many engines of this description one unit of the plan commands."""
@@ -346,9 +339,9 @@ class Resources:
         port = None
         if unit is not None and peer is not None:
             key = self.places[unit], self.places[peer]
-            port = (
-                self._ports[key] if key in self._ports else self._ports.setdefault(key, self.port(unit, peer))
-            )
+            if key not in self._ports:
+                self._ports[key] = self.port(unit, peer)
+            port = self._ports[key]
         if port is None:
             port = next(i for i, c in enumerate(self.plan.channels) if c.name == channel)
         return 1 + port % others
@@ -382,25 +375,23 @@ class Resources:
             return True
         return bool(self.plan.levels) and self._crowd(level) > 1
 
+    @remembered
     def memory(self, name: str) -> tuple[MemoryLayer, float, bool]:
         """A memory layer, the bandwidth one unit sees, and whether several units contend for it."""
-        if name not in self._memories:
-            layer = self.hda.memory(name)
-            level = self.hda.level(layer.level)
-            bandwidth = layer.effective_bandwidth
-            contended = False
-            if level.position < self.level.position:
-                bandwidth *= level.total // self.level.total
-            elif level.position > self.level.position:
-                inside = self.level.total // level.total
-                if not layer.shared or layer.slices >= inside > 1:
-                    bandwidth /= inside
-                else:
-                    contended = self._several_inside(level.name)
-            elif self.plan.levels and layer.shared and layer.slices == 1:
+        layer = self.hda.memory(name)
+        level = self.hda.level(layer.level)
+        bandwidth, contended = layer.effective_bandwidth, False
+        if level.position < self.level.position:
+            bandwidth *= level.total // self.level.total
+        elif level.position > self.level.position:
+            inside = self.level.total // level.total
+            if not layer.shared or layer.slices >= inside > 1:
+                bandwidth /= inside
+            else:
                 contended = self._several_inside(level.name)
-            self._memories[name] = (layer, bandwidth, contended)
-        return self._memories[name]
+        elif self.plan.levels and layer.shared and layer.slices == 1:
+            contended = self._several_inside(level.name)
+        return layer, bandwidth, contended
 
     def _memory_stage(self, name: str, unit: int, shared: bool = False) -> Stage:
         layer, bandwidth, contended = self.memory(name)
@@ -421,14 +412,13 @@ class Resources:
 
     def _together(self, unit: int, peer: int, *names: str) -> bool:
         """Whether one of these memories is a single one for both units: each reaches it by itself."""
-        for name in names:
-            layer = self.memory(name)[0]
-            level = self.hda.level(layer.level)
-            inside = self.level.total // level.total
-            whole = inside > 1 and layer.shared and layer.slices < inside
-            if whole and self._instance(name, unit) == self._instance(name, peer):
-                return True
-        return False
+        single = [name for name in names if self._is_single(self.memory(name)[0])]
+        return any(self._instance(name, unit) == self._instance(name, peer) for name in single)
+
+    def _is_single(self, layer: MemoryLayer) -> bool:
+        """Whether several units have one memory of the layer, and not a slice each."""
+        inside = self.level.total // self.hda.level(layer.level).total
+        return inside > 1 and layer.shared and layer.slices < inside
 
     # paths
 
@@ -517,9 +507,8 @@ class Resources:
         """The layers on the way to a memory of which it matters which one it is."""
         layer, _, contended = self.memory(memory)
         between = chain(self.hda, memory, self.level.position)
-        inside = self.level.total // self.hda.level(layer.level).total
-        whole = inside > 1 and layer.shared and layer.slices < inside
-        return (*between, layer) if contended or whole or layer.cache or between else ()
+        apart = contended or self._is_single(layer) or layer.cache or between
+        return (*between, layer) if apart else ()
 
     @cached_property
     def spots(self) -> Any:
@@ -609,9 +598,8 @@ class Resources:
     def _message_ps(self, unit: int, peer: int, size: int) -> int:
         if self.places[unit] == self.places[peer]:
             return 1
-        stages = self.fabric.stages(self.hardware(unit), self.hardware(peer))
-        slowest = min((s.bandwidth for s in stages), default=float("inf"))
-        return max(1, sum(s.latency_ps for s in stages) + serialise_ps(size, slowest))
+        latency, slowest = self._wires(unit, peer)
+        return max(1, latency + serialise_ps(size, slowest))
 
     def start_ps(self, unit: int) -> int:
         """When a unit starts: the launch has travelled the control path, after the install of its queues."""
@@ -640,23 +628,23 @@ class Resources:
             self._check_reduction(statement, members)
         return (2 if statement.kind == "all_reduce" else 1) * away + serialise_ps(nbytes, widest)
 
+    @remembered
     def _reach(self, group: str, members: tuple[int, ...]) -> tuple[int, float]:
         """The longest latency from a group's first member to the others, and the least bandwidth."""
-        key = (group, members)
-        if key not in self._reaches:
-            others = np.array(members[1:], dtype=np.int64)
-            root = np.full(len(others), members[0])
-            routes = self.fabric.alike(self.level.name, self.spots[root], self.spots[others], lengths=True)
-            far = [group for group in routes if group.network is not None][-1:]
-            routes = far + [group for group in routes if group.network is None]
-            ends = [(members[0], int(others[group.pairs[0]])) for group in routes]
-            away = max(self.message_ps(*pair, 0) for pair in ends)
-            self._reaches[key] = (away, min(self.path_bandwidth(*pair) for pair in ends))
-        return self._reaches[key]
+        others = np.array(members[1:], dtype=np.int64)
+        root = np.full(len(others), members[0])
+        routes = self.fabric.alike(self.level.name, self.spots[root], self.spots[others], lengths=True)
+        far = [group for group in routes if group.network is not None][-1:]
+        routes = far + [group for group in routes if group.network is None]
+        ends = [(members[0], int(others[group.pairs[0]])) for group in routes]
+        away = max(self.message_ps(*pair, 0) for pair in ends)
+        return away, min(self._wires(*pair)[1] for pair in ends)
 
-    def path_bandwidth(self, unit: int, peer: int) -> float:
+    def _wires(self, unit: int, peer: int) -> tuple[int, float]:
+        """The latency between two units, and the least bandwidth."""
         stages = self.fabric.stages(self.hardware(unit), self.hardware(peer))
-        return min((s.bandwidth for s in stages), default=float("inf"))
+        slowest = min((s.bandwidth for s in stages), default=float("inf"))
+        return sum(s.latency_ps for s in stages), slowest
 
     def _check_reduction(self, statement: pm.Collective, members: tuple[int, ...]) -> None:
         route = self.hda.route(self.hardware(members[0]), self.hardware(members[-1]))
