@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from megatile.report.canvas import new_figure, save
+from megatile.report.plots import draw_lines
 
 Bars = Sequence[tuple[int, str, float, float]]  # (rank, "compute" or "communication", start, end) in µs
 Times = Mapping[str, Sequence[tuple[int, float]]]
@@ -51,35 +52,27 @@ def draw_prediction(
 
 
 def _draw_times(axes: Any, times: Times) -> None:
-    for number, (name, points) in enumerate(times.items()):
-        xs, ys = [p[0] for p in points], [p[1] for p in points]
-        axes.plot(xs, ys, marker="osv^Dx*+"[number % 8], markersize=5, label=name)
-    axes.set_yscale("log")
-    axes.set_ylabel("time (µs)")
+    _draw_over_lengths(axes, times, yscale="log", ylabel="time (µs)")
     axes.legend(fontsize=8, ncol=2)
-    _lengths(axes, times)
 
 
 def _draw_ratios(axes: Any, times: Times) -> None:
     """How many times as fast as the ring each schedule is."""
     base = next((name for name in ("ring", "zigzag") if name in times), next(iter(times), ""))
     of_base = dict(times.get(base, ()))
-    for number, (name, points) in enumerate(times.items()):
-        both = [(x, of_base[x] / y) for x, y in points if x in of_base and y > 0]
-        marker = "osv^Dx*+"[number % 8]
-        axes.plot([x for x, _ in both], [r for _, r in both], marker=marker, markersize=5, label=name)
-    axes.set_ylabel(f"times as fast as {base}")
+    ratios = {
+        name: [(x, of_base[x] / y) for x, y in points if x in of_base and y > 0]
+        for name, points in times.items()
+    }
+    _draw_over_lengths(axes, ratios, ylabel=f"times as fast as {base}")
     axes.set_ylim(bottom=0)
-    _lengths(axes, times)
 
 
-def _lengths(axes: Any, times: Times) -> None:
-    axes.set_xscale("log")
+def _draw_over_lengths(axes: Any, times: Times, **settings: Any) -> None:
+    draw_lines(axes, times, 5, xscale="log", xlabel="tokens", **settings)
     lengths = sorted({x for points in times.values() for x, _ in points})
     axes.set_xticks(lengths, [_tokens(x) for x in lengths])
     axes.set_xticks([], minor=True)
-    axes.set_xlabel("tokens")
-    axes.grid(True, alpha=0.3)
 
 
 def _tokens(length: int) -> str:
@@ -142,12 +135,8 @@ def _draw_bars(axes: Any, name: str, bars: Bars, end: float) -> None:
         )  # fmt: skip
     ranks = 1 + max((bar[0] for bar in bars), default=0)
     axes.set_yticks(range(0, ranks, max(1, ranks // 16)))
-    axes.set_ylim(-0.6, ranks - 0.4)
-    axes.set_xlim(0, 1.02 * end / factor)
-    axes.invert_yaxis()
+    axes.set(xlim=(0, 1.02 * end / factor), ylim=(ranks - 0.4, -0.6), xlabel=unit, ylabel="rank")
     axes.set_title(f"{name}: what every rank does", fontsize=9)
-    axes.set_xlabel(unit)
-    axes.set_ylabel("rank")
     axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncol=2, frameon=False)
 
 

@@ -7,6 +7,7 @@ use. The same calls give the same bytes: no dates, no random identifiers, no dep
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -74,18 +75,11 @@ class Canvas:
     """One picture in the making."""
 
     def __init__(self, width: float, height: float):
-        from matplotlib.figure import Figure
-
-        self.width, self.height = width, height
-        self.figure = Figure(
-            figsize=(width / PIXELS_PER_INCH, height / PIXELS_PER_INCH),
-            dpi=PIXELS_PER_INCH,
-            facecolor="white",
-        )
+        size = width / PIXELS_PER_INCH, height / PIXELS_PER_INCH
+        self.figure = new_figure(*size, dpi=PIXELS_PER_INCH, facecolor="white")
         self.axes = self.figure.add_axes((0, 0, 1, 1))
+        self.axes.set(xlim=(0, width), ylim=(height, 0))
         self.axes.set_axis_off()
-        self.axes.set_xlim(0, width)
-        self.axes.set_ylim(height, 0)
 
     def text(
         self,
@@ -97,12 +91,15 @@ class Canvas:
         *,
         bold: bool = False,
         align: str = "left",
-    ) -> None:
-        """One line of text; ``y`` is the middle of its capital letters, ``align`` says what ``x`` is."""
+        room: float = math.inf,
+    ) -> str:
+        """One line of text, shortened if it is wider than ``room``: what is written. ``y`` is the middle of
+        its capital letters, ``align`` says what ``x`` is."""
+        written = text if room == math.inf else fit(text, room, size, bold)
         self.axes.text(
             x,
             y + CAP_HEIGHT * size,
-            text,
+            written,
             fontsize=size * 72 / PIXELS_PER_INCH,
             color=color,
             fontweight="bold" if bold else "normal",
@@ -111,6 +108,12 @@ class Canvas:
             parse_math=False,
             zorder=9,
         )
+        return written
+
+    def lines(self, x: float, y: float, step: float, lines: Sequence[str], size: float, color: str) -> None:
+        """Lines of text below each other."""
+        for number, text in enumerate(lines):
+            self.text(x, y + step * number, text, size, color)
 
     def box(
         self,

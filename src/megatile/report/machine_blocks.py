@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from megatile.core.quantities import format_rate
 from megatile.hda import HDA, Engine, MemoryLayer, Network
 from megatile.report import palette
-from megatile.report.canvas import Canvas, fit, text_width, wrap
+from megatile.report.canvas import Canvas, text_width, wrap
 from megatile.report.machine_panels import Panel
 from megatile.report.machine_words import (
     engine_figure,
@@ -53,11 +53,9 @@ class Heading(Block):
 
     def draw(self, canvas: Canvas, x: float, y: float, width: float) -> None:
         taken = text_width(self.count, palette.TEXT)
-        name = fit(self.name, width - taken - 14, palette.HEADING, bold=True)
-        canvas.text(x, y + 9, name, palette.HEADING, palette.INK, bold=True)
+        canvas.text(x, y + 9, self.name, palette.HEADING, palette.INK, bold=True, room=width - taken - 14)
         canvas.text(x + width, y + 9, self.count, palette.TEXT, palette.SOFT, align="right")
-        for line, text in enumerate(self.lines):
-            canvas.text(x, y + 33 + 20 * line, text, palette.TEXT, palette.SOFT)
+        canvas.lines(x, y + 33, 20, self.lines, palette.TEXT, palette.SOFT)
 
 
 @dataclass
@@ -73,16 +71,12 @@ class Wires(Block):
         canvas.path(
             [(x + 1, y + 8), (x + 21, y + 8)], color=palette.NETWORK, line=2.4, layer=5, dashed=self.extra
         )
-        room = width - 30
-        name = fit(self.network.name, room * 0.6, palette.TEXT, bold=True)
-        canvas.text(x + 30, y + 8, name, palette.TEXT, palette.NETWORK, bold=True)
+        room, look = width - 30, (palette.TEXT, palette.NETWORK)
+        name = canvas.text(x + 30, y + 8, self.network.name, *look, bold=True, room=room * 0.6)
         after = text_width(name, palette.TEXT, bold=True) + 8
         words = wiring(self.network) + (f" of {plural(self.network.connects)}" if self.extra else "")
-        canvas.text(
-            x + 30 + after, y + 8, fit(words, room - after, palette.TEXT), palette.TEXT, palette.NETWORK
-        )
-        figures = fit(network_figures(self.network), room, palette.TEXT)
-        canvas.text(x + 30, y + 28, figures, palette.TEXT, palette.NETWORK)
+        canvas.text(x + 30 + after, y + 8, words, *look, room=room - after)
+        canvas.text(x + 30, y + 28, network_figures(self.network), *look, room=room)
 
 
 @dataclass
@@ -116,9 +110,8 @@ class Units(Block):
         for (px, py), (dx, dy) in self.sketch.dots:
             for step in (-1, 0, 1):
                 canvas.dot(x + px + step * dx, y + py + step * dy, 1.6, palette.SOFT)
-        caption = fit(self.caption, width, palette.TEXT)
-        middle = y + self.sketch.height + 20
-        canvas.text(x + width / 2, middle, caption, palette.TEXT, palette.INK, align="center")
+        at = x + width / 2, y + self.sketch.height + 20
+        canvas.text(*at, self.caption, palette.TEXT, palette.INK, align="center", room=width)
 
     def _shape(self, canvas: Canvas, shape: Shape, picked: bool) -> None:
         fill, edge = _SHAPES[shape.kind]
@@ -187,14 +180,12 @@ class Bar(Block):
         cache = self.memory.cache
         fill, edge = (palette.CACHE, palette.CACHE_EDGE) if cache else (palette.MEMORY, palette.MEMORY_EDGE)
         canvas.box(x, y, width, self.height, fill=fill, edge=edge, dashed=cache, radius=3)
-        room = width - 20
-        name = fit(self.memory.name, room, palette.TEXT, bold=True)
-        canvas.text(x + 10, y + 14, name, palette.TEXT, palette.INK, bold=True)
-        figures = fit(self.figures, room, palette.TEXT)
+        room, look = width - 20, (palette.TEXT, palette.INK)
+        canvas.text(x + 10, y + 14, self.memory.name, *look, bold=True, room=room)
         if self.height > 28:
-            canvas.text(x + 10, y + 33, figures, palette.TEXT, palette.INK)
+            canvas.text(x + 10, y + 33, self.figures, *look, room=room)
         else:
-            canvas.text(x + width - 10, y + 14, figures, palette.TEXT, palette.INK, align="right")
+            canvas.text(x + width - 10, y + 14, self.figures, *look, align="right", room=room)
 
 
 @dataclass
@@ -225,10 +216,13 @@ class Chips(Block):
                 fill, edge = palette.ENGINES[engine.kind]
                 canvas.box(left, top, wide, 42, fill=fill, edge=edge, radius=7)
                 middle, room = left + wide / 2, wide - 12
-                name = fit(engine.name, room, palette.TEXT, bold=True)
-                canvas.text(middle, top + 13, name, palette.TEXT, palette.INK, bold=True, align="center")
-                figure = fit(engine_figure(engine), room, palette.SMALL)
-                canvas.text(middle, top + 30, figure, palette.SMALL, palette.INK, align="center")
+                for down, text, size, bold in (
+                    (13, engine.name, palette.TEXT, True),
+                    (30, engine_figure(engine), palette.SMALL, False),
+                ):
+                    canvas.text(
+                        middle, top + down, text, size, palette.INK, bold=bold, align="center", room=room
+                    )
                 left += wide + 7
 
 

@@ -55,7 +55,8 @@ class _Picture:
         per_row = -(-len(found) // rows)
         width = PANEL_WIDTH[per_row]
         self.width = 2 * MARGIN + per_row * width + (per_row - 1) * GAP
-        self.title = self._title()
+        words = (hda.spec.description or "").split()
+        self.title = wrap(words, self.width - 2 * MARGIN, palette.SUBTITLE, joint=" ")[:2]
         self.placed: list[_Placed] = []
         y = MARGIN + 24 + 22 * len(self.title) + 12
         for start in range(0, len(found), per_row):
@@ -65,29 +66,21 @@ class _Picture:
                 self.placed.append(_Placed(one, MARGIN + column * (width + GAP), y))
             y += height + ROW_GAP
         self.footer_y = y - ROW_GAP + 28
-        self.footer = wrap(self._totals(), self.width - 2 * MARGIN, palette.TEXT)
+        figures = totals(hda, visible_levels(hda))
+        figures[:1] = [f"In all: {figure}" for figure in figures[:1]]
+        self.footer = wrap(figures, self.width - 2 * MARGIN, palette.TEXT)
         self.height = self.footer_y + 21 * (len(self.footer) - 1) + MARGIN
-
-    def _totals(self) -> list[str]:
-        figures = totals(self.hda, visible_levels(self.hda))
-        return [f"In all: {figures[0]}", *figures[1:]] if figures else []
-
-    def _title(self) -> list[str]:
-        words = (self.hda.spec.description or "").split()
-        return wrap(words, self.width - 2 * MARGIN, palette.SUBTITLE, joint=" ")[:2]
 
     def draw(self) -> Figure:
         canvas = Canvas(self.width, self.height)
-        name = fit(self.hda.name, self.width - 2 * MARGIN, palette.TITLE, bold=True)
-        canvas.text(MARGIN, MARGIN + 8, name, palette.TITLE, palette.INK, bold=True)
-        for line, text in enumerate(self.title):
-            canvas.text(MARGIN, MARGIN + 36 + 22 * line, text, palette.SUBTITLE, palette.SOFT)
+        room = self.width - 2 * MARGIN
+        canvas.text(MARGIN, MARGIN + 8, self.hda.name, palette.TITLE, palette.INK, bold=True, room=room)
+        canvas.lines(MARGIN, MARGIN + 36, 22, self.title, palette.SUBTITLE, palette.SOFT)
         for placed in self.placed:
             placed.stack.draw(canvas, placed.x, placed.y)
         for here, there in zip(self.placed, self.placed[1:], strict=False):
             self._zoom(canvas, here, there)
-        for line, text in enumerate(self.footer):
-            canvas.text(MARGIN, self.footer_y + 21 * line, text, palette.TEXT, palette.INK)
+        canvas.lines(MARGIN, self.footer_y, 21, self.footer, palette.TEXT, palette.INK)
         self._legend(canvas)
         return canvas.figure
 

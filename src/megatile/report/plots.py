@@ -8,6 +8,17 @@ from typing import Any
 
 from megatile.report.canvas import new_figure, save
 
+Points = Sequence[tuple[float, float]]
+
+
+def draw_lines(axes: Any, lines: Mapping[str, Points], size: float = 4, **settings: Any) -> None:
+    """A line with its own marks for every name, over a grid."""
+    for number, (name, points) in enumerate(lines.items()):
+        xs, ys = [x for x, _ in points], [y for _, y in points]
+        axes.plot(xs, ys, marker="osv^Dx*+"[number % 8], markersize=size, label=name)
+    axes.set(**settings)
+    axes.grid(True, alpha=0.3)
+
 
 def plot_sweep(
     lines: Mapping[str, Sequence[tuple[int, float, float]]], path: str | Path, title: str = ""
@@ -15,16 +26,10 @@ def plot_sweep(
     """Draw ``{algorithm: [(bytes, microseconds, GB/s), ...]}`` into an image file (format by its suffix)."""
     figure = new_figure(11, 4.2, constrained_layout=True)
     left, right = figure.subplots(1, 2)
-    for number, (name, points) in enumerate(lines.items()):
-        marker = "osv^Dx*+"[number % 8]
-        xs = [p[0] for p in points]
-        left.plot(xs, [p[1] for p in points], marker=marker, markersize=4, label=name)
-        right.plot(xs, [p[2] for p in points], marker=marker, markersize=4, label=name)
-    for axes, label in ((left, "time (µs)"), (right, "bus bandwidth (GB/s)")):
+    for axes, value, label in ((left, 1, "time (µs)"), (right, 2, "bus bandwidth (GB/s)")):
+        shown = {name: [(point[0], point[value]) for point in points] for name, points in lines.items()}
+        draw_lines(axes, shown, xlabel="size (bytes)", ylabel=label)
         axes.set_xscale("log", base=2)
-        axes.set_xlabel("size (bytes)")
-        axes.set_ylabel(label)
-        axes.grid(True, alpha=0.3)
     left.set_yscale("log")
     left.legend(fontsize=8)
     figure.suptitle(title)
@@ -44,13 +49,9 @@ def plot_times(
         if row["time_us"] is not None:
             label = ", ".join(f"{name.split('.')[-1]} {row[name]}" for name in others)
             lines.setdefault(label, []).append((ticks.index(str(row[first])), row["time_us"]))
-    for number, (label, points) in enumerate(lines.items()):
-        axes.plot(*zip(*points, strict=True), marker="osv^Dx*+"[number % 8], markersize=4, label=label)
+    draw_lines(axes, lines, xlabel=first, ylabel="time (µs)")
     axes.set_xticks(range(len(ticks)), ticks)
-    axes.set_xlabel(first)
-    axes.set_ylabel("time (µs)")
     axes.set_ylim(bottom=0)
-    axes.grid(True, alpha=0.3)
     if len(lines) > 1:
         axes.legend(fontsize=8)
     axes.set_title(title, fontsize=10)
