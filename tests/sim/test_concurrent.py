@@ -424,6 +424,50 @@ def test_many_launches_are_quick_and_take_no_more_memory() -> None:
     assert time.process_time() - begin < 2  # 1000 launches
 
 
+def mail(name: str, units: list[int], takes: int = 0, last: int = -1) -> Plan:
+    """Core 0 sends core 1 five messages through ``c``; core 1 takes some of them. Core 2 sends one through
+    ``d`` to core ``last``, which waits for it first."""
+    b = PlanBuilder(name, scale="core", units=4)
+    x = b.tile("x", (5, 4), "f32", memory="local", role="input")
+    got = b.tile(f"got_{name}", (max(1, takes), 4), "f32", memory="local", role="inout")
+    c = b.channel("c", source=select(eq(unit, 1), 0, -1), slot_bytes=16, memory="local", installed=True)
+    d = b.channel("d", source=select(eq(unit, 2), -1, 2), slot_bytes=16, memory="local", installed=True)
+    with b.when(eq(unit, 0)), b.loop(0, 5) as loop:
+        b.send(c, x[loop.index], to=1)
+    with b.when(eq(unit, 2)):
+        b.send(d, x[0], to=1 if last < 0 else last)
+    with b.when(eq(unit, last)):
+        b.receive(d, (1, 4), "f32", into=got[0])
+    with b.when(eq(unit, 1)), b.loop(0, takes) as loop:
+        b.receive(c, (1, 4), "f32", into=got[loop.index])
+    return b.finish().part(units)
+
+
+@pytest.mark.parametrize(("units", "last"), [([1], 1), ([1, 3], 3)])
+def test_messages_go_to_the_launch_whose_turn_it_is(units: list[int], last: int) -> None:
+    """The first launch on core 1 waits for core 2, there or on core 3; the second must not take its messages,
+    nor the first those of the second."""
+    s, x = Session(toy(4)), np.zeros((4, 5, 4), "f4") + np.arange(1, 6)[:, None]
+    got = {f"got_{name}": np.zeros((4, n, 4), "f4") for name, n in (("a", 3), ("b", 2))}
+    s.submit(mail("sender", [0]), {"x": x, "got_sender": np.zeros((4, 1, 4), "f4")})
+    s.submit(mail("a", units, 3, last), {"x": x, "got_a": got["got_a"]})
+    s.submit(mail("b", [1], 2), {"x": x, "got_b": got["got_b"]})
+    late = mail("late", [2], last=last)
+    s.submit(late, {"x": x, "got_late": np.zeros((4, 1, 4), "f4")}, at=1_000_000)
+    s.wait()
+    assert s.read("got_a")[1, :, 0].tolist() == [1, 2, 3]
+    assert s.read("got_b")[1, :, 0].tolist() == [4, 5]
+
+
+def test_many_launches_with_data_that_wait_for_their_turn_are_quick() -> None:
+    plan, s = work(0, 4), Session(toy(4))
+    begin = time.process_time()
+    for i in range(1000):
+        s.submit(plan, {"x0": np.zeros((4, 64), "f4")} if i == 0 else None)
+    assert len(s.wait()) == 1000
+    assert time.process_time() - begin < 4
+
+
 def test_a_launch_may_begin_on_some_units_while_one_before_needs_it() -> None:
     """The second launch waits for the first on core 1 and sends it something from core 2."""
     b = PlanBuilder("first", scale="core", units=3)

@@ -7,7 +7,7 @@ writes the tensors in memory. Messages of installed queues go through a mailbox 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -72,6 +72,10 @@ class LaunchData(Executor):
         self.results: Results | None = None
         self._left = {p: sum(self.places[u] == p for u in present) for p in self.unfinished}
         self.present = self.waits_to_begin
+        self.under_way: set[int] = set()
+        """Units that have begun and not ended: they alone take messages."""
+        self.number: int | None = None
+        """What the engine calls the launch, once it has it."""
 
     def compiled(self, plan: Plan) -> list[Code]:
         """The instructions of an earlier launch of the same plan serve again, one launch at a time."""
@@ -129,6 +133,7 @@ class LaunchData(Executor):
                 self.arrays[tile.name][rows, 0] = self.contents.raw(tile, self.plan)[rows]
             elif tile.versions > 1:
                 self.arrays[tile.name][rows, 0] = self.contents.array(tile)[rows]
+        self.under_way.update(now.tolist())
         self.start(self.residency.begin() if self.plan.levels else [(self.plan.first, now)])
         return True
 
@@ -141,12 +146,16 @@ class LaunchData(Executor):
         return any(p * least // mine == place * least // other for p in own)
 
     def step_end(self, cohort: Cohort, instruction: Any) -> bool:
-        for unit in cohort.units.tolist() if not self.plan.levels else ():
+        ended = cohort.units.tolist() if not self.plan.levels else []
+        for unit in ended:
             place = self.places[unit]
             self._left[place] -= 1
             if not self._left[place]:
                 self.unfinished.discard(place)
-        return super().step_end(cohort, instruction)
+        super().step_end(cohort, instruction)
+        self.under_way.difference_update(ended)
+        self._put_back(ended)
+        return False
 
     def hand_over(self) -> None:
         """Another launch begins where units have ended: what they leave is noted."""
@@ -163,7 +172,7 @@ class LaunchData(Executor):
 
     def _keep(self) -> Results:
         """The launch has ended: its outputs, which are in memory from now on."""
-        self._put_back()
+        self._put_back(range(self.plan.units))
         found = self.outputs()
         for name, (rows, values) in self.handed_over.items():
             found[name][rows] = values
@@ -204,10 +213,8 @@ class LaunchData(Executor):
         moved = False
         for channel in self.elsewhere:
             queues, store = self.queues[channel.name], self.slots[channel.name]
-            here = (
-                self.present.tolist() if channel.level is None else range(self.plan.instances(channel.level))
-            )
-            for unit in here:
+            below = range(self.plan.instances(channel.level) if self.under_way else 0)
+            for unit in sorted(self.under_way) if channel.level is None else below:
                 for member in range(channel.members):
                     box = self.mail.get(self.key(channel, unit, member))
                     while box:
@@ -225,18 +232,21 @@ class LaunchData(Executor):
                         moved = True
         return moved
 
-    def _put_back(self) -> None:
-        """Messages that the launch has not taken are there for the next."""
-        for channel in self.elsewhere:
+    def _put_back(self, units: Sequence[int]) -> None:
+        """Messages that units of the launch (and what is below them) have not taken are there for the next."""
+        for channel in self.elsewhere if units else ():
             queues, store = self.queues[channel.name], self.slots[channel.name]
-            for unit, member in np.argwhere(queues.sent > queues.received).tolist():
-                for number in range(
-                    int(queues.sent[unit, member]) - 1, int(queues.received[unit, member]) - 1, -1
-                ):
+            own = np.asarray(units) if channel.level is None else np.arange(self.plan.instances(channel.level))
+            for at, member in np.argwhere(queues.sent[own] > queues.received[own]).tolist():
+                unit = own[at]
+                taken = int(queues.received[unit, member])
+                for number in range(int(queues.sent[unit, member]) - 1, taken - 1, -1):
                     slot = number % channel.slots
                     size = int(queues.nbytes[unit, member, slot])
                     message = store.typed("u8", (size,))[unit, member, slot].copy()
                     self.mail[self.key(channel, unit, member)].appendleft((message, None))
+                    queues.holds[unit, member, slot] = 0
+                queues.sent[unit, member] = taken
 
     def on_signal(self, cohort: Cohort, instruction: Any, to: Any, member: Any, amount: Any) -> None:
         if instruction.statement.flag not in self.lasting_flags:
@@ -265,7 +275,9 @@ class LaunchData(Executor):
 class Joint:
     """All launches with data that are under way, in the order in which they were submitted."""
 
-    def __init__(self) -> None:
+    def __init__(self, pending: Callable[[list[int]], list[int]]) -> None:
+        self.pending = pending
+        """On how many units the timed run has not begun each of these launches."""
         self.mail: Mail = {}
         self.flags: dict[tuple[str, str], Array] = {}
         """Counters of installed flags, by level and name."""
@@ -274,10 +286,13 @@ class Joint:
     def advance(self) -> None:
         """Execute what the timed run has reached, or more."""
         early = False
+        given = [data.number for data in self.active if data.number is not None]
+        pending: dict[int | None, int] = dict(zip(given, self.pending(given), strict=True))
+        now = [i for i, d in enumerate(self.active) if pending.get(d.number, 0) < len(d.present)]
         while True:
             moved = False
-            for i, data in enumerate(self.active):
-                moved |= data.go_on(self.active[:i], early)
+            for i in now:
+                moved |= self.active[i].go_on(self.active[:i], early)
             if not moved and early:
                 return
             early = not moved

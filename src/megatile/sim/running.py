@@ -43,7 +43,7 @@ class RunningMachine:
         self.now_ps = 0
         """How far time has come; nothing can be submitted before it."""
         self.engine = engine_name(engine)
-        self._joint = Joint()
+        self._joint = Joint(self._pending)
         self._simulation = self._new()
         self._active: dict[int, Launch] = {}
         """Launches that the engine has, by its number of them."""
@@ -129,7 +129,14 @@ class RunningMachine:
         )
         self._active[launch._launched.number] = launch
         if launch._data is not None:
+            launch._data.number = launch._launched.number
             self._joint.active.append(launch._data)
+
+    def _pending(self, numbers: list[int]) -> list[int]:
+        """On how many units these launches, as the engine numbers them, have not begun."""
+        first, count = self._simulation.table("launch")[numbers][:, [st.FIRST, st.ROWS]].T
+        pending = np.append(0, np.cumsum(self._simulation.table("unit")[:, st.STATE] == st.PENDING))
+        return (pending[first + count] - pending[first]).tolist()
 
     def _data(self, launch: Launch, given: Mapping[str, Any], contents: Contents) -> LaunchData:
         plan = launch._resources.plan
