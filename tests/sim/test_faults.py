@@ -7,7 +7,9 @@ import pytest
 from tests.sim.toys import ring, toy
 
 from megatile.core.errors import RouteError
+from megatile.core.expr import unit
 from megatile.hda.routing import Link
+from megatile.plan.build import PlanBuilder
 from megatile.sim import FaultError, faults, simulate
 
 
@@ -77,6 +79,16 @@ def test_what_cannot_be_reached_is_named() -> None:
         ),
     ):
         simulate(ring(4, 4), machine=toy(4, "line"))
+
+
+def test_a_copy_through_a_memory_above_needs_no_link() -> None:
+    """The copies lie in the memory of the box: no link between cores is on their way."""
+    b = PlanBuilder("gets", scale="core", units=4)
+    far = b.tile("far", (16,), "f32", memory="common", role="inout")
+    b.copy(b.tile("got", (16,), "f32", memory="common"), far.at((unit + 2) % 4))
+    plan, hda = b.finish(), toy(4, "line")
+    with faults(link_down=[("core:2", "core:1")]):
+        assert simulate(plan, machine=hda).time_ps == simulate(plan, machine=hda, engine="compiled").time_ps
 
 
 def test_faults_that_make_no_sense() -> None:

@@ -233,10 +233,12 @@ class LaunchData(Executor):
         return moved
 
     def _put_back(self, units: Sequence[int]) -> None:
-        """Messages that units of the launch (and what is below them) have not taken are there for the next."""
+        """Messages that units of the launch have not taken are there for the next."""
         for channel in self.elsewhere if units else ():
             queues, store = self.queues[channel.name], self.slots[channel.name]
-            own = np.asarray(units) if channel.level is None else np.arange(self.plan.instances(channel.level))
+            own = (
+                np.asarray(units) if channel.level is None else np.arange(self.plan.instances(channel.level))
+            )
             for at, member in np.argwhere(queues.sent[own] > queues.received[own]).tolist():
                 unit = own[at]
                 taken = int(queues.received[unit, member])

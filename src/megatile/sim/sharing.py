@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from megatile.core.errors import RouteError
 from megatile.plan import model as pm
 from megatile.sim import state as st
 from megatile.sim.answers import Alike, Answers
@@ -48,7 +49,11 @@ def find_shared(simulation: Simulation, launched: EngineLaunch) -> None:
         for group in view.fabric.alike(view.level.name, a, b):
             one = group.pairs[0]
             if a[one] != b[one]:
-                stages = view.fabric.stages(view.hardware(int(here[one])), view.hardware(int(there[one])))
+                try:
+                    stages = view.fabric.stages(view.hardware(int(here[one])), view.hardware(int(there[one])))
+                except RouteError:  # links are down; who needs them is refused later
+                    paths.everything_shared = True
+                    return
                 hops += len(stages) * len(group.pairs)
                 if hops > MOST_HOPS:
                     raise TimingError(
