@@ -16,6 +16,7 @@ from megatile.cost.price import lower_bound, price
 from megatile.plan.build import PlanBuilder
 from megatile.plan.model import PlanError
 from megatile.sim.simulate import simulate
+from megatile.timing.view import TimingError
 
 AHBM = mt.machine("ahbm")
 
@@ -180,3 +181,24 @@ def test_data_dependent_plans_are_priced_as_assumed():
         assert (
             many.lower_ps <= simulate(plan, machine=AHBM, assume={"scalar": value}).time_ps <= many.upper_ps
         )
+
+
+def test_a_number_per_unit_can_be_assumed() -> None:
+    b = PlanBuilder("uneven", scale="pe", units=3)
+    s = b.tile("s", (1,), "i32", memory="tcm", role="input")
+    x = b.tile("x", (64,), "f32", memory="tcm", role="inout")
+    with b.loop(0, b.read_scalar(s[0:1], bound=9, name="times")):
+        b.compute("add", x, [x, x])
+    plan = b.finish()
+    for times in ([1, 5, 2], np.array([0, 0, 9]), 3):
+        found = price(plan, AHBM, assume={"times": times})
+        assert (
+            found.lower_ps == simulate(plan, machine=AHBM, assume={"times": times}).time_ps == found.upper_ps
+        )
+    for wrong, says in (
+        ([1, 2], "none for unit 2"),
+        ([1, 2, 10], "outside 0..9"),
+        ("many", "takes a number"),
+    ):
+        with pytest.raises(TimingError, match=says):
+            price(plan, AHBM, assume={"times": wrong})

@@ -27,13 +27,14 @@ from megatile.plan.statements import (
     int_flows,
     statements,
 )
+from megatile.sim.data import Assumed
 
 
 class Undecided(PlanError):
     """An integer that is read decides something that has no least or most."""
 
 
-def extreme(plan: Plan, assume: Mapping[str, int], most: bool) -> Plan:
+def extreme(plan: Plan, assume: Mapping[str, Any], most: bool) -> Plan:
     """The plan with the most, or the least, that the integers it reads allow; ``assume`` gives some of them.
     Raises ``Undecided`` where there is no such thing."""
     return replace(
@@ -42,13 +43,13 @@ def extreme(plan: Plan, assume: Mapping[str, int], most: bool) -> Plan:
 
 
 class _Extreme:
-    def __init__(self, plan: Plan, assume: Mapping[str, int], most: bool) -> None:
+    def __init__(self, plan: Plan, assume: Mapping[str, Any], most: bool) -> None:
         self.most, self.plan = most, plan
         everything = [s for stream in plan.streams for s in statements(stream.body)]
         reads = [s for s in everything if isinstance(s, ReadScalar)]
         self.ranges: dict[str, tuple[int, int]] = {"unit": (0, plan.units - 1)} if not plan.levels else {}
         self.ranges |= {s.name: (0, s.bound) for s in reads}
-        self.ranges |= {s.name: (assume[s.name],) * 2 for s in reads if s.name in assume}
+        self.ranges |= {s.name: Assumed(assume).range(s) for s in reads if s.name in assume}
         self.open = {s.name for s in reads} - set(assume)
         flows: dict[str, set[str]] = {}
         for s in everything:

@@ -33,6 +33,7 @@ from megatile.plan.residency import copies, units_below
 from megatile.plan.statements import reads_of, write_of
 from megatile.plan.structure import check_structure
 from megatile.sim import state as st
+from megatile.sim.data import Assumed
 from megatile.sim.record import Record
 from megatile.sim.result import Run
 from megatile.sim.table import DMA
@@ -85,13 +86,14 @@ def price(
     plan: Plan,
     machine: HDA | str,
     *,
-    assume: Mapping[str, int] | None = None,
+    assume: Mapping[str, Any] | None = None,
     timing: Timing | None = None,
     launch: bool = True,
 ) -> Price:
     """Lower and upper bound of the plan's time on a machine (or the name of one).
 
-    Values read by ``ReadScalar`` are taken to be ``assume[name]``, or anything up to their bound: the lower
+    Values read by ``ReadScalar`` are taken to be ``assume[name]`` (a number, or one per unit), or anything up
+    to their bound: the lower
     bound then is that of the least work they allow and the upper one that of the most. Where they decide
     something else (a peer, say), an error asks for ``assume`` (programs with ``while`` have a lower bound all
     the same). ``timing`` and ``launch`` are those of
@@ -171,9 +173,10 @@ def _filling(tile: pm.Tile, region: pm.Region, brick: tuple[int, ...], caches: I
     return sum(blocks * (serialise_ps(size, stage.bandwidth) + 1) + stage.latency_ps for stage in behind)
 
 
-def _reading(assume: Mapping[str, int]) -> Any:
+def _reading(assume: Mapping[str, Any]) -> Any:
     """Values for `ReadScalar`: those that are assumed, else the greatest."""
-    return lambda statement, unit, count: int(assume.get(statement.name, statement.bound))
+    known = Assumed(assume)
+    return lambda read, *asked: known(read, *asked) if read.name in assume else read.bound
 
 
 def _unordered(plan: Plan, hda: HDA) -> bool:

@@ -31,6 +31,24 @@ class Assumed:
                 place=statement.source,
                 advice=f"simulate with data, or with assume={{'{statement.name}': {statement.bound}}}",
             )
+        given = self._values(statement)
+        if not given.ndim:
+            return int(given)
+        unit = unit[1] if isinstance(unit, tuple) else unit
+        if np.max(unit) >= len(given):
+            raise TimingError(
+                f"assume={{'{statement.name}': …}} has {len(given)} numbers, none for unit "
+                f"{int(np.max(unit))}"
+            )
+        return given[unit] if isinstance(unit, np.ndarray) else int(given[unit])
+
+    def range(self, statement: pm.ReadScalar) -> tuple[int, int]:
+        """The least and the greatest of the values assumed."""
+        given = self._values(statement)
+        return int(given.min()), int(given.max())
+
+    def _values(self, statement: pm.ReadScalar) -> Any:
+        assert self.assume is not None
         given = np.asarray(self.assume[statement.name])
         if given.dtype.kind not in "iu" or given.ndim > 1 or not given.size:
             raise TimingError(
@@ -43,15 +61,7 @@ class Assumed:
                 f"'{statement.name}' is assumed to be {wrong}, outside 0..{statement.bound}",
                 place=statement.source,
             )
-        if not given.ndim:
-            return int(given)
-        unit = unit[1] if isinstance(unit, tuple) else unit
-        if np.max(unit) >= len(given):
-            raise TimingError(
-                f"assume={{'{statement.name}': …}} has {len(given)} numbers, none for unit "
-                f"{int(np.max(unit))}"
-            )
-        return given[unit] if isinstance(unit, np.ndarray) else int(given[unit])
+        return given
 
 
 def seen_values(seen: Mapping[tuple[str, Any], list[int]]) -> Scalars:
