@@ -67,6 +67,10 @@ class Launch:
                 return number + 1
         raise KeyError(scale)
 
+    def at(self, depth: int) -> str:
+        """The scale at a depth."""
+        return self.scales[depth - 1].name if depth else ROOT
+
     def extents(self, scale: str) -> tuple[int, ...]:
         return self.scales[self.depth(scale) - 1].extents
 

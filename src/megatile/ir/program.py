@@ -82,7 +82,7 @@ def seen(
             rank = 0
             for index, scale in zip(path[low - first : high - first], launch.scales[low:high], strict=True):
                 rank = rank * scale.count + int(index)
-            grid = launch.grid(view.scale, launch.scales[low - 1].name if low else ROOT)
+            grid = launch.grid(view.scale, launch.at(low))
             inner = part(view.layout, tuple(map(share_length, shares)), grid, rank)
             shares = tuple(map(compose, shares, inner))
         low = high

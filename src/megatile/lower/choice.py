@@ -31,8 +31,7 @@ class Choice:
 
 def chosen(frame: Frame, request: Request, forced: str | None) -> str:
     """The implementation of the statement that is being lowered."""
-    node = frame.node
-    place = node.span.place() if node is not None and node.span else None
+    place = frame.node.place if frame.node is not None else None
     try:
         name, found = choose(request, forced)
     except MegatileError as error:

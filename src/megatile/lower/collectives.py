@@ -6,7 +6,6 @@ Every kind is the same few steps, written once: what of whose tile goes where, o
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -68,14 +67,9 @@ def run_of(total: Expr, size: int, rank: Expr) -> tuple[Expr, Expr]:
 
 def between_units(frame: Frame, node: n.Collective) -> None:
     """A collective of units of a level of the Plan."""
-    low, high = frame.group
-    launch = frame.place.launch
-    grid = launch.grid(launch.scales[high - 1].name, launch.scales[low - 1].name if low else "launch")
-    size = math.prod(grid) if node.axis is None else grid[node.axis]
-    if size > 1 and frame.level.depth != high:
+    me, size, _ = frame.line(node.axis)
+    if size > 1 and frame.level.depth != frame.group[1]:
         raise cannot(f"T.{node.kind} here", node)
-    rank = frame.place.rank(low, high)
-    me = rank if node.axis is None else rank // math.prod(grid[: node.axis]) % grid[node.axis]
     member = Member(
         frame, node, size, tidy(me, frame.ranges),
         lambda region, number: frame.regions.block(region, peer=frame.peer(number, node.axis)),
@@ -360,7 +354,7 @@ def _counted(member: Member, meet: Callable[[], None]) -> None:
 
     def fetch(rank: Expr, at: Expr) -> Expr:
         got, end = (
-            _number(frame, part(part(b, 0, rank, ONE), 1, member.me, ONE), most, word)
+            frame.read(lowering.name(word), part(part(b, 0, rank, ONE), 1, member.me, ONE).region(), most)
             for b, most, word in ((counts, min(held, room), "received"), (ends, held, "end"))
         )
         start = minimum(at, room)
@@ -383,14 +377,6 @@ def _counted(member: Member, meet: Callable[[], None]) -> None:
     frame.names[total.name] = total
     NUMBERS["data"](frame, total, room, "arrived")  # more than there is room for stops the run
     meet()
-
-
-def _number(frame: Frame, block: Block, bound: int, word: str) -> Expr:
-    name = frame.lowering.name(word)
-    frame.emit(pm.ReadScalar(name, block.region(), bound))
-    frame.ranges[name] = (0, bound)
-    frame.names[name] = Symbol(name)
-    return frame.names[name]
 
 
 def _slices(block: Block) -> list[Block]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -59,10 +59,10 @@ def rounded(frame: Frame, block: Block, width: int) -> tuple[float, Expr]:
     if not layer.sector or run * width % layer.sector == 0:
         return 1.0, ZERO
     taken = -(-run * width // layer.sector) * layer.sector
-    factor, node = taken / (run * width), frame.node
-    if node is not None and node.span:
-        place = node.span.place()
-        frame.lowering.waste[f"{place.file}:{place.line}"] = (layer.name, run * width, factor)
+    factor = taken / (run * width)
+    if frame.node is not None and frame.node.span:
+        line = f"{frame.node.span.file}:{frame.node.span.line}"
+        frame.lowering.waste[line] = (layer.name, run * width, factor)
     return factor, simplify(product(axis.extent for axis, _ in axes) * taken)
 
 
@@ -116,30 +116,39 @@ def _moved(frame: Frame, target: Block, source: Block, name: str, each: int = 1)
 
 def lane_turns(frame: Frame, blocks: Sequence[Block]) -> Expr:
     """Bytes through banks of a copy by lanes, neighbours of which have neighbouring elements."""
-    turns, most = 0, 1
+    accesses = []
     for block in blocks:
-        home, memory = block.home, frame.lowering.hda.memory(block.home.memory)
-        width = itemsize(home.dtype)
+        loops = [(f"d{d}", axis.extent) for d, axis in enumerate(block.axes) if axis.extent != ONE]
+        index = [Symbol(f"d{d}") if axis.extent != ONE else ZERO for d, axis in enumerate(block.axes)]
+        accesses.append((block.home, index, loops))
+    return banked(frame, accesses, blocks[-1].elements)
+
+
+Access = tuple[Home, Sequence[Expr], Sequence[tuple[str, Expr]]]
+"""An element of a tile in each iteration of loops."""
+
+
+def banked(frame: Frame, accesses: Iterable[Access], elements: Expr) -> Expr:
+    """Bytes through the banks of memories where lanes take turns there, each turn counted; else none."""
+    total, most = 0, 1
+    for home, index, loops in accesses:
+        memory, width = frame.lowering.hda.memory(home.memory), itemsize(home.dtype)
         if memory.banks:
-            loops = [(f"d{d}", axis.extent) for d, axis in enumerate(block.axes) if axis.extent != ONE]
-            index = [Symbol(f"d{d}") if axis.extent != ONE else ZERO for d, axis in enumerate(block.axes)]
-            here = (
-                1
-                if home.name in frame.lowering.arranged
-                else degree(memory, home.extents, index, width, loops)
-            )
-            note_turns(frame, home, here)
-            turns, most = turns + here * max(width, memory.bank), max(most, here)
-    return simplify(blocks[-1].elements * turns) if most > 1 else ZERO
+            turns = noted(frame, home, degree, memory, home.extents, index, width, loops)
+            total, most = total + turns * max(width, memory.bank), max(most, turns)
+    return simplify(elements * total) if most > 1 else ZERO
 
 
-def note_turns(frame: Frame, home: Home, turns: int) -> None:
-    """Keep the line whose lanes meet in a bank, for the result."""
-    if turns > 1 and frame.node is not None and frame.node.span:
-        place, memory = frame.node.span.place(), frame.lowering.hda.memory(home.memory)
-        line = f"{place.file}:{place.line}"
-        if turns > frame.lowering.conflicts.get(line, ("", "", 1))[2]:
-            frame.lowering.conflicts[line] = (memory.name, home.name, turns)
+def noted(frame: Frame, home: Home, turns: Callable[..., int], *given: Any) -> int:
+    """The turns that lanes take in the banks of a tile, unless a hint arranges it; the line where they take
+    most is kept for the result."""
+    found = 1 if home.name in frame.lowering.arranged else turns(*given)
+    if found > 1 and frame.node is not None and frame.node.span:
+        line = f"{frame.node.span.file}:{frame.node.span.line}"
+        if found > frame.lowering.conflicts.get(line, ("", "", 1))[2]:
+            memory = frame.lowering.hda.memory(home.memory).name
+            frame.lowering.conflicts[line] = (memory, home.name, found)
+    return found
 
 
 def _by(request: Request, name: str) -> str:
@@ -181,12 +190,9 @@ def plain(value: Expr) -> Any:
 def key_of(frame: Frame, axis: int | None) -> Expr:
     """What the units of a meeting have in common: the unit around them, and their line along ``axis``."""
     low, high = frame.group
-    above = frame.place.rank(0, low)
-    launch = frame.place.launch
-    among = frame.stream.meets or (lambda key: key)
-    if axis is None:
-        return among(above)
-    grid = launch.grid(launch.scales[high - 1].name, launch.scales[low - 1].name if low else "launch")
-    rank, stride = frame.place.rank(low, high), math.prod(grid[:axis])
-    first = rank - (rank // stride % grid[axis]) * stride
-    return among(simplify(above * math.prod(grid) + first))
+    key = frame.place.rank(0, low)
+    if axis is not None:
+        me, _, stride = frame.line(axis)
+        every = math.prod(s.count for s in frame.place.launch.scales[low:high])
+        key = simplify(key * every + frame.place.rank(low, high) - me * stride)
+    return key if frame.stream.meets is None else frame.stream.meets(key)

@@ -30,8 +30,7 @@ from megatile.core.expr import (
 from megatile.core.expr.typing import Load
 from megatile.core.operations import OPERATIONS
 from megatile.ir import nodes as n
-from megatile.lower.banks import degree
-from megatile.lower.commands import note_turns
+from megatile.lower.commands import banked
 from megatile.lower.errors import cannot
 from megatile.lower.regions import Axis, Block, inside, product
 from megatile.lower.storage import Home
@@ -289,7 +288,9 @@ class Command:
         # What changes another unit's elements travels there: the path begins at the first operand.
         moved = simplify(target.elements * itemsize(target.home.dtype)) if remote else ZERO
         if not remote:
-            moved = self.banked([(target, index), *self.accesses((value, *guards))])
+            touched = dict.fromkeys([(target, index), *self.accesses((value, *guards))])
+            loops = scope.vars
+            moved = banked(frame, [(b.home, i, loops) for b, i in touched], product(e for _, e in loops))
         done = pm.Work(ZERO if remote else simplify(work), moved, dtype)
         frame.emit(pm.Compute("nest", target.region(), reads, given, "dma" if remote else "vector", done))
 
@@ -297,21 +298,6 @@ class Command:
         """The elements of operands in expressions."""
         loads = (part for value in values for part in walk(value) if isinstance(part, Load))
         return [(self.operands[int(load.source[1:])], load.index) for load in loads]
-
-    def banked(self, accesses: Sequence[tuple[Block, tuple[Expr, ...]]]) -> Expr:
-        """Bytes through the banks of a memory where lanes take turns there, each turn counted; else none."""
-        frame, lowering, loops = self.frame, self.frame.lowering, self.scope.vars
-        turns, most = 0, 1
-        for block, index in dict.fromkeys(accesses):
-            home = block.home
-            memory, width = lowering.hda.memory(home.memory), itemsize(home.dtype)
-            if not memory.banks:
-                continue
-            here = 1 if home.name in lowering.arranged else degree(memory, home.extents, index, width, loops)
-            turns += here * max(width, memory.bank)
-            most = max(most, here)
-            note_turns(frame, home, here)
-        return simplify(product(e for _, e in loops) * turns) if most > 1 else ZERO
 
     def text(self, expr: Expr, numbering: dict[str, str]) -> str:
         def named(part: Expr) -> Expr:

@@ -11,7 +11,7 @@ class LoweringError(MegatileError, NotImplementedError):
 
 
 def cannot(what: str, node: n.Node | None = None, advice: str | None = None) -> LoweringError:
-    place = node.span.place() if node is not None and node.span else None
+    place = node.place if node is not None else None
     return LoweringError(
         f"{what} cannot be lowered to a Plan yet", place=place, advice=advice or "mt.run runs it"
     )

@@ -9,6 +9,7 @@ that only data tells, parts that are not equally long) is not inlined.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -34,6 +35,7 @@ from megatile.lower.streams import Frame
 from megatile.lower.units import tidy
 from megatile.plan import model as pm
 from megatile.plan.model import PlanError
+from megatile.plan.spec import parts
 from megatile.sim import simulate
 
 MOST = 256
@@ -81,7 +83,7 @@ def check_algorithm(node: n.Collective) -> str | None:
     name = node.algorithm or ("in_network" if node.impl == "in_network" else None)
     if name is None or name == "auto":
         return None
-    return ALGORITHMS.find(name, node.span.place() if node.span else None).name
+    return ALGORITHMS.find(name, node.place).name
 
 
 def inlined(frame: Frame, node: n.Collective, size: int, me: Expr, buffers: Buffers | None) -> bool:
@@ -107,7 +109,7 @@ def inlined(frame: Frame, node: n.Collective, size: int, me: Expr, buffers: Buff
     except MegatileError as error:
         if name is None:
             return False
-        error.place = error.place or (node.span.place() if node.span else None)
+        error.place = error.place or node.place
         raise
     if len(plan.streams) > 1 or plan.flags:
         raise cannot(f"algorithm '{algorithm.name}', whose ranks do different things,", node)
@@ -243,9 +245,7 @@ class _Inliner:
         if block is None:  # a message: all of it, or rows of it
             if not region.start:
                 return pm.Region(self.renamed(region.tile))
-            start = tuple(
-                self.expr(region.start[0]) if d == self.axis else ZERO for d in range(len(self.row))
-            )
+            start = tuple(e if d == self.axis else ZERO for d, e in enumerate(self.extents(region.start)))
             return pm.Region(self.renamed(region.tile), start, self.extents(region.shape))
         if region.start:
             axis = self.expr(region.start[0]), self.expr(region.shape[0])
@@ -273,34 +273,26 @@ class _Inliner:
 
     def statement(self, s: Any) -> Any:
         """The same statement of the program's stream."""
-        place = self.node.span.place() if self.node.span else None
-        return replace(_RULES[type(s)](self, s), source=place)
+        rule: Any = {pm.Loop: self.loop, pm.If: self.branch}.get(type(s), self.command)
+        return replace(rule(s), source=self.node.place)
 
-    def send(self, s: pm.Send) -> pm.Send:
-        return pm.Send(
-            self.names[s.channel], self.unit_at(self.expr(s.to)), self.expr(s.member), self.region(s.read),
-            self.work(s.work),
-        )  # fmt: skip
+    def command(self, s: Any) -> Any:
+        """Every field as its declaration says."""
+        change: dict[str, Any] = {}
+        for one in parts(type(s)):
+            rule, value = _FIELDS.get(one.role) or _FIELDS.get(one.kind), getattr(s, one.name)
+            if rule is not None and value is not None:
+                change[one.name] = rule(self, value)
+        if isinstance(s, pm.Send):
+            change["to"] = self.unit_at(change["to"])
+        return replace(s, **change)
 
-    def receive(self, s: pm.Receive) -> pm.Receive:
-        return replace(
-            s, channel=self.names[s.channel], member=self.expr(s.member), shape=self.extents(s.shape),
-            name=None if s.name is None else self.renamed(s.name),
-            into=None if s.into is None else self.region(s.into), work=self.work(s.work),
-        )  # fmt: skip
-
-    def compute(self, s: pm.Compute) -> pm.Compute:
-        reads = tuple(self.region(r) for r in s.reads)
-        return replace(s, write=self.region(s.write), reads=reads, work=self.work(s.work))
-
-    def collective(self, s: pm.Collective) -> pm.Collective:
+    def group(self, name: str) -> str:
         frame = self.frame
-        group = next(g for g in self.plan.groups if g.name == s.group)
+        group = next(g for g in self.plan.groups if g.name == name)
         own, wider = key_of(frame, self.node.axis), self.expr(group.key)
         key = own if wider == Const(0) else select(own < 0, own, own * self.plan.units + wider)
-        name = frame.lowering.barrier(frame.level, tidy(key, frame.ranges))
-        read, write = (None if r is None else self.region(r) for r in (s.read, s.write))
-        return replace(s, group=name, root=self.expr(s.root), work=self.work(s.work), read=read, write=write)
+        return frame.lowering.barrier(frame.level, tidy(key, frame.ranges))
 
     def value(self, value: Any) -> Any:
         """A number, or the name of a tile."""
@@ -335,12 +327,16 @@ class _Inliner:
                 self.numbers[merge.name] = Symbol(self.names[merge.name])
         return pm.If(condition, body, orelse, tuple(merges))
 
-    def free(self, s: pm.Free) -> pm.Free:
-        return pm.Free(tuple(self.renamed(name) for name in s.names))
 
-
-_RULES: dict[type, Any] = {
-    pm.Send: _Inliner.send, pm.Receive: _Inliner.receive, pm.Compute: _Inliner.compute,
-    pm.Collective: _Inliner.collective, pm.Loop: _Inliner.loop, pm.If: _Inliner.branch,
-    pm.Free: _Inliner.free,
-}  # fmt: skip
+_FIELDS: dict[str, Callable[[_Inliner, Any], Any]] = {
+    "channel": lambda inliner, name: inliner.names[name],
+    "group": _Inliner.group,
+    "binds": _Inliner.renamed,
+    "words": lambda inliner, names: tuple(map(inliner.renamed, names)),
+    "expr": _Inliner.expr,
+    "region": _Inliner.region,
+    "regions": lambda inliner, regions: tuple(map(inliner.region, regions)),
+    "typed": _Inliner.extents,
+    "work": _Inliner.work,
+}
+"""What becomes of a field, by its role or else its kind."""

@@ -104,18 +104,10 @@ def assigned(body: tuple[n.Node, ...]) -> list[str]:
     """Variables that a body gives values to, in order."""
     names = [
         getattr(m, "result" if isinstance(m, n.Atomic) else "name", None)
-        for m in _same_unit(body)
+        for m in n.own_statements(body)
         if isinstance(m, (n.Let, n.ReadScalar, n.Atomic))
     ]
     return list(dict.fromkeys(v for v in names if v is not None))
-
-
-def _same_unit(body: tuple[n.Node, ...]) -> Iterator[n.Node]:
-    for node in body:
-        yield node
-        if not isinstance(node, (n.Scale, n.Parallel)):
-            for _, inner in n.bodies(node):
-                yield from _same_unit(inner)
 
 
 def streamed(frame: Frame, loop: n.Loop) -> Iterator[str]:

@@ -18,6 +18,7 @@ from megatile.ir import nodes as n
 from megatile.ir.implementations import channel_of
 from megatile.lower.choice import chosen, copy_request
 from megatile.lower.regions import Block, length, part
+from megatile.lower.storage import Home
 from megatile.lower.streams import Frame
 from megatile.lower.units import Place, tidy
 from megatile.plan import model as pm
@@ -52,11 +53,10 @@ def by_messages(frame: Frame, node: n.Copy) -> bool:
     first = ZERO if rows == each else Symbol(index) * each
     into = part(target, 0, first, Const(each))
     shape = tuple(a.extent for a in into.axes)
-    place = node.span.place() if node.span else None
     body = (
-        pm.Send(name, to, member, part(source, 0, first, Const(each)).region(), work, source=place),
+        pm.Send(name, to, member, part(source, 0, first, Const(each)).region(), work, source=node.place),
         pm.Receive(
-            name, taken, None, shape, source.home.dtype, into.region(), work=work, source=place
+            name, taken, None, shape, source.home.dtype, into.region(), work=work, source=node.place
         ),
     )  # fmt: skip
     for s in (pm.Loop(index, ZERO, Const(rows // each), body),) if rows > each else body:
@@ -67,8 +67,7 @@ def by_messages(frame: Frame, node: n.Copy) -> bool:
 def _blocks(frame: Frame, node: n.Copy) -> tuple[Block, Block] | None:
     """The unit's own target and source; None where they are not all alike."""
     regions = frame.regions
-    there = None if node.src is None else _inside(frame, node.source, node.src, node)
-    peer = None if node.dst is None else _inside(frame, node.to, node.dst, node)
+    there, peer = _inside(frame, node.source, node.src, node), _inside(frame, node.to, node.dst, node)
     targets, source = regions.blocks(node.to, True, peer), regions.block(node.source, peer=there)
     if len(targets) != 1 or targets[0].cut or source.cut or not source.kept or not targets[0].kept:
         return None
@@ -79,14 +78,14 @@ def _blocks(frame: Frame, node: n.Copy) -> tuple[Block, Block] | None:
     return (target, source) if alike else None
 
 
-def _inside(frame: Frame, region: n.Region, number: Expr, node: n.Copy) -> Place | None:
+def _inside(frame: Frame, region: n.Region, number: Expr | None, node: n.Copy) -> Place | None:
     """A peer in the same instance."""
-    home, peer = (
-        frame.lowering.homes.home(region.source),
-        frame.peer(frame.whole(number), node.axis, node.scale),
-    )
-    own = frame.owner(home, peer) is None and home.depth == frame.level.depth and frame.group[1] > home.depth
-    return peer if own else None
+    home, peer = frame.lowering.homes.home(region.source), frame.peer_of(node, number)
+    return peer if peer is not None and _is_inside(frame, home, peer) else None
+
+
+def _is_inside(frame: Frame, home: Home, peer: Place) -> bool:
+    return frame.owner(home, peer) is None and frame.group[1] > home.depth == frame.level.depth
 
 
 def _pair(frame: Frame, node: n.Copy, target: Block, source: Block) -> Any:
@@ -97,16 +96,11 @@ def _pair(frame: Frame, node: n.Copy, target: Block, source: Block) -> Any:
     rank = frame.whole(number)
     peer = frame.peer(rank, node.axis, node.scale)
     other = target if node.dst is not None else source
-    if frame.owner(other.home, peer) is None and frame.group[1] > other.home.depth == frame.level.depth:
+    if _is_inside(frame, other.home, peer):
         return unit, ZERO, ZERO, unit, 1
     if other.home.depth != frame.level.depth or node.scale is not None or not _alike(frame, other):
         return None
-    low, high = frame.group
-    launch = frame.place.launch
-    grid = launch.grid(launch.scales[high - 1].name, launch.scales[low - 1].name if low else "launch")
-    own = frame.place.rank(low, high)
-    size = math.prod(grid) if node.axis is None else grid[node.axis]
-    me = own if node.axis is None else own // math.prod(grid[: node.axis]) % grid[node.axis]
+    me, size, _ = frame.line(node.axis)
     shift = _shift(frame, rank, me, size)
     if shift is None:
         return None

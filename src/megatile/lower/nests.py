@@ -29,20 +29,15 @@ from megatile.lower.elements import Command, Number, Scope, narrowed, whole
 from megatile.lower.errors import cannot
 from megatile.lower.loops import loop_frame
 from megatile.lower.regions import Block
-from megatile.lower.storage import Home
 from megatile.lower.streams import NUMBERS, RULES, Frame, Lowering
-from megatile.lower.units import NotStatic, Place, split_number
+from megatile.lower.units import Place, split_number
 from megatile.plan import model as pm
 
 # --- statements -----------------------------------------------------------------------------------
 
 
-def parallel(frame: Frame, node: n.Parallel) -> None:
-    _parallel(Scope(frame), node)
-
-
 def statement(frame: Frame, node: n.Node) -> None:
-    """A store or atomic of one unit, outside of elementwise code."""
+    """Elementwise code, or a store or atomic of one unit outside of it."""
     _body(Scope(frame), (node,))
 
 
@@ -64,20 +59,12 @@ def let(frame: Frame, node: n.Let) -> None:
     frame.names.pop(node.name, None)
 
 
-def store_scalar(frame: Frame, home: Home, value: Expr) -> None:
-    scope = Scope(frame)
-    _store(scope, whole(home), (ZERO,), scope.resolve(value))
-
-
 def read_number(frame: Frame, value: Expr, bound: int, word: str) -> Expr:
     """A whole number that an expression on data gives."""
-    lowering = frame.lowering
-    name = lowering.name(word)
-    home = lowering.scratch(frame, (1,), "i32", word)
-    store_scalar(frame, home, value)
-    frame.emit(pm.ReadScalar(name, pm.Region(home.name), bound))
-    frame.ranges[name] = (0, bound)
-    return Symbol(name)
+    name, scope = frame.lowering.name(word), Scope(frame)
+    home = frame.lowering.scratch(frame, (1,), "i32", word)
+    _store(scope, whole(home), (ZERO,), scope.resolve(value))
+    return frame.read(name, pm.Region(home.name), bound)
 
 
 NUMBERS["data"] = read_number
@@ -91,8 +78,8 @@ def fill(frame: Frame, node: n.Fill) -> None:
 
 
 def atomic_region(frame: Frame, node: n.AtomicRegion) -> None:
-    peer = None if node.dst is None else frame.peer(frame.whole(node.dst), node.axis, node.scale)
-    target, source = frame.regions.block(node.to, True, peer), frame.regions.block(node.source)
+    target = frame.regions.block(node.to, True, frame.peer_of(node, node.dst))
+    source = frame.regions.block(node.source)
     if source.cut:
         raise cannot("an atomic of a region over the edge of a tensor", node)
     if target.cut:
@@ -131,13 +118,10 @@ def elementwise_units(
     _body(Scope(frame.inside(place, group), ((name, Const(total)),)), node.body)
 
 
-def _parallel(scope: Scope, node: n.Parallel) -> None:
-    frame = scope.frame
-    extents = [frame.whole(e) for e in node.extents]
-    inner = replace(
-        scope, vars=(*scope.vars, *zip(node.vars, extents, strict=True)), values=dict(scope.values)
-    )
-    _body(inner, node.body)
+def _do_parallel(scope: Scope, node: n.Parallel, rest: tuple[n.Node, ...]) -> None:
+    extents = map(scope.frame.whole, node.extents)
+    every = (*scope.vars, *zip(node.vars, extents, strict=True))
+    _body(replace(scope, vars=every, values=dict(scope.values)), node.body)
 
 
 def _body(scope: Scope, body: tuple[n.Node, ...]) -> None:
@@ -146,37 +130,22 @@ def _body(scope: Scope, body: tuple[n.Node, ...]) -> None:
         _RULES[type(node)](scope, node, body[at + 1 :])
 
 
-def _do_store(scope: Scope, node: n.Store, rest: tuple[n.Node, ...]) -> None:
-    _keep_before(scope, node.target, rest)
-    index = tuple(scope.resolve(i) for i in node.index)
-    value = scope.resolve(node.value)
-    guarded, scope = bool(scope.guards), narrowed(scope)
-    for place in _slices(scope, node.target):
-        command = Command(scope)
-        target, where = command.access(node.target, command.all(index), guarded, place)
-        command.emit(target, where, command.loads(value, guarded))
-
-
-def _do_atomic(scope: Scope, node: n.Atomic, rest: tuple[n.Node, ...]) -> None:
-    if node.result is not None or node.op not in ("add", "max", "min"):
+def _do_store(scope: Scope, node: n.Store | n.Atomic, rest: tuple[n.Node, ...]) -> None:
+    """A store at a larger scale writes all slices below the unit; mostly there is just its own."""
+    atomic, frame = isinstance(node, n.Atomic), scope.frame
+    if isinstance(node, n.Atomic) and (node.result is not None or node.op not in ("add", "max", "min")):
         raise cannot("an atomic whose old value is used", node)
     _keep_before(scope, node.target, rest)
     index = tuple(scope.resolve(i) for i in node.index)
     value = scope.resolve(node.value)
     guarded, scope = bool(scope.guards), narrowed(scope)
-    command = Command(scope)
-    target, where = command.access(node.target, command.all(index), guarded)
-    if node.dst is not None:
-        peer = scope.frame.peer(scope.frame.whole(node.dst), node.axis, node.scale)
-        target = replace(target, at=scope.frame.owner(target.home, peer))
-    command.emit(target, where, command.loads(value, guarded), node.op)
-
-
-def _slices(scope: Scope, name: str) -> list[int]:
-    """The slices below the unit that a store at a larger scale writes, by number; mostly just its own."""
-    return list(
-        range(len(scope.frame.regions.leads(scope.frame.lowering.homes.home(name), scope.frame.place, True)))
-    )
+    slices = len(frame.regions.leads(frame.lowering.homes.home(node.target), frame.place, True))
+    for place in range(1 if atomic else slices):
+        command = Command(scope)
+        target, where = command.access(node.target, command.all(index), guarded, place)
+        peer = frame.peer_of(node, getattr(node, "dst", None))
+        target = target if peer is None else replace(target, at=frame.owner(target.home, peer))
+        command.emit(target, where, command.loads(value, guarded), getattr(node, "op", ""))
 
 
 def _do_let(scope: Scope, node: n.Let, rest: tuple[n.Node, ...]) -> None:
@@ -232,20 +201,12 @@ def _do_loop(scope: Scope, node: n.Loop, rest: tuple[n.Node, ...]) -> None:
     scope.frame.node = node
     frame = scope.frame
     limits: tuple[Expr, ...] = ()
-    ends = [frame.place.whole(e, frame.names) if _static(frame, e) else None for e in (node.start, node.stop)]
+    ends = [frame.static(e) for e in (node.start, node.stop)]
     if any(e is not None and symbols(e) & set(scope.names) for e in ends):
         node, limits = _widest(scope, node)
     with loop_frame(frame, node) as inner:
         guards = (*scope.guards, *limits)
         _body(replace(scope, frame=inner, values=dict(scope.values), guards=guards), node.body)
-
-
-def _static(frame: Frame, expr: Expr) -> bool:
-    try:
-        frame.place.whole(expr, frame.names)
-    except NotStatic:
-        return False
-    return True
 
 
 def _widest(scope: Scope, node: n.Loop) -> tuple[n.Loop, tuple[Expr, ...]]:
@@ -263,18 +224,14 @@ def _widest(scope: Scope, node: n.Loop) -> tuple[n.Loop, tuple[Expr, ...]]:
     return replace(node, start=Const(low[0]), stop=Const(high[1])), limits
 
 
-def _do_alloc(scope: Scope, node: n.Node, rest: tuple[n.Node, ...]) -> None:
-    RULES[type(node)](scope.frame, node)
-
-
 _RULES: dict[type[n.Node], Callable[[Scope, Any, tuple[n.Node, ...]], None]] = {
     n.Store: _do_store,
-    n.Atomic: _do_atomic,
+    n.Atomic: _do_store,
     n.Let: _do_let,
     n.If: _do_if,
     n.Loop: _do_loop,
-    n.Parallel: lambda scope, node, rest: _parallel(scope, node),
-    n.Alloc: _do_alloc,
+    n.Parallel: _do_parallel,
+    n.Alloc: lambda scope, node, rest: RULES[type(node)](scope.frame, node),
     **dict.fromkeys((n.View, n.Check, n.Print, n.Hint, n.Barrier), lambda scope, node, rest: None),
 }
 

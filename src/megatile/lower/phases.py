@@ -9,9 +9,8 @@ from itertools import pairwise
 from megatile.core.expr import ONE, ZERO, Const, Expr, Symbol, expr, known, select, substitute, symbols, unit
 from megatile.ir import nodes as n
 from megatile.lower.collectives import between_copies
-from megatile.lower.dependence import earliest, touched
 from megatile.lower.errors import cannot
-from megatile.lower.flags import Phase
+from megatile.lower.flags import Phase, earliest, touched
 from megatile.lower.loops import branch, loop_frames
 from megatile.lower.nests import elementwise_units, is_elementwise
 from megatile.lower.streams import Frame, Stream, rule, talks
@@ -141,7 +140,7 @@ def _phase(
         else:
             child.lower(node.body)
     above = child.place.rank(0, frame.level.depth) if _is_first(frame) else unit // child.level.total
-    source = node.span.place() if node.span else None
+    source = node.place
     region = touched(pm.statements(tuple(body))) if lowering.streams == streams else None
     stream = frame.stream
     plain = region is not None and _is_first(frame) and not (stream.around or conditions or child.level.talks)

@@ -22,7 +22,7 @@ from megatile.core.expr import (
 )
 from megatile.core.placement import Layout, Owner, Shard, is_whole, share_length
 from megatile.ir import nodes as n
-from megatile.ir.launch import ROOT, Cut, divided, divisions
+from megatile.ir.launch import Cut, divided, divisions
 from megatile.ir.program import Binding
 from megatile.lower.errors import LoweringError, cannot
 from megatile.lower.storage import Home
@@ -153,8 +153,7 @@ class Regions:
         for view in views:
             high = self.launch.depth(view.scale)
             if not is_whole(view.layout):
-                within = self.launch.scales[low - 1].name if low else ROOT
-                grid = self.launch.grid(view.scale, within)
+                grid = self.launch.grid(view.scale, self.launch.at(low))
                 parts = cuts(view.layout, parts, grid, place.rank(low, high), view)
             low = high
         return parts
@@ -233,7 +232,7 @@ class Regions:
                 raise LoweringError(
                     f"{scale} {mine[at]} touches '{home.name}' at {index} of dimension {dim}, in the part of "
                     f"another {scale} ({scale} {owner})",
-                    place=frame.node.span.place() if frame.node is not None and frame.node.span else None,
+                    place=frame.node.place if frame.node is not None else None,
                     advice="T.copy(..., src=rank) gets from another's view, dst=rank puts into it, and "
                     "T.allgather makes all parts visible",
                 )

@@ -28,7 +28,7 @@ from megatile.lower import nests
 from megatile.lower.banks import fetch_turns
 from megatile.lower.choice import chosen, count, reach_of
 from megatile.lower.collectives import between_units
-from megatile.lower.commands import between_blocks, brought, compute, copy_block, key_of, note_turns, plain
+from megatile.lower.commands import between_blocks, brought, compute, copy_block, key_of, noted, plain
 from megatile.lower.errors import cannot
 from megatile.lower.loops import branch, loop_frame
 from megatile.lower.messages import by_messages
@@ -36,7 +36,7 @@ from megatile.lower.nests import read_number
 from megatile.lower.regions import Block
 from megatile.lower.streams import Frame, rule
 from megatile.lower.structure import MustEnd
-from megatile.lower.units import WHOLE, NotStatic
+from megatile.lower.units import WHOLE
 from megatile.plan import model as pm
 
 GROUPS = 1 << 20
@@ -45,14 +45,10 @@ GROUPS = 1 << 20
 # --- control --------------------------------------------------------------------------------------
 
 
-@rule(n.View, n.Print, n.Check, n.Breakpoint, n.Hint, n.Fence)
+@rule(n.View, n.Reshape, n.Print, n.Check, n.Breakpoint, n.Hint, n.Fence)
 def _nothing(frame: Frame, node: n.Node) -> None:
-    """Resolved where it is used, or no part of the result. A signal or meeting waits for puts by itself."""
-
-
-@rule(n.Reshape)
-def _reshape(frame: Frame, node: n.Reshape) -> None:
-    """Refused where it is used."""
+    """Resolved (or refused) where it is used, or no part of the result. A signal or meeting waits for puts by
+    itself."""
 
 
 @rule(n.Loop)
@@ -69,26 +65,15 @@ def _must_end(frame: Frame, node: MustEnd) -> None:
 
 @rule(n.If)
 def _if(frame: Frame, node: n.If) -> None:
-    condition = frame.whole(node.condition) if _is_static(frame, node.condition) else _read(frame, node)
+    condition = frame.static(node.condition)
+    if condition is None:  # it depends on data
+        condition = read_number(frame, node.condition, 1, "condition")
     branch([frame], node, condition, lambda frames, body: frames[0].lower(body))
 
 
-def _is_static(frame: Frame, expr: Expr) -> bool:
-    try:
-        frame.place.whole(expr, frame.names)
-    except NotStatic:
-        return False
-    return True
-
-
-def _read(frame: Frame, node: n.If) -> Expr:
-    """A condition on data, as a number of the stream."""
-    return read_number(frame, node.condition, 1, "condition")
-
-
-@rule(n.Parallel)
-def _parallel(frame: Frame, node: n.Parallel) -> None:
-    nests.parallel(frame, node)
+rule(n.Parallel, n.Store)(nests.statement)
+rule(n.AtomicRegion)(nests.atomic_region)
+rule(n.Collective)(between_units)
 
 
 # --- variables and memory -------------------------------------------------------------------------
@@ -103,28 +88,26 @@ def _alloc(frame: Frame, node: n.Alloc) -> None:
 
 @rule(n.Let)
 def _let(frame: Frame, node: n.Let) -> None:
-    if node.value.dtype in WHOLE and _is_static(frame, node.value) and node.name not in frame.values:
-        frame.names[node.name] = frame.whole(node.value)
-        found = bounds(simplify(frame.names[node.name]), frame.ranges)
-        if found is not None and isinstance(frame.names[node.name], Symbol):
-            frame.ranges[node.name] = found
+    value = frame.static(node.value) if node.value.dtype in WHOLE and node.name not in frame.values else None
+    if value is None:
+        nests.let(frame, node)
         return
-    nests.let(frame, node)
+    frame.names[node.name] = value
+    found = bounds(simplify(value), frame.ranges)
+    if found is not None and isinstance(value, Symbol):
+        frame.ranges[node.name] = found
 
 
 @rule(n.ReadScalar)
 def _read_scalar(frame: Frame, node: n.ReadScalar) -> None:
     bound = node.bound if node.bound is not None else 2**31 - 1
-    if isinstance(node.value, Load) and all(_is_static(frame, i) for i in node.value.index):
+    value = frame.static(node.value)
+    if isinstance(node.value, Load) and all(frame.static(i) is not None for i in node.value.index):
         block = frame.regions.block(n.Region(node.value.source, tuple(n.Dim(i) for i in node.value.index)))
-        name = frame.lowering.name(node.name)
-        frame.emit(pm.ReadScalar(name, brought(frame, block).region(), bound))
-        frame.names[node.name] = Symbol(name)
-        frame.ranges[name] = (0, bound)
-    elif _is_static(frame, node.value):
-        frame.names[node.name] = frame.whole(node.value)
-    else:
-        frame.names[node.name] = read_number(frame, node.value, bound, node.name)
+        value = frame.read(frame.lowering.name(node.name), brought(frame, block).region(), bound)
+    elif value is None:
+        value = read_number(frame, node.value, bound, node.name)
+    frame.names[node.name] = value
 
 
 # --- data movement and arithmetic -----------------------------------------------------------------
@@ -136,8 +119,7 @@ def _copy(frame: Frame, node: n.Copy) -> None:
     paired = (node.dst is not None or node.src is not None) and by_messages(frame, node)
     if paired and node.impl == "software_channel":
         return
-    there = None if node.src is None else frame.peer(frame.whole(node.src), node.axis, node.scale)
-    peer = None if node.dst is None else frame.peer(frame.whole(node.dst), node.axis, node.scale)
+    there, peer = frame.peer_of(node, node.src), frame.peer_of(node, node.dst)
     source = regions.block(node.source, peer=there)
     between = None if peer is None and there is None else reach_of(frame, peer or there or frame.place)
     for target in regions.blocks(node.to, True, peer):
@@ -187,12 +169,10 @@ def fetched(frame: Frame, operands: tuple[Block, ...]) -> Expr:
     total, most = ZERO, 1
     for block in operands if engines else ():
         home, memory = block.home, frame.lowering.hda.memory(block.home.memory)
-        width = itemsize(home.dtype)
-        plain = memory.banks and home.name not in frame.lowering.arranged
-        turns = fetch_turns(memory, home.extents, width, engines[0].fetch or (1, 1)) if plain else 1
+        width, fetch = itemsize(home.dtype), engines[0].fetch or (1, 1)
         if memory.banks:
+            turns = noted(frame, home, fetch_turns, memory, home.extents, width, fetch)
             total, most = total + block.elements * width * turns, max(most, turns)
-            note_turns(frame, home, turns)
     return simplify(total) if most > 1 else ZERO
 
 
@@ -209,18 +189,13 @@ def gemm_engine(frame: Frame, node: n.Gemm, a: Block, c: Block, inner: Expr) -> 
 
 @rule(n.Fill)
 def _fill(frame: Frame, node: n.Fill) -> None:
-    constant = isinstance(node.value, Const)
-    if not constant and not _is_static(frame, node.value):
+    found = node.value if isinstance(node.value, Const) else frame.static(node.value)
+    if found is None:
         nests.fill(frame, node)
         return
-    value = node.value.value if isinstance(node.value, Const) else plain(frame.whole(node.value))
+    value = plain(found)
     for target in frame.regions.blocks(node.to, True):
         compute(frame, "fill", target, [], {"value": value}, flops=target.elements, dtype=target.home.dtype)
-
-
-def _axis(block: Block, dim: int) -> int:
-    """A dimension of a region among those of its home's tile."""
-    return block.kept[dim]
 
 
 @rule(n.Reduce)
@@ -239,21 +214,16 @@ def _reduce(frame: Frame, node: n.Reduce) -> None:
         source = middle
     for target in regions.blocks(node.to, True):
         reads, name = ([source], node.op) if node.clear else ([source, old], f"{node.op}_onto")
-        attributes = {"axis": _axis(source, node.dim)}
+        attributes = {"axis": source.kept[node.dim]}
         compute(frame, name, target, reads, attributes, flops=source.elements, dtype=source.home.dtype)
 
 
 @rule(n.Cumsum)
 def _cumsum(frame: Frame, node: n.Cumsum) -> None:
     source = frame.regions.block(node.source)
-    attributes = {"axis": _axis(source, node.dim)} | ({"reverse": True} if node.reverse else {})
+    attributes = {"axis": source.kept[node.dim]} | ({"reverse": True} if node.reverse else {})
     for target in frame.regions.blocks(node.to, True):
         compute(frame, "cumsum", target, [source], attributes, flops=source.elements, dtype=source.home.dtype)
-
-
-@rule(n.Store)
-def _store(frame: Frame, node: n.Store) -> None:
-    nests.statement(frame, node)
 
 
 @rule(n.Atomic)
@@ -262,24 +232,16 @@ def _atomic(frame: Frame, node: n.Atomic) -> None:
     if node.result is None:
         nests.statement(frame, node)
         return
-    peer = None if node.dst is None else frame.peer(frame.whole(node.dst), node.axis, node.scale)
+    peer = frame.peer_of(node, node.dst)
     block = frame.regions.block(n.Region(node.target, tuple(n.Dim(i) for i in node.index)), True, peer)
     swaps = node.op in ("cas", "exchange")
     if block.home.dtype not in WHOLE or (swaps and block.home.depth < frame.level.depth):
         # Units that wait for each other's locks would turn in a loop for ever: the first never lets go.
         raise cannot(f"an atomic_{node.op} of {block.home.dtype} that several units may share", node)
-    name = frame.lowering.name(node.result)
-    region = block.region()
-    expected = ZERO if node.expected is None else frame.whole(node.expected)
-    value = frame.whole(node.value)
-    frame.emit(pm.ReadScalar(name, region, 2**31 - 1, region, node.op, value, expected))
-    frame.names[node.result] = Symbol(name)
-    frame.ranges[name] = (0, 2**31 - 1)
-
-
-@rule(n.AtomicRegion)
-def _atomic_region(frame: Frame, node: n.AtomicRegion) -> None:
-    nests.atomic_region(frame, node)
+    frame.names[node.result] = frame.read(
+        frame.lowering.name(node.result), block.region(), 2**31 - 1, write=block.region(), combine=node.op,
+        expected=ZERO if node.expected is None else frame.whole(node.expected), value=frame.whole(node.value),
+    )  # fmt: skip
 
 
 # --- between units --------------------------------------------------------------------------------
@@ -287,12 +249,9 @@ def _atomic_region(frame: Frame, node: n.AtomicRegion) -> None:
 
 @rule(n.Barrier)
 def _barrier(frame: Frame, node: n.Barrier) -> None:
-    low, high = frame.group
-    launch = frame.place.launch
-    within = launch.scales[low - 1].name if low else "launch"
-    if launch.count(launch.scales[high - 1].name, within) == 1:
+    if frame.line(None)[1] == 1:
         return
-    if frame.level.depth != high:
+    if frame.level.depth != frame.group[1]:
         raise cannot("a barrier here", node)
     key = key_of(frame, node.axis)
     if node.group is not None:
@@ -300,8 +259,7 @@ def _barrier(frame: Frame, node: n.Barrier) -> None:
     if isinstance(node.units, int):
         _check_count(frame, node, key, node.units)
     elif node.units is not None:
-        rank, grid = frame.place.rank(low, high), launch.grid(launch.scales[high - 1].name, within)
-        me = rank if node.axis is None else rank // math.prod(grid[: node.axis]) % grid[node.axis]
+        me, _, _ = frame.line(node.axis)
         among: Expr = ZERO
         for number in node.units:
             among = among | eq(me, number)
@@ -321,11 +279,6 @@ def _check_count(frame: Frame, node: n.Barrier, key: Expr, wanted: int) -> None:
         raise cannot("a barrier of some of the units, whichever come,", node)
 
 
-@rule(n.Collective)
-def _collective(frame: Frame, node: n.Collective) -> None:
-    between_units(frame, node)
-
-
 def _flag(frame: Frame, name: str, index: tuple[Expr, ...]) -> Expr:
     home = frame.lowering.homes.home(name)
     if not home.flag or home.lead > 1:
@@ -339,8 +292,8 @@ def _flag(frame: Frame, name: str, index: tuple[Expr, ...]) -> Expr:
 @rule(n.Signal)
 def _signal(frame: Frame, node: n.Signal) -> None:
     home, member = frame.lowering.homes.home(node.flag), _flag(frame, node.flag, node.index)
-    peer = frame.place if node.dst is None else frame.peer(frame.whole(node.dst), node.axis, node.scale)
-    to = frame.owner(home, peer) if node.dst is not None else None
+    peer = frame.peer_of(node, node.dst)
+    to = frame.owner(home, peer) if peer is not None else None
     if to is None:
         to = unit if home.depth == frame.level.depth else frame.place.rank(0, home.depth)
     frame.emit(pm.Signal(home.name, to, member, frame.whole(node.amount)))

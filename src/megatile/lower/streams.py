@@ -19,10 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from megatile.core.expr import ZERO, Expr, known, simplify, unit
+from megatile.core.expr import ZERO, Expr, Symbol, known, simplify, unit
 from megatile.hda import HDA
 from megatile.ir import nodes as n
-from megatile.ir.launch import ROOT
 from megatile.ir.program import Binding, Program
 from megatile.lower.banks import arranged
 from megatile.lower.errors import LoweringError, cannot
@@ -171,16 +170,29 @@ class Frame:
 
     def whole(self, expr: Expr) -> Expr:
         """A whole number that is known to the stream, as an expression of the Plan."""
+        found = self.static(expr)
+        if found is not None:
+            return found
+        if expr.dtype not in WHOLE:
+            raise cannot(f"'{expr}', which is not a whole number known to the unit,", self.node)
+        return NUMBERS["data"](self, expr, 2**31 - 1, "number")
+
+    def static(self, expr: Expr) -> Expr | None:
+        """The same, if neither data nor elementwise code decide it."""
         try:
             return self.place.whole(expr, self.names)
         except NotStatic:
-            if expr.dtype not in WHOLE:
-                raise cannot(f"'{expr}', which is not a whole number known to the unit,", self.node) from None
-            return NUMBERS["data"](self, expr, 2**31 - 1, "number")
+            return None
 
     def emit(self, statement: Any) -> None:
-        source = self.node.span.place() if self.node is not None and self.node.span else None
-        self.stream.emit(replace(statement, source=source))
+        self.stream.emit(replace(statement, source=self.node.place if self.node is not None else None))
+
+    def read(self, name: str, region: pm.Region, bound: int, **change: Any) -> Expr:
+        """A number of the stream that is read from a tile, and perhaps changed there."""
+        self.emit(pm.ReadScalar(name, region, bound, **change))
+        self.ranges[name] = (0, bound)
+        self.names[name] = Symbol(name)
+        return self.names[name]
 
     def owner(self, home: Home, peer: Place) -> Expr | None:
         """The number of a home's owner, seen from a peer of this unit; None: it is this unit's own."""
@@ -210,16 +222,27 @@ class Frame:
         low, high = self.group
         if scale is not None:
             low, high = next(g for g in reversed(self.around) if g[1] == launch.depth(scale))
-        scales = launch.scales[low:high]
-        within = launch.scales[low - 1].name if low else ROOT
-        grid = launch.grid(launch.scales[high - 1].name, within)
         if axis is not None:
-            rank, stride = self.place.rank(low, high), math.prod(grid[:axis])
-            mine = rank // stride % grid[axis]
-            number = simplify(rank + (number - mine) * stride)
-        indices = (tidy(e, self.ranges) for e in split_number(number, [s.count for s in scales]))
-        path = (*self.place.path[:low], *indices)
-        return Place(launch, (*path, *self.place.path[high:]))
+            mine, _, stride = self.line(axis, (low, high))
+            number = simplify(self.place.rank(low, high) + (number - mine) * stride)
+        counts = [s.count for s in launch.scales[low:high]]
+        indices = (tidy(e, self.ranges) for e in split_number(number, counts))
+        return Place(launch, (*self.place.path[:low], *indices, *self.place.path[high:]))
+
+    def peer_of(self, node: Any, number: Expr | None) -> Place | None:
+        """The peer that a statement names by a number; None: it names none."""
+        return None if number is None else self.peer(self.whole(number), node.axis, node.scale)
+
+    def line(self, axis: int | None, group: tuple[int, int] | None = None) -> tuple[Expr, int, int]:
+        """Of the units of a group that act together (along ``axis``): this one's number, how many there are,
+        and the step from one to the next."""
+        low, high = group or self.group
+        launch, rank = self.place.launch, self.place.rank(low, high)
+        grid = launch.grid(launch.at(high), launch.at(low))
+        if axis is None:
+            return rank, math.prod(grid), 1
+        stride = math.prod(grid[:axis])
+        return rank // stride % grid[axis], grid[axis], stride
 
     def lower(self, body: tuple[n.Node, ...]) -> None:
         for node in body:
@@ -231,8 +254,7 @@ class Frame:
                 with AROUND["statement"](self, node):
                     rule(self, node)
             except LoweringError as error:
-                if error.place is None and node.span:
-                    error.place = node.span.place()
+                error.place = error.place or node.place
                 raise
 
     def inside(self, place: Place, group: tuple[int, int]) -> Frame:
@@ -403,11 +425,8 @@ class Lowering:
     def run(self) -> None:
         for param in self.program.params:
             home = self.homes.found[param.name]
-            level = (
-                self.first
-                if home.depth <= self.first.depth
-                else self.levels[self.launch.scales[home.depth - 1].name]
-            )
+            further = home.depth > self.first.depth
+            level = self.levels[self.launch.at(home.depth)] if further else self.first
             tile = pm.Tile(home.name, home.extents, home.dtype, home.memory, role="inout", level=level.name)
             if home.shared:
                 tile = replace(tile, owner=ZERO, owners=1)

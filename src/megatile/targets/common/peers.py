@@ -24,8 +24,7 @@ def line(scope: Scope, axis: int | None, scale: str | None = None) -> tuple[str,
     from one to the next, how many."""
     low, high = group(scope, scale)
     launch, rank = scope.gen.launch, scope.rank
-    within = launch.scales[low - 1].name if low else "launch"
-    grid = launch.grid(launch.scales[high - 1].name, within)
+    grid = launch.grid(launch.at(high), launch.at(low))
     if axis is None:
         return "0", 1, math.prod(grid)
     if scale is not None:
