@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from megatile.runtime.launch import launch as launch
     from megatile.runtime.measure import measure as measure
     from megatile.sim import Session as Session, faults as faults
-    from megatile.targets.compile import compile as compile
-    from megatile.targets.export import export as export
+    from megatile.targets.compile import compile as compile, export as export
     from megatile.targets.interpret.run import run as run
     from megatile.timing.database import Database as Database, predict_kernel as predict_kernel
     from megatile.tune.machines import sweep as sweep
@@ -77,7 +76,7 @@ _WHERE = {
     "simulate": "megatile.lower.calls",
     "run_kernel_in_mock": "megatile.language.kernel.mock",
     "compile": "megatile.targets.compile",
-    "export": "megatile.targets.export",
+    "export": "megatile.targets.compile",
     "run": "megatile.targets.interpret",
     "host": "megatile.runtime.host.context",
     "replay": "megatile.runtime.host.replay",

@@ -256,7 +256,7 @@ def export(
 
     Example: megatile export examples/21_gemm_block.py:gemm(512,512,512) --to cuda -o gemm.cu
     """
-    from megatile.targets.export import export as write
+    from megatile.targets.compile import export as write
 
     prog = find_program(program)
     hda = load(machine, settings) if machine is not None else None

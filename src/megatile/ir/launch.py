@@ -54,6 +54,11 @@ class Launch:
         """Whether tiles of a scale end with the dispatched instance they are in."""
         return not self.resident and self.depth(scale) >= self.depth(self.dispatch)
 
+    def is_dispatched(self, low: int, high: int) -> bool:
+        """Whether a region from depth ``low`` to ``high`` starts instances inside the units that hold
+        them."""
+        return low <= self.depth(self.host) < high
+
     @property
     def devices(self) -> int:
         return self.count("device") if any(s.name == "device" for s in self.scales) else 1

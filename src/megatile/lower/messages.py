@@ -16,7 +16,7 @@ from megatile.core.dtypes import itemsize
 from megatile.core.expr import ZERO, Const, Expr, Symbol, known, simplify, substitute, symbols, unit
 from megatile.ir import nodes as n
 from megatile.ir.implementations import channel_of
-from megatile.lower.choice import chosen, copy_request
+from megatile.lower.commands import chosen, copy_request
 from megatile.lower.regions import Block, length, part
 from megatile.lower.storage import Home
 from megatile.lower.streams import Frame

@@ -26,9 +26,19 @@ from megatile.ir.expr import Load
 from megatile.ir.implementations import Request
 from megatile.lower import nests
 from megatile.lower.banks import fetch_turns
-from megatile.lower.choice import chosen, count, reach_of
 from megatile.lower.collectives import between_units
-from megatile.lower.commands import between_blocks, brought, compute, copy_block, key_of, noted, plain
+from megatile.lower.commands import (
+    between_blocks,
+    brought,
+    chosen,
+    compute,
+    copy_block,
+    count,
+    key_of,
+    noted,
+    plain,
+    reach_of,
+)
 from megatile.lower.errors import cannot
 from megatile.lower.loops import branch, loop_frame
 from megatile.lower.messages import by_messages

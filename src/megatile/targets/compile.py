@@ -1,9 +1,10 @@
-"""``mt.compile``: a tile program for one of the targets there are."""
+"""``mt.compile`` and ``mt.export``: a tile program for one of the targets there are, or as their text."""
 
 from __future__ import annotations
 
 import os
 from importlib import import_module
+from typing import Any
 
 from megatile.core.errors import MegatileError, did_you_mean
 from megatile.core.quantities import whole
@@ -14,8 +15,26 @@ from megatile.targets.common.errors import CompileError
 from megatile.targets.common.kernel import Kernel
 
 MOST_THREADS = 1024
-TARGETS = {"cpu": ("cpu", "CpuKernel", "cpu"), "cuda": ("cuda", "CudaKernel", "hgx-a100")}
-"""The folder of each target, its class of kernels, and the machine for which it builds if none is given."""
+TARGETS = {"cpu": ("cpu.kernel", "CpuKernel", "cpu"), "cuda": ("cuda.kernel", "CudaKernel", "hgx-a100")}
+"""Where the class of kernels of each target is, and the machine for which it builds if none is given."""
+LANGUAGES = {
+    "tilelang": ("tilelang", "generate_tilelang", "hgx-a100"),
+    "cuda": ("cuda.generator", "generate_cuda", "hgx-a100"),
+    "c": ("cpu.kernel", "generated", "cpu"),
+}
+"""Where the function that writes each language is, and the machine."""
+
+
+def _found(table: dict[str, tuple[str, str, str]], name: str, unknown: str, what: str) -> tuple[Any, str]:
+    if name not in table:
+        raise CompileError(unknown, advice=did_you_mean(name, tuple(table), what=what))
+    module, thing, machine = table[name]
+    return getattr(import_module(f"megatile.targets.{module}"), thing), machine
+
+
+def _check_program(prog: Any) -> None:
+    if not isinstance(prog, (ProgramFunction, Program)):
+        raise CompileError(f"{prog!r} is not a tile program", advice="decorate the function with @T.program")
 
 
 def compile(
@@ -33,13 +52,8 @@ def compile(
     this computer, and an A100 for "cuda"). ``options`` are given to the compiler as they are.
     ``target="cuda"``: ``k.source`` is CUDA C++ for a GPU; calls run it on the CPU, thread by thread.
     """
-    if target not in TARGETS:
-        known = tuple(TARGETS)
-        raise CompileError(
-            f"there is no target '{target}'", advice=did_you_mean(target, known, what="targets")
-        )
-    if not isinstance(prog, (ProgramFunction, Program)):
-        raise CompileError(f"{prog!r} is not a tile program", advice="decorate the function with @T.program")
+    kernel, usual = _found(TARGETS, target, f"there is no target '{target}'", "targets")
+    _check_program(prog)
     if threads is not None and not 1 <= (whole(threads) or 0) <= MOST_THREADS:
         raise CompileError(f"threads={threads!r}", advice=f"give a whole number from 1 to {MOST_THREADS}")
     if isinstance(options, str):
@@ -52,10 +66,25 @@ def compile(
         except AttributeError:
             threads = os.cpu_count() or 1
     try:
-        folder, name, usual = TARGETS[target]
-        made: Kernel = getattr(import_module(f"megatile.targets.{folder}.kernel"), name)(
-            prog, machine if machine is not None else usual, threads, tuple(options)
-        )
+        made: Kernel = kernel(prog, machine if machine is not None else usual, threads, tuple(options))
         return made
+    except MegatileError as error:
+        raise error.with_traceback(None) from None
+
+
+def export(
+    prog: ProgramFunction | Program, to: str, *shapes: tuple[int, ...], machine: str | HDA | None = None
+) -> str:
+    """The text of a tile program in TileLang, CUDA C++ or C: ``mt.export(prog, "tilelang")``.
+
+    ``shapes``: of every argument, where extents are symbolic. None of it needs a compiler or a GPU.
+    """
+    write, usual = _found(LANGUAGES, to, f"programs cannot be written as '{to}'", "languages")
+    _check_program(prog)
+    try:
+        if not isinstance(prog, Program):
+            symbols: dict[str, Any] = prog.bind_symbols(list(shapes)) if shapes else {}
+            prog = prog.build(machine if machine is not None else usual, **symbols)
+        return str(write(prog))
     except MegatileError as error:
         raise error.with_traceback(None) from None

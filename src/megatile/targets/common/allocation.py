@@ -16,10 +16,11 @@ from megatile.ir.launch import Launch, divided, divisions
 from megatile.ir.program import Program
 from megatile.targets.common.elements import c_type, held
 from megatile.targets.common.errors import CompileError
-from megatile.targets.interpret.dispatch import is_dispatched
 from megatile.targets.interpret.expressions import unflatten
 from megatile.targets.interpret.places import Name, Places
 
+LINE = 64
+"""Bytes of a line of a cache: where tiles begin."""
 Path = dict[str, Expr]
 """The index of a unit at every scale of the launch down to its own."""
 
@@ -56,6 +57,11 @@ class Storage:
         return count * self.copies * max(self.size, 1) * itemsize(held(self.dtype, self.wide))
 
 
+def rounded(size: int, line: int = LINE) -> int:
+    """Bytes, in whole lines."""
+    return -(-size // line) * line
+
+
 def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(math.prod(shape[d + 1 :]) for d in range(len(shape)))
 
@@ -79,7 +85,7 @@ def tiles(
             yield node, instance
         if isinstance(node, n.Scale):
             high = launch.depth(node.scale)
-            starts = instance is None and is_dispatched(launch, depth, high)
+            starts = instance is None and launch.is_dispatched(depth, high)
             inner = min(high, launch.depth(launch.dispatch)) if starts else instance
             yield from tiles(node.body, launch, high, inner)
         else:

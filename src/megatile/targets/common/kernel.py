@@ -84,9 +84,8 @@ class MachineCode:
         self.program, self.threads = program, threads
         self._prepare(options)
         self.shapes = [(numpy_dtype(p.dtype), tuple(p.shape)) for p in program.params]
-        written = {r.source for node in n.walk(program.body) for kind, r in n.regions(node) if kind != "read"}
         names = self.names = Places(program).names
-        self.written = {names[w].base for w in written}
+        self.written = {names[w].base for w in n.written(program.body)}
         self.copies = [names[p.name].copies for p in program.params]
         self.constant = {p.name for p in program.params} - self.written
         self.plain = all(c == 1 for c in self.copies)

@@ -48,6 +48,9 @@ class Source:
     collectives: str | None = None
     """The C of the collectives that it calls: the same for all programs."""
 
+    def __str__(self) -> str:
+        return self.text
+
 
 class Writer:
     """Writes the statements of one Program; what each becomes is the target's."""

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 from megatile.core.dtypes import is_float
@@ -26,14 +27,9 @@ class _Forward:
     def __init__(self, program: Program):
         self.table = bindings(program)
         self.params = {p.name for p in program.params}
-        self.uses: dict[str, int] = {}
-        written = set()
-        for node in n.walk(program.body):
-            for kind, region in n.regions(node):
-                self.uses[region.source] = self.uses.get(region.source, 0) + 1
-                written |= {region.source} if kind != "read" else set()
+        self.uses = Counter(r.source for node in n.walk(program.body) for _, r in n.regions(node))
         self.launch, self.ranges = program.launch, _loops(program)
-        self.constant = self.params - {self.table[name].base for name in written}
+        self.constant = self.params - {self.table[name].base for name in n.written(program.body)}
 
     def body(self, body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
         nodes: list[n.Node] = []

@@ -12,17 +12,17 @@ from typing import Any
 from megatile.core.expr import Const
 from megatile.ir import nodes as n
 from megatile.ir.program import Program
+from megatile.targets.common.allocation import LINE, Allocation, Storage, rounded
+from megatile.targets.common.elements import NARROW
 from megatile.targets.common.scope import Box, Scope, Text
 from megatile.targets.common.writer import NUMBERS, Source, Writer
 from megatile.targets.cpu import fusing, products, waiting
-from megatile.targets.cpu.allocation import LINE, CpuAllocation
 from megatile.targets.cpu.atomics import change
 from megatile.targets.cpu.dots import Dot
 from megatile.targets.cpu.forwarding import forwarded
 from megatile.targets.cpu.gemm import gemm, micro_kernel
-from megatile.targets.cpu.passes import flops, hoisted, without_copies
+from megatile.targets.cpu.passes import by_columns, flops, hoisted, operands, without_copies
 from megatile.targets.cpu.statements import STATEMENTS
-from megatile.targets.interpret.dispatch import is_dispatched
 
 PRELUDE, POSTS, TOGETHER, COLLECTIVES = (
     (File(__file__).parent / name).read_text(encoding="utf-8")
@@ -37,6 +37,42 @@ void megatile_collectives(void *all, void *share) { collective = all, own_share 
 _WORDS = """auto break case char const continue default do double else enum extern float for goto if inline
 int long register restrict return short signed sizeof static struct switch typedef union unsigned void
 volatile while run here work scratch index worker failure pool launch main argument"""
+
+
+class CpuAllocation(Allocation):
+    """Tiles lie in the memory of one dispatched instance, or of the launch."""
+
+    def __init__(self, program: Program, words: frozenset[str]):
+        self.by_columns, self.operands = by_columns(program), operands(program)
+        self.words = words
+        super().__init__(program)
+
+    def _tile(self, alloc: n.Alloc, instance: int | None, free: bool) -> None:
+        name = self.names[alloc.name]
+        private = name.private and instance is not None
+        low = instance if private and instance is not None else 0
+        above = tuple(s.name for s in self.launch.scales[low : name.owner_depth])
+        as_words = alloc.dtype in self.words and alloc.name in self.operands
+        wide = free and private and alloc.dtype in NARROW and not as_words
+        free_columns = alloc.name in self.by_columns and alloc.name not in self.viewed
+        turned = free and private and len(alloc.shape) == 2 and free_columns
+        strides = (1, alloc.shape[0]) if turned else ()
+        made = Storage(
+            alloc.name,
+            alloc.dtype,
+            alloc.shape,
+            name.copies,
+            "instance" if private else "launch",
+            above,
+            wide=wide,
+            strides=strides,
+        )
+        size = rounded(made.bytes(self.launch))
+        if private:
+            made.offset, self.instance_bytes = self.instance_bytes, self.instance_bytes + size
+        else:
+            made.offset, self.launch_bytes = self.launch_bytes, self.launch_bytes + size
+        self.table[alloc.name] = made
 
 
 class Generator(Writer):
@@ -57,8 +93,7 @@ class Generator(Writer):
         """What the phase that is being written wants packed before it."""
         self.pack_places: dict[tuple[products.Pack, int], int] = {}
         self.pack_functions: dict[tuple[products.Pack, int], tuple[str, int]] = {}
-        touched = (r for node in n.walk(program.body) for kind, r in n.regions(node) if kind != "read")
-        written = {self.storages.names[r.source].base for r in touched}
+        written = {self.storages.names[name].base for name in n.written(program.body)}
         self.constant = {p.name for p in program.params} - written
         statements = list(n.walk(program.body))
         flags = {s.flag for s in statements if isinstance(s, n.Signal) and s.dst is not None}
@@ -82,14 +117,14 @@ class Generator(Writer):
 
     def scratch(self, size: int, c_type: str) -> str:
         at = self.scratch_used
-        self.scratch_used += -(-size // LINE) * LINE
+        self.scratch_used += rounded(size)
         self.scratch_bytes = max(self.scratch_bytes, self.scratch_used)
         return f"(({c_type} *)(scratch + {at}))"
 
     def persistent(self, size: int, c_type: str) -> str:
         """Memory of the instance for what outlives a statement."""
         at = self.storages.instance_bytes
-        self.storages.instance_bytes += -(-size // LINE) * LINE
+        self.storages.instance_bytes += rounded(size)
         return f"(({c_type} *)(work + {at}))"
 
     # --- the whole --------------------------------------------------------------------------------
@@ -200,7 +235,7 @@ class Generator(Writer):
         """Every unit of a scale below this one; one after the other, or over the threads of the pool."""
         low, high = scope.depth, self.launch.depth(node.scale)
         count = math.prod(s.count for s in self.launch.scales[low:high])
-        dispatched = not scope.instance and is_dispatched(self.launch, low, high)
+        dispatched = not scope.instance and self.launch.is_dispatched(low, high)
         if waiting.must_wait(self, node, count, low, high):
             waiting.region(self, scope, node, low, high, dispatched)
         elif dispatched:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
@@ -143,13 +144,9 @@ def without_copies(program: Program) -> Program:
     rows follow each other and surely exist.
     """
     table = bindings(program)
-    uses: dict[str, int] = {}
-    written: dict[str, int] = {}
-    for node in n.walk(program.body):
-        for kind, region in n.regions(node):
-            uses[region.source] = uses.get(region.source, 0) + 1
-            if kind != "read":
-                written[region.source] = written.get(region.source, 0) + 1
+    touched = [(kind, r.source) for node in n.walk(program.body) for kind, r in n.regions(node)]
+    uses = Counter(name for _, name in touched)
+    written = Counter(name for kind, name in touched if kind != "read")
     params = {p.name: p for p in program.params}
     reached = set(filter(None, map(n.remote, n.walk(program.body))))
 
@@ -187,7 +184,7 @@ def without_copies(program: Program) -> Program:
                 source == n.whole(source.source, shape)
                 and table[source.source].scale == table[to.source].scale
             )
-        return written.get(source.source, 0) == 0 and _is_dense(source, table[source.source].shape, shape)
+        return not written[source.source] and _is_dense(source, table[source.source].shape, shape)
 
     def body(nodes: tuple[n.Node, ...], inside: bool) -> tuple[n.Node, ...]:
         result: list[n.Node] = []

@@ -14,11 +14,10 @@ from dataclasses import dataclass, replace
 from megatile.core.dtypes import accumulator
 from megatile.core.expr import ZERO, Const, Expr, Symbol, binary, constant, linear, simplify, symbols
 from megatile.ir import nodes as n
-from megatile.targets.common.allocation import Storage, row_major
+from megatile.targets.common.allocation import Storage, rounded, row_major
 from megatile.targets.common.elements import Value
 from megatile.targets.common.expressions import whole
 from megatile.targets.common.scope import Axis, Box, Scope, Text
-from megatile.targets.cpu.allocation import LINE
 from megatile.targets.cpu.dots import WEAVES, Dot, as_words, dot_of, weave
 from megatile.targets.cpu.gemm import strips
 from megatile.targets.cpu.moving import copy, scratch
@@ -464,4 +463,4 @@ def size_of(storage: Storage, pack: Pack, columns: int) -> int:
     """Bytes of a packed tensor."""
     depth, count = storage.shape[-2:][pack.along] // pack.dot.group, storage.shape[-2:][1 - pack.along]
     elements = math.prod(storage.shape[:-2]) * (columns * depth if pack.panels else count * (depth + PADDING))
-    return -(-elements * pack.dot.bytes // LINE) * LINE
+    return rounded(elements * pack.dot.bytes)

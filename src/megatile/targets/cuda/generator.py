@@ -19,11 +19,10 @@ from megatile.targets.common.errors import CompileError
 from megatile.targets.common.scope import Scope, Text
 from megatile.targets.common.writer import NUMBERS, Source, Writer
 from megatile.targets.cuda.elements import change
+from megatile.targets.cuda.fragments import Staged
 from megatile.targets.cuda.layouts import WARP, Team
 from megatile.targets.cuda.scope import SHARED_LIMIT, DeviceAllocation, DeviceScope, Hazards, threads
-from megatile.targets.cuda.staging import Staged
 from megatile.targets.cuda.statements import STATEMENTS
-from megatile.targets.interpret.dispatch import is_dispatched
 
 _FOLDER = File(__file__).parent
 DEVICE = (_FOLDER / "device.h").read_text(encoding="utf-8").replace("NUMBERS", NUMBERS)
@@ -206,7 +205,7 @@ class DeviceWriter(Writer):
 
     def region(self, scope: DeviceScope, node: n.Scale) -> None:
         low, high = scope.depth, self.launch.depth(node.scale)
-        if self.kernel is None and is_dispatched(self.launch, low, high):
+        if self.kernel is None and self.launch.is_dispatched(low, high):
             instance = min(high, self.launch.depth(self.launch.dispatch))
             key = id(node)
             shared, together = self.storages.sizes.get(key, 0), key in self.storages.together

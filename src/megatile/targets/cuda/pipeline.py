@@ -8,8 +8,8 @@ from megatile.ir import nodes as n
 from megatile.targets.common.allocation import Storage
 from megatile.targets.common.elements import Value
 from megatile.targets.cuda.elements import Side, copy, pairs_of, shared_out
+from megatile.targets.cuda.fragments import Staged
 from megatile.targets.cuda.scope import DeviceScope
-from megatile.targets.cuda.staging import Staged
 
 WIDTHS = (16, 8, 4)
 """Bytes that cp.async moves at once."""

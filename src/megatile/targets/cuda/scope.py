@@ -12,14 +12,12 @@ from megatile.ir import nodes as n
 from megatile.ir.expr import Load
 from megatile.ir.launch import Launch
 from megatile.ir.program import Program
-from megatile.targets.common.allocation import Allocation, Storage
+from megatile.targets.common.allocation import Allocation, Storage, rounded
 from megatile.targets.common.elements import NARROW, Value
 from megatile.targets.common.errors import CompileError
 from megatile.targets.common.scope import Peer, Scope
-from megatile.targets.cuda.fragments import Fragments
+from megatile.targets.cuda.fragments import Fragments, staged
 from megatile.targets.cuda.layouts import Layout, Team
-from megatile.targets.cuda.staging import staged
-from megatile.targets.interpret.dispatch import is_dispatched
 
 SHARED_LIMIT = 163 * 1024
 """Bytes of shared memory that a block may have (sm_80)."""
@@ -97,16 +95,12 @@ class DeviceAllocation(Allocation):
         elif inside:
             region = self.regions[alloc.name]
             made.offset = self.sizes.get(region, 0)
-            size = _rounded(made.bytes(self.launch))
+            size = rounded(made.bytes(self.launch), 128)
             self.sizes[region] = made.offset + size * self.versions.get(alloc.name, 1)
         else:
             made.home, made.offset = "launch", self.launch_bytes
-            self.launch_bytes += _rounded(made.bytes(self.launch))
+            self.launch_bytes += rounded(made.bytes(self.launch), 128)
         self.table[alloc.name] = made
-
-
-def _rounded(size: int) -> int:
-    return -(-size // 128) * 128
 
 
 def _reached(program: Program) -> set[str]:
@@ -133,7 +127,7 @@ def _regions(program: Program) -> tuple[dict[str, int], set[int]]:
                 found[node.name] = region
             if isinstance(node, n.Scale):
                 high = program.launch.depth(node.scale)
-                starts = region is None and is_dispatched(program.launch, depth, high)
+                starts = region is None and program.launch.is_dispatched(depth, high)
                 if starts and any(_waits(one) for one in n.own_statements(node.body)):
                     together.add(id(node))
                 look(node.body, high, id(node) if starts else region)

@@ -18,14 +18,6 @@ from megatile.core.expr import Const, Expr, Symbol, applied, linear, simplify, s
 from megatile.core.operations import cast
 from megatile.ir import nodes as n
 from megatile.ir.expr import Load, has_loads
-from megatile.targets.interpret.dependence import (
-    ITERATIONS,
-    Touch,
-    Wording,
-    check_independent,
-    check_unique,
-    watched,
-)
 from megatile.targets.interpret.errors import (
     DeviceAssertionError,
     OutOfBoundsError,
@@ -33,7 +25,15 @@ from megatile.targets.interpret.errors import (
 )
 from megatile.targets.interpret.expressions import unflatten
 from megatile.targets.interpret.history import ATOMIC, READ, WRITE
-from megatile.targets.interpret.independent import wording
+from megatile.targets.interpret.independent import (
+    ITERATIONS,
+    Touch,
+    Wording,
+    check_independent,
+    check_unique,
+    watched,
+    wording,
+)
 from megatile.targets.interpret.resolve import Target
 from megatile.targets.interpret.units import Unit, describe
 
@@ -196,11 +196,7 @@ class Elementwise:
             target.storage.array[in_copy(copy, index)] = cast(flat, target.storage.dtype)
             if target.storage.written is not None:
                 target.storage.written[in_copy(copy, index)] = True
-        if target.name.is_partial:
-            target.storage.partial = True
-        if self.machine.recorder is not None:
-            for copy in range(*target.copies):
-                target.storage.note_writer(in_copy(copy, index), self.machine.recorder.entry(at.unit))
+        self._wrote(target, index, at.unit)
 
     def atomic(self, node: n.Atomic, at: Iterations, peer: Unit | None = None) -> None:
         """Elements of this unit, or of ``peer``, which then change when that arrives (fetched: at once)."""
@@ -227,11 +223,14 @@ class Elementwise:
             self.machine.post(at.unit, sent, arrive)
         else:
             arrive()
+        self._wrote(target, index, at.unit)
+
+    def _wrote(self, target: Target, index: tuple[Any, ...], unit: Unit) -> None:
         if target.name.is_partial:
-            storage.partial = True
+            target.storage.partial = True
         if self.machine.recorder is not None:
             for copy in range(*target.copies):
-                storage.note_writer(in_copy(copy, index), self.machine.recorder.entry(at.unit))
+                target.storage.note_writer((copy, *index), self.machine.recorder.entry(unit))
 
     def _fetched(self, node: n.Atomic, at: Iterations, storage: Any, where: Any, values: np.ndarray) -> Any:
         """The old values; iterations come one after the other, in their order."""
@@ -470,16 +469,16 @@ class Elementwise:
             at.touched.append(Touch(kind, target.name.name, id(target.storage), elements, at.numbers()))
 
 
+def in_copy(copy: Any, index: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The index of elements in one copy (or a slice of copies) of a storage."""
+    return (copy, *index)
+
+
 def filled(text: str, values: list[str]) -> str:
     """Each ``{}`` replaced in turn; other braces are the user's own."""
     pieces = text.split("{}")
     rest = "{}".join(pieces[len(values) + 1 :])
     return "".join(a + b for a, b in zip(pieces, [*values, ""], strict=False)) + rest
-
-
-def in_copy(copy: Any, index: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The index of elements in one copy (or a slice of copies) of a storage."""
-    return (copy, *index)
 
 
 _STATEMENTS: dict[type[n.Node], Any] = {

@@ -17,11 +17,10 @@ from megatile.ir.launch import ROOT
 from megatile.ir.program import Program
 from megatile.language.tile.errors import ProgramWarning
 from megatile.targets.interpret.access import Accessor
-from megatile.targets.interpret.dispatch import WINDOW, Dispatcher, is_dispatched
 from megatile.targets.interpret.elementwise import Elementwise, Iterations
 from megatile.targets.interpret.errors import DataRaceError, DeadlockError, RunError
 from megatile.targets.interpret.expressions import Compiler, Evaluate, unflatten
-from megatile.targets.interpret.group import Group, word_of
+from megatile.targets.interpret.group import WINDOW, Dispatcher, Group, word_of
 from megatile.targets.interpret.independent import can_batch, can_run
 from megatile.targets.interpret.lockstep import Lockstep
 from megatile.targets.interpret.places import Places, Sharing
@@ -169,7 +168,7 @@ class Interpreter:
             return
         unit.fork()
         unit.waiting = ("region", node, "")
-        if is_dispatched(self.launch, low, high):
+        if self.launch.is_dispatched(low, high):
             group.waved = not self.launch.resident
             window = None if self.sharing.remote or self.sharing.exposed else WINDOW
             dispatcher = Dispatcher(self.launch, group, self.spawn, window)
@@ -183,7 +182,7 @@ class Interpreter:
 
     def _batches(self, node: n.Scale, unit: Unit, high: int) -> bool:
         """Whether the units of a region need not run one by one; recording wants to know each."""
-        if self.recorder is not None or is_dispatched(self.launch, unit.depth, high):
+        if self.recorder is not None or self.launch.is_dispatched(unit.depth, high):
             return False
         key = (id(node), unit.depth)
         if key not in self.batchable:
