@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import linecache
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from megatile.core.errors import Place
@@ -292,6 +292,14 @@ class Collective(Node):
     impl: str | None = None
 
 
+PLANNER_NAMES = {
+    "allreduce": "all_reduce", "allgather": "all_gather", "gather_view": "all_gather",
+    "reduce_scatter": "reduce_scatter", "scatter_view": "reduce_scatter", "all_to_all": "all_to_all",
+    "broadcast": "broadcast",
+}  # fmt: skip
+"""Kinds of a collective, as the planner calls them."""
+
+
 @dataclass(frozen=True)
 class Merge:
     """A user's associative function as expressions: ``results`` of ``left`` and ``right`` elements.
@@ -425,12 +433,28 @@ def bodies(node: Node) -> Iterator[tuple[str, tuple[Node, ...]]]:
             yield name, inner
 
 
+def with_bodies(node: Node, change: Callable[[tuple[Node, ...]], tuple[Node, ...]]) -> Node:
+    """The statement with every statement list inside it changed."""
+    parts: dict[str, Any] = {name: change(part) for name, part in bodies(node)}
+    return replace(node, **parts) if parts else node
+
+
 def walk(body: tuple[Node, ...], leave: tuple[type[Node], ...] = ()) -> Iterator[Node]:
     """Every statement, in the order of the text; those inside kinds to ``leave`` are left out."""
     for node in body:
         yield node
         for _, inner in bodies(node) if not isinstance(node, leave) else ():
             yield from walk(inner, leave)
+
+
+def with_scales(
+    body: tuple[Node, ...], scale: str, leave: tuple[type[Node], ...] = ()
+) -> Iterator[tuple[str, Node]]:
+    """As ``walk``, with the scale whose units run each statement; ``scale`` is that of the body."""
+    for node in body:
+        yield scale, node
+        for _, inner in bodies(node) if not isinstance(node, leave) else ():
+            yield from with_scales(inner, node.scale if isinstance(node, Scale) else scale, leave)
 
 
 def own_statements(body: tuple[Node, ...]) -> Iterator[Node]:

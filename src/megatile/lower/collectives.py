@@ -7,9 +7,7 @@ Every kind is the same few steps, written once: what of whose tile goes where, o
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 from megatile.core.dtypes import accumulator, itemsize
 from megatile.core.expr import (
@@ -133,8 +131,7 @@ def _all_slices(frames: list[Frame], node: n.Collective) -> bool:
     same = node.kind == "allreduce" and node.fn is None and node.to == node.source
     if not same or first.home.lead != len(frames) or first.cut:
         return False
-    lead = Axis(ZERO, Const(len(frames)), Const(len(frames)))
-    block = replace(first, axes=(lead, *first.axes[1:]))
+    block = replace(first, axes=(Axis(ZERO, Const(len(frames)), Const(len(frames))), *first.axes[1:]))
     attributes = {"axis": 0, "keepdims": True}
     compute(frames[0], node.op, block, [block], attributes, flops=block.elements, dtype=block.home.dtype)
     return True
@@ -176,7 +173,7 @@ def _dim(frame: Frame, node: n.Collective) -> int:
     """The dimension that is shared out."""
     if node.kind != "gather_view":
         return node.dim
-    layouts = [v.layout for v in frame.lowering.homes.binding(node.to[0].source).views]
+    layouts = [v.layout for v in frame.lowering.homes.table[node.to[0].source].views]
     return next((layout.dim for layout in layouts if isinstance(layout, Shard)), 0)
 
 
@@ -193,27 +190,21 @@ def _scratch(member: Member, like: Block, dtype: str | None = None) -> Block:
     return whole(home)
 
 
-@contextmanager
-def _ranks(member: Member, first: int = 0) -> Any:
-    """A loop over ranks from ``first`` on; just the body with a number where there is one."""
-    frame, name = member.frame, f"rank_{member.frame.lowering.fresh()}"
-    if member.size - first == 1:
-        yield Const(first)
-        return
-    frame.ranges[name] = (first, member.size - 1)
-    with frame.stream.inner() as body:
-        yield Symbol(name)
-    if body:
-        frame.emit(pm.Loop(name, Const(first), Const(member.size), tuple(body)))
-
-
 def _every(member: Member, do: Callable[[Expr], None], first: int = 0) -> None:
-    if isinstance(member.me, Const):  # inside one instance ranks are numbers
+    """Something with every rank from ``first`` on: in a loop, unless there is one or ranks are numbers, as
+    inside one instance."""
+    frame = member.frame
+    number = 0 if isinstance(member.me, Const) else frame.lowering.fresh()
+    if not number or member.size - first == 1:
         for rank in range(first, member.size):
             do(Const(rank))
         return
-    with _ranks(member, first) as rank:
-        do(rank)
+    name = f"rank_{number}"
+    frame.ranges[name] = (first, member.size - 1)
+    with frame.stream.inner() as body:
+        do(Symbol(name))
+    if body:
+        frame.emit(pm.Loop(name, Const(first), Const(member.size), tuple(body)))
 
 
 def _reduced(member: Member, source: Callable[[Expr], Block], like: Block) -> Block:
@@ -285,8 +276,7 @@ def _result(member: Member) -> Callable[[], None]:
         whole = length(value, dim)
         if node.kind == "all_to_all":
             block = part(block, dim, *run_of(length(block, dim), member.size, member.me))
-        there = run_of(whole, member.size, rank)
-        copy_block(frame, part(value, dim, *there), block)
+        copy_block(frame, part(value, dim, *run_of(whole, member.size, rank)), block)
 
     _every(member, piece)
     return lambda: write(value)
@@ -372,8 +362,7 @@ def _counted(member: Member, meet: Callable[[], None]) -> None:
     frame.ranges |= {name: (0, size - 1)}
     with frame.stream.inner() as body:
         after = fetch(Symbol(name), total)
-    carry = pm.CarryInt(total.name, ZERO, after)
-    frame.emit(pm.Loop(name, ZERO, Const(size), tuple(body), carries=(carry,)))
+    frame.emit(pm.Loop(name, ZERO, Const(size), tuple(body), carries=(pm.CarryInt(total.name, ZERO, after),)))
     frame.names[total.name] = total
     NUMBERS["data"](frame, total, room, "arrived")  # more than there is room for stops the run
     meet()

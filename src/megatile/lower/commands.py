@@ -151,8 +151,7 @@ def noted(frame: Frame, home: Home, turns: Callable[..., int], *given: Any) -> i
     if found > 1 and frame.node is not None and frame.node.span:
         line = f"{frame.node.span.file}:{frame.node.span.line}"
         if found > frame.lowering.conflicts.get(line, ("", "", 1))[2]:
-            memory = frame.lowering.hda.memory(home.memory).name
-            frame.lowering.conflicts[line] = (memory, home.name, found)
+            frame.lowering.conflicts[line] = (frame.lowering.hda.memory(home.memory).name, home.name, found)
     return found
 
 

@@ -200,7 +200,7 @@ class Command:
             found = [self.axis(i, home.extents[d], False, set()) for d, i in enumerate(index)]
             return Block(home, tuple(a for a, _ in found)), tuple(i for _, i in found)
         home = homes.home(name)
-        regions.check(homes.binding(name), home, n.Region(name, ()))
+        regions.check(homes.table[name], home, n.Region(name, ()))
         lift = self.scope.lifted
         where = [
             _plus(lift(low), i) for (low, _), i in zip(regions.share(name, frame.place), index, strict=True)

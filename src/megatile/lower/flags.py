@@ -236,8 +236,7 @@ class Phase:
         if same is not None:
             return same
         self.lowering.flags[name] = pm.Flag(name, math.prod(counts), self.owner)
-        end = self.out[-1]
-        self.out.insert(-1, pm.Signal(name, self.above, made.member(mine), source=end.source))
+        self.out.insert(-1, pm.Signal(name, self.above, made.member(mine), source=self.out[-1].source))
         return made
 
     def _alike(self, granule: Granule, tile: str) -> bool:
@@ -245,13 +244,11 @@ class Phase:
 
     def _adds_up(self, granule: Granule, mine: list[Expr]) -> bool:
         """Whether the instances of every unit above count up every granule as often as is waited for."""
-        env = {"unit": self.units}
-        numbers = np.broadcast_to(granule.member(mine).evaluate(env), self.units.shape)
+        numbers = np.broadcast_to(granule.member(mine).evaluate({"unit": self.units}), self.units.shape)
         above, rows = np.unique(self.parents, return_inverse=True)
         total = math.prod(granule.counts)
         found = np.bincount(rows * total + numbers, minlength=len(above) * total).reshape(len(above), total)
-        index = np.unravel_index(np.arange(total), granule.counts)
-        names = {f"g{d}": at for d, at in enumerate(index)}
+        names = {f"g{d}": at for d, at in enumerate(np.unravel_index(np.arange(total), granule.counts))}
         wanted = granule.wanted([Symbol(name) for name in names]).evaluate(names)
         return bool(np.all(found == np.broadcast_to(wanted, (total,))))
 
@@ -264,8 +261,7 @@ def _in_one(start: Expr, size: int, granule: int, units: Any) -> bool:
         return True
     if not symbols(start) <= {"unit"}:
         return False
-    at = np.asarray(start.evaluate({"unit": units}))
-    return bool(np.all(at % granule + size <= granule))
+    return bool(np.all(np.asarray(start.evaluate({"unit": units})) % granule + size <= granule))
 
 
 class Guard:

@@ -40,11 +40,6 @@ from megatile.sim import simulate
 
 MOST = 256
 """Units up to which the planner is asked for its choice; more of them get directly from each other."""
-OPERATIONS = {
-    "allreduce": "all_reduce", "allgather": "all_gather", "gather_view": "all_gather",
-    "reduce_scatter": "reduce_scatter", "scatter_view": "reduce_scatter", "all_to_all": "all_to_all",
-    "broadcast": "broadcast",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -101,7 +96,7 @@ def inlined(frame: Frame, node: n.Collective, size: int, me: Expr, buffers: Buff
     nbytes = count * math.prod(buffers.row) * itemsize(dtype)
     members = hardware_units(frame.lowering, frame.level, key_of(frame, node.axis), size)
     root = known(frame.whole(node.root)) or 0
-    asked = (OPERATIONS[node.kind], tuple(members), nbytes, dtype, node.op, root, buffers.in_place)
+    asked = (n.PLANNER_NAMES[node.kind], tuple(members), nbytes, dtype, node.op, root, buffers.in_place)
     try:
         algorithm, job = _choice(frame.lowering.hda, frame.level.scale, name, *asked)
         # One row for each element; the memory is that of the program's own tile.

@@ -31,8 +31,7 @@ def loop_frames(frames: list[Frame], node: n.Loop) -> Iterator[list[Frame]]:
         ranges[node.var] = (low[0], max(low[0], high[1]))
     turns, limits = frame.turns, [known(e) for e in (start, stop)]
     if None not in limits:
-        trips = len(range(limits[0] or 0, limits[1] or 0, number))
-        turns = (*turns, Turn(node.var, start, number, trips))
+        turns = (*turns, Turn(node.var, start, number, len(range(limits[0] or 0, limits[1] or 0, number))))
     fresh = set(streamed(frame, node)) if node.kind == "pipelined" and node.stages > 1 else frame.fresh
     carried = [v for v in assigned(node.body) if v != node.var]
     inners, named = [], []
@@ -136,5 +135,4 @@ def _covers(copy: n.Copy, table: Any) -> bool:
     whole = all(d.start == ZERO and not d.anchored and d.extent is not None for d in copy.to.dims)
     if to.base == source.base or not whole:
         return False
-    extents = [known(d.extent) for d in copy.to.dims if d.extent is not None]
-    return to.is_view or extents == list(to.shape)
+    return to.is_view or [known(d.extent) for d in copy.to.dims if d.extent is not None] == list(to.shape)

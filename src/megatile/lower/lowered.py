@@ -19,7 +19,7 @@ from megatile.language.tile.program import DEFAULT_MACHINE, ProgramFunction
 from megatile.lower import gathered, phases, statements
 from megatile.lower.residency import placed
 from megatile.lower.storage import Home
-from megatile.lower.streams import Level, Lowering
+from megatile.lower.streams import Lowering
 from megatile.lower.structure import WithoutJumps
 from megatile.plan import model as pm
 from megatile.plan.statements import regions_of, write_of
@@ -177,32 +177,23 @@ def assemble(lowering: Lowering) -> pm.Plan:
         if t.role != "local" or t.name in used
     ]  # fmt: skip
     waited = {s.flag for st in streams for s in pm.statements(st.body) if isinstance(s, pm.Wait)}
-    streams = [replace(s, body=_without(s.body, waited, lowering)) for s in streams]
+    streams = [replace(s, body=_without(s.body, waited)) for s in streams]
     flags = [
         f for f in lowering.flags.values() if f.name in waited or not f.name.startswith(("go_", "done_"))
     ]
     channels = tuple(replace(channel, name=name) for channel, name in lowering.channels.items())
     return pm.Plan(
-        lowering.program.name, lowering.first.scale, _grid(lowering.first), tuple(tiles),
+        lowering.program.name, lowering.first.scale, (lowering.first.total,), tuple(tiles),
         channels, tuple(flags), tuple(lowering.groups.values()), tuple(streams), place, tuple(levels),
     )  # fmt: skip
 
 
-def _grid(level: Level) -> tuple[int, ...]:
-    return (level.total,)
-
-
-def _without(body: tuple[Any, ...], waited: set[str], lowering: Lowering) -> tuple[Any, ...]:
+def _without(body: tuple[Any, ...], waited: set[str]) -> tuple[Any, ...]:
     """The statements without signals of phases that nobody waits for."""
     result = []
     for s in body:
         if isinstance(s, pm.Signal) and s.flag not in waited and s.flag.startswith(("go_", "done_")):
             continue
-        if isinstance(s, pm.Loop):
-            s = replace(s, body=_without(s.body, waited, lowering))
-        elif isinstance(s, pm.If):
-            s = replace(
-                s, body=_without(s.body, waited, lowering), orelse=_without(s.orelse, waited, lowering)
-            )
-        result.append(s)
+        inner = {name: _without(getattr(s, name), waited) for name in ("body", "orelse") if hasattr(s, name)}
+        result.append(replace(s, **inner) if inner else s)
     return tuple(result)

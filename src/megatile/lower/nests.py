@@ -89,8 +89,7 @@ def atomic_region(frame: Frame, node: n.AtomicRegion) -> None:
     index = tuple(names[pairs[d]] if d in pairs else ZERO for d in range(len(source.axes)))
     places = tuple(names.get(d, ZERO) for d in range(len(target.axes)))
     command = Command(scope)
-    value = command.operand(source, index)
-    command.emit(target, places, value, node.op)
+    command.emit(target, places, command.operand(source, index), node.op)
 
 
 def _over(frame: Frame, target: Block) -> Scope:
@@ -119,8 +118,7 @@ def elementwise_units(
 
 
 def _do_parallel(scope: Scope, node: n.Parallel, rest: tuple[n.Node, ...]) -> None:
-    extents = map(scope.frame.whole, node.extents)
-    every = (*scope.vars, *zip(node.vars, extents, strict=True))
+    every = (*scope.vars, *zip(node.vars, map(scope.frame.whole, node.extents), strict=True))
     _body(replace(scope, vars=every, values=dict(scope.values)), node.body)
 
 

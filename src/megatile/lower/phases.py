@@ -89,8 +89,7 @@ def child(frame: Frame, node: n.Scale, scale: str, outer: int) -> None:
         lowering, stream, place, moved, dict(frame.values), ranges,
         group=(outer, level.depth), around=(*frame.around, frame.group), node=node,
     )  # fmt: skip
-    conditions = tuple(substitute(c, values) for c in frame.conditions)
-    _phase(frame, child, node, (turn, each), conditions)
+    _phase(frame, child, node, (turn, each), tuple(substitute(c, values) for c in frame.conditions))
 
 
 def rasterised(number: Expr, grid: tuple[int, ...], body: tuple[n.Node, ...]) -> Expr:

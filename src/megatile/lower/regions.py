@@ -160,8 +160,7 @@ class Regions:
 
     def part_of_home(self, home: Home, place: Place) -> list[Cut]:
         """The elements of a tensor that lie in a unit's home; ``start`` counts in the whole tensor."""
-        param = self.homes.program.param(home.name)
-        whole: list[Cut] = [(ZERO, Const(int(e))) for e in param.shape]
+        whole: list[Cut] = [(ZERO, Const(int(e))) for e in self.homes.program.param(home.name).shape]
         return self.through(whole, home.views, 0, place)
 
     def local_lengths(self, home: Home, place: Place) -> list[Expr]:
@@ -175,7 +174,7 @@ class Regions:
 
     def share(self, name: str, place: Place) -> list[Cut]:
         """This unit's part of every dimension of the home."""
-        binding, home = self.homes.binding(name), self.homes.home(name)
+        binding, home = self.homes.table[name], self.homes.home(name)
         if not home.tensor:
             whole: list[Cut] = [(ZERO, Const(e)) for e in home.shape]
             scale = self.homes.table[binding.base].scale
@@ -194,7 +193,7 @@ class Regions:
     def blocks(self, region: n.Region, write: bool = False, peer: Place | None = None) -> list[Block]:
         """Where a region lies: one block, or one for every copy that an outer scale writes."""
         frame, place = self.frame, peer or self.frame.place
-        binding = self.homes.binding(region.source)
+        binding = self.homes.table[region.source]
         home = self.homes.home(region.source)
         self.check(binding, home, region)
         moved: list[Cut] = []

@@ -168,8 +168,7 @@ def spread(lowering: Lowering) -> Expr:
     place: Expr = ZERO
     below = 1
     for scale in reversed(launch.scales[: lowering.first.depth]):
-        index = number % scale.count if scale.count > 1 else ZERO
-        place = place + index * below
+        place = place + (number % scale.count if scale.count > 1 else ZERO) * below
         number = number // scale.count
         at = launch.depth(scale.name)
         above = launch.scales[at - 2].name if at > 1 else None

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from megatile.core.placement import Owner, Partial, Shard, has_copies, share_length
+from megatile.core.placement import Owner, Shard, has_copies, share_length
 from megatile.hda import HDA
 from megatile.ir import nodes as n
 from megatile.ir.launch import ROOT
-from megatile.ir.program import Binding, Program, bindings, placements, seen
+from megatile.ir.program import Program, bindings, placements, seen
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,11 @@ class Homes:
         self.program, self.hda, self.launch = program, hda, program.launch
         self.table = bindings(program)
         self.layouts = placements(program)
-        self.device_depth = self.launch.depth(self._device())
+        device = self.launch.host if self.launch.host != ROOT else hda.scale("device").name
+        self.device_depth = self.launch.depth(device)
         self.found: dict[str, Home] = {p.name: self.tensor(p.name) for p in program.params}
         self.gathered: dict[str, Home] = {}
         """Divided tensors of which every unit has been given the whole: where that lies."""
-
-    def _device(self) -> str:
-        launch = self.launch
-        return launch.host if launch.host != ROOT else self.hda.scale("device").name
 
     def memory_depth(self) -> int:
         """The depth of the smallest scale that has device memory of its own, not below the dispatched one."""
@@ -86,7 +83,7 @@ class Homes:
                 return Home(
                     name, self._largest(shape, views), param.dtype, memory, depth, views=views, tensor=True
                 )
-        several = self.launch.count(self.launch.scales[self.device_depth - 1].name) > 1
+        several = self.launch.count(self.launch.at(self.device_depth)) > 1
         return Home(name, shape, param.dtype, memory, self.device_depth, tensor=True, shared=several)
 
     def _views(self, base: str, depth: int) -> tuple[n.View, ...]:
@@ -108,8 +105,7 @@ class Homes:
 
     def parts(self, shape: tuple[int, ...], views: tuple[n.View, ...]) -> list[Any]:
         """Per unit of the last view's scale, the indices of every dimension that it holds."""
-        last = self.launch.depth(views[-1].scale)
-        counts = [s.count for s in self.launch.scales[:last]]
+        counts = [s.count for s in self.launch.scales[: self.launch.depth(views[-1].scale)]]
         return [self._part(shape, views, rank, counts) for rank in range(math.prod(counts))]
 
     def _part(self, shape: tuple[int, ...], views: tuple[n.View, ...], rank: int, counts: list[int]) -> Any:
@@ -130,12 +126,6 @@ class Homes:
         binding = self.table[name]
         whole = None if binding.views else self.gathered.get(binding.base)
         return whole or self.found[binding.base]
-
-    def binding(self, name: str) -> Binding:
-        return self.table[name]
-
-    def is_partial(self, name: str) -> bool:
-        return any(isinstance(v.layout, Partial) for v in self.table[name].views)
 
 
 def _lengths(shares: Any) -> tuple[int, ...]:

@@ -101,8 +101,7 @@ class Stream:
     def units(self) -> Any:
         """The numbers of its instances."""
         parents, each = self.level.parents, self.level.total
-        below = np.arange(self.first, self.first + self.count)
-        return (np.arange(parents)[:, None] * each + below).ravel()
+        return (np.arange(parents)[:, None] * each + np.arange(self.first, self.first + self.count)).ravel()
 
     def flush(self) -> None:
         """Wait for all regions before, also for those before the loops and branches that this is in."""
@@ -425,8 +424,7 @@ class Lowering:
     def run(self) -> None:
         for param in self.program.params:
             home = self.homes.found[param.name]
-            further = home.depth > self.first.depth
-            level = self.levels[self.launch.at(home.depth)] if further else self.first
+            level = self.levels[self.launch.at(home.depth)] if home.depth > self.first.depth else self.first
             tile = pm.Tile(home.name, home.extents, home.dtype, home.memory, role="inout", level=level.name)
             if home.shared:
                 tile = replace(tile, owner=ZERO, owners=1)

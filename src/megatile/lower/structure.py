@@ -75,14 +75,11 @@ class _Jumps:
 
     def branch(
         self, node: n.If, rest: tuple[n.Node, ...], broken: str | None, done: str | None
-    ) -> tuple[n.If, bool]:
+    ) -> tuple[n.Node, bool]:
         """A branch that may jump takes what follows it into the sides that do not."""
-        jumps = any(isinstance(m, _JUMPS) for m in _own(node.body, True) + _own(node.orelse, True))
-        if not jumps:
-            sides: dict[str, Any] = {w: self.block(b, broken, done) for w, b in n.bodies(node)}
-            return replace(node, **sides), False
-        sides = {w: self.block((*b, *rest), broken, done) for w, b in n.bodies(node)}
-        return replace(node, **sides), True
+        jumps = any(isinstance(m, _JUMPS) for m in _own(node.body + node.orelse, True))
+        more = rest if jumps else ()
+        return n.with_bodies(node, lambda body: self.block((*body, *more), broken, done)), jumps
 
     def loop(self, node: n.Loop, done: str | None) -> list[n.Node]:
         inner = _own(node.body, True)
@@ -121,14 +118,7 @@ def _is_zero(name: str) -> Any:
 
 def _own(body: tuple[n.Node, ...], in_loop: bool = False) -> list[n.Node]:
     """The statements of a body through branches (and loops, unless jumps of loops are meant)."""
-    found: list[n.Node] = []
-    for node in body:
-        found.append(node)
-        if isinstance(node, n.Scale):
-            continue
-        for _, inner in n.bodies(node):
-            deeper = _own(inner, in_loop)
-            if in_loop and isinstance(node, n.Loop):
-                deeper = [m for m in deeper if isinstance(m, n.Return)]
-            found += deeper
-    return found
+    every = list(n.walk(body, (n.Scale,)))
+    if not in_loop:
+        return every
+    return [*n.walk(body, (n.Scale, n.Loop)), *(m for m in every if isinstance(m, n.Return))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import keyword
 import math
 import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ from megatile.core.errors import MegatileError
 from megatile.core.expr import OPERATORS, Const, Expr, Symbol, constant, simplify
 from megatile.ir import nodes as n
 from megatile.ir.expr import Coord, Load, Rank
-from megatile.ir.launch import Launch
 from megatile.ir.program import Program, bindings
 from megatile.targets.common.errors import CompileError
 from megatile.targets.common.scalars import lets
+from megatile.targets.cuda.fragments import is_whole
+from megatile.targets.cuda.scope import threads
 
 DTYPES = {
     "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "f8e4m3": "float8_e4m3fn",
@@ -112,19 +114,18 @@ class TileLangWriter:
         if len(extents) > len(_AXES):
             self.refuse(node, f"has a grid of {len(extents)} dimensions, and TileLang has three")
         bound = [self.names[f"@{axis}"] for axis in range(len(extents))]
-        head = f"with T.Kernel({', '.join(map(str, extents))}, threads={threads_of(self.launch)}) as "
+        count = threads(self.launch, self.launch.depth("block"))
+        head = f"with T.Kernel({', '.join(map(str, extents))}, threads={count}) as "
         self.block(
             head + (f"({', '.join(bound)}):" if len(bound) > 1 else f"{bound[0]}:"),
             lambda: self.region(node.body),
         )
 
     def region(self, body: tuple[n.Node, ...]) -> None:
-        counts: dict[str, int] = {}
-        for node in n.own_statements(body):
-            for name in lets((node,)) if isinstance(node, (n.Let, n.ReadScalar)) else ():
-                counts[name] = counts.get(name, 0) + 1
+        mine = n.own_statements(body)
+        counts = Counter(node.name for node in mine if isinstance(node, (n.Let, n.ReadScalar)))
         for name, kind in lets(body).items():
-            if counts.get(name, 0) > 1:
+            if counts[name] > 1:
                 self.add(f'{self.name(name)} = T.alloc_var("{dtype(kind)}")')
         self.body(body)
 
@@ -137,15 +138,14 @@ class TileLangWriter:
                 else:
                     rule(self, node)
             except MegatileError as error:
-                if error.place is None and node.span is not None:
-                    error.place = node.span.place()
+                error.place = error.place or node.place
                 raise
 
     def refuse(self, node: n.Node, why: str) -> None:
         what = f"T.Scale('{node.scale}')" if isinstance(node, n.Scale) else type(node).__name__
         raise CompileError(
             f"{what} {why} in a TileLang kernel",
-            place=node.span.place() if node.span else None,
+            place=node.place,
             advice="mt.export(prog, 'cuda') may take it",
         )
 
@@ -213,11 +213,7 @@ class TileLangWriter:
     # --- regions ----------------------------------------------------------------------------------
 
     def whole(self, region: n.Region) -> bool:
-        shape = self.bindings[region.source].shape
-        return all(
-            constant(d.start) == 0 and d.extent is not None and constant(d.extent) == size
-            for d, size in zip(region.dims, shape, strict=True)
-        )
+        return is_whole(region, self.bindings[region.source].shape)
 
     def part(self, region: n.Region) -> str:
         """A tile or tensor by its name, or the slices of it that are meant."""
@@ -228,19 +224,13 @@ class TileLangWriter:
             return name
         if all(d.anchored for d in region.dims):
             return f"{name}[{', '.join(self.value(d.start) for d in region.dims)}]"
-        parts = []
-        for dim in region.dims:
-            if dim.extent is None:
-                parts.append(self.value(dim.start))
-            else:
-                parts.append(f"{self.value(dim.start)} : {self.value(simplify(dim.start + dim.extent))}")
+        parts = (
+            f"{self.value(d.start)} : {self.value(simplify(d.start + d.extent))}"
+            if d.extent is not None
+            else self.value(d.start)
+            for d in region.dims
+        )
         return f"{name}[{', '.join(parts)}]"
-
-
-def threads_of(launch: Launch) -> int:
-    from megatile.targets.cuda.scope import threads
-
-    return threads(launch, launch.depth("block"))
 
 
 # --- statements -----------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from megatile.core.expr import Const, Expr, known, simplify
 from megatile.ir import nodes as n
-from megatile.ir.nodes import Dim, Node, Region, bodies
+from megatile.ir.nodes import Dim, Node, Region
 from megatile.ir.program import Program
 from megatile.ir.verify import verify
 
@@ -42,8 +42,7 @@ def rewrite_nodes(body: tuple[Node, ...], change: Callable[[Node], Node | None])
     """Every statement changed, inner ones first; None removes one."""
     result = []
     for node in body:
-        inner: dict[str, Any] = {name: rewrite_nodes(part, change) for name, part in bodies(node)}
-        new = change(replace(node, **inner) if inner else node)
+        new = change(n.with_bodies(node, lambda part: rewrite_nodes(part, change)))
         if new is not None:
             result.append(new)
     return tuple(result)

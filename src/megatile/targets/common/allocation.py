@@ -76,21 +76,19 @@ class Share:
     row: Expr | None = None
 
 
-def tiles(
-    body: tuple[n.Node, ...], launch: Launch, depth: int = 0, instance: int | None = None
-) -> Iterator[tuple[n.Alloc, int | None]]:
-    """Every tile, with the depth of the dispatched instance it is in."""
+def dispatched(body: tuple[n.Node, ...], launch: Launch, depth: int = 0) -> Iterator[n.Scale]:
+    """The regions that start instances."""
     for node in body:
-        if isinstance(node, n.Alloc):
-            yield node, instance
-        if isinstance(node, n.Scale):
-            high = launch.depth(node.scale)
-            starts = instance is None and launch.is_dispatched(depth, high)
-            inner = min(high, launch.depth(launch.dispatch)) if starts else instance
-            yield from tiles(node.body, launch, high, inner)
-        else:
-            for _, inside in n.bodies(node):
-                yield from tiles(inside, launch, depth, instance)
+        high = launch.depth(node.scale) if isinstance(node, n.Scale) else depth
+        if isinstance(node, n.Scale) and launch.is_dispatched(depth, high):
+            yield node
+            continue
+        for _, inside in n.bodies(node):
+            yield from dispatched(inside, launch, high)
+
+
+def tiles(body: tuple[n.Node, ...]) -> Iterator[n.Alloc]:
+    return (node for node in n.walk(body) if isinstance(node, n.Alloc))
 
 
 class Allocation:
@@ -109,8 +107,14 @@ class Allocation:
             self.table[param.name] = Storage(
                 param.name, param.dtype, shape, self.names[param.name].copies, "argument"
             )
-        for alloc, instance in tiles(program.body, self.launch):
-            self._tile(alloc, instance, alloc.name not in reshaped)
+        instances = {
+            alloc.name: min(self.launch.depth(region.scale), self.launch.depth(self.launch.dispatch))
+            for region in dispatched(program.body, self.launch)
+            for alloc in tiles(region.body)
+        }
+        """By tile, the depth of the dispatched instance it is in."""
+        for alloc in tiles(program.body):
+            self._tile(alloc, instances.get(alloc.name), alloc.name not in reshaped)
 
     def _tile(self, alloc: n.Alloc, instance: int | None, free: bool) -> None:
         """Find the place of a tile: ``free`` if nothing looks at it with another shape."""
@@ -124,6 +128,11 @@ class Allocation:
             return base
         shape, dtype = found.reshaped
         return Storage(base.name, dtype, tuple(shape), base.copies, base.home, base.above, base.offset)
+
+    def is_plain(self, name: str, home: str) -> bool:
+        """Whether a name means all of a storage that lies so, with its own shape, and there are no copies."""
+        found, storage = self.names[name], self.storage(name)
+        return (storage.home, storage.copies) == (home, 1) and not found.binding.views and not found.reshaped
 
     def place(self, name: str, path: Path, depth: int) -> tuple[Expr, int, int]:
         """The element at which the copy of a unit begins; how many copies the unit reaches, and from one to
@@ -183,8 +192,7 @@ class Allocation:
         for dim in range(len(found.binding.shape)):
             column = [p[dim] for p in parts]
             lengths = np.array([share_length(c) for c in column])
-            longest = max(int(lengths.max()), 1)
-            table = np.zeros((units, longest), np.int64)
+            table = np.zeros((units, max(int(lengths.max()), 1)), np.int64)
             for row, share in enumerate(column):
                 indices = np.arange(*share) if isinstance(share, tuple) else share
                 table[row, : len(indices)] = indices

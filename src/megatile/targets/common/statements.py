@@ -45,8 +45,7 @@ def _let(scope: Scope, node: n.Let) -> None:
 @rule(n.ReadScalar)
 def _read_scalar(scope: Scope, node: n.ReadScalar) -> None:
     target = scope.vars[node.name].text
-    text = scope.whole(node.value)
-    scope.text.add(f"{target} = {text};")
+    scope.text.add(f"{target} = {scope.whole(node.value)};")
     if node.bound is not None:
         site = scope.gen.site("read_scalar", f"T.read_scalar gives {{}}, outside 0..{node.bound}")
         scope.text.add(f"{target} = inside(failure, {site}, {target}, {node.bound + 1});")

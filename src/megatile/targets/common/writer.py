@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -167,10 +168,7 @@ class Writer:
     def variables(self, scope: Scope, body: tuple[n.Node, ...], fresh: bool = False) -> Iterator[None]:
         """The variables that a region sets, beginning with the values they have outside."""
         before = dict(scope.vars), dict(scope.ranges)
-        counts: dict[str, int] = {}
-        for node in n.walk(body):
-            if isinstance(node, (n.Let, n.ReadScalar)):
-                counts[node.name] = counts.get(node.name, 0) + 1
+        counts = Counter(node.name for node in n.walk(body) if isinstance(node, (n.Let, n.ReadScalar)))
         for name, dtype in lets(body).items():
             outside = scope.vars.get(name)
             c_name = self.name(name) if outside is None else self.fresh(self.name(name) + "_")

@@ -178,6 +178,5 @@ def _padded(scope: Scope, box: Box, dot: Dot, along: int) -> Box:
     if filled > depth:
         tail, step = list(made.axes), made.axes[along].stride
         tail[along] = Axis(Const(filled - depth), step)
-        zeros = Box(made.storage, f"{made.pointer} + {depth * step}", tail)
-        fill(scope, zeros, Value("0", dot.operand))
+        fill(scope, Box(made.storage, f"{made.pointer} + {depth * step}", tail), Value("0", dot.operand))
     return made

@@ -32,10 +32,7 @@ class _Forward:
         self.constant = self.params - {self.table[name].base for name in n.written(program.body)}
 
     def body(self, body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
-        nodes: list[n.Node] = []
-        for node in body:
-            parts = {} if isinstance(node, n.Parallel) else {k: self.body(p) for k, p in n.bodies(node)}
-            nodes.append(replace(node, **parts) if parts else node)  # type: ignore[arg-type]
+        nodes = [node if isinstance(node, n.Parallel) else n.with_bodies(node, self.body) for node in body]
         at = 0
         while at < len(nodes):
             changed = self.read_in_place(nodes, at)

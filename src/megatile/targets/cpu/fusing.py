@@ -94,36 +94,21 @@ def scaled(scope: Scope, body: tuple[n.Node, ...], at: int) -> Scaled | None:
     if not isinstance(gemm, n.Gemm) or gemm.clear or not isinstance(store, n.Store):
         return None
     i, j = map(Symbol, nest.vars)
-    factors = {load.source for load in loads(store.value)} - {store.target}
-    if len(factors) != 1:
-        return None
-    factor = Load(factors.pop(), (i,), "f32")
+    factors = [Load(load.source, (i,), "f32") for load in loads(store.value) if load.source != store.target]
     tile = Load(store.target, (i, j), "f32")
-    if store.index != (i, j) or store.value != applied("*", (tile, factor), "f32"):
+    if store.index != (i, j) or store.value not in [applied("*", (tile, f), "f32") for f in factors]:
         return None
+    factor = factors[0]
     storages = scope.gen.storages
     storage, numbers = storages.storage(store.target), storages.storage(factor.source)
     shape = tuple(constant(e) for e in nest.extents)
     if gemm.c != n.whole(store.target, storage.shape) or shape != storage.shape or storage.strides[-1] != 1:
         return None
-    if (
-        storage.home != "instance"
-        or storage.dtype != "f32"
-        or storage.copies != 1
-        or storages.names[store.target].binding.views
-    ):
+    plain = all(storages.is_plain(name, "instance") for name in (store.target, factor.source))
+    sums = accumulator(storages.storage(gemm.a.source).dtype)
+    if not plain or numbers.shape != shape[:1] or {storage.dtype, numbers.dtype, sums} != {"f32"}:
         return None
-    if (
-        numbers.home != "instance"
-        or numbers.dtype != "f32"
-        or numbers.shape != shape[:1]
-        or numbers.copies != 1
-    ):
-        return None
-    if (
-        store.target in (gemm.a.source, gemm.b.source)
-        or accumulator(storages.storage(gemm.a.source).dtype) != "f32"
-    ):
+    if store.target in (gemm.a.source, gemm.b.source):
         return None
     return Scaled(gemm, scope.box(n.whole(factor.source, numbers.shape)).pointer)
 

@@ -33,8 +33,7 @@ def gemm(scope: Scope, node: n.Gemm, scale: str = "") -> None:
         )
         if plain and wide in DOTS and c.axes[1].stride != 1 and c.axes[0].stride == 1:
             a, b, c = _transposed(b), _transposed(a), _transposed(c)
-        depth = constant(a.axes[1].extent)
-        dot = dot_of(scope.gen, a.storage.dtype, b.storage.dtype, wide, depth)
+        dot = dot_of(scope.gen, a.storage.dtype, b.storage.dtype, wide, constant(a.axes[1].extent))
         ready = scope.gen.prepared.get(id(node))
         b = ready or b
         if plain and c.axes[1].stride == 1:

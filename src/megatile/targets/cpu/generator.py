@@ -17,10 +17,10 @@ from megatile.targets.common.elements import NARROW
 from megatile.targets.common.scope import Box, Scope, Text
 from megatile.targets.common.writer import NUMBERS, Source, Writer
 from megatile.targets.cpu import fusing, products, waiting
-from megatile.targets.cpu.atomics import change
 from megatile.targets.cpu.dots import Dot
 from megatile.targets.cpu.forwarding import forwarded
 from megatile.targets.cpu.gemm import gemm, micro_kernel
+from megatile.targets.cpu.moving import change
 from megatile.targets.cpu.passes import by_columns, flops, hoisted, operands, without_copies
 from megatile.targets.cpu.statements import STATEMENTS
 

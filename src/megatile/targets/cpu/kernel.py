@@ -46,8 +46,7 @@ class CpuCode(MachineCode):
         self.source = generated(self.program)
         making = Making(self.source.text, options)
         self.collectives = self.source.collectives and _collectives(self.source.collectives, options)
-        pool = _pool(self.threads) if self.threads > 1 else 0
-        self.pool = ctypes.c_void_p(pool or None)
+        self.pool = ctypes.c_void_p(_pool(self.threads) if self.threads > 1 else None)
         self.library = making.load()
         if self.collectives:
             self.library.megatile_collectives(*self.collectives)

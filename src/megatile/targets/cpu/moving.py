@@ -1,4 +1,4 @@
-"""Copies and fills of boxes, row by row."""
+"""Copies and fills of boxes, row by row; and atomics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,18 @@ from megatile.core.dtypes import itemsize
 from megatile.core.expr import Const, Expr, constant
 from megatile.ir import nodes as n
 from megatile.targets.common.allocation import Storage, row_major
-from megatile.targets.common.elements import LANES, Value, c_type, converted, held, loaded, stored
+from megatile.targets.common.elements import (
+    LANES,
+    Value,
+    c_type,
+    changed,
+    converted,
+    held,
+    kind,
+    loaded,
+    stored,
+)
+from megatile.targets.common.errors import CompileError
 from megatile.targets.common.expressions import whole, write
 from megatile.targets.common.peers import peer
 from megatile.targets.common.scope import Axis, Box, Pair, Scope, matched, offset, refuse_parts, single
@@ -193,8 +204,7 @@ def scratch(scope: Scope, extents: list[Expr], dtype: str, wide: bool = False) -
     storage = Storage("scratch", dtype, tuple(map(scope.most, extents)), 1, "scratch", wide=wide)
     lies = held(dtype, wide)
     pointer = scope.gen.scratch(storage.size * itemsize(lies), c_type(lies))
-    axes = [Axis(e, s) for e, s in zip(extents, row_major(storage.shape), strict=True)]
-    return Box(storage, pointer, axes)
+    return Box(storage, pointer, [Axis(e, s) for e, s in zip(extents, row_major(storage.shape), strict=True)])
 
 
 def dense(scope: Scope, box: Box, dtype: str | None = None) -> Box:
@@ -250,3 +260,52 @@ def copy_statement(scope: Scope, node: n.Copy) -> None:
             copy(scope, made, source)
             source = made
         copy(scope, to, source)
+
+
+# --- elements that several units change: one after the other, whole -------------------------------
+
+_BITS = {"float": "u32", "int": "u32", "long": "u64", "double": "u64", "short": "u16", "signed char": "u8"}
+_NUMBER = {"f": "float", "d": "double", "l": "long", "b": "long"}
+
+
+def change(
+    scope: Scope,
+    storage: Storage,
+    pointer: str,
+    op: str,
+    new: Value,
+    wanted: Value | None = None,
+    result: str | None = None,
+) -> None:
+    """The new element from the old one; another unit's change in between makes it begin again."""
+    if storage.dtype == "bool":
+        raise CompileError("an atomic on bool cannot be compiled yet", advice="use i32")
+    ctype, lies = storage.c_type, held(storage.dtype, storage.wide)
+    bits, number = _BITS.get(ctype, ctype), _NUMBER[kind(storage.dtype)]
+    add = scope.text.add
+    add(f"{ctype} *at_ = {pointer}, old_, next_;", f"const {number} new_ = {new.text};")
+    if wanted is not None:
+        add(f"const {number} wanted_ = {wanted.text};")
+    add(f"{bits} seen_ = __atomic_load_n(({bits} *)at_, __ATOMIC_RELAXED), then_;")
+    old = loaded(lies, False, "&old_", False).text
+    with scope.text.block("for (;;)"):
+        add("memcpy(&old_, &seen_, sizeof old_);")
+        text = {"exchange": "new_", "cas": f"({old} == wanted_ ? new_ : {old})"}.get(op)
+        text = text or changed(op, storage.dtype, old, "new_").text
+        add(stored(lies, False, "&next_", Value(text, lies)), "memcpy(&then_, &next_, sizeof then_);")
+        add(
+            f"if (__atomic_compare_exchange_n(({bits} *)at_, &seen_, then_, 1, __ATOMIC_SEQ_CST, "
+            "__ATOMIC_SEQ_CST)) break;"
+        )
+    if result is not None:
+        add(f"{result} = {old};")
+
+
+def atomic_region(scope: Scope, node: n.AtomicRegion) -> None:
+    """Every element of a region with its element of another."""
+    with scope.text.block():
+        at = peer(scope, node.dst, node)
+        source, to = dense(scope, scope.box(node.source)), scope.box(node.to, at)
+        with over(scope, to, matched(scope, to, source), source.pointer) as (target, origin, _):
+            value = loaded(source.storage.dtype, source.storage.wide, origin, False)
+            change(scope, to.storage, target, node.op, converted(value, to.storage.dtype))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from math import prod
 
 from megatile.core.expr import Const, Expr, Symbol, constant, linear, rebuild, symbols, walk
@@ -36,8 +37,7 @@ class _Hoist:
                 result += self.nest(node, scale)
                 continue
             inner = node.scale if isinstance(node, n.Scale) else scale
-            changed = {name: self.body(part, inner) for name, part in n.bodies(node)}
-            result.append(replace(node, **changed) if changed else node)  # type: ignore[arg-type]
+            result.append(n.with_bodies(node, partial(self.body, scale=inner)))
         return tuple(result)
 
     def nest(self, node: n.Parallel, scale: str) -> list[n.Node]:
@@ -197,9 +197,7 @@ def without_copies(program: Program) -> Program:
                 continue
             if isinstance(node, n.Gemm):
                 node = replace(node, a=changes.get(node.a, node.a), b=changes.get(node.b, node.b))
-            deeper = inside or isinstance(node, n.Loop)
-            parts = {name: body(part, deeper) for name, part in n.bodies(node)}
-            result.append(replace(node, **parts) if parts else node)  # type: ignore[arg-type]
+            result.append(n.with_bodies(node, partial(body, inside=inside or isinstance(node, n.Loop))))
         return tuple(result)
 
     return replace(program, body=body(program.body, False))

@@ -121,8 +121,7 @@ def _loop(scope: Scope, node: n.Node) -> Product | None:
     b = _operand(scope, by_tile[gemm.b.source].source, 1 if gemm.transpose_b else 0, node.var)
     if a is None or b is None or a.extent(a.along) != b.extent(b.along):
         return None
-    step = _size(a.dim(a.along))
-    depth = min(steps * step, a.extent(a.along))
+    depth = min(steps * _size(a.dim(a.along)), a.extent(a.along))
     dot = _kind(scope, a, b, scope.gen.storages.storage(gemm.c.source).dtype, depth)
     if dot is None:
         return None
@@ -155,13 +154,11 @@ def _terms(expr: Expr) -> list[int]:
 
 def _is_tile(scope: Scope, region: n.Region) -> bool:
     """All of a tile of two dimensions that belongs to this unit."""
-    name = scope.gen.storages.names[region.source]
-    storage = scope.gen.storages.storage(region.source)
-    if name.binding.views or name.reshaped or storage.home != "instance" or storage.copies != 1:
-        return False
-    if name.owner_depth != scope.depth or region.along is not None or len(region.dims) != 2:
-        return False
-    return region == n.whole(region.source, storage.shape) and storage.strides[-1] == 1
+    storages = scope.gen.storages
+    storage = storages.storage(region.source)
+    mine = storages.names[region.source].owner_depth == scope.depth
+    whole = len(storage.shape) == 2 and region == n.whole(region.source, storage.shape)
+    return mine and whole and storages.is_plain(region.source, "instance") and storage.strides[-1] == 1
 
 
 def _only_here(scope: Scope, loop: n.Loop, tiles: set[str]) -> bool:
@@ -176,21 +173,16 @@ def _only_here(scope: Scope, loop: n.Loop, tiles: set[str]) -> bool:
 
 def _operand(scope: Scope, region: n.Region, along: int, variable: str) -> Operand | None:
     """A region of a constant tensor whose last two dimensions are the tile's, one of them in steps of k."""
-    name = scope.gen.storages.names[region.source]
-    storage = scope.gen.storages.storage(region.source)
-    if storage.home != "argument" or storage.copies != 1 or name.binding.views or name.reshaped:
-        return None
-    if region.source not in scope.gen.constant or region.along or len(region.dims) < 2:
+    plain = scope.gen.storages.is_plain(region.source, "argument")
+    if not plain or region.source not in scope.gen.constant or region.along or len(region.dims) < 2:
         return None
     *leading, _, _ = region.dims
     if any(d.extent is not None or variable in symbols(d.start) for d in leading):
         return None
-    found = Operand(region, along, storage)
+    found = Operand(region, along, scope.gen.storages.storage(region.source))
     steps, other = found.dim(along), found.dim(found.across)
-    for dim in (steps, other):
-        if dim.extent is None or constant(dim.extent) is None:
-            return None
-    if linear(steps.start) != ({Symbol(variable): _size(steps)}, 0):
+    in_steps = linear(steps.start) == ({Symbol(variable): _size(steps)}, 0)
+    if not in_steps or not _size(steps) or not _size(other):
         return None
     low = scope.bound(simplify(scope.own(other.start)))
     if variable in symbols(other.start) or low is None or low[0] < 0:
@@ -200,18 +192,12 @@ def _operand(scope: Scope, region: n.Region, along: int, variable: str) -> Opera
 
 def _is_output(scope: Scope, found: Product, node: n.Node) -> bool:
     """A copy of the result into a tensor, at the place of the operands; nothing else uses the tile."""
-    if not isinstance(node, n.Copy) or node.dst is not None or node.src is not None or node.source != found.c:
+    if not isinstance(node, n.Copy) or n.remote(node) is not None or node.source != found.c:
         return False
-    name, storage = scope.gen.storages.names[node.to.source], scope.gen.storages.storage(node.to.source)
-    if storage.home != "argument" or storage.copies != 1 or name.binding.views:
-        return False
-    if (
-        storage.dtype != found.dot.total
-        or name.reshaped
-        or node.to.along
-        or len(node.to.extents) != 2
-        or node.to.dims[-1].extent is None
-    ):
+    storage = scope.gen.storages.storage(node.to.source)
+    plain = scope.gen.storages.is_plain(node.to.source, "argument")
+    matrix = len(node.to.extents) == 2 and node.to.dims[-1].extent is not None and not node.to.along
+    if not plain or not matrix or storage.dtype != found.dot.total:
         return False
     rows, columns = node.to.dims[-2:]
     a, b = found.a.dim(found.a.across), found.b.dim(found.b.across)
@@ -338,14 +324,12 @@ def _rows(scope: Scope, operand: Operand, found: Product) -> Box:
             return box
         if operand.along == 1:
             return as_words(box, dot, 1)
-    pack = Pack(operand.region.source, operand.along, False, dot)
-    name, stride = scope.gen.packed(pack)
+    name, stride = scope.gen.packed(Pack(operand.region.source, operand.along, False, dot))
     row = scope.whole(operand.dim(operand.across).start)
     lead = _leading(scope, operand)
     rows = operand.extent(operand.across)
     axes = [Axis(axes[0].extent, stride, axes[0].low, axes[0].high), Axis(Const(depth), 1)]
-    pointer = f"{name} + ({lead} * {rows} + {row}) * {stride}"
-    return Box(dot.storage(), pointer, axes)
+    return Box(dot.storage(), f"{name} + ({lead} * {rows} + {row}) * {stride}", axes)
 
 
 def _leading(scope: Scope, operand: Operand) -> str:
@@ -376,8 +360,7 @@ def _panels(scope: Scope, operand: Operand, dot: Dot) -> tuple[str, int]:
     last = scope.bound(simplify(scope.own(operand.dim(operand.across).start)))
     assert last is not None
     columns = max(columns, last[1] + tile)
-    pack = Pack(operand.region.source, operand.along, True, dot)
-    name, _ = scope.gen.packed(pack, columns)
+    name, _ = scope.gen.packed(Pack(operand.region.source, operand.along, True, dot), columns)
     start = scope.whole(operand.dim(operand.across).start)
     return f"{name} + ({_leading(scope, operand)} * {columns} + {start}) * {depth}", depth
 

@@ -59,8 +59,7 @@ def _across(
 
     def body(j: str, count: str | None) -> None:
         def value(i: str) -> str:
-            place = f"{origin}{offset(b, j)}{offset(line, i)}"
-            return load_element(source.storage, place, True, count).text
+            return load_element(source.storage, f"{origin}{offset(b, j)}{offset(line, i)}", True, count).text
 
         place = f"{target}{offset(a, j)}"
         in_lanes(scope, node, whole(line.extent, scope), several, value, to.storage, place, count)

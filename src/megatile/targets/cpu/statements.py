@@ -14,10 +14,9 @@ from megatile.targets.common.expressions import whole
 from megatile.targets.common.peers import peer
 from megatile.targets.common.scalars import Scalars, Steps, lets, meets_itself
 from megatile.targets.common.scope import Scope
-from megatile.targets.cpu.atomics import atomic_region
 from megatile.targets.cpu.gemm import gemm, prepare
 from megatile.targets.cpu.lanes import Lanes, lane_of
-from megatile.targets.cpu.moving import copy_statement, fill_statement, rows, scratch
+from megatile.targets.cpu.moving import atomic_region, copy_statement, fill_statement, rows, scratch
 from megatile.targets.cpu.reducing import cumsum, reduce
 from megatile.targets.cpu.waiting import barrier, collective, signal, wait
 
@@ -80,8 +79,7 @@ class _Loops(Steps):
             yield Scalars(self.scope)
 
     def kept(self, dtype: str, guards: tuple[str, ...], value: Callable[[Scalars], Value]) -> Value:
-        made = scratch(self.scope, self.extents, dtype, wide=True)
-        place = made.at(self.index)
+        place = scratch(self.scope, self.extents, dtype, wide=True).at(self.index)
         with self.every(guards) as one:
             self.scope.text.add(stored(dtype, True, place, converted(value(one), dtype)))
         return loaded(dtype, True, place, False)

@@ -51,8 +51,9 @@ def waits_beyond(gen: Generator, node: n.Scale, depth: int) -> bool:
 
 def _reaches(node: n.Node, scale: str | None) -> bool:
     """Whether a statement is for other units, of a scale (None: of the innermost region)."""
-    found = n.remote(node) is not None or isinstance(node, n.Signal)
-    return found and getattr(node, "scale", None) == scale
+    return (n.remote(node) is not None or isinstance(node, n.Signal)) and getattr(
+        node, "scale", None
+    ) == scale
 
 
 def _watched(node: n.Node) -> set[str]:
@@ -106,8 +107,7 @@ def barrier(scope: Scope, node: n.Barrier) -> None:
     if scope.frame is None:  # alone
         return
     first, needed = met(scope, node)
-    meeting = _meeting(scope, ("barrier", node.name, node.axis, node.units), first)
-    _meet(scope, meeting, needed)
+    _meet(scope, _meeting(scope, ("barrier", node.name, node.axis, node.units), first), needed)
 
 
 def collective(scope: Scope, node: n.Collective) -> None:

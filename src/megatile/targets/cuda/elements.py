@@ -174,8 +174,7 @@ class Side:
             self.box = scope.box(region, peer)
         else:
             storage = scope.gen.storages.table[region.source]
-            axes = [Axis(Const(extent), 1) for extent in storage.shape]
-            self.box = Box(storage, region.source, axes)
+            self.box = Box(storage, region.source, [Axis(Const(extent), 1) for extent in storage.shape])
         self.storage, self.name = self.box.storage, region.source
 
     def places(self, indices: list[str], along: list[Axis]) -> tuple[str, list[str]]:
@@ -253,8 +252,7 @@ def copy(scope: DeviceScope, node: n.Copy) -> None:
 
 def _copy_inside(scope: DeviceScope, to: Side, source: Side) -> None:
     """Within one tile: everything is read before anything is written."""
-    count = math.prod(scope.most(axis.extent) for axis in to.axes)
-    each = -(-count // scope.crew.size)
+    each = -(-math.prod(scope.most(axis.extent) for axis in to.axes) // scope.crew.size)
     scope.text.add(f"{C_NUMBER[kind(to.storage.dtype)]} kept[{each}];", "int at = 0;")
     with over(scope, [to, source]) as indices:
         value = converted(source.load(indices, source.axes), to.storage.dtype)

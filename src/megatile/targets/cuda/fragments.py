@@ -10,23 +10,13 @@ from dataclasses import dataclass
 from megatile.core.expr import Symbol, constant, symbols
 from megatile.ir import nodes as n
 from megatile.ir.expr import has_loads
-from megatile.ir.launch import Launch
+from megatile.ir.launch import ROOT
 from megatile.ir.program import Program
 from megatile.targets.common.scalars import lets
 from megatile.targets.cuda.layouts import Layout, Mma, grid, mma
 from megatile.targets.interpret.places import Name
 
 HALVES = ("f16", "bf16")
-
-
-def statements(body: tuple[n.Node, ...], launch: Launch, depth: int = 0) -> Iterator[tuple[n.Node, int]]:
-    """Every statement with the depth of the units that do it; those of elementwise loops stay inside them."""
-    for node in body:
-        yield node, depth
-        if not isinstance(node, n.Parallel):
-            inner = launch.depth(node.scale) if isinstance(node, n.Scale) else depth
-            for _, part in n.bodies(node):
-                yield from statements(part, launch, inner)
 
 
 def is_whole(region: n.Region, shape: tuple[int, ...]) -> bool:
@@ -55,7 +45,8 @@ class Fragments:
             if isinstance(a, n.Alloc) and a.level == "registers" and not a.flag and a.shape and all(a.shape)
             and a.name not in changed and size(names[a.name].owner_depth) > 1
         }  # fmt: skip
-        every = list(statements(program.body, program.launch))
+        found = n.with_scales(program.body, ROOT, (n.Parallel,))
+        every = [(node, program.launch.depth(scale)) for scale, node in found]
         for node, depth in every:
             self._visit(node, depth)
         self.group = {name: name for name in self.shapes}
@@ -68,9 +59,6 @@ class Fragments:
                 layout = self.layouts[node.source.source]
                 if isinstance(layout, Mma) and layout.wide > 1:
                     del self.layouts[node.source.source]
-
-    def _drop(self, name: str) -> None:
-        self.shapes.pop(name, None)
 
     def _visit(self, node: n.Node, depth: int) -> None:
         """Drop what this statement takes in another way than element by element."""
@@ -89,7 +77,7 @@ class Fragments:
             else:
                 fits &= is_whole(region, shape) and self._suits(one, region, shape)
             if not fits:
-                self._drop(region.source)
+                self.shapes.pop(region.source, None)
 
     def _suits(self, node: n.Node, region: n.Region, shape: tuple[int, ...]) -> bool:
         if isinstance(node, n.Copy):
@@ -110,7 +98,7 @@ class Fragments:
                 len(touched & set(self.shapes)) == 2
                 and self.shapes[node.to.source] != self.shapes[node.source.source]
             ):
-                self._drop(node.to.source)
+                self.shapes.pop(node.to.source, None)
         else:
             return
         held = sorted(touched & set(self.shapes))

@@ -84,8 +84,7 @@ class DeviceWriter(Writer):
     def meeting(self, depth: int, *key: Any) -> str:
         """The meetings of a kind, one for each unit at a depth, which may be the first of its line."""
         if (depth, key) not in self.meetings:
-            count = math.prod(s.count for s in self.launch.scales[:depth])
-            size = -(-8 * count // 128) * 128
+            size = -(-8 * math.prod(s.count for s in self.launch.scales[:depth]) // 128) * 128
             self.meetings[depth, key] = self.storages.launch_bytes, size
             self.storages.launch_bytes += size
         return f"(struct meeting *)(launch + {self.meetings[depth, key][0]})"
@@ -150,8 +149,7 @@ class DeviceWriter(Writer):
         """The team meets first if the statement touches what others of it may still be at."""
         if self.kernel is None:
             return
-        inside = n.walk((node,)) if isinstance(node, (n.Parallel, n.Scale)) else (node,)
-        touched = list(self.touched(inside))
+        touched = list(self.touched(n.walk((node,)) if isinstance(node, (n.Parallel, n.Scale)) else (node,)))
         if scope.hazards.meets(touched):
             scope.sync()
         scope.hazards.add(touched)

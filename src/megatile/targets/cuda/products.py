@@ -98,18 +98,19 @@ def _by_warps(scope: DeviceScope, a: Operand, b: Operand, layout: Mma, target: s
             )
             with text.block(f"for (int ki = 0; ki < {depth}; ki += 16)"):
                 text.add(f"u32 xs[{layout.down}][4], ys[{layout.across}][2];")
-                text.add("#pragma unroll")
-                with text.block(f"for (int mi = 0; mi < {layout.down}; mi++)"):
-                    text.add(f"const u16 *const from = a_ + mi * {16 * rows.stride} + ki * {inner.stride};")
-                    for q in range(4):
-                        place = f"from + {q % 2 * 8 * rows.stride + q // 2 * 8 * inner.stride}"
-                        text.add(f"xs[mi][{q}] = {_pair(place, inner.stride, rows.stride)};")
-                text.add("#pragma unroll")
-                with text.block(f"for (int ni = 0; ni < {layout.across}; ni++)"):
-                    text.add(f"const u16 *const from = b_ + ni * {8 * columns.stride} + ki * {below.stride};")
-                    for q in range(2):
-                        place = f"from + {q * 8 * below.stride}"
-                        text.add(f"ys[ni][{q}] = {_pair(place, below.stride, columns.stride)};")
+                sides = (
+                    ("xs", "mi", layout.down, "a_", 16, 4, inner, rows),
+                    ("ys", "ni", layout.across, "b_", 8, 2, below, columns),
+                )
+                for name, index, count, first, size, words, along, side in sides:
+                    text.add("#pragma unroll")
+                    with text.block(f"for (int {index} = 0; {index} < {count}; {index}++)"):
+                        start = f"{first} + {index} * {size * side.stride} + ki * {along.stride}"
+                        text.add(f"const u16 *const from = {start};")
+                        for q in range(words):  # of rows, two after each other in k by two in the rows
+                            down, on = (q % 2, q // 2) if words == 4 else (0, q)
+                            place = f"from + {down * 8 * side.stride + on * 8 * along.stride}"
+                            text.add(f"{name}[{index}][{q}] = {_pair(place, along.stride, side.stride)};")
                 text.add("#pragma unroll", f"for (int mi = 0; mi < {layout.down}; mi++)", "#pragma unroll")
                 text.add(
                     f"  for (int ni = 0; ni < {layout.across}; ni++) "

@@ -97,8 +97,7 @@ def _of_memory(scope: DeviceScope, node: n.Reduce, source: Side, to: Side, wide:
     of, team, text = kind(wide), scope.crew, scope.text
     axes = list(source.box.axes)
     along = axes.pop(node.dim)
-    kept = Box(source.storage, source.box.pointer, axes)
-    pairs = matched(scope, to.box, kept)
+    pairs = matched(scope, to.box, Box(source.storage, source.box.pointer, axes))
     length = constant(along.extent)
     group = 1
     while group < WARP and team.size % (group * 2) == 0 and (length is None or group * 2 <= length):

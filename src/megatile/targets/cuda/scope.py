@@ -12,7 +12,7 @@ from megatile.ir import nodes as n
 from megatile.ir.expr import Load
 from megatile.ir.launch import Launch
 from megatile.ir.program import Program
-from megatile.targets.common.allocation import Allocation, Storage, rounded
+from megatile.targets.common.allocation import Allocation, Storage, dispatched, rounded, tiles
 from megatile.targets.common.elements import NARROW, Value
 from megatile.targets.common.errors import CompileError
 from megatile.targets.common.scope import Peer, Scope
@@ -58,7 +58,7 @@ class DeviceAllocation(Allocation):
 
     def __init__(self, program: Program):
         self._fragments: Fragments | None = None
-        allocs = {a.name: a for a in n.walk(program.body) if isinstance(a, n.Alloc)}
+        allocs = {a.name: a for a in tiles(program.body)}
         found = list(staged(program, allocs))
         self.versions = {c.to.source: plan.loop.stages for plan in found for c in plan.copies}
         """Of tiles that are filled ahead: how many there are."""
@@ -66,8 +66,11 @@ class DeviceAllocation(Allocation):
         self.reached = _reached(program)
         self.sizes: dict[int, int] = {}
         """Bytes of shared memory of each dispatched region, by its place in the program."""
-        self.regions, self.together = _regions(program)
-        """The dispatched region of every tile, and the regions whose blocks wait for each other."""
+        started = list(dispatched(program.body, program.launch))
+        self.regions = {tile.name: id(region) for region in started for tile in tiles(region.body)}
+        """The dispatched region of every tile."""
+        self.together = {id(r) for r in started if any(map(_waits, n.own_statements(r.body)))}
+        """The regions whose blocks wait for each other."""
         super().__init__(program)
 
     def team_size(self, depth: int) -> int:
@@ -114,29 +117,6 @@ def _reached(program: Program) -> set[str]:
         ):
             found |= {region.source for _, region in n.regions(node)}
     return found
-
-
-def _regions(program: Program) -> tuple[dict[str, int], set[int]]:
-    """For every tile inside a dispatched region, which; and the regions whose blocks wait for each other."""
-    found: dict[str, int] = {}
-    together: set[int] = set()
-
-    def look(body: tuple[n.Node, ...], depth: int, region: int | None) -> None:
-        for node in body:
-            if isinstance(node, n.Alloc) and region is not None:
-                found[node.name] = region
-            if isinstance(node, n.Scale):
-                high = program.launch.depth(node.scale)
-                starts = region is None and program.launch.is_dispatched(depth, high)
-                if starts and any(_waits(one) for one in n.own_statements(node.body)):
-                    together.add(id(node))
-                look(node.body, high, id(node) if starts else region)
-            else:
-                for _, part in n.bodies(node):
-                    look(part, depth, region)
-
-    look(program.body, 0, None)
-    return found, together
 
 
 def _waits(node: n.Node) -> bool:

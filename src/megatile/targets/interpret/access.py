@@ -38,8 +38,7 @@ class Accessor(Resolver):
         if self.machine.checks:
             self.order(target, READ, unit, agent or unit)
             self.check_written(target, index, unit)
-        block = storage.array[index]
-        data = self._one_copy(target, block)
+        data = self._one_copy(target, storage.array[index])
         if target.dropped:
             data = data.reshape(target.valid_shape)
         if target.inner is None:
@@ -99,8 +98,7 @@ class Accessor(Resolver):
     def uninitialised(self, target: Target, unit: Unit, index: tuple[Any, ...]) -> UninitialisedReadError:
         written = target.storage.written
         assert written is not None
-        where = np.argwhere(~written[index])[0][1:]
-        element = tuple(int(w) for w in where)
+        element = tuple(int(w) for w in np.argwhere(~written[index])[0][1:])
         advice = "write it first (T.clear, T.fill or T.copy)"
         if target.name.base not in self.machine.sharing.raceless:
             advice += ", or wait for the unit that does (T.barrier, T.wait)"

@@ -34,8 +34,7 @@ def _of_torch(tensor: Any) -> np.ndarray:
     if name not in ("bf16", "f8e4m3", "f8e5m2"):
         return np.asarray(tensor)
     element = numpy_dtype(name)
-    bits = torch.int16 if element.itemsize == 2 else torch.int8
-    return np.asarray(tensor.view(bits)).view(element)
+    return np.asarray(tensor.view(torch.int16 if element.itemsize == 2 else torch.int8)).view(element)
 
 
 def built(prog: ProgramFunction | Program, arrays: list[np.ndarray], machine: str | HDA) -> Program:

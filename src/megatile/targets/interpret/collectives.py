@@ -114,8 +114,7 @@ def _placements(machine: Interpreter, node: n.Collective, units: list[Unit]) -> 
 
 
 def _reduced(node: n.Collective, data: Parts, operand: int = 0) -> np.ndarray:
-    stacked = np.stack([mine[operand] for mine in data])
-    return np.asarray(OPERATIONS[node.op].meaning(stacked, axis=0))
+    return np.asarray(OPERATIONS[node.op].meaning(np.stack([mine[operand] for mine in data]), axis=0))
 
 
 def _allreduce(machine: Interpreter, node: n.Collective, units: list[Unit], data: Parts) -> Parts:
@@ -203,8 +202,7 @@ def _uneven_all_to_all(machine: Interpreter, nodes: list[n.Collective], units: l
     meet(units)
     for rank, (node, unit) in enumerate(zip(nodes, units, strict=True)):
         whole = np.concatenate([p[rank] for p in pieces], axis=dim)
-        target = access.resolve(_first(node.to[0], dim, whole.shape[dim]), unit)
-        access.write(target, whole, unit)
+        access.write(access.resolve(_first(node.to[0], dim, whole.shape[dim]), unit), whole, unit)
         for region in node.to[1:]:
             access.write(access.resolve(region, unit), np.array([c[rank] for c in counts]), unit)
     meet(units)

@@ -277,8 +277,7 @@ class Elementwise:
             parts = [inner.vars.get(name) for inner in results]
             if all(part is before or part is None for part in parts):
                 continue
-            sample = next(np.asarray(p) for p in parts if p is not None)
-            merged = np.zeros(len(flat), sample.dtype)
+            merged = np.zeros(len(flat), next(np.asarray(p) for p in parts if p is not None).dtype)
             for part, wanted in zip(parts, (flat, ~flat), strict=True):
                 if part is not None and wanted.any():
                     merged[wanted] = part
@@ -332,8 +331,7 @@ class Elementwise:
         slices = self._slices(expr, expr.source, expr.index, at)
         if slices is not None:
             target = self.machine.access.resolve(slices.region, at.unit, context=at)
-            data = self.machine.access.read(target, at.unit)
-            return self._from_region(data, slices, at)
+            return self._from_region(self.machine.access.read(target, at.unit), slices, at)
         inner, lanes = self._inside(expr.source, expr.index, at, None)
         if lanes is not None:
             result = np.zeros(len(at.numbers()), self.machine.places.storage(
@@ -385,8 +383,7 @@ class Elementwise:
             if any(symbols(v) & arrays for v in parts if v is not found[0]):
                 return None
             number = at.names.index(found[0].name)
-            start = applied("-", (expr, found[0]))
-            dims.append(n.Dim(simplify(start), Const(at.extents[number])))
+            dims.append(n.Dim(simplify(applied("-", (expr, found[0]))), Const(at.extents[number])))
             order.append(number)
         return Slices(n.Region(source, tuple(dims)), tuple(order))
 
@@ -403,8 +400,7 @@ class Elementwise:
         order = slices.order
         if sorted(order) != list(order):
             data = data.transpose(np.argsort(order))
-        shape = [at.extents[d] if d in order else 1 for d in range(len(at.extents))]
-        return data.reshape(shape)
+        return data.reshape([at.extents[d] if d in order else 1 for d in range(len(at.extents))])
 
     def _to_region(self, data: np.ndarray, slices: Slices, at: Iterations) -> np.ndarray:
         missing = tuple(d for d in range(len(at.extents)) if d not in slices.order)

@@ -188,8 +188,7 @@ class Lockstep:
 
     def reduce(self, node: n.Reduce) -> None:
         data, extents = self.read(node.source), self._extents(node.to)
-        axis = node.dim - len(self._extents(node.source))
-        result = OPERATIONS[node.op].meaning(data, axis=axis)
+        result = OPERATIONS[node.op].meaning(data, axis=node.dim - len(self._extents(node.source)))
         result = result.reshape(result.shape[: len(self.grid)] + extents)
         if not node.clear:
             old = self.read(node.to).astype(result.dtype)
@@ -285,8 +284,7 @@ class Lockstep:
 
     def _box(self, region: n.Region, write: Any) -> Any:
         """A region of a tensor for every unit: a strided window where it is inside, else its elements."""
-        storage = self._storage(region.source)
-        array, extents = storage.array[0], self._extents(region)
+        array, extents = self._storage(region.source).array[0], self._extents(region)
         starts = [np.asarray(self.value(d.start)) for d in region.dims]
         sizes = [None if d.extent is None else int(self.value(d.extent)) for d in region.dims]
         inside = all(
@@ -368,8 +366,7 @@ class Lockstep:
             array = self._storage(name).array[0]
             full = np.broadcast_shapes(self.shape, *(v.shape for v in values)) if write else self.shape
             picked = tuple(np.broadcast_to(v, full) for v in values)
-            more = (1,) * len(self.extents)
-            owner = np.broadcast_to(self.numbers.reshape(self.grid + more), full)
+            owner = np.broadcast_to(self.numbers.reshape(self.grid + ((1,) * len(self.extents))), full)
             self._watched(name, lambda a: a[picked], write, owner, put_at(picked))
             return array, picked
         flat = tuple(v[(0,) * len(self.grid)] if set(v.shape[: len(self.grid)]) == {1} else v for v in values)

@@ -238,8 +238,7 @@ class Interpreter:
                 return self.elementwise.load(expr, context)
             if isinstance(context, Lockstep):
                 return context.load(expr)
-            target = self.access.resolve(region, context)
-            return self.access.read(target, context)
+            return self.access.read(self.access.resolve(region, context), context)
 
         return load
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
@@ -160,31 +159,17 @@ class Sharing:
     @cached_property
     def exposed(self) -> dict[str, Name]:
         """Tiles of dispatched instances that others put into or get from: gone when their instance ends."""
-        found = {}
-        for node in n.walk(self.body):
-            touched = n.remote(node)
-            if touched is not None:
-                name = self.names[self.base(touched)]
-                if name.private:
-                    found[name.base] = name
-        return found
+        touched = filter(None, map(n.remote, n.walk(self.body)))
+        names = [self.names[self.base(name)] for name in touched]
+        return {name.base: name for name in names if name.private}
 
     @cached_property
     def raceless(self) -> set[str]:
         """Storages that need no race check: constant ones, and tiles that only their own unit touches."""
         shared = set(self.remote)
-        for scale, node in _with_scales(self.body, ROOT):
+        for scale, node in n.with_scales(self.body, ROOT):
             if isinstance(node, n.Copy) and node.src is not None:
                 shared.add(self.base(node.source.source))
             touched = {self.base(region.source) for _, region in n.regions(node)}
             shared |= {base for base in touched if self.names[base].owner != scale}
         return self.constant | {name.base for name in self.names.values() if name.base not in shared}
-
-
-def _with_scales(body: tuple[n.Node, ...], scale: str) -> Iterator[tuple[str, n.Node]]:
-    """Every statement, and the scale whose units run it."""
-    for node in body:
-        yield scale, node
-        inner_scale = node.scale if isinstance(node, n.Scale) else scale
-        for _, inner in n.bodies(node):
-            yield from _with_scales(inner, inner_scale)

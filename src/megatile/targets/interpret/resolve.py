@@ -135,8 +135,7 @@ class Resolver:
 
     def _owner(self, mine: Name, dim: int, index: int) -> str:
         """Whose part an index of a dimension is in, as words."""
-        launch = self.machine.launch
-        scales = launch.scales[: mine.depth]
+        scales = self.machine.launch.scales[: mine.depth]
         for path in np.ndindex(*(s.count for s in scales)):
             share = self.machine.places.composed(mine, path[mine.owner_depth :])[dim]
             if _inside((index, index + 1), share):

@@ -120,7 +120,7 @@ def _check_inputs(interpreter: Interpreter, written: list[str]) -> None:
             if kind != "read" and name in written:
                 raise ArgumentError(
                     f"'{name}' is given as T.Input, and this statement writes it",
-                    place=node.span.place() if node.span else None,
+                    place=node.place,
                     advice="T.copy takes the destination first; give an array to be written without T.Input",
                 )
 
@@ -172,41 +172,25 @@ def _disagreement(
 
 
 def _view_place(program: Program, name: str) -> Any:
-    for node in n.walk(program.body):
-        if isinstance(node, n.View) and node.source == name and node.span:
-            return node.span.place()
-    return None
-
-
-PLANNER_NAMES = {
-    "allreduce": "all_reduce",
-    "allgather": "all_gather",
-    "gather_view": "all_gather",
-    "reduce_scatter": "reduce_scatter",
-    "scatter_view": "reduce_scatter",
-    "all_to_all": "all_to_all",
-    "broadcast": "broadcast",
-}
-"""Kinds of a Program's collective, as the planner calls them."""
+    views = (node for node in n.walk(program.body) if isinstance(node, n.View) and node.source == name)
+    return next((view.place for view in views if view.span), None)
 
 
 def check_algorithms(program: Program) -> None:
     """The result does not depend on the algorithm; a name nothing could lower is refused all the same."""
     for node in n.walk(program.body):
-        if isinstance(node, n.Collective) and node.algorithm is not None:
-            _check_algorithm(node, node.algorithm)
-
-
-def _check_algorithm(node: n.Collective, name: str) -> None:
-    place = node.span.place() if node.span else None
-    fitting = sorted(k for k, a in algorithms().items() if PLANNER_NAMES[node.kind] in a.operations)
-    if ":" not in name and name not in algorithms():
-        raise RunError(
-            f"{word_of(node)}: there is no algorithm '{name}'", place=place,
-            advice=did_you_mean(name, fitting, what="algorithms"),
-        )  # fmt: skip
-    if PLANNER_NAMES[node.kind] not in find_algorithm(name).operations:
-        raise RunError(
-            f"{word_of(node)}: the algorithm '{name}' does another collective", place=place,
-            advice=f"one of {', '.join(fitting)}",
-        )  # fmt: skip
+        name = node.algorithm if isinstance(node, n.Collective) else None
+        if not isinstance(node, n.Collective) or name is None:
+            continue
+        wanted = n.PLANNER_NAMES[node.kind]
+        fitting = sorted(k for k, a in algorithms().items() if wanted in a.operations)
+        if ":" not in name and name not in algorithms():
+            raise RunError(
+                f"{word_of(node)}: there is no algorithm '{name}'", place=node.place,
+                advice=did_you_mean(name, fitting, what="algorithms"),
+            )  # fmt: skip
+        if wanted not in find_algorithm(name).operations:
+            raise RunError(
+                f"{word_of(node)}: the algorithm '{name}' does another collective", place=node.place,
+                advice=f"one of {', '.join(fitting)}",
+            )  # fmt: skip

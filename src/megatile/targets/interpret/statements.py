@@ -80,8 +80,7 @@ def _leave(machine: Interpreter, node: n.Node, unit: Unit) -> None:
 
 @rule(n.If)
 def _if(machine: Interpreter, node: n.If, unit: Unit) -> Task:
-    condition = machine.value(node.condition, unit)
-    yield from machine.body(node.body if condition else node.orelse, unit)
+    yield from machine.body(node.body if machine.value(node.condition, unit) else node.orelse, unit)
 
 
 @rule(n.Parallel)
@@ -259,8 +258,7 @@ def _reduce(machine: Interpreter, node: n.Reduce, unit: Unit) -> None:
     data = access.read(access.resolve(node.source, unit), unit)
     target = access.resolve(node.to, unit)
     name, old = (node.op, []) if node.clear else (f"{node.op}_onto", [access.read(target, unit)])
-    result = OPERATIONS[name].meaning(data, *old, axis=node.dim)
-    access.write(target, result.reshape(target.shape), unit)
+    access.write(target, OPERATIONS[name].meaning(data, *old, axis=node.dim).reshape(target.shape), unit)
 
 
 @rule(n.Cumsum)
@@ -311,8 +309,7 @@ def _collective(machine: Interpreter, node: n.Collective, unit: Unit) -> Task:
     group: Group = unit.group
     unit.waiting = ("collective", node, "")
     meeting = group.arrive(unit, node, node.axis, "collective")
-    first = meeting or group.meeting(unit, node.axis, "collective")
-    check_same(machine, node, first, unit)
+    check_same(machine, node, meeting or group.meeting(unit, node.axis, "collective"), unit)
     if meeting is None:
         yield WAIT
         return

@@ -92,8 +92,7 @@ class Watch:
             return
         before = at(self.reader).copy()
         put(self.reader, owner)
-        again = at(self.reader)
-        shared = (again != owner) | ((before != -1) & (before != owner))
+        shared = (at(self.reader) != owner) | ((before != -1) & (before != owner))
         if shared.any():
             put(self.reader, np.where(shared, -2, owner))
 
