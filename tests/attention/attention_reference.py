@@ -20,32 +20,38 @@ def visible(mask: Mask, q_length: int, k_length: int) -> np.ndarray:
     return seen
 
 
+def by_heads(x):
+    """[S, H, D] as [H, S, D] and back, for products of matrices."""
+    return x.transpose(1, 0, 2)
+
+
 def attention(q, k, v, seen, scale):
     """[S, H, D] attention with as few KV heads as k has; returns out, lse and the probabilities."""
     group = q.shape[1] // k.shape[1]
     k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
-    scores = np.einsum("ihd,jhd->hij", q, k) * scale
+    scores = by_heads(q) @ k.transpose(1, 2, 0) * scale
     scores = np.where(seen, scores, -np.inf)
     with np.errstate(divide="ignore"):
         top = np.max(scores, axis=-1, initial=-np.inf)
         safe = np.where(np.isfinite(top), top, 0.0)
         lse = np.log(np.exp(scores - safe[..., None]).sum(-1)) + safe
     weights = np.exp(scores - np.where(np.isfinite(lse), lse, 0.0)[..., None])
-    return np.einsum("hij,jhd->ihd", weights, v), lse, weights
+    return by_heads(weights @ by_heads(v)), lse, weights
 
 
 def attention_gradients(q, k, v, seen, scale, out, lse, d_out):
     """Gradients of one block given the overall out and lse, as the backward of flash-attention has them."""
     group = q.shape[1] // k.shape[1]
     kk, vv = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
-    scores = np.where(seen, np.einsum("ihd,jhd->hij", q, kk) * scale, -np.inf)
+    scores = np.where(seen, by_heads(q) @ kk.transpose(1, 2, 0) * scale, -np.inf)
     weights = np.exp(scores - np.where(np.isfinite(lse), lse, 0.0)[..., None])
-    d_weights = np.einsum("ihd,jhd->hij", d_out, vv)
+    d_weights = by_heads(d_out) @ vv.transpose(1, 2, 0)
     delta = np.einsum("ihd,ihd->hi", d_out, out)[..., None]
     d_scores = weights * (d_weights - delta) * scale
-    d_q = np.einsum("hij,jhd->ihd", d_scores, kk)
+    d_q = by_heads(d_scores @ by_heads(kk))
     fold = lambda x: x.reshape(x.shape[0], -1, group, x.shape[-1]).sum(2)  # noqa: E731
-    return d_q, fold(np.einsum("hij,ihd->jhd", d_scores, q)), fold(np.einsum("hij,ihd->jhd", weights, d_out))
+    d_k, d_v = (by_heads(x.transpose(0, 2, 1) @ by_heads(y)) for x, y in ((d_scores, q), (weights, d_out)))
+    return d_q, fold(d_k), fold(d_v)
 
 
 def merge(out, lse, rows, block_out, block_lse):
