@@ -29,7 +29,7 @@ class TensorSupplyType(Enum):
     Auto = 7
 
 
-def _torch() -> Any:
+def torch_if_any() -> Any:
     try:
         import torch
     except ImportError:
@@ -41,7 +41,7 @@ def new_array(kind: TensorType, beside: Iterable[Any] = (), supply: Any = Tensor
               seed: int = 0) -> Any:  # fmt: skip
     """An array of a type: NumPy if those beside it are, otherwise torch where it is installed."""
     shape = tuple(int(e) for e in kind.shape)
-    torch = None if any(isinstance(a, np.ndarray) for a in beside) else _torch()
+    torch = None if any(isinstance(a, np.ndarray) for a in beside) else torch_if_any()
     values = _values(shape, kind.dtype.short, supply, seed)
     if torch is None:
         return values.astype(numpy_dtype(kind.dtype.short))
@@ -88,7 +88,7 @@ def shape_for(array: Any, element: str) -> tuple[int, ...]:
 
 def _bytes(array: Any) -> np.ndarray:
     """The bytes of a packed array, in place."""
-    return array.view(np.uint8) if isinstance(array, np.ndarray) else array.view(_torch().uint8).numpy()
+    return array.view(np.uint8) if isinstance(array, np.ndarray) else array.view(torch_if_any().uint8).numpy()
 
 
 def _unpacked(array: Any, element: str) -> np.ndarray:
@@ -117,7 +117,7 @@ def array_for(array: Any, element: str) -> Any:
         return array
     pair = {given, element}
     if pair in ({"i8", "u8"}, {"i8", "bool"}, {"u8", "bool"}, {"i32", "u32"}, {"i64", "u64"}):
-        return array.view(getattr(_torch(), numpy_dtype(element).name))
+        return array.view(getattr(torch_if_any(), numpy_dtype(element).name))
     return array
 
 

@@ -12,6 +12,7 @@ from io import StringIO
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
+from unittest.mock import patch
 
 from megatile.compat.tilelang import cpu_torch, kernel as kernels, source, takeover
 from megatile.compat.tilelang.small import Smaller, smaller
@@ -96,19 +97,14 @@ class _AsIs(Smaller):
 
 @contextmanager
 def _as_script(path: Path, arguments: list[str], machine: str) -> Iterator[None]:
-    before = sys.argv, os.environ.get("MEGATILE_MACHINE"), sys.modules["__main__"]
-    sys.argv, os.environ["MEGATILE_MACHINE"] = [str(path), *arguments], machine
     takeover.install()
-    sys.path.insert(0, str(path.parent.resolve()))
-    try:
-        yield
-    finally:
-        sys.argv, sys.modules["__main__"] = before[0], before[2]
-        sys.path.remove(str(path.parent.resolve()))
-        if before[1] is None:
-            del os.environ["MEGATILE_MACHINE"]
-        else:
-            os.environ["MEGATILE_MACHINE"] = before[1]
+    main, argv = sys.modules["__main__"], patch.object(sys, "argv", [str(path), *arguments])
+    folders = patch.object(sys, "path", [str(path.parent.resolve()), *sys.path])
+    with argv, folders, patch.dict(os.environ, {"MEGATILE_MACHINE": machine}):
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
 
 
 def _execute(code: CodeType, path: Path) -> None:
@@ -159,9 +155,9 @@ def _predict_whole(code: CodeType, path: Path, found: dict[Any, Checked], hda: A
         function()
         return 1.0
 
-    calm = {"new_array": shape_of, "assert_close": lambda *_, **__: True, "measured_ms": once}
+    calm: dict[str, Any] = {"new_array": shape_of, "assert_close": lambda *_, **__: True, "measured_ms": once}
     quiet = suppress(Exception, SystemExit), redirect_stdout(StringIO()), cpu_torch.shapes_only()
-    with quiet[0], quiet[1], quiet[2], _replaced(execute=noted, **calm):
+    with quiet[0], quiet[1], quiet[2], patch.multiple(kernels, execute=noted, **calm):
         _execute(code, path)
     pending = list(large.values())
     for one in found.values():
@@ -170,17 +166,6 @@ def _predict_whole(code: CodeType, path: Path, found: dict[Any, Checked], hda: A
             pending.remove(same)
             one.timed, one.least_us, one.predicted_us = same.timed, same.least_us, same.predicted_us
     found.update({("only predicted", i): one for i, one in enumerate(pending)})
-
-
-@contextmanager
-def _replaced(**functions: Any) -> Iterator[None]:
-    """What kernels call when they run, for a while."""
-    before = {name: getattr(kernels, name) for name in functions}
-    vars(kernels).update(functions)
-    try:
-        yield
-    finally:
-        vars(kernels).update(before)
 
 
 @contextmanager
@@ -200,5 +185,5 @@ def _watched(found: dict[Any, Checked], hda: Any, at: Mapping[str, int]) -> Iter
         found[key].runs += 1
         found[key].seconds += seconds
 
-    with _replaced(execute=noted):
+    with patch.object(kernels, "execute", noted):
         yield

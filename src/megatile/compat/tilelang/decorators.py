@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import inspect
 import math
@@ -241,14 +242,6 @@ class AutoTuner:
         return kernel
 
 
-class set_autotune_inputs:
+def set_autotune_inputs(*arrays: Any) -> Any:
     """``with set_autotune_inputs(a, b):`` — the arrays a tuner would measure with."""
-
-    def __init__(self, *arrays: Any):
-        self.arrays = arrays
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: Any) -> None:
-        pass
+    return contextlib.nullcontext()

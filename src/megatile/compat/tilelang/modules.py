@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import random
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 
 import megatile.compat.tilelang as tilelang
 from megatile.compat.tilelang import cpu_torch, language, ranks
-from megatile.compat.tilelang.arrays import TensorSupplyType, assert_close, new_array
+from megatile.compat.tilelang.arrays import TensorSupplyType, assert_close, new_array, torch_if_any
 from megatile.compat.tilelang.decorators import AutoTuner, autotune, set_autotune_inputs
 from megatile.compat.tilelang.dtypes import dtype
 from megatile.compat.tilelang.kernel import Profiler, do_bench
@@ -33,15 +34,11 @@ def _first(value: Any, *_: Any, **__: Any) -> Any:
 
 
 def set_random_seed(seed: int = 42) -> None:
-    import random
-
     random.seed(seed)
     np.random.seed(seed)
-    try:
-        import torch
-    except ImportError:
-        return
-    torch.manual_seed(seed)
+    torch = torch_if_any()
+    if torch is not None:
+        torch.manual_seed(seed)
 
 
 def run_tests() -> None:

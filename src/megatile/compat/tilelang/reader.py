@@ -9,8 +9,6 @@ from typing import Any
 from megatile.compat.tilelang import buffers as b
 from megatile.compat.tilelang.launch import PersistentRange
 from megatile.core.errors import Place
-from megatile.core.expr import Symbol as Var
-from megatile.ir import nodes as n
 from megatile.language.common.hooks import Undefined
 from megatile.language.common.rewrite import bind
 from megatile.language.tile.builder import ProgramBuilder, current
@@ -68,7 +66,7 @@ class TileLangReader(Reader):
             return value
         if name in scope:
             if value is not scope[name]:
-                self._here(place)
+                self.at(place)
                 scope[name].store(value)
             return scope[name]
         if isinstance(value, b.Buffer) and value.name.startswith("made"):
@@ -76,16 +74,15 @@ class TileLangReader(Reader):
             return value
         if isinstance(value, b.Barrier):
             self.builder.rename(value.tile, name)
-        if isinstance(value, Ref) and value.is_element and self.builder.scales:
-            self._here(place)
-            variable = self.builder.variable(name)
-            self.builder.emit(n.Let, name=variable, value=value.expr)
-            return Value(Var(variable, value.dtype))
         return super().assign(place, name, value)
+
+    def _reads(self, value: Value) -> bool:
+        element = isinstance(value, Ref) and value.is_element
+        return bool(self.builder.scales) if element else super()._reads(value)
 
     def declare(self, place: Place, name: str, value: Any, annotation: Callable[[], Any], given: bool) -> Any:
         """``A: T.Tensor(shape, dtype)`` declares an argument, ``x: T.int32 = 0`` a variable."""
-        self._here(place)
+        self.at(place)
         kind = annotation()
         if isinstance(kind, b.TensorProxy):
             kind = kind()

@@ -45,8 +45,7 @@ def access_ptr(element: Any, access: str = "rw", *extents: Any, **_: Any) -> Poi
     return Pointer(element, count)
 
 
-def address_of(element: Any) -> Pointer:
-    return access_ptr(element)
+address_of = access_ptr
 
 
 def ptx_cp_async(dst: Any, src: Any, count: Any = None, *_: Any) -> None:

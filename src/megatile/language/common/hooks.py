@@ -9,6 +9,7 @@ import operator
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn
 
 from megatile.core.errors import MegatileError, Place
@@ -184,15 +185,16 @@ class Hooks:
     # --- conditions -------------------------------------------------------------------------------
 
     def compare(self, place: Place, words: tuple[str, ...], operands: tuple[Callable[[], Any], ...]) -> Any:
-        left = operands[0]()
-        result: Any = True
-        for word, operand in zip(words, operands[1:], strict=True):
-            right = operand()
-            result = self.compare_two(place, word, left, right)
-            if len(words) > 1 and not self.truth(place, result):
-                return result
-            left = right
-        return result
+        if len(words) == 1:
+            return self.compare_two(place, words[0], operands[0](), operands[1]())
+        values = [operands[0]()]
+
+        def one(word: str, operand: Callable[[], Any]) -> Any:
+            values.append(operand())
+            return self.compare_two(place, word, *values[-2:])
+
+        pairs = zip(words, operands[1:], strict=True)
+        return self.boolean(place, "and", tuple(partial(one, *pair) for pair in pairs))
 
     def compare_two(self, place: Place, word: str, left: Any, right: Any) -> Any:
         return _COMPARE[word](left, right)

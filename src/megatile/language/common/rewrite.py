@@ -43,7 +43,6 @@ import inspect
 import textwrap
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from megatile.core.errors import Place
@@ -53,14 +52,8 @@ from megatile.language.common.transform import HOOKS, PLACES, RewriteError, Tran
 __all__ = ["RewriteError", "bind", "can_rewrite"]
 
 
-@dataclass(frozen=True)
-class Rewritten:
-    """A rewritten function before it is bound to hooks; kept once per original function."""
-
-    code: types.CodeType
-    places: tuple[Place, ...]
-
-
+Rewritten = tuple[types.CodeType, tuple[Place, ...]]
+"""The code of a function before it is bound to hooks, and the places in it."""
 _CACHE: dict[types.CodeType, Rewritten] = {}
 
 
@@ -70,15 +63,13 @@ def bind(function: Callable[..., Any], hooks: Any) -> Callable[..., Any]:
         return types.MethodType(bind(function.__func__, hooks), function.__self__)
     if not isinstance(function, types.FunctionType):
         raise RewriteError(f"{function!r} is not a Python function", advice="decorate a 'def'")
-    code = _CACHE.get(function.__code__)
-    if code is None:
-        code = _CACHE[function.__code__] = _rewrite(function)
+    if function.__code__ not in _CACHE:
+        _CACHE[function.__code__] = _rewrite(function)
+    code, places = _CACHE[function.__code__]
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-    cells |= {HOOKS: types.CellType(hooks), PLACES: types.CellType(code.places)}
-    closure = tuple(cells[name] for name in code.code.co_freevars)
-    result = types.FunctionType(
-        code.code, function.__globals__, function.__name__, function.__defaults__, closure
-    )
+    cells |= {HOOKS: types.CellType(hooks), PLACES: types.CellType(places)}
+    closure = tuple(cells[name] for name in code.co_freevars)
+    result = types.FunctionType(code, function.__globals__, function.__name__, function.__defaults__, closure)
     result.__kwdefaults__ = function.__kwdefaults__
     result.__qualname__ = function.__qualname__
     return result
@@ -114,7 +105,7 @@ def _rewrite(function: types.FunctionType) -> Rewritten:
     definition = rewriter.function(node)
     ast.increment_lineno(definition, first - 1)
     free = [*function.__code__.co_freevars, HOOKS, PLACES]
-    return Rewritten(_compile(definition, free, file), tuple(rewriter.places))
+    return _compile(definition, free, file), tuple(rewriter.places)
 
 
 def _definition(source: str, name: str, file: str, first: int) -> ast.FunctionDef:

@@ -29,8 +29,7 @@ from megatile.language.kernel.context import QUEUES
 from megatile.language.kernel.directions import IpcqDeadlock, Wiring, neighbor_maps, wiring
 from megatile.language.kernel.math import Math
 from megatile.language.kernel.mock_record import Event, Memory, Message, Record
-from megatile.language.kernel.python_errors import INSIDE, PYTHON_ERRORS, explained, raised_at
-from megatile.language.kernel.symbols import KernelError
+from megatile.language.kernel.symbols import INSIDE, PYTHON_ERRORS, KernelError, explained, raised_at
 from megatile.language.kernel.to_plan import read_kernel
 from megatile.language.kernel.values import Tensor, TensorHandle, TileRef
 from megatile.plan.check import check

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from megatile.core.errors import Place
@@ -28,18 +27,19 @@ from megatile.core.expr import (
     table,
 )
 from megatile.language.common.hooks import Hooks, Jump, LoopContext, Returned, State, Undefined, ends_loop
-from megatile.language.kernel.builtin_names import (
+from megatile.language.kernel.blocks import RawMemory
+from megatile.language.kernel.captures import Snapshot
+from megatile.language.kernel.symbols import KernelError, NeedsValue, Sym, SymRange, to_expr, wrap
+from megatile.language.kernel.values import (
     BUILTINS,
+    Pointer,
+    TileRef,
     depends_only_on,
-    given,
     hashable,
     is_truth,
+    same_value,
     symbolic_value,
 )
-from megatile.language.kernel.captures import Snapshot
-from megatile.language.kernel.raw_memory import RawMemory
-from megatile.language.kernel.symbols import KernelError, NeedsValue, Sym, SymRange, to_expr, wrap
-from megatile.language.kernel.values import Pointer, TileRef, same_value
 from megatile.plan.build import PlanBuilder
 from megatile.plan.model import CarryInt, CarryTile, If, Loop, MergeInt, MergeTile
 
@@ -89,13 +89,6 @@ class Reader(Hooks):
     def compare_two(self, place: Place, word: str, left: Any, right: Any) -> Any:
         self.here = place
         return super().compare_two(place, word, left, right)
-
-    def compare(self, place: Place, words: tuple[str, ...], operands: tuple[Callable[[], Any], ...]) -> Any:
-        if len(words) == 1:
-            return self.compare_two(place, words[0], operands[0](), operands[1]())
-        values = [operand() for operand in operands]
-        parts = [self.compare_two(place, word, values[i], values[i + 1]) for i, word in enumerate(words)]
-        return self.boolean(place, "and", tuple(partial(given, part) for part in parts))
 
     def boolean(self, place: Place, word: str, operands: tuple[Callable[[], Any], ...]) -> Any:
         """Known operands decide at once; the rest becomes an expression."""

@@ -15,9 +15,8 @@ from megatile.hda.model import MemoryLayer
 from megatile.language.common.rewrite import bind
 from megatile.language.kernel.context import QUEUES, Settings, Tl
 from megatile.language.kernel.directions import wiring
-from megatile.language.kernel.python_errors import PYTHON_ERRORS, explained
 from megatile.language.kernel.reader import Reader
-from megatile.language.kernel.symbols import KernelError, NeedsValue
+from megatile.language.kernel.symbols import PYTHON_ERRORS, KernelError, NeedsValue, explained
 from megatile.language.kernel.values import Pointer, Tensor
 from megatile.plan.build import PlanBuilder
 from megatile.plan.liveness import with_frees
@@ -211,21 +210,15 @@ def _read_each(
     kernel: Callable[..., Any], arguments: Sequence[Any], settings: Settings, plan: PlanBuilder
 ) -> tuple[list[Stream], int]:
     """Read unit by unit; units whose streams are equal share one."""
-    groups: list[tuple[Any, list[int], str]] = []
+    groups: dict[Any, list[int]] = {}
     largest = 0
     for number in range(settings.units):
         trial = PlanBuilder(plan.plan.name, scale=plan.plan.scale, grid=settings.grid)
         largest = max(largest, _read(kernel, arguments, settings, trial, number, ""))
-        key = (tuple(trial.body), tuple(trial.tiles.values()))
-        for known, members, _ in groups:
-            if known == key:
-                members.append(number)
-                break
-        else:
-            groups.append((key, [number], f"c{len(groups)}_"))
+        groups.setdefault((tuple(trial.body), tuple(trial.tiles.values())), []).append(number)
     streams = []
-    for _, members, prefix in groups:
+    for count, members in enumerate(groups.values()):
         plan.body = []
-        _read(kernel, arguments, settings, plan, members[0], prefix)
+        _read(kernel, arguments, settings, plan, members[0], f"c{count}_")
         streams.append(Stream(runs(members), with_frees(tuple(plan.body))))
     return streams, largest

@@ -105,29 +105,20 @@ class ProgramBuilder:
 
     @property
     def plan(self) -> Launch:
-        if self.launch is None:
-            self.adopt_instance()
+        instance = Instance.current() if self.launch is None else None
+        if instance is not None:  # ``with instance:`` (made by ``HDA.instantiate``) around the statements
+            self.begin(instance)
         if self.launch is None:
             raise ProgramError(
                 "a tile operation outside the launch", advice="put it under 'with T.Kernel(...):'"
             )
         return self.launch
 
-    def adopt_instance(self) -> None:
-        """The launch of ``with instance:`` (made by ``HDA.instantiate``) around the statements."""
-        instance = Instance.current()
-        if instance is not None:
-            self.begin(instance)
-
     def begin(self, instance: Instance) -> None:
         """The launch is known from here on."""
         self.instance, self.machine, self.launch = instance, instance.hda, launch_of(instance)
         if self.begun is not None:
             self.begun(self)
-
-    def follow(self, function: Any, *arguments: Any) -> Any:
-        """Call a user's function, read like the kernel itself."""
-        return self.reader.call(self.place, function, *arguments)
 
     def depth(self, scale: str) -> int:
         return self.plan.depth(scale)

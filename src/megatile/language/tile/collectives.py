@@ -121,7 +121,8 @@ def _merge(fn: Any, sides: list[Operand]) -> n.Merge:
             "the function of T.allreduce takes two arguments, the left and the right part",
             advice="def merge(left, right): ..., each a tuple if there are several tiles",
         ) from None
-    results = current().follow(fn, *((left, right) if len(sides) > 1 else (left[0], right[0])))
+    arguments = (left, right) if len(sides) > 1 else (left[0], right[0])
+    results = current().reader.call(current().place, fn, *arguments)
     results = results if isinstance(results, tuple) else (results,)
     if len(results) != len(sides):
         raise ProgramError(

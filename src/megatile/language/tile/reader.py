@@ -55,12 +55,8 @@ class Reader(Hooks):
         self.calls = 0
         """How many of the user's own functions are being read inside each other."""
 
-    def _here(self, place: Place) -> None:
-        self.here = place
-        self.builder.place = place
-
     def at(self, place: Place) -> None:
-        self._here(place)
+        self.here = self.builder.place = place
 
     def call(self, place: Place, function: Any, /, *arguments: Any, **keywords: Any) -> Any:
         self.builder.place = place
@@ -93,18 +89,18 @@ class Reader(Hooks):
 
     def getitem(self, place: Place, container: Any, index: Any) -> Any:
         if isinstance(container, Tile):
-            self._here(place)
+            self.at(place)
         return super().getitem(place, container, index)
 
     def setitem(self, place: Place, container: Any, index: Any, value: Any) -> None:
-        self._here(place)
+        self.at(place)
         super().setitem(place, container, index, value)
 
     def assign(self, place: Place, name: str, value: Any) -> Any:
         if isinstance(value, Tile):
             self.builder.rename(value, name)
         elif isinstance(value, Value) and self._reads(value):
-            self._here(place)
+            self.at(place)
             variable = self.builder.variable(name)
             self.builder.emit(n.Let, name=variable, value=value.expr)
             return Value(Symbol(variable, value.dtype))
@@ -118,33 +114,22 @@ class Reader(Hooks):
 
     # --- conditions -------------------------------------------------------------------------------
 
-    def compare(self, place: Place, words: tuple[str, ...], operands: tuple[Callable[[], Any], ...]) -> Any:
-        values = [operand() for operand in operands]
-        if not any(is_symbolic(v) for v in values):
-            return super().compare(place, words, tuple(map(_given, values)))
-        self._here(place)
-        result: Any = True
-        for word, left, right in zip(words, values, values[1:], strict=False):
-            if word not in _COMPARISONS:
-                one = super().compare_two(place, word, left, right)
-            else:
-                one = operate(word, left, right)
-            result = one if result is True else operate("and", result, one)
-        return result
+    def compare_two(self, place: Place, word: str, left: Any, right: Any) -> Any:
+        if word not in _COMPARISONS or not (is_symbolic(left) or is_symbolic(right)):
+            return super().compare_two(place, word, left, right)
+        self.at(place)
+        return operate(word, left, right)
 
     def boolean(self, place: Place, word: str, operands: tuple[Callable[[], Any], ...]) -> Any:
-        result: Any = None
-        for number, operand in enumerate(operands):
-            value = operand()
-            if number == 0:
-                result = value
-            elif is_symbolic(result) or is_symbolic(value):
-                self._here(place)
-                result = operate(word, result, value)
-            else:
-                result = value
-            if not is_symbolic(result) and bool(result) != (word == "and"):
+        result = operands[0]()
+        for operand in operands[1:]:
+            if is_symbolic(result):
+                self.at(place)
+                result = operate(word, result, operand())
+            elif bool(result) != (word == "and"):
                 return result
+            else:
+                result = operand()
         return result
 
     def not_(self, place: Place, value: Any) -> Any:
@@ -153,7 +138,7 @@ class Reader(Hooks):
     def choose(self, place: Place, condition: Any, then: Callable[[], Any], orelse: Callable[[], Any]) -> Any:
         if not is_symbolic(condition):
             return super().choose(place, condition, then, orelse)
-        self._here(place)
+        self.at(place)
         return operate("select", condition, then(), orelse())
 
     def assert_(self, place: Place, condition: Any, message: Callable[[], Any]) -> None:
@@ -161,7 +146,7 @@ class Reader(Hooks):
             if not condition:
                 raise ProgramError(f"assertion failed while building: {message()}", place=place)
             return
-        self._here(place)
+        self.at(place)
         self.builder.emit(n.Check, condition=as_expr(condition), text=str(message()))
 
     # --- branches ---------------------------------------------------------------------------------
@@ -172,7 +157,7 @@ class Reader(Hooks):
     ) -> _Result:  # fmt: skip
         if not is_symbolic(condition):
             return super().if_(place, condition, then, orelse, names, state)
-        self._here(place)
+        self.at(place)
         return self._at_top(lambda: self._branch(place, condition, then, orelse, names, state))
 
     def _at_top(self, read: Callable[[], _Result]) -> _Result:
@@ -201,17 +186,15 @@ class Reader(Hooks):
         self, place: Place, condition: Any, then: Callable[..., Any], orelse: Callable[..., Any],
         names: tuple[str, ...], state: State,
     ) -> _Result:  # fmt: skip
-        self._here(place)
+        self.at(place)
         test = as_expr(condition)
         self.builder.check_expr(test)
         span = self.builder.span()
-        results, parts, jumps = [], [], []
+        sides = []
         for branch in (then, orelse):
             with self.builder.body() as body:
-                after, jump = branch(*state)
-            results.append(after)
-            parts.append(body)
-            jumps.append(jump)
+                sides.append((body, *branch(*state)))
+        parts, results, jumps = map(list, zip(*sides, strict=True))
         leaving, survivor = self._leave(jumps, parts, names, results, place)
         merged = tuple(
             self._merge(name, before, left, right, parts, span)
@@ -354,7 +337,7 @@ class Reader(Hooks):
         def unroll() -> _Result:
             now = state
             while True:
-                self._here(place)
+                self.at(place)
                 condition = test(*now)
                 if is_symbolic(condition):
                     raise NeedsLoop
@@ -368,11 +351,11 @@ class Reader(Hooks):
             loop = SerialRange("bounded", 0, MOST, name="turn")
 
             def turn(_: Value, *start: Any) -> _Result:
-                self._here(place)
+                self.at(place)
                 condition = test(*start)
                 if isinstance(condition, Bounded):
                     loop.stop = condition.most
-                self._here(place)
+                self.at(place)
                 if is_symbolic(condition):
                     span = self.builder.span()
                     stops = as_expr(operate("not", condition))
@@ -390,7 +373,7 @@ class Reader(Hooks):
         self, place: Place, loop: SerialRange, body: Callable[..., Any], names: tuple[str, ...], state: State,
         context: LoopContext,
     ) -> _Result:  # fmt: skip
-        self._here(place)
+        self.at(place)
         for bound in (loop.start, loop.stop, loop.step):
             self.builder.check_expr(as_expr(bound))
         span = self.builder.span()
@@ -465,7 +448,7 @@ class Reader(Hooks):
         names: tuple[str, ...],
         state: State,
     ) -> _Result:
-        self._here(place)
+        self.at(place)
         if self.builder.parallel:
             raise ProgramError("T.Parallel inside T.Parallel", advice="write one T.Parallel over all indices")
         self.builder.open_implied()
@@ -483,7 +466,3 @@ class Reader(Hooks):
 def _named(targets: tuple[str, ...], names: tuple[str, ...]) -> tuple[str, ...]:
     """The user's names of loop variables, but for ``_``."""
     return tuple(t if t.strip("_") else n for t, n in zip(targets, names, strict=True))
-
-
-def _given(value: Any) -> Callable[[], Any]:
-    return lambda: value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -72,9 +73,9 @@ class Scale:
         depth = launch.depth(scale)
         if builder.parallel:
             raise ProgramError("T.Scale inside T.Parallel", advice="put T.Parallel inside the T.Scale")
-        if not builder.scales and depth > launch.depth(launch.dispatch):
+        if depth > launch.depth(launch.dispatch):
             builder.open_implied()
-        if depth <= launch.depth(launch.dispatch):
+        else:
             builder.close_implied()
             if builder.scales and builder.scales[-1].implied:
                 raise LargerScale
@@ -86,8 +87,7 @@ class Scale:
         within = builder.scale
         builder.enter_scale(scale)
         rank = RankExpr(scale, within)
-        size = launch.count(scale, within)
-        return Rank(rank, size, _coords(rank, launch.grid(scale, within)))
+        return Rank(rank, launch.count(scale, within), _coords(rank, launch.grid(scale, within)))
 
     def __exit__(self, kind: Any, *_: Any) -> None:
         if kind is None:
@@ -108,12 +108,9 @@ def _check_inferred(instance: Any, scale: str) -> None:
 def _coords(rank: RankExpr, grid: tuple[int, ...]) -> tuple[Any, ...]:
     if len(grid) == 1:
         return (Value(rank),)
-    coords, stride = [], 1
-    for extent in grid:
-        whole = applied("//", (rank, Const(stride)))
-        coords.append(Value(simplify(applied("%", (whole, Const(extent))))))
-        stride *= extent
-    return tuple(coords)
+    wholes = (applied("//", (rank, Const(math.prod(grid[:axis])))) for axis in range(len(grid)))
+    coords = (applied("%", (whole, Const(n))) for whole, n in zip(wholes, grid, strict=True))
+    return tuple(Value(simplify(one)) for one in coords)
 
 
 # --- ``T.Symmetric``: an argument of which every device has its own copy, addressable by rank ---------------
@@ -153,11 +150,9 @@ def share_out(builder: ProgramBuilder) -> None:
             )
         one.tile.shape = (count, *one.shape)
         one.tile.bound = (count, *one.tile.bound[1:])
-    region = Scale(device)
-    region.__enter__()
-    for one in own:
-        one.part = view(one.tile, layout=Shard(0))
-    region.__exit__(None)
+    with Scale(device):
+        for one in own:
+            one.part = view(one.tile, layout=Shard(0))
 
 
 def shared_out(builder: ProgramBuilder, params: tuple[Param, ...]) -> tuple[Param, ...]:
