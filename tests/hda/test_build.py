@@ -68,6 +68,7 @@ REFUSED = [
     (memory(efficiency="120 %"), "memory.ram.efficiency: an efficiency is above 0 and at most 1, not 120 %"),
     (memory(efficiency=0), "an efficiency is above 0"),
     (memory(reserved="1 GiB"), "memory.ram.reserved: '1 GiB' reserved leaves nothing of 1 GiB"),
+    (memory(unit_size="2 GiB"), "memory.ram.unit_size: one unit cannot have 2 GiB of 1 GiB"),
     (memory(cache=True, aliases=["l2"]), "'l2' names memory to allocate in, but 'ram' is a cache .*l2_cache"),
     (
         small(memory=[RAM, {**RAM, "name": "b", "aliases": ["ram"]}]),

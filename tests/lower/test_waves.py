@@ -105,3 +105,14 @@ def test_blocks_that_only_copy_take_the_time_of_all_bytes_by_the_engine_that_is_
     hda = mt.machine("dgx-h100")
     kept = hda.memory("l2_cache").size
     assert times["tma"] >= (4 * n * n - kept) / hda.memory("hbm").effective_bandwidth
+
+
+def test_a_block_on_a_large_machine_is_not_0_waves():
+    @T.program
+    def one(X: T.Tensor((1, 1024), "f32")):
+        with T.Kernel(block=1, threads=32):
+            x = T.alloc((1, 1024), "f32", level="l0")
+            T.copy(x, X[0, 0])
+            T.copy(X[0, 0], x)
+
+    assert "less than 0.01 waves" in mt.lower(one, machine="dgx-h100").explain()

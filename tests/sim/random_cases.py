@@ -21,7 +21,7 @@ from megatile.core.expr import eq, member, select, table, unit
 from megatile.hda import HDA, machine
 from megatile.hda.model import Unit
 from megatile.plan.build import PlanBuilder
-from megatile.plan.model import Plan, ReceiveAny, Stream, Work
+from megatile.plan.model import Compute, Plan, ReceiveAny, Stream, Work
 from megatile.timing import Faults
 
 RACY = {"puts", "collect", "share"}
@@ -68,10 +68,16 @@ def toy_place(rng: random.Random) -> Place:
         link_bandwidth=rng.choice(["1000 GB/s", "3000 GB/s", "333 GB/s"]),
         vector=rng.choice([{}, {}, {"level": "box"}]),
         memory=rng.choice([None, None, SLOW_MEMORY]),
+        engines=MOVERS["level" in dma :],
     )
     return Place(hda, "core", "local", "common", n, rng.choice([1, 1, 1, 3, 4]), n, True)
 
 
+MOVERS = [
+    {"name": "own", "kind": "dma", "level": "core", "startup": "9 ps", "bandwidth": "300 GB/s"},
+    {"name": "common_mover", "kind": "dma", "level": "box", "startup": "31 ps", "latency": "11 ps"},
+]
+"""DMA engines that a copy must name: one of each core, one that all cores share."""
 SLOW_MEMORY = [
     {"name": "local", "level": "core", "size": "1 GiB", "bandwidth": "500 GB/s", "latency": "0 ps"},
     {"name": "common", "level": "box", "size": "8 GiB", "bandwidth": "90 GB/s", "latency": "7 ps"},
@@ -434,7 +440,7 @@ def random_case(seed: int, patterns: tuple[str, ...] = ALL, rounds: int = 5) -> 
     for name in names:
         getattr(make, name)()
         make.work()
-    plan = _in_streams(b.finish(), rng)
+    plan = _in_streams(_moved_by(b.finish(), place.hda, random.Random(-seed)), rng)
     case = Case(seed, plan, place.hda, names, _faults(rng, plan, place))
     _values(case, rng)
     return case
@@ -446,6 +452,23 @@ def _in_streams(plan: Plan, rng: random.Random) -> Plan:
     parts = rng.choice([1, 1, 1, 2, 3])
     runs = [(k, plan.units, parts) for k in range(min(parts, plan.units))]
     return replace(plan, streams=tuple(Stream((run,), stream.body) for run in runs))
+
+
+def _moved_by(plan: Plan, hda: HDA, rng: random.Random) -> Plan:
+    """In some plans copies name the DMA engine that does them."""
+    movers = ["", *(engine.name for engine in hda.engines if engine.kind == "dma")]
+
+    def named(body: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(
+            replace(s, by=rng.choice(movers))
+            if isinstance(s, Compute) and s.engine == "dma"
+            else replace(s, **{k: named(getattr(s, k)) for k in ("body", "orelse") if hasattr(s, k)})
+            for s in body
+        )
+
+    if rng.random() < 0.5:
+        return plan
+    return replace(plan, streams=tuple(replace(stream, body=named(stream.body)) for stream in plan.streams))
 
 
 def _faults(rng: random.Random, plan: Plan, place: Place) -> Faults:

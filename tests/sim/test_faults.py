@@ -75,7 +75,7 @@ def test_what_cannot_be_reached_is_named() -> None:
     with (
         faults(link_down=[("core:1", "core:2")]),
         pytest.raises(
-            RouteError, match=r"core:\d cannot reach core:\d: net has no way left .*\(down: 1->2\)"
+            RouteError, match=r"core:\d cannot reach core:\d: net has no route left .*\(down: 1->2\)"
         ),
     ):
         simulate(ring(4, 4), machine=toy(4, "line"))

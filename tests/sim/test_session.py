@@ -292,6 +292,7 @@ def in_memory(memory: str, elements: int = 4, offset: int | None = None, slot_by
     [
         (in_memory("tcm", slot_bytes=1 << 24), "'tcm' of machine 'ahbm' has 12582912 bytes, the plan needs"),
         (in_memory("hbm", 7 << 28), "6442450944 bytes in each of its 8 slices, the plan needs 7516192"),
+        (in_memory("tcm", offset=-5), "tile 'y' would lie at byte -5 of memory 'tcm'"),
         (in_memory("hbm", offset=6 << 30), "tile 'y' would lie at bytes 6442450944 to 6442450960 of it"),
     ],
 )

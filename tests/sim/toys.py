@@ -21,6 +21,7 @@ def toy(
     vector: dict[str, Any] | None = None,
     network: dict[str, Any] | None = None,
     memory: list[dict[str, Any]] | None = None,
+    engines: list[dict[str, Any]] | None = None,
 ) -> HDA:
     """n cores in one box.
 
@@ -66,6 +67,7 @@ def toy(
                 "startup": "7 ps",
             },
             {"name": "dma", "kind": "dma", "level": "core", "startup": "20 ps", "channels": 2, **(dma or {})},
+            *(engines or []),
         ],
     }
     if control:

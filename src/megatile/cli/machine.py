@@ -209,7 +209,7 @@ def route(
     settings: Set = None,
     json: Json = False,
 ) -> None:
-    """The way between two units of a machine: networks, links, latency, bandwidth.
+    """The route between two units of a machine: networks, links, latency, bandwidth.
 
     Example: megatile machine route dgx-h100 gpu:0 gpu:7
     """

@@ -202,7 +202,10 @@ class _Builder(Figures):
                 key_path,
                 f"call it '{bad}_cache'",
             )
-        return self.resolved(MemoryLayer, m, level, key_path, reserved=reserved)
+        layer = self.resolved(MemoryLayer, m, level, key_path, reserved=reserved)
+        if layer.unit_size is not None and layer.unit_size > layer.size:
+            self.fail(f"one unit cannot have {m.unit_size} of {m.size}", (*key_path, "unit_size"))
+        return layer
 
     # networks
 

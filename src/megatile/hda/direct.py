@@ -220,7 +220,7 @@ class Edges(Topology):
         return {}
 
     def _next(self, b: int) -> list[int]:
-        """For every endpoint the next one on the way to ``b`` (-1: none)."""
+        """For every endpoint the next one on the route to ``b`` (-1: none)."""
         if b not in self._towards:
             ahead = [-1] * self.size
             ahead[b] = b

@@ -66,7 +66,7 @@ def _without_gateway(hda: HDA) -> Iterator[Gap]:
                 f"no gateway: what a {inner.connects} sends over '{outer.name}' does not cross "
                 f"'{inner.name}' "
                 f"(up to {format_time(latency)} at {format_rate(inner.effective_bandwidth)})",
-                f"gateway: NUMBER, the {inner.connects} where '{outer.name}' begins, if it lies on the way",
+                f"gateway: NUMBER, the {inner.connects} where '{outer.name}' begins, if it lies on the route",
             )
 
 

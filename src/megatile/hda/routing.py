@@ -67,7 +67,7 @@ class Route:
         return min((leg.network.effective_bandwidth for leg in self.legs), default=float("inf"))
 
     def hops(self) -> Iterator[Link]:
-        """Every directed link on the way."""
+        """Every directed link on the route."""
         for network, owner, runs in self.legs:
             for run in runs:
                 for number in network.topology.links(run):

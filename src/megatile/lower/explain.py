@@ -36,9 +36,10 @@ class LevelFigures:
     def __str__(self) -> str:
         if self.slots is None:
             return f"{self.instances} of '{self.name}', all there from the beginning"
+        waves = f"{self.waves:.2f}" if self.waves >= 0.01 else "less than 0.01"
         return (
             f"{self.instances} of '{self.name}', {self.slots} at a time on each of {self.units}: "
-            f"{self.waves:.2f} waves (limited by {self.limit})"
+            f"{waves} waves (limited by {self.limit})"
         )
 
 

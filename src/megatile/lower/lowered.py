@@ -128,7 +128,7 @@ def build(
         raise ArgumentsError(
             f"'{prog.__name__}' takes {len(prog.tensors)} arrays or shapes ({', '.join(prog.tensors)}), "
             f"{len(given)} were given",
-            advice="outputs are arguments too",
+            advice="outputs are arguments too: give arrays to be filled, or their shapes",
         )
     if not given and prog.symbols:
         raise ArgumentsError(

@@ -44,6 +44,8 @@ def check_ranges(plan: Plan) -> None:
     )
     reached: dict[tuple[str, bool], tuple[int, str]] = {}
     for memory, start, end, what in fixed:
+        if start < 0:
+            raise PlanError(f"{what} would lie at byte {start} of memory '{memory}'")
         mine = what in scratch
         for other in (True, False):
             until, name = reached.get((memory, other), (0, ""))

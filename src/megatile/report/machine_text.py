@@ -56,7 +56,7 @@ def describe_engine(engine: Engine) -> str:
 
 
 def describe_host(hda: HDA) -> Iterator[str]:
-    """Parameters and the way in from the host."""
+    """Parameters and the control path from the host."""
     if hda.parameters:
         yield "parameters: " + ", ".join(f"{name}={value}" for name, value in hda.parameters.items())
     if hda.control and hda.control.host_link:

@@ -51,8 +51,10 @@ def find_shared(simulation: Simulation, launched: EngineLaunch) -> None:
             if a[one] != b[one]:
                 try:
                     stages = view.fabric.stages(view.hardware(int(here[one])), view.hardware(int(there[one])))
-                except RouteError:  # links are down; who needs them is refused later
-                    paths.everything_shared = True
+                except RouteError:
+                    if not view.faults.link_down:
+                        raise
+                    paths.everything_shared = True  # who needs a link that is down is refused later
                     return
                 hops += len(stages) * len(group.pairs)
                 if hops > MOST_HOPS:

@@ -15,7 +15,7 @@ from megatile.timing.fabric import Stage
 
 
 class Cache(NamedTuple):
-    """One cache on the way between a unit and a memory, and what blocks cost that come from behind it."""
+    """One cache on the path between a unit and a memory, and what blocks cost that come from behind it."""
 
     name: str
     instance: int

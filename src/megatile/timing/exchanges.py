@@ -1,7 +1,7 @@
 """How long a library takes to exchange data between devices: closed forms over ``protocol``, ``library`` and
 ``kernels`` of the machine file, for whole tables at once.
 
-A collective costs a start, a time for each step on the way of the data, and bytes over an achievable rate, on
+A collective costs a start, a time for each step of the data's path, and bytes over an achievable rate, on
 the fastest of the library's paths (``library.py``): rings, one step where every device has a link to every
 other one, or the switch that reduces. The simulated Plans of `collectives` know more (trees, chunks).
 """

@@ -1,4 +1,4 @@
-"""Ways through the networks of an HDA: stages with latency, bandwidth and, where it matters, a resource.
+"""Paths through the networks of an HDA: stages with latency, bandwidth and, where it matters, a resource.
 
 The rule of a transfer of B bytes over stages 1..k (cut-through, one FIFO per stage): the head enters
 stage i at h_i and is served at g_i = max(h_i, the stage is free); the stage is busy for B / bandwidth_i;
@@ -45,8 +45,8 @@ def serialise_ps(amount: float, rate: float) -> int:
 
 
 class Stage(NamedTuple):
-    """One stretch of a way. ``resource``: the link or memory that others may be in, None where nothing can be
-    in the way."""
+    """One stretch of a path. ``resource``: the link or memory that others may be in, None where none can
+    be."""
 
     resource: Any
     latency_ps: int
@@ -88,7 +88,7 @@ def shapes(grid: Grid, a: Any, b: Any) -> tuple[Any, Any, Any] | None:
 
 
 class Path:
-    """The stages of a way, with the sums every transfer needs; times per size are remembered."""
+    """The stages of a path, with the sums every transfer needs; times per size are remembered."""
 
     __slots__ = (
         "_occupied", "_times", "bandwidth", "before_ps", "dma_bandwidth", "extra_ps", "figures",
@@ -274,7 +274,7 @@ class Fabric:
     # links that are down
 
     def _detour(self, a: Unit, b: Unit, network: Network, owner: int, links: list[Link]) -> list[Link]:
-        """The shortest way round the links that are down, or an error that says what is cut off."""
+        """The shortest route round the links that are down, or an error that says what is cut off."""
         import networkx as nx  # heavy, and needed only when links are down
 
         ends = network.topology.ends
@@ -289,7 +289,8 @@ class Fabric:
                 if (d.network, d.owner) == (network.name, owner)
             )
             raise RouteError(
-                f"{a} cannot reach {b}: {network.name} has no way left from {start} to {stop} (down: {down})",
+                f"{a} cannot reach {b}: {network.name} has no route left from {start} to {stop} "
+                f"(down: {down})",
                 advice="bring a link up, or choose units that can reach each other",
             ) from None
         return [Link(network.name, owner, graph.edges[pair]["number"]) for pair in pairwise(nodes)]

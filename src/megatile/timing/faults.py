@@ -3,7 +3,7 @@
     with faults(slow_link={("gpu:0", "gpu:1"): 4.0}, straggler={3: 2.0}, jitter=7):
         r = simulate(plan, machine="dgx-h100")
 
-Results stay right, only times change; where no way is left, an error says what cannot be reached.
+Results stay right, only times change; where no route is left, an error says what cannot be reached.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class FaultError(MegatileError, ValueError):
 
 @dataclass(frozen=True)
 class Faults:
-    """What is wrong with the machine. A pair of units means every link on the way from one to the other."""
+    """What is wrong with the machine. A pair of units means every link on the route from one to the other."""
 
     link_down: tuple[Any, ...] = ()
     slow_link: tuple[tuple[Any, float], ...] = ()

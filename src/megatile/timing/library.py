@@ -2,7 +2,7 @@
 
 Collectives on real devices do not use the copy engines: kernels move the data. What they add to the wires is
 modelled as communication libraries model themselves when they choose an algorithm (NCCL's ``tuning.cc``): a
-collective costs one start, then a time per step on the way of the data, then bytes over an achievable rate.
+collective costs one start, then a time per step on the route of the data, then bytes over an achievable rate.
 A *path* is a way to send: ``small`` puts a flag beside every word, so a step is short and half of the wire is
 lost (LL); ``line`` puts one into every line of 128 bytes (LL128); ``bulk`` synchronises once per message
 (Simple); ``switch`` lets the switch reduce (NVLS). The sections ``protocol`` (fitted) and ``library`` (from
@@ -141,7 +141,7 @@ def _kernels(hda: HDA, scale: str, path: str, paid: Costs, near_share: float) ->
             efficiency=network.efficiency * share,
             latency_ps=max(1, _latency_ps(network, paid, path, near)),
         )
-    # A step is the whole way from data ready at the sender to data ready at the receiver, so it stands in
+    # A step is everything from data ready at the sender to data ready at the receiver, so it stands in
     # for the latencies of the memories and of the innermost network.
     counted = frozenset(m.name for m in hda.memories if m.level == level.name and not m.cache)
     spec = hda.spec.protocol

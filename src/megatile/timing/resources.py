@@ -1,4 +1,4 @@
-"""What a Plan costs on an HDA: engines, memories and ways through the fabric, as resources and times.
+"""What a Plan costs on an HDA: engines, memories and paths through the fabric, as resources and times.
 
 Everything is integer picoseconds. A *resource* is whatever only one transfer or command can use at a
 time (a link, a port of a switch, a memory that several units share, an engine that several units
@@ -504,7 +504,7 @@ class Resources:
                 yield path, Alike(group.network, pairs, shifts)
 
     def _told_apart(self, memory: str) -> tuple[MemoryLayer, ...]:
-        """The layers on the way to a memory of which it matters which one it is."""
+        """The layers on the path to a memory of which it matters which one it is."""
         layer, _, contended = self.memory(memory)
         between = chain(self.hda, memory, self.level.position)
         apart = contended or self._is_single(layer) or layer.cache or between
@@ -530,7 +530,7 @@ class Resources:
         return tuple(found)
 
     def private(self, memory: str) -> bool:
-        """Whether units have nothing in common on the way to a memory: paths are alike for all of them."""
+        """Whether units have nothing in common on the path to a memory: paths are alike for all of them."""
         return not self.memory(memory)[2] and not chain(self.hda, memory, self.level.position)
 
     def bricks(self, memory: str) -> dict[str, tuple[int, ...]]:
@@ -554,7 +554,7 @@ class Resources:
         return made
 
     def credit_ps(self, receiver: int, sender: int, channel: pm.Channel) -> int:
-        """How long a returned credit travels: latency of the way back and its own bytes."""
+        """How long a returned credit travels: latency of the path back and its own bytes."""
         return self.message_ps(receiver, sender, self.credit_bytes(channel))
 
     def credit_bytes(self, channel: pm.Channel) -> int:

@@ -42,21 +42,20 @@ def built(prog: ProgramFunction | Program, arrays: list[np.ndarray], machine: st
         return prog
     if not isinstance(prog, ProgramFunction):
         raise ArgumentError(f"{prog!r} is not a tile program", advice="decorate the function with @T.program")
-    if len(arrays) != len(prog.tensors):
-        raise ArgumentError(
-            f"'{prog.__name__}' takes {len(prog.tensors)} arrays ({', '.join(prog.tensors)}), "
-            f"{len(arrays)} were given",
-            advice="outputs are arguments too: give arrays to be filled",
-        )
+    _check_count(prog.__name__, list(prog.tensors), arrays)
     return prog.build(machine, **prog.bind_symbols([a.shape for a in arrays]))
 
 
-def check_arguments(program: Program, arrays: list[np.ndarray]) -> None:
-    if len(arrays) != len(program.params):
+def _check_count(name: str, wanted: list[str], arrays: list[np.ndarray]) -> None:
+    if len(arrays) != len(wanted):
         raise ArgumentError(
-            f"'{program.name}' takes {len(program.params)} arrays, {len(arrays)} were given",
-            advice=f"give {', '.join(p.name for p in program.params)}",
+            f"'{name}' takes {len(wanted)} arrays ({', '.join(wanted)}), {len(arrays)} were given",
+            advice="outputs are arguments too: give arrays to be filled",
         )
+
+
+def check_arguments(program: Program, arrays: list[np.ndarray]) -> None:
+    _check_count(program.name, [param.name for param in program.params], arrays)
     for param, array in zip(program.params, arrays, strict=True):
         if array.shape != param.shape:
             raise ArgumentError(
