@@ -102,10 +102,10 @@ class _Parser(TypedReader):
         return tuple(self.statement(s) for s in statements if not isinstance(s, ast.Pass))
 
     def statement(self, tree: ast.stmt) -> n.Node:
-        for kind, read in _READERS.items():
-            if isinstance(tree, kind):
-                return read(self, tree)
-        raise _fail(tree, "unknown statement")
+        read = _READERS.get(type(tree))
+        if read is None:
+            raise _fail(tree, "unknown statement")
+        return read(self, tree)
 
     def call(self, call: ast.Call, **given: Any) -> n.Node:
         kind = _STATEMENTS.get(_name_of(call))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from megatile.core.errors import MegatileError
 from megatile.core.expr import OPERATORS, Applied, Symbol, walk
 from megatile.ir import nodes as n
@@ -25,7 +27,7 @@ class _Verifier:
         self.table = bindings(program)
         self.defined = {p.name for p in program.params}
 
-    def fail(self, node: n.Node, message: str) -> None:
+    def fail(self, node: n.Node, message: str) -> NoReturn:
         raise VerificationError(message, place=node.span.place() if node.span else None)
 
     def body(self, body: tuple[n.Node, ...], scale: str, variables: set[str]) -> None:
@@ -61,13 +63,11 @@ class _Verifier:
             seen.update(m.name for _, part in n.bodies(node) for m in part if isinstance(m, n.Let))
 
     def nesting(self, node: n.Scale, scale: str) -> None:
-        try:
-            inwards = self.program.launch.depth(node.scale) > self.program.launch.depth(scale)
-        except KeyError:
+        launch = self.program.launch
+        if node.scale not in [one.name for one in launch.scales]:
             self.fail(node, f"scale '{node.scale}' is not in the launch")
-        else:
-            if not inwards:
-                self.fail(node, f"scale '{node.scale}' inside '{scale}'")
+        if launch.depth(node.scale) <= launch.depth(scale):
+            self.fail(node, f"scale '{node.scale}' inside '{scale}'")
 
     def region(self, node: n.Node, region: n.Region) -> None:
         if region.source not in self.defined:

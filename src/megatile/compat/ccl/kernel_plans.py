@@ -119,8 +119,7 @@ def read_installed(
         split=True,
     )
     plan = _with_queue_settings(plan, config)
-    straight = places == list(range(count))
-    return plan if straight else replace(plan, place=table(places, unit))
+    return plan if places == list(range(count)) else replace(plan, place=table(places, unit))
 
 
 def _maps(installs: list[SipInstallPlan]) -> list[dict[str, int]]:

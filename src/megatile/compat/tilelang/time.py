@@ -14,7 +14,6 @@ from typing import Any
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError
 from megatile.core.expr import known
-from megatile.core.quantities import format_bytes, format_time
 from megatile.hda import HDA
 from megatile.ir import nodes as n
 from megatile.ir.program import Program, bindings
@@ -95,10 +94,6 @@ class Bound:
     nbytes: int
     seconds: float
 
-    def __str__(self) -> str:
-        work = f"{self.flops:.3g} FLOP, {format_bytes(self.nbytes)}"
-        return f"{format_time(self.seconds * 1e12)} at least ({work})"
-
 
 def least_time(program: Program, machine: HDA) -> Bound:
     """The bound of one launch on one device: matrix products at peak, every tensor moved once, but for
@@ -108,8 +103,8 @@ def least_time(program: Program, machine: HDA) -> Bound:
     left out. Products under conditions, and in loops whose length is known only at run time, count nothing.
     """
     work: dict[str, int] = {}
-    blocks = program.launch.count(program.launch.dispatch)
-    _count(program.body, blocks, work, _dtypes(program))
+    dtypes = {name: binding.dtype for name, binding in bindings(program).items()}
+    _count(program.body, program.launch.count(program.launch.dispatch), work, dtypes)
     nbytes = sum(math.prod(int(e) for e in p.shape) * itemsize(p.dtype) for p in program.params)
     device = machine.scale("device").name
     seconds = (nbytes - _kept(program, machine)) / float(machine.memory("l2").bandwidth)
@@ -130,10 +125,6 @@ def _kept(program: Program, machine: HDA) -> int:
     return min(int(room), sum(math.prod(int(e) for e in p.shape) * itemsize(p.dtype) for p in results))
 
 
-def _dtypes(program: Program) -> dict[str, str]:
-    return {name: binding.dtype for name, binding in bindings(program).items()}
-
-
 def _count(body: tuple[n.Node, ...], times: int, work: dict[str, int], dtypes: dict[str, str]) -> None:
     for node in body:
         if isinstance(node, n.Gemm):
@@ -147,8 +138,3 @@ def _count(body: tuple[n.Node, ...], times: int, work: dict[str, int], dtypes: d
                 _count(node.body, times * len(range(*bounds)), work, dtypes)  # type: ignore[arg-type]
         elif isinstance(node, n.Scale):
             _count(node.body, times, work, dtypes)
-
-
-def bounds(kernel: Any, machine: HDA) -> list[Bound]:
-    """The bound of each launch of a kernel."""
-    return [least_time(program, machine) for program in kernel.programs]

@@ -216,30 +216,26 @@ class Transformer(ast.NodeTransformer):
         targets = [n.id for t in target for n in ast.walk(t) if isinstance(n, ast.Name)]
         return self.hook("context", node, names_tuple(live), thunk(captured), names_tuple(targets))
 
-    def visit_For(self, node: ast.For) -> list[ast.stmt]:
-        return self.loop(node, "for", self.value(node.iter))
-
-    def visit_While(self, node: ast.While) -> list[ast.stmt]:
-        return self.loop(node, "while")
-
-    def loop(self, node: ast.For | ast.While, word: str, over: ast.expr | None = None) -> list[ast.stmt]:
-        """``over`` is what a ``for`` goes over; a ``while`` has a test of the state instead."""
+    def visit_For(self, node: ast.For | ast.While) -> list[ast.stmt]:
+        """A ``for`` goes over something and gives its body an item; a ``while`` tests the state instead."""
+        word = type(node).__name__.lower()
         if node.orelse:
             raise self.refuse(node, f"'{word} ... else' is not read", "test after the loop")
+        over = self.value(node.iter) if isinstance(node, ast.For) else None
+        items = [] if over is None else [self.fresh("item")]
         self.loops += 1
-        names = self.names_of(node, looping=True)
-        context = self.context(node)
-        items = [self.fresh("item")] if isinstance(node, ast.For) else []
+        names, context = self.names_of(node, looping=True), self.context(node)
         if isinstance(node, ast.While):
             over = ast.Lambda(arguments_of(names), self.value(node.test))
         body = self.body_function(self.fresh("body"), items, names, node.body, looping=True)
         if isinstance(node, ast.For):
             body.body.insert(0, ast.copy_location(ast.Assign([node.target], load(items[0])), node))
         self.loops -= 1
-        assert over is not None
-        state = tuple_of([load(n) for n in names])
-        call = self.hook(f"{word}_", node, over, load(body.name), names_tuple(names), state, context)
+        state = names_tuple(names), tuple_of([load(n) for n in names])
+        call = self.hook(f"{word}_", node, over, load(body.name), *state, context)  # type: ignore[arg-type]
         return [body, self.assign_state(names, call, node), *self.propagate(node)]
+
+    visit_While = visit_For
 
     def visit_With(self, node: ast.With, tail: ast.stmt | None = None) -> ast.stmt:
         items: list[ast.withitem] = []

@@ -34,15 +34,12 @@ class Snapshot:
 
     def restore(self) -> None:
         for value, contents in self._saved:
-            if isinstance(value, (list, deque)):
-                value.clear()
-                value.extend(contents)
-            elif isinstance(value, (dict, set)):
-                value.clear()
-                value.update(contents)
+            held = value if isinstance(value, (list, deque, dict, set)) else vars(value)
+            held.clear()
+            if isinstance(held, (list, deque)):
+                held.extend(contents)
             else:
-                value.__dict__.clear()
-                value.__dict__.update(contents)
+                held.update(contents)
 
 
 def _contents(value: Any) -> Any:

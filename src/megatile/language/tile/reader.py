@@ -21,8 +21,6 @@ from megatile.language.common.hooks import (
     LoopContext,
     Returned,
     State,
-    after_loop,
-    ends_loop,
 )
 from megatile.language.common.transform import HOOKS
 from megatile.language.tile.builder import LargerScale, ProgramBuilder, located
@@ -131,6 +129,13 @@ class Reader(Hooks):
             else:
                 result = operand()
         return result
+
+    def truth(self, place: Place, value: Any) -> bool:
+        """Of the test of a ``while``, which is unrolled as long as Python knows it; others are known here."""
+        self.at(place)
+        if is_symbolic(value):
+            raise NeedsLoop
+        return bool(value)
 
     def not_(self, place: Place, value: Any) -> Any:
         return operate("not", value) if is_symbolic(value) else not value
@@ -334,19 +339,6 @@ class Reader(Hooks):
         self, place: Place, test: Callable[..., Any], body: Callable[..., Any], names: tuple[str, ...],
         state: State, context: LoopContext,
     ) -> _Result:  # fmt: skip
-        def unroll() -> _Result:
-            now = state
-            while True:
-                self.at(place)
-                condition = test(*now)
-                if is_symbolic(condition):
-                    raise NeedsLoop
-                if not condition:
-                    return now, None
-                now, jump = body(*now)
-                if ends_loop(jump):
-                    return now, after_loop(jump)
-
         def stage() -> _Result:
             loop = SerialRange("bounded", 0, MOST, name="turn")
 
@@ -367,7 +359,8 @@ class Reader(Hooks):
 
             return self._at_top(lambda: self._serial(place, loop, turn, names, state, context))
 
-        return self._unrolled(unroll, stage)
+        unroll = super().while_
+        return self._unrolled(lambda: unroll(place, test, body, names, state, context), stage)
 
     def _serial(
         self, place: Place, loop: SerialRange, body: Callable[..., Any], names: tuple[str, ...], state: State,

@@ -70,14 +70,11 @@ def fixed(value: Any, what: str) -> Operand:
 
 def matched(to: Operand, source: Operand) -> tuple[Region, Region]:
     """Both regions of a copy, with an anchor's extents taken from the other side."""
-    if to.is_anchor and source.is_anchor:
-        return to.region(), source.region()
-    if to.is_anchor:
-        return _anchored(to, source), source.region()
-    if source.is_anchor:
-        return to.region(), _anchored(source, to)
-    check_same(to, source)
-    return to.region(), source.region()
+    if not (to.is_anchor or source.is_anchor):
+        _check_same(to, source)
+    left = _anchored(to, source) if to.is_anchor and not source.is_anchor else to.region()
+    right = _anchored(source, to) if source.is_anchor and not to.is_anchor else source.region()
+    return left, right
 
 
 def _anchored(anchor: Operand, other: Operand) -> Region:
@@ -104,16 +101,11 @@ def same_extents(left: tuple[Expr, ...], right: tuple[Expr, ...]) -> bool:
     """Whether two shapes agree; extents known only at run time are checked then. Ones may be dropped."""
     if len(left) != len(right):
         left, right = tuple(_significant(left)), tuple(_significant(right))
-    if len(left) != len(right):
-        return False
-    for a, b in zip(left, right, strict=True):
-        x, y = known(a), known(b)
-        if x is not None and y is not None and x != y:
-            return False
-    return True
+    pairs = [(known(a), known(b)) for a, b in zip(left, right, strict=False)]
+    return len(left) == len(right) and all(x is None or y is None or x == y for x, y in pairs)
 
 
-def check_same(to: Operand, source: Operand, what: str = "copy") -> None:
+def _check_same(to: Operand, source: Operand) -> None:
     if same_extents(to.extents, source.extents):
         return
     advice = "give both sides the same extents"
@@ -125,4 +117,4 @@ def check_same(to: Operand, source: Operand, what: str = "copy") -> None:
             advice = (
                 f"say where: an anchor, '{other.tile.name}[i, j]', takes its extents from '{side.tile.name}'"
             )
-    raise ProgramError(f"T.{what}: {to.text()} and {source.text()} have different shapes", advice=advice)
+    raise ProgramError(f"T.copy: {to.text()} and {source.text()} have different shapes", advice=advice)

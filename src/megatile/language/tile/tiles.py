@@ -46,21 +46,19 @@ class Tensor:
     """Annotation of a kernel's argument: ``A: T.Tensor((M, K), "f16")``."""
 
     shape: tuple[Any, ...]
-    dtype: str
+    dtype: str = "f32"
     is_input: bool = False
     symmetric: bool = False
 
-    def __init__(self, shape: Any, dtype: Any = "f32", is_input: bool = False, symmetric: bool = False):
-        shape = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
+    def __post_init__(self) -> None:
+        shape = tuple(self.shape) if isinstance(self.shape, (tuple, list)) else (self.shape,)
         for extent in shape:
             if not isinstance(extent, Value) and whole(extent) is None:
                 raise ProgramError(
                     f"{extent!r} is no extent of a tensor", advice='write T.Tensor((4, 8), "f32")'
                 )
         object.__setattr__(self, "shape", shape)
-        object.__setattr__(self, "dtype", dtype_name(dtype))
-        object.__setattr__(self, "is_input", is_input)
-        object.__setattr__(self, "symmetric", symmetric)
+        object.__setattr__(self, "dtype", dtype_name(self.dtype))
 
 
 @dataclass(frozen=True)
