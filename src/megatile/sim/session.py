@@ -175,6 +175,8 @@ class Session(RunningMachine):
                 f"a launch cannot be submitted at {at} ps: it is {now} ps already", advice="leave at= out"
             )
         new = self._queues.missing(plan)
+        if new:
+            self._check_directions(plan, prepared.installed)
         self._queues.check_flags(plan)
         lasting, given = prepared.lasting, dict(inputs or {})
         unknown = self._contents.missing(lasting, given)
