@@ -16,7 +16,6 @@ from torch import Tensor
 
 from megatile.plan.model import Plan
 from megatile.runtime import stream
-from megatile.runtime.memory import Memory
 from megatile.runtime.transport import Transport
 
 REPEAT = 3
@@ -42,7 +41,7 @@ def _once(plan: Plan, unit: int, folder: Path, settings: dict[str, Any], number:
     store = dist.PrefixStore(f"run{number}", dist.distributed_c10d._get_default_store())
     transport = Transport(plan, unit, store, settings["timeout"])
     inputs = {tile.name: torch.ones(tile.shape) for tile in plan.tiles if tile.role == "input"}
-    memory = Memory(plan, unit, inputs, folder / f"run_{number}")
+    memory = stream.Memory(plan, unit, inputs, folder / f"run_{number}")
     stream.RULES = {**stream.RULES, "exp": kernel}  # type: ignore[assignment]
     run = stream.UnitRun(plan, unit, memory, transport)
     dist.barrier()

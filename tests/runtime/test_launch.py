@@ -191,7 +191,7 @@ def test_messages_travel_while_kernels_work(tmp_path):
     """The first computation ends only when the message after it has come: in order they would never."""
     torch = pytest.importorskip("torch")
     from megatile.runtime import stream
-    from megatile.runtime.memory import Memory
+    from megatile.runtime.stream import Memory
 
     come = threading.Event()
     b = PlanBuilder("beside", scale="device", units=2)
@@ -204,13 +204,13 @@ def test_messages_travel_while_kernels_work(tmp_path):
     b.send(ring, x, to=(unit + 1) % 2)
     sent = []
 
+    def message_comes():
+        come.set()
+        return torch.ones(4)
+
     class Wires:
         def receive(self, coming):
-            return self
-
-        def wait(self):
-            come.set()
-            return torch.ones(4)
+            return message_comes
 
         def send(self, channel, to, member, data, slots):
             sent.append(data.clone())

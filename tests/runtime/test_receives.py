@@ -14,13 +14,13 @@ from hypothesis import (  # noqa: E402
     settings,
     strategies as st,
 )
+from megatile.runtime.inbox import MOST_ANNOUNCED, Inbox  # noqa: E402
 
 from megatile.core.expr import unit  # noqa: E402
 from megatile.plan.build import PlanBuilder  # noqa: E402
 from megatile.plan.code import compile_stream  # noqa: E402
 from megatile.plan.execute import execute  # noqa: E402
 from megatile.runtime.control import Scout  # noqa: E402
-from megatile.runtime.inbox import MOST_ANNOUNCED, Inbox  # noqa: E402
 from megatile.runtime.launch import launch  # noqa: E402
 from megatile.runtime.processes import run_processes  # noqa: E402
 

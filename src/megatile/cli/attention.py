@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from megatile.cli.attention_predict import predict, read_length, read_names
-from megatile.cli.output import console, print_json, print_table
+from megatile.cli.attention_predict import SCHEDULES, predict, read_length
+from megatile.cli.machine import Json
+from megatile.cli.output import console, print_json, print_table, read_names
 from megatile.core.errors import MegatileError
 from megatile.report.canvas import check_target
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from megatile.attention.schedules import Schedule
 
 app = typer.Typer(help="Attention over divided sequences: schedules and measurements.", no_args_is_help=True)
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 Causal = Annotated[bool, typer.Option("--causal", help="With a causal mask.")]
 SHOWN_RANKS = 32
 app.command()(predict)
@@ -71,7 +71,7 @@ def bench(
 
     if find_spec("torch") is None:
         raise MissingTorchError("the benchmark needs torch: pip install 'megatile[torch]'")
-    names = read_names(schedule)
+    names = read_names(schedule, SCHEDULES)
     case = BenchCase(
         nproc,
         read_length(seqlen),

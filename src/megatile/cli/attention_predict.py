@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from megatile.cli.machine import Json, Set, _complete_machine, load
-from megatile.cli.output import print_json
+from megatile.cli.machine import Json, Machine, Set, load
+from megatile.cli.output import print_json, read_names
 from megatile.core.errors import MegatileError
 from megatile.core.progress import shown
 from megatile.report.canvas import check_target
@@ -17,6 +17,7 @@ from megatile.report.canvas import check_target
 if TYPE_CHECKING:
     from megatile.attention.predict import Comparison
 
+SCHEDULES = ("no schedule is named", "--schedule ring,zigzag,hamilton")
 _COUNTS = {"k": 10**3, "m": 10**6}
 
 
@@ -39,14 +40,6 @@ def read_length(text: str, least: int = 1) -> int:
     return length
 
 
-def read_names(text: str) -> list[str]:
-    """``ring,hamilton``: at least one name."""
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    if not names:
-        raise MegatileError("no schedule is named", advice="--schedule ring,zigzag,hamilton")
-    return names
-
-
 def _complete_schedule(incomplete: str) -> list[str]:
     from megatile.attention.schedules import schedule_names
 
@@ -63,12 +56,7 @@ Dtype = Annotated[str, typer.Option("--dtype", help="bf16, f16, f32, …")]
 
 
 def predict(
-    machine: Annotated[
-        str,
-        typer.Option(
-            "-m", "--machine", help="A shipped machine or a YAML file.", autocompletion=_complete_machine
-        ),
-    ] = "mi300x-8",
+    machine: Machine = "mi300x-8",
     seqlen: Lengths = "10K,20K,50K,100K",
     heads: Heads = 32,
     dim: Dim = 128,
@@ -98,7 +86,7 @@ def predict(
     if plot is not None:
         check_target(plot)
     hda = load(machine, settings)
-    names = None if schedule is None else read_names(schedule)
+    names = None if schedule is None else read_names(schedule, SCHEDULES)
     found = []
     lengths = read_lengths(seqlen)
     for length in lengths:

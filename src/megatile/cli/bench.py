@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from megatile.cli.machine import Json, Set, overrides
+from megatile.cli.machine import Json, Machine, Set, overrides
 from megatile.cli.output import print_json
 from megatile.core.errors import MegatileError, Place, did_you_mean
 from megatile.core.quantities import format_time
@@ -64,9 +64,7 @@ def bench(
     name: Annotated[
         str, typer.Argument(help="A bench that comes with megatile, or a Python file with run(torch).")
     ],
-    machine: Annotated[
-        str, typer.Option("-m", "--machine", help="A shipped machine or a YAML file.")
-    ] = "ahbm",
+    machine: Machine = "ahbm",
     topology: Annotated[Path | None, typer.Option(help="A topology.yaml instead of a machine.")] = None,
     ccl: Annotated[Path | None, typer.Option(help="A ccl.yaml whose kernel does all_reduce.")] = None,
     algorithm: Annotated[

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from megatile.cli.machine import Json, Set, _complete_machine, load
-from megatile.cli.output import print_json, print_table
+from megatile.cli.machine import Json, Machine, Set, load
+from megatile.cli.output import print_json, print_table, read_names
 from megatile.core.errors import MegatileError
 from megatile.core.progress import shown
 from megatile.report.canvas import SUFFIXES, check_folder
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from megatile.timing.view import Origin
 
 MOST_SIZES = 1000
+ALGORITHMS = ("no algorithm is named", "use -a auto, -a all, or names such as -a ring,tree")
 MOST_RANKS = 1_000_000
 _BINARY = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -67,12 +68,6 @@ def _complete_operation(incomplete: str) -> list[str]:
 
 Operation = Annotated[
     str, typer.Argument(help="all_reduce, all_gather, …", autocompletion=_complete_operation)
-]
-Machine = Annotated[
-    str,
-    typer.Option(
-        "-m", "--machine", help="A shipped machine or a YAML file.", autocompletion=_complete_machine
-    ),
 ]
 
 
@@ -132,7 +127,7 @@ def collective(
     names = _algorithms(operation, algorithm, hda, every[0], fields, kernels)
     _among_needs_auto(among, names)
     fields |= {"path": path, "launch": not graph, "table": table}
-    fields |= {"among": None if among is None else _names(among)}
+    fields |= {"among": None if among is None else read_names(among, ALGORITHMS)}
     work = sweep(operation, hda, every, names, verify=check, kernels=kernels, trust=trust, **fields)
     with _notes():
         found = _progress(work, len(every) * len(names))
@@ -208,19 +203,10 @@ def _algorithms(
     if asked == "all":
         job, _ = make_job(operation, machine=hda, nbytes=size, **fields)
         return [a.name for a in algorithms().values() if a.reason_against(job) is None]
-    names = _names(asked)
+    names = read_names(asked, ALGORITHMS)
     for name in names:
         if name != "auto" and name not in LIBRARIES and name not in kernels["algorithms"]:
             find_algorithm(name)
-    return names
-
-
-def _names(text: str) -> list[str]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    if not names:
-        raise MegatileError(
-            "no algorithm is named", advice="use -a auto, -a all, or names such as -a ring,tree"
-        )
     return names
 
 
@@ -289,8 +275,7 @@ def _print_table(machine: str, first: Prediction, lines: list[Line]) -> None:
         for x in lines
     ]  # fmt: skip
     print_table(head, rows, left=0)
-    average = sum(x.busbw for x in lines) / len(lines)
-    print(f"# Avg bus bandwidth: {average:.4g} GB/s")
+    print(f"# Avg bus bandwidth: {sum(x.busbw for x in lines) / len(lines):.4g} GB/s")
 
 
 def _print_in_network(found: list[Prediction]) -> None:

@@ -31,6 +31,12 @@ Name = Annotated[
         help="A shipped machine (see 'megatile machines') or a YAML file.", autocompletion=_complete_machine
     ),
 ]
+Machine = Annotated[
+    str,
+    typer.Option(
+        "-m", "--machine", help="A shipped machine or a YAML file.", autocompletion=_complete_machine
+    ),
+]
 Set = Annotated[
     list[str] | None,
     typer.Option(
@@ -103,26 +109,25 @@ def show(
     from megatile.report.machine_text import machine_json
 
     hda = load(name, settings)
-    for path in (svg, png):
-        if path is not None:
-            _picture(hda, path, ".svg" if path is svg else ".png")
+    pictures = {".svg": svg, ".png": png}
+    written = [_picture(hda, path, suffix) for suffix, path in pictures.items() if path is not None]
     if json:
         print_json("machine", machine_json(hda))
     elif yaml:
         print(hda.to_yaml(), end="")
     else:
         _print_tree(hda)
-        for path in (svg, png):
-            if path is not None:
-                print(f"picture written to {path}")
+        for path in written:
+            print(f"picture written to {path}")
 
 
-def _picture(hda: HDA, path: Path, suffix: str) -> None:
+def _picture(hda: HDA, path: Path, suffix: str) -> Path:
     from megatile.report.machine_picture import draw_machine
 
     if path.suffix.lower() != suffix:
         raise MegatileError(f"'{path}' does not end in {suffix}", advice=f"write --{suffix[1:]} NAME{suffix}")
     draw_machine(hda, path)
+    return path
 
 
 def _print_tree(hda: HDA) -> None:

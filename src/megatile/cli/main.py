@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -42,25 +43,16 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("machines")(machine.machines)
-app.add_typer(machine.app, name="machine")
-app.command("collective")(collective.collective)
-app.command("run")(run.run)
-app.command("export")(run.export)
-app.command("measure")(machine.measure)
-app.command("bench")(bench.bench)
-app.add_typer(plan.app, name="plan")
-app.add_typer(attention.app, name="attention")
-app.add_typer(trace.app, name="trace")
-app.command("kernel", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(
-    perfdb.kernel
-)
-app.add_typer(perfdb.app, name="perfdb")
-app.command("tune")(tune.tune)
-app.command("sweep")(tune.sweep)
-app.command("check-kernel", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(
-    run.check_kernel
-)
+COMMANDS: dict[str, Callable[..., None]] = {
+    "machines": machine.machines, "collective": collective.collective, "run": run.run, "export": run.export,
+    "measure": machine.measure, "bench": bench.bench, "kernel": perfdb.kernel, "tune": tune.tune,
+    "sweep": tune.sweep, "check-kernel": run.check_kernel,
+}  # fmt: skip
+ANY_MORE = {"allow_extra_args": True, "ignore_unknown_options": True}
+for _name, _command in COMMANDS.items():
+    app.command(_name, context_settings=ANY_MORE if _name in ("kernel", "check-kernel") else None)(_command)
+for _group in (machine, plan, attention, trace, perfdb):
+    app.add_typer(_group.app, name=_group.__name__.rpartition(".")[2])
 
 
 def _version(asked: bool) -> None:

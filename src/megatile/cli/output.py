@@ -44,6 +44,14 @@ def print_table(
     console().print(rich_table(headers, rows, title, left))
 
 
+def read_names(text: str, otherwise: tuple[str, str]) -> list[str]:
+    """``ring,tree``: names, at least one; else an error of this message and advice."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise MegatileError(otherwise[0], advice=otherwise[1])
+    return names
+
+
 def fail(problem: MegatileError) -> NoReturn:
     """One message on stderr: what, where, what to try."""
     print(f"error: {problem}", file=sys.stderr)

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from megatile.cli.collective import Machine
-from megatile.cli.machine import Json, Set, load
+from megatile.cli.machine import Json, Machine, Set, load
 from megatile.cli.output import print_json, print_table
 from megatile.core.errors import MegatileError
 from megatile.core.progress import shown

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from megatile.cli.machine import Json, Set, load
+from megatile.cli.machine import Json, Machine, Set, load
 from megatile.cli.output import print_json
 from megatile.core.errors import MegatileError, Place
 from megatile.core.files import read_text, write_text
@@ -57,7 +57,7 @@ def save(
     operation: Annotated[str, typer.Argument(help="all_reduce, all_gather, …")],
     file: Annotated[Path, typer.Argument(help="The file to write: NAME.json, or NAME.txt for text.")],
     size: Annotated[str, typer.Option("-b", "--size", help="Bytes of the buffer: 1MiB.")],
-    machine: Annotated[str, typer.Option("-m", "--machine", help="A shipped machine or a YAML file.")],
+    machine: Machine,
     algorithm: Annotated[str, typer.Option("-a", "--algorithm", help="A name, or auto.")] = "auto",
     scale: Annotated[str, typer.Option(help="What the ranks are: device, block, pe, …")] = "device",
     ranks: Annotated[str | None, typer.Option(help="How many, or which: 16 or 0,8,16-23.")] = None,
@@ -107,7 +107,7 @@ def check(
 @app.command()
 def simulate(
     file: File,
-    machine: Annotated[str, typer.Option("-m", "--machine", help="A shipped machine or a YAML file.")],
+    machine: Machine,
     library: Annotated[
         str | None,
         typer.Option(

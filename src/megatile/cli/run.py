@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from megatile.cli.machine import Json, Set, load
+from megatile.cli.machine import Json, Machine, Set, load
 from megatile.cli.output import print_json, print_table
 from megatile.core.errors import MegatileError, did_you_mean
 from megatile.core.files import read_text, write_text
@@ -20,22 +20,21 @@ if TYPE_CHECKING:
 
 
 LARGEST = 16 << 20
+ProgramName = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE.py[:NAME]",
+        help="A Python file with a tile program (it is imported), and its name or a call of the function "
+        "that makes it: gemm.py:gemm(512, 512, 512, bK=64).",
+    ),
+]
 MOST_WORK = 4e9
 """Operations up to which a program's data is verified without being asked for."""
 
 
 def run(
-    program: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE.py[:NAME]",
-            help="A Python file with a tile program (it is imported), and its name or a call of the function "
-            "that makes it: gemm.py:gemm(512, 512, 512, bK=64).",
-        ),
-    ],
-    machine: Annotated[
-        str, typer.Option("-m", "--machine", help="A shipped machine or a YAML file.")
-    ] = "dgx-h100",
+    program: ProgramName,
+    machine: Machine = "dgx-h100",
     shapes: Annotated[
         str | None,
         typer.Option(
@@ -230,14 +229,7 @@ def read_call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
 
 
 def export(
-    program: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE.py[:NAME]",
-            help="A Python file with a tile program (it is imported), and its name or a call of the function "
-            "that makes it: gemm.py:gemm(512, 512, 512, bK=64).",
-        ),
-    ],
+    program: ProgramName,
     to: Annotated[str, typer.Option("--to", help="tilelang, cuda or c.")],
     output: Annotated[
         Path | None,
@@ -271,9 +263,7 @@ def export(
 def check_kernel(
     context: typer.Context,
     file: Annotated[Path, typer.Argument(help="A Python file with TileLang kernels; it is run as a script.")],
-    machine: Annotated[
-        str, typer.Option("-m", "--machine", help="A shipped machine or a YAML file.")
-    ] = "dgx-h100",
+    machine: Machine = "dgx-h100",
     at: Annotated[
         str, typer.Option(help="Extents and arguments to predict at, e.g. M=4096,N=4096,K=4096.")
     ] = "",

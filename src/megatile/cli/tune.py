@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from megatile.cli.collective import Machine
-from megatile.cli.machine import Json, Set, load, overrides
+from megatile.cli.machine import Json, Machine, Set, load, overrides
 from megatile.cli.output import print_json, print_table
 from megatile.cli.plan import read_plan
 from megatile.cli.run import find_named, find_program, names_of

@@ -34,15 +34,12 @@ class CommDebug:
     @property
     def counts(self) -> dict[str, int]:
         """How many of each collective there were at ``device``."""
-        return _counts(self.at())
+        return _totals(self.at())
 
     @property
     def nbytes(self) -> dict[str, int]:
         """The bytes of one rank's buffers, for each collective at ``device``."""
-        found: Counter[str] = Counter()
-        for call in self.at():
-            found[call.operation] += call.nbytes
-        return dict(found)
+        return _totals(self.at(), "nbytes")
 
     def get_comm_counts(self) -> dict[str, int]:
         return self.counts
@@ -58,7 +55,7 @@ class CommDebug:
         """
         wanted = {name: count for name, count in counts.items() if count}
         calls = self.at(scale)
-        found, total = _counts(calls), sum(call.nbytes for call in calls)
+        found, total = _totals(calls), sum(call.nbytes for call in calls)
         if found != wanted:
             raise CommContract(
                 f"expected {_text(wanted)} at scale '{scale}', but there were {_text(found)}:\n{self}"
@@ -83,10 +80,10 @@ def comm_debug() -> Iterator[CommDebug]:
         WATCHERS.pop()
 
 
-def _counts(calls: Iterable[Communicated]) -> dict[str, int]:
+def _totals(calls: Iterable[Communicated], of: str = "count") -> dict[str, int]:
     found: Counter[str] = Counter()
     for call in calls:
-        found[call.operation] += call.count
+        found[call.operation] += getattr(call, of)
     return dict(found)
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from megatile.core.arguments import no_none
+from megatile.core.dtypes import dtype as dtype_name
 from megatile.core.placement import Partial, Replicate, Shard, runs
 from megatile.parallel.mesh import DeviceMesh, Placement
 from megatile.parallel.redistribute import Path, State, local_shape, plan_path, redistributed
@@ -30,6 +31,14 @@ from megatile.runtime.host.tensor import Tensor
 Rule = tuple[tuple[Placement, ...], Placement]
 """Placements of the operands along one dimension of the mesh, and of the result."""
 R = Replicate()
+
+
+def _operator(name: str) -> Callable[[Any, Any], Any]:
+    return lambda self, other: _pointwise(name, self, other)
+
+
+def _function(name: str) -> Callable[[Any], Any]:
+    return lambda self: _run(_one_by_one(self.ndim), [self], lambda x: ops.unary(name, x), self.shape)
 
 
 class DTensor:
@@ -95,8 +104,7 @@ class DTensor:
         target = self._target(device_mesh, placements)
         if target == self.placements:
             return self
-        local, _ = redistributed(self, target)
-        return DTensor(local, self.device_mesh, target, self.shape)
+        return DTensor(redistributed(self, target), self.device_mesh, target, self.shape)
 
     def explain(self, placements: Sequence[Placement]) -> Path:
         """The steps that ``redistribute`` would take, with their predicted times."""
@@ -112,31 +120,14 @@ class DTensor:
     def __matmul__(self, other: DTensor) -> DTensor:
         return matmul(self, other)
 
-    def __add__(self, other: Any) -> DTensor:
-        return _pointwise("add", self, other)
-
-    def __sub__(self, other: Any) -> DTensor:
-        return _pointwise("sub", self, other)
-
-    def __mul__(self, other: Any) -> DTensor:
-        return _pointwise("mul", self, other)
-
-    __radd__, __rmul__ = __add__, __mul__
+    __add__ = __radd__ = _operator("add")
+    __sub__ = _operator("sub")
+    __mul__ = __rmul__ = _operator("mul")
 
     def __truediv__(self, other: Any) -> DTensor:
         return self * (1 / other) if not isinstance(other, DTensor) else _pointwise("div", self, other)
 
-    def relu(self) -> DTensor:
-        return _unary("relu", self)
-
-    def gelu(self) -> DTensor:
-        return _unary("gelu", self)
-
-    def silu(self) -> DTensor:
-        return _unary("silu", self)
-
-    def exp(self) -> DTensor:
-        return _unary("exp", self)
+    relu, gelu, silu, exp = map(_function, ("relu", "gelu", "silu", "exp"))
 
     def sum(self, dim: int | None = None) -> DTensor:
         return _reduce("sum", self, dim)
@@ -152,8 +143,7 @@ class DTensor:
         """Over the last dimension, which must be whole on every rank."""
         if dim % self.ndim != self.ndim - 1:
             raise ParallelError("softmax is over the last dimension here", advice="transpose it there first")
-        rules: list[Rule] = [((R,), R), *(((Shard(d),), Shard(d)) for d in range(self.ndim - 1))]
-        return _run(rules, [self], lambda x: ops.softmax(x), self.shape)
+        return _run(_one_by_one(self.ndim - 1), [self], ops.softmax, self.shape)
 
     def transpose(self, dim0: int, dim1: int) -> DTensor:
         dims = list(range(self.ndim))
@@ -175,22 +165,15 @@ class DTensor:
         """Another shape. Divided dimensions stay divided if they begin a group of merged or split ones."""
         extents = ops.resolved(shape, prod(self.shape))
         moved = _moved_dims(self.shape, extents)
-        x = self
-        state: list[Placement] = []
-        for number, p in enumerate(self.placements):
-            if not isinstance(p, Shard):
-                state.append(p)
-            elif p.dim in moved and _evenly(
-                self.shape, extents, p.dim, moved[p.dim], self.device_mesh.size(number)
-            ):
-                state.append(Shard(moved[p.dim]))
-            else:
-                state.append(R)
-        kept = [
-            p if isinstance(s, Shard) or not isinstance(p, Shard) else R
-            for p, s in zip(x.placements, state, strict=True)
-        ]
-        x = x.redistribute(placements=kept)
+        kept, state = list(self.placements), list(self.placements)
+        for number, (p, parts) in enumerate(zip(self.placements, self.device_mesh.shape, strict=True)):
+            if isinstance(p, Shard):
+                to = moved.get(p.dim)
+                if to is not None and self.shape[p.dim] % parts == 0 == extents[to] % parts:
+                    state[number] = Shard(to)  # both dimensions are cut between the same elements
+                else:
+                    kept[number] = state[number] = R
+        x = self.redistribute(placements=kept)
         mine = local_shape(extents, self.device_mesh, tuple(state), self.device_mesh.get_coordinate())
         return DTensor(ops.relaid(x._local, shape=mine), self.device_mesh, state, extents)
 
@@ -214,7 +197,7 @@ def distribute_tensor(
     local = array[tuple(slice(start, stop) for start, stop in held)]
     first = all(at[n] == 0 for n, p in enumerate(state) if isinstance(p, Partial))
     local = local if first else np.zeros_like(local)
-    kind = dtype or (tensor.dtype if isinstance(tensor, Tensor) else _dtype_of(array))
+    kind = dtype or (tensor.dtype if isinstance(tensor, Tensor) else dtype_name(array.dtype))
     placed = host.empty(local.shape, dtype=kind, **({} if dp is None else {"dp": dp})).copy_(local)
     return DTensor(placed, device_mesh, state, array.shape)
 
@@ -236,12 +219,6 @@ def _filled(name: str) -> Callable[..., DTensor]:
 
 
 zeros, ones, empty = map(_filled, ("zeros", "ones", "empty"))
-
-
-def _dtype_of(array: Any) -> str:
-    from megatile.core.dtypes import dtype
-
-    return str(dtype(array.dtype))
 
 
 def _checked(mesh: DeviceMesh, placements: Sequence[Placement], ndim: int, allow: State = ()) -> State:
@@ -377,18 +354,18 @@ def _contract(x: Tensor, y: Tensor, left: str, right: str, out: str) -> Tensor:
     return ops.transposed(found, back, split, shape=tuple(lengths[c] for c in out))
 
 
-def _unary(name: str, x: DTensor) -> DTensor:
-    rules: list[Rule] = [((R,), R), *(((Shard(d),), Shard(d)) for d in range(x.ndim))]
-    return _run(rules, [x], lambda t: ops.unary(name, t), x.shape)
+def _one_by_one(dims: int, operands: int = 1) -> list[Rule]:
+    """Elements (or rows) by themselves: all operands lie alike, and the result as they do."""
+    alike: list[Placement] = [R, *map(Shard, range(dims))]
+    return [((p,) * operands, p) for p in alike]
 
 
 def _pointwise(name: str, a: DTensor, b: Any) -> DTensor:
     if not isinstance(b, DTensor):
         linear: list[Rule] = [((Partial(),), Partial())] if name == "mul" else []
-        rules: list[Rule] = [((R,), R), *(((Shard(d),), Shard(d)) for d in range(a.ndim)), *linear]
-        return _run(rules, [a], lambda t: ops.binary(name, t, float(b)), a.shape)
+        return _run([*_one_by_one(a.ndim), *linear], [a], lambda t: ops.binary(name, t, float(b)), a.shape)
     if a.shape == b.shape:
-        pairs: list[Rule] = [((R, R), R), *(((Shard(d), Shard(d)), Shard(d)) for d in range(a.ndim))]
+        pairs = _one_by_one(a.ndim, 2)
         if name in ("add", "sub"):
             pairs.append(((Partial(), Partial()), Partial()))
     elif b.ndim == 1 and b.shape[0] == a.shape[-1]:
@@ -429,8 +406,3 @@ def _moved_dims(old: tuple[int, ...], new: tuple[int, ...]) -> dict[int, int]:
         if at in ends:
             found[number] = ends[at]
     return found
-
-
-def _evenly(old: tuple[int, ...], new: tuple[int, ...], before: int, after: int, parts: int) -> bool:
-    """Whether cutting both dimensions into so many parts cuts the same elements."""
-    return old[before] % parts == 0 and new[after] % parts == 0

@@ -11,7 +11,7 @@ from megatile.parallel.state import (
     get_tensor_model_parallel_rank,
     get_tensor_model_parallel_world_size,
 )
-from megatile.runtime.host.ops import relaid, taken, transposed
+from megatile.runtime.host.ops import along, relaid, taken, transposed
 from megatile.runtime.host.placement import DPPolicy
 from megatile.runtime.host.relayout import Move
 
@@ -107,5 +107,4 @@ def _gathered(x: Any, dim: int, host: Any) -> Any:
     if dim == 0:
         return out
     order = (*range(1, dim + 1), 0, *range(dim + 1, x.ndim + 1))
-    shape = tuple(extent * size if i == dim else extent for i, extent in enumerate(x.shape))
-    return transposed(out, order, (size, *x.shape), shape=shape)
+    return transposed(out, order, (size, *x.shape), shape=along(x.shape, dim, size * x.shape[dim]))

@@ -18,7 +18,7 @@ from megatile.core.placement import Partial, Replicate, Shard, runs
 from megatile.core.quantities import format_time
 from megatile.parallel.mesh import DeviceMesh, Placement
 from megatile.runtime.host.groups import Call
-from megatile.runtime.host.ops import copied, padded, relaid, taken, transposed
+from megatile.runtime.host.ops import along, copied, padded, relaid, taken, transposed
 from megatile.runtime.host.relayout import Move
 
 State = tuple[Placement, ...]
@@ -58,6 +58,10 @@ def local_shape(
 ) -> tuple[int, ...]:
     """The shape that the rank at these coordinates of the mesh holds."""
     return tuple(stop - start for start, stop in runs(state, shape, mesh.shape, at))
+
+
+def changed(state: State, mesh_dim: int, after: Placement) -> State:
+    return (*state[:mesh_dim], after, *state[mesh_dim + 1 :])
 
 
 def _steps(state: State, dims: Collection[int]) -> Iterator[tuple[int, Placement, str]]:
@@ -100,7 +104,7 @@ def plan_path(x: Any, target: State) -> Path:
         for mesh_dim, after, how in _steps(state, dims):
             if how in ("all_reduce", "reduce_scatter") and target[mesh_dim] == state[mesh_dim]:
                 continue
-            next_state = (*state[:mesh_dim], after, *state[mesh_dim + 1 :])
+            next_state = changed(state, mesh_dim, after)
             took = _time(x, mesh, state, mesh_dim, how)
             if next_state not in best or spent + took < best[next_state]:
                 best[next_state] = spent + took
@@ -113,16 +117,15 @@ def plan_path(x: Any, target: State) -> Path:
 def _time(x: Any, mesh: DeviceMesh, state: State, mesh_dim: int, how: str) -> int:
     """What a step takes, predicted for the largest shard."""
     host = mesh.torch
-    first = (0,) * mesh.ndim
-    elements = max(1, prod(local_shape(tuple(x.shape), mesh, state, first)))
+    elements = max(1, prod(local_shape(tuple(x.shape), mesh, state, (0,) * mesh.ndim)))
     layer = host.machine.memory(host.shape.hbm)
     copied = round(2 * elements * itemsize(x.dtype) / layer.effective_bandwidth * 1e12) + layer.latency_ps
     size = mesh.size(mesh_dim)
     if how == "cut" or size == 1:
         return copied // size
-    count = {"all_gather": elements * size, "all_to_all": -(-elements // size) * size}.get(how, elements)
-    if how == "reduce_scatter":
-        count = -(-elements // size) * size
+    blocks = -(-elements // size) * size
+    counts = {"all_gather": elements * size, "all_reduce": elements}
+    count = counts.get(how, blocks)
     call = Call(how, host.rank, count, x.dtype)
     found = host.collectives.prediction(mesh.ranks_along(mesh_dim), call, count)
     # Collectives along other dimensions than the first also lay the elements anew.
@@ -132,49 +135,39 @@ def _time(x: Any, mesh: DeviceMesh, state: State, mesh_dim: int, how: str) -> in
 # doing it
 
 
-def redistributed(x: Any, target: State) -> tuple[Any, Path]:
-    """The local tensor under another placement, and the path that led there."""
-    path = plan_path(x, target)
+def redistributed(x: Any, target: State) -> Any:
+    """The local tensor under another placement."""
     mesh, local, state = x.device_mesh, x.to_local(), tuple(x.placements)
-    shape = tuple(x.shape)
-    for step in path.steps:
-        local = _DO[step.how](local, shape, mesh, state, step)
-        state = (*state[: step.mesh_dim], step.after, *state[step.mesh_dim + 1 :])
-    return local, path
+    for step in plan_path(x, target).steps:
+        local = _DO[step.how](local, tuple(x.shape), mesh, state, step)
+        state = changed(state, step.mesh_dim, step.after)
+    return local
 
 
 def _extents(shape: tuple[int, ...], mesh: DeviceMesh, state: State, mesh_dim: int, dim: int) -> list[int]:
     """How many elements of a dimension each rank along a mesh dimension holds (state: after the step)."""
     at = mesh.get_coordinate()
-    found = []
-    for place in range(mesh.size(mesh_dim)):
-        there = (*at[:mesh_dim], place, *at[mesh_dim + 1 :])
-        start, stop = runs(state, shape, mesh.shape, there)[dim]
-        found.append(stop - start)
-    return found
+    places = (along(at, mesh_dim, place) for place in range(mesh.size(mesh_dim)))
+    return [local_shape(shape, mesh, state, place)[dim] for place in places]
 
 
 def _all_gather(local: Any, shape: Any, mesh: DeviceMesh, state: State, step: Step) -> Any:
     dim, size = step.before.dim, mesh.size(step.mesh_dim)  # type: ignore[union-attr]
     lengths = _extents(shape, mesh, state, step.mesh_dim, dim)
-    most = max(lengths)
-    wide = _padded(local, dim, most)
-    host = mesh.torch
-    out = host.empty((size, *wide.shape), dtype=local.dtype)
-    host.distributed.all_gather_into_tensor(out, relaid(wide), group=mesh.get_group(step.mesh_dim))
+    wide = _padded(local, dim, max(lengths))
+    out = mesh.torch.empty((size, *wide.shape), dtype=local.dtype)
+    mesh.torch.distributed.all_gather_into_tensor(out, relaid(wide), group=mesh.get_group(step.mesh_dim))
     return _side_by_side(out, dim, lengths)
 
 
 def _side_by_side(parts: Any, dim: int, lengths: list[int]) -> Any:
     """Blocks behind each other as one tensor: of each so many elements of a dimension, one after another."""
     held, moves, at = tuple(parts.shape[1:]), [], 0
-    shape = tuple(sum(lengths) if i == dim else extent for i, extent in enumerate(held))
+    shape, zeros = along(held, dim, sum(lengths)), (0,) * len(held)
     for number, length in enumerate(lengths):
-        extent = tuple(length if i == dim else n for i, n in enumerate(held))
-        begin = tuple(at if i == dim else 0 for i in range(len(held)))
         if length:
-            start = (number, *(0 for _ in held))
-            moves.append(Move.block(tuple(parts.shape), start, (1, *shape), (0, *begin), (1, *extent)))
+            begin, extent = (0, *along(zeros, dim, at)), (1, *along(held, dim, length))
+            moves.append(Move.block(tuple(parts.shape), (number, *zeros), (1, *shape), begin, extent))
         at += length
     return relaid(parts, shape=shape, moves=moves)
 
@@ -188,7 +181,7 @@ def _blocks(x: Any, dim: int, size: int) -> Any:
 
 
 def _padded(local: Any, dim: int, length: int) -> Any:
-    return padded(local, tuple(length if i == dim else n for i, n in enumerate(local.shape)))
+    return padded(local, along(local.shape, dim, length))
 
 
 def _all_reduce(local: Any, shape: Any, mesh: DeviceMesh, state: State, step: Step) -> Any:
@@ -200,7 +193,7 @@ def _all_reduce(local: Any, shape: Any, mesh: DeviceMesh, state: State, step: St
 
 def _cut(local: Any, shape: Any, mesh: DeviceMesh, state: State, step: Step) -> Any:
     dim = step.after.dim  # type: ignore[union-attr]
-    after = (*state[: step.mesh_dim], step.after, *state[step.mesh_dim + 1 :])
+    after = changed(state, step.mesh_dim, step.after)
     start = runs(state, shape, mesh.shape, mesh.get_coordinate())[dim][0]
     low, high = runs(after, shape, mesh.shape, mesh.get_coordinate())[dim]
     return taken(local, dim, low - start, high - start)
@@ -229,7 +222,7 @@ def _all_to_all(local: Any, shape: Any, mesh: DeviceMesh, state: State, step: St
 def _trimmed(x: Any, shape: Any, mesh: DeviceMesh, state: State, step: Step) -> Any:
     """The elements that belong to this rank, without padding."""
     dim = step.after.dim  # type: ignore[union-attr]
-    after = (*state[: step.mesh_dim], step.after, *state[step.mesh_dim + 1 :])
+    after = changed(state, step.mesh_dim, step.after)
     low, high = runs(after, shape, mesh.shape, mesh.get_coordinate())[dim]
     return x if x.shape[dim] == high - low else taken(x, dim, 0, high - low)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
 from typing import Any
 
 from megatile.core.errors import MegatileError
@@ -15,13 +14,8 @@ class ParallelError(MegatileError, RuntimeError):
     """Groups that are missing, or sizes that do not go together."""
 
 
-@dataclass(frozen=True)
-class _State:
-    tensor: int
-    world: int
-
-
-_states: weakref.WeakKeyDictionary[RuntimeContext, _State] = weakref.WeakKeyDictionary()
+_states: weakref.WeakKeyDictionary[RuntimeContext, tuple[int, int]] = weakref.WeakKeyDictionary()
+"""By host: how many ranks share a model's tensors, and how many there are."""
 
 
 def active(torch: Any = None) -> Any:
@@ -47,7 +41,7 @@ def initialize_model_parallel(tensor_model_parallel_size: int = 1, *, torch: Any
             f"a tensor-parallel size of {tensor_model_parallel_size!r} does not divide {world} ranks",
             advice=f"use one of {', '.join(str(n) for n in range(1, world + 1) if world % n == 0)}",
         )
-    _states[host] = _State(size, world)
+    _states[host] = size, world
 
 
 def destroy_model_parallel(torch: Any = None) -> None:
@@ -55,43 +49,44 @@ def destroy_model_parallel(torch: Any = None) -> None:
     _states.pop(active(torch), None)
 
 
-def _state(torch: Any = None) -> tuple[Any, _State]:
+def _state(torch: Any = None) -> tuple[Any, int, int]:
+    """The host, how many of its ranks share tensors, and how many there are."""
     host = active(torch)
     if host not in _states:
         raise ParallelError("TP group not initialised; call initialize_model_parallel() first")
-    return host, _states[host]
+    return host, *_states[host]
 
 
 def get_tensor_model_parallel_world_size(torch: Any = None) -> int:
-    return _state(torch)[1].tensor
+    return _state(torch)[1]
 
 
 def get_tensor_model_parallel_rank(torch: Any = None) -> int:
-    host, state = _state(torch)
-    return int(host.distributed.get_rank()) % state.tensor
+    host, size, _ = _state(torch)
+    return int(host.distributed.get_rank()) % size
 
 
 def get_data_parallel_world_size(torch: Any = None) -> int:
-    _, state = _state(torch)
-    return state.world // state.tensor
+    _, size, world = _state(torch)
+    return world // size
 
 
 def get_data_parallel_rank(torch: Any = None) -> int:
-    host, state = _state(torch)
-    return int(host.distributed.get_rank()) // state.tensor
+    host, size, _ = _state(torch)
+    return int(host.distributed.get_rank()) // size
 
 
 def get_tensor_model_parallel_group(torch: Any = None) -> Any:
     """The ranks that share this rank's tensors."""
-    host, state = _state(torch)
-    first = int(host.distributed.get_rank()) // state.tensor * state.tensor
-    return group_of(host, range(first, first + state.tensor))
+    host, size, _ = _state(torch)
+    first = int(host.distributed.get_rank()) // size * size
+    return group_of(host, range(first, first + size))
 
 
 def get_data_parallel_group(torch: Any = None) -> Any:
     """The ranks that hold the same part of the tensors."""
-    host, state = _state(torch)
-    return group_of(host, range(int(host.distributed.get_rank()) % state.tensor, state.world, state.tensor))
+    host, size, world = _state(torch)
+    return group_of(host, range(int(host.distributed.get_rank()) % size, world, size))
 
 
 def group_of(host: Any, ranks: Any) -> Any:

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from megatile.core.elementwise import ATOMICS
-from megatile.core.errors import MegatileError, did_you_mean
-from megatile.core.operations import OPERATIONS, Operation, cast
+from megatile.core.errors import MegatileError
+from megatile.core.operations import OPERATIONS, Operation
 from megatile.plan.code import Instruction, RegionCode
 from megatile.plan.cohort import Cohort, SlotHandle, Value, pick, spread
 from megatile.plan.commands import chooser
@@ -30,7 +30,7 @@ from megatile.plan.model import Plan, PlanError, require_plan, statements
 from megatile.plan.races import RaceWatch
 from megatile.plan.spec import having
 from megatile.plan.statements import tile_flows
-from megatile.plan.storage import Access, SlotStore, alike, allocate, resolve
+from megatile.plan.storage import Access, SlotStore, alike, allocate, read_inputs, resolve
 from megatile.plan.structure import check_structure
 
 Array = Any
@@ -107,27 +107,11 @@ class Executor(Follower):
         self.arrays = {
             tile.name: allocate(plan, tile, None) for tile in plan.tiles if tile.name not in inputs
         }
-        known = {tile.name: tile for tile in plan.tiles if tile.role in ("input", "inout")}
         changed = _changed(plan)
-        for name, data in inputs.items():
-            if name not in known:
-                raise PlanError(
-                    f"'{name}' is no input of the plan", advice=did_you_mean(name, known, what="inputs")
-                )
-            tile = known[name]
-            array = np.stack(data) if isinstance(data, (list, tuple)) else np.asarray(data)
-            expected = (plan.owners(tile), *tile.shape)
-            if array.shape != expected:
-                raise PlanError(
-                    f"input '{name}' has shape {array.shape}, not {expected} (owners, then the tile)"
-                )
-            given = cast(array, tile.dtype)
+        for tile, given in read_inputs(plan, inputs):
             # What nobody writes need not be copied.
-            only_read = tile.role == "input" and tile.versions == 1 and name not in changed
-            self.arrays[name] = given[:, None] if only_read else allocate(plan, tile, given)
-        missing = [n for n in known if n not in inputs]
-        if missing:
-            raise PlanError(f"input '{missing[0]}' is missing")
+            only_read = tile.role == "input" and tile.versions == 1 and tile.name not in changed
+            self.arrays[tile.name] = given[:, None] if only_read else allocate(plan, tile, given)
         self.slots = {
             channel.name: SlotStore(channel, plan.instances(channel.level)) for channel in plan.channels
         }

@@ -7,7 +7,7 @@ indices.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 
 from megatile.core.dtypes import is_float, itemsize, numpy_dtype
+from megatile.core.errors import did_you_mean
+from megatile.core.operations import cast
 from megatile.plan.code import RegionCode
 from megatile.plan.cohort import Cohort, SlotHandle, TileHandle, Value, lowest, numbers, pick, spread
 from megatile.plan.model import Channel, Plan, PlanError, Tile
@@ -39,6 +41,25 @@ def allocate(plan: Plan, tile: Tile, data: Array | None) -> Array:
     array = np.empty(shape, dtype=numpy_dtype(tile.dtype))
     array[:, 0] = data
     return array
+
+
+def read_inputs(plan: Plan, inputs: Mapping[str, Any]) -> Iterator[tuple[Tile, Array]]:
+    """The tiles that a plan takes, with the arrays given for them, [owners, *tile shape]."""
+    known = {tile.name: tile for tile in plan.tiles if tile.role in ("input", "inout")}
+    for name, data in inputs.items():
+        if name not in known:
+            raise PlanError(
+                f"'{name}' is no input of the plan", advice=did_you_mean(name, known, what="inputs")
+            )
+        many = isinstance(data, (list, tuple))
+        array = np.stack([np.asarray(d) for d in data]) if many else np.asarray(data)
+        expected = (plan.owners(known[name]), *known[name].shape)
+        if array.shape != expected:
+            raise PlanError(f"input '{name}' has shape {array.shape}, not {expected} (owners, then the tile)")
+        yield known[name], cast(array, known[name].dtype)
+    missing = [n for n in known if n not in inputs]
+    if missing:
+        raise PlanError(f"input '{missing[0]}' is missing")
 
 
 class SlotStore:

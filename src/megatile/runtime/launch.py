@@ -11,19 +11,18 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from megatile.core.dtypes import is_float, numpy_dtype
-from megatile.core.errors import did_you_mean
-from megatile.core.operations import cast
 from megatile.core.quantities import whole
 from megatile.ir.program import Program
 from megatile.language.tile.program import ProgramFunction
 from megatile.plan.execute import Results
-from megatile.plan.model import Plan, PlanError, Tile, require_plan
+from megatile.plan.model import Plan, Tile, require_plan
+from megatile.plan.storage import allocate, read_inputs
 from megatile.plan.structure import one_level
 from megatile.runtime.errors import LaunchError
 from megatile.runtime.processes import Started, read, run_processes
@@ -97,47 +96,30 @@ def launch_plan(
 
 
 def _write_inputs(plan: Plan, inputs: Mapping[str, Any], folder: Path) -> None:
-    known = {t.name: (n, t) for n, t in enumerate(plan.tiles) if t.role in ("input", "inout")}
-    for name in inputs:
-        if name not in known:
-            raise PlanError(
-                f"'{name}' is no input of the plan", advice=did_you_mean(name, known, what="inputs")
-            )
-    for name, (number, tile) in known.items():
-        if name not in inputs:
-            raise PlanError(f"input '{name}' is missing")
-        array = _array(plan, tile, inputs[name])
+    names = [tile.name for tile in plan.tiles]
+    for tile, array in read_inputs(plan, inputs):
         for unit in range(plan.units):
             owner = int(tile.owner.evaluate({"unit": unit}))
-            (folder / f"in_{number}_{unit}").write_bytes(np.ascontiguousarray(array[owner]).tobytes())
-
-
-def _array(plan: Plan, tile: Tile, data: Any) -> Any:
-    array = np.stack([np.asarray(d) for d in data]) if isinstance(data, (list, tuple)) else np.asarray(data)
-    expected = (plan.owners(tile), *tile.shape)
-    if array.shape != expected:
-        raise PlanError(
-            f"input '{tile.name}' has shape {array.shape}, not {expected} (owners, then the tile)"
-        )
-    return cast(array, tile.dtype)
+            path = folder / f"in_{names.index(tile.name)}_{unit}"
+            path.write_bytes(np.ascontiguousarray(array[owner]).tobytes())
 
 
 def _output(plan: Plan, tile: Tile, folder: Path, number: int) -> Any:
     """A tile of all owners; copies that no unit owns are as ``execute`` leaves them."""
-    kind = numpy_dtype(tile.dtype)
-    array = np.full((plan.owners(tile), *tile.shape), np.nan if is_float(tile.dtype) else 0, kind)
+    array = allocate(plan, replace(tile, versions=1), None)[:, 0]
     for unit in range(plan.units):
-        data = (folder / f"out_{number}_{unit}").read_bytes()
-        array[int(tile.owner.evaluate({"unit": unit}))] = np.frombuffer(data, kind).reshape(tile.shape)
+        data = np.frombuffer((folder / f"out_{number}_{unit}").read_bytes(), array.dtype)
+        array[int(tile.owner.evaluate({"unit": unit}))] = data.reshape(tile.shape)
     return array
 
 
 def _results(plan: Plan, folder: Path) -> LaunchResults:
     done = [read(folder / f"done_{unit}") for unit in range(plan.units)]
-    arrays = {}
-    for number, tile in enumerate(plan.tiles):
-        if tile.role in ("output", "inout"):
-            arrays[tile.name] = _output(plan, tile, folder, number)
+    arrays = {
+        tile.name: _output(plan, tile, folder, number)
+        for number, tile in enumerate(plan.tiles)
+        if tile.role in ("output", "inout")
+    }
     choices = {u: report["choices"] for u, report in enumerate(done) if report["choices"]}
     results = LaunchResults(arrays, choices, ())
     results.seconds = max(report["seconds"] for report in done)

@@ -11,8 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from megatile.plan.model import Plan, Tile
-from megatile.runtime.memory import Memory
-from megatile.runtime.stream import UnitRun
+from megatile.runtime.stream import Memory, UnitRun
 from megatile.runtime.torch_rules import DTYPES
 from megatile.runtime.transport import Transport
 from megatile.runtime.worker import write
@@ -40,12 +39,8 @@ def work(folder: Path, unit: int, settings: dict[str, Any]) -> None:
 
 
 def _inputs(plan: Plan, unit: int, folder: Path) -> dict[str, Tensor]:
-    found = {}
-    for number, tile in enumerate(plan.tiles):
-        path = folder / f"in_{number}_{unit}"
-        if path.exists():
-            found[tile.name] = _read(path, tile)
-    return found
+    paths = [(tile, folder / f"in_{number}_{unit}") for number, tile in enumerate(plan.tiles)]
+    return {tile.name: _read(path, tile) for tile, path in paths if path.exists()}
 
 
 def _read(path: Path, tile: Tile) -> Tensor:

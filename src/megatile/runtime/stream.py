@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from math import prod
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -10,15 +15,104 @@ from torch import Tensor
 from megatile.core.operations import REDUCTIONS
 from megatile.plan.code import Instruction, RegionCode, compile_stream
 from megatile.plan.control import STRUCTURE
-from megatile.plan.model import Plan, PlanError
+from megatile.plan.model import Plan, PlanError, Tile, statements
+from megatile.plan.statements import regions_of
 from megatile.plan.text import statement_text
-from megatile.runtime.ahead import Ahead
-from megatile.runtime.control import Control, Scout
+from megatile.runtime.control import Control, Inbox, Scout
 from megatile.runtime.errors import NoTorchRuleError
-from megatile.runtime.inbox import Inbox
-from megatile.runtime.memory import Memory
-from megatile.runtime.torch_rules import RULES, accumulated, assign
+from megatile.runtime.torch_rules import DTYPES, RULES, accumulated, assign
 from megatile.runtime.transport import Transport
+
+MOST_AHEAD = 32
+"""Computations that may wait their turn: what they hold must fit in memory."""
+
+
+class Ahead:
+    """Compute beside communication: commands of one unit that run in order on a thread of their own.
+
+    The thread that follows the stream hands computations over and goes on to its messages. Before it sends a
+    tile, or overwrites one, it waits for the computations that wrote it, or that still read it.
+    """
+
+    def __init__(self) -> None:
+        threads = torch.get_num_threads()
+        self._thread = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(threads,))
+        self._running: deque[Future[None]] = deque()
+        self._wrote: dict[str, Future[None]] = {}
+        self._touched: dict[str, Future[None]] = {}
+
+    def start(self, work: Callable[[], None], reads: Iterable[str], writes: Iterable[str]) -> None:
+        """Let ``work`` follow all that was started before."""
+        if len(self._running) >= MOST_AHEAD:
+            self._running.popleft().result()
+        future = self._thread.submit(work)
+        self._running.append(future)
+        for tile in writes:
+            self._wrote[tile] = self._touched[tile] = future
+        for tile in reads:
+            self._touched[tile] = future
+
+    def written(self, tile: str) -> None:
+        """Wait until nothing writes the tile any more."""
+        if tile in self._wrote:
+            self._wrote.pop(tile).result()
+
+    def untouched(self, *tiles: str) -> None:
+        """Wait until nothing reads or writes the tiles any more."""
+        for tile in tiles:
+            if tile in self._touched:
+                self._touched.pop(tile).result()
+
+    def finish(self) -> None:
+        """Wait for everything; an error of a computation is raised here, or earlier."""
+        while self._running:
+            self._running.popleft().result()
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=True)
+
+
+class Memory:
+    """The tiles of one unit as tensors, with a leading axis of versions; those that other units reach lie in
+    files of ``folder``, which is the same for all processes of a run and which all map.
+
+    All processes of a launch run on one machine, so that a put or a get is a copy into or out of such a file;
+    ``Signal`` and ``Wait`` order them, as everywhere in a plan.
+    """
+
+    def __init__(self, plan: Plan, unit: int, inputs: Mapping[str, Tensor], folder: Path):
+        self.unit, self._folder = unit, folder
+        self.tiles = {tile.name: tile for tile in plan.tiles}
+        bodies = [statement for stream in plan.streams for statement in statements(stream.body)]
+        remote = {region.tile for s in bodies for region in regions_of(s) if region.at is not None}
+        self.reached = {tile.name for tile in plan.tiles if tile.shared or tile.name in remote}
+        self._owner = {tile.name: int(tile.owner.evaluate({"unit": unit})) for tile in plan.tiles}
+        self._mapped: dict[tuple[str, int], Tensor] = {}
+        self._own = {tile.name: self._new(tile) for tile in plan.tiles}
+        for name, data in inputs.items():
+            self._own[name][0] = data
+
+    def _new(self, tile: Tile) -> Tensor:
+        if tile.name in self.reached:
+            return self.of(tile.name, self._owner[tile.name])
+        return torch.zeros((tile.versions, *tile.shape), dtype=DTYPES[tile.dtype])
+
+    def of(self, name: str, owner: int | None = None) -> Tensor:
+        """All versions of a tile, of this unit or of another owner."""
+        if owner is None or name not in self.reached:
+            return self._own[name]
+        if (name, owner) not in self._mapped:
+            self._mapped[name, owner] = self._map(self.tiles[name], owner)
+        return self._mapped[name, owner]
+
+    def _map(self, tile: Tile, owner: int) -> Tensor:
+        shape, dtype = (tile.versions, *tile.shape), DTYPES[tile.dtype]
+        if not prod(shape):
+            return torch.zeros(shape, dtype=dtype)
+        self._folder.mkdir(exist_ok=True)
+        path = self._folder / f"tile_{list(self.tiles).index(tile.name)}_{owner}"
+        # The file is made with zeros by whoever comes first.
+        return torch.from_file(str(path), shared=True, size=prod(shape), dtype=dtype).reshape(shape)
 
 
 class Version(NamedTuple):
@@ -46,7 +140,7 @@ class UnitRun(Control):
         self.choices: list[int] = []
         self.last_choice: dict[str, int] = {}
         self.ahead = Ahead()
-        self.inbox = Inbox(Scout(self.code, unit, self.channels), transport, self.channels)
+        self.inbox = Inbox(Scout(self.code, unit, self.channels), transport.receive, self.channels)
 
     def run(self) -> dict[str, Tensor]:
         """Follow the stream to its end; the last version of every output."""

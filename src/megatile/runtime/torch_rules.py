@@ -119,14 +119,9 @@ for _name, _function in _REDUCTIONS.items():
     RULES.add(_name, _reduction(_function))
 
 
-@rule("cumsum")
-def cumsum(x: Tensor, axis: int = -1) -> Tensor:
-    return torch.cumsum(accumulated(x), dim=axis)
-
-
-@rule("softmax")
-def softmax(x: Tensor, axis: int = -1) -> Tensor:
-    return torch.softmax(wide(x), dim=axis)
+RULES.add("cumsum", lambda x, axis=-1: torch.cumsum(accumulated(x), dim=axis))
+RULES.add("softmax", lambda x, axis=-1: torch.softmax(wide(x), dim=axis))
+RULES.add("fill", lambda value=0: torch.tensor(value))
 
 
 @rule("gemm")
@@ -137,11 +132,6 @@ def gemm(a: Tensor, b: Tensor, *old: Tensor, transpose_a: bool = False, transpos
         a.transpose(-1, -2) if transpose_a else a, b.transpose(-1, -2) if transpose_b else b
     )
     return product + accumulated(old[0]) if old else product
-
-
-@rule("fill")
-def fill(value: Any = 0) -> Tensor:
-    return torch.tensor(value)
 
 
 # --- attention ------------------------------------------------------------------------------------

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +15,6 @@ from megatile.plan.model import Plan, ReceiveAny, statements
 from megatile.runtime.control import Coming
 from megatile.runtime.errors import LaunchError
 from megatile.runtime.failures import explained, wait_for
-from megatile.runtime.inbox import Arriving
 from megatile.runtime.torch_rules import DTYPES
 
 POLL_SECONDS = 0.002
@@ -68,18 +66,34 @@ class Transport:
         except RuntimeError as error:
             raise explained(error, _world(), to, f"a message to unit {to}") from error
 
-    def receive(self, coming: Coming) -> Arriving:
-        """Post a receive: what arrives is the next message of the queue that has no receive yet."""
-        if coming.source == self.unit:
-            return _Own(self, coming)
-        buffer = torch.empty(coming.shape, dtype=DTYPES[coming.dtype])
-        if not buffer.numel():
-            return _Incoming(self, coming, None, buffer)
-        flat, tag = buffer.reshape(-1).view(torch.uint8), self.tags[coming.channel] + coming.member
-        try:
-            return _Incoming(self, coming, dist.irecv(flat, src=coming.source, tag=tag), buffer)
-        except RuntimeError as error:
-            raise explained(error, _world(), coming.source, _message_from(coming.source)) from error
+    def receive(self, coming: Coming) -> Callable[[], Tensor]:
+        """Post a receive: what arrives is the next message of the queue that has no receive yet. The function
+        waits for it."""
+        channel, member, source, shape, dtype = coming
+        what, queue = f"a message from unit {source}", self.own[channel, member]
+
+        def own() -> Tensor:
+            if not queue:
+                raise LaunchError(f"unit {self.unit} waits for a message that it sends itself, later")
+            self.taken[channel, member] += 1
+            return queue.popleft().reshape(shape)
+
+        if source == self.unit:
+            return own
+        buffer, work = torch.empty(shape, dtype=DTYPES[dtype]), None
+        if buffer.numel():
+            flat, tag = buffer.reshape(-1).view(torch.uint8), self.tags[channel] + member
+            try:
+                work = dist.irecv(flat, src=source, tag=tag)
+            except RuntimeError as error:
+                raise explained(error, _world(), source, what) from error
+
+        def arrived() -> Tensor:
+            wait_for(work, _world(), source, what)
+            self.taken[channel, member] += 1
+            return buffer
+
+        return arrived
 
     def choose(self, channel: str, members: Sequence[int]) -> int:
         """The first of ``members`` that has a message; waits for one."""
@@ -122,39 +136,3 @@ def _world() -> dist.ProcessGroup:
     group = dist.group.WORLD
     assert group is not None
     return group
-
-
-def _message_from(source: int) -> str:
-    return f"a message from unit {source}"
-
-
-@dataclass
-class _Incoming:
-    """A message from another unit."""
-
-    transport: Transport
-    coming: Coming
-    work: Any
-    buffer: Tensor
-
-    def wait(self) -> Tensor:
-        if self.work is not None:
-            source = self.coming.source
-            wait_for(self.work, _world(), source, _message_from(source))
-        self.transport.taken[self.coming.channel, self.coming.member] += 1
-        return self.buffer
-
-
-@dataclass
-class _Own:
-    """A message of the unit to itself."""
-
-    transport: Transport
-    coming: Coming
-
-    def wait(self) -> Tensor:
-        queue = self.transport.own[self.coming.channel, self.coming.member]
-        if not queue:
-            raise LaunchError(f"unit {self.transport.unit} waits for a message that it sends itself, later")
-        self.transport.taken[self.coming.channel, self.coming.member] += 1
-        return queue.popleft().reshape(self.coming.shape)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from megatile.plan.model import Plan
 from megatile.tune.executors import workers_for
 from megatile.tune.search import examine_all, measure_all
 from megatile.tune.store import Store
-from megatile.tune.work import Choice, Outcome, Task, TuneError, points_of
+from megatile.tune.work import Choice, Outcome, Task, TuneError, machine_of, points_of
 
 
 @dataclass(frozen=True)
@@ -39,17 +40,10 @@ class Sweep:
         return f"Sweep({len(self.points)} machines like {self.machine.name}: {spread})"
 
 
-@dataclass(frozen=True)
-class _Make:
+def _make(target: Any, machine: HDA | str, choice: Choice) -> tuple[Any, HDA]:
     """The plan, program or what a function makes for the machine, on the machine with its parameters set."""
-
-    target: Any
-    machine: HDA | str
-
-    def __call__(self, choice: Choice) -> tuple[Any, HDA]:
-        hda = find_machine(self.machine, **choice)
-        fixed = isinstance(self.target, Plan) or is_program(self.target)
-        return (self.target if fixed else self.target(hda)), hda
+    hda = find_machine(machine, **choice)
+    return (target if isinstance(target, Plan) or is_program(target) else target(hda)), hda
 
 
 def sweep(
@@ -69,15 +63,13 @@ def sweep(
     the plan cannot run is a row that says why.
     """
     points = points_of(over)
-    base = find_machine(machine) if isinstance(machine, str) else machine
-    if not isinstance(base, HDA):
-        raise TuneError(f"machine={machine!r} is no machine", advice='machine="dgx-h100"')
+    base = machine_of(machine)
     if not (isinstance(target, Plan) or callable(target) or is_program(target)):
         raise TuneError(
             f"{target!r} is no plan", advice="give a Plan, a T program, or a function of the machine"
         )
     find_machine(machine, **points[0])  # a wrong name is said at once
-    task = Task(_Make(target, machine), points, arguments=arguments, refuses=(MegatileError,))
+    task = Task(partial(_make, target, machine), points, arguments=arguments, refuses=(MegatileError,))
     with Store(store) as kept, workers_for(task, executor, workers) as crew, shown("sweeping", progress):
         outcomes = examine_all(task, crew)
         measure_all(outcomes, tuple(outcomes), crew, kept)

@@ -12,18 +12,19 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from megatile.core.errors import did_you_mean
 from megatile.core.progress import Listener, shown, tell
 from megatile.core.quantities import format_time
-from megatile.hda import HDA, machine as find_machine
+from megatile.hda import HDA
 from megatile.plan.model import Plan
 from megatile.tune.executors import Workers, workers_for
 from megatile.tune.store import Store
 from megatile.tune.verify import verify_outputs
-from megatile.tune.work import Choice, Objective, Outcome, Task, TuneError, points_of
+from megatile.tune.work import Choice, Objective, Outcome, Task, TuneError, machine_of, points_of
 
 PIECE = 4
 """Points that are examined at once: making a plan is short beside sending work."""
@@ -83,15 +84,8 @@ def _kind(outcome: Outcome) -> str:
     return "refused" if outcome.why else "pruned" if outcome.value is None else "simulated"
 
 
-@dataclass(frozen=True)
-class _Make:
-    """A choice as a plan or program on one machine."""
-
-    factory: Callable[..., Any]
-    machine: HDA
-
-    def __call__(self, choice: Choice) -> tuple[Any, HDA]:
-        return self.factory(**choice), self.machine
+def _make(factory: Callable[..., Any], hda: HDA, choice: Choice) -> tuple[Any, HDA]:
+    return factory(**choice), hda
 
 
 def tune(
@@ -121,12 +115,10 @@ def tune(
     """
     points = points_of(choices)
     _check_factory(factory, points)
-    hda = find_machine(machine) if isinstance(machine, str) else machine
-    if not isinstance(hda, HDA):
-        raise TuneError(f"machine={machine!r} is no machine", advice='machine="dgx-h100"')
+    hda = machine_of(machine)
     if objective != "time" and not callable(objective):
         raise TuneError(f"objective={objective!r} is nothing to be least", advice='"time", or a function')
-    task = Task(_Make(factory, hda), points, None if objective == "time" else objective, arguments)  # type: ignore[arg-type]
+    task = Task(partial(_make, factory, hda), points, None if objective == "time" else objective, arguments)  # type: ignore[arg-type]
     what = f"tuning {getattr(factory, '__name__', 'plans')}"
     with Store(store) as kept, workers_for(task, executor, workers) as crew, shown(what, progress):
         outcomes = _search(task, crew, kept)
@@ -135,9 +127,11 @@ def tune(
         raise TuneError(_nothing(outcomes), advice="give other values")
     winner = min(found, key=lambda o: (o.value, o.index))
     reference = min(found, key=lambda o: o.index)
-    said = "data not verified: verify=False"
-    if verify:
-        said = verify_outputs(task, winner.index, reference.index, inputs)
+    said = (
+        verify_outputs(task, winner.index, reference.index, inputs)
+        if verify
+        else "data not verified: verify=False"
+    )
     made, _ = task.make(points[winner.index])
     plan, _ = task.plan(winner.index)
     assert winner.value is not None
@@ -220,9 +214,8 @@ def measure_all(
             same.setdefault(o.key, []).append(o.index)
 
     def put(index: int, value: Any) -> None:
+        change = {"why": value.why} if isinstance(value, Outcome) else {"value": value}
         for i in same[outcomes[index].key]:
-            failed = isinstance(value, Outcome)
-            change = {"why": value.why} if failed else {"value": value}
             outcomes[i] = replace(outcomes[i], **change)
             found(outcomes[i])
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from megatile.core.dtypes import dtype as dtype_name, is_float, numpy_dtype
+from megatile.core.dtypes import dtype as dtype_name, is_float, itemsize, numpy_dtype
 from megatile.core.quantities import format_bytes
 from megatile.lower.lowered import lower
 from megatile.plan.execute import execute
@@ -34,7 +35,7 @@ def verify_outputs(task: Task, winner: int, reference: int, inputs: Any = None) 
         expected = execute(other, given)
     except ValueError as problem:
         return f"data not verified: the first choice does not take the same inputs ({problem})"
-    _compare(execute(plan, given), expected, "the first choice")
+    _compare(execute(plan, given), expected)
     return "data equal those of the first choice"
 
 
@@ -43,33 +44,27 @@ def _program(made: Any, hda: Any, arguments: tuple[Any, ...], inputs: Any) -> st
     arrays = inputs if inputs is not None else arguments
     if not (arrays and all(hasattr(a, "dtype") for a in arrays)):
         arrays = ()
-        sizes = (
-            np.prod([int(e) for e in p.shape]) * numpy_dtype(p.dtype).itemsize for p in low.program.params
-        )
-        if sum(sizes) > MOST_BYTES:
+        if sum(prod(map(int, p.shape)) * itemsize(p.dtype) for p in low.program.params) > MOST_BYTES:
             return TOO_LARGE
     return f"data equal those of the interpreter ({verify_program(low, *arrays)})"
 
 
 def _random(plan: Plan) -> dict[str, Any] | None:
-    tiles = [t for t in plan.tiles if t.role in ("input", "inout")]
-    return _made_up({t.name: ((plan.owners(t), *t.shape), t.dtype) for t in tiles})
-
-
-def _made_up(wanted: Mapping[str, tuple[tuple[int, ...], str]]) -> dict[str, Any] | None:
     """Random arrays, the same every time; None where they would be too large."""
-    if sum(int(np.prod(shape)) * numpy_dtype(kind).itemsize for shape, kind in wanted.values()) > MOST_BYTES:
+    tiles = [t for t in plan.tiles if t.role in ("input", "inout")]
+    wanted = [(t.name, (plan.owners(t), *t.shape), t.dtype) for t in tiles]
+    if sum(prod(shape) * itemsize(kind) for _, shape, kind in wanted) > MOST_BYTES:
         return None
     generator = np.random.default_rng(0)
     return {
         name: (
             generator.standard_normal(shape) if is_float(kind) else generator.integers(0, 8, shape)
         ).astype(numpy_dtype(kind))
-        for name, (shape, kind) in wanted.items()
+        for name, shape, kind in wanted
     }
 
 
-def _compare(found: Mapping[str, Any], expected: Mapping[str, Any], who: str) -> None:
+def _compare(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
     for name, array in expected.items():
         mine, theirs = np.asarray(found[name]), np.asarray(array)
         kind = dtype_name(theirs.dtype)
@@ -79,4 +74,4 @@ def _compare(found: Mapping[str, Any], expected: Mapping[str, Any], who: str) ->
         if mine.shape != theirs.shape or not np.allclose(
             a, b, rtol=allowed, atol=allowed * scale, equal_nan=True
         ):
-            raise TuneError(f"the fastest choice is wrong: '{name}' is not what {who} gives")
+            raise TuneError(f"the fastest choice is wrong: '{name}' is not what the first choice gives")

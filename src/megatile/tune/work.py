@@ -14,7 +14,7 @@ from typing import Any
 from megatile.core.errors import MegatileError
 from megatile.cost.floor import floor
 from megatile.cost.price import lower_bound
-from megatile.hda import HDA
+from megatile.hda import HDA, machine as find_machine
 from megatile.lower.calls import is_program
 from megatile.lower.lowered import lower
 from megatile.plan.memory import check_memory
@@ -92,6 +92,14 @@ def code_digest() -> str:
         for file in sorted((Path(__file__).parents[1] / folder).rglob("*.py")):
             found.update(f"{folder}/{file.name}\0".encode() + file.read_bytes())
     return found.hexdigest()
+
+
+def machine_of(machine: Any) -> HDA:
+    """The machine that is asked for by name, or given."""
+    found = find_machine(machine) if isinstance(machine, str) else machine
+    if not isinstance(found, HDA):
+        raise TuneError(f"machine={machine!r} is no machine", advice='machine="dgx-h100"')
+    return found
 
 
 def plan_of(made: Any, hda: HDA, arguments: tuple[Any, ...] = ()) -> Plan:

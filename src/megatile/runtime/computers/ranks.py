@@ -21,13 +21,16 @@ from typing import Any
 import numpy as np
 
 from megatile.core.errors import MegatileError
-from megatile.runtime.errors import LaunchError, MissingTorchError
-from megatile.runtime.shared.world import Heap, unnamed
-from megatile.targets.common.toolchain import Making
+from megatile.runtime.errors import LaunchError, MissingTorchError, named
+from megatile.runtime.shared.world import Heap, native, unnamed
 
 HOST_VARIABLE = "MEGATILE_HOST"
 """Ranks for which it differs treat each other as being on other computers."""
 _PLACES = (0x2A0000000000, 0x150000000000, 0x620000000000, 0x3A0000000000, 0x2A00000000, 0x1500000000)
+_ARGUMENTS = {
+    "pages_allow": "lli", "pages_begin": "ppllii", "pages_place": "pli", "pages_remove": "pl",
+    "pages_collectives": "pplll",
+}  # fmt: skip
 _TOKEN = 16
 SILENT_SECONDS = 3.0
 """After how long without a sign a rank counts as lost."""
@@ -98,9 +101,8 @@ def all_here(timeout: float) -> tuple[Any, int, int]:
         gone = sorted(ended(os.getppid()).intersection(missing)) if passed > GONE_SECONDS else []
         if missing and (gone or passed > timeout):
             late = gone or missing
-            names = f"rank{'s' * (len(late) > 1)} {', '.join(map(str, late[:8]))}{', …' * (len(late) > 8)}"
             how = "ended before it came" if gone else f"did not come within {timeout:g} s"
-            raise LaunchError(f"{names} {how} to this launch", units=tuple(late),
+            raise LaunchError(f"{named('rank', late)} {how} to this launch", units=tuple(late),
                               advice="all ranks call mt.launch; look at the output of that one")  # fmt: skip
         if missing:
             time.sleep(0.02)
@@ -145,15 +147,9 @@ no_more = _over.append
 def library() -> ctypes.CDLL:
     """The handler of page faults, as machine code of this computer."""
     structs = files("megatile.targets.cpu").joinpath("collectives.h").read_text(encoding="utf-8")
-    text = files("megatile.runtime.computers").joinpath("pages.c").read_text(encoding="utf-8")
-    made = Making(f"typedef unsigned long u64; struct failure;\n{structs}\n{text}").load()
-    long, pointer, number = ctypes.c_long, ctypes.c_void_p, ctypes.c_int
-    made.mt_pages_allow.argtypes = [long, long, number]
-    made.mt_pages_begin.argtypes = [pointer, pointer, long, long, number, number]
-    made.mt_pages_place.argtypes = [pointer, long, number]
-    made.mt_pages_remove.argtypes = [pointer, long]
-    made.mt_pages_resumed.restype = long
-    made.mt_pages_collectives.argtypes = [pointer, pointer, long, long, long]
+    before = f"typedef unsigned long u64; struct failure;\n{structs}\n"
+    made = native("megatile.runtime.computers", "pages.c", _ARGUMENTS, before=before)
+    made.mt_pages_resumed.restype = ctypes.c_long
     return made
 
 

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 from megatile.runtime.computers.ranks import SILENT_SECONDS, Ranks, library, no_more, talk_group
-from megatile.runtime.errors import LaunchError
+from megatile.runtime.errors import LaunchError, named
 
 PING_SECONDS = 0.3
 HOLD_SECONDS, PATIENCE_SECONDS = 0.001, 0.1
@@ -226,11 +226,8 @@ class Service:
                 self._lose(silent[0], f"rank {silent[0]} was not heard for {SILENT_SECONDS:g} s")
             elif self.lost is None and self.rank == 0 and now > self.until:
                 late = [r for r in range(self.size) if r not in self.finished] or [0]
-                who = ", ".join(map(str, late[:8])) + (", …" if len(late) > 8 else "")
-                some = f"rank{'s' * (len(late) > 1)} {who}"
-                self._lose(
-                    late[0], f"the work did not finish within {self.timeout:g} s: {some} still at work", False
-                )
+                some = f"{named('rank', late)} still at work"
+                self._lose(late[0], f"the work did not finish within {self.timeout:g} s: {some}", False)
 
     def _lose(self, rank: int, text: str, dead: bool = True) -> None:
         """Nothing can go on, because of a rank: it is dead, or it says what went wrong."""

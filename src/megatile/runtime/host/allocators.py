@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
+from functools import partialmethod
 
 from megatile.core.errors import MegatileError
 from megatile.core.quantities import format_bytes, whole
@@ -122,33 +123,19 @@ class PEMemAllocator:
     def free(self, pa: PhysAddr, nbytes: int) -> None:
         self.pools[pa.component].give_back(pa.component_offset, nbytes)
 
-    def alloc_hbm(self, nbytes: int) -> PhysAddr:
-        return self.alloc("hbm", nbytes)
-
-    def alloc_tcm(self, nbytes: int) -> PhysAddr:
-        return self.alloc("tcm", nbytes)
-
-    def free_hbm(self, pa: PhysAddr, nbytes: int) -> None:
-        self._free("hbm", pa, nbytes)
-
-    def free_tcm(self, pa: PhysAddr, nbytes: int) -> None:
-        self._free("tcm", pa, nbytes)
-
     def _free(self, kind: str, pa: PhysAddr, nbytes: int) -> None:
         if pa.component != kind:
             raise AllocationError(f"{pa} is not in {kind}")
         self.free(pa, nbytes)
 
-    def reserve_ipcq_tcm(self, total_bytes: int) -> int:
-        """Room for queue rings; its offset in the TCM."""
-        return self.pools["tcm"].take(total_bytes, "queue rings")
+    def _reserve(self, kind: str, total_bytes: int) -> int:
+        """Room for queue rings; its offset in the memory. The cube's SRAM is one pool for all its PEs."""
+        return self.pools[kind].take(total_bytes, "queue rings")
 
-    def reserve_ipcq_hbm(self, total_bytes: int) -> int:
-        return self.pools["hbm"].take(total_bytes, "queue rings")
-
-    def reserve_ipcq_sram(self, total_bytes: int) -> int:
-        """The cube's SRAM is one pool for all its PEs."""
-        return self.pools["sram"].take(total_bytes, "queue rings")
+    alloc_hbm, alloc_tcm = partialmethod(alloc, "hbm"), partialmethod(alloc, "tcm")
+    free_hbm, free_tcm = partialmethod(_free, "hbm"), partialmethod(_free, "tcm")
+    reserve_ipcq_hbm, reserve_ipcq_tcm = partialmethod(_reserve, "hbm"), partialmethod(_reserve, "tcm")
+    reserve_ipcq_sram = partialmethod(_reserve, "sram")
 
 
 class VirtualAllocator:
@@ -238,10 +225,9 @@ class Allocators:
                 )
             rack, local = divmod(sip, 1 << self.layout.sip)
             shared = {"sram": self._shared("sram", sip, cube, self.cfg.sram_bytes_per_cube)}
-            if shape.hbm_of != "pe":
-                owner = cube if shape.hbm_of == "cube" else 0
-                shared["hbm"] = self._shared("hbm", sip, owner, self.cfg.hbm_bytes_per_cube)
             home = 0 if shape.hbm_of == "device" else cube
+            if shape.hbm_of != "pe":
+                shared["hbm"] = self._shared("hbm", sip, home, self.cfg.hbm_bytes_per_cube)
             self._pes[key] = PEMemAllocator(
                 rack, local, cube, pe, self.cfg, layout=self.layout, pools=shared, hbm_cube=home
             )

@@ -9,6 +9,7 @@ import numpy as np
 
 from megatile.core.dtypes import dtype as dtype_name, itemsize, numpy_dtype
 from megatile.core.errors import MegatileError
+from megatile.runtime.host import ops
 from megatile.runtime.host.allocators import AllocationError
 from megatile.runtime.host.placement import (
     DPPolicy,
@@ -92,7 +93,7 @@ class Creation(HostState):
     def _make(
         self, shape: Any, dtype: Any, dp: DPPolicy | None, name: str | None, device: Any, fill: float | None
     ) -> Tensor:
-        extents = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+        extents = ops.extents(shape)
         element = dtype_name(dtype or self.default_dtype)
         if str(device) == "cpu":
             return self.from_numpy(np.zeros(extents, numpy_dtype(element)))
@@ -160,10 +161,8 @@ class Creation(HostState):
         device = self._device_number(target)
         if tensor.handle is not None and (device, element) == (tensor.device_index, tensor.dtype):
             return tensor
-        if tensor.handle is None or tensor.dtype != element:
-            source = self.from_numpy(tensor.numpy().astype(numpy_dtype(element)))
-        else:
-            source = tensor
+        same = tensor.handle is not None and tensor.dtype == element
+        source = tensor if same else self.from_numpy(tensor.numpy().astype(numpy_dtype(element)))
         if tensor.handle is None:
             return self.empty(tensor.shape, dtype=element, device=device).copy_(source)
         specs = alike(tensor.shards, itemsize(tensor.dtype), itemsize(element), device)

@@ -7,8 +7,7 @@
 
 One entry per line: ``tensor`` (where it lies), ``write`` (the host gave contents: those of ``inputs``),
 ``launch`` (which tensors are its tiles), ``op`` (times, unit, operation, operands with memory and address;
-of a send the direction and number of the message), ``end`` (the tiles go back into tensors), ``copy``,
-``free``.
+of a send the direction and number of the message), ``end`` (the tiles go back into tensors).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import numpy as np
 from megatile.core.dtypes import dtype as dtype_name, numpy_dtype
 from megatile.core.errors import MegatileError
 from megatile.core.files import read_text
-from megatile.core.operations import OPERATIONS, cast
+from megatile.core.operations import OPERATIONS
 from megatile.plan.compute import compute, reduce_values
 from megatile.runtime.host.oplog import SCHEMA, OpLog, ReplayError
 
@@ -103,13 +103,6 @@ class _Replay:
         chosen = given[number] if isinstance(given, list) else given
         target = self.tensors[name]
         target[...] = np.asarray(chosen).reshape(target.shape).astype(target.dtype)
-
-    def on_copy(self, entry: Any) -> None:
-        target = self.tensors[entry["tensor"]]
-        target[...] = cast(self.tensors[entry["source"]], dtype_name(target.dtype))
-
-    def on_free(self, entry: Any) -> None:
-        self.tensors.pop(entry["tensor"], None)
 
     def on_launch(self, entry: Any) -> None:
         self.queues = {}

@@ -184,6 +184,12 @@ class Stored:
         if self._data is not None:
             self._data = _packed(handle, np.asarray(array, dtype=numpy_dtype(self.dtype)).reshape(self.shape))
 
+    def given(self, array: Any) -> None:
+        """Take contents from the host."""
+        self.set_contents(array)
+        if self.context.op_log is not None and self._data is not None:
+            self.context.op_log.written(self)
+
     def rows(self, numbers: Sequence[int] | None = None) -> Any:
         """One row per shard (or per shard of these numbers), as a plan takes them; shards that differ in
         shape are no rows."""
@@ -250,9 +256,7 @@ class Stored:
             raise ShapeMismatch(f"'{self.name}' {self.shape}: {problem}") from None
         count = int(np.size(whole[index])) * itemsize(self.dtype)
         self.context.host_copy(f"write {self.name}", count, 1, self)
-        self.set_contents(whole)
-        if self.context.op_log is not None:
-            self.context.op_log.written(self)
+        self.given(whole)
 
     def item(self) -> Any:
         if self.numel() != 1:

@@ -62,21 +62,14 @@ class Tensor(Stored):
         self.check_writable()
         if self.handle is None:
             self._data[...] = np.asarray(origin._read()).astype(self._data.dtype)
-            return self
-        handle = self._there()
-        if origin.handle is not None and origin.device_index != self.device_index:
+        elif origin.handle is None:
+            pieces, nbytes = pieces_of(self.shards, self.shape), sum(s.nbytes for s in self.shards)
+            self.context.host_copy(f"write {self.name}", nbytes, pieces, self)
+            self.given(origin._data)
+        elif origin.device_index != self.device_index:
             self.context.move(origin, self)
-            return self
-        if origin.handle is None:
-            pieces = pieces_of(handle.shards, self.shape)
-            self.context.host_copy(f"write {self.name}", sum(s.nbytes for s in handle.shards), pieces, self)
         else:
             self.context.relayout(origin, self)
-            return self
-        if self._data is not None:
-            self.set_contents(origin._data)
-            if self.context.op_log is not None:
-                self.context.op_log.written(self)
         return self
 
     def fill_(self, value: float) -> Tensor:

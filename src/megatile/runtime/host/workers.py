@@ -7,7 +7,6 @@ said who waits for what. The first failure ends all workers; what they left behi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,21 +50,14 @@ class Stuck(NamedTuple):
 MOST_SHOWN = 4
 
 
-@dataclass
-class WorkerWait:
-    """What a worker waits for, in words, and whether it is there."""
-
-    ready: Callable[[], bool]
-    what: Callable[[], Stuck]
-
-
 class Worker:
     """One rank of a spawn. ``clock_ps`` is its own simulated time."""
 
     def __init__(self, rank: int, clock_ps: int) -> None:
         self.rank, self.clock_ps = rank, clock_ps
         self.device: int | None = None
-        self.wait: WorkerWait | None = None
+        self.wait: tuple[Callable[[], bool], Callable[[], Stuck]] | None = None
+        """Whether what it waits for is there, and that in words."""
         self.error: BaseException | None = None
         self.last = "nothing"
         """Its last collective, with the line."""
@@ -110,7 +102,7 @@ class Workers:
                     f"{what().text}, but there are no workers",
                     advice="call it in a function given to torch.multiprocessing.spawn",
                 )
-            worker.wait = WorkerWait(ready, what)
+            worker.wait = ready, what
             self._hub.switch()
         if worker is not None:
             worker.wait = None
@@ -154,7 +146,7 @@ class Workers:
         while True:
             moved = False
             for worker in self.all:
-                if not worker.alive or (worker.wait is not None and not worker.wait.ready()):
+                if not worker.alive or (worker.wait is not None and not worker.wait[0]()):
                     continue
                 moved = True
                 self.current = worker
@@ -166,7 +158,7 @@ class Workers:
             if not waiting:
                 return
             if not moved:
-                raise self.blame([w.wait.what() for w in waiting if w.wait is not None])
+                raise self.blame([w.wait[1]() for w in waiting if w.wait is not None])
 
     def blame(self, stuck: Sequence[Stuck]) -> SpawnException:
         """Who is at fault when some ranks wait for ever: those that have ended without doing what is waited

@@ -13,7 +13,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, cached_property
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -25,10 +24,9 @@ from megatile.hda.probe import vector_bits
 from megatile.runtime.measure import samples
 from megatile.runtime.measure.figures import Figure, Sample, duration, rate, sampled, timed
 from megatile.runtime.shared import World, run
-from megatile.runtime.shared.world import library
+from megatile.runtime.shared.world import library, native
 from megatile.targets.common.errors import CompileError
 from megatile.targets.common.kernel import Kernel
-from megatile.targets.common.toolchain import Making
 from megatile.targets.compile import compile as compile_program
 
 LARGEST = 128 << 20
@@ -237,8 +235,7 @@ def memories(host: Host) -> Iterator[Figure]:
 
 @cache
 def _native() -> ctypes.CDLL:
-    text = files("megatile.runtime.measure").joinpath("host.c").read_text(encoding="utf-8")
-    made = Making(text, ("-O3", f"-DBITS={max(128, vector_bits())}")).load()
+    made = native("megatile.runtime.measure", "host.c", {}, "-O3", f"-DBITS={max(128, vector_bits())}")
     made.follow.restype = ctypes.c_void_p
     made.read_all.restype = made.chains_f32.restype = ctypes.c_float
     made.chains_f64.restype = ctypes.c_double

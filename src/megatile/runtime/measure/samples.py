@@ -3,13 +3,14 @@
 # mypy: disable-error-code="valid-type,no-untyped-def"
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import megatile.language as T
 
 
-def scaling(rows: int, columns: int, steps: int, dtype: str = "f32") -> Any:
-    """A tile read and written again and again, with next to no work."""
+def _on_tile(step: Any, rows: int, columns: int, steps: int, dtype: str = "f32") -> Any:
+    """What a step does to each element of a tile, again and again."""
 
     @T.program
     def kernel(X: T.Tensor((rows, columns), dtype)):
@@ -18,52 +19,41 @@ def scaling(rows: int, columns: int, steps: int, dtype: str = "f32") -> Any:
             T.copy(x, X[0, 0])
             for _ in T.serial(steps):
                 for i, j in T.Parallel(rows, columns):
-                    x[i, j] = 1.0 - x[i, j]
+                    step(x, i, j)
             T.copy(X[0, 0], x)
 
     return kernel
 
 
-def polynomial(rows: int, columns: int, steps: int, dtype: str = "f32") -> Any:
-    """Ten multiplications and ten additions for each element."""
+@T.macro
+def _scaled(x, i, j):
+    """Read and written, with next to no work."""
+    x[i, j] = 1.0 - x[i, j]
 
-    @T.program
-    def kernel(X: T.Tensor((rows, columns), dtype)):
-        with T.Kernel(block=1, threads=128):
-            x = T.alloc((rows, columns), dtype)
-            T.copy(x, X[0, 0])
-            for _ in T.serial(steps):
-                for i, j in T.Parallel(rows, columns):
-                    a = x[i, j]
-                    b = a * 0.3 + 0.1
-                    c = (b * a + 0.2) * b + 0.1
-                    d = (c * b + 0.1) * c + a
-                    e = (d * 0.1 + a) * 0.2 + b
-                    f = (e * b + 0.1) * d * 0.1 + 0.3
-                    x[i, j] = (f * 0.1 + 0.1) * 0.3 + 0.2
-            T.copy(X[0, 0], x)
 
-    return kernel
+@T.macro
+def _polynomial(x, i, j):
+    """Ten multiplications and ten additions."""
+    a = x[i, j]
+    b = a * 0.3 + 0.1
+    c = (b * a + 0.2) * b + 0.1
+    d = (c * b + 0.1) * c + a
+    e = (d * 0.1 + a) * 0.2 + b
+    f = (e * b + 0.1) * d * 0.1 + 0.3
+    x[i, j] = (f * 0.1 + 0.1) * 0.3 + 0.2
 
 
 POLYNOMIAL = 21
-"""Operations of `polynomial` for each element."""
+"""Operations of it for each element."""
 
 
-def exponentials(rows: int, columns: int, steps: int) -> Any:
-    """One special function for each element."""
+@T.macro
+def _exponential(x, i, j):
+    """One special function."""
+    x[i, j] = T.exp(0.5 - x[i, j])
 
-    @T.program
-    def kernel(X: T.Tensor((rows, columns), "f32")):
-        with T.Kernel(block=1, threads=128):
-            x = T.alloc((rows, columns), "f32")
-            T.copy(x, X[0, 0])
-            for _ in T.serial(steps):
-                for i, j in T.Parallel(rows, columns):
-                    x[i, j] = T.exp(0.5 - x[i, j])
-            T.copy(X[0, 0], x)
 
-    return kernel
+scaling, polynomial, exponentials = (partial(_on_tile, s) for s in (_scaled, _polynomial, _exponential))
 
 
 def products(m: int, n: int, k: int, steps: int, dtype: str = "f32") -> Any:

@@ -7,7 +7,7 @@ import ctypes
 import mmap
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
 from importlib.resources import files
 from math import prod
@@ -32,13 +32,21 @@ _ARGUMENTS = {
 _C = {"l": ctypes.c_long, "p": ctypes.c_void_p, "i": ctypes.c_int}
 
 
+def native(
+    folder: str, file: str, arguments: Mapping[str, str], *flags: str, before: str = ""
+) -> ctypes.CDLL:
+    """A C file of a folder as machine code of this computer; letters say what its functions take."""
+    text = files(folder).joinpath(file).read_text(encoding="utf-8")
+    made = Making(before + text, flags).load()
+    for name, kinds in arguments.items():
+        getattr(made, f"mt_{name}").argtypes = [_C[kind] for kind in kinds]
+    return made
+
+
 @cache
 def library() -> ctypes.CDLL:
     """The collectives as machine code of this computer."""
-    text = files("megatile.runtime.shared").joinpath("world.c").read_text(encoding="utf-8")
-    made = Making(text, ("-O3",)).load()
-    for name, kinds in _ARGUMENTS.items():
-        getattr(made, f"mt_{name}").argtypes = [_C[kind] for kind in kinds]
+    made = native("megatile.runtime.shared", "world.c", _ARGUMENTS, "-O3")
     made.mt_world_bytes.restype = made.mt_lost.restype = ctypes.c_long
     return made
 
@@ -200,16 +208,14 @@ class World:
 
     def all_reduce(self, x: Symmetric, op: str = "sum") -> None:
         """Merge the arrays of all ranks, in the order of ranks; every rank gets the result."""
-        kind, operation = _kind(x.dtype), _operation(op)
-        self._done(library().mt_all_reduce(self._world, self.rank, x.places, x.count, kind, operation))
+        how = _reduction(x.dtype, op)
+        self._done(library().mt_all_reduce(self._world, self.rank, x.places, x.count, *how))
 
     def reduce_scatter(self, out: Symmetric, x: Symmetric, op: str = "sum") -> None:
         """``out`` gets the merge of everybody's part number ``rank`` of ``x``."""
         self._fits(x, out, "reduce_scatter")
-        kind, operation, at = _kind(x.dtype), _operation(op), out.places[self.rank]
-        self._done(
-            library().mt_reduce_scatter(self._world, self.rank, x.places, at, out.count, kind, operation)
-        )
+        how, at = _reduction(x.dtype, op), out.places[self.rank]
+        self._done(library().mt_reduce_scatter(self._world, self.rank, x.places, at, out.count, *how))
 
     def all_gather(self, out: Symmetric, x: Symmetric) -> None:
         """``out`` gets the arrays of all ranks, one after the other."""
@@ -241,18 +247,15 @@ class World:
             )
 
 
-def _kind(dtype: str) -> int:
+def _reduction(dtype: str, name: str) -> tuple[int, int]:
+    """The numbers of an element type and of an operation."""
     if dtype not in KINDS:
         raise PeerError(f"{dtype} cannot be reduced", advice=did_you_mean(dtype, KINDS, what="dtypes"))
-    return KINDS[dtype]
-
-
-def _operation(name: str) -> int:
     if name not in OPERATIONS:
         raise PeerError(
             f"there is no reduction '{name}'", advice=did_you_mean(str(name), OPERATIONS, what="reductions")
         )
-    return OPERATIONS[name]
+    return KINDS[dtype], OPERATIONS[name]
 
 
 def _aligned(nbytes: int) -> int:
