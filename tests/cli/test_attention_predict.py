@@ -7,7 +7,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from megatile.cli.attention_predict import read_lengths
+from megatile.cli.attention import read_lengths
 from megatile.cli.main import app
 from megatile.core.errors import MegatileError
 

@@ -17,7 +17,7 @@ from megatile.attention.bench import DTYPES, BenchCase, BenchRow
 from megatile.attention.functional import hamilton_attention
 from megatile.attention.profile import Profile
 from megatile.attention.sharding import position_ids, shard_sequence
-from megatile.runtime.worker import write
+from megatile.runtime.processes import write
 
 SAMPLED_ROWS = 32  # query rows per rank that are checked against the definition
 

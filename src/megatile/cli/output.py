@@ -20,8 +20,7 @@ def print_json(kind: str, value: Any) -> None:
     Keys are words joined by ``_``, and end in the unit of their number: ``time_us``, ``size_bytes``.
     """
     content = _plain(value if isinstance(value, Mapping) else {"rows": value})
-    schema = {"schema": f"megatile.{kind}/{JSON_SCHEMA}"}
-    print(json.dumps(schema | content, indent=2, ensure_ascii=False))
+    print(json.dumps({"schema": f"megatile.{kind}/{JSON_SCHEMA}"} | content, indent=2, ensure_ascii=False))
 
 
 def _plain(value: Any) -> Any:

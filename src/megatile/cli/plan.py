@@ -73,10 +73,9 @@ def save(
     if file.suffix not in (".json", ".txt"):
         raise MegatileError(f"'{file}' names no plan file", advice="end the name in .json or .txt")
     check_folder(file)
-    hda = load(machine, settings)
     plan = collective(
         operation,
-        machine=hda,
+        machine=load(machine, settings),
         nbytes=read_size(size),
         algorithm=algorithm,
         scale=scale,

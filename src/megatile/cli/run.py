@@ -80,8 +80,7 @@ def run(
     from megatile.targets.interpret.verify import random_arrays
 
     prog = find_program(program)
-    hda = load(machine, settings)
-    lowered = lower(prog, *read_shapes(shapes, prog), machine=hda)
+    lowered = lower(prog, *read_shapes(shapes, prog), machine=load(machine, settings))
     if compare:
         _compare(lowered, threads, trace, json)
         return

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from megatile.core.errors import MegatileError
-from megatile.runtime.host.watch import WATCHERS, Communicated, communicated
+from megatile.runtime.host.run_collective import WATCHERS, Communicated, communicated
 
 
 class CommContract(MegatileError, AssertionError):

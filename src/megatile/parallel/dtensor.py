@@ -268,8 +268,7 @@ def _run(
 
     chosen, states = min(choices, key=cost)
     moved = [x.redistribute(placements=state) for x, state in zip(operands, states, strict=True)]
-    local = compute(*(x.to_local() for x in moved))
-    return DTensor(local, mesh, tuple(rule[1] for rule in chosen), shape)
+    return DTensor(compute(*(x.to_local() for x in moved)), mesh, tuple(rule[1] for rule in chosen), shape)
 
 
 def _reachable(here: State, there: State) -> bool:

@@ -124,8 +124,7 @@ def _time(x: Any, mesh: DeviceMesh, state: State, mesh_dim: int, how: str) -> in
     if how == "cut" or size == 1:
         return copied // size
     blocks = -(-elements // size) * size
-    counts = {"all_gather": elements * size, "all_reduce": elements}
-    count = counts.get(how, blocks)
+    count = {"all_gather": elements * size, "all_reduce": elements}.get(how, blocks)
     call = Call(how, host.rank, count, x.dtype)
     found = host.collectives.prediction(mesh.ranks_along(mesh_dim), call, count)
     # Collectives along other dimensions than the first also lay the elements anew.
@@ -174,8 +173,7 @@ def _side_by_side(parts: Any, dim: int, lengths: list[int]) -> Any:
 
 def _blocks(x: Any, dim: int, size: int) -> Any:
     """A tensor cut along a dimension into so many equal blocks, behind each other."""
-    each = x.shape[dim] // size
-    split = (*x.shape[:dim], size, each, *x.shape[dim + 1 :])
+    split = (*x.shape[:dim], size, x.shape[dim] // size, *x.shape[dim + 1 :])
     order = (dim, *range(dim), *range(dim + 1, x.ndim + 1))
     return transposed(x, order, split)
 
@@ -202,8 +200,7 @@ def _cut(local: Any, shape: Any, mesh: DeviceMesh, state: State, step: Step) -> 
 def _reduce_scatter(local: Any, shape: Any, mesh: DeviceMesh, state: State, step: Step) -> Any:
     dim, size = step.after.dim, mesh.size(step.mesh_dim)  # type: ignore[union-attr]
     host, op = mesh.torch, step.before.op  # type: ignore[union-attr]
-    each = -(-local.shape[dim] // size)
-    parts = _blocks(_padded(local, dim, each * size), dim, size)
+    parts = _blocks(_padded(local, dim, -(-local.shape[dim] // size) * size), dim, size)
     out = host.empty(parts.shape[1:], dtype=local.dtype)
     host.distributed.reduce_scatter_tensor(out, parts, op=op, group=mesh.get_group(step.mesh_dim))
     return _trimmed(out, shape, mesh, state, step)
@@ -222,8 +219,7 @@ def _all_to_all(local: Any, shape: Any, mesh: DeviceMesh, state: State, step: St
 def _trimmed(x: Any, shape: Any, mesh: DeviceMesh, state: State, step: Step) -> Any:
     """The elements that belong to this rank, without padding."""
     dim = step.after.dim  # type: ignore[union-attr]
-    after = changed(state, step.mesh_dim, step.after)
-    low, high = runs(after, shape, mesh.shape, mesh.get_coordinate())[dim]
+    low, high = runs(changed(state, step.mesh_dim, step.after), shape, mesh.shape, mesh.get_coordinate())[dim]
     return x if x.shape[dim] == high - low else taken(x, dim, 0, high - low)
 
 

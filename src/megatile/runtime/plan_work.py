@@ -11,10 +11,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from megatile.plan.model import Plan, Tile
+from megatile.runtime.processes import write
 from megatile.runtime.stream import Memory, UnitRun
 from megatile.runtime.torch_rules import DTYPES
 from megatile.runtime.transport import Transport
-from megatile.runtime.worker import write
 
 
 def work(folder: Path, unit: int, settings: dict[str, Any]) -> None:

@@ -1,4 +1,8 @@
-"""Starts processes, watches them, and says which one is at fault when something goes wrong."""
+"""Starts processes, watches them, and says which one is at fault when something goes wrong.
+
+``run_processes`` is the launcher's side; ``python -m megatile.runtime.processes FOLDER MODULE`` forks one
+process for every unit, which does ``MODULE.work(folder, unit, settings)``.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +10,36 @@ import contextlib
 import importlib.util
 import json
 import os
+import select
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from megatile.runtime.errors import LaunchError, MissingTorchError, check_timeout, failure, how_ended, named
+from megatile.core.errors import MegatileError
+from megatile.runtime.errors import (
+    LaunchError,
+    MissingTorchError,
+    PeerError,
+    check_timeout,
+    failure,
+    how_ended,
+    named,
+)
 
 POLL_SECONDS = 0.02
 GRACE_SECONDS = 0.5
 """How long to wait for other reports after the first failure, so that the one at fault is named."""
 END_SECONDS = 2.0
+AFTER_SECONDS = 30.0
+"""How much later than the launcher the processes give up waiting: it says who is still at work."""
 Started = Callable[[list[int]], None]
 
 
@@ -52,7 +72,7 @@ def run_processes(
     environment = dict(os.environ)
     source = str(Path(__file__).parents[2])
     environment["PYTHONPATH"] = os.pathsep.join([source, *filter(None, [environment.get("PYTHONPATH")])])
-    command = [sys.executable, "-m", "megatile.runtime.worker", str(folder), module]
+    command = [sys.executable, "-m", "megatile.runtime.processes", str(folder), module]
     with (folder / "output").open("wb") as output:
         parent = subprocess.Popen(
             command,
@@ -83,6 +103,13 @@ def _end(parent: subprocess.Popen[bytes]) -> None:
 def read(path: Path) -> Any:
     """A JSON file that a process left, or None."""
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def write(path: Path, value: Any) -> None:
+    """Write JSON in one go: whoever waits for the file finds all of it."""
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(value), encoding="utf-8")
+    part.rename(path)
 
 
 def _watch(
@@ -138,3 +165,105 @@ def _last_words(output: Path) -> str:
         return ""
     lines = output.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     return f": {lines[-1]}" if lines else ""
+
+
+def main(folder: Path, module: str) -> None:
+    """Fork the processes, leave their ids, and note how each of them ends; all end with the launcher.
+
+    torch and the module are imported once, before the forks. The folder holds what they need and the
+    rendezvous; each process leaves its results there, or a report of what went wrong, and its exit code.
+    """
+    settings = read(folder / "settings")
+    with _ending_with_launcher(folder):
+        importlib.import_module("torch.distributed")
+        job = importlib.import_module(module)
+    units: dict[int, int] = {}
+    signal.signal(signal.SIGTERM, lambda *_: _kill(units))
+    for unit in range(settings["units"]):
+        child = os.fork()
+        if child == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            threading.Thread(target=_end_with_launcher, daemon=True).start()
+            output = os.open(folder / f"output_{unit}", os.O_WRONLY | os.O_CREAT)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            code = _work(job, folder, unit, settings)
+            sys.stdout.flush()
+            os._exit(code)
+        units[child] = unit
+    write(folder / "pids", list(units))
+    while units:
+        child, status = os.waitpid(-1, os.WNOHANG)
+        if child:
+            write(folder / f"exit_{units.pop(child)}", os.waitstatus_to_exitcode(status))
+        elif select.select([sys.stdin], [], [], POLL_SECONDS)[0]:  # it has closed: the launcher is gone
+            _kill(units)
+            shutil.rmtree(folder, ignore_errors=True)
+            return
+
+
+def _kill(units: dict[int, int]) -> None:
+    """End what was forked; ``main`` goes on to collect them, then ends too."""
+    for child in units:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def _ending_with_launcher(folder: Path) -> Iterator[None]:
+    """While the block runs (imports take seconds), end as soon as the launcher is gone. The thread that looks
+    has ended after it: none may run while processes are forked."""
+    done, enough = os.pipe()
+
+    def watch() -> None:
+        if sys.stdin in select.select([sys.stdin, done], [], [])[0]:
+            shutil.rmtree(folder, ignore_errors=True)
+            os._exit(1)
+
+    watching = threading.Thread(target=watch, daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        os.write(enough, b"x")
+        watching.join()
+        os.close(done)
+        os.close(enough)
+
+
+def _end_with_launcher() -> None:
+    """Also when the parent of this process is gone already."""
+    sys.stdin.buffer.read()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _work(job: Any, folder: Path, unit: int, settings: dict[str, Any]) -> int:
+    """One process: join the others, do the job; the exit code."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(settings["threads"])
+    try:
+        store = dist.FileStore(str(folder / "rendezvous"), settings["units"])
+        limit = timedelta(seconds=settings["timeout"] + AFTER_SECONDS)
+        dist.init_process_group("gloo", store=store, rank=unit, world_size=settings["units"], timeout=limit)
+        job.work(folder, unit, settings)
+        dist.barrier()
+        dist.destroy_process_group()
+    except BaseException as error:
+        _report(folder, unit, error)
+        return 1
+    return 0
+
+
+def _report(folder: Path, unit: int, error: BaseException) -> None:
+    """``own``: this process is at fault, not one it talked to."""
+    own = not isinstance(error, PeerError)
+    text = str(error) if isinstance(error, MegatileError) else "".join(traceback.format_exception_only(error))
+    write(folder / f"error_{unit}", {"own": own, "text": text.strip(), "trace": traceback.format_exc()})
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])
+    sys.stdout.flush()
+    os._exit(0)  # at once: what torch does at the end of a process takes a while

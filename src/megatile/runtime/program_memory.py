@@ -51,10 +51,8 @@ class ProgramMemory:
 
     def take(self, heap: np.ndarray) -> None:
         """Bring the results into the caller's arrays, or raise what went wrong."""
-        failure = Failure.from_buffer_copy(heap[: ctypes.sizeof(Failure)].tobytes())
-        self.code.raise_failure(failure)
-        held = self.places(heap)
-        self.code.take(self.views, [h[0] if len(h) == 1 else h for h in held])
+        self.code.raise_failure(Failure.from_buffer_copy(heap[: ctypes.sizeof(Failure)].tobytes()))
+        self.code.take(self.views, [h[0] if len(h) == 1 else h for h in self.places(heap)])
 
     def call(self, address: int, rank: int, size: int, world: int, barrier: Any, idle: Any) -> float:
         """Run this process's part of the program, with the heap at an address; the seconds it took."""

@@ -8,6 +8,7 @@ within a fraction of the time of grace. So the ranks at fault are known when the
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import threading
 import time
@@ -96,14 +97,6 @@ class Verdict(NamedTuple):
     ranks: list[int]
     late: bool
 
-    def text(self) -> str:
-        return f"{'late' if self.late else 'gone'} {','.join(map(str, self.ranks))}"
-
-    @classmethod
-    def read(cls, text: str) -> Verdict:
-        how, ranks = text.split()
-        return cls([int(rank) for rank in ranks.split(",")], how == "late")
-
 
 class Roll:
     """What the ranks of a group tell each other through the store."""
@@ -142,17 +135,17 @@ class Roll:
 
     def name(self, verdict: Verdict) -> Verdict:
         """Say who is at fault; who does so first is right, as others may only see the finder leave."""
-        named = self.store.compare_set("verdict", "", verdict.text())
+        named = self.store.compare_set("verdict", "", json.dumps(verdict))
         self.store.set(f"informed/{self.me}", "1")
-        return Verdict.read(named.decode())
+        return Verdict(*json.loads(named))
 
     def named(self) -> Verdict | None:
         """Who was said to be at fault."""
         if not self.store.check(["verdict"]):
             return None
-        found = self.store.get("verdict").decode()
+        found = json.loads(self.store.get("verdict"))
         self.store.set(f"informed/{self.me}", "1")
-        return Verdict.read(found)
+        return Verdict(*found)
 
     def forget(self) -> None:
         """No rank was at fault after all."""

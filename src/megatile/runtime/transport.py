@@ -100,8 +100,7 @@ class Transport:
         end = time.monotonic() + self.timeout
         while time.monotonic() < end:
             for member in members:
-                key = f"sent/{channel}/{self.unit}/{member}"
-                if self.store.add(key, 0) > self.taken[channel, member]:
+                if self.store.add(f"sent/{channel}/{self.unit}/{member}", 0) > self.taken[channel, member]:
                     return member
             time.sleep(POLL_SECONDS)
         raise LaunchError(f"no message on any queue of '{channel}' within {self.timeout:g} s")

@@ -29,19 +29,19 @@ _TASK: Task | None = None
 
 
 class Workers:
-    """Somebody who does a task's work: ``submit(step, indices)`` gives a future of the list of results."""
+    """Somebody who does a task's work: an executor, or this process itself."""
 
     def __init__(self, task: Task, executor: Executor | None, count: int) -> None:
         self.task, self.executor, self.count = task, executor, count
 
-    def submit(self, step: str, indices: list[int]) -> Future[list[Any]]:
-        if self.executor is None:
-            return _now(_do, self.task, step, indices)
-        own = isinstance(self.executor, _Forked)
-        return self.executor.submit(_do, None if own else self.task, step, indices)
-
     def run(self, step: str, pieces: Iterator[list[int]], take: Callable[[int, Any], None]) -> None:
         """Do pieces as they come; ``take(index, result)`` for each, in the order in which they end."""
+        if self.executor is None:
+            for indices in pieces:
+                for index, result in zip(indices, _do(self.task, step, indices), strict=True):
+                    take(index, result)
+            return
+        task = None if isinstance(self.executor, _Forked) else self.task
         waiting: dict[Future[list[Any]], list[int]] = {}
         try:
             more = True
@@ -50,26 +50,14 @@ class Workers:
                     piece = next(pieces, None)
                     more = piece is not None
                     if piece:
-                        waiting[self.submit(step, piece)] = piece
-                        if self.executor is None:
-                            break
+                        waiting[self.executor.submit(_do, task, step, piece)] = piece
                 done, _ = wait(waiting, return_when=FIRST_COMPLETED)
                 for future in sorted(done, key=lambda f: waiting[f]):
-                    indices = waiting.pop(future)
-                    for index, result in zip(indices, _result(future), strict=True):
+                    for index, result in zip(waiting.pop(future), _result(future), strict=True):
                         take(index, result)
         finally:
             for future in waiting:
                 future.cancel()
-
-
-def _now(function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-    future: Future[Any] = Future()
-    try:
-        future.set_result(function(*arguments))
-    except Exception as problem:
-        future.set_exception(problem)
-    return future
 
 
 def _do(task: Task | None, step: str, indices: list[int]) -> list[Any]:

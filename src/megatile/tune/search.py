@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -182,14 +183,11 @@ def _search(task: Task, crew: Workers, kept: Store) -> list[Outcome]:
 def examine_all(task: Task, crew: Workers) -> list[Outcome]:
     """Whether each point is possible, and its bound."""
     total = len(task.points)
-    outcomes = [Outcome(i) for i in range(total)]
-    done = 0
+    outcomes, done = [Outcome(i) for i in range(total)], count(1)
 
     def take(index: int, found: Outcome) -> None:
-        nonlocal done
         outcomes[index] = found
-        done += 1
-        tell("examined", done, total)
+        tell("examined", next(done), total)
 
     pieces = (list(range(i, min(i + PIECE, total))) for i in range(0, total, PIECE))
     crew.run("examine", pieces, take)
@@ -223,8 +221,7 @@ def measure_all(
         value = kept.get(key)
         if value is not None:
             put(indices[0], value)
-    started: set[str] = set()
-    done = 0
+    started, done = set[str](), count(1)
 
     def pieces() -> Iterator[list[int]]:
         for o in order:
@@ -235,9 +232,7 @@ def measure_all(
             yield [now.index]
 
     def take(index: int, value: Any) -> None:
-        nonlocal done
-        done += 1
-        tell("simulated", done, len(same))
+        tell("simulated", next(done), len(same))
         if not isinstance(value, Outcome):
             kept.put(outcomes[index].key, value)
         put(index, value)

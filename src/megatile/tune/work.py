@@ -107,8 +107,7 @@ def plan_of(made: Any, hda: HDA, arguments: tuple[Any, ...] = ()) -> Plan:
     if isinstance(made, Plan):
         return made
     if not is_program(made):
-        advice = "return a Plan or a T program"
-        raise TypeError(f"the factory gives a {type(made).__name__} ({advice})")
+        raise TypeError(f"the factory gives a {type(made).__name__} (return a Plan or a T program)")
     return lower(made, *arguments, machine=hda).plan
 
 

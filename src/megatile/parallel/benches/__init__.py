@@ -1,33 +1,12 @@
 """Benches of divided models: modules with ``run(torch)``."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from megatile.runtime.benches import on_every_rank, verdict
 
-def verdict(name: str, worst: dict[int, float], limit: float, torch: Any) -> int:
-    """Print whether every rank's largest difference is small enough; how many are not."""
-    if not torch.has_data:
-        print(f" {name}: times only")
-        return 0
-    wrong = [rank for rank, error in sorted(worst.items()) if not error <= limit]
-    word = f"[FAIL] on ranks {wrong}" if wrong else "OK"
-    print(f" {name} (ws={len(worst)}): {word}, largest difference {max(worst.values()):.3g}")
-    return len(wrong)
-
-
-def on_every_rank(torch: Any, body: Callable[[int, dict[int, float]], None]) -> dict[int, float]:
-    """``body(rank, found)`` in a worker on every rank; what they leave in ``found``."""
-    found: dict[int, float] = {}
-
-    def worker(rank: int) -> None:
-        torch.accelerator.set_device_index(rank)
-        torch.distributed.init_process_group()
-        body(rank, found)
-
-    torch.multiprocessing.spawn(worker, nprocs=torch.distributed.get_world_size())
-    return found
+__all__ = ["difference", "on_every_rank", "values", "verdict"]
 
 
 def values(seed: int, *shape: int) -> Any:

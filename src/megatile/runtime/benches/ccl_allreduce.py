@@ -1,9 +1,11 @@
 """All-reduce over all devices: rank r gives r + 1, everybody must get the sum of all shards."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from megatile.runtime.benches import on_every_rank
 from megatile.runtime.host.placement import DPPolicy
 
 CCL = "ccl.yaml"
@@ -18,10 +20,8 @@ def total(shards: int, ranks: int) -> int:
     return shards * ranks * (ranks + 1) // 2
 
 
-def worker(rank: int, torch: Any, found: dict[int, Any]) -> None:
+def reduced(torch: Any, rank: int, found: dict[int, Any]) -> None:
     dist = torch.distributed
-    torch.accelerator.set_device_index(rank)
-    dist.init_process_group()
     shards = dist.participants() or ((0, 0),)
     cubes = len({cube for cube, _ in shards})
     pes = len(shards) // cubes
@@ -39,8 +39,7 @@ def run(torch: Any) -> int:
     size, devices = torch.distributed.get_world_size(), torch.shape.devices
     if size != devices:
         raise RuntimeError(f"world size {size} is not the number of devices {devices}")
-    found: dict[int, Any] = {}
-    torch.multiprocessing.spawn(worker, args=(torch, found), nprocs=size)
+    found = on_every_rank(torch, partial(reduced, torch))
     name = torch.distributed.algorithm
     if not found:
         print(f" {name} (ws={size}): times only")

@@ -237,8 +237,7 @@ class Meeting:
         base = self._placed(heap, handle)
         if handle != self.handle:
             os.close(handle)
-        hosts = [order.index(f) for f in firsts]
-        return Ranks(self.members.group, self.rank, self.size, hosts, heap, base)
+        return Ranks(self.members.group, self.rank, self.size, [order.index(f) for f in firsts], heap, base)
 
     def _first_of_host(self) -> tuple[int, int]:
         """The first rank whose memory this one can open, and a handle of that memory."""

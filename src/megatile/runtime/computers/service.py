@@ -75,8 +75,7 @@ class Service:
         self.lost: int | None = None
         self.wakes, self.woken = 0, 0.0
         self.arrived, self.finished = 0, dict[int, float]()
-        pages = -(-ranks.heap.nbytes // page)
-        self.book = Book(pages, len(self.leaders))
+        self.book = Book(-(-ranks.heap.nbytes // page), len(self.leaders))
         self.seen = dict.fromkeys(self._peers(self.rank), time.monotonic())
         self.suspects: dict[int, float] = {}
         self.stir = threading.Event()

@@ -205,8 +205,7 @@ class Allocators:
         self.shape = DeviceShape.of(hda)
         self.layout = AddressLayout.of(hda)
         self.cfg = AddressConfig.of(hda)
-        page = hda.memory(self.shape.hbm).page or 4096
-        self.virtual = VirtualAllocator(page_size=page)
+        self.virtual = VirtualAllocator(page_size=hda.memory(self.shape.hbm).page or 4096)
         self._pes: dict[tuple[int, int, int], PEMemAllocator] = {}
         self._mmus: dict[tuple[int, int, int], PeMMU] = {}
         self._pools: dict[tuple[str, int, int], Pool] = {}

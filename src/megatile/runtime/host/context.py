@@ -89,7 +89,7 @@ class RuntimeContext(Namespace):
         self.multiprocessing = Names(
             "torch.multiprocessing", spawn=self._spawn, SpawnException=SpawnException
         )
-        device = Names(
+        self.ahbm = self.cuda = Names(
             "torch.cuda",
             set_device=self.set_device,
             current_device=self.current_device,
@@ -97,7 +97,6 @@ class RuntimeContext(Namespace):
             is_available=lambda: True,
             synchronize=self.synchronize,
         )
-        self.ahbm = self.cuda = device
         self.accelerator = Names(
             "torch.accelerator",
             set_device_index=self.set_device,

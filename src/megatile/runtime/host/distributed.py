@@ -30,6 +30,10 @@ class ReduceOp:
 REDUCTIONS = {value: value for value in ("sum", "avg", "prod", "min", "max")} | {"product": "prod"}
 
 
+ONE_PART = ("all_gather", "gather", "scatter")
+"""Where a rank's own tensor is one part of the whole buffer."""
+
+
 class Distributed(Messages):
     """The functions; one object per host. State of a rank is that of the worker whose turn it is."""
 
@@ -68,14 +72,15 @@ class Distributed(Messages):
         operation: str,
         group: ProcessGroup | None,
         async_op: bool,
-        count: int,
         inputs: Sequence[Tensor] = (),
         outputs: Sequence[Tensor] = (),
         op: Any = "sum",
         root: int = 0,
         splits: Any = None,
     ) -> Work | None:
+        each = sum(_numel(tensor) for tensor in (outputs if operation == "scatter" else inputs))
         members = self._group(group)
+        count = each * members.size() if operation in ONE_PART else each
         reduction = REDUCTIONS.get(str(op).lower().removeprefix("reduceop.").removeprefix("redoptype."))
         if reduction is None:
             raise DistributedError(
@@ -97,54 +102,50 @@ class Distributed(Messages):
         self, tensor: Tensor, op: Any = "sum", group: Any = None, async_op: bool = False
     ) -> Work | None:
         """Every rank gets the reduction of all tensors, in place."""
-        return self._call("all_reduce", group, async_op, _numel(tensor), [tensor], [tensor], op)
+        return self._call("all_reduce", group, async_op, [tensor], [tensor], op)
 
     def broadcast(
         self, tensor: Tensor, src: int = 0, group: Any = None, async_op: bool = False
     ) -> Work | None:
-        return self._call("broadcast", group, async_op, _numel(tensor), [tensor], [tensor], root=src)
+        return self._call("broadcast", group, async_op, [tensor], [tensor], root=src)
 
     def reduce(
         self, tensor: Tensor, dst: int = 0, op: Any = "sum", group: Any = None, async_op: bool = False
     ) -> Work | None:
         """Only ``dst`` gets the reduction; the other tensors stay as they are."""
-        return self._call("reduce", group, async_op, _numel(tensor), [tensor], [tensor], op, dst)
+        return self._call("reduce", group, async_op, [tensor], [tensor], op, dst)
 
     def all_gather_into_tensor(
         self, output_tensor: Tensor, input_tensor: Tensor, group: Any = None, async_op: bool = False
     ) -> Work | None:
-        count = _numel(input_tensor) * self._group(group).size()
-        _same(count, [output_tensor], "all_gather_into_tensor")
-        return self._call("all_gather", group, async_op, count, [input_tensor], [output_tensor])
+        _same(_numel(input_tensor) * self._group(group).size(), [output_tensor], "all_gather_into_tensor")
+        return self._call("all_gather", group, async_op, [input_tensor], [output_tensor])
 
     def all_gather(
         self, tensor_list: Sequence[Tensor], tensor: Tensor, group: Any = None, async_op: bool = False
     ) -> Work | None:
         self._list_of(tensor_list, group, tensor, "all_gather")
-        count = _numel(tensor) * len(tensor_list)
-        return self._call("all_gather", group, async_op, count, [tensor], tensor_list)
+        return self._call("all_gather", group, async_op, [tensor], tensor_list)
 
     def gather(
         self, tensor: Tensor, gather_list: Sequence[Tensor] | None = None, dst: int = 0, group: Any = None,
         async_op: bool = False,
     ) -> Work | None:  # fmt: skip
         mine = self._root_list(gather_list, dst, group, tensor, "gather_list")
-        count = _numel(tensor) * self._group(group).size()
-        return self._call("gather", group, async_op, count, [tensor], mine, root=dst)
+        return self._call("gather", group, async_op, [tensor], mine, root=dst)
 
     def scatter(
         self, tensor: Tensor, scatter_list: Sequence[Tensor] | None = None, src: int = 0, group: Any = None,
         async_op: bool = False,
     ) -> Work | None:  # fmt: skip
         mine = self._root_list(scatter_list, src, group, tensor, "scatter_list")
-        count = _numel(tensor) * self._group(group).size()
-        return self._call("scatter", group, async_op, count, mine, [tensor], root=src)
+        return self._call("scatter", group, async_op, mine, [tensor], root=src)
 
     def reduce_scatter_tensor(
         self, output: Tensor, input: Tensor, op: Any = "sum", group: Any = None, async_op: bool = False
     ) -> Work | None:
         _same(_numel(output) * self._group(group).size(), [input], "reduce_scatter_tensor")
-        return self._call("reduce_scatter", group, async_op, _numel(input), [input], [output], op)
+        return self._call("reduce_scatter", group, async_op, [input], [output], op)
 
     def reduce_scatter(
         self,
@@ -155,8 +156,7 @@ class Distributed(Messages):
         async_op: bool = False,
     ) -> Work | None:
         self._list_of(input_list, group, output, "reduce_scatter")
-        count = _numel(output) * len(input_list)
-        return self._call("reduce_scatter", group, async_op, count, input_list, [output], op)
+        return self._call("reduce_scatter", group, async_op, input_list, [output], op)
 
     def all_to_all_single(
         self, output: Tensor, input: Tensor, output_split_sizes: Sequence[int] | None = None,
@@ -168,9 +168,9 @@ class Distributed(Messages):
             _same(_numel(input), [output], "all_to_all_single")
             if _numel(input) % size:
                 raise ShapeMismatch(f"all_to_all_single: {_numel(input)} elements are no {size} equal blocks")
-            return self._call("all_to_all", group, async_op, _numel(input), [input], [output])
+            return self._call("all_to_all", group, async_op, [input], [output])
         splits = (_splits(input, input_split_sizes, size), _splits(output, output_split_sizes, size))
-        return self._call("all_to_all", group, async_op, _numel(input), [input], [output], splits=splits)
+        return self._call("all_to_all", group, async_op, [input], [output], splits=splits)
 
     def all_to_all(
         self, output_tensor_list: Sequence[Tensor], input_tensor_list: Sequence[Tensor], group: Any = None,
@@ -181,19 +181,11 @@ class Distributed(Messages):
             if len(tensors) != size:
                 raise ShapeMismatch(f"all_to_all: {len(tensors)} {name} tensors for {size} ranks")
         splits = tuple(tuple(_numel(t) for t in ts) for ts in (input_tensor_list, output_tensor_list))
-        count = sum(splits[0])
-        return self._call(
-            "all_to_all",
-            group,
-            async_op,
-            count,
-            list(input_tensor_list),
-            list(output_tensor_list),
-            splits=splits,
-        )
+        given, got = list(input_tensor_list), list(output_tensor_list)
+        return self._call("all_to_all", group, async_op, given, got, splits=splits)
 
     def barrier(self, group: Any = None, async_op: bool = False, device_ids: Any = None) -> Work | None:
-        return self._call("barrier", group, async_op, 0)
+        return self._call("barrier", group, async_op)
 
     def monitored_barrier(self, group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         self.barrier(group)
@@ -264,15 +256,13 @@ class Distributed(Messages):
         members, context = self._group(group), self._context
         if room is not None and len(room) != members.size():
             raise DistributedError(f"a list of {len(room)} has no room for {members.size()} objects")
-        key = (id(members), members.joined(context.rank))
-        given = self._objects.setdefault(key, {})
+        given = self._objects.setdefault((id(members), members.joined(context.rank)), {})
         given[context.rank] = deepcopy(obj)
         one = context.zeros((1,), dtype="i64")
         self.all_gather_into_tensor(context.zeros((members.size(),), dtype="i64"), one, group=members)
         size = max(len(repr(value).encode()) for value in given.values())
         text = context.zeros((size,), dtype="u8")
-        everything = context.zeros((members.size() * size,), dtype="u8")
-        self.all_gather_into_tensor(everything, text, group=members)
+        self.all_gather_into_tensor(context.zeros((members.size() * size,), dtype="u8"), text, group=members)
         return [deepcopy(given[rank]) for rank in members.ranks]
 
 

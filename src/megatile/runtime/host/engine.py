@@ -268,8 +268,7 @@ class Engine:
         begin, crowded = session.time_ps - group[0].start_ps, len({p.scale for p in plans}) == 1
         for launch, plan in zip(group, plans, strict=True):
             assert launch.timed is not None
-            resources = launch.timed.resources(plan, crowded)
-            session.start(resources, at=begin + launch.start_ps, turns=False)
+            session.start(launch.timed.resources(plan, crowded), at=begin + launch.start_ps, turns=False)
         found = list(session.host.pending)
         session.wait()
         self._idle += [session] * common

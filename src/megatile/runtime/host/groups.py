@@ -44,8 +44,7 @@ class Call:
     @property
     def agreement(self) -> tuple[Any, ...]:
         """What must be the same on all ranks."""
-        count = "any" if self.splits else self.count
-        return self.operation, count, self.dtype, self.reduction, self.root
+        return self.operation, ("any" if self.splits else self.count), self.dtype, self.reduction, self.root
 
     def __str__(self) -> str:
         size = f" of {self.dtype}[{self.count}]" if self.operation != "barrier" else ""
@@ -269,8 +268,7 @@ class Groups:
         if not isinstance(given, (list, tuple, range)) or any(whole(r) is None for r in given):
             raise DistributedError(f"{ranks!r} is no list of ranks", advice="new_group([0, 1])")
         chosen = tuple(sorted(given))
-        wrong = [r for r in chosen if r not in self.world.ranks]
-        if wrong or len(set(chosen)) < len(chosen) or not chosen:
+        if not chosen or len(set(chosen)) < len(chosen) or not set(chosen) <= set(self.world.ranks):
             raise DistributedError(f"{list(chosen)} is no group of the ranks {list(self.world.ranks)}")
         mine = self._made.setdefault(self._context.rank, {})
         number = mine.get(chosen, 0)

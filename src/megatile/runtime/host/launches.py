@@ -12,11 +12,10 @@ from megatile.runtime.host.engine import Launch
 from megatile.runtime.host.groups import Call
 from megatile.runtime.host.oplog import Binding, shard_rows
 from megatile.runtime.host.relayout import Move
-from megatile.runtime.host.run_collective import Collectives
+from megatile.runtime.host.run_collective import Collectives, tell_kernel
 from megatile.runtime.host.storage import Stored, TensorError
 from megatile.runtime.host.tensor import Tensor
 from megatile.runtime.host.tl_kernels import Kernel, KernelCache, explained
-from megatile.runtime.host.watch import tell_kernel
 
 MOST_PAIRS = 1 << 11
 """Pairs of PEs between which copies are made; if every PE is to have everything, more go through one PE."""
@@ -53,24 +52,19 @@ class Launches(Creation):
         source, target = (t if t.ndim else t.part(0, (1,)) for t in (source, target))
         if not source.numel():
             moves = []
-        if moves is None and len(source.shards) * len(target.shards) > MOST_PAIRS and _copies(target):
-            one = self.empty(source.shape, dtype=source.dtype)
-            self.relayout(source, one)
-            source = one
         if moves is None:
             whole = Move.reshaped(source.shape, target.shape)
-            if whole is None:
-                self._through_one_place(source, target)
-                return
+            copies = len({shard.offset_bytes for shard in target.shards}) == 1
+            if whole is None or (copies and len(source.shards) * len(target.shards) > MOST_PAIRS):
+                # A PE that has all elements in order has them in any shape.
+                one = self.empty(source.shape, dtype=source.dtype)
+                self.relayout(source, one)
+                source = one.part(0, tuple(target.shape))
+                whole = Move.reshaped(target.shape, target.shape)
+            assert whole is not None
             moves = [whole]
         kernel = self.kernels.relayout(source, target, tuple(moves), zero)
         self.wait_on(self._start(f"copy to {target.name}", kernel, {"x": source, "y": target}))
-
-    def _through_one_place(self, source: Tensor, target: Tensor) -> None:
-        """Shapes without a common splitting: a PE that has all elements in order has them in any shape."""
-        one = self.empty(source.shape, dtype=source.dtype)
-        self.relayout(source, one)
-        self.relayout(one.part(0, tuple(target.shape)), target)
 
     def move(self, source: Tensor, target: Tensor) -> None:
         """A tensor to another device, over the network between them."""
@@ -139,10 +133,6 @@ class Launches(Creation):
             pool = self.memory.pe(shard.sip, shard.cube, shard.pe).pools["tcm"]
             if needed > pool.free_bytes:
                 pool.take(needed, f"scratch of kernel '{name}'")
-
-
-def _copies(tensor: Tensor) -> bool:
-    return len({shard.offset_bytes for shard in tensor.shards}) == 1
 
 
 def _binding(tiles: Mapping[str, tuple[Tensor, Sequence[int] | None]], kernel: Kernel) -> Binding:

@@ -87,8 +87,7 @@ def blocks(tensors: Sequence[Tensor], sizes: Sequence[int], room: int) -> list[P
     together)."""
     found, place, before = [], 0, 0
     for number, size in enumerate(sizes):
-        own = len(tensors) == len(sizes)
-        tensor, first = (tensors[number], 0) if own else (tensors[0], before)
+        tensor, first = (tensors[number], 0) if len(tensors) == len(sizes) else (tensors[0], before)
         base, skipped = tensor.home
         found.append(Piece(base, skipped + first, size, place))
         place += room or size
@@ -240,12 +239,11 @@ class _Recorder(Executor):
         shape = [int(v) for v in access.shape]
         if isinstance(handle, SlotHandle):
             channel = self.plan.channel(handle.channel)
-            label = channel.names[lead[1]] if channel.names else lead[1]
             return {
                 "queue": handle.channel,
                 "unit": lead[0],
                 "member": lead[1],
-                "direction": label,
+                "direction": channel.names[lead[1]] if channel.names else lead[1],
                 "slot": lead[2],
                 "whole": [int(spread(v, at + 1)[at]) for v in handle.shape],
                 "start": start,
@@ -302,11 +300,10 @@ class _Recorder(Executor):
             )
             source = self.operand(handle, one, 0 if read.ragged else at)
             m, there = int(members[at]), int(targets[at])
-            where = {"queue": channel, "unit": there, "member": m, "slot": int(slots[at])}
             self.note(
                 unit,
                 "send",
-                where,
+                {"queue": channel, "unit": there, "member": m, "slot": int(slots[at])},
                 [source],
                 direction=names[m] if names else m,
                 message=int(sent[there, m]),

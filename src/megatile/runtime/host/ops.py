@@ -48,7 +48,7 @@ def resolved(shape: Sequence[Any], count: int) -> tuple[int, ...]:
 # where things lie
 
 
-def _seats(host: Any, count: int) -> tuple[int, int]:
+def seats_for(host: Any, count: int) -> tuple[int, int]:
     """The cubes and PEs among which ``count`` rows or columns divide evenly, as many as possible."""
     best = max(
         (c * p, c, p)
@@ -158,7 +158,7 @@ def matmul(x: Any, w: Any) -> Any:
     host, (m, k), n = x.context, x.shape, w.shape[1]
     if not m * k * n:
         return host.zeros((m, n), dtype=x.dtype)
-    seats = _seats(host, n)
+    seats = seats_for(host, n)
     split = _policy("column_wise", seats)
     left, right = relaid(x, dp=_policy("replicate", seats)), relaid(w, dp=split)
     out = host.empty((m, n), dtype=x.dtype, dp=split)
@@ -268,7 +268,7 @@ def _ready(x: Any, whole: bool = False) -> tuple[Any, _Rows]:
         return x, held
     columns = x.shape[-1] if x.ndim else 1
     rows = prod(x.shape[:-1])
-    laid = relaid(x, shape=(rows, columns), dp=_policy("row_wise", _seats(x.context, rows)))
+    laid = relaid(x, shape=(rows, columns), dp=_policy("row_wise", seats_for(x.context, rows)))
     found = _rows_of(laid, whole)
     assert found is not None
     return laid, found
@@ -384,8 +384,7 @@ def rms_norm(x: Any, weight: Any, eps: float = 1e-5) -> Any:
         return copied(x)
     laid, held = _ready(x, whole=True)
     out = x.context.empty_like(laid)
-    row = _row_for(weight, laid)
-    x.context.launch("rms_norm", _normed, laid, row, out, held, x.dtype, float(eps))
+    x.context.launch("rms_norm", _normed, laid, _row_for(weight, laid), out, held, x.dtype, float(eps))
     return _shaped(out, tuple(x.shape))
 
 
@@ -434,7 +433,7 @@ def attention(q: Any, k: Any, v: Any, *, heads: int, kv_heads: int | None = None
             f"{heads} heads over {shared} heads of keys do not fit {tuple(q.shape)} and {tuple(k.shape)}"
         )
     dim = q.shape[1] // heads
-    seats = _seats(host, heads)
+    seats = seats_for(host, heads)
 
     def by_head(x: Any, count: int, dp: DPPolicy) -> Any:
         return transposed(x, (1, 0, 2), (x.shape[0], count, dim), shape=(count * x.shape[0], dim), dp=dp)
@@ -474,5 +473,5 @@ def looked_up(table: Any, indices: Any, first: int) -> Any:
         for i, n in enumerate(numbers)
         if 0 <= n - first < count
     ]
-    dp = _policy("row_wise", _seats(host, len(numbers)))
+    dp = _policy("row_wise", seats_for(host, len(numbers)))
     return _shaped(relaid(table, shape=rows, dp=dp, moves=moves, zero=len(moves) < len(numbers)), shape)

@@ -195,12 +195,11 @@ def relayout(
                 )
             for move, there in zip(moves, pieces, strict=True):
                 mine += _fetches(x, y, shard, number, move, there)
-    place = table([cube * shape.pes + pe for cube, pe in seats], unit)
     plan = Plan(
         f"copy to {target.name}",
         shape.pe_scale,
         (len(seats),),
-        place=place,
+        place=table([cube * shape.pes + pe for cube, pe in seats], unit),
         tiles=(*x.tiles(seats, "input"), *y.tiles(seats, "output" if whole else "inout")),
         streams=tuple(_streams(work, target.dtype)),
     )
@@ -316,8 +315,7 @@ def _streams(work: dict[int, list[_Command]], dtype: str) -> Iterator[Stream]:
         at = 0
         for _, group in groupby(work[units[0]], key=lambda c: c.kind):
             count = len(list(group))
-            rows = [work[u][at : at + count] for u in units]
-            body.append(_statement(units, rows, f"k{len(body)}", dtype))
+            body.append(_statement(units, [work[u][at : at + count] for u in units], f"k{len(body)}", dtype))
             at += count
         yield Stream(runs(units), tuple(body))
 
@@ -332,8 +330,7 @@ def _statement(units: list[int], rows: list[list[_Command]], name: str, dtype: s
     sources: tuple[Region, ...] = ()
     if read:
         sources = (Region(read, tuple(starts[len(shape) : -1]), tuple(map(expr, extents)), starts[-1]),)
-    size = prod(shape)
-    work = Work(bytes=expr(2 * size * itemsize(dtype)), dtype=dtype)
+    work = Work(bytes=expr(2 * prod(shape) * itemsize(dtype)), dtype=dtype)
     attributes = (
         (("code", first.code),) if first.code else (("value", 0),) if first.operation == "fill" else ()
     )

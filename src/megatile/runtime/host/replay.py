@@ -74,8 +74,7 @@ def _parquet(path: str | Path) -> list[Any]:
     except ImportError:
         raise ReplayError("Parquet needs pyarrow", advice="pip install 'megatile[perf]'") from None
     try:
-        texts = parquet.read_table(path, columns=["entry"])["entry"].to_pylist()
-        return [json.loads(text) for text in texts]
+        return [json.loads(text) for text in parquet.read_table(path, columns=["entry"])["entry"].to_pylist()]
     except (pyarrow.ArrowException, OSError, KeyError, ValueError, TypeError) as problem:
         raise ReplayError(f"{path} cannot be read as Parquet: {str(problem).splitlines()[0]}") from None
 

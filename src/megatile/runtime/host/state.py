@@ -120,8 +120,7 @@ class HostState:
             self._clock_ps = max(self._clock_ps, time_ps)
 
     def _horizon(self) -> int:
-        clocks = [w.clock_ps for w in self.workers.all if w.alive]
-        return min(clocks, default=self._clock_ps)
+        return min([w.clock_ps for w in self.workers.all if w.alive], default=self._clock_ps)
 
     @property
     def time_ns(self) -> float:

@@ -226,8 +226,7 @@ class Stored:
 
     def __getitem__(self, index: Any) -> Any:
         """The elements as a tensor of the host (a number if there is one); they may span shards."""
-        whole = self.contents() if self.handle is not None else self._data
-        found = self._at(whole, index)
+        found = self._at(self._data if self.handle is None else self.contents(), index)
         if self.handle is not None:
             self._read(int(np.size(found)) * itemsize(self.dtype))
         return self.context.from_numpy(np.array(found)) if np.ndim(found) else found

@@ -303,8 +303,7 @@ class Part(Tensor):
         handle = base._there() if base.handle is None else base.handle
         (shard,) = handle.shards
         skipped, nbytes = first * itemsize(self.dtype), self.numel() * itemsize(self.dtype)
-        slices = tuple(slice(0, extent) for extent in self.shape)
-        spec = replace(shard.spec, nbytes=nbytes, slices=slices)
+        spec = replace(shard.spec, nbytes=nbytes, slices=tuple(slice(0, extent) for extent in self.shape))
         pa = replace(shard.pa, local_offset=shard.pa.local_offset + skipped)
         va = None if handle.va_base is None else handle.va_base + skipped
         return replace(handle, shape=self.shape, shards=(PlacedShard(spec, pa),), va_base=va)
