@@ -1,6 +1,7 @@
 """Random valid machines survive writing and reading; broken files give one error and never a traceback."""
 
 import math
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,12 @@ def test_random_machines_answer(data: dict[str, Any], draw: st.DataObject) -> No
         assert list(hda.neighbors((network.connects, a))) is not None
     one = hda.instantiate([ScaleView(hda.scales[-1].name, instance_num=1, is_flatten=True)])
     assert one.seat(one.names[0], 0).wave == 0
+
+
+@pytest.mark.parametrize("name", machine_names())
+def test_machines_can_be_sent_to_another_process(name: str) -> None:
+    hda = HDA.from_yaml(find(name))  # type: ignore[arg-type]
+    assert pickle.loads(pickle.dumps(hda)) == hda  # noqa: S301  (our own)
 
 
 @pytest.mark.parametrize("name", machine_names())

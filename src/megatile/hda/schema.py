@@ -117,7 +117,10 @@ def _spec(part: type, **other: Any) -> Any:
             optional[key] = (hint, f.default if factory is MISSING else Field(default_factory=factory))
     new = {key: value for key, value in other.items() if key not in optional}
     keys = {**required, **new, **optional, **other}
-    return create_model(f"{part.__name__}Spec", __base__=_Part, __doc__=part.__doc__, **keys)
+    made = create_model(f"{part.__name__}Spec", __base__=_Part, __doc__=part.__doc__, **keys)
+    return globals().setdefault(
+        made.__name__, made
+    )  # machines are sent to other processes: pickle asks for it
 
 
 def _many(spec: Any) -> tuple[Any, Any]:
