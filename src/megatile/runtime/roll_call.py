@@ -60,9 +60,9 @@ class Limit:
     bounded: bool = True  # whether waits are given a timeout: on GPUs that would hold up the process
 
     @classmethod
-    def of(cls, group: dist.ProcessGroup, begin: float | None = None) -> Limit:
+    def of(cls, group: dist.ProcessGroup) -> Limit:
         own, groups = timeout_from_environment(), timeout_of(group)
-        begin = time.monotonic() if begin is None else begin
+        begin = time.monotonic()
         bounded = own is not None or type(_backend(group)).__name__ == "ProcessGroupGloo"
         if own is not None and (groups is None or own <= groups):
             return cls(begin, own.total_seconds(), TIMEOUT_VARIABLE, bounded)

@@ -47,7 +47,7 @@ from megatile.runtime.host.distributed import Distributed
 from megatile.runtime.host.engine import Engine
 from megatile.runtime.host.namespace import Namespace
 from megatile.runtime.host.oplog import OpLog
-from megatile.runtime.host.run_collective import Collectives, Communication
+from megatile.runtime.host.run_collective import Collectives, Communicated
 from megatile.runtime.host.state import DeviceSelector, HostError, Names
 from megatile.runtime.host.tl_kernels import KernelCache
 from megatile.runtime.host.workers import DistributedError, SpawnException
@@ -80,7 +80,7 @@ class RuntimeContext(Namespace):
         self.ccl: Any = (
             extension(__name__).CclAlgorithm(ccl, self.machine, self.memory, trust) if ccl else None
         )
-        self.communications: list[Communication] = []
+        self.communications: list[Communicated] = []
         """Every collective and message so far, in the order in which they began."""
         self.collectives = Collectives(self, algorithm)
         self.distributed = Distributed(self)

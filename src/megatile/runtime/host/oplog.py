@@ -354,13 +354,11 @@ def _number(value: Any, at: int) -> Any:
 
 def _times(launch: Launch) -> tuple[dict[tuple[str, str], Any], list[str]]:
     """By unit and operation the times of its commands in order, and the names of the units."""
-    trace = launch.engine.trace_of(launch)
+    assert launch.timed is not None
+    assert launch.plan is not None
     found: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
-    for event in trace:
+    for event in launch.engine.trace_of(launch):
         found[event.unit, event.operation].append(
             (launch.start_ps + event.start_ps, launch.start_ps + event.end_ps)
         )
-    assert launch.timed is not None
-    plan = launch.plan
-    assert plan is not None
-    return {key: iter(times) for key, times in found.items()}, launch.timed.resources(plan).names
+    return {key: iter(times) for key, times in found.items()}, launch.timed.resources(launch.plan).names

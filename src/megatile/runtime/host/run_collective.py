@@ -43,6 +43,9 @@ class Communicated:
     scales: tuple[str, ...] = ("device",)
     """Names of the scale: in programs, and in the machine."""
     count: int = 1
+    dtype: str = ""
+    work: Launch | None = None
+    """Of a collective: its elements, and what was done."""
 
     def __str__(self) -> str:
         many = f"{self.count} {self.operation}" if self.count > 1 else self.operation
@@ -90,19 +93,6 @@ IN_PLACE = ("all_reduce", "broadcast", "reduce")
 ONE_GETS = ("reduce", "gather")
 
 
-@dataclass(frozen=True)
-class Communication:
-    """What ranks did together: the operation, the bytes of its whole buffer, and where one of them called
-    it."""
-
-    operation: str
-    ranks: tuple[int, ...]
-    nbytes: int
-    dtype: str
-    site: str
-    work: Launch
-
-
 class Collectives:
     """The plans of a host's collectives; each is made once."""
 
@@ -138,10 +128,10 @@ class Collectives:
     def _count(self, call: Call, ranks: tuple[int, ...], work: Launch) -> None:
         nbytes = call.count * itemsize(call.dtype)
         level = self.context.machine.level("device").name
-        tell(Communicated(call.operation, nbytes, ranks, call.site, ("device", level)))
-        self.context.communications.append(
-            Communication(call.operation, ranks, nbytes, call.dtype, call.site, work)
-        )
+        scales = ("device", level)
+        said = Communicated(call.operation, nbytes, ranks, call.site, scales, dtype=call.dtype, work=work)
+        tell(said)
+        self.context.communications.append(said)
 
     def _nothing(self, at: int) -> Launch:
         return Launch(self.context.engine, "nothing", (), at, end=at)
