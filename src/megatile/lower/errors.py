@@ -10,8 +10,6 @@ class LoweringError(MegatileError, NotImplementedError):
     """A statement that has no form in a Plan (yet); ``mt.run`` still runs the program."""
 
 
-def cannot(what: str, node: n.Node | None = None, advice: str | None = None) -> LoweringError:
+def cannot(what: str, node: n.Node | None = None) -> LoweringError:
     place = node.place if node is not None else None
-    return LoweringError(
-        f"{what} cannot be lowered to a Plan yet", place=place, advice=advice or "mt.run runs it"
-    )
+    return LoweringError(f"{what} cannot be lowered to a Plan yet", place=place, advice="mt.run runs it")

@@ -29,7 +29,7 @@ from megatile.lower.elements import Command, Number, Scope, narrowed, whole
 from megatile.lower.errors import cannot
 from megatile.lower.loops import loop_frame
 from megatile.lower.regions import Block
-from megatile.lower.streams import NUMBERS, RULES, Frame, Lowering
+from megatile.lower.streams import NUMBERS, RULES, Frame
 from megatile.lower.units import Place, split_number
 from megatile.plan import model as pm
 
@@ -96,7 +96,7 @@ def _over(frame: Frame, target: Block) -> Scope:
     return Scope(frame, tuple((f"i{d}", target.axes[a].extent) for d, a in enumerate(target.kept)))
 
 
-def is_elementwise(node: n.Scale, lowering: Lowering) -> bool:
+def is_elementwise(node: n.Scale) -> bool:
     """Whether the code of the units of a region is elementwise, so that all can run at once."""
     return all(
         isinstance(

@@ -180,7 +180,7 @@ def within(frame: Frame, node: n.Scale, low: int) -> None:
     launch, high = frame.place.launch, frame.place.launch.depth(node.scale)
     counts = [s.count for s in launch.scales[frame.place.depth : high]]
     total, group = math.prod(counts), (low, high)
-    if total > 1 and is_elementwise(node, frame.lowering):
+    if total > 1 and is_elementwise(node):
         elementwise_units(frame, node, total, counts, group)
         return
     if total > UNROLLED:

@@ -165,7 +165,7 @@ class Writer:
         return [s for s in self.storages.table.values() if s.name in flags and s.home == home]
 
     @contextmanager
-    def variables(self, scope: Scope, body: tuple[n.Node, ...], fresh: bool = False) -> Iterator[None]:
+    def variables(self, scope: Scope, body: tuple[n.Node, ...]) -> Iterator[None]:
         """The variables that a region sets, beginning with the values they have outside."""
         before = dict(scope.vars), dict(scope.ranges)
         counts = Counter(node.name for node in n.walk(body) if isinstance(node, (n.Let, n.ReadScalar)))

@@ -132,7 +132,7 @@ class Generator(Writer):
     def source(self) -> Source:
         text = Text(1)
         scope = Scope(self, text, {s.name: Const(0) for s in self.launch.scales if s.count == 1}, 0)
-        with self.variables(scope, self.program.body, fresh=True):
+        with self.variables(scope, self.program.body):
             self.statements(scope, self.program.body)
         table = self.storages
         flags = [f"  memset(launch + {s.offset}, 0, {s.bytes(self.launch)});" for s in self.flags("launch")]
@@ -176,13 +176,11 @@ class Generator(Writer):
             if name not in touched:
                 continue
             plain, kind_ = self.name(name), storage.c_type
-            if storage.home == "argument":
-                yield f"  {kind_} *const {plain} = run->{plain}; (void){plain};"
-            elif storage.home == "launch":
-                place = f"run->launch + {storage.offset}"
-                yield f"  {kind_} *const {plain} = ({kind_} *)({place}); (void){plain};"
-            elif instance:
-                yield f"  {kind_} *const {plain} = ({kind_} *)(work + {storage.offset}); (void){plain};"
+            memory = "run->launch" if storage.home == "launch" else "work"
+            place = f"({kind_} *)({memory} + {storage.offset})"
+            if storage.home != "instance" or instance:
+                place = f"run->{plain}" if storage.home == "argument" else place
+                yield f"  {kind_} *const {plain} = {place}; (void){plain};"
 
     # --- statements -------------------------------------------------------------------------------
 

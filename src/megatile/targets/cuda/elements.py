@@ -75,17 +75,17 @@ def shared_out(scope: DeviceScope, extents: list[Expr]) -> Iterator[list[str]]:
     number = names[0] if len(names) == 1 else gen.fresh("e")
     total = " * ".join(sizes)
     with scope.text.block(f"for (long {number} = {team.index}; {number} < {total}; {number} += {team.size})"):
-        for at in range(len(names) if len(names) > 1 else 0):
-            below = " * ".join(sizes[at + 1 :])
-            part = (
-                f"{number} / ({below})"
-                if len(sizes[at + 1 :]) > 1
-                else f"{number} / {below}"
-                if below
-                else number
-            )
-            scope.text.add(f"const long {names[at]} = {part}{f' % {sizes[at]}' if at else ''};")
+        if len(names) > 1:
+            split(scope, number, names, sizes)
         yield names
+
+
+def split(scope: DeviceScope, number: str, names: list[str], sizes: list[str]) -> None:
+    """The indices of an element of a box, from its number there."""
+    for at, name in enumerate(names):
+        below = " * ".join(sizes[at + 1 :])
+        part = f"{number} / {f'({below})' if at + 2 < len(sizes) else below}" if below else number
+        scope.text.add(f"const long {name} = {part}{f' % {sizes[at]}' if at else ''};")
 
 
 @contextmanager

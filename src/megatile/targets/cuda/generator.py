@@ -98,7 +98,7 @@ class DeviceWriter(Writer):
         text = Text(1)
         path = {s.name: Const(0) for s in self.launch.scales if s.count == 1}
         scope = DeviceScope(self, text, path, 0)  # type: ignore[arg-type]
-        with self.variables(scope, self.program.body, fresh=True):
+        with self.variables(scope, self.program.body):
             self.statements(scope, self.program.body)
         tables = [f"TABLE {t}[] = {{{', '.join(map(str, v))}}};" for v, t in self.tables.items()]
         flags = [f"  CLEAR(launch + {s.offset}, {s.bytes(self.launch)});" for s in self.flags("launch")]
@@ -302,11 +302,8 @@ class DeviceWriter(Writer):
             return [f"  {kind} {plain}[{layout.registers}]; // {storage.dtype} {shape}, {layout}"]
         if storage.home == "local":
             return [f"  {kind} {plain}[{max(storage.size, 1)}];"]
-        if storage.home == "instance":
-            return [f"  {kind} *const {plain} = ({kind} *)(shared + {storage.offset});"]
-        if storage.home == "launch":
-            return [f"  {kind} *const {plain} = ({kind} *)(launch + {storage.offset});"]
-        return []
+        memory = {"instance": "shared", "launch": "launch"}.get(storage.home)
+        return [f"  {kind} *const {plain} = ({kind} *)({memory} + {storage.offset});"] if memory else []
 
     def _flags(self, scope: DeviceScope, node: n.Scale) -> None:
         mine = {a.name for a in n.walk(node.body) if isinstance(a, n.Alloc) and a.flag}

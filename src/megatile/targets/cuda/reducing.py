@@ -9,7 +9,7 @@ from megatile.targets.common.elements import Value, combined, converted, kind, l
 from megatile.targets.common.errors import CompileError
 from megatile.targets.common.expressions import whole
 from megatile.targets.common.scope import Axis, Box, matched, refuse_parts
-from megatile.targets.cuda.elements import Side, shared_out
+from megatile.targets.cuda.elements import Side, shared_out, split
 from megatile.targets.cuda.layouts import WARP, Grid, Mma
 from megatile.targets.cuda.scope import DeviceScope
 
@@ -33,14 +33,12 @@ def reduce(scope: DeviceScope, node: n.Reduce) -> None:
             _of_memory(scope, node, source, to, wide)
 
 
-def _shuffled(
-    scope: DeviceScope, node: n.Reduce, of: str, group: int, name: str = "acc", last: int = 1
-) -> None:
+def _shuffled(scope: DeviceScope, node: n.Reduce, of: str, group: int) -> None:
     """The lanes of groups of ``group`` threads put their parts together; all get the result."""
     by = group // 2
-    while by >= last:
-        other = f"__shfl_xor_sync(lanes({group}), {name}, {by})"
-        scope.text.add(f"{name} = {combined(node.op, of, name, other)};")
+    while by:
+        other = f"__shfl_xor_sync(lanes({group}), acc, {by})"
+        scope.text.add(f"acc = {combined(node.op, of, 'acc', other)};")
         by //= 2
 
 
@@ -102,18 +100,12 @@ def _of_memory(scope: DeviceScope, node: n.Reduce, source: Side, to: Side, wide:
     group = 1
     while group < WARP and team.size % (group * 2) == 0 and (length is None or group * 2 <= length):
         group *= 2
-    extents = [a.extent for a, _ in pairs]
-    sizes = [whole(e, scope) for e in extents]
+    sizes = [whole(a.extent, scope) for a, _ in pairs]
     total = " * ".join(sizes) or "1"
     lane = f"{team.index} % {group}"
     with text.block(f"for (long out = {team.index} / {group}; out < {total}; out += {team.size // group})"):
-        indices = []
-        for at in range(len(sizes)):
-            below = " * ".join(sizes[at + 1 :])
-            part = f"out / ({below})" if below else "out"
-            name = scope.gen.fresh("i")
-            text.add(f"const long {name} = {part}{f' % {sizes[at]}' if at else ''};")
-            indices.append(name)
+        indices = [scope.gen.fresh("i") for _ in sizes]
+        split(scope, "out", indices, sizes)
         text.add(f"{_NUMBER[of]} acc = {nothing(node.op, of)};")
         with text.block(f"for (long ki = {lane}; ki < {whole(along.extent, scope)}; ki += {group})"):
             full = _with(source, [b for _, b in pairs], along, indices, "ki")

@@ -113,8 +113,8 @@ def _placements(machine: Interpreter, node: n.Collective, units: list[Unit]) -> 
             storage.scattered = parts
 
 
-def _reduced(node: n.Collective, data: Parts, operand: int = 0) -> np.ndarray:
-    return np.asarray(OPERATIONS[node.op].meaning(np.stack([mine[operand] for mine in data]), axis=0))
+def _reduced(node: n.Collective, data: Parts) -> np.ndarray:
+    return np.asarray(OPERATIONS[node.op].meaning(np.stack([mine[0] for mine in data]), axis=0))
 
 
 def _allreduce(machine: Interpreter, node: n.Collective, units: list[Unit], data: Parts) -> Parts:
@@ -146,12 +146,8 @@ def _merge(
         )
         if full.size != like.size:
             full = full[(slice(None),) * like.ndim + (0,) * (rank - like.ndim)]
-        results.append(cast(full.reshape(like.shape), _name(like)))
+        results.append(cast(full.reshape(like.shape), dtype(like.dtype)))
     return results
-
-
-def _name(array: np.ndarray) -> str:
-    return dtype(array.dtype)
 
 
 def _allgather(machine: Interpreter, node: n.Collective, units: list[Unit], data: Parts) -> Parts:
@@ -172,7 +168,7 @@ def _scatter_view(machine: Interpreter, node: n.Collective, units: list[Unit], d
         part = np.array(mine[0])
         index: list[Any] = [slice(None)] * part.ndim
         index[node.dim] = slice(*cut(part.shape[node.dim], len(units), rank))
-        part[tuple(index)] = cast(total, _name(part))[tuple(index)]
+        part[tuple(index)] = cast(total, dtype(part.dtype))[tuple(index)]
         results.append([part])
     return results
 

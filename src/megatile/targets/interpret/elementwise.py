@@ -16,6 +16,7 @@ import numpy as np
 
 from megatile.core.expr import Const, Expr, Symbol, applied, linear, simplify, symbols
 from megatile.core.operations import cast
+from megatile.core.placement import compose, share_length
 from megatile.ir import nodes as n
 from megatile.ir.expr import Load, has_loads
 from megatile.targets.interpret.errors import (
@@ -126,19 +127,22 @@ class Elementwise:
                 f"T.Parallel of {iterations} iterations: at most {MOST_ITERATIONS} are run at once",
                 advice="divide them over blocks, or over T.serial",
             )
-        if id(node) not in self.prepared and not node.in_step:
-            self.prepared.add(id(node))
-            self.watched |= watched(node, self.machine.places.names)
         if 0 in extents:
             return
         rank = len(extents)
         variables = dict(unit.vars)
         for d, (name, extent) in enumerate(zip(node.vars, extents, strict=True)):
             variables[name] = np.arange(extent).reshape((1,) * d + (extent,) + (1,) * (rank - d - 1))
-        each = Iterations(unit, node.vars, extents, variables, in_step=node.in_step)
+        self._apart(node, Iterations(unit, node.vars, extents, variables, in_step=node.in_step))
+
+    def _apart(self, node: n.Parallel | n.Scale, each: Iterations) -> None:
+        """Run a body for all iterations, which must not depend on each other."""
+        if id(node) not in self.prepared and not each.in_step:
+            self.prepared.add(id(node))
+            self.watched |= watched(node, self.machine.places.names)
         self.body(node.body, each)
         if each.touched and self.machine.checks:
-            check_independent(each.touched, extents, ITERATIONS)
+            check_independent(each.touched, each.extents, each.words)
 
     @contextmanager
     def places_of(self, unit: Unit) -> Iterator[None]:
@@ -156,16 +160,9 @@ class Elementwise:
 
     def run_units(self, node: n.Scale, unit: Unit, counts: list[int]) -> None:
         """All units of a region below ``unit`` at once."""
-        if id(node) not in self.prepared:
-            self.prepared.add(id(node))
-            self.watched |= watched(node, self.machine.places.names)
         ranks = np.arange(math.prod(counts))
-        words = wording(node.scale)
-        path = (*unit.path, *unflatten(ranks, counts))
-        units = Iterations(unit, (), (len(ranks),), dict(unit.vars), ranks, [], words, path)
-        self.body(node.body, units)
-        if units.touched and self.machine.checks:
-            check_independent(units.touched, units.extents, words)
+        path, words = (*unit.path, *unflatten(ranks, counts)), wording(node.scale)
+        self._apart(node, Iterations(unit, (), (len(ranks),), dict(unit.vars), ranks, [], words, path))
 
     def body(self, body: tuple[n.Node, ...], iterations: Iterations) -> None:
         for node in body:
@@ -184,7 +181,7 @@ class Elementwise:
         at, value = self._inside(node.target, node.index, at, value)
         if 0 in at.shape:
             return
-        target, index, points = self._lanes(node, node.target, node.index, at)
+        target, index, points = self._lanes(node.target, node.index, at)
         flat = np.broadcast_to(np.asarray(value), at.shape).reshape(-1)
         numbers = self._element_numbers(target, points)
         if self.machine.checks and not at.in_step:
@@ -204,7 +201,7 @@ class Elementwise:
         at, value = self._inside(node.target, node.index, at, value)
         if 0 in at.shape:
             return
-        target, index, points = self._lanes(node, node.target, node.index, at, peer)
+        target, index, points = self._lanes(node.target, node.index, at, peer)
         storage = target.storage
         sent = peer if node.result is None else None
         flat = cast(np.broadcast_to(np.asarray(value), at.shape).reshape(-1), storage.dtype)
@@ -339,7 +336,7 @@ class Elementwise:
             if lanes.any():
                 result[lanes] = self.load(expr, inner).reshape(-1)
             return result.reshape(at.shape)
-        target, index, points = self._lanes(expr, expr.source, expr.index, at)
+        target, index, points = self._lanes(expr.source, expr.index, at)
         self.touch(expr, target, self._element_numbers(target, points), at, "read")
         if self.machine.checks:
             self.machine.access.order(target, READ, at.unit, at.unit, points)
@@ -411,7 +408,7 @@ class Elementwise:
     # --- indices as arrays ------------------------------------------------------------------------
 
     def _lanes(
-        self, key: Any, source: str, index: tuple[Expr, ...], at: Iterations, peer: Unit | None = None
+        self, source: str, index: tuple[Expr, ...], at: Iterations, peer: Unit | None = None
     ) -> tuple[Target, Any, np.ndarray]:
         machine, owner = self.machine, peer or at.unit
         name = machine.places.names[source]
@@ -423,14 +420,14 @@ class Elementwise:
                 np.broadcast_to(np.asarray(machine.compile(expr)(at)), at.shape).reshape(-1).astype(np.int64)
             )
             share = shares[d] if shares is not None else (0, storage.shape[d])
-            length = share[1] - share[0] if isinstance(share, tuple) else len(share)
+            length = share_length(share)
             if values.size and (np.min(values) < 0 or np.max(values) >= length):
                 wrong = int(values[(values < 0) | (values >= length)][0])
                 raise OutOfBoundsError(
                     f"'{source}[{wrong}]' is out of bounds: dimension {d} has {length} elements",
                     advice="guard it: if i < n, or T.if_then_else with a clamped index",
                 )
-            columns.append(share[0] + values if isinstance(share, tuple) else share[values])
+            columns.append(np.asarray(compose(share, values)))
         copies = machine.places.copies(name, owner)
         items = [(int(np.min(c)), int(np.max(c)) + 1) if c.size else (0, 0) for c in columns]
         points = np.column_stack([np.full(len(columns[0]), copies[0]), *columns]) if columns else None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from megatile.core.expr import Const, Expr
-from megatile.core.placement import numpy_index, share_length
+from megatile.core.placement import compose, numpy_index, share_length
 from megatile.ir.nodes import Dim, Region
 from megatile.targets.interpret.errors import OutOfBoundsError, RemoteAccessError, RunError
 from megatile.targets.interpret.places import Name
@@ -172,7 +172,7 @@ class Resolver:
                 return Found((0, 0))
             if not 0 <= at < length:
                 raise _outside(region, axis, at, at + 1, length)
-            return Found(_shift(share, at, at + 1))
+            return Found(compose(share, (at, at + 1)))
         size = _value(axis.extent, context)
         if size < 0:
             raise RunError(f"a region of '{region.source}' has extent {size}", advice="check its bounds")
@@ -191,7 +191,7 @@ class Resolver:
             raise _outside(region, axis, at, at + size, length)
         if part is not None and not excused:
             self._over_the_edge(region, axis, (at, at + size), length, bool(size) and share_length(item) <= 0)
-        return Found(_shift(share, *item) if isinstance(item, tuple) else _pick(share, item), size, part)
+        return Found(compose(share, item), size, part)
 
     def _over_the_edge(
         self, region: Region, axis: Axis, where: tuple[int, int], length: int, entirely: bool
@@ -278,11 +278,3 @@ def _clip_list(indices: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray
     if inside.all():
         return indices, None
     return indices[inside], np.flatnonzero(inside)
-
-
-def _shift(share: Any, low: int, high: int) -> Any:
-    return (share[0] + low, share[0] + high) if isinstance(share, tuple) else share[low:high]
-
-
-def _pick(share: Any, indices: np.ndarray) -> Any:
-    return share[0] + indices if isinstance(share, tuple) else share[indices]
