@@ -187,7 +187,7 @@ def _progress(count: int, quiet: bool) -> Any:
 
 
 def _draw(cycles: list[list[int]], png: Path, schedule: Schedule) -> None:
-    from megatile.report.attention_cycles import draw_cycles
+    from megatile.report.attention_plot import draw_cycles
 
     if not cycles:
         raise MegatileError(f"the schedule '{schedule.name}' has no cycles to draw")

@@ -21,18 +21,28 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from keyword import iskeyword
-from math import prod
 from typing import Any
 
 import numpy as np
 
-from megatile.core.dtypes import dtype as dtype_name, itemsize
+from megatile.core.dtypes import dtype as dtype_name
 from megatile.core.errors import Place
 from megatile.core.expr import ZERO, Expr, IntLike, Symbol, constant, expr, unit
 from megatile.core.frames import PACKAGE, place_of
 from megatile.core.operations import OPERATIONS
-from megatile.plan import nesting
-from megatile.plan.handles import Handle, Operand, Part, Shape, nbytes_of, part, work_for
+from megatile.plan import handles
+from megatile.plan.handles import (
+    BranchScope,
+    Handle,
+    LoopScope,
+    Operand,
+    Part,
+    Shape,
+    carry_of,
+    nbytes_of,
+    part,
+    work_for,
+)
 from megatile.plan.liveness import with_frees
 from megatile.plan.model import (
     Channel,
@@ -57,10 +67,9 @@ from megatile.plan.model import (
     Work,
     runs,
 )
-from megatile.plan.nesting import BranchScope, LoopScope, carry_of
 
 __all__ = ["Handle", "Part", "PlanBuilder"]
-THROUGH = {__file__, nesting.__file__, contextlib.__file__}
+THROUGH = {__file__, handles.__file__, contextlib.__file__}
 """Files whose functions write statements for those who call them."""
 
 
@@ -236,9 +245,8 @@ class PlanBuilder:
 
     def send(self, channel: Channel, read: Operand, *, to: IntLike, member: IntLike | str = 0) -> None:
         source = part(read)
-        work = Work(ZERO, nbytes_of(source), source.dtype)
         index = _member(channel, member)
-        self.add(Send(channel.name, expr(to), index, source.region, work, self.here))
+        self.add(Send(channel.name, expr(to), index, source.region, _moved(source), self.here))
 
     def receive(
         self,
@@ -252,14 +260,12 @@ class PlanBuilder:
         name: str = "message",
     ) -> Any:
         """Bind and return a handle on the slot, or copy the message ``into`` a tile (and return that)."""
-        element = dtype_name(dtype)
-        work = Work(ZERO, expr(prod(shape)) * itemsize(element), element)
         bound = None if into is not None else self.fresh(name)
-        extents = tuple(expr(s) for s in shape)
+        message = Handle(bound or "", tuple(shape), dtype_name(dtype), channel.memory)
         region = part(into).region if into is not None else None
-        index = _member(channel, member)
-        self.add(Receive(channel.name, index, bound, extents, element, region, fresh, work, self.here))
-        return into if bound is None else Handle(bound, tuple(shape), element, channel.memory)
+        typed = tuple(map(expr, shape)), message.dtype, region, fresh, _moved(message)
+        self.add(Receive(channel.name, _member(channel, member), bound, *typed, self.here))
+        return message if into is None else into
 
     def receive_any(
         self,
@@ -271,16 +277,13 @@ class PlanBuilder:
         name: str = "message",
     ) -> tuple[Handle, Symbol]:
         """A message from whichever member has one: a handle on the slot, and the member it came from."""
-        element = dtype_name(dtype)
-        work = Work(ZERO, expr(prod(shape)) * itemsize(element), element)
         which = range(channel.members) if members is None else members
         numbers = tuple(channel.names.index(m) if isinstance(m, str) else m for m in which)
-        bound, chosen = self.fresh(name), self.fresh("chosen")
-        extents = tuple(expr(s) for s in shape)
-        self.add(
-            ReceiveAny(channel.name, numbers, bound, chosen, extents, element, None, False, work, self.here)
-        )
-        return Handle(bound, tuple(shape), element, channel.memory), Symbol(chosen)
+        message = Handle(self.fresh(name), tuple(shape), dtype_name(dtype), channel.memory)
+        chosen = Symbol(self.fresh("chosen"))
+        typed = tuple(map(expr, shape)), message.dtype, None, False, _moved(message)
+        self.add(ReceiveAny(channel.name, numbers, message.name, chosen.name, *typed, self.here))
+        return message, chosen
 
     def read_scalar(self, read: Operand, bound: int, name: str = "scalar") -> Symbol:
         """A runtime integer from one element of a tile."""
@@ -309,9 +312,8 @@ class PlanBuilder:
     ) -> None:
         """An operation that the network itself does for a group: "all_reduce" or "broadcast"."""
         source, target = part(read), part(write)
-        work = Work(ZERO, nbytes_of(source), source.dtype)
-        regions = source.region, target.region
-        self.add(Collective(kind, group.name, *regions, reduction, expr(root), work, self.here))
+        how = reduction, expr(root), _moved(source)
+        self.add(Collective(kind, group.name, source.region, target.region, *how, self.here))
 
     # --- structure -------------------------------------------------------------------------------
 
@@ -389,6 +391,11 @@ def _plain(value: Any) -> Any:
     if known is not None:
         return known
     return value.item() if isinstance(value, np.generic) else value
+
+
+def _moved(operand: Operand) -> Work:
+    """The work of what only moves."""
+    return Work(ZERO, nbytes_of(operand), operand.dtype)
 
 
 def _member(channel: Channel, member: IntLike | str) -> Expr:

@@ -101,8 +101,7 @@ class CountingWalk(Follower):
         self.before: dict[tuple[int, int], Snapshot] = {}
 
     def on_read_scalar(self, cohort: Cohort, instruction: Instruction) -> Value:
-        statement: Any = instruction.statement
-        return self.assume.get(statement.name, statement.bound)
+        return self.assume.get(instruction.statement.name, instruction.statement.bound)
 
     def on_compute(self, cohort: Cohort, instruction: Instruction) -> None:
         self.written(cohort, instruction)
@@ -121,14 +120,13 @@ class CountingWalk(Follower):
 
     def check_shapes(self, instruction: Instruction, shapes: list[tuple[int, ...]]) -> None:
         """The result, of what is read, must fit where it is written (the last of the shapes)."""
-        statement: Any = instruction.statement
         *shapes, target = shapes
         try:
-            result = OPERATIONS[statement.operation].shape(*shapes, **instruction.attributes)
+            result = OPERATIONS[instruction.statement.operation].shape(*shapes, **instruction.attributes)
         except (OperationError, TypeError) as error:
             text = error.message if isinstance(error, OperationError) else str(error)
             raise PlanError(f"{text}: {self.describe(instruction)}") from error
-        if not _fits(statement.operation, tuple(result), target):
+        if not _fits(instruction.statement.operation, tuple(result), target):
             raise PlanError(
                 f"the result has shape {tuple(result)}, not {target}: {self.describe(instruction)}"
             )

@@ -8,15 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from megatile.plan.code import Code, Instruction, RegionCode
+from megatile.plan.code import Code, Instruction, RegionCode, compile_stream
 from megatile.plan.cohort import (
     Actors,
     Cohort,
     Handle,
+    Queues,
+    Route,
     SlotHandle,
     TileHandle,
     highest,
     lowest,
+    nobody_there,
     numbers,
     spread,
     uniform,
@@ -24,26 +27,35 @@ from megatile.plan.cohort import (
 from megatile.plan.control import ControlFlow
 from megatile.plan.memo import KEPT
 from megatile.plan.model import Plan, PlanError
-from megatile.plan.queues import Queues, Route, nobody_there
 from megatile.plan.text import statement_text
 
 Value = Any
 
 
 class Commands(ControlFlow):
-    """The commands of the walk; ``Follower`` adds the state and the control flow."""
+    """The commands of the walk and its state; ``Follower`` lets it run."""
 
-    plan: Plan
-    actors: Actors
-    programs: list[Code]
-    queues: dict[str, Queues]
-    flags: dict[str, Any]
-    keys: dict[str, Any]
-    choices: dict[Any, list[int]]
-    flag_levels: dict[str, str | None]
-    last_choice: dict[tuple[str, int], int]
     open_flags: frozenset[str] = frozenset()  # whose signals may come from elsewhere, and always do
     ragged = False  # whether units go on together whose messages differ in size
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.actors = plan, Actors(plan)
+        self.programs = self.compiled(plan)
+        self.queues = {c.name: Queues(c, plan.instances(c.level)) for c in plan.channels}
+        self.flags = {
+            f.name: np.zeros((plan.instances(f.level), f.members), dtype=np.int64) for f in plan.flags
+        }
+        self.flag_levels = {f.name: f.level for f in plan.flags}
+        self.keys: dict[str, Any] = {}
+        for group in plan.groups:
+            count = plan.instances(group.level)
+            self.keys[group.name] = spread(group.key.evaluate({"unit": np.arange(count)}), count)
+        self.choices: dict[Any, list[int]] = {}
+        self.last_choice: dict[tuple[str, int], int] = {}
+
+    def compiled(self, plan: Plan) -> list[Code]:
+        """The streams as instructions."""
+        return [compile_stream(plan, stream) for stream in plan.streams]
 
     def mine(self, cohort: Cohort, name: str) -> Any:
         """Whose queues of a channel the units of a cohort mean: their own, or those of their parents."""
@@ -275,7 +287,7 @@ class Commands(ControlFlow):
         return self.take(cohort, instruction, member)
 
     def take(self, cohort: Cohort, instruction: Instruction, member: Value) -> bool:
-        statement: Any = instruction.statement
+        statement = instruction.statement
         shape = [uniform(function(cohort.ints)) for function in instruction.shape]
         ragged = any(isinstance(extent, np.ndarray) for extent in shape)
         if ragged and not (self.ragged and instruction.ragged):
@@ -337,7 +349,7 @@ class Commands(ControlFlow):
         return (*members[start:], *members[:start])
 
     def step_receive_any(self, cohort: Cohort, instruction: Instruction) -> bool:
-        statement: Any = instruction.statement
+        statement = instruction.statement
         shape = [uniform(function(cohort.ints)) for function in instruction.shape]
         if any(isinstance(extent, np.ndarray) for extent in shape):
             return self.divide_by(cohort, shape)
@@ -355,7 +367,7 @@ class Commands(ControlFlow):
         return self.take(cohort, instruction, members)
 
     def step_read_scalar(self, cohort: Cohort, instruction: Instruction) -> bool:
-        statement: Any = instruction.statement
+        statement = instruction.statement
         values = uniform(self.on_read_scalar(cohort, instruction))
         if np.any(np.asarray(values) < 0) or np.any(np.asarray(values) > statement.bound):
             raise PlanError(
@@ -379,9 +391,8 @@ class Commands(ControlFlow):
     def check_flag(self, instruction: Instruction, flags: Any, member: Value) -> None:
         low, high = int(np.min(member)), int(np.max(member))
         if low < 0 or high >= flags.shape[1]:
-            statement: Any = instruction.statement
             raise PlanError(
-                f"flag '{statement.flag}' has {flags.shape[1]} members, not member "
+                f"flag '{instruction.statement.flag}' has {flags.shape[1]} members, not member "
                 f"{low if low < 0 else high}: {self.describe(instruction)}"
             )
 
@@ -393,7 +404,7 @@ class Commands(ControlFlow):
         return self.issued(cohort)
 
     def step_collective(self, cohort: Cohort, instruction: Instruction) -> bool:
-        statement: Any = instruction.statement
+        statement = instruction.statement
         keys = self.keys[statement.group]
         if np.any(keys[cohort.units] < 0):
             raise PlanError(
@@ -413,7 +424,7 @@ class Commands(ControlFlow):
         """What each group that meets is doing; all its units must do the same."""
         kinds: dict[int, tuple[str, str]] = {}
         for cohort, instruction in parts:
-            statement: Any = instruction.statement
+            statement = instruction.statement
             kind = (statement.kind, statement.reduction)
             for key in np.unique(self.keys[group][cohort.units]).tolist():
                 if kinds.setdefault(key, kind) != kind:

@@ -9,15 +9,13 @@ import numpy as np
 
 from megatile.core.errors import MegatileError
 from megatile.plan.code import Instruction
-from megatile.plan.cohort import Actors, Cohort, spread, uniform
+from megatile.plan.cohort import Actors, Cohort, InvalidDirection, Queues, nobody_there, spread, uniform
 from megatile.plan.model import Statement
-from megatile.plan.queues import InvalidDirection, nobody_there
 from megatile.plan.text import statement_text
 from megatile.trace import Pointers, Waiter, WaitGraph
 
 if TYPE_CHECKING:
     from megatile.plan.follow import Follower
-    from megatile.plan.queues import Queues
 
 REPORTED = 8
 LACKS = {"send": "credit", "wait": "signal", "collective": "barrier"}
@@ -140,7 +138,7 @@ def waited_for(walker: Follower, cohort: Cohort) -> Any:
 def reason_of(walker: Follower, cohort: Cohort, instruction: Instruction) -> str:
     """What a unit (the cohort has one) waits for."""
     rule = _REASONS.get(instruction.kind)
-    statement: Any = instruction.statement
+    statement = instruction.statement
     return f"waits at {statement_text(statement)}" if rule is None else rule(walker, cohort, instruction)
 
 
@@ -162,19 +160,18 @@ def _message(walker: Follower, cohort: Cohort, instruction: Instruction) -> str:
 
 
 def _any_message(walker: Follower, cohort: Cohort, instruction: Instruction) -> str:
-    statement: Any = instruction.statement
-    return f"waits for a message on any of {len(statement.members)} queues of '{statement.channel}'"
+    members, channel = instruction.statement.members, instruction.statement.channel
+    return f"waits for a message on any of {len(members)} queues of '{channel}'"
 
 
 def _flag(walker: Follower, cohort: Cohort, instruction: Instruction) -> str:
-    statement: Any = instruction.statement
     member, value = _values(cohort, instruction, "member", "value")
-    now = walker.flags[statement.flag][int(walker.own_flag(cohort, instruction)[0]), member]
-    return f"waits for flag '{statement.flag}' to reach {value} (it is {now})"
+    now = walker.flags[instruction.statement.flag][int(walker.own_flag(cohort, instruction)[0]), member]
+    return f"waits for flag '{instruction.statement.flag}' to reach {value} (it is {now})"
 
 
 def _group(walker: Follower, cohort: Cohort, instruction: Instruction) -> str:
-    statement: Any = instruction.statement
+    statement = instruction.statement
     keys, unit = walker.keys[statement.group], int(cohort.units[0])
     there = {
         int(u)

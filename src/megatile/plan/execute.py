@@ -269,7 +269,7 @@ class Executor(Follower):
         )
         if read.ragged or np.prod(read.shape) != 1:
             raise PlanError(f"read_scalar reads one element: {self.describe(instruction)}")
-        statement: Any = instruction.statement
+        statement = instruction.statement
         combine: Any = ATOMICS.get(statement.combine, lambda old, new: new) if statement.combine else None
         terms, wanted = (
             np.broadcast_to(instruction.functions[name](cohort.ints), len(cohort))

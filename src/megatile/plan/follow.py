@@ -16,12 +16,11 @@ import numpy as np
 
 from megatile.core.errors import MegatileError
 from megatile.hda import HDA
-from megatile.plan.code import Code, Instruction, compile_stream
-from megatile.plan.cohort import Actors, Cohort, Handle, TileHandle, merge, spread
+from megatile.plan.code import Instruction
+from megatile.plan.cohort import Cohort, Handle, Queues, TileHandle, merge
 from megatile.plan.commands import Commands
 from megatile.plan.deadlock import PlanDeadlock, deadlock
 from megatile.plan.model import Level, Plan
-from megatile.plan.queues import Queues
 from megatile.plan.residency import Residency
 from megatile.plan.statements import COMMANDS
 
@@ -36,25 +35,11 @@ class Follower(Commands):
     uneven = True
 
     def __init__(self, plan: Plan, hda: HDA | None = None):
-        self.plan, self.actors = plan, Actors(plan)
-        self.programs = self.compiled(plan)
-        self.queues = {
-            channel.name: Queues(channel, plan.instances(channel.level)) for channel in plan.channels
-        }
-        self.flags = {
-            f.name: np.zeros((plan.instances(f.level), f.members), dtype=np.int64) for f in plan.flags
-        }
-        self.flag_levels = {f.name: f.level for f in plan.flags}
+        super().__init__(plan)
         self.tile_names = {tile.name: tile for tile in plan.tiles}
-        self.keys = {}
-        for group in plan.groups:
-            count = plan.instances(group.level)
-            self.keys[group.name] = spread(group.key.evaluate({"unit": np.arange(count)}), count)
         self.residency = Residency(plan, hda)
         self.ready: list[Cohort] = []
         self.waiting: list[Cohort] = []
-        self.choices: dict[Any, list[int]] = {}
-        self.last_choice: dict[tuple[str, int], int] = {}
         self.steps: dict[str, Callable[[Cohort, Instruction], bool]] = {
             kind: getattr(self, f"step_{kind}", self.step_command)
             for kind in (
@@ -62,10 +47,6 @@ class Follower(Commands):
                 *("enter", "test", "again", "branch", "jump", "merge", "join", "end"),
             )
         }
-
-    def compiled(self, plan: Plan) -> list[Code]:
-        """The streams as instructions."""
-        return [compile_stream(plan, stream) for stream in plan.streams]
 
     # --- running ---------------------------------------------------------------------------------
 

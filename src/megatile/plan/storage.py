@@ -199,25 +199,8 @@ def resolve(
         lead = (mine, handle.member, handle.sequence % store.channel.slots)
         if handle.ragged:
             return Access(None, lead, start, shape, None, (store, handle.dtype))
-        return Access(
-            store.typed(handle.dtype, handle.shape),
-            lead,
-            start,
-            shape,
-            cohort.run if mine is cohort.units else None,
-        )
-    return _tile_access(plan, cohort, code, handle, arrays, (start, shape), fresh)
-
-
-def _tile_access(
-    plan: Plan,
-    cohort: Cohort,
-    code: RegionCode,
-    handle: TileHandle,
-    arrays: dict[str, Array],
-    span: tuple[tuple[Value, ...], tuple[Value, ...]],
-    fresh: bool,
-) -> Access:
+        array, run = store.typed(handle.dtype, handle.shape), cohort.run if mine is cohort.units else None
+        return Access(array, lead, start, shape, run)
     tile = plan.tile(handle.tile)
     version = handle.version + 1 if fresh else handle.version
     current = cohort.handles[tile.name]
@@ -229,8 +212,9 @@ def _tile_access(
         )
     own = code.at is None and not tile.shared and tile.level == cohort.level
     owner: Value = cohort.units if own else owner_of(plan, cohort, code, tile)
-    lead = (owner, version % tile.versions)
-    return Access(arrays[tile.name], lead, *span, cohort.run if own else None)
+    return Access(
+        arrays[tile.name], (owner, version % tile.versions), start, shape, cohort.run if own else None
+    )
 
 
 def owner_of(plan: Plan, cohort: Cohort, code: RegionCode, tile: Tile) -> Array:

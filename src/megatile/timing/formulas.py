@@ -23,7 +23,7 @@ from megatile.core.errors import MissingDescriptionError, did_you_mean
 from megatile.core.registry import Registry
 from megatile.hda import HDA
 from megatile.hda.model import Engine, KernelFigures
-from megatile.timing.exchanges import between_experts, collective
+from megatile.timing.library import between_experts, collective
 from megatile.timing.view import Origin, TimingError
 
 Shape = Mapping[str, Any]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -30,15 +31,10 @@ COLUMNS: dict[str, type] = {
     "bytes": np.int64,
     "cause": np.int64,
 }
-"""Every column of a Trace and its type; ``cause`` is the number of the event that released it, or -1."""
+"""Every column of a Trace and its type, those with names of `NAME_TABLES` first; ``cause`` is the number of
+the event that released it, or -1."""
 
-TABLE_OF = {
-    "unit": "units",
-    "engine": "engines",
-    "operation": "operations",
-    "operand": "operands",
-    "source": "sources",
-}
+TABLE_OF = dict(zip(COLUMNS, NAME_TABLES, strict=False))
 
 
 class TraceError(MegatileError, ValueError):
@@ -97,10 +93,6 @@ class Counter:
     __hash__ = None  # type: ignore[assignment]
 
 
-def _no_flows() -> np.ndarray:
-    return np.zeros((0, 2), dtype=np.int64)
-
-
 @dataclass(frozen=True, eq=False)
 class Trace:
     """What happened when and why.
@@ -116,7 +108,7 @@ class Trace:
     operands: tuple[str, ...]
     sources: tuple[str, ...]
     columns: Mapping[str, np.ndarray]
-    flows: np.ndarray = field(default_factory=_no_flows)
+    flows: np.ndarray = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64))
     counters: tuple[Counter, ...] = ()
     machine: str = ""
 
@@ -153,19 +145,9 @@ class Trace:
         if not -count <= index < count:
             raise IndexError(f"event {index} of {count}")
         index %= count
-        number = {name: int(column[index]) for name, column in self.columns.items()}
-        return Event(
-            index=index,
-            unit=self.units[number["unit"]],
-            engine=self.engines[number["engine"]],
-            operation=self.operations[number["operation"]],
-            start_ps=number["start_ps"],
-            end_ps=number["end_ps"],
-            bytes=number["bytes"],
-            cause=number["cause"],
-            source=self.sources[number["source"]],
-            operand=self.operands[number["operand"]],
-        )
+        values: dict[str, Any] = {name: int(column[index]) for name, column in self.columns.items()}
+        values |= {name: getattr(self, table)[values[name]] for name, table in TABLE_OF.items()}
+        return Event(index, **values)
 
     def __iter__(self) -> Iterator[Event]:
         return (self[i] for i in range(len(self)))

@@ -17,8 +17,8 @@ import numpy as np
 from megatile.core.errors import MegatileError, Place, did_you_mean
 from megatile.core.expr import Expr, constant, eq, expr, member, select, substitute, table, unit
 from megatile.core.registry import Registry
+from megatile.plan.cohort import OPPOSITE, InvalidDirection
 from megatile.plan.follow import PlanDeadlock
-from megatile.plan.queues import OPPOSITE, InvalidDirection
 
 Neighbors = Callable[[int, int], Mapping[str, int]]
 
