@@ -6,12 +6,12 @@ evaluator does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from functools import cache
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from megatile.core.expr import walk
 from megatile.plan import model, statements
 from megatile.plan.model import Expr, Plan, PlanError
 
@@ -41,18 +41,22 @@ def _check(value: Any, wanted: Any, path: str) -> None:
         if abs(value) >= _LARGEST:
             raise PlanError(f"{path} is too large a number")
     elif isinstance(value, tuple):
-        for inner, item in zip(_items(wanted, value), value, strict=True):
-            _check(item, inner, path)
+        inner = get_args(wanted)
+        kinds = [inner[0]] * len(value) if inner[-1] is Ellipsis else inner
+        for kind_of_item, item in zip(kinds, value, strict=True):
+            _check(item, kind_of_item, path)
     elif isinstance(value, Expr):
-        for child in _numbers(value):
-            _check(child, int, path)
+        for node in walk(value):
+            for number in (getattr(node, "value", 0), *getattr(node, "values", ())):
+                _check(number, int, path)
     else:
         kind: Any = type(value)
         hints = _hints(kind)
         for entry in fields(value):
             item = getattr(value, entry.name)
             _check(item, hints[entry.name], f"{entry.name} of {_title(value)}")
-            if entry.name in _NAMES and not isinstance(value, Plan) and not _is_name(item):
+            named = entry.name in _NAMES and not isinstance(value, Plan) and item is not None
+            if named and not item.isidentifier():
                 raise PlanError(f"{entry.name} of {_title(value)} is {_shown(item)}, not a name")
         if isinstance(value, statements.Region) and len(value.start) != len(value.shape):
             raise PlanError(
@@ -73,27 +77,6 @@ def _is(value: Any, wanted: Any) -> bool:
     if wanted is int:
         return isinstance(value, int) and not isinstance(value, bool)
     return isinstance(value, wanted)
-
-
-def _items(wanted: Any, value: tuple[Any, ...]) -> Iterator[Any]:
-    inner = get_args(wanted)
-    return iter([inner[0]] * len(value) if inner[-1] is Ellipsis else inner)
-
-
-def _numbers(node: Expr) -> Iterator[int]:
-    """The constants in an expression."""
-    waiting = [node]
-    while waiting:
-        at = waiting.pop()
-        waiting.extend(at.children())
-        number = getattr(at, "value", None)
-        if number is not None:
-            yield number
-        yield from getattr(at, "values", ())
-
-
-def _is_name(value: Any) -> bool:
-    return value is None or value.isidentifier()
 
 
 def _title(value: Any) -> str:

@@ -320,6 +320,10 @@ class Group:
     level: str | None = part("text", KEYWORD, None)
 
 
+DECLARED: dict[str, type] = {"level": Level, "tile": Tile, "channel": Channel, "flag": Flag, "group": Group}
+"""What a plan declares by name, as its text and its fields (``tiles``, ...) call it."""
+
+
 @dataclass(frozen=True)
 class Stream:
     """Statements shared by the units of ``units``: arithmetic runs (start, stop, step)."""

@@ -7,13 +7,14 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, replace
+from itertools import takewhile
 from typing import Any
 
 from megatile.core.errors import MegatileError, Place, did_you_mean
 from megatile.core.expr import ExprReader
 from megatile.core.operations import OPERATIONS
 from megatile.plan.fields import check_fields
-from megatile.plan.model import FORMS, Channel, Flag, Group, Level, Plan, PlanError, Stream, Tile
+from megatile.plan.model import DECLARED, FORMS, Plan, PlanError, Stream
 from megatile.plan.spec import ALWAYS, ARGUMENT, HIDDEN, KEYWORD, TARGET, FieldSpec, parts
 from megatile.plan.statements import (
     COMMANDS,
@@ -102,13 +103,13 @@ class _Reader:
     # --- declarations ----------------------------------------------------------------------------
 
     def plan(self, tree: ast.Module) -> Plan:
-        first = tree.body[0] if tree.body else None
-        if not (isinstance(first, ast.Expr) and isinstance(first.value, ast.Call)):
+        first: Any = tree.body[0] if tree.body else None
+        if not _word(first):
             raise PlanError("a plan begins with plan(...)", place=Place(line=1))
-        head, self.at = first.value, first
-        if ast.unparse(head.func) != "plan":
+        self.at = first
+        if _word(first) != "plan":
             raise self.error(first, "a plan begins with plan(...)")
-        plan, given = self.construct(Plan, head, beside=("path", "kernels"))
+        plan, given = self.construct(Plan, first.value, beside=("path", "kernels"))
         if "path" in given:
             kernels = ast.literal_eval(given["kernels"]) if "kernels" in given else ("",)
             note_library(ast.literal_eval(given["path"]), kernels[0])
@@ -228,40 +229,27 @@ class _Reader:
         if node.orelse or ast.unparse(node.iter.func) != "range":
             raise self.error(node, "a loop is written 'for k in range(start, stop, step)'")
         start, stop, step = (tree_expr(a) for a in node.iter.args)
-        carries: list[CarryTile | CarryInt] = []
-        frees: tuple[str, ...] = ()
-        at = 0
-        for at, inner in enumerate([*node.body, None]):  # noqa: B007
-            call = inner.value if isinstance(inner, ast.Expr) else None
-            word = ast.unparse(call.func) if isinstance(call, ast.Call) else ""
-            if word not in ("carry", "carry_int", "frees"):
-                break
-            assert isinstance(call, ast.Call)
-            names = [ast.unparse(a) for a in call.args]
-            if word == "frees":
-                frees = tuple(names)
-            else:
-                carries.append(self.flow(call, CarryTile, CarryInt))
-        body = self.block(node.body[at:])
-        index = ast.unparse(node.target)
-        return Loop(index, start, stop, body, step, tuple(carries), frees, self.place(node))
+        head: Any = list(takewhile(lambda inner: _word(inner) in ("carry", "carry_int", "frees"), node.body))
+        ends = [inner for inner in head if _word(inner) == "frees"]
+        carries = tuple(self.flow(i.value, CarryTile, CarryInt) for i in head if i not in ends)
+        frees = tuple(ast.unparse(name) for inner in ends[-1:] for name in inner.value.args)
+        body = self.block(node.body[len(head) :])
+        return Loop(ast.unparse(node.target), start, stop, body, step, carries, frees, self.place(node))
 
     def expression(self, node: ast.Expr, result: list[Statement]) -> None:
-        value = node.value
-        if isinstance(value, ast.Call):
-            word = ast.unparse(value.func)
-            if word in ("merge", "merge_int"):
-                self.merge(value, result)
-                return
-            result.append(self.command(word, value, node))
-            return
-        targets, call = self.arrow(value)
+        targets, call = self.arrow(node.value)
         if call is None:
             raise self.error(node, "not a statement of a plan")
-        result.append(self.command(ast.unparse(call.func), call, node, targets))
+        word = ast.unparse(call.func)
+        if word in ("merge", "merge_int") and not targets:
+            self.merge(call, result)
+        else:
+            result.append(self.command(word, call, node, targets))
 
     def arrow(self, value: ast.expr) -> tuple[list[ast.expr], ast.Call | None]:
         """``a <- f()`` is ``a < -f()`` to Python; ``a, b <- f()`` is a tuple ending in one."""
+        if isinstance(value, ast.Call):
+            return [], value
         targets = list(value.elts) if isinstance(value, ast.Tuple) else [value]
         last = targets[-1]
         if isinstance(last, ast.Compare) and isinstance(last.ops[0], ast.Lt):
@@ -282,10 +270,7 @@ class _Reader:
             return of_int(ast.unparse(name), *map(tree_expr, values))
         return of_tile(*map(ast.unparse, call.args))
 
-    def command(
-        self, word: str, call: ast.Call, node: ast.AST, targets: Sequence[ast.expr] = ()
-    ) -> Statement:
-        source = self.place(node)
+    def command(self, word: str, call: ast.Call, node: ast.AST, targets: Sequence[ast.expr]) -> Statement:
         plain = word.removeprefix("fresh.")
         kind = COMMANDS.get(plain)
         binding = kind is None or any(p.shown == TARGET for p in parts(kind))
@@ -294,7 +279,7 @@ class _Reader:
         given: dict[str, Any] = {"fresh": True} if plain != word else {}
         if kind is None:
             kind, given["operation"] = Compute, plain
-        return self.construct(kind, call, targets, source=source, **given)[0]
+        return self.construct(kind, call, targets, source=self.place(node), **given)[0]
 
     def region(self, node: ast.expr) -> Region:
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
@@ -312,6 +297,12 @@ class _Reader:
             start.append(tree_expr(span.lower))
             shape.append(tree_expr(upper.operand))
         return Region(ast.unparse(node.value), tuple(start), tuple(shape))
+
+
+def _word(node: ast.AST) -> str:
+    """What a statement calls."""
+    call = node.value if isinstance(node, ast.Expr) else None
+    return ast.unparse(call.func) if isinstance(call, ast.Call) else ""
 
 
 WORK = ("flops", "bytes", "dtype")
@@ -335,7 +326,5 @@ _READ: dict[str, Callable[[_Reader, ast.expr], Any]] = {
 }
 _MANY = {"words": _READ["word"], "literals": _READ["literal"], "regions": _READ["region"]}
 _KEYWORDS = {"work": _work, "attributes": _attributes}
-DECLARED: dict[str, type] = {"level": Level, "tile": Tile, "channel": Channel, "flag": Flag, "group": Group}
-
 
 FORMS["from_text"] = parse_plan

@@ -22,7 +22,7 @@ from typing import Any
 from megatile.core.errors import Place
 from megatile.core.expr import ZERO, Expr
 from megatile.core.operations import OPERATIONS
-from megatile.plan.model import FORMS, Plan
+from megatile.plan.model import DECLARED, FORMS, Plan
 from megatile.plan.spec import ALWAYS, ARGUMENT, HIDDEN, TARGET, parts
 from megatile.plan.statements import (
     CarryInt,
@@ -37,7 +37,6 @@ from megatile.plan.statements import (
 )
 
 INDENT = "    "
-DECLARED = ("level", "tile", "channel", "flag", "group")
 
 
 def to_text(plan: Plan) -> str:

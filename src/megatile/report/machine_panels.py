@@ -69,8 +69,7 @@ def _panel(hda: HDA, levels: list[Level], skip: bool) -> Panel:
         nested = levels[2].name if skip else None
         if networks and networks[0].connects != child.name and not _is_same(hda, networks[0].connects, child):
             nested = networks[0].connects
-        inside, caption = _inside(hda, level, child, nested, networks)
-        zoom = _zoom(hda, child, nested, networks, skip)
+        inside, caption, zoom = _inside(hda, level, child, nested, networks, skip)
     return Panel(
         level,
         inside,
@@ -93,8 +92,9 @@ def _is_same(hda: HDA, name: str, level: Level) -> bool:
 
 
 def _inside(
-    hda: HDA, level: Level, child: Level, nested: str | None, networks: tuple[Network, ...]
-) -> tuple[Inside, str]:
+    hda: HDA, level: Level, child: Level, nested: str | None, networks: tuple[Network, ...], skip: bool
+) -> tuple[Inside, str, str | None]:
+    """What is drawn inside, what is written below it, and which of the boxes the next panel enlarges."""
     count = child.total // level.total
     if nested is None:
         caption = several(count, child.name)
@@ -102,25 +102,13 @@ def _inside(
             caption += f" = {dims(networks[0])}"
             if len(networks[0].topology.dims) > 3:
                 caption += ", three dimensions drawn"
-        return Inside(count, child.name), caption
+        return Inside(count, child.name), caption, "unit"
     parts = hda.level(nested).total // child.total
     if networks and networks[0].connects == nested and _drawable(networks[0]):
         # The network runs across the units in between, so its own endpoints are what can be drawn.
-        return Inside(
-            count * parts, nested
-        ), f"{several(count * parts, nested)} in {several(count, child.name)}"
+        caption = f"{several(count * parts, nested)} in {several(count, child.name)}"
+        return Inside(count * parts, nested), caption, "unit" if skip and nested != child.name else None
     called = "" if _has_content(hda, child) else scales_of(hda, child.name)
     caption = several(count, child.name) + (f" ({called})" if called else "")
     caption += f", {several(parts, nested)} each" if count > 1 else f" with {several(parts, nested)}"
-    return Inside(count, child.name, parts), caption
-
-
-def _zoom(
-    hda: HDA, child: Level, nested: str | None, networks: tuple[Network, ...], skip: bool
-) -> str | None:
-    if nested is None:
-        return "unit"
-    across = bool(networks) and networks[0].connects == nested and _drawable(networks[0])
-    if across:
-        return "unit" if skip and nested != child.name else None
-    return "part" if skip else "unit"
+    return Inside(count, child.name, parts), caption, "part" if skip else "unit"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from operator import index
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from megatile.core.arguments import no_none
 from megatile.core.files import whole_file
@@ -18,31 +18,24 @@ from megatile.trace.files import make_trace, read_json, read_text, table_of_name
 
 SCHEMA = "megatile-oplog-1"
 _BLOCK = 50_000
-_ROW = (
-    '{"t_start":%d,"t_end":%d,"unit":%s,"engine":%s,"op":%s,"bytes":%d,"operands":%s,"source":%s,"cause":%d}'
-)
 _KEYS = {
+    "start_ps": "t_start",
+    "end_ps": "t_end",
     "unit": "unit",
     "engine": "engine",
     "operation": "op",
+    "bytes": "bytes",
     "operand": "operands",
     "source": "source",
-    "start_ps": "t_start",
-    "end_ps": "t_end",
-    "bytes": "bytes",
     "cause": "cause",
 }
+"""What the columns of a trace are called in a line, in its order."""
+_ROW = "{" + ",".join(f'"{key}":%{"s" if name in TABLE_OF else "d"}' for name, key in _KEYS.items()) + "}"
 
 
 @no_none
 def write_oplog(trace: Trace, path: str | Path) -> Path:
     """Write one JSON line per event (times in ps); gzipped if the name ends in ``.gz``."""
-    with whole_file(path, TraceError) as out:
-        _write(trace, out)
-    return Path(path)
-
-
-def _write(trace: Trace, out: BinaryIO) -> None:
     header = {
         "schema": SCHEMA,
         "machine": trace.machine,
@@ -50,15 +43,15 @@ def _write(trace: Trace, out: BinaryIO) -> None:
         "flows": trace.flows.tolist(),
         "counters": [[c.name, c.time_ps.tolist(), c.value.tolist()] for c in trace.counters],
     }
-    out.write(json.dumps(header).encode() + b"\n")
     quoted = {name: [json.dumps(text) for text in getattr(trace, table)] for name, table in TABLE_OF.items()}
-    for start in range(0, len(trace), _BLOCK):
-        part = {name: column[start : start + _BLOCK].tolist() for name, column in trace.columns.items()}
-        for name, texts in quoted.items():
-            part[name] = [texts[i] for i in part[name]]
-        order = ("start_ps", "end_ps", "unit", "engine", "operation", "bytes", "operand", "source", "cause")
-        rows = [_ROW % row for row in zip(*(part[name] for name in order), strict=True)]
-        out.write(("\n".join(rows) + "\n").encode())
+    with whole_file(path, TraceError) as out:
+        out.write(json.dumps(header).encode() + b"\n")
+        for start in range(0, len(trace), _BLOCK):
+            part = {name: column[start : start + _BLOCK].tolist() for name, column in trace.columns.items()}
+            part |= {name: [texts[i] for i in part[name]] for name, texts in quoted.items()}
+            rows = [_ROW % row for row in zip(*(part[name] for name in _KEYS), strict=True)]
+            out.write(("\n".join(rows) + "\n").encode())
+    return Path(path)
 
 
 @no_none

@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterator
 from operator import index
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -33,26 +33,18 @@ _BLOCK = 50_000
 @no_none
 def write_perfetto(trace: Trace, path: str | Path) -> Path:
     """Write ``trace`` as Chrome JSON; gzipped if the name ends in ``.gz``. Returns the path."""
-    with whole_file(path, TraceError) as out:
-        _write(trace, out)
-    return Path(path)
-
-
-def _write(trace: Trace, out: BinaryIO) -> None:
     header = {
         "schema": SCHEMA,
         "machine": trace.machine,
         **{table: list(getattr(trace, table)) for table in NAME_TABLES},
     }
-    out.write(b'{"displayTimeUnit":"ns","otherData":' + json.dumps(header).encode() + b',"traceEvents":[\n')
-    first = True
-    for part in _parts(trace):
-        if not part:
-            continue
-        text = ",\n".join(part)
-        out.write((text if first else ",\n" + text).encode())
-        first = False
-    out.write(b"\n]}\n")
+    head = f'{{"displayTimeUnit":"ns","otherData":{json.dumps(header)},"traceEvents":[\n'
+    with whole_file(path, TraceError) as out:
+        for part in filter(None, _parts(trace)):
+            out.write((head + ",\n".join(part)).encode())
+            head = ",\n"
+        out.write((("" if head == ",\n" else head) + "\n]}\n").encode())
+    return Path(path)
 
 
 def _parts(trace: Trace) -> Iterator[list[str]]:
