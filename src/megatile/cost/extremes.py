@@ -45,7 +45,7 @@ def extreme(plan: Plan, assume: Mapping[str, Any], most: bool) -> Plan:
 class _Extreme:
     def __init__(self, plan: Plan, assume: Mapping[str, Any], most: bool) -> None:
         self.most, self.plan = most, plan
-        everything = [s for stream in plan.streams for s in statements(stream.body)]
+        everything = [s for body in plan.bodies for s in body]
         reads = [s for s in everything if isinstance(s, ReadScalar)]
         self.ranges: dict[str, tuple[int, int]] = {"unit": (0, plan.units - 1)} if not plan.levels else {}
         self.ranges |= {s.name: (0, s.bound) for s in reads}

@@ -64,9 +64,7 @@ def _behind_caches(whole: Resources) -> int:
     """How long a memory behind caches serves at least: the busiest of all such memories of the machine."""
     plan, hda = whole.plan, whole.hda
     moved: dict[tuple[str, str], int] = {}
-    written = {
-        s.write.tile for st in plan.streams for s in pm.statements(st.body) if isinstance(s, pm.Compute)
-    }
+    written = {s.write.tile for body in plan.bodies for s in body if isinstance(s, pm.Compute)}
     for stream in plan.streams if plan.levels else ():
         view = whole.of(plan.level(stream.level).name)
         for (tile, write), nbytes in Distinct(plan, stream).bytes().items():

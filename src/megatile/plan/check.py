@@ -23,7 +23,7 @@ from megatile.plan.code import Instruction, RegionCode
 from megatile.plan.cohort import Cohort, SlotHandle, Value, lowest, spread, uniform
 from megatile.plan.follow import Follower
 from megatile.plan.memory import check_memory, check_ranges
-from megatile.plan.model import Loop, Plan, PlanError, require_plan, statements
+from megatile.plan.model import Loop, Plan, PlanError, require_plan
 from megatile.plan.residency import copies
 from megatile.plan.statements import Compute
 from megatile.plan.steady import Snapshot, repeats, same_state, skip, snapshot, works_only
@@ -57,7 +57,7 @@ def check(plan: Plan, hda: HDA | str | None = None, *, assume: Mapping[str, int]
     walk = CountingWalk(plan, assume or {}, hda)
     walk.run()
     walk.check_left_over()
-    count = sum(1 for stream in plan.streams for _ in statements(stream.body))
+    count = sum(map(len, plan.bodies))
     messages = sum(int(q.received.sum()) for q in walk.queues.values())
     return Checked(plan.units, len(plan.streams), count, messages)
 
@@ -68,13 +68,12 @@ def check_machine(plan: Plan, hda: HDA) -> None:
     kinds = {engine.kind for engine in hda.engines} | {"channel", "control", "dma"}
     if "tensor" in kinds or "scalar" in kinds:
         kinds.add("vector")
-    for stream in plan.streams:
-        for statement in statements(stream.body):
-            if isinstance(statement, Compute) and statement.engine not in kinds:
-                raise PlanError(
-                    f"machine '{hda.name}' has no {statement.engine} engine for {statement.operation}",
-                    place=statement.source,
-                )
+    for statement in (s for body in plan.bodies for s in body if isinstance(s, Compute)):
+        if statement.engine not in kinds:
+            raise PlanError(
+                f"machine '{hda.name}' has no {statement.engine} engine for {statement.operation}",
+                place=statement.source,
+            )
 
 
 class CountingWalk(Follower):
@@ -92,12 +91,7 @@ class CountingWalk(Follower):
         self.sender = {name: np.zeros(extents, dtype=np.int32) for name, extents in shape.items()}
         self.instructions: list[Instruction] = []
         self.numbers: dict[int, int] = {}
-        self.repeating = {
-            id(s): repeats(s)
-            for stream in plan.streams
-            for s in statements(stream.body)
-            if isinstance(s, Loop)
-        }
+        self.repeating = {id(s): repeats(s) for body in plan.bodies for s in body if isinstance(s, Loop)}
         self.before: dict[tuple[int, int], Snapshot] = {}
 
     def on_read_scalar(self, cohort: Cohort, instruction: Instruction) -> Value:

@@ -26,7 +26,7 @@ from megatile.plan.compute import (
     target_bytes,
 )
 from megatile.plan.follow import Follower
-from megatile.plan.model import Plan, PlanError, require_plan, statements
+from megatile.plan.model import Plan, PlanError, require_plan
 from megatile.plan.races import RaceWatch
 from megatile.plan.spec import having
 from megatile.plan.statements import tile_flows
@@ -80,7 +80,7 @@ def execute(
 
 def _changed(plan: Plan) -> set[str]:
     """Tiles that some command writes, or that go by another name."""
-    every = [s for stream in plan.streams for s in statements(stream.body)]
+    every = [s for body in plan.bodies for s in body]
     written = {region.tile for s in every for region in having(s, "writes")}
     return written | {name for s in every for flow in tile_flows(s) for name in (flow.name, *flow.values)}
 

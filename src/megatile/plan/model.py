@@ -201,6 +201,7 @@ from weakref import ref
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError, did_you_mean
 from megatile.core.expr import ZERO, Expr, unit
+from megatile.core.remembered import remembered
 from megatile.plan.spec import ALWAYS, ARGUMENT, HIDDEN, KEYWORD, part
 from megatile.plan.statements import *  # noqa: F403
 from megatile.plan.statements import Statement, __all__ as _STATEMENTS, statements
@@ -422,18 +423,11 @@ class Plan:
         ``u`` belongs to instance ``u // per`` there."""
         return self._above[self.level(level).name].get(self.level(above).name)
 
-    @cached_property
-    def _instances(self) -> dict[str | None, int]:
-        return {}
-
+    @remembered
     def instances(self, level: str | None = None) -> int:
         """How many instances a level has in all."""
-        known = self._instances.get(level)
-        if known is None:
-            found = self.level(level)
-            known = found.count * (self.instances(found.parent) if found.parent is not None else 1)
-            self._instances[level] = known
-        return known
+        found = self.level(level)
+        return found.count * (self.instances(found.parent) if found.parent is not None else 1)
 
     def part(self, units: Iterable[int]) -> Plan:
         """The plan for some of its units alone: the others are in other launches, which its channels (now

@@ -13,7 +13,7 @@ from megatile.core import clocks as hb
 from megatile.core.errors import MegatileError
 from megatile.plan.code import Instruction, RegionCode
 from megatile.plan.cohort import Actors, Cohort, SlotHandle, TileHandle, Value, numbers, spread
-from megatile.plan.model import Plan, statements
+from megatile.plan.model import Plan
 from megatile.plan.statements import regions_of
 from megatile.plan.storage import Access
 from megatile.plan.text import statement_text
@@ -47,11 +47,10 @@ class RaceWatch:
         """A watch if the plan has anything to watch, else None: private storage cannot race."""
         seen = {tile.name for tile in plan.tiles if tile.shared}
         level_of = {tile.name: tile.level for tile in plan.tiles}
-        for stream in plan.streams:
-            for statement in statements(stream.body):
-                for region in regions_of(statement):
-                    if region.at is not None or level_of.get(region.tile, stream.level) != stream.level:
-                        seen.add(region.tile)
+        for stream, body in zip(plan.streams, plan.bodies, strict=True):
+            for region in (region for statement in body for region in regions_of(statement)):
+                if region.at is not None or level_of.get(region.tile, stream.level) != stream.level:
+                    seen.add(region.tile)
         units = Actors(plan).count
         if seen and units > MOST_UNITS:
             warnings.warn(

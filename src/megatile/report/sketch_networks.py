@@ -19,12 +19,9 @@ def sketch_network(inside: Inside, topology: Topology | None, width: float) -> S
     if topology is None or topology.size < 2:
         return boxes(inside, width)
     if isinstance(topology, Grid):
-        return _GRIDS.get(_bent_dimensions(topology), _space)(inside, topology, width)
+        rank = len(topology.dims)
+        return _GRIDS.get((rank, rank == 1 and topology.wrap[0]), _space)(inside, topology, width)
     return _KINDS[type(topology)](inside, topology, width)
-
-
-def _bent_dimensions(grid: Grid) -> tuple[int, bool]:
-    return len(grid.dims), len(grid.dims) == 1 and grid.wrap[0]
 
 
 def _line(inside: Inside, grid: Grid, width: float) -> Sketch:

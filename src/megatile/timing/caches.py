@@ -43,14 +43,11 @@ def chain(hda: HDA, memory: str, above: int) -> tuple[MemoryLayer, ...]:
 def extents(plan: pm.Plan) -> dict[str, tuple[int, ...]]:
     """Of every tile, the least extents of the regions that streams use of it."""
     found = {tile.name: list(tile.shape) for tile in plan.tiles}
-    for stream in plan.streams:
-        for statement in pm.statements(stream.body):
-            for region in regions_of(statement):
-                known = found.get(region.tile)
-                for axis, extent in enumerate(region.shape if known else ()):
-                    size = constant(extent)
-                    if known and size:
-                        known[axis] = min(known[axis], size)
+    every = (region for body in plan.bodies for s in body for region in regions_of(s) if region.tile in found)
+    for region in every:
+        least = found[region.tile]
+        for axis, extent in enumerate(region.shape):
+            least[axis] = min(least[axis], constant(extent) or least[axis])
     return {name: tuple(sizes) for name, sizes in found.items()}
 
 
