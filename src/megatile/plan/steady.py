@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from megatile.core.expr import Binary, Expr, Symbol, constant, symbols
+from megatile.core.expr import Expr, Symbol, known, symbols
 from megatile.plan.cohort import Cohort, TileHandle
 from megatile.plan.model import (
     CarryInt,
@@ -44,11 +44,7 @@ def deciding(statement: Statement) -> list[Expr]:
 
 def stride(carry: CarryInt) -> int | None:
     """By how much a carried integer grows per iteration, if always by the same constant."""
-    grown = constant(carry.next - Symbol(carry.name))
-    if grown is None and isinstance(carry.next, Binary) and carry.next.left == Symbol(carry.name):
-        amount = constant(carry.next.right)
-        grown = {"+": amount, "-": None if amount is None else -amount}.get(carry.next.operator)
-    return grown
+    return known(carry.next - Symbol(carry.name))
 
 
 def repeats(loop: Loop) -> bool:

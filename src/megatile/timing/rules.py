@@ -17,7 +17,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from megatile.core.dtypes import itemsize
-from megatile.core.expr import Expr
+from megatile.core.expr import Expr, symbols
 from megatile.core.registry import Registry
 from megatile.hda.model import Engine
 from megatile.plan import model as pm
@@ -141,18 +141,7 @@ def _sample(value: Any) -> int:
         return int(value)
     for guess in (0, 1):  # 1 where something is divided by a symbol
         try:
-            return max(0, int(value.evaluate(_All(guess))))
+            return max(0, int(value.evaluate(dict.fromkeys(symbols(value), guess))))
         except (ZeroDivisionError, IndexError, ValueError):
             continue
     return 0
-
-
-class _All(dict[str, Any]):
-    """Every symbol has the same value."""
-
-    def __init__(self, value: int) -> None:
-        super().__init__()
-        self.value = value
-
-    def __missing__(self, name: str) -> int:
-        return self.value
