@@ -295,10 +295,6 @@ def _gemm_flops(out: Shape, a: Shape, *_: Shape, transpose_a: bool = False, **__
 # --- moving and making ----------------------------------------------------------------------------
 
 
-def _copy_into(out: Array, x: Array) -> None:
-    np.copyto(out, x, casting="unsafe")
-
-
 def _pad(x: Array, **place: int) -> Array:
     """``x`` at (at0, at1, ...) of a tile of extents (n0, n1, ...) that is zero elsewhere."""
     x, rank = np.asarray(x), len(place) // 2
@@ -326,7 +322,7 @@ register(
             )
             for name, count in {"gemm": 2, "gemm_add": 3}.items()
         ),
-        Operation("copy", lambda x: x, 1, "dma", _same_shape, lambda out, *_: 0, into=_copy_into),
+        Operation("copy", lambda x: x, 1, "dma", _same_shape, lambda out, *_: 0),
         Operation(
             "pad", _pad, 1, "dma", lambda x, **place: tuple(place[f"n{d}"] for d in range(len(place) // 2)),
             lambda out, *_, **__: 0,

@@ -439,12 +439,6 @@ class Plan:
         channels = tuple(replace(channel, installed=True) for channel in self.channels)
         return replace(self, streams=tuple(streams), channels=channels, partial=True)
 
-    def coordinate(self, axis: int) -> Expr:
-        """The unit's coordinate along ``axis`` as an expression."""
-        below = prod(self.grid[:axis])
-        whole = unit // below
-        return whole if axis == len(self.grid) - 1 else whole % self.grid[axis]
-
     @cached_property
     def _by_name(self) -> dict[tuple[str, str], Any]:
         tiles: dict[tuple[str, str], Any] = {("tile", tile.name): tile for tile in self.tiles}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from megatile.core.quantities import format_bytes, format_rate, format_time
@@ -66,24 +66,22 @@ def describe_host(hda: HDA) -> Iterator[str]:
 
 def level_lines(hda: HDA, level: Level) -> Iterator[tuple[str, str]]:
     """What one unit of a level has: (kind, description)."""
-    for memory in hda.memories:
-        if memory.level == level.name:
-            yield "memory", describe_memory(memory)
-    for network in hda.networks:
-        if network.level == level.name:
-            yield "network", describe_network(network)
-    for engine in hda.engines:
-        if engine.level == level.name:
-            yield "engine", describe_engine(engine)
-    for station in hda.control.launch if hda.control else ():
-        if station.level == level.name:
-            yield "launch", f"{station.name}: {format_time(station.overhead_ps)}"
-    for queue in hda.channels:
-        if queue.level == level.name:
-            yield (
-                "channel",
-                f"{queue.name}: {queue.directions} directions, credit {format_bytes(queue.credit)}",
-            )
+    kinds: tuple[tuple[str, Iterable[Any], Callable[[Any], str]], ...] = (
+        ("memory", hda.memories, describe_memory),
+        ("network", hda.networks, describe_network),
+        ("engine", hda.engines, describe_engine),
+        ("launch", hda.control.launch if hda.control else (), _describe_station),
+        ("channel", hda.channels, _describe_queue),
+    )
+    return ((kind, words(part)) for kind, parts, words in kinds for part in parts if part.level == level.name)
+
+
+def _describe_station(station: Any) -> str:
+    return f"{station.name}: {format_time(station.overhead_ps)}"
+
+
+def _describe_queue(queue: Any) -> str:
+    return f"{queue.name}: {queue.directions} directions, credit {format_bytes(queue.credit)}"
 
 
 def level_title(hda: HDA, level: Level) -> str:

@@ -42,10 +42,6 @@ class Shape:
     def bottom(self) -> Point:
         return self.x + self.w / 2, self.y + self.h
 
-    @property
-    def middle(self) -> Point:
-        return self.x + self.w / 2, self.y + self.h / 2
-
 
 @dataclass(frozen=True)
 class Wire:

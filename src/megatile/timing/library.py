@@ -11,7 +11,7 @@ Collectives of units inside a device (warps, blocks) are part of a kernel that r
 wires alone.
 
 `collective` and `between_experts` are closed forms of the same over arrays of sizes, for whole tables at
-once: a start, a time for each step on the way of the data, and bytes over an achievable rate, on the fastest
+once: a start, a time for each step of the data's path, and bytes over an achievable rate, on the fastest
 of the paths: rings, one step where every device has a link to every other one, or the switch that reduces.
 The simulated Plans of `collectives` know more (trees, chunks).
 """

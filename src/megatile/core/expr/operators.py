@@ -31,11 +31,6 @@ class Operator:
     meaning: Rule | None = None
     rule: Rule | None = None
 
-    @property
-    def symbol(self) -> str:
-        """The operator's sign; nothing for functions."""
-        return {"neg": "-"}.get(self.name, self.name) if self.binding else ""
-
 
 def is_array(value: Value) -> bool:
     return isinstance(value, np.ndarray)
