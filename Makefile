@@ -37,7 +37,7 @@ demo: $(READY) ## Show what megatile does; pictures and traces go to out/
 	@$(BIN)/python examples/demo.py $(DEMO_ARGS)
 
 test: $(READY) ## Formatting, lint, types, import layers, then all tests
-	@$(MAKE) --no-print-directory -j2 lint $(BYTECODE) $(if $(filter 1,$(TORCH)),$(TORCH_TRIED))
+	@$(MAKE) --no-print-directory -j3 lint $(BYTECODE) $(if $(filter 1,$(TORCH)),$(TORCH_TRIED))
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 matrix: $(READY) ## Every collective on every network for 1 to 64 ranks, proved; long (see CONTRIBUTING.md)
@@ -90,14 +90,14 @@ $(READY): pyproject.toml | check-python
 	@$(BIN)/python -W ignore -m megatile.sim.compiled
 	@touch $@
 
-# What tests will import is compiled while types are checked, not by pip before and not by every worker after.
+# What tests will import is compiled beside the rest of the set-up, not by pip before and not by every worker after.
 $(BYTECODE): $(READY)
-	@$(BIN)/python -m compileall -qq -x 'site-packages/.*/tests?/' src $(VENV)/lib || true
+	@$(BIN)/python -m compileall -qq -x 'site-packages/.*/tests?/' $(VENV)/lib src || true
 	@touch $@
 
 # A failure is remembered too: not every Python has a wheel, and everything but the attention part works without.
 # Triton is for Linux only; builds of torch for GPUs bring the release that they want.
-$(TORCH_TRIED): $(READY) | $(BYTECODE)
+$(TORCH_TRIED): $(READY)
 	@echo "Installing torch $(TORCH_VERSION) into $(VENV) for the attention tests (TORCH=0 leaves it out)"
 	@$(PIP) install 'torch==$(TORCH_VERSION)' >$(VENV)/torch.log 2>&1 \
 	  || echo "torch $(TORCH_VERSION) could not be installed (see $(VENV)/torch.log): tests that need it will be skipped"

@@ -36,7 +36,7 @@ class Found(NamedTuple):
 
 def ranks(*sets: str) -> list[Found]:
     command = [sys.executable, str(Path(__file__).with_name("rank_work.py")), *sets]
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=500)
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=900)
     found: list[Found] = []
     for text in done.stdout.replace("}{", "}\n{").splitlines():
         line = json.loads(text) if text.startswith("{") else {}
@@ -69,9 +69,19 @@ WRONG = {
 }
 
 
-def test_ranks_equal_the_interpreter() -> None:
+EQUAL = ("4:mixed,gemm,ring", f"2:mixed,ring,differ,{','.join(WRONG)}", "1:mixed,gemm")
+LOST = ("4:kill2middle", "2:kill0middle", "2:stop2middle", "2:kill2before")
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Found]:
+    """All sets, of one process that makes what they have in common."""
+    return dict(zip(EQUAL + LOST, ranks(*EQUAL, *LOST), strict=True))
+
+
+def test_ranks_equal_the_interpreter(found: dict[str, Found]) -> None:
     """On four computers, two of two ranks, and one; a mistake is one sentence on all ranks."""
-    four, two, one = ranks("4:mixed,gemm,ring", f"2:mixed,ring,differ,{','.join(WRONG)}", "1:mixed,gemm")
+    four, two, one = (found[name] for name in EQUAL)
     assert_equal(four, "mixed", "gemm", "ring")
     assert_equal(two, "mixed", "ring", "differ")
     assert_equal(one, "mixed", "gemm")
@@ -80,20 +90,18 @@ def test_ranks_equal_the_interpreter() -> None:
         assert [said in two.jobs[job][r]["said"] for r in range(4)] == [True] * 4, two.jobs[job]
 
 
-LOST = ((4, "kill2middle"), (2, "kill0middle"), (2, "stop2middle"), (2, "kill2before"))
-
-
-def test_every_other_rank_names_the_lost_one() -> None:
+@pytest.mark.parametrize("name", LOST)
+def test_every_other_rank_names_the_lost_one(name: str, found: dict[str, Found]) -> None:
     """Within five seconds, whether it was killed or stopped; a further launch is refused. One that was gone
     before the launch is found by the roll call of groups, which gives them three seconds to answer."""
-    for (_, job), found in zip(LOST, ranks(*(f"{hosts}:{job}" for hosts, job in LOST)), strict=True):
-        who, lines = int(job[4]), found.jobs[job]
-        assert sorted(lines) == [r for r in range(4) if r != who], found
-        for rank, line in lines.items():
-            assert f"rank {who} " in line["said"], line
-            assert line["at"] - found.hit < (12 if "before" in job else 5)
-            assert f"rank {who} " in line["again"]
-            assert found.codes[rank] == 0
+    job, one = name.split(":")[1], found[name]
+    who, lines = int(job[4]), one.jobs[job]
+    assert sorted(lines) == [r for r in range(4) if r != who], one
+    for rank, line in lines.items():
+        assert f"rank {who} " in line["said"], line
+        assert line["at"] - one.hit < (12 if "before" in job else 5)
+        assert f"rank {who} " in line["again"]
+        assert one.codes[rank] == 0
 
 
 def test_ranks_that_do_not_come_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,4 +211,8 @@ def test_torchrun(tmp_path: Path) -> None:
         )
         for node in range(2)
     ]  # fmt: skip
-    assert [one.communicate(timeout=120)[0].count("fine") for one in started] == [1, 1]
+    try:
+        assert [one.communicate(timeout=500)[0].count("fine") for one in started] == [1, 1]
+    finally:
+        for one in started:
+            one.terminate()
