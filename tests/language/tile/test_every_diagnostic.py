@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 SOURCES = [ROOT / "src/megatile" / folder for folder in ("language", "ir", "targets/interpret")]
 TESTS = [ROOT / "tests" / folder for folder in ("language", "ir", "lower", "targets")]
-OF_BOTH = {"mock_record", "python_errors", "raw_memory"}
+OF_BOTH = {"blocks", "mock_record", "symbols"}
 """Modules of ``tl`` whose messages are held here; the others have tests of their own."""
 
 
@@ -55,11 +55,14 @@ def messages() -> Iterator[tuple[str, list[str]]]:
 
 
 def told(node: ast.AST, path: Path) -> list[ast.expr]:
-    """What is said, if anything is: errors are called, findings yielded, Python's errors retold."""
+    """What is said, if anything is: errors are called, findings yielded, Python's errors retold, and syntax
+    that is not read is listed with its message and advice."""
     if isinstance(node, ast.Call) and (called(node) in HELPERS or called(node).endswith("Error")):
         return node.args[:2]
+    if isinstance(node, ast.Tuple) and path.stem == "transform" and len(node.elts) == 2:
+        return node.elts[:1] if all(pieces(part) for part in node.elts) else []
     finding = isinstance(node, ast.Yield) and (path.parent.name == "passes" or path.stem == "capacity")
-    retold = isinstance(node, ast.Return) and path.stem == "python_errors"
+    retold = isinstance(node, ast.Return) and path.stem == "errors"
     if (finding or retold) and isinstance(node.value, ast.Tuple):  # type: ignore[attr-defined]
         return node.value.elts[:1]  # type: ignore[attr-defined]
     return []

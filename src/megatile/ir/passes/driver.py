@@ -96,8 +96,7 @@ def _settle(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
         elif isinstance(node, n.Loop) and _never_runs(node):
             continue
         else:
-            inner: dict[str, Any] = {name: _settle(part) for name, part in n.bodies(node)}
-            result.append(replace(node, **inner) if inner else node)
+            result.append(n.with_bodies(node, _settle))
     return tuple(result)
 
 

@@ -45,7 +45,10 @@ def sub_block(source: Handle | Part, start: tuple[int, ...], shape: tuple[int, .
 
 def shaped_as(part: Part, extents: tuple[int, ...]) -> Part:
     if len(part.region.start or part.handle.shape) != len(extents):
-        raise KernelError("a message in pieces needs a destination of the same shape")
+        raise KernelError(
+            "a message in pieces needs a destination of the same shape",
+            advice="receive it into a tile, or give a larger slot_size",
+        )
     return part
 
 
