@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 import pytest
 from tests.sim.judge import disagreement
 from tests.sim.random_cases import Case, random_case
@@ -13,14 +11,13 @@ from megatile.hda import machine
 from megatile.language import tl
 
 pytest.importorskip("megatile.sim.engine", reason="needs the one engine")
-numba_is_there = find_spec("numba") is not None
+ENGINES = ("plain", "compiled")
 
 
 @pytest.mark.parametrize("first", range(0, 60, 10))
 def test_simulator_and_reader_agree_on_random_plans(first: int) -> None:
     """A sample, run as Python and as machine code; ``tests/sim/judge.py`` takes thousands of them."""
-    engines = ("plain", "compiled") if numba_is_there else (None,)
-    found = {seed: disagreement(random_case(seed), engines) for seed in range(first, first + 10)}
+    found = {seed: disagreement(random_case(seed), ENGINES) for seed in range(first, first + 10)}
     assert not {seed: text for seed, text in found.items() if text}
 
 
@@ -39,8 +36,7 @@ def test_running_less_far_ahead_changes_nothing(first: int, monkeypatch: pytest.
 
 @pytest.mark.parametrize("first", [0, 15, 30])
 def test_simulator_and_reader_agree_on_levels_and_slots(first: int) -> None:
-    engines = ("plain", "compiled") if numba_is_there else (None,)
-    found = {seed: disagreement(random_levels(seed), engines) for seed in range(first, first + 15)}
+    found = {seed: disagreement(random_levels(seed), ENGINES) for seed in range(first, first + 15)}
     assert not {seed: text for seed, text in found.items() if text}
 
 
