@@ -13,7 +13,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class ArgumentError(MegatileError, TypeError):
+class MissingArgument(MegatileError, TypeError):
     """An argument that a function cannot do without."""
 
 
@@ -29,7 +29,7 @@ def no_none(function: Callable[P, R]) -> Callable[P, R]:
         given = [(names[at] if at < len(names) else rest, value) for at, value in enumerate(args)]
         for name, value in [*given, *kwargs.items()]:
             if value is None and name in needed:
-                raise ArgumentError(
+                raise MissingArgument(
                     f"{function.__name__} needs '{name}', not None",
                     advice=f"its arguments are {', '.join(map(str, needed.values()))}",
                 )

@@ -38,7 +38,7 @@ deadlock.
 
 *Reach.* What is sent, signalled, put or met goes to the hardware unit at which an instance is *reached*. One
 reaches the instances that one is in where they are; every other one below its parent: at ``place(index)``, or
-in a level with slots at the first hardware unit that it may get (nobody knows which one it gets). Where both
+in a level with slots at the first hardware unit that it may get (which one is not known yet). Where both
 have different scales, one's own scale counts: the unit that contains the other, and of several that it
 contains one's own or else the first. Instances on one hardware unit share its DMA, tensor and vector engine.
 An engine, or a memory that is not divided among them, of a hardware unit above others is shared by all of

@@ -54,7 +54,7 @@ class Contents:
         self.blocks: list[Block] = []
 
     def missing(self, plan: Plan, given: Mapping[str, Any]) -> str | None:
-        """The first input of a plan that nobody knows."""
+        """The first input of a plan that is not known."""
         for tile in plan.tiles:
             wanted = tile.role in ("input", "inout") and tile.name not in given and not is_raw(tile)
             if wanted and not (tile.name in self.tensors and self.tensors[tile.name].known):
@@ -91,7 +91,7 @@ class Contents:
         return found
 
     def keep(self, plan: Plan, outputs: Mapping[str, Any] | None, present: Array) -> None:
-        """What is in memory after a launch; without outputs nobody knows what a plan has written."""
+        """What is in memory after a launch; without outputs what a plan has written is unknown."""
         for tile in plan.tiles if self.lasting else ():
             if tile.role == "local":
                 continue

@@ -28,7 +28,7 @@ def test_a_plan_that_differs_is_an_error_with_its_place(monkeypatch: pytest.Monk
         return {"A": np.array([0, 2, 5, 6], "f4")}
 
     monkeypatch.setattr(module, "execute", wrong)
-    with pytest.raises(module.VerificationError, match=r"'A'\[2\] is 5.0 in the Plan and 4.0 interpreted"):
+    with pytest.raises(module.PlanMismatch, match=r"'A'\[2\] is 5.0 in the Plan and 4.0 interpreted"):
         module.verify(lowered, np.arange(4, dtype="f4"))
 
 

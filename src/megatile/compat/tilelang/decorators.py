@@ -167,7 +167,7 @@ class Tuned:
         self.signature = inspect.signature(getattr(inner, "function", inner))
 
     def _tuned(self, make: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        """What comes of the configuration that is predicted to be the fastest; a kernel knows it."""
+        """The result of the configuration that is predicted to be the fastest; a kernel keeps it."""
         config, latency = fastest(
             self._candidates(arguments, keywords),
             lambda config: self.inner.compile(*arguments, **{**config, **keywords}).programs,

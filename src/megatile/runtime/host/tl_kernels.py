@@ -86,7 +86,7 @@ class KernelCache:
             raise LaunchError(f"a launch has no option '{unknown[0]}'", advice=advice)
         tensors = [a for a in args if isinstance(a, Tensor)]
         if not tensors:
-            raise LaunchError(f"kernel '{name}' has no tensor, so nobody knows where it is to run")
+            raise LaunchError(f"kernel '{name}' has no tensor, so it is not known where to run it")
         key = (name, fn, _keys(args), tuple(sorted(options.items())))
         try:
             known = self._known.get(key)

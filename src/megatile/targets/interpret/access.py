@@ -138,7 +138,7 @@ class Accessor(Resolver):
             return
         index = target.index
         if self.machine.checks:
-            self.order(target, ATOMIC, unit, unit if peer is None else unit.channel_to(peer))
+            self.order(target, ATOMIC, unit, unit if peer is None else unit.puts_to(peer))
             self.check_written(target, index, unit)
         if target.inner is not None:
             data = data[numpy_index(target.inner)]

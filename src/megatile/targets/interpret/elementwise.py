@@ -206,7 +206,7 @@ class Elementwise:
         sent = peer if node.result is None else None
         flat = cast(np.broadcast_to(np.asarray(value), at.shape).reshape(-1), storage.dtype)
         if self.machine.checks:
-            agent = at.unit if sent is None else at.unit.channel_to(sent)
+            agent = at.unit if sent is None else at.unit.puts_to(sent)
             self.machine.access.order(target, ATOMIC, at.unit, agent, points)
             self.machine.access.check_written(target, (slice(*target.copies), *index), at.unit)
 

@@ -130,7 +130,7 @@ class Interpreter:
         if group.waved and self.sharing.exposed and self.checks:
             self.access.check_end(unit, self.sharing.exposed)
         group.leave(unit)
-        for channel in unit.channels.values():
+        for channel in unit.puts.values():
             channel.end()
         unit.end()
         unit.task = None

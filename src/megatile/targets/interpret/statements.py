@@ -208,7 +208,7 @@ def _put(machine: Interpreter, node: n.Copy, unit: Unit) -> None:
     target = access.resolve(node.to, unit, peer)
     _check_extents(node, target, source)
     data = np.array(access.read(source, unit)).reshape(target.shape)
-    channel = unit.channel_to(peer)
+    channel = unit.puts_to(peer)
     if machine.checks and not target.is_empty:
         access.order(target, 1, unit, channel)
 
@@ -284,7 +284,7 @@ def _barrier(machine: Interpreter, node: n.Barrier, unit: Unit) -> Task:
     units = meeting.units()
     for one in units:
         machine.deliver_from(one)
-    meet(units, [channel for one in units for channel in one.channels.values()])
+    meet(units, [channel for one in units for channel in one.puts.values()])
     _go_on(machine, unit, units)
     yield None
 
@@ -301,7 +301,7 @@ def _go_on(machine: Interpreter, unit: Unit, units: list[Unit]) -> None:
 def _fence(machine: Interpreter, node: n.Fence, unit: Unit) -> None:
     depth = 0 if node.scale is None else machine.launch.depth(node.scale)
     machine.deliver_from(unit, depth)
-    unit.acquire(unit.release(c for c in unit.channels.values() if c.depth >= depth))
+    unit.acquire(unit.release(c for c in unit.puts.values() if c.depth >= depth))
 
 
 @rule(n.Collective)
@@ -347,7 +347,7 @@ def _signal(machine: Interpreter, node: n.Signal, unit: Unit) -> None:
         return
     storage, at = _flags(machine, node.flag, node.index, unit, peer)
     amount = int(machine.value(node.amount, unit))
-    channels = [unit.channels[peer.number]] if peer.number in unit.channels else []
+    channels = [unit.puts[peer.number]] if peer.number in unit.puts else []
     flags = storage.flags.setdefault(at, Flags())
     flags.sent.setdefault(unit.number, []).append((amount, unit.release(channels)))
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from megatile.targets.interpret.group import Group
 
 
-class Channel(Agent):
+class Puts(Agent):
     """Puts of one unit to one other (at ``depth``); ordered among themselves."""
 
     __slots__ = ("depth", "owner")
@@ -27,7 +27,7 @@ class Channel(Agent):
 class Unit(Strand):
     """One unit of a scale, running a body."""
 
-    __slots__ = ("channels", "depth", "frame", "group", "node", "path", "task", "vars", "waiting")
+    __slots__ = ("depth", "frame", "group", "node", "path", "puts", "task", "vars", "waiting")
 
     def __init__(
         self, parent: Unit | None, path: tuple[int, ...], group: Group | None, frame: dict[Any, Any]
@@ -38,16 +38,16 @@ class Unit(Strand):
         self.group: Any = group
         self.frame = frame
         self.vars: dict[str, Any] = dict(parent.vars) if parent else {}
-        self.channels: dict[int, Channel] = {}
+        self.puts: dict[int, Puts] = {}
         self.task: Generator[Any, None, None] | None = None
         self.node: Node | None = None
         self.waiting: tuple[str, Node, str] | None = None
 
-    def channel_to(self, peer: Unit) -> Channel:
-        """The channel of this unit's puts to another."""
-        if peer.number not in self.channels:
-            self.channels[peer.number] = Channel(self, peer.depth)
-        return self.channels[peer.number]
+    def puts_to(self, peer: Unit) -> Puts:
+        """This unit's puts to another."""
+        if peer.number not in self.puts:
+            self.puts[peer.number] = Puts(self, peer.depth)
+        return self.puts[peer.number]
 
     def around(self, launch: Launch, scale: str | None) -> Unit:
         """The unit of a scale that this one is, or is in."""
@@ -65,7 +65,7 @@ class Unit(Strand):
 
 def describe(agent: Agent, launch: Launch) -> str:
     """``device 1, block (2, 0)``: the coordinates of a unit, scales with one unit left out."""
-    if isinstance(agent, Channel):
+    if isinstance(agent, Puts):
         return f"a put of {describe(agent.owner, launch)}"
     assert isinstance(agent, Unit)
     parts = []

@@ -16,7 +16,7 @@ TOLERANCE = {"f64": 1e-9, "f32": 1e-4, "f16": 1e-2, "bf16": 5e-2}
 """How far another order of sums may move results that are of the order of one."""
 
 
-class VerificationError(MegatileError):
+class PlanMismatch(MegatileError):
     """A Plan that gives other results than the interpreter: a mistake of the lowering, not of the program."""
 
 
@@ -48,7 +48,7 @@ def verify(lowered: Lowered, *arrays: Any, seed: int = 0) -> str:
         close = np.isclose(wide, other, rtol=bound, atol=bound * scale, equal_nan=True)
         if not close.all():
             where = tuple(int(i) for i in np.argwhere(~close)[0])
-            raise VerificationError(
+            raise PlanMismatch(
                 f"'{param.name}'{list(where)} is {mine[where]} in the Plan and {after[where]} interpreted",
                 advice="report it, with the program: the two must agree",
             )
