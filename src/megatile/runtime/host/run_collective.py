@@ -46,6 +46,7 @@ class Communicated:
     dtype: str = ""
     work: Launch | None = None
     """Of a collective: its elements, and what was done."""
+    site = property(lambda self: self.where)
 
     def __str__(self) -> str:
         many = f"{self.count} {self.operation}" if self.count > 1 else self.operation
