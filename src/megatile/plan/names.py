@@ -238,7 +238,7 @@ def _expressions(value: Any) -> list[Expr]:
                 found += [] if isinstance(item, Const) else [item]
             elif isinstance(item, tuple):  # an attribute
                 found += [each for each in item if isinstance(each, Expr)]
-            elif is_dataclass(item):
+            elif item is not None:
                 found += _expressions(item)
     return found
 
@@ -246,6 +246,8 @@ def _expressions(value: Any) -> list[Expr]:
 @cache
 def _parts(kind: type) -> list[str]:
     """The fields in which a dataclass may have expressions, beside the statements and flows inside it."""
+    if not is_dataclass(kind):
+        return []
     inside = ("body", "orelse", "carries", "merges", "source")
     return [f.name for f in fields(kind) if f.name not in inside and not _PLAIN.fullmatch(str(f.type))]
 

@@ -244,41 +244,35 @@ class Answers:
         if source == -2:
             self._queue_path(mover, memories, g)
             return
-        launched, _, view = self.simulation.view(g)
-        named = launched.table.memories
-        names = named[memories >> 24], named[memories & ((1 << 24) - 1)]
-        if (source, target) != (NONE, NONE) and self._paths_at(mover, memories, names, g):
+        alike = Alike.to(self.simulation, g)
+        view, table = alike.view, alike.launched.table
+        names = table.memories[memories >> 24], table.memories[memories & ((1 << 24) - 1)]
+        by = table.movers[mover // 2 // st.MOVERS]
+        if (source, target) != (NONE, NONE) and self._paths_at(alike, mover, memories, names, by):
             return
         here = int(self.arena.rows("unit")[g, st.PLACE])
         ends = [here if end == NONE else end for end in (source, target)]
-        by = launched.table.movers[mover // 2 // st.MOVERS]
         path = view.path(ends[0], names[0], ends[1], names[1], same=bool(mover & 1), caches=True, by=by)
         number = self.simulation.paths.number(path, view.fabric)
         self.remember(st.ASK_PATH, mover, memories, source, target, number)
 
-    def _paths_at(self, mover: int, memories: int, names: tuple[str, str], g: int) -> bool:
+    def _paths_at(self, alike: Alike, mover: int, memories: int, names: tuple[str, str], by: str) -> bool:
         """Find the paths of a copy for all instances of a stream; False where that cannot be said."""
-        launched, _, view = self.simulation.view(g)
-        pc = int(self.arena.rows("unit")[g, st.PC])
-        alike = None
-        if pc not in launched.ends:
-            alike = Alike.to(self.simulation, g)
-            count, units, ends = len(alike.rows), alike.units, self.copy_ends(alike)
-        else:
-            count, units, ends = launched.ends[pc]
-        if ends is None or self.arena.rows("code")[pc, st.SITE] != NONE:
+        known = alike.launched.ends
+        ends = known[alike.pc] if alike.pc in known else self.copy_ends(alike)
+        if ends is None or self.arena.rows("code")[alike.pc, st.SITE] != NONE:
             return False
+        units, count = alike.units, len(alike.rows)
         (here, one), (there, other), possible, always = ends
         same = one == other
         if not possible.all():
             here, there, same, units = here[possible], there[possible], same[possible], units[possible]
         if not always and len(units) > MOST_GUESSED:
             return False
-        by = launched.table.movers[mover // 2 // st.MOVERS]
-        numbers = self._numbers(view, here, names, there, same, by)
+        numbers = self._numbers(alike.view, here, names, there, same, by)
         if always:
-            self._site(pc, count, units, numbers)
-            if alike is not None and len(units) == count and (one == NONE).all() and (other == NONE).all():
+            self._site(alike.pc, count, units, numbers)
+            if len(units) == count and (one == NONE).all() and (other == NONE).all():
                 self._same_paths(alike, memories)
         else:
             rows = np.empty((len(units), 6), dtype=np.int64)

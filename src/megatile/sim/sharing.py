@@ -114,7 +114,7 @@ def _copies(simulation: Simulation, launched: EngineLaunch) -> Iterator[Ends | N
                 if found is None or not found[3]:
                     yield None
                     return
-                launched.ends[pc] = len(alike.rows), alike.units, found
+                launched.ends[pc] = found
                 (here, _), (there, _), possible, _ = found
                 chosen = np.flatnonzero(possible & (here != there))
                 memories = [rows.region[r][: st.TILE + 1] for r in ends if r != NONE]

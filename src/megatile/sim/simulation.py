@@ -120,8 +120,8 @@ class EngineLaunch:
         self.queue_ends: dict[int, tuple[int, int, int]] = {}
         """Channel, receiver and member of the queues that it uses."""
         self.own_queues: list[int] = []
-        self.ends: dict[int, tuple[int, Any, Any]] = {}
-        """By instruction: how many rows its level has, those that come to it, the ends of their copies."""
+        self.ends: dict[int, Any] = {}
+        """By instruction, the ends of the copies of all who come to it."""
         self.sources = [c.source.compile() for c in self.plan.channels]
         self.senders = [c.source.compile() for c in resources.plan.channels]
         """Who feeds a queue on the machine: another unit, also where one unit stands for all."""

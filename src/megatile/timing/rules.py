@@ -17,7 +17,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from megatile.core.dtypes import itemsize
-from megatile.core.expr import Expr, symbols
+from megatile.core.expr import Expr, constant, symbols
 from megatile.core.registry import Registry
 from megatile.hda.model import Engine
 from megatile.plan import model as pm
@@ -137,8 +137,8 @@ def _sizes(command: pm.Compute, names: dict[str, Any]) -> dict[str, int]:
 
 def _sample(value: Any) -> int:
     """An extent with every symbol that it depends on at 0: in the first round of a loop blocks are full."""
-    if not isinstance(value, Expr):
-        return int(value)
+    if (known := constant(value)) is not None:
+        return max(0, known) if isinstance(value, Expr) else known
     for guess in (0, 1):  # 1 where something is divided by a symbol
         try:
             return max(0, int(value.evaluate(dict.fromkeys(symbols(value), guess))))
