@@ -127,8 +127,8 @@ def translate(source: str) -> Any:
             declared[node.name].attributes.add(mark)
     constants = {name: value for name, value in vars(state).items() if isinstance(value, int)}
     for node in functions:
-        if node.name == "serialise":
-            _serialise(declared[node.name])
+        if node.name in _BY_HAND:
+            _BY_HAND[node.name](declared[node.name])
         else:
             _Function(node, declared, constants)
     return module
@@ -157,6 +157,23 @@ def _serialise(function: Any) -> None:
     high = b.fcmp_ordered(">", b.fsub(quotient, down), ir.Constant(real, 0.5))
     down = b.select(high, b.fadd(down, ir.Constant(real, 1.0)), down)
     b.ret(b.sub(word(0), b.fptosi(down, word)))
+
+
+def _prefetch(function: Any) -> None:
+    """``prefetch(s, at)``: the processor fetches the line of an entry, and nobody waits for it."""
+    from llvmlite import ir
+
+    word, number, line = ir.IntType(64), ir.IntType(32), ir.IntType(8).as_pointer()
+    kind = ir.FunctionType(ir.VoidType(), [line, number, number, number])
+    b = ir.IRBuilder(function.append_basic_block())
+    address = b.add(function.args[0], b.mul(function.args[1], word(8)))
+    fetch = function.module.declare_intrinsic("llvm.prefetch", [line], kind)
+    b.call(fetch, [b.inttoptr(address, line), number(1), number(3), number(1)])
+    b.ret(word(0))
+
+
+_BY_HAND = {"serialise": _serialise, "prefetch": _prefetch}
+"""Functions that are not arithmetic on integers."""
 
 
 class _Function:

@@ -9,7 +9,16 @@ from megatile.sim.engine.messages import do_any, do_receive, do_send
 from megatile.sim.engine.names import bind_all, end_names
 from megatile.sim.engine.operations import do_copy, do_meet, do_read, do_signal, do_wait, do_work
 from megatile.sim.engine.queues import decide
-from megatile.sim.engine.rows import apart, code_row, inlined, jit, tail_row, unit_row
+from megatile.sim.engine.rows import (
+    apart,
+    code_row,
+    command_row,
+    inlined,
+    jit,
+    prefetch,
+    tail_row,
+    unit_row,
+)
 from megatile.sim.engine.turns import granted, raise_flag, ready
 from megatile.sim.engine.values import ask, evaluate
 from megatile.sim.state import *
@@ -185,6 +194,10 @@ def run(s):
             return PAUSED
         phase = s[s[T_HEAP] + 1] // PHASE
         what = s[s[T_HEAP] + 3]
+        if phase == REQUESTS or phase == SIGNALS:
+            prefetch(s, command_row(s, what))
+            prefetch(s, command_row(s, what) + ENTRIES)
+            prefetch(s, command_row(s, what) + PATH)
         pop(s)
         s[CLOCK] = time
         if phase == HOSTS:

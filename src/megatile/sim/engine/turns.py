@@ -13,15 +13,26 @@ from megatile.sim.engine.queues import give_back
 from megatile.sim.engine.rows import (
     command_row,
     counter_row,
+    inlined,
     jit,
+    log_row,
     meeting_row,
+    node_row,
     path_row,
+    prefetch,
     record_row,
     stage_row,
     unit_row,
 )
 from megatile.sim.engine.transfers import move, next_piece, occupied, stage_busy, start_transfer, turn
 from megatile.sim.state import *
+
+
+@inlined
+def fetch_waiter(s, n):
+    """The first who waits on a list will be needed soon."""
+    if n != NONE:
+        prefetch(s, command_row(s, s[node_row(s, n) + 1]))
 
 
 @jit
@@ -38,6 +49,10 @@ def granted(s, c, time):
         else:
             start_transfer(s, c, now)
         return
+    fetch_waiter(s, s[m + WAITERS])
+    fetch_waiter(s, s[m + LEFT_WAITERS])
+    if s[m + ENTRIES] != NONE:
+        prefetch(s, log_row(s, s[log_row(s, s[m + ENTRIES]) + LOG_OF_COMMAND]))
     index = s[m + STAGE]
     p = path_row(s, s[m + PATH])
     k = s[p + FIRST_STAGE] + index
