@@ -25,28 +25,21 @@ def put(s, at, time, key, order, what):
 
 
 @jit
-def swap(s, a, b):
-    for k in range(4):
-        kept = s[a + k]
-        s[a + k] = s[b + k]
-        s[b + k] = kept
-
-
-@jit
 def push(s, time, phase, flow, order, what):
     """Put an event into the time queue; ties go by phase, flow, order."""
     heap = s[T_HEAP]
     i = s[EVENTS]
     s[EVENTS] = i + 1
-    put(s, heap + 4 * i, time, phase * PHASE + flow, order, what)
+    new = heap + 4 * i + 4
+    put(s, new, time, phase * PHASE + flow, order, what)
     while i > 0:
         up = (i - 1) >> 1
         a = heap + 4 * up
-        b = heap + 4 * i
-        if before(s, a, b):
+        if before(s, a, new):
             break
-        swap(s, a, b)
+        put(s, heap + 4 * i, s[a], s[a + 1], s[a + 2], s[a + 3])
         i = up
+    put(s, heap + 4 * i, time, phase * PHASE + flow, order, what)
 
 
 @jit

@@ -194,10 +194,9 @@ def run(s):
             return PAUSED
         phase = s[s[T_HEAP] + 1] // PHASE
         what = s[s[T_HEAP] + 3]
-        if phase == REQUESTS or phase == SIGNALS:
-            prefetch(s, command_row(s, what))
-            prefetch(s, command_row(s, what) + ENTRIES)
-            prefetch(s, command_row(s, what) + PATH)
+        prefetch(s, command_row(s, what))  # of most events it is a command
+        prefetch(s, command_row(s, what) + ENTRIES)
+        prefetch(s, command_row(s, what) + PATH)
         pop(s)
         s[CLOCK] = time
         if phase == HOSTS:
