@@ -19,13 +19,11 @@ from megatile.attention.arguments import (
     to_inner,
 )
 from megatile.attention.block_kernels import KernelOptions
-from megatile.attention.communication import Communicator, choose_transport
-from megatile.attention.engine import Chunks, Engine, Pair
-from megatile.attention.flash import choose_kernel
+from megatile.attention.engine import Chunks, Pair
+from megatile.attention.functional import engine_for
 from megatile.attention.ownership import refuse_lengths
 from megatile.attention.profile import Profile
 from megatile.attention.schedules import Division, Layout, Mask, Piece, Schedule, cycle_schedule
-from megatile.attention.schedules.division import is_dense
 from megatile.attention.schedules.routes import Held
 from megatile.core.arguments import no_none
 from megatile.core.placement import Pieces, cut_pieces, local_length, split
@@ -87,16 +85,7 @@ def _forward(
     options: KernelOptions,
     profile: Profile | None,
 ) -> tuple[Tensor, Tensor]:
-    division = _division(schedule, records, mask)
-    transport = choose_transport(members.group, is_dense(division.routes))
-    engine = Engine(
-        division,
-        members.rank,
-        Communicator(members.group, transport),
-        choose_kernel(q, v[0], options),
-        options,
-        profile,
-    )
+    engine = engine_for(members, _division(schedule, records, mask), q, v[0], options, profile)
     pairs = [
         (a.transpose(0, 1).contiguous(), b.transpose(0, 1).contiguous()) for a, b in zip(k, v, strict=True)
     ]

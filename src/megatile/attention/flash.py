@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import accumulate
 from typing import Any
@@ -76,74 +76,63 @@ class FlashAttention:
     ) -> tuple[Tensor, Tensor]:
         assert isinstance(visible, Tile)
         window = window_of(visible.band, q.shape[1], k.shape[1])
-        got = _call(
-            _interface()._flash_attn_forward,
-            q=q,
-            k=k,
-            v=v,
-            return_softmax=False,
-            **_common(options, window),
-        )
-        return _out_and_lse(got)
+        return _forward("_flash_attn_forward", q, k, v, options, window)
 
     def backward(self, block: Block, visible: Visible, options: KernelOptions) -> Gradients:
         assert isinstance(visible, Tile)
-        d_q, d_k, d_v = (torch.empty_like(x) for x in (block.q, block.k, block.v))
         window = window_of(visible.band, block.q.shape[1], block.k.shape[1])
-        _call(
-            _interface()._flash_attn_backward,
-            dout=block.d_out,
-            q=block.q,
-            k=block.k,
-            v=block.v,
-            out=block.out,
-            softmax_lse=block.lse.contiguous(),
-            dq=d_q,
-            dk=d_k,
-            dv=d_v,
-            deterministic=options.deterministic,
-            rng_state=None,
-            **_common(options, window),
-        )
-        return d_q, d_k, d_v
+        return _backward("_flash_attn_backward", block, options, window)
 
-    def kind(self, segment: Segment, width: int = 0) -> Hashable:
+    def kind(self, segment: Segment, width: int = 0) -> tuple[int, int]:
         return window_of(segment.band, segment.rows, segment.columns)
 
     def forward_many(
         self, q: Tensor, k: Tensor, v: Tensor, batch: Batch, options: KernelOptions
     ) -> tuple[Tensor, Tensor]:
-        got = _call(
-            _interface()._flash_attn_varlen_forward,
-            q=batch.take(q, True),
-            k=batch.take(k, False),
-            v=batch.take(v, False),
-            return_softmax=False,
-            **_lengths(batch, q.device),
-            **_common(options, self.kind(batch.segments[0])),  # type: ignore[arg-type]
-        )
-        return _out_and_lse(got)
+        taken = batch.take(q, True), batch.take(k, False), batch.take(v, False)
+        lengths, window = _lengths(batch, q.device), self.kind(batch.segments[0])
+        return _forward("_flash_attn_varlen_forward", *taken, options, window, **lengths)
 
     def backward_many(self, block: Block, batch: Batch, options: KernelOptions) -> Gradients:
-        q, k, v = batch.take(block.q, True), batch.take(block.k, False), batch.take(block.v, False)
-        d_q, d_k, d_v = (torch.empty_like(x) for x in (q, k, v))
-        _call(
-            _interface()._flash_attn_varlen_backward,
-            dout=batch.take(block.d_out, True),
-            q=q,
-            k=k,
-            v=v,
-            out=batch.take(block.out, True),
-            softmax_lse=batch.take(block.lse.transpose(0, 1), True).transpose(0, 1).contiguous(),
-            dq=d_q,
-            dk=d_k,
-            dv=d_v,
-            deterministic=options.deterministic,
-            rng_state=None,
-            **_lengths(batch, q.device),
-            **_common(options, self.kind(batch.segments[0])),  # type: ignore[arg-type]
+        d_out, q, k, v, out = (
+            batch.take(x, rows) for x, rows in zip(block[:5], (True, True, False, False, True), strict=True)
         )
-        return d_q, d_k, d_v
+        lse = batch.take(block.lse.transpose(0, 1), True).transpose(0, 1)
+        lengths, window = _lengths(batch, q.device), self.kind(batch.segments[0])
+        taken = Block(d_out, q, k, v, out, lse)
+        return _backward("_flash_attn_varlen_backward", taken, options, window, **lengths)
+
+
+def _forward(
+    name: str, q: Tensor, k: Tensor, v: Tensor, options: KernelOptions, window: tuple[int, int], **more: Any
+) -> tuple[Tensor, Tensor]:
+    common = _common(options, window)
+    got = _call(getattr(_interface(), name), q=q, k=k, v=v, return_softmax=False, **common, **more)
+    # Since 2.7: out, lse, …; before: out, q, k, v, out_padded, lse, ….
+    return (got[0], got[1]) if len(got) == 4 else (got[0], got[5])
+
+
+def _backward(
+    name: str, block: Block, options: KernelOptions, window: tuple[int, int], **more: Any
+) -> Gradients:
+    d_q, d_k, d_v = (torch.empty_like(x) for x in (block.q, block.k, block.v))
+    _call(
+        getattr(_interface(), name),
+        dout=block.d_out,
+        q=block.q,
+        k=block.k,
+        v=block.v,
+        out=block.out,
+        softmax_lse=block.lse.contiguous(),
+        dq=d_q,
+        dk=d_k,
+        dv=d_v,
+        deterministic=options.deterministic,
+        rng_state=None,
+        **_common(options, window),
+        **more,
+    )
+    return d_q, d_k, d_v
 
 
 def _lengths(batch: Batch, device: torch.device) -> dict[str, Any]:
@@ -154,11 +143,6 @@ def _lengths(batch: Batch, device: torch.device) -> dict[str, Any]:
         found[f"cu_seqlens_{name}"] = torch.tensor(ends, dtype=torch.int32, device=device)
         found[f"max_seqlen_{name}"] = max(lengths)
     return found
-
-
-def _out_and_lse(got: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
-    """Since 2.7: out, lse, …; before: out, q, k, v, out_padded, lse, …."""
-    return (got[0], got[1]) if len(got) == 4 else (got[0], got[5])
 
 
 def _common(options: KernelOptions, window: tuple[int, int]) -> dict[str, Any]:

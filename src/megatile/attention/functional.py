@@ -39,7 +39,7 @@ from megatile.attention.ownership import (
     unknown_division,
 )
 from megatile.attention.profile import Profile, span
-from megatile.attention.schedules import Layout, Mask, Schedule, make_schedule
+from megatile.attention.schedules import Division, Layout, Mask, Schedule, make_schedule
 from megatile.attention.schedules.division import is_dense
 from megatile.runtime.agreement import Members
 
@@ -218,18 +218,20 @@ class _Once(torch.autograd.Function):
 
 def engine_for(
     members: Members,
-    ownership: Ownership,
+    division: Division,
     q: Tensor,
     v: Tensor,
     options: KernelOptions,
     profile: Profile | None = None,
+    width: int = 1,
 ) -> Engine:
-    """The engine of this rank. Routes connect ranks that have the same place in their head groups."""
-    width = ownership.schedule.heads
-    transport = choose_transport(members.group, is_dense(ownership.division.routes))
+    """The engine of this rank. Routes connect ranks that have the same place in their groups of ``width``
+    ranks, which divide the heads."""
+    transport = choose_transport(members.group, is_dense(division.routes))
     communicator = Communicator(members.group, transport, width, members.rank % width)
-    kernel = choose_kernel(q, v, options)
-    return Engine(ownership.division, members.rank // width, communicator, kernel, options, profile)
+    return Engine(
+        division, members.rank // width, communicator, choose_kernel(q, v, options), options, profile
+    )
 
 
 def _attend(
@@ -241,10 +243,9 @@ def _attend(
     options: KernelOptions,
     profile: Profile | None,
 ) -> tuple[Tensor, Tensor]:
-    schedule = ownership.schedule
-    if schedule.heads == 1:
-        return _run(q, k, v, engine_for(members, ownership, q, v, options, profile))
-    width, heads = schedule.heads, q.shape[2]
+    division, width, heads = ownership.division, ownership.schedule.heads, q.shape[2]
+    if width == 1:
+        return _run(q, k, v, engine_for(members, division, q, v, options, profile))
     index, first = members.rank % width, members.rank - members.rank % width
     transport = choose_transport(members.group, dense=True)
     communicator = Communicator(members.group, transport, 1, first)
@@ -258,7 +259,7 @@ def _attend(
     with span(profile, "communication"):
         exchanges = (exchange_q, exchange_kv, exchange_kv)
         q, k, v = exchange_heads(exchanges, (q, k, v), (heads, k.shape[2], v.shape[2]), to_heads=True)
-    out, lse = _run(q, k, v, engine_for(members, ownership, q, v, options, profile))
+    out, lse = _run(q, k, v, engine_for(members, division, q, v, options, profile, width))
     with span(profile, "communication"):
         column = lse.transpose(1, 2).unsqueeze(-1).contiguous()
         whole = exchange_q.start(column, heads, to_heads=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -29,9 +29,9 @@ class Ownership:
     tokens_q: Lengths
     tokens_kv: Lengths
 
-    @classmethod
+    @staticmethod
+    @lru_cache(maxsize=64)
     def of(
-        cls,
         schedule: Schedule,
         mask: Mask,
         causal: bool,
@@ -42,40 +42,26 @@ class Ownership:
         local_kv: Lengths,
     ) -> Ownership:
         """``lengths``: of the whole sequences; ``local``: what each rank says it holds."""
-        free = mask.none and not biased and len(lengths_q) == 1 and schedule.heads == 1
-        return _ownership(schedule, mask, causal, biased, free, lengths_q, lengths_kv, local_q, local_kv)
+        layout, outer = schedule.layout(causal), []
+        alone = len(lengths_q) == 1 and schedule.heads == 1
+        # Without a mask any cut will do; so it does where positions follow from the local lengths.
+        free = alone and ((mask.none and not biased) or layout.name == "contiguous")
+        for what, lengths, local in (("query", lengths_q, local_q), ("key", lengths_kv, local_kv)):
+            expected = tuple(map(local_length, layout.pieces(lengths)))
+            if local == expected:
+                outer.append(layout.outer().pieces(lengths))
+            elif free and sum(local) == sum(lengths):
+                outer.append(_in_a_row(local))
+            else:
+                refuse_lengths(what, schedule, layout.name, lengths, local, expected)
+        division = division_for(schedule.routes, outer[0], outer[1], mask, lengths_q, lengths_kv, biased)
+        return Ownership(schedule, division, local_q, local_kv)
 
     def head_group(self, rank: int) -> tuple[Lengths, Lengths]:
         """The tokens of the ranks that exchange heads with ``rank``."""
         width = self.schedule.heads
         first = rank - rank % width
         return self.tokens_q[first : first + width], self.tokens_kv[first : first + width]
-
-
-@lru_cache(maxsize=64)
-def _ownership(
-    schedule: Schedule,
-    mask: Mask,
-    causal: bool,
-    biased: bool,
-    free: bool,
-    lengths_q: Lengths,
-    lengths_kv: Lengths,
-    local_q: Lengths,
-    local_kv: Lengths,
-) -> Ownership:
-    layout = schedule.layout(causal)
-    outer = []
-    for what, lengths, local in (("query", lengths_q, local_q), ("key", lengths_kv, local_kv)):
-        expected = tuple(map(local_length, layout.pieces(lengths)))
-        if local == expected:
-            outer.append(layout.outer().pieces(lengths))
-        elif sum(local) == sum(lengths) and (free or _any_cut(schedule, layout.name, lengths)):
-            outer.append(_in_a_row(local))
-        else:
-            refuse_lengths(what, schedule, layout.name, lengths, local, expected)
-    division = division_for(schedule.routes, outer[0], outer[1], mask, lengths_q, lengths_kv, biased)
-    return Ownership(schedule, division, local_q, local_kv)
 
 
 class ShardTag(NamedTuple):
@@ -230,18 +216,9 @@ def _differences(boundaries: Any) -> Lengths:
     return tuple(b - a for a, b in pairwise(at))
 
 
-def _any_cut(schedule: Schedule, layout: str, lengths: Lengths) -> bool:
-    """Whether consecutive tokens may be divided anywhere: positions follow from the local lengths."""
-    return layout == "contiguous" and len(lengths) == 1 and schedule.heads == 1
-
-
 def _in_a_row(local: Lengths) -> list[Pieces]:
-    pieces: list[Pieces] = []
-    at = 0
-    for length in local:
-        pieces.append((Piece(at, length),) if length else ())
-        at += length
-    return pieces
+    starts = accumulate(local, initial=0)
+    return [(Piece(at, length),) if length else () for at, length in zip(starts, local, strict=False)]
 
 
 def refuse_lengths(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -18,12 +18,6 @@ from megatile.core.errors import MegatileError
 from megatile.core.placement import Pieces
 from megatile.runtime.agreement import Members, Record
 from megatile.runtime.failures import wait_for
-
-
-class _Place(NamedTuple):
-    members: Members | None
-    rank: int
-    layout: Layout
 
 
 def shard_sequence(
@@ -49,10 +43,10 @@ def shard_sequence(
     problem = _problem(x, dim)
     if problem:
         raise AttentionError(problem)
-    place = _place(group, causal, schedule, layout, rank, ranks)
+    me, found = _place(group, causal, schedule, layout, rank, ranks)
     lengths = _lengths(x.shape[dim], cu_seqlens)
-    where = _indices(place.layout, lengths, place.rank)
-    tag = ShardTag(place.layout, None if cu_seqlens is None else tuple(lengths))
+    where = _indices(found, lengths, me)
+    tag = ShardTag(found, None if cu_seqlens is None else tuple(lengths))
     if rank is None:
         remember_shard(len(where), tag)
     return set_shard_tag(x.index_select(dim, where.to(x.device)), tag)
@@ -69,24 +63,24 @@ def unshard_sequence(
     cu_seqlens: Any = None,
 ) -> Tensor:
     """The whole tensor on every rank: the inverse of :func:`shard_sequence`. No gradient."""
-    members, problem, place = Members(group, AttentionError), _problem(x, dim), None
+    members, problem, found = Members(group, AttentionError), _problem(x, dim), None
     record: Record = {}
     try:
-        place = _place(group, causal, schedule, layout, None, None)
-        record = {} if problem else _record(x, dim, place.layout, cu_seqlens)
+        _, found = _place(group, causal, schedule, layout, None, None)
+        record = {} if problem else _record(x, dim, found, cu_seqlens)
     except MegatileError as error:  # reported to all ranks, none may wait for this one
         problem = problem or str(error)
     tag = shard_tag(x)
-    if tag is not None and place is not None and tag.layout != place.layout:
-        problem = problem or f"the tensor was divided in {tag}, not in {ShardTag(place.layout, tag.packed)}"
+    if tag is not None and found is not None and tag.layout != found:
+        problem = problem or f"the tensor was divided in {tag}, not in {ShardTag(found, tag.packed)}"
     records = agreed(members, record, problem, x, ("shape", "dtype", "layout", "cu_seqlens"))
-    assert place is not None
+    assert found is not None
     sizes = [record["tokens"] for record in records]
     lengths = _lengths(sum(sizes), cu_seqlens)
-    where = [_indices(place.layout, lengths, r) for r in range(members.size)]
+    where = [_indices(found, lengths, r) for r in range(members.size)]
     if [len(w) for w in where] != sizes:
         raise AttentionError(
-            f"the ranks hold {sizes} tokens, layout {place.layout.name} gives them {[len(w) for w in where]}"
+            f"the ranks hold {sizes} tokens, layout {found.name} gives them {[len(w) for w in where]}"
         )
     parts = _gathered(x.detach().movedim(dim, 0).contiguous(), sizes, members)
     whole = parts[0].new_empty((sum(sizes), *parts[0].shape[1:]))
@@ -109,9 +103,8 @@ def position_ids(
     """The position of each local token in its whole sequence, for rotary or learned position embeddings."""
     if not isinstance(length, int) or length < 0:
         raise AttentionError(f"length must be a whole number of tokens, got {length!r}")
-    place = _place(group, causal, schedule, layout, rank, ranks)
-    pieces = place.layout.pieces(_lengths(length, cu_seqlens))[place.rank]
-    return torch.tensor(positions(pieces), dtype=torch.long)
+    me, found = _place(group, causal, schedule, layout, rank, ranks)
+    return torch.tensor(positions(found.pieces(_lengths(length, cu_seqlens))[me]), dtype=torch.long)
 
 
 def _place(
@@ -121,13 +114,14 @@ def _place(
     layout: str | Layout | None,
     rank: int | None,
     ranks: int | None,
-) -> _Place:
+) -> tuple[int, Layout]:
+    """A rank, and how sequences are divided over all of them."""
     members = Members(group, AttentionError) if rank is None or ranks is None else None
     size = ranks if ranks is not None else members.size if members else 1
     me = rank if rank is not None else members.rank if members else 0
     if not 0 <= me < size:
         raise AttentionError(f"there is no rank {me} among {size}")
-    return _Place(members, me, _layout(layout, schedule, causal, size))
+    return me, _layout(layout, schedule, causal, size)
 
 
 def _layout(layout: str | Layout | None, schedule: str | Schedule, causal: bool, ranks: int) -> Layout:

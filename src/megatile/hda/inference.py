@@ -12,6 +12,7 @@ from megatile.core.errors import InstanceError, MegatileError
 from megatile.core.quantities import whole
 from megatile.hda.model import Scale
 from megatile.hda.schema import ScaleView
+from megatile.hda.topology import coords_of, index_of
 
 if TYPE_CHECKING:
     from megatile.hda.hda import HDA
@@ -34,27 +35,15 @@ class Dim:
 
     def split(self, index: int) -> tuple[int, ...]:
         """A number → its coordinates in the grid."""
-        out = []
-        for extent in self.extents:
-            index, place = divmod(index, extent)
-            out.append(place)
-        return tuple(out)
+        return coords_of(index, self.extents)
 
     def join(self, coord: int | tuple[int, ...]) -> int:
         """Coordinates (or already a number) → the number."""
-        given: Sequence[Any] = (coord,)
-        extents: Sequence[int] = (self.count,)
-        if isinstance(coord, (tuple, list)):
-            given, extents = coord, self.extents
-        parts = [part for c in given if (part := whole(c)) is not None]
-        if not len(given) == len(parts) == len(extents) or any(
-            not 0 <= part < extent for part, extent in zip(parts, extents, strict=True)
-        ):
+        several = isinstance(coord, (tuple, list))
+        index = index_of(coord, self.extents) if several else index_of((coord,), (self.count,))  # type: ignore[arg-type]
+        if index is None:
             shown = "×".join(map(str, self.extents))
             raise InstanceError(f"coordinate {coord!r} is outside the {shown} {self.scale.name}s")
-        index = 0
-        for part, extent in zip(reversed(parts), reversed(extents), strict=True):
-            index = index * extent + part
         return index
 
 

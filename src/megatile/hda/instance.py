@@ -28,6 +28,7 @@ from megatile.core.quantities import format_bytes, size, whole
 from megatile.hda.inference import Dim, lay_out
 from megatile.hda.model import Scale, Unit
 from megatile.hda.schema import ScaleView
+from megatile.hda.topology import coords_of
 
 if TYPE_CHECKING:
     from megatile.hda.hda import HDA
@@ -240,11 +241,7 @@ class Instance:
         rest = whole(rank)
         if rest is None or not 0 <= rest < total:
             raise InstanceError(f"there is no {scale} {rank!r}", advice=f"there are {total}, from 0")
-        indices = []
-        for dim in reversed(path):
-            rest, index = divmod(rest, dim.count)
-            indices.append(index)
-        return indices[::-1]
+        return list(coords_of(rest, (dim.count for dim in reversed(path))))[::-1]
 
     def _waits(self, scale: Scale) -> bool:
         return self.hda.scale("block").position <= scale.position < self.hda.scale("device").position

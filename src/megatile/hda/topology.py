@@ -8,8 +8,9 @@ nothing is enumerated, so a grid of a million cores costs as much as a pair. A r
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any, NamedTuple
 
 from megatile.core.errors import RouteError
@@ -27,6 +28,24 @@ class Run(NamedTuple):
     start: int
     step: int
     hops: int
+
+
+def coords_of(index: int, extents: Iterable[int]) -> tuple[int, ...]:
+    """A number as coordinates in a grid, the first of which counts fastest."""
+    out = []
+    for extent in extents:
+        index, place = divmod(index, extent)
+        out.append(place)
+    return tuple(out)
+
+
+def index_of(coords: Sequence[Any], extents: Sequence[int]) -> int | None:
+    """The number of the place with these coordinates; None outside the grid."""
+    places = [place for c in coords if (place := whole(c)) is not None]
+    inside = len(coords) == len(places) == len(extents)
+    if not inside or any(not 0 <= at < extent for at, extent in zip(places, extents, strict=True)):
+        return None
+    return reduce(lambda index, at: index * at[1] + at[0], zip(places[::-1], extents[::-1], strict=True), 0)
 
 
 @dataclass(frozen=True)
@@ -73,24 +92,15 @@ class Topology(ABC):
 
     def coords(self, index: int) -> tuple[int, ...]:
         """Grid coordinates, x first; a 1-tuple where there is no grid."""
-        out = []
-        for extent in self.dims or (self.size,):
-            index, place = divmod(index, extent)
-            out.append(place)
-        return tuple(out)
+        return coords_of(index, self.dims or (self.size,))
 
     def index(self, coords: Sequence[int]) -> int:
         """The endpoint at these coordinates."""
         dims = self.dims or (self.size,)
-        places = [place for c in coords if (place := whole(c)) is not None]
-        if not len(coords) == len(places) == len(dims) or any(
-            not 0 <= place < extent for place, extent in zip(places, dims, strict=True)
-        ):
+        index = index_of(coords, dims)
+        if index is None:
             shown = "×".join(map(str, dims))
             raise RouteError(f"coordinates {tuple(coords)} are outside the {shown} {self.kind}")
-        index = 0
-        for place, extent in zip(reversed(places), reversed(dims), strict=True):
-            index = index * extent + place
         return index
 
     def _set(self, **values: object) -> None:

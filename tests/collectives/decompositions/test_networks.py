@@ -18,7 +18,7 @@ from megatile.collectives.decompositions import (
     topology_rings,
     torus_rings,
 )
-from megatile.collectives.decompositions.bounds import adjacency_of, cut_bound
+from megatile.collectives.decompositions.search import adjacency_of, cut_bound
 from megatile.hda import machine
 from megatile.hda.direct import Grid
 

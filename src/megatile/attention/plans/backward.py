@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from megatile.attention.plans.context import Blocks, PlanContext, block
-from megatile.attention.plans.forward import Forward, at_step, constant_zero, keys_at
-from megatile.attention.plans.tables import Key
+from megatile.attention.plans.context import PlanContext, block
+from megatile.attention.plans.forward import Forward
 from megatile.core.expr import IntLike
-from megatile.plan.build import Handle, Operand
+from megatile.plan.build import Handle
 from megatile.plan.model import Channel
 
 KV_FLOPS, Q_FLOPS = 8, 2
@@ -47,8 +46,7 @@ class Backward:
             builder.compute("fill", tile, value=0)
         if self.slots:
             self._relayed(last) if context.routes.relays else self._direct()
-        for blocks in context.own_blocks:
-            self._kernel(blocks, [context.rank_key], self.forward.kv, self.d_kv)
+        self._kernels(self.forward.kv, self.d_kv)
         if self.home is not None:
             self.forward.pack(self.home, self.d_kv, unpack=True)
         if context.divided.width > 1:
@@ -60,30 +58,28 @@ class Backward:
     def _relayed(self, last: list[Handle]) -> None:
         """Step s works on what was held at step s; then KV and its gradients go to the rank before."""
         context, builder, exchange = self.context, self.context.builder, self.forward.exchange
-        gradients = exchange.channel("d_chunks_back", context.chunk_shape, "f32", reverse=True)
+        gradients = exchange.channel("d_chunks_back", reverse=True)
         if context.steps == 2:
             self._work(last, 1)
-            self._send_back(gradients)
+            self._back(gradients, self.local)
         else:
-            chunks = exchange.channel(
-                "kv_chunks_back", context.chunk_shape, context.problem.dtype, reverse=True
-            )
+            chunks = exchange.channel("kv_chunks_back", reverse=True)
             self._back(chunks, last)
             self._work(last, context.steps - 1)
-            self._send_back(gradients)
-            carried = {f"back_{j}": handle for j, handle in enumerate(self._receive(chunks, "kv_back"))}
+            self._back(gradients, self.local)
+            carried = {f"back_{j}": handle for j, handle in enumerate(exchange.receive(chunks, "kv_back"))}
             with builder.loop(context.steps - 2, 1, -1, index="step_back", **carried) as loop:
                 current: list[Any] = [loop.carried[name] for name in carried]
                 self._work(current, loop.index)
                 self._back(chunks, current)
                 self._add_arrived(gradients)
-                self._send_back(gradients)
-                loop.next(**dict(zip(carried, self._receive(chunks, "kv_back"), strict=True)))
+                self._back(gradients, self.local)
+                loop.next(**dict(zip(carried, exchange.receive(chunks, "kv_back"), strict=True)))
             first: list[Any] = [loop.carried[name] for name in carried]
             self._work(first, 1)
             self._add_arrived(gradients)
-            self._send_back(gradients)
-        for slot, arrived in enumerate(self._receive(gradients, "d_home")):
+            self._back(gradients, self.local)
+        for slot, arrived in enumerate(exchange.receive(gradients, "d_home")):
             target = block(self.home, (2 * slot, 2))  # type: ignore[arg-type]
             builder.copy(target, arrived, engine="vector")
 
@@ -92,38 +88,27 @@ class Backward:
             to = self.forward.exchange.feeder_of(slot)
             self.context.builder.send(channel, held[slot], to=to, member=slot)
 
-    def _send_back(self, channel: Channel) -> None:
-        self._back(channel, self.local)
-
     def _add_arrived(self, channel: Channel) -> None:
-        for slot, arrived in enumerate(self._receive(channel, "d_arrived")):
+        for slot, arrived in enumerate(self.forward.exchange.receive(channel, "d_arrived")):
             self.context.builder.compute("add", self.local[slot], [self.local[slot], arrived])
-
-    def _receive(self, channel: Channel, name: str) -> list[Handle]:
-        element = "f32" if channel.name.startswith("d_") else self.context.problem.dtype
-        shape = self.context.chunk_shape
-        return [
-            self.context.builder.receive(channel, shape, element, member=j, name=f"{name}_{j}")
-            for j in self.slots
-        ]
 
     # --- straight from the owners ----------------------------------------------------------------
 
     def _direct(self) -> None:
         """Exchange e brings the same chunks as in the forward pass; their gradients go straight home."""
         context, builder, exchange = self.context, self.context.builder, self.forward.exchange
-        chunks = exchange.channel("kv_chunks_again", context.chunk_shape, context.problem.dtype)
-        gradients = exchange.channel("d_chunks_home", context.chunk_shape, "f32", reverse=True)
+        chunks = exchange.channel("kv_chunks_again")
+        gradients = exchange.channel("d_chunks_home", reverse=True)
         with builder.loop(1, context.steps, index="step_again") as loop:
             for slot in self.slots:
                 to, place, chunk = exchange.numbers(slot, loop.index - 1)
                 builder.send(chunks, self.forward.own_chunk(chunk), to=to, member=place)
-            self._work(self._receive(chunks, "kv_again"), loop.index)
+            self._work(exchange.receive(chunks, "kv_again"), loop.index)
             for slot in self.slots:
                 builder.send(
                     gradients, self.local[slot], to=exchange.feeder_of(slot), member=exchange.sent_as(slot)
                 )
-            for slot, arrived in enumerate(self._receive(gradients, "d_home")):
+            for slot, arrived in enumerate(exchange.receive(gradients, "d_home")):
                 chunk = exchange.numbers(slot, loop.index - 1)[2]
                 target = block(self.home, (chunk * 2, 2))  # type: ignore[arg-type]
                 builder.compute("add", target, [target, arrived])
@@ -132,30 +117,14 @@ class Backward:
 
     def _work(self, held: list[Handle], step: IntLike) -> None:
         """Gradients of the chunks held, in ``local``, and the part of dQ that comes from them."""
-        context = self.context
         for slot, handle in enumerate(held):
-            context.builder.compute("fill", self.local[slot], value=0)
-            keys = context.slot_keys(slot, step)
-            for blocks in at_step(context.slot_blocks[slot], step):
-                self._kernel(blocks, keys_at(keys, step), handle, self.local[slot])
+            self.context.builder.compute("fill", self.local[slot], value=0)
+            self._kernels(handle, self.local[slot], slot, step)
 
-    def _kernel(self, blocks: Blocks, keys: list[Key], kv: Handle, d_kv: Handle) -> None:
-        context, forward = self.context, self.forward
-        fields, there = context.numbers(blocks, keys)
-        if constant_zero(there):
-            return
-        heads, kv_heads = context.own_heads
-        rows, columns = (fields["q"], fields["rows"]), (fields["k"], fields["columns"])
-        with context.only_where(there):
-            mine = [
-                block(t, None, rows, (0, heads)) for t in (forward.q, forward.result, self.d_out, self.d_q)
-            ]
-            theirs = [block(t, None, None, columns, (0, kv_heads)) for t in (kv, d_kv)]
-            queries, result, d_out, d_q = mine
-            for operation, target, flops in (
-                ("attention_grad_kv_add", theirs[1], KV_FLOPS),
-                ("attention_grad_q_add", d_q, Q_FLOPS),
-            ):
-                reads: list[Operand] = [queries, theirs[0], result, d_out, target]
-                work = context.work(fields, flops, queries, theirs[0], result, d_out, target)
-                context.builder.compute(operation, target, reads, work=work, **context.band(fields))
+    def _kernels(self, kv: Handle, d_kv: Handle, slot: int | None = None, step: IntLike = 0) -> None:
+        forward = self.forward
+        for kernel in self.context.kernels(slot, step):
+            queries, result, d_out = map(kernel.rows, (forward.q, forward.result, self.d_out))
+            reads = [queries, kernel.columns(kv), result, d_out]
+            kernel.write("attention_grad_kv_add", kernel.columns(d_kv), reads, KV_FLOPS)
+            kernel.write("attention_grad_q_add", kernel.rows(self.d_q), reads, Q_FLOPS)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,10 @@ from megatile.attention.plans.tables import Key, shortest
 from megatile.attention.schedules.division import KernelCall
 from megatile.attention.schedules.routes import CycleRoutes, Held
 from megatile.core.attention_operations import UNLIMITED
+from megatile.core.dtypes import itemsize
 from megatile.core.expr import ZERO, Const, Expr, IntLike, constant, expr, unit
 from megatile.core.placement import local_length
-from megatile.plan.build import Handle, Part, PlanBuilder
+from megatile.plan.build import Handle, Operand, Part, PlanBuilder, part
 from megatile.plan.model import Region, Work
 
 Array = Any
@@ -177,10 +179,21 @@ class PlanContext:
             result.append(_aligned([[_rectangles(own) for own in row] for row in calls]))
         return result
 
-    def numbers(self, blocks: Blocks, keys: Sequence[Key]) -> tuple[dict[str, Expr], Expr]:
-        """The fields of a kernel as expressions, and whether it runs."""
-        fields = {name: shortest(blocks.numbers[name], keys, blocks.where) for name in FIELDS}
-        return fields, shortest(blocks.where.astype(int), keys)
+    def kernels(self, slot: int | None = None, step: IntLike = 0) -> Iterator[Kernel]:
+        """The kernels on what is held in a slot at a step (None: on the rank's own KV), to be written one
+        after the other, each under the condition that it runs."""
+        every = self.own_blocks if slot is None else self.slot_blocks[slot]
+        keys = [self.rank_key] if slot is None else self.slot_keys(slot, step)
+        if isinstance(step, int) and slot is not None:  # of a known step only its column
+            one = slice(step - 1, step)
+            every = [Blocks(b.where[:, one], {k: x[:, one] for k, x in b.numbers.items()}) for b in every]
+            keys = [Key(k.expression, k.values if k.values.shape[1] == 1 else k.values[:, one]) for k in keys]
+        for blocks in every:
+            fields = {name: shortest(blocks.numbers[name], keys, blocks.where) for name in FIELDS}
+            there = shortest(blocks.where.astype(int), keys)
+            if constant(there) != 0:
+                with self.only_where(there):
+                    yield Kernel(self, fields)
 
     @cached_property
     def own_heads(self) -> tuple[Expr, Expr]:
@@ -190,30 +203,44 @@ class PlanContext:
         first, second = (shortest(np.array(share)[:, None], [seat]) for share in shares)
         return first, second
 
-    def band(self, fields: dict[str, Expr]) -> dict[str, Any]:
-        """The attributes of a kernel; limits that limit nothing are left out."""
-        limits = {name: fields[name] for name in ("lower", "upper")}
-        known = {name: x.value if isinstance(x, Const) else x for name, x in limits.items()}
-        given = {name: x for name, x in known.items() if not isinstance(x, int) or abs(x) != UNLIMITED}
-        return {"scale": self.problem.factor, **given}
 
-    def work(self, fields: dict[str, Expr], per_pair: int, *parts: Part) -> Work:
+class Kernel:
+    """One kernel of all ranks: the rows, columns and band of it as expressions."""
+
+    def __init__(self, context: PlanContext, fields: dict[str, Expr]):
+        self.context, self.fields = context, fields
+        heads, kv_heads = context.own_heads
+        self._rows = None, (fields["q"], fields["rows"]), (0, heads)
+        self._columns = None, None, (fields["k"], fields["columns"]), (0, kv_heads)
+
+    def rows(self, handle: Handle) -> Part:
+        """The queries of the kernel, or what belongs to them."""
+        return block(handle, *self._rows)
+
+    def columns(self, handle: Handle) -> Part:
+        """Its keys and values."""
+        return block(handle, *self._columns)
+
+    def write(self, operation: str, target: Part, reads: Sequence[Operand], per_pair: int) -> None:
         """``per_pair`` flops for each visible pair, head and dimension; bytes of everything touched."""
-        heads, _ = self.own_heads
-        flops = fields["pairs"] * per_pair * self.problem.dim * self.problem.batch * heads
+        problem = self.context.problem
+        flops = self.fields["pairs"] * per_pair * problem.dim * problem.batch * self.context.own_heads[0]
         moved: Expr = ZERO
-        for part in parts:
-            size = expr(_itemsize(part))
-            for extent in part.shape:
-                size = size * extent
-            moved = moved + size
-        return Work(flops, moved, self.problem.dtype)
-
-
-def _itemsize(part: Part) -> int:
-    from megatile.core.dtypes import itemsize
-
-    return itemsize(part.dtype)
+        for touched in map(part, (*reads, target)):
+            moved = moved + prod(touched.shape, start=expr(itemsize(touched.dtype)))
+        limits = {name: self.fields[name] for name in ("lower", "upper")}
+        known = {name: x.value if isinstance(x, Const) else x for name, x in limits.items()}
+        given: dict[str, Any] = {
+            name: x for name, x in known.items() if not isinstance(x, int) or abs(x) != UNLIMITED
+        }
+        self.context.builder.compute(
+            operation,
+            target,
+            [*reads, target],
+            work=Work(flops, moved, problem.dtype),
+            scale=problem.factor,
+            **given,
+        )
 
 
 def _rectangles(calls: list[KernelCall]) -> list[tuple[int, ...]]:

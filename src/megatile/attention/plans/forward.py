@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from megatile.attention.plans.context import Blocks, PlanContext, block
+from megatile.attention.plans.context import PlanContext, block
 from megatile.attention.plans.heads import HeadMoves
 from megatile.attention.plans.problem import longest
 from megatile.attention.plans.tables import Key, shortest
@@ -14,7 +14,7 @@ from megatile.attention.schedules.routes import Transfer
 from megatile.core.attention_operations import LSE_COLUMNS
 from megatile.core.dtypes import itemsize
 from megatile.core.expr import Const, Expr, IntLike, member
-from megatile.plan.build import Handle, Operand, Part
+from megatile.plan.build import Handle, Part
 from megatile.plan.model import Channel
 
 FORWARD_FLOPS = 4
@@ -47,8 +47,9 @@ class Exchange:
         """The number, among what the feeder of a slot sends, of what it sends to this slot."""
         return next(i for i in self.slots if int(self.member[i, int(self.feeder[0, slot]), 0]) == slot)
 
-    def channel(self, name: str, shape: tuple[int, ...], dtype: str, reverse: bool = False) -> Channel:
-        """Queues, one per slot, fed by the peers that send to it; ``reverse``: by those it sends to."""
+    def channel(self, name: str, reverse: bool = False) -> Channel:
+        """Queues for chunks (or gradients of them, of names that begin with ``d_``), one per slot, fed by the
+        peers that send to it; ``reverse``: by those it sends to."""
         context, ranks = self.context, self.context.routes.ranks
         slots = np.arange(len(self.slots))[None, :]
         feeder = self.peer[:, :, 0].T if reverse else self.feeder
@@ -56,10 +57,21 @@ class Exchange:
         return context.builder.channel(
             name,
             source=context.unit_of(shortest(feeder, [context.rank_key, whole])),
-            slot_bytes=int(np.prod(shape)) * itemsize(dtype),
+            slot_bytes=int(np.prod(context.chunk_shape)) * itemsize(self._dtype(name)),
             memory=context.memory,
             members=len(self.slots),
         )
+
+    def _dtype(self, channel: str) -> str:
+        return "f32" if channel.startswith("d_") else self.context.problem.dtype
+
+    def receive(self, channel: Channel, name: str) -> list[Handle]:
+        """The next message of every slot."""
+        shape, dtype = self.context.chunk_shape, self._dtype(channel.name)
+        return [
+            self.context.builder.receive(channel, shape, dtype, member=j, name=f"{name}_{j}")
+            for j in self.slots
+        ]
 
     def numbers(
         self, slot: int, exchange: IntLike, first: int = 0, count: int | None = None
@@ -126,26 +138,28 @@ class Forward:
             self.exchange_kv.to_heads(self.kv_own, self.kv, "heads_of_kv")
         builder.compute("attention_start", self.result, width=context.problem.dim + LSE_COLUMNS)
         if not self.exchange.slots:
-            self._own_kernels()
+            self._kernels(self.kv)
             self._finish()
             return []
         self.pack(self.chunks, self.kv)
-        channel = self.exchange.channel("kv_chunks", context.chunk_shape, context.problem.dtype)
+        channel = self.exchange.channel("kv_chunks")
         self._send_own(channel, 0)
-        self._own_kernels()
-        held = self._receive(channel)
+        self._kernels(self.kv)
+        held = self.exchange.receive(channel, "chunk")
         carried = {f"held_{j}": handle for j, handle in enumerate(held)}
         with builder.loop(1, context.steps - 1, index="step", **carried) as loop:  # type: ignore[arg-type]
             current: list[Any] = [loop.carried[name] for name in carried]
             # Kernels first: a send may have to wait for a free slot, and nothing is issued while it does.
-            self._kernels(current, loop.index)
+            for slot, handle in enumerate(current):
+                self._kernels(handle, slot, loop.index)
             if context.routes.relays:
                 self._send_held(channel, current)
             else:
                 self._send_own(channel, loop.index)
-            loop.next(**dict(zip(carried, self._receive(channel), strict=True)))
+            loop.next(**dict(zip(carried, self.exchange.receive(channel, "chunk"), strict=True)))
         last: list[Any] = [loop.carried[name] for name in carried]
-        self._kernels(last, context.steps - 1)
+        for slot, handle in enumerate(last):
+            self._kernels(handle, slot, context.steps - 1)
         self._finish()
         return last
 
@@ -181,42 +195,13 @@ class Forward:
             to, place, _ = self.exchange.numbers(slot, 0, 0, 1)
             self.context.builder.send(channel, held[slot], to=to, member=place)
 
-    def _receive(self, channel: Channel) -> list[Handle]:
-        context = self.context
-        return [
-            context.builder.receive(
-                channel, context.chunk_shape, context.problem.dtype, member=j, name=f"chunk_{j}"
-            )
-            for j in self.exchange.slots
-        ]
-
     # --- kernels ---------------------------------------------------------------------------------
 
-    def _own_kernels(self) -> None:
-        for blocks in self.context.own_blocks:
-            self.kernel(blocks, [self.context.rank_key], self.kv)
-
-    def _kernels(self, held: list[Handle], step: IntLike) -> None:
-        for slot, handle in enumerate(held):
-            keys = self.context.slot_keys(slot, step)
-            for blocks in at_step(self.context.slot_blocks[slot], step):
-                self.kernel(blocks, keys_at(keys, step), handle)
-
-    def kernel(self, blocks: Blocks, keys: list[Key], kv: Handle) -> None:
-        """``result[rows]`` takes in the attention of some queries over some keys."""
-        context = self.context
-        fields, there = context.numbers(blocks, keys)
-        if constant_zero(there):
-            return
-        heads, kv_heads = context.own_heads
-        with context.only_where(there):
-            rows, columns = (fields["q"], fields["rows"]), (fields["k"], fields["columns"])
-            queries = block(self.q, None, rows, (0, heads))
-            keys_part = block(kv, None, None, columns, (0, kv_heads))
-            result = block(self.result, None, rows, (0, heads))
-            reads: list[Operand] = [queries, keys_part, result]
-            work = context.work(fields, FORWARD_FLOPS, queries, keys_part, result)
-            context.builder.compute("attention_add", result, reads, work=work, **context.band(fields))
+    def _kernels(self, kv: Handle, slot: int | None = None, step: IntLike = 0) -> None:
+        """The result takes in the attention over the rank's own KV, or over what is held in a slot."""
+        for kernel in self.context.kernels(slot, step):
+            result = kernel.rows(self.result)
+            kernel.write("attention_add", result, [kernel.rows(self.q), kernel.columns(kv)], FORWARD_FLOPS)
 
     def _finish(self) -> None:
         """Outputs in the type of the inputs, log-sum-exps in f32; both go back to their tokens."""
@@ -230,24 +215,3 @@ class Forward:
         if context.divided.width > 1:
             self.exchange_q.to_tokens(out, self.out, "tokens_of_out")
             self.exchange_q.to_tokens(lse, self.lse, "tokens_of_lse")
-
-
-def constant_zero(condition: Expr) -> bool:
-    return isinstance(condition, Const) and condition.value == 0
-
-
-def at_step(blocks: list[Blocks], step: IntLike) -> list[Blocks]:
-    """Only the column of a step that is known."""
-    if not isinstance(step, int):
-        return blocks
-    one = slice(step - 1, step)
-    return [Blocks(b.where[:, one], {k: x[:, one] for k, x in b.numbers.items()}) for b in blocks]
-
-
-def keys_at(keys: list[Key], step: IntLike) -> list[Key]:
-    """The keys for the column of a step that is known."""
-    if not isinstance(step, int):
-        return keys
-    return [
-        Key(k.expression, k.values if k.values.shape[1] == 1 else k.values[:, step - 1 : step]) for k in keys
-    ]

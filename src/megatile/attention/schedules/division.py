@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,7 @@ OWN = -1  # stands for the rank's own KV, not cut into chunks
 Array = Any
 Run = tuple[int, int]  # rows from..to
 KeyRun = tuple[int, int, int]  # (number among the held chunks, or OWN; rows from..to)
+AnyRun = TypeVar("AnyRun", Run, KeyRun)
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,6 @@ class Division:
     _memo: dict[tuple[int, int], list[KernelCall]] = field(default_factory=dict, repr=False, compare=False)
     _unmasked: dict[Any, list[KernelCall]] = field(default_factory=dict, repr=False, compare=False)
     batches: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
-    _by_sequence: dict[int, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(
@@ -159,18 +159,19 @@ class Division:
         causal = Tile(Band(None, 0))
         return [KernelCall((run,), ((OWN, *run),), causal) for run in runs.values() if run[0] < run[1]]
 
-    def _queries(self, rank: int) -> dict[int, list[tuple[Run, Piece]]]:
-        """The query pieces of a rank with their rows, by sequence."""
-        if rank not in self._by_sequence:
-            found = self._by_sequence[rank] = defaultdict(list)
-            for run, piece in _numbered(self.q[rank]):
-                found[piece.sequence].append((run, piece))
-        return self._by_sequence[rank]
+    @cached_property
+    def _queries(self) -> list[dict[int, list[tuple[Run, Piece]]]]:
+        """The query pieces of each rank with their rows, by sequence."""
+        found: list[dict[int, list[tuple[Run, Piece]]]] = [defaultdict(list) for _ in self.q]
+        for rank, pieces in enumerate(self.q):
+            for run, piece in _numbered(pieces):
+                found[rank][piece.sequence].append((run, piece))
+        return found
 
     def _calls(self, rank: int, keys: Sequence[tuple[int, Pieces]]) -> list[KernelCall]:
         calls: list[KernelCall] = []
         together: dict[tuple[Run, ...], list[KeyRun]] = defaultdict(list)
-        queries = self._queries(rank)
+        queries = self._queries[rank]
         for slot, pieces in keys:
             for (k_begin, k_end), k_piece in _numbered(pieces):
                 key: KeyRun = (slot, k_begin, k_end)
@@ -184,8 +185,8 @@ class Division:
                     else:
                         calls.append(KernelCall((q_run,), (key,), tile))
                 if seen_by:
-                    together[_joined(seen_by)].append(key)
-        return calls + [KernelCall(q, _joined_keys(kv)) for q, kv in together.items()]
+                    together[tuple(seen_by)].append(key)
+        return calls + [KernelCall(_joined(q), _joined(kv)) for q, kv in together.items()]
 
 
 def division_for(
@@ -237,21 +238,12 @@ def _ascending(pieces: Pieces) -> bool:
     return True
 
 
-def _joined(runs: Sequence[Run]) -> tuple[Run, ...]:
-    result: list[Run] = []
-    for begin, end in runs:
-        if result and result[-1][1] == begin:
-            result[-1] = (result[-1][0], end)
+def _joined(runs: Sequence[AnyRun]) -> tuple[AnyRun, ...]:
+    """Runs that follow one another (in one slot) as one."""
+    result: list[Any] = []
+    for run in runs:
+        if result and (*result[-1][:-2], result[-1][-1]) == run[:-1]:
+            result[-1] = (*result[-1][:-1], run[-1])
         else:
-            result.append((begin, end))
-    return tuple(result)
-
-
-def _joined_keys(runs: Sequence[KeyRun]) -> tuple[KeyRun, ...]:
-    result: list[KeyRun] = []
-    for slot, begin, end in runs:
-        if result and result[-1][0] == slot and result[-1][2] == begin:
-            result[-1] = (slot, result[-1][1], end)
-        else:
-            result.append((slot, begin, end))
+            result.append(run)
     return tuple(result)

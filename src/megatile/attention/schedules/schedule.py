@@ -68,6 +68,8 @@ def make_schedule(name: str, ranks: int) -> Schedule:
     base, colon, argument = name.strip().lower().partition(":")
     if base not in _BUILDERS:
         raise ScheduleError(f"there is no schedule '{name}'", advice=did_you_mean(base, _BUILDERS))
+    if argument and base not in _FORMS:
+        raise ScheduleError(f"'{name}' takes no argument")
     if colon and not argument:
         raise ScheduleError(
             f"'{name}' ends where something belongs", advice=f"write {_FORMS.get(base, base)}"
@@ -87,26 +89,6 @@ def cycle_schedule(name: str, cycles: list[list[int]], ranks: int) -> Schedule:
 
 def _one_ring(ranks: int) -> CycleRoutes:
     return CycleRoutes.along([range(ranks)] if ranks > 1 else [], ranks)
-
-
-def _ring(name: str, ranks: int, argument: str) -> Schedule:
-    _no_argument(name, argument)
-    return Schedule("ring", _one_ring(ranks), causal_layout="contiguous")
-
-
-def _zigzag(name: str, ranks: int, argument: str) -> Schedule:
-    _no_argument(name, argument)
-    return Schedule("zigzag", _one_ring(ranks))
-
-
-def _striped(name: str, ranks: int, argument: str) -> Schedule:
-    _no_argument(name, argument)
-    return Schedule("striped", _one_ring(ranks), full_layout="striped", causal_layout="striped")
-
-
-def _direct(name: str, ranks: int, argument: str) -> Schedule:
-    _no_argument(name, argument)
-    return Schedule("direct", DirectRoutes(ranks))
 
 
 def _hamilton(name: str, ranks: int, argument: str) -> Schedule:
@@ -143,20 +125,9 @@ def _ulysses(name: str, ranks: int, argument: str) -> Schedule:
     return Schedule(full_name, outer.routes, heads, outer.full_layout, outer.causal_layout)
 
 
-def _auto(name: str, ranks: int, argument: str) -> Schedule:
-    """Hamilton: on no link more bytes than a ring; the layouts of zig-zag and direct."""
-    _no_argument(name, argument)
-    return _hamilton("hamilton", ranks, "")
-
-
 def _number(text: str) -> int | None:
     """A number as it stands in a name, or None."""
     return int(text) if re.fullmatch("[0-9]{1,9}", text) else None
-
-
-def _no_argument(name: str, argument: str) -> None:
-    if argument:
-        raise ScheduleError(f"'{name}' takes no argument")
 
 
 _FORMS = {
@@ -165,11 +136,12 @@ _FORMS = {
 }
 """What may stand after a name."""
 _BUILDERS: dict[str, Callable[[str, int, str], Schedule]] = {
-    "ring": _ring,
-    "zigzag": _zigzag,
-    "striped": _striped,
-    "direct": _direct,
+    "ring": lambda _, n, __: Schedule("ring", _one_ring(n), causal_layout="contiguous"),
+    "zigzag": lambda _, n, __: Schedule("zigzag", _one_ring(n)),
+    "striped": lambda _, n, __: Schedule("striped", _one_ring(n), 1, "striped", "striped"),
+    "direct": lambda _, n, __: Schedule("direct", DirectRoutes(n)),
     "hamilton": _hamilton,
     "ulysses": _ulysses,
-    "auto": _auto,
+    # On no link more bytes than a ring; the layouts of zigzag and direct.
+    "auto": lambda _, n, __: _hamilton("hamilton", n, ""),
 }

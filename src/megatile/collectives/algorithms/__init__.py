@@ -4,12 +4,10 @@ from collections.abc import Mapping
 
 from megatile.collectives.algorithms import (
     binomial as binomial,
-    bruck as bruck,
     direct as direct,
     halving_doubling as halving_doubling,
     hierarchical as hierarchical,
     in_network as in_network,
-    rail_rings as rail_rings,
     ring as ring,
     tree as tree,
 )

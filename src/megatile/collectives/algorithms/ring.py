@@ -1,4 +1,5 @@
-"""Rings: bandwidth-optimal, one way, both ways or over every link, in chunks that follow one another."""
+"""Rings: bandwidth-optimal, one way, both ways, over every link or every network card, in chunks that follow
+one another."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ from megatile.collectives.phases.ring import Ring
 from megatile.collectives.rank_groups import AllRanks, BothWays, Cycles, RankGroup
 from megatile.collectives.registry import algorithm
 from megatile.collectives.writer import Writer, is_rank
-from megatile.core.expr import unit
-from megatile.plan.build import Part
+from megatile.core.expr import Expr, IntLike, expr, select, unit
+from megatile.plan.build import Handle, Part
 from megatile.plan.model import Channel
 
 OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "send_recv")
@@ -105,3 +106,85 @@ def _step(w: Writer, channel: Channel, mine: Part, total: Part, n: int, on: bool
     if on:
         w.send(channel, message, (unit + 1) % n)
     w.reduce(total, mine, message)
+
+
+# --- rings that leave a node through a different network card each, as many as a node has ranks ---
+
+LARGEST_RAILED = 1024
+
+
+def _few_nodes(job: Job) -> str | None:
+    if len(job.nesting) != 2:
+        return "needs nodes with several ranks each"
+    return None if job.ranks <= LARGEST_RAILED else f"is for at most {LARGEST_RAILED} ranks"
+
+
+# Rings on all rails at once need many channels; libraries run the small path on one or few.
+@algorithm("rail_rings", "all_reduce", "reduce_scatter", "all_gather", unfit=_few_nodes, path="bulk")
+def rail_rings(w: Writer, chunks: int = 1, lag: int = 0) -> None:
+    """One ring per rank of a node; each enters and leaves nodes on its own rail.
+
+    A message between nodes takes about as long as ``lag`` steps inside one; rings that wait for one are taken
+    that much later, so that they do not hold up the others (all-reduce only).
+    """
+    inside, nodes = w.job.nesting
+    group = Cycles.of([rail_order(inside, nodes, lane) for lane in range(inside)])
+    if lag and w.job.operation == "all_reduce":
+        # Messages between nodes wait for their turn: as many rounds as they are handled later.
+        slots = max(slots_between(chunks), chunks * (lag + 2))
+        staggered_all_reduce(Ring(w, group, w.blocks, chunks, slots), w.own, w.sums, inside, lag)
+    else:
+        write_rings(w, group, chunks)
+
+
+def rail_order(inside: int, nodes: int, lane: int) -> list[int]:
+    """Even nodes from the lane's rank on, odd nodes back to it: messages between nodes stay on one rail."""
+    order = []
+    for node in range(nodes):
+        ranks = [(lane + i) % inside for i in range(inside)]
+        order += [node * inside + r for r in (ranks if node % 2 == 0 else reversed(ranks))]
+    return order
+
+
+# A unit handles its lanes in a fixed order. Lanes cross between nodes at different units, so in every step a
+# lane of a unit has just crossed; taking lane by lane, all units would wait for it in every step. Here a lane
+# that has crossed f times is handled ``f * lag`` rounds later, the order in which its messages arrive
+# if a crossing takes as long as ``lag`` steps inside a node.
+def staggered_all_reduce(ring: Ring, own: Handle, sums: Handle, inside: int, lag: int) -> None:
+    """Reduce-scatter and all-gather on all lanes; every ``inside`` positions a lane enters another node."""
+    w, n = ring.writer, ring.group.size
+    steps = 2 * (n - 1)
+    ring.begin_reduction(own)
+    with w.loop(0, steps + lag * -(-steps // inside), "round") as now, ring.every() as (lane, chunk):
+        seat = ring.group.lane(lane).me % inside
+        step, due = _step_of(now, seat, inside, lag)
+        with w.when(due & (step < n - 1)):
+            _reduce(ring, own, sums, step, lane, chunk)
+        with w.when(due & (step >= n - 1) & (step < steps)):
+            _gather(ring, sums, step - (n - 1), lane, chunk)
+
+
+def _step_of(now: Expr, seat: Expr, inside: int, lag: int) -> tuple[Expr, Expr]:
+    """The step that a lane does in round ``now``, and whether it does one.
+
+    Position ``seat`` of a node gets what began in its own node for ``seat`` steps; then ``inside`` steps of
+    each node before it, each after a pause of ``lag`` rounds.
+    """
+    since = now - seat
+    crossings, within = since // (inside + lag), since % (inside + lag)
+    step = select(since < 0, now, seat + crossings * inside + within - lag)
+    return step, (since < 0) | (within >= lag)
+
+
+def _reduce(ring: Ring, own: Handle, sums: Handle, step: IntLike, lane: Expr, chunk: Expr) -> None:
+    mine, total = (ring.piece(x, expr(step) + 2, lane, chunk) for x in (own, sums))
+    ring.writer.reduce(total, mine, ring.receive(mine, lane))
+    ring.send(total, lane)
+
+
+def _gather(ring: Ring, sums: Handle, step: Expr, lane: Expr, chunk: Expr) -> None:
+    place = ring.piece(sums, step + 1, lane, chunk)
+    message = ring.receive(place, lane)
+    with ring.writer.when(step < ring.group.size - 2):
+        ring.send(message, lane)
+    ring.writer.copy(place, message)

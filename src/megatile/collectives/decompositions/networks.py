@@ -15,16 +15,21 @@ from itertools import product
 from math import prod
 from typing import TYPE_CHECKING
 
-from megatile.collectives.decompositions.bounds import adjacency_of, cut_bound, degree_bound, ring_bound
 from megatile.collectives.decompositions.cycles import gen_hamilton_circle, partial_rings
 from megatile.collectives.decompositions.families import DecompositionError, closed_arcs
-from megatile.collectives.decompositions.search import SearchResult, disjoint_cycles
+from megatile.collectives.decompositions.search import (
+    Arc,
+    SearchResult,
+    adjacency_of,
+    cut_bound,
+    degree_bound,
+    disjoint_cycles,
+    ring_bound,
+)
 from megatile.collectives.decompositions.torus import torus_cycles
 
 if TYPE_CHECKING:
     from megatile.hda.topology import Topology
-
-Arc = tuple[int, int]
 
 
 @dataclass(frozen=True)
