@@ -8,7 +8,7 @@ from megatile.collectives.algorithms import find_algorithm
 from megatile.collectives.job import CollectiveError
 from megatile.collectives.planner import make_job, predict
 from megatile.collectives.provenance import prove
-from megatile.collectives.rank_groups import NearestLast, beyond
+from megatile.collectives.rank_groups import beyond, nearest_last
 from megatile.collectives.ranking import variants
 from megatile.core.expr import Symbol
 from megatile.timing import Library
@@ -54,7 +54,7 @@ def test_all_to_all_is_bound_by_network_cards(nodes):
 @pytest.mark.parametrize("n", [2, 3, 4, 8, 12, 16])
 def test_positions_far_apart_are_neighbours(n):
     core = 1 << (n.bit_length() - 1)
-    places = values(NearestLast(n, core=core).me, n).tolist()
+    places = values(nearest_last(n, core).me, n).tolist()
     assert sorted(places) == list(range(n))
     assert places[core:] == list(range(core, n))
     if core > 1:

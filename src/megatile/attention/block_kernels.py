@@ -5,9 +5,10 @@ Tensors are [B, S, H, D] (any strides), KV may have fewer heads (GQA), log-sum-e
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -44,41 +45,24 @@ Gradients = tuple[Tensor, Tensor, Tensor]  # of q, k and v
 Visible: TypeAlias = "Tile | Tensor"  # or the pairs that are hidden, [batch, rows, columns]
 
 
-class Kernel(Protocol):
-    """``divide`` cuts a block into parts in which every row sees a key; the others do one part.
+class Kernel(ABC):
+    """``divide`` cuts a block into parts in which every row sees a key; ``forward`` and ``backward`` do one.
 
     ``kind`` says which blocks of queries of this ``width`` may share a call (None: one that is done alone).
     ``forward_many`` and ``backward_many`` do those of a batch, whose rows and columns they take out of
-    [tokens, heads, dim] and [heads, tokens].
+    [tokens, heads, dim] and [heads, tokens]: here by filling documents of similar size up to the longest.
     """
 
+    @abstractmethod
     def divide(self, tile: Tile, rows: int, columns: int) -> Iterator[Part]: ...
 
+    @abstractmethod
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, visible: Visible, options: KernelOptions
     ) -> tuple[Tensor, Tensor]: ...
 
+    @abstractmethod
     def backward(self, block: Block, visible: Visible, options: KernelOptions) -> Gradients: ...
-
-    def kind(self, segment: Segment, width: int) -> Hashable: ...
-
-    def forward_many(
-        self, q: Tensor, k: Tensor, v: Tensor, batch: Batch, options: KernelOptions
-    ) -> tuple[Tensor, Tensor]: ...
-
-    def backward_many(self, block: Block, batch: Batch, options: KernelOptions) -> Gradients: ...
-
-
-def row_blocks(tile: Tile, rows: int, columns: int, size: int = ROW_BLOCK) -> Iterator[Part]:
-    """The visible part of each block of ``size`` rows."""
-    for begin in range(0, rows, size):
-        part = part_of(tile, (begin, min(rows, begin + size)), (0, columns))
-        if part is not None:
-            yield part
-
-
-class Filled:
-    """Batches by filling documents of similar size up to the longest of them, for kernels of one block."""
 
     def kind(self, segment: Segment, width: int) -> Hashable:
         if (segment.rows + segment.columns) * width > MOST_ELEMENTS:
@@ -86,14 +70,14 @@ class Filled:
         return segment.rows.bit_length(), segment.columns.bit_length(), segment.band == CAUSAL
 
     def forward_many(
-        self: Kernel, q: Tensor, k: Tensor, v: Tensor, batch: Batch, options: KernelOptions
+        self, q: Tensor, k: Tensor, v: Tensor, batch: Batch, options: KernelOptions
     ) -> tuple[Tensor, Tensor]:
         padding = batch.padding
         filled = batch.fill(q, True), batch.fill(k, False), batch.fill(v, False)
         out, lse = self.forward(*filled, padding.mask(q.device), options)
         return padding.strip(out, True), padding.strip(lse.transpose(1, 2), True).transpose(0, 1)
 
-    def backward_many(self: Kernel, block: Block, batch: Batch, options: KernelOptions) -> Gradients:
+    def backward_many(self, block: Block, batch: Batch, options: KernelOptions) -> Gradients:
         padding = batch.padding
         # Rows that are filled in have no gradient and weigh nothing.
         d_out = batch.fill(block.d_out, True, 0.0)
@@ -105,7 +89,15 @@ class Filled:
         return d_q, d_k, d_v
 
 
-class CpuFlash(Filled):
+def row_blocks(tile: Tile, rows: int, columns: int, size: int = ROW_BLOCK) -> Iterator[Part]:
+    """The visible part of each block of ``size`` rows."""
+    for begin in range(0, rows, size):
+        part = part_of(tile, (begin, min(rows, begin + size)), (0, columns))
+        if part is not None:
+            yield part
+
+
+class CpuFlash(Kernel):
     """torch's flash attention for CPUs: what ``scaled_dot_product_attention`` calls, with its lse.
 
     It works in f32, whatever the tensors are: in low precision its gradients would be summed in it.
@@ -171,7 +163,7 @@ def _hidden(distance: Tensor, band: Band) -> Tensor:
     return hidden
 
 
-class Blocked(Filled):
+class Blocked(Kernel):
     """Plain tensor operations in f32, some rows at a time: any device, any mask, ALiBi, any dim of v."""
 
     def divide(self, tile: Tile, rows: int, columns: int) -> Iterator[Part]:

@@ -63,7 +63,7 @@ def window_of(band: Band, rows: int, columns: int) -> tuple[int, int]:
     return left, right
 
 
-class FlashAttention:
+class FlashAttention(Kernel):
     """``_flash_attn_forward`` and ``_flash_attn_backward`` of flash-attn 2; arguments are matched by name."""
 
     def divide(self, tile: Tile, rows: int, columns: int) -> Iterator[Part]:

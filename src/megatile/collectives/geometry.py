@@ -62,15 +62,12 @@ def _numbers(hda: HDA, scale: str, ranks: Ranks) -> Sequence[int]:
     if beyond:
         raise CollectiveError(
             f"{hda.name} has {total} units of scale '{scale}', from 0; there is no unit {beyond[0]}",
-            advice=f"choose fewer ranks or a larger machine{_by_parameters(hda)}",
+            advice="choose fewer ranks or a larger machine"
+            + (f" (parameters: {', '.join(hda.parameters)})" if hda.parameters else ""),
         )
     if len(set(numbers)) != len(numbers):
         raise CollectiveError("a unit cannot be two ranks of the same group")
     return numbers
-
-
-def _by_parameters(hda: HDA) -> str:
-    return f" (parameters: {', '.join(hda.parameters)})" if hda.parameters else ""
 
 
 def _asked(ranks: Any, total: int) -> Sequence[int]:

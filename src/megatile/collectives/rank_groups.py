@@ -7,75 +7,96 @@ works for all ranks, for every row, for every node.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from math import prod
+from operator import mul
+
+import numpy as np
 
 from megatile.core.expr import ZERO, Expr, IntLike, expr, select, table, unit
 
 
 @dataclass(frozen=True)
 class RankGroup:
-    """Groups of ``size`` units, ``stride`` apart."""
+    """Groups of ``size`` units, ``stride`` apart.
+
+    ``seat`` is the number of the block that belongs to a position; lanes differ in positions, not in blocks.
+    """
 
     size: int
+    me: Expr
+    unit_at: Callable[[IntLike], Expr]
     stride: int = 1
-
-    @property
-    def me(self) -> Expr:
-        return (unit // self.stride) % self.size
-
-    def unit_at(self, position: IntLike) -> Expr:
-        whole = self.size * self.stride
-        base = unit // whole * whole + unit % self.stride
-        return base + expr(position) * self.stride
+    seat: Callable[[IntLike], IntLike] = expr
+    lanes: int = 1
+    lane_of: Callable[[Expr], RankGroup] | None = None
 
     def after(self, steps: IntLike) -> Expr:
         """The unit ``steps`` positions on, round the ring."""
         return self.unit_at((self.me + steps) % self.size)
 
-    def seat(self, position: IntLike) -> IntLike:
-        """The number of the block that belongs to a position; lanes differ in positions, not in blocks."""
-        return position
-
-    @property
-    def lanes(self) -> int:
-        return 1
-
     def lane(self, index: IntLike) -> RankGroup:
         """The path that lane ``index`` of a ring takes through the group."""
-        return self
+        return self if self.lane_of is None else self.lane_of(expr(index))
 
 
-@dataclass(frozen=True)
-class AllRanks(RankGroup):
+def all_ranks(size: int) -> RankGroup:
     """All units as one group: the plainest expressions."""
-
-    @property
-    def me(self) -> Expr:
-        return unit
-
-    def unit_at(self, position: IntLike) -> Expr:
-        return expr(position)
+    return RankGroup(size, unit, expr)
 
 
-@dataclass(frozen=True)
-class NearestLast(RankGroup):
+def nearest_last(size: int, core: int) -> RankGroup:
     """All units, the first ``core`` of them (a power of two) at positions with their bits reversed: positions
     far apart are neighbours, so that the largest blocks of a halving exchange take the shortest path."""
+    last = core.bit_length() - 2
 
-    core: int = 1
+    def swapped(position: IntLike) -> Expr:
+        place = expr(position)
+        found = sum(((place >> i & 1) << (last - i) for i in range(last + 1)), ZERO)
+        return found if core == size else select(place < core, found, place)
 
-    @property
-    def me(self) -> Expr:
-        return self.unit_at(unit)
+    return RankGroup(size, swapped(unit), swapped)
 
-    def unit_at(self, position: IntLike) -> Expr:
-        place, bits = expr(position), self.core.bit_length() - 1
-        swapped: Expr = ZERO
-        for i in range(bits):
-            swapped = swapped + ((place >> i & 1) << (bits - 1 - i))
-        return swapped if self.core == self.size else select(place < self.core, swapped, place)
+
+def bidirectional(group: RankGroup) -> RankGroup:
+    """A group whose ring runs in both directions: lane 0 upwards, lane 1 downwards."""
+
+    def lane(index: Expr) -> RankGroup:
+        def turned(position: IntLike) -> Expr:
+            return select(index, group.size - 1 - expr(position), position)
+
+        me = turned(group.me)
+        return RankGroup(group.size, me, lambda p: group.unit_at(turned(p)), group.stride, turned)
+
+    return replace(group, lanes=2, lane_of=lane)
+
+
+def along_cycles(orders: Sequence[Sequence[int]]) -> RankGroup:
+    """Everybody, with one ring per given cycle (an order of all units)."""
+    size = len(orders[0])
+    ranks, places = (x.ravel().tolist() for x in (np.asarray(orders), np.argsort(orders, axis=1)))
+
+    def lane(index: Expr) -> RankGroup:
+        def unit_at(position: IntLike) -> Expr:
+            return table(ranks, index * size + expr(position))
+
+        return RankGroup(size, table(places, index * size + unit), unit_at, seat=unit_at)
+
+    return replace(all_ranks(size), lanes=len(orders), lane_of=lane)
+
+
+def _apart(size: int, stride: int) -> RankGroup:
+    base = unit // (size * stride) * (size * stride) + unit % stride
+    return RankGroup(size, (unit // stride) % size, lambda p: base + expr(p) * stride, stride)
+
+
+def along(extents: Sequence[int]) -> tuple[RankGroup, ...]:
+    """One group per dimension of a grid (the first varies fastest)."""
+    if len(extents) == 1:
+        return (all_ranks(extents[0]),)
+    return tuple(map(_apart, extents, accumulate(extents, mul, initial=1)))
 
 
 def beyond(nesting: Sequence[int], steps: IntLike, back: bool = False) -> Expr:
@@ -88,84 +109,3 @@ def beyond(nesting: Sequence[int], steps: IntLike, back: bool = False) -> Expr:
         found = found + (place - by if back else place + by) % extent * stride
         rest, place, stride = rest // extent, place // extent, stride * extent
     return found
-
-
-@dataclass(frozen=True)
-class BothWays(RankGroup):
-    """A group whose ring runs in both directions: lane 0 upwards, lane 1 downwards."""
-
-    inner: RankGroup | None = None
-
-    @property
-    def lanes(self) -> int:
-        return 2
-
-    def lane(self, index: IntLike) -> RankGroup:
-        assert self.inner is not None
-        return _Lane(self.size, self.stride, self.inner, expr(index))
-
-
-@dataclass(frozen=True)
-class _Lane(RankGroup):
-    inner: RankGroup = RankGroup(1)
-    index: Expr = ZERO
-
-    @property
-    def me(self) -> Expr:
-        return select(self.index, self.size - 1 - self.inner.me, self.inner.me)
-
-    def unit_at(self, position: IntLike) -> Expr:
-        return self.inner.unit_at(self.seat(position))
-
-    def seat(self, position: IntLike) -> IntLike:
-        return select(self.index, self.size - 1 - expr(position), position)
-
-
-@dataclass(frozen=True)
-class Cycles(RankGroup):
-    """Everybody, with one ring per given cycle (an order of all units)."""
-
-    orders: tuple[tuple[int, ...], ...] = ()
-
-    @staticmethod
-    def of(cycles: Sequence[Sequence[int]]) -> Cycles:
-        return Cycles(len(cycles[0]), orders=tuple(tuple(c) for c in cycles))
-
-    @property
-    def lanes(self) -> int:
-        return len(self.orders)
-
-    def lane(self, index: IntLike) -> RankGroup:
-        return _Cycle(self.size, 1, self.orders, expr(index))
-
-
-@dataclass(frozen=True)
-class _Cycle(RankGroup):
-    orders: tuple[tuple[int, ...], ...] = ()
-    index: Expr = ZERO
-
-    @property
-    def me(self) -> Expr:
-        places = [0] * (self.size * len(self.orders))
-        for lane, order in enumerate(self.orders):
-            for position, rank in enumerate(order):
-                places[lane * self.size + rank] = position
-        return table(places, self.index * self.size + unit)
-
-    def unit_at(self, position: IntLike) -> Expr:
-        flat = [rank for order in self.orders for rank in order]
-        return table(flat, self.index * self.size + expr(position))
-
-    def seat(self, position: IntLike) -> IntLike:
-        return self.unit_at(position)
-
-
-def along(extents: Sequence[int]) -> tuple[RankGroup, ...]:
-    """One group per dimension of a grid (the first varies fastest)."""
-    if len(extents) == 1:
-        return (AllRanks(extents[0]),)
-    groups, stride = [], 1
-    for extent in extents:
-        groups.append(RankGroup(extent, stride))
-        stride *= extent
-    return tuple(groups)

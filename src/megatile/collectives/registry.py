@@ -116,6 +116,15 @@ def algorithm(
     return register
 
 
+def needs(*conditions: tuple[Callable[[Job], bool], str]) -> Callable[[Job], str | None]:
+    """For ``unfit``: the reason beside the first condition that does not hold."""
+    return lambda job: next((reason for holds, reason in conditions if not holds(job)), None)
+
+
+ON_NODES = (lambda job: len(job.nesting) == 2, "needs nodes with several ranks each")
+ON_ONE_NETWORK = (lambda job: len(job.nesting) == 1, "the ranks are not on one network")
+
+
 TRUST = "read it, then say trust=True; or install it with an entry point, or register it under a name"
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from megatile.core.arithmetic import Lambda
 from megatile.core.errors import did_you_mean
-from megatile.core.frozen import Frozen
 from megatile.hda import schema
 from megatile.hda.document import Document, KeyPath
 from megatile.hda.figures import Figures, T
@@ -98,16 +97,8 @@ class _Builder(Figures):
         return tuple(s for s in scales if not s.implied), names
 
     def declared(self, view: schema.ScaleView, i: int) -> Scale:
-        return Scale(
-            view.name,
-            str(view.target),
-            i,
-            tuple(view.aliases),
-            view.infer_lambda,
-            view.max_resident,
-            Frozen(view.limits),
-            begin_ps=self.plain(view.begin, self.levels[str(view.target)], ("hw_abstr", i, "begin")) or 0,
-        )
+        level = self.levels[str(view.target)]
+        return self.resolved(Scale, view, level, ("hw_abstr", i), level=level.name, position=i)
 
     def check_order(self, views: tuple[schema.ScaleView, ...]) -> None:
         before = -1

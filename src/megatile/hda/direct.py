@@ -30,10 +30,8 @@ class Grid(Topology):
         wraps = tuple(w and d > 2 for w, d in zip(self.wrap, self.extents, strict=True))
         strides = tuple(math.prod(self.extents[:i]) for i in range(len(self.extents)))
         self._set(wrap=wraps, dims=self.extents, link_count=self.size * 2 * len(self.extents))
-        self._set(_axes=tuple(zip(self._axis_names(), self.extents, strides, wraps, strict=True)))
-
-    def _axis_names(self) -> list[str]:
-        return [AXES[i] if i < len(AXES) else f"d{i}" for i in range(len(self.extents))]
+        names = [AXES[i] if i < len(AXES) else f"d{i}" for i in range(len(self.extents))]
+        self._set(_axes=tuple(zip(names, self.extents, strides, wraps, strict=True)))
 
     def route(self, a: int, b: int) -> tuple[Run, ...]:
         runs = []

@@ -80,7 +80,7 @@ class Figures:
 
     # quantities
 
-    def resolved(self, part: type[T], spec: Any, level: Level, key_path: KeyPath, **given: Any) -> T:
+    def resolved(self, part: type[T], spec: Any, level: Level, key_path: KeyPath, /, **given: Any) -> T:
         """A part of the machine whose fields have the names of its description's keys, with numbers in plain
         units (``latency_ps`` and ``start_us`` are the keys ``latency`` and ``start``). What is not written
         there is as the part declares it; ``given`` are fields that mean something else than they say."""

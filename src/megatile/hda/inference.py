@@ -39,20 +39,19 @@ class Dim:
 
     def join(self, coord: int | tuple[int, ...]) -> int:
         """Coordinates (or already a number) → the number."""
-        several = isinstance(coord, (tuple, list))
-        index = index_of(coord, self.extents) if several else index_of((coord,), (self.count,))  # type: ignore[arg-type]
+        if isinstance(coord, (tuple, list)):
+            index = index_of(coord, self.extents)
+        else:
+            index = index_of((coord,), (self.count,))
         if index is None:
             shown = "×".join(map(str, self.extents))
             raise InstanceError(f"coordinate {coord!r} is outside the {shown} {self.scale.name}s")
         return index
 
 
-def lay_out(hda: HDA, views: Sequence[ScaleView]) -> tuple[tuple[Dim, ...], dict[str, Dim]]:
-    """The dimensions of a launch, largest scale first, and what is inferred of the collapsed scales."""
-    return _Layout(hda, views).result()
+class Layout:
+    """Views of a launch, checked against each other and the machine."""
 
-
-class _Layout:
     def __init__(self, hda: HDA, views: Sequence[ScaleView]):
         self.hda = hda
         if isinstance(views, (str, ScaleView)) or not isinstance(views, Iterable):
@@ -69,6 +68,7 @@ class _Layout:
         self.check_order()
 
     def result(self) -> tuple[tuple[Dim, ...], dict[str, Dim]]:
+        """The dimensions of a launch, largest scale first, and what is inferred of the collapsed scales."""
         asked = self.asked()
         dims: list[Dim] = []
         inferred: dict[str, Dim] = {}

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from megatile.core.errors import InstanceError, did_you_mean
 from megatile.core.frozen import Frozen
 from megatile.core.quantities import format_bytes, size, whole
-from megatile.hda.inference import Dim, lay_out
+from megatile.hda.inference import Dim, Layout
 from megatile.hda.model import Scale, Unit
 from megatile.hda.schema import ScaleView
 from megatile.hda.topology import coords_of
@@ -57,7 +57,7 @@ class Instance:
     @classmethod
     def make(cls, hda: HDA, views: Sequence[ScaleView]) -> Instance:
         """Check the views against each other and the machine, and infer what they leave open."""
-        dims, inferred = lay_out(hda, views)
+        dims, inferred = Layout(hda, views).result()
         return cls(hda, dims, Frozen(inferred))
 
     # counts
@@ -195,20 +195,16 @@ class Instance:
         capacity = self._capacity(dispatched, self.residency(memory))
         return -(-math.prod(dim.count for dim in dispatched) // capacity)
 
-    def _seats_per_parent(self, dispatched: tuple[Dim, ...]) -> int:
-        """Hardware units for blocks inside one unit of the named scale above them."""
-        above = [dim for dim in self.dims if dim.scale.position > dispatched[0].scale.position]
-        block = dispatched[-1].scale.name
-        return self.hda.count(block, within=above[-1].scale.name) if above else self.hda.count(block)
-
     def _capacity(self, dispatched: tuple[Dim, ...], resident: int) -> int:
         """Blocks that run at a time inside one parent: whole groups only (a cluster starts together)."""
         group = math.prod(dim.count for dim in dispatched[1:])
-        places = self._seats_per_parent(dispatched) * resident
+        above = [dim.scale.name for dim in self.dims if dim.scale.position > dispatched[0].scale.position]
+        block = dispatched[-1].scale.name
+        places = self.hda.count(block, within=above[-1] if above else None) * resident
         if places < group:
             top = dispatched[0].scale.name
             raise InstanceError(
-                f"a {top} of {group} {dispatched[-1].scale.name}s does not fit: there is room for {places}",
+                f"a {top} of {group} {block}s does not fit: there is room for {places}",
                 advice=f"make the {top} smaller",
             )
         return places // group * group

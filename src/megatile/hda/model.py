@@ -50,14 +50,12 @@ class Unit(NamedTuple):
         return f"{self.level}:{self.index}"
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class UnitRange(Sequence[Unit]):
     """Units of one level, counted but not stored."""
 
-    __slots__ = ("indices", "level")
-
-    def __init__(self, level: str, indices: Sequence[int]):
-        self.level = level
-        self.indices = indices
+    level: str
+    indices: Sequence[int]
 
     def __len__(self) -> int:
         return len(self.indices)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from megatile.hda.model import Level, Network, Unit, UnitRange
@@ -25,6 +26,7 @@ class Leg(NamedTuple):
     runs: tuple[Run, ...]
 
 
+@dataclass(slots=True)
 class Route:
     """The path from one unit to another.
 
@@ -32,10 +34,7 @@ class Route:
     arithmetic over the runs.
     """
 
-    __slots__ = ("legs",)
-
-    def __init__(self, legs: tuple[Leg, ...]):
-        self.legs = legs
+    legs: tuple[Leg, ...]
 
     @property
     def runs(self) -> tuple[Run, ...]:
@@ -75,9 +74,6 @@ class Route:
 
     def __len__(self) -> int:
         return self.hop_count
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Route) and self.legs == other.legs
 
     def __hash__(self) -> int:
         return hash((self.networks, self.runs))

@@ -23,13 +23,15 @@ from megatile.hda.values import (
     Name,
     Source,
     Time,
-    TopologyName,
     Whole,
     Wraps,
     Written,
 )
 
 FORBID: Any = {"extra": "forbid"}
+TopologyName = Literal[
+    "ring", "line", "mesh", "torus", "switch", "full_mesh", "tree", "fat_tree", "rails", "edges"
+]
 
 
 @dataclass(frozen=True)

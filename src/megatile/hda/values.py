@@ -119,9 +119,6 @@ Instances = Annotated[int | tuple[int, ...], PlainValidator(_instances)]
 Edge = Annotated[tuple[int, int, int], BeforeValidator(_edge)]
 Wraps = Annotated[tuple[bool, ...], BeforeValidator(_many)]
 Arities = Annotated[tuple[Count, ...], BeforeValidator(_many)]
-TopologyName = Literal[
-    "ring", "line", "mesh", "torus", "switch", "full_mesh", "tree", "fat_tree", "rails", "edges"
-]
 DtypeKey = Literal[
     "any", "f64", "f32", "tf32", "f16", "bf16", "f8", "f8e4m3", "f8e5m2", "f4", "i64", "i32", "i8", "u8"
 ]

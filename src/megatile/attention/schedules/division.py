@@ -80,8 +80,7 @@ class Division:
 
         Of packed sequences chunk c is part c of all of it, so that short sequences are not torn into pieces.
         """
-        cut = _packed_chunks if len(shift) > 1 else _chunks
-        chunks = tuple(tuple(cut(pieces, routes.chunks)) for pieces in kv)
+        chunks = tuple(tuple(_chunks(pieces, routes.chunks, len(shift) > 1)) for pieces in kv)
         return cls(routes, tuple(q), tuple(kv), chunks, mask, tuple(shift), biased)
 
     def chunk_rows(self, rank: int) -> list[list[Run]]:
@@ -211,13 +210,11 @@ def is_dense(routes: Routes) -> bool:
     return 2 * len(peers) >= routes.ranks
 
 
-def _chunks(pieces: Pieces, count: int) -> list[Pieces]:
+def _chunks(pieces: Pieces, count: int, packed: bool) -> list[Pieces]:
+    if packed:
+        return cuts(pieces, split(local_length(pieces), count))
     parts = [cuts([piece], split(piece.length, count)) for piece in pieces]
     return [tuple(part for own in parts for part in own[c]) for c in range(count)]
-
-
-def _packed_chunks(pieces: Pieces, count: int) -> list[Pieces]:
-    return cuts(pieces, split(local_length(pieces), count))
 
 
 def _numbered(pieces: Pieces) -> list[tuple[Run, Piece]]:

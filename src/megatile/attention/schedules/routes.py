@@ -6,9 +6,10 @@ step e+1.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -31,41 +32,49 @@ class Transfer(NamedTuple):
     held: Held
 
 
-class Routes(Protocol):
+@dataclass(frozen=True)
+class Routes(ABC):
     """What every routing answers. ``relays``: ranks pass on what they received."""
 
-    @property
-    def ranks(self) -> int: ...
-    @property
-    def chunks(self) -> int: ...
-    @property
-    def exchanges(self) -> int: ...
-    @property
-    def relays(self) -> bool: ...
+    ranks: int
+    relays: ClassVar[bool]
 
+    @property
+    def exchanges(self) -> int:
+        return self.ranks - 1
+
+    @property
+    @abstractmethod
+    def chunks(self) -> int:
+        """Into how many a rank's KV is cut."""
+
+    @abstractmethod
     def held(self, step: int, rank: int) -> tuple[Held, ...]:
         """The chunks that ``rank`` works on at ``step``."""
 
+    @abstractmethod
     def sends(self, exchange: int, rank: int) -> tuple[Transfer, ...]:
         """What ``rank`` sends in an exchange."""
 
+    @abstractmethod
     def receives(self, exchange: int, rank: int) -> tuple[Transfer, ...]:
         """What ``rank`` receives in an exchange: what it holds at the next step."""
 
+    @abstractmethod
     def all_held(self, step: int) -> tuple[Array, Array]:
         """``held`` of all ranks: sources and numbers of chunks, [ranks, slots]."""
 
+    @abstractmethod
     def all_sends(self, exchange: int) -> tuple[Array, Array, Array]:
         """``sends`` of all ranks: receivers, sources and numbers of chunks, [ranks, slots]."""
 
 
 @dataclass(frozen=True)
-class CycleRoutes:
+class CycleRoutes(Routes):
     """Chunk c goes around cycle c, one rank per exchange: rings, Hamilton K_n and (m-K_m-m)^u alike."""
 
+    relays = True
     cycles: tuple[tuple[int, ...], ...]
-    ranks: int
-    relays: bool = True
     _stops: Array = field(init=False, repr=False, compare=False)
     _places: Array = field(init=False, repr=False, compare=False)
 
@@ -78,15 +87,11 @@ class CycleRoutes:
 
     @classmethod
     def along(cls, cycles: Sequence[Sequence[int]], ranks: int) -> CycleRoutes:
-        return cls(tuple(tuple(cycle) for cycle in cycles), ranks)
+        return cls(ranks, tuple(tuple(cycle) for cycle in cycles))
 
     @property
     def chunks(self) -> int:
         return max(1, len(self.cycles))
-
-    @property
-    def exchanges(self) -> int:
-        return self.ranks - 1
 
     def held(self, step: int, rank: int) -> tuple[Held, ...]:
         return tuple(Held(source, c) for c, source in enumerate(self._along(rank, -step)))
@@ -115,19 +120,14 @@ class CycleRoutes:
 
 
 @dataclass(frozen=True)
-class DirectRoutes:
+class DirectRoutes(Routes):
     """No relaying: in exchange e rank r sends rank p its own chunk ((p-r) mod n - 1 + e) mod (n-1)."""
 
-    ranks: int
-    relays: bool = False
+    relays = False
 
     @property
     def chunks(self) -> int:
         return max(1, self.ranks - 1)
-
-    @property
-    def exchanges(self) -> int:
-        return self.ranks - 1
 
     def held(self, step: int, rank: int) -> tuple[Held, ...]:
         if step == 0:

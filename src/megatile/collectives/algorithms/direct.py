@@ -5,7 +5,7 @@ from __future__ import annotations
 from megatile.collectives.algorithms.ring import shift
 from megatile.collectives.blocks import Blocks, piece
 from megatile.collectives.phases.exchange import Direct
-from megatile.collectives.rank_groups import AllRanks, beyond
+from megatile.collectives.rank_groups import all_ranks, beyond
 from megatile.collectives.registry import algorithm
 from megatile.collectives.writer import Writer, is_rank
 from megatile.core.expr import eq, expr, member, select, unit
@@ -28,7 +28,7 @@ def direct(w: Writer) -> None:
     """Every rank sends straight to every other that needs it."""
     match w.job.operation:
         case "all_reduce" | "reduce_scatter" | "all_gather":
-            Direct(w, AllRanks(w.job.ranks), w.blocks).write()
+            Direct(w, all_ranks(w.job.ranks), w.blocks).write()
         case "all_to_all":
             all_to_all(w)
         case "broadcast" | "scatter":

@@ -5,16 +5,10 @@ from __future__ import annotations
 from megatile.collectives.blocks import Blocks, piece
 from megatile.collectives.job import CollectiveError, Job
 from megatile.collectives.phases.exchange import Exchange, Skips, folded, power_below, rounds_of
-from megatile.collectives.rank_groups import AllRanks, NearestLast
-from megatile.collectives.registry import algorithm
+from megatile.collectives.rank_groups import all_ranks, nearest_last
+from megatile.collectives.registry import algorithm, needs
 from megatile.collectives.writer import Writer
 from megatile.core.expr import Expr, expr, maximum, member, unit
-
-
-def _power_of_two_unless_all_reduce(job: Job) -> str | None:
-    if job.operation != "all_reduce" and power_below(job.ranks) != job.ranks:
-        return "needs a power of two of ranks (bruck does any number)"
-    return None
 
 
 @algorithm(
@@ -22,7 +16,12 @@ def _power_of_two_unless_all_reduce(job: Job) -> str | None:
     "all_reduce",
     "reduce_scatter",
     "all_gather",
-    unfit=_power_of_two_unless_all_reduce,
+    unfit=needs(
+        (
+            lambda job: job.operation == "all_reduce" or power_below(job.ranks) == job.ranks,
+            "needs a power of two of ranks (bruck does any number)",
+        )
+    ),
 )
 def halving_doubling(w: Writer, near: bool = False) -> None:
     """Halve the data, then back: 2 log2(n) rounds, as few bytes as a ring.
@@ -36,12 +35,12 @@ def halving_doubling(w: Writer, near: bool = False) -> None:
         return
     core = power_below(n)
     whole = w.job.operation == "all_reduce"
-    group = NearestLast(n, core=core) if whole and n > 2 else AllRanks(n)
+    group = nearest_last(n, core) if whole and n > 2 else all_ranks(n)
     exchange = Exchange(w, group, Blocks(w.job.count, core))
     if not whole:
         exchange.write()
         return
-    with folded(w, AllRanks(n)) as source:
+    with folded(w, all_ranks(n)) as source:
         exchange.all_reduce(source, w.sums)
 
 
@@ -54,7 +53,7 @@ def _with_a_copy(w: Writer) -> None:
         raise CollectiveError(
             f"halving_doubling(near=True) needs blocks of one size, and {n} ranks share {job.count} elements"
         )
-    group, scatters = NearestLast(n, core=n), job.operation == "reduce_scatter"
+    group, scatters = nearest_last(n, n), job.operation == "reduce_scatter"
     ordered = w.sums if scatters and w.out_of_place else w.tile("ordered", (job.count,))
     exchange = Exchange(w, group, blocks)
     if scatters:
@@ -77,7 +76,7 @@ def _with_a_copy(w: Writer) -> None:
 def recursive_doubling(w: Writer) -> None:
     """Swap whole buffers with partners at doubling distance: log2(n) rounds, for the smallest messages."""
     n = w.job.ranks
-    group = AllRanks(n)
+    group = all_ranks(n)
     exchange = Exchange(w, group, Blocks(w.job.count, power_below(n)), w.job.count)
     with folded(w, group) as source:
         exchange.all_reduce_whole(source, w.sums)
@@ -98,7 +97,7 @@ def bruck(w: Writer) -> None:
     if w.job.operation == "all_to_all":
         all_to_all(w)
     else:
-        Skips(w, AllRanks(w.job.ranks), w.blocks).write()
+        Skips(w, all_ranks(w.job.ranks), w.blocks).write()
 
 
 def all_to_all(w: Writer) -> None:

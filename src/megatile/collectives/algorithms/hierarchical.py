@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from megatile.collectives.algorithms.in_network import Messages, network_reduces
 from megatile.collectives.blocks import Blocks, joined, piece
 from megatile.collectives.job import CollectiveError, Job
-from megatile.collectives.phases.chain import Tree, along_tree
+from megatile.collectives.phases import Phase
+from megatile.collectives.phases.chain import along_tree, heap
 from megatile.collectives.phases.exchange import Direct, Exchange, Skips, power_below
 from megatile.collectives.phases.ring import Ring
-from megatile.collectives.rank_groups import BothWays, RankGroup, along
-from megatile.collectives.registry import algorithm
+from megatile.collectives.rank_groups import RankGroup, along, bidirectional
+from megatile.collectives.registry import algorithm, needs
 from megatile.collectives.writer import Writer
 from megatile.core.errors import did_you_mean
 from megatile.core.expr import eq, unit
@@ -27,10 +28,6 @@ INNER = ("auto", "ring", "direct")
 OUTER = ("auto", "messages", "in_network")
 
 
-def _one_level(job: Job) -> str | None:
-    return None if len(job.nesting) > 1 else "the ranks are not nested in equal groups"
-
-
 def two_levels(job: Job) -> bool:
     """Whether the levels of a job can overlap."""
     return job.operation == "all_reduce" and len(job.nesting) == 2
@@ -43,7 +40,13 @@ def overlaps(job: Job, chunks: int = 0) -> bool:
 
 
 @algorithm(
-    "hierarchical", "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", unfit=_one_level
+    "hierarchical",
+    "all_reduce",
+    "reduce_scatter",
+    "all_gather",
+    "broadcast",
+    "reduce",
+    unfit=needs((lambda job: len(job.nesting) > 1, "the ranks are not nested in equal groups")),
 )
 def hierarchical(
     w: Writer, chunks: int = 0, inner: str = "auto", outer: str = "auto", overlap: bool | None = None
@@ -95,43 +98,36 @@ def nested(
     """The job over a grid of ranks, one phase per dimension, the first dimension being the nearest."""
     groups = list(along([e for e in extents if e > 1]))
     levels = Levels(w, groups, chunks, both_ways, inner, outer)
-    match w.job.operation:
-        case "all_reduce":
-            levels.all_reduce()
-        case "reduce_scatter":
-            levels.reduce_scatter()
-        case "all_gather":
-            levels.all_gather()
-        case _:
-            levels.rooted()
+    levels.rooted() if w.job.operation in ("broadcast", "reduce") else levels.write()
 
 
-class Levels:
+class Levels(Phase):
     """The phases of a nested collective. Buffers are cut again at every level."""
 
     def __init__(
         self, w: Writer, groups: list[RankGroup], chunks: int, both_ways: bool, inner: str, outer: str
     ):
-        self.w, self.groups, self.chunks, self.both_ways = w, groups, chunks, both_ways
+        self.w = self.writer = w
+        self.groups, self.chunks, self.both_ways = groups, chunks, both_ways
         self.inner, self.outer = inner, outer
 
-    def all_reduce(self) -> None:
+    def all_reduce(self, own: Handle, sums: Handle) -> None:
         """Reduce-scatter from the inside out; at the outermost level all-reduce; then gather back."""
         w = self.w
-        source, cut = w.own, Blocks(w.job.count, self.groups[0].size)
+        source, cut = own, Blocks(w.job.count, self.groups[0].size)
         phases: list[Ring | Direct] = []
         for group, beyond in zip(self.groups, self.groups[1:], strict=False):
             direct = self.inner == "direct"
             phase = Direct(w, group, cut) if direct else self._ring(group, cut)
-            phase.reduce_scatter(source, w.sums)
+            phase.reduce_scatter(source, sums)
             phases.append(phase)
-            source, cut = w.sums, cut.inside(group.me, beyond.size)
+            source, cut = sums, cut.inside(group.me, beyond.size)
         self._all_reduce(self.groups[-1], cut, source)
         for phase in reversed(phases):
-            phase.all_gather(w.sums)
+            phase.all_gather(sums)
 
     def _ring(self, group: RankGroup, blocks: Blocks) -> Ring:
-        wide = BothWays(group.size, group.stride, group) if self.both_ways and group.size > 2 else group
+        wide = bidirectional(group) if self.both_ways and group.size > 2 else group
         return Ring(self.w, wide, blocks, self.chunks)
 
     def _all_reduce(self, group: RankGroup, blocks: Blocks, source: Handle) -> None:
@@ -159,21 +155,17 @@ class Levels:
             cut.append((group, joined(self.w.blocks, unit // around * around, inside, group.size)))
         return cut
 
-    def reduce_scatter(self) -> None:
+    def reduce_scatter(self, own: Handle, sums: Handle, into: Handle | None = None) -> None:
         """From the outside in, so that rank r ends with block r."""
-        w, source = self.w, self.w.own
-        steps = self._segments()
-        for number, (group, blocks) in enumerate(steps):
-            last = number == len(steps) - 1
-            into = w.output if last and w.out_of_place else None
-            self._ring(group, blocks).reduce_scatter(source, w.sums, into)
-            source = w.sums
+        *outer, (group, blocks) = self._segments()
+        for other, cut in outer:
+            self._ring(other, cut).reduce_scatter(own, sums)
+            own = sums
+        self._ring(group, blocks).reduce_scatter(own, sums, into)
 
-    def all_gather(self) -> None:
-        w = self.w
-        w.put_contribution()
+    def all_gather(self, sums: Handle, own: Handle | None = None) -> None:
         for group, blocks in reversed(self._segments()):
-            self._ring(group, blocks).all_gather(w.sums)
+            self._ring(group, blocks).all_gather(sums)
 
     def rooted(self) -> None:
         """Broadcast from the outside in, reduce from the inside out; the root's coordinates lead."""
@@ -182,7 +174,7 @@ class Levels:
         w.put_root_data()
         source = w.own
         for group in reversed(self.groups) if w.job.operation == "broadcast" else self.groups:
-            tree = Tree(group, root // group.stride % group.size)
+            tree = heap(group, root // group.stride % group.size)
             # Those that have the root's coordinates in all dimensions inside.
             with w.when(eq(unit % group.stride, root % group.stride)):
                 along_tree(w, tree, parts, source)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from megatile.collectives.blocks import Blocks
 from megatile.collectives.job import Job
 from megatile.collectives.phases.exchange import Direct
 from megatile.collectives.rank_groups import along
-from megatile.collectives.registry import algorithm
+from megatile.collectives.registry import ON_NODES, ON_ONE_NETWORK, algorithm, needs
 from megatile.collectives.writer import Writer
 from megatile.core.expr import Expr, IntLike, unit
 from megatile.plan.build import Handle, Part
@@ -20,20 +22,12 @@ def network_reduces(job: Job, level: int) -> str | None:
     return None if job.combined in able else f"the network does not reduce '{job.combined}' by itself"
 
 
-def _everywhere(job: Job) -> str | None:
-    if len(job.nesting) > 1:
-        return "the ranks are not on one network"
-    return network_reduces(job, 0)
+def _reduced(where: tuple[Callable[[Job], bool], str]) -> Callable[[Job], str | None]:
+    """Why the innermost network cannot reduce a job on its own (None: it can)."""
+    return lambda job: needs(where)(job) or network_reduces(job, 0)
 
 
-def reduces_inside(job: Job) -> str | None:
-    """Why the network inside nodes cannot reduce this job (None: it can)."""
-    if len(job.nesting) != 2:
-        return "needs nodes with several ranks each"
-    return network_reduces(job, 0)
-
-
-@algorithm("in_network", "all_reduce", "broadcast", "barrier", unfit=_everywhere, path="switch")
+@algorithm("in_network", "all_reduce", "broadcast", "barrier", unfit=_reduced(ON_ONE_NETWORK), path="switch")
 def in_network(w: Writer) -> None:
     """The switch reduces: every rank sends and receives each element once."""
     match w.job.operation:
@@ -46,7 +40,7 @@ def in_network(w: Writer) -> None:
             w.collective("all_reduce", 0, w.whole(w.own), w.whole(w.sums))
 
 
-@algorithm("in_network_tree", "all_reduce", unfit=reduces_inside, path="switch")
+@algorithm("in_network_tree", "all_reduce", unfit=_reduced(ON_NODES), path="switch")
 def in_network_tree(w: Writer, chunks: int = 1) -> None:
     """Each node's switch reduces a chunk while earlier chunks travel between nodes and spread inside them."""
     Pipeline(w, chunks).write()

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from megatile.collectives.blocks import Blocks
 from megatile.collectives.decompositions import gen_hamilton_circle, most_rings, partial_rings
-from megatile.collectives.job import Job
-from megatile.collectives.phases.chain import Tree, along_tree
+from megatile.collectives.phases.chain import along_tree, heap
 from megatile.collectives.phases.ring import Ring
-from megatile.collectives.rank_groups import AllRanks, BothWays, Cycles, RankGroup
-from megatile.collectives.registry import algorithm
+from megatile.collectives.rank_groups import RankGroup, all_ranks, along_cycles, bidirectional
+from megatile.collectives.registry import ON_NODES, ON_ONE_NETWORK, algorithm, needs
 from megatile.collectives.writer import Writer, is_rank
 from megatile.core.expr import Expr, IntLike, expr, select, unit
 from megatile.plan.build import Handle, Part
@@ -21,13 +20,13 @@ OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce
 @algorithm("ring", *OPERATIONS)
 def ring(w: Writer, chunks: int = 1) -> None:
     """Each rank talks to the next one: 2(n-1) steps of a block for an all-reduce, every link equally used."""
-    everybody = AllRanks(w.job.ranks)
+    everybody = all_ranks(w.job.ranks)
     match w.job.operation:
         case "send_recv":
             shift(w)
         case "broadcast" | "reduce":
             w.put_root_data()
-            along_tree(w, Tree(everybody, w.job.root, arity=1), Blocks(w.job.count, chunks), w.own)
+            along_tree(w, heap(everybody, w.job.root, arity=1), Blocks(w.job.count, chunks), w.own)
         case _:
             write_rings(w, everybody, chunks)
 
@@ -35,8 +34,7 @@ def ring(w: Writer, chunks: int = 1) -> None:
 @algorithm("ring_bidirectional", "all_reduce", "reduce_scatter", "all_gather")
 def ring_bidirectional(w: Writer, chunks: int = 1) -> None:
     """Half of the data goes round each way, so both directions of every link are used."""
-    everybody = AllRanks(w.job.ranks)
-    write_rings(w, BothWays(w.job.ranks, 1, everybody), chunks)
+    write_rings(w, bidirectional(all_ranks(w.job.ranks)), chunks)
 
 
 def write_rings(w: Writer, group: RankGroup, chunks: int) -> None:
@@ -68,22 +66,19 @@ def shift(w: Writer) -> None:
 LARGEST = 128
 
 
-def _mesh_size(job: Job) -> str | None:
-    if len(job.nesting) > 1:
-        return "the ranks are not on one network"
-    return None if 3 <= job.ranks <= LARGEST else f"is for 3 to {LARGEST} ranks"
+ON_MESH = needs(ON_ONE_NETWORK, (lambda job: 3 <= job.ranks <= LARGEST, f"is for 3 to {LARGEST} ranks"))
 
 
-@algorithm("hamilton", "all_reduce", "reduce_scatter", "all_gather", unfit=_mesh_size)
+@algorithm("hamilton", "all_reduce", "reduce_scatter", "all_gather", unfit=ON_MESH)
 def hamilton(w: Writer, chunks: int = 1) -> None:
     """n-1 rings at once, each over its own links of a full mesh."""
-    write_rings(w, Cycles.of(gen_hamilton_circle(w.job.ranks)), chunks)
+    write_rings(w, along_cycles(gen_hamilton_circle(w.job.ranks)), chunks)
 
 
-@algorithm("multi_ring", "all_reduce", "reduce_scatter", "all_gather", unfit=_mesh_size)
+@algorithm("multi_ring", "all_reduce", "reduce_scatter", "all_gather", unfit=ON_MESH)
 def multi_ring(w: Writer, rings: int = 2, chunks: int = 1) -> None:
     """Several rings that share no link, each with its part of the data; at most as many as there are."""
-    write_rings(w, Cycles.of(partial_rings(w.job.ranks, min(rings, most_rings(w.job.ranks)))), chunks)
+    write_rings(w, along_cycles(partial_rings(w.job.ranks, min(rings, most_rings(w.job.ranks)))), chunks)
 
 
 @algorithm("ring_naive", "all_reduce")
@@ -113,14 +108,13 @@ def _step(w: Writer, channel: Channel, mine: Part, total: Part, n: int, on: bool
 LARGEST_RAILED = 1024
 
 
-def _few_nodes(job: Job) -> str | None:
-    if len(job.nesting) != 2:
-        return "needs nodes with several ranks each"
-    return None if job.ranks <= LARGEST_RAILED else f"is for at most {LARGEST_RAILED} ranks"
+ON_RAILS = needs(
+    ON_NODES, (lambda job: job.ranks <= LARGEST_RAILED, f"is for at most {LARGEST_RAILED} ranks")
+)
 
 
 # Rings on all rails at once need many channels; libraries run the small path on one or few.
-@algorithm("rail_rings", "all_reduce", "reduce_scatter", "all_gather", unfit=_few_nodes, path="bulk")
+@algorithm("rail_rings", "all_reduce", "reduce_scatter", "all_gather", unfit=ON_RAILS, path="bulk")
 def rail_rings(w: Writer, chunks: int = 1, lag: int = 0) -> None:
     """One ring per rank of a node; each enters and leaves nodes on its own rail.
 
@@ -128,7 +122,7 @@ def rail_rings(w: Writer, chunks: int = 1, lag: int = 0) -> None:
     that much later, so that they do not hold up the others (all-reduce only).
     """
     inside, nodes = w.job.nesting
-    group = Cycles.of([rail_order(inside, nodes, lane) for lane in range(inside)])
+    group = along_cycles([rail_order(inside, nodes, lane) for lane in range(inside)])
     if lag and w.job.operation == "all_reduce":
         # Messages between nodes wait for their turn: as many rounds as they are handled later.
         slots = max(slots_between(chunks), chunks * (lag + 2))

@@ -1,12 +1,12 @@
 """Trees of messages: up to a root with reduction, down from it; a chain is a tree with one child each.
 
-A ``Tree`` is arithmetic too: the number ``v`` of a unit in the tree (the root is 0), its parent and children.
 Chunks travel one after another. Going up and down at once, a unit at depth d handles chunk j on its way up
 and chunk j - 2d on its way down in the same round, so that neither direction waits for the other.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from megatile.collectives.blocks import Blocks
@@ -18,55 +18,43 @@ from megatile.plan.build import Handle, Part
 
 @dataclass(frozen=True)
 class Tree:
+    """A tree of units, as arithmetic: my number in it (the root is 0), the units above and below, how far the
+    root is."""
+
+    arity: int
+    number: Expr
+    parent: Expr
+    which_child: Expr
+    child: Callable[[IntLike], Expr]
+    has_child: Callable[[IntLike], Expr]
+    depth: Expr
+
+
+def heap(group: RankGroup, root: IntLike = 0, arity: int = 2, mirrored: bool = False) -> Tree:
     """A heap-ordered tree over a group: children of v are v*arity+1 ... v*arity+arity."""
+    size = group.size
 
-    group: RankGroup
-    root: IntLike = 0
-    arity: int = 2
-    mirrored: bool = False
-
-    @property
-    def size(self) -> int:
-        return self.group.size
-
-    @property
-    def number(self) -> Expr:
-        away = (self.group.me - self.root) % self.size
+    def turned(number: IntLike) -> Expr:
         # The mirror image of a heap has its leaves where the heap has its inner nodes.
-        return (self.size - 1 - away) if self.mirrored else away
+        return (size - 1 - expr(number)) if mirrored else expr(number)
 
-    def unit_of(self, number: IntLike) -> Expr:
-        away = (self.size - 1 - expr(number)) if self.mirrored else expr(number)
-        return self.group.unit_at((away + self.root) % self.size)
+    def unit_of(number: IntLike) -> Expr:
+        return group.unit_at((turned(number) + root) % size)
 
-    @property
-    def parent(self) -> Expr:
-        return self.unit_of((self.number - 1) // self.arity)
-
-    @property
-    def which_child(self) -> Expr:
-        return (self.number - 1) % self.arity
-
-    def child(self, index: IntLike) -> Expr:
-        return self.number * self.arity + 1 + index
-
-    def has_child(self, index: IntLike) -> Expr:
-        return self.child(index) < self.size
-
-    @property
-    def is_root(self) -> Expr:
-        return self.number < 1
-
-    @property
-    def depth(self) -> Expr:
-        """How far the root is: the number of whole levels above."""
-        if self.arity == 1:
-            return self.number
-        total, first, width = expr(0), 1, self.arity
-        while first < self.size:
-            total = total + (self.number >= first)
-            first, width = first + width, width * self.arity
-        return total
+    number = turned((group.me - root) % size)
+    depth, first, width = number if arity == 1 else expr(0), 1, arity
+    while first < size and arity > 1:
+        depth = depth + (number >= first)
+        first, width = first + width, width * arity
+    return Tree(
+        arity,
+        number,
+        unit_of((number - 1) // arity),
+        (number - 1) % arity,
+        lambda index: unit_of(number * arity + 1 + index),
+        lambda index: number * arity + 1 + index < size,
+        depth,
+    )
 
 
 class TreePhase:
@@ -77,10 +65,10 @@ class TreePhase:
     ):
         self.writer, self.tree, self.blocks = w, tree, blocks
         if up:
-            child = select(tree.has_child(member), tree.unit_of(tree.child(member)), -1)
+            child = select(tree.has_child(member), tree.child(member), -1)
             self.up = w.channel("up", child, blocks.most, members=tree.arity, slots=slots)
         if down:
-            above = select(tree.is_root, -1, tree.parent)
+            above = select(tree.number < 1, -1, tree.parent)
             self.down = w.channel("down", above, blocks.most, slots=slots)
 
     def rise(self, own: Handle, sums: Handle, chunk: IntLike) -> None:
@@ -111,12 +99,12 @@ class TreePhase:
             self._to_children(message)
             w.copy(place, message)
 
-        w.either(tree.is_root, lambda: self._to_children(place), passed_on)
+        w.either(tree.number < 1, lambda: self._to_children(place), passed_on)
 
     def _to_children(self, what: Part | Handle) -> None:
         for index in range(self.tree.arity):
             with self.writer.when(self.tree.has_child(index)):
-                self.writer.send(self.down, what, self.tree.unit_of(self.tree.child(index)))
+                self.writer.send(self.down, what, self.tree.child(index))
 
 
 def along_tree(w: Writer, tree: Tree, chunks: Blocks, own: Handle) -> None:
