@@ -13,7 +13,7 @@ from megatile.core.expr import unit
 from megatile.plan.build import PlanBuilder
 from megatile.plan.model import Plan
 from megatile.sim import simulate, state as st
-from megatile.sim.engine import loop as plain
+from megatile.sim.engine import accesses, loop as plain
 
 BLOCKS, READS = 40, 20
 FILLED = {"command": st.TOP_COMMAND, "node": st.TOP_NODE, "log": st.TOP_LOG, "record": st.RECORDED}
@@ -57,18 +57,22 @@ def test_tables_that_run_full_between_two_looks_grow_in_time(
 ) -> None:
     plan, looks, grown = crowded(), 0, 0
     expected = seen(plan, "plain")
-    look = plain.no_room
+    look, depend = plain.no_room, accesses.depend
 
     def watched(s: Any) -> Any:
         nonlocal looks, grown
         looks += 1
-        for name, filled in FILLED.items():
-            assert s[filled] <= s[getattr(st, f"N_{name.upper()}")], name
         found = look(s)
         grown += bool(found)
         return found
 
+    def within(s: Any, *command: Any) -> None:
+        depend(s, *command)
+        for name, filled in FILLED.items():
+            assert s[filled] <= s[getattr(st, f"N_{name.upper()}")], name
+
     monkeypatch.setattr(plain, "no_room", watched)
+    monkeypatch.setattr(accesses, "depend", within)
     for engine, step in (("plain", 97), ("compiled", 13)):
         for rows in range(100, 2400, step):
             room(node=rows, log=rows, command=max(1100, rows))
