@@ -72,24 +72,24 @@ def between_units(frame: Frame, node: n.Collective) -> None:
         frame, node, size, tidy(me, frame.ranges),
         lambda region, number: frame.regions.block(region, peer=frame.peer(number, node.axis)),
     )  # fmt: skip
-    group = frame.lowering.barrier(frame.level, key_of(frame, node.axis)) if size > 1 else ""
+    group = frame.draft.barrier(frame.level, key_of(frame, node.axis)) if size > 1 else ""
 
     def meet() -> None:
         if size > 1:
             frame.emit(pm.Collective("barrier", group))
 
-    gathers = node.kind == "gather_view" and bool(frame.lowering.homes.home(node.to[0].source).views)
+    gathers = node.kind == "gather_view" and bool(frame.draft.homes.home(node.to[0].source).views)
     if gathers:
         _gather_home(member)
     if size > 1:
-        if any(n.remote(m) is not None for m in n.walk(frame.lowering.program.body)):
+        if any(n.remote(m) is not None for m in n.walk(frame.draft.program.body)):
             meet()  # what was put before is visible after
         if node.impl == "multicast" and _by_network(member, group):
             return
         if inlined(frame, node, size, member.me, _buffers(frame, node)):
             if node.kind == "scatter_view":
                 mine = frame.regions.block(node.source[0])
-                frame.lowering.scattered[mine.home.name] = node.dim
+                frame.draft.scattered[mine.home.name] = node.dim
                 run = run_of(length(mine, node.dim), size, member.me)
                 for one in _slices(mine) if mine.home.lead > 1 else ():
                     copy_block(frame, part(one, node.dim, *run), part(mine, node.dim, *run))
@@ -159,7 +159,7 @@ def _buffers(frame: Frame, node: n.Collective) -> Buffers | None:
         return None
     targets = frame.regions.blocks(node.to[0], True)
     if node.kind == "gather_view":
-        home = frame.lowering.homes.gathered.get(frame.lowering.homes.table[node.to[0].source].base)
+        home = frame.draft.homes.gathered.get(frame.draft.homes.table[node.to[0].source].base)
         targets = [] if home is None else [whole(home)]
     x = frame.regions.block(node.source[0])
     if len(targets) != 1 or not x.kept or len(x.kept) != len(targets[0].kept):
@@ -173,7 +173,7 @@ def _dim(frame: Frame, node: n.Collective) -> int:
     """The dimension that is shared out."""
     if node.kind != "gather_view":
         return node.dim
-    layouts = [v.layout for v in frame.lowering.homes.table[node.to[0].source].views]
+    layouts = [v.layout for v in frame.draft.homes.table[node.to[0].source].views]
     return next((layout.dim for layout in layouts if isinstance(layout, Shard)), 0)
 
 
@@ -184,7 +184,7 @@ def _scratch(member: Member, like: Block, dtype: str | None = None) -> Block:
         raise cannot(
             f"T.{member.node.kind} of a region whose extents are known only at run time", member.node
         )
-    home = member.frame.lowering.scratch(
+    home = member.frame.draft.scratch(
         member.frame, tuple(e or 0 for e in shape), dtype or like.home.dtype, "sum"
     )
     return whole(home)
@@ -194,7 +194,7 @@ def _every(member: Member, do: Callable[[Expr], None], first: int = 0) -> None:
     """Something with every rank from ``first`` on: in a loop, unless there is one or ranks are numbers, as
     inside one instance."""
     frame = member.frame
-    number = 0 if isinstance(member.me, Const) else frame.lowering.fresh()
+    number = 0 if isinstance(member.me, Const) else frame.draft.fresh()
     if not number or member.size - first == 1:
         for rank in range(first, member.size):
             do(Const(rank))
@@ -232,7 +232,7 @@ def _result(member: Member) -> Callable[[], None]:
     """Compute a unit's result; what is returned writes it."""
     frame, node = member.frame, member.node
     if node.kind == "gather_view":
-        if any(frame.lowering.homes.found[frame.lowering.homes.table[r.source].base].views for r in node.to):
+        if any(frame.draft.homes.found[frame.draft.homes.table[r.source].base].views for r in node.to):
             _gather_parts(member)
         return lambda: None  # or the parts lie in one tile: meeting makes them visible
     if len(node.source) > 1 and node.fn is None:
@@ -261,7 +261,7 @@ def _result(member: Member) -> Callable[[], None]:
         total = _reduced(member, term, like)
         if node.kind == "scatter_view":
             assert run is not None
-            frame.lowering.scattered[mine.home.name] = dim
+            frame.draft.scattered[mine.home.name] = dim
             return lambda: write(total, run)
         return lambda: write(total)
     if node.kind == "broadcast":
@@ -285,12 +285,12 @@ def _result(member: Member) -> Callable[[], None]:
 def _gather_home(member: Member) -> None:
     """A tile of the whole for every unit; from here on the tensor's own name means that."""
     frame, node = member.frame, member.node
-    homes = frame.lowering.homes
+    homes = frame.draft.homes
     base = homes.table[node.to[0].source].base
     home = homes.found[base]
     if scattered(home) or node.axis is not None:
         raise cannot("T.allgather of a tensor whose parts are no runs, or along an axis,", node)
-    for m in n.walk(frame.lowering.program.body):
+    for m in n.walk(frame.draft.program.body):
         for kind, region in n.regions(m):
             bound = homes.table[region.source]
             if kind != "read" and bound.base == base and not bound.views:
@@ -299,13 +299,13 @@ def _gather_home(member: Member) -> None:
         shape = tuple(int(e) for e in homes.program.param(base).shape)
         made = Home(f"{base}_whole", shape, home.dtype, home.memory, frame.level.depth)
         homes.found[made.name] = homes.gathered[base] = made
-        frame.lowering.declare(made, frame.level)
+        frame.draft.declare(made, frame.level)
 
 
 def _gather_parts(member: Member) -> None:
     """Every unit's part, however long, to its place in the whole."""
     frame = member.frame
-    homes, regions = frame.lowering.homes, frame.regions
+    homes, regions = frame.draft.homes, frame.regions
     base = homes.table[member.node.to[0].source].base
 
     def fetch(step: Expr) -> None:
@@ -325,12 +325,12 @@ def _gather_parts(member: Member) -> None:
 def _counted(member: Member, meet: Callable[[], None]) -> None:
     """An all-to-all of parts whose lengths are data: every unit reads all counts, then gets what is its."""
     frame, node, size = member.frame, member.node, member.size
-    lowering = frame.lowering
+    draft = frame.draft
     out, x = frame.regions.block(node.to[0], True), frame.regions.block(node.source[0])
     counts = whole(
-        lowering.scratch(frame, (size, size), frame.regions.block(node.source[1]).home.dtype, "counts")
+        draft.scratch(frame, (size, size), frame.regions.block(node.source[1]).home.dtype, "counts")
     )
-    ends = whole(lowering.scratch(frame, (size, size), counts.home.dtype, "ends"))
+    ends = whole(draft.scratch(frame, (size, size), counts.home.dtype, "ends"))
     meet()
 
     def row(rank: Expr) -> None:
@@ -344,7 +344,7 @@ def _counted(member: Member, meet: Callable[[], None]) -> None:
 
     def fetch(rank: Expr, at: Expr) -> Expr:
         got, end = (
-            frame.read(lowering.name(word), part(part(b, 0, rank, ONE), 1, member.me, ONE).region(), most)
+            frame.read(draft.name(word), part(part(b, 0, rank, ONE), 1, member.me, ONE).region(), most)
             for b, most, word in ((counts, min(held, room), "received"), (ends, held, "end"))
         )
         start = minimum(at, room)
@@ -358,7 +358,7 @@ def _counted(member: Member, meet: Callable[[], None]) -> None:
             arrived = fetch(Const(number), arrived)
         NUMBERS["data"](frame, arrived, room, "arrived")
         return
-    name, total = f"rank_{lowering.fresh()}", Symbol(lowering.name("arrived"))
+    name, total = f"rank_{draft.fresh()}", Symbol(draft.name("arrived"))
     frame.ranges |= {name: (0, size - 1)}
     with frame.stream.inner() as body:
         after = fetch(Symbol(name), total)

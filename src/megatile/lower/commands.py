@@ -31,7 +31,7 @@ def compute(
     """``banked``: bytes through the banks of a memory where lanes take turns there, each turn counted."""
     size = bytes_moved(frame, reads[0] if reads else write, write) if engine == "dma" else banked
     given = tuple(sorted((attributes or {}).items()))
-    frame.lowering.filled.pop(write.home.name, None)
+    frame.draft.filled.pop(write.home.name, None)
     frame.emit(
         pm.Compute(
             operation, write.region(), tuple(r.region() for r in reads), given, engine,
@@ -51,7 +51,7 @@ def bytes_moved(frame: Frame, source: Block, target: Block) -> Expr:
 def rounded(frame: Frame, block: Block, width: int) -> tuple[float, Expr]:
     """How many times its bytes a block takes in whole sectors of its memory, and how many these are. Rows
     that follow each other without a gap are one."""
-    layer = frame.lowering.hda.memory(block.home.memory)
+    layer = frame.draft.hda.memory(block.home.memory)
     run, axes = 1, list(zip(block.axes, block.home.extents, strict=True))
     while layer.sector and axes:
         axis, whole = axes.pop()
@@ -67,7 +67,7 @@ def rounded(frame: Frame, block: Block, width: int) -> tuple[float, Expr]:
     factor = taken / (run * width)
     if frame.node is not None and frame.node.span:
         line = f"{frame.node.span.file}:{frame.node.span.line}"
-        frame.lowering.waste[line] = (layer.name, run * width, factor)
+        frame.draft.waste[line] = (layer.name, run * width, factor)
     return factor, simplify(product(axis.extent for axis, _ in axes) * taken)
 
 
@@ -100,7 +100,7 @@ def _moved(frame: Frame, target: Block, source: Block, name: str, each: int = 1)
     """One command of a copy: by the lanes between memories of the unit (``each`` operations on an element),
     or by a DMA engine."""
     request = copy_request(frame, target, source)
-    near = not request.far and request.inside and frame.level is not frame.lowering.first
+    near = not request.far and request.inside and frame.level is not frame.draft.first
     fresh = target.home.name in frame.fresh
     frame.fresh.discard(target.home.name)
     engine, flops = ("vector", target.elements * each) if near else ("dma", ZERO)
@@ -116,7 +116,7 @@ def _moved(frame: Frame, target: Block, source: Block, name: str, each: int = 1)
         compute(frame, "copy", target, [inner], None, engine, flops, target.home.dtype, fresh, by, banked)
     kept = tuple((source.axes[i].extent, source.axes[i].size) for i in source.kept)
     if source.home.tensor and target.is_whole and len(kept) == len(target.axes):
-        frame.lowering.filled[target.home.name] = frame.turns, kept
+        frame.draft.filled[target.home.name] = frame.turns, kept
 
 
 def lane_turns(frame: Frame, blocks: Sequence[Block]) -> Expr:
@@ -137,7 +137,7 @@ def banked(frame: Frame, accesses: Iterable[Access], elements: Expr) -> Expr:
     """Bytes through the banks of memories where lanes take turns there, each turn counted; else none."""
     total, most = 0, 1
     for home, index, loops in accesses:
-        memory, width = frame.lowering.hda.memory(home.memory), itemsize(home.dtype)
+        memory, width = frame.draft.hda.memory(home.memory), itemsize(home.dtype)
         if memory.banks:
             turns = noted(frame, home, degree, memory, home.extents, index, width, loops)
             total, most = total + turns * max(width, memory.bank), max(most, turns)
@@ -147,11 +147,11 @@ def banked(frame: Frame, accesses: Iterable[Access], elements: Expr) -> Expr:
 def noted(frame: Frame, home: Home, turns: Callable[..., int], *given: Any) -> int:
     """The turns that lanes take in the banks of a tile, unless a hint arranges it; the line where they take
     most is kept for the result."""
-    found = 1 if home.name in frame.lowering.arranged else turns(*given)
+    found = 1 if home.name in frame.draft.arranged else turns(*given)
     if found > 1 and frame.node is not None and frame.node.span:
         line = f"{frame.node.span.file}:{frame.node.span.line}"
-        if found > frame.lowering.conflicts.get(line, ("", "", 1))[2]:
-            frame.lowering.conflicts[line] = (frame.lowering.hda.memory(home.memory).name, home.name, found)
+        if found > frame.draft.conflicts.get(line, ("", "", 1))[2]:
+            frame.draft.conflicts[line] = (frame.draft.hda.memory(home.memory).name, home.name, found)
     return found
 
 
@@ -165,14 +165,14 @@ def _in_registers(frame: Frame, block: Block) -> bool:
     """Whether there is room for a block in registers: an eighth of them; larger ones go in pieces, which are
     one command all the same."""
     sizes = [known(axis.size) for axis in block.axes]
-    room = frame.lowering.hda.memory("l0").size // 8
+    room = frame.draft.hda.memory("l0").size // 8
     return None not in sizes and math.prod(s or 0 for s in sizes) * itemsize(block.home.dtype) <= room
 
 
 def brought(frame: Frame, block: Block) -> Block:
     """A block in a tile of the stream's own if it lies in a memory above the unit: what it holds has to come
     from there before anybody knows it."""
-    if frame.level is frame.lowering.first or not copy_request(frame, block, block).far:
+    if frame.level is frame.draft.first or not copy_request(frame, block, block).far:
         return block
     here = between_blocks(frame, block, "l0")
     copy_block(frame, here, block)
@@ -182,7 +182,7 @@ def brought(frame: Frame, block: Block) -> Block:
 def between_blocks(frame: Frame, source: Block, level: str) -> Block:
     """A tile of the stream's own, through which a copy goes."""
     shape = tuple(known(a.size) or 0 for a in source.axes)
-    home = frame.lowering.scratch(frame, shape, source.home.dtype, level=level)
+    home = frame.draft.scratch(frame, shape, source.home.dtype, level=level)
     axes = (replace(a, start=ZERO, extent=a.size, offset=ZERO, cut=False) for a in source.axes)
     return Block(home, tuple(axes))
 
@@ -224,7 +224,7 @@ def chosen(frame: Frame, request: Request, forced: str | None) -> str:
     except MegatileError as error:
         raise LoweringError(error.message, place=place, advice=error.advice) from None
     choice = Choice(request.primitive.lower(), name, forced is not None, found, place)
-    frame.lowering.choices.setdefault((request.primitive, str(place), name, request.elements), choice)
+    frame.draft.choices.setdefault((request.primitive, str(place), name, request.elements), choice)
     return name
 
 
@@ -242,16 +242,16 @@ def copy_request(
     frame: Frame, target: Block, source: Block, between: str | None = None, paired: bool = False
 ) -> Request:
     """``between``: the scale whose units put or get, also where both are inside one instance."""
-    lowering = frame.lowering
+    draft = frame.draft
     away = next((block for block in (target, source) if block.at is not None), None)
     reach = between
     if away is not None and between is None:
-        reach = lowering.launch.scales[max(away.home.depth, 1) - 1].name
+        reach = draft.launch.scales[max(away.home.depth, 1) - 1].name
     return Request(
-        "Copy", lowering.hda, frame.level.scale, source.home.dtype, count(frame, target),
+        "Copy", draft.hda, frame.level.scale, source.home.dtype, count(frame, target),
         memories=(source.home.memory, target.home.memory), reach=reach, inside=away is None,
         row=math.gcd(_row(source), _row(target)), paired=paired,
-        ahead=frame.looped or _several(lowering.launch, lowering.hda),
+        ahead=frame.looped or _several(draft.launch, draft.hda),
     )  # fmt: skip
 
 

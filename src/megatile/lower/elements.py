@@ -34,7 +34,7 @@ from megatile.lower.commands import banked
 from megatile.lower.errors import cannot
 from megatile.lower.regions import Axis, Block, inside, product
 from megatile.lower.storage import Home
-from megatile.lower.streams import Frame, Lowering
+from megatile.lower.streams import Frame, PlanDraft
 from megatile.lower.units import NotStatic, clamp, tidy
 from megatile.plan import model as pm
 
@@ -194,7 +194,7 @@ class Command:
     ) -> tuple[Block, tuple[Expr, ...]]:
         """The block that holds the elements of all iterations, and their index in it."""
         frame, regions = self.frame, self.frame.regions
-        homes = frame.lowering.homes
+        homes = frame.draft.homes
         if name not in homes.table:
             home = homes.found[name]  # a tile of the stream's own
             found = [self.axis(i, home.extents[d], False, set()) for d, i in enumerate(index)]
@@ -275,13 +275,13 @@ class Command:
         }
         if combine:
             attributes["combine"] = combine
-        if frame.lowering.program.padded:
+        if frame.draft.program.padded:
             attributes["padded"] = True
         if not box and (target.home.depth < frame.level.depth or target.at is not None):
             attributes["each"] = unit  # one unit after the other: all change the same tile
             if not combine and not (exact and not guards):
                 attributes["combine"] = PUT  # of its region only elements that conditions or data tell
-        work = _work((value, *guards), scope.vars, frame.lowering)
+        work = _work((value, *guards), scope.vars, frame.draft)
         dtype = value.dtype if value.dtype not in WEAK and value.dtype != "bool" else "f32"
         reads = tuple(b.region() for b in operands)
         given = tuple(sorted(attributes.items()))
@@ -323,7 +323,7 @@ def _plus(left: Expr, right: Expr) -> Expr:
     return simplify(applied("+", (left, right)))
 
 
-def _work(values: tuple[Expr, ...], loops: Sequence[tuple[str, Expr]], lowering: Lowering) -> Expr:
+def _work(values: tuple[Expr, ...], loops: Sequence[tuple[str, Expr]], draft: PlanDraft) -> Expr:
     """Operations of the vector engine: at least one for each element; what does not change in the inner loops
     is done once in each round of the outer ones. Functions take as long as their own engine does."""
     depth = {name: number for number, (name, _) in enumerate(loops, 1)}
@@ -334,8 +334,8 @@ def _work(values: tuple[Expr, ...], loops: Sequence[tuple[str, Expr]], lowering:
                 name = OPERATION_NAMES.get(part.operator, part.operator)
                 own = OPERATIONS[name].flops((1,)) if name in OPERATIONS else 1
                 special = part.operator in FUNCTIONS
-                cost, wait = lowering.special or own if special else own, wait or special
+                cost, wait = draft.special or own if special else own, wait or special
                 counts[max((depth.get(s, 0) for s in symbols(part)), default=0)] += cost
     counts[-1] = max(1, counts[-1])
-    counts[0] += lowering.special_wait if wait else 0
+    counts[0] += draft.special_wait if wait else 0
     return sum((count * product(e for _, e in loops[:d]) for d, count in enumerate(counts) if count), ZERO)

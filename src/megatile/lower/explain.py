@@ -170,7 +170,7 @@ def figures(lowered: Lowered, result: Result | None = None) -> Figures:
     levels = tuple(_level(lowered, level) for level in plan.levels)
     versions = tuple((t.name, t.versions) for t in plan.tiles if t.versions > 1)
     found = Figures(plan.name, hda.name, levels, flops, moved, peaks, None, versions)
-    found = replace(found, waste=lowered.lowering.waste, conflicts=lowered.lowering.conflicts)
+    found = replace(found, waste=lowered.draft.waste, conflicts=lowered.draft.conflicts)
     if result is None:
         return found
     layer = hda.memory("l2")
@@ -191,7 +191,7 @@ def explain(lowered: Lowered) -> str:
             ", ".join(f"{name} {format_time(price)}" for name, price in c.prices.items() if name != c.name),
             f"{c.source.file}:{c.source.line}" if c.source is not None else "",
         )
-        for c in lowered.lowering.choices.values()
+        for c in lowered.draft.choices.values()
     ]
     table = text_table(("statement", "by", "price", "others", "source"), rows)
     return f"{figures(lowered)}\n{table}"
@@ -211,7 +211,7 @@ def _level(lowered: Lowered, level: pm.Level) -> LevelFigures:
     if level.slots is None:
         return LevelFigures(level.name, count, None, hda.count(level.scale), 1.0, "")
     units = hda.count(level.scale) // hda.count(plan.scale) * plan.units
-    found = limits(lowered.lowering, lowered.lowering.levels[level.name])
+    found = limits(lowered.draft, lowered.draft.levels[level.name])
     limit = min(found, key=lambda name: found[name])
     return LevelFigures(level.name, count, level.slots, units, count / (units * level.slots), limit)
 

@@ -35,7 +35,7 @@ from megatile.plan import model as pm
 from megatile.plan.statements import reads_of, regions_of, write_of
 
 if TYPE_CHECKING:
-    from megatile.lower.streams import Lowering
+    from megatile.lower.streams import PlanDraft
 
 Accesses = list[tuple[pm.Region, bool]]
 """Regions of a tile, and whether they are written."""
@@ -135,7 +135,7 @@ class Phase:
 
     wait: pm.Wait
     """For all of them."""
-    lowering: Lowering
+    draft: PlanDraft
     units: Any
     """The numbers of its instances, and those of the units above that have them."""
     parents: Any
@@ -159,7 +159,7 @@ class Phase:
 
     def waits(self, region: pm.Region, writes: bool, ranges: Ranges, units: Any) -> pm.Wait | None:
         """What an access of ``units`` waits for; None: the whole phase."""
-        tile = self.lowering.tiles.get(region.tile)
+        tile = self.draft.tiles.get(region.tile)
         if not self.fine or tile is None or region.at is not None or not region.start:
             return None
         box = self._box(region.tile, writes)
@@ -191,7 +191,7 @@ class Phase:
         first = next((r for r, w in every if w), None)
         if first is None or any(r.at is not None or not r.start for r, _ in every):
             return None
-        shape = self.lowering.tiles[tile].shape
+        shape = self.draft.tiles[tile].shape
         box: list[tuple[Expr, Any, Any]] = []
         for dim, whole in enumerate(shape):
             parts = [self._part(r.start[dim], r.shape[dim], whole) for r, _ in every]
@@ -216,7 +216,7 @@ class Phase:
         return self.granules[key]
 
     def _made(self, tile: str, sizes: tuple[int, ...], writes: bool) -> Granule | None:
-        shape, box = self.lowering.tiles[tile].shape, self._box(tile, writes)
+        shape, box = self.draft.tiles[tile].shape, self._box(tile, writes)
         counts = tuple(-(-whole // size) for whole, size in zip(shape, sizes, strict=True))
         if box is None or math.prod(counts) == 1:
             return None
@@ -235,7 +235,7 @@ class Phase:
         same = next((g for g in known_as if replace(g, flag=name) == made and self._alike(g, tile)), None)
         if same is not None:
             return same
-        self.lowering.flags[name] = pm.Flag(name, math.prod(counts), self.owner)
+        self.draft.flags[name] = pm.Flag(name, math.prod(counts), self.owner)
         self.out.insert(-1, pm.Signal(name, self.above, made.member(mine), source=self.out[-1].source))
         return made
 

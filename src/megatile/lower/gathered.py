@@ -26,7 +26,7 @@ LEAVES = (n.Copy, n.Fill, n.Gemm, n.Reduce, n.Cumsum, n.Store, n.Parallel)
 def gathered(frame: Frame, node: n.Node) -> Iterator[None]:
     """Views of a statement that are no runs stand for tiles of the unit's own meanwhile."""
     names = _scattered(frame, node) if isinstance(node, LEAVES) else {}
-    homes, before = frame.lowering.homes, {}
+    homes, before = frame.draft.homes, {}
     for name in names:
         binding = before[name] = homes.table[name]
         home = _tile(frame, name)
@@ -51,9 +51,9 @@ def _scattered(frame: Frame, node: n.Node) -> dict[str, bool]:
     for m in n.walk((node,)):
         touched = [(region.source, kind != "read") for kind, region in n.regions(m)]
         for name, writes in touched:
-            binding = frame.lowering.homes.table.get(name)
+            binding = frame.draft.homes.table.get(name)
             if binding is not None and any(_is_scattered(v) for v in binding.views):
-                home = frame.lowering.homes.found[binding.base]
+                home = frame.draft.homes.found[binding.base]
                 if home.tensor or len(binding.views) > 1:
                     continue  # the tensor's home is divided so, or it is refused where it is used
                 found[name] = found.get(name, False) or writes
@@ -68,16 +68,16 @@ def _is_scattered(view: n.View) -> bool:
 
 
 def _tile(frame: Frame, name: str) -> Home:
-    binding = frame.lowering.homes.table[name]
+    binding = frame.draft.homes.table[name]
     layout = binding.views[0].layout
     assert isinstance(layout, Owner)
     shape = tuple(max(len(unit[d]) for unit in layout.sets) for d in range(len(layout.sets[0])))
-    return frame.lowering.scratch(frame, shape, binding.dtype, "own")
+    return frame.draft.scratch(frame, shape, binding.dtype, "own")
 
 
 def _pairs(frame: Frame, home: Home, base: str, view: n.View) -> Iterator[tuple[Block, Block]]:
     """Runs of the unit's own tile, and where they lie in the tile that is divided."""
-    homes, layout = frame.lowering.homes, view.layout
+    homes, layout = frame.draft.homes, view.layout
     assert isinstance(layout, Owner)
     there, launch = homes.found[base], homes.launch
     low = launch.depth(homes.table[base].scale) if homes.table[base].scale != ROOT else 0

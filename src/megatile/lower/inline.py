@@ -94,11 +94,11 @@ def inlined(frame: Frame, node: n.Collective, size: int, me: Expr, buffers: Buff
     count = max(buffers.rows(buffers.x) or 0, buffers.rows(buffers.y) or 0)
     dtype = buffers.x.home.dtype
     nbytes = count * math.prod(buffers.row) * itemsize(dtype)
-    members = hardware_units(frame.lowering, frame.level, key_of(frame, node.axis), size)
+    members = hardware_units(frame.draft, frame.level, key_of(frame, node.axis), size)
     root = known(frame.whole(node.root)) or 0
     asked = (n.PLANNER_NAMES[node.kind], tuple(members), nbytes, dtype, node.op, root, buffers.in_place)
     try:
-        algorithm, job = _choice(frame.lowering.hda, frame.level.scale, name, *asked)
+        algorithm, job = _choice(frame.draft.hda, frame.level.scale, name, *asked)
         # One row for each element; the memory is that of the program's own tile.
         plan = algorithm.plan(replace(job, count=count, memory=buffers.x.home.memory))
     except MegatileError as error:
@@ -192,7 +192,7 @@ class _Inliner:
     numbers: dict[str, Expr] = field(default_factory=dict)
 
     def write(self) -> None:
-        lowering = self.frame.lowering
+        draft = self.frame.draft
         self.numbers["unit"] = self.me
         self.row = self.buffers.row or ()
         self.axis = self.buffers.x.kept[self.buffers.dim]
@@ -200,7 +200,7 @@ class _Inliner:
             if tile.name in ("x", "y"):
                 self.blocks[tile.name] = self.buffers.x if tile.name == "x" else self.buffers.y
             else:
-                home = lowering.scratch(self.frame, self.shape(tile.shape[0]), tile.dtype, tile.name)
+                home = draft.scratch(self.frame, self.shape(tile.shape[0]), tile.dtype, tile.name)
                 self.blocks[tile.name] = whole(home)
         for channel in self.plan.channels:
             self.channel(channel)
@@ -212,7 +212,7 @@ class _Inliner:
 
     def channel(self, channel: pm.Channel) -> None:
         """The same queues between the units of every group; other instances of the level have none."""
-        lowering, key = self.frame.lowering, key_of(self.frame, self.node.axis)
+        draft, key = self.frame.draft, key_of(self.frame, self.node.axis)
         feeds = self.expr(channel.source)
         source = select(feeds < 0, -1, self.unit_at(feeds))
         if self.frame.stream.meets is not None:
@@ -224,7 +224,7 @@ class _Inliner:
             level=self.frame.level.name,
         )
         # Collectives that are alike have one: units meet at whatever line they come to it.
-        self.names[channel.name] = lowering.channel(made)
+        self.names[channel.name] = draft.channel(made)
 
     # --- numbers and regions ----------------------------------------------------------------------
 
@@ -258,7 +258,7 @@ class _Inliner:
 
     def renamed(self, name: str) -> str:
         if name not in self.names:
-            self.names[name] = self.frame.lowering.name(name)
+            self.names[name] = self.frame.draft.name(name)
         return self.names[name]
 
     # --- statements -------------------------------------------------------------------------------
@@ -287,14 +287,14 @@ class _Inliner:
         group = next(g for g in self.plan.groups if g.name == name)
         own, wider = key_of(frame, self.node.axis), self.expr(group.key)
         key = own if wider == Const(0) else select(own < 0, own, own * self.plan.units + wider)
-        return frame.lowering.barrier(frame.level, tidy(key, frame.ranges))
+        return frame.draft.barrier(frame.level, tidy(key, frame.ranges))
 
     def value(self, value: Any) -> Any:
         """A number, or the name of a tile."""
         return self.renamed(value) if isinstance(value, str) else self.expr(value)
 
     def loop(self, s: pm.Loop) -> pm.Loop:
-        index = self.frame.lowering.name(s.index)
+        index = self.frame.draft.name(s.index)
         self.numbers[s.index] = Symbol(index)
         inits = [self.value(c.init) for c in s.carries]
         for carry in s.carries:

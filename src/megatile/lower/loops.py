@@ -37,7 +37,7 @@ def loop_frames(frames: list[Frame], node: n.Loop) -> Iterator[list[Frame]]:
     inners, named = [], []
     for one in frames:
         inner = one.inside(one.place, one.group)
-        names = {v: Symbol(frame.lowering.name(v)) for v in carried if v in one.names}
+        names = {v: Symbol(frame.draft.name(v)) for v in carried if v in one.names}
         inner.names |= {node.var: Symbol(node.var)} | names
         inner.ranges, inner.turns, inner.fresh, inner.looped = dict(ranges), turns, fresh, True
         inners.append(inner)
@@ -87,7 +87,7 @@ def branch(frames: list[Frame], node: n.If, condition: Expr, run: Run) -> None:
             if then is None or orelse is None:
                 frame.names.pop(name, None)
             elif then != orelse:
-                merges.append(pm.MergeInt(frame.lowering.name(name), then, orelse))
+                merges.append(pm.MergeInt(frame.draft.name(name), then, orelse))
                 frame.names[name] = Symbol(merges[-1].name)
             else:
                 frame.names[name] = then
@@ -112,7 +112,7 @@ def assigned(body: tuple[n.Node, ...]) -> list[str]:
 def streamed(frame: Frame, loop: n.Loop) -> Iterator[str]:
     """Tiles of the stream's own that a pipelined loop fills with one copy (of each of their parts) per
     iteration: each iteration begins a new version."""
-    homes, table = frame.lowering.homes, frame.lowering.homes.table
+    homes, table = frame.draft.homes, frame.draft.homes.table
     writers: dict[str, list[n.Node]] = {}
     for node in n.walk(loop.body):
         for kind, region in n.regions(node):
@@ -123,7 +123,7 @@ def streamed(frame: Frame, loop: n.Loop) -> Iterator[str]:
         if home is None or home.tensor or home.depth != frame.level.depth or home.lead > 1:
             continue
         if all(isinstance(m, n.Copy) and _covers(m, table) for m in nodes):
-            frame.lowering.versions[name] = max(frame.lowering.versions.get(name, 1), loop.stages)
+            frame.draft.versions[name] = max(frame.draft.versions.get(name, 1), loop.stages)
             yield name
 
 

@@ -19,7 +19,7 @@ from megatile.language.tile.program import DEFAULT_MACHINE, ProgramFunction
 from megatile.lower import gathered, phases, statements
 from megatile.lower.residency import placed
 from megatile.lower.storage import Home
-from megatile.lower.streams import Lowering
+from megatile.lower.streams import PlanDraft
 from megatile.lower.structure import WithoutJumps
 from megatile.plan import model as pm
 from megatile.plan.statements import regions_of, write_of
@@ -45,7 +45,7 @@ class Lowered:
     steps: tuple[Step, ...]
     homes: Mapping[str, Home]
     plan: pm.Plan
-    lowering: Lowering = field(compare=False, repr=False)
+    draft: PlanDraft = field(compare=False, repr=False)
 
     def __str__(self) -> str:
         where = "\n".join(f"    # {home}" for home in self.homes.values())
@@ -90,8 +90,8 @@ class Lowered:
             home, parts = self.homes[param.name], outputs[param.name]
             whole = np.array(array, dtype=numpy_dtype(param.dtype))
             indices = self._indices(home) if home.views else [tuple(slice(0, e) for e in whole.shape)]
-            if param.name in self.lowering.scattered:
-                _join(whole, parts, self.lowering.scattered[param.name])
+            if param.name in self.draft.scattered:
+                _join(whole, parts, self.draft.scattered[param.name])
                 indices = []
             for number in reversed(range(len(indices))):
                 index = indices[number]
@@ -102,7 +102,7 @@ class Lowered:
 
     def _indices(self, home: Home) -> list[Any]:
         shape = tuple(int(e) for e in self.program.param(home.name).shape)
-        return [numpy_index(part) for part in self.lowering.homes.parts(shape, home.views)]
+        return [numpy_index(part) for part in self.draft.homes.parts(shape, home.views)]
 
 
 def _join(whole: Any, parts: Any, dim: int) -> None:
@@ -151,18 +151,18 @@ def lower(prog: ProgramFunction | Program, *given: Any, machine: str | HDA | Non
 
 def _lower(program: Program, hda: HDA) -> Lowered:
     done = tuple(steps(program, PASSES))
-    lowering = Lowering(done[-1].program, hda)
-    lowering.run()
-    return Lowered(program, done[-1].program, hda, done, lowering.homes.found, assemble(lowering), lowering)
+    draft = PlanDraft(done[-1].program, hda)
+    draft.run()
+    return Lowered(program, done[-1].program, hda, done, draft.homes.found, assemble(draft), draft)
 
 
-def assemble(lowering: Lowering) -> pm.Plan:
+def assemble(draft: PlanDraft) -> pm.Plan:
     """The Plan of all streams, with slots, places and versions."""
-    levels, place = placed(lowering)
+    levels, place = placed(draft)
     streams = []
-    for level in (lowering.first, *lowering.levels.values()):
+    for level in (draft.first, *draft.levels.values()):
         for stream in level.streams:
-            if not stream.busy and level is lowering.first and lowering.levels:
+            if not stream.busy and level is draft.first and draft.levels:
                 continue
             runs = tuple(
                 (p * level.total + stream.first, p * level.total + stream.first + stream.count, 1)
@@ -173,18 +173,16 @@ def assemble(lowering: Lowering) -> pm.Plan:
             streams.append(pm.Stream(runs, tuple(stream.out), level.name))
     used = {region.tile for s in streams for st in pm.statements(s.body) for region in regions_of(st)}
     tiles = [
-        replace(t, versions=lowering.versions.get(t.name, 1)) for t in lowering.tiles.values()
+        replace(t, versions=draft.versions.get(t.name, 1)) for t in draft.tiles.values()
         if t.role != "local" or t.name in used
     ]  # fmt: skip
     waited = {s.flag for st in streams for s in pm.statements(st.body) if isinstance(s, pm.Wait)}
     streams = [replace(s, body=_without(s.body, waited)) for s in streams]
-    flags = [
-        f for f in lowering.flags.values() if f.name in waited or not f.name.startswith(("go_", "done_"))
-    ]
-    channels = tuple(replace(channel, name=name) for channel, name in lowering.channels.items())
+    flags = [f for f in draft.flags.values() if f.name in waited or not f.name.startswith(("go_", "done_"))]
+    channels = tuple(replace(channel, name=name) for channel, name in draft.channels.items())
     return pm.Plan(
-        lowering.program.name, lowering.first.scale, (lowering.first.total,), tuple(tiles),
-        channels, tuple(flags), tuple(lowering.groups.values()), tuple(streams), place, tuple(levels),
+        draft.program.name, draft.first.scale, (draft.first.total,), tuple(tiles),
+        channels, tuple(flags), tuple(draft.groups.values()), tuple(streams), place, tuple(levels),
     )  # fmt: skip
 
 

@@ -48,7 +48,7 @@ def by_messages(frame: Frame, node: n.Copy) -> bool:
     channel = pm.Channel(
         "queue", members, feeds, slots, each * row, target.home.memory, level=frame.level.name
     )
-    name, index = frame.lowering.channel(channel), frame.lowering.name("piece")
+    name, index = frame.draft.channel(channel), frame.draft.name("piece")
     work = pm.Work(ZERO, Const(each * row), source.home.dtype)
     first = ZERO if rows == each else Symbol(index) * each
     into = part(target, 0, first, Const(each))
@@ -80,7 +80,7 @@ def _blocks(frame: Frame, node: n.Copy) -> tuple[Block, Block] | None:
 
 def _inside(frame: Frame, region: n.Region, number: Expr | None, node: n.Copy) -> Place | None:
     """A peer in the same instance."""
-    home, peer = frame.lowering.homes.home(region.source), frame.peer_of(node, number)
+    home, peer = frame.draft.homes.home(region.source), frame.peer_of(node, number)
     return peer if peer is not None and _is_inside(frame, home, peer) else None
 
 
@@ -120,13 +120,13 @@ def _pair(frame: Frame, node: n.Copy, target: Block, source: Block) -> Any:
 def _alike(frame: Frame, other: Block) -> bool:
     """Whether all units of the level run this statement equally often, on the same part of their tiles."""
     stream, rounds = frame.stream, {turn.name for turn in frame.turns}
-    around = len(stream.around) - (frame.level is not frame.lowering.first)
+    around = len(stream.around) - (frame.level is not frame.draft.first)
     return (
         stream.count == frame.level.total
         and around == len(frame.turns) + len(frame.conditions)
         and all(symbols(c) <= rounds for c in frame.conditions)
         and all(symbols(a.start) <= rounds for a in other.axes)
-        and not any(isinstance(m, n.Wait) for m in n.walk(frame.lowering.program.body))
+        and not any(isinstance(m, n.Wait) for m in n.walk(frame.draft.program.body))
     )
 
 

@@ -45,15 +45,15 @@ def let(frame: Frame, node: n.Let) -> None:
     """A variable that is no whole number known to the stream."""
     scope = Scope(frame)
     value = scope.resolve(node.value)
-    if not any(isinstance(part, Load) for part in walk(value)) and frame.lowering.once(node.name):
+    if not any(isinstance(part, Load) for part in walk(value)) and frame.draft.once(node.name):
         frame.values[node.name] = value
         return
     if node.value.dtype in ("float", "bool"):
         raise cannot(f"variable '{node.name}', a Python number that changes,", node)
     dtype = "i32" if node.value.dtype == "int" else node.value.dtype
-    home = frame.lowering.variables.get(node.name)
+    home = frame.draft.variables.get(node.name)
     if home is None:
-        home = frame.lowering.variables[node.name] = frame.lowering.scratch(frame, (1,), dtype, node.name)
+        home = frame.draft.variables[node.name] = frame.draft.scratch(frame, (1,), dtype, node.name)
     _store(scope, whole(home), (ZERO,), value)
     frame.values[node.name] = Load(home.name, (ZERO,), dtype)
     frame.names.pop(node.name, None)
@@ -61,8 +61,8 @@ def let(frame: Frame, node: n.Let) -> None:
 
 def read_number(frame: Frame, value: Expr, bound: int, word: str) -> Expr:
     """A whole number that an expression on data gives."""
-    name, scope = frame.lowering.name(word), Scope(frame)
-    home = frame.lowering.scratch(frame, (1,), "i32", word)
+    name, scope = frame.draft.name(word), Scope(frame)
+    home = frame.draft.scratch(frame, (1,), "i32", word)
     _store(scope, whole(home), (ZERO,), scope.resolve(value))
     return frame.read(name, pm.Region(home.name), bound)
 
@@ -112,7 +112,7 @@ def elementwise_units(
     frame: Frame, node: n.Scale, total: int, counts: list[int], group: tuple[int, int]
 ) -> None:
     """All units of a region at once: their number is an iteration."""
-    name = f"{node.scale}_{frame.lowering.fresh()}"
+    name = f"{node.scale}_{frame.draft.fresh()}"
     place = Place(frame.place.launch, (*frame.place.path, *split_number(Symbol(name), counts)))
     _body(Scope(frame.inside(place, group), ((name, Const(total)),)), node.body)
 
@@ -137,7 +137,7 @@ def _do_store(scope: Scope, node: n.Store | n.Atomic, rest: tuple[n.Node, ...]) 
     index = tuple(scope.resolve(i) for i in node.index)
     value = scope.resolve(node.value)
     guarded, scope = bool(scope.guards), narrowed(scope)
-    slices = len(frame.regions.leads(frame.lowering.homes.home(node.target), frame.place, True))
+    slices = len(frame.regions.leads(frame.draft.homes.home(node.target), frame.place, True))
     for place in range(1 if atomic else slices):
         command = Command(scope)
         target, where = command.access(node.target, command.all(index), guarded, place)
@@ -160,10 +160,10 @@ def _do_let(scope: Scope, node: n.Let, rest: tuple[n.Node, ...]) -> None:
 def _do_if(scope: Scope, node: n.If, rest: tuple[n.Node, ...]) -> None:
     condition = scope.resolve(node.condition)
     changed = {
-        scope.frame.lowering.homes.table[r.source].base
+        scope.frame.draft.homes.table[r.source].base
         for m in n.walk((*node.body, *node.orelse))
         for kind, r in n.regions(m)
-        if kind != "read" and r.source in scope.frame.lowering.homes.table
+        if kind != "read" and r.source in scope.frame.draft.homes.table
     }
     used = {_base(scope, part.source) for part in walk(condition) if isinstance(part, Load)}
     if used & changed:
@@ -194,7 +194,7 @@ def _do_loop(scope: Scope, node: n.Loop, rest: tuple[n.Node, ...]) -> None:
         value = scope.values[name]
         kept = _keep(scope, value, {"int": "i32", "float": "f32"}.get(value.dtype, value.dtype))
         assert isinstance(kept, Load)
-        scope.kept[name] = scope.frame.lowering.homes.found[kept.source]
+        scope.kept[name] = scope.frame.draft.homes.found[kept.source]
         scope.values[name] = kept
     scope.frame.node = node
     frame = scope.frame
@@ -238,7 +238,7 @@ _RULES: dict[type[n.Node], Callable[[Scope, Any, tuple[n.Node, ...]], None]] = {
 
 
 def _base(scope: Scope, name: str) -> str:
-    table = scope.frame.lowering.homes.table
+    table = scope.frame.draft.homes.table
     return table[name].base if name in table else name
 
 
@@ -260,7 +260,7 @@ def _keep(scope: Scope, value: Expr, dtype: str) -> Expr:
         raise cannot(
             "a variable of elementwise code whose extents are known only at run time", scope.frame.node
         )
-    home = scope.frame.lowering.scratch(scope.frame, tuple(e or 0 for e in extents) or (1,), dtype)
+    home = scope.frame.draft.scratch(scope.frame, tuple(e or 0 for e in extents) or (1,), dtype)
     _store(replace(scope, guards=()), whole(home), scope.index, value)
     return Load(home.name, scope.index, dtype)
 

@@ -23,17 +23,17 @@ UNROLLED = 8
 
 @rule(n.Scale)
 def _scale(frame: Frame, node: n.Scale) -> None:
-    lowering, launch = frame.lowering, frame.place.launch
+    draft, launch = frame.draft, frame.place.launch
     target, outer = launch.depth(node.scale), frame.place.depth
-    if outer < lowering.first.depth <= target:
-        counts = [s.count for s in launch.scales[: lowering.first.depth]]
+    if outer < draft.first.depth <= target:
+        counts = [s.count for s in launch.scales[: draft.first.depth]]
         path = tuple(tidy(e, frame.ranges) for e in split_number(unit, counts))
-        frame = frame.inside(Place(launch, path), (0, lowering.first.depth))
+        frame = frame.inside(Place(launch, path), (0, draft.first.depth))
     if target == frame.place.depth:
         frame.lower(node.body)
         _phase_of_devices(frame, node)
         return
-    scale = lowering.child_scale(node, frame.place.depth)
+    scale = draft.child_scale(node, frame.place.depth)
     if scale is not None:
         child(frame, node, scale, outer)
     else:
@@ -42,15 +42,15 @@ def _scale(frame: Frame, node: n.Scale) -> None:
 
 def _phase_of_devices(frame: Frame, node: n.Scale) -> None:
     """Devices that reached into each other's memory meet before the next region."""
-    if frame.lowering.first.total > 1 and talks(node, frame.lowering.homes.table):
-        frame.stream.pending.append(pm.Collective("barrier", frame.lowering.barrier(frame.level, ZERO)))
+    if frame.draft.first.total > 1 and talks(node, frame.draft.homes.table):
+        frame.stream.pending.append(pm.Collective("barrier", frame.draft.barrier(frame.level, ZERO)))
 
 
 def child(frame: Frame, node: n.Scale, scale: str, outer: int) -> None:
     """A region of a further level: its stream, and the flags between it and this one. ``outer`` is the
     depth of the unit whose region it is (the launch, where ``frame`` is a device)."""
-    lowering, launch = frame.lowering, frame.place.launch
-    level, (first, times) = lowering.levels[scale], lowering.parts[id(node)]
+    draft, launch = frame.draft, frame.place.launch
+    level, (first, times) = draft.levels[scale], draft.parts[id(node)]
     parent = frame.place
     each = math.prod(s.count for s in launch.scales[parent.depth : level.depth])
     stream = Stream(level, first, each * times)
@@ -86,7 +86,7 @@ def child(frame: Frame, node: n.Scale, scale: str, outer: int) -> None:
     path = (*(tidy(e, ranges) for e in path), *(tidy(e, ranges) for e in split_number(inner, counts)))
     place = Place(launch, path)
     child = Frame(
-        lowering, stream, place, moved, dict(frame.values), ranges,
+        draft, stream, place, moved, dict(frame.values), ranges,
         group=(outer, level.depth), around=(*frame.around, frame.group), node=node,
     )  # fmt: skip
     _phase(frame, child, node, (turn, each), tuple(substitute(c, values) for c in frame.conditions))
@@ -118,9 +118,9 @@ def rasterised(number: Expr, grid: tuple[int, ...], body: tuple[n.Node, ...]) ->
 def _phase(
     frame: Frame, child: Frame, node: n.Scale, counted: tuple[Expr, int], conditions: tuple[Expr, ...]
 ) -> None:
-    lowering, launch = frame.lowering, frame.place.launch
+    draft, launch = frame.draft, frame.place.launch
     turn, each = counted
-    number = lowering.fresh()
+    number = draft.fresh()
     go, done = f"go_{number}", f"done_{number}"
     owner = frame.level.name
     target = launch.depth(node.scale)
@@ -132,7 +132,7 @@ def _phase(
     # Where a condition may leave rounds out, each has a counter of its own.
     rounds = math.prod(loop.trips for loop in frame.turns) if conditions else 1
     theirs, mine = (turn, index) if rounds > 1 else (ZERO, ZERO)
-    streams = lowering.streams
+    streams = draft.streams
     with child.stream.inner() as body:
         if target > child.level.depth:
             within(child, node, child.level.depth)
@@ -140,7 +140,7 @@ def _phase(
             child.lower(node.body)
     above = child.place.rank(0, frame.level.depth) if _is_first(frame) else unit // child.level.total
     source = node.place
-    region = touched(pm.statements(tuple(body))) if lowering.streams == streams else None
+    region = touched(pm.statements(tuple(body))) if draft.streams == streams else None
     stream = frame.stream
     plain = region is not None and _is_first(frame) and not (stream.around or conditions or child.level.talks)
     if plain:
@@ -149,9 +149,9 @@ def _phase(
         stream.flush()
     waits = stream.busy or frame.turns
     if waits:
-        lowering.flags[go] = pm.Flag(go, rounds, owner)
+        draft.flags[go] = pm.Flag(go, rounds, owner)
         body.insert(0, pm.Wait(go, ONE if rounds > 1 else turn + 1, theirs, source=source))
-    lowering.flags[done] = pm.Flag(done, rounds, owner)
+    draft.flags[done] = pm.Flag(done, rounds, owner)
     body.append(pm.Signal(done, above, theirs, source=source))
     for condition in reversed(conditions):
         body = [pm.If(condition, tuple(body))]
@@ -160,19 +160,17 @@ def _phase(
     if waits:
         place = len(stream.out)
         if region is not None and _is_first(frame):  # before commands that do not concern it: they overlap
-            place = earliest(stream.out, region, lowering.first.total)
+            place = earliest(stream.out, region, draft.first.total)
         stream.out.insert(place, pm.Signal(go, unit, mine, source=source))
         stream.busy = True
     wait = pm.Wait(done, Const(each) if rounds > 1 else (index + 1) * each, mine, source=source)
     units = child.stream.units
     parents = units // child.level.total
-    stream.pending.append(
-        Phase(wait, lowering, units, parents, owner, above, child.stream.out, region, plain)
-    )
+    stream.pending.append(Phase(wait, draft, units, parents, owner, above, child.stream.out, region, plain))
 
 
 def _is_first(frame: Frame) -> bool:
-    return frame.level is frame.lowering.first
+    return frame.level is frame.draft.first
 
 
 def within(frame: Frame, node: n.Scale, low: int) -> None:

@@ -145,7 +145,7 @@ class Regions:
     """Finds the blocks of regions for the code of a frame."""
 
     def __init__(self, frame: Frame):
-        self.frame, self.homes = frame, frame.lowering.homes
+        self.frame, self.homes = frame, frame.draft.homes
         self.launch = self.homes.launch
 
     def through(self, parts: list[Cut], views: tuple[n.View, ...], low: int, place: Place) -> list[Cut]:

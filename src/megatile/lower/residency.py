@@ -13,47 +13,47 @@ from megatile.core.expr import ZERO, Expr, eq, select, unit
 from megatile.ir.launch import Launch
 from megatile.language.tile.launch import instance_of
 from megatile.lower.errors import LoweringError
-from megatile.lower.streams import Level, Lowering
+from megatile.lower.streams import Level, PlanDraft
 from megatile.lower.units import tidy
 from megatile.plan import model as pm
 from megatile.plan.statements import regions_of
 
 
-def placed(lowering: Lowering) -> tuple[list[pm.Level], Expr]:
+def placed(draft: PlanDraft) -> tuple[list[pm.Level], Expr]:
     """The further levels of the Plan, and where the units of the first lie."""
     levels = []
-    for level in lowering.levels.values():
+    for level in draft.levels.values():
         slots: int | None = None
         place: Expr = unit
-        if level.parent is not lowering.first:
+        if level.parent is not draft.first:
             place = ZERO
-        elif level.talks or lives(lowering, level):
-            place = together(lowering, level)
+        elif level.talks or lives(draft, level):
+            place = together(draft, level)
         else:
-            slots = fit(lowering, level)
+            slots = fit(draft, level)
         parent = level.parent.name if level.parent is not None else None
-        parent = parent or lowering.first.scale
+        parent = parent or draft.first.scale
         levels.append(pm.Level(level.name or level.scale, level.scale, (level.total,), place, parent, slots))
-    return levels, spread(lowering)
+    return levels, spread(draft)
 
 
-def lives(lowering: Lowering, level: Level) -> bool:
+def lives(draft: PlanDraft, level: Level) -> bool:
     """Whether device memory belongs to a level's units: each instance has a place of its own there."""
-    hda = lowering.hda
-    room = level.instances <= hda.count(level.scale) // hda.count(lowering.first.scale) * level.parents
-    return room and lowering.homes.memory_depth() == level.depth
+    hda = draft.hda
+    room = level.instances <= hda.count(level.scale) // hda.count(draft.first.scale) * level.parents
+    return room and draft.homes.memory_depth() == level.depth
 
 
-def fit(lowering: Lowering, level: Level) -> int:
+def fit(draft: PlanDraft, level: Level) -> int:
     """Instances that a hardware unit holds at a time, with as many versions of tiles as fit."""
     while True:
         try:
-            return max(1, min(limits(lowering, level).values()))
+            return max(1, min(limits(draft, level).values()))
         except InstanceError:
-            most = max(lowering.versions.values(), default=1)
+            most = max(draft.versions.values(), default=1)
             if most == 1:
                 raise
-            lowering.versions.update({k: min(v, most - 1) for k, v in lowering.versions.items()})
+            draft.versions.update({k: min(v, most - 1) for k, v in draft.versions.items()})
 
 
 def named_extents(launch: Launch) -> dict[str, tuple[int, ...]]:
@@ -69,46 +69,44 @@ def named_extents(launch: Launch) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def limits(lowering: Lowering, level: Level) -> dict[str, int]:
+def limits(draft: PlanDraft, level: Level) -> dict[str, int]:
     """How many instances of a level a hardware unit could hold for each of what they need."""
-    hda, launch = lowering.hda, lowering.launch
+    hda, launch = draft.hda, draft.launch
     instance = instance_of(hda, named_extents(launch))
     blocks = launch.count(launch.dispatch, level.name or level.scale)
     units = hda.count(launch.dispatch) // hda.count(level.scale)
     most = instance.residency({})
     found = {"blocks" if most == hda.scale(launch.dispatch).max_resident else "threads": most}
-    found |= {
-        name: instance.residency({name: size}) for name, size in bytes_of(lowering, level, blocks).items()
-    }
+    found |= {name: instance.residency({name: size}) for name, size in bytes_of(draft, level, blocks).items()}
     return {name: count * units // blocks for name, count in found.items()}
 
 
-def bytes_of(lowering: Lowering, level: Level, blocks: int) -> dict[str, int]:
+def bytes_of(draft: PlanDraft, level: Level, blocks: int) -> dict[str, int]:
     """What one block of a level needs of every memory: its largest stream's tiles, and those of the units
     inside it that are levels of their own."""
-    hda = lowering.hda
+    hda = draft.hda
     found: dict[str, int] = {}
     here = hda.level(hda.scale(level.scale).level).position
-    inside = [lv for lv in lowering.levels.values() if lv.parent is level]
+    inside = [lv for lv in draft.levels.values() if lv.parent is level]
     each = {lv.name: lv.total for lv in inside} | {level.name: 1}
     for stream in level.streams:
         streams = [stream, *(st for lv in inside for st in lv.streams)]
         names = {r.tile for st in streams for s in pm.statements(tuple(st.out)) for r in regions_of(s)}
         needed: dict[str, int] = {}
-        for name in names & set(lowering.tiles):  # not messages, which lie in their slots
-            tile = lowering.tiles[name]
+        for name in names & set(draft.tiles):  # not messages, which lie in their slots
+            tile = draft.tiles[name]
             if tile.level in each and hda.level(hda.memory(tile.memory).level).position <= here:
-                size = math.prod(tile.shape) * itemsize(tile.dtype) * lowering.versions.get(name, 1)
+                size = math.prod(tile.shape) * itemsize(tile.dtype) * draft.versions.get(name, 1)
                 memory = hda.memory(tile.memory).name
                 needed[memory] = needed.get(memory, 0) + -(-size * each[tile.level] // blocks)
         found = {k: max(found.get(k, 0), needed.get(k, 0)) for k in {*found, *needed}}
     return found
 
 
-def together(lowering: Lowering, level: Level) -> Expr:
+def together(draft: PlanDraft, level: Level) -> Expr:
     """A place for each instance of a level whose instances wait for each other."""
-    hda, launch = lowering.hda, lowering.launch
-    there = hda.count(level.scale) // hda.count(lowering.first.scale)
+    hda, launch = draft.hda, draft.launch
+    there = hda.count(level.scale) // hda.count(draft.first.scale)
     if launch.slots is not None and level.total > launch.slots:
         raise LoweringError(
             f"{level.total} instances of '{level.scale}' wait for each other, and {launch.slots} fit at once",
@@ -142,35 +140,35 @@ def _on_grid(extents: tuple[int, ...], dims: tuple[int, ...]) -> Expr | None:
     return None
 
 
-def hardware_units(lowering: Lowering, level: Level, key: Expr, size: int) -> list[int]:
+def hardware_units(draft: PlanDraft, level: Level, key: Expr, size: int) -> list[int]:
     """Where the units of the first group lie that have a key in common, by rank."""
     numbers = np.arange(level.instances)
     keys = np.broadcast_to(key.evaluate({"unit": numbers}), numbers.shape)
     members = np.flatnonzero(keys == keys[keys >= 0][0])[:size]
-    return [int(place) for place in _places(lowering, level)[members]]
+    return [int(place) for place in _places(draft, level)[members]]
 
 
-def _places(lowering: Lowering, level: Level) -> np.ndarray:
+def _places(draft: PlanDraft, level: Level) -> np.ndarray:
     """The hardware unit of every instance of a level that stays where it is."""
     numbers = np.arange(level.instances)
     if level.parent is None:
-        return np.broadcast_to(spread(lowering).evaluate({"unit": numbers}), numbers.shape)
-    per = lowering.hda.count(level.scale) // lowering.hda.count(level.parent.scale)
-    place = together(lowering, level) if level.parent is lowering.first else ZERO
-    above = _places(lowering, level.parent)[numbers // level.total]
+        return np.broadcast_to(spread(draft).evaluate({"unit": numbers}), numbers.shape)
+    per = draft.hda.count(level.scale) // draft.hda.count(level.parent.scale)
+    place = together(draft, level) if level.parent is draft.first else ZERO
+    above = _places(draft, level.parent)[numbers // level.total]
     return above * per + place.evaluate({"unit": numbers % level.total})
 
 
-def spread(lowering: Lowering) -> Expr:
+def spread(draft: PlanDraft) -> Expr:
     """Devices of a launch that takes a part of every node."""
-    hda, launch = lowering.hda, lowering.launch
+    hda, launch = draft.hda, draft.launch
     number: Expr = unit
     place: Expr = ZERO
     below = 1
-    for scale in reversed(launch.scales[: lowering.first.depth]):
+    for scale in reversed(launch.scales[: draft.first.depth]):
         place = place + (number % scale.count if scale.count > 1 else ZERO) * below
         number = number // scale.count
         at = launch.depth(scale.name)
         above = launch.scales[at - 2].name if at > 1 else None
         below *= hda.count(scale.name) // hda.count(above) if above else 1
-    return unit if lowering.first.total == 1 else tidy(place, {"unit": (0, lowering.first.total - 1)})
+    return unit if draft.first.total == 1 else tidy(place, {"unit": (0, draft.first.total - 1)})

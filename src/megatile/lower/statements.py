@@ -91,9 +91,9 @@ rule(n.Collective)(between_units)
 
 @rule(n.Alloc)
 def _alloc(frame: Frame, node: n.Alloc) -> None:
-    lowering = frame.lowering
-    if node.name not in lowering.homes.found:
-        lowering.declare(lowering.homes.tile(node, frame.level.depth), frame.level)
+    draft = frame.draft
+    if node.name not in draft.homes.found:
+        draft.declare(draft.homes.tile(node, frame.level.depth), frame.level)
 
 
 @rule(n.Let)
@@ -114,7 +114,7 @@ def _read_scalar(frame: Frame, node: n.ReadScalar) -> None:
     value = frame.static(node.value)
     if isinstance(node.value, Load) and all(frame.static(i) is not None for i in node.value.index):
         block = frame.regions.block(n.Region(node.value.source, tuple(n.Dim(i) for i in node.value.index)))
-        value = frame.read(frame.lowering.name(node.name), brought(frame, block).region(), bound)
+        value = frame.read(frame.draft.name(node.name), brought(frame, block).region(), bound)
     elif value is None:
         value = read_number(frame, node.value, bound, node.name)
     frame.names[node.name] = value
@@ -159,8 +159,8 @@ def _gemm(frame: Frame, node: n.Gemm) -> None:
 def work_inside(frame: Frame, node: n.Gemm, operands: tuple[Block, Block], engine: str) -> Expr | None:
     """The operations of a product in a loop that fills both tiles from tensors, where the engine stops at
     their edges; None where it does all of the tiles."""
-    steps = next((e.clips for e in frame.lowering.hda.engines if e.kind == engine), None)
-    filled = [frame.lowering.filled.get(b.home.name, ((), ())) for b in operands if b.is_whole]
+    steps = next((e.clips for e in frame.draft.hda.engines if e.kind == engine), None)
+    filled = [frame.draft.filled.get(b.home.name, ((), ())) for b in operands if b.is_whole]
     if steps is None or not frame.turns or [turns for turns, _ in filled] != [frame.turns] * 2:
         return None
     (_, left), (_, right) = filled
@@ -175,10 +175,10 @@ def work_inside(frame: Frame, node: n.Gemm, operands: tuple[Block, Block], engin
 
 def fetched(frame: Frame, operands: tuple[Block, ...]) -> Expr:
     """Bytes of a product's operands through their banks, where rows that the engine reads at once meet."""
-    engines = [e for e in frame.lowering.hda.engines if e.kind == "tensor" and e.fetch]
+    engines = [e for e in frame.draft.hda.engines if e.kind == "tensor" and e.fetch]
     total, most = ZERO, 1
     for block in operands if engines else ():
-        home, memory = block.home, frame.lowering.hda.memory(block.home.memory)
+        home, memory = block.home, frame.draft.hda.memory(block.home.memory)
         width, fetch = itemsize(home.dtype), engines[0].fetch or (1, 1)
         if memory.banks:
             turns = noted(frame, home, fetch_turns, memory, home.extents, width, fetch)
@@ -191,7 +191,7 @@ def gemm_engine(frame: Frame, node: n.Gemm, a: Block, c: Block, inner: Expr) -> 
     sizes = [constant(c.axes[i].extent) for i in c.kept][-2:] + [constant(simplify(inner))]
     extents = tuple(size or 1 for size in sizes)
     request = Request(
-        "Gemm", frame.lowering.hda, frame.level.scale, a.home.dtype, count(frame, c),
+        "Gemm", frame.draft.hda, frame.level.scale, a.home.dtype, count(frame, c),
         2 * math.prod(extents), extents, (a.home.memory, c.home.memory),
     )  # fmt: skip
     return chosen(frame, request, node.impl) or "vector"
@@ -215,7 +215,7 @@ def _reduce(frame: Frame, node: n.Reduce) -> None:
     if source.cut:
         raise cannot("a reduction of a region over the edge of a tensor", node)
     request = Request(
-        "Reduce", frame.lowering.hda, frame.level.scale, source.home.dtype, count(frame, source),
+        "Reduce", frame.draft.hda, frame.level.scale, source.home.dtype, count(frame, source),
         count(frame, source), memories=(source.home.memory,),
     )  # fmt: skip
     if chosen(frame, request, node.impl) == "shared":
@@ -249,7 +249,7 @@ def _atomic(frame: Frame, node: n.Atomic) -> None:
         # Units that wait for each other's locks would turn in a loop for ever: the first never lets go.
         raise cannot(f"an atomic_{node.op} of {block.home.dtype} that several units may share", node)
     frame.names[node.result] = frame.read(
-        frame.lowering.name(node.result), block.region(), 2**31 - 1, write=block.region(), combine=node.op,
+        frame.draft.name(node.result), block.region(), 2**31 - 1, write=block.region(), combine=node.op,
         expected=ZERO if node.expected is None else frame.whole(node.expected), value=frame.whole(node.value),
     )  # fmt: skip
 
@@ -274,7 +274,7 @@ def _barrier(frame: Frame, node: n.Barrier) -> None:
         for number in node.units:
             among = among | eq(me, number)
         key = select(among, key, -1)
-    frame.emit(pm.Collective("barrier", frame.lowering.barrier(frame.level, key, node.name)))
+    frame.emit(pm.Collective("barrier", frame.draft.barrier(frame.level, key, node.name)))
 
 
 def _check_count(frame: Frame, node: n.Barrier, key: Expr, wanted: int) -> None:
@@ -290,7 +290,7 @@ def _check_count(frame: Frame, node: n.Barrier, key: Expr, wanted: int) -> None:
 
 
 def _flag(frame: Frame, name: str, index: tuple[Expr, ...]) -> Expr:
-    home = frame.lowering.homes.home(name)
+    home = frame.draft.homes.home(name)
     if not home.flag or home.lead > 1:
         raise cannot(f"a flag in '{name}'", frame.node)
     member: Expr = ZERO
@@ -301,7 +301,7 @@ def _flag(frame: Frame, name: str, index: tuple[Expr, ...]) -> Expr:
 
 @rule(n.Signal)
 def _signal(frame: Frame, node: n.Signal) -> None:
-    home, member = frame.lowering.homes.home(node.flag), _flag(frame, node.flag, node.index)
+    home, member = frame.draft.homes.home(node.flag), _flag(frame, node.flag, node.index)
     peer = frame.peer_of(node, node.dst)
     to = frame.owner(home, peer) if peer is not None else None
     if to is None:
@@ -313,5 +313,5 @@ def _signal(frame: Frame, node: n.Signal) -> None:
 def _wait(frame: Frame, node: n.Wait) -> None:
     if node.phase is not None:
         raise cannot("a wait for the parity of a phase", node)
-    home = frame.lowering.homes.home(node.flag)
+    home = frame.draft.homes.home(node.flag)
     frame.emit(pm.Wait(home.name, frame.whole(node.value), _flag(frame, node.flag, node.index)))

@@ -142,7 +142,7 @@ class Frame:
     between which the units of the innermost region are counted.
     """
 
-    lowering: Lowering
+    draft: PlanDraft
     stream: Stream
     place: Place
     names: dict[str, Expr] = field(default_factory=dict)
@@ -264,8 +264,8 @@ class Frame:
         )
 
 
-class Lowering:
-    """One Program on one machine on its way to a Plan."""
+class PlanDraft:
+    """A Plan in the making: what of it one Program on one machine has been given so far."""
 
     def __init__(self, program: Program, hda: HDA):
         self.program, self.hda, self.launch = program, hda, program.launch
