@@ -38,9 +38,9 @@ def copies(plan: Plan, hda: HDA) -> dict[str, tuple[Array, Array]]:
     """For each level the hardware units that hold instances of it, and how many each entry stands for."""
     found: dict[str, tuple[Array, Array]] = {}
     for level in plan.all_levels:
-        per, own = units_below(hda, level, plan), np.arange(level.count)
-        places = spread(level.place.evaluate({"unit": own}), level.count)
-        if level.slots is None and len(places) and (places.min() < 0 or places.max() >= per):
+        per, own = units_below(hda, level, plan), np.arange(0 if level.slots else level.count)
+        places = spread(level.place.evaluate({"unit": own}), len(own))
+        if len(places) and (places.min() < 0 or places.max() >= per):
             raise PlanError(
                 f"plan '{plan.name}' uses unit {int(places.max())} of scale '{level.scale}', "
                 f"machine '{hda.name}' has {per}{' in each of its parent' if level.parent else ''}"
