@@ -17,7 +17,7 @@ import megatile.language as T
 from megatile.core.errors import MegatileError
 from megatile.ir import nodes as n
 from megatile.ir.implementations import CANDIDATES
-from megatile.lower import choice
+from megatile.lower import commands
 from megatile.lower.errors import LoweringError
 
 NAMES = [name for name, one in CANDIDATES["Copy"].items() if one.body is None]
@@ -62,7 +62,7 @@ def with_copies_by(name: str, body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
 @pytest.fixture
 def where_it_applies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """``impl=`` is for those copies that it can do; gives the names that were taken."""
-    usual, taken = choice.choose, []
+    usual, taken = commands.choose, []
 
     def choose(request: Any, wanted: str | None = None) -> Any:
         try:
@@ -72,7 +72,7 @@ def where_it_applies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         taken.append(wanted or "")
         return found
 
-    monkeypatch.setattr(choice, "choose", choose)
+    monkeypatch.setattr(commands, "choose", choose)
     return taken
 
 

@@ -12,7 +12,6 @@ In every installed kernel ``program_id(0)`` is the PE in its cube, ``program_id(
 from typing import Any
 
 REDUCE_OPS = ("sum", "max", "min", "prod")
-KERNEL_HELPERS = ("passed_round",)
 
 
 def merged(tl: Any, op: str, a: Any, b: Any) -> Any:
@@ -22,13 +21,3 @@ def merged(tl: Any, op: str, a: Any, b: Any) -> Any:
     if op == "prod":
         return a * b
     return tl.maximum(a, b) if op == "max" else tl.minimum(a, b)
-
-
-def passed_round(tl: Any, total: Any, steps: int, to: str, by: str, op: str, **like: Any) -> Any:
-    """Tiles go round a ring, ``steps`` times on; what passes is merged. ``like``: their shape and dtype."""
-    current = total
-    for _ in range(steps):
-        tl.send(dir=to, src=current)
-        current = tl.recv(dir=by, **like)
-        total = merged(tl, op, total, current)
-    return total

@@ -6,11 +6,10 @@ SIP leaders form a ring (global_E, global_W).
 
 from typing import Any
 
-from megatile.collectives.kernels import REDUCE_OPS, merged, passed_round  # noqa: F401
+from megatile.collectives.kernels import REDUCE_OPS, merged  # noqa: F401
 from megatile.core.dtypes import itemsize
 
 TOPOLOGY, MAPPER = "hierarchical_3level", "all_pes"
-KERNEL_HELPERS = ("to_leader", "from_leader")
 
 
 def kernel_args(
@@ -27,42 +26,51 @@ def kernel_args(
     return (n_elem, pes_per_cube, cubes_per_sip, num_sips, dtype, reduce_op)
 
 
-def to_leader(tl: Any, total: Any, place: Any, extent: int, low: str, high: str, op: str, **like: Any) -> Any:
-    """Reduce a ring to its member 0: members 1..half pass down to it, the others up, round the ring."""
-    half = extent // 2
-    if place < half:
-        total = merged(tl, op, total, tl.recv(dir=high, **like))
-    if (place > half + 1) | ((place == 0) & (extent > 2)):
-        total = merged(tl, op, total, tl.recv(dir=low, **like))
-    if (place > 0) & (place <= half):
-        tl.send(dir=low, src=total)
-    if place > half:
-        tl.send(dir=high, src=total)
-    return total
-
-
-def from_leader(tl: Any, total: Any, place: Any, extent: int, low: str, high: str, **like: Any) -> Any:
-    """The same paths in the other direction."""
-    half = extent // 2
-    if (place > 0) & (place <= half):
-        total = tl.recv(dir=low, **like)
-    if place > half:
-        total = tl.recv(dir=high, **like)
-    if place < half:
-        tl.send(dir=high, src=total)
-    if (place > half + 1) | ((place == 0) & (extent > 2)):
-        tl.send(dir=low, src=total)
-    return total
-
-
 def kernel(t_ptr: Any, n_elem: int, pes: int, cubes: int, sips: int, dtype: str, op: str, tl: Any) -> None:
     pe, cube = tl.program_id(0), tl.program_id(1)
-    mine, like = t_ptr + tl.rank * n_elem * itemsize(dtype), {"shape": (n_elem,), "dtype": dtype}
-    total = to_leader(tl, tl.load(mine, **like), pe, pes, "W", "E", op, **like)
+    half, middle = pes // 2, cubes // 2
+    mine = t_ptr + tl.rank * n_elem * itemsize(dtype)
+    total = tl.load(mine, shape=(n_elem,), dtype=dtype)
+    # Inside the cube: PEs 1..half pass westwards to PE 0, the others eastwards, round the ring.
+    if pe < half:
+        total = merged(tl, op, total, tl.recv(dir="E", shape=(n_elem,), dtype=dtype))
+    if (pe > half + 1) | ((pe == 0) & (pes > 2)):
+        total = merged(tl, op, total, tl.recv(dir="W", shape=(n_elem,), dtype=dtype))
+    if (pe > 0) & (pe <= half):
+        tl.send(dir="W", src=total)
+    if pe > half:
+        tl.send(dir="E", src=total)
     if (cubes > 1) & (pe == 0):
-        total = to_leader(tl, total, cube, cubes, "N", "S", op, **like)
+        if cube < middle:
+            total = merged(tl, op, total, tl.recv(dir="S", shape=(n_elem,), dtype=dtype))
+        if (cube > middle + 1) | ((cube == 0) & (cubes > 2)):
+            total = merged(tl, op, total, tl.recv(dir="N", shape=(n_elem,), dtype=dtype))
+        if (cube > 0) & (cube <= middle):
+            tl.send(dir="N", src=total)
+        if cube > middle:
+            tl.send(dir="S", src=total)
     if (sips > 1) & (pe == 0) & (cube == 0):
-        total = passed_round(tl, total, sips - 1, "global_E", "global_W", op, **like)
+        current = total
+        for _ in range(sips - 1):
+            tl.send(dir="global_E", src=current)
+            current = tl.recv(dir="global_W", shape=(n_elem,), dtype=dtype)
+            total = merged(tl, op, total, current)
+    # Back: the same paths in the other direction.
     if (cubes > 1) & (pe == 0):
-        total = from_leader(tl, total, cube, cubes, "N", "S", **like)
-    tl.store(mine, from_leader(tl, total, pe, pes, "W", "E", **like))
+        if (cube > 0) & (cube <= middle):
+            total = tl.recv(dir="N", shape=(n_elem,), dtype=dtype)
+        if cube > middle:
+            total = tl.recv(dir="S", shape=(n_elem,), dtype=dtype)
+        if cube < middle:
+            tl.send(dir="S", src=total)
+        if (cube > middle + 1) | ((cube == 0) & (cubes > 2)):
+            tl.send(dir="N", src=total)
+    if (pe > 0) & (pe <= half):
+        total = tl.recv(dir="W", shape=(n_elem,), dtype=dtype)
+    if pe > half:
+        total = tl.recv(dir="E", shape=(n_elem,), dtype=dtype)
+    if pe < half:
+        tl.send(dir="E", src=total)
+    if (pe > half + 1) | ((pe == 0) & (pes > 2)):
+        tl.send(dir="W", src=total)
+    tl.store(mine, total)

@@ -7,7 +7,7 @@ global_S); on a mesh without wrap-around they are reduced along a chain and the 
 
 from typing import Any
 
-from megatile.collectives.kernels import REDUCE_OPS, merged, passed_round  # noqa: F401
+from megatile.collectives.kernels import REDUCE_OPS, merged  # noqa: F401
 from megatile.core.dtypes import itemsize
 
 TOPOLOGY, MAPPER = "intercube", "cube_leaders"
@@ -31,14 +31,12 @@ def kernel_args(
     return (n_elem, mesh_w, mesh_h, sip_w, sip_h, sip_wrap, root_cube, dtype, reduce_op)
 
 
-def gathered(
-    tl: Any, total: Any, place: Any, root: int, extent: int, low: str, high: str, op: str, **like: Any
-) -> Any:
+def gathered(tl: Any, total: Any, place: Any, root: int, extent: int, low: str, high: str, **how: Any) -> Any:
     """Reduce a line of ``extent`` participants towards number ``root``, from both sides."""
     if (place > 0) & (place <= root):
-        total = merged(tl, op, total, tl.recv(dir=low, **like))
+        total = merged(tl, how["op"], total, tl.recv(dir=low, shape=how["shape"], dtype=how["dtype"]))
     if (place < extent - 1) & (place >= root):
-        total = merged(tl, op, total, tl.recv(dir=high, **like))
+        total = merged(tl, how["op"], total, tl.recv(dir=high, shape=how["shape"], dtype=how["dtype"]))
     if place < root:
         tl.send(dir=high, src=total)
     if place > root:
@@ -46,12 +44,12 @@ def gathered(
     return total
 
 
-def spread(tl: Any, total: Any, place: Any, root: int, extent: int, low: str, high: str, **like: Any) -> Any:
+def spread(tl: Any, total: Any, place: Any, root: int, extent: int, low: str, high: str, **how: Any) -> Any:
     """Send the root's tile back along the line."""
     if place < root:
-        total = tl.recv(dir=high, **like)
+        total = tl.recv(dir=high, shape=how["shape"], dtype=how["dtype"])
     if place > root:
-        total = tl.recv(dir=low, **like)
+        total = tl.recv(dir=low, shape=how["shape"], dtype=how["dtype"])
     if (place > 0) & (place <= root):
         tl.send(dir=low, src=total)
     if (place < extent - 1) & (place >= root):
@@ -66,21 +64,31 @@ def kernel(
     cube, sip = tl.program_id(1), tl.program_id(2)
     row, column = cube // mesh_w, cube % mesh_w
     root_row, root_column = root_cube // mesh_w, root_cube % mesh_w
-    mine, like = t_ptr + tl.rank * n_elem * itemsize(dtype), {"shape": (n_elem,), "dtype": dtype}
-    total = tl.load(mine, **like)
-    total = gathered(tl, total, column, root_column, mesh_w, "W", "E", op, **like)
+    mine = t_ptr + tl.rank * n_elem * itemsize(dtype)
+    total = tl.load(mine, shape=(n_elem,), dtype=dtype)
+    total = gathered(tl, total, column, root_column, mesh_w, "W", "E", op=op, shape=(n_elem,), dtype=dtype)
     if column == root_column:
-        total = gathered(tl, total, row, root_row, mesh_h, "N", "S", op, **like)
+        total = gathered(tl, total, row, root_row, mesh_h, "N", "S", op=op, shape=(n_elem,), dtype=dtype)
     if cube == root_cube:
         if wrap:
-            total = passed_round(tl, total, sip_w - 1, "global_E", "global_W", op, **like)
-            total = passed_round(tl, total, sip_h - 1, "global_S", "global_N", op, **like)
+            current = total
+            for _ in range(sip_w - 1):
+                tl.send(dir="global_E", src=current)
+                current = tl.recv(dir="global_W", shape=(n_elem,), dtype=dtype)
+                total = merged(tl, op, total, current)
+            passing = total
+            for _ in range(sip_h - 1):
+                tl.send(dir="global_S", src=passing)
+                passing = tl.recv(dir="global_N", shape=(n_elem,), dtype=dtype)
+                total = merged(tl, op, total, passing)
         else:
             x, y = sip % sip_w, sip // sip_w
-            total = gathered(tl, total, x, sip_w - 1, sip_w, "global_W", "global_E", op, **like)
-            total = spread(tl, total, x, sip_w - 1, sip_w, "global_W", "global_E", **like)
-            total = gathered(tl, total, y, sip_h - 1, sip_h, "global_N", "global_S", op, **like)
-            total = spread(tl, total, y, sip_h - 1, sip_h, "global_N", "global_S", **like)
+            how = {"op": op, "shape": (n_elem,), "dtype": dtype}
+            total = gathered(tl, total, x, sip_w - 1, sip_w, "global_W", "global_E", **how)
+            total = spread(tl, total, x, sip_w - 1, sip_w, "global_W", "global_E", **how)
+            total = gathered(tl, total, y, sip_h - 1, sip_h, "global_N", "global_S", **how)
+            total = spread(tl, total, y, sip_h - 1, sip_h, "global_N", "global_S", **how)
     if column == root_column:
-        total = spread(tl, total, row, root_row, mesh_h, "N", "S", **like)
-    tl.store(mine, spread(tl, total, column, root_column, mesh_w, "W", "E", **like))
+        total = spread(tl, total, row, root_row, mesh_h, "N", "S", op=op, shape=(n_elem,), dtype=dtype)
+    total = spread(tl, total, column, root_column, mesh_w, "W", "E", op=op, shape=(n_elem,), dtype=dtype)
+    tl.store(mine, total)

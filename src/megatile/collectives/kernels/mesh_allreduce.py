@@ -3,7 +3,7 @@
 from math import isqrt
 from typing import Any
 
-from megatile.collectives.kernels import REDUCE_OPS, passed_round  # noqa: F401
+from megatile.collectives.kernels import REDUCE_OPS, merged  # noqa: F401
 from megatile.core.dtypes import itemsize
 
 
@@ -16,5 +16,14 @@ def kernel_args(
 def kernel(t_ptr: Any, n_elem: int, side: int, dtype: str, op: str, tl: Any) -> None:
     mine = t_ptr + tl.rank * n_elem * itemsize(dtype)
     total = tl.load(mine, shape=(n_elem,), dtype=dtype)
-    total = passed_round(tl, total, side - 1, "E", "W", op, shape=(n_elem,), dtype=dtype)
-    tl.store(mine, passed_round(tl, total, side - 1, "S", "N", op, shape=(n_elem,), dtype=dtype))
+    current = total
+    for _ in range(side - 1):
+        tl.send(dir="E", src=current)
+        current = tl.recv(dir="W", shape=(n_elem,), dtype=dtype)
+        total = merged(tl, op, total, current)
+    passing = total
+    for _ in range(side - 1):
+        tl.send(dir="S", src=passing)
+        passing = tl.recv(dir="N", shape=(n_elem,), dtype=dtype)
+        total = merged(tl, op, total, passing)
+    tl.store(mine, total)

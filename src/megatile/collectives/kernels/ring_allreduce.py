@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from megatile.collectives.kernels import REDUCE_OPS, passed_round  # noqa: F401
+from megatile.collectives.kernels import REDUCE_OPS, merged  # noqa: F401
 from megatile.core.dtypes import itemsize
 
 
@@ -15,4 +15,9 @@ def kernel_args(
 def kernel(t_ptr: Any, n_elem: int, world_size: int, dtype: str, op: str, tl: Any) -> None:
     mine = t_ptr + tl.rank * n_elem * itemsize(dtype)
     total = tl.load(mine, shape=(n_elem,), dtype=dtype)
-    tl.store(mine, passed_round(tl, total, world_size - 1, "E", "W", op, shape=(n_elem,), dtype=dtype))
+    current = total
+    for _ in range(world_size - 1):
+        tl.send(dir="E", src=current)
+        current = tl.recv(dir="W", shape=(n_elem,), dtype=dtype)
+        total = merged(tl, op, total, current)
+    tl.store(mine, total)
