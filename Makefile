@@ -41,7 +41,7 @@ test: $(READY) ## Formatting, lint, types, import layers, then all tests
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 matrix: $(READY) ## Every collective on every network for 1 to 64 ranks, proved; long (see CONTRIBUTING.md)
-	@$(BIN)/python -m tests.collectives.matrix $(MATRIX_ARGS)
+	@PYTHONPATH=benchmarks $(BIN)/python -m tests.collectives.matrix $(MATRIX_ARGS)
 
 bench: $(READY) ## Measure, beside rivals where there are any; misses are printed
 	@$(BIN)/python benchmarks/run.py $(BENCH_ARGS)

@@ -12,7 +12,7 @@ from harness import Row, at_most, bench
 MEASURED = """
 import json, resource, sys, time
 import megatile as mt
-from megatile.collectives.toy import chips
+from toy_machines import chips
 machine = {machine}
 start = time.process_time()
 {work}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from megatile.collectives.toy import chips
 from megatile.hda import HDA, machine, machine_names
+from toy_machines import chips
 
 BAD = """\
 name: bad

@@ -8,8 +8,8 @@ from math import isqrt
 from typing import Any
 
 import megatile as mt
-from megatile.collectives.toy import chips
 from megatile.hda import HDA
+from toy_machines import chips
 
 REDUCES = ["sum", "max", "min", "prod"]
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings, strategies as st
 
 from megatile.collectives.algorithms import find_algorithm
 from megatile.collectives.planner import make_job
-from megatile.collectives.toy import chips
 from megatile.sim import simulate
+from toy_machines import chips
 
 BANDWIDTH, LATENCY, STARTUP, MEMORY = 100e9, 500e-9, 1e-6, 100e-9
 FLOPS = 100e12

@@ -6,12 +6,12 @@ import pytest
 
 import megatile as mt
 from megatile.collectives.planner import predict
-from megatile.collectives.toy import chips
 from megatile.hda.load import machine_names
 from megatile.plan.model import Plan
 from megatile.sim import Session
 from megatile.timing import Library, TimingError
 from megatile.timing.library import protocol_of
+from toy_machines import chips
 
 KERNELS = [name for name in machine_names() if mt.machine(name).protocol is not None]
 

@@ -6,10 +6,10 @@ import pytest
 
 import megatile as mt
 from megatile.collectives import ranking
-from megatile.collectives.toy import chips
 from megatile.core.expr import eq, unit
 from megatile.plan.build import PlanBuilder
 from megatile.timing import Library
+from toy_machines import chips
 
 
 @pytest.mark.parametrize(

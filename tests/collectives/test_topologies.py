@@ -13,7 +13,7 @@ from megatile.collectives.algorithms import algorithms
 from megatile.collectives.job import OPERATIONS, REDUCING
 from megatile.collectives.planner import make_job
 from megatile.collectives.reference import make_inputs, wrong_elements
-from megatile.collectives.toy import chips
+from toy_machines import chips
 
 MACHINES = {
     "ring": chips("ring", 7),

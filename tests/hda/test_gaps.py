@@ -4,10 +4,10 @@ import pytest
 
 import megatile as mt
 from megatile.collectives.planner import predict
-from megatile.collectives.toy import chips
 from megatile.core.errors import MachineError, MegatileError
 from megatile.hda import HDA, machine
 from megatile.hda.gaps import gaps
+from toy_machines import chips
 
 
 def changed(hda, **changes):

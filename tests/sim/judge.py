@@ -1,6 +1,6 @@
 """One case, read by SimPy and simulated: where they differ, in one line. As a script, a range of cases.
 
-python tests/sim/judge.py 0 2000
+python -m tests.sim.judge 0 2000
 """
 
 from __future__ import annotations

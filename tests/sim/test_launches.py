@@ -19,7 +19,7 @@ from megatile.sim import Session
 @pytest.mark.parametrize("engine", ["plain", "compiled"])
 @pytest.mark.parametrize("first", [0, 12, 24])
 def test_engine_and_reader_agree_on_launches(first: int, engine: str) -> None:
-    """A sample; ``tests/sim/judge.py 0 2000 launches`` takes more of them."""
+    """A sample; ``python -m tests.sim.judge 0 2000 launches`` takes more of them."""
     seeds, ended = range(first, first + 12), list[int]()
     found = {seed: between_launches(random_launches(seed), engine, ended) for seed in seeds}
     assert not {seed: text for seed, text in found.items() if text}

@@ -8,6 +8,7 @@ the caller, who reads unit by unit.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -28,7 +29,6 @@ from megatile.core.expr import (
 )
 from megatile.language.common.hooks import Hooks, Jump, LoopContext, Returned, State, Undefined, ends_loop
 from megatile.language.kernel.blocks import RawMemory
-from megatile.language.kernel.captures import Snapshot
 from megatile.language.kernel.symbols import KernelError, NeedsValue, Sym, SymRange, to_expr, wrap
 from megatile.language.kernel.values import (
     BUILTINS,
@@ -42,6 +42,9 @@ from megatile.language.kernel.values import (
 )
 from megatile.plan.build import PlanBuilder
 from megatile.plan.model import CarryInt, CarryTile, If, Loop, MergeInt, MergeTile
+
+SEEN_DEPTH = 3
+"""How deep the objects are looked into that a loop body can see."""
 
 
 class CannotStage(Exception):
@@ -360,3 +363,55 @@ class Reader(Hooks):
         for name, tile in list(self.plan.tiles.items()):
             if chained and name not in mark[0]:
                 self.plan.tiles[name] = replace(tile, versions=tile.versions + chained)
+
+
+class Snapshot:
+    """What lists, dictionaries, sets and plain objects among some variables held before a loop body, which
+    might change them: to compare and to put back."""
+
+    def __init__(self, variables: dict[str, Any]):
+        self._saved: list[tuple[Any, Any]] = []
+        self._known: set[int] = set()
+        for value in variables.values():
+            self._add(value, SEEN_DEPTH)
+
+    def _add(self, value: Any, depth: int) -> None:
+        if depth == 0 or id(value) in self._known:
+            return
+        contents = _contents(value)
+        if contents is None:
+            return
+        self._known.add(id(value))
+        if not isinstance(value, tuple):
+            self._saved.append((value, contents))
+        for inner in contents.values() if isinstance(contents, dict) else contents:
+            self._add(inner, depth - 1)
+
+    def changed(self) -> bool:
+        return any(not _same(_contents(value), contents) for value, contents in self._saved)
+
+    def restore(self) -> None:
+        for value, contents in self._saved:
+            held = value if isinstance(value, (list, deque, dict, set)) else vars(value)
+            held.clear()
+            if isinstance(held, (list, deque)):
+                held.extend(contents)
+            else:
+                held.update(contents)
+
+
+def _contents(value: Any) -> Any:
+    if isinstance(value, (list, deque, set, tuple)):
+        return list(value)
+    if isinstance(value, dict):
+        return dict(value)
+    ours = type(value).__module__.startswith(("megatile.", "numpy", "builtins", "functools"))
+    if ours or isinstance(value, type) or not hasattr(value, "__dict__"):
+        return None
+    return dict(vars(value)) if not callable(value) else None
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(a[k] is b[k] for k in a)
+    return len(a) == len(b) and all(x is y for x, y in zip(a, b, strict=True))
