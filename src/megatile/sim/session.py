@@ -162,7 +162,7 @@ class Session(RunningMachine):
         """Run a plan on the machine as the launches before leave it, from the worker's clock (or ``at``) on.
 
         Inputs that are not given are those in memory. Where some are unknown, times alone are found out
-        (``data=True`` makes that an error). Queues that nobody installed are installed first, as `simulate`
+        (``data=True`` makes that an error). Queues that are not installed are installed first, as `simulate`
         does. ``assume``, ``engine`` and ``timing`` are those of `simulate`.
         """
         worker = self._worker(worker)
