@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pydoc
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -107,3 +108,13 @@ def test_everything_public_is_documented() -> None:
     skipped = {"__version__"} | (set() if find_spec("torch") else ATTENTION)
     undocumented = [n for n in mt.__all__ if n not in skipped and not inspect.getdoc(getattr(mt, n))]
     assert undocumented == []
+
+
+def test_a_function_hides_the_folder_of_its_name() -> None:
+    import_module("megatile.tune")
+    import_module("megatile.lower")
+    import_module("megatile.report.summary")
+    assert inspect.isfunction(mt.tune)
+    assert inspect.isfunction(mt.lower)
+    assert inspect.isfunction(import_module("megatile.report").summary)
+    assert pydoc.plain(pydoc.render_doc(mt.tune)).splitlines()[2].startswith("tune(factory")

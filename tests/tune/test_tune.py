@@ -17,7 +17,7 @@ from tests.tune.factories import CHOICES, adding, by_time, gemm, killing
 import megatile as mt
 import megatile.language as T
 from megatile.core.errors import MegatileError
-from megatile.tune import TuneError
+from megatile.tune import TuneError, work
 from megatile.tune.work import points_of
 
 ROOT = Path(__file__).parents[2]
@@ -109,7 +109,7 @@ RUN = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # also where a shell ignores it
 import megatile as mt
-import megatile.tune.work as work
+from megatile.tune import work
 from tests.tune.factories import CHOICES, adding, by_time
 
 real = work.simulate
@@ -182,7 +182,7 @@ def test_what_is_kept_is_not_simulated_again(tmp_path, monkeypatch):
     def never(*_, **__):
         raise AssertionError("simulated again")
 
-    monkeypatch.setattr("megatile.tune.work.simulate", never)
+    monkeypatch.setattr(work, "simulate", never)
     again = mt.tune(adding, CHOICES, workers=1, store=store, **FAST)
     assert (again.best, again.value, again.counts) == (first.best, first.value, first.counts)
     with pytest.raises(AssertionError):  # another machine is another question
@@ -308,7 +308,7 @@ def test_results_of_other_code_do_not_count(tmp_path, monkeypatch):
     store = tmp_path / "s.sqlite"
     first = mt.tune(adding, CHOICES, workers=1, store=store, **FAST)
     before = kept(store)
-    monkeypatch.setattr("megatile.tune.work.code_digest", lambda: "the engine was mended")
+    monkeypatch.setattr(work, "code_digest", lambda: "the engine was mended")
     again = mt.tune(adding, CHOICES, workers=1, store=store, **FAST)
     assert again.best == first.best
     assert len(kept(store)) == 2 * len(before)

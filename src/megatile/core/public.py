@@ -10,7 +10,7 @@ A module says what it has, and asks for the rest:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from importlib import import_module
 from sys import modules
 from types import ModuleType
@@ -40,6 +40,7 @@ class PublicNames:
 
     def __init__(self, module: str, places: Mapping[str, str]):
         self.module, self._own = module, places
+        modules[module].__class__ = _module_class(places)
 
     def places(self) -> dict[str, str]:
         """All names, with those that others add."""
@@ -58,11 +59,16 @@ class PublicNames:
         return value
 
 
-def make_callable(folder: str, place: str) -> None:
-    """Let a folder whose name is also a public function (``mt.tune``) be called as the one in ``place``."""
+def _module_class(names: Container[str]) -> type[ModuleType]:
+    """Return a class of modules whose public ``names`` hide folders and files of the same name.
 
-    class Folder(ModuleType):
-        def __call__(self, *arguments: Any, **options: Any) -> Any:
-            return getattr(import_module(place), folder.rpartition(".")[2])(*arguments, **options)
+    ``mt.tune`` is the function also after something has imported the folder ``megatile.tune``, which the
+    import system would put in its place.
+    """
 
-    modules[folder].__class__ = Folder
+    class Package(ModuleType):
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name not in names or getattr(value, "__name__", "") != f"{self.__name__}.{name}":
+                super().__setattr__(name, value)
+
+    return Package

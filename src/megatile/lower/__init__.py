@@ -16,7 +16,3 @@
 * ``residency.py``: slots, places, and how many versions of a tile fit;
 * ``lowered.py``, ``calls.py``: what users call.
 """
-
-from megatile.core.public import make_callable
-
-make_callable(__name__, "megatile.lower.lowered")

@@ -6,7 +6,7 @@ cannot be the fastest by its lower bound is left out, the rest is simulated, the
 processes of their own or on any ``concurrent.futures.Executor``, and keep results in SQLite (``store=``).
 """
 
-from megatile.core.public import PublicNames, make_callable
+from megatile.core.public import PublicNames
 
 NAMES = {"autotune": "megatile.tune.decorator"}
 """What ``T`` has besides."""
@@ -19,4 +19,3 @@ _WHERE = {
     **NAMES,
 }
 __getattr__ = PublicNames(__name__, _WHERE)
-make_callable(__name__, "megatile.tune.search")
