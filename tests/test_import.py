@@ -35,3 +35,28 @@ def test_importing_megatile_loads_nothing_heavy(loaded: set[str], name: str) -> 
 def test_importing_writes_no_files(tmp_path: Path) -> None:
     modules_after("import megatile", tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+COMMAND = """
+import contextlib, io, sys
+from megatile.__main__ import main
+sys.argv = ["megatile", *{words!r}.split()]
+with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()) as shown:
+    main()
+assert "machine" in shown.getvalue()
+"""
+HEAVIEST = {"numpy", "ml_dtypes", "matplotlib", "networkx", "torch", "llvmlite", "greenlet", "pyarrow"}
+
+
+@pytest.mark.parametrize(
+    ("words", "heavy", "at_most"),
+    [
+        ("--help", HEAVIEST | {"pydantic", "yaml", "megatile.hda", "megatile.cli.machine"}, 350),
+        ("machines", HEAVIEST | {"megatile.sim", "megatile.cli.run", "rich.markdown"}, 450),
+    ],
+)
+def test_commands_load_what_they_need(words: str, heavy: set[str], at_most: int, tmp_path: Path) -> None:
+    loaded = modules_after(COMMAND.format(words=words), tmp_path)
+    assert "megatile.cli.main" in loaded
+    assert heavy & loaded == set()
+    assert len(loaded) < at_most

@@ -5,27 +5,21 @@ from __future__ import annotations
 import inspect
 import re
 import typing
-from collections.abc import Iterator
 from typing import Any
 
-import typer
-
-from megatile.cli.main import app
+from megatile.cli.main import COMMANDS, load_command
 
 WORDS = {"int": "NUMBER", "float": "NUMBER", "Path": "FILE"}
 
 
-def commands(group: Any, path: tuple[str, ...] = ("megatile",)) -> Iterator[tuple[str, Any]]:
-    """Every command with its words, in the order of the help."""
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            yield from commands(command, (*path, name))
-        else:
-            yield " ".join((*path, name)), command
-
-
 def all_commands() -> list[tuple[str, Any]]:
-    return list(commands(typer.main.get_command(app)))
+    """Every command with its words, in the order of the help."""
+    found = {name: load_command(name) for name in COMMANDS}
+    return [
+        (f"megatile {name} {inner}".strip(), command)
+        for name, group in found.items()
+        for inner, command in getattr(group, "commands", {"": group}).items()
+    ]
 
 
 def reference() -> str:

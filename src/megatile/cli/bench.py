@@ -27,16 +27,6 @@ def benches() -> dict[str, str]:
     }
 
 
-def as_bench(args: list[str]) -> list[str]:
-    """The arguments of ``run --bench NAME …`` as those of ``bench NAME …``; others as they are."""
-    for at, word in enumerate(args):
-        if word == "--bench" and at + 1 < len(args):
-            return ["bench", args[at + 1], *args[1:at], *args[at + 2 :]]
-        if word.startswith("--bench="):
-            return ["bench", word.removeprefix("--bench="), *args[1:at], *args[at + 1 :]]
-    return args
-
-
 def load(name: str) -> Any:
     """A bench by name, or from a Python file, which is run."""
     known = benches()

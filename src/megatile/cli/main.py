@@ -1,37 +1,80 @@
-"""``megatile``: the command line. Each group of commands is a file of its own."""
+"""``megatile``: the command line. Each group of commands is a file of its own, loaded when used."""
 
 from __future__ import annotations
 
 import errno
 import os
 import sys
-from collections.abc import Callable
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
-from megatile.cli import (
-    attention,
-    bench,
-    collective,
-    machine,
-    perfdb,
-    plan,
-    run,
-    trace,
-    tune,
-)
 from megatile.cli.output import fail
 from megatile.core.errors import MegatileError
 from megatile.core.version import __version__
 
+COMMANDS = {
+    "machines": ("machine.machines", "List the machines that come with megatile."),
+    "collective": (
+        "collective.collective",
+        "Predict a collective over a range of sizes, with verified data.",
+    ),
+    "run": ("run.run", "Verify a tile program on random data, predict its time and say where it goes."),
+    "export": ("run.export", "Write a tile program as TileLang, CUDA C++ or C."),
+    "measure": ("machine.measure", "Measure this computer and write its machine file."),
+    "bench": ("bench.bench", "Run a bench on a simulated machine: its checks, then its times."),
+    "kernel": ("perfdb.kernel", "Predict how long a library's kernel takes on one device."),
+    "tune": ("tune.tune", "Find the fastest of all combinations of values."),
+    "sweep": ("tune.sweep", "Time a plan, program or collective on variants of a machine."),
+    "check-kernel": ("run.check_kernel", "Check, run and predict a file of TileLang kernels."),
+    "machine": ("machine.app", "Look at machine descriptions."),
+    "plan": ("plan.app", "Look at plans."),
+    "attention": ("attention.app", "Attention over divided sequences: schedules and measurements."),
+    "trace": ("trace.app", "Look at traces of simulated runs."),
+    "perfdb": ("perfdb.app", "Measured times of library kernels, to predict from and to fit."),
+}
+"""Each command or group: its place in ``megatile.cli``, and its line in the list of commands."""
+ANY_MORE = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+def load_command(name: str) -> Any:
+    """Return the command or group ``name``, with its options, from its file."""
+    module, _, member = COMMANDS[name][0].partition(".")
+    found = getattr(import_module(f"megatile.cli.{module}"), member)
+    holder = typer.Typer()
+    if isinstance(found, typer.Typer):
+        holder.add_typer(found, name=name)
+    else:
+        settings = ANY_MORE if name in ("kernel", "check-kernel") else None
+        holder.command(name, context_settings=settings)(found)
+    return typer.main.get_group(holder).commands[name]
+
 
 class Commands(TyperGroup):
-    """The commands; ``run --bench NAME`` is another spelling of ``bench NAME``."""
+    """The commands. Listing them loads none of their files, running one loads only its own.
+
+    ``run --bench NAME`` is another spelling of ``bench NAME``.
+    """
+
+    def __init__(self, **settings: Any):
+        super().__init__(**settings)
+        self.commands = {name: TyperCommand(name, help=line) for name, (_, line) in COMMANDS.items()}
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        return super().resolve_command(ctx, bench.as_bench(args) if args[:1] == ["run"] else args)
+        name, listed, rest = super().resolve_command(ctx, _as_bench(args) if args[:1] == ["run"] else args)
+        return name, listed and load_command(listed.name or ""), rest
+
+
+def _as_bench(args: list[str]) -> list[str]:
+    """The arguments of ``run --bench NAME …`` as those of ``bench NAME …``; others as they are."""
+    for at, word in enumerate(args):
+        if word == "--bench" and at + 1 < len(args):
+            return ["bench", args[at + 1], *args[1:at], *args[at + 2 :]]
+        if word.startswith("--bench="):
+            return ["bench", word.removeprefix("--bench="), *args[1:at], *args[at + 1 :]]
+    return args
 
 
 app = typer.Typer(
@@ -43,16 +86,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-COMMANDS: dict[str, Callable[..., None]] = {
-    "machines": machine.machines, "collective": collective.collective, "run": run.run, "export": run.export,
-    "measure": machine.measure, "bench": bench.bench, "kernel": perfdb.kernel, "tune": tune.tune,
-    "sweep": tune.sweep, "check-kernel": run.check_kernel,
-}  # fmt: skip
-ANY_MORE = {"allow_extra_args": True, "ignore_unknown_options": True}
-for _name, _command in COMMANDS.items():
-    app.command(_name, context_settings=ANY_MORE if _name in ("kernel", "check-kernel") else None)(_command)
-for _group in (machine, plan, attention, trace, perfdb):
-    app.add_typer(_group.app, name=_group.__name__.rpartition(".")[2])
 
 
 def _version(asked: bool) -> None:

@@ -38,7 +38,7 @@ def print_table(
     headers: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None, left: int = 1
 ) -> None:
     """A table for people; all columns but the first ``left`` are aligned to the right."""
-    from megatile.trace.tables import rich_table
+    from megatile.core.tables import rich_table
 
     console().print(rich_table(headers, rows, title, left))
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from megatile.core.arguments import no_none
 from megatile.core.quantities import format_bytes, format_time
+from megatile.core.tables import text_table
 from megatile.trace import Trace, critical_groups
-from megatile.trace.tables import text_table
 
 
 @no_none

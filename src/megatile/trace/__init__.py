@@ -8,13 +8,13 @@ write_oplog(trace, "run.jsonl")           # one line per event
 assert read_trace("run.json.gz") == trace
 """
 
+from megatile.core.tables import text_table
 from megatile.trace.critical import CriticalStep, critical_groups, critical_path, why_slow
 from megatile.trace.events import Counter, Event, Trace, TraceBuilder, TraceError, join_traces
 from megatile.trace.exposure import LAUNCH, busy_ps, exposed_ps
 from megatile.trace.formats import convert_trace, read_trace, write_trace
 from megatile.trace.oplog import read_oplog, write_oplog
 from megatile.trace.perfetto import read_perfetto, write_perfetto
-from megatile.trace.tables import text_table
 from megatile.trace.waits import Pointers, Waiter, WaitGraph
 
 __all__ = [

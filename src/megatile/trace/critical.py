@@ -8,8 +8,8 @@ import numpy as np
 
 from megatile.core.arguments import no_none
 from megatile.core.quantities import format_time
+from megatile.core.tables import text_table
 from megatile.trace.events import Event, Trace
-from megatile.trace.tables import text_table
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,12 @@ from megatile.core import kept
 from megatile.core.errors import MegatileError
 from megatile.core.files import write_text
 from megatile.core.progress import Listener, shown, tell
+from megatile.core.tables import text_table
 from megatile.hda import HDA
 from megatile.hda.probe import measured_file
 from megatile.runtime.measure.figures import Figure, described, machine_of
 from megatile.runtime.measure.probes import PROBES, PRODUCT, Host
 from megatile.timing.database import Database, Measurement
-from megatile.trace.tables import text_table
 
 __all__ = ["Figure", "Measured", "measure"]
 
