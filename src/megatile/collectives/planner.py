@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 from megatile.collectives.algorithms import find_algorithm
 from megatile.collectives.candidates import Candidate, Explanation, in_network
@@ -22,6 +22,7 @@ from megatile.collectives.geometry import BUFFERS, Geometry, Ranks, buffer_memor
 from megatile.collectives.job import CollectiveError, Job, operation_name, read_bytes
 from megatile.collectives.libraries import LIBRARIES, offered
 from megatile.collectives.ranking import Floors, named, plan_of, rank, timing_of
+from megatile.core.arguments import known_keywords
 from megatile.core.dtypes import dtype as dtype_name, itemsize
 from megatile.core.errors import did_you_mean
 from megatile.core.progress import Listener, shown
@@ -31,8 +32,29 @@ from megatile.sim import simulate
 from megatile.timing.library import PATHS
 from megatile.timing.view import Timing
 
-FIELDS = ("reduction", "root", "peer", "in_place", "memory", "slot_memory")
-"""Arguments that describe the job, besides sizes and ranks."""
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class Options(TypedDict, total=False):
+    """Arguments of ``collective`` that have defaults; its docstring says what they mean."""
+
+    scale: str
+    dtype: Any
+    ranks: Ranks
+    reduction: str
+    root: int
+    peer: int | None
+    in_place: bool
+    memory: str | None
+    slot_memory: str | None
+    algorithm: str
+    path: str | None
+    settings: Mapping[str, Any] | None
+    among: Sequence[str] | None
+    launch: bool
+    table: Table | None
+    progress: bool | Listener
 
 
 @dataclass(frozen=True)
@@ -81,7 +103,12 @@ def make_job(
     nbytes: int | str | None = None,
     dtype: Any = "f32",
     ranks: Ranks = None,
-    **fields: Any,
+    reduction: str = "sum",
+    root: int = 0,
+    peer: int | None = None,
+    in_place: bool = False,
+    memory: str | None = None,
+    slot_memory: str | None = None,
 ) -> tuple[Job, Geometry]:
     """The job that the arguments of ``collective`` describe."""
     name = dtype_name(dtype)
@@ -95,20 +122,26 @@ def make_job(
             advice=f"{nbytes // size * size} or {-(-nbytes // size) * size}",
         )
     found = survey(machine, scale, ranks)
-    check_fields(machine, fields)
-    fields.setdefault("memory", buffer_memory(machine, scale, BUFFERS * nbytes))
+    for named_memory in (memory, slot_memory):
+        if named_memory is not None:
+            machine.memory(named_memory)
     job = Job(
         operation_name(op),
         found.ranks,
         nbytes // size,
         name,
+        reduction,
+        root,
+        peer,
+        in_place,
         scale=found.scale,
+        memory=buffer_memory(machine, scale, BUFFERS * nbytes) if memory is None else memory,
+        slot_memory=slot_memory,
         levels=found.levels,
         dims=found.dims,
         wrap=found.wrap,
         reduces=found.reduces,
         place=found.place,
-        **fields,
     )
     return job, found
 
@@ -120,29 +153,61 @@ def collective(
     machine: HDA | str,
     nbytes: int | str | None = None,
     explain: Literal[False] = False,
-    **options: Any,
+    **options: Unpack[Options],
 ) -> Plan: ...
 @overload
 def collective(
-    op: str, *, machine: HDA | str, nbytes: int | str | None = None, explain: Literal[True], **options: Any
+    op: str,
+    *,
+    machine: HDA | str,
+    nbytes: int | str | None = None,
+    explain: Literal[True],
+    **options: Unpack[Options],
 ) -> tuple[Plan, Explanation]: ...
+@known_keywords
 def collective(
-    op: str, *, machine: HDA | str, nbytes: int | str | None = None, explain: bool = False, **options: Any
+    op: str,
+    *,
+    machine: HDA | str,
+    nbytes: int | str | None = None,
+    explain: bool = False,
+    scale: str = "device",
+    dtype: Any = "f32",
+    ranks: Ranks = None,
+    reduction: str = "sum",
+    root: int = 0,
+    peer: int | None = None,
+    in_place: bool = False,
+    memory: str | None = None,
+    slot_memory: str | None = None,
+    algorithm: str = "auto",
+    path: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    among: Sequence[str] | None = None,
+    launch: bool = True,
+    table: Table | None = None,
+    progress: bool | Listener = False,
 ) -> Plan | tuple[Plan, Explanation]:
-    """The plan of collective ``op`` over ``ranks`` (all units of ``scale``) of a machine.
+    """Return the plan of collective ``op`` over ``ranks`` (all units of ``scale``) of a machine.
 
     ``nbytes`` is the whole buffer's size as nccl-tests counts it; ``algorithm`` a name, an import path or
-    ``"auto"``. Further: ``scale``, ``dtype``, ``ranks`` (a count or unit numbers), ``reduction``, ``root``,
-    ``peer``, ``in_place``, ``memory``, ``slot_memory``, and ``settings`` (options of a named algorithm).
-    With ``explain`` also the reasons: candidates, prices, why not.
+    ``"auto"``, and ``settings`` the options of a named one. ``ranks`` is a count or unit numbers; ``peer`` is
+    the receiver of a ``send_recv``. ``memory`` and ``slot_memory`` name where buffers and queues lie.
+    ``path``, ``among``, ``launch``, ``table`` and ``progress`` are those of ``predict``. With ``explain``
+    also return the reasons: candidates, prices, why not.
     """
-    found = predict(op, machine=machine, nbytes=nbytes, **options, timed=False)
+    found = predict(
+        op, machine=machine, nbytes=nbytes, algorithm=algorithm, path=path, settings=settings, among=among,
+        launch=launch, table=table, timed=False, progress=progress, scale=scale, dtype=dtype, ranks=ranks,
+        reduction=reduction, root=root, peer=peer, in_place=in_place, memory=memory, slot_memory=slot_memory,
+    )  # fmt: skip
     if not explain:
         return found.plan
     assert found.explanation is not None
     return found.plan, found.explanation
 
 
+@known_keywords
 def predict(
     op: str,
     *,
@@ -157,7 +222,15 @@ def predict(
     floors: Floors | None = None,
     timed: bool = True,
     progress: bool | Listener = False,
-    **fields: Any,
+    scale: str = "device",
+    dtype: Any = "f32",
+    ranks: Ranks = None,
+    reduction: str = "sum",
+    root: int = 0,
+    peer: int | None = None,
+    in_place: bool = False,
+    memory: str | None = None,
+    slot_memory: str | None = None,
 ) -> Prediction:
     """Like ``collective``, with the predicted time.
 
@@ -170,7 +243,10 @@ def predict(
     """
     hda = read_machine(machine)
     check_choice(algorithm, path, settings, among, table)
-    job, _ = make_job(op, machine=hda, nbytes=nbytes, **fields)
+    job, _ = make_job(
+        op, machine=hda, nbytes=nbytes, scale=scale, dtype=dtype, ranks=ranks, reduction=reduction,
+        root=root, peer=peer, in_place=in_place, memory=memory, slot_memory=slot_memory,
+    )  # fmt: skip
     library = algorithm if algorithm in LIBRARIES else None
     if algorithm == "auto" or library:
         choices = Choices(table, hda, job, algorithm, among=among, launch=launch, path=path)
@@ -203,17 +279,6 @@ def read_machine(machine: HDA | str) -> HDA:
             f"a {type(machine).__name__} is not a machine", advice="give a name such as 'dgx-h100', or an HDA"
         )
     return find_machine(machine) if isinstance(machine, str) else machine
-
-
-def check_fields(machine: HDA, fields: Mapping[str, Any]) -> None:
-    """Arguments that describe the job."""
-    for name in fields:
-        if name not in FIELDS:
-            advice = did_you_mean(name, FIELDS, what="arguments")
-            raise CollectiveError(f"a collective has no argument '{name}'", advice=advice)
-    for name in ("memory", "slot_memory"):
-        if fields.get(name) is not None:
-            machine.memory(fields[name])
 
 
 def check_choice(algorithm: Any, path: str | None, settings: Any, among: Any, table: Any) -> None:

@@ -1,4 +1,4 @@
-"""Public functions say which argument they lack."""
+"""Public functions say which argument they lack, or do not have."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-from megatile.core.errors import MegatileError
+from megatile.core.errors import MegatileError, did_you_mean
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -15,6 +15,27 @@ R = TypeVar("R")
 
 class MissingArgument(MegatileError, TypeError):
     """An argument that a function cannot do without."""
+
+
+class UnknownArgument(MegatileError, TypeError):
+    """A keyword argument that a function does not have."""
+
+
+def known_keywords(function: Callable[P, R]) -> Callable[P, R]:
+    """Refuse a keyword that ``function`` does not have with the nearest one that it has."""
+    names = tuple(inspect.signature(function).parameters)
+
+    @wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name in kwargs:
+            if name not in names:
+                raise UnknownArgument(
+                    f"{function.__name__} has no argument '{name}'",
+                    advice=did_you_mean(name, names, what="arguments"),
+                )
+        return function(*args, **kwargs)
+
+    return checked
 
 
 def no_none(function: Callable[P, R]) -> Callable[P, R]:

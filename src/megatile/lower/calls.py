@@ -6,8 +6,8 @@ mt.simulate(prog, (M, K), (K, N), (M, N), machine="dgx-h100").time_ns
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -21,10 +21,15 @@ from megatile.plan.check import Checked, check as check_plan
 from megatile.plan.execute import Results, execute as execute_plan
 from megatile.plan.model import Plan
 from megatile.sim import Result, simulate as simulate_plan
+from megatile.timing.view import Timing
+
+PROGRAMS = (ProgramFunction, Program, Lowered)
+Timeable: TypeAlias = Plan | ProgramFunction | Program | Lowered
+"""What can be checked, executed, simulated and priced."""
 
 
 def is_program(value: Any) -> bool:
-    return isinstance(value, (ProgramFunction, Program, Lowered))
+    return isinstance(value, PROGRAMS)
 
 
 def _lowered(prog: Any, given: Sequence[Any], machine: str | HDA | None) -> Lowered:
@@ -39,52 +44,108 @@ def _are_arrays(given: Sequence[Any]) -> bool:
     return bool(given) and all(hasattr(a, "shape") for a in given)
 
 
-def check(plan: Any, *given: Any, machine: str | HDA | None = None, **options: Any) -> Checked:
-    """Check a Plan (also against a machine), or the Plan of a program with arrays or shapes."""
-    if not is_program(plan):
-        return check_plan(plan, *(given or (machine,)), **options)
+def _with_inputs(given: tuple[Any, ...], inputs: Mapping[str, Any] | None) -> tuple[Any, ...]:
+    """Return the positional arguments; the inputs of a Plan may also be given by name."""
+    if given and inputs is not None:
+        raise ArgumentsError("inputs are given twice", advice="give them once: simulate(plan, inputs)")
+    return given if inputs is None else (inputs,)
+
+
+def check(
+    plan: Timeable,
+    *given: Any,
+    machine: str | HDA | None = None,
+    assume: Mapping[str, int] | None = None,
+) -> Checked:
+    """Check a Plan (also against a machine), or the Plan of a program with arrays or shapes.
+
+    ``assume`` gives values for integers that a plan reads from its data.
+    """
+    if not isinstance(plan, PROGRAMS):
+        return check_plan(plan, *(given or (machine,)), assume=assume)
     low = _lowered(plan, _arrays(given), machine)
-    return check_plan(low.plan, low.machine, **options)
+    return check_plan(low.plan, low.machine, assume=assume)
 
 
-def execute(plan: Any, *given: Any, machine: str | HDA | None = None, **options: Any) -> Results:
+def execute(
+    plan: Timeable,
+    *given: Any,
+    machine: str | HDA | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    order: Any = None,
+    races: bool = True,
+) -> Results:
     """Run a Plan on its inputs, or a program on arrays, command by command; the arrays stay as they are.
 
-    Of a program the results are the tensors that it writes, by name.
+    Of a program the results are the tensors that it writes, by name. ``order`` and ``races`` are those of
+    ``megatile.plan.execute``.
     """
-    if not is_program(plan):
-        return execute_plan(plan, *given, **options)
+    given = _with_inputs(given, inputs)
+    if not isinstance(plan, PROGRAMS):
+        return execute_plan(plan, *given, *(None, order)[len(given) :], races=races)
     arrays = _arrays(given)
     if not _are_arrays(arrays):
         raise ArgumentsError(
             "mt.execute runs a program on arrays", advice="shapes are enough for mt.simulate"
         )
     low = _lowered(plan, arrays, machine)
-    found = execute_plan(low.plan, low.scatter(arrays), **options)
+    found = execute_plan(low.plan, low.scatter(arrays), order, races=races)
     return Results(low.gather(found, arrays), found.choices, found.order_dependent)
 
 
-def simulate(plan: Any, *given: Any, machine: str | HDA | None = None, **options: Any) -> Result:
+def simulate(
+    plan: Timeable,
+    *given: Any,
+    machine: str | HDA | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    data: bool | Mapping[str, Any] | None = None,
+    engine: str | None = None,
+    assume: Mapping[str, Any] | None = None,
+    installed: bool = False,
+    timing: Timing | None = None,
+    launch: bool = True,
+    record: bool = True,
+    capacity: bool = True,
+) -> Result:
     """How long a Plan takes on a machine, or a program with arrays or shapes; with arrays also its results
-    (``r.outputs``, the tensors written by name)."""
-    if not is_program(plan):
-        return simulate_plan(plan, *given, machine=machine, **options)  # type: ignore[arg-type]
-    arrays = _arrays(given)
-    low = _lowered(plan, arrays, machine)
-    data = options.pop("data", None)
-    inputs = low.scatter(arrays) if _are_arrays(arrays) and data is not False else None
-    result = simulate_plan(low.plan, inputs, machine=low.machine, **options)
-    if inputs is not None and result.outputs is not None:
+    (``r.outputs``, the tensors written by name).
+
+    The other arguments are those of ``megatile.sim.simulate``, which times Plans; a program's arrays are its
+    inputs, and ``data=False`` times it without them.
+    """
+    given = _with_inputs(given, inputs)
+    low, arrays = None, _arrays(given)
+    if isinstance(plan, PROGRAMS):
+        low = _lowered(plan, arrays, machine)
+        plan, machine = low.plan, low.machine
+        given = (low.scatter(arrays) if _are_arrays(arrays) and data is not False else None,)
+        data = None
+    result = simulate_plan(
+        plan, *given, machine=machine, data=data,  # type: ignore[arg-type]
+        engine=engine, assume=assume, installed=installed, timing=timing, launch=launch,
+        record=record, capacity=capacity,
+    )  # fmt: skip
+    if low is not None and given[0] is not None and result.outputs is not None:
         result.outputs = low.gather(result.outputs, [np.asarray(a) for a in arrays])
     return result
 
 
-def price(plan: Any, *given: Any, machine: str | HDA | None = None, **options: Any) -> Price:
-    """Bounds of the time of a Plan, or of a program with arrays or shapes, on a machine."""
-    if not is_program(plan):
-        return price_plan(plan, *(given or (machine,)), **options)
+def price(
+    plan: Timeable,
+    *given: Any,
+    machine: str | HDA | None = None,
+    assume: Mapping[str, Any] | None = None,
+    timing: Timing | None = None,
+    launch: bool = True,
+) -> Price:
+    """Bounds of the time of a Plan, or of a program with arrays or shapes, on a machine.
+
+    ``assume``, ``timing`` and ``launch`` are those of ``simulate``.
+    """
+    if not isinstance(plan, PROGRAMS):
+        return price_plan(plan, *(given or (machine,)), assume=assume, timing=timing, launch=launch)
     low = _lowered(plan, _arrays(given), machine)
-    return price_plan(low.plan, low.machine, **options)
+    return price_plan(low.plan, low.machine, assume=assume, timing=timing, launch=launch)
 
 
 __all__ = ["Plan", "check", "execute", "price", "simulate"]
