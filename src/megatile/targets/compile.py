@@ -12,7 +12,7 @@ from megatile.hda import HDA
 from megatile.ir.program import Program
 from megatile.language.tile.program import ProgramFunction
 from megatile.targets.common.errors import CompileError
-from megatile.targets.common.kernel import Kernel
+from megatile.targets.common.kernel import CompiledKernel
 
 MOST_THREADS = 1024
 TARGETS = {"cpu": ("cpu.kernel", "CpuKernel", "cpu"), "cuda": ("cuda.kernel", "CudaKernel", "hgx-a100")}
@@ -44,7 +44,7 @@ def compile(
     *,
     machine: str | HDA | None = None,
     options: tuple[str, ...] = (),
-) -> Kernel:
+) -> CompiledKernel:
     """Machine code for a tile program: ``k = mt.compile(prog); k(*arrays)``.
 
     ``threads``: how many threads share the instances of a phase; without it, all cores this process may use.
@@ -66,7 +66,9 @@ def compile(
         except AttributeError:
             threads = os.cpu_count() or 1
     try:
-        made: Kernel = kernel(prog, machine if machine is not None else usual, threads, tuple(options))
+        made: CompiledKernel = kernel(
+            prog, machine if machine is not None else usual, threads, tuple(options)
+        )
         return made
     except MegatileError as error:
         raise error.with_traceback(None) from None

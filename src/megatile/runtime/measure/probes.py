@@ -26,7 +26,7 @@ from megatile.runtime.measure.figures import Figure, Sample, duration, rate, sam
 from megatile.runtime.shared import World, run
 from megatile.runtime.shared.world import library, native
 from megatile.targets.common.errors import CompileError
-from megatile.targets.common.kernel import Kernel
+from megatile.targets.common.kernel import CompiledKernel
 from megatile.targets.compile import compile as compile_program
 
 LARGEST = 128 << 20
@@ -49,7 +49,7 @@ class Host:
         self.l1, self.l2 = (self.hda.memory(name).size for name in ("l1_cache", "scratch"))
         self.near, self.far = 3 * self.l1 // 16, 2 * self.l1
         self.turn = 0
-        self.kernels: dict[Any, Kernel] = {}
+        self.kernels: dict[Any, CompiledKernel] = {}
         self.times: dict[Any, list[float]] = {}
 
     def seen(self, key: Any, seconds: Iterable[float]) -> Sample:

@@ -194,7 +194,7 @@ def _error(site: Site, value: int) -> RunError:
     )
 
 
-class Kernel:
+class CompiledKernel:
     """A compiled program. ``k(*arrays)`` runs it: results are in the arrays afterwards."""
 
     code: ClassVar[type[MachineCode]]

@@ -9,7 +9,7 @@ from typing import Any
 
 from megatile.hda.probe import host_flags, vector_bits
 from megatile.ir.program import Program
-from megatile.targets.common.kernel import Failure, Kernel, MachineCode
+from megatile.targets.common.kernel import CompiledKernel, Failure, MachineCode
 from megatile.targets.common.toolchain import Making
 from megatile.targets.common.writer import Source
 from megatile.targets.cpu.dots import words_of
@@ -63,7 +63,7 @@ class CpuCode(MachineCode):
         self.raise_failure(failure)
 
 
-class CpuKernel(Kernel):
+class CpuKernel(CompiledKernel):
     """C of a program, compiled; ``threads`` share its blocks."""
 
     code = CpuCode

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from megatile.targets.common.errors import CompileError
-from megatile.targets.common.kernel import Failure, Kernel, MachineCode, Profile
+from megatile.targets.common.kernel import CompiledKernel, Failure, MachineCode, Profile
 from megatile.targets.common.toolchain import Making
 from megatile.targets.cuda.generator import EMULATE, generate_cuda
 
@@ -40,7 +40,7 @@ class CudaCode(MachineCode):
         self.raise_failure(failure)
 
 
-class CudaKernel(Kernel):
+class CudaKernel(CompiledKernel):
     """CUDA C++ of a program. ``k.source`` is the text; ``k(*arrays)`` runs it on the CPU (``k.ran_on``)."""
 
     code = CudaCode
