@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
 import inspect
 import pydoc
+import re
+import typing
+from collections import abc
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -118,3 +124,47 @@ def test_a_function_hides_the_folder_of_its_name() -> None:
     assert inspect.isfunction(mt.lower)
     assert inspect.isfunction(import_module("megatile.report").summary)
     assert pydoc.plain(pydoc.render_doc(mt.tune)).splitlines()[2].startswith("tune(factory")
+
+
+ALIASES = {
+    *("Array", "Choice", "Executor", "Listener", "Objective", "Path"),
+    *("Ranks", "Started", "Table", "TextIO", "Timeable"),
+}
+"""Words of annotations that name no class of megatile."""
+OF_ATTENTION = {"Layout", "Profile", "Schedule", "Tensor"}
+"""Types of the attention functions, which are public in ``megatile.attention``."""
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_type_of_a_public_function_is_public(name: str) -> None:
+    if name in ATTENTION:
+        pytest.importorskip("torch", reason="needs torch")
+    signature = inspect.signature(getattr(mt, name))
+    annotations = [p.annotation for p in signature.parameters.values()] + [signature.return_annotation]
+    words = {word for annotation in annotations for word in re.findall(r"\b[A-Z]\w*", str(annotation))}
+    words -= {*dir(typing), *dir(abc), *dir(builtins)} | (OF_ATTENTION if name in ATTENTION else set())
+    assert words - set(mt.__all__) - ALIASES == set()
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_public_functions_name_their_options(name: str) -> None:
+    if name in ATTENTION:
+        pytest.importorskip("torch", reason="needs torch")
+    open_ended = [
+        p.name for p in inspect.signature(getattr(mt, name)).parameters.values() if p.kind is p.VAR_KEYWORD
+    ]
+    parameters_of_the_machine = {"machine": ["overrides"], "host": ["overrides"]}
+    assert open_ended == parameters_of_the_machine.get(name, ["extents"] if name == "predict_kernel" else [])
+
+
+def test_type_checkers_see_the_public_names() -> None:
+    tree = ast.parse(Path(mt.__file__).read_text(encoding="utf-8"))
+    guarded = next(node for node in tree.body if isinstance(node, ast.If))
+    imported = [alias for node in guarded.body for alias in node.names]  # type: ignore[attr-defined]
+    assert {alias.name for alias in imported} == {alias.asname for alias in imported} == set(mt.__all__)
+
+
+def test_the_language_shows_its_words_only() -> None:
+    assert set(dir(T)) == {*T.__all__, "autotune"}
+    assert {"program", "gemm", "float16", "autotune"} <= set(dir(T))
+    assert all(getattr(T, word) is not None for word in dir(T))

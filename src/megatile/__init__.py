@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING
 from megatile.core.public import PublicNames, extend
 
 if TYPE_CHECKING:
-    from megatile.attention import (
-        hamilton_attention as hamilton_attention,
+    from megatile.attention.functional import hamilton_attention as hamilton_attention
+    from megatile.attention.sharding import (
         shard_sequence as shard_sequence,
         unshard_sequence as unshard_sequence,
     )
-    from megatile.collectives.planner import collective as collective
-    from megatile.core.errors import MegatileError as MegatileError
+    from megatile.collectives.candidates import Explanation as Explanation
+    from megatile.collectives.planner import Prediction as Prediction, collective as collective
+    from megatile.core.errors import MegatileError as MegatileError, Place as Place
     from megatile.core.version import __version__ as __version__
+    from megatile.cost.price import Price as Price
     from megatile.hda import (
         HDA as HDA,
         ComputeUnit as ComputeUnit,
@@ -31,62 +33,73 @@ if TYPE_CHECKING:
         machine as machine,
         machine_names as machine_names,
     )
+    from megatile.ir.program import Program as Program
     from megatile.language.kernel.mock import run_kernel_in_mock as run_kernel_in_mock
+    from megatile.language.tile.program import ProgramFunction as ProgramFunction
     from megatile.lower.calls import check as check, execute as execute, price as price, simulate as simulate
-    from megatile.lower.lowered import lower as lower
-    from megatile.parallel.comm_debug import comm_debug as comm_debug
+    from megatile.lower.lowered import Lowered as Lowered, lower as lower
+    from megatile.parallel.comm_debug import CommDebug as CommDebug, comm_debug as comm_debug
     from megatile.plan.build import PlanBuilder as PlanBuilder
+    from megatile.plan.check import Checked as Checked
+    from megatile.plan.execute import Results as Results
     from megatile.plan.model import Plan as Plan
-    from megatile.runtime.host.context import host as host
+    from megatile.runtime.host.context import RuntimeContext as RuntimeContext, host as host
+    from megatile.runtime.host.oplog import OpLog as OpLog
     from megatile.runtime.host.replay import replay as replay
-    from megatile.runtime.launch import launch as launch
-    from megatile.runtime.measure import measure as measure
-    from megatile.sim import Session as Session, faults as faults
+    from megatile.runtime.launch import LaunchResults as LaunchResults, launch as launch
+    from megatile.runtime.measure import Measured as Measured, measure as measure
+    from megatile.sim import Result as Result, Session as Session
+    from megatile.targets.common.kernel import CompiledKernel as CompiledKernel
     from megatile.targets.compile import compile as compile, export as export
-    from megatile.targets.interpret.run import run as run
+    from megatile.targets.interpret.run import RunResult as RunResult, run as run
     from megatile.timing.database import Database as Database, predict_kernel as predict_kernel
-    from megatile.tune.machines import sweep as sweep
-    from megatile.tune.search import tune as tune
+    from megatile.timing.faults import Faults as Faults, faults as faults
+    from megatile.timing.formulas import KernelTime as KernelTime
+    from megatile.timing.library import Library as Library
+    from megatile.timing.view import Timing as Timing
+    from megatile.trace.events import Trace as Trace
+    from megatile.tune.machines import Sweep as Sweep, sweep as sweep
+    from megatile.tune.search import Tuned as Tuned, tune as tune
 
-_WHERE = {
-    "MegatileError": "megatile.core.errors",
-    "__version__": "megatile.core.version",
-    "HDA": "megatile.hda",
-    "ComputeUnit": "megatile.hda",
-    "HardwareAbstraction": "megatile.hda",
-    "HardwareSpecification": "megatile.hda",
-    "Instance": "megatile.hda",
-    "ScaleView": "megatile.hda",
-    "Unit": "megatile.hda",
-    "collective": "megatile.collectives.planner",
-    "lower": "megatile.lower.lowered",
-    "machine": "megatile.hda",
-    "machine_names": "megatile.hda",
-    "Plan": "megatile.plan.model",
-    "PlanBuilder": "megatile.plan.build",
-    "check": "megatile.lower.calls",
-    "execute": "megatile.lower.calls",
-    "price": "megatile.lower.calls",
-    "Database": "megatile.timing.database",
-    "predict_kernel": "megatile.timing.database",
-    "sweep": "megatile.tune.machines",
-    "tune": "megatile.tune.search",
-    "Session": "megatile.sim",
-    "faults": "megatile.sim",
-    "simulate": "megatile.lower.calls",
-    "run_kernel_in_mock": "megatile.language.kernel.mock",
-    "compile": "megatile.targets.compile",
-    "export": "megatile.targets.compile",
-    "run": "megatile.targets.interpret",
-    "host": "megatile.runtime.host.context",
-    "replay": "megatile.runtime.host.replay",
-    "comm_debug": "megatile.parallel.comm_debug",
-    "launch": "megatile.runtime.launch",
-    "measure": "megatile.runtime.measure",
-    "hamilton_attention": "megatile.attention",
-    "shard_sequence": "megatile.attention",
-    "unshard_sequence": "megatile.attention",
+_NAMES = {
+    "megatile.attention": "hamilton_attention shard_sequence unshard_sequence",
+    "megatile.collectives.candidates": "Explanation",
+    "megatile.collectives.planner": "Prediction collective",
+    "megatile.core.errors": "MegatileError Place",
+    "megatile.core.version": "__version__",
+    "megatile.cost.price": "Price",
+    "megatile.hda": "HDA ComputeUnit HardwareAbstraction HardwareSpecification Instance ScaleView Unit "
+    "machine machine_names",
+    "megatile.ir.program": "Program",
+    "megatile.language.kernel.mock": "run_kernel_in_mock",
+    "megatile.language.tile.program": "ProgramFunction",
+    "megatile.lower.calls": "check execute price simulate",
+    "megatile.lower.lowered": "Lowered lower",
+    "megatile.parallel.comm_debug": "CommDebug comm_debug",
+    "megatile.plan.build": "PlanBuilder",
+    "megatile.plan.check": "Checked",
+    "megatile.plan.execute": "Results",
+    "megatile.plan.model": "Plan",
+    "megatile.runtime.host.context": "RuntimeContext host",
+    "megatile.runtime.host.oplog": "OpLog",
+    "megatile.runtime.host.replay": "replay",
+    "megatile.runtime.launch": "LaunchResults launch",
+    "megatile.runtime.measure": "Measured measure",
+    "megatile.sim": "Result Session",
+    "megatile.targets.common.kernel": "CompiledKernel",
+    "megatile.targets.compile": "compile export",
+    "megatile.targets.interpret.run": "RunResult run",
+    "megatile.timing.database": "Database predict_kernel",
+    "megatile.timing.faults": "Faults faults",
+    "megatile.timing.formulas": "KernelTime",
+    "megatile.timing.library": "Library",
+    "megatile.timing.view": "Timing",
+    "megatile.trace.events": "Trace",
+    "megatile.tune.machines": "Sweep sweep",
+    "megatile.tune.search": "Tuned tune",
 }
+"""Every public name by its module; for type checkers the same stands above."""
+_WHERE = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = list(_WHERE)
 __getattr__ = PublicNames(__name__, _WHERE)

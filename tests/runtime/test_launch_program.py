@@ -122,3 +122,11 @@ def test_mistakes_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_allclose(c, a @ b, rtol=1e-3, atol=1e-3)
     with pytest.raises(mt.MegatileError, match="'B'"):
         mt.launch(gemm, a, a, np.zeros((128, 128), "f4"), machine="dgx-h100")
+
+
+def test_arguments_of_plans_and_of_programs_are_kept_apart():
+    plan = mt.collective("all_reduce", machine="dgx-h100", nbytes=64, ranks=2, algorithm="ring")
+    with pytest.raises(LaunchError, match=r"launch of a plan has no argument 'processes' .*nproc"):
+        mt.launch(plan, processes=2)
+    with pytest.raises(LaunchError, match=r"launch of a program has no argument 'repeat' .*processes"):
+        mt.launch(turned, np.zeros((2, 3), "f4"), repeat=2)

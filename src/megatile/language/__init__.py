@@ -1,6 +1,7 @@
 """The tile language: ``import megatile.language as T``."""
 
 from types import FunctionType
+from typing import TYPE_CHECKING, Any
 
 from megatile.core.placement import Partial, Replicate as Replica, Shard
 from megatile.core.public import PublicNames
@@ -70,6 +71,15 @@ from megatile.language.tile.synchronise import (
     wait,
 )
 from megatile.language.tile.tiles import Input, Tensor
+
+if TYPE_CHECKING:  # names that are made below or stand above, for type checkers and editors
+    from megatile.language.tile.functions import DType
+
+    float64 = float32 = float16 = bfloat16 = tfloat32 = DType()
+    float8_e4m3 = float8_e4m3fn = float8_e5m2 = float8_e8m0 = float8_e8m0fnu = DType()
+    float4_e2m1 = float4_e2m1fn = DType()
+    int64 = int32 = int16 = int8 = int4 = uint64 = uint32 = uint16 = uint8 = uint4 = bool = DType()
+    autotune: Any
 
 FullRow = Shard(0)
 FullCol = Shard(1)
@@ -163,3 +173,8 @@ for _word in set(__all__) - {"macro", "program", "prim_func"}:  # which look at 
         globals()[_word] = without_frames(globals()[_word])
 _WORDS.update({word: globals()[word] for word in __all__})
 __getattr__ = PublicNames(__name__, {})  # autotune, which stands above
+
+
+def __dir__() -> list[str]:
+    """The words of the language, without the modules and helpers that define them."""
+    return sorted({*__all__, *__getattr__.places()})

@@ -13,11 +13,12 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
 from megatile.core.quantities import whole
+from megatile.hda import HDA
 from megatile.ir.program import Program
 from megatile.language.tile.program import ProgramFunction
 from megatile.plan.execute import Results
@@ -27,6 +28,9 @@ from megatile.plan.structure import one_level
 from megatile.runtime.errors import LaunchError
 from megatile.runtime.processes import Started, read, run_processes
 
+TIMEOUT = 120.0
+"""Seconds that a launch may take."""
+
 
 class LaunchResults(Results):
     """Outputs as ``execute`` gives them; ``seconds``: the time of the slowest process, without its start."""
@@ -34,17 +38,63 @@ class LaunchResults(Results):
     seconds: float = 0.0
 
 
-def launch(plan: Any, *arguments: Any, **options: Any) -> Any:
+@overload
+def launch(
+    plan: ProgramFunction | Program,
+    *arrays: Any,
+    machine: str | HDA | None = None,
+    processes: int | None = None,
+    timeout: float = TIMEOUT,
+    started: Started | None = None,
+) -> float: ...
+@overload
+def launch(
+    plan: Plan,
+    *given: Any,
+    nproc: int | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    timeout: float = TIMEOUT,
+    repeat: int | None = None,
+    threads: int | None = None,
+    started: Started | None = None,
+) -> LaunchResults: ...
+def launch(
+    plan: ProgramFunction | Program | Plan,
+    *given: Any,
+    machine: str | HDA | None = None,
+    processes: int | None = None,
+    nproc: int | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    timeout: float = TIMEOUT,
+    repeat: int | None = None,
+    threads: int | None = None,
+    started: Started | None = None,
+) -> float | LaunchResults:
     """Run on real processes: a Plan (``launch_plan``), or a tile program on arrays (``launch_program``).
 
-    ``launch(plan, {…})`` gives the plan's outputs, as ``execute`` does; ``launch(program, *arrays, machine=…,
-    processes=n)`` leaves results in the arrays and gives the seconds.
+    ``launch(plan, {…})`` returns the plan's outputs, as ``execute`` does; ``nproc``, ``inputs``, ``repeat``
+    and ``threads`` are for Plans. ``launch(program, *arrays, machine=…, processes=n)`` leaves results in the
+    arrays and returns the seconds; without ``machine`` it is built for this computer.
     """
+    of_plans: dict[str, Any] = {"nproc": nproc, "inputs": inputs, "repeat": repeat, "threads": threads}
+    of_programs = {"machine": machine, "processes": processes}
+    program = isinstance(plan, (ProgramFunction, Program))
+    kind, own, other = ("program", of_programs, of_plans) if program else ("plan", of_plans, of_programs)
+    for name, value in other.items():
+        if value is not None:
+            raise LaunchError(
+                f"launch of a {kind} has no argument '{name}'",
+                advice=f"it has {', '.join(own)}, timeout and started",
+            )
     if isinstance(plan, (ProgramFunction, Program)):
         from megatile.runtime.launch_program import launch_program
 
-        return launch_program(plan, *arguments, **options)
-    return launch_plan(plan, *arguments, **options)
+        where = "cpu" if machine is None else machine
+        return launch_program(
+            plan, *given, machine=where, processes=processes, timeout=timeout, started=started
+        )
+    named = {name: value for name, value in of_plans.items() if value is not None}
+    return launch_plan(plan, *given, **named, timeout=timeout, started=started)
 
 
 def launch_plan(
@@ -52,7 +102,7 @@ def launch_plan(
     nproc: int | Mapping[str, Any] | None = None,
     inputs: Mapping[str, Any] | None = None,
     *,
-    timeout: float = 120.0,
+    timeout: float = TIMEOUT,
     repeat: int = 1,
     threads: int | None = None,
     started: Started | None = None,

@@ -206,6 +206,8 @@ def _annotations(function: Callable[..., Any], names: Mapping[str, Any]) -> dict
     annotations = evaluated_annotations(function, names)
     for name in inspect.signature(function).parameters:
         annotation = annotations.get(name)
+        for part in getattr(annotation, "__metadata__", ()):  # of Annotated[Any, T.Tensor(…)]
+            annotation = part if isinstance(part, Tensor) else annotation
         if not isinstance(annotation, Tensor):
             raise ProgramError(
                 f"argument '{name}' of '{function.__name__}' has no T.Tensor annotation",
