@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
 
 import megatile as mt
 
@@ -28,3 +32,45 @@ def test_changes_are_one_line_each() -> None:
     lines = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()
     assert [line for line in lines if line.startswith((" ", "* "))] == []
     assert [line for line in lines if line.startswith("- ") and len(line) > 160] == []
+
+
+FILES = sorted((ROOT / ".github").rglob("*.yml")) + [ROOT / "CITATION.cff", ROOT / "mkdocs.yml"]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_yaml_files_parse(file: Path) -> None:
+    assert isinstance(read(file), dict)
+
+
+def read(file: Path) -> Any:
+    return yaml.safe_load(file.read_text(encoding="utf-8"))
+
+
+def test_the_citation_is_of_this_version() -> None:
+    citation = read(ROOT / "CITATION.cff")
+    assert citation["version"] == mt.__version__
+    assert {"cff-version", "message", "title", "authors"} <= set(citation)
+
+
+def test_the_workflow_tests_every_python_that_is_declared() -> None:
+    workflow = read(ROOT / ".github" / "workflows" / "test.yml")
+    job = workflow["jobs"]["test"]
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert job["strategy"]["matrix"]["python"] == re.findall(r"Python :: (3\.\d+)", project)
+    assert [step["run"] for step in job["steps"] if "run" in step] == ["make test PYTHON=python"]
+    used = [step["uses"] for step in job["steps"] if "uses" in step]
+    assert used
+    assert all(action.startswith("actions/") for action in used)  # GitHub's own
+
+
+@pytest.mark.parametrize(
+    "file", sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")), ids=lambda f: f.stem
+)
+def test_issue_forms_have_what_github_needs(file: Path) -> None:
+    form = read(file)
+    if file.name == "config.yml":
+        assert all({"name", "url", "about"} == set(link) for link in form["contact_links"])
+        return
+    assert {"name", "description", "body"} <= set(form)
+    assert all("type" in part and "label" in part["attributes"] for part in form["body"])
+    assert len({part["id"] for part in form["body"]}) == len(form["body"])
