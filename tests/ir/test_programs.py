@@ -7,7 +7,8 @@ import pytest
 import megatile.language as T
 from megatile.ir import nodes as n
 from megatile.ir.parser import ProgramSyntaxError, parse
-from megatile.ir.passes.driver import Simplify, steps
+from megatile.ir.passes.driver import steps
+from megatile.ir.passes.normalise import Normalise
 from megatile.ir.passes.pipeline import stages
 from megatile.ir.verify import VerificationError, verify
 
@@ -97,6 +98,10 @@ def test_everything_parses_back() -> None:
             "def p(A: f32[8]):\n    launch(block=1, dispatch='block')\n    fill(A[anchor(0, 4, 8)])",
             "an anchor has a start and an extent",
         ),
+        (
+            "def p(A: f32[8]):\n    launch(block=1, dispatch='block')\n    fill(A[clip(0, 4)])",
+            "clip has a start, an extent and two limits",
+        ),
     ],
 )
 def test_syntax_errors(text: str, message: str) -> None:
@@ -142,7 +147,7 @@ def test_pipeline_stages() -> None:
     assert (cut.depth, len(cut.versions)) == (3, 2)
 
 
-def test_simplify_pass() -> None:
+def test_normalise() -> None:
     p = program(
         """
 for k in serial(0, 4, 1):
@@ -155,9 +160,9 @@ else:
     fill(A[0::1, 0::1])
 """
     )
-    (after,) = steps(p, [Simplify()])
+    (after,) = steps(p, [Normalise()])
     assert (after.name, str(after.program)) == (
-        "simplify",
+        "normalise",
         f"def p(A: f32[16, 8], B: f32[16, 8]):\n    {LAUNCH}\n"
         "    for k in serial(0, 4, 1):\n        fill(A[k * 4::4, 0::8])\n    fill(B[0::4, 0::8])\n",
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from megatile.core.expr import Expr, ceil_div, known, minimum, simplify
 from megatile.core.placement import Layout, Mesh, Shard
@@ -21,6 +22,8 @@ class Param:
     dtype: str
     is_input: bool = False
     """Whether nothing may write it."""
+    parts: tuple[Any, ...] = ()
+    """Of a Program without views: how units see it, as chains of views (``nodes.Chain``)."""
 
 
 @dataclass(frozen=True)

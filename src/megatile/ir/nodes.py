@@ -36,12 +36,13 @@ class Dim:
     """One dimension of a region: ``extent`` elements from ``start``, or one index if ``extent`` is None.
 
     Anchored dimensions may reach over the edge: reads give zero there, writes are dropped. The edge is
-    that of the named tile.
+    that of the named tile, or ``limits``, the first element and the one after the last.
     """
 
     start: Expr
     extent: Expr | None = None
     anchored: bool = False
+    limits: tuple[Expr, Expr] | None = None
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class Region:
             yield dim.start
             if dim.extent is not None:
                 yield dim.extent
+            yield from dim.limits or ()
 
 
 def accessed(how: str) -> Any:
@@ -81,7 +83,8 @@ class Node:
 
 @dataclass(frozen=True)
 class Alloc(Node):
-    """One tile per unit of ``scale`` in memory layer ``level``; flags start at zero."""
+    """One tile per unit of ``scale`` in memory layer ``level``; flags start at zero. ``parts``, of a Program
+    without views: how units of smaller scales see it."""
 
     name: str
     shape: tuple[int, ...]
@@ -89,6 +92,7 @@ class Alloc(Node):
     level: str
     scale: str
     flag: bool = False
+    parts: tuple[Chain, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,10 @@ class View(Node):
     source: str
     layout: Layout
     scale: str
+
+
+Chain = tuple[View, ...]
+"""Views one inside the other, outermost first."""
 
 
 @dataclass(frozen=True)

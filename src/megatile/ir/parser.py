@@ -9,12 +9,12 @@ from typing import Any
 
 from megatile.core import placement as lay
 from megatile.core.errors import MegatileError, Place
-from megatile.core.expr import Const, Expr
+from megatile.core.expr import Const, Expr, Table
 from megatile.core.expr.typing import TypedReader
 from megatile.ir import nodes as n
-from megatile.ir.expr import Coord, Load, Rank
+from megatile.ir.expr import Coord, Load, Pick, Rank
 from megatile.ir.launch import Launch, LaunchScale, Param
-from megatile.ir.program import Program
+from megatile.ir.program import Program, part_name
 
 _STATEMENTS = {name.lower(): kind for name, kind in n.STATEMENTS.items()}
 _LOOPS = ("serial", "unroll", "vectorized", "pipelined", "persistent", "bounded")
@@ -73,7 +73,9 @@ class _Parser(TypedReader):
         return Program(tree.name, params, launch, self.body(rest), machine, symbols, padded)
 
     def param(self, arg: ast.arg) -> Param:
-        annotation = arg.annotation
+        annotation, parts = arg.annotation, tuple[n.Chain, ...]()
+        while isinstance(annotation, ast.BinOp):  # dtype[shape] @ part(...) @ part(...)
+            parts, annotation = (self.value(annotation.right), *parts), annotation.left
         is_input = isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "input"
         if is_input:
             annotation = annotation.slice  # type: ignore[union-attr]
@@ -81,8 +83,13 @@ class _Parser(TypedReader):
             raise _fail(arg, "a parameter is written name: dtype[shape]")
         inner = annotation.slice.elts if isinstance(annotation.slice, ast.Tuple) else [annotation.slice]
         shape = tuple(e.id if isinstance(e, ast.Name) else ast.literal_eval(e) for e in inner)
-        self.types[arg.arg] = annotation.value.id
-        return Param(arg.arg, shape, annotation.value.id, is_input)
+        self.declare(arg.arg, annotation.value.id, parts)
+        return Param(arg.arg, shape, annotation.value.id, is_input, parts)
+
+    def declare(self, name: str, dtype: str, parts: tuple[n.Chain, ...]) -> None:
+        self.types[name] = dtype
+        for chain in parts:
+            self.types[part_name(name, chain)] = dtype
 
     def launch(self, call: ast.Call) -> Launch:
         scales, rest = [], {}
@@ -142,7 +149,7 @@ class _Parser(TypedReader):
         call = tree.value
         if isinstance(call, ast.Call) and _name_of(call) in ("alloc", "view", "reshape", "readscalar"):
             node = self.call(call, name=name)
-            self.types[name] = self.declared(node)
+            self.declare(name, self.declared(node), getattr(node, "parts", ()))
             return node
         value = self.expr(tree.value)
         self.types.setdefault(name, value.dtype)
@@ -190,7 +197,7 @@ class _Parser(TypedReader):
 
     def is_region(self, tree: ast.Subscript) -> bool:
         return any(
-            isinstance(i, ast.Slice) or (isinstance(i, ast.Call) and _name_of(i) == "anchor")
+            isinstance(i, ast.Slice) or (isinstance(i, ast.Call) and _name_of(i) in ("anchor", "clip"))
             for i in self.items(tree.slice)
         )
 
@@ -206,7 +213,18 @@ class _Parser(TypedReader):
             if len(tree.args) != 2:
                 raise _fail(tree, "an anchor has a start and an extent")
             return n.Dim(self.expr(tree.args[0]), self.expr(tree.args[1]), True)
+        if isinstance(tree, ast.Call) and _name_of(tree) == "clip":
+            if len(tree.args) != 4:
+                raise _fail(tree, "clip has a start, an extent and two limits")
+            start, extent, low, high = map(self.expr, tree.args)
+            return n.Dim(start, extent, True, (low, high))
         return n.Dim(self.expr(tree))
+
+    def part(self, call: ast.Call) -> n.Chain:
+        given = [self.value(a) for a in call.args]
+        return tuple(
+            n.View("", "", layout, scale) for scale, layout in zip(given[::2], given[1::2], strict=True)
+        )
 
     def along(self, call: ast.Call) -> n.Region:
         assert isinstance(call.args[0], ast.Subscript)
@@ -228,6 +246,11 @@ class _Parser(TypedReader):
         head = _name_of(tree)
         if head in ("coord", "rank"):
             return {"coord": Coord, "rank": Rank}[head](*(ast.literal_eval(a) for a in tree.args))
+        if head == "table":
+            return Table(tuple(ast.literal_eval(tree.args[0])), self.expr(tree.args[1]))
+        if head == "pick":
+            sets = tuple(map(tuple, ast.literal_eval(tree.args[2])))
+            return Pick(self.expr(tree.args[0]), self.expr(tree.args[1]), sets)
         return super().function(tree)
 
 
@@ -253,6 +276,7 @@ _VALUES: dict[str, Callable[[_Parser, ast.Call], Any]] = {
     "owner": _owner,
     "along": lambda p, c: p.along(c),
     "merge": lambda p, c: p.merge(c),
+    "part": lambda p, c: p.part(c),
 }
 _READERS: dict[type, Callable[[_Parser, Any], n.Node]] = {
     ast.Assign: _Parser.assign,

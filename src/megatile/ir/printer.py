@@ -1,7 +1,9 @@
 """A Program as text. The text is Python syntax and parses back (``megatile.ir.parser``) to an equal Program.
 
 ``x[s::n]`` is n elements from s, ``anchor(s, n)`` the same but allowed over the edge, a plain index is one
-element; ``along(x[...], v)`` adds the origin of view v to the anchors.
+element; ``along(x[...], v)`` adds the origin of view v to the anchors. Without views, ``x.device[...]`` is
+the device's own part of x, as ``part("device", layout)`` declares it, and ``clip(s, n, low, high)`` is n
+elements from s, of which those outside low..high read as zero and are not written.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 def _dim(dim: n.Dim) -> str:
     if dim.extent is None:
         return dim.start.text()
+    if dim.limits is not None:
+        return f"clip({', '.join(e.text() for e in (dim.start, dim.extent, *dim.limits))})"
     if dim.anchored:
         return f"anchor({dim.start.text()}, {dim.extent.text()})"
     return f"{dim.start.text()}::{dim.extent.text()}"
@@ -63,6 +67,8 @@ def _value(value: Any) -> str:
         return show_region(value)
     if isinstance(value, n.Merge):
         return f'merge("{value.name}", {_value(value.results)})'
+    if isinstance(value, tuple) and value and all(isinstance(v, n.View) for v in value):
+        return _part(value)
     if isinstance(value, tuple):
         inner = ", ".join(_value(v) for v in value)
         return f"({inner},)" if len(value) == 1 else f"({inner})"
@@ -139,9 +145,14 @@ def _lines(body: tuple[n.Node, ...], depth: int) -> Iterator[str]:
             yield from _lines(inner, depth + 1)
 
 
+def _part(chain: n.Chain) -> str:
+    return f"part({', '.join(f'{_value(view.scale)}, {show_layout(view.layout)}' for view in chain)})"
+
+
 def _param(param: Param) -> str:
     text = f"{param.dtype}[{', '.join(map(str, param.shape))}]"
-    return f"{param.name}: {f'input[{text}]' if param.is_input else text}"
+    parts = "".join(f" @ {_part(chain)}" for chain in param.parts)
+    return f"{param.name}: {f'input[{text}]' if param.is_input else text}{parts}"
 
 
 def _launch(launch: Launch) -> str:

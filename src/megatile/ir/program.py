@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from megatile.core.placement import Layout, Part, compose, is_whole, part, share_length
 from megatile.ir.launch import ROOT, Launch, Param
-from megatile.ir.nodes import Alloc, Node, Reshape, View, each, walk
+from megatile.ir.nodes import Alloc, Chain, Node, Reshape, View, walk
 from megatile.ir.printer import show
 
 
@@ -34,18 +34,25 @@ class Program:
 
 @dataclass(frozen=True)
 class Binding:
-    """What a name of the Program stands for: its storage, and the views between the two, outermost first."""
+    """What a name of the Program stands for: its storage, the views between the two, outermost first, and
+    whose part it is (``owner``): these views, or in a Program without views those it had."""
 
     name: str
     base: str
     shape: tuple[int, ...]
     dtype: str
     scale: str
-    views: tuple[View, ...] = ()
+    views: Chain = ()
+    owner: Chain = ()
 
     @property
     def is_view(self) -> bool:
         return bool(self.views)
+
+
+def part_name(base: str, chain: Chain) -> str:
+    """The name, in a Program without views, of what a unit has of a tensor or tile: ``A.device``."""
+    return ".".join((base, *(view.scale for view in chain)))
 
 
 def bindings(program: Program) -> dict[str, Binding]:
@@ -56,13 +63,24 @@ def bindings(program: Program) -> dict[str, Binding]:
         )
         for p in program.params
     }
+
+    def add_parts(of: Binding, chains: tuple[Chain, ...]) -> None:
+        for chain in chains:
+            name = part_name(of.name, chain)
+            table[name] = replace(of, name=name, scale=chain[-1].scale, owner=chain)
+
+    for param in program.params:
+        add_parts(table[param.name], param.parts)
     for node in walk(program.body):
         if isinstance(node, Alloc):
             table[node.name] = Binding(node.name, node.name, node.shape, node.dtype, node.scale)
+            add_parts(table[node.name], node.parts)
         elif isinstance(node, View) and node.source in table:
             source = table[node.source]
             views = (*source.views, node)
-            table[node.name] = Binding(node.name, source.base, source.shape, source.dtype, node.scale, views)
+            table[node.name] = Binding(
+                node.name, source.base, source.shape, source.dtype, node.scale, views, views
+            )
         elif isinstance(node, Reshape) and node.source in table:
             source = table[node.source]
             table[node.name] = Binding(node.name, source.base, node.shape, node.dtype, source.scale)
@@ -91,8 +109,8 @@ def seen(
 
 def placements(program: Program) -> dict[str, dict[str, Layout]]:
     """For every tensor and tile: its layout at each scale at which it is viewed."""
-    table = bindings(program)
     result: dict[str, dict[str, Layout]] = {}
-    for node in each(View, program.body):
-        result.setdefault(table[node.name].base, {}).setdefault(node.scale, node.layout)
+    for one in bindings(program).values():
+        for view in one.owner[-1:]:
+            result.setdefault(one.base, {}).setdefault(view.scale, view.layout)
     return result

@@ -9,7 +9,7 @@ from megatile.core.expr import OPERATORS, Applied, Symbol, walk
 from megatile.ir import nodes as n
 from megatile.ir.expr import Coord, Load, Rank
 from megatile.ir.launch import ROOT
-from megatile.ir.program import Program, bindings
+from megatile.ir.program import Program, bindings, part_name
 
 
 class VerificationError(MegatileError):
@@ -25,10 +25,15 @@ class _Verifier:
     def __init__(self, program: Program):
         self.program = program
         self.table = bindings(program)
-        self.defined = {p.name for p in program.params}
+        self.defined: set[str] = set()
+        for param in program.params:
+            self.define(param.name, param.parts)
 
     def fail(self, node: n.Node, message: str) -> NoReturn:
         raise VerificationError(message, place=node.span.place() if node.span else None)
+
+    def define(self, name: str, parts: tuple[n.Chain, ...] = ()) -> None:
+        self.defined.update((name, *(part_name(name, chain) for chain in parts)))
 
     def body(self, body: tuple[n.Node, ...], scale: str, variables: set[str]) -> None:
         seen = set(variables)
@@ -50,7 +55,7 @@ class _Verifier:
         if isinstance(node, (n.Alloc, n.View, n.Reshape)):
             if isinstance(node, (n.View, n.Reshape)) and node.source not in self.defined:
                 self.fail(node, f"view of '{node.source}', which is not defined")
-            self.defined.add(node.name)
+            self.define(node.name, getattr(node, "parts", ()))
         if isinstance(node, (n.Let, n.ReadScalar)):
             seen.add(node.name)
         if isinstance(node, n.Atomic) and node.result is not None:

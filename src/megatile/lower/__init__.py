@@ -3,7 +3,7 @@
 ``lower(prog, *arrays_or_shapes, machine=…)`` gives a ``Lowered``: the Program after each of the named passes
 (``steps``), where every tensor and tile lives (``homes``), and the ``plan``. In processing order:
 
-* ``structure.py``: passes over the Program; jumps become branches;
+* ``ir/passes``: the passes before the Program meets the machine;
 * ``units.py``: whole numbers of the Program as expressions of the Plan;
 * ``storage.py``: homes, the Plan tile, memory, level, slices and local part behind every name;
 * ``streams.py``: levels, streams, and the frame in which statements are lowered;

@@ -25,13 +25,12 @@ from megatile.core.expr import (
     simplify,
 )
 from megatile.core.operations import REDUCTIONS
-from megatile.core.placement import Shard
 from megatile.ir import nodes as n
 from megatile.lower.commands import compute, copy_block, key_of
 from megatile.lower.elements import Command, Scope, whole
 from megatile.lower.errors import cannot
 from megatile.lower.inline import Buffers, check_algorithm, inlined
-from megatile.lower.regions import Axis, Block, length, part, scattered
+from megatile.lower.regions import Axis, Block, Regions, length, part
 from megatile.lower.storage import Home
 from megatile.lower.streams import NUMBERS, Frame
 from megatile.lower.units import tidy
@@ -68,10 +67,12 @@ def between_units(frame: Frame, node: n.Collective) -> None:
     me, size, _ = frame.line(node.axis)
     if size > 1 and frame.level.depth != frame.group[1]:
         raise cannot(f"T.{node.kind} here", node)
-    member = Member(
-        frame, node, size, tidy(me, frame.ranges),
-        lambda region, number: frame.regions.block(region, peer=frame.peer(number, node.axis)),
-    )  # fmt: skip
+
+    def theirs(region: n.Region, number: Expr) -> Block:
+        peer = frame.peer(number, node.axis)
+        return Regions(frame, peer).block(region, peer=peer)
+
+    member = Member(frame, node, size, tidy(me, frame.ranges), theirs)
     group = frame.draft.barrier(frame.level, key_of(frame, node.axis)) if size > 1 else ""
 
     def meet() -> None:
@@ -166,15 +167,7 @@ def _buffers(frame: Frame, node: n.Collective) -> Buffers | None:
         return None
     sizes = [known(x.axes[a].extent) or 0 for a in x.kept]
     longest = max(range(len(sizes)), key=lambda d: sizes[d])
-    return Buffers(x, targets[0], longest if node.kind in ("allreduce", "broadcast") else _dim(frame, node))
-
-
-def _dim(frame: Frame, node: n.Collective) -> int:
-    """The dimension that is shared out."""
-    if node.kind != "gather_view":
-        return node.dim
-    layouts = [v.layout for v in frame.draft.homes.table[node.to[0].source].views]
-    return next((layout.dim for layout in layouts if isinstance(layout, Shard)), 0)
+    return Buffers(x, targets[0], longest if node.kind in ("allreduce", "broadcast") else node.dim)
 
 
 def _scratch(member: Member, like: Block, dtype: str | None = None) -> Block:
@@ -288,12 +281,12 @@ def _gather_home(member: Member) -> None:
     homes = frame.draft.homes
     base = homes.table[node.to[0].source].base
     home = homes.found[base]
-    if scattered(home) or node.axis is not None:
+    if home.scattered or node.axis is not None:
         raise cannot("T.allgather of a tensor whose parts are no runs, or along an axis,", node)
     for m in n.walk(frame.draft.program.body):
         for kind, region in n.regions(m):
             bound = homes.table[region.source]
-            if kind != "read" and bound.base == base and not bound.views:
+            if kind != "read" and bound.base == base and not bound.owner:
                 raise cannot(f"a write to '{base}', which is gathered elsewhere,", m)
     if base not in homes.gathered:
         shape = tuple(int(e) for e in homes.program.param(base).shape)

@@ -30,12 +30,13 @@ from megatile.core.expr import (
 from megatile.core.expr.typing import Load
 from megatile.core.operations import OPERATIONS
 from megatile.ir import nodes as n
+from megatile.ir.expr import Pick
 from megatile.lower.commands import banked
 from megatile.lower.errors import cannot
-from megatile.lower.regions import Axis, Block, inside, product
+from megatile.lower.regions import Axis, Block, inside, local_runs, product
 from megatile.lower.storage import Home
 from megatile.lower.streams import Frame, PlanDraft
-from megatile.lower.units import NotStatic, clamp, tidy
+from megatile.lower.units import NotStatic, Place, clamp, tidy
 from megatile.plan import model as pm
 
 FUNCTIONS = ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "tanh", "sigmoid")
@@ -94,6 +95,8 @@ class Scope:
             return expr if weak else Call("cast", (Const(expr.value, type(expr.value).__name__),), expr.dtype)
         if isinstance(expr, Load):
             return Load(expr.source, tuple(self.resolve(i) for i in expr.index), expr.dtype)
+        if isinstance(expr, Pick):
+            return Pick(self.resolve(expr.index), expr.row, expr.sets)
         if isinstance(expr, Applied):
             return applied(expr.operator, tuple(self.resolve(a) for a in expr.args), expr.dtype)
         raise cannot(f"'{expr}' in elementwise code", self.frame.node)
@@ -182,6 +185,8 @@ class Command:
             index = tuple(self.loads(i, guarded) for i in expr.index)
             block, where = self.access(expr.source, index, guarded)
             return self.operand(block, where, expr.dtype)
+        if isinstance(expr, Pick):
+            return Pick(self.loads(expr.index, guarded), expr.row, expr.sets)
         if not isinstance(expr, Applied):
             return expr
         first, *others = expr.args
@@ -190,9 +195,15 @@ class Command:
         return applied(expr.operator, args, expr.dtype)
 
     def access(
-        self, name: str, index: tuple[Expr, ...], guarded: bool, slice_number: int = 0
+        self,
+        name: str,
+        index: tuple[Expr, ...],
+        guarded: bool,
+        slice_number: int = 0,
+        peer: Place | None = None,
     ) -> tuple[Block, tuple[Expr, ...]]:
-        """The block that holds the elements of all iterations, and their index in it."""
+        """The block that holds the elements of all iterations, and their index in it; ``peer``: in its
+        tile."""
         frame, regions = self.frame, self.frame.regions
         homes = frame.draft.homes
         if name not in homes.table:
@@ -202,8 +213,10 @@ class Command:
         home = homes.home(name)
         regions.check(homes.table[name], home, n.Region(name, ()))
         lift = self.scope.lifted
+        origin = regions.origin(name, peer or frame.place)
         where = [
-            _plus(lift(low), i) for (low, _), i in zip(regions.share(name, frame.place), index, strict=True)
+            _plus(lift(-low), i) if low != ZERO else i
+            for low, i in zip(origin, self.local(home, index), strict=True)
         ]
         leads = regions.leads(home, frame.place, True)[slice_number]
         where = [*(lift(axis.start) for axis in leads), *where]
@@ -211,6 +224,20 @@ class Command:
         padded = homes.program.padded and home.tensor
         found = [self.axis(i, home.extents[d], guarded or padded, used) for d, i in enumerate(where)]
         return Block(home, tuple(a for a, _ in found)), tuple(i for _, i in found)
+
+    def local(self, home: Home, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """An index by places in a home whose indices are no run."""
+        if not home.scattered:
+            if any(isinstance(i, Pick) for i in index):
+                raise cannot("elementwise code of units whose elements are no run", self.frame.node)
+            return index
+        regions, found = self.frame.regions, []
+        for d, pick in enumerate(index):
+            if not isinstance(pick, Pick):
+                raise cannot(f"'{home.name}', whose parts are no runs, by its own name", self.frame.node)
+            low, _ = local_runs(pick, regions.held(home, d), self.frame.node)
+            found.append(_plus(self.scope.lifted(self.frame.whole(low)), pick.index))
+        return tuple(found)
 
     def axis(self, index: Expr, length: int, guarded: bool, used: set[str]) -> tuple[Axis, Expr]:
         """One dimension: a run of elements where the index is a variable plus a number, else all of it."""

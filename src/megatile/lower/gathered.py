@@ -1,16 +1,17 @@
-"""Views whose owner function scatters indices: a statement works on a tile of the unit's own, into which the
-unit's elements are gathered before and from which they go back after it."""
+"""Parts of tiles whose indices are no run: a statement works on a tile of the unit's own, into which its
+elements are gathered before and from which they go back after it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
-from megatile.core.expr import ONE, ZERO, Const, Expr, table
-from megatile.core.placement import Owner
+from megatile.core.expr import ONE, ZERO, Const, Expr, rebuild, table
 from megatile.ir import nodes as n
-from megatile.ir.launch import ROOT
+from megatile.ir.expr import Load, Pick
+from megatile.ir.program import Binding
 from megatile.lower.commands import copy_block
 from megatile.lower.errors import cannot
 from megatile.lower.regions import Axis, Block
@@ -22,67 +23,88 @@ MOST = 64
 LEAVES = (n.Copy, n.Fill, n.Gemm, n.Reduce, n.Cumsum, n.Store, n.Parallel)
 
 
+Picked = tuple[str, tuple[Pick, ...]]
+"""A tile, and in every dimension the elements of it that a unit has."""
+
+
 @contextmanager
-def gathered(frame: Frame, node: n.Node) -> Iterator[None]:
-    """Views of a statement that are no runs stand for tiles of the unit's own meanwhile."""
-    names = _scattered(frame, node) if isinstance(node, LEAVES) else {}
-    homes, before = frame.draft.homes, {}
-    for name in names:
-        binding = before[name] = homes.table[name]
-        home = _tile(frame, name)
-        homes.table[name] = replace(binding, base=home.name, views=(), shape=home.shape)
-        homes.table[home.name] = replace(homes.table[name], name=home.name)
-        for part, there in _pairs(frame, home, binding.base, binding.views[0]):
+def gathered(frame: Frame, node: n.Node) -> Iterator[n.Node]:
+    """The statement with tiles of the unit's own in place of parts that are no runs."""
+    found = _Gatherer(frame)
+    shown = found.statement(node) if isinstance(node, LEAVES) else node
+    for key, home in found.tiles.items():
+        for part, there in _pairs(frame, home, key):
             copy_block(frame, part, there)
-    yield
-    for name, binding in before.items():
-        home = homes.found[homes.table[name].base]
-        homes.table[name] = binding
-        for part, there in _pairs(frame, home, binding.base, binding.views[0]) if names[name] else ():
+    yield shown
+    for key, home in found.tiles.items():
+        for part, there in _pairs(frame, home, key) if key in found.written else ():
             copy_block(frame, there, part)
 
 
 AROUND["statement"] = gathered
 
 
-def _scattered(frame: Frame, node: n.Node) -> dict[str, bool]:
-    """The names of such views in a statement, and whether it writes them."""
-    found: dict[str, bool] = {}
-    for m in n.walk((node,)):
-        touched = [(region.source, kind != "read") for kind, region in n.regions(m)]
-        for name, writes in touched:
-            binding = frame.draft.homes.table.get(name)
-            if binding is not None and any(_is_scattered(v) for v in binding.views):
-                home = frame.draft.homes.found[binding.base]
-                if home.tensor or len(binding.views) > 1:
-                    continue  # the tensor's home is divided so, or it is refused where it is used
-                found[name] = found.get(name, False) or writes
-    return found
+class _Gatherer:
+    """Finds the parts of a statement that are no runs, and puts names of tiles in their place."""
+
+    def __init__(self, frame: Frame):
+        self.frame = frame
+        self.tiles: dict[Picked, Home] = {}
+        self.written: set[Picked] = set()
+
+    def statement(self, node: n.Node) -> n.Node:
+        for kind, region in n.regions(node):
+            if kind != "read":
+                self.written |= {self.key(region.source, tuple(d.start for d in region.dims))} - {None}  # type: ignore[arg-type]
+        change: dict[str, Any] = {
+            f.name: self.value(getattr(node, f.name)) for f in fields(node) if f.name != "span"
+        }
+        if isinstance(node, (n.Store, n.Atomic)):
+            load = self.load(Load(node.target, node.index, "int"))
+            change |= {"target": load.source, "index": load.index}
+        return replace(node, **change)
+
+    def value(self, value: Any) -> Any:
+        if isinstance(value, n.Node):
+            return self.statement(value)
+        if isinstance(value, tuple):
+            return tuple(map(self.value, value))
+        if isinstance(value, n.Region):
+            load = self.load(Load(value.source, tuple(d.start for d in value.dims), "int"))
+            dims = (replace(d, start=at) for d, at in zip(value.dims, load.index, strict=True))
+            return replace(value, source=load.source, dims=tuple(dims))
+        if isinstance(value, Expr):
+            return rebuild(value, lambda part: self.load(part) if isinstance(part, Load) else part)
+        return value
+
+    def load(self, load: Load) -> Load:
+        key = self.key(load.source, load.index)
+        if key is None:
+            return load
+        if key not in self.tiles:
+            self.tiles[key] = _tile(self.frame, key)
+        return Load(self.tiles[key].name, tuple(p.index for p in load.index), load.dtype)  # type: ignore[attr-defined]
+
+    def key(self, name: str, index: tuple[Expr, ...]) -> Picked | None:
+        picks = tuple(replace(at, index=ZERO) for at in index if isinstance(at, Pick))
+        if not picks or self.frame.draft.homes.home(name).tensor:
+            return None  # the tensor's home is divided so, or it is refused where it is used
+        return name, picks
 
 
-def _is_scattered(view: n.View) -> bool:
-    layout = view.layout
-    return isinstance(layout, Owner) and any(
-        s and s[-1] - s[0] + 1 != len(s) for sets in layout.sets for s in sets
-    )
-
-
-def _tile(frame: Frame, name: str) -> Home:
+def _tile(frame: Frame, key: Picked) -> Home:
+    name, picks = key
     binding = frame.draft.homes.table[name]
-    layout = binding.views[0].layout
-    assert isinstance(layout, Owner)
-    shape = tuple(max(len(unit[d]) for unit in layout.sets) for d in range(len(layout.sets[0])))
-    return frame.draft.scratch(frame, shape, binding.dtype, "own")
+    home = frame.draft.scratch(frame, tuple(pick.width for pick in picks), binding.dtype, "own")
+    frame.draft.homes.table[home.name] = Binding(home.name, home.name, home.shape, home.dtype, binding.scale)
+    return home
 
 
-def _pairs(frame: Frame, home: Home, base: str, view: n.View) -> Iterator[tuple[Block, Block]]:
+def _pairs(frame: Frame, home: Home, key: Picked) -> Iterator[tuple[Block, Block]]:
     """Runs of the unit's own tile, and where they lie in the tile that is divided."""
-    homes, layout = frame.draft.homes, view.layout
-    assert isinstance(layout, Owner)
-    there, launch = homes.found[base], homes.launch
-    low = launch.depth(homes.table[base].scale) if homes.table[base].scale != ROOT else 0
-    rank = frame.place.rank(low, launch.depth(view.scale))
-    parts = [list(_runs(frame, [unit[d] for unit in layout.sets], rank)) for d in range(len(home.shape))]
+    name, picks = key
+    there = frame.draft.homes.home(name)
+    parts = [list(_runs(frame, list(pick.sets), frame.whole(pick.row))) for pick in picks]
     lead = frame.regions.leads(there, frame.place, False)[0]
     for runs in _product(parts):
         mine = tuple(Axis(at, size, size) for at, _, size in runs)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
-from megatile.core.expr import ZERO, Expr, Symbol, bounds, known, logical_not, simplify
+from megatile.core.expr import Expr, Symbol, bounds, known, logical_not, simplify
 from megatile.ir import nodes as n
 from megatile.lower.errors import cannot
+from megatile.lower.storage import Homes
 from megatile.lower.streams import Frame, Turn
 from megatile.plan import model as pm
 
@@ -122,17 +122,17 @@ def streamed(frame: Frame, loop: n.Loop) -> Iterator[str]:
         home = homes.found.get(name)
         if home is None or home.tensor or home.depth != frame.level.depth or home.lead > 1:
             continue
-        if all(isinstance(m, n.Copy) and _covers(m, table) for m in nodes):
+        if all(isinstance(m, n.Copy) and _covers(m, homes) for m in nodes):
             frame.draft.versions[name] = max(frame.draft.versions.get(name, 1), loop.stages)
             yield name
 
 
-def _covers(copy: n.Copy, table: Any) -> bool:
+def _covers(copy: n.Copy, homes: Homes) -> bool:
     """Whether a copy from elsewhere fills all that its name stands for."""
     if copy.dst is not None or copy.src is not None:
         return False
-    to, source = table[copy.to.source], table[copy.source.source]
-    whole = all(d.start == ZERO and not d.anchored and d.extent is not None for d in copy.to.dims)
-    if to.base == source.base or not whole:
+    to, source = homes.table[copy.to.source], homes.table[copy.source.source]
+    sizes = [known(d.extent) for d in copy.to.dims if d.extent is not None]
+    if to.base == source.base or None in sizes or any(d.limits is not None for d in copy.to.dims):
         return False
-    return to.is_view or [known(d.extent) for d in copy.to.dims if d.extent is not None] == list(to.shape)
+    return sizes == list(homes.part_lengths(to))

@@ -13,20 +13,22 @@ from megatile.core.dtypes import numpy_dtype
 from megatile.core.errors import MegatileError
 from megatile.core.placement import cut, numpy_index
 from megatile.hda import HDA, divided, machine as find_machine
-from megatile.ir.passes.driver import Pass, Simplify, Step, steps
+from megatile.ir.passes.driver import Pass, Step, steps
+from megatile.ir.passes.normalise import Normalise
+from megatile.ir.passes.remove_jumps import RemoveJumps
+from megatile.ir.passes.resolve_views import ResolveViews
 from megatile.ir.program import Program
 from megatile.language.tile.program import DEFAULT_MACHINE, ProgramFunction
 from megatile.lower import gathered, phases, statements
 from megatile.lower.residency import placed
 from megatile.lower.storage import Home
 from megatile.lower.streams import PlanDraft
-from megatile.lower.structure import WithoutJumps
 from megatile.plan import model as pm
 from megatile.plan.statements import regions_of, write_of
 
 assert phases.rule is statements.rule  # both add to the table of rules
 assert gathered.AROUND  # as does this
-PASSES: tuple[Pass, ...] = (WithoutJumps(), Simplify())
+PASSES: tuple[Pass, ...] = (Normalise(), ResolveViews(), RemoveJumps())
 """What is done to a Program before it becomes a Plan."""
 
 

@@ -140,8 +140,8 @@ def _do_store(scope: Scope, node: n.Store | n.Atomic, rest: tuple[n.Node, ...]) 
     slices = len(frame.regions.leads(frame.draft.homes.home(node.target), frame.place, True))
     for place in range(1 if atomic else slices):
         command = Command(scope)
-        target, where = command.access(node.target, command.all(index), guarded, place)
         peer = frame.peer_of(node, getattr(node, "dst", None))
+        target, where = command.access(node.target, command.all(index), guarded, place, peer)
         target = target if peer is None else replace(target, at=frame.owner(target.home, peer))
         command.emit(target, where, command.loads(value, guarded), getattr(node, "op", ""))
 

@@ -1,10 +1,10 @@
-"""A region of a view, tile or tensor as a block of its home, cut where it reaches over the edge."""
+"""A region of a tile or tensor as a block of its home, cut where it reaches over the edge."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -20,10 +20,11 @@ from megatile.core.expr import (
     symbols,
     table,
 )
-from megatile.core.placement import Layout, Owner, Shard, is_whole, share_length
+from megatile.core.placement import is_whole
 from megatile.ir import nodes as n
-from megatile.ir.launch import Cut, divided, divisions
+from megatile.ir.expr import Pick
 from megatile.ir.program import Binding
+from megatile.ir.shares import Cut, Listed, shares
 from megatile.lower.errors import LoweringError, cannot
 from megatile.lower.storage import Home
 from megatile.lower.units import Place, Ranges, at_least, clamp, tidy
@@ -120,75 +121,33 @@ def product(extents: object) -> Expr:
     return total
 
 
-def cuts(
-    layout: Layout, parts: list[Cut], grid: tuple[int, ...], rank: Expr, node: n.Node | None
-) -> list[Cut]:
-    """Each dimension's part of a unit, inside ``parts``."""
-    if isinstance(layout, Owner):
-        return [_owned(layout, d, start, rank, node) for d, (start, _) in enumerate(parts)]
-    result = list(parts)
-    for dim, units, number in divisions(layout, grid, rank):
-        result[dim] = divided(result[dim], units, number)
-    if isinstance(layout, Shard) and layout.order != "contiguous":
-        raise cannot(f"a view in '{layout.order}' order below its home", node)
-    return result
-
-
-def _owned(layout: Owner, dim: int, start: Expr, rank: Expr, node: n.Node | None) -> Cut:
-    sets = [unit[dim] for unit in layout.sets]
-    if any(s and s[-1] - s[0] + 1 != len(s) for s in sets):
-        raise cannot("a view whose owner function scatters indices, inside its home", node)
-    return start + table([s[0] if s else 0 for s in sets], rank), table([len(s) for s in sets], rank)
-
-
 class Regions:
-    """Finds the blocks of regions for the code of a frame."""
+    """Finds the blocks of regions for the code of a frame; with ``place``, those that the unit there means by
+    them."""
 
-    def __init__(self, frame: Frame):
-        self.frame, self.homes = frame, frame.draft.homes
+    def __init__(self, frame: Frame, place: Place | None = None):
+        self.frame, self.homes, self.place = frame, frame.draft.homes, place
         self.launch = self.homes.launch
 
-    def through(self, parts: list[Cut], views: tuple[n.View, ...], low: int, place: Place) -> list[Cut]:
-        """The parts of nested views, the first of which stands below depth ``low``."""
-        for view in views:
-            high = self.launch.depth(view.scale)
-            if not is_whole(view.layout):
-                grid = self.launch.grid(view.scale, self.launch.at(low))
-                parts = cuts(view.layout, parts, grid, place.rank(low, high), view)
-            low = high
-        return parts
+    def whole(self, expr: Expr) -> Expr:
+        """A whole number of the unit that means a region."""
+        found = None if self.place is None else self.frame.static(expr, self.place)
+        return self.frame.whole(expr) if found is None else found
 
     def part_of_home(self, home: Home, place: Place) -> list[Cut]:
         """The elements of a tensor that lie in a unit's home; ``start`` counts in the whole tensor."""
-        whole: list[Cut] = [(ZERO, Const(int(e))) for e in self.homes.program.param(home.name).shape]
-        return self.through(whole, home.views, 0, place)
-
-    def local_lengths(self, home: Home, place: Place) -> list[Expr]:
-        """How many elements of every dimension a unit holds."""
-        if not scattered(home):
-            return [length for _, length in self.part_of_home(home, place)]
         shape = tuple(int(e) for e in self.homes.program.param(home.name).shape)
-        parts = self.homes.parts(shape, home.views)
-        number = place.rank(0, home.depth)
-        return [table([share_length(p[d]) for p in parts], number) for d in range(len(shape))]
+        found = shares(self.launch, home.views, shape, 0, place.rank)
+        if any(isinstance(one, Listed) for one in found):
+            raise cannot(f"'{home.name}', whose parts are no runs, by its own name", self.frame.node)
+        return cast(list[Cut], found)
 
-    def share(self, name: str, place: Place) -> list[Cut]:
-        """This unit's part of every dimension of the home."""
-        binding, home = self.homes.table[name], self.homes.home(name)
-        if not home.tensor:
-            whole: list[Cut] = [(ZERO, Const(e)) for e in home.shape]
-            scale = self.homes.table[binding.base].scale
-            return self.through(whole, binding.views, self.launch.depth(scale), place)
-        seen = len(home.views)
-        if home.views and binding.views[:seen] == home.views:
-            local: list[Cut] = [(ZERO, length) for length in self.local_lengths(home, place)]
-            return self.through(local, binding.views[seen:], self.launch.depth(home.views[-1].scale), place)
-        param = self.homes.program.param(home.name)
-        parts = self.through([(ZERO, Const(int(e))) for e in param.shape], binding.views, 0, place)
-        if not home.views or all(is_whole(v.layout) for v in home.views):
-            return parts
-        origin = self.part_of_home(home, place)
-        return [(simplify(a - b), length) for (a, length), (b, _) in zip(parts, origin, strict=True)]
+    def origin(self, name: str, place: Place) -> list[Expr]:
+        """Where, in its tensor or tile, the home of a unit begins in every dimension."""
+        home = self.homes.home(name)
+        if not home.views or all(is_whole(v.layout) for v in home.views) or home.scattered:
+            return [ZERO] * len(home.shape)
+        return [start for start, _ in self.part_of_home(home, place)]
 
     def blocks(self, region: n.Region, write: bool = False, peer: Place | None = None) -> list[Block]:
         """Where a region lies: one block, or one for every copy that an outer scale writes."""
@@ -196,25 +155,39 @@ class Regions:
         binding = self.homes.table[region.source]
         home = self.homes.home(region.source)
         self.check(binding, home, region)
-        moved: list[Cut] = []
-        spare = len(region.dims) - len(region.extents)
-        if region.along is not None:
-            moved = self.share(region.along, frame.place)
-        axes = []
-        for d, (dim, share) in enumerate(zip(region.dims, self.share(region.source, place), strict=True)):
-            start = frame.whole(dim.start)
-            if moved and d >= spare:
-                start = simplify(start + moved[d - spare][0])
-            axes.append(self.axis(dim, start, share, home, moved != [] and d >= spare))
-        if peer is None and home.views and binding.views[: len(home.views)] != home.views:
+        if home.scattered:
+            axes = [self.listed(dim, home, d) for d, dim in enumerate(region.dims)]
+        else:
+            origin = self.origin(region.source, place)
+            each = zip(region.dims, origin, home.shape, strict=True)
+            axes = [self.axis(dim, low, home, length) for dim, low, length in each]
+        if peer is None and home.views and binding.owner[: len(home.views)] != home.views:
             self.check_own(home, axes)
         at = frame.owner(home, peer) if peer is not None else None
         return [Block(home, (*lead, *axes), at) for lead in self.leads(home, place, write)]
 
+    def listed(self, dim: n.Dim, home: Home, number: int) -> Axis:
+        """A dimension of a tensor of which units hold indices that are no run: by their places there."""
+        if not isinstance(dim.start, Pick):
+            raise cannot(f"'{home.name}', whose parts are no runs, by its own name", self.frame.node)
+        held = self.held(home, number)
+        low, length = map(self.whole, local_runs(dim.start, held, self.frame.node))
+        start = simplify(low + self.whole(dim.start.index))
+        size = ONE if dim.extent is None else self.whole(dim.extent)
+        if dim.extent is not None and not inside(start, size, length, self.frame.ranges):
+            return self.cut(dim, start, ZERO, length)
+        return Axis(start, size, size, kept=dim.extent is not None)
+
+    def held(self, home: Home, number: int) -> list[tuple[int, ...]]:
+        """The indices of a dimension that every unit holds."""
+        shape = tuple(int(e) for e in self.homes.program.param(home.name).shape)
+        shares = [part[number] for part in self.homes.parts(shape, home.views)]
+        return [tuple(range(*s)) if isinstance(s, tuple) else tuple(int(i) for i in s) for s in shares]
+
     def check_own(self, home: Home, axes: list[Axis]) -> None:
         """A divided tensor by its own name: what is touched must lie in the unit's own part."""
         frame = self.frame
-        if scattered(home) or all(is_whole(v.layout) for v in home.views):
+        if home.scattered or all(is_whole(v.layout) for v in home.views):
             return
         env = {"unit": frame.stream.units}
         mine = np.broadcast_to(frame.place.rank(0, home.depth).evaluate(env), env["unit"].shape)
@@ -236,15 +209,23 @@ class Regions:
                     "T.allgather makes all parts visible",
                 )
 
-    def axis(self, dim: n.Dim, start: Expr, share: Cut, home: Home, moved: bool) -> Axis:
-        low, length = share
-        padded = self.homes.program.padded and home.tensor
-        if dim.extent is None and not padded:
-            return Axis(simplify(low + start), ONE, ONE, kept=False)
-        size = ONE if dim.extent is None else self.frame.whole(dim.extent)
-        may_cut = home.tensor or dim.anchored or moved
-        ranges = self.frame.ranges
-        if not may_cut or inside(start, size, length, ranges):
+    def axis(self, dim: n.Dim, origin: Expr, home: Home, length: int) -> Axis:
+        """One dimension, in a home of ``length`` elements that begins at ``origin``."""
+        if isinstance(dim.start, Pick):
+            raise cannot("a view whose owner function scatters indices, inside its home", self.frame.node)
+        start = self.whole(dim.start)
+        if dim.extent is None and self.homes.program.padded and home.tensor:
+            return self.cut(dim, start, ZERO, Const(length))
+        if dim.limits is None:
+            size = ONE if dim.extent is None else self.whole(dim.extent)
+            return Axis(simplify(start - origin), size, size, kept=dim.extent is not None)
+        low, high = map(self.whole, dim.limits)
+        return self.cut(dim, simplify(start - low), simplify(low - origin), simplify(high - low))
+
+    def cut(self, dim: n.Dim, start: Expr, low: Expr, length: Expr) -> Axis:
+        """What of a dimension lies in the ``length`` elements from ``low``; ``start`` counts in those."""
+        size, ranges = ONE if dim.extent is None else self.whole(dim.extent), self.frame.ranges
+        if inside(start, size, length, ranges):
             return Axis(simplify(low + start), size, size, kept=dim.extent is not None)
         if at_least(start, 0, ranges) and at_least(length - start, 0, ranges):
             first, extent = start, tidy(minimum(length - start, size), ranges)
@@ -271,7 +252,7 @@ class Regions:
         return found[0]
 
     def check(self, binding: Binding, home: Home, region: n.Region) -> None:
-        reshaped = not binding.views and (
+        reshaped = not binding.owner and (
             (not home.tensor and (binding.shape, binding.dtype) != (home.shape, home.dtype))
             or (home.tensor and binding.name != binding.base)
         )
@@ -279,12 +260,16 @@ class Regions:
             raise cannot(f"'{region.source}', another shape of '{binding.base}',", self.frame.node)
 
 
-def scattered(home: Home) -> bool:
-    """Whether units hold indices of a tensor that are no run: only local indices make sense then."""
-    return any(
-        isinstance(v.layout, Owner) or (isinstance(v.layout, Shard) and v.layout.order != "contiguous")
-        for v in home.views
-    )
+def local_runs(pick: Pick, held: list[tuple[int, ...]], node: n.Node | None) -> Cut:
+    """The places, among the indices that each unit holds, of a view's: where they begin, and how many."""
+    below, starts = len(pick.sets) // len(held), []
+    for number, wanted in enumerate(pick.sets):
+        there = held[number // below]
+        start = there.index(wanted[0]) if wanted else 0
+        if there[start : start + len(wanted)] != wanted:
+            raise cannot("a view whose owner function scatters indices, inside its home", node)
+        starts.append(start)
+    return table(starts, pick.row), table([len(wanted) for wanted in pick.sets], pick.row)
 
 
 def inside(start: Expr, size: Expr, length: Expr, ranges: Ranges) -> bool:

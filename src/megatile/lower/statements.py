@@ -12,7 +12,6 @@ from megatile.core.expr import (
     Const,
     Expr,
     Symbol,
-    applied,
     bounds,
     constant,
     eq,
@@ -45,7 +44,6 @@ from megatile.lower.messages import by_messages
 from megatile.lower.nests import read_number
 from megatile.lower.regions import Block
 from megatile.lower.streams import Frame, rule
-from megatile.lower.structure import MustEnd
 from megatile.lower.units import WHOLE
 from megatile.plan import model as pm
 
@@ -65,12 +63,6 @@ def _nothing(frame: Frame, node: n.Node) -> None:
 def _loop(frame: Frame, node: n.Loop) -> None:
     with loop_frame(frame, node) as inner:
         inner.lower(node.body)
-
-
-@rule(MustEnd)
-def _must_end(frame: Frame, node: MustEnd) -> None:
-    """Reading more than 0 of what is left stops the run."""
-    read_number(frame, applied("==", (node.broken, Const(0)), "int"), 0, "while_goes_on")
 
 
 @rule(n.If)
@@ -115,7 +107,7 @@ def _read_scalar(frame: Frame, node: n.ReadScalar) -> None:
     if isinstance(node.value, Load) and all(frame.static(i) is not None for i in node.value.index):
         block = frame.regions.block(n.Region(node.value.source, tuple(n.Dim(i) for i in node.value.index)))
         value = frame.read(frame.draft.name(node.name), brought(frame, block).region(), bound)
-    elif value is None:
+    elif value is None or not bound:  # reading more than 0 stops the run
         value = read_number(frame, node.value, bound, node.name)
     frame.names[node.name] = value
 

@@ -19,7 +19,7 @@ from megatile.core.placement import Owner, Shard, has_copies, share_length
 from megatile.hda import HDA
 from megatile.ir import nodes as n
 from megatile.ir.launch import ROOT
-from megatile.ir.program import Program, bindings, placements, seen
+from megatile.ir.program import Binding, Program, bindings, placements, seen
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,13 @@ class Home:
     depth: int
     lead: int = 1
     copy_depth: int = 0
-    views: tuple[n.View, ...] = ()
+    views: n.Chain = ()
     tensor: bool = False
     shared: bool = False
     """One copy for the whole launch."""
     flag: bool = False
+    scattered: bool = False
+    """Whether units hold indices of a tensor that are no run: only local indices make sense then."""
 
     @property
     def extents(self) -> tuple[int, ...]:
@@ -80,36 +82,44 @@ class Homes:
         for depth in sorted({self.memory_depth(), self.device_depth}, reverse=True):
             views = self._views(name, depth)
             if views:
+                largest, scattered = self._largest(shape, views)
                 return Home(
-                    name, self._largest(shape, views), param.dtype, memory, depth, views=views, tensor=True
+                    name, largest, param.dtype, memory, depth, views=views, tensor=True, scattered=scattered
                 )
         several = self.launch.count(self.launch.at(self.device_depth)) > 1
         return Home(name, shape, param.dtype, memory, self.device_depth, tensor=True, shared=several)
 
-    def _views(self, base: str, depth: int) -> tuple[n.View, ...]:
+    def _views(self, base: str, depth: int) -> n.Chain:
         """The views of a tensor down to a scale, if any divides or copies it there."""
         scale = self.launch.scales[depth - 1].name
         for binding in self.table.values():
-            if binding.base == base and binding.views and binding.views[-1].scale == scale:
-                return binding.views
+            if binding.base == base and binding.owner and binding.owner[-1].scale == scale:
+                return binding.owner
         return ()
 
-    def _largest(self, shape: tuple[int, ...], views: tuple[n.View, ...]) -> tuple[int, ...]:
-        """The extents that hold any unit's part: the first unit's, where shares are equal, rounded up."""
+    def _largest(self, shape: tuple[int, ...], views: n.Chain) -> tuple[tuple[int, ...], bool]:
+        """The extents that hold any unit's part (the first unit's, where shares are equal, rounded up), and
+        whether any unit has indices that are no run."""
         if any(uneven(view.layout) for view in views):
-            found = [_lengths(p) for p in self.parts(shape, views)]
+            parts = self.parts(shape, views)
         else:
             counts = [s.count for s in self.launch.scales[: self.launch.depth(views[-1].scale)]]
-            found = [_lengths(self._part(shape, views, 0, counts))]
-        return tuple(max(lengths) for lengths in zip(*found, strict=True))
+            parts = [self._part(shape, views, 0, counts)]
+        lengths = zip(*(_lengths(p) for p in parts), strict=True)
+        return tuple(map(max, lengths)), any(not isinstance(share, tuple) for p in parts for share in p)
 
-    def parts(self, shape: tuple[int, ...], views: tuple[n.View, ...]) -> list[Any]:
+    def parts(self, shape: tuple[int, ...], views: n.Chain) -> list[Any]:
         """Per unit of the last view's scale, the indices of every dimension that it holds."""
         counts = [s.count for s in self.launch.scales[: self.launch.depth(views[-1].scale)]]
         return [self._part(shape, views, rank, counts) for rank in range(math.prod(counts))]
 
-    def _part(self, shape: tuple[int, ...], views: tuple[n.View, ...], rank: int, counts: list[int]) -> Any:
+    def _part(self, shape: tuple[int, ...], views: n.Chain, rank: int, counts: list[int]) -> Any:
         return seen(self.launch, views, shape, np.unravel_index(rank, counts) if counts else ())
+
+    def part_lengths(self, binding: Binding) -> tuple[int, ...]:
+        """The extents of what a name means for the first unit: no other's part is larger."""
+        low, high = (self.launch.depth(s) for s in (self.table[binding.base].scale, binding.scale))
+        return _lengths(seen(self.launch, binding.owner, binding.shape, (0,) * (high - low), low))
 
     def tile(self, node: n.Alloc, level_depth: int) -> Home:
         """The home of a tile that a level at ``level_depth`` keeps."""
@@ -124,7 +134,7 @@ class Homes:
 
     def home(self, name: str) -> Home:
         binding = self.table[name]
-        whole = None if binding.views else self.gathered.get(binding.base)
+        whole = None if binding.owner else self.gathered.get(binding.base)
         return whole or self.found[binding.base]
 
 

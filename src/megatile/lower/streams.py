@@ -34,8 +34,8 @@ from megatile.plan import model as pm
 RULES: dict[type[n.Node], Callable[[Frame, Any], None]] = {}
 """What each kind of statement becomes in a stream."""
 rule = n.registrar(RULES)
-AROUND: dict[str, Callable[[Frame, n.Node], AbstractContextManager[None]]] = {}
-"""What is done before and after a ``statement``."""
+AROUND: dict[str, Callable[[Frame, n.Node], AbstractContextManager[n.Node]]] = {}
+"""What is done before and after a ``statement``, and what is lowered in its place."""
 NUMBERS: dict[str, Callable[[Frame, Expr, int, str], Expr]] = {}
 """How a whole number comes from an expression on ``data``."""
 
@@ -176,10 +176,10 @@ class Frame:
             raise cannot(f"'{expr}', which is not a whole number known to the unit,", self.node)
         return NUMBERS["data"](self, expr, 2**31 - 1, "number")
 
-    def static(self, expr: Expr) -> Expr | None:
-        """The same, if neither data nor elementwise code decide it."""
+    def static(self, expr: Expr, place: Place | None = None) -> Expr | None:
+        """The same (of the unit at another place), if neither data nor elementwise code decide it."""
         try:
-            return self.place.whole(expr, self.names)
+            return (place or self.place).whole(expr, self.names)
         except NotStatic:
             return None
 
@@ -250,8 +250,8 @@ class Frame:
             if rule is None:
                 raise cannot(f"'{type(node).__name__}'", node)
             try:
-                with AROUND["statement"](self, node):
-                    rule(self, node)
+                with AROUND["statement"](self, node) as shown:
+                    rule(self, shown)
             except LoweringError as error:
                 error.place = error.place or node.place
                 raise

@@ -14,6 +14,7 @@ from megatile.core.expr import (
     Const,
     Expr,
     Symbol,
+    Table,
     binary as make_binary,
     bounds,
     ceil_div,
@@ -25,6 +26,7 @@ from megatile.core.expr import (
     rebuild,
     select,
     simplify,
+    table,
 )
 from megatile.core.expr.tree import folded
 from megatile.ir.expr import Coord, Rank
@@ -91,6 +93,8 @@ class Place:
             return self.coord(node)
         if isinstance(node, Rank):
             return self.rank(self.launch.depth(node.within), self.launch.depth(node.scale))
+        if isinstance(node, Table):
+            return table(node.values, self.whole(node.index, names))
         if not isinstance(node, Applied) or node.dtype not in WHOLE:
             raise NotStatic
         args = [self.whole(a, names) for a in node.args]

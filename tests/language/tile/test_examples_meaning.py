@@ -8,7 +8,8 @@ from tests.language.tile.language_examples import NAMES, load, runs
 
 import megatile as mt
 from megatile.ir.parser import parse
-from megatile.ir.passes.driver import Simplify, steps
+from megatile.ir.passes.driver import steps
+from megatile.ir.passes.normalise import Normalise
 from megatile.language.tile.errors import ProgramWarning
 
 NEEDS_FOUR_DEVICES = ("32_summa", "33_cannon")
@@ -24,7 +25,7 @@ def test_text_parses_back_and_passes_keep_the_meaning(name: str, monkeypatch: py
     for prog, before, after in found:
         program = prog.build("dgx-h100")
         assert parse(str(program)) == program
-        *_, last = steps(program, [Simplify()])
+        *_, last = steps(program, [Normalise()])
         lowered = last.program
         assert parse(str(lowered)) == lowered
         again = tuple(a.copy() for a in before)

@@ -12,7 +12,8 @@ import megatile as mt
 from megatile.core.expr import OPERATORS, Applied, walk
 from megatile.ir import nodes as n
 from megatile.ir.parser import parse
-from megatile.ir.passes.driver import Simplify, steps
+from megatile.ir.passes.driver import steps
+from megatile.ir.passes.normalise import Normalise
 from megatile.language.tile.errors import ProgramWarning
 
 COUNT, BATCH = 400, 10
@@ -44,7 +45,7 @@ def test_text_and_passes(seed: int) -> None:
     case = random_program(seed)
     program = case.program.build()
     assert parse(str(program)) == program
-    *_, last = steps(program, [Simplify()])
+    *_, last = steps(program, [Normalise()])
     lowered = last.program
     before, after = case.arrays(), case.arrays()
     mt.run(program, *before, output=lambda text: None)

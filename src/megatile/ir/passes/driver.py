@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
-from megatile.core.expr import Const, Expr, known, simplify
+from megatile.core.expr import Expr
 from megatile.ir import nodes as n
 from megatile.ir.nodes import Dim, Node, Region
 from megatile.ir.program import Program
@@ -24,10 +24,13 @@ class Pass(Protocol):
 
 @dataclass(frozen=True)
 class Step:
-    """The Program after a pass."""
+    """The Program after a pass; as text, that of the Program."""
 
     name: str
     program: Program
+
+    def __str__(self) -> str:
+        return str(self.program)
 
 
 def steps(program: Program, passes: Iterable[Pass]) -> Iterator[Step]:
@@ -65,41 +68,11 @@ def _change(value: Any, change: Callable[[Expr], Expr]) -> Any:
     if isinstance(value, Expr):
         return change(value)
     if isinstance(value, Region):
-        dims = tuple(_change(d, change) for d in value.dims)
-        return Region(value.source, dims, value.along)
+        return Region(value.source, tuple(_change(d, change) for d in value.dims), value.along)
     if isinstance(value, Dim):
         extent = None if value.extent is None else change(value.extent)
-        return Dim(change(value.start), extent, value.anchored)
+        limits = None if value.limits is None else (change(value.limits[0]), change(value.limits[1]))
+        return Dim(change(value.start), extent, value.anchored, limits)
     if isinstance(value, tuple):
         return tuple(_change(v, change) for v in value)
     return value
-
-
-@dataclass(frozen=True)
-class Simplify:
-    """``x[k * 4 + k * 4 :: 2 + 2]`` → ``x[k * 8 :: 4]``; ``if 1 < 2: s`` → ``s``; an empty loop
-    disappears."""
-
-    name: str = "simplify"
-
-    def apply(self, program: Program) -> Program:
-        body = rewrite_nodes(program.body, lambda node: rewrite_expressions(node, simplify))
-        return replace(program, body=_settle(body))
-
-
-def _settle(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
-    """Decided branches and empty loops."""
-    result: list[n.Node] = []
-    for node in body:
-        if isinstance(node, n.If) and isinstance(node.condition, Const):
-            result += _settle(node.body if node.condition.value else node.orelse)
-        elif isinstance(node, n.Loop) and _never_runs(node):
-            continue
-        else:
-            result.append(n.with_bodies(node, _settle))
-    return tuple(result)
-
-
-def _never_runs(node: n.Loop) -> bool:
-    start, stop, step = (known(e) for e in (node.start, node.stop, node.step))
-    return start is not None and stop is not None and step is not None and step > 0 and start >= stop

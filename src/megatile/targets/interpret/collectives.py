@@ -14,7 +14,7 @@ from megatile.core.dtypes import dtype
 from megatile.core.expr import Const
 from megatile.core.forkjoin import meet
 from megatile.core.operations import OPERATIONS, cast
-from megatile.core.placement import Partial, cut
+from megatile.core.placement import cut
 from megatile.ir import nodes as n
 from megatile.targets.interpret.errors import DeadlockError, OutOfBoundsError, RunError
 from megatile.targets.interpret.group import word_of
@@ -96,7 +96,7 @@ def _placements(machine: Interpreter, node: n.Collective, units: list[Unit]) -> 
     """A Partial view that has been reduced holds the result."""
     for region in node.to:
         name = machine.places.names[region.source]
-        if not any(isinstance(v.layout, Partial) for v in name.binding.views):
+        if not name.is_partial:
             continue
         for unit in units:
             storage = machine.places.storage(name, unit)

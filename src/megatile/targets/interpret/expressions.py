@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from megatile.core.elementwise import DIRECT, operation as core_operation
-from megatile.core.expr import WEAK, Applied, Const, Expr, Symbol
+from megatile.core.expr import WEAK, Applied, Const, Expr, Symbol, Table
 from megatile.core.placement import coordinates
-from megatile.ir.expr import Coord, Load, Rank, has_loads
+from megatile.ir.expr import Coord, Load, Pick, Rank, has_loads
 from megatile.ir.launch import Launch
 from megatile.targets.interpret.errors import RunError
 
@@ -79,6 +79,15 @@ class Compiler:
         counts = [s.count for s in self.launch.scales[low:high]]
         return lambda context: flatten(context.path[low:high], counts)
 
+    def table(self, expr: Table) -> Evaluate:
+        index, values = self(expr.index), np.array(expr.values, np.int64)
+
+        def look(context: Any) -> Any:
+            found = values.take(index(context), mode="clip")
+            return int(found) if found.ndim == 0 else found
+
+        return look
+
     def apply(self, expr: Any) -> Evaluate:
         arguments = [self(a) for a in expr.args]
         if expr.operator == "select" and any(map(has_loads, expr.args[1:])):
@@ -127,6 +136,8 @@ _COMPILERS: dict[type, Callable[[Compiler, Any], Evaluate]] = {
     Symbol: Compiler.var,
     Coord: Compiler.coord,
     Rank: Compiler.rank,
+    Table: Compiler.table,
+    Pick: lambda compiler, expr: compiler(expr.as_table()),
     **dict.fromkeys(Applied.__subclasses__(), Compiler.apply),
     Load: lambda compiler, expr: compiler.load(expr),
 }

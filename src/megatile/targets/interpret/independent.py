@@ -46,7 +46,7 @@ def _names(node: n.Node) -> set[str]:
 def _is_plain(machine: Interpreter, name: str, scale: str) -> bool:
     """A tensor as it is, or a tile of the unit itself."""
     found = machine.places.names[name]
-    if found.binding.views or found.copies > 1 or found.base in machine.places.sharded:
+    if found.binding.owner or found.copies > 1 or found.base in machine.places.sharded:
         return False
     return found.alloc is None or (found.owner == scale and found.base in machine.sharing.raceless)
 

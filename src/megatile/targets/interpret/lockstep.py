@@ -287,10 +287,11 @@ class Lockstep:
         array, extents = self._storage(region.source).array[0], self._extents(region)
         starts = [np.asarray(self.value(d.start)) for d in region.dims]
         sizes = [None if d.extent is None else int(self.value(d.extent)) for d in region.dims]
-        inside = all(
+        fits = [
             s.min() >= 0 and s.max() + (1 if z is None else z) <= length
             for s, z, length in zip(starts, sizes, array.shape, strict=True)
-        )
+        ]
+        inside = all(fits)
         if inside and all(z != 0 for z in sizes):
             view = window_of(array, starts, sizes, self.grid, keep=write is not None)
             if view is not None:
@@ -302,7 +303,10 @@ class Lockstep:
                 view[...] = write
                 return None
         if not inside and (
-            self.machine.strict_bounds or not all(d.anchored or d.extent is None for d in region.dims)
+            self.machine.strict_bounds
+            or not all(
+                fit or d.anchored or d.extent is None for fit, d in zip(fits, region.dims, strict=True)
+            )
         ):
             raise Doubt
         return self._points(region.source, array, starts, sizes, extents, write)

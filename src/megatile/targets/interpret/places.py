@@ -39,12 +39,12 @@ class Name:
         self.valid: list[Any] | None = None
         """Per copy, the elements it really holds, where copies hold different ones (None: all hold all)."""
         self.depth = launch.depth(binding.scale)
-        self.is_partial = any(isinstance(v.layout, Partial) for v in binding.views)
+        self.is_partial = any(isinstance(v.layout, Partial) for v in binding.owner)
         self.private = alloc is not None and launch.is_private(self.owner)
 
     def views_of(self, part: Name) -> bool:
         """Whether it is that part, or a view inside it."""
-        return self.binding.views[: len(part.binding.views)] == part.binding.views
+        return self.binding.owner[: len(part.binding.owner)] == part.binding.owner
 
 
 class Places:
@@ -62,7 +62,7 @@ class Places:
         self.frame: dict[Any, StoredArray] = {}
         self.sharded = {n.base: n for n in reversed(self.names.values()) if self._divides_devices(n)}
         """Tensors whose parts lie on different devices: the view that says so."""
-        self.parts: dict[Any, Part | None] = {}
+        self.parts: dict[Any, Part] = {}
         self.made: dict[Any, StoredArray] | None = None
         """All tiles that were made, by name and owner, if somebody wants to know."""
         valid = {base: self._valid_parts(base) for base in layouts}
@@ -70,7 +70,7 @@ class Places:
             one.valid = valid.get(one.base)
 
     def _divides_devices(self, name: Name) -> bool:
-        views = name.binding.views
+        views = name.binding.owner
         if name.alloc is not None or len(views) != 1 or views[0].scale != "device":
             return False
         return not is_whole(views[0].layout) and not has_copies(views[0].layout)
@@ -79,7 +79,7 @@ class Places:
         """The elements that each copy of a tile holds: those that the unit sees through its view."""
         copied = self.names[base].copy_scale
         for name in self.names.values():
-            views = name.binding.views
+            views = name.binding.owner
             if name.base == base and views and views[-1].scale == copied:
                 if not has_copies(views[-1].layout) or all(is_whole(v.layout) for v in views):
                     return None
@@ -117,8 +117,10 @@ class Places:
 
     def share(self, name: Name, unit: Unit) -> Part | None:
         """This unit's indices of every dimension in the storage; None is all of them."""
-        if not name.binding.views:
-            return None
+        return self.part(name, unit) if name.binding.views else None
+
+    def part(self, name: Name, unit: Unit) -> Part:
+        """The indices, in the storage, of the part that a name means for a unit."""
         key = (name.name, unit.path[: name.depth])
         if key not in self.parts:
             self.parts[key] = self.composed(name, unit.path[name.owner_depth :])
@@ -126,7 +128,7 @@ class Places:
 
     def composed(self, name: Name, path: tuple[int, ...]) -> Part:
         """The shares of all views one inside the other, for the unit at ``path`` below the owner."""
-        return seen(self.launch, name.binding.views, name.binding.shape, path, name.owner_depth)
+        return seen(self.launch, name.binding.owner, name.binding.shape, path, name.owner_depth)
 
 
 class Sharing:

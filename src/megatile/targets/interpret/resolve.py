@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from megatile.core.expr import Const, Expr
+from megatile.core.expr import Const, Expr, difference
 from megatile.core.placement import compose, numpy_index, share_length
+from megatile.ir.expr import Pick
 from megatile.ir.nodes import Dim, Region
 from megatile.targets.interpret.errors import OutOfBoundsError, RemoteAccessError, RunError
 from megatile.targets.interpret.places import Name
@@ -66,6 +67,8 @@ class Axis:
     start: Number
     extent: Number | None
     anchored: bool
+    within: Callable[[Any], Any] | None = None
+    """The indices, in the storage, that the dimension is limited to and counts in; None: all."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,8 @@ class Resolver:
         origin = places.share(plan.along, unit) if plan.along is not None else None
         found = []
         for axis, share in zip(plan.axes, shares, strict=True):
+            if axis.within is not None:
+                share = axis.within(context or unit)
             moved = origin[axis.number - plan.spare] if origin and axis.number >= plan.spare else None
             found.append(self._axis(plan.region, axis, share, moved, context or unit, context is not None))
         target = Target(plan.name, storage, copies, *_together(found))
@@ -122,7 +127,7 @@ class Resolver:
         mine = places.sharded.get(target.name.base)
         if mine is None or unit.depth < mine.depth or target.name.views_of(mine) or target.storage.gathered:
             return target
-        for d, (item, share) in enumerate(zip(target.items, places.share(mine, unit) or (), strict=True)):
+        for d, (item, share) in enumerate(zip(target.items, places.part(mine, unit), strict=True)):
             if not target.is_empty and not _inside(item, share):
                 low, high = (item[0], item[1]) if isinstance(item, tuple) else (item[0], item[-1] + 1)
                 raise RemoteAccessError(
@@ -155,7 +160,16 @@ class Resolver:
 
     def _prepared(self, number: int, dim: Dim) -> Axis:
         extent = None if dim.extent is None else self._number(dim.extent)
-        return Axis(number, self._number(dim.start), extent, dim.anchored)
+        if isinstance(dim.start, Pick):
+            row = self.machine.compile(dim.start.row)
+            held = [np.array(indices, np.int64) for indices in dim.start.sets]
+            start = self._number(dim.start.index)
+            return Axis(number, start, extent, dim.anchored, lambda context: held[int(row(context))])
+        if dim.limits is None:
+            return Axis(number, self._number(dim.start), extent, dim.anchored)
+        low, high = (self.machine.compile(e) for e in dim.limits)
+        start = self._number(difference(dim.start, dim.limits[0]))
+        return Axis(number, start, extent, True, lambda context: (int(low(context)), int(high(context))))
 
     def _number(self, expr: Expr) -> Number:
         return int(expr.value) if isinstance(expr, Const) else self.machine.compile(expr)
@@ -177,7 +191,7 @@ class Resolver:
         if size < 0:
             raise RunError(f"a region of '{region.source}' has extent {size}", advice="check its bounds")
         # A view may have its part outside where the whole tile does not lie.
-        excused = moved is not None and 0 <= at < length
+        excused = (moved is not None and 0 <= at < length) or (axis.within is not None and axis.anchored)
         item: Any
         part: Any
         if moved is not None and not isinstance(moved, tuple):
@@ -237,7 +251,7 @@ def _fixed(name: Name, axes: tuple[Axis, ...]) -> tuple[list[Any], tuple[int, ..
         return None
     items: list[Any] = []
     for axis, length in zip(axes, name.binding.shape, strict=True):
-        if not isinstance(axis.start, int):
+        if not isinstance(axis.start, int) or axis.within is not None:
             return None
         size = 1 if axis.extent is None else axis.extent
         if not isinstance(size, int) or axis.start < 0 or axis.start + size > length:

@@ -1,34 +1,38 @@
-"""Passes over the Program before it meets the machine: control flow without jumps."""
+"""Control flow without jumps."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Any
 
-from megatile.core.expr import Const, Expr, Symbol, applied, known
+from megatile.core.errors import MegatileError
+from megatile.core.expr import Const, Symbol, applied, known
 from megatile.ir import nodes as n
+from megatile.ir.passes.normalise import Normalise
 from megatile.ir.program import Program
-from megatile.lower.errors import cannot
 
 _JUMPS = (n.Break, n.Continue, n.Return)
 
 
-@dataclass(frozen=True)
-class MustEnd(n.Node):
-    """A ``while`` has ended: ``broken`` is not 0."""
-
-    broken: Expr
+class JumpError(MegatileError):
+    """A loop whose jumps cannot become conditions."""
 
 
 @dataclass(frozen=True)
-class WithoutJumps:
-    """``if c: continue; s`` → ``if c: pass else: s``; ``break`` and ``return`` set a variable that what
-    follows, and later iterations, look at."""
+class RemoveJumps:
+    """Turn ``break``, ``continue``, ``return`` and ``while`` into conditions and counted loops.
 
-    name: str = "without_jumps"
+    ``for k in serial(0, 8, 1): if c: break; s`` →
+    ``broken_1 = 0; for k in serial(0, 8, 1): if broken_1 == 0: if c: broken_1 = 1 else: s``.
+
+    A ``while`` becomes loops of 1, 2, 4, … turns, and a number that must be 0 at the end.
+    """
+
+    name: str = "remove_jumps"
 
     def apply(self, program: Program) -> Program:
-        return replace(program, body=_Jumps().body(program.body))
+        body = _Jumps().body(program.body)
+        return program if body == program.body else Normalise().apply(replace(program, body=body))
 
 
 class _Jumps:
@@ -102,14 +106,19 @@ class _Jumps:
         width = self.fresh("turns")
         most = known(node.stop)
         if most is None:
-            raise cannot("a 'while' loop whose bound is not a number", node)
+            raise JumpError(
+                "a 'while' loop whose bound is not a number", place=node.place,
+                advice="T.bounded(condition, n) with a number n",
+            )  # fmt: skip
         doubled = applied("*", (Symbol(width), applied("*", (_is_zero(broken), Const(2)), "int")), "int")
-        inner = replace(node, stop=Symbol(width))
+        inner = replace(node, kind="serial", stop=Symbol(width))
         again = n.Loop(
             "serial", self.fresh("doubling"), Const(0), Const(most.bit_length()), span=node.span,
             body=(inner, n.Let(width, doubled)),
         )  # fmt: skip
-        return [n.Let(width, Const(1)), again, MustEnd(Symbol(broken), span=node.span)]
+        goes_on = applied("==", (Symbol(broken), Const(0)), "int")
+        ended = n.ReadScalar(self.fresh("while_goes_on"), goes_on, 0, span=node.span)
+        return [n.Let(width, Const(1)), again, ended]
 
 
 def _is_zero(name: str) -> Any:

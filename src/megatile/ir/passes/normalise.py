@@ -1,0 +1,42 @@
+"""Expressions and control flow in their simplest form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from megatile.core.expr import Const, known, simplify
+from megatile.ir import nodes as n
+from megatile.ir.passes.driver import rewrite_expressions, rewrite_nodes
+from megatile.ir.program import Program
+
+
+@dataclass(frozen=True)
+class Normalise:
+    """Simplify expressions and control flow.
+
+    ``x[k * 4 + k * 4 :: 2 + 2]`` → ``x[k * 8 :: 4]``; ``if 1 < 2: s`` → ``s``; an empty loop disappears.
+    """
+
+    name: str = "normalise"
+
+    def apply(self, program: Program) -> Program:
+        body = rewrite_nodes(program.body, lambda node: rewrite_expressions(node, simplify))
+        return replace(program, body=_settle(body))
+
+
+def _settle(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
+    """Decided branches and empty loops."""
+    result: list[n.Node] = []
+    for node in body:
+        if isinstance(node, n.If) and isinstance(node.condition, Const):
+            result += _settle(node.body if node.condition.value else node.orelse)
+        elif isinstance(node, n.Loop) and _never_runs(node):
+            continue
+        else:
+            result.append(n.with_bodies(node, _settle))
+    return tuple(result)
+
+
+def _never_runs(node: n.Loop) -> bool:
+    start, stop, step = (known(e) for e in (node.start, node.stop, node.step))
+    return start is not None and stop is not None and step is not None and step > 0 and start >= stop
