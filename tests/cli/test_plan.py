@@ -6,6 +6,8 @@ import pytest
 
 import megatile as mt
 from megatile.collectives.planner import predict
+from megatile.core.errors import Place
+from megatile.plan.build import PlanBuilder
 from megatile.timing import Library
 
 
@@ -127,3 +129,32 @@ def test_a_plan_is_saved_and_read_again(megatile, tmp_path, name):
     wanted = mt.collective("all_reduce", machine="dgx-h100", nbytes=1 << 20, algorithm="ring", ranks=4)
     assert megatile("plan", "show", tmp_path / name).out == str(wanted)
     assert megatile("plan", "save", "all_reduce", tmp_path / "p.doc", "-m", "cpu", "-b", 64).code == 1
+
+
+@pytest.mark.parametrize("form", ["json", "txt"])
+@pytest.mark.parametrize(
+    ("name", "folder", "shown"),
+    [
+        ("secret.py", None, False),
+        ("secret.py", "src", False),
+        ("src/k.py", None, False),
+        ("src/k.py", "src", True),
+    ],
+)
+def test_a_report_shows_source_lines_of_the_folder_that_was_named_only(
+    megatile, tmp_path, form, name, folder, shown
+) -> None:
+    for file in ("secret.py", "src/k.py"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text("the content\n")
+    b = PlanBuilder("mine", scale="core", units=1)
+    b.place = Place(str(tmp_path / name), 1)
+    x, y = (b.tile(name, (64,), "f32", memory="l1") for name in "xy")
+    b.compute("add", x, [y, y])
+    (tmp_path / f"p.{form}").write_text(b.finish().to_json() if form == "json" else str(b.finish()))
+    options = ("--sources", tmp_path / folder) if folder else ()
+    done = megatile(
+        "plan", "simulate", tmp_path / f"p.{form}", "-m", "cpu", "--report", tmp_path / "o.html", *options
+    )
+    assert done.code == 0, done
+    assert ("the content" in (tmp_path / "o.html").read_text()) is shown

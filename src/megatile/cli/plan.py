@@ -116,6 +116,10 @@ def simulate(
     graph: Annotated[bool, typer.Option("-G", "--graph", help="Captured: no launch by the host.")] = False,
     trace: Annotated[Path | None, typer.Option(help="Write the trace (.json, .jsonl).")] = None,
     report: Annotated[Path | None, typer.Option(help="Write a page to look at (.html).")] = None,
+    sources: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Show source lines on the page, of files in this folder."),
+    ] = None,
     helps: Annotated[bool, typer.Option("--what-helps", help="What a better machine would bring.")] = False,
     settings: Set = None,
     json: Json = False,
@@ -130,7 +134,7 @@ def simulate(
     algorithm, _, path = (library or "").partition(":")
     timing = Library(path or "auto", algorithm) if library else None
     if report is not None:
-        check_page(report)
+        check_page(report, sources)
         check_folder(report)
     plan, hda = read_plan(file), load(machine, settings)
     check_plan(plan)  # a time of what cannot run would mislead
@@ -151,7 +155,7 @@ def simulate(
         if helps:
             print(f"\n{result.what_helps()}")
     if report is not None:
-        result.report(report)
+        result.report(report, sources=sources)
         print(f"page written to {report}", file=sys.stderr)
     if trace is not None:
         result.write_trace(trace)

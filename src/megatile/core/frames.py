@@ -1,4 +1,4 @@
-"""Where in the user's own files a call comes from."""
+"""Where in the user's own files a call comes from, and the lines of those files."""
 
 from __future__ import annotations
 
@@ -11,6 +11,17 @@ from types import FrameType
 from megatile.core.errors import Place
 
 PACKAGE = str(Path(__file__).parents[1])
+_SOURCES: dict[str, list[str]] = {}
+
+
+def record_source(file: str) -> None:
+    """Keep the lines of a file whose code this process runs or reads as a program."""
+    _SOURCES[file] = linecache.getlines(file)
+
+
+def recorded_source(file: str) -> list[str] | None:
+    """Return the lines of a recorded file; None for every other file, whoever names it."""
+    return _SOURCES.get(file)
 
 
 def frame_outside(*inside: str) -> FrameType | None:
@@ -30,5 +41,6 @@ def caller(*inside: str) -> Place | None:
 
 @lru_cache(maxsize=4096)
 def place_of(file: str, line: int) -> Place:
+    record_source(file)
     text = linecache.getline(file, line)
     return Place(file, line, len(text) - len(text.lstrip()) + 1, snippet=text or None)

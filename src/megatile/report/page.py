@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from megatile.core.errors import MegatileError
-from megatile.core.files import exists, read_file, write_text
+from megatile.core.files import read_file, write_text
+from megatile.core.frames import recorded_source
 from megatile.core.quantities import format_time
 from megatile.hda import HDA
 from megatile.trace import Trace, critical_groups
@@ -84,8 +85,12 @@ def page(
     traffic: Sequence[Sequence[str]] = (),
     retiming: Retiming = NO_RETIMING,
     texts: Sequence[tuple[str, str]] = (),
+    sources: str | Path | None = None,
 ) -> str:
-    """The page as text; ``traffic`` has rows (what, bytes, busy, hits), ``texts`` pairs (title, text)."""
+    """The page as text; ``traffic`` has rows (what, bytes, busy, hits), ``texts`` pairs (title, text).
+
+    Lines of a file are shown if this process read the program from it, or if it lies in folder ``sources``.
+    """
     roof = roofline or Roofline()
     data = {
         "title": title,
@@ -106,7 +111,7 @@ def page(
             [operation, engine, str(steps), format_time(spent), f"{share:.1%}", source]
             for operation, engine, source, steps, spent, share in critical_groups(trace)[:40]
         ],
-        "sources": _sources(trace),
+        "sources": _sources(trace, sources),
         "sensitivity": {
             "factors": list(retiming.factors),
             "parameters": [
@@ -125,12 +130,14 @@ def page(
     return template.replace("/*DATA*/", packed)
 
 
-def check_page(path: str | Path) -> None:
-    """Refuse a name that is no page's before a long run is made for it."""
+def check_page(path: str | Path, sources: str | Path | None = None) -> None:
+    """Refuse a name that is no page's, or sources that are no folder, before a long run is made for it."""
     if Path(path).suffix.lower() not in (".html", ".htm"):
         raise MegatileError(
             f"a report is a page: '{path}' does not end in .html", advice="report('out.html')"
         )
+    if sources is not None and not Path(sources).is_dir():
+        raise MegatileError(f"there is no folder '{sources}'", advice="name the folder of the sources")
 
 
 def write_page(path: str | Path, text: str) -> Path:
@@ -232,17 +239,17 @@ def _packed(values: np.ndarray) -> str:
 # source lines
 
 
-def _sources(trace: Trace) -> list[dict[str, Any]]:
+def _sources(trace: Trace, folder: str | Path | None) -> list[dict[str, Any]]:
     """The files that the critical path goes through, with the share of every line."""
     shares: dict[str, dict[int, float]] = {}
     for *_, source, _, _, share in critical_groups(trace):
         file, _, line = source.rpartition(":")
-        if file and line.isdecimal():
+        if file and line.isdecimal() and len(line) < 10:
             lines = shares.setdefault(file, {})
             lines[int(line)] = lines.get(int(line), 0.0) + share
     found = []
     for file, lines in sorted(shares.items(), key=lambda item: -sum(item[1].values()))[:4]:
-        text = read_file(file, _SOURCE_LIMIT).decode("utf-8", "replace").splitlines() if exists(file) else []
+        text = _lines(file, folder)
         shown = sorted(
             {n for line in lines for n in range(line - _AROUND, line + _AROUND + 1) if 1 <= n <= len(text)}
             | set(lines)
@@ -250,10 +257,27 @@ def _sources(trace: Trace) -> list[dict[str, Any]]:
         found.append(
             {
                 "name": Path(file).name,
-                "lines": [[n, text[n - 1] if n <= len(text) else "", lines.get(n, 0)] for n in shown],
+                "lines": [[n, text[n - 1] if 1 <= n <= len(text) else "", lines.get(n, 0)] for n in shown],
             }
         )
     return found
+
+
+def _lines(file: str, folder: str | Path | None) -> list[str]:
+    """Return the lines of a source that may be shown, else none: a plan or trace can name any file."""
+    known = recorded_source(file)
+    if known is not None:
+        return [line.rstrip("\n") for line in known]
+    if folder is None:
+        return []
+    try:
+        root = Path(folder).resolve()
+        for path in ((root / file).resolve(), Path(file).resolve()):  # a relative name is one of the two
+            if path.is_relative_to(root) and path.is_file():
+                return read_file(path, _SOURCE_LIMIT).decode("utf-8", "replace").splitlines()
+    except (MegatileError, OSError, ValueError, RuntimeError):  # too large, unreadable, a loop of links
+        pass
+    return []
 
 
 # networks

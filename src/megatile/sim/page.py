@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,7 +27,13 @@ _LONGEST_TEXT = 200_000
 _MEMORY = re.compile(r"(?<![\w\[])([A-Za-z_][\w.-]*):(?=[A-Za-z_])")
 
 
-def result_page(result: Result, *, texts: Sequence[tuple[str, str]] = (), retime: bool = True) -> str:
+def result_page(
+    result: Result,
+    *,
+    texts: Sequence[tuple[str, str]] = (),
+    retime: bool = True,
+    sources: str | Path | None = None,
+) -> str:
     """The page as text: see `Result.report`."""
     plan = str(result.plan)
     shown = plan if len(plan) <= _LONGEST_TEXT else plan[:_LONGEST_TEXT] + "\n… the text goes on"
@@ -40,6 +47,7 @@ def result_page(result: Result, *, texts: Sequence[tuple[str, str]] = (), retime
         traffic=_traffic(result),
         retiming=_retiming(result) if retime else Retiming((), {}, {}, "Nothing was re-timed for this page."),
         texts=[*texts, ("Plan", shown), ("Machine", result.machine.to_yaml())],
+        sources=sources,
     )
 
 

@@ -231,18 +231,24 @@ class Result:
         return table(self.sensitivities(), limit)
 
     def report(
-        self, path: str | FilePath, *, retime: bool = True, texts: Sequence[tuple[str, str]] = ()
+        self,
+        path: str | FilePath,
+        *,
+        retime: bool = True,
+        texts: Sequence[tuple[str, str]] = (),
+        sources: str | FilePath | None = None,
     ) -> FilePath:
         """Write one self-contained HTML page: timeline, links, roofline, traffic, critical path, sliders.
 
         ``retime=False`` leaves out the sliders, for which the plan is simulated some forty times; ``texts``
-        are further (title, text) pairs to fold in.
+        are further (title, text) pairs to fold in. Source lines are shown of programs that this process has
+        read, and of files in the folder ``sources``: a plan that was read from a file may name any other.
         """
         from megatile.report.page import check_page, write_page
         from megatile.sim.page import result_page
 
-        check_page(path)
-        return write_page(path, result_page(self, retime=retime, texts=texts))
+        check_page(path, sources)
+        return write_page(path, result_page(self, retime=retime, texts=texts, sources=sources))
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(self.summary())}</pre>"

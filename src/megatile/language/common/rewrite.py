@@ -46,6 +46,7 @@ from collections.abc import Callable
 from typing import Any
 
 from megatile.core.errors import Place
+from megatile.core.frames import record_source
 from megatile.language.common.syntax import arguments_of, function_of
 from megatile.language.common.transform import HOOKS, PLACES, RewriteError, Transformer
 
@@ -97,6 +98,7 @@ def _rewrite(function: types.FunctionType) -> Rewritten:
             advice="define the kernel in a file (not by exec or at the prompt)",
         ) from error
     file = inspect.getsourcefile(function) or function.__code__.co_filename
+    record_source(file)
     source = textwrap.dedent("".join(lines))
     indent = len(lines[0]) - len(lines[0].lstrip())
     node = _definition(source, function.__name__, file, first)
