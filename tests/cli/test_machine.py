@@ -175,3 +175,37 @@ def test_check_notes_what_is_left_out(megatile, tmp_path):
     done = megatile("machine", "check", file)
     assert done.code == 0
     assert "note: engines.ports: 4 channels serve 7 links" in done.err
+
+
+def test_trust_lets_a_file_extend_files_elsewhere(megatile, tmp_path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "base.yaml").write_text("extends: cpu\nname: base\n")
+    file = tmp_path / "a" / "m.yaml"
+    file.write_text("extends: ../base.yaml\nname: m\n")
+    plan = tmp_path / "p.txt"
+    assert megatile("plan", "save", "all_reduce", plan, "-b", 64, "-m", "dgx-h100", "-a", "ring").code == 0
+    for line in (
+        ("machine", "show", file),
+        ("machine", "check", file),
+        ("machine", "diff", file, "cpu"),
+        (
+            "plan",
+            "save",
+            "broadcast",
+            tmp_path / "q.txt",
+            "-b",
+            64,
+            "-m",
+            file,
+            "--scale",
+            "core",
+            "-a",
+            "direct",
+        ),
+    ):
+        done = megatile(*line)
+        assert (done.code, "--trust" in done.err + done.out) == (1, True)
+        assert megatile(*line, "--trust").code == 0
+    done = megatile("sweep", plan, "-o", "cores=2,4", "-m", file)
+    assert (done.code, "--trust" in done.err) == (1, True)
+    assert "../base.yaml" not in megatile("sweep", plan, "-o", "cores=2,4", "-m", file, "--trust").err

@@ -68,6 +68,19 @@ def test_a_fit_writes_a_machine_file(megatile, tmp_path):
     assert fitted["after_median"] < fitted["before_median"]
 
 
+def test_a_fit_extends_the_file_that_was_given_whatever_its_name_says(megatile, tmp_path):
+    folder = tmp_path / "machines"
+    folder.mkdir()
+    (folder / "m.yaml").write_text('extends: dgx-h100\nname: "../../other.yaml"\n')
+    table_of(tmp_path / "t.csv", 1.25)
+    db, file = tmp_path / "p.sqlite", tmp_path / "mine.yaml"
+    assert megatile("perfdb", "import", tmp_path / "t.csv", "-m", "../../other.yaml", "--db", db).code == 0
+    done = megatile("perfdb", "fit", "-m", folder / "m.yaml", "--db", db, "-o", file)
+    assert done.code == 0, done
+    assert 'extends: "machines/m.yaml"' in file.read_text()
+    assert megatile("machine", "show", file).code == 0
+
+
 def test_out_and_in_again(megatile, tmp_path):
     db, table = filled(megatile, tmp_path), tmp_path / "out.csv"
     assert "125 rows" in megatile("perfdb", "export", table, "--db", db).out

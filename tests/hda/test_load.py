@@ -8,7 +8,7 @@ import yaml
 from tests.hda.small import SMALL, refused, small
 
 from megatile.core.errors import MachineError
-from megatile.hda import HDA, machine
+from megatile.hda import HDA, machine, problems
 
 
 def write(folder: Path, name: str, data: Any) -> Path:
@@ -85,6 +85,27 @@ def test_extends_refusals(tmp_path: Path, text: str, message: str) -> None:
     import re
 
     assert re.search(message, str(refused(text, tmp_path)))
+
+
+def test_extends_stays_in_the_folder_unless_trusted(tmp_path: Path) -> None:
+    write(tmp_path, "a.yaml", SMALL)
+    folder = tmp_path / "mine"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "link.yaml").symlink_to(tmp_path / "a.yaml")
+    (folder / "sub" / "base.yaml").write_text((tmp_path / "a.yaml").read_text())
+    for name in ("../a.yaml", str(tmp_path / "a.yaml"), "link.yaml", str(folder / "sub" / "base.yaml")):
+        file = write(folder, "m.yaml", {"extends": name, "name": "m"})
+        with pytest.raises(
+            MachineError, match=r"m.yaml:1: extends: cannot extend .* not in the folder.*--trust"
+        ):
+            HDA.from_yaml(file)
+        assert len(problems(file)) == 1
+        assert machine(file, trust=True).name == HDA.from_yaml(file, trust=True).name == "m"
+        assert problems(file, trust=True) == []
+    assert HDA.from_yaml(write(folder, "m.yaml", {"extends": "sub/base.yaml", "name": "m"})).name == "m"
+    write(folder / "sub", "base.yaml", {"extends": "../m2.yaml", "name": "b"})
+    with pytest.raises(MachineError, match=r"base.yaml:1: extends: cannot extend '../m2.yaml'"):
+        machine(folder / "m.yaml")
 
 
 def test_an_error_in_the_base_names_the_base(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from megatile.cli.machine import Json, Machine, Set, load
+from megatile.cli.machine import Json, Machine, Set, Trust, load
 from megatile.cli.output import console, print_json, print_table, read_names
 from megatile.core.errors import MegatileError
 from megatile.core.progress import shown
@@ -75,6 +75,7 @@ def predict(
         Path | None, typer.Option(help="Draw times, links per exchange, and what every rank does.")
     ] = None,
     settings: Set = None,
+    trust: Trust = False,
     json: Json = False,
 ) -> None:
     """Compare schedules on a machine: compute, communication, what is exposed, and who wins.
@@ -86,7 +87,7 @@ def predict(
 
     if plot is not None:
         check_target(plot)
-    hda = load(machine, settings)
+    hda = load(machine, settings, trust)
     names = None if schedule is None else read_names(schedule, SCHEDULES)
     found = []
     lengths = read_lengths(seqlen)

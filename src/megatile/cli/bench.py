@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from megatile.cli.machine import Json, Machine, Set, overrides
+from megatile.cli.machine import Json, Machine, Set, TrustCode, overrides
 from megatile.cli.output import print_json
 from megatile.core.errors import MegatileError, Place, did_you_mean
 from megatile.core.quantities import format_time
@@ -72,9 +72,7 @@ def bench(
         Path | None, typer.Option(help="Write every operation on data: *.jsonl, for mt.replay.")
     ] = None,
     report: Annotated[Path | None, typer.Option(help="Write a page to look at: out.html.")] = None,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Import the modules that the ccl.yaml names.")
-    ] = False,
+    trust: TrustCode = False,
     json: Json = False,
 ) -> None:
     """Run a bench: what it checks, then the simulated time, that of the PEs' engines, the rest, and the

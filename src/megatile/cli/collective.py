@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from megatile.cli.machine import Json, Machine, Set, load
+from megatile.cli.machine import Json, Machine, Set, TrustCode, load
 from megatile.cli.output import print_json, print_table, read_names
 from megatile.core.errors import MegatileError
 from megatile.core.progress import shown
@@ -100,7 +100,7 @@ def collective(
     graph: Annotated[bool, typer.Option("-G", "--graph", help="Captured: no launch by the host.")] = False,
     table: Annotated[Path | None, typer.Option(help="Remember choices in this file (.json).")] = None,
     ccl: Annotated[Path | None, typer.Option(help="A ccl.yaml whose kernels -a may name.")] = None,
-    trust: Annotated[bool, typer.Option("--trust", help="Import the modules that ccl.yaml names.")] = False,
+    trust: TrustCode = False,
     settings: Set = None,
     json: Json = False,
 ) -> None:  # fmt: skip
@@ -111,7 +111,7 @@ def collective(
     from megatile.collectives.sweeps import sizes, sweep
     from megatile.compat.ccl.config import load_ccl_config
 
-    hda = load(machine, settings)
+    hda = load(machine, settings, trust)
     if not 1 < factor < float("inf"):
         raise MegatileError(f"factor {factor:g} does not lead upwards", advice="use -f 2")
     first = read_size(begin)

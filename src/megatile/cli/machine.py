@@ -45,14 +45,22 @@ Set = Annotated[
         help="Set a parameter (nodes=4) or a value (networks.nvlink.bandwidth='900 GB/s'). Repeatable.",
     ),
 ]
+Trust = Annotated[bool, typer.Option("--trust", help="Let the machine file extend files outside its folder.")]
+TrustCode = Annotated[
+    bool,
+    typer.Option(
+        "--trust",
+        help="Import modules that ccl.yaml names; let the machine file extend files outside its folder.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
 
-def load(name: str, settings: list[str] | None = None) -> HDA:
+def load(name: str, settings: list[str] | None = None, trust: bool = False) -> HDA:
     """The machine that a command line names."""
     from megatile.hda import machine
 
-    return machine(name, **overrides(settings))
+    return machine(name, trust=trust, **overrides(settings))
 
 
 def overrides(settings: list[str] | None) -> dict[str, Any]:
@@ -97,6 +105,7 @@ def machines(json: Json = False) -> None:
 def show(
     name: Name,
     settings: Set = None,
+    trust: Trust = False,
     svg: Annotated[Path | None, typer.Option(help="Write a picture as SVG.")] = None,
     png: Annotated[Path | None, typer.Option(help="Write a picture as PNG.")] = None,
     yaml: Annotated[bool, typer.Option("--yaml", help="Print the resolved description as YAML.")] = False,
@@ -108,7 +117,7 @@ def show(
     """
     from megatile.report.machine_text import machine_json
 
-    hda = load(name, settings)
+    hda = load(name, settings, trust)
     pictures = {".svg": svg, ".png": png}
     written = [_picture(hda, path, suffix) for suffix, path in pictures.items() if path is not None]
     if json:
@@ -149,14 +158,16 @@ def _print_tree(hda: HDA) -> None:
 
 @app.command()
 def check(
-    files: Annotated[list[Path], typer.Argument(help="Machine files to check.")], json: Json = False
+    files: Annotated[list[Path], typer.Argument(help="Machine files to check.")],
+    trust: Trust = False,
+    json: Json = False,
 ) -> None:
     """Check machine files; every problem with its line. Exit code 1 if there is one. Notes say what a sound
     file leaves out and what that does to times."""
     from megatile.hda import problems
     from megatile.hda.gaps import gaps
 
-    found = {str(file): problems(file) for file in files}
+    found = {str(file): problems(file, trust=trust) for file in files}
     if json:
         print_json(
             "machine.check", [{"file": f, "problems": list(map(_problem_json, p))} for f, p in found.items()]
@@ -166,7 +177,7 @@ def check(
             for problem in list_:
                 print(problem)
             if not list_:
-                hda = load(file)
+                hda = load(file, trust=trust)
                 print(f"{file}: fine, {hda!r}")
                 for gap in gaps(hda):
                     print(f"note: {gap.path}: {gap.message} (try: {gap.advice})", file=sys.stderr)
@@ -189,12 +200,13 @@ def diff(
     a: Name,
     b: Name,
     sources: Annotated[bool, typer.Option("--sources", help="Compare where figures come from, too.")] = False,
+    trust: Trust = False,
     json: Json = False,
 ) -> None:
     """Compare two machines value by value."""
     from megatile.report.machine_text import differences
 
-    rows = differences(load(a), load(b), sources)
+    rows = differences(load(a, trust=trust), load(b, trust=trust), sources)
     if json:
         print_json("machine.diff", [{"path": path, "a": left, "b": right} for path, left, right in rows])
         return
@@ -212,6 +224,7 @@ def route(
     b: Annotated[str, typer.Argument(help="Another unit.")],
     via: Annotated[str | None, typer.Option(help="Only over this network.")] = None,
     settings: Set = None,
+    trust: Trust = False,
     json: Json = False,
 ) -> None:
     """The route between two units of a machine: networks, links, latency, bandwidth.
@@ -220,7 +233,7 @@ def route(
     """
     from megatile.report.machine_text import route_rows
 
-    hda = load(name, settings)
+    hda = load(name, settings, trust)
     found = hda.route(a, b, via)
     rows = route_rows(found)
     total = {

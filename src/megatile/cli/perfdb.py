@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from megatile.cli.machine import Json, Machine, Set, load
+from megatile.cli.machine import Json, Machine, Set, Trust, load
 from megatile.cli.output import print_json, print_table
 from megatile.core.errors import MegatileError
 from megatile.core.progress import shown
@@ -40,6 +41,7 @@ def kernel(
         Path | None, typer.Option("--db", envvar="MEGATILE_PERFDB", help="Measured times to predict from.")
     ] = None,
     settings: Set = None,
+    trust: Trust = False,
     json: Json = False,
 ) -> None:
     """Predict how long a library's kernel takes on one device; extents are options of their names, with one
@@ -53,7 +55,7 @@ def kernel(
     from megatile.timing.database import Database, predict_kernel
     from megatile.timing.formulas import OPERATIONS
 
-    hda, asked, rows = load(machine, settings), _extents(context.args), []
+    hda, asked, rows = load(machine, settings, trust), _extents(context.args), []
     shapes = [dict(zip(asked, values, strict=True)) for values in product(*asked.values())]
     with nullcontext() if db is None else Database(db, create=False) as database:
         for shape in (OPERATIONS.find(operation).shape(s) for s in shapes):
@@ -165,6 +167,7 @@ def fit(
     ] = None,
     db: Db = DEFAULT,
     settings: Set = None,
+    trust: Trust = False,
     json: Json = False,
 ) -> None:
     """Fit a machine's free constants to its measurements; errors before and after on rows held out."""
@@ -175,12 +178,12 @@ def fit(
 
     if not 0 <= held_out < 1:
         raise MegatileError(f"held-out is a part from 0 to below 1, not {held_out:g}")
-    hda = load(machine, settings)
+    hda = load(machine, settings, trust)
     rows = _chosen(db, hda.name, operation, dtype, implementation)
     with shown("fitting"):
         fits = fit_(hda, rows, held_out=held_out)
     if output is not None:
-        write_text(output, machine_file(output.stem, hda.name, fits, f"fitted to {db.name}"))
+        write_text(output, machine_file(output.stem, _base(machine, output), fits, f"fitted to {db.name}"))
     if json:
         print_json(
             "perfdb.fit", [_fit_json(f) | {"figures": [asdict(k) for k in f.figures.values()]} for f in fits]
@@ -214,6 +217,13 @@ def fit(
         print(line)
     if output is not None:
         print(f"machine file written to {output}")
+
+
+def _base(machine: str, output: Path) -> str:
+    """Return what a file has to extend: a shipped machine by name, the user's file by the way to it."""
+    from megatile.hda import machine_names
+
+    return machine if machine in machine_names() else os.path.relpath(machine, output.parent)
 
 
 def _fit_json(found: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from megatile.cli.machine import Json, Machine, Set, load
+from megatile.cli.machine import Json, Machine, Set, Trust, load
 from megatile.cli.output import print_json
 from megatile.core.errors import MegatileError, Place
 from megatile.core.files import read_text, write_text
@@ -62,6 +62,7 @@ def save(
     scale: Annotated[str, typer.Option(help="What the ranks are: device, block, pe, …")] = "device",
     ranks: Annotated[str | None, typer.Option(help="How many, or which: 16 or 0,8,16-23.")] = None,
     settings: Set = None,
+    trust: Trust = False,
 ) -> None:
     """Save the plan of a collective, to look at, check and simulate.
 
@@ -75,7 +76,7 @@ def save(
     check_folder(file)
     plan = collective(
         operation,
-        machine=load(machine, settings),
+        machine=load(machine, settings, trust),
         nbytes=read_size(size),
         algorithm=algorithm,
         scale=scale,
@@ -90,13 +91,14 @@ def check(
     file: File,
     machine: Annotated[str | None, typer.Option("-m", "--machine", help="Also check that it fits.")] = None,
     settings: Set = None,
+    trust: Trust = False,
     json: Json = False,
 ) -> None:
     """Check a plan: messages match, nothing waits for ever, regions and slots fit, and so on a machine."""
     from megatile.plan.check import check as check_plan
 
     plan = read_plan(file)
-    seen = check_plan(plan, load(machine, settings) if machine else None)
+    seen = check_plan(plan, load(machine, settings, trust) if machine else None)
     if json:
         print_json("plan.check", {"plan": plan.name, **vars(seen)})
         return
@@ -122,6 +124,7 @@ def simulate(
     ] = None,
     helps: Annotated[bool, typer.Option("--what-helps", help="What a better machine would bring.")] = False,
     settings: Set = None,
+    trust: Trust = False,
     json: Json = False,
 ) -> None:
     """How long a plan that passes `plan check` takes on a machine (with --library: as `megatile collective`
@@ -136,7 +139,7 @@ def simulate(
     if report is not None:
         check_page(report, sources)
         check_folder(report)
-    plan, hda = read_plan(file), load(machine, settings)
+    plan, hda = read_plan(file), load(machine, settings, trust)
     check_plan(plan)  # a time of what cannot run would mislead
     result = simulate_plan(plan, machine=hda, timing=timing, launch=not graph)
     if json:

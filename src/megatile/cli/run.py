@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from megatile.cli.machine import Json, Machine, Set, load
+from megatile.cli.machine import Json, Machine, Set, Trust, load
 from megatile.cli.output import print_json, print_table
 from megatile.core.errors import MegatileError, did_you_mean
 from megatile.core.files import read_text, write_text
@@ -67,6 +67,7 @@ def run(
     ] = False,
     threads: Annotated[int | None, typer.Option(help="Of --compare; all cores if not given.")] = None,
     settings: Set = None,
+    trust: Trust = False,
     json: Json = False,
 ) -> None:
     """Verify a tile program on random data, predict its time on a machine, and say where it goes; with
@@ -80,7 +81,7 @@ def run(
     from megatile.targets.interpret.verify import random_arrays
 
     prog = find_program(program)
-    lowered = lower(prog, *read_shapes(shapes, prog), machine=load(machine, settings))
+    lowered = lower(prog, *read_shapes(shapes, prog), machine=load(machine, settings, trust))
     if compare:
         _compare(lowered, threads, trace, json)
         return
@@ -242,6 +243,7 @@ def export(
         str | None, typer.Option(help="Shapes of the arguments, where extents are open: 512x64,64x32.")
     ] = None,
     settings: Set = None,
+    trust: Trust = False,
 ) -> None:
     """Write a tile program as TileLang, CUDA C++ or C. Nothing is compiled, and no GPU is needed.
 
@@ -250,7 +252,7 @@ def export(
     from megatile.targets.compile import export as write
 
     prog = find_program(program)
-    hda = load(machine, settings) if machine is not None else None
+    hda = load(machine, settings, trust) if machine is not None else None
     text = write(prog, to, *read_shapes(shapes, prog), machine=hda)
     if output is None:
         print(text, end="")

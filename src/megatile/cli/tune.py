@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from megatile.cli.machine import Json, Machine, Set, load, overrides
+from megatile.cli.machine import Json, Machine, Set, Trust, load, overrides
 from megatile.cli.output import print_json, print_table
 from megatile.cli.plan import read_plan
 from megatile.cli.run import find_named, find_program, names_of
@@ -54,6 +54,7 @@ def tune(
     workers: Workers = None,
     verify: Annotated[bool, typer.Option("--verify/--no-verify", help="Verify the winner's data.")] = True,
     settings: Set = None,
+    trust: Trust = False,
     json: Json = False,
 ) -> None:
     """Find the fastest of all combinations of values, exactly; the first values are the default.
@@ -69,7 +70,7 @@ def tune(
     _, function, arguments, named = find_named(file, names_of(file), name)
     made = partial(function, *arguments, **named) if callable(function) else function
     found = search(
-        made, choices, machine=load(machine, settings), store=store, workers=workers, verify=verify
+        made, choices, machine=load(machine, settings, trust), store=store, workers=workers, verify=verify
     )
     rows = found.rows()
     if json:
@@ -107,6 +108,7 @@ def sweep(
         Path | None, typer.Option(help="Draw the times over the first parameter (.png, .svg).")
     ] = None,
     settings: Set = None,
+    trust: Trust = False,
     json: Json = False,
 ) -> None:
     """Time one plan, program or collective on a machine with its parameters changed.
@@ -120,7 +122,7 @@ def sweep(
     values = _values(over, "--over")
     # A machine by its name has parameters; what --set says holds for all of them.
     every = {**{name: [value] for name, value in overrides(settings).items()}, **values}
-    found = times(_target(target, nbytes), every, machine=machine, store=store, workers=workers)
+    found = times(_target(target, nbytes), every, machine=machine, store=store, workers=workers, trust=trust)
     rows = found.rows()
     if plot is not None:
         from megatile.report.plots import plot_times

@@ -27,6 +27,14 @@ def exists(path: str | Path) -> bool:
         return False
 
 
+def is_inside(path: str | Path, folder: str | Path) -> bool:
+    """Return whether a path stays in a folder when all links are followed."""
+    try:
+        return Path(path).resolve().is_relative_to(Path(folder).resolve())
+    except (OSError, ValueError, RuntimeError):  # no name of a file, a loop of links
+        return False
+
+
 def read_file(
     path: str | Path,
     limit: int,

@@ -18,13 +18,13 @@ __all__ = ["divided", "machine", "machine_names", "problems"]
 
 
 @no_none
-def problems(path: str | Path) -> list[MegatileError]:
+def problems(path: str | Path, *, trust: bool = False) -> list[MegatileError]:
     """Everything found wrong with a machine file; an empty list means it loads."""
     try:
-        document = resolve(read_document(path), {})
+        document = resolve(read_document(path), {}, trust)
         found: list[MegatileError] = [] if other_form(document.data) else list(schema_problems(document))
         if not found:
-            HDA.from_yaml(path)
+            HDA.from_yaml(path, trust=trust)
     except MegatileError as problem:
         return [problem]
     return found
@@ -33,11 +33,14 @@ def problems(path: str | Path) -> list[MegatileError]:
 @cache
 def _shipped(name: str, values: tuple[tuple[str, int | str], ...]) -> HDA:
     """A shipped machine as it is; machines never change, so one is enough."""
-    return HDA.from_yaml(FOLDER / f"{name}.yaml", **dict(values))
+    given: dict[str, Any] = dict(values)
+    return HDA.from_yaml(FOLDER / f"{name}.yaml", **given)
 
 
-def machine(name_or_path: str | Path | HDA, **overrides: Any) -> HDA:
+def machine(name_or_path: str | Path | HDA, *, trust: bool = False, **overrides: Any) -> HDA:
     """A machine by name or file, with parameters or single values set.
+
+    ``trust`` lets a file extend files outside its folder.
 
     >>> machine("h100-cluster", nodes=4).count("gpu")
     32
@@ -55,7 +58,7 @@ def machine(name_or_path: str | Path | HDA, **overrides: Any) -> HDA:
         raise MachineError(
             f"there is no machine '{name}'", advice=did_you_mean(name, machine_names(), what="machines")
         )
-    return HDA.from_yaml(path, **overrides)
+    return HDA.from_yaml(path, trust=trust, **overrides)
 
 
 @cache
@@ -65,7 +68,7 @@ def divided(hda: HDA, devices: int) -> HDA:
     parameter, as of ``cpu``): they share its cores. Other machines have the devices they have."""
     if devices <= hda.count("device") or "devices" not in hda.parameters:
         return hda
-    groups = {
+    groups: dict[str, Any] = {
         "hw_spec.pe_groups.host.num_units": devices,
         "hw_spec.pe_groups.socket.num_units": max(1, hda.count("block") // devices),
     }

@@ -101,9 +101,11 @@ class HDA(Places):
     # making and writing
 
     @classmethod
-    def from_document(cls, document: Document, overrides: Mapping[str, Any] | None = None) -> HDA:
+    def from_document(
+        cls, document: Document, overrides: Mapping[str, Any] | None = None, *, trust: bool = False
+    ) -> HDA:
         """Resolve, check and build a description that was read already."""
-        document = load.resolve(document, overrides or {})
+        document = load.resolve(document, overrides or {}, trust)
         if document.file:
             document.data.setdefault("name", Path(document.file).stem)
         form = load.other_form(document.data)
@@ -114,9 +116,12 @@ class HDA(Places):
         return hda
 
     @classmethod
-    def from_yaml(cls, yaml_file: str | Path, **overrides: Any) -> HDA:
-        """Load a machine file: the HDA form or the KernBench ``topology.yaml`` form."""
-        return cls.from_document(read_document(yaml_file), overrides)
+    def from_yaml(cls, yaml_file: str | Path, *, trust: bool = False, **overrides: Any) -> HDA:
+        """Load a machine file: the HDA form or the KernBench ``topology.yaml`` form.
+
+        ``trust`` lets it extend files outside its folder.
+        """
+        return cls.from_document(read_document(yaml_file), overrides, trust=trust)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], **overrides: Any) -> HDA:

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from megatile.core.arithmetic import evaluate
 from megatile.core.errors import MachineError, MegatileError, did_you_mean
-from megatile.core.files import exists
+from megatile.core.files import exists, is_inside
 from megatile.core.public import extensions
 from megatile.hda import schema
 from megatile.hda.document import Document, KeyPath, read_document
@@ -33,9 +33,9 @@ def find(name: str) -> Path | None:
     return path if name in machine_names() else None
 
 
-def resolve(document: Document, overrides: Mapping[str, Any]) -> Document:
-    """Apply ``extends``, then overrides, then parameters."""
-    document = _extend(document)
+def resolve(document: Document, overrides: Mapping[str, Any], trust: bool = False) -> Document:
+    """Apply ``extends``, then overrides, then parameters; ``trust`` allows bases outside a file's folder."""
+    document = _extend(document, trust)
     _override(document, overrides)
     _parameters(document)
     return document
@@ -50,26 +50,34 @@ def other_form(data: Mapping[str, Any]) -> Any:
 # extends
 
 
-def _extend(document: Document) -> Document:
+def _extend(document: Document, trust: bool) -> Document:
     """``{extends: base, …}`` → base with the rest merged over it, as often as needed."""
     layers = [document]
     while "extends" in layers[-1].data:
         top = layers[-1]
         if len(layers) > MOST_EXTENDS:
             raise top.error("extends goes round in a circle or too deep", ("extends",))
-        layers.append(_base(top))
+        layers.append(_base(top, trust))
     result = layers.pop()
     while layers:
         result = merge(result, layers.pop())
     return result
 
 
-def _base(document: Document) -> Document:
+def _base(document: Document, trust: bool) -> Document:
     name = document.data["extends"]
     if not isinstance(name, str):
         raise document.error(f"extends needs the name or path of a machine, not {name!r}", ("extends",))
-    beside = Path(document.file or ".").parent / name
+    folder = Path(document.file or ".").parent
+    beside = folder / name
     path = beside if Path(name).suffix in (".yaml", ".yml") else find(name)
+    outside = Path(name).is_absolute() or not is_inside(beside, folder)
+    if path == beside and outside and not trust:
+        raise document.error(
+            f"cannot extend '{name}': it is not in the folder of this file",
+            ("extends",),
+            "put it beside this file, or allow it: --trust (trust=True)",
+        )
     if path is None or not exists(path):
         raise document.error(
             f"there is no machine '{name}' to extend",

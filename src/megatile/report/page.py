@@ -12,6 +12,7 @@ import math
 import re
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from megatile.core.errors import MegatileError
-from megatile.core.files import read_file, write_text
+from megatile.core.files import is_inside, read_file, write_text
 from megatile.core.frames import recorded_source
 from megatile.core.quantities import format_time
 from megatile.hda import HDA
@@ -270,13 +271,10 @@ def _lines(file: str, folder: str | Path | None) -> list[str]:
         return [line.rstrip("\n") for line in known]
     if folder is None:
         return []
-    try:
-        root = Path(folder).resolve()
-        for path in ((root / file).resolve(), Path(file).resolve()):  # a relative name is one of the two
-            if path.is_relative_to(root) and path.is_file():
+    for path in (Path(folder, file), Path(file)):  # a relative name is meant from the folder, or from here
+        if is_inside(path, folder):
+            with suppress(MegatileError):  # there is none, or it is too large
                 return read_file(path, _SOURCE_LIMIT).decode("utf-8", "replace").splitlines()
-    except (MegatileError, OSError, ValueError, RuntimeError):  # too large, unreadable, a loop of links
-        pass
     return []
 
 

@@ -40,9 +40,9 @@ class Sweep:
         return f"Sweep({len(self.points)} machines like {self.machine.name}: {spread})"
 
 
-def _make(target: Any, machine: HDA | str, choice: Choice) -> tuple[Any, HDA]:
+def _make(target: Any, machine: HDA | str, trust: bool, choice: Choice) -> tuple[Any, HDA]:
     """The plan, program or what a function makes for the machine, on the machine with its parameters set."""
-    hda = find_machine(machine, **choice)
+    hda = find_machine(machine, trust=trust, **choice)
     return (target if isinstance(target, Plan) or is_program(target) else target(hda)), hda
 
 
@@ -55,21 +55,22 @@ def sweep(
     executor: Executor | None = None,
     workers: int | None = None,
     progress: bool | Listener = True,
+    trust: bool = False,
 ) -> Sweep:
     """Time a Plan, a ``T`` program, or what ``target(hda)`` makes, on a machine with parameters set.
 
     ``over`` has values by parameter (``nodes``) or path (``networks.nvlink.bandwidth``), of which all
     combinations are meant. ``store``, ``executor`` and ``workers`` are those of `tune`. A machine on which
-    the plan cannot run is a row that says why.
+    the plan cannot run is a row that says why. ``trust`` is that of `machine`.
     """
     points = points_of(over)
-    base = machine_of(machine)
+    base = machine_of(machine, trust)
     if not (isinstance(target, Plan) or callable(target) or is_program(target)):
         raise TuneError(
             f"{target!r} is no plan", advice="give a Plan, a T program, or a function of the machine"
         )
-    find_machine(machine, **points[0])  # a wrong name is said at once
-    task = Task(partial(_make, target, machine), points, arguments=arguments, refuses=(MegatileError,))
+    find_machine(machine, trust=trust, **points[0])  # a wrong name is said at once
+    task = Task(partial(_make, target, machine, trust), points, arguments=arguments, refuses=(MegatileError,))
     with Store(store) as kept, workers_for(task, executor, workers) as crew, shown("sweeping", progress):
         outcomes = examine_all(task, crew)
         measure_all(outcomes, tuple(outcomes), crew, kept)

@@ -94,9 +94,9 @@ def code_digest() -> str:
     return found.hexdigest()
 
 
-def machine_of(machine: Any) -> HDA:
+def machine_of(machine: Any, trust: bool = False) -> HDA:
     """The machine that is asked for by name, or given."""
-    found = find_machine(machine) if isinstance(machine, str) else machine
+    found = find_machine(machine, trust=trust) if isinstance(machine, str) else machine
     if not isinstance(found, HDA):
         raise TuneError(f"machine={machine!r} is no machine", advice='machine="dgx-h100"')
     return found

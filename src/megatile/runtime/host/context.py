@@ -216,9 +216,10 @@ def host(
     such file here) makes ``all_reduce`` over all ranks the kernel that it names;
     ``algorithm`` names another of its entries, or without ``ccl`` an entry of the file that comes with
     megatile or an algorithm of the library, which then does what it can. ``data=False`` finds out times
-    only, ``log`` keeps an op log (`mt.replay`). ``trust`` allows import paths in ``ccl``.
+    only, ``log`` keeps an op log (`mt.replay`). ``trust`` allows import paths in ``ccl``, and a machine file
+    that extends files outside its folder.
     """
-    hda = find_machine(machine, **overrides)
+    hda = find_machine(machine, trust=trust, **overrides)
     chosen, library = None, algorithm or "auto"
     if ccl is not None or library not in ("auto", *algorithms()):
         chosen, library = extension(__name__).choose(hda, ccl, algorithm), "auto"
