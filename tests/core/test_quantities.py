@@ -9,6 +9,7 @@ from hypothesis import given, strategies as st
 from megatile.core.errors import MegatileError, QuantityError
 from megatile.core.quantities import (
     BY_CYCLE,
+    LIMITS,
     UNITS,
     Quantity,
     format_bytes,
@@ -105,7 +106,7 @@ def test_case_is_kept_apart() -> None:
         ("12 cycles", "bytes/s", "is a number of cycles, but a rate is needed", "B/cycle"),
         ("-4 GB", "bytes", "must be finite and not negative", "228 KiB"),
         ("1e999 GB", "bytes", "must be finite", "228 KiB"),
-        ("1e308 GB", "bytes", "is too large", "228 KiB"),
+        ("1e308 GB", "bytes", "is more than 8 EB, the most for a size", "228 KiB"),
         ("GB", "bytes", "is not a number with a unit", "228 KiB"),
         ("", "bytes", "is not a number with a unit", "228 KiB"),
         ("nan GB", "bytes", "is not a number with a unit", "228 KiB"),
@@ -193,6 +194,11 @@ def test_printing(shown: str, text: str) -> None:
 @given(st.floats(0, 1e9, allow_subnormal=False), st.sampled_from(sorted(UNITS)))
 def test_number_and_unit_multiply(number: float, unit: str) -> None:
     dimension, factor = UNITS[unit]
+    least, most, *_ = LIMITS[dimension]
+    if number and not least <= number * factor <= most:
+        with pytest.raises(QuantityError, match=r"is (less|more) than"):
+            quantity(f"{number!r} {unit}")
+        return
     found = quantity(f"{number!r} {unit}")
     assert found.dimension == dimension
     assert math.isclose(found.value, number * factor, rel_tol=1e-12)

@@ -60,6 +60,18 @@ EXAMPLES = {
     "ops/s": "989 TFLOP/s or 1024 FLOP/cycle",
     "share": "85 % or 0.85",
 }
+LIMITS: dict[str, tuple[float, float, str, str]] = {
+    "bytes": (0, 8e18, "0 B", "8 EB"),
+    "bytes/s": (1, 1e21, "1 B/s", "1000 EB/s"),
+    "bytes/cycle": (1e-6, 1e15, "1e-6 B/cycle", "1e15 B/cycle"),
+    "time": (0, 1e15, "0 s", "1000 s"),
+    "cycles": (0, 1e15, "0 cycles", "1e15 cycles"),
+    "Hz": (1, 1e21, "1 Hz", "1000 EHz"),
+    "ops/s": (1, 1e24, "1 OP/s", "1e6 EOP/s"),
+    "ops/cycle": (1e-6, 1e18, "1e-6 OP/cycle", "1 EOP/cycle"),
+    "share": (0, 1e6, "0", "1e6"),
+}
+"""Least and most of each dimension, in its base unit and as text; zero is left to the reader of a value."""
 BY_CYCLE = {"time": "cycles", "bytes/s": "bytes/cycle", "ops/s": "ops/cycle"}
 _PATTERN = re.compile(r"\s*([-+]?(?:\d[\d_]*\.?[\d_]*|\.\d+)(?:[eE][-+]?\d+)?)\s*([^\d\s].*?)?\s*")
 
@@ -106,15 +118,21 @@ def _parse(raw: str | int | float, dimension: str | None) -> Quantity:
         raise QuantityError(f"'{text}' must be finite and not negative", advice=_example(dimension))
     if not unit:
         if dimension == "share" or (number == 0 and dimension):
-            return Quantity(number, dimension, text)
+            return Quantity(within_limits(number, dimension, text), dimension, text)
         raise QuantityError(f"'{text}' has no unit", advice=_example(dimension))
     if unit not in UNITS:
         raise QuantityError(f"unit '{unit}' in '{text}' is unknown", advice=_unit_advice(unit, dimension))
     kind, factor = UNITS[unit]
-    value = number * factor
-    if not math.isfinite(value):
-        raise QuantityError(f"'{text}' is too large", advice=_example(dimension))
-    return Quantity(value, kind, text)
+    return Quantity(within_limits(number * factor, kind, text), kind, text)
+
+
+def within_limits(value: float, dimension: str, text: str) -> float:
+    """Return a value in the base unit of its dimension, or refuse one that no machine has."""
+    least, most, lowest, highest = LIMITS[dimension]
+    if value != 0 and not least <= value <= most:
+        what = f"less than {lowest}, the least" if value < least else f"more than {highest}, the most"
+        raise QuantityError(f"'{text}' is {what} for a {_kind(dimension)}", advice=_example(dimension))
+    return value
 
 
 def _text(raw: str | int | float) -> str:
@@ -165,10 +183,10 @@ def size(text: str | int) -> int:
     """
     if isinstance(text, int) and not isinstance(text, bool):
         if text < 0:
-            raise QuantityError(f"'{text}' must not be negative", advice=_example("bytes"))
-        return text
+            raise QuantityError(f"'{_text(text)}' must not be negative", advice=_example("bytes"))
+        return int(within_limits(text, "bytes", _text(text)))
     if isinstance(text, str) and re.fullmatch(r"[0-9]{1,30}", text.strip()):
-        return int(text)
+        return int(within_limits(int(text), "bytes", text.strip()))
     return round(quantity(text, "bytes").value)
 
 
@@ -191,7 +209,10 @@ def format_bytes(count: float) -> str:
         return f"{count:.4g} B"
     unit = next(p for p in reversed(BINARY) if count >= BINARY[p] or p == "Ki")
     binary, decimal = f"{count / BINARY[unit]:.4g} {unit}B", format_rate(count, "B")
-    return decimal if size(binary) != count and size(decimal) == count else binary
+    exact = [
+        round(float(number) * UNITS[name][1]) == count for number, name in map(str.split, (binary, decimal))
+    ]
+    return decimal if exact == [False, True] else binary
 
 
 def format_time(picoseconds: float) -> str:

@@ -7,16 +7,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
-from megatile.core.errors import did_you_mean
+from megatile.core.errors import QuantityError, did_you_mean
 from megatile.core.frozen import Frozen
-from megatile.core.quantities import Quantity
+from megatile.core.quantities import BY_CYCLE, Quantity, within_limits
 from megatile.hda import schema
 from megatile.hda.document import Document, KeyPath
 from megatile.hda.model import Level
 
 T = TypeVar("T")
 LARGEST_MACHINE = 10**15
-LONGEST_TIME = 10**18  # picoseconds: eleven days
 
 
 @dataclass
@@ -112,17 +111,22 @@ class Figures:
             value *= self.clock(q, level, key_path)
         if value <= 0:
             self.fail(f"'{q}' must be more than zero", key_path)
-        if not math.isfinite(value):
-            self.fail(f"'{q}' is beyond any machine", key_path)
-        return value
+        return self.limited(q, value, key_path)
 
     def picoseconds(self, q: Quantity, level: Level, key_path: KeyPath) -> int:
         value = q.value
         if q.dimension == "cycles":
             value *= 1e12 / self.clock(q, level, key_path)
-        if not value <= LONGEST_TIME:
-            self.fail(f"'{q}' is beyond any machine", key_path)
-        return round(value)
+        return round(self.limited(q, value, key_path))
+
+    def limited(self, q: Quantity, value: float, key_path: KeyPath) -> float:
+        """Return the value of a quantity per second, which the clock may have made too small or large."""
+        per_second = {cycles: dimension for dimension, cycles in BY_CYCLE.items()}
+        try:
+            return within_limits(value, per_second.get(q.dimension, q.dimension), str(q))
+        except QuantityError as problem:
+            self.fail(f"{problem.message} at its clock", key_path, problem.advice)
+            raise
 
     def clock(self, q: Quantity, level: Level, key_path: KeyPath) -> float:
         if level.clock_hz is None:

@@ -284,7 +284,6 @@ class RunningMachine:
         graph = wait_graph(
             self._simulation, {n: f"launch {x.number} '{x.plan.name}'" for n, x in self._active.items()}
         )
-        assert graph is not None
         names = ", ".join(f"launch {x.number} ('{x.plan.name}')" for x in self._active.values())
         self._over = f"{names} {'are' if len(self._active) > 1 else 'is'} deadlocked"
         raise deadlock(self._over, graph)

@@ -107,9 +107,7 @@ class OneLaunch(RunningMachine):
         return Simulation(record=keep, engine=self.engine, contended=run.contended, operands=operands)
 
     def _stuck(self) -> None:
-        graph = wait_graph(self._simulation)
-        assert graph is not None
-        raise deadlock(f"plan '{self._run.plan.name}' is deadlocked", graph)
+        raise deadlock(f"plan '{self._run.plan.name}' is deadlocked", wait_graph(self._simulation))
 
 
 def _perform(run: Run, records: int, operands: bool, inputs: Mapping[str, Any] | None) -> None:

@@ -16,7 +16,7 @@ from megatile.sim import state as st
 from megatile.sim.answers import Alike, QueueMisuse
 from megatile.sim.data import Scalars
 from megatile.sim.record import source_of
-from megatile.sim.simulation import Simulation
+from megatile.sim.simulation import NEVER, Simulation
 from megatile.timing.view import TimingError
 from megatile.trace import Pointers, Waiter, WaitGraph
 
@@ -160,7 +160,13 @@ def counts(simulation: Simulation, number: int) -> tuple[int, int, int]:
     return sent, landed, freed
 
 
-def deadlock(what: str, graph: WaitGraph) -> Deadlock:
+def deadlock(what: str, graph: WaitGraph | None) -> Deadlock | TimingError:
+    """Return the error of a run that cannot go on: its units wait for each other, or its time has run out."""
+    if graph is None or not 0 <= (graph.time_ps or 0) < NEVER:
+        return TimingError(
+            "the run takes longer than 53 days, the most that can be simulated",
+            advice="use a faster machine or less work",
+        )
     first = (graph.cycle() or graph.waiters or (None,))[0]
     advice = f"look at {first.source}" if first is not None and first.source else None
     return Deadlock(f"{what}\n{graph.text()}", graph, advice=advice)

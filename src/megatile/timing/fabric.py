@@ -23,8 +23,10 @@ from megatile.hda.direct import Grid
 from megatile.hda.model import Network, Unit
 from megatile.hda.routing import Link
 from megatile.timing.faults import Faults
-from megatile.timing.view import View
+from megatile.timing.view import TimingError, View
 
+LONGEST_COMMAND_PS = 1 << 60
+"""The longest time of one command, 13 days: a sum of several still fits into 63 bits."""
 MAX_PIECES = 1024
 """A transfer is cut into at most so many granules, however long it is."""
 
@@ -41,6 +43,11 @@ def serialise_ps(amount: float, rate: float) -> int:
     """Picoseconds for ``amount`` (bytes, operations) at ``rate`` per second, rounded up."""
     if amount <= 0 or rate == float("inf"):
         return 0
+    if amount * 1e12 > LONGEST_COMMAND_PS * rate:
+        raise TimingError(
+            f"{amount:.4g} bytes or operations at {rate:.4g} per second take longer than 13 days",
+            advice="use a faster machine or less work: simulated times have 63 bits of picoseconds",
+        )
     return -int(-(amount * 1e12) // rate)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from megatile.core.errors import MissingDescriptionError, RouteError
+from megatile.core.quantities import format_bytes, format_rate
 from megatile.core.remembered import remembered
 from megatile.hda import HDA
 from megatile.hda.model import Control, Engine, MemoryLayer, Unit
@@ -25,7 +26,7 @@ from megatile.plan.cohort import spread
 from megatile.plan.residency import copies, units_below
 from megatile.plan.statements import engine_of
 from megatile.timing.caches import Cache, brick, chain, extents
-from megatile.timing.fabric import FEW, Alike, Fabric, Path, Stage, equal, serialise_ps
+from megatile.timing.fabric import FEW, LONGEST_COMMAND_PS, Alike, Fabric, Path, Stage, equal, serialise_ps
 from megatile.timing.faults import FaultError, Faults
 from megatile.timing.origins import Origin, origins
 from megatile.timing.rules import Command, Operands, operands, rule_of
@@ -116,6 +117,20 @@ class Resources:
         self._ports: dict[tuple[int, int], int | None] = known.setdefault("ports", {})
         self._pairs: dict[tuple[Any, ...], Any] = known.setdefault("pairs", {})
         self._durations: dict[tuple[int, int], int] = {}
+        if beside is None:
+            self._check_rates()
+
+    def _check_rates(self) -> None:
+        """Refuse a rate so low that moving a tile takes longer than the engine can count."""
+        largest = max((tile.nbytes for tile in self.plan.tiles), default=0)
+        parts: tuple[Any, ...] = (*self.hda.memories, *self.hda.networks, *self.hda.engines)
+        for part in parts:
+            if part.bandwidth is not None and largest * 1e12 > LONGEST_COMMAND_PS // 2 * part.bandwidth:
+                rate = f"{format_rate(part.bandwidth)} of '{part.name}'"
+                raise TimingError(
+                    f"{format_bytes(largest)} at the {rate} take over 6 days, the most for one command",
+                    advice="use a faster machine or smaller tiles",
+                )
 
     def of(self, level: str) -> Resources:
         """The machine as a level of the plan sees it."""
