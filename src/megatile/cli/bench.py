@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Annotated, Any
@@ -12,8 +11,10 @@ import typer
 
 from megatile.cli.machine import Json, Machine, Set, TrustCode, overrides
 from megatile.cli.output import print_json
-from megatile.core.errors import MegatileError, Place, did_you_mean
+from megatile.cli.run import USER_FILES
+from megatile.core.errors import MegatileError, did_you_mean
 from megatile.core.quantities import format_time
+from megatile.core.user_modules import user_module
 
 FOLDERS = ("megatile.runtime.benches", "megatile.parallel.benches")
 
@@ -35,16 +36,7 @@ def load(name: str) -> Any:
     path = Path(name)
     if path.suffix != ".py":
         raise MegatileError(f"there is no bench '{name}'", advice=did_you_mean(name, known, what="benches"))
-    if not path.is_file():
-        raise MegatileError(f"there is no file '{name}'")
-    spec = spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except SyntaxError as wrong:
-        raise MegatileError(f"{wrong.msg}", place=Place(str(path), wrong.lineno)) from None
+    module = USER_FILES.enter_context(user_module(path))
     if not callable(getattr(module, "run", None)):
         raise MegatileError(f"'{name}' has no function run(torch)")
     return module

@@ -107,7 +107,8 @@ def main() -> None:
     """Run the command line; a user's mistake is one message on stderr and exit code 1."""
     try:
         try:
-            app()
+            with run.USER_FILES:
+                app()
         finally:
             sys.stdout.flush()
     except MegatileError as problem:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,14 +13,16 @@ import typer
 from megatile.cli.machine import Json, Machine, Set, Trust, load
 from megatile.cli.output import print_json, print_table
 from megatile.core.errors import MegatileError, did_you_mean
-from megatile.core.files import read_text, write_text
+from megatile.core.files import write_text
+from megatile.core.user_modules import user_module
 
 if TYPE_CHECKING:
     from megatile.language.tile.program import ProgramFunction
     from megatile.lower.lowered import Lowered
 
 
-LARGEST = 16 << 20
+USER_FILES = ExitStack()
+"""Files of the user that this command runs; closed when the command ends."""
 ProgramName = Annotated[
     str,
     typer.Argument(
@@ -152,24 +155,8 @@ def read_shapes(text: str | None, prog: ProgramFunction) -> list[tuple[int, ...]
 
 
 def names_of(file: str) -> dict[str, Any]:
-    """What a Python file defines; it is imported."""
-    import importlib.util
-
-    path = Path(file)
-    read_text(path, LARGEST)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise MegatileError(f"'{file}' is no Python file", advice="megatile run FILE.py:program")
-    module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(path.parent))
-    try:
-        spec.loader.exec_module(module)
-    except MegatileError:
-        raise
-    except Exception as problem:
-        raise MegatileError(f"'{file}' cannot be imported: {type(problem).__name__}: {problem}") from None
-    finally:
-        sys.path.pop(0)
+    """What a Python file defines; it is run, and can import its neighbours until the command ends."""
+    module = USER_FILES.enter_context(user_module(file))
     return {k: v for k, v in vars(module).items() if not k.startswith("_")}
 
 
@@ -193,8 +180,7 @@ def find_program(text: str) -> ProgramFunction:
     if not name:
         if len(programs) == 1:
             return next(iter(programs.values()))
-        stem = Path(file).stem
-        made = [k for k, v in things.items() if callable(v) and getattr(v, "__module__", "") == stem]
+        made = [k for k, v in things.items() if callable(v) and _defined_in(v, file)]
         raise MegatileError(
             f"'{file}' has {len(programs)} tile programs",
             advice=f"name one, or call what makes it: {file}:{next(iter([*programs, *made]), 'name')}",
@@ -212,6 +198,10 @@ def find_program(text: str) -> ProgramFunction:
             f"'{word}' is {type(found).__name__}, no tile program", advice="@T.program makes one"
         )
     return found
+
+
+def _defined_in(function: Any, file: str) -> bool:
+    return getattr(getattr(function, "__code__", None), "co_filename", None) == file
 
 
 def read_call(text: str) -> tuple[str, list[Any], dict[str, Any]]:

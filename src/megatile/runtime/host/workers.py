@@ -152,6 +152,8 @@ class Workers:
                 self.current = worker
                 worker.greenlet.switch()
                 self.current = None
+                if isinstance(worker.error, KeyboardInterrupt):
+                    raise worker.error  # the user's, not the rank's
                 if worker.error is not None:
                     raise SpawnException({worker.rank: worker.error}) from worker.error
             waiting = [w for w in self.all if w.alive]

@@ -1,0 +1,70 @@
+"""Run a user's Python file as a module that can import what lies beside it."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from types import ModuleType
+
+from megatile.core.errors import MegatileError, Place
+from megatile.core.files import read_text
+
+MAX_SOURCE_BYTES = 16 << 20
+
+
+@contextmanager
+def user_module(file: str | Path) -> Iterator[ModuleType]:
+    """Execute a Python file and yield its module.
+
+    Inside the block the module is registered and its folder is first on ``sys.path``, as for a script, so
+    dataclasses and helper modules beside the file work. Afterwards ``sys.path`` and ``sys.modules`` are as
+    before. An exception of the file is a `MegatileError` with its line.
+    """
+    path = Path(file)
+    read_text(path, MAX_SOURCE_BYTES)
+    folder = path.resolve().parent
+    # A file named like a module that is in use (json.py) must not replace it.
+    name = path.stem if path.stem not in sys.modules else f"megatile_user_{path.stem}"
+    loader = SourceFileLoader(name, str(path))
+    spec = spec_from_loader(name, loader, origin=str(path))
+    assert spec is not None
+    module = module_from_spec(spec)
+    search_path, known = list(sys.path), set(sys.modules)
+    sys.path.insert(0, str(folder))
+    sys.modules[name] = module
+    try:
+        try:
+            loader.exec_module(module)
+        except MegatileError:
+            raise
+        except Exception as error:
+            raise _at_line(error, str(path)) from error
+        yield module
+    finally:
+        sys.path[:] = search_path
+        for new in [key for key in sys.modules if key not in known]:
+            if new == name or _lies_in(sys.modules.get(new.partition(".")[0]), folder):
+                del sys.modules[new]
+
+
+def _lies_in(module: ModuleType | None, folder: Path) -> bool:
+    """Return whether a top-level module is a file or package directly in ``folder``."""
+    file = getattr(module, "__file__", None)
+    if file is not None:
+        where = Path(file).resolve()
+        return folder in (where.parent, where.parent.parent if where.name == "__init__.py" else folder / "-")
+    return any(Path(part).resolve().parent == folder for part in getattr(module, "__path__", ()))
+
+
+def _at_line(error: Exception, file: str) -> MegatileError:
+    """Return an exception of a file as one sentence with the last line of that file it came through."""
+    if isinstance(error, SyntaxError):
+        return MegatileError(error.msg, place=Place(error.filename or file, error.lineno))
+    frames = traceback.extract_tb(error.__traceback__)
+    line = next((frame.lineno for frame in reversed(frames) if frame.filename == file), None)
+    return MegatileError(f"{type(error).__name__}: {error}", place=Place(file, line))

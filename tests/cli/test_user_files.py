@@ -1,0 +1,98 @@
+"""Files of users that commands run: benches and tile programs with helpers beside them."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+HELPER = "SIZE = 64\n"
+BENCH = """
+from __future__ import annotations
+from dataclasses import dataclass
+import beside
+
+@dataclass(frozen=True)
+class Config:
+    size: int
+
+def run(torch):
+    import later
+    print(Config(beside.SIZE), later.WORD)
+"""
+PROGRAM = """
+from __future__ import annotations
+from dataclasses import dataclass
+import megatile.language as T
+import beside
+
+@dataclass
+class Config:
+    size: int
+
+def make():
+    import later
+    @T.program
+    def copied(A: T.Tensor((beside.SIZE,), "f32"), B: T.Tensor((beside.SIZE,), "f32")):
+        with T.Kernel(block=1) as i:
+            T.copy(B, A)
+    return copied
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "beside.py").write_text(HELPER)
+    (tmp_path / "later.py").write_text("WORD = 'later'\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["small_bench.py", "json.py"])
+def test_bench_with_a_dataclass_and_helpers(megatile, folder, name) -> None:
+    (folder / name).write_text(BENCH)
+    path, modules, standard = list(sys.path), set(sys.modules), sys.modules["json"]
+    shown = megatile("bench", name)
+    assert (shown.code, shown.err) == (0, "")
+    assert "Config(size=64) later" in shown.out
+    assert sys.path == path
+    assert not {"small_bench", "beside", "later"} & (set(sys.modules) - modules)
+    assert sys.modules["json"] is standard
+
+
+def test_program_with_a_dataclass_and_helpers(megatile, folder) -> None:
+    (folder / "small_program.py").write_text(PROGRAM)
+    path = list(sys.path)
+    shown = megatile("run", "small_program.py:make()", "-m", "dgx-h100")
+    assert (shown.code, shown.err) == (0, "")
+    assert sys.path == path
+    assert not {"small_program", "beside", "later"} & set(sys.modules)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def run(torch:\n", "wrong.py:1: '(' was never closed"),
+        ("import beside\n\nbeside.MISSING\n", "wrong.py:3: AttributeError: module 'beside' has no attribute"),
+        ("import no_such_module\n", "wrong.py:1: ModuleNotFoundError: No module named 'no_such_module'"),
+        ("x = 1\n", "'wrong.py' has no function run(torch)"),
+    ],
+)
+def test_errors_of_a_file_name_its_line(megatile, folder, text, message) -> None:
+    (folder / "wrong.py").write_text(text)
+    shown = megatile("bench", "wrong.py")
+    assert shown.code == 1
+    assert shown.err.startswith(f"error: {message}")
+    assert shown.err.count("\n") == 1
+    assert "wrong" not in sys.modules
+
+
+def test_ctrl_c_in_a_worker_ends_the_bench_quietly(megatile, folder) -> None:
+    (folder / "stopped.py").write_text(
+        "import os, signal\n\n"
+        "def worker(rank):\n    os.kill(os.getpid(), signal.SIGINT)\n\n"
+        "def run(torch):\n    torch.multiprocessing.spawn(worker, nprocs=2)\n"
+    )
+    shown = megatile("bench", "stopped.py")
+    assert shown.code == 130
+    assert "raised" not in shown.out + shown.err
