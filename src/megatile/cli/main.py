@@ -76,6 +76,10 @@ def _as_bench(args: list[str]) -> list[str]:
             return ["bench", word.removeprefix("--bench="), *args[1:at], *args[at + 1 :]]
     return args
 
+    def invoke(self, ctx: Any) -> Any:
+        with run.USER_FILES:
+            return super().invoke(ctx)
+
 
 app = typer.Typer(
     name="megatile",
@@ -107,8 +111,7 @@ def main() -> None:
     """Run the command line; a user's mistake is one message on stderr and exit code 1."""
     try:
         try:
-            with run.USER_FILES:
-                app()
+            app()
         finally:
             sys.stdout.flush()
     except MegatileError as problem:

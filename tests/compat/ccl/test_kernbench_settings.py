@@ -15,6 +15,7 @@ from megatile.collectives.kernels import hierarchical_allreduce, intercube_allre
 from megatile.compat.ccl.config import load_ccl_config, resolve_algorithm_config
 from megatile.compat.ccl.install import build_install_plans, configure_sfr_intercube_multisip
 from megatile.compat.ccl.kernel_plans import kernel_plan
+from megatile.compat.ccl.spec import spec_of
 from megatile.compat.ccl.topologies import floor_of, hierarchical_3level, intercube, resolve_validator
 from megatile.core.dtypes import numpy_dtype
 from megatile.hda import machine
@@ -135,11 +136,11 @@ def test_world_size_beyond_the_machine_is_refused() -> None:
 
 
 def test_the_validator_of_intercube_accepts_its_own_layout() -> None:
-    floor = floor_of(machine("ahbm"))
+    spec = spec_of(machine("ahbm"))
     shards = [SimpleNamespace(sip=sip, cube=cube, pe=0) for sip in range(2) for cube in range(16)]
-    resolve_validator(entry("intercube_allreduce")["validator"])(shards, 2, floor)
+    resolve_validator(entry("intercube_allreduce")["validator"])(SimpleNamespace(shards=shards), 2, spec)
     with pytest.raises(CollectiveError, match="needs 16 per SIP"):
-        resolve_validator("shard_per_cube")(shards[1:], 2, floor)
+        resolve_validator("shard_per_cube")(SimpleNamespace(shards=shards[1:]), 2, spec)
 
 
 def test_ccl_yaml_beside_one_is_read(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

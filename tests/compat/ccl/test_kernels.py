@@ -19,6 +19,7 @@ from megatile.compat.ccl.install import (
     configure_sfr_intercube_multisip,
 )
 from megatile.compat.ccl.kernel_plans import kernel_plan, plan_of_module
+from megatile.compat.ccl.spec import spec_of
 from megatile.compat.ccl.topologies import (
     Floor,
     floor_of,
@@ -181,15 +182,14 @@ def test_overlapping_receive_ranges_are_refused():
 
 
 def test_validators_look_at_shards():
-    floor = floor_of(machine("ahbm"))
-    assert floor == Floor((2, 1), (4, 4), 8)
-    one_each = [SimpleNamespace(sip=s) for s in (0, 1)]
-    resolve_validator("single_shard_per_rank")(one_each, 2, floor)
+    assert floor_of(machine("ahbm")) == Floor((2, 1), (4, 4), 8)
+    spec = spec_of(machine("ahbm"))
+    one_each = SimpleNamespace(shards=[SimpleNamespace(sip=s) for s in (0, 1)])
+    resolve_validator("single_shard_per_rank")(one_each, 2, spec)
     with pytest.raises(CollectiveError, match="SIP 0: 1, SIP 1: 1"):
-        resolve_validator("multi_pe_sip_local")(one_each, 2, floor)
-    resolve_validator("multi_pe_sip_local")(
-        [SimpleNamespace(sip=s) for s in (0, 1) for _ in range(128)], 2, floor
-    )
+        resolve_validator("multi_pe_sip_local")(one_each, 2, spec)
+    every_pe = SimpleNamespace(shards=[SimpleNamespace(sip=s) for s in (0, 1) for _ in range(128)])
+    resolve_validator("multi_pe_sip_local")(every_pe, 2, spec)
 
 
 def test_machines_without_cubes_are_refused():

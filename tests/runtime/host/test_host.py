@@ -390,7 +390,7 @@ def test_the_command(tmp_path: Path) -> None:
     data = np.arange(4 * 4 * 96).reshape(16, 96)
     np.testing.assert_array_equal(mt.replay(tmp_path / "ops.jsonl", {"x": data})["x"], 2 * data)
     own = tmp_path / "own.py"
-    own.write_text("def run(torch):\n    print(torch.spec.name)\n    return 2\n")
+    own.write_text("def run(torch):\n    print(torch.spec['name'])\n    return 2\n")
     out = run(app, ["bench", str(own), "-m", "dgx-h100"])
     assert (out.exit_code, out.stdout.splitlines()[0]) == (1, "dgx-h100")
     for text, message in (("x = 1", "has no function run"), ("def", "own.py:1")):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from importlib import import_module, resources
 from importlib.metadata import entry_points
@@ -37,8 +38,6 @@ KEYS = (
 
 
 STANDARD: Mapping[str, Any] = {
-    "mapper": "leader_only",
-    "validator": "single_shard_per_rank",
     "buffer_kind": "tcm",
     "n_slots": 4,
     "slot_size": 4096,
@@ -46,7 +45,9 @@ STANDARD: Mapping[str, Any] = {
     "reduce_op": "sum",
     "dtype": "f16",
 }
-"""What holds where neither the defaults nor the entry say anything; ``root_cube`` is then the last one."""
+"""What holds where neither the defaults nor the entry say anything.
+
+``root_cube`` is then the last one; ``mapper`` follows from the module and ``world_size`` (`mapper_name`)."""
 LEAST = {
     "n_slots": 1,
     "slot_size": 1,
@@ -136,7 +137,7 @@ def kernel_module(module: Any, *, trust: bool = False) -> Any:
         if not (trust or installed or module.startswith(_OWN_KERNELS)):
             raise CollectiveError(f"importing the module '{module}' would run its code", advice=TRUST)
         try:
-            found = next(iter(installed)).load() if installed else import_module(module)
+            found = next(iter(installed)).load() if installed else _imported(module)
         except (ImportError, TypeError, ValueError) as problem:  # "." and "" are no names of modules
             raise CollectiveError(f"module '{module}' cannot be imported: {problem}") from None
     for needed in ("kernel", "kernel_args"):
@@ -144,6 +145,16 @@ def kernel_module(module: Any, *, trust: bool = False) -> Any:
             name = getattr(found, "__name__", str(found))
             raise CollectiveError(f"module '{name}' has no function '{needed}'", advice=SHAPE)
     return found
+
+
+def _imported(module: str) -> Any:
+    """Import a module, also one in the working folder, as Python itself would for a script there."""
+    before = list(sys.path)
+    sys.path.append(str(Path.cwd()))
+    try:
+        return import_module(module)
+    finally:
+        sys.path[:] = before
 
 
 @no_none

@@ -6,13 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from megatile.compat.ccl.config import load_ccl_config, resolve_algorithm_config
 from megatile.compat.ccl.install import NeighborTableEntry, SipInstallPlan, build_install_plans
 from megatile.compat.ccl.kernel_plans import kernel_plan
+from megatile.compat.ccl.spec import spec_of
 from megatile.compat.ccl.topologies import floor_of, resolve_validator
 from megatile.core.errors import MegatileError
+from megatile.core.files import exists
 from megatile.hda import HDA
 from megatile.plan.memory import check_memory
 from megatile.plan.model import Plan
@@ -27,10 +30,19 @@ def choose(
 ) -> Mapping[str, Any] | None:
     """The kernel for ``mt.host``'s all_reduce; None for one that this machine cannot install."""
     config = load_ccl_config() if ccl is None else None
-    nested = {"sip", "cube", "pe"} <= {level.name for level in machine.levels}
-    if nested or (config is not None and algorithm not in config["algorithms"]):
+    if has_cubes(machine) or (config is not None and algorithm not in config["algorithms"]):
         return resolve_algorithm_config(config or _config(ccl), algorithm)
     return None
+
+
+def has_cubes(machine: HDA) -> bool:
+    """Return whether a machine has SIPs, cubes and PEs, on which kernels of ccl.yaml run."""
+    return {"sip", "cube", "pe"} <= {level.name for level in machine.levels}
+
+
+def local_choice(machine: HDA) -> Mapping[str, Any] | None:
+    """Return the kernel that ``./ccl.yaml`` chooses, or None without such a file or on other machines."""
+    return resolve_algorithm_config(load_ccl_config()) if exists("ccl.yaml") and has_cubes(machine) else None
 
 
 def _config(ccl: Any) -> Mapping[str, Any]:
@@ -50,9 +62,15 @@ class CclAlgorithm:
         self.floor = floor_of(machine)
         self.name = str(config["algorithm"])
         self.world_size = int(config.get("world_size") or self.floor.sip_count)
+        """Ranks of the kernel: SIPs, or PEs where there are more than SIPs."""
         self.installs: tuple[SipInstallPlan, ...] = ()
         self.installed: set[tuple[int, int, int]] = set()
         self._plans: dict[tuple[int, str, str], Plan] = {}
+
+    @property
+    def sips(self) -> int:
+        """How many SIPs take part; each is one rank of the host."""
+        return len(self._install_plans())
 
     @property
     def participants(self) -> tuple[tuple[int, int], ...]:
@@ -138,17 +156,29 @@ class CclAlgorithm:
 
     def check(self, shards: Sequence[PlacedShard]) -> None:
         """Whether the ranks' tensors lie as the kernel needs them."""
-        try:
-            resolve_validator(self.config["validator"], trust=self.trust)(shards, self.world_size, self.floor)
-        except MegatileError as problem:
-            raise DistributedError(
-                f"all_reduce by '{self.name}' {problem.message}", advice=problem.advice
-            ) from None
+        if self.config.get("validator") is not None and self.world_size == self.sips:
+            validate = resolve_validator(self.config["validator"], trust=self.trust)
+            try:
+                validate(SimpleNamespace(shards=tuple(shards)), self.world_size, spec_of(self.machine))
+            except MegatileError as problem:
+                raise DistributedError(
+                    f"all_reduce by '{self.name}' {problem.message}", advice=problem.advice
+                ) from None
+            except ValueError as problem:
+                raise DistributedError(f"all_reduce by '{self.name}': {problem}") from None
         places = {(s.cube, s.pe) for s in shards}
-        if places != set(self.participants):
+        if places != set(self.participants) or len(shards) != len(places) * self.sips:
+            only = [
+                sorted(a - b) for a, b in ((set(self.participants), places), (places, set(self.participants)))
+            ]
+            where = "; ".join(
+                f"{word} (cube, pe) {_few(found)}"
+                for word, found in zip(("no shard on", "shards on idle"), only, strict=True)
+                if found
+            )
             raise DistributedError(
-                f"all_reduce by '{self.name}' runs on (cube, pe) {_few(self.participants)}, "
-                f"the tensor lies on {_few(sorted(places))}",
+                f"all_reduce by '{self.name}' runs on {len(self.participants)} PEs of {self.sips} SIPs, "
+                f"the tensors have {len(shards)} shards{where and f': {where}'}",
                 advice="choose num_cubes and num_pes of its DPPolicy accordingly",
             )
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from megatile.collectives.job import CollectiveError
 from megatile.compat.ccl.config import STANDARD, check_reduction, check_values, given, kernel_module
+from megatile.compat.ccl.spec import spec_of
 from megatile.compat.ccl.topologies import (
     Floor,
     Neighbors,
@@ -21,6 +22,9 @@ from megatile.compat.ccl.topologies import (
 from megatile.core.quantities import whole
 from megatile.hda import HDA, machine as find_machine
 from megatile.language.kernel.directions import TOPOLOGIES, direction_back
+
+SIP_KINDS = "TOPO_NAME_TO_KIND"
+"""A KernBench module that has this table is wired between cubes and SIPs, and gets its SIP's place."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,12 @@ def build_install_plans(
     hda = _machine(spec)
     floor = floor_of(hda)
     config = {**STANDARD, "root_cube": floor.cubes - 1, **given(algorithm_config)}
-    seats = _seats(config, floor, world_size, trust)
+    if "module" not in config:
+        raise CollectiveError(
+            "no module is named", advice="take the configuration of resolve_algorithm_config"
+        )
+    seats = _seats(config, hda, world_size, trust)
+    ranks = {"ranks": world_size, "sip_topology": spec_of(hda)["system"]["sips"]["topology"]}
     world_size = seats[-1][0] + 1
     _check(config, hda, floor, trust)
     maps = neighbour_maps(config, _used(floor, world_size), len(seats), trust)
@@ -111,7 +120,7 @@ def build_install_plans(
                 size,
                 config["module"],
                 tuple((cube, pe) for _, (_, cube, pe) in mine),
-                kernel_config(config, _used(floor, world_size), len(seats)),
+                kernel_config(config, _used(floor, world_size), len(seats)) | ranks,
             )
         )
     check_disjoint(plans)
@@ -119,16 +128,25 @@ def build_install_plans(
     return plans
 
 
-def _seats(
-    config: Mapping[str, Any], floor: Floor, world_size: int, trust: bool
-) -> list[tuple[int, int, int]]:
+def mapper_name(config: Mapping[str, Any], module: Any, counts_pes: bool) -> str:
+    """Return the entry's mapper; without one that of the module (topology ``none``), or all PEs if
+    ``world_size`` counts PEs, or PE 0 of cube 0."""
+    named = config.get("mapper")
+    if named is None and str(config.get("topology") or "none") == "none":
+        named = getattr(module, "MAPPER", "cube_leaders" if hasattr(module, SIP_KINDS) else None)
+    return str(named or ("all_pes" if counts_pes else "leader_only"))
+
+
+def _seats(config: Mapping[str, Any], hda: HDA, world_size: int, trust: bool) -> list[tuple[int, int, int]]:
     """Who takes part: (SIP, cube, PE). ``world_size`` counts SIPs; where all PEs take part and the topology
     knows nothing of SIPs, more than there are SIPs are PEs, the first ones of the machine."""
     check_values(config)
-    mapper = resolve_mapper(config["mapper"], trust=trust)
-    sips = floor.sip_count
-    if whole(world_size) is not None and world_size > sips and config["mapper"] == "all_pes":
-        every = [(sip, cube, pe) for sip in range(sips) for cube, pe in mapper(floor, sip)]
+    spec, sips = spec_of(hda), floor_of(hda).sip_count
+    counts_pes = whole(world_size) is not None and world_size > sips
+    name = mapper_name(config, kernel_module(config["module"], trust=trust), counts_pes)
+    mapper = resolve_mapper(name, trust=trust)
+    if counts_pes and name == "all_pes":
+        every = [(sip, cube, pe) for sip in range(sips) for cube, pe in mapper(spec, sip)]
         if world_size <= len(every) and config.get("topology") in TOPOLOGIES:
             return every[:world_size]
         if world_size % (len(every) // sips) == 0 and world_size <= len(every):
@@ -138,7 +156,7 @@ def _seats(
             f"world_size {world_size} does not fit {sips} SIPs",
             advice="ranks are SIPs; with mapper all_pes also PEs (whole SIPs of them if levels are nested)",
         )
-    return [(sip, cube, pe) for sip in range(world_size) for cube, pe in mapper(floor, sip)]
+    return [(sip, cube, pe) for sip in range(world_size) for cube, pe in mapper(spec, sip)]
 
 
 def _check(config: Mapping[str, Any], hda: HDA, floor: Floor, trust: bool) -> None:
@@ -148,11 +166,8 @@ def _check(config: Mapping[str, Any], hda: HDA, floor: Floor, trust: bool) -> No
             f"root_cube {config['root_cube']} does not exist", advice=f"there are {floor.cubes}"
         )
     hda.memory(config["buffer_kind"])
-    resolve_validator(config["validator"], trust=trust)
-    if "module" not in config:
-        raise CollectiveError(
-            "no module is named", advice="take the configuration of resolve_algorithm_config"
-        )
+    if config.get("validator") is not None:
+        resolve_validator(config["validator"], trust=trust)
     check_reduction(config, kernel_module(config["module"], trust=trust))
 
 
@@ -187,7 +202,8 @@ def neighbour_maps(
 def topology_of(config: Mapping[str, Any], module: Any) -> str:
     """The entry's topology; for ``none``, or if it names none, the one that the module brings."""
     name = str(config.get("topology") or "none")
-    return str(getattr(module, "TOPOLOGY", "none")) if name == "none" else name
+    own = "intercube" if hasattr(module, SIP_KINDS) else "none"
+    return str(getattr(module, "TOPOLOGY", own)) if name == "none" else name
 
 
 def _own_neighbors(own: Any, base: Neighbors) -> Neighbors:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,8 +10,8 @@ from typing import Any
 from megatile.collectives.candidates import Candidate
 from megatile.collectives.job import CollectiveError, Job, operation_name
 from megatile.collectives.planner import Prediction
-from megatile.compat.ccl.config import check_values, given, kernel_module, resolve_algorithm_config
-from megatile.compat.ccl.install import SipInstallPlan, build_install_plans, topology_of
+from megatile.compat.ccl.config import SHAPE, check_values, given, kernel_module, resolve_algorithm_config
+from megatile.compat.ccl.install import SIP_KINDS, SipInstallPlan, build_install_plans, topology_of
 from megatile.compat.ccl.topologies import direction_names, floor_of
 from megatile.core.arguments import no_none
 from megatile.core.dtypes import dtype as dtype_name, itemsize
@@ -18,7 +19,7 @@ from megatile.core.expr import table, unit
 from megatile.hda import HDA
 from megatile.language.kernel.directions import from_neighbors
 from megatile.language.kernel.to_plan import read_kernel
-from megatile.language.kernel.values import Tensor
+from megatile.language.kernel.values import Computed, Tensor
 from megatile.plan.model import Plan
 from megatile.sim import simulate
 from megatile.timing.view import Timing
@@ -104,12 +105,14 @@ def read_installed(
     cubes = {cube for cube, _ in first.participating_pes}
     per_cube = each // len(cubes)
     count = len(places)
+    full = [(cube, pe) for cube in sorted(cubes) for pe in range(per_cube)]
+    rectangle = all(list(one.participating_pes) == full for one in installs)
     maps = _maps(installs)
     names = () if hasattr(module, "neighbors") else direction_names(topology_of(config, module), count)
     plan = read_kernel(
         module.kernel,
-        [_tensor(config), *module.kernel_args(**first.kernel_config)],
-        grid=(count,) if count != each * len(installs) else (per_cube, len(cubes), len(installs)),
+        _arguments(module, first, config, each),
+        grid=(per_cube, len(cubes), len(installs)) if rectangle else (count,),
         topology=from_neighbors(lambda rank, world: maps[rank], count, names),
         scale="pe",
         name=first.algorithm_name,
@@ -120,6 +123,34 @@ def read_installed(
     )
     plan = _with_queue_settings(plan, config)
     return plan if places == list(range(count)) else replace(plan, place=table(places, unit))
+
+
+def _arguments(module: Any, install: SipInstallPlan, config: Mapping[str, Any], each: int) -> list[Any]:
+    """Return the arguments of a kernel before ``tl``.
+
+    A ``kernel_args`` without ``**config`` has KernBench's convention: ``world_size`` counts ranks, ``t_ptr``
+    is the tensor of the kernel's own SIP, and after a table ``TOPO_NAME_TO_KIND`` follow the SIP's rank and
+    the kind, width and height of the grid of SIPs.
+    """
+    given = install.kernel_config
+    parameters = inspect.signature(module.kernel_args).parameters
+    ours = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    if not ours:
+        given = {k: v for k, v in {**given, "world_size": given["ranks"]}.items() if k in parameters}
+    try:
+        own = list(module.kernel_args(**given))
+    except TypeError as problem:
+        raise CollectiveError(f"{problem} in module '{install.kernel_module}'", advice=SHAPE) from None
+    if ours:
+        return [_tensor(config), *own]
+    tensor = replace(_tensor(config), period=each)
+    kinds = getattr(module, SIP_KINDS, None)
+    if kinds is None:
+        return [tensor, *own]
+    name = install.kernel_config["sip_topology"]
+    grid = ("sip_w", "sip_h") if name != "ring_1d" else ()
+    width, height = [install.kernel_config[key] for key in grid] or (0, 0)
+    return [tensor, *own, Computed(lambda tl: tl.program_id(2)), kinds.get(name, 0), width, height]
 
 
 def _maps(installs: list[SipInstallPlan]) -> list[dict[str, int]]:

@@ -161,8 +161,10 @@ def _flat(name: str) -> Neighbors:
 # --- Mappers: which PEs of a SIP take part. Validators: how a tensor must lie for an algorithm --------------
 
 
-Mapper = Callable[[Floor, int], list[tuple[int, int]]]
-Validator = Callable[[Any, int, Floor], None]
+Mapper = Callable[[Mapping[str, Any], int], list[tuple[int, int]]]
+"""From the machine as a nested dict (`spec_of`) and a SIP to the (cube, pe) that take part."""
+Validator = Callable[[Any, int, Mapping[str, Any]], None]
+"""Refuses a tensor (its ``shards`` on all SIPs) whose placement does not suit; also gets the nested dict."""
 Found = TypeVar("Found")
 
 MAPPERS: Registry[Mapper] = Registry("mappers")
@@ -170,43 +172,53 @@ VALIDATORS: Registry[Validator] = Registry("validators")
 
 
 @MAPPERS.register("leader_only")
-def leader_only(floor: Floor, rank: int) -> list[tuple[int, int]]:
+def leader_only(spec: Mapping[str, Any], rank: int) -> list[tuple[int, int]]:
     """PE 0 of cube 0."""
     return [(0, 0)]
 
 
 @MAPPERS.register("all_pes")
-def all_pes(floor: Floor, rank: int) -> list[tuple[int, int]]:
+def all_pes(spec: Mapping[str, Any], rank: int) -> list[tuple[int, int]]:
     """Every PE of the SIP, cube by cube."""
-    return [(cube, pe) for cube in range(floor.cubes) for pe in range(floor.pes)]
+    return [(cube, pe) for cube in range(_cubes(spec)) for pe in range(_pes(spec))]
 
 
 @MAPPERS.register("cube_leaders")
-def cube_leaders(floor: Floor, rank: int) -> list[tuple[int, int]]:
+def cube_leaders(spec: Mapping[str, Any], rank: int) -> list[tuple[int, int]]:
     """PE 0 of every cube."""
-    return [(cube, 0) for cube in range(floor.cubes)]
+    return [(cube, 0) for cube in range(_cubes(spec))]
+
+
+def _cubes(spec: Mapping[str, Any]) -> int:
+    mesh = spec["sip"]["cube_mesh"]
+    return int(mesh["w"]) * int(mesh["h"])
+
+
+def _pes(spec: Mapping[str, Any]) -> int:
+    layout = spec["cube"]["pe_layout"]
+    return len(layout["corners"]) * int(layout["pe_per_corner"])
 
 
 @VALIDATORS.register("single_shard_per_rank")
-def single_shard_per_rank(tensor: Any, world_size: int, floor: Floor) -> None:
-    """One shard on each of ``world_size`` SIPs. ``tensor`` has ``shards`` (or is a list of them)."""
+def single_shard_per_rank(tensor: Any, world_size: int, spec: Mapping[str, Any]) -> None:
+    """One shard on each of ``world_size`` SIPs."""
     _expect(tensor, world_size, 1)
 
 
 @VALIDATORS.register("multi_pe_sip_local")
-def multi_pe_sip_local(tensor: Any, world_size: int, floor: Floor) -> None:
+def multi_pe_sip_local(tensor: Any, world_size: int, spec: Mapping[str, Any]) -> None:
     """On each of ``world_size`` SIPs one shard per PE."""
-    _expect(tensor, world_size, floor.cubes * floor.pes)
+    _expect(tensor, world_size, _cubes(spec) * _pes(spec))
 
 
 @VALIDATORS.register("shard_per_cube")
-def shard_per_cube(tensor: Any, world_size: int, floor: Floor) -> None:
+def shard_per_cube(tensor: Any, world_size: int, spec: Mapping[str, Any]) -> None:
     """On each of ``world_size`` SIPs one shard per cube."""
-    _expect(tensor, world_size, floor.cubes)
+    _expect(tensor, world_size, _cubes(spec))
 
 
 def _expect(tensor: Any, world_size: int, each: int) -> None:
-    found = Counter(shard.sip for shard in getattr(tensor, "shards", tensor))
+    found = Counter(shard.sip for shard in tensor.shards)
     wrong = {sip: count for sip, count in sorted(found.items()) if count != each}
     if wrong or len(found) != world_size:
         shown = ", ".join(f"SIP {sip}: {count}" for sip, count in sorted(found.items())) or "none"

@@ -17,7 +17,7 @@ from megatile.language.kernel.context import QUEUES, Settings, Tl
 from megatile.language.kernel.directions import wiring
 from megatile.language.kernel.reader import Reader
 from megatile.language.kernel.symbols import PYTHON_ERRORS, KernelError, NeedsValue, explained
-from megatile.language.kernel.values import Pointer, Tensor
+from megatile.language.kernel.values import Computed, Pointer, Tensor
 from megatile.plan.build import PlanBuilder
 from megatile.plan.liveness import with_frees
 from megatile.plan.model import Channel, Plan, Stream, runs, statements
@@ -183,7 +183,10 @@ def _read(
     reader = Reader(plan, settings.units)
     plan.prefix = ""
     context = Tl(reader, settings, _queues(settings, 1), number)
-    values = [_argument(a, plan, settings, reader) for a in arguments]
+    values = [
+        a.make(context) if isinstance(a, Computed) else _argument(a, plan, settings, reader)
+        for a in arguments
+    ]
     plan.prefix = prefix
     function = bind(kernel, reader)
     named = "tl" in inspect.signature(kernel).parameters

@@ -88,6 +88,13 @@ class Pointer:
         return f"<{self.tensor.name} + {self.offset!r}>"
 
 
+@dataclass(frozen=True, eq=False)
+class Computed:
+    """A kernel argument that differs between units: ``make(tl)`` gives it when the kernel is read."""
+
+    make: Callable[[Any], Any]
+
+
 @dataclass(frozen=True)
 class TensorHandle:
     """Memory at an address as a tile, made by the kernel itself: a source for ``tl.send`` and ``tl.store``.

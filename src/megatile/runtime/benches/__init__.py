@@ -24,5 +24,5 @@ def on_every_rank(torch: Any, body: Callable[[int, dict[int, Any]], None]) -> di
         torch.distributed.init_process_group()
         body(rank, found)
 
-    torch.multiprocessing.spawn(worker, nprocs=torch.distributed.get_world_size())
+    torch.multiprocessing.spawn(worker, nprocs=torch.rank_count)
     return found

@@ -25,7 +25,8 @@ What the namespace has:
 rank.
 * ``accelerator.set_device_index / current_device_index / device_count``, ``ahbm.set_device /
 current_device``.
-* ``spec``: the machine (`HDA`); ``shape``: devices, cubes, PEs and memories as the host sees them.
+* ``machine``: the `HDA`; ``spec``: the same as KernBench's nested dict (``spec["system"]["sips"]["count"]``);
+  ``shape``: devices, cubes, PEs and memories as the host sees them.
 * ``time_ns``, ``report()``, ``trace``: what it took; ``communications``: every collective, with its bytes.
 """
 
@@ -34,7 +35,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -69,20 +70,20 @@ class RuntimeContext(Namespace):
         engine: Engine,
         target_device: DeviceSelector | str = "all",
         correlation_id: str = "",
-        spec: HDA | None = None,
+        spec: HDA | Mapping[str, Any] | None = None,
         *,
         ccl: Mapping[str, Any] | None = None,
-        algorithm: str = "auto",
+        algorithm: str | None = None,
         trust: bool = False,
     ) -> None:
-        super().__init__(engine, target_device, spec)
+        super().__init__(engine, target_device)
         self.correlation_id = correlation_id
-        self.ccl: Any = (
-            extension(__name__).CclAlgorithm(ccl, self.machine, self.memory, trust) if ccl else None
-        )
+        self.spec = spec if isinstance(spec, Mapping) else extension(__name__).spec_of(self.machine)
+        """The machine as a nested dict: ``spec["system"]["sips"]["count"]`` …"""
+        self._chosen, self._named, self._trust = ccl, algorithm is not None, trust
         self.communications: list[Communicated] = []
         """Every collective and message so far, in the order in which they began."""
-        self.collectives = Collectives(self, algorithm)
+        self.collectives = Collectives(self, algorithm or "auto")
         self.distributed = Distributed(self)
         self.kernels = KernelCache(self.machine, self.shape)
         self.installed = False
@@ -127,9 +128,23 @@ class RuntimeContext(Namespace):
             f"<host of {self.machine.name}: {self.shape.devices} devices, {format_time(self.time_ns * 1000)}>"
         )
 
+    @cached_property
+    def ccl(self) -> Any:
+        """The kernel that does ``all_reduce`` over all ranks, or None for the library's algorithms: what the
+        host was made with, else what ``./ccl.yaml`` chooses."""
+        compat = extension(__name__)
+        chosen = self._chosen if self._chosen or self._named else compat.local_choice(self.machine)
+        return compat.CclAlgorithm(chosen, self.machine, self.memory, self._trust) if chosen else None
+
     @property
     def world_size(self) -> int:
+        """Ranks: devices, or PEs where the kernel of ccl.yaml counts those."""
         return self.ccl.world_size if self.ccl else self.shape.devices
+
+    @property
+    def rank_count(self) -> int:
+        """Devices that take part in collectives; each has one worker."""
+        return self.ccl.sips if self.ccl else self.shape.devices
 
     # work
 
@@ -140,7 +155,7 @@ class RuntimeContext(Namespace):
         self.ccl.install()
         self.installed = True
         took = self.engine.control_ps()
-        for device in range(self.ccl.world_size):
+        for device in range(self.ccl.sips):
             self.engine.occupy("install", self.clock_ps, took, device, 0)
         self.wait_for(self.clock_ps + took)
 
@@ -213,20 +228,20 @@ def host(
     """A PyTorch-like namespace on a machine (a name, a file, or an `HDA`); ``overrides`` set its parameters.
 
     ``ccl`` (a file, or a configuration; ``"ccl.yaml"`` is the one that comes with megatile if there is no
-    such file here) makes ``all_reduce`` over all ranks the kernel that it names;
+    such file here) makes ``all_reduce`` over all ranks the kernel that it names, as ``./ccl.yaml`` does where
+    neither ``ccl`` nor ``algorithm`` is given;
     ``algorithm`` names another of its entries, or without ``ccl`` an entry of the file that comes with
     megatile or an algorithm of the library, which then does what it can. ``data=False`` finds out times
     only, ``log`` keeps an op log (`mt.replay`). ``trust`` allows import paths in ``ccl``, and a machine file
     that extends files outside its folder.
     """
     hda = find_machine(machine, trust=trust, **overrides)
-    chosen, library = None, algorithm or "auto"
-    if ccl is not None or library not in ("auto", *algorithms()):
+    chosen, library = None, algorithm
+    if ccl is not None or library not in (None, "auto", *algorithms()):
         chosen, library = extension(__name__).choose(hda, ccl, algorithm), "auto"
     return RuntimeContext(
         Engine(hda, data, log=OpLog(hda.name) if log else None),
         target_device,
-        spec=hda,
         ccl=chosen,
         algorithm=library,
         trust=trust,

@@ -191,7 +191,7 @@ class Groups:
         if backend is not None and backend not in (context.backend, "ahbm", "nccl", "gloo"):
             advice = did_you_mean(backend, (context.backend, "ahbm", "nccl", "gloo"), what="backends")
             raise DistributedError(f"there is no backend '{backend}'", advice=advice)
-        size = context.world_size if world_size == -1 else world_size
+        size = context.rank_count if world_size in (-1, context.world_size) else world_size
         if whole(size) is None or not 1 <= size <= context.shape.devices:
             raise DistributedError(f"world_size {size} does not fit {context.shape.devices} devices")
         if rank not in (-1, context.rank):
@@ -242,7 +242,7 @@ class Groups:
         return found if group is None else group.rank_of(found)
 
     def get_world_size(self, group: ProcessGroup | None = None) -> int:
-        if group is None and self._world is None:
+        if group is None and (self._world is None or self._world.size() == self._context.rank_count):
             return self._context.world_size
         return self._group(group).size()
 

@@ -108,11 +108,7 @@ class Collectives:
         context = self.context
         tensors = [t for call in calls for t in (*call.inputs, *call.outputs)]
         at = max([*(call.at_ps for call in calls), *(t.ready_ps for t in tensors)])
-        if (
-            first.operation == "all_reduce"
-            and context.ccl is not None
-            and group.size() == context.ccl.world_size
-        ):
+        if first.operation == "all_reduce" and context.ccl is not None and group.size() == context.ccl.sips:
             work = self._kernel(calls, at)
         elif first.splits:
             work = self._uneven(group, calls, at)

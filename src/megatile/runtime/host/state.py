@@ -8,7 +8,6 @@ from typing import Any
 
 from megatile.core.errors import MegatileError, did_you_mean
 from megatile.core.quantities import whole
-from megatile.hda import HDA
 from megatile.runtime.host.allocators import Allocators
 from megatile.runtime.host.engine import Engine
 from megatile.runtime.host.oplog import OpLog
@@ -78,9 +77,9 @@ class HostState:
 
     default_dtype = "f16"
 
-    def __init__(self, engine: Engine, target_device: DeviceSelector | str, spec: HDA | None) -> None:
+    def __init__(self, engine: Engine, target_device: DeviceSelector | str) -> None:
         self.engine, self.shape, self.workers = engine, engine.shape, Workers()
-        self.machine = self.spec = spec or engine.machine
+        self.machine = engine.machine
         self.memory = Allocators(self.machine)
         self.target_device = (
             DeviceSelector(target_device) if isinstance(target_device, str) else target_device
