@@ -282,7 +282,7 @@ def test_a_collective_kernel_that_does_not_fit() -> None:
         torch.distributed.init_process_group()
         torch.distributed.all_reduce(torch.zeros(8 << 20))
 
-    torch = mt.host("ahbm", "ccl.yaml", algorithm="ring_allreduce_tcm", data=False)
+    torch = mt.host("ahbm", "ccl.yaml", algorithm="hello_send", data=False)
     with pytest.raises(SpawnException, match="memory 'tcm' of machine 'ahbm' has"):
         torch.multiprocessing.spawn(worker, args=(torch,), nprocs=2)
 

@@ -3,13 +3,19 @@
 What a module may bring: ``kernel(t_ptr, ..., tl)``; ``kernel_args(*, n_elem, world_size, **config)``, the
 arguments between ``t_ptr`` and ``tl``; ``neighbors(rank, world_size)`` or ``neighbors(rank, world_size,
 base)``, which get the neighbours of the entry's topology as ``base``; ``TOPOLOGY`` and ``MAPPER``, what holds
-where an entry says topology ``none``; ``REDUCE_OPS``, the reductions that it can do beside ``sum``.
+where an entry says topology ``none``; ``TOPOLOGIES``, the only ones it runs on; ``REDUCE_OPS``, the
+reductions that it can do beside ``sum``.
 
 In every installed kernel ``program_id(0)`` is the PE in its cube, ``program_id(1)`` the cube in its SIP and
 ``program_id(2)`` the SIP; ``tl.rank`` counts the participants.
+
+A tile of more bytes than a queue holds (``n_slots × slot_size``) would leave every sender of a ring waiting
+for a slot, so these kernels reduce one piece of the tensor after the other.
 """
 
 from typing import Any
+
+from megatile.core.dtypes import itemsize
 
 REDUCE_OPS = ("sum", "max", "min", "prod")
 
@@ -21,3 +27,10 @@ def merged(tl: Any, op: str, a: Any, b: Any) -> Any:
     if op == "prod":
         return a * b
     return tl.maximum(a, b) if op == "max" else tl.minimum(a, b)
+
+
+def elements_in_flight(n_elem: int, dtype: str, config: Any) -> int:
+    """Return how many elements a queue (``n_slots × slot_size`` bytes) holds, at most ``n_elem``."""
+    if "slot_size" not in config:
+        return n_elem
+    return max(1, min(n_elem, config.get("n_slots", 1) * config["slot_size"] // itemsize(dtype)))

@@ -7,11 +7,11 @@ global_S); on a mesh without wrap-around they are reduced along a chain and the 
 
 from typing import Any
 
-from megatile.collectives.kernels import REDUCE_OPS, merged  # noqa: F401
+from megatile.collectives.kernels import REDUCE_OPS, elements_in_flight, merged  # noqa: F401
 from megatile.core.dtypes import itemsize
 
-TOPOLOGY, MAPPER = "intercube", "cube_leaders"
-KERNEL_HELPERS = ("gathered", "spread")
+TOPOLOGY, MAPPER, TOPOLOGIES = "intercube", "cube_leaders", ("intercube",)
+KERNEL_HELPERS = ("gathered", "piece_reduced", "spread")
 
 
 def kernel_args(
@@ -28,7 +28,8 @@ def kernel_args(
     reduce_op: str = "sum",
     **config: Any,
 ) -> tuple[Any, ...]:
-    return (n_elem, mesh_w, mesh_h, sip_w, sip_h, sip_wrap, root_cube, dtype, reduce_op)
+    piece = elements_in_flight(n_elem, dtype, config)
+    return (n_elem, mesh_w, mesh_h, sip_w, sip_h, sip_wrap, root_cube, dtype, reduce_op, piece)
 
 
 def gathered(tl: Any, total: Any, place: Any, root: int, extent: int, low: str, high: str, **how: Any) -> Any:
@@ -57,38 +58,50 @@ def spread(tl: Any, total: Any, place: Any, root: int, extent: int, low: str, hi
     return total
 
 
-def kernel(
-    t_ptr: Any, n_elem: int, mesh_w: int, mesh_h: int, sip_w: int, sip_h: int, wrap: bool, root_cube: int,
-    dtype: str, op: str, tl: Any,
+def piece_reduced(
+    tl: Any, mine: Any, count: int, mesh_w: int, mesh_h: int, sip_w: int, sip_h: int, wrap: bool,
+    root_cube: int, dtype: str, op: str,
 ) -> None:  # fmt: skip
     cube, sip = tl.program_id(1), tl.program_id(2)
     row, column = cube // mesh_w, cube % mesh_w
     root_row, root_column = root_cube // mesh_w, root_cube % mesh_w
-    mine = t_ptr + tl.rank * n_elem * itemsize(dtype)
-    total = tl.load(mine, shape=(n_elem,), dtype=dtype)
-    total = gathered(tl, total, column, root_column, mesh_w, "W", "E", op=op, shape=(n_elem,), dtype=dtype)
+    total = tl.load(mine, shape=(count,), dtype=dtype)
+    total = gathered(tl, total, column, root_column, mesh_w, "W", "E", op=op, shape=(count,), dtype=dtype)
     if column == root_column:
-        total = gathered(tl, total, row, root_row, mesh_h, "N", "S", op=op, shape=(n_elem,), dtype=dtype)
+        total = gathered(tl, total, row, root_row, mesh_h, "N", "S", op=op, shape=(count,), dtype=dtype)
     if cube == root_cube:
         if wrap:
             current = total
             for _ in range(sip_w - 1):
                 tl.send(dir="global_E", src=current)
-                current = tl.recv(dir="global_W", shape=(n_elem,), dtype=dtype)
+                current = tl.recv(dir="global_W", shape=(count,), dtype=dtype)
                 total = merged(tl, op, total, current)
             passing = total
             for _ in range(sip_h - 1):
                 tl.send(dir="global_S", src=passing)
-                passing = tl.recv(dir="global_N", shape=(n_elem,), dtype=dtype)
+                passing = tl.recv(dir="global_N", shape=(count,), dtype=dtype)
                 total = merged(tl, op, total, passing)
         else:
             x, y = sip % sip_w, sip // sip_w
-            how = {"op": op, "shape": (n_elem,), "dtype": dtype}
+            how = {"op": op, "shape": (count,), "dtype": dtype}
             total = gathered(tl, total, x, sip_w - 1, sip_w, "global_W", "global_E", **how)
             total = spread(tl, total, x, sip_w - 1, sip_w, "global_W", "global_E", **how)
             total = gathered(tl, total, y, sip_h - 1, sip_h, "global_N", "global_S", **how)
             total = spread(tl, total, y, sip_h - 1, sip_h, "global_N", "global_S", **how)
     if column == root_column:
-        total = spread(tl, total, row, root_row, mesh_h, "N", "S", op=op, shape=(n_elem,), dtype=dtype)
-    total = spread(tl, total, column, root_column, mesh_w, "W", "E", op=op, shape=(n_elem,), dtype=dtype)
+        total = spread(tl, total, row, root_row, mesh_h, "N", "S", op=op, shape=(count,), dtype=dtype)
+    total = spread(tl, total, column, root_column, mesh_w, "W", "E", op=op, shape=(count,), dtype=dtype)
     tl.store(mine, total)
+
+
+def kernel(
+    t_ptr: Any, n_elem: int, mesh_w: int, mesh_h: int, sip_w: int, sip_h: int, wrap: bool, root_cube: int,
+    dtype: str = "f16", op: str = "sum", piece: int = 0, tl: Any = None,
+) -> None:  # fmt: skip
+    size, piece = itemsize(dtype), piece or n_elem
+    mine, before_last = t_ptr + tl.rank * n_elem * size, (n_elem - 1) // piece
+    how = (mesh_w, mesh_h, sip_w, sip_h, wrap, root_cube, dtype, op)
+    for number in range(before_last):
+        piece_reduced(tl, mine + number * piece * size, piece, *how)
+    done = before_last * piece
+    piece_reduced(tl, mine + done * size, n_elem - done, *how)

@@ -136,6 +136,19 @@ class CclAlgorithm:
             if n.rx_base_pa is not None
         ]
 
+    def too_small(self, nbytes: int) -> tuple[str, str]:
+        """Return which figure leaves senders of so many bytes without slots, and what to write instead."""
+        slots, size = int(self.config["n_slots"]), int(self.config["slot_size"])
+        messages = max(1, -(-nbytes // size))
+        head = f"all_reduce by '{self.name}' deadlocks with n_slots {slots} and slot_size {size}"
+        if messages <= slots and slots > 1:
+            return head, "check that every send of the kernel has its receive"
+        needed = max(2, messages)
+        return (
+            f"{head}: a tile of {nbytes} bytes is {messages} messages",
+            f"n_slots: {needed}" + (f", or slot_size: {-(-nbytes // max(1, slots))}" if messages > 1 else ""),
+        )
+
     def plan(self, n_elem: int, dtype: str, reduction: str) -> Plan:
         """The kernel for so many elements per participant."""
         key = (n_elem, dtype, reduction)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -18,6 +18,7 @@ from megatile.compat.ccl.topologies import (
     resolve_mapper,
     resolve_topology,
     resolve_validator,
+    topology_names,
 )
 from megatile.core.quantities import whole
 from megatile.hda import HDA, machine as find_machine
@@ -25,6 +26,10 @@ from megatile.language.kernel.directions import TOPOLOGIES, direction_back
 
 SIP_KINDS = "TOPO_NAME_TO_KIND"
 """A KernBench module that has this table is wired between cubes and SIPs, and gets its SIP's place."""
+
+
+TO_KERNELS = ("n_elem", "reduce_op", "root_cube", "dtype", "n_slots", "slot_size")
+"""Settings that ``kernel_args`` gets, beside those that begin with ``kernel_``."""
 
 
 @dataclass(frozen=True)
@@ -91,11 +96,13 @@ def build_install_plans(
     """
     hda = _machine(spec)
     floor = floor_of(hda)
-    config = {**STANDARD, "root_cube": floor.cubes - 1, **given(algorithm_config)}
+    config = {**STANDARD, **given(algorithm_config)}
     if "module" not in config:
         raise CollectiveError(
             "no module is named", advice="take the configuration of resolve_algorithm_config"
         )
+    module = kernel_module(config["module"], trust=trust)
+    config.setdefault("root_cube", root_of(module)(*floor.mesh))
     seats = _seats(config, hda, world_size, trust)
     ranks = {"ranks": world_size, "sip_topology": spec_of(hda)["system"]["sips"]["topology"]}
     world_size = seats[-1][0] + 1
@@ -126,6 +133,12 @@ def build_install_plans(
     check_disjoint(plans)
     _check_directions(plans, hda)
     return plans
+
+
+def root_of(module: Any) -> Callable[[int, int], int]:
+    """Return the module's ``root_cube(mesh_w, mesh_h)``, or that of the last cube."""
+    own = getattr(module, "root_cube", None)
+    return own if callable(own) else lambda width, height: width * height - 1
 
 
 def mapper_name(config: Mapping[str, Any], module: Any, counts_pes: bool) -> str:
@@ -168,7 +181,14 @@ def _check(config: Mapping[str, Any], hda: HDA, floor: Floor, trust: bool) -> No
     hda.memory(config["buffer_kind"])
     if config.get("validator") is not None:
         resolve_validator(config["validator"], trust=trust)
-    check_reduction(config, kernel_module(config["module"], trust=trust))
+    module = kernel_module(config["module"], trust=trust)
+    check_reduction(config, module)
+    able, name = getattr(module, "TOPOLOGIES", None), topology_of(config, module)
+    if able is not None and name not in able and name in topology_names():
+        raise CollectiveError(
+            f"{module.__name__.rpartition('.')[2]} runs on topology {' or '.join(able)}, not '{name}'",
+            advice=f"write topology: {able[0]}, or none",
+        )
 
 
 def _machine(spec: HDA | Mapping[str, Any] | str) -> HDA:
@@ -224,11 +244,7 @@ def _own_neighbors(own: Any, base: Neighbors) -> Neighbors:
 
 def kernel_config(config: Mapping[str, Any], floor: Floor, count: int) -> dict[str, Any]:
     """What the kernel's ``kernel_args`` may ask for."""
-    own = {
-        k: v
-        for k, v in config.items()
-        if k in ("n_elem", "reduce_op", "root_cube", "dtype") or k.startswith("kernel_")
-    }
+    own = {k: v for k, v in config.items() if k in TO_KERNELS or k.startswith("kernel_")}
     return own | {
         "world_size": count,
         "pes_per_cube": floor.pes,

@@ -18,6 +18,7 @@ from megatile.collectives.algorithms import algorithms
 from megatile.collectives.planner import Prediction, predict
 from megatile.core.dtypes import itemsize, numpy_dtype
 from megatile.core.quantities import format_bytes
+from megatile.plan.deadlock import PlanDeadlock
 from megatile.plan.model import Plan
 from megatile.runtime.host.engine import Launch
 from megatile.runtime.host.groups import Call, ProcessGroup
@@ -92,6 +93,10 @@ def communicated(result: Any, name: str = "") -> list[Communicated]:
 
 IN_PLACE = ("all_reduce", "broadcast", "reduce")
 ONE_GETS = ("reduce", "gather")
+
+
+class CollectiveDeadlock(DistributedError, PlanDeadlock):
+    """A kernel of ccl.yaml that cannot go on; the text and ``graph`` have every queue's pointers."""
 
 
 class Collectives:
@@ -249,7 +254,9 @@ class Collectives:
             )
         except Deadlock as stuck:
             lines = ccl.rings(dict.fromkeys(w.unit for w in stuck.graph.waiters))
-            raise DistributedError("\n".join([stuck.message, *lines]), advice=stuck.advice) from stuck
+            said, advice = ccl.too_small(tensors[0].shards[0].nbytes)
+            text = "\n".join([said, stuck.message, *lines])
+            raise CollectiveDeadlock(text, stuck.waits, stuck.graph, advice=advice) from stuck
         nbytes = tensors[0].shards[0].nbytes
         tell(Communicated("all_reduce", nbytes, (), calls[0].site, (self.context.shape.pe_scale,)))
         if outputs is not None:

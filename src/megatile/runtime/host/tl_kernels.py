@@ -21,6 +21,8 @@ from megatile.hda.addresses import DeviceShape
 from megatile.language.kernel.to_plan import read_kernel
 from megatile.language.kernel.values import Tensor as KernelTensor
 from megatile.plan.check import check
+from megatile.plan.cohort import InvalidDirection
+from megatile.plan.deadlock import PlanDeadlock
 from megatile.plan.memory import blocks
 from megatile.plan.model import Plan, statements
 from megatile.plan.storage import OutsideError
@@ -29,6 +31,19 @@ from megatile.runtime.host.relayout import Move, relayout
 from megatile.runtime.host.storage import TensorError
 from megatile.runtime.host.tensor import Tensor
 from megatile.timing.resources import place_names
+
+
+class LaunchDeadlock(LaunchError, PlanDeadlock):
+    """A kernel that cannot go on; the text and ``graph`` have every queue's pointers."""
+
+    def __init__(self, message: str, problem: PlanDeadlock, **options: Any) -> None:
+        PlanDeadlock.__init__(self, message, problem.waits, problem.graph, **options)
+        self.units = tuple(dict.fromkeys(unit for unit, _, _ in problem.waits))
+
+
+class LaunchDirection(LaunchError, InvalidDirection):
+    """A kernel that uses a direction in which its PE has no neighbour."""
+
 
 OPTIONS = ("topology", "neighbors", "n_slots", "slot_size", "buffer_kind", "scratch")
 """What a launch may say of its queues and scratch memory; see ``tl.read_kernel``."""
@@ -178,7 +193,10 @@ def explained(
             where.append(f"'{tensor.name}' is mapped at {span} of device {tensor.device_index}")
             where += _access(problem, tensor, machine, shape)
     text = f"kernel '{name}': {message}" + "".join(f"; {w}" for w in where)
-    return LaunchError(text, place=problem.place, advice=problem.advice)
+    options: dict[str, Any] = {"place": problem.place, "advice": problem.advice}
+    if isinstance(problem, PlanDeadlock):
+        return LaunchDeadlock(text, problem, **options)
+    return (LaunchDirection if isinstance(problem, InvalidDirection) else LaunchError)(text, **options)
 
 
 def _access(problem: MegatileError, tensor: Tensor, machine: HDA, shape: DeviceShape) -> list[str]:

@@ -1,0 +1,77 @@
+"""All-reduce over the cubes of all SIPs with the root in the centre of each mesh, in both directions.
+
+Rows are reduced from the left and the right to the root's column, that column from above and below to the
+root, and the SIPs' roots exchange theirs: on a ring or torus eastwards and westwards at the same time, on a
+mesh without wrap-around towards its centre and back. The result goes back the same way.
+"""
+
+from typing import Any
+
+from megatile.collectives.kernels import REDUCE_OPS, merged  # noqa: F401
+from megatile.collectives.kernels.intercube_allreduce import gathered, kernel_args, spread  # noqa: F401
+from megatile.core.dtypes import itemsize
+
+TOPOLOGY, MAPPER, TOPOLOGIES = "intercube", "cube_leaders", ("intercube",)
+KERNEL_HELPERS = ("both_ways", "piece_reduced")
+
+
+def root_cube(mesh_w: int, mesh_h: int) -> int:
+    """Return the cube in the centre, where an entry names none."""
+    return mesh_h // 2 * mesh_w + mesh_w // 2
+
+
+def both_ways(tl: Any, total: Any, extent: int, low: str, high: str, **how: Any) -> Any:
+    """Reduce over a ring: everybody's tile goes half round in each direction."""
+    east = west = total
+    for _ in range((extent - 1) // 2):
+        tl.send(dir=high, src=east)
+        tl.send(dir=low, src=west)
+        east = tl.recv(dir=low, shape=how["shape"], dtype=how["dtype"])
+        west = tl.recv(dir=high, shape=how["shape"], dtype=how["dtype"])
+        total = merged(tl, how["op"], merged(tl, how["op"], total, east), west)
+    if extent % 2 == 0:
+        tl.send(dir=high, src=east)
+        last = tl.recv(dir=low, shape=how["shape"], dtype=how["dtype"])
+        total = merged(tl, how["op"], total, last)
+    return total
+
+
+def piece_reduced(
+    tl: Any, mine: Any, mesh_w: int, mesh_h: int, sip_w: int, sip_h: int, wrap: bool, root: int, how: Any
+) -> None:
+    cube, sip = tl.program_id(1), tl.program_id(2)
+    row, column = cube // mesh_w, cube % mesh_w
+    root_row, root_column = root // mesh_w, root % mesh_w
+    total = tl.load(mine, shape=how["shape"], dtype=how["dtype"])
+    total = gathered(tl, total, column, root_column, mesh_w, "W", "E", **how)
+    if column == root_column:
+        total = gathered(tl, total, row, root_row, mesh_h, "N", "S", **how)
+    if cube == root:
+        if wrap:
+            total = both_ways(tl, total, sip_w, "global_W", "global_E", **how)
+            total = both_ways(tl, total, sip_h, "global_N", "global_S", **how)
+        else:
+            x, y = sip % sip_w, sip // sip_w
+            total = gathered(tl, total, x, sip_w // 2, sip_w, "global_W", "global_E", **how)
+            total = spread(tl, total, x, sip_w // 2, sip_w, "global_W", "global_E", **how)
+            total = gathered(tl, total, y, sip_h // 2, sip_h, "global_N", "global_S", **how)
+            total = spread(tl, total, y, sip_h // 2, sip_h, "global_N", "global_S", **how)
+    if column == root_column:
+        total = spread(tl, total, row, root_row, mesh_h, "N", "S", **how)
+    total = spread(tl, total, column, root_column, mesh_w, "W", "E", **how)
+    tl.store(mine, total)
+
+
+def kernel(
+    t_ptr: Any, n_elem: int, mesh_w: int, mesh_h: int, sip_w: int, sip_h: int, wrap: bool, root: int,
+    dtype: str = "f16", op: str = "sum", piece: int = 0, tl: Any = None,
+) -> None:  # fmt: skip
+    size, piece = itemsize(dtype), piece or n_elem
+    mine, before_last = t_ptr + tl.rank * n_elem * size, (n_elem - 1) // piece
+    grids = (mesh_w, mesh_h, sip_w, sip_h, wrap, root)
+    for number in range(before_last):
+        how = {"op": op, "shape": (piece,), "dtype": dtype}
+        piece_reduced(tl, mine + number * piece * size, *grids, how)
+    done = before_last * piece
+    last = {"op": op, "shape": (n_elem - done,), "dtype": dtype}
+    piece_reduced(tl, mine + done * size, *grids, last)
