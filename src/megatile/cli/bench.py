@@ -10,8 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from megatile.cli.machine import Json, Machine, Set, TrustCode, overrides
-from megatile.cli.output import print_json
-from megatile.cli.run import USER_FILES
+from megatile.cli.output import USER_FILES, print_json
 from megatile.core.errors import MegatileError, did_you_mean
 from megatile.core.quantities import format_time
 from megatile.core.user_modules import user_module

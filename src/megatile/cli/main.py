@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from megatile.cli.output import fail
+from megatile.cli.output import USER_FILES, fail
 from megatile.core.errors import MegatileError
 from megatile.core.version import __version__
 
@@ -66,6 +66,10 @@ class Commands(TyperGroup):
         name, listed, rest = super().resolve_command(ctx, _as_bench(args) if args[:1] == ["run"] else args)
         return name, listed and load_command(listed.name or ""), rest
 
+    def invoke(self, ctx: Any) -> Any:
+        with USER_FILES:
+            return super().invoke(ctx)
+
 
 def _as_bench(args: list[str]) -> list[str]:
     """The arguments of ``run --bench NAME …`` as those of ``bench NAME …``; others as they are."""
@@ -75,10 +79,6 @@ def _as_bench(args: list[str]) -> list[str]:
         if word.startswith("--bench="):
             return ["bench", word.removeprefix("--bench="), *args[1:at], *args[at + 1 :]]
     return args
-
-    def invoke(self, ctx: Any) -> Any:
-        with run.USER_FILES:
-            return super().invoke(ctx)
 
 
 app = typer.Typer(

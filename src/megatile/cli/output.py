@@ -6,10 +6,13 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, NoReturn
 
 from megatile.core.errors import MegatileError
 
+USER_FILES = ExitStack()
+"""Files of the user that a command runs (`user_module`); closed when the command ends."""
 JSON_SCHEMA = 1
 """Counts up when a key changes its name or meaning; new keys do not count."""
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ast
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from megatile.cli.machine import Json, Machine, Set, Trust, load
-from megatile.cli.output import print_json, print_table
+from megatile.cli.output import USER_FILES, print_json, print_table
 from megatile.core.errors import MegatileError, did_you_mean
 from megatile.core.files import write_text
 from megatile.core.user_modules import user_module
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from megatile.lower.lowered import Lowered
 
 
-USER_FILES = ExitStack()
-"""Files of the user that this command runs; closed when the command ends."""
 ProgramName = Annotated[
     str,
     typer.Argument(
