@@ -11,8 +11,7 @@ from tests.sim.toys import toy
 from megatile.core.expr import unit
 from megatile.plan.build import PlanBuilder
 from megatile.plan.model import Plan
-from megatile.sim import simulate
-from megatile.sim.engine import loop as plain
+from megatile.sim import plain, simulate
 
 
 def loops(seed: int) -> Plan:
@@ -57,14 +56,14 @@ def test_times_do_not_depend_on_how_far_instances_run_ahead(
     shared: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped = 0
-    ahead = plain.far_ahead
+    ahead = plain.engine().far_ahead
 
     def counted(*arguments: Any) -> Any:
         nonlocal stopped
         stopped += (found := ahead(*arguments))
         return found
 
-    monkeypatch.setattr(plain, "far_ahead", counted)
+    monkeypatch.setattr(plain.engine(), "far_ahead", counted)
     hda = toy(3, vector={"level": "box"} if shared else {})
     for seed in range(60):
         found = []

@@ -11,8 +11,7 @@ from tests.sim.toys import toy
 from megatile.core.expr import unit
 from megatile.plan.build import PlanBuilder
 from megatile.plan.model import Plan
-from megatile.sim import simulate
-from megatile.sim.engine import values
+from megatile.sim import plain, simulate
 
 UNITS, OUTER, INNER = 3, 4, 3
 
@@ -63,8 +62,8 @@ def test_loops_take_as_long_as_what_they_stand_for(engine: str, monkeypatch: pyt
         computed.append(at)
         return compute(s, at, frame, top)
 
-    compute = values.compute
-    monkeypatch.setattr(values, "compute", counted)
+    compute = plain.engine().compute
+    monkeypatch.setattr(plain.engine(), "compute", counted)
     hda = toy(UNITS)
     one, other = (simulate(plan, machine=hda, engine=engine) for plan in (looped(), written_out()))
     assert [(e.unit, e.start_ps, e.end_ps) for e in one.trace] == [

@@ -12,11 +12,17 @@ from tests.sim.toys import toy
 from megatile.core.expr import unit
 from megatile.plan.build import PlanBuilder
 from megatile.plan.model import Plan
-from megatile.sim import simulate, state as st
-from megatile.sim.engine import accesses, loop as plain
+from megatile.sim import arena, plain, simulate
+from megatile.sim.arena import ROOMS
+from megatile.sim.state import State
 
 BLOCKS, READS = 40, 20
-FILLED = {"command": st.TOP_COMMAND, "node": st.TOP_NODE, "log": st.TOP_LOG, "record": st.RECORDED}
+FILLED = {
+    "commands": State.top_command,
+    "nodes": State.top_node,
+    "pending": State.top_pending,
+    "records": State.recorded,
+}
 
 
 def crowded() -> Plan:
@@ -38,13 +44,13 @@ def room(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Sets how many rows tables have room for at first."""
 
     def set_room(**rows: int) -> None:
-        monkeypatch.setattr(st, "ROOM", st.ROOM | rows)
-        st._beginning.cache_clear()
+        monkeypatch.setattr(arena, "ROOM", arena.ROOM | rows)
+        arena._beginning.cache_clear()
 
     monkeypatch.setattr("megatile.sim.simulation.LIVE", {})
     yield set_room
     monkeypatch.undo()
-    st._beginning.cache_clear()
+    arena._beginning.cache_clear()
 
 
 def seen(plan: Plan, engine: str) -> tuple[int, Any]:
@@ -57,7 +63,8 @@ def test_tables_that_run_full_between_two_looks_grow_in_time(
 ) -> None:
     plan, looks, grown = crowded(), 0, 0
     expected = seen(plan, "plain")
-    look, depend = plain.no_room, accesses.depend
+    engine_functions = plain.engine()
+    look, depend = engine_functions.no_room, engine_functions.depend
 
     def watched(s: Any) -> Any:
         nonlocal looks, grown
@@ -69,13 +76,13 @@ def test_tables_that_run_full_between_two_looks_grow_in_time(
     def within(s: Any, *command: Any) -> None:
         depend(s, *command)
         for name, filled in FILLED.items():
-            assert s[filled] <= s[getattr(st, f"N_{name.upper()}")], name
+            assert s[filled] <= s[ROOMS[name]], name
 
-    monkeypatch.setattr(plain, "no_room", watched)
-    monkeypatch.setattr(accesses, "depend", within)
+    monkeypatch.setattr(engine_functions, "no_room", watched)
+    monkeypatch.setattr(engine_functions, "depend", within)
     for engine, step in (("plain", 97), ("compiled", 13)):
         for rows in range(100, 2400, step):
-            room(node=rows, log=rows, command=max(1100, rows))
+            room(nodes=rows, pending=rows, commands=max(1100, rows))
             time, records = seen(plan, engine)
             assert time == expected[0]
             np.testing.assert_array_equal(records, expected[1])

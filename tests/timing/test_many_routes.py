@@ -10,10 +10,10 @@ import pytest
 from megatile.core.expr import select, unit
 from megatile.hda import HDA
 from megatile.plan.build import PlanBuilder
-from megatile.sim import simulate, state
+from megatile.sim import plain, simulate
 from megatile.sim.data import Assumed
-from megatile.sim.engine.values import evaluate
 from megatile.sim.simulation import Simulation
+from megatile.sim.state import PathRow, UnitRow
 from megatile.timing import Resources
 from megatile.timing.fabric import Fabric
 from megatile.timing.faults import Faults
@@ -107,14 +107,16 @@ def test_expressions_of_many_units_are_those_of_each() -> None:
     simulation = Simulation(record=0)
     plan = b.finish()
     simulation.add(plan, Resources(grid("ring", [9], 1), plan), Assumed(None))
-    memory, rows = simulation.arena.memory, simulation.arena.rows("unit")
+    memory, rows = simulation.arena.memory, simulation.arena.rows("units")
     found = 0
-    for x_number in range(simulation.arena.used["expr"]):
-        frame = simulation.arena.rows("frame")[int(rows[0, state.FRAME]) :]
+    for x_number in range(simulation.arena.used["expressions"]):
+        frame = simulation.arena.rows("frames")[int(rows[0, UnitRow.frame]) :]
         values, always = simulation.rows.meanings[x_number].of_all(np.arange(n), frame)
         if always:
             found += 1
-            each = [int(evaluate(memory, x_number, int(rows[u, state.FRAME]))) for u in range(n)]
+            each = [
+                int(plain.engine().evaluate(memory, x_number, int(rows[u, UnitRow.frame]))) for u in range(n)
+            ]
             assert values.tolist() == each
     assert found
 
@@ -130,6 +132,6 @@ def test_copies_on_a_grid_are_a_handful_of_rows() -> None:
         b.copy(u.at(unit + 10), u)
     plan = b.finish()
     simulation = simulate(plan, machine=hda)._run.simulation
-    assert simulation.arena.used["path"] <= 2
+    assert simulation.arena.used["paths"] <= 2
     assert not simulation.paths.everything_shared
-    assert not simulation.arena.rows("path")[:2, state.CONTENDED].any()
+    assert not simulation.arena.rows("paths")[:2, PathRow.contended].any()

@@ -36,6 +36,7 @@ from megatile.sim import state as st
 from megatile.sim.data import Assumed
 from megatile.sim.record import Record
 from megatile.sim.result import Run
+from megatile.sim.state import Queue, Recorded
 from megatile.sim.table import DMA
 from megatile.timing.caches import Cache
 from megatile.timing.fabric import serialise_ps
@@ -230,9 +231,13 @@ class _Loads:
         loads: dict[Any, int] = {}
         rounding: dict[Any, int] = {}
         crowded: set[Any] = set()
-        moved = rows[rows[:, st.R_PATH] != st.NONE]
-        flows = np.where(moved[:, st.R_KIND] == st.SEND, moved[:, st.R_QUEUE], -1 - moved[:, st.R_WHO])
-        keys = np.stack([moved[:, st.R_PATH], moved[:, st.R_BYTES], flows], axis=1)
+        moved = rows[rows[:, Recorded.path] != st.NONE]
+        flows = np.where(
+            moved[:, Recorded.kind] == st.SEND,
+            moved[:, Recorded.queue],
+            -1 - moved[:, Recorded.actor],
+        )
+        keys = np.stack([moved[:, Recorded.path], moved[:, Recorded.nbytes], flows], axis=1)
         pairs, counts = np.unique(keys, axis=0, return_counts=True) if len(keys) else (keys, np.zeros(0))
         for (number, nbytes, flow), count in zip(pairs.tolist(), counts.tolist(), strict=True):
             path = record.path(number)
@@ -265,7 +270,9 @@ class _Loads:
         """How long the layers behind caches serve if every block is missing and every changed one leaves."""
         plan, statements, total = self.record.launched.plan, self.record.statements, 0
         tiles = {tile.name: tile for tile in plan.tiles}
-        moved = rows[rows[:, st.R_PATH] != st.NONE][:, [st.R_AT, st.R_PATH, st.R_WHO]]
+        moved = rows[rows[:, Recorded.path] != st.NONE][
+            :, [Recorded.pc, Recorded.path, Recorded.actor]
+        ]
         keys, counts = np.unique(moved, axis=0, return_counts=True) if len(moved) else (moved, np.zeros(0))
         for (at, path, who), count in zip(keys.tolist(), counts.tolist(), strict=True):
             statement, described = statements[at], self.record.path(path)
@@ -314,9 +321,13 @@ class _Loads:
 
         kinds = launched.table.engine_names
         self.own_ps, self.not_held = 0, dict[Any, int]()
-        work = rows[(rows[:, st.R_ENGINE] >= 1) & (rows[:, st.R_KIND] != st.SEND)]
-        spent = np.where(work[:, st.R_KIND] == st.WORK, work[:, st.R_END] - work[:, st.R_START], 0)
-        keys = work[:, [st.R_WHO, st.R_ENGINE]]
+        work = rows[(rows[:, Recorded.engine] >= 1) & (rows[:, Recorded.kind] != st.SEND)]
+        spent = np.where(
+            work[:, Recorded.kind] == st.WORK,
+            work[:, Recorded.end] - work[:, Recorded.start],
+            0,
+        )
+        keys = work[:, [Recorded.actor, Recorded.engine]]
         pairs, inverse = (
             np.unique(keys, axis=0, return_inverse=True) if len(keys) else (keys, np.zeros(0, int))
         )
@@ -329,19 +340,24 @@ class _Loads:
             else:
                 users.setdefault(key, set()).add((who, kind))
                 loads[key] = loads.get(key, 0) + int(time)
-        sends = rows[rows[:, st.R_PATH] != st.NONE]
-        for who, engine in np.unique(sends[:, [st.R_WHO, st.R_ENGINE]], axis=0).tolist():
+        sends = rows[rows[:, Recorded.path] != st.NONE]
+        for who, engine in np.unique(
+            sends[:, [Recorded.actor, Recorded.engine]], axis=0
+        ).tolist():
             kind = kinds[engine] if DMA <= engine < len(kinds) else "dma"
             key = resource(kind, who)
             if key is not None:
-                mine = sends[(sends[:, st.R_WHO] == who) & (sends[:, st.R_ENGINE] == engine)]
+                mine = sends[
+                    (sends[:, Recorded.actor] == who) & (sends[:, Recorded.engine] == engine)
+                ]
                 users.setdefault(key, set()).add((who, kind))
-                took = int((mine[:, st.R_END] - mine[:, st.R_START]).sum())
+                took = int((mine[:, Recorded.end] - mine[:, Recorded.start]).sum())
                 loads[key] = loads.get(key, 0) + took
                 # Of that, latency of the path does not hold the engine.
                 dma = launched.views[launched.which(who)[0]].mover(kind.partition(".")[2])
                 held = sum(
-                    dma.startup_ps + serialise_ps(b, dma.bandwidth) for b in mine[:, st.R_BYTES].tolist()
+                    dma.startup_ps + serialise_ps(b, dma.bandwidth)
+                    for b in mine[:, Recorded.nbytes].tolist()
                 )
                 self.not_held[key] = self.not_held.get(key, 0) + max(0, took - held)
 
@@ -351,13 +367,13 @@ class _Loads:
         plan, views = run.plan, self.record.launched.views
         slotted = [(x, v) for x, v in zip(plan.all_levels, views, strict=True) if x.slots is not None]
         begins = sum(plan.instances(x.name) * v.to_begin_ps for x, v in slotted)
-        ends = np.maximum(rows[:, st.R_END], rows[:, st.R_ARRIVED])
-        active = np.isin(rows[:, st.R_KIND], (st.WORK, st.COPY, st.SEND, st.INTO, st.MEET))
-        total = begins + int((ends - rows[:, st.R_START])[active].sum())
-        queues = run.simulation.table("queue")
-        total += int((queues[:, st.SENT] * queues[:, st.CREDITED]).sum())
+        ends = np.maximum(rows[:, Recorded.end], rows[:, Recorded.arrived])
+        active = np.isin(rows[:, Recorded.kind], (st.WORK, st.COPY, st.SEND, st.INTO, st.MEET))
+        total = begins + int((ends - rows[:, Recorded.start])[active].sum())
+        queues = run.simulation.table("queues")
+        total += int((queues[:, Queue.sent] * queues[:, Queue.credit]).sum())
         memo = run.simulation.table("memo")
-        total += int(queues[:, st.SENT].sum() * memo[memo[:, 0] == st.ASK_CREDIT][:, 5].max(initial=0))
-        signals = int(np.count_nonzero(rows[:, st.R_KIND] == st.SIGNAL))
+        total += int(queues[:, Queue.sent].sum() * memo[memo[:, 0] == st.ASK_CREDIT][:, 5].max(initial=0))
+        signals = int(np.count_nonzero(rows[:, Recorded.kind] == st.SIGNAL))
         delays = memo[memo[:, 0] == st.ASK_MESSAGE][:, 5]
         return total + signals * int(delays.max(initial=0))

@@ -12,11 +12,29 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from megatile.core.expr import constant, symbols
-from megatile.sim import state as st
+from megatile.sim import plain, state as st
 from megatile.sim.data import Assumed
-from megatile.sim.engine.instances import where
-from megatile.sim.engine.values import memo_hash
-from megatile.sim.state import NONE
+from megatile.sim.state import (
+    NONE,
+    Answer,
+    Branch,
+    Copy,
+    FlagRow,
+    Instruction,
+    Jump,
+    LaunchQueue,
+    LevelRow,
+    Queue,
+    Receive,
+    ReceiveAny,
+    RegionRow,
+    Send,
+    Signal,
+    Storage,
+    TileRow,
+    UnitRow,
+    Work,
+)
 
 if TYPE_CHECKING:
     from megatile.sim.simulation import EngineLaunch, Simulation
@@ -46,7 +64,7 @@ class Alike:
         self.view, self.pc, self.frame = launched.views[level], pc, frame
         self.meanings, self.first = simulation.rows.meanings, launched.table.streams[stream].first
         self.code = simulation.rows.code
-        self.described = simulation.arena.rows("level")
+        self.described = simulation.arena.rows("levels")
         self.all_rows = list(simulation.instances[launched.number].levels.values())
         self.rows = self.all_rows[level]
         self.fixed = self.rows.fixed
@@ -59,31 +77,34 @@ class Alike:
     def to(cls, simulation: Simulation, g: int) -> Alike:
         """Those with the stream of an instance."""
         launched, level, _ = simulation.view(g)
-        number, pc, frame = simulation.arena.rows("unit")[g, [st.NUMBER, st.PC, st.FRAME]].tolist()
+        number, pc, frame = simulation.arena.rows("units")[
+            g, [UnitRow.number, UnitRow.pc, UnitRow.frame]
+        ].tolist()
         return cls(simulation, launched, level, int(launched.table.stream_of[level][number]), pc, frame)
 
     def _leave_out(self, first: int) -> None:
         """Leave out those that never come to the instruction: the branches around it say so."""
         for row in self.code[first : self.pc]:
-            if row[st.KIND] == st.BRANCH:
-                orelse, end = row[st.B], self.code[row[st.B] - 1][st.A]
-                taken, always = self.value(row[st.A])
+            if row[Instruction.kind] == st.BRANCH:
+                orelse = row[Branch.orelse]
+                end = self.code[orelse - 1][Jump.target]
+                taken, always = self.value(row[Branch.condition])
                 if always and self.pc < end:
                     chosen = (taken != 0) == (self.pc < orelse)
                     self.units, self.places = self.units[chosen], self.places[chosen]
 
     def value(self, x: int) -> tuple[Array, bool]:
-        return self.meanings[x].of_all(self.units, self.arena.rows("frame")[self.frame :])
+        return self.meanings[x].of_all(self.units, self.arena.rows("frames")[self.frame :])
 
     def seen(self, level: int, numbers: Array) -> tuple[Array, Array] | None:
         """Where they reach instances of a level (counted in the plan), and which of these there are; None
         where that is not the same all the time."""
         mine, other = (self.described[self.launched.levels + i] for i in (self.level, level))
-        if not other[st.FIXED]:
+        if not other[LevelRow.fixed]:
             return None
-        there = (numbers >= 0) & (numbers < other[st.COUNT_OF])
+        there = (numbers >= 0) & (numbers < other[LevelRow.count])
         place = self.all_rows[level].places[np.where(there, numbers, 0)]
-        here, all_there = int(mine[st.HARDWARE]), int(other[st.HARDWARE])
+        here, all_there = int(mine[LevelRow.hardware]), int(other[LevelRow.hardware])
         if all_there > here:
             place = place * here // all_there
         elif all_there < here:
@@ -109,8 +130,8 @@ class Answers:
             self.remember_all(np.array([[tag, a, b, c, d, value]], dtype=np.int64))
             return
         self.simulation.memoised += 1
-        h = memo_hash(tag, a, b, c, d) & (len(memo) - 1)
-        while memo[h, 0] != NONE:
+        h = plain.engine().memo_hash(tag, a, b, c, d) & (len(memo) - 1)
+        while memo[h, Answer.question] != NONE:
             h = (h + 1) & (len(memo) - 1)
         memo[h] = tag, a, b, c, d, value
 
@@ -119,14 +140,15 @@ class Answers:
         memo = self.arena.rows("memo")
         self.simulation.memoised += len(rows)
         if 2 * self.simulation.memoised > len(memo):
-            rows = np.concatenate([memo[(memo[:, 0] != NONE) & (memo[:, 0] != st.GONE)], rows])
+            asked = memo[:, Answer.question]
+            rows = np.concatenate([memo[(asked != NONE) & (asked != st.GONE)], rows])
             self.simulation.memoised = len(rows)
             self.arena.reserve("memo", 1 << (4 * len(rows) - 1).bit_length())
             memo = self.arena.rows("memo")
             memo[:] = NONE
-        h = memo_hash(*rows.T[:5]) & (len(memo) - 1)
+        h = plain.engine().memo_hash(*rows.T[: Answer.value]) & (len(memo) - 1)
         while len(rows):
-            free = np.flatnonzero(memo[h, 0] == NONE)
+            free = np.flatnonzero(memo[h, Answer.question] == NONE)
             places, first = np.unique(h[free], return_index=True)
             memo[places] = rows[free[first]]
             left = np.ones(len(rows), dtype=bool)
@@ -136,11 +158,11 @@ class Answers:
     def _site(self, pc: int, count: int, rows: Array, values: Array) -> None:
         """The figures that some of the rows of a level always need at an instruction."""
         code = self.arena.rows("code")
-        at = int(code[pc, st.SITE])
+        at = int(code[pc, Instruction.figures])
         if at == NONE:
-            at = self.arena.extend("site", count, NONE)
-            self.arena.rows("code")[pc, st.SITE] = at
-        self.arena.rows("site")[at + rows] = values
+            at = self.arena.extend("figures", count, NONE)
+            self.arena.rows("code")[pc, Instruction.figures] = at
+        self.arena.rows("figures")[at + rows] = values
 
     # queues
 
@@ -153,12 +175,14 @@ class Answers:
         if not 0 <= self._senders(launched.sources[channel], receiver, member) < units:
             raise QueueMisuse(f"queue {described.label(member)} of unit {receiver} is fed by nobody")
         level = launched.table.levels[plan.level(described.level).name]
-        fixed = bool(self.arena.rows("level")[launched.levels + level, st.FIXED])
+        fixed = bool(self.arena.rows("levels")[launched.levels + level, LevelRow.fixed])
         receivers, members = np.array([receiver]), np.array([member])
         if fixed and not described.installed:
             found = self._queues_at(pc, g, units, described.members)
             numbers = np.unique(np.append(found, receiver * described.members + member))
-            there = self.arena.rows("queue_of")[launched.first_queues[channel] + numbers, st.QUEUE_NUMBER]
+            there = self.arena.rows("launch_queues")[
+                launched.first_queues[channel] + numbers, LaunchQueue.number
+            ]
             receivers, members = np.divmod(numbers[there == 0], described.members)
             senders = self._senders(launched.sources[channel], receivers, members)
             fed = (senders >= 0) & (senders < units)
@@ -174,15 +198,16 @@ class Answers:
         alike, code = Alike.to(self.simulation, g), self.arena.rows("code")[pc].tolist()
         if not alike.fixed:
             return np.zeros(0, dtype=np.int64)
-        if code[st.KIND] == st.SEND:
-            receivers, _ = alike.value(code[st.B])
-            values, _ = alike.value(code[st.C])
-        elif code[st.KIND] == st.RECEIVE:
-            receivers, (values, _) = alike.units // code[st.H], alike.value(code[st.B])
+        if code[Instruction.kind] == st.SEND:
+            receivers, _ = alike.value(code[Send.to])
+            values, _ = alike.value(code[Send.member])
+        elif code[Instruction.kind] == st.RECEIVE:
+            receivers = alike.units // code[Receive.per]
+            values, _ = alike.value(code[Receive.member])
         else:
-            lists = self.arena.rows("lists")
-            taken = lists[code[st.B] + 1 : code[st.B] + 1 + lists[code[st.B]]]
-            receivers = np.repeat(alike.units // code[st.H], len(taken))
+            lists, at = self.arena.rows("lists"), code[ReceiveAny.members]
+            taken = lists[at + 1 : at + 1 + lists[at]]
+            receivers = np.repeat(alike.units // code[ReceiveAny.per], len(taken))
             values = np.tile(taken, len(alike.units))
         there = (receivers >= 0) & (receivers < units) & (values >= 0) & (values < members)
         found: Array = (receivers * members + values)[there]
@@ -212,31 +237,36 @@ class Answers:
         if key is not None and key in simulation.installed:
             numbers = np.array([simulation.installed[key]])
         else:
-            ring = arena.extend("ring", described.slots * count, st.UNKNOWN)
-            numbers = np.arange(count) + arena.extend("queue", count, 0)
-            rows = arena.rows("queue")[numbers[0] :][:count]
-            rows[:, st.SLOTS], rows[:, st.RING] = described.slots, ring + described.slots * np.arange(count)
-            rows[:, st.CREDITED] = credit
-            rows[:, [st.SENDER, st.RECEIVER, st.DATA_WAITER, st.CREDIT_WAITER, st.QFROM]] = NONE
+            ring = arena.extend("slots", described.slots * count, st.UNKNOWN)
+            numbers = np.arange(count) + arena.extend("queues", count, 0)
+            rows = arena.rows("queues")[numbers[0] :][:count]
+            rows[:, Queue.slots], rows[:, Queue.ring] = (
+                described.slots,
+                ring + described.slots * np.arange(count),
+            )
+            rows[:, Queue.credit] = credit
+            rows[
+                :, [Queue.sender, Queue.receiver, Queue.data_waiter, Queue.credit_waiter, Queue.path_memory]
+            ] = NONE
             who = zip(members.tolist(), receivers.tolist(), senders.tolist(), strict=True)
             simulation.labels += [(described, m, first + r, first + s) for m, r, s in who]
             if key is None:
                 launched.own_queues += numbers.tolist()
             else:
                 simulation.installed[key] = int(numbers[0])
-        queue = arena.rows("queue")
-        queue[numbers[here], st.SENDER] = first + senders[here]
-        queue[numbers[here], st.VC] = launched.table.message_queue(lane[here])
-        queue[numbers[there], st.RECEIVER] = first + receivers[there]
-        queue[numbers[there], st.QCHANNEL] = launched.channels + channel
-        queue[numbers[there], st.QMEMBER] = members[there]
+        queue = arena.rows("queues")
+        queue[numbers[here], Queue.sender] = first + senders[here]
+        queue[numbers[here], Queue.engine_queue] = launched.table.message_queue(lane[here])
+        queue[numbers[there], Queue.receiver] = first + receivers[there]
+        queue[numbers[there], Queue.channel] = launched.channels + channel
+        queue[numbers[there], Queue.member] = members[there]
         ended = zip(numbers.tolist(), receivers.tolist(), members.tolist(), strict=True)
         launched.queue_ends.update({q: (channel, r, m) for q, r, m in ended})
-        rows = arena.rows("queue_of")
+        rows = arena.rows("launch_queues")
         at = launched.first_queues[channel] + receivers * described.members + members
-        rows[at, st.QUEUE_NUMBER] = numbers + 1
-        rows[at, st.FED_BY] = np.where(here, first + senders, NONE)
-        rows[at, st.QUEUE_SENT] = 0
+        rows[at, LaunchQueue.number] = numbers + 1
+        rows[at, LaunchQueue.fed_by] = np.where(here, first + senders, NONE)
+        rows[at, LaunchQueue.sent] = 0
 
     # paths
 
@@ -250,7 +280,7 @@ class Answers:
         by = table.movers[mover // 2 // st.MOVERS]
         if (source, target) != (NONE, NONE) and self._paths_at(alike, mover, memories, names, by):
             return
-        here = int(self.arena.rows("unit")[g, st.PLACE])
+        here = int(self.arena.rows("units")[g, UnitRow.place])
         ends = [here if end == NONE else end for end in (source, target)]
         path = view.path(ends[0], names[0], ends[1], names[1], same=bool(mover & 1), caches=True, by=by)
         number = self.simulation.paths.number(path, view.fabric)
@@ -260,7 +290,7 @@ class Answers:
         """Find the paths of a copy for all instances of a stream; False where that cannot be said."""
         known = alike.launched.ends
         ends = known[alike.pc] if alike.pc in known else self.copy_ends(alike)
-        if ends is None or self.arena.rows("code")[alike.pc, st.SITE] != NONE:
+        if ends is None or self.arena.rows("code")[alike.pc, Instruction.figures] != NONE:
             return False
         units, count = alike.units, len(alike.rows)
         (here, one), (there, other), possible, always = ends
@@ -275,10 +305,10 @@ class Answers:
             if len(units) == count and (one == NONE).all() and (other == NONE).all():
                 self._same_paths(alike, memories)
         else:
-            rows = np.empty((len(units), 6), dtype=np.int64)
-            rows[:, 0], rows[:, 2] = st.ASK_PATH, memories
-            rows[:, 1] = (mover & -2) + same
-            rows[:, 3], rows[:, 4], rows[:, 5] = here, there, numbers
+            rows = np.empty((len(units), Answer.width), dtype=np.int64)
+            rows[:, Answer.question], rows[:, Answer.b] = st.ASK_PATH, memories
+            rows[:, Answer.a] = (mover & -2) + same
+            rows[:, Answer.c], rows[:, Answer.d], rows[:, Answer.value] = here, there, numbers
             self.remember_all(rows)
         return True
 
@@ -286,17 +316,23 @@ class Answers:
         """The other copies of a stream between an instance's own tiles in the same memories have the paths of
         the one that was asked for."""
         code, rows, table = self.arena.rows("code"), self.simulation.rows, alike.launched.table
-        stored = self.arena.rows("memory_of")[table.memory_base + alike.level * table.storages :, st.MEMORY]
+        stored = self.arena.rows("storages")[
+            table.memory_base + alike.level * table.storages :, Storage.memory
+        ]
         for pc in range(alike.first, len(rows.code)):
-            kind, by, at = rows.code[pc][st.KIND], rows.code[pc][st.G], rows.code[pc][st.B]
+            row = rows.code[pc]
+            kind, at = row[Instruction.kind], row[Copy.regions]
             if kind == st.END:
                 return
-            if kind == st.COPY and by == rows.code[alike.pc][st.G] and code[pc, st.SITE] == NONE:
-                ends = [rows.region[rows.lists[i]] for i in (at + 1, at + rows.lists[at])]
-                if all(end[st.MODE] == st.DECLARED and end[st.OWNER] == NONE for end in ends):
-                    source, target = (int(stored[rows.tile[end[st.TILE]][st.TILE_BASE]]) for end in ends)
+            known = code[pc, Instruction.figures] != NONE
+            if kind == st.COPY and row[Copy.mover] == rows.code[alike.pc][Copy.mover] and not known:
+                ends = [rows.regions[rows.lists[i]] for i in (at + 1, at + rows.lists[at])]
+                if all(end[RegionRow.mode] == st.DECLARED and end[RegionRow.owner] == NONE for end in ends):
+                    source, target = (
+                        int(stored[rows.tiles[end[RegionRow.tile]][TileRow.base]]) for end in ends
+                    )
                     if source << 24 | target == memories:
-                        code[pc, st.SITE] = code[alike.pc, st.SITE]
+                        code[pc, Instruction.figures] = code[alike.pc, Instruction.figures]
 
     def copy_ends(self, alike: Alike) -> tuple[Any, Any, Array, bool] | None:
         """Where all instances read and write at an instruction, and who has that (NONE: each its own); for
@@ -305,10 +341,10 @@ class Answers:
         own = alike.places, np.full(len(alike.units), NONE)
         found, possible, always = [], everyone, True
         for region in rows.ends(alike.pc):
-            row = None if region == NONE else rows.region[region]
-            if row is not None and row[st.MODE] == st.HANDLE:
+            row = None if region == NONE else rows.regions[region]
+            if row is not None and row[RegionRow.mode] == st.HANDLE:
                 return None
-            if row is None or row[st.OWNER] == NONE:
+            if row is None or row[RegionRow.owner] == NONE:
                 found.append(own)
                 continue
             end = self._end(alike, row)
@@ -320,16 +356,16 @@ class Answers:
 
     def _end(self, alike: Alike, row: list[int]) -> tuple[Array, Array, Array, bool] | None:
         """The same of a region that names its owner."""
-        base = self.simulation.rows.tile[row[st.TILE]][st.TILE_BASE]
-        at = int(alike.described[alike.launched.levels + alike.level, st.MEMORY_BASE]) + base
-        stored = self.arena.rows("memory_of")[at].tolist()
-        if stored[st.OWNERS] != NONE or not alike.fixed:
+        base = self.simulation.rows.tiles[row[RegionRow.tile]][TileRow.base]
+        at = int(alike.described[alike.launched.levels + alike.level, LevelRow.storages]) + base
+        stored = self.arena.rows("storages")[at].tolist()
+        if stored[Storage.owners] != NONE or not alike.fixed:
             return None
-        owners, always = alike.value(row[st.OWNER])
-        seen = alike.seen(stored[st.STORAGE_LEVEL], owners)
+        owners, always = alike.value(row[RegionRow.owner])
+        seen = alike.seen(stored[Storage.level], owners)
         if seen is None:
             return None
-        per, level = stored[st.STORAGE_PER], alike.launched.levels + stored[st.STORAGE_LEVEL]
+        per, level = stored[Storage.per], alike.launched.levels + stored[Storage.level]
         mine = (alike.units // per == owners) if per else np.zeros(len(owners), dtype=bool)
         held = np.where(mine, NONE, (level << 40) + owners)
         return np.where(mine, alike.places, seen[0]), held, seen[1], always
@@ -370,13 +406,13 @@ class Answers:
         channel = max(i for i, first in enumerate(launched.first_queues) if first <= queue)
         described = launched.plan.channels[channel]
         level = launched.table.levels[launched.plan.level(described.level).name]
-        view, asked = launched.views[level], int(arena.rows("queue_of")[queue, st.QUEUE_NUMBER]) - 1
-        first = arena.rows("queue")[asked, st.QFROM] == NONE and not described.installed
+        view, asked = launched.views[level], int(arena.rows("launch_queues")[queue, LaunchQueue.number]) - 1
+        first = arena.rows("queues")[asked, Queue.path_memory] == NONE and not described.installed
         numbers = np.array([asked])
         if first:
             ends = launched.queue_ends
             numbers = np.array([q for q, end in ends.items() if end[0] == channel])
-            numbers = numbers[arena.rows("queue")[numbers, st.QFROM] == NONE]
+            numbers = numbers[arena.rows("queues")[numbers, Queue.path_memory] == NONE]
         found = np.array([launched.queue_ends[q] for q in numbers.tolist()])
         receivers, members = found[:, 1], found[:, 2]
         senders = self._senders(launched.senders[channel], receivers, members)
@@ -386,8 +422,8 @@ class Answers:
         names = launched.table.memories[memory], described.memory
         paths = self.numbered(view, senders, names, receivers, {"chunk": described.chunk_bytes})
         if first:
-            rows = arena.rows("queue")
-            rows[numbers, st.QFROM], rows[numbers, st.QPATH] = memory, paths
+            rows = arena.rows("queues")
+            rows[numbers, Queue.path_memory], rows[numbers, Queue.path] = memory, paths
         else:
             self.remember(st.ASK_PATH, queue, memory, -2, -2, int(paths[0]))
 
@@ -420,46 +456,46 @@ class Answers:
             self.remember(st.ASK_BUSY, pc, flops, nbytes, who, busy)
             return
         # What else the stream does on this engine will be asked next.
-        end = pc + int(np.argmax(code[pc:, st.KIND] == st.END))
-        for i in (np.flatnonzero(code[pc:end, st.KIND] == st.WORK) + pc).tolist():
+        end = pc + int(np.argmax(code[pc:, Instruction.kind] == st.END))
+        for i in (np.flatnonzero(code[pc:end, Instruction.kind] == st.WORK) + pc).tolist():
             other, like = statements[i].work, statements[i].engine == statements[pc].engine
             each = constant(other.flops)
             if like and other.dtype == work.dtype and each is not None and constant(other.bytes) is not None:
-                code[i, st.F] = view.compute_ps(statements[i], each, self._first(g))
+                code[i, Work.busy] = view.compute_ps(statements[i], each, self._first(g))
 
     def _first(self, g: int) -> int:
         """The unit of the first level that an instance is or belongs to."""
-        launched, units = self.simulation.launch_of(g), self.arena.rows("unit")
-        while g != NONE and units[g, st.LEVEL] != launched.levels:
-            g = int(units[g, st.PARENT])
-        return int(units[g, st.NUMBER]) if g != NONE else NONE
+        launched, units = self.simulation.launch_of(g), self.arena.rows("units")
+        while g != NONE and units[g, UnitRow.level] != launched.levels:
+            g = int(units[g, UnitRow.parent])
+        return int(units[g, UnitRow.number]) if g != NONE else NONE
 
     def meeting(self, pc: int, meeting: int, nbytes: int, here: int, g: int) -> None:
         launched, level, view = self.simulation.view(g)
         members = launched.table.members[meeting - launched.meetings]
         statement = self.simulation.rows.statements[pc]
         if statement.kind == "broadcast" and symbols(statement.root) <= {"unit"}:
-            number = int(self.arena.rows("unit")[g, st.NUMBER])
+            number = int(self.arena.rows("units")[g, UnitRow.number])
             root = int(statement.root.evaluate({"unit": number}))
             if not 0 <= root < len(members):
                 raise QueueMisuse(f"broadcast takes root {root} of a group of {len(members)}")
         if launched.plan.levels:
             row = launched.levels + level
-            if self.arena.rows("level")[row, st.FIXED]:
+            if self.arena.rows("levels")[row, LevelRow.fixed]:
                 places = self.simulation.places(launched)[launched.offsets[level] :]
                 members = tuple(places[list(members)].tolist())
             else:
-                members = tuple(int(where(self.arena.memory, g, row, m)) for m in members)
+                members = tuple(int(plain.engine().where(self.arena.memory, g, row, m)) for m in members)
         delay = view.collective_ps(statement, members, nbytes)
         self.remember(st.ASK_MEETING, pc, meeting, nbytes, here, delay)
 
     def message(self, level: int, source: int, target: int, _: int, g: int) -> None:
         alike, code = Alike.to(self.simulation, g), self.arena.rows("code")
         row, view = code[alike.pc].tolist(), alike.view
-        if row[st.SITE] == NONE and alike.fixed:
-            flag = self.arena.rows("flag")[alike.launched.flags + row[st.A]].tolist()
-            numbers, always = alike.value(row[st.B])
-            seen = alike.seen(flag[st.FLAG_LEVEL] - alike.launched.levels, numbers)
+        if row[Instruction.figures] == NONE and alike.fixed:
+            flag = self.arena.rows("flags")[alike.launched.flags + row[Signal.flag]].tolist()
+            numbers, always = alike.value(row[Signal.to])
+            seen = alike.seen(flag[FlagRow.level] - alike.launched.levels, numbers)
             chosen = np.flatnonzero(seen[1]) if seen is not None else np.zeros(0, dtype=np.int64)
             if seen is not None and (always or len(chosen) <= MOST_GUESSED):
                 here, there = alike.places[chosen], seen[0][chosen]
@@ -467,9 +503,9 @@ class Answers:
                 if always:
                     self._site(alike.pc, len(alike.rows), alike.units[chosen], delays)
                 else:
-                    rows = np.zeros((len(chosen), 6), dtype=np.int64)
-                    rows[:, 0], rows[:, 1] = st.ASK_MESSAGE, level
-                    rows[:, 2], rows[:, 3], rows[:, 5] = here, there, delays
+                    rows = np.zeros((len(chosen), Answer.width), dtype=np.int64)
+                    rows[:, Answer.question], rows[:, Answer.a] = st.ASK_MESSAGE, level
+                    rows[:, Answer.b], rows[:, Answer.c], rows[:, Answer.value] = here, there, delays
                     self.remember_all(rows)
                 return
         self.remember(st.ASK_MESSAGE, level, source, target, 0, view.signal_ps(source, target))
@@ -485,9 +521,10 @@ class Answers:
             return
         first = number // ASKED_AT_ONCE * ASKED_AT_ONCE
         numbers = np.arange(first, min(first + ASKED_AT_ONCE, total))
-        rows = np.zeros((len(numbers), 6), dtype=np.int64)
-        rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3] = st.ASK_VALUE, pc, actor - number + numbers, count
-        rows[:, 5] = scalars(statement, numbers, count)
+        rows = np.zeros((len(numbers), Answer.width), dtype=np.int64)
+        rows[:, Answer.question], rows[:, Answer.a], rows[:, Answer.c] = st.ASK_VALUE, pc, count
+        rows[:, Answer.b] = actor - number + numbers
+        rows[:, Answer.value] = scalars(statement, numbers, count)
         self.remember_all(rows)
 
     def delay(self, flow: int, number: int, path: int, nbytes: int, duration: int) -> None:

@@ -18,9 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from megatile.core import kept
-from megatile.core.version import __version__
-from megatile.sim import state
-from megatile.sim.engine import loop as plain
+from megatile.sim import plain
 
 _LOADED: list[Any] = []
 
@@ -36,7 +34,7 @@ def compiled() -> Any:
     try:
         import llvmlite.binding  # noqa: F401
     except ImportError:
-        return plain
+        return plain.engine()
     engine = _Compiled()
     _LOADED.append(engine)
     return engine
@@ -56,15 +54,13 @@ class _Compiled:
             cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3, jit=True,
             codemodel="small", reloc="pic",
         )  # fmt: skip
-        sources = [_text(path) for path in sorted(Path(plain.__file__ or "").parent.glob("*.py"))]
         host = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten(), llvm.llvm_version_info
-        parts = (*sources, _text(state.__file__), _text(__file__), *map(str, host), __version__)
-        path = kept.directory() / f"engine-{kept.key(*parts)}.o"
+        path = kept.directory() / f"engine-{plain.key(_text(__file__), *map(str, host))}.o"
         code = kept.read(path)
         backing = llvm.parse_assembly("")
         self.jit = llvm.create_mcjit_compiler(backing, machine)
         if code is None:
-            module = llvm.parse_assembly(str(translate("\n".join(sources))))
+            module = llvm.parse_assembly(str(translate([node for _, node in plain.functions()])))
             module.verify()
             _optimise(module, machine)
             code = machine.emit_object(module)
@@ -107,12 +103,10 @@ _ARITHMETIC = {
 }  # fmt: skip
 
 
-def translate(source: str) -> Any:
-    """The functions of modules in the engine's subset of Python as one LLVM module."""
+def translate(functions: list[ast.FunctionDef]) -> Any:
+    """Functions in the engine's subset of Python, without records, as one LLVM module."""
     from llvmlite import ir
 
-    tree = ast.parse(source)
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.decorator_list]
     module = ir.Module("engine")
     word = ir.IntType(64)
     declared = {
@@ -125,12 +119,11 @@ def translate(source: str) -> Any:
         mark = marks.get(getattr(node.decorator_list[0], "id", ""))
         if mark is not None:
             declared[node.name].attributes.add(mark)
-    constants = {name: value for name, value in vars(state).items() if isinstance(value, int)}
     for node in functions:
         if node.name in _BY_HAND:
             _BY_HAND[node.name](declared[node.name])
         else:
-            _Function(node, declared, constants)
+            _Function(node, declared)
     return module
 
 
@@ -160,13 +153,13 @@ def _serialise(function: Any) -> None:
 
 
 def _prefetch(function: Any) -> None:
-    """``prefetch(s, at)``: the processor fetches the line of an entry, and nobody waits for it."""
+    """``prefetch(s, row, field)``: the processor fetches the line of a field, and nobody waits for it."""
     from llvmlite import ir
 
     word, number, line = ir.IntType(64), ir.IntType(32), ir.IntType(8).as_pointer()
     kind = ir.FunctionType(ir.VoidType(), [line, number, number, number])
     b = ir.IRBuilder(function.append_basic_block())
-    address = b.add(function.args[0], b.mul(function.args[1], word(8)))
+    address = b.add(function.args[0], b.mul(b.add(function.args[1], function.args[2]), word(8)))
     fetch = function.module.declare_intrinsic("llvm.prefetch", [line], kind)
     b.call(fetch, [b.inttoptr(address, line), number(1), number(3), number(1)])
     b.ret(word(0))
@@ -179,11 +172,11 @@ _BY_HAND = {"serialise": _serialise, "prefetch": _prefetch}
 class _Function:
     """Translates one function; all names are 64-bit integers on the stack, which LLVM puts into registers."""
 
-    def __init__(self, node: ast.FunctionDef, functions: dict[str, Any], constants: dict[str, int]) -> None:
+    def __init__(self, node: ast.FunctionDef, functions: dict[str, Any]) -> None:
         from llvmlite import ir
 
         self.ir, self.word = ir, ir.IntType(64)
-        self.node, self.functions, self.constants = node, functions, constants
+        self.node, self.functions = node, functions
         self.function = functions[node.name]
         self.entry = self.function.append_basic_block("entry")
         self.b = ir.IRBuilder(self.entry)
@@ -242,10 +235,9 @@ class _Function:
 
     def tagged(self, access: Any, node: Any) -> Any:
         """A load or store of ``s[x]`` that says what others cannot touch: an entry at the head of the arena
-        (``s[NAME]``) is no other one and no row, and the engine does not move tables."""
-        module, head = self.function.module, getattr(node.slice, "id", "")
-        head = head if head not in self.names else ""
-        if head.startswith(("T_", "N_", "W_")):
+        is no other one and no row, and the engine does not move tables."""
+        module, head = self.function.module, getattr(node, "head", "")
+        if head.startswith("table"):
             access.set_metadata("invariant.load", module.add_metadata([]))
         kind = module.add_metadata([head or "a row", module.add_metadata(["the arena"]), self.word(0)])
         access.set_metadata("tbaa", module.add_metadata([kind, kind, self.word(0)]))
@@ -325,9 +317,7 @@ class _Function:
         return self.word(int(node.value))  # type: ignore[arg-type]
 
     def of_Name(self, node: ast.Name) -> Any:
-        if node.id in self.names:
-            return self.b.load(self.names[node.id])
-        return self.word(self.constants[node.id])
+        return self.b.load(self.names[node.id])
 
     def of_Subscript(self, node: ast.Subscript) -> Any:
         return self.tagged(self.b.load(self.place(node)), node)

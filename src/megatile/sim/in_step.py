@@ -20,13 +20,29 @@ import numpy as np
 
 from megatile.plan import model as pm
 from megatile.plan.statements import regions_of
-from megatile.sim import state as st
+from megatile.sim import plain, state as st
 from megatile.sim.answers import Answers
 from megatile.sim.data import Assumed
-from megatile.sim.engine.transfers import drawn_out, held_until
 from megatile.sim.expressions import Values
 from megatile.sim.simulation import Simulation
-from megatile.sim.state import NONE
+from megatile.sim.state import (
+    NONE,
+    Branch,
+    Copy,
+    EngineQueue,
+    Free,
+    Instruction,
+    Jump,
+    LoopAgain,
+    LoopEnter,
+    LoopTest,
+    Merge,
+    PathRow,
+    Receive,
+    Send,
+    Storage,
+    Work,
+)
 from megatile.sim.table import DMA
 from megatile.timing.resources import Resources
 
@@ -84,7 +100,7 @@ class InStep:
         arena, table = simulation.arena, launched.table
         self.view = launched.views[0]
         stream, self.rows = table.streams[0], simulation.rows
-        if (arena.rows("tails")[: arena.used["tails"], 3] != NONE).any():
+        if (arena.rows("engine_queues")[: arena.used["engine_queues"], EngineQueue.server] != NONE).any():
             raise NotInStep  # an engine that several units share
         self.units = np.arange(launched.plan.units)
         self.values = Values(self.rows.meanings, [self.units, *stream.frame[1:]])
@@ -102,16 +118,16 @@ class InStep:
         self._times: dict[Any, tuple[int, Any]] = {}
         self._do: dict[int, Callable[[Any], int | None]] = {
             st.ENTER: self._enter, st.TEST: self._test, st.AGAIN: self._again, st.BRANCH: self._branch,
-            st.JUMP: lambda row: row[st.A], st.MERGE: self._merge, st.FREE: self._free, st.WORK: self._work,
-            st.COPY: self._copy, st.SEND: self._send, st.RECEIVE: self._receive,
+            st.JUMP: lambda row: row[Jump.target], st.MERGE: self._merge, st.FREE: self._free,
+            st.WORK: self._work, st.COPY: self._copy, st.SEND: self._send, st.RECEIVE: self._receive,
         }  # fmt: skip
 
     def run(self, deadline: float | None = None) -> bool:
         """Go on to the end; False where the time is over before."""
         code, left = self.rows.code, BETWEEN_LOOKS
-        while code[self.pc][st.KIND] != st.END:
+        while code[self.pc][Instruction.kind] != st.END:
             row = code[self.pc]
-            after = self._do[row[st.KIND]](row)
+            after = self._do[row[Instruction.kind]](row)
             self.pc = self.pc + 1 if after is None else after
             left -= 1
             if not left:
@@ -147,32 +163,35 @@ class InStep:
         return list(self.rows.lists[at + 1 : at + 1 + self.rows.lists[at]])
 
     def _enter(self, row: list[int]) -> None:
-        self._bind_all(row[st.E], row[st.F])
-        index, bounds = row[st.A], [self._number(row[x]) for x in (st.B, st.C, st.D)]
+        self._bind_all(row[LoopEnter.bindings], row[LoopEnter.integers])
+        index, bounds = (
+            row[LoopEnter.index],
+            [self._number(row[x]) for x in (LoopEnter.start, LoopEnter.stop, LoopEnter.step)],
+        )
         for place, value in zip((index, index + 1, index + 2), bounds, strict=True):
             self.values.put(place, value)
-        self._end_names(row[st.G])
+        self._end_names(row[LoopEnter.ended])
 
     def _test(self, row: list[int]) -> int | None:
-        at, stop, step = self.frame[row[st.A] : row[st.A] + 3]
-        return None if (at < stop if step > 0 else at > stop) else row[st.B]
+        at, stop, step = self.frame[row[LoopTest.index] : row[LoopTest.index] + 3]
+        return None if (at < stop if step > 0 else at > stop) else row[LoopTest.exit]
 
     def _again(self, row: list[int]) -> int:
-        self._bind_all(row[st.C], row[st.D])
-        self._end_names(row[st.E])
-        index = row[st.A]
+        self._bind_all(row[LoopAgain.bindings], row[LoopAgain.integers])
+        self._end_names(row[LoopAgain.ended])
+        index = row[LoopAgain.index]
         self.values.put(index, self.frame[index] + self.frame[index + 2])
-        return row[st.B]
+        return row[LoopAgain.test]
 
     def _branch(self, row: list[int]) -> int | None:
-        return None if self._number(row[st.A]) else row[st.B]
+        return None if self._number(row[Branch.condition]) else row[Branch.orelse]
 
     def _merge(self, row: list[int]) -> None:
-        self._bind_all(row[st.A], row[st.B])
-        self._end_names(row[st.C])
+        self._bind_all(row[Merge.bindings], row[Merge.integers])
+        self._end_names(row[Merge.ended])
 
     def _free(self, row: list[int]) -> None:
-        self._end_names(row[st.A])
+        self._end_names(row[Free.ended])
 
     # names of messages: all units have the same message in the same slot
 
@@ -214,14 +233,14 @@ class InStep:
     def _meaning(self, mode: int, what: int) -> int:
         if mode == st.HANDLE:
             return int(self.frame[what])
-        base, versions, slot = self.rows.tile[what]
+        base, versions, slot = self.rows.tiles[what]
         return base if slot == NONE else base + self.frame[slot] % versions
 
     # accesses
 
     def _look(self, region: int) -> tuple[int, Any, bool]:
         """Storage, bounds and whether it can conflict."""
-        mode, what, dimensions, at, *_, tracked, _ = self.rows.region[region]
+        mode, what, dimensions, at, *_, tracked, _ = self.rows.regions[region]
         bounds = [self.values.value(x) for x in self.rows.lists[at : at + 2 * dimensions]]
         if tracked:
             for extent in bounds[1::2]:
@@ -284,19 +303,19 @@ class InStep:
         return found
 
     def _work(self, row: list[int]) -> None:
-        regions = self._list(row[st.B])
+        regions = self._list(row[Work.regions])
         reads = [self._look(r) for r in regions[:-1]]
-        if row[st.C] != NONE:
-            self.values.put(row[st.C], self.frame[row[st.C]] + 1)
+        if row[Work.version] != NONE:
+            self.values.put(row[Work.version], self.frame[row[Work.version]] + 1)
         write = self._look(regions[-1])
         statement, pc = self.rows.statements[self.pc], self.pc
         busy = self._figures(
-            (pc,), self.values.value(row[st.D]), lambda flops: self.view.compute_ps(statement, flops, 0)
+            (pc,), self.values.value(row[Work.flops]), lambda flops: self.view.compute_ps(statement, flops, 0)
         )
-        ready = np.maximum(self.now, self.tails.get(row[st.A], 0))
+        ready = np.maximum(self.now, self.tails.get(row[Work.engine], 0))
         for access in reads:
             ready = self._free_at(ready, access, False)
-        end = self.tails[row[st.A]] = self._free_at(ready, write, True) + busy
+        end = self.tails[row[Work.engine]] = self._free_at(ready, write, True) + busy
         for access in reads:
             self._log(access, end, False)
         self._log(write, end, True)
@@ -309,12 +328,12 @@ class InStep:
         left, end = ready, ready
         for number, those in paths:
             p = number & st.CLASS
-            row = self.simulation.arena.rows("path")[p]
+            row = self.simulation.arena.rows("paths")[p]
             size = nbytes if len(paths) == 1 or not isinstance(nbytes, np.ndarray) else nbytes[those]
             memory = self.simulation.arena.memory
-            held = self._figures(("held", p), size, partial(held_until, memory, p))
-            drawn = self._figures(("drawn", p), size, partial(drawn_out, memory, p))
-            head, latency = int(row[st.STARTUP]), int(row[st.LATENCY])
+            held = self._figures(("held", p), size, partial(plain.engine().held_until, memory, p))
+            drawn = self._figures(("drawn", p), size, partial(plain.engine().drawn_out, memory, p))
+            head, latency = int(row[PathRow.startup]), int(row[PathRow.latency])
             if len(paths) == 1:
                 left, end = ready + (held + head), ready + (drawn + (head + latency))
             else:
@@ -328,16 +347,19 @@ class InStep:
     def _paths(self, numbers: Any) -> list[tuple[int, Any]]:
         """The classes of paths on which nothing is in the way, and who has each."""
         classes = np.asarray(numbers) & st.CLASS
-        rows = self.simulation.arena.rows("path")[np.unique(classes)]
-        if rows[:, st.CONTENDED].any() or (rows[:, [st.READ_CACHE, st.WRITE_CACHE]] != NONE).any():
+        rows = self.simulation.arena.rows("paths")[np.unique(classes)]
+        if (
+            rows[:, PathRow.contended].any()
+            or (rows[:, [PathRow.read_cache, PathRow.write_cache]] != NONE).any()
+        ):
             raise NotInStep
         return [(int(c), np.flatnonzero(classes == c)) for c in np.unique(classes)]
 
     def _memory(self, storage: int) -> tuple[int, bool]:
         """The memory of a storage, and whether every unit has one of its own."""
         table = self.launched.table
-        row = self.simulation.arena.rows("memory_of")[table.memory_base + storage]
-        return int(row[st.MEMORY]), bool(row[st.PRIVATE])
+        row = self.simulation.arena.rows("storages")[table.memory_base + storage]
+        return int(row[Storage.memory]), bool(row[Storage.private])
 
     def _local(self, source: int, target: int, by: str) -> list[tuple[int, Any]]:
         """The path of a copy between memories that every unit has for itself."""
@@ -349,17 +371,17 @@ class InStep:
         return self._paths([self.simulation.paths.number(path, view.fabric)])
 
     def _copy(self, row: list[int]) -> None:
-        regions = self._list(row[st.B])
+        regions = self._list(row[Copy.regions])
         reads = [self._look(r) for r in regions[:-1]]
-        if row[st.C] != NONE:
-            self.values.put(row[st.C], self.frame[row[st.C]] + 1)
+        if row[Copy.version] != NONE:
+            self.values.put(row[Copy.version], self.frame[row[Copy.version]] + 1)
         write = self._look(regions[-1])
         ready = self.now
         for access in reads:
             ready = self._free_at(ready, access, False)
         ready = self._free_at(ready, write, True)
-        paths = self._local(reads[0][0], write[0], self.launched.table.movers[row[st.G]])
-        _, end = self._moved(row[st.A], ready, self.values.value(row[st.E]), paths)
+        paths = self._local(reads[0][0], write[0], self.launched.table.movers[row[Copy.mover]])
+        _, end = self._moved(row[Copy.engine], ready, self.values.value(row[Copy.nbytes]), paths)
         for access in reads:
             self._log(access, end, False)
         self._log(write, end, True)
@@ -367,8 +389,8 @@ class InStep:
 
     def _queue(self, row: list[int], member: int) -> _Queue:
         """The queues that an instruction sends to, which must be one for every unit."""
-        channel, to = row[st.A], self.values.value(row[st.B])
-        if set(self.rows.meanings[row[st.B]].places.values()) != {0}:
+        channel, to = row[Send.channel], self.values.value(row[Send.to])
+        if set(self.rows.meanings[row[Send.to]].places.values()) != {0}:
             raise NotInStep
         queue = self.queues.get((channel, member))
         if queue is None:
@@ -388,15 +410,15 @@ class InStep:
         return queue
 
     def _send(self, row: list[int]) -> None:
-        queue = self._queue(row, self._number(row[st.C]))
-        number, nbytes = queue.sent, self.values.value(row[st.E])
+        queue = self._queue(row, self._number(row[Send.member]))
+        number, nbytes = queue.sent, self.values.value(row[Send.nbytes])
         if (self.values.between(nbytes)[1] if isinstance(nbytes, np.ndarray) else nbytes) > queue.most:
             raise NotInStep
         if number >= queue.slots:
             if number - queue.slots not in queue.credits:
                 raise NotInStep
             self.now = np.maximum(self.now, queue.credits.pop(number - queue.slots))
-        read = self._look(row[st.D])
+        read = self._look(row[Send.region])
         memory, _ = self._memory(read[0])
         if memory not in queue.paths:
             names = self.launched.table.memories[memory], queue.memory
@@ -412,29 +434,31 @@ class InStep:
         queue.sent += 1
 
     def _receive(self, row: list[int]) -> None:
-        member = self._number(row[st.B])
-        queue = self.queues.get((row[st.A], member))
+        member = self._number(row[Receive.member])
+        queue = self.queues.get((row[Receive.channel], member))
         if queue is None or queue.taken not in queue.arrivals:
             raise NotInStep  # it is sent later in the stream
         number = queue.taken
         arrival, size = queue.arrivals.pop(number)
-        if np.any(size != self.values.value(row[st.E])):
+        if np.any(size != self.values.value(row[Receive.nbytes])):
             raise NotInStep
         queue.taken += 1
-        described = self.launched.plan.channels[row[st.A]]
-        base = self.launched.table.slot_base[row[st.A]]
+        described = self.launched.plan.channels[row[Receive.channel]]
+        base = self.launched.table.slot_base[row[Receive.channel]]
         storage = base + member * described.slots + number % queue.slots
-        if row[st.D] == NONE:
+        if row[Receive.into] == NONE:
             self.now = np.maximum(self.now, arrival)
             self.held[storage] = [1, queue, number]
-            self._bind(row[st.C], storage)
+            self._bind(row[Receive.handle], storage)
             return
-        if row[st.F] != NONE:
-            self.values.put(row[st.F], self.frame[row[st.F]] + 1)
-        write = self._look(row[st.D])
+        if row[Receive.version] != NONE:
+            self.values.put(row[Receive.version], self.frame[row[Receive.version]] + 1)
+        write = self._look(row[Receive.into])
         self.now = np.maximum(self.now, arrival)
         ready = self._free_at(self.now, write, True)
-        _, end = self._moved(DMA, ready, self.values.value(row[st.E]), self._local(storage, write[0], ""))
+        _, end = self._moved(
+            DMA, ready, self.values.value(row[Receive.nbytes]), self._local(storage, write[0], "")
+        )
         self._log(write, end, True)
         self.last = max(self.last, int(end.max()))
         self._give_back(queue, number, end)

@@ -15,13 +15,23 @@ import numpy as np
 from megatile.plan import model as pm
 from megatile.plan.residency import units_below
 from megatile.sim import state as st
-from megatile.sim.state import NONE
+from megatile.sim.state import NONE, Children, EngineQueue, LaunchRow, LevelRow, Pool, StreamRow, UnitRow
 
 if TYPE_CHECKING:
     from megatile.sim.simulation import EngineLaunch, Simulation
 
 
-_NOTHING = (st.CAUSE, st.SHARED, st.WAITS, st.SINCE, st.NEXT, st.FOLLOWERS, st.POOL, st.CHAIN, st.OVER_BY)
+_NOTHING = (
+    UnitRow.cause,
+    UnitRow.visible,
+    UnitRow.waits_for,
+    UnitRow.blocked_since,
+    UnitRow.chosen_queue,
+    UnitRow.followers,
+    UnitRow.pool,
+    UnitRow.next_waiter,
+    UnitRow.over_by,
+)
 """Columns of `unit` in which instances have nothing at first."""
 
 
@@ -60,26 +70,26 @@ class Instances:
         self.arena, self.launched = simulation.arena, launched
         self.beside = simulation.paths.everything_shared
         self.plan, self.table = launched.plan, launched.table
-        self.arena.extend("place", launched.offsets[-1], NONE)
+        self.arena.extend("places", launched.offsets[-1], NONE)
         self.levels: dict[str, LevelRows] = {}
         self.children: dict[str, list[pm.Level]] = {level.name: [] for level in self.plan.all_levels}
-        self.pools = range(self.arena.used["pool"], self.arena.used["pool"])
-        self.first = self.arena.used["unit"]
+        self.pools = range(self.arena.used["pools"], self.arena.used["pools"])
+        self.first = self.arena.used["units"]
         for level in self.plan.all_levels:
             self.levels[level.name] = self._rows(level)
             if level.parent is not None:
                 self.children[level.parent].append(level)
         for i, level in enumerate(self.plan.all_levels):
             self._fill(simulation, i, self.levels[level.name])
-        self.below = range(self.arena.used["below"], self.arena.used["below"])
+        self.below = range(self.arena.used["children"], self.arena.used["children"])
         self._below()
-        self.pools = range(self.pools.start, self.arena.used["pool"])
-        self.below = range(self.below.start, self.arena.used["below"])
-        self.count = self.arena.used["unit"] - self.first
+        self.pools = range(self.pools.start, self.arena.used["pools"])
+        self.below = range(self.below.start, self.arena.used["children"])
+        self.count = self.arena.used["units"] - self.first
         self.idle: tuple[Any, Any, Any] | None = None
         """What the rows hold before the launch begins, if others may have them after it: one of them, and the
         columns in which they differ."""
-        self.arena.rows("launch")[launched.number, st.ROWS] = self.count
+        self.arena.rows("launches")[launched.number, LaunchRow.units] = self.count
 
     def roots(self) -> Iterator[tuple[Any, Any]]:
         """Rows of the levels that have no parent and something to do, and the machine as these see it."""
@@ -92,55 +102,57 @@ class Instances:
     def restart(self, begin: int, flows: int) -> None:
         """All rows as they are before the launch begins; its first flow that is no queue's."""
         arena, launched, table = self.arena, self.launched, self.table
-        units = arena.rows("unit")
+        units = arena.rows("units")
         mine = units[self.first : self.first + self.count]
         if self.idle is not None:
             mine[:], mine[:, self.idle[1]] = self.idle[0], self.idle[2]
         elif self.beside:
             own = np.flatnonzero((mine != mine[:1]).any(axis=0))
             self.idle = mine[:1].copy(), own, mine[:, own]
-        places = arena.rows("place")[launched.first : launched.first + launched.offsets[-1]]
+        places = arena.rows("places")[launched.first : launched.first + launched.offsets[-1]]
         starts = [view.start_ps(0) for view in launched.views]
         for i, level in enumerate(self.plan.all_levels):
-            rows, described = self.levels[level.name], arena.rows("level")[launched.levels + i]
-            described[st.FIRST_FLOW] = flows + launched.offsets[i]
-            described[st.STREAM_OF], described[st.ONE_STREAM], _ = table.level_lists[i]
-            described[st.START_AT] = begin + starts[i] - starts[0]
+            rows, described = self.levels[level.name], arena.rows("levels")[launched.levels + i]
+            described[LevelRow.first_flow] = flows + launched.offsets[i]
+            described[LevelRow.stream_list], described[LevelRow.stream], _ = table.level_lists[i]
+            described[LevelRow.start_at] = begin + starts[i] - starts[0]
             u = units[rows.all]
-            u[:, st.NOW] = begin
+            u[:, UnitRow.now] = begin
             at, engines = rows.tails
-            arena.rows("tails")[at : at + engines * len(rows), :3] = (0, NONE, NONE)
+            arena.rows("engine_queues")[at : at + engines * len(rows), :3] = (0, NONE, NONE)
             at, slots = rows.held
-            arena.rows("held")[at : at + slots * len(rows)] = 0
+            arena.rows("held_slots")[at : at + slots * len(rows)] = 0
             places[launched.offsets[i] : launched.offsets[i + 1]] = rows.places if rows.fixed else NONE
             if rows.fixed:
-                u[:, st.FLOW] = described[st.FIRST_FLOW] + u[:, st.NUMBER]
+                u[:, UnitRow.flow] = described[LevelRow.first_flow] + u[:, UnitRow.number]
             if not self.plan.levels:
                 for n, stream in enumerate(table.streams):
                     mine, _ = rows.of_stream(table.stream_of[0], n)
-                    first, size = u[mine, st.FRAME], len(stream.frame)
-                    arena.rows("frame")[first[:, None] + np.arange(size)] = stream.frame
-                    arena.rows("frame")[first] = mine
+                    first, size = u[mine, UnitRow.frame], len(stream.frame)
+                    arena.rows("frames")[first[:, None] + np.arange(size)] = stream.frame
+                    arena.rows("frames")[first] = mine
         if not self.pools:
             return
-        pools = arena.rows("pool")[self.pools.start : self.pools.stop]
-        pools[:, st.FREE_SEATS] = pools[:, st.ALL_SEATS]
-        pools[:, [st.FIRST_WAITING, st.LAST_WAITING, st.DUE]] = NONE
+        pools = arena.rows("pools")[self.pools.start : self.pools.stop]
+        pools[:, Pool.free] = pools[:, Pool.slots]
+        pools[:, [Pool.first_waiting, Pool.last_waiting, Pool.due]] = NONE
         for pool in pools.tolist():
-            at, first, count = pool[st.SEATS_AT], pool[st.FIRST_SEAT], pool[st.ALL_SEATS]
-            arena.rows("seats")[at : at + count] = np.arange(first, first + count)
-        arena.rows("below")[self.below.start : self.below.stop, st.LEFT_OVER] = 0
+            at, first, count = pool[Pool.heap], pool[Pool.first_slot], pool[Pool.slots]
+            arena.rows("free_slots")[at : at + count] = np.arange(first, first + count)
+        arena.rows("children")[self.below.start : self.below.stop, Children.waiting] = 0
 
     @property
     def begun(self) -> bool:
         """Whether an instance of the launch has begun."""
-        units, places = self.arena.rows("unit"), self.arena.rows("place")[self.launched.first :]
+        units, places = self.arena.rows("units"), self.arena.rows("places")[self.launched.first :]
         for i, rows in enumerate(self.levels.values()):
             if not rows.fixed:
                 first, last = self.launched.offsets[i : i + 2]
                 if (places[first:last] != NONE).any():
                     return True
-            elif (units[rows.all, st.STATE][(rows.parents == NONE) & self._awaited(i)] != st.PENDING).any():
+            elif (
+                units[rows.all, UnitRow.state][(rows.parents == NONE) & self._awaited(i)] != st.PENDING
+            ).any():
                 return True
         return False
 
@@ -151,28 +163,28 @@ class Instances:
     def do_nothing(self, stream: int) -> None:
         """Let all instances of a launch that has not begun end at once, by a stream that does nothing."""
         arena, launched = self.arena, self.launched
-        described = arena.rows("level")[launched.levels : launched.levels + len(self.levels)]
-        busy = described[:, [st.STREAM_OF, st.ONE_STREAM]].max(axis=1) != NONE
-        described[busy, st.ONE_STREAM], described[:, st.STREAM_OF] = stream, NONE
-        described[:, st.START_AT] = 0
-        pc = arena.rows("stream")[stream, st.FIRST_PC]
-        arena.rows("unit")[self.first : self.first + self.count, st.PC] = pc
+        described = arena.rows("levels")[launched.levels : launched.levels + len(self.levels)]
+        busy = described[:, [LevelRow.stream_list, LevelRow.stream]].max(axis=1) != NONE
+        described[busy, LevelRow.stream], described[:, LevelRow.stream_list] = stream, NONE
+        described[:, LevelRow.start_at] = 0
+        pc = arena.rows("streams")[stream, StreamRow.first_pc]
+        arena.rows("units")[self.first : self.first + self.count, UnitRow.pc] = pc
 
     def take_away(self, seats: set[int]) -> None:
         """Some slots are not free yet: earlier launches have them."""
         arena = self.arena
         for pool in self.pools if seats else ():
-            row = arena.rows("pool")[pool]
-            at, first, count = row[[st.SEATS_AT, st.FIRST_SEAT, st.ALL_SEATS]].tolist()
+            row = arena.rows("pools")[pool]
+            at, first, count = row[[Pool.heap, Pool.first_slot, Pool.slots]].tolist()
             free = [g for g in range(first, first + count) if g not in seats]
-            arena.rows("seats")[at : at + len(free)] = free
-            row[st.FREE_SEATS] = len(free)
+            arena.rows("free_slots")[at : at + len(free)] = free
+            row[Pool.free] = len(free)
 
     def _rows(self, level: pm.Level) -> LevelRows:
         plan, arena = self.plan, self.arena
         if not plan.levels:
             places = np.arange(plan.units)
-            return LevelRows(arena.extend("unit", plan.units), places, np.full(plan.units, NONE), None, True)
+            return LevelRows(arena.extend("units", plan.units), places, np.full(plan.units, NONE), None, True)
         below = units_below(self.launched.resources.hda, level, plan)
         above = self.levels[level.parent] if level.parent is not None else None
         outer = np.zeros(1, dtype=np.int64) if above is None else above.places * below
@@ -184,22 +196,22 @@ class Instances:
             if above is not None:
                 parents = np.repeat(np.arange(above.first, above.first + len(above)), level.count)
             fixed = above is None or above.fixed
-            return LevelRows(arena.extend("unit", len(places)), places, parents, None, fixed)
+            return LevelRows(arena.extend("units", len(places)), places, parents, None, fixed)
         bases, crowd = np.unique(outer, return_counts=True)
         seats = np.minimum(below * level.slots, crowd * level.count)
         if level.parent is None and self.beside:  # other launches may have the first ones
             seats[:] = below * level.slots
-        first_pool = arena.extend("pool", len(bases), NONE)
+        first_pool = arena.extend("pools", len(bases), NONE)
         pools = np.repeat(np.arange(len(bases)), seats)
         within = np.arange(len(pools)) - np.repeat(np.cumsum(seats) - seats, seats)
         places = bases[pools] + within % below
-        first = arena.extend("unit", len(places))
-        heap = arena.extend("seats", len(places))
-        rows = arena.rows("pool")[first_pool : first_pool + len(bases)]
-        rows[:, st.ALL_SEATS] = seats
-        rows[:, st.FIRST_SEAT] = first + np.cumsum(seats) - seats
-        rows[:, st.SEATS_AT] = heap + np.cumsum(seats) - seats
-        arena.memory[st.SEATS] += len(bases) + len(places)
+        first = arena.extend("units", len(places))
+        heap = arena.extend("free_slots", len(places))
+        rows = arena.rows("pools")[first_pool : first_pool + len(bases)]
+        rows[:, Pool.slots] = seats
+        rows[:, Pool.first_slot] = first + np.cumsum(seats) - seats
+        rows[:, Pool.heap] = heap + np.cumsum(seats) - seats
+        arena.slot_count += len(bases) + len(places)
         pool_of = first_pool + np.searchsorted(bases, outer)
         return LevelRows(first, places, np.full(len(places), NONE), first_pool + pools, False, pool_of)
 
@@ -211,37 +223,41 @@ class Instances:
         streams = table.stream_of[i]
         sizes = np.array([len(s.frame) for s in table.streams] + [0])
         used = sizes[streams] if rows.fixed else np.full(count, sizes[np.unique(streams)].max(initial=0))
-        frames = arena.extend("frame", int(used.sum()))
-        heads = arena.extend("heads", table.storages * count, NONE)
-        rows.held = arena.extend("held", slots * count), slots
-        rows.tails = arena.extend("tails", engines * count), engines
+        frames = arena.extend("frames", int(used.sum()))
+        heads = arena.extend("access_lists", table.storages * count, NONE)
+        rows.held = arena.extend("held_slots", slots * count), slots
+        rows.tails = arena.extend("engine_queues", engines * count), engines
         self._engines(simulation, view, *rows.tails, rows.places)
-        arena.rows("level")[launched.levels + i, st.FIRST_ROW] = rows.first
-        u, index, one = arena.rows("unit")[rows.all], np.arange(count), [0] * st.WIDTHS["unit"]
+        arena.rows("levels")[launched.levels + i, LevelRow.first_unit] = rows.first
+        u, index, one = arena.rows("units")[rows.all], np.arange(count), [0] * UnitRow.width
         for column in _NOTHING:
             one[column] = NONE
-        one[st.STATE], one[st.HOLDERS] = st.OVER, int(rows.pools is None)
-        one[st.LEVEL], one[st.LAUNCH] = launched.levels + i, launched.number
+        one[UnitRow.state], one[UnitRow.predecessors] = st.OVER, int(rows.pools is None)
+        one[UnitRow.level], one[UnitRow.launch] = launched.levels + i, launched.number
         u[:] = one
-        u[:, st.PLACE] = rows.places
-        u[:, st.PARENT] = rows.parents
-        u[:, st.FRAME] = frames + np.cumsum(used) - used
+        u[:, UnitRow.place] = rows.places
+        u[:, UnitRow.parent] = rows.parents
+        u[:, UnitRow.frame] = frames + np.cumsum(used) - used
         if rows.pools is not None:
-            u[:, st.POOL] = rows.pools
-        begins = {st.STORE: (heads, table.storages), st.HOLD: rows.held, st.ENGINES: rows.tails}
+            u[:, UnitRow.pool] = rows.pools
+        begins = {
+            UnitRow.access_lists: (heads, table.storages),
+            UnitRow.held_slots: rows.held,
+            UnitRow.engine_queues: rows.tails,
+        }
         for column, (at, width) in begins.items():
             u[:, column] = at + width * index
         if rows.fixed:
-            u[:, st.NUMBER] = index
-            u[:, st.ACTOR] = launched.first + launched.offsets[i] + index
-            u[:, st.PC] = np.array([s.first for s in table.streams] + [0])[streams]
+            u[:, UnitRow.number] = index
+            u[:, UnitRow.actor] = launched.first + launched.offsets[i] + index
+            u[:, UnitRow.pc] = np.array([s.first for s in table.streams] + [0])[streams]
             waits = streams != NONE if not self.plan.levels else rows.parents == NONE
-            u[:, st.STATE], u[:, st.PARTS] = np.where(waits, st.PENDING, st.OVER), waits
+            u[:, UnitRow.state], u[:, UnitRow.parts] = np.where(waits, st.PENDING, st.OVER), waits
 
     def _engines(self, simulation: Simulation, view: Any, first: int, engines: int, places: Any) -> None:
         """The queues of every instance's engines; several instances may share an engine."""
         several, names = bool(self.plan.levels), self.table.engine_names
-        self.arena.rows("tails")[first : first + engines * len(places)] = (0, NONE, NONE, NONE)
+        self.arena.rows("engine_queues")[first : first + engines * len(places)] = (0, NONE, NONE, NONE)
         for engine in sorted(self.table.queues) if len(places) and simulation.paths.contended else ():
             name = names[engine]
             if view.engine_resource(name, 0) is None:
@@ -250,10 +266,10 @@ class Instances:
             of_kinds = view.engine(name) is not None and view.engine(name).shares is not None
             if several or of_kinds or len(set(keys)) < len(keys) or simulation.paths.everything_shared:
                 servers = [simulation.paths.server(key, 1) for key in keys]
-                rows = self.arena.rows("tails")[first : first + engines * len(places)]
+                rows = self.arena.rows("engine_queues")[first : first + engines * len(places)]
                 messages = range(len(names), engines) if name == "dma" else ()
                 for e in (engine, *messages):
-                    rows[e::engines, 3] = servers
+                    rows[e::engines, EngineQueue.server] = servers
 
     def _below(self) -> None:
         """What is below every row."""
@@ -262,24 +278,24 @@ class Instances:
             children, above = self.children[level.name], self.levels[level.name]
             if not children:
                 continue
-            first = arena.extend("below", len(children) * len(above), NONE)
-            u = arena.rows("unit")[above.all]
-            u[:, st.BELOW] = first + len(children) * np.arange(len(above))
-            u[:, st.BELOWS] = len(children)
+            first = arena.extend("children", len(children) * len(above), NONE)
+            u = arena.rows("units")[above.all]
+            u[:, UnitRow.children] = first + len(children) * np.arange(len(above))
+            u[:, UnitRow.child_levels] = len(children)
             for k, child in enumerate(children):
-                rows = arena.rows("below")[first : first + len(children) * len(above)][k :: len(children)]
+                rows = arena.rows("children")[first : first + len(children) * len(above)][k :: len(children)]
                 self._describe(rows, child, np.arange(above.first, above.first + len(above)))
         roots = [lv for lv in self.plan.levels if lv.parent is None and lv.slots is not None]
-        at = arena.extend("below", len(roots), NONE)
+        at = arena.extend("children", len(roots), NONE)
         for k, level in enumerate(roots):
-            self._describe(arena.rows("below")[at + k : at + k + 1], level, np.full(1, NONE))
-        arena.rows("launch")[self.launched.number, [st.FIRST_ROOT, st.ROOTS]] = at, len(roots)
+            self._describe(arena.rows("children")[at + k : at + k + 1], level, np.full(1, NONE))
+        arena.rows("launches")[self.launched.number, [LaunchRow.first_root, LaunchRow.roots]] = at, len(roots)
 
     def _describe(self, rows: Any, level: pm.Level, parents: Any) -> None:
         own = self.levels[level.name]
-        rows[:, st.COUNT_BELOW] = level.count
-        rows[:, st.PARENT_ROW] = parents
+        rows[:, Children.count] = level.count
+        rows[:, Children.parent] = parents
         if level.slots is not None:
-            rows[:, st.POOL_BELOW] = own.pool_of
+            rows[:, Children.pool] = own.pool_of
         else:
-            rows[:, st.FIRST_BELOW] = own.first + level.count * np.arange(len(rows))
+            rows[:, Children.first_unit] = own.first + level.count * np.arange(len(rows))

@@ -13,6 +13,7 @@ from megatile.core.quantities import format_bytes, format_time
 from megatile.hda.routing import Link
 from megatile.report.page import LinkUse, Retiming, Roofline, page
 from megatile.sim import sensitivity, state as st
+from megatile.sim.state import Recorded
 from megatile.trace import Trace
 
 if TYPE_CHECKING:
@@ -111,13 +112,13 @@ def memory_bytes(trace: Trace) -> dict[str, int]:
 def link_use(result: Result, bins: int = BINS) -> list[LinkUse]:
     """The share of every span of time in which each link is busy; a transfer counts evenly over its time."""
     record = result.record
-    rows = record.rows[record.rows[:, st.R_PATH] != st.NONE]
+    rows = record.rows[record.rows[:, Recorded.path] != st.NONE]
     if not len(rows) or not result.time_ps:
         return []
     edges = np.linspace(0, result.time_ps, bins + 1)
     span = result.time_ps / bins
     busy: dict[Any, np.ndarray] = {}
-    keys, inverse = np.unique(rows[:, [st.R_PATH, st.R_BYTES]], axis=0, return_inverse=True)
+    keys, inverse = np.unique(rows[:, [Recorded.path, Recorded.nbytes]], axis=0, return_inverse=True)
     inverse = inverse.reshape(-1)
     order = np.argsort(inverse, kind="stable")
     cuts = np.searchsorted(inverse[order], np.arange(len(keys) + 1))
@@ -131,8 +132,8 @@ def link_use(result: Result, bins: int = BINS) -> list[LinkUse]:
         if not stages:
             continue
         chosen = rows[order[cuts[number] : cuts[number + 1]]]
-        start = chosen[:, st.R_START, None] + result.begin_ps
-        end = np.maximum(chosen[:, st.R_END], chosen[:, st.R_ARRIVED])[:, None] + result.begin_ps
+        start = chosen[:, Recorded.start, None] + result.begin_ps
+        end = np.maximum(chosen[:, Recorded.end], chosen[:, Recorded.arrived])[:, None] + result.begin_ps
         done = np.clip((edges[None, :] - start) / np.maximum(1, end - start), 0, 1).sum(axis=0)
         share = np.diff(done) / span
         for key, ps in stages:

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from megatile.hda.routing import Link
-from megatile.sim import state as st
-from megatile.sim.engine.caches import insert_block, into_bucket
-from megatile.sim.state import NONE, Arena
+from megatile.sim import plain, state as st
+from megatile.sim.arena import Arena
+from megatile.sim.state import NONE, CacheBlock, CacheRow, Server
 from megatile.timing.caches import Cache
 from megatile.timing.fabric import Alike, Fabric, Path, Stage, equal
 from megatile.timing.resources import Resources
@@ -67,9 +67,9 @@ class Paths:
         self.grids[network.name] = None
         count = view.hda.level(network.level).total * network.topology.link_count
         if count <= DENSE * units:
-            lanes, first = self.arena.extend("lane", count), self.arena.extend("server", count)
-            rows = self.arena.rows("server")[first : first + count]
-            rows[:, st.LANES], rows[:, st.WIDTH] = np.arange(lanes, lanes + count), 1
+            lanes, first = self.arena.extend("lanes", count), self.arena.extend("servers", count)
+            rows = self.arena.rows("servers")[first : first + count]
+            rows[:, Server.lanes], rows[:, Server.lane_count] = np.arange(lanes, lanes + count), 1
             users = np.zeros(count, dtype=np.int32)
             self.grids[network.name] = first, network.topology.link_count, users
 
@@ -79,8 +79,8 @@ class Paths:
             grid = self.grids.setdefault(key.network, None) if isinstance(key, Link) else None
             if grid is not None:
                 return grid[0] + key.owner * grid[1] + key.number
-            lanes = self.arena.extend("lane", width)
-            number = self.servers[key] = self.arena.append("server", (lanes, width))
+            lanes = self.arena.extend("lanes", width)
+            number = self.servers[key] = self.arena.append("servers", (lanes, width))
             self._keys[number] = key
         return number
 
@@ -123,7 +123,7 @@ class Paths:
 
     def number(self, path: Path, fabric: Fabric) -> int:
         """The number of a path."""
-        if self.contended or self.arena.memory[st.RECORDING] or path.reads or path.writes:
+        if self.contended or self.arena.recording or path.reads or path.writes:
             return self._number(path, fabric)
         # Nobody waits and nothing is recorded: it does not matter which servers it has.
         key = path.figures, path.granule, path.memories
@@ -185,11 +185,11 @@ class Paths:
         key = (stages, path.startup_ps, path.dma_bandwidth, path.extra_ps, granule, path.memories, *caches)
         number = self._classes.get(key)
         if number is None:
-            arena, at = self.arena, self.arena.used["stage"]
+            arena, at = self.arena, self.arena.used["stages"]
             for latency, bandwidth, server, used in stages:
                 flag = NONE if server is None else int(used)
-                arena.append("stage", (server or 0, latency, flag, -1, 0, as_bits(bandwidth)))
-            number = self._classes[key] = arena.append("path", (
+                arena.append("stages", (server or 0, latency, flag, -1, 0, as_bits(bandwidth)))
+            number = self._classes[key] = arena.append("paths", (
                 at, len(stages), path.startup_ps, path.latency_ps, path.extra_ps, path.before_ps,
                 NONE if path.first_resource is None else path.first_resource, granule, int(any(shared)),
                 -1, 0, as_bits(path.bandwidth), as_bits(path.dma_bandwidth), *caches,
@@ -205,7 +205,9 @@ class Paths:
         for stage, server in zip(path.stages, relative, strict=True):
             key = None if server is None else self.key(first + server)
             if server is not None:
-                fabric.widths.setdefault(key, int(self.arena.rows("server")[first + server, st.WIDTH]))
+                fabric.widths.setdefault(
+                    key, int(self.arena.rows("servers")[first + server, Server.lane_count])
+                )
             stages.append(stage._replace(resource=key))
         made = Path(tuple(stages), path.startup_ps, path.dma_bandwidth)
         for name in ("granule", "reads", "writes", "memories"):
@@ -224,14 +226,14 @@ class Paths:
                 server = NONE
                 if stage.resource is not None:
                     server = self.server(stage.resource, fabric.widths[stage.resource])
-                self.caches[key] = arena.append("cache", (
+                self.caches[key] = arena.append("caches", (
                     cache.blocks, 0, NONE, NONE, int(cache.writes_back), row, server, stage.latency_ps,
                     as_bits(stage.bandwidth), *[0] * 9,
                 ))  # fmt: skip
                 self.behind.append((cache.of, stage.resource))
-                arena.used["block"] = blocks = arena.used["block"] + cache.blocks
-                arena.reserve("block", blocks)
-                if blocks > arena.size("bucket"):
+                arena.used["blocks"] = blocks = arena.used["blocks"] + cache.blocks
+                arena.reserve("blocks", blocks)
+                if blocks > arena.size("buckets"):
                     self._rehash(1 << blocks.bit_length())
                 self._fill(self.caches[key], self._kept.pop(key, ()))
             row = self.caches[key]
@@ -239,30 +241,33 @@ class Paths:
 
     def remember(self, other: Paths) -> None:
         """The caches hold what those of another arena do; the time at which it came is over."""
-        rows, blocks = other.arena.rows("cache"), other.arena.rows("block")
+        rows, blocks = other.arena.rows("caches"), other.arena.rows("blocks")
         self._kept = dict(other._kept)
         for key, row in other.caches.items():
-            held, block = list[Any](), int(rows[row, st.OLDEST])
+            held, block = list[Any](), int(rows[row, CacheRow.oldest])
             while block != NONE:
                 held.append(blocks[block].tolist())
-                block = int(blocks[block, st.NEWER])
+                block = int(blocks[block, CacheBlock.newer])
             self._kept[key] = held
 
     def _fill(self, cache: int, held: Iterable[Any]) -> None:
         for block in held:
             memory = self.arena.memory
-            b = insert_block(
-                memory, cache, block[st.BLOCK_KEY], block[st.BLOCK_INDEX], block[st.BLOCK_BYTES], 0
+            b = plain.engine().insert_block(
+                memory, cache, block[CacheBlock.key], block[CacheBlock.index], block[CacheBlock.nbytes], 0
             )
-            self.arena.rows("block")[b, [st.FILLED_AT, st.DIRTY]] = 0, block[st.DIRTY]
+            self.arena.rows("blocks")[b, [CacheBlock.filled_at, CacheBlock.dirty]] = (
+                0,
+                block[CacheBlock.dirty],
+            )
 
     def _rehash(self, size: int) -> None:
         """More buckets for blocks; those that are there find their new ones."""
         arena = self.arena
-        used = int(arena.memory[st.BLOCKS])
-        arena.reserve("bucket", size)
-        arena.set_size("bucket", size)
-        arena.rows("bucket")[:] = NONE
+        used = arena.block_count
+        arena.reserve("buckets", size)
+        arena.set_size("buckets", size)
+        arena.rows("buckets")[:] = NONE
         memory = arena.memory
         for block in range(used):
-            into_bucket(memory, block)
+            plain.engine().into_bucket(memory, block)

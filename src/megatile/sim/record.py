@@ -14,7 +14,7 @@ from megatile.core.quantities import format_bytes, format_time
 from megatile.hda.routing import Link
 from megatile.sim import state as st
 from megatile.sim.simulation import EngineLaunch, Simulation
-from megatile.sim.state import NONE
+from megatile.sim.state import NONE, Answer, CacheRow, LaunchRow, Recorded
 from megatile.sim.table import ENGINES
 from megatile.timing.fabric import Path
 from megatile.trace import LAUNCH, Counter, Trace
@@ -101,21 +101,21 @@ class Record:
         self._paths, self._known = simulation.paths, dict[int, Path]()
         self.queue_ends = launched.queue_ends
         memo = simulation.table("memo")
-        self.answers = memo[memo[:, 0] == st.ASK_BUSY]
+        self.answers = memo[memo[:, Answer.question] == st.ASK_BUSY]
         """How long commands take whose work is not the same every time."""
         self.operands = simulation.operands
         """Whether it is known what commands touch."""
-        self.aux = simulation.arena.rows("aux")
-        self.first_aux = int(simulation.arena.memory[st.AUX_BASE])
-        base = int(simulation.arena.memory[st.RECORD_BASE])
-        rows = simulation.table("record")[max(0, launched.first_record - base) :]
-        who = rows[:, st.R_WHO]
+        self.aux = simulation.arena.rows("recorded_accesses")
+        self.first_aux = simulation.arena.words_base
+        base = simulation.arena.record_base
+        rows = simulation.table("records")[max(0, launched.first_record - base) :]
+        who = rows[:, Recorded.actor]
         self.units = launched.offsets[-1]
         """How many instances there are, of all levels."""
         self.places = simulation.places(launched).copy()
         self.names = launched.names(self.places)
         mine = (who >= launched.first) & (who < launched.first + self.units)
-        chosen = np.flatnonzero(mine & (rows[:, st.R_KIND] != st.RELEASE))
+        chosen = np.flatnonzero(mine & (rows[:, Recorded.kind] != st.RELEASE))
         self.numbers = chosen + max(base, launched.first_record)
         """Of every record, its number among those of all launches."""
         # Where that is all and times stay as they are, a look at them is enough.
@@ -124,24 +124,24 @@ class Record:
             (name, *ends) for (name, _), ends in zip(self._paths.caches, self._paths.behind, strict=True)
         ]
         """Of every cache: its name, and the name and key of what is behind it."""
-        self.cached = simulation.table("cache").copy()
+        self.cached = simulation.table("caches").copy()
         self.cached[: len(launched.caches)] -= launched.caches
-        self.releases = rows[mine & (rows[:, st.R_KIND] == st.RELEASE)]
+        self.releases = rows[mine & (rows[:, Recorded.kind] == st.RELEASE)]
         self.present = np.arange(self.units)
         if not launched.plan.levels:
             self.present = np.flatnonzero(launched.present)
-        self.start_ps = int(simulation.table("launch")[launched.number, st.BEGAN]) - (origin_ps or 0)
+        self.start_ps = int(simulation.table("launches")[launched.number, LaunchRow.began]) - (origin_ps or 0)
         """When its units begin, if nothing is before them."""
         self.installed = {q: key for key, q in simulation.installed.items() if q in self.queue_ends}
         self.events: Any = None
         """Of every record, its event in the trace, once there is one."""
         if origin_ps is not None:
             for part in (self.rows, self.releases):
-                for column in (st.R_START, st.R_END, st.R_ARRIVED):
+                for column in (Recorded.start, Recorded.end, Recorded.arrived):
                     part[:, column] = np.where(part[:, column] >= 0, part[:, column] - origin_ps, NONE)
-            used = self.rows[self.rows[:, st.R_AUX] >= 0, st.R_AUX]
+            used = self.rows[self.rows[:, Recorded.accesses] >= 0, Recorded.accesses]
             first = max(self.first_aux, int(used.min()) if len(used) else launched.first_aux)
-            last = int(simulation.arena.memory[st.AUX])
+            last = simulation.arena.recorded_words
             self.aux, self.first_aux = self.aux[first - self.first_aux : last].copy(), first
 
     def path(self, number: int) -> Path:
@@ -155,9 +155,9 @@ class Record:
         first, before the control path is travelled."""
         present = self.present
         begin_ps = delay_ps + (self.start_ps if len(present) else 0)
-        order = np.argsort(self.rows[:, st.R_WHO], kind="stable")
+        order = np.argsort(self.rows[:, Recorded.actor], kind="stable")
         rows = self.rows[order]
-        unit = np.searchsorted(present, rows[:, st.R_WHO] - self.launched.first)
+        unit = np.searchsorted(present, rows[:, Recorded.actor] - self.launched.first)
         tables = {name: _Names() for name in ("units", "engines", "operations", "operands", "sources")}
         units, names = len(present), [self.names[i] for i in present.tolist()]
         columns: dict[str, Any] = {}
@@ -186,10 +186,10 @@ class Record:
         )
         columns["source"] = column(codes["source"], tables["sources"]("") if launches else 0)
         columns["operand"] = column(codes["operand"], tables["operands"]("") if launches else 0)
-        start = np.maximum(rows[:, st.R_START], 0)
+        start = np.maximum(rows[:, Recorded.start], 0)
         columns["start_ps"] = column(start + delay_ps, 0)
-        columns["end_ps"] = column(np.maximum(start, rows[:, st.R_END]) + delay_ps, begin_ps)
-        columns["bytes"] = column(rows[:, st.R_BYTES], 0)
+        columns["end_ps"] = column(np.maximum(start, rows[:, Recorded.end]) + delay_ps, begin_ps)
+        columns["bytes"] = column(rows[:, Recorded.nbytes], 0)
         columns["cause"] = column(self._causes(rows, order, place, unit, at_launch, launches), NONE)
         return Trace(
             **{name: tuple(table) for name, table in tables.items()},
@@ -201,7 +201,7 @@ class Record:
         """Queues of the DMA engine for messages are counted as far as they are used: ``dma.1``, …"""
         channels = max(view.dma.channels for view in self.launched.views)
         own = self.launched.table.engine_names
-        names, used = [*own, *[""] * (channels - 1)], np.unique(self.rows[:, st.R_ENGINE])
+        names, used = [*own, *[""] * (channels - 1)], np.unique(self.rows[:, Recorded.engine])
         for i, engine in enumerate(used[used >= len(own)].tolist(), 1):
             names[engine] = f"dma.{i}"
         return names
@@ -210,7 +210,7 @@ class Record:
         """The numbers of engine, operation, source and operands of every row."""
         engines = self._engine_names()
         statements = self.statements
-        keys = rows[:, [st.R_AT, st.R_KIND, st.R_ENGINE]]
+        keys = rows[:, [Recorded.pc, Recorded.kind, Recorded.engine]]
         kinds, inverse = (
             np.unique(keys, axis=0, return_inverse=True) if len(rows) else (keys, np.zeros(0, dtype=int))
         )
@@ -234,7 +234,7 @@ class Record:
         aux, table = self.aux, self.launched.table
         found = np.empty(len(rows), dtype=np.int64)
         known: dict[bytes, int] = {}
-        for i, at in enumerate(rows[:, st.R_AUX].tolist()):
+        for i, at in enumerate(rows[:, Recorded.accesses].tolist()):
             if at == NONE:
                 found[i] = names("")
                 continue
@@ -254,7 +254,7 @@ class Record:
         events = np.full(len(order) + 1, NONE, dtype=np.int64)
         events[order] = place
         self.events = events[:-1]
-        cause = rows[:, st.R_CAUSE]
+        cause = rows[:, Recorded.cause]
         number = np.minimum(np.searchsorted(self.numbers, cause), max(0, len(order) - 1))
         known = self.numbers[number] == cause if len(order) else np.zeros(0, dtype=bool)
         found = events[np.where(known, number, len(order))]
@@ -265,10 +265,10 @@ class Record:
         rows = self.rows if rows is None else rows
         sent: dict[tuple[int, int], int] = {}
         received: dict[tuple[int, int], int] = {}
-        kinds = rows[:, st.R_KIND]
+        kinds = rows[:, Recorded.kind]
         for kind, found in ((st.SEND, sent), (st.RECEIVE, received), (st.ANY, received), (st.INTO, received)):
             chosen = np.flatnonzero(kinds == kind)
-            pairs = rows[chosen][:, [st.R_QUEUE, st.R_MESSAGE]].tolist()
+            pairs = rows[chosen][:, [Recorded.queue, Recorded.message]].tolist()
             for row, (queue, message) in zip(chosen.tolist(), pairs, strict=True):
                 found.setdefault((queue, message), row)
         return sent, received
@@ -277,17 +277,16 @@ class Record:
         """Every message as a line, in order of time: who to whom, bytes, when it is there, its queue (the
         direction as the receiver calls it) and number, and the line that sends it."""
         found = []
-        for row in self.rows[self.rows[:, st.R_KIND] == st.SEND].tolist():
-            channel, receiver, member = self.queue_ends[row[st.R_QUEUE]]
-            statement = self.statements[row[st.R_AT]]
-            described = self.launched.plan.channels[channel]
-            first = self.launched.offsets[
-                self.launched.table.levels[self.launched.plan.level(described.level).name]
-            ]
-            text = f"{self.names[row[st.R_WHO] - self.launched.first]} -> {self.names[first + receiver]} "
-            text += f"{format_bytes(row[st.R_BYTES])}, there at {format_time(begin_ps + row[st.R_ARRIVED])}, "
-            text += f"{described.label(member)} #{row[st.R_MESSAGE]}"
-            found.append((row[st.R_START], text + (f"  {statement.source}" if statement.source else "")))
+        for row in self.rows[self.rows[:, Recorded.kind] == st.SEND].tolist():
+            sent = Recorded(row)
+            channel, receiver, member = self.queue_ends[sent.queue]
+            source = self.statements[sent.pc].source
+            plan, described = self.launched.plan, self.launched.plan.channels[channel]
+            first = self.launched.offsets[self.launched.table.levels[plan.level(described.level).name]]
+            ends = f"{self.names[sent.actor - self.launched.first]} -> {self.names[first + receiver]}"
+            size, there = format_bytes(sent.nbytes), format_time(begin_ps + sent.arrived)
+            text = f"{ends} {size}, there at {there}, {described.label(member)} #{sent.message}"
+            found.append((sent.start, text + (f"  {source}" if source else "")))
         return [f"[comm] {format_time(begin_ps + start)} {text}" for start, text in sorted(found)]
 
     def _flows(self, rows: Any, place: Any) -> Any:
@@ -300,31 +299,34 @@ class Record:
         plan = self.launched.plan
         first = np.cumsum([0, *(plan.instances(c.level) * c.members for c in plan.channels)]).tolist()
         found: dict[int, list[int]] = {}
-        sends = self.rows[self.rows[:, st.R_KIND] == st.SEND]
-        for queue, time in sends[:, [st.R_QUEUE, st.R_ARRIVED]].tolist():
+        sends = self.rows[self.rows[:, Recorded.kind] == st.SEND]
+        for queue, time in sends[:, [Recorded.queue, Recorded.arrived]].tolist():
             channel, receiver, member = self.queue_ends[queue]
             number = first[channel] + receiver * plan.channels[channel].members + member
             found.setdefault(number, []).append(time)
         return found
 
     def _counters(self, rows: Any, delay_ps: int) -> tuple[Counter, ...]:
-        sends = rows[rows[:, st.R_KIND] == st.SEND]
+        sends = rows[rows[:, Recorded.kind] == st.SEND]
         counters = []
         steps: dict[str, list[tuple[Any, int]]] = {}
-        for queue in np.unique(sends[:, st.R_QUEUE]).tolist():
+        for queue in np.unique(sends[:, Recorded.queue]).tolist():
             channel, receiver, member = self.queue_ends[queue]
             described = self.launched.plan.channels[channel]
             level = self.launched.table.levels[self.launched.plan.level(described.level).name]
             name = self.names[self.launched.offsets[level] + receiver]
             label = f"queue {name} {described.label(member)}"
-            arrived = sends[sends[:, st.R_QUEUE] == queue, st.R_ARRIVED]
-            freed = self.releases[self.releases[:, st.R_QUEUE] == queue, st.R_END]
+            arrived = sends[sends[:, Recorded.queue] == queue, Recorded.arrived]
+            freed = self.releases[self.releases[:, Recorded.queue] == queue, Recorded.end]
             steps[label] = [(arrived, 1), (freed, -1)]
         for label in sorted(steps)[:MAX_COUNTERS]:
             counters.append(_counter(label, steps[label]))
         if len(sends):
             counters.append(
-                _counter("messages on links", [(sends[:, st.R_START], 1), (sends[:, st.R_ARRIVED], -1)])
+                _counter(
+                    "messages on links",
+                    [(sends[:, Recorded.start], 1), (sends[:, Recorded.arrived], -1)],
+                )
             )
         return tuple(Counter(c.name, c.time_ps + delay_ps, c.value) for c in counters)
 
@@ -339,8 +341,8 @@ class Record:
                     spent[key] = spent.get(key, 0) + busy * count
                     moved[key] = moved.get(key, 0) + nbytes * count
         for row, (_, _, key) in zip(self.cached.tolist(), self.caches, strict=True):
-            spent[key] = spent.get(key, 0) + row[st.CACHE_SPENT]
-            moved[key] = moved.get(key, 0) + row[st.CACHE_FILLED] + row[st.CACHE_EVICTED]
+            spent[key] = spent.get(key, 0) + row[CacheRow.spent]
+            moved[key] = moved.get(key, 0) + row[CacheRow.filled] + row[CacheRow.evicted]
         return spent, moved
 
     def traffic(self) -> dict[str, Traffic]:
@@ -361,18 +363,18 @@ class Record:
                         *((0, nbytes * count) if write else (nbytes * count, 0)),
                     )
         for row, (name, behind, _) in zip(self.cached.tolist(), self.caches, strict=True):
-            add(name, row[st.CACHE_READ], row[st.CACHE_WRITTEN], row[st.HITS], row[st.MISSES])
-            add(behind, row[st.CACHE_FILLED], row[st.CACHE_EVICTED])
+            add(name, row[CacheRow.read], row[CacheRow.written], row[CacheRow.hits], row[CacheRow.misses])
+            add(behind, row[CacheRow.filled], row[CacheRow.evicted])
         return {name: Traffic(*counts) for name, counts in found.items()}
 
     @cached_property
     def _moved(self) -> list[tuple[int, int, int]]:
         """How many transfers of each size went over each path."""
-        used = self.rows[:, st.R_PATH] != NONE
+        used = self.rows[:, Recorded.path] != NONE
         if not used.any():
             return []
-        paths, path = np.unique(self.rows[used, st.R_PATH], return_inverse=True)
-        nbytes = self.rows[used, st.R_BYTES]
+        paths, path = np.unique(self.rows[used, Recorded.path], return_inverse=True)
+        nbytes = self.rows[used, Recorded.nbytes]
         size = int(nbytes.max()) + 1
         pairs, counts = np.unique(path * size + nbytes, return_counts=True)
         numbers = paths[pairs // size].tolist()
@@ -382,13 +384,13 @@ class Record:
         """Busy time per kind of engine, on how many hardware units, how much of their time that covers; per
         unit, time in which it communicates and computes nothing."""
         rows, names = self.rows, self._engine_names()
-        start = np.maximum(rows[:, st.R_START], 0)
-        end = np.maximum(start, rows[:, st.R_END])
-        engine = rows[:, st.R_ENGINE].copy()
+        start = np.maximum(rows[:, Recorded.start], 0)
+        end = np.maximum(start, rows[:, Recorded.end])
+        engine = rows[:, Recorded.engine].copy()
         for kind, name in PLACES.items():
-            engine[(engine == NONE) & (rows[:, st.R_KIND] == kind)] = names.index(name)
+            engine[(engine == NONE) & (rows[:, Recorded.kind] == kind)] = names.index(name)
         engine[engine == NONE] = names.index("control")
-        unit = rows[:, st.R_WHO] - self.launched.first
+        unit = rows[:, Recorded.actor] - self.launched.first
         spent = np.bincount(engine, end - start, len(names))
         used = np.bincount(engine, minlength=len(names))
         busy, units, covered = dict[str, int](), dict[str, int](), dict[str, int]()
@@ -433,16 +435,19 @@ class Record:
     def flops(self) -> dict[tuple[str, str], int]:
         """Operations done, by engine and dtype."""
         found: dict[tuple[str, str], int] = {}
-        rows = self.rows[self.rows[:, st.R_KIND] == st.WORK]
-        for at in np.unique(rows[:, st.R_AT]).tolist():
-            statement, mine = self.statements[at], rows[rows[:, st.R_AT] == at]
+        rows = self.rows[self.rows[:, Recorded.kind] == st.WORK]
+        for at in np.unique(rows[:, Recorded.pc]).tolist():
+            statement, mine = self.statements[at], rows[rows[:, Recorded.pc] == at]
             flops = constant(statement.work.flops)
             if flops is not None:
                 total = int(flops) * len(mine)
             else:
                 # Commands of one statement that take equally long do equally much.
-                lengths, counts = np.unique(mine[:, st.R_END] - mine[:, st.R_START], return_counts=True)
-                by_length = {int(row[5]): int(row[2]) for row in self.answers[self.answers[:, 1] == at]}
+                lengths, counts = np.unique(
+                    mine[:, Recorded.end] - mine[:, Recorded.start], return_counts=True
+                )
+                asked = self.answers[self.answers[:, Answer.a] == at]
+                by_length = dict(asked[:, [Answer.value, Answer.b]].tolist())
                 total = sum(
                     by_length.get(t, 0) * c for t, c in zip(lengths.tolist(), counts.tolist(), strict=True)
                 )
@@ -453,10 +458,15 @@ class Record:
     def work_ps(self, engine: str) -> list[int]:
         """Per unit, how long an engine works."""
         rows = self.rows[
-            (self.rows[:, st.R_KIND] == st.WORK) & (self.rows[:, st.R_ENGINE] == ENGINES.index(engine))
+            (self.rows[:, Recorded.kind] == st.WORK)
+            & (self.rows[:, Recorded.engine] == ENGINES.index(engine))
         ]
         busy = np.zeros(self.units, dtype=np.int64)
-        np.add.at(busy, rows[:, st.R_WHO] - self.launched.first, rows[:, st.R_END] - rows[:, st.R_START])
+        np.add.at(
+            busy,
+            rows[:, Recorded.actor] - self.launched.first,
+            rows[:, Recorded.end] - rows[:, Recorded.start],
+        )
         found: list[int] = busy.tolist()
         return found
 
@@ -490,9 +500,9 @@ def _counter(name: str, steps: list[tuple[Any, int]]) -> Counter:
 def choices(simulation: Simulation, launched: EngineLaunch) -> dict[Any, list[int]]:
     """Per unit, the members its receive-from-any took."""
     found: dict[Any, list[int]] = {}
-    rows = simulation.table("record")
-    rows = rows[rows[:, st.R_KIND] == st.ANY]
-    for who, queue in rows[:, [st.R_WHO, st.R_QUEUE]].tolist():
+    rows = simulation.table("records")
+    rows = rows[rows[:, Recorded.kind] == st.ANY]
+    for who, queue in rows[:, [Recorded.actor, Recorded.queue]].tolist():
         if 0 <= who - launched.first < launched.offsets[-1]:
             found.setdefault(launched.chooser(who), []).append(launched.queue_ends[queue][2])
     return found

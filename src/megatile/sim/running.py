@@ -26,6 +26,7 @@ from megatile.sim.launches import Launch, SessionError, TimeBudgetExceeded, Work
 from megatile.sim.record import choices
 from megatile.sim.result import Result, Run
 from megatile.sim.simulation import NEVER, EngineLaunch, Simulation, engine_name
+from megatile.sim.state import LaunchRow, UnitRow
 from megatile.sim.stuck import deadlock, explain, wait_graph
 from megatile.sim.symmetry import representative, symmetric
 from megatile.timing.resources import Resources
@@ -134,8 +135,10 @@ class RunningMachine:
 
     def _pending(self, numbers: list[int]) -> list[int]:
         """On how many units these launches, as the engine numbers them, have not begun."""
-        first, count = self._simulation.table("launch")[numbers][:, [st.FIRST, st.ROWS]].T
-        pending = np.append(0, np.cumsum(self._simulation.table("unit")[:, st.STATE] == st.PENDING))
+        first, count = self._simulation.table("launches")[numbers][
+            :, [LaunchRow.first_unit, LaunchRow.units]
+        ].T
+        pending = np.append(0, np.cumsum(self._simulation.table("units")[:, UnitRow.state] == st.PENDING))
         return (pending[first + count] - pending[first]).tolist()
 
     def _data(self, launch: Launch, given: Mapping[str, Any], contents: Contents) -> LaunchData:
@@ -146,13 +149,15 @@ class RunningMachine:
             launched, simulation = launch._launched, self._simulation
             if launched is None:
                 return np.ones(plan.units, dtype=bool)
-            first, count = simulation.table("launch")[launched.number, [st.FIRST, st.ROWS]].tolist()
-            free = simulation.table("unit")[first : first + count, st.STATE] != st.PENDING
+            first, count = simulation.table("launches")[
+                launched.number, [LaunchRow.first_unit, LaunchRow.units]
+            ].tolist()
+            free = simulation.table("units")[first : first + count, UnitRow.state] != st.PENDING
             return np.full(plan.units, bool(free.all())) if plan.levels else free
 
         def chosen() -> dict[Any, list[int]]:
             nonlocal known
-            now = int(self._simulation.arena.memory[st.RECORDED])
+            now = self._simulation.arena.recorded
             if known[0] != now and launch._launched is not None:
                 known = now, choices(self._simulation, launch._launched)
             return known[1]

@@ -16,7 +16,7 @@ from megatile.core.errors import RouteError
 from megatile.plan import model as pm
 from megatile.sim import state as st
 from megatile.sim.answers import Alike, Answers
-from megatile.sim.state import NONE
+from megatile.sim.state import NONE, Instruction, RegionRow
 from megatile.timing.view import TimingError
 
 if TYPE_CHECKING:
@@ -106,9 +106,9 @@ def _copies(simulation: Simulation, launched: EngineLaunch) -> Iterator[Ends | N
     for number, stream in enumerate(launched.plan.streams):
         level = launched.table.levels[launched.plan.level(stream.level).name]
         pc = launched.table.streams[number].first
-        while rows.code[pc][st.KIND] != st.END:
+        while rows.code[pc][Instruction.kind] != st.END:
             ends = rows.ends(pc)
-            if any(rows.region[r][st.OWNER] != NONE for r in ends if r != NONE):
+            if any(rows.regions[r][RegionRow.owner] != NONE for r in ends if r != NONE):
                 alike = Alike(simulation, launched, level, number, pc)
                 found = answers.copy_ends(alike)
                 if found is None or not found[3]:
@@ -117,7 +117,7 @@ def _copies(simulation: Simulation, launched: EngineLaunch) -> Iterator[Ends | N
                 launched.ends[pc] = found
                 (here, _), (there, _), possible, _ = found
                 chosen = np.flatnonzero(possible & (here != there))
-                memories = [rows.region[r][: st.TILE + 1] for r in ends if r != NONE]
+                memories = [rows.regions[r][: RegionRow.tile + 1] for r in ends if r != NONE]
                 key = (level, memories, alike.units[chosen], here[chosen], there[chosen])
                 if not any(_equal(key, other) for other in known):
                     known.append(key)

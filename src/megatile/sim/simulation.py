@@ -20,18 +20,39 @@ from megatile.core.expr import constant
 from megatile.core.frames import frame_outside
 from megatile.plan import model as pm
 from megatile.plan.residency import copies, units_below
-from megatile.sim import state as st
+from megatile.sim import plain, state as st
 from megatile.sim.answers import Answers, QueueMisuse
+from megatile.sim.arena import ROOM, Arena
 from megatile.sim.compiled import compiled, is_compiled
 from megatile.sim.data import Assumed, Scalars
-from megatile.sim.engine import loop as plain
-from megatile.sim.engine.events import push
-from megatile.sim.engine.instances import begin_launch
 from megatile.sim.install import places_of
 from megatile.sim.instances import Instances
 from megatile.sim.paths import Paths
 from megatile.sim.sharing import find_shared
-from megatile.sim.state import NONE, Arena
+from megatile.sim.state import (
+    NONE,
+    Answer,
+    CacheRow,
+    ChannelRow,
+    CommandRow,
+    End,
+    EngineQueue,
+    Event,
+    FlagRow,
+    Instruction,
+    LaunchQueue,
+    LaunchRow,
+    LevelRow,
+    PendingAccess,
+    Pool,
+    Question,
+    Queue,
+    Recorded,
+    Slot,
+    Storage,
+    UnitRow,
+    Work,
+)
 from megatile.sim.table import TABLES, CommandTable, Rows, tabulated
 from megatile.timing.resources import Resources
 from megatile.timing.view import TimingError
@@ -50,7 +71,7 @@ MOST_RECORDS = 1 << 20
 BETWEEN_LOOKS = 1 << 15
 """Instructions between looks at the clock on the wall."""
 NEVER = 1 << 62
-LIVE = {"command": 3, "node": 16, "log": 12, "heap": 3, "todo": 2}
+LIVE = {"commands": 3, "nodes": 16, "pending": 12, "events": 3, "todo": 2}
 """Rows of tables for every instance that is there at a time for which there is room from the beginning."""
 
 
@@ -115,7 +136,7 @@ class EngineLaunch:
         """The numbers of its flows; those of a later launch are higher."""
         self.first_record = self.first_aux = 0
         self.first_queues: list[int] = []
-        self.caches: Any = np.zeros((0, st.WIDTHS["cache"]), dtype=np.int64)
+        self.caches: Any = np.zeros((0, CacheRow.width), dtype=np.int64)
         """What caches had counted before it began."""
         self.queue_ends: dict[int, tuple[int, int, int]] = {}
         """Channel, receiver and member of the queues that it uses."""
@@ -207,48 +228,45 @@ class Simulation:
         self.arena = arena = Arena()
         self.paths = Paths(arena, contended, everything_shared)
         self.operands = operands
-        arena.memory[st.RECORDING] = (1 + operands) * int(record > 0)
-        arena.memory[st.UNTIL] = NEVER
-        arena.memory[st.MOST_OPEN] = RUN_AHEAD
+        arena.recording = (1 + operands) * int(record > 0)
+        arena.until = NEVER
+        arena.run_ahead = RUN_AHEAD
 
     # tables that grow
 
     def _grow(self) -> None:
         """Double what is nearly full."""
         arena = self.arena
-        live, nodes, logs, events, records, aux = (
-            int(arena.memory[i])
-            for i in (st.LIVE_COMMANDS, st.LIVE_NODES, st.LIVE_LOGS, st.EVENTS, st.RECORDED, st.AUX)
-        )
-        seats, spans = int(arena.memory[st.SEATS]), int(arena.memory[st.LIVE_SPANS])
+        live, pending = arena.live_commands, arena.live_pending
         for name, needed in (
-            ("command", 2 * live), ("node", nodes + logs), ("log", logs), ("span", spans),
-            ("heap", events + live + seats), ("todo", live), ("aux", aux + 4096),
+            ("commands", 2 * live), ("nodes", arena.live_nodes + pending), ("pending", pending),
+            ("spans", arena.live_spans), ("events", arena.event_count + live + arena.slot_count),
+            ("todo", live), ("recorded_accesses", arena.recorded_words + 4096),
         ):  # fmt: skip
             if needed + 64 > arena.size(name):
                 arena.reserve(name, 2 * arena.size(name))
-        if arena.memory[st.RECORDING] and records + 2 * live + 128 > arena.size("record"):
-            if arena.size("record") >= self.most_records:
-                arena.memory[[st.RECORDING, st.RECORDED, st.AUX]] = 0
+        if arena.recording and arena.recorded + 2 * live + 128 > arena.size("records"):
+            if arena.size("records") >= self.most_records:
+                arena.recording = arena.recorded = arena.recorded_words = 0
                 self.complete_record = False
                 self._forget_causes()
-            arena.reserve("record", 2 * arena.size("record"))
+            arena.reserve("records", 2 * arena.size("records"))
 
     def record_all(self) -> None:
         """Record what every instance does, also where that was not asked for: what a receive-from-any took is
         found there."""
         if not self.most_records:
             self.most_records = EVERYTHING
-            self.arena.memory[st.RECORDING] = 1
+            self.arena.recording = 1
 
     def _forget_causes(self) -> None:
         """Too much was recorded: what is known so far is dropped, and numbers of records mean nothing."""
         columns = {
-            "unit": st.CAUSE,
-            "command": [st.RECORD, st.WHY],
-            "log": st.LOG_WHY,
-            "tails": 2,
-            "ring": [1, 3],
+            "units": UnitRow.cause,
+            "commands": [CommandRow.record, CommandRow.cause],
+            "pending": PendingAccess.cause,
+            "engine_queues": EngineQueue.cause,
+            "slots": [Slot.arrived_by, Slot.returned_by],
         }
         for name, column in columns.items():
             self.arena.rows(name)[:, column] = NONE
@@ -279,7 +297,7 @@ class Simulation:
             self._tabulate()
             if resources.faults.straggler:
                 code = self.arena.rows("code")
-                code[code[:, st.KIND] == st.WORK, st.G] = 1
+                code[code[:, Instruction.kind] == st.WORK, Work.straggles] = 1
         idle = self.idle.get(id(table))
         launched = idle.pop() if idle else self._allocate(table, resources)
         launched.scalars = scalars
@@ -292,13 +310,13 @@ class Simulation:
         if at is not None:
             self._queue_up(launched, at)
         starts = [view.start_ps(0) for view in launched.views]
-        self.arena.reserve("ready", self.arena.used["unit"] + 64)
+        self.arena.reserve("ready", self.arena.used["units"] + 64)
         self.at(begin + min(starts) - starts[0], st.BEGINS, launched.number)
         return launched
 
     def _allocate(self, table: CommandTable, resources: Resources) -> EngineLaunch:
         """Rows for a launch that no other uses."""
-        launched = EngineLaunch(table, resources, self.arena.used["launch"], self.arena.used["place"])
+        launched = EngineLaunch(table, resources, self.arena.used["launches"], self.arena.used["places"])
         self.launches.append(launched)
         units = self._resident(launched)
         for view in launched.views:
@@ -311,41 +329,43 @@ class Simulation:
         self._levels(launched)
         self.instances[launched.number] = Instances(self, launched)
         find_shared(self, launched)
-        self.arena.memory[st.JITTER] |= int(resources.faults.jitter is not None)
+        self.arena.jitter |= int(resources.faults.jitter is not None)
         return launched
 
     def _room(self, launched: EngineLaunch) -> None:
         """Room for what a launch will record."""
         arena = self.arena
-        launched.first_record = int(arena.memory[st.RECORD_BASE] + arena.memory[st.RECORDED])
-        launched.first_aux = int(arena.memory[st.AUX_BASE] + arena.memory[st.AUX])
+        launched.first_record = int(arena.record_base + arena.recorded)
+        launched.first_aux = int(arena.words_base + arena.recorded_words)
         if self.most_records:
             room = min(self.most_records, launched.table.commands + 4096)
-            arena.reserve("record", int(arena.memory[st.RECORDED]) + room + min(2 * room, st.ROOM["command"]))
+            arena.reserve("records", arena.recorded + room + min(2 * room, ROOM["commands"]))
             if self.operands:
-                arena.reserve("aux", int(arena.memory[st.AUX]) + 8 * room + 8192)
+                arena.reserve("recorded_accesses", arena.recorded_words + 8 * room + 8192)
 
     def _ready(self, launched: EngineLaunch) -> None:
         """All instances may go on at once, unit 0 first."""
         arena = self.arena
-        rows = int(self.table("launch")[launched.number, st.FIRST]) + np.flatnonzero(launched.present)
-        ready = int(arena.memory[st.READIES])
-        arena.reserve("ready", arena.used["unit"] + 64)
+        rows = int(self.table("launches")[launched.number, LaunchRow.first_unit]) + np.flatnonzero(
+            launched.present
+        )
+        ready = arena.ready_count
+        arena.reserve("ready", arena.used["units"] + 64)
         arena.rows("ready")[ready : ready + len(rows)] = rows[::-1]
-        arena.memory[st.READIES] = ready + len(rows)
-        arena.rows("unit")[rows, st.STATE] = st.READY
+        arena.ready_count = ready + len(rows)
+        arena.rows("units")[rows, UnitRow.state] = st.READY
 
     def _queue_up(self, launched: EngineLaunch, at: int) -> None:
         """Every instance or slot without a parent waits for those before it on its unit of the hardware."""
         arena, instances = self.arena, self.instances[launched.number]
-        unit, before = arena.rows("unit"), list[tuple[int, int]]()
+        unit, before = arena.rows("units"), list[tuple[int, int]]()
         taken: list[tuple[dict[int, list[int]], int, list[int]]] = []
-        own = self.table("launch")[launched.number, [st.FIRST, st.ROWS]].tolist()
+        own = self.table("launches")[launched.number, [LaunchRow.first_unit, LaunchRow.units]].tolist()
         for view, rows in instances.roots():
             mine: dict[int, list[int]] = {}
             for g in rows.tolist():
-                if unit[g, st.STATE] == st.PENDING or unit[g, st.POOL] != NONE:
-                    place = int(unit[g, st.PLACE])
+                if unit[g, UnitRow.state] == st.PENDING or unit[g, UnitRow.pool] != NONE:
+                    place = int(unit[g, UnitRow.place])
                     mine.setdefault(place if launched.plan.levels else view.places[place], []).append(g)
             there = self.holders.setdefault(view.level.name, {})
             for place, those in mine.items():
@@ -353,29 +373,20 @@ class Simulation:
                     h
                     for h in self._holding(view, place)
                     if not own[0] <= h < own[0] + own[1]
-                    if unit[h, st.PARTS] > 0 or unit[h, st.OVER_AT] > at or self._still_used(h)
+                    if unit[h, UnitRow.parts] > 0 or unit[h, UnitRow.over_at] > at or self._still_used(h)
                 ]
                 before += [(g, h) for h in held for g in those]
                 # Nobody may ever take a slot of this launch: who comes next also waits for those before.
-                slots = unit[those[0], st.POOL] != NONE
+                slots = unit[those[0], UnitRow.pool] != NONE
                 taken.append((there, place, those + [h for h in there.get(place, ()) if slots and h in held]))
         for there, place, those in taken:
             there[place] = those
-        memory = arena.memory
-        arena.reserve("node", int(memory[st.TOP_NODE] + memory[st.LIVE_LOGS]) + len(before) + 64)
-        memory, unit, node = arena.memory, arena.rows("unit"), arena.rows("node")
+        arena.reserve("nodes", arena.top_node + arena.live_pending + len(before) + 64)
+        unit = arena.rows("units")
         for g, h in before:
-            n = int(memory[st.FREE_NODE])
-            if n == NONE:
-                n = int(memory[st.TOP_NODE])
-                memory[st.TOP_NODE] += 1
-            else:
-                memory[st.FREE_NODE] = node[n, 0]
-            memory[st.LIVE_NODES] += 1
-            node[n] = (unit[h, st.FOLLOWERS], g)
-            unit[h, st.FOLLOWERS] = n
-            unit[g, st.HOLDERS] += 1
-        instances.take_away({g for g, _ in before if unit[g, st.POOL] != NONE})
+            unit[h, UnitRow.followers] = plain.engine().new_node(arena.memory, unit[h, UnitRow.followers], g)
+            unit[g, UnitRow.predecessors] += 1
+        instances.take_away({g for g, _ in before if unit[g, UnitRow.pool] != NONE})
 
     def _holding(self, resources: Resources, place: int) -> list[int]:
         """The instances that hold a unit of the hardware, or one that is in it or around it."""
@@ -392,18 +403,17 @@ class Simulation:
 
     def _still_used(self, seat: int) -> bool:
         """Whether instances may still take a slot: some wait for one, or their launch has not begun."""
-        pool = int(self.arena.rows("unit")[seat, st.POOL])
+        pool = int(self.arena.rows("units")[seat, UnitRow.pool])
         if pool == NONE:
             return False
-        first, last = self.arena.rows("pool")[pool, [st.FIRST_WAITING, st.LAST_WAITING]].tolist()
+        first, last = self.arena.rows("pools")[pool, [Pool.first_waiting, Pool.last_waiting]].tolist()
         return first != NONE or last == NONE
 
     def at(self, time: int, phase: int, what: int) -> None:
         """An event from outside: a launch that comes."""
-        self.arena.reserve("heap", int(self.arena.memory[st.EVENTS] + self.arena.memory[st.SEATS]) + 64)
-        memory = self.arena.memory
-        memory[st.SEQUENCE] += 1
-        push(memory, time, phase, what, int(memory[st.SEQUENCE]), what)
+        self.arena.reserve("events", int(self.arena.event_count + self.arena.slot_count) + 64)
+        self.arena.sequence += 1
+        plain.engine().push(self.arena.memory, time, phase, what, self.arena.sequence, what)
 
     def withdraw(self, launched: EngineLaunch) -> bool:
         """A launch shall do nothing: each instance ends as soon as those before it are over. False where one
@@ -412,64 +422,65 @@ class Simulation:
         if instances.begun:
             return False
         if self._nothing == NONE:
-            rows, self._nothing = self.rows, len(self.rows.stream)
-            rows.stream.append((len(rows.code), rows.raw([0]), 1))
-            rows.code.append([st.END, 0] + [NONE] * (st.WIDTHS["code"] - 2))
-            rows.statements.append(None)
+            rows, self._nothing = self.rows, len(self.rows.streams)
+            rows.streams.append((len(rows.code), rows.raw([0]), 1))
+            rows.instruction(None, End, ended=0)
             self._tabulate()
         instances.do_nothing(self._nothing)
-        heap = arena.rows("heap")[: int(arena.memory[st.EVENTS])]
-        coming = (heap[:, 1] // st.PHASE == st.BEGINS) & (heap[:, 3] == launched.number)
-        heap[coming, 3] = NONE
+        heap = arena.rows("events")[: arena.event_count]
+        coming = heap[:, Event.key] // st.PHASE == st.BEGINS
+        coming &= heap[:, Event.subject] == launched.number
+        heap[coming, Event.subject] = NONE
         if coming.any():
-            begin_launch(arena.memory, launched.number, self.clock_ps)
+            plain.engine().begin_launch(arena.memory, launched.number, self.clock_ps)
         return True
 
     def continue_from(self, other: Simulation) -> None:
         """Time and installed queues as another simulation left them, in which nothing is under way."""
-        for total in (st.CLOCK, st.LAST, st.SEQUENCE):
-            self.arena.memory[total] = other.arena.memory[total]
-        for base, used in ((st.RECORD_BASE, st.RECORDED), (st.AUX_BASE, st.AUX)):
-            self.arena.memory[base] = other.arena.memory[base] + other.arena.memory[used]
+        mine, theirs = self.arena, other.arena
+        mine.clock, mine.last, mine.sequence = theirs.clock, theirs.last, theirs.sequence
+        mine.record_base = theirs.record_base + theirs.recorded
+        mine.words_base = theirs.words_base + theirs.recorded_words
         self._flows, self._serial = other._flows, other._serial
         self.tensors, self._tensors = other.tensors, other._tensors
         self.paths.remember(other.paths)
         if other.installed_flags:
-            counters = other.table("counter")
-            self.arena.extend("counter", len(counters))
-            self.arena.rows("counter")[: len(counters)] = counters
+            counters = other.table("counters")
+            self.arena.extend("counters", len(counters))
+            self.arena.rows("counters")[: len(counters)] = counters
             self.installed_flags = dict(other.installed_flags)
         for key, number in other.installed.items():
-            queue = other.table("queue")[number].copy()
-            slots, ring = int(queue[st.SLOTS]), int(queue[st.RING])
-            queue[st.RING] = at = self.arena.extend("ring", slots)
-            self.arena.rows("ring")[at : at + slots] = other.table("ring")[ring : ring + slots]
-            self.installed[key] = self.arena.append("queue", queue)
+            queue = other.table("queues")[number].copy()
+            slots, ring = int(queue[Queue.slots]), int(queue[Queue.ring])
+            queue[Queue.ring] = at = self.arena.extend("slots", slots)
+            self.arena.rows("slots")[at : at + slots] = other.table("slots")[ring : ring + slots]
+            self.installed[key] = self.arena.append("queues", queue)
             self.labels.append(other.label(number))
 
     def release(self, launched: EngineLaunch) -> None:
         """A launch has ended: its rows may be used by another of the same plan, its records are dropped."""
         self.idle.setdefault(id(launched.table), []).append(launched)
         memo, flows, units = self.arena.rows("memo"), launched.flows, launched.offsets[-1]
-        value, delay = memo[:, 0] == st.ASK_VALUE, memo[:, 0] == st.ASK_DELAY
-        value &= (memo[:, 2] >= launched.first) & (memo[:, 2] < launched.first + units)
-        delay &= (memo[:, 1] >= flows.start) & (memo[:, 1] < flows.stop)
-        memo[value | delay, 0] = st.GONE
+        asked, flow, actor = memo[:, Answer.question], memo[:, Answer.a], memo[:, Answer.b]
+        value, delay = asked == st.ASK_VALUE, asked == st.ASK_DELAY
+        value &= (actor >= launched.first) & (actor < launched.first + units)
+        delay &= (flow >= flows.start) & (flow < flows.stop)
+        memo[value | delay, Answer.question] = st.GONE
 
     def forget_records(self, active: list[EngineLaunch]) -> None:
         """Drop the records before those of launches under way, when they are most of all."""
-        memory = self.arena.memory
+        arena = self.arena
         for name, base, used, starts in (
-            ("record", st.RECORD_BASE, st.RECORDED, [a.first_record for a in active]),
-            ("aux", st.AUX_BASE, st.AUX, [a.first_aux for a in active]),
+            ("records", "record_base", "recorded", [a.first_record for a in active]),
+            ("recorded_accesses", "words_base", "recorded_words", [a.first_aux for a in active]),
         ):
-            count = int(memory[used])
-            gone = min([start - int(memory[base]) for start in starts] + [count])
+            first, count = getattr(arena, base), getattr(arena, used)
+            gone = min([start - first for start in starts] + [count])
             if 2 * gone > count:
                 rows = self.arena.rows(name)
                 rows[: count - gone] = rows[gone:count].copy()
-                memory[base] += gone
-                memory[used] = count - gone
+                setattr(arena, base, first + gone)
+                setattr(arena, used, count - gone)
 
     @staticmethod
     def _resident(launched: EngineLaunch) -> int:
@@ -488,7 +499,7 @@ class Simulation:
         records = min(self.most_records, table.commands + 4096) if self.most_records else 0
         each = frame + 4 * (table.storages + 32) + sum(c.members for c in table.plan.channels) + 128
         each += sum(count * widths[name] for name, count in LIVE.items())
-        return units * each + records * (st.WIDTHS["record"] + 12) + (1 << 16)
+        return units * each + records * (Recorded.width + 12) + (1 << 16)
 
     def _tabulate(self) -> None:
         """The tables of all plans as arrays."""
@@ -499,21 +510,21 @@ class Simulation:
             if used < count:
                 arena.extend(name, count - used)
                 arena.rows(name)[used:count] = getattr(rows, name)[used:] if made is None else made
-        at = arena.extend("memory_of", rows.memories - arena.used["memory_of"])
+        at = arena.extend("storages", rows.memories - arena.used["storages"])
         if rows.memory_of:
             described, times = zip(*rows.memory_of, strict=True)
-            arena.rows("memory_of")[at : rows.memories] = np.repeat(np.array(described), times, axis=0)
+            arena.rows("storages")[at : rows.memories] = np.repeat(np.array(described), times, axis=0)
             rows.memory_of = []
         arena.set_dimensions(rows.dimensions)
-        arena.reserve("access", rows.accesses + 1)
+        arena.reserve("accesses", rows.accesses + 1)
         frames = max((len(s.frame) for t in self.tables.values() for s in t.streams), default=1)
-        arena.reserve("scratch", st.BINDS + 2 * frames)
+        arena.reserve("scratch", st.BINDINGS + 2 * frames)
 
     def _declare(self, launched: EngineLaunch) -> None:
         """The channels, flags and meetings of a launch."""
         plan, table, arena = launched.plan, launched.table, self.arena
-        launched.channels = arena.extend("channel", len(plan.channels))
-        launched.levels = arena.used["level"]
+        launched.channels = arena.extend("channels", len(plan.channels))
+        launched.levels = arena.used["levels"]
         for i, channel in enumerate(plan.channels):
             units = plan.instances(channel.level)
             count = units * channel.members
@@ -522,7 +533,7 @@ class Simulation:
                     f"channel '{channel.name}' has {count} queues: too many to be simulated",
                     advice="use fewer members or units",
                 )
-            first = arena.extend("queue_of", count)
+            first = arena.extend("launch_queues", count)
             launched.first_queues.append(first)
             row = (
                 first,
@@ -534,25 +545,25 @@ class Simulation:
                 0,
                 launched.levels + table.levels[plan.level(channel.level).name],
             )
-            arena.rows("channel")[launched.channels + i] = row
-        launched.flags = arena.extend("flag", len(plan.flags))
+            arena.rows("channels")[launched.channels + i] = row
+        launched.flags = arena.extend("flags", len(plan.flags))
         for i, flag in enumerate(plan.flags):
             units = plan.instances(flag.level)
             key = (launched.resources.level.name, flag.name)
             first = self.installed_flags.get(key, NONE) if flag.installed else NONE
             if first == NONE:
-                first = arena.extend("counter", units * flag.members)
-                arena.rows("counter")[first : first + units * flag.members] = (0, NONE, NONE)
+                first = arena.extend("counters", units * flag.members)
+                arena.rows("counters")[first : first + units * flag.members] = (0, NONE, NONE)
             if flag.installed:
                 self.installed_flags[key] = first
             level = launched.levels + table.levels[plan.level(flag.level).name]
-            arena.rows("flag")[launched.flags + i] = (first, flag.members, units, level)
-        launched.meetings = arena.extend("meeting", len(table.members))
+            arena.rows("flags")[launched.flags + i] = (first, flag.members, units, level)
+        launched.meetings = arena.extend("rendezvous", len(table.members))
         for i, members in enumerate(table.members):
-            arena.rows("meeting")[launched.meetings + i] = (0, len(members), 0, NONE, NONE)
-        arena.append("launch", (
+            arena.rows("rendezvous")[launched.meetings + i] = (0, len(members), 0, NONE, NONE)
+        arena.append("launches", (
             table.first_slot, table.alias_base, launched.channels, launched.flags, launched.meetings,
-            launched.levels, table.storages, arena.used["unit"], 0, 0, 0, 0, 0, 0, 0,
+            launched.levels, table.storages, arena.used["units"], 0, 0, 0, 0, 0, 0, 0,
         ))  # fmt: skip
 
     def _levels(self, launched: EngineLaunch) -> None:
@@ -562,8 +573,8 @@ class Simulation:
             memory = table.memory_base + i * table.storages
             parent = NONE if level.parent is None else launched.levels + table.levels[level.parent]
             streams, one, places = table.level_lists[i]
-            fixed = level.slots is None and (parent == NONE or arena.rows("level")[parent, st.FIXED])
-            arena.append("level", (
+            fixed = level.slots is None and (parent == NONE or arena.rows("levels")[parent, LevelRow.fixed])
+            arena.append("levels", (
                 parent, level.count, places, units_below(hda, level, plan) if plan.levels else 0,
                 view.level.total if plan.levels else 0, plan.instances(level.name), streams, one, memory,
                 launched.first + launched.offsets[i], 0, 0, table.lanes(view.dma.channels), int(fixed), 0,
@@ -571,8 +582,8 @@ class Simulation:
             ))  # fmt: skip
             if table.memories:
                 private = np.array([view.private(name) for name in table.memories])
-                rows = arena.rows("memory_of")[memory : memory + table.storages]
-                rows[:, st.PRIVATE] = private[rows[:, st.MEMORY]]
+                rows = arena.rows("storages")[memory : memory + table.storages]
+                rows[:, Storage.private] = private[rows[:, Storage.memory]]
                 self._bricks(launched, view, memory)
 
     def _bricks(self, launched: EngineLaunch, view: Resources, memory: int) -> None:
@@ -592,7 +603,7 @@ class Simulation:
         if found:
             self._tabulate()
         for first, versions, at in found:
-            self.arena.rows("memory_of")[first : first + versions, st.BRICKS] = at
+            self.arena.rows("storages")[first : first + versions, Storage.blocks] = at
 
     def _kept(self, launched: EngineLaunch, tile: pm.Tile, shape: tuple[int, ...]) -> int | None:
         """The number of a tensor whose blocks outlive its launch in caches: whoever means the same memory and
@@ -622,38 +633,43 @@ class Simulation:
         launched.flows = range(flows, self._flows)
         self.instances[launched.number].restart(begin, flows + sum(counts))
         for i, (channel, count) in enumerate(zip(plan.channels, counts, strict=True)):
-            arena.rows("channel")[launched.channels + i, st.CHANNEL_FIRST] = flows
+            arena.rows("channels")[launched.channels + i, ChannelRow.first_flow] = flows
             flows += count
             place = launched.first_queues[i]
-            rows = arena.rows("queue_of")[place : place + count]
-            rows[:, st.QUEUE_SENT] = 0
+            rows = arena.rows("launch_queues")[place : place + count]
+            rows[:, LaunchQueue.sent] = 0
             if channel.installed:
                 rows[:] = 0
         launched.queue_ends = {q: launched.queue_ends[q] for q in launched.own_queues}
-        queue, ring = arena.rows("queue"), arena.rows("ring")
+        queue, ring = arena.rows("queues"), arena.rows("slots")
         for q in launched.own_queues:
-            queue[q, [st.SENT, st.TAKEN]] = 0
-            queue[q, [st.DATA_WAITER, st.CREDIT_WAITER]] = NONE
-            ring[queue[q, st.RING] : queue[q, st.RING] + queue[q, st.SLOTS]] = st.UNKNOWN
+            queue[q, [Queue.sent, Queue.taken]] = 0
+            queue[q, [Queue.data_waiter, Queue.credit_waiter]] = NONE
+            ring[queue[q, Queue.ring] : queue[q, Queue.ring] + queue[q, Queue.slots]] = st.UNKNOWN
         for i, flag in enumerate(plan.flags):
-            start = int(arena.rows("flag")[launched.flags + i, st.FIRST_COUNTER])
+            start = int(arena.rows("flags")[launched.flags + i, FlagRow.first_counter])
             if not flag.installed:
                 counters = plan.instances(flag.level) * flag.members
-                arena.rows("counter")[start : start + counters] = (0, NONE, NONE)
+                arena.rows("counters")[start : start + counters] = (0, NONE, NONE)
         count = sum(int(np.count_nonzero(streams != NONE)) for streams in launched.table.stream_of)
-        row = arena.rows("launch")[launched.number]
+        row = arena.rows("launches")[launched.number]
         self._serial += 1
-        launched.caches = self.table("cache").copy()
-        row[[st.UNFINISHED, st.LAUNCH_LAST, st.BEGAN, st.SERIAL]] = (count, begin, begin, self._serial)
+        launched.caches = self.table("caches").copy()
+        row[[LaunchRow.unfinished, LaunchRow.last, LaunchRow.began, LaunchRow.serial]] = (
+            count,
+            begin,
+            begin,
+            self._serial,
+        )
         if not count:
             self.at(begin, st.HOSTS, launched.number)
 
     def launch_of(self, g: int) -> EngineLaunch:
-        return self.launches[int(self.arena.rows("unit")[g, st.LAUNCH])]
+        return self.launches[int(self.arena.rows("units")[g, UnitRow.launch])]
 
     def places(self, launched: EngineLaunch) -> Any:
         """The hardware units of all instances of a launch (NONE: it has not begun)."""
-        return self.arena.rows("place")[launched.first : launched.first + launched.offsets[-1]]
+        return self.arena.rows("places")[launched.first : launched.first + launched.offsets[-1]]
 
     def label(self, queue: int) -> tuple[str, str, str]:
         """What a queue is called, and who receives and sends."""
@@ -665,24 +681,24 @@ class Simulation:
     def name(self, actor: int) -> str:
         """Where an instance stands."""
         launched = next(k for k in reversed(self.launches) if k.first <= actor)
-        return launched.name(*launched.which(actor), int(self.arena.rows("place")[actor]))
+        return launched.name(*launched.which(actor), int(self.arena.rows("places")[actor]))
 
     def view(self, g: int) -> tuple[EngineLaunch, int, Resources]:
         """The launch of an instance, its level there, and the machine as that sees it."""
         launched = self.launch_of(g)
-        level = int(self.arena.rows("unit")[g, st.LEVEL]) - launched.levels
+        level = int(self.arena.rows("units")[g, UnitRow.level]) - launched.levels
         return launched, level, launched.views[level]
 
     def messages(self, launched: EngineLaunch) -> dict[str, dict[int, int]]:
         """Per channel, how many messages were sent to each queue (receiver * members + member)."""
         found: dict[str, dict[int, int]] = {c.name: {} for c in launched.plan.channels}
-        queues, places = self.table("queue"), self.table("queue_of")
+        queues, places = self.table("queues"), self.table("launch_queues")
         for q, (channel, receiver, member) in launched.queue_ends.items():
             described = launched.plan.channels[channel]
             number = receiver * described.members + member
-            if not described.installed and queues[q, st.SENT] != queues[q, st.TAKEN]:
+            if not described.installed and queues[q, Queue.sent] != queues[q, Queue.taken]:
                 raise QueueMisuse(f"messages of channel '{described.name}' are left in their queues")
-            sent = int(places[launched.first_queues[channel] + number, st.QUEUE_SENT])
+            sent = int(places[launched.first_queues[channel] + number, LaunchQueue.sent])
             if sent:
                 found[described.name][number] = sent
         return found
@@ -692,20 +708,20 @@ class Simulation:
     def run(self, until: int = NEVER, deadline: float | None = None) -> EngineLaunch | None:
         """Go on until a launch has ended (it is returned), nothing can go on, or the time is over."""
         soon = self.engine == "compiled" or (self.engine is None and (self._long or is_compiled()))
-        engine: Any = compiled() if soon else plain
+        engine: Any = compiled() if soon else plain.engine()
         while True:
-            memory = self.arena.memory
-            memory[st.UNTIL] = until
-            warming = engine is plain and self.engine is None
+            arena = self.arena
+            arena.until = until
+            warming = engine is plain.engine() and self.engine is None
             steps = max(1, WARM_UP - Simulation._steps) if warming else 1 << 60
-            memory[st.STEPS] = steps = steps if deadline is None else min(steps, BETWEEN_LOOKS)
-            memory[st.SPARE] = 0
-            reason = engine.run(memory)
-            Simulation._steps += steps - int(memory[st.STEPS])
+            arena.steps = steps = steps if deadline is None else min(steps, BETWEEN_LOOKS)
+            arena.spare = 0
+            reason = engine.run(arena.memory)
+            Simulation._steps += steps - arena.steps
             if reason in (st.FINISHED, st.PAUSED):
                 return None
             if reason == st.ENDED:
-                return self.launches[int(self.arena.rows("ask")[0, 1])]
+                return self.launches[arena.asked[0].a]
             if reason == st.BUDGET:
                 if warming and Simulation._steps >= WARM_UP:
                     engine = compiled()
@@ -714,33 +730,33 @@ class Simulation:
             elif reason == st.GROW:
                 self._grow()
             else:
-                asked = self.arena.rows("ask")[0, 1:6].tolist()
+                asked = self.arena.rows("asked")[0, Question.a : Question.e + 1].tolist()
                 try:
                     Answers(self).answer(reason, asked)
                 except QueueMisuse as misuse:
-                    last = int(memory[st.READIES]) - 1  # whoever issued it
+                    last = arena.ready_count - 1  # whoever issued it
                     who = int(self.arena.rows("ready")[last]) if last >= 0 else 0
-                    misuse.launch = int(self.arena.rows("unit")[who, st.LAUNCH])
+                    misuse.launch = int(self.arena.rows("units")[who, UnitRow.launch])
                     raise
 
     @property
     def clock_ps(self) -> int:
         """The time of the last event; whatever comes from outside comes later."""
-        return int(self.arena.memory[st.CLOCK])
+        return self.arena.clock
 
     def last_of(self, launched: EngineLaunch) -> int:
         """When the last thing of a launch ends."""
-        return int(self.table("launch")[launched.number, st.LAUNCH_LAST])
+        return int(self.table("launches")[launched.number, LaunchRow.last])
 
     # what came out
 
     @property
     def last_ps(self) -> int:
-        return int(self.arena.memory[st.LAST])
+        return self.arena.last
 
     def table(self, name: str) -> Any:
         """The rows of a table that are in use."""
         if name == "memo":
             return self.arena.rows(name)
-        used = int(self.arena.memory[st.RECORDED]) if name == "record" else self.arena.used[name]
+        used = self.arena.recorded if name == "records" else self.arena.used[name]
         return self.arena.rows(name)[:used]

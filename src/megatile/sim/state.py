@@ -1,465 +1,798 @@
-"""The engine's state as arrays, and what their columns mean.
+"""What the engine knows: one record per table, and the numbers that their fields take.
 
-The engine (`engine/`) runs uncompiled or as machine code over the same array, and stops and goes on at
-any instruction; so everything it knows is here. All times are integer picoseconds; -1 stands for "none".
+The engine (`engine/`) runs as plain Python or as machine code over the same array (`arena`), and stops and
+goes on at any instruction; so everything that it knows is here. All times are integer picoseconds; -1 stands
+for "none" or "not known yet". A field that is named like a table holds the number of a row in it; where it
+names several rows, it holds the number of the first.
 """
 
 from __future__ import annotations
 
-import sys
-from functools import cache
-from typing import Any
+from megatile.sim.rows import NONE as NONE, Row, Table, Words
 
-import numpy as np
-
-NONE = -1
 UNKNOWN = -1
+INFINITE = float("inf")
+"""The rate of what takes no time."""
 GONE = -2
-"""The tag of an answer in `memo` that holds no longer."""
+"""The question of a row of `memo` whose answer holds no longer."""
 LOW = (1 << 28) - 1
 """The bits of a number by which questions are spread over `memo`."""
-BINDS = 256
-"""Where carried names begin in the scratch array, after the stack of expressions."""
+BINDINGS = 256
+"""Where new bindings are collected in `scratch`, after the stack of expressions."""
+MAX_PIECES = 1024
+"""Pieces into which a transfer is cut at most."""
 PIECES = 2048
-MOST_PIECES = 1024
 """Message numbers are spread by this, so that the pieces of a message have numbers of their own."""
 HOPS = 4096
-
-# Kinds of instructions: control flow, then commands.
-ENTER, TEST, AGAIN, BRANCH, JUMP, MERGE, FREE, END = range(8)
-WORK, COPY, SEND, RECEIVE, ANY, READ, SIGNAL, WAIT, MEET = range(8, 17)
-# What a record in flight is, besides the kinds of commands above.
-INTO, RELEASE, PIECE, BEGIN = range(17, 21)
-
-# Columns of `code`: the kind, up to eight numbers whose meaning depends on it (see table.py), and where the
-# figure begins in `site` that each row of the stream's level needs here (NONE: it is in `memo`).
-KIND, A, B, C, D, E, F, G, H, SITE = range(10)
+"""Numbers of pieces are spread by this, so that the stages of each have numbers of their own."""
 DMA = 5
-"""The first queue of the DMA engine among the queues of an instance; see table.py."""
-
-# Columns of `unit`: one row per instance that is there at a time. The instances of a level with slots take
-# turns in its rows; NUMBER counts the instances of the level, ACTOR those of all levels and launches, PLACE
-# is the hardware unit (of a plan with one level: the unit). OPEN counts commands that have not ended, PARTS
-# the stream and the instances below that have not; it waited in POOL for its turn, its rows of `below` begin
-# at BELOW; CHAIN links those who wait for one thing. LATEST_BY and OVER_BY are the
-# records of the times LATEST and OVER_AT.
-(
-    NOW, PC, STATE, CAUSE, FRAME, STORE, ENGINES, LAUNCH, LEVEL, NUMBER, ACTOR, SHARED, OPEN, LATEST,
-    LATEST_BY, SINCE, WAITS, NEXT, CHAIN, NEEDS, HOLD, COPIES, FLOW, PLACE, PARENT, PARTS, OVER_AT, OVER_BY,
-    POOL, BELOW, BELOWS, HOLDERS, FOLLOWERS,
-) = range(33)  # fmt: skip
-# States of an instance; a blocked one names what it waits for in WAITS. One that is DONE has issued
-# everything, one that is OVER has finished it; one that is AHEAD has issued enough for now.
-READY, DATA, CREDIT, ANYDATA, FLAG, MEETING, HAZARD, AHEAD, PENDING, DONE, OVER = range(11)
-
-# Columns of `level`: the levels of every launch. PARENT_LEVEL is a row, PER_PARENT instances are in each of
-# the parent's, PLACES lists the hardware units of those (NONE: the level has slots), BELOW_PARENT is how many
-# such units are in each of the parent's, HARDWARE how many there are (0: the plan has one level), COUNT_OF
-# how many instances; STREAM_OF lists their streams (NONE: all have ONE_STREAM, or none has one); then the
-# first rows in `memory_of`, the number of the first instance, the first flow, when instances start, the
-# queues of engines that each has, whether all instances are there from the beginning, the first row, and how
-# long an instance takes to begin in a slot.
-(
-    PARENT_LEVEL, PER_PARENT, PLACES, BELOW_PARENT, HARDWARE, COUNT_OF, STREAM_OF, ONE_STREAM, MEMORY_BASE,
-    FIRST_ACTOR, FIRST_FLOW, START_AT, LANES_OF, FIXED, FIRST_ROW, TO_BEGIN,
-) = range(16)  # fmt: skip
-# Columns of `stream`: the first instruction, the frame that instances begin with, its size.
-FIRST_PC, TEMPLATE, FRAME_SIZE = range(3)
-# Columns of `pool`: the slots of a level below one hardware unit. FREE_SEATS of its rows from FIRST_SEAT on
-# (of ALL_SEATS) are free, a heap of them begins at SEATS_AT in `seats`; those who wait are a list of rows of
-# `below`.
-FIRST_SEAT, FREE_SEATS, SEATS_AT, FIRST_WAITING, LAST_WAITING, DUE, ALL_SEATS = range(7)
-# Columns of `below`: the instances of one level in one instance: rows of `unit` from FIRST_BELOW on, or a
-# pool, in which the next to begin is number NEXT_NUMBER and LEFT_OVER wait; PARENT_ROW is whose they are.
-FIRST_BELOW, POOL_BELOW, COUNT_BELOW, NEXT_NUMBER, LEFT_OVER, NEXT_WAITING, PARENT_ROW = range(7)
-
-# Columns of `queue`: one row per queue that is used. SENDER and RECEIVER are instances (ACTOR); VC and
-# CREDITED hold for instances of the channel's own level if all of them are there from the beginning; QPATH is
-# the path of messages out of memory QFROM.
-(
-    SENT, TAKEN, SLOTS, RING, SENDER, RECEIVER, VC, CREDITED, DATA_WAITER, CREDIT_WAITER, QCHANNEL, QMEMBER,
-    QFROM, QPATH,
-) = range(14)  # fmt: skip
-# Columns of `ring`: the last messages of every queue, one row per slot.
-ARRIVED, ARRIVED_BY, RETURNED, RETURNED_BY, SIZE = range(5)
-
-# Columns of `command`: commands whose times are not all known yet; what all of them need comes first. The
-# servers of PATH are counted from BASE.
-(
-    WHAT, WHO, READY_AT, WHY, NEED, WAITERS, LEFT_WAITERS, RECORD, AT, START, LEFT, FINISH, TAIL_OF, BUSY,
-    SERVER_OF, ENTRIES, SHARED_LAST, SHARED_NEXT, DELAY, PARENT_OF, PIECES_LEFT, SPAN_READ, SPAN_WRITTEN,
-    MESSAGE_QUEUE, PATH, BYTES, FLOW_OF, ORDER, BASE, HEAD, TAIL, STAGE, WAITED, MESSAGE, AMOUNT, REST,
-    TAILS_LEFT, PIECE_BYTES,
-) = range(38)  # fmt: skip
-
-# Columns of `log`: unfinished accesses, in one list per instance and storage.
-(
-    LOG_NEXT, LOG_OWNER, LOG_WRITE, LOG_TIME, LOG_COMMAND, LOG_WHY, LOG_OF_COMMAND, LOG_DEAD,
-    LOG_DIMENSIONS, LOG_BOUNDS,
-) = range(10)  # fmt: skip
-
-# Columns of `access`: what the command at hand touches.
-A_STORAGE, A_OWNER, A_WRITE, A_DIMENSIONS, A_VISIBLE, A_TRACKED, A_BOUNDS = range(7)
-
+"""The first queue of the DMA engine among the engine queues of an instance; see table.py."""
 ACCESS_BITS = 10
-"""In records, the storage of an access stands above this bit; below, twice its dimensions, and whether it
+"""In recorded accesses the storage stands above this bit; below, twice its dimensions, and whether it
 writes."""
 CLASSES = 31
 CLASS = (1 << CLASSES) - 1
 """The number of a path: its row, and from this bit on the server from which its stages count theirs."""
 MOVERS = 1 << 20
 """More levels than there are: in questions for paths the DMA engine counts from here on."""
-# Columns of `path`, `stage` and `server`; rates are floats. STAGE_SHARED: NONE where a stage has no server.
-(
-    FIRST_STAGE, STAGES, STARTUP, LATENCY, EXTRA, BEFORE, FIRST_SERVER, GRANULE, CONTENDED, LAST_SIZE,
-    LAST_BUSY, RATE, DMA_RATE, READ_CACHE, WRITE_CACHE,
-) = range(15)  # fmt: skip
-STAGE_SERVER, STAGE_LATENCY, STAGE_SHARED, STAGE_SIZE, STAGE_BUSY, STAGE_RATE = range(6)
-LANES, WIDTH = range(2)
-# Columns of `cache`: how many blocks it holds, how many are there, the one used last and the one used longest
-# ago, whether it writes back; what is behind it (a cache, a server, latency, rate); what a lookup misses (a
-# transient sum of bytes, and the blocks it touched); then counts: blocks hit and missed, bytes served,
-# written, filled and written behind, and how long that took there.
-(
-    CACHE_BLOCKS, CACHE_USED, NEWEST, OLDEST, WRITES_BACK, BEHIND, BEHIND_SERVER, BEHIND_LATENCY, BEHIND_RATE,
-    MISSING, TOUCHED, HITS, MISSES, CACHE_READ, CACHE_WRITTEN, CACHE_FILLED, CACHE_EVICTED, CACHE_SPENT,
-) = range(18)  # fmt: skip
-# Columns of `block`: the cache, the storage and the number of the block in it, its neighbours in order of
-# use, when it is filled, whether it must be written behind, its bytes, the next in its bucket.
-BLOCK_CACHE, BLOCK_KEY, BLOCK_INDEX, NEWER, OLDER, FILLED_AT, DIRTY, BLOCK_BYTES, BLOCK_CHAIN = range(9)
-# Columns of `span`: the blocks of a storage that a copy touches: storage, bytes of each, dimensions, then for
-# each dimension the first, how many, and by how much the block's number grows.
-SPAN_NEXT, SPAN_KEY, SPAN_BYTES, SPAN_DIMENSIONS, SPAN_BOUNDS = range(5)
-
-# Columns of `region`.
-MODE, TILE, DIMENSIONS, BOUNDS, OWNER, VISIBLE, TRACKED, OWN = range(8)
-# Columns of `memory_of`: of every storage, as each level sees it: its memory, whether that is its own, the
-# level (row in the plan) of whose instances it is, how many of its own are in one of those (0: none), the
-# owner of each of those (NONE: itself) and the first of them that has each owner; the list of its blocks in
-# caches (NONE: there is none before it): dimensions, bytes of a block, what to add to the storage's number if
-# it outlives its launch (else 0), the block's shape, how many there are.
-MEMORY, PRIVATE, STORAGE_LEVEL, STORAGE_PER, OWNERS, FIRST_OWNERS, OWNER_COUNT, BRICKS = range(8)
-DECLARED, HANDLE = range(2)
-# Columns of `tile`.
-TILE_BASE, TILE_VERSIONS, TILE_VERSION_SLOT = range(3)
-# Columns of `queue_of`, one row for each queue of a launch: 1 + its number, the instance that feeds it, how
-# many messages were sent.
-QUEUE_NUMBER, FED_BY, QUEUE_SENT = range(3)
-# Columns of `channel`: first queue, members, slots, storage of the first slot, bytes of a slot.
-(
-    FIRST_QUEUE, MEMBERS, CHANNEL_SLOTS, SLOT_STORAGE, SLOT_BYTES, CHANNEL_UNITS, CHANNEL_FIRST,
-    CHANNEL_LEVEL,
-) = range(8)  # fmt: skip
-# Columns of `launch`: the first storage that is a slot, where its aliases, channels, flags, meetings and
-# levels begin; its storages, its rows of `unit`, how many instances and commands are unfinished, when the
-# last of that ends, when it began, what waits for slots from the beginning (rows of `below`), and the number
-# of its run, which tells its blocks in caches from those of others.
-(
-    FIRST_SLOT, ALIASES, CHANNELS, FLAGS, MEETINGS, LEVELS, STORAGES, FIRST, ROWS, UNFINISHED, LAUNCH_LAST,
-    BEGAN, FIRST_ROOT, ROOTS, SERIAL,
-) = range(15)  # fmt: skip
-# Columns of `flag`, `counter` and `meeting`.
-FIRST_COUNTER, FLAG_MEMBERS, FLAG_UNITS, FLAG_LEVEL = range(4)
-COUNT, FLAG_WAITER, FLAG_BY = range(3)
-CAME, MEMBERS_OF, MEET_AT, MEET_WHY, MEET_CHAIN = range(5)
-
-# Columns of `held`: how many names hold a slot, which message lies in it, how long its credit travels.
-HELD, HELD_QUEUE, HELD_MESSAGE, HELD_CREDIT = range(4)
-
-# Columns of `record`.
-(
-    R_WHO, R_AT, R_START, R_END, R_CAUSE, R_BYTES, R_QUEUE, R_MESSAGE, R_ARRIVED, R_PATH, R_AUX, R_KIND,
-    R_ENGINE,
-) = range(13)  # fmt: skip
-
-# Phases within one picosecond.
-OVERS, BEGINS, SIGNALS, DISPATCH, DECISIONS, REQUESTS, HOSTS = range(7)
 PHASE = 1 << 58
-
-# Expressions: a constant, an integer of the frame, one plus a constant (both in a row of bytecode: SUM), or
-# bytecode. The value of KEPT bytecode stays in the frame
-# as long as no loop goes on whose index it needs: its first row names the place of the value (beside it the
-# round for which it holds) and the place that counts the rounds of the loop.
-CONSTANT, SYMBOL, BYTECODE, KEPT, SUM = range(5)
-OPERATORS = (
-    "+",
-    "-",
-    "*",
-    "//",
-    "%",
-    "&",
-    "|",
-    "^",
-    "<<",
-    ">>",
-    "<",
-    "<=",
-    ">",
-    ">=",
-    "==",
-    "!=",
-    "min",
-    "max",
-)
-PUSH, LOAD, SELECT, LOOKUP, STOP, NESTED = range(32, 38)
-
-# Entries of `total`.
-(
-    LAST, READIES, EVENTS, FREE_COMMAND, LIVE_COMMANDS, FREE_NODE, LIVE_NODES, FREE_LOG, LIVE_LOGS,
-    RECORDED, TODO, RECORDING, STEPS, JITTER, SEQUENCE, AUX, CLOCK, UNTIL, RECORD_BASE, AUX_BASE, SEATS,
-    FREE_SPAN, LIVE_SPANS, BLOCKS, MOST_OPEN, TOP_COMMAND, TOP_NODE, TOP_LOG, TOP_SPAN, SPARE,
-) = range(30)  # fmt: skip
-TOTALS = 30
-# Rows that are used again are in a list from FREE_… on; those from TOP_… on were never used.
-# Records and what they touch are numbered on and on; the first still in the arena has the number …_BASE.
-
+"""Events of one picosecond are sorted by phase times this, plus their flow."""
 SELDOM = 16
 """Instructions or events after which it is looked again whether tables have room, if there is plenty."""
+
+# Kinds of instructions: control flow, then commands.
+ENTER, TEST, AGAIN, BRANCH, JUMP, MERGE, FREE, END = range(8)
+WORK, COPY, SEND, RECEIVE, ANY, READ, SIGNAL, WAIT, MEET = range(8, 17)
+# What a command in flight is, besides the kinds of commands above.
+INTO, RELEASE, PIECE, BEGIN = range(17, 21)
+# States of an instance. One that is DONE has issued everything, one that is OVER has finished it; one that is
+# AHEAD has issued enough for now.
+READY, DATA, CREDIT, ANYDATA, FLAG, MEETING, HAZARD, AHEAD, PENDING, DONE, OVER = range(11)
+# How a region names its storage.
+DECLARED, HANDLE = range(2)
+# Phases within one picosecond.
+OVERS, BEGINS, SIGNALS, DISPATCH, DECISIONS, REQUESTS, HOSTS = range(7)
 # What issuing a command gives, if not a reason to return to Python.
 GO_ON, HELD_UP = 0, -1
-
 # Why the engine returns to Python.
 (
     FINISHED, BUDGET, GROW, ASK_QUEUE, ASK_PATH, ASK_BUSY, ASK_MEETING, ASK_MESSAGE, ASK_VALUE,
     ASK_DELAY, ASK_LANE, ASK_CREDIT, ASK_ROUTE, MISUSE, ENDED, PAUSED,
 ) = range(16)  # fmt: skip
 
-
-# The tables of the arena: how wide a row is (0: it depends on the number of dimensions).
-WIDTHS = {
-    "code": 10,
-    "expr": 2,
-    "bytecode": 2,
-    "constants": 1,
-    "lists": 1,
-    "region": 8,
-    "tile": 3,
-    "channel": 8,
-    "alias": 1,
-    "launch": 15,
-    "level": 16,
-    "stream": 3,
-    "memory_of": 8,
-    "unit": 33,
-    "pool": 7,
-    "seats": 1,
-    "below": 7,
-    "place": 1,
-    "frame": 1,
-    "heads": 1,
-    "held": 4,
-    "tails": 4,
-    "queue_of": 3,
-    "queue": 14,
-    "ring": 5,
-    "flag": 4,
-    "counter": 3,
-    "meeting": 5,
-    "path": 15,
-    "stage": 6,
-    "server": 2,
-    "cache": 18,
-    "block": 9,
-    "bucket": 1,
-    "span": 0,
-    "lane": 1,
-    "site": 1,
-    "command": 40,  # 38, and two so that rows begin like the table
-    "log": 0,
-    "node": 2,
-    "heap": 4,
-    "ready": 1,
-    "todo": 1,
-    "memo": 6,
-    "record": 13,
-    "aux": 1,
-    "ask": 8,
-    "access": 0,
-    "scratch": 1,
-}
-# Where each begins in the arena (``T_UNIT`` …), how many rows it has room for (``N_UNIT`` …) and how wide its
-# rows are (``W_UNIT`` …; of those that depend on dimensions it stands in the arena).
-for _number, (_name, _width) in enumerate(WIDTHS.items()):
-    globals()[f"T_{_name.upper()}"] = TOTALS + _number
-    globals()[f"N_{_name.upper()}"] = TOTALS + len(WIDTHS) + _number
-    globals()[f"W_{_name.upper()}"] = _width
-W_LOG, W_ACCESS, W_SPAN = range(TOTALS + 2 * len(WIDTHS), TOTALS + 2 * len(WIDTHS) + 3)
-HEADER = W_SPAN + 1
+# Expressions: a constant, an integer of the frame, one plus a constant (both in a row of bytecode: SUM), or
+# bytecode. The value of KEPT bytecode stays in the frame as long as no loop goes on whose index it needs: its
+# first row names the place of the value (beside it the round for which it holds) and the place that counts
+# the rounds of the loop.
+CONSTANT, SYMBOL, BYTECODE, KEPT, SUM = range(5)
+OPERATORS = (
+    "+", "-", "*", "//", "%", "&", "|", "^", "<<", ">>", "<", "<=", ">", ">=", "==", "!=", "min", "max",
+)  # fmt: skip
+PUSH, LOAD, SELECT, LOOKUP, STOP, NESTED = range(32, 38)
 
 
-_FILLED = {
-    "command": TOP_COMMAND, "node": TOP_NODE, "log": TOP_LOG, "span": TOP_SPAN, "record": RECORDED,
-    "aux": AUX, "heap": EVENTS, "todo": TODO, "ready": READIES,
-}  # fmt: skip
-"""Tables with room that nothing has touched yet: where it stands how far they are filled."""
-ROOM = {
-    "command": 1 << 15, "node": 1 << 17, "log": 1 << 16, "span": 1 << 12, "heap": 1 << 15, "todo": 1 << 15,
-    "aux": 1 << 14, "ask": 1, "memo": 256, "record": 16, "access": 16, "block": 0, "bucket": 0,
-}  # fmt: skip
-"""Rows of tables for which there is room from the beginning: what is not used costs nothing, but growing
-does."""
-_SOME = 500
-"""The same of all other tables. (Were it a power of two, tables would take each other's place in caches.)"""
-_BASES = {name: TOTALS + number for number, name in enumerate(WIDTHS)}
-_SIZES = {name: TOTALS + len(WIDTHS) + number for number, name in enumerate(WIDTHS)}
+# --- the code of streams -----------------------------------------------------------------------------------
 
 
-_SPARE: list[Any] = []
-"""The memory of an arena that is gone: clearing the pages of a new one takes longer than most simulations."""
-MOST_SPARE = 1 << 25
-"""Numbers of memory that are kept at most."""
+class Instruction(Row, width=10):
+    """One instruction of a stream; ``Send.of(row)`` has the operands of its kind, up to eight."""
+
+    kind: int
+    figures: int
+    """Where in `figures` the number begins that each unit of the stream's level always needs here."""
 
 
-def _memory(words: int) -> Any:
-    """Memory for so many numbers, whatever they are."""
-    try:
-        memory = _SPARE.pop()
-    except IndexError:
-        memory = None
-    return np.empty(words, dtype=np.int64) if memory is None or len(memory) < words else memory
+class LoopEnter(Instruction, kind=ENTER):
+    """Begin a loop: its index and three more places of the frame (stop, step, rounds), and expressions."""
+
+    index: int
+    start: int
+    stop: int
+    step: int
+    bindings: int
+    integers: int
+    ended: int
 
 
-def _give_back(memory: Any) -> None:
-    """Let another arena have memory that only the caller knows, unless somebody looks at a table in it."""
-    if sys.getrefcount(memory) == 3 and max(map(len, _SPARE), default=0) < len(memory) <= MOST_SPARE:
-        _SPARE[:] = [memory]
+class LoopTest(Instruction, kind=TEST):
+    index: int
+    exit: int
 
 
-_DIMENSIONS = (
-    ("log", W_LOG, LOG_BOUNDS, 2),
-    ("access", W_ACCESS, A_BOUNDS, 2),
-    ("span", W_SPAN, SPAN_BOUNDS, 3),
-)
-"""Tables whose rows have room for bounds: where their width stands, what is before the bounds, and how much
-each dimension takes."""
+class LoopAgain(Instruction, kind=AGAIN):
+    index: int
+    test: int
+    bindings: int
+    integers: int
+    ended: int
+    engines: int
+    """The list of engines that all which may follow waits for."""
 
 
-@cache
-def _beginning(shift: int) -> tuple[Any, dict[str, int], dict[str, int], dict[str, int], int]:
-    """An arena that nothing has been put into: what it begins with, how wide rows are, where tables begin,
-    how many rows they have room for, and where the last one ends."""
-    head, end = np.zeros(HEADER, dtype=np.int64), HEADER
-    widths = WIDTHS | {name: least + each for name, _, least, each in _DIMENSIONS}
-    for name, at, _, _ in _DIMENSIONS:
-        head[at] = widths[name]
-    bases, rooms = dict[str, int](), dict[str, int]()
-    for name, width in widths.items():
-        end += -(end + shift) % 8
-        bases[name], rooms[name] = head[_BASES[name]], head[_SIZES[name]] = end, ROOM.get(name, _SOME)
-        end += width * rooms[name]
-    head[[FREE_COMMAND, FREE_NODE, FREE_LOG, FREE_SPAN]] = NONE
-    return head, widths, bases, rooms, end
+class Branch(Instruction, kind=BRANCH):
+    condition: int
+    orelse: int
 
 
-class Arena:
-    """All tables in one array of integers, so that compiled functions take one argument."""
+class Jump(Instruction, kind=JUMP):
+    target: int
 
-    def __init__(self) -> None:
-        # Pages that nothing touches cost nothing; moving all tables because one grows does.
-        self.memory = _memory(1 << 23)
-        # Tables begin with a line of the processor's caches, so that what rows begin with is in one.
-        self._shift = self.memory.ctypes.data // 8 % 8
-        head, widths, bases, rooms, self._end = _beginning(self._shift)
-        self.memory[:HEADER] = head
-        self.used, self.widths = dict.fromkeys(WIDTHS, 0), dict(widths)
-        # Where tables begin and how many rows they have room for, as in the memory; and those looked at.
-        self._bases, self._rooms = dict(bases), dict(rooms)
-        self._views: dict[str, Any] = {}
-        self.rows("memo")[:] = NONE
 
-    def __del__(self) -> None:
-        self._views.clear()
-        old, self.memory = self.memory, None
-        _give_back(old)
+class Merge(Instruction, kind=MERGE):
+    bindings: int
+    integers: int
+    ended: int
 
-    def set_dimensions(self, dimensions: int) -> None:
-        """Room for blocks of so many dimensions; what was logged keeps its place in the row."""
-        for name, header, least, each in _DIMENSIONS:
-            width = least + each * dimensions
-            if width > self.widths[name]:
-                count, filled = self.size(name), int(self.memory[_FILLED[name]]) if name in _FILLED else 0
-                old = self.rows(name)[:filled].copy() if filled else np.zeros((0, 0), dtype=np.int64)
-                self.widths[name] = self.memory[header] = width
-                self.set_size(name, 0)
-                self.reserve(name, count)
-                self.rows(name)[:filled, : old.shape[1]] = old
 
-    def size(self, name: str) -> int:
-        """How many rows a table has room for."""
-        return self._rooms[name]
+class Free(Instruction, kind=FREE):
+    ended: int
 
-    def set_size(self, name: str, count: int) -> None:
-        self._rooms[name] = self.memory[_SIZES[name]] = count
-        self._views.pop(name, None)
 
-    @property
-    def words(self) -> int:
-        """How much of the memory was ever used."""
-        return self._end
+class End(Instruction, kind=END):
+    ended: int
 
-    def rows(self, name: str) -> Any:
-        """A table as an array of rows (valid until a table grows)."""
-        found = self._views.get(name)
-        if found is None:
-            base, width = self._bases[name], self.widths[name]
-            found = self.memory[base : base + width * self._rooms[name]]
-            if width != 1:
-                found = found.reshape(-1, width)
-            self._views[name] = found
-        return found
 
-    def reserve(self, name: str, count: int) -> None:
-        """Room for at least ``count`` rows."""
-        size, width = self._rooms[name], self.widths[name]
-        if count <= size:
-            return
-        room = max(count, 2 * size)
-        if self._end + room * width + 8 > len(self.memory):
-            self.make_room(room * width)
-        self._end = self._move(name, self.memory, self._end)
-        self._end += (room - size) * width
-        self.set_size(name, room)
+class Compute(Instruction):
+    """What work and copies have in common."""
 
-    def make_room(self, words: int) -> None:
-        """Memory for tables of so many numbers in all: cheaper than growing several times. Tables that moved
-        before have left holes, and most have rows that nothing has touched: neither is moved."""
-        if self._end + words > len(self.memory):
-            self._views.clear()
-            room = self._end + words + 8 * len(WIDTHS)
-            old, self.memory = self.memory, _memory(max(room, 2 * len(self.memory)))
-            self._shift = self.memory.ctypes.data // 8 % 8
-            self.memory[:HEADER] = old[:HEADER]
-            end = HEADER
-            for name in WIDTHS:
-                end = self._move(name, old, end)
-            self._end = end
-            _give_back(old)
+    engine: int
+    regions: int
+    """The list of regions that are read, then the one that is written."""
+    version: int
+    """The place of the frame that counts the versions of the tile that is written."""
+    flops: int
+    nbytes: int
 
-    def _move(self, name: str, old: Any, to: int) -> int:
-        """A table's filled rows to another place, out of the same memory or an old one; where it ends."""
-        width, size, at = self.widths[name], self._rooms[name], self._bases[name]
-        to += -(to + self._shift) % 8
-        if size:
-            filled = width * (int(old[_FILLED[name]]) if name in _FILLED else size)
-            self.memory[to : to + filled] = old[at : at + filled]
-        self._bases[name] = self.memory[_BASES[name]] = to
-        return to + width * size
 
-    def extend(self, name: str, count: int, fill: int = 0) -> int:
-        """``count`` more rows in use, filled with one number; where the first one is."""
-        at = self.used[name]
-        if count:
-            self.reserve(name, at + count)
-            self.used[name] = at + count
-            width, base = self.widths[name], self._bases[name]
-            self.memory[base + width * at : base + width * (at + count)] = fill
-        return at
+class Work(Compute, kind=WORK):
+    busy: int
+    """How long it takes, if that is always the same and has been asked for."""
+    straggles: int
+    flow: int
 
-    def append(self, name: str, values: Any) -> int:
-        """One more row in use; its number."""
-        at = self.used[name]
-        self.reserve(name, at + 1)
-        self.used[name] = at + 1
-        width, base = self.widths[name], self._bases[name]
-        self.memory[base + width * at : base + width * (at + 1)] = values
-        return at
+
+class Copy(Compute, kind=COPY):
+    mover: int
+    """The DMA engine that it names."""
+
+
+class Channelled(Instruction):
+    """What commands on channels have in common."""
+
+    channel: int
+    per: int
+    """How many instances of the stream's level are in one of the channel's."""
+
+
+class Send(Channelled, kind=SEND):
+    to: int
+    member: int
+    region: int
+    nbytes: int
+
+
+class Take(Channelled):
+    """What both ways to receive have in common."""
+
+    handle: int
+    """The place of the frame that is bound to the message's slot."""
+    into: int
+    """The region into which it is copied instead."""
+    nbytes: int
+    version: int
+
+
+class Receive(Take, kind=RECEIVE):
+    member: int
+
+
+class ReceiveAny(Take, kind=ANY):
+    members: int
+    chosen: int
+
+
+class ReadScalar(Instruction, kind=READ):
+    region: int
+    place: int
+    times: int
+
+
+class Signal(Instruction, kind=SIGNAL):
+    flag: int
+    to: int
+    member: int
+    amount: int
+
+
+class Wait(Instruction, kind=WAIT):
+    flag: int
+    value: int
+    member: int
+    per: int
+
+
+class Meet(Instruction, kind=MEET):
+    rendezvous: int
+    """The list of the rendezvous of every unit."""
+    regions: int
+    nbytes: int
+
+
+class ExpressionRow(Row):
+    kind: int
+    value: int
+
+
+class Bytecode(Row):
+    operation: int
+    operand: int
+
+
+class RegionRow(Row):
+    mode: int
+    tile: int
+    dimensions: int
+    bounds: int
+    owner: int
+    visible: int
+    """Whether others may see what it names."""
+    tracked: int
+    """Whether accesses to it may conflict."""
+    own: int
+    """Whether it is always the instance's own where no owner is named."""
+
+
+class TileRow(Row):
+    base: int
+    versions: int
+    version: int
+
+
+class ChannelRow(Row):
+    first_queue: int
+    members: int
+    slots: int
+    slot_storage: int
+    slot_bytes: int
+    units: int
+    first_flow: int
+    level: int
+
+
+class LaunchRow(Row):
+    first_slot: int
+    """The first of its storages that is a slot of a queue."""
+    aliases: int
+    channels: int
+    flags: int
+    rendezvous: int
+    levels: int
+    storages: int
+    first_unit: int
+    units: int
+    unfinished: int
+    """Instances and commands that have not ended."""
+    last: int
+    began: int
+    first_root: int
+    """Rows of `children` that wait for slots from the beginning."""
+    roots: int
+    serial: int
+    """The number of its run, which tells its blocks in caches from those of others."""
+
+
+class LevelRow(Row):
+    """A level of a launch."""
+
+    parent: int
+    per_parent: int
+    """Instances in each of the parent's."""
+    places: int
+    """The list of hardware units of those (NONE: the level has slots)."""
+    hardware_per_parent: int
+    hardware: int
+    """How many hardware units there are (0: the plan has one level)."""
+    count: int
+    stream_list: int
+    """The list of the streams of its instances (NONE: all have ``stream``)."""
+    stream: int
+    storages: int
+    first_actor: int
+    first_flow: int
+    start_at: int
+    engine_queues: int
+    """How many each instance has."""
+    fixed: int
+    """Whether all instances are there from the beginning."""
+    first_unit: int
+    begin_ps: int
+    """How long an instance takes to begin in a slot."""
+
+
+class StreamRow(Row):
+    first_pc: int
+    template: int
+    """The list of integers with which the frame of an instance begins."""
+    frame_size: int
+
+
+class Storage(Row):
+    """A buffer of a tile or a slot of a queue, as a level sees it."""
+
+    memory: int
+    private: int
+    level: int
+    """The level, counted in the plan, of whose instances it is."""
+    per: int
+    """How many instances of the level that looks are in one of those (0: none)."""
+    owners: int
+    """The list of the owner of each of those (NONE: itself)."""
+    first_of_owner: int
+    owner_count: int
+    blocks: int
+    """Its blocks in caches (NONE: there is none before it): a list of dimensions, bytes of a block, what to
+    add to the storage's number if it outlives its launch (else 0), a block's shape, how many there are."""
+
+
+# --- instances ---------------------------------------------------------------------------------------------
+
+
+class UnitRow(Row):
+    """An instance that is there. Those of a level with slots take turns in its rows."""
+
+    now: int
+    pc: int
+    state: int
+    cause: int
+    """The record of what set the clock."""
+    frame: int
+    access_lists: int
+    engine_queues: int
+    launch: int
+    level: int
+    number: int
+    """Counts the instances of the level."""
+    actor: int
+    """Counts those of all levels and launches."""
+    visible: int
+    """A list of commands in flight whose accesses others see."""
+    unfinished: int
+    """Commands that have not ended."""
+    latest: int
+    latest_by: int
+    blocked_since: int
+    waits_for: int
+    """What a blocked one waits for: a queue, counter, rendezvous or list of queues, as its state says."""
+    chosen_queue: int
+    next_waiter: int
+    """Links those who wait for one thing."""
+    awaited_count: int
+    held_slots: int
+    copies: int
+    flow: int
+    place: int
+    """The hardware unit; of a plan with one level: the unit."""
+    parent: int
+    parts: int
+    """The stream and the instances below it that are not over."""
+    over_at: int
+    over_by: int
+    pool: int
+    children: int
+    child_levels: int
+    predecessors: int
+    """How many instances of earlier launches and the like are in the way of its begin."""
+    followers: int
+    """A list of those in whose way it is."""
+
+
+class Pool(Row):
+    """The slots of a level below one hardware unit."""
+
+    first_slot: int
+    """Its first row of `units`."""
+    free: int
+    heap: int
+    """Where the heap of free slots begins in `free_slots`."""
+    first_waiting: int
+    last_waiting: int
+    due: int
+    """When it is dispatched, if that is in the time queue."""
+    slots: int
+
+
+class Children(Row):
+    """The instances of one level in one instance: rows of `units`, or those that wait in a pool."""
+
+    first_unit: int
+    pool: int
+    count: int
+    next_number: int
+    waiting: int
+    next_waiting: int
+    parent: int
+
+
+class HeldSlot(Row):
+    """A slot of a queue that handles are bound to."""
+
+    handles: int
+    queue: int
+    message: int
+    credit: int
+
+
+class EngineQueue(Row):
+    """The last command of an instance on an engine; its first queue keeps the last access that others see."""
+
+    free_at: int
+    last: int
+    cause: int
+    server: int
+
+
+# --- messages, flags, rendezvous ---------------------------------------------------------------------------
+
+
+class LaunchQueue(Row):
+    """A queue as a launch numbers it."""
+
+    number: int
+    """1 + its row of `queues`; 0: it has not been used."""
+    fed_by: int
+    sent: int
+
+
+class Queue(Row):
+    """A queue in use. Both ends are instances (``actor``)."""
+
+    sent: int
+    taken: int
+    slots: int
+    ring: int
+    sender: int
+    receiver: int
+    engine_queue: int
+    credit: int
+    """How long credits travel, if both ends are there from the beginning."""
+    data_waiter: int
+    credit_waiter: int
+    channel: int
+    member: int
+    path_memory: int
+    """The memory out of which messages take ``path``."""
+    path: int
+
+
+class Slot(Row):
+    """The last message in a slot of a queue."""
+
+    arrived: int
+    arrived_by: int
+    returned: int
+    returned_by: int
+    nbytes: int
+
+
+class FlagRow(Row):
+    first_counter: int
+    members: int
+    units: int
+    level: int
+
+
+class FlagCounter(Row):
+    count: int
+    waiter: int
+    raised_by: int
+
+
+class Rendezvous(Row):
+    """A group of instances that meet at a collective."""
+
+    came: int
+    members: int
+    last: int
+    cause: int
+    commands: int
+
+
+# --- transfers ---------------------------------------------------------------------------------------------
+
+
+class PathRow(Row):
+    first_stage: int
+    stages: int
+    startup: int
+    latency: int
+    extra: int
+    before: int
+    """Latency before the first stage with a server."""
+    first_server: int
+    """The first stage with a server."""
+    granule: int
+    contended: int
+    last_bytes: int
+    last_busy: int
+    rate: float
+    dma_rate: float
+    read_cache: int
+    write_cache: int
+
+
+class StageRow(Row):
+    server: int
+    latency: int
+    shared: int
+    """NONE where the stage has no server."""
+    last_bytes: int
+    last_busy: int
+    rate: float
+
+
+class Server(Row):
+    """Serves as many requests at a time as it has lanes."""
+
+    lanes: int
+    lane_count: int
+
+
+class CacheRow(Row):
+    capacity: int
+    used: int
+    newest: int
+    oldest: int
+    writes_back: int
+    behind: int
+    behind_server: int
+    behind_latency: int
+    behind_rate: float
+    missing: int
+    """Bytes that a lookup misses, and the blocks that it touched."""
+    touched: int
+    hits: int
+    misses: int
+    read: int
+    written: int
+    filled: int
+    evicted: int
+    spent: int
+
+
+class CacheBlock(Row):
+    cache: int
+    key: int
+    index: int
+    newer: int
+    older: int
+    filled_at: int
+    dirty: int
+    nbytes: int
+    next: int
+
+
+class Span(Row):
+    """The blocks of a storage that a copy touches; for each dimension the first, how many, and by how much
+    the number of a block grows."""
+
+    next: int
+    key: int
+    nbytes: int
+    dimensions: int
+    bounds: Words
+
+
+# --- commands in flight ------------------------------------------------------------------------------------
+
+
+class CommandRow(Row, width=40):
+    """A command whose times are not all known yet. (40 words, so that rows begin like cache lines.)"""
+
+    kind: int
+    unit: int
+    ready_at: int
+    cause: int
+    dependencies: int
+    waiters: int
+    source_waiters: int
+    """Those who wait until its source is free."""
+    record: int
+    pc: int
+    start: int
+    source_free_at: int
+    end: int
+    engine_queue: int
+    busy: int
+    server: int
+    accesses: int
+    previous_visible: int
+    next_visible: int
+    delay: int
+    parent: int
+    pieces_left: int
+    span_read: int
+    span_written: int
+    target: int
+    """The queue, counter or rendezvous that it concerns."""
+    path: int
+    nbytes: int
+    flow: int
+    order: int
+    first_server: int
+    head: int
+    tail: int
+    stage: int
+    waited: int
+    message: int
+    amount: int
+    rest: int
+    """The number of a piece; of a rendezvous, the recorded accesses."""
+    tails_left: int
+    piece_bytes: int
+
+
+class PendingAccess(Row):
+    """An unfinished access, in one list per instance and storage."""
+
+    next: int
+    owner: int
+    write: int
+    until: int
+    command: int
+    cause: int
+    next_of_command: int
+    dropped: int
+    dimensions: int
+    bounds: Words
+
+
+class Access(Row):
+    """What the command at hand touches; bounds are start and extent of each dimension."""
+
+    storage: int
+    owner: int
+    write: int
+    dimensions: int
+    visible: int
+    tracked: int
+    bounds: Words
+
+
+class Node(Row):
+    next: int
+    item: int
+
+
+class Event(Row):
+    time: int
+    key: int
+    order: int
+    subject: int
+
+
+class Answer(Row):
+    """A figure of the machine that has been asked for."""
+
+    question: int
+    a: int
+    b: int
+    c: int
+    d: int
+    value: int
+
+
+class Recorded(Row):
+    actor: int
+    pc: int
+    start: int
+    end: int
+    cause: int
+    nbytes: int
+    queue: int
+    message: int
+    arrived: int
+    path: int
+    accesses: int
+    kind: int
+    engine: int
+
+
+class Question(Row, width=8):
+    """What the engine asks when it returns to Python."""
+
+    reason: int
+    a: int
+    b: int
+    c: int
+    d: int
+    e: int
+
+
+# --- all of it ---------------------------------------------------------------------------------------------
+
+
+class State(Row):
+    """Totals, then the tables. Rows that are used again are in a list from ``free_…`` on; those from
+    ``top_…`` on were never used. Records and recorded accesses are numbered on and on from ``…_base``."""
+
+    last: int
+    ready_count: int
+    event_count: int
+    free_command: int
+    live_commands: int
+    free_node: int
+    live_nodes: int
+    free_pending: int
+    live_pending: int
+    recorded: int
+    todo_count: int
+    recording: int
+    """0: nothing, 1: commands, 2: commands and what they access."""
+    steps: int
+    jitter: int
+    sequence: int
+    recorded_words: int
+    clock: int
+    until: int
+    record_base: int
+    words_base: int
+    slot_count: int
+    free_span: int
+    live_spans: int
+    block_count: int
+    run_ahead: int
+    """Unfinished commands from which on an instance need not run further ahead."""
+    top_command: int
+    top_node: int
+    top_pending: int
+    top_span: int
+    spare: int
+    code: Table[Instruction]
+    expressions: Table[ExpressionRow]
+    bytecode: Table[Bytecode]
+    constants: Words
+    lists: Words
+    regions: Table[RegionRow]
+    tiles: Table[TileRow]
+    channels: Table[ChannelRow]
+    aliases: Words
+    launches: Table[LaunchRow]
+    levels: Table[LevelRow]
+    streams: Table[StreamRow]
+    storages: Table[Storage]
+    units: Table[UnitRow]
+    pools: Table[Pool]
+    free_slots: Words
+    children: Table[Children]
+    places: Words
+    frames: Words
+    access_lists: Words
+    held_slots: Table[HeldSlot]
+    engine_queues: Table[EngineQueue]
+    launch_queues: Table[LaunchQueue]
+    queues: Table[Queue]
+    slots: Table[Slot]
+    flags: Table[FlagRow]
+    counters: Table[FlagCounter]
+    rendezvous: Table[Rendezvous]
+    paths: Table[PathRow]
+    stages: Table[StageRow]
+    servers: Table[Server]
+    caches: Table[CacheRow]
+    blocks: Table[CacheBlock]
+    buckets: Words
+    spans: Table[Span]
+    lanes: Words
+    figures: Words
+    commands: Table[CommandRow]
+    pending: Table[PendingAccess]
+    nodes: Table[Node]
+    events: Table[Event]
+    ready: Words
+    todo: Words
+    memo: Table[Answer]
+    records: Table[Recorded]
+    recorded_accesses: Words
+    asked: Table[Question]
+    accesses: Table[Access]
+    scratch: Words

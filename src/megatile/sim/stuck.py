@@ -17,6 +17,17 @@ from megatile.sim.answers import Alike, QueueMisuse
 from megatile.sim.data import Scalars
 from megatile.sim.record import source_of
 from megatile.sim.simulation import NEVER, Simulation
+from megatile.sim.state import (
+    Children,
+    Instruction,
+    LevelRow,
+    LoopAgain,
+    Pool,
+    Queue,
+    Signal,
+    Slot,
+    UnitRow,
+)
 from megatile.timing.view import TimingError
 from megatile.trace import Pointers, Waiter, WaitGraph
 
@@ -31,15 +42,15 @@ class Deadlock(PlanDeadlock):
 def wait_graph(simulation: Simulation, names: Mapping[int, str] | None = None) -> WaitGraph | None:
     """The state of a simulation that cannot go on; None if all instances are done. ``names`` are those of the
     launches, where there are several."""
-    units = simulation.table("unit")
-    waiting = np.flatnonzero(units[:, st.STATE] < st.DONE).tolist()
+    units = simulation.table("units")
+    waiting = np.flatnonzero(units[:, UnitRow.state] < st.DONE).tolist()
     outside = tuple(_outside(simulation))
     if not waiting and not outside:
         return None
-    waiting.sort(key=lambda g: units[g, st.STATE] == st.PENDING)
-    signals = _signals(simulation, waiting) if (units[waiting, st.STATE] == st.FLAG).any() else {}
+    waiting.sort(key=lambda g: units[g, UnitRow.state] == st.PENDING)
+    signals = _signals(simulation, waiting) if (units[waiting, UnitRow.state] == st.FLAG).any() else {}
     waiters = tuple(
-        replace(w, launch=(names or {}).get(int(units[g, st.LAUNCH]), ""))
+        replace(w, launch=(names or {}).get(int(units[g, UnitRow.launch]), ""))
         for g in waiting
         for w in _waiters(simulation, g, signals)
     )
@@ -50,22 +61,24 @@ def wait_graph(simulation: Simulation, names: Mapping[int, str] | None = None) -
 
 def _outside(simulation: Simulation) -> Iterator[Waiter]:
     """Instances that wait for a slot which nobody leaves."""
-    rows, units = simulation.table("below"), simulation.table("unit")
-    for below in rows[rows[:, st.LEFT_OVER] > 0].tolist():
-        seat = int(simulation.table("pool")[below[st.POOL_BELOW], st.FIRST_SEAT])
-        level = simulation.arena.rows("level")[units[seat, st.LEVEL]]
-        for number in range(below[st.NEXT_NUMBER], below[st.NEXT_NUMBER] + below[st.LEFT_OVER]):
-            me = simulation.name(int(level[st.FIRST_ACTOR]) + number)
-            holder = simulation.name(int(units[seat, st.ACTOR]))
+    rows, units = simulation.table("children"), simulation.table("units")
+    for below in rows[rows[:, Children.waiting] > 0].tolist():
+        seat = int(simulation.table("pools")[below[Children.pool], Pool.first_slot])
+        level = simulation.arena.rows("levels")[units[seat, UnitRow.level]]
+        for number in range(
+            below[Children.next_number], below[Children.next_number] + below[Children.waiting]
+        ):
+            me = simulation.name(int(level[LevelRow.first_actor]) + number)
+            holder = simulation.name(int(units[seat, UnitRow.actor]))
             yield Waiter(me, "begin", "slot", "", holder, "")
 
 
 def _signals(simulation: Simulation, waiting: list[int]) -> dict[int, list[int]]:
     """By counter, who waits for something else before a signal to it, as far as instances' numbers say."""
-    arena, units, found = simulation.arena, simulation.table("unit"), dict[int, list[int]]()
+    arena, units, found = simulation.arena, simulation.table("units"), dict[int, list[int]]()
     streams: dict[tuple[int, int, int], dict[int, int]] = {}
     for g in waiting:
-        (launched, level, _), number = simulation.view(g), int(units[g, st.NUMBER])
+        (launched, level, _), number = simulation.view(g), int(units[g, UnitRow.number])
         if number == st.NONE:
             continue
         stream = int(launched.table.stream_of[level][number])
@@ -73,29 +86,30 @@ def _signals(simulation: Simulation, waiting: list[int]) -> dict[int, list[int]]
     for (launch, level, stream), members in streams.items():
         launched, code = simulation.launches[launch], arena.rows("code")
         first = launched.table.streams[stream].first
-        mine = code[first : first + int(np.argmax(code[first:, st.KIND] == st.END))]
-        again = np.flatnonzero(mine[:, st.KIND] == st.AGAIN)
-        for at in np.flatnonzero(mine[:, st.KIND] == st.SIGNAL).tolist():
+        mine = code[first : first + int(np.argmax(code[first:, Instruction.kind] == st.END))]
+        again = np.flatnonzero(mine[:, Instruction.kind] == st.AGAIN)
+        for at in np.flatnonzero(mine[:, Instruction.kind] == st.SIGNAL).tolist():
             alike = Alike(simulation, launched, level, stream, first + at)
-            (to, known), (member, also) = (alike.value(int(mine[at, x])) for x in (st.B, st.C))
+            (to, known), (member, also) = (alike.value(int(mine[at, x])) for x in (Signal.to, Signal.member))
             if not (alike.fixed and known and also):
                 continue
-            start, each = arena.rows("flag")[launched.flags + mine[at, st.A]][:2].tolist()
-            round_again = again[mine[again, st.B] <= first + at]
+            flag = arena.flags[launched.flags + int(mine[at, Signal.flag])]
+            start, each = flag.first_counter, flag.members
+            round_again = again[mine[again, LoopAgain.test] <= first + at]
             for number, counter in zip(
                 alike.units.tolist(), (start + to * each + member).tolist(), strict=True
             ):
-                here = int(units[members[number], st.PC]) - first if number in members else len(mine)
+                here = int(units[members[number], UnitRow.pc]) - first if number in members else len(mine)
                 if here <= at or (here < len(mine) and (round_again >= here).any()):
-                    found.setdefault(counter, []).append(int(units[members[number], st.ACTOR]))
+                    found.setdefault(counter, []).append(int(units[members[number], UnitRow.actor]))
     return found
 
 
 def _waiters(simulation: Simulation, g: int, signals: Mapping[int, list[int]]) -> Iterator[Waiter]:
-    unit = simulation.table("unit")[g]
-    state, on, pc = int(unit[st.STATE]), int(unit[st.WAITS]), int(unit[st.PC])
+    unit = simulation.table("units")[g]
+    state, on, pc = int(unit[UnitRow.state]), int(unit[UnitRow.waits_for]), int(unit[UnitRow.pc])
     launched = simulation.launch_of(g)
-    actor = int(unit[st.ACTOR])
+    actor = int(unit[UnitRow.actor])
     me = simulation.name(actor)
     if state in (st.MEETING, st.HAZARD):
         pc -= 1
@@ -135,27 +149,29 @@ def _waiters(simulation: Simulation, g: int, signals: Mapping[int, list[int]]) -
 
 def _came(simulation: Simulation, meeting: int) -> Any:
     """The instances that are at a meeting, or on their way to it."""
-    units = simulation.table("unit")
-    return units[(units[:, st.STATE] == st.MEETING) & (units[:, st.WAITS] == meeting), st.ACTOR]
+    units = simulation.table("units")
+    return units[
+        (units[:, UnitRow.state] == st.MEETING) & (units[:, UnitRow.waits_for] == meeting), UnitRow.actor
+    ]
 
 
 def _pointers(simulation: Simulation) -> Iterator[Pointers]:
     """Both ends of every queue in use: sent and credits at the sender, arrived and freed at the receiver."""
-    rows = simulation.table("queue")
+    rows = simulation.table("queues")
     used = {q: ends for launched in simulation.launches for q, ends in launched.queue_ends.items()}
     for number in sorted(used, key=lambda q: used[q]):
         yield from Pointers.of_queue(
-            *simulation.label(number), *counts(simulation, number), int(rows[number, st.SLOTS])
+            *simulation.label(number), *counts(simulation, number), int(rows[number, Queue.slots])
         )
 
 
 def counts(simulation: Simulation, number: int) -> tuple[int, int, int]:
     """How many messages of a queue were sent, have arrived and are freed."""
-    queue = simulation.table("queue")[number]
-    sent, slots = int(queue[st.SENT]), int(queue[st.SLOTS])
-    last = simulation.table("ring")[queue[st.RING] : queue[st.RING] + slots][: min(sent, slots)]
+    queue = simulation.table("queues")[number]
+    sent, slots = int(queue[Queue.sent]), int(queue[Queue.slots])
+    last = simulation.table("slots")[queue[Queue.ring] : queue[Queue.ring] + slots][: min(sent, slots)]
     landed, freed = (
-        sent - int(np.count_nonzero(last[:, c] == st.UNKNOWN)) for c in (st.ARRIVED, st.RETURNED)
+        sent - int(np.count_nonzero(last[:, c] == st.UNKNOWN)) for c in (Slot.arrived, Slot.returned)
     )
     return sent, landed, freed
 

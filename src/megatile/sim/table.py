@@ -4,20 +4,7 @@ Streams become flat lists of instructions with jumps; expressions become constan
 *frame* of integers, or bytecode; names of tiles become storages (the buffers of tiles, then the slots of
 queues) or places in the frame that hold one. Nothing here knows a machine or time.
 
-    ENTER   index, start, stop, step, names bound, integers set, names ended
-    TEST    index, where to if done         AGAIN   index, where to, names bound, integers set, names ended,
-                                                    engines that all which may follow waits for
-    BRANCH  condition, where to else        JUMP    where to
-    MERGE   names bound, integers set, names ended                          FREE, END  names ended
-    WORK    engine, regions (read, then written), version begun, flops, bytes, busy, -, flow
-    COPY    engine, regions, version begun, -, bytes, -, the DMA engine that it names
-    SEND    channel, to, member, region, bytes, per
-    RECEIVE channel, member, name, region to copy into, bytes, version begun, -, per
-    ANY     channel, members, name, region, bytes, version begun, member taken, per
-    READ    region, name, times read    SIGNAL flag, to, member, amount    WAIT flag, value, member, per
-    MEET    meeting of every unit, regions, bytes
-
-``per``: how many instances of the stream's level are in one of the channel's or flag's.
+The operands of every kind of instruction are those of its class in `state`.
 """
 
 from __future__ import annotations
@@ -36,7 +23,29 @@ from megatile.plan.cohort import spread
 from megatile.plan.memory import aliases
 from megatile.plan.statements import engine_of, reads_of, regions_of, write_of
 from megatile.sim import state as st
-from megatile.sim.state import NONE
+from megatile.sim.state import (
+    NONE,
+    Branch,
+    Copy,
+    End,
+    Free,
+    Instruction,
+    Jump,
+    LoopAgain,
+    LoopEnter,
+    LoopTest,
+    Meet,
+    Merge,
+    ReadScalar,
+    Receive,
+    ReceiveAny,
+    RegionRow,
+    Send,
+    Signal,
+    Take,
+    Wait,
+    Work,
+)  # fmt: skip
 
 ENGINES = ("", "tensor", "vector", "channel", "control")
 """The queues of commands in every instance; the first stands for all accesses that others see. The virtual
@@ -44,7 +53,7 @@ channels of the DMA engine follow."""
 DMA = st.DMA
 assert len(ENGINES) == DMA
 MOST_QUEUES = 1 << 31
-TABLES = ("code", "expr", "bytecode", "constants", "lists", "region", "tile", "alias", "stream")
+TABLES = ("code", "expressions", "bytecode", "constants", "lists", "regions", "tiles", "aliases", "streams")
 """Tables that grow with every plan."""
 DEEPEST = 200
 
@@ -56,21 +65,21 @@ class Rows:
         self.code: list[list[int]] = []
         self.statements: list[Any] = []
         """The statement of every row of code."""
-        self.expr: list[tuple[int, int]] = []
+        self.expressions: list[tuple[int, int]] = []
         self.meanings: list[Meaning] = []
         """What every row of ``expr`` stands for."""
         self.bytecode: list[tuple[int, int]] = []
         self.constants: list[int] = []
         self.lists = array("q", [0])
-        self.region: list[list[int]] = []
-        self.tile: list[list[int]] = []
+        self.regions: list[list[int]] = []
+        self.tiles: list[list[int]] = []
         self.memory_of: list[tuple[tuple[int, ...], int]] = []
         """Rows, and how many storages one after another have each."""
         self.memories = 0
-        self.alias: list[int] = []
+        self.aliases: list[int] = []
         self.dimensions = 1
         self.accesses = 2
-        self.stream: list[tuple[int, int, int]] = []
+        self.streams: list[tuple[int, int, int]] = []
         self.made: dict[str, Any] = {}
         """Tables as arrays, where rows were made before."""
         self._expressions: dict[Any, int] = {}
@@ -87,8 +96,8 @@ class Rows:
     def _row(self, key: Any, row: tuple[int, int], node: Expr, names: dict[str, int]) -> int:
         known = self._expressions.get(key)
         if known is None:
-            known = self._expressions[key] = len(self.expr)
-            self.expr.append(row)
+            known = self._expressions[key] = len(self.expressions)
+            self.expressions.append(row)
             self.meanings.append(Meaning(node, dict(names)))
         return known
 
@@ -149,9 +158,18 @@ class Rows:
     def ends(self, pc: int) -> tuple[int, ...]:
         """The regions from and to which an instruction copies (NONE: out of a queue), if it does."""
         row, lists = self.code[pc], self.lists
-        if row[st.KIND] == st.COPY:
-            return lists[row[st.B] + 1], lists[row[st.B] + lists[row[st.B]]]
-        return (NONE, row[st.D]) if row[st.KIND] in (st.RECEIVE, st.ANY) and row[st.D] != NONE else ()
+        if row[Instruction.kind] == st.COPY:
+            at = row[Copy.regions]
+            return lists[at + 1], lists[at + lists[at]]
+        receives = row[Instruction.kind] in (st.RECEIVE, st.ANY)
+        return (NONE, row[Take.into]) if receives and row[Take.into] != NONE else ()
+
+    def instruction(self, statement: Any, kind: type[Instruction], **operands: int) -> int:
+        """One more instruction; its number."""
+        row = kind.row(kind=kind.KIND, **operands)
+        self.code.append(row + [NONE] * (Instruction.width - len(row)))
+        self.statements.append(statement)
+        return len(self.code) - 1
 
     def list(self, numbers: Iterable[int]) -> int:
         """Where a list of numbers begins, its length first."""
@@ -276,9 +294,9 @@ class CommandTable:
         """Instances of all levels."""
         self._storages()
         self._groups()
-        self.stream_base = len(rows.stream)
+        self.stream_base = len(rows.streams)
         self.streams = [self._stream(*each) for each in zip(plan.streams, plan.bodies, strict=True)]
-        rows.stream += [(s.first, s.template, len(s.frame)) for s in self.streams]
+        rows.streams += [(s.first, s.template, len(s.frame)) for s in self.streams]
         self._levels()
 
     def _levels(self) -> None:
@@ -375,7 +393,7 @@ class CommandTable:
         over: dict[str, str] = aliases(self.plan)
         self.alias_base = NONE
         if over:
-            self.alias_base = len(rows.alias)
+            self.alias_base = len(rows.aliases)
             together: dict[str, list[str]] = {}
             for name, first in over.items():
                 together.setdefault(first, []).append(name)
@@ -388,7 +406,7 @@ class CommandTable:
                 ]
                 for number, name in numbered:
                     lists[number] = rows.list([other for other, tile in numbered if tile != name])
-            rows.alias += lists
+            rows.aliases += lists
         self.over = over
 
     def _owners(self, tile: pm.Tile) -> tuple[int, int, int]:
@@ -473,7 +491,7 @@ class _StreamCompiler:
         self._limit(stream.body, ())
         ints, names = {"unit": 0}, dict[str, int]()
         self.block(stream.body, ints, names)
-        self.emit(None, st.END, self.rows.list(self.handles))
+        self.emit(None, End, ended=self.rows.list(self.handles))
 
     def _written(self, every: tuple[Any, ...]) -> set[str]:
         """Declared tiles that the stream may write: only their accesses can conflict."""
@@ -495,12 +513,12 @@ class _StreamCompiler:
     def _tiles(self, every: tuple[Any, ...]) -> int:
         """Where the rows of the declared tiles begin; each stream has its own, with its version counters."""
         fresh = {w.tile for s in every if getattr(s, "fresh", False) and (w := write_of(s)) is not None}
-        first = len(self.rows.tile)
+        first = len(self.rows.tiles)
         for tile, base in zip(self.plan.plan.tiles, self.plan.base, strict=True):
             slot = NONE
             if tile.versions > 1 and tile.name in fresh:
                 slot = self.versions[tile.name] = self.place(0)
-            self.rows.tile.append([base, tile.versions, slot])
+            self.rows.tiles.append([base, tile.versions, slot])
         return first
 
     def place(self, value: int) -> int:
@@ -514,11 +532,8 @@ class _StreamCompiler:
             self.handles.append(names[name])
         return names[name]
 
-    def emit(self, statement: Any, kind: int, *fields: int) -> int:
-        row = [kind, *fields] + [NONE] * (st.WIDTHS["code"] - 1 - len(fields))
-        self.rows.code.append(row)
-        self.rows.statements.append(statement)
-        return len(self.rows.code) - 1
+    def emit(self, statement: Any, kind: type[Instruction], **operands: int) -> int:
+        return self.rows.instruction(statement, kind, **operands)
 
     def value(self, node: Expr, ints: dict[str, int]) -> int:
         return self.rows.expression(node, ints, self.kept)
@@ -540,9 +555,13 @@ class _StreamCompiler:
             tracked &= int(tile.elements > 0)
             own = int(not tile.shared and tile.level == self.level)
         visible &= int(self.tells)
-        row = [mode, what, len(region.start), rows.raw(bounds), owner, visible, tracked, own]
-        rows.region.append(row)
-        return len(rows.region) - 1
+        rows.regions.append(
+            RegionRow.row(
+                mode=mode, tile=what, dimensions=len(region.start), bounds=rows.raw(bounds), owner=owner,
+                visible=visible, tracked=tracked, own=own,
+            )
+        )  # fmt: skip
+        return len(rows.regions) - 1
 
     # statements
 
@@ -597,53 +616,56 @@ class _StreamCompiler:
     def on_compute(self, s: Any, ints: dict[str, int], names: dict[str, int]) -> None:
         regions = [self.region(r, ints, names) for r in (*s.reads, s.write)]
         self.rows.accesses = max(self.rows.accesses, len(regions))
-        kind = st.COPY if s.engine == "dma" else st.WORK
-        flops, nbytes = self.value(s.work.flops, ints), self.value(s.work.bytes, ints)
-        row, engine = self.rows.list(regions), self.queue(engine_of(s))
-        by = engine - DMA if kind == st.COPY else 0
-        self.emit(s, kind, engine, row, self.begun(s), flops, nbytes, NONE, by, self.plan.actors)
+        engine = self.queue(engine_of(s))
+        operands = {
+            "engine": engine,
+            "flops": self.value(s.work.flops, ints),
+            "nbytes": self.value(s.work.bytes, ints),
+            "regions": self.rows.list(regions),
+            "version": self.begun(s),
+        }
+        if s.engine == "dma":
+            self.emit(s, Copy, **operands, mover=engine - DMA)
+        else:
+            self.emit(s, Work, **operands, straggles=0, flow=self.plan.actors)
 
     def on_send(self, s: Any, ints: dict[str, int], names: dict[str, int]) -> None:
         to, member, nbytes = (self.value(e, ints) for e in (s.to, s.member, s.work.bytes))
         channel, read = self.plan.channels[s.channel], self.region(s.read, ints, names)
-        self.emit(s, st.SEND, channel, to, member, read, nbytes, self.per("channels", s.channel))
+        per = self.per("channels", s.channel)
+        self.emit(s, Send, channel=channel, per=per, to=to, member=member, region=read, nbytes=nbytes)
 
     def per(self, kind: str, name: str) -> int:
         """Instances of the stream's level in one of the level of a channel or flag."""
         number = getattr(self.plan, kind)[name]
         return self.plan.plan.per(self.level, getattr(self.plan.plan, kind)[number].level) or 1
 
-    def _received(self, s: Any, ints: dict[str, int], names: dict[str, int]) -> tuple[int, ...]:
-        into = self.region(s.into, ints, names) if s.into is not None else NONE
-        name = self.handle(s.name, names) if s.into is None else NONE
-        return name, into, self.value(s.work.bytes, ints), self.begun(s)
+    def _received(self, s: Any, ints: dict[str, int], names: dict[str, int]) -> dict[str, int]:
+        """The operands that both ways to receive have."""
+        return {
+            "channel": self.plan.channels[s.channel],
+            "per": self.per("channels", s.channel),
+            "into": self.region(s.into, ints, names) if s.into is not None else NONE,
+            "handle": self.handle(s.name, names) if s.into is None else NONE,
+            "nbytes": self.value(s.work.bytes, ints),
+            "version": self.begun(s),
+        }
 
     def on_receive(self, s: Any, ints: dict[str, int], names: dict[str, int]) -> None:
         member = self.value(s.member, ints)
-        fields = self._received(s, ints, names)
-        self.emit(
-            s,
-            st.RECEIVE,
-            self.plan.channels[s.channel],
-            member,
-            *fields,
-            NONE,
-            self.per("channels", s.channel),
-        )
+        self.emit(s, Receive, **self._received(s, ints, names), member=member)
 
     def on_receiveany(self, s: Any, ints: dict[str, int], names: dict[str, int]) -> None:
         chosen = ints[s.chosen] = self.place(0)
-        fields = self._received(s, ints, names)
-        members = self.rows.list(s.members)
-        per = self.per("channels", s.channel)
-        self.emit(s, st.ANY, self.plan.channels[s.channel], members, *fields, chosen, per)
+        operands = self._received(s, ints, names)
+        self.emit(s, ReceiveAny, **operands, members=self.rows.list(s.members), chosen=chosen)
 
     def on_readscalar(self, s: Any, ints: dict[str, int], names: dict[str, int]) -> None:
         region = self.region(s.read, ints, names)
         name = ints.get(s.name)
         if name is None:
             name = ints[s.name] = self.place(0)
-        self.emit(s, st.READ, region, name, self._count(s.name))
+        self.emit(s, ReadScalar, region=region, place=name, times=self._count(s.name))
 
     def _count(self, name: str) -> int:
         """The frame's place that counts how often a name was read."""
@@ -653,12 +675,13 @@ class _StreamCompiler:
         return self.versions[key]
 
     def on_signal(self, s: Any, ints: dict[str, int], names: dict[str, int]) -> None:
-        fields = (self.value(e, ints) for e in (s.to, s.member, s.amount))
-        self.emit(s, st.SIGNAL, self.plan.flags[s.flag], *fields)
+        to, member, amount = (self.value(e, ints) for e in (s.to, s.member, s.amount))
+        self.emit(s, Signal, flag=self.plan.flags[s.flag], to=to, member=member, amount=amount)
 
     def on_wait(self, s: Any, ints: dict[str, int], names: dict[str, int]) -> None:
         value, member = self.value(s.value, ints), self.value(s.member, ints)
-        self.emit(s, st.WAIT, self.plan.flags[s.flag], value, member, self.per("flags", s.flag))
+        flag, per = self.plan.flags[s.flag], self.per("flags", s.flag)
+        self.emit(s, Wait, flag=flag, value=value, member=member, per=per)
 
     def on_collective(self, s: Any, ints: dict[str, int], names: dict[str, int]) -> None:
         write = write_of(s)
@@ -666,10 +689,11 @@ class _StreamCompiler:
         writes = [self.region(write, ints, names)] if write is not None else []
         self.rows.accesses = max(self.rows.accesses, len(reads) + len(writes))
         regions = self.rows.raw([len(reads), len(writes), *reads, *writes])
-        self.emit(s, st.MEET, self.plan.group_lists[s.group], regions, self.value(s.work.bytes, ints))
+        meeting, nbytes = self.plan.group_lists[s.group], self.value(s.work.bytes, ints)
+        self.emit(s, Meet, rendezvous=meeting, regions=regions, nbytes=nbytes)
 
     def on_free(self, s: Any, ints: dict[str, int], names: dict[str, int]) -> None:
-        self.emit(s, st.FREE, self.rows.list(names[n] for n in s.names if n in names))
+        self.emit(s, Free, ended=self.rows.list(names[n] for n in s.names if n in names))
 
     # control flow
 
@@ -698,14 +722,17 @@ class _StreamCompiler:
         moves = self.moves(bound, sources)
         numbers = [(c, self.place(0)) for c in counted]
         initial = self.integers([(place, c.init) for c, place in numbers], ints)
-        bounds = [self.value(e, ints) for e in (s.start, s.stop, s.step)]
+        start, stop, step = (self.value(e, ints) for e in (s.start, s.stop, s.step))
         ints.update({c.name: place for c, place in numbers})
         index = self.place(0)
         self.place(0), self.place(1)
         self.kept.loops[index] = (self.kept.within + 1, self.place(0))
         frees = self.rows.list(names[n] for n in s.frees if n in names)
-        self.emit(s, st.ENTER, index, *bounds, moves, initial, frees)
-        test = self.emit(s, st.TEST, index)
+        self.emit(
+            s, LoopEnter, index=index, start=start, stop=stop, step=step, bindings=moves, integers=initial,
+            ended=frees,
+        )  # fmt: skip
+        test = self.emit(s, LoopTest, index=index)
         inner_ints, inner_names = {**ints, s.index: index}, dict(names)
         self.kept.within += 1
         self.block(s.body, inner_ints, inner_names)
@@ -713,11 +740,14 @@ class _StreamCompiler:
         steps = self.integers([(place, c.next) for c, place in numbers], inner_ints)
         self.kept.within -= 1
         queues = self.rows.list(self.queue(kind) for kind in self.limits.get(id(s), ())) or NONE
-        self.emit(s, st.AGAIN, index, test, again, steps, self.ended(inner_names, names), queues)
-        self.rows.code[test][st.B] = len(self.rows.code)
+        ended = self.ended(inner_names, names)
+        self.emit(
+            s, LoopAgain, index=index, test=test, bindings=again, integers=steps, ended=ended, engines=queues
+        )
+        self.rows.code[test][LoopTest.exit] = len(self.rows.code)
 
     def on_if(self, s: Any, ints: dict[str, int], names: dict[str, int]) -> None:
-        branch = self.emit(s, st.BRANCH, self.value(s.condition, ints))
+        branch = self.emit(s, Branch, condition=self.value(s.condition, ints))
         tiles = [m for m in s.merges if isinstance(m, pm.MergeTile)]
         counted = [m for m in s.merges if isinstance(m, pm.MergeInt)]
         before = dict(names)
@@ -730,9 +760,10 @@ class _StreamCompiler:
                 [(p, getattr(m, side)) for p, m in zip(places, tiles, strict=True)], inner_names
             )
             merged = self.integers([(numbers[m.name], getattr(m, side)) for m in counted], inner_ints)
-            self.emit(s, st.MERGE, moves, merged, self.ended(inner_names, before))
+            ended = self.ended(inner_names, before)
+            self.emit(s, Merge, bindings=moves, integers=merged, ended=ended)
             if side == "then":
-                jump = self.emit(s, st.JUMP)
-                self.rows.code[branch][st.B] = len(self.rows.code)
-        self.rows.code[jump][st.A] = len(self.rows.code)
+                jump = self.emit(s, Jump)
+                self.rows.code[branch][Branch.orelse] = len(self.rows.code)
+        self.rows.code[jump][Jump.target] = len(self.rows.code)
         ints.update(numbers)

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from megatile.sim import state as st
 from megatile.sim.record import Record
+from megatile.sim.state import Recorded
 from megatile.trace import Trace, TraceBuilder, join_traces
 
 
@@ -44,7 +44,7 @@ def _causes(cause: Any, records: Sequence[tuple[Record, int]]) -> Any:
     order = np.argsort(numbers)
     numbers, events, found = numbers[order], events[order], cause.copy()
     for record, at in records:
-        by = record.rows[:, st.R_CAUSE]
+        by = record.rows[:, Recorded.cause]
         place = np.minimum(np.searchsorted(numbers, by), len(numbers) - 1)
         foreign = (numbers[place] == by) & ~np.isin(by, record.numbers) if len(numbers) else by < by
         found[record.events[foreign] + at] = events[place[foreign]]

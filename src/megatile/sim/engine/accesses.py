@@ -4,285 +4,272 @@ from __future__ import annotations
 
 from megatile.sim.engine.commands import depend
 from megatile.sim.engine.instances import seen_from
-from megatile.sim.engine.rows import (
-    access_row,
-    command_row,
-    inlined,
-    jit,
-    launch_row,
-    level_row,
-    log_row,
-    memory_row,
-    region_row,
-    tail_row,
-    tile_row,
-    unit_row,
-)
+from megatile.sim.engine.marks import inlined, jit
 from megatile.sim.engine.values import evaluate
-from megatile.sim.state import *
+from megatile.sim.state import HANDLE, NONE, UNKNOWN, Access, Compute, PendingAccess, State, Storage
 
 
 @inlined
-def meaning(s, g, mode, what):
+def meaning(s: State, unit_id: int, mode: int, number: int) -> int:
     """The storage that a declared tile or a handle means now."""
-    frame = s[unit_row(s, g) + FRAME]
+    frame = s.units[unit_id].frame
     if mode == HANDLE:
-        return s[s[T_FRAME] + frame + what]
-    t = tile_row(s, what)
-    if s[t + TILE_VERSION_SLOT] == NONE:
-        return s[t + TILE_BASE]
-    return s[t + TILE_BASE] + s[s[T_FRAME] + frame + s[t + TILE_VERSION_SLOT]] % s[t + TILE_VERSIONS]
+        return s.frames[frame + number]
+    tile = s.tiles[number]
+    if tile.version == NONE:
+        return tile.base
+    return tile.base + s.frames[frame + tile.version] % tile.versions
 
 
 @jit
-def storage_row(s, g, storage):
+def storage_row(s: State, unit_id: int, storage_id: int) -> Storage:
     """A storage as the level of an instance sees it."""
-    return memory_row(s, s[level_row(s, s[unit_row(s, g) + LEVEL]) + MEMORY_BASE] + storage)
+    return s.storages[s.levels[s.units[unit_id].level].storages + storage_id]
 
 
 @inlined
-def holder(s, g, k):
+def holder(s: State, unit_id: int, access_id: int) -> int:
     """Who has what access ``k`` touches: NONE for the instance itself, else level and number in one; -2 where
     there is no such owner."""
-    owner = s[access_row(s, k) + A_OWNER]
+    owner = s.accesses[access_id].owner
     if owner == NONE:
         return NONE
-    x = storage_row(s, g, s[access_row(s, k) + A_STORAGE])
-    number = s[unit_row(s, g) + NUMBER]
-    per = s[x + STORAGE_PER]
-    level = s[launch_row(s, s[unit_row(s, g) + LAUNCH]) + LEVELS] + s[x + STORAGE_LEVEL]
-    if s[x + OWNERS] == NONE:
-        if owner < 0 or owner >= s[level_row(s, level) + COUNT_OF]:
+    storage = storage_row(s, unit_id, s.accesses[access_id].storage)
+    number = s.units[unit_id].number
+    per = storage.per
+    level_id = s.launches[s.units[unit_id].launch].levels + storage.level
+    if storage.owners == NONE:
+        if owner < 0 or owner >= s.levels[level_id].count:
             return -2
         if per > 0 and number // per == owner:
             return NONE
-        return level * (1 << 40) + owner
-    if per > 0 and s[s[T_LISTS] + s[x + OWNERS] + number // per] == owner:
+        return level_id * (1 << 40) + owner
+    if per > 0 and s.lists[storage.owners + number // per] == owner:
         return NONE
-    if owner < 0 or owner >= s[x + OWNER_COUNT] or s[s[T_LISTS] + s[x + FIRST_OWNERS] + owner] == NONE:
+    if owner < 0 or owner >= storage.owner_count or s.lists[storage.first_of_owner + owner] == NONE:
         return NONE
-    return level * (1 << 40) + s[s[T_LISTS] + s[x + FIRST_OWNERS] + owner]
+    return level_id * (1 << 40) + s.lists[storage.first_of_owner + owner]
 
 
 @jit
-def spot(s, g, held_by):
+def spot(s: State, unit_id: int, held_by: int) -> int:
     """Where a holder is, in units of the scale of the instance."""
     if held_by == NONE:
-        return s[unit_row(s, g) + PLACE]
-    return seen_from(s, g, held_by >> 40, held_by & ((1 << 40) - 1))
+        return s.units[unit_id].place
+    return seen_from(s, unit_id, held_by >> 40, held_by & ((1 << 40) - 1))
 
 
 @inlined
-def look(s, g, region, write, k):
+def look(s: State, unit_id: int, region_id: int, write: int, access_id: int) -> None:
     """Row ``k`` of `access`: storage, owner, whether it writes, dimensions, then start and extent of each.
 
     Rows end with two notes: whether others may see the access, and whether it can conflict at all.
     """
-    r = region_row(s, region)
-    a = access_row(s, k)
-    frame = s[unit_row(s, g) + FRAME]
-    s[a + A_STORAGE] = meaning(s, g, s[r + MODE], s[r + TILE])
-    owner = NONE if s[r + OWNER] == NONE else evaluate(s, s[r + OWNER], frame)
-    if s[r + OWN] == 0:
-        x = storage_row(s, g, s[a + A_STORAGE])
-        per = s[x + STORAGE_PER]
-        if owner == NONE and s[x + OWNERS] != NONE:
-            owner = s[s[T_LISTS] + s[x + OWNERS] + s[unit_row(s, g) + NUMBER] // per]
+    region = s.regions[region_id]
+    access = s.accesses[access_id]
+    frame = s.units[unit_id].frame
+    access.storage = meaning(s, unit_id, region.mode, region.tile)
+    owner = NONE if region.owner == NONE else evaluate(s, region.owner, frame)
+    if region.own == 0:
+        storage = storage_row(s, unit_id, access.storage)
+        per = storage.per
+        if owner == NONE and storage.owners != NONE:
+            owner = s.lists[storage.owners + s.units[unit_id].number // per]
         elif owner == NONE and per > 1:
-            owner = s[unit_row(s, g) + NUMBER] // per
-        elif per == 1 and s[x + OWNERS] == NONE and owner == s[unit_row(s, g) + NUMBER]:
+            owner = s.units[unit_id].number // per
+        elif per == 1 and storage.owners == NONE and owner == s.units[unit_id].number:
             owner = NONE
-    elif owner == s[unit_row(s, g) + NUMBER]:
+    elif owner == s.units[unit_id].number:
         owner = NONE
-    s[a + A_OWNER] = owner
-    s[a + A_WRITE] = write
-    n = s[r + DIMENSIONS]
-    s[a + A_DIMENSIONS] = n
-    for i in range(2 * n):
-        s[a + A_BOUNDS + i] = evaluate(s, s[s[T_LISTS] + s[r + BOUNDS] + i], frame)
-    s[a + A_VISIBLE] = s[r + VISIBLE]
-    s[a + A_TRACKED] = s[r + TRACKED]
-    for i in range(n):
-        if s[a + A_BOUNDS + 2 * i + 1] == 0:
-            s[a + A_TRACKED] = 0
+    access.owner = owner
+    access.write = write
+    dimensions = region.dimensions
+    access.dimensions = dimensions
+    for i in range(2 * dimensions):
+        access.bounds[i] = evaluate(s, s.lists[region.bounds + i], frame)
+    access.visible = region.visible
+    access.tracked = region.tracked
+    for i in range(dimensions):
+        if access.bounds[2 * i + 1] == 0:
+            access.tracked = 0
 
 
 @inlined
-def look_all(s, g, code):
+def look_all(s: State, unit_id: int, op: Compute) -> int:
     """Look up what a compute or copy touches, what it writes last; how many accesses there are."""
-    at = s[code + B]
-    n = s[s[T_LISTS] + at]
-    for k in range(n - 1):
-        look(s, g, s[s[T_LISTS] + at + 1 + k], 0, k)
-    if s[code + C] != NONE:
-        s[s[T_FRAME] + s[unit_row(s, g) + FRAME] + s[code + C]] += 1
-    look(s, g, s[s[T_LISTS] + at + n], 1, n - 1)
-    return n
+    at = op.regions
+    count = s.lists[at]
+    for i in range(count - 1):
+        look(s, unit_id, s.lists[at + 1 + i], 0, i)
+    if op.version != NONE:
+        s.frames[s.units[unit_id].frame + op.version] += 1
+    look(s, unit_id, s.lists[at + count], 1, count - 1)
+    return count
 
 
 @jit
-def overlap(s, a, e):
+def overlap(s: State, access: Access, pending: PendingAccess) -> bool:
     """Whether a looked-up block and a logged one meet; no dimensions: all of it."""
-    for i in range(min(s[a + A_DIMENSIONS], s[e + LOG_DIMENSIONS])):
-        mine = s[a + A_BOUNDS + 2 * i]
-        low = s[e + LOG_BOUNDS + 2 * i]
-        if mine >= low + s[e + LOG_BOUNDS + 2 * i + 1] or low >= mine + s[a + A_BOUNDS + 2 * i + 1]:
+    for i in range(min(access.dimensions, pending.dimensions)):
+        mine = access.bounds[2 * i]
+        low = pending.bounds[2 * i]
+        if mine >= low + pending.bounds[2 * i + 1] or low >= mine + access.bounds[2 * i + 1]:
             return False
     return True
 
 
 @jit
-def covers(s, a, e):
+def covers(s: State, access: Access, pending: PendingAccess) -> bool:
     """Whether a looked-up block contains a logged one."""
-    if s[a + A_DIMENSIONS] == 0:
+    if access.dimensions == 0:
         return True
-    if s[e + LOG_DIMENSIONS] == 0:
+    if pending.dimensions == 0:
         return False
-    for i in range(s[a + A_DIMENSIONS]):
-        mine = s[a + A_BOUNDS + 2 * i]
-        low = s[e + LOG_BOUNDS + 2 * i]
-        if mine > low or low + s[e + LOG_BOUNDS + 2 * i + 1] > mine + s[a + A_BOUNDS + 2 * i + 1]:
+    for i in range(access.dimensions):
+        mine = access.bounds[2 * i]
+        low = pending.bounds[2 * i]
+        if mine > low or low + pending.bounds[2 * i + 1] > mine + access.bounds[2 * i + 1]:
             return False
     return True
 
 
 @inlined
-def conflicts(s, g, c, k):
+def conflicts(s: State, unit_id: int, command_id: int, access_id: int) -> None:
     """Command ``c`` waits for the unfinished accesses that its access ``k`` conflicts with."""
-    a = access_row(s, k)
-    if s[a + A_TRACKED] == 0:
+    access = s.accesses[access_id]
+    if access.tracked == 0:
         return
-    head = s[unit_row(s, g) + STORE] + s[a + A_STORAGE]
-    now = s[unit_row(s, g) + NOW]
+    head = s.units[unit_id].access_lists + access.storage
+    now = s.units[unit_id].now
     last = NONE
-    e = s[s[T_HEADS] + head]
-    while e != NONE:
-        x = log_row(s, e)
-        after = s[x + LOG_NEXT]
-        gone = s[x + LOG_COMMAND] == NONE and s[x + LOG_TIME] <= now
+    pending_id = s.access_lists[head]
+    while pending_id != NONE:
+        pending = s.pending[pending_id]
+        after_id = pending.next
+        gone = pending.command == NONE and pending.until <= now
         if (
             not gone
-            and s[x + LOG_OWNER] == s[a + A_OWNER]
-            and (s[a + A_WRITE] == 1 or s[x + LOG_WRITE] == 1)
-            and overlap(s, a, x)
+            and pending.owner == access.owner
+            and (access.write == 1 or pending.write == 1)
+            and overlap(s, access, pending)
         ):
-            depend(s, c, s[x + LOG_TIME], s[x + LOG_COMMAND], s[x + LOG_WHY], 0)
+            depend(s, command_id, pending.until, pending.command, pending.cause, 0)
             # Whoever conflicts with what is covered here will conflict with this command, which ends later.
-            gone = s[a + A_WRITE] == 1 and covers(s, a, x)
+            gone = access.write == 1 and covers(s, access, pending)
         if gone:
             if last == NONE:
-                s[s[T_HEADS] + head] = after
+                s.access_lists[head] = after_id
             else:
-                s[log_row(s, last) + LOG_NEXT] = after
-            forget(s, e)
+                s.pending[last].next = after_id
+            forget(s, pending_id)
         else:
-            last = e
-        e = after
-    first = s[launch_row(s, s[unit_row(s, g) + LAUNCH]) + ALIASES]
+            last = pending_id
+        pending_id = after_id
+    first = s.launches[s.units[unit_id].launch].aliases
     if first == NONE:
         return
-    others = s[s[T_ALIAS] + first + s[a + A_STORAGE]]
+    others = s.aliases[first + access.storage]
     if others == NONE:
         return
-    for i in range(s[s[T_LISTS] + others]):
-        e = s[s[T_HEADS] + s[unit_row(s, g) + STORE] + s[s[T_LISTS] + others + 1 + i]]
-        while e != NONE:
-            x = log_row(s, e)
-            if s[x + LOG_OWNER] == s[a + A_OWNER] and (s[a + A_WRITE] == 1 or s[x + LOG_WRITE] == 1):
-                depend(s, c, s[x + LOG_TIME], s[x + LOG_COMMAND], s[x + LOG_WHY], 0)
-            e = s[x + LOG_NEXT]
+    for i in range(s.lists[others]):
+        pending_id = s.access_lists[s.units[unit_id].access_lists + s.lists[others + 1 + i]]
+        while pending_id != NONE:
+            pending = s.pending[pending_id]
+            if pending.owner == access.owner and (access.write == 1 or pending.write == 1):
+                depend(s, command_id, pending.until, pending.command, pending.cause, 0)
+            pending_id = pending.next
 
 
 @inlined
-def log_accesses(s, g, c, count, time):
+def log_accesses(s: State, unit_id: int, command_id: int, count: int, time: int) -> None:
     """Note the accesses of command ``c`` as unfinished until ``time``, or until it says so itself."""
     visible = False
-    for k in range(count):
-        a = access_row(s, k)
-        if s[a + A_VISIBLE] == 1:
+    for access_id in range(count):
+        access = s.accesses[access_id]
+        if access.visible == 1:
             visible = True
-        if s[a + A_TRACKED] == 0 or (time != UNKNOWN and time <= s[unit_row(s, g) + NOW]):
+        if access.tracked == 0 or (time != UNKNOWN and time <= s.units[unit_id].now):
             continue
-        e = s[FREE_LOG]
-        if e == NONE:
-            e = s[TOP_LOG]
-            s[TOP_LOG] = e + 1
+        pending_id = s.free_pending
+        if pending_id == NONE:
+            pending_id = s.top_pending
+            s.top_pending = pending_id + 1
         else:
-            s[FREE_LOG] = s[log_row(s, e) + LOG_NEXT]
-        x = log_row(s, e)
-        s[LIVE_LOGS] += 1
-        head = s[unit_row(s, g) + STORE] + s[a + A_STORAGE]
-        s[x + LOG_NEXT] = s[s[T_HEADS] + head]
-        s[s[T_HEADS] + head] = e
-        s[x + LOG_OWNER] = s[a + A_OWNER]
-        s[x + LOG_WRITE] = s[a + A_WRITE]
-        s[x + LOG_TIME] = time
-        s[x + LOG_WHY] = s[command_row(s, c) + RECORD]
-        s[x + LOG_DEAD] = 0
-        s[x + LOG_COMMAND] = NONE
+            s.free_pending = s.pending[pending_id].next
+        pending = s.pending[pending_id]
+        s.live_pending += 1
+        head = s.units[unit_id].access_lists + access.storage
+        pending.next = s.access_lists[head]
+        s.access_lists[head] = pending_id
+        pending.owner = access.owner
+        pending.write = access.write
+        pending.until = time
+        pending.cause = s.commands[command_id].record
+        pending.dropped = 0
+        pending.command = NONE
         if time == UNKNOWN:
-            s[x + LOG_COMMAND] = c
-            s[x + LOG_OF_COMMAND] = s[command_row(s, c) + ENTRIES]
-            s[command_row(s, c) + ENTRIES] = e
-        s[x + LOG_DIMENSIONS] = s[a + A_DIMENSIONS]
-        for i in range(2 * s[a + A_DIMENSIONS]):
-            s[x + LOG_BOUNDS + i] = s[a + A_BOUNDS + i]
+            pending.command = command_id
+            pending.next_of_command = s.commands[command_id].accesses
+            s.commands[command_id].accesses = pending_id
+        pending.dimensions = access.dimensions
+        for i in range(2 * access.dimensions):
+            pending.bounds[i] = access.bounds[i]
     if visible:
         if time == UNKNOWN:
-            after = s[unit_row(s, g) + SHARED]
-            s[command_row(s, c) + SHARED_NEXT] = after
-            s[command_row(s, c) + SHARED_LAST] = NONE
-            if after != NONE:
-                s[command_row(s, after) + SHARED_LAST] = c
-            s[unit_row(s, g) + SHARED] = c
+            after_id = s.units[unit_id].visible
+            s.commands[command_id].next_visible = after_id
+            s.commands[command_id].previous_visible = NONE
+            if after_id != NONE:
+                s.commands[after_id].previous_visible = command_id
+            s.units[unit_id].visible = command_id
         else:
-            seen(s, s[unit_row(s, g) + ENGINES], time, s[command_row(s, c) + RECORD])
+            seen(s, s.units[unit_id].engine_queues, time, s.commands[command_id].record)
 
 
 @jit
-def forget(s, e):
+def forget(s: State, pending_id: int) -> None:
     """An access that matters no longer; one of a command in flight is freed when that ends."""
-    if s[log_row(s, e) + LOG_COMMAND] != NONE:
-        s[log_row(s, e) + LOG_DEAD] = 1
+    if s.pending[pending_id].command != NONE:
+        s.pending[pending_id].dropped = 1
     else:
-        s[log_row(s, e) + LOG_NEXT] = s[FREE_LOG]
-        s[FREE_LOG] = e
-        s[LIVE_LOGS] -= 1
+        s.pending[pending_id].next = s.free_pending
+        s.free_pending = pending_id
+        s.live_pending -= 1
 
 
 @jit
-def seen(s, engines, time, why):
+def seen(s: State, engines: int, time: int, why: int) -> None:
     """An access that others see ends at ``time``; the first queue of an instance keeps the latest."""
-    t = tail_row(s, engines)
-    if time > s[t]:
-        s[t] = time
-        s[t + 2] = why
+    engine_queue = s.engine_queues[engines]
+    if time > engine_queue.free_at:
+        engine_queue.free_at = time
+        engine_queue.cause = why
 
 
 @jit
-def settle(s, c, time):
+def settle(s: State, command_id: int, time: int) -> None:
     """The accesses of a command end at ``time``."""
-    m = command_row(s, c)
-    e = s[m + ENTRIES]
-    while e != NONE:
-        after = s[log_row(s, e) + LOG_OF_COMMAND]
-        s[log_row(s, e) + LOG_COMMAND] = NONE
-        s[log_row(s, e) + LOG_TIME] = time
-        if s[log_row(s, e) + LOG_DEAD] == 1:
-            forget(s, e)
-        e = after
-    s[m + ENTRIES] = NONE
+    command = s.commands[command_id]
+    pending_id = command.accesses
+    while pending_id != NONE:
+        after_id = s.pending[pending_id].next_of_command
+        s.pending[pending_id].command = NONE
+        s.pending[pending_id].until = time
+        if s.pending[pending_id].dropped == 1:
+            forget(s, pending_id)
+        pending_id = after_id
+    command.accesses = NONE
     # Out of the list of accesses that others see; from now on its time stands for it.
-    g = unit_row(s, s[m + WHO])
-    last = s[m + SHARED_LAST]
-    if last == c:
+    unit = s.units[command.unit]
+    last_id = command.previous_visible
+    if last_id == command_id:
         return
-    after = s[m + SHARED_NEXT]
-    if last == NONE:
-        s[g + SHARED] = after
+    after_id = command.next_visible
+    if last_id == NONE:
+        unit.visible = after_id
     else:
-        s[command_row(s, last) + SHARED_NEXT] = after
-    if after != NONE:
-        s[command_row(s, after) + SHARED_LAST] = last
-    s[m + SHARED_LAST] = c
-    seen(s, s[g + ENGINES], time, s[m + RECORD])
+        s.commands[last_id].next_visible = after_id
+    if after_id != NONE:
+        s.commands[after_id].previous_visible = last_id
+    command.previous_visible = command_id
+    seen(s, unit.engine_queues, time, command.record)

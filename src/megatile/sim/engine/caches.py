@@ -5,327 +5,318 @@ from __future__ import annotations
 from megatile.sim.engine.accesses import storage_row
 from megatile.sim.engine.endings import has_left
 from megatile.sim.engine.events import push, serve
-from megatile.sim.engine.rows import (
-    access_row,
-    block_row,
-    cache_row,
-    command_row,
-    jit,
-    launch_row,
-    load_float,
-    path_row,
-    span_row,
-    unit_row,
-)
+from megatile.sim.engine.marks import jit
 from megatile.sim.engine.transfers import occupied
 from megatile.sim.engine.values import serialise
-from megatile.sim.state import *
+from megatile.sim.rows import Words
+from megatile.sim.state import HOPS, NONE, REQUESTS, UNKNOWN, State
 
 
 @jit
-def span(s, g, k):
-    """The blocks that access ``k`` touches; NONE where there are none."""
-    a = access_row(s, k)
-    at = s[storage_row(s, g, s[a + A_STORAGE]) + BRICKS]
-    if at == NONE:
+def span_of(s: State, unit_id: int, access_id: int) -> int:
+    """The blocks that an access touches; NONE where there are none."""
+    access = s.accesses[access_id]
+    first_block = storage_row(s, unit_id, access.storage).blocks
+    if first_block == NONE:
         return NONE
-    at += s[T_LISTS]
-    n = s[at]
-    r = s[FREE_SPAN]
-    if r == NONE:
-        r = s[TOP_SPAN]
-        s[TOP_SPAN] = r + 1
+    described = s.lists.at(first_block)
+    dimensions = described[0]
+    span_id = s.free_span
+    if span_id == NONE:
+        span_id = s.top_span
+        s.top_span = span_id + 1
     else:
-        s[FREE_SPAN] = s[span_row(s, r) + SPAN_NEXT]
-    x = span_row(s, r)
-    s[LIVE_SPANS] += 1
-    owner = s[a + A_OWNER]
+        s.free_span = s.spans[span_id].next
+    span = s.spans[span_id]
+    s.live_spans += 1
+    owner = access.owner
     if owner == NONE:
-        owner = s[unit_row(s, g) + NUMBER]
-    storage = s[a + A_STORAGE] + s[at + 2]
-    if s[at + 2] == 0:
-        storage += s[launch_row(s, s[unit_row(s, g) + LAUNCH]) + SERIAL] << 21
-    s[x + SPAN_KEY] = (storage << 24) + owner
-    s[x + SPAN_BYTES] = s[at + 1]
-    s[x + SPAN_DIMENSIONS] = n
+        owner = s.units[unit_id].number
+    storage_id = access.storage + described[2]
+    if described[2] == 0:
+        storage_id += s.launches[s.units[unit_id].launch].serial << 21
+    span.key = (storage_id << 24) + owner
+    span.nbytes = described[1]
+    span.dimensions = dimensions
     stride = 1
-    for i in range(n):
-        j = n - 1 - i
-        size = s[at + 3 + j]
-        count = s[at + 3 + n + j]
+    for i in range(dimensions):
+        j = dimensions - 1 - i
+        size = described[3 + j]
+        count = described[3 + dimensions + j]
         first = 0
-        if s[a + A_DIMENSIONS] > 0:
-            first = s[a + A_BOUNDS + 2 * j] // size
-            if s[a + A_BOUNDS + 2 * j + 1] == 0:
-                s[x + SPAN_BOUNDS + 3 * j + 1] = 0
+        if access.dimensions > 0:
+            first = access.bounds[2 * j] // size
+            if access.bounds[2 * j + 1] == 0:
+                span.bounds[3 * j + 1] = 0
             else:
-                last = (s[a + A_BOUNDS + 2 * j] + s[a + A_BOUNDS + 2 * j + 1] - 1) // size
-                s[x + SPAN_BOUNDS + 3 * j + 1] = last - first + 1
+                last = (access.bounds[2 * j] + access.bounds[2 * j + 1] - 1) // size
+                span.bounds[3 * j + 1] = last - first + 1
         else:
-            s[x + SPAN_BOUNDS + 3 * j + 1] = count
-        s[x + SPAN_BOUNDS + 3 * j] = first
-        s[x + SPAN_BOUNDS + 3 * j + 2] = stride
+            span.bounds[3 * j + 1] = count
+        span.bounds[3 * j] = first
+        span.bounds[3 * j + 2] = stride
         stride *= count
-    return r
+    return span_id
 
 
 @jit
-def free_span(s, r):
-    s[span_row(s, r) + SPAN_NEXT] = s[FREE_SPAN]
-    s[FREE_SPAN] = r
-    s[LIVE_SPANS] -= 1
+def free_span(s: State, span_id: int) -> None:
+    s.spans[span_id].next = s.free_span
+    s.free_span = span_id
+    s.live_spans -= 1
 
 
 @jit
-def span_count(s, r):
-    x = span_row(s, r)
+def span_count(s: State, span_id: int) -> int:
+    span = s.spans[span_id]
     total = 1
-    for i in range(s[x + SPAN_DIMENSIONS]):
-        total *= s[x + SPAN_BOUNDS + 3 * i + 1]
+    for i in range(span.dimensions):
+        total *= span.bounds[3 * i + 1]
     return total
 
 
 @jit
-def span_index(s, r, n):
+def span_index(s: State, span_id: int, n: int) -> int:
     """The number of the ``n``-th block of a span."""
-    x = span_row(s, r)
+    span = s.spans[span_id]
     index = 0
-    for i in range(s[x + SPAN_DIMENSIONS]):
-        b = x + SPAN_BOUNDS + 3 * (s[x + SPAN_DIMENSIONS] - 1 - i)
-        index += (s[b] + n % s[b + 1]) * s[b + 2]
-        n = n // s[b + 1]
+    for i in range(span.dimensions):
+        bounds = span.bounds.at(3 * (span.dimensions - 1 - i))
+        index += (bounds[0] + n % bounds[1]) * bounds[2]
+        n = n // bounds[1]
     return index
 
 
 @jit
-def bucket(s, cache, key, index):
-    h = key * 31 + cache * 7919 + index * 2654435761
-    return s[T_BUCKET] + ((h ^ (h >> 21)) & (s[N_BUCKET] - 1))
+def bucket_of(s: State, cache_id: int, key: int, index: int) -> Words:
+    """The word with the first block of a bucket."""
+    h = key * 31 + cache_id * 7919 + index * 2654435761
+    return s.buckets.at((h ^ (h >> 21)) & (s.buckets.size - 1))
 
 
 @jit
-def into_bucket(s, b):
-    x = block_row(s, b)
-    at = bucket(s, s[x + BLOCK_CACHE], s[x + BLOCK_KEY], s[x + BLOCK_INDEX])
-    s[x + BLOCK_CHAIN] = s[at]
-    s[at] = b
+def into_bucket(s: State, block_id: int) -> None:
+    block = s.blocks[block_id]
+    bucket = bucket_of(s, block.cache, block.key, block.index)
+    block.next = bucket[0]
+    bucket[0] = block_id
 
 
 @jit
-def find_block(s, cache, key, index):
-    b = s[bucket(s, cache, key, index)]
-    while b != NONE:
-        x = block_row(s, b)
-        if s[x + BLOCK_INDEX] == index and s[x + BLOCK_KEY] == key and s[x + BLOCK_CACHE] == cache:
-            return b
-        b = s[x + BLOCK_CHAIN]
+def find_block(s: State, cache_id: int, key: int, index: int) -> int:
+    block_id = bucket_of(s, cache_id, key, index)[0]
+    while block_id != NONE:
+        block = s.blocks[block_id]
+        if block.index == index and block.key == key and block.cache == cache_id:
+            return block_id
+        block_id = block.next
     return NONE
 
 
 @jit
-def unlink(s, b):
+def unlink(s: State, block_id: int) -> None:
     """A block out of the order of use."""
-    x = block_row(s, b)
-    k = cache_row(s, s[x + BLOCK_CACHE])
-    if s[x + NEWER] == NONE:
-        s[k + NEWEST] = s[x + OLDER]
+    block = s.blocks[block_id]
+    cache = s.caches[block.cache]
+    if block.newer == NONE:
+        cache.newest = block.older
     else:
-        s[block_row(s, s[x + NEWER]) + OLDER] = s[x + OLDER]
-    if s[x + OLDER] == NONE:
-        s[k + OLDEST] = s[x + NEWER]
+        s.blocks[block.newer].older = block.older
+    if block.older == NONE:
+        cache.oldest = block.newer
     else:
-        s[block_row(s, s[x + OLDER]) + NEWER] = s[x + NEWER]
+        s.blocks[block.older].newer = block.newer
 
 
 @jit
-def link(s, b):
+def link(s: State, block_id: int) -> None:
     """A block is the one used last."""
-    x = block_row(s, b)
-    k = cache_row(s, s[x + BLOCK_CACHE])
-    s[x + NEWER] = NONE
-    s[x + OLDER] = s[k + NEWEST]
-    if s[k + NEWEST] == NONE:
-        s[k + OLDEST] = b
+    block = s.blocks[block_id]
+    cache = s.caches[block.cache]
+    block.newer = NONE
+    block.older = cache.newest
+    if cache.newest == NONE:
+        cache.oldest = block_id
     else:
-        s[block_row(s, s[k + NEWEST]) + NEWER] = b
-    s[k + NEWEST] = b
+        s.blocks[cache.newest].newer = block_id
+    cache.newest = block_id
 
 
 @jit
-def insert_block(s, cache, key, index, nbytes, time):
+def insert_block(s: State, cache_id: int, key: int, index: int, nbytes: int, time: int) -> int:
     """A block that is new in a cache; the one used longest ago makes room."""
-    k = cache_row(s, cache)
-    if s[k + CACHE_USED] < s[k + CACHE_BLOCKS]:
-        s[k + CACHE_USED] += 1
-        b = s[BLOCKS]
-        s[BLOCKS] += 1
+    cache = s.caches[cache_id]
+    if cache.used < cache.capacity:
+        cache.used += 1
+        block_id = s.block_count
+        s.block_count += 1
     else:
-        b = s[k + OLDEST]
-        x = block_row(s, b)
-        unlink(s, b)
-        at = bucket(s, cache, s[x + BLOCK_KEY], s[x + BLOCK_INDEX])
-        if s[at] == b:
-            s[at] = s[x + BLOCK_CHAIN]
+        block_id = cache.oldest
+        block = s.blocks[block_id]
+        unlink(s, block_id)
+        bucket = bucket_of(s, cache_id, block.key, block.index)
+        if bucket[0] == block_id:
+            bucket[0] = block.next
         else:
-            last = s[at]
-            while s[block_row(s, last) + BLOCK_CHAIN] != b:
-                last = s[block_row(s, last) + BLOCK_CHAIN]
-            s[block_row(s, last) + BLOCK_CHAIN] = s[x + BLOCK_CHAIN]
-        if s[x + DIRTY] == 1:
-            write_behind(s, cache, s[x + BLOCK_KEY], s[x + BLOCK_INDEX], s[x + BLOCK_BYTES], time)
-    x = block_row(s, b)
-    s[x + BLOCK_CACHE] = cache
-    s[x + BLOCK_KEY] = key
-    s[x + BLOCK_INDEX] = index
-    s[x + BLOCK_BYTES] = nbytes
-    s[x + DIRTY] = 0
-    s[x + FILLED_AT] = UNKNOWN
-    into_bucket(s, b)
-    link(s, b)
-    return b
+            last = bucket[0]
+            while s.blocks[last].next != block_id:
+                last = s.blocks[last].next
+            s.blocks[last].next = block.next
+        if block.dirty == 1:
+            write_behind(s, cache_id, block.key, block.index, block.nbytes, time)
+    block = s.blocks[block_id]
+    block.cache = cache_id
+    block.key = key
+    block.index = index
+    block.nbytes = nbytes
+    block.dirty = 0
+    block.filled_at = UNKNOWN
+    into_bucket(s, block_id)
+    link(s, block_id)
+    return block_id
 
 
 @jit
-def write_behind(s, cache, key, index, nbytes, time):
+def write_behind(s: State, cache_id: int, key: int, index: int, nbytes: int, time: int) -> None:
     """A block that was changed goes to what is behind its cache; nobody waits for that."""
-    k = cache_row(s, cache)
-    s[k + CACHE_EVICTED] += nbytes
-    ask_behind(s, cache, time, nbytes)
-    behind = s[k + BEHIND]
+    cache = s.caches[cache_id]
+    cache.evicted += nbytes
+    ask_behind(s, cache_id, time, nbytes)
+    behind = cache.behind
     if behind == NONE:
         return
-    b = find_block(s, behind, key, index)
-    if b == NONE:
-        b = insert_block(s, behind, key, index, nbytes, time)
-        s[block_row(s, b) + FILLED_AT] = time
+    block_id = find_block(s, behind, key, index)
+    if block_id == NONE:
+        block_id = insert_block(s, behind, key, index, nbytes, time)
+        s.blocks[block_id].filled_at = time
     else:
-        unlink(s, b)
-        link(s, b)
-    s[block_row(s, b) + DIRTY] = 1
+        unlink(s, block_id)
+        link(s, block_id)
+    s.blocks[block_id].dirty = 1
 
 
 @jit
-def ask_behind(s, cache, time, nbytes):
+def ask_behind(s: State, cache_id: int, time: int, nbytes: int) -> int:
     """When what is behind a cache serves so many bytes."""
-    k = cache_row(s, cache)
-    busy = serialise(nbytes, load_float(s, k + BEHIND_RATE))
-    s[k + CACHE_SPENT] += busy
-    if s[k + BEHIND_SERVER] == NONE:
+    cache = s.caches[cache_id]
+    busy = serialise(nbytes, cache.behind_rate)
+    cache.spent += busy
+    if cache.behind_server == NONE:
         return time
-    return serve(s, s[k + BEHIND_SERVER], time, busy)
+    return serve(s, cache.behind_server, time, busy)
 
 
 @jit
-def load(s, c, time):
+def load(s: State, command_id: int, time: int) -> int:
     """Look up what a copy reads; what is missing comes from behind. Whether the head has to wait for that."""
-    m = command_row(s, c)
-    r = s[m + SPAN_READ]
-    s[m + SPAN_READ] = NONE
-    nearest = s[path_row(s, s[m + PATH]) + READ_CACHE]
-    key = s[span_row(s, r) + SPAN_KEY]
-    nbytes = s[span_row(s, r) + SPAN_BYTES]
-    s[cache_row(s, nearest) + CACHE_READ] += s[m + BYTES]
+    command = s.commands[command_id]
+    span_id = command.span_read
+    command.span_read = NONE
+    nearest = s.paths[command.path].read_cache
+    key = s.spans[span_id].key
+    nbytes = s.spans[span_id].nbytes
+    s.caches[nearest].read += command.nbytes
     there = 0
-    for n in range(span_count(s, r)):
-        index = span_index(s, r, n)
-        cache = nearest
-        while cache != NONE:
-            k = cache_row(s, cache)
-            s[k + TOUCHED] += 1
-            b = find_block(s, cache, key, index)
-            if b != NONE:
-                s[k + HITS] += 1
-                there = max(there, s[block_row(s, b) + FILLED_AT])
-                unlink(s, b)
-                link(s, b)
+    for n in range(span_count(s, span_id)):
+        index = span_index(s, span_id, n)
+        cache_id = nearest
+        while cache_id != NONE:
+            cache = s.caches[cache_id]
+            cache.touched += 1
+            block_id = find_block(s, cache_id, key, index)
+            if block_id != NONE:
+                cache.hits += 1
+                there = max(there, s.blocks[block_id].filled_at)
+                unlink(s, block_id)
+                link(s, block_id)
                 break
-            s[k + MISSES] += 1
-            s[k + MISSING] += nbytes
-            insert_block(s, cache, key, index, nbytes, time)
-            cache = s[k + BEHIND]
-    free_span(s, r)
+            cache.misses += 1
+            cache.missing += nbytes
+            insert_block(s, cache_id, key, index, nbytes, time)
+            cache_id = cache.behind
+    free_span(s, span_id)
     head = UNKNOWN
     tail = time
     latency = 0
-    cache = nearest
-    while cache != NONE:
-        k = cache_row(s, cache)
-        missing = s[k + MISSING]
+    cache_id = nearest
+    while cache_id != NONE:
+        cache = s.caches[cache_id]
+        missing = cache.missing
         if missing > 0:
-            spent = s[k + CACHE_SPENT]
-            now = ask_behind(s, cache, time, missing)
-            s[k + CACHE_FILLED] += missing
+            spent = cache.spent
+            now = ask_behind(s, cache_id, time, missing)
+            cache.filled += missing
             head = max(head, now)
-            tail = max(tail, now + s[k + CACHE_SPENT] - spent)
-            latency += s[k + BEHIND_LATENCY]
-        cache = s[k + BEHIND]
-    cache = nearest
-    while cache != NONE:
-        k = cache_row(s, cache)
-        b = s[k + NEWEST]
-        if s[k + MISSING] > 0:
-            for _ in range(min(s[k + TOUCHED], s[k + CACHE_USED])):
-                if s[block_row(s, b) + FILLED_AT] == UNKNOWN:
-                    s[block_row(s, b) + FILLED_AT] = tail + latency
-                b = s[block_row(s, b) + OLDER]
-        s[k + MISSING] = 0
-        s[k + TOUCHED] = 0
-        cache = s[k + BEHIND]
-    s[m + TAIL] = max(s[m + TAIL], there)
+            tail = max(tail, now + cache.spent - spent)
+            latency += cache.behind_latency
+        cache_id = cache.behind
+    cache_id = nearest
+    while cache_id != NONE:
+        cache = s.caches[cache_id]
+        block_id = cache.newest
+        if cache.missing > 0:
+            for _ in range(min(cache.touched, cache.used)):
+                if s.blocks[block_id].filled_at == UNKNOWN:
+                    s.blocks[block_id].filled_at = tail + latency
+                block_id = s.blocks[block_id].older
+        cache.missing = 0
+        cache.touched = 0
+        cache_id = cache.behind
+    command.tail = max(command.tail, there)
     if head == UNKNOWN:
         return 0
-    s[m + TAIL] = max(s[m + TAIL], tail + latency)
-    has_left(s, c, head + occupied(s, s[m + PATH], s[m + BYTES]))
-    s[m + HEAD] = head + latency
-    push(s, s[m + HEAD], REQUESTS, s[m + FLOW_OF], s[m + ORDER] * HOPS + 1, c)
+    command.tail = max(command.tail, tail + latency)
+    has_left(s, command_id, head + occupied(s, command.path, command.nbytes))
+    command.head = head + latency
+    push(s, command.head, REQUESTS, command.flow, command.order * HOPS + 1, command_id)
     return 1
 
 
 @jit
-def store(s, c, time):
+def store(s: State, command_id: int, time: int) -> int:
     """Write what a copy writes into the caches; when it is in what is behind those that do not keep it."""
-    m = command_row(s, c)
-    r = s[m + SPAN_WRITTEN]
-    s[m + SPAN_WRITTEN] = NONE
-    key = s[span_row(s, r) + SPAN_KEY]
-    nbytes = s[span_row(s, r) + SPAN_BYTES]
+    command = s.commands[command_id]
+    span_id = command.span_written
+    command.span_written = NONE
+    key = s.spans[span_id].key
+    nbytes = s.spans[span_id].nbytes
     tail = 0
     latency = 0
-    cache = s[path_row(s, s[m + PATH]) + WRITE_CACHE]
-    while cache != NONE:
-        k = cache_row(s, cache)
-        s[k + CACHE_WRITTEN] += s[m + BYTES]
-        for n in range(span_count(s, r)):
-            index = span_index(s, r, n)
-            b = find_block(s, cache, key, index)
-            if b != NONE:
-                unlink(s, b)
-                link(s, b)
-            elif s[k + WRITES_BACK] == 1:
-                b = insert_block(s, cache, key, index, nbytes, time)
-                s[block_row(s, b) + FILLED_AT] = time
-            if s[k + WRITES_BACK] == 1:
-                s[block_row(s, b) + DIRTY] = 1
-        if s[k + WRITES_BACK] == 1:
+    cache_id = s.paths[command.path].write_cache
+    while cache_id != NONE:
+        cache = s.caches[cache_id]
+        cache.written += command.nbytes
+        for n in range(span_count(s, span_id)):
+            index = span_index(s, span_id, n)
+            block_id = find_block(s, cache_id, key, index)
+            if block_id != NONE:
+                unlink(s, block_id)
+                link(s, block_id)
+            elif cache.writes_back == 1:
+                block_id = insert_block(s, cache_id, key, index, nbytes, time)
+                s.blocks[block_id].filled_at = time
+            if cache.writes_back == 1:
+                s.blocks[block_id].dirty = 1
+        if cache.writes_back == 1:
             break
-        spent = s[k + CACHE_SPENT]
-        now = ask_behind(s, cache, time, s[m + BYTES])
-        s[k + CACHE_EVICTED] += s[m + BYTES]
-        latency += s[k + BEHIND_LATENCY]
-        tail = max(tail, now + s[k + CACHE_SPENT] - spent + latency)
-        cache = s[k + BEHIND]
-    free_span(s, r)
+        spent = cache.spent
+        now = ask_behind(s, cache_id, time, command.nbytes)
+        cache.evicted += command.nbytes
+        latency += cache.behind_latency
+        tail = max(tail, now + cache.spent - spent + latency)
+        cache_id = cache.behind
+    free_span(s, span_id)
     return tail
 
 
 @jit
-def touch_caches(s, g, c, source, target):
+def touch_caches(s: State, unit_id: int, command_id: int, source: int, target: int) -> None:
     """What a copy reads and writes through caches, as it is when it is issued."""
-    m = command_row(s, c)
-    p = path_row(s, s[m + PATH])
-    if s[p + CONTENDED] == 0 or s[m + BYTES] == 0:
+    command = s.commands[command_id]
+    path = s.paths[command.path]
+    if path.contended == 0 or command.nbytes == 0:
         return
-    if s[p + READ_CACHE] != NONE and source != NONE:
-        s[m + SPAN_READ] = span(s, g, source)
-    if s[p + WRITE_CACHE] != NONE:
-        s[m + SPAN_WRITTEN] = span(s, g, target)
+    if path.read_cache != NONE and source != NONE:
+        command.span_read = span_of(s, unit_id, source)
+    if path.write_cache != NONE:
+        command.span_written = span_of(s, unit_id, target)

@@ -3,130 +3,121 @@
 from __future__ import annotations
 
 from megatile.sim.engine.instances import one_less
-from megatile.sim.engine.rows import (
-    command_row,
-    inlined,
-    jit,
-    launch_row,
-    node_row,
-    tail_row,
-    unit_row,
-)
-from megatile.sim.state import *
+from megatile.sim.engine.lists import free_node, new_node
+from megatile.sim.engine.marks import inlined, jit
+from megatile.sim.state import NONE, UNKNOWN, State
 
 
 @inlined
-def new_command(s, what, g, at):
-    c = s[FREE_COMMAND]
-    if c == NONE:
-        c = s[TOP_COMMAND]
-        s[TOP_COMMAND] = c + 1
+def new_command(s: State, kind: int, unit_id: int, pc: int) -> int:
+    command_id = s.free_command
+    if command_id == NONE:
+        command_id = s.top_command
+        s.top_command = command_id + 1
     else:
-        s[FREE_COMMAND] = s[command_row(s, c) + WAITERS]
-    m = command_row(s, c)
-    s[LIVE_COMMANDS] += 1
-    s[launch_row(s, s[unit_row(s, g) + LAUNCH]) + UNFINISHED] += 1
-    s[m + WHAT] = what
-    s[m + WHO] = g
-    s[m + AT] = at
-    s[m + RECORD] = NONE
-    s[m + READY_AT] = s[unit_row(s, g) + NOW]
-    s[m + WHY] = s[unit_row(s, g) + CAUSE]
-    s[m + NEED] = 0
-    s[m + WAITERS] = NONE
-    s[m + LEFT_WAITERS] = NONE
-    s[m + START] = UNKNOWN
-    s[m + LEFT] = UNKNOWN
-    s[m + FINISH] = UNKNOWN
-    s[m + TAIL_OF] = NONE
-    s[m + DELAY] = 0
-    s[m + PARENT_OF] = NONE
-    s[m + ENTRIES] = NONE
-    s[m + SHARED_LAST] = c
-    s[m + SERVER_OF] = NONE
-    s[m + SPAN_READ] = NONE
-    s[m + SPAN_WRITTEN] = NONE
-    s[m + PIECES_LEFT] = 0
-    s[m + MESSAGE_QUEUE] = NONE
-    return c
+        s.free_command = s.commands[command_id].waiters
+    command = s.commands[command_id]
+    s.live_commands += 1
+    s.launches[s.units[unit_id].launch].unfinished += 1
+    command.kind = kind
+    command.unit = unit_id
+    command.pc = pc
+    command.record = NONE
+    command.ready_at = s.units[unit_id].now
+    command.cause = s.units[unit_id].cause
+    command.dependencies = 0
+    command.waiters = NONE
+    command.source_waiters = NONE
+    command.start = UNKNOWN
+    command.source_free_at = UNKNOWN
+    command.end = UNKNOWN
+    command.engine_queue = NONE
+    command.delay = 0
+    command.parent = NONE
+    command.accesses = NONE
+    command.previous_visible = command_id
+    command.server = NONE
+    command.span_read = NONE
+    command.span_written = NONE
+    command.pieces_left = 0
+    command.target = NONE
+    return command_id
 
 
 @inlined
-def free_command(s, c):
-    g = s[command_row(s, c) + WHO]
-    s[command_row(s, c) + WAITERS] = s[FREE_COMMAND]
-    s[FREE_COMMAND] = c
-    s[LIVE_COMMANDS] -= 1
-    one_less(s, s[unit_row(s, g) + LAUNCH])
+def free_command(s: State, command_id: int) -> None:
+    unit_id = s.commands[command_id].unit
+    s.commands[command_id].waiters = s.free_command
+    s.free_command = command_id
+    s.live_commands -= 1
+    one_less(s, s.units[unit_id].launch)
 
 
 @jit
-def soon(s, c):
+def soon(s: State, command_id: int) -> None:
     """A command that waits for nothing; `drain` starts it."""
-    s[s[T_TODO] + s[TODO]] = c
-    s[TODO] += 1
+    s.todo[s.todo_count] = command_id
+    s.todo_count += 1
 
 
 @jit
-def depend(s, c, time, on, why, left):
+def depend(s: State, command_id: int, time: int, other_id: int, why: int, left: int) -> None:
     """Command ``c`` waits for a time, or for a command in flight (until its source has left, or its end)."""
-    m = command_row(s, c)
-    if on == NONE:
-        if time > s[m + READY_AT]:
-            s[m + READY_AT] = time
-            s[m + WHY] = why
+    command = s.commands[command_id]
+    if other_id == NONE:
+        if time > command.ready_at:
+            command.ready_at = time
+            command.cause = why
         return
-    column = LEFT_WAITERS if left else WAITERS
-    last = s[command_row(s, on) + column]
-    if last != NONE and s[node_row(s, last) + 1] == c:
+    other = s.commands[other_id]
+    last = other.source_waiters if left else other.waiters
+    if last != NONE and s.nodes[last].item == command_id:
         return  # it waits for that already
-    n = s[FREE_NODE]
-    if n == NONE:
-        n = s[TOP_NODE]
-        s[TOP_NODE] = n + 1
+    node_id = new_node(s, last, command_id)
+    if left:
+        other.source_waiters = node_id
     else:
-        s[FREE_NODE] = s[node_row(s, n)]
-    s[LIVE_NODES] += 1
-    s[node_row(s, n)] = last
-    s[node_row(s, n) + 1] = c
-    s[command_row(s, on) + column] = n
-    s[m + NEED] += 1
+        other.waiters = node_id
+    command.dependencies += 1
 
 
 @jit
-def notify(s, first, time, why):
+def notify(s: State, first: int, time: int, why: int) -> None:
     """Those who wait on a list know the time now."""
-    n = first
-    while n != NONE:
-        after = s[node_row(s, n)]
-        m = command_row(s, s[node_row(s, n) + 1])
-        if time > s[m + READY_AT] or (time == s[m + READY_AT] and s[m + WHY] == NONE):
-            s[m + READY_AT] = time
-            s[m + WHY] = why
-        s[m + NEED] -= 1
-        if s[m + NEED] == 0:
-            s[s[T_TODO] + s[TODO]] = s[node_row(s, n) + 1]
-            s[TODO] += 1
-        s[node_row(s, n)] = s[FREE_NODE]
-        s[FREE_NODE] = n
-        s[LIVE_NODES] -= 1
-        n = after
+    node_id = first
+    while node_id != NONE:
+        command_id = s.nodes[node_id].item
+        command = s.commands[command_id]
+        if time > command.ready_at or (time == command.ready_at and command.cause == NONE):
+            command.ready_at = time
+            command.cause = why
+        command.dependencies -= 1
+        if command.dependencies == 0:
+            soon(s, command_id)
+        node_id = free_node(s, node_id)
 
 
 @jit
-def behind_tail(s, g, c, engine):
+def behind_tail(s: State, unit_id: int, command_id: int, engine: int) -> None:
     """Command ``c`` joins the queue of an engine."""
-    t = s[unit_row(s, g) + ENGINES] + engine
-    depend(s, c, s[tail_row(s, t)], s[tail_row(s, t) + 1], s[tail_row(s, t) + 2], 1)
-    s[command_row(s, c) + TAIL_OF] = t
+    engine_queue_id = s.units[unit_id].engine_queues + engine
+    depend(
+        s,
+        command_id,
+        s.engine_queues[engine_queue_id].free_at,
+        s.engine_queues[engine_queue_id].last,
+        s.engine_queues[engine_queue_id].cause,
+        1,
+    )
+    s.commands[command_id].engine_queue = engine_queue_id
 
 
 @inlined
-def after_visible(s, g, c):
+def after_visible(s: State, unit_id: int, command_id: int) -> None:
     """Command ``c`` waits for the accesses of its instance that others see."""
-    t = s[unit_row(s, g) + ENGINES]
-    depend(s, c, s[tail_row(s, t)], NONE, s[tail_row(s, t) + 2], 0)
-    k = s[unit_row(s, g) + SHARED]
-    while k != NONE:
-        depend(s, c, 0, k, NONE, 0)
-        k = s[command_row(s, k) + SHARED_NEXT]
+    first_id = s.units[unit_id].engine_queues
+    depend(s, command_id, s.engine_queues[first_id].free_at, NONE, s.engine_queues[first_id].cause, 0)
+    other_id = s.units[unit_id].visible
+    while other_id != NONE:
+        depend(s, command_id, 0, other_id, NONE, 0)
+        other_id = s.commands[other_id].next_visible

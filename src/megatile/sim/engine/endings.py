@@ -5,124 +5,124 @@ from __future__ import annotations
 from megatile.sim.engine.accesses import forget, settle
 from megatile.sim.engine.commands import free_command, notify
 from megatile.sim.engine.instances import ended, one_less, part_over, wake
+from megatile.sim.engine.marks import jit
 from megatile.sim.engine.queues import arrive, give_back
-from megatile.sim.engine.rows import command_row, jit, launch_row, log_row, record_row, tail_row, unit_row
-from megatile.sim.state import *
+from megatile.sim.state import AHEAD, DONE, INTO, NONE, OVER, SEND, UNKNOWN, State
 
 
 @jit
-def end_known(s, g, time, record):
+def end_known(s: State, unit_id: int, time: int, record_id: int) -> None:
     """The latest end of what an instance has issued, and the record of it."""
-    u = unit_row(s, g)
-    if time > s[u + LATEST]:
-        s[u + LATEST] = time
-        s[u + LATEST_BY] = record
+    unit = s.units[unit_id]
+    if time > unit.latest:
+        unit.latest = time
+        unit.latest_by = record_id
 
 
 @jit
-def let_go(s, g):
+def let_go(s: State, unit_id: int) -> None:
     """An instance may have finished all that it has issued."""
-    u = unit_row(s, g)
-    if s[u + STATE] != DONE or s[u + OPEN] > 0:
+    unit = s.units[unit_id]
+    if unit.state != DONE or unit.unfinished > 0:
         return
-    s[u + STATE] = OVER
-    for head in range(s[u + STORE], s[u + STORE] + s[launch_row(s, s[u + LAUNCH]) + STORAGES]):
-        e = s[s[T_HEADS] + head]
-        while e != NONE:
-            after = s[log_row(s, e) + LOG_NEXT]
-            forget(s, e)
-            e = after
-        s[s[T_HEADS] + head] = NONE
-    if s[u + LATEST] >= s[u + NOW]:
-        part_over(s, g, s[u + LATEST], s[u + LATEST_BY])
+    unit.state = OVER
+    for head in range(unit.access_lists, unit.access_lists + s.launches[unit.launch].storages):
+        pending_id = s.access_lists[head]
+        while pending_id != NONE:
+            after = s.pending[pending_id].next
+            forget(s, pending_id)
+            pending_id = after
+        s.access_lists[head] = NONE
+    if unit.latest >= unit.now:
+        part_over(s, unit_id, unit.latest, unit.latest_by)
     else:
-        part_over(s, g, s[u + NOW], s[u + CAUSE])
-    one_less(s, s[u + LAUNCH])
+        part_over(s, unit_id, unit.now, unit.cause)
+    one_less(s, unit.launch)
 
 
 @jit
-def closed(s, g):
+def closed(s: State, unit_id: int) -> None:
     """The end of a command of an instance is known."""
-    s[unit_row(s, g) + OPEN] -= 1
-    let_go(s, g)
+    s.units[unit_id].unfinished -= 1
+    let_go(s, unit_id)
 
 
 @jit
-def has_left(s, c, time):
+def has_left(s: State, command_id: int, time: int) -> None:
     """The source of a command's engine is free from ``time`` on."""
-    m = command_row(s, c)
-    parent = s[m + PARENT_OF]
-    if parent != NONE:
-        p = command_row(s, parent)
-        s[p + LEFT] = max(s[p + LEFT], time)
-        s[m + LEFT] = time
-        s[p + PIECES_LEFT] -= 1
-        if s[p + PIECES_LEFT] == 0:
-            source_free(s, parent, s[p + LEFT])
+    command = s.commands[command_id]
+    parent_id = command.parent
+    if parent_id != NONE:
+        whole = s.commands[parent_id]
+        whole.source_free_at = max(whole.source_free_at, time)
+        command.source_free_at = time
+        whole.pieces_left -= 1
+        if whole.pieces_left == 0:
+            source_free(s, parent_id, whole.source_free_at)
         return
-    source_free(s, c, time)
+    source_free(s, command_id, time)
 
 
 @jit
-def source_free(s, c, time):
-    m = command_row(s, c)
-    s[m + LEFT] = time
-    t = s[m + TAIL_OF]
-    if t != NONE and s[tail_row(s, t) + 1] == c:
-        s[tail_row(s, t)] = time
-        s[tail_row(s, t) + 1] = NONE
-        s[tail_row(s, t) + 2] = s[m + RECORD]
-        if s[unit_row(s, s[m + WHO]) + STATE] == AHEAD:
-            wake(s, s[m + WHO], 0, NONE)
-    first = s[m + LEFT_WAITERS]
-    s[m + LEFT_WAITERS] = NONE
-    notify(s, first, time, s[m + RECORD])
-    if s[m + WHAT] == SEND:
-        settle(s, c, time)
-        end_known(s, s[m + WHO], time, s[m + RECORD])
-        if s[m + RECORD] != NONE:
-            s[record_row(s, s[m + RECORD]) + R_END] = time
-        first = s[m + WAITERS]
-        s[m + WAITERS] = NONE
-        notify(s, first, time, s[m + RECORD])
-        closed(s, s[m + WHO])
-    ended(s, s[m + WHO], time)
-    if s[m + FINISH] != UNKNOWN:
-        free_command(s, c)
+def source_free(s: State, command_id: int, time: int) -> None:
+    command = s.commands[command_id]
+    command.source_free_at = time
+    engine_queue_id = command.engine_queue
+    if engine_queue_id != NONE and s.engine_queues[engine_queue_id].last == command_id:
+        s.engine_queues[engine_queue_id].free_at = time
+        s.engine_queues[engine_queue_id].last = NONE
+        s.engine_queues[engine_queue_id].cause = command.record
+        if s.units[command.unit].state == AHEAD:
+            wake(s, command.unit, 0, NONE)
+    first = command.source_waiters
+    command.source_waiters = NONE
+    notify(s, first, time, command.record)
+    if command.kind == SEND:
+        settle(s, command_id, time)
+        end_known(s, command.unit, time, command.record)
+        if command.record != NONE:
+            s.records[command.record - s.record_base].end = time
+        first = command.waiters
+        command.waiters = NONE
+        notify(s, first, time, command.record)
+        closed(s, command.unit)
+    ended(s, command.unit, time)
+    if command.end != UNKNOWN:
+        free_command(s, command_id)
 
 
 @jit
-def finished(s, c, time):
+def finished(s: State, command_id: int, time: int) -> None:
     """A command has done what it had to do: its data is there."""
-    m = command_row(s, c)
-    if s[m + PARENT_OF] != NONE:
-        free_command(s, c)
-        c = s[m + PARENT_OF]
-        m = command_row(s, c)
-        s[m + TAIL] = max(s[m + TAIL], time)
-        s[m + TAILS_LEFT] -= 1
-        if s[m + TAILS_LEFT] > 0:
+    command = s.commands[command_id]
+    if command.parent != NONE:
+        free_command(s, command_id)
+        command_id = command.parent
+        command = s.commands[command_id]
+        command.tail = max(command.tail, time)
+        command.tails_left -= 1
+        if command.tails_left > 0:
             return
-        time = s[m + TAIL]
-    s[m + FINISH] = time
-    ended(s, s[m + WHO], time)
-    what = s[m + WHAT]
-    record = s[m + RECORD]
+        time = command.tail
+    command.end = time
+    ended(s, command.unit, time)
+    what = command.kind
+    record_id = command.record
     if what == SEND:
-        q = s[m + MESSAGE_QUEUE]
-        arrive(s, q, s[m + MESSAGE], time, record)
-        if record != NONE:
-            s[record_row(s, record) + R_ARRIVED] = time
+        queue_id = command.target
+        arrive(s, queue_id, command.message, time, record_id)
+        if record_id != NONE:
+            s.records[record_id - s.record_base].arrived = time
     else:
-        if record != NONE:
-            s[record_row(s, record) + R_END] = time
-        settle(s, c, time)
-        end_known(s, s[m + WHO], time, s[m + RECORD])
+        if record_id != NONE:
+            s.records[record_id - s.record_base].end = time
+        settle(s, command_id, time)
+        end_known(s, command.unit, time, command.record)
         if what == INTO:
-            give_back(s, s[m + MESSAGE_QUEUE], s[m + MESSAGE], time, record, s[m + AMOUNT])
-        first = s[m + WAITERS]
-        s[m + WAITERS] = NONE
-        notify(s, first, time, record)
-        closed(s, s[m + WHO])
-    if s[m + LEFT] != UNKNOWN and s[m + PIECES_LEFT] == 0:
-        free_command(s, c)
+            give_back(s, command.target, command.message, time, record_id, command.amount)
+        first = command.waiters
+        command.waiters = NONE
+        notify(s, first, time, record_id)
+        closed(s, command.unit)
+    if command.source_free_at != UNKNOWN and command.pieces_left == 0:
+        free_command(s, command_id)

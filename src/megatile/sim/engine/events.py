@@ -2,76 +2,73 @@
 
 from __future__ import annotations
 
-from megatile.sim.engine.rows import jit, server_row
-from megatile.sim.state import *
+from megatile.sim.engine.marks import jit
+from megatile.sim.state import PHASE, Event, State
 
 
 @jit
-def before(s, a, b):
-    """Whether the event at ``a`` comes before that at ``b``."""
-    if s[a] != s[b]:
-        return s[a] < s[b]
-    if s[a + 1] != s[b + 1]:
-        return s[a + 1] < s[b + 1]
-    return s[a + 2] < s[b + 2]
+def before(s: State, one: Event, other: Event) -> int:
+    """Whether one event comes before the other."""
+    if one.time != other.time:
+        return one.time < other.time
+    if one.key != other.key:
+        return one.key < other.key
+    return one.order < other.order
 
 
 @jit
-def put(s, at, time, key, order, what):
-    s[at] = time
-    s[at + 1] = key
-    s[at + 2] = order
-    s[at + 3] = what
+def put(s: State, event: Event, time: int, key: int, order: int, subject: int) -> None:
+    event.time = time
+    event.key = key
+    event.order = order
+    event.subject = subject
 
 
 @jit
-def push(s, time, phase, flow, order, what):
+def push(s: State, time: int, phase: int, flow: int, order: int, subject: int) -> None:
     """Put an event into the time queue; ties go by phase, flow, order."""
-    heap = s[T_HEAP]
-    i = s[EVENTS]
-    s[EVENTS] = i + 1
-    new = heap + 4 * i + 4
-    put(s, new, time, phase * PHASE + flow, order, what)
+    i = s.event_count
+    s.event_count = i + 1
+    new = s.events[i + 1]
+    put(s, new, time, phase * PHASE + flow, order, subject)
     while i > 0:
         up = (i - 1) >> 1
-        a = heap + 4 * up
-        if before(s, a, new):
+        above = s.events[up]
+        if before(s, above, new):
             break
-        put(s, heap + 4 * i, s[a], s[a + 1], s[a + 2], s[a + 3])
+        put(s, s.events[i], above.time, above.key, above.order, above.subject)
         i = up
-    put(s, heap + 4 * i, time, phase * PHASE + flow, order, what)
+    put(s, s.events[i], time, phase * PHASE + flow, order, subject)
 
 
 @jit
-def pop(s):
+def pop(s: State) -> None:
     """Drop the earliest event."""
-    heap = s[T_HEAP]
-    n = s[EVENTS] - 1
-    s[EVENTS] = n
-    last = heap + 4 * n
+    n = s.event_count - 1
+    s.event_count = n
+    last = s.events[n]
     i = 0
     while True:
         down = 2 * i + 1
         if down >= n:
             break
-        a = heap + 4 * down
-        if down + 1 < n and before(s, a + 4, a):
+        if down + 1 < n and before(s, s.events[down + 1], s.events[down]):
             down += 1
-            a += 4
-        if not before(s, a, last):
+        below = s.events[down]
+        if not before(s, below, last):
             break
-        put(s, heap + 4 * i, s[a], s[a + 1], s[a + 2], s[a + 3])
+        put(s, s.events[i], below.time, below.key, below.order, below.subject)
         i = down
-    put(s, heap + 4 * i, s[last], s[last + 1], s[last + 2], s[last + 3])
+    put(s, s.events[i], last.time, last.key, last.order, last.subject)
 
 
 @jit
-def serve(s, server, time, busy):
+def serve(s: State, server_id: int, time: int, busy: int) -> int:
     """When a server takes a request: first come, first served; a wide one serves several at a time."""
-    at = s[server_row(s, server) + LANES]
-    for lane in range(at + 1, s[server_row(s, server) + LANES] + s[server_row(s, server) + WIDTH]):
-        if s[s[T_LANE] + lane] < s[s[T_LANE] + at]:
-            at = lane
-    turn = max(time, s[s[T_LANE] + at])
-    s[s[T_LANE] + at] = turn + busy
+    earliest = s.servers[server_id].lanes
+    for lane in range(earliest + 1, s.servers[server_id].lanes + s.servers[server_id].lane_count):
+        if s.lanes[lane] < s.lanes[earliest]:
+            earliest = lane
+    turn = max(time, s.lanes[earliest])
+    s.lanes[earliest] = turn + busy
     return turn

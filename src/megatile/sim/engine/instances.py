@@ -7,322 +7,309 @@ finished, and all below it are over."""
 from __future__ import annotations
 
 from megatile.sim.engine.events import push
+from megatile.sim.engine.lists import free_node
+from megatile.sim.engine.marks import jit
 from megatile.sim.engine.notes import note
-from megatile.sim.engine.rows import (
-    below_row,
-    jit,
-    launch_row,
-    level_row,
-    node_row,
-    pool_row,
-    stream_row,
-    tail_row,
-    unit_row,
-)
-from megatile.sim.state import *
+from megatile.sim.state import BEGIN, DISPATCH, DONE, HOSTS, NONE, OVERS, PENDING, READY, State
 
 
 @jit
-def wake(s, g, time, why):
+def wake(s: State, unit_id: int, time: int, why: int) -> None:
     """Let an instance go on that waited until ``time``."""
-    u = unit_row(s, g)
-    if time > s[u + NOW]:
-        s[u + NOW] = time
-        s[u + CAUSE] = why
-    s[u + STATE] = READY
-    s[s[T_READY] + s[READIES]] = g
-    s[READIES] += 1
+    unit = s.units[unit_id]
+    if time > unit.now:
+        unit.now = time
+        unit.cause = why
+    unit.state = READY
+    s.ready[s.ready_count] = unit_id
+    s.ready_count += 1
 
 
 @jit
-def wake_all(s, g, time, why):
+def wake_all(s: State, unit_id: int, time: int, why: int) -> None:
     """Let a list of instances go on."""
-    while g != NONE:
-        after = s[unit_row(s, g) + CHAIN]
-        wake(s, g, time, why)
-        g = after
+    while unit_id != NONE:
+        after = s.units[unit_id].next_waiter
+        wake(s, unit_id, time, why)
+        unit_id = after
 
 
 @jit
-def block(s, g, state, on):
-    u = unit_row(s, g)
-    if s[u + SINCE] == NONE:
-        s[u + SINCE] = s[u + NOW]
-    s[u + STATE] = state
-    s[u + WAITS] = on
+def block(s: State, unit_id: int, state: int, on: int) -> None:
+    unit = s.units[unit_id]
+    if unit.blocked_since == NONE:
+        unit.blocked_since = unit.now
+    unit.state = state
+    unit.waits_for = on
 
 
 @jit
-def ended(s, g, time):
+def ended(s: State, unit_id: int, time: int) -> None:
     """Something of an instance's launch ends."""
-    if time > s[LAST]:
-        s[LAST] = time
-    n = launch_row(s, s[unit_row(s, g) + LAUNCH])
-    if time > s[n + LAUNCH_LAST]:
-        s[n + LAUNCH_LAST] = time
+    if time > s.last:
+        s.last = time
+    launch = s.launches[s.units[unit_id].launch]
+    if time > launch.last:
+        launch.last = time
 
 
 @jit
-def one_less(s, launch):
+def one_less(s: State, launch_id: int) -> None:
     """One instance or command less of a launch; after the last all its times are known."""
-    n = launch_row(s, launch)
-    s[n + UNFINISHED] -= 1
-    if s[n + UNFINISHED] == 0:
-        push(s, s[n + LAUNCH_LAST], HOSTS, launch, 0, launch)
+    launch = s.launches[launch_id]
+    launch.unfinished -= 1
+    if launch.unfinished == 0:
+        push(s, launch.last, HOSTS, launch_id, 0, launch_id)
 
 
 @jit
-def part_over(s, g, time, why):
+def part_over(s: State, unit_id: int, time: int, why: int) -> None:
     """The stream of an instance, or an instance below it, is over at ``time``, because of a record."""
-    while g != NONE:
-        u = unit_row(s, g)
-        if time >= s[u + OVER_AT]:
-            s[u + OVER_AT] = time
-            s[u + OVER_BY] = why
-        s[u + PARTS] -= 1
-        if s[u + PARTS] > 0:
+    while unit_id != NONE:
+        unit = s.units[unit_id]
+        if time >= unit.over_at:
+            unit.over_at = time
+            unit.over_by = why
+        unit.parts -= 1
+        if unit.parts > 0:
             return
-        time = s[u + OVER_AT]
-        why = s[u + OVER_BY]
-        if s[u + POOL] != NONE or s[u + PARENT] == NONE:
-            s[SEQUENCE] += 1
-            push(s, time, OVERS, s[u + FLOW], s[SEQUENCE], g)
-        g = s[u + PARENT]
+        time = unit.over_at
+        why = unit.over_by
+        if unit.pool != NONE or unit.parent == NONE:
+            s.sequence += 1
+            push(s, time, OVERS, unit.flow, s.sequence, unit_id)
+        unit_id = unit.parent
 
 
 @jit
-def begin_launch(s, launch, time):
-    n = launch_row(s, launch)
-    s[n + BEGAN] = time
-    for g in range(s[n + FIRST], s[n + FIRST] + s[n + ROWS]):
-        if s[unit_row(s, g) + STATE] == PENDING:
-            allow(s, g, time, NONE)
-    for below in range(s[n + FIRST_ROOT], s[n + FIRST_ROOT] + s[n + ROOTS]):
-        enter(s, below, 0, time)
+def begin_launch(s: State, launch_id: int, time: int) -> None:
+    launch = s.launches[launch_id]
+    launch.began = time
+    for unit_id in range(launch.first_unit, launch.first_unit + launch.units):
+        if s.units[unit_id].state == PENDING:
+            allow(s, unit_id, time, NONE)
+    for children_id in range(launch.first_root, launch.first_root + launch.roots):
+        enter(s, children_id, 0, time)
 
 
 @jit
-def allow(s, g, time, why):
+def allow(s: State, unit_id: int, time: int, why: int) -> None:
     """One thing less in the way of an instance's begin."""
-    u = unit_row(s, g)
-    s[u + HOLDERS] -= 1
-    if s[u + HOLDERS] > 0:
+    unit = s.units[unit_id]
+    unit.predecessors -= 1
+    if unit.predecessors > 0:
         return
-    if s[u + POOL] != NONE:
-        free_seat(s, g, time)
+    if unit.pool != NONE:
+        free_seat(s, unit_id, time)
         return
-    since = s[launch_row(s, s[u + LAUNCH]) + BEGAN]
+    since = s.launches[unit.launch].began
     if time > since:
-        why = note(s, g, s[u + PC], BEGIN, NONE, since, time, why, 0, NONE, NONE, NONE)
-    if s[level_row(s, s[u + LEVEL]) + HARDWARE] == 0:
-        wake(s, g, time, why)
+        why = note(s, unit_id, unit.pc, BEGIN, NONE, since, time, why, 0, NONE, NONE, NONE)
+    if s.levels[unit.level].hardware == 0:
+        wake(s, unit_id, time, why)
     else:
-        start(s, g, s[u + NUMBER], time, why)
+        start(s, unit_id, unit.number, time, why)
 
 
 @jit
-def over(s, g, time):
+def over(s: State, unit_id: int, time: int) -> None:
     """An instance and all below it are over: its slot is free, and those behind it go on, unless another of
     its launch takes its place."""
-    pool = s[unit_row(s, g) + POOL]
-    if pool != NONE:
-        free_seat(s, g, time)
-        if s[pool_row(s, pool) + FIRST_WAITING] != NONE:
+    pool_id = s.units[unit_id].pool
+    if pool_id != NONE:
+        free_seat(s, unit_id, time)
+        if s.pools[pool_id].first_waiting != NONE:
             return
-    let_follow(s, g, time)
+    let_follow(s, unit_id, time)
 
 
 @jit
-def let_follow(s, g, time):
+def let_follow(s: State, unit_id: int, time: int) -> None:
     """What waits for an instance or slot of an earlier launch has that less in its way."""
-    u = unit_row(s, g)
-    n = s[u + FOLLOWERS]
-    s[u + FOLLOWERS] = NONE
-    while n != NONE:
-        after = s[node_row(s, n)]
-        allow(s, s[node_row(s, n) + 1], time, s[u + OVER_BY])
-        s[node_row(s, n)] = s[FREE_NODE]
-        s[FREE_NODE] = n
-        s[LIVE_NODES] -= 1
-        n = after
+    unit = s.units[unit_id]
+    node_id = unit.followers
+    unit.followers = NONE
+    while node_id != NONE:
+        allow(s, s.nodes[node_id].item, time, unit.over_by)
+        node_id = free_node(s, node_id)
 
 
 @jit
-def start(s, g, number, time, why):
+def start(s: State, unit_id: int, number: int, time: int, why: int) -> None:
     """Instance ``number`` begins in row ``g`` because of a record, and so do those below it."""
-    u = unit_row(s, g)
-    level = level_row(s, s[u + LEVEL])
-    s[u + NUMBER] = number
-    s[u + ACTOR] = s[level + FIRST_ACTOR] + number
-    s[u + FLOW] = s[level + FIRST_FLOW] + number
-    s[u + NOW] = max(time, s[level + START_AT])
-    s[u + CAUSE] = why
-    s[u + SHARED] = NONE
-    s[u + SINCE] = NONE
-    s[u + NEXT] = NONE
-    s[u + COPIES] = 0
-    s[u + LATEST] = 0
-    s[u + OPEN] = 0
-    s[u + LATEST_BY] = NONE
-    s[u + OVER_AT] = time
-    s[u + OVER_BY] = why
-    s[s[T_PLACE] + s[u + ACTOR]] = s[u + PLACE]
+    unit = s.units[unit_id]
+    level = s.levels[unit.level]
+    unit.number = number
+    unit.actor = level.first_actor + number
+    unit.flow = level.first_flow + number
+    unit.now = max(time, level.start_at)
+    unit.cause = why
+    unit.visible = NONE
+    unit.blocked_since = NONE
+    unit.chosen_queue = NONE
+    unit.copies = 0
+    unit.latest = 0
+    unit.unfinished = 0
+    unit.latest_by = NONE
+    unit.over_at = time
+    unit.over_by = why
+    s.places[unit.actor] = unit.place
     parts = 0
-    stream = s[level + ONE_STREAM]
-    if s[level + STREAM_OF] != NONE:
-        stream = s[s[T_LISTS] + s[level + STREAM_OF] + number]
-    if stream == NONE:
-        s[u + STATE] = DONE
+    stream_id = level.stream
+    if level.stream_list != NONE:
+        stream_id = s.lists[level.stream_list + number]
+    if stream_id == NONE:
+        unit.state = DONE
     else:
         parts = 1
-        x = stream_row(s, stream)
-        for i in range(s[x + FRAME_SIZE]):
-            s[s[T_FRAME] + s[u + FRAME] + i] = s[s[T_LISTS] + s[x + TEMPLATE] + i]
-        s[s[T_FRAME] + s[u + FRAME]] = number
-        s[u + PC] = s[x + FIRST_PC]
-        for i in range(s[level + LANES_OF]):
-            t = tail_row(s, s[u + ENGINES] + i)
-            s[t] = 0
-            s[t + 1] = NONE
-            s[t + 2] = NONE
-        s[u + STATE] = READY
-        s[s[T_READY] + s[READIES]] = g
-        s[READIES] += 1
-    for k in range(s[u + BELOWS]):
-        parts += s[below_row(s, s[u + BELOW] + k) + COUNT_BELOW]
-    s[u + PARTS] = parts
-    for k in range(s[u + BELOWS]):
-        b = below_row(s, s[u + BELOW] + k)
-        count = s[b + COUNT_BELOW]
-        if s[b + POOL_BELOW] != NONE:
-            enter(s, s[u + BELOW] + k, number * count, time)
+        stream = s.streams[stream_id]
+        for i in range(stream.frame_size):
+            s.frames[unit.frame + i] = s.lists[stream.template + i]
+        s.frames[unit.frame] = number
+        unit.pc = stream.first_pc
+        for i in range(level.engine_queues):
+            engine_queue = s.engine_queues[unit.engine_queues + i]
+            engine_queue.free_at = 0
+            engine_queue.last = NONE
+            engine_queue.cause = NONE
+        unit.state = READY
+        s.ready[s.ready_count] = unit_id
+        s.ready_count += 1
+    for k in range(unit.child_levels):
+        parts += s.children[unit.children + k].count
+    unit.parts = parts
+    for k in range(unit.child_levels):
+        children = s.children[unit.children + k]
+        count = children.count
+        if children.pool != NONE:
+            enter(s, unit.children + k, number * count, time)
         else:
             for i in range(count):
-                start(s, s[b + FIRST_BELOW] + i, number * count + i, time, why)
+                start(s, children.first_unit + i, number * count + i, time, why)
     if parts == 0:
-        s[u + PARTS] = 1
-        part_over(s, g, s[u + NOW], why)
+        unit.parts = 1
+        part_over(s, unit_id, unit.now, why)
 
 
 @jit
-def enter(s, below, number, time):
+def enter(s: State, children_id: int, number: int, time: int) -> None:
     """Instances from ``number`` on wait for slots of their pool."""
-    b = below_row(s, below)
-    s[b + NEXT_NUMBER] = number
-    s[b + LEFT_OVER] = s[b + COUNT_BELOW]
-    s[b + NEXT_WAITING] = NONE
-    p = pool_row(s, s[b + POOL_BELOW])
-    if s[p + FIRST_WAITING] == NONE:
-        s[p + FIRST_WAITING] = below
+    children = s.children[children_id]
+    children.next_number = number
+    children.waiting = children.count
+    children.next_waiting = NONE
+    pool = s.pools[children.pool]
+    if pool.first_waiting == NONE:
+        pool.first_waiting = children_id
     else:
-        s[below_row(s, s[p + LAST_WAITING]) + NEXT_WAITING] = below
-    s[p + LAST_WAITING] = below
-    dispatch_at(s, s[b + POOL_BELOW], time)
+        s.children[pool.last_waiting].next_waiting = children_id
+    pool.last_waiting = children_id
+    dispatch_at(s, children.pool, time)
 
 
 @jit
-def dispatch_at(s, pool, time):
-    p = pool_row(s, pool)
-    if s[p + DUE] != time:
-        s[p + DUE] = time
-        push(s, time, DISPATCH, pool, 0, pool)
+def dispatch_at(s: State, pool_id: int, time: int) -> None:
+    pool = s.pools[pool_id]
+    if pool.due != time:
+        pool.due = time
+        push(s, time, DISPATCH, pool_id, 0, pool_id)
 
 
 @jit
-def dispatch(s, pool, time):
+def dispatch(s: State, pool_id: int, time: int) -> None:
     """Those who wait take the free slots, lowest first."""
-    p = pool_row(s, pool)
-    s[p + DUE] = NONE
-    while s[p + FREE_SEATS] > 0 and s[p + FIRST_WAITING] != NONE:
-        b = below_row(s, s[p + FIRST_WAITING])
-        number = s[b + NEXT_NUMBER]
-        s[b + NEXT_NUMBER] = number + 1
-        s[b + LEFT_OVER] -= 1
-        if s[b + LEFT_OVER] == 0:
-            s[p + FIRST_WAITING] = s[b + NEXT_WAITING]
-        g = take_seat(s, pool)
-        u = unit_row(s, g)
-        s[u + PARENT] = s[b + PARENT_ROW]
-        why = s[u + OVER_BY]  # the one before in this slot, if it has been waited for
-        if s[u + OVER_AT] < time:
-            why = s[unit_row(s, s[b + PARENT_ROW]) + CAUSE] if s[b + PARENT_ROW] != NONE else NONE
-        start(s, g, number, time + s[level_row(s, s[u + LEVEL]) + TO_BEGIN], why)
-    if s[p + FIRST_WAITING] == NONE:
-        for g in range(s[p + FIRST_SEAT], s[p + FIRST_SEAT] + s[p + ALL_SEATS]):
-            u = unit_row(s, g)
-            if s[u + FOLLOWERS] != NONE and s[u + PARTS] == 0 and s[u + OVER_AT] <= time:
-                let_follow(s, g, time)
+    pool = s.pools[pool_id]
+    pool.due = NONE
+    while pool.free > 0 and pool.first_waiting != NONE:
+        children = s.children[pool.first_waiting]
+        number = children.next_number
+        children.next_number = number + 1
+        children.waiting -= 1
+        if children.waiting == 0:
+            pool.first_waiting = children.next_waiting
+        unit_id = take_seat(s, pool_id)
+        unit = s.units[unit_id]
+        unit.parent = children.parent
+        why = unit.over_by  # the one before in this slot, if it has been waited for
+        if unit.over_at < time:
+            why = s.units[children.parent].cause if children.parent != NONE else NONE
+        start(s, unit_id, number, time + s.levels[unit.level].begin_ps, why)
+    if pool.first_waiting == NONE:
+        for unit_id in range(pool.first_slot, pool.first_slot + pool.slots):
+            unit = s.units[unit_id]
+            if unit.followers != NONE and unit.parts == 0 and unit.over_at <= time:
+                let_follow(s, unit_id, time)
 
 
 @jit
-def take_seat(s, pool):
+def take_seat(s: State, pool_id: int) -> int:
     """The lowest free row of a pool, out of its heap."""
-    p = pool_row(s, pool)
-    heap = s[T_SEATS] + s[p + SEATS_AT]
-    lowest = s[heap]
-    n = s[p + FREE_SEATS] - 1
-    s[p + FREE_SEATS] = n
-    last = s[heap + n]
+    pool = s.pools[pool_id]
+    heap = s.free_slots.at(pool.heap)
+    lowest = heap[0]
+    n = pool.free - 1
+    pool.free = n
+    last = heap[n]
     i = 0
     while 2 * i + 1 < n:
         down = 2 * i + 1
-        if down + 1 < n and s[heap + down + 1] < s[heap + down]:
+        if down + 1 < n and heap[down + 1] < heap[down]:
             down += 1
-        if s[heap + down] >= last:
+        if heap[down] >= last:
             break
-        s[heap + i] = s[heap + down]
+        heap[i] = heap[down]
         i = down
-    s[heap + i] = last
+    heap[i] = last
     return lowest
 
 
 @jit
-def free_seat(s, g, time):
+def free_seat(s: State, unit_id: int, time: int) -> None:
     """A slot is free; whoever waits gets it later in this picosecond."""
-    pool = s[unit_row(s, g) + POOL]
-    p = pool_row(s, pool)
-    heap = s[T_SEATS] + s[p + SEATS_AT]
-    i = s[p + FREE_SEATS]
-    s[p + FREE_SEATS] = i + 1
-    while i > 0 and s[heap + ((i - 1) >> 1)] > g:
-        s[heap + i] = s[heap + ((i - 1) >> 1)]
+    pool_id = s.units[unit_id].pool
+    pool = s.pools[pool_id]
+    heap = s.free_slots.at(pool.heap)
+    i = pool.free
+    pool.free = i + 1
+    while i > 0 and heap[(i - 1) >> 1] > unit_id:
+        heap[i] = heap[(i - 1) >> 1]
         i = (i - 1) >> 1
-    s[heap + i] = g
-    if s[p + FIRST_WAITING] != NONE:
-        dispatch_at(s, pool, time)
+    heap[i] = unit_id
+    if pool.first_waiting != NONE:
+        dispatch_at(s, pool_id, time)
 
 
 @jit
-def where(s, g, level, number):
+def where(s: State, unit_id: int, level_id: int, number: int) -> int:
     """The hardware unit at which instance ``g`` reaches one of a level: its place if ``g`` belongs to it or
     no slots are between; an instance of a level with slots is reached at the first unit it may get."""
-    x = level_row(s, level)
-    if s[x + HARDWARE] == 0:
+    level = s.levels[level_id]
+    if level.hardware == 0:
         return number
-    a = g
-    while a != NONE and s[unit_row(s, a) + LEVEL] != level:
-        a = s[unit_row(s, a) + PARENT]
-    if a != NONE and s[unit_row(s, a) + NUMBER] == number:
-        return s[unit_row(s, a) + PLACE]
+    around_id = unit_id
+    while around_id != NONE and s.units[around_id].level != level_id:
+        around_id = s.units[around_id].parent
+    if around_id != NONE and s.units[around_id].number == number:
+        return s.units[around_id].place
     place = 0
-    if s[x + PLACES] != NONE:
-        place = s[s[T_LISTS] + s[x + PLACES] + number % s[x + PER_PARENT]]
-    if s[x + PARENT_LEVEL] != NONE:
-        place += where(s, g, s[x + PARENT_LEVEL], number // s[x + PER_PARENT]) * s[x + BELOW_PARENT]
+    if level.places != NONE:
+        place = s.lists[level.places + number % level.per_parent]
+    if level.parent != NONE:
+        place += where(s, unit_id, level.parent, number // level.per_parent) * level.hardware_per_parent
     return place
 
 
 @jit
-def seen_from(s, g, level, number):
+def seen_from(s: State, unit_id: int, level_id: int, number: int) -> int:
     """The same in units of the scale of ``g``: what contains it; of what it contains, its own or first."""
-    place = where(s, g, level, number)
-    mine = s[level_row(s, s[unit_row(s, g) + LEVEL]) + HARDWARE]
-    other = s[level_row(s, level) + HARDWARE]
+    place = where(s, unit_id, level_id, number)
+    mine = s.levels[s.units[unit_id].level].hardware
+    other = s.levels[level_id].hardware
     if mine == other:
         return place
     if other > mine:
         return place * mine // other
-    own = s[unit_row(s, g) + PLACE]
+    own = s.units[unit_id].place
     if own * other // mine == place:
         return own
     return place * (mine // other)

@@ -5,200 +5,238 @@ from __future__ import annotations
 from megatile.sim.engine.endings import let_go
 from megatile.sim.engine.events import pop
 from megatile.sim.engine.instances import begin_launch, dispatch, ended, over
+from megatile.sim.engine.marks import apart, inlined, jit, prefetch
 from megatile.sim.engine.messages import do_any, do_receive, do_send
 from megatile.sim.engine.names import bind_all, end_names
 from megatile.sim.engine.operations import do_copy, do_meet, do_read, do_signal, do_wait, do_work
 from megatile.sim.engine.queues import decide
-from megatile.sim.engine.rows import (
-    apart,
-    code_row,
-    command_row,
-    inlined,
-    jit,
-    prefetch,
-    tail_row,
-    unit_row,
-)
 from megatile.sim.engine.turns import granted, raise_flag, ready
 from megatile.sim.engine.values import ask, evaluate
-from megatile.sim.state import *
+from megatile.sim.state import (
+    AGAIN,
+    AHEAD,
+    BEGINS,
+    BRANCH,
+    BUDGET,
+    COPY,
+    DECISIONS,
+    DISPATCH,
+    DONE,
+    END,
+    ENDED,
+    ENTER,
+    FINISHED,
+    GO_ON,
+    GROW,
+    HELD_UP,
+    HOSTS,
+    JUMP,
+    MEET,
+    MERGE,
+    NONE,
+    OVERS,
+    PAUSED,
+    PHASE,
+    READ,
+    RECEIVE,
+    REQUESTS,
+    SELDOM,
+    SEND,
+    SIGNAL,
+    SIGNALS,
+    TEST,
+    WAIT,
+    WORK,
+    Branch,
+    CommandRow,
+    Free,
+    Jump,
+    LoopAgain,
+    LoopEnter,
+    LoopTest,
+    Merge,
+    State,
+)
 
 
 @inlined
-def control(s, g, pc):
-    """One instruction of control flow; the next one's place."""
-    code = code_row(s, pc)
-    frame = s[unit_row(s, g) + FRAME]
-    kind = s[code + KIND]
+def control(s: State, unit_id: int, pc: int) -> int:
+    """Do one instruction of control flow; the next one's place. A loop has its index, stop, step and number
+    of rounds one after another in the frame."""
+    kind = s.code[pc].kind
+    frame = s.units[unit_id].frame
     if kind == TEST:
-        i = frame + s[code + A]
-        at = s[s[T_FRAME] + i]
-        stop = s[s[T_FRAME] + i + 1]
-        step = s[s[T_FRAME] + i + 2]
-        return pc + 1 if (at < stop if step > 0 else at > stop) else s[code + B]
+        test = LoopTest.of(s.code[pc])
+        loop = s.frames.at(frame + test.index)
+        return pc + 1 if (loop[0] < loop[1] if loop[2] > 0 else loop[0] > loop[1]) else test.exit
     if kind == AGAIN:
-        if s[code + C] + s[code + D] > 0:
-            bind_all(s, g, s[code + C], s[code + D])
-        if s[code + E] > 0:
-            end_names(s, g, s[code + E])
-        i = frame + s[code + A]
-        s[s[T_FRAME] + i] += s[s[T_FRAME] + i + 2]
-        s[s[T_FRAME] + i + 3] += 1
-        return s[code + B]
+        again = LoopAgain.of(s.code[pc])
+        if again.bindings + again.integers > 0:
+            bind_all(s, unit_id, again.bindings, again.integers)
+        if again.ended > 0:
+            end_names(s, unit_id, again.ended)
+        loop = s.frames.at(frame + again.index)
+        loop[0] += loop[2]
+        loop[3] += 1
+        return again.test
     if kind == BRANCH:
-        return pc + 1 if evaluate(s, s[code + A], frame) != 0 else s[code + B]
+        branch = Branch.of(s.code[pc])
+        return pc + 1 if evaluate(s, branch.condition, frame) != 0 else branch.orelse
     if kind == JUMP:
-        return s[code + A]
+        return Jump.of(s.code[pc]).target
     if kind == MERGE:
-        bind_all(s, g, s[code + A], s[code + B])
-        end_names(s, g, s[code + C])
+        merge = Merge.of(s.code[pc])
+        bind_all(s, unit_id, merge.bindings, merge.integers)
+        end_names(s, unit_id, merge.ended)
         return pc + 1
     if kind == ENTER:
-        bind_all(s, g, s[code + E], s[code + F])
-        i = frame + s[code + A]
-        start = evaluate(s, s[code + B], frame)
-        stop = evaluate(s, s[code + C], frame)
-        s[s[T_FRAME] + i + 2] = evaluate(s, s[code + D], frame)
-        s[s[T_FRAME] + i + 3] += 1
-        s[s[T_FRAME] + i + 1] = stop
-        s[s[T_FRAME] + i] = start
-        end_names(s, g, s[code + G])
+        enter = LoopEnter.of(s.code[pc])
+        bind_all(s, unit_id, enter.bindings, enter.integers)
+        loop = s.frames.at(frame + enter.index)
+        start = evaluate(s, enter.start, frame)
+        stop = evaluate(s, enter.stop, frame)
+        loop[2] = evaluate(s, enter.step, frame)
+        loop[3] += 1
+        loop[1] = stop
+        loop[0] = start
+        end_names(s, unit_id, enter.ended)
         return pc + 1
-    end_names(s, g, s[code + A])  # FREE and END
+    end_names(s, unit_id, Free.of(s.code[pc]).ended)  # or that of END, which has the same operand
     return pc + 1
 
 
 @jit
-def far_ahead(s, g, pc):
+def far_ahead(s: State, unit_id: int, pc: int) -> int:
     """Whether all that comes after a round of a loop has to wait for commands that are under way: then it is
     early enough to issue it when the last of those on some engine has its turn."""
-    at = s[T_LISTS] + s[code_row(s, pc) + F]
-    if s[code_row(s, pc) + F] == NONE:
+    again = LoopAgain.of(s.code[pc])
+    engines = s.lists.at(again.engines)
+    if again.engines == NONE:
         return 0
-    for i in range(s[at]):
-        if s[tail_row(s, s[unit_row(s, g) + ENGINES] + s[at + 1 + i]) + 1] == NONE:
+    for i in range(engines[0]):
+        if s.engine_queues[s.units[unit_id].engine_queues + engines[1 + i]].last == NONE:
             return 0
     return 1
 
 
 @jit
-def issue(s, g):
+def issue(s: State, unit_id: int) -> int:
     """Follow an instance until something holds it up; why the engine must return to Python, or GO_ON."""
-    u = unit_row(s, g)
+    unit = s.units[unit_id]
     while True:
-        if s[STEPS] <= 0:
+        if s.steps <= 0:
             return BUDGET
-        if s[SPARE] <= 0 and no_room(s):
+        if s.spare <= 0 and no_room(s):
             return GROW
-        s[SPARE] -= 1
-        s[STEPS] -= 1
-        pc = s[u + PC]
-        kind = s[code_row(s, pc) + KIND]
+        s.spare -= 1
+        s.steps -= 1
+        pc = unit.pc
+        kind = s.code[pc].kind
         if kind < END:
-            s[u + PC] = control(s, g, pc)
-            if s[TODO] > 0:
+            unit.pc = control(s, unit_id, pc)
+            if s.todo_count > 0:
                 drain(s)
-            if kind == AGAIN and s[u + OPEN] >= s[MOST_OPEN] and far_ahead(s, g, pc):
-                s[u + STATE] = AHEAD
+            if kind == AGAIN and unit.unfinished >= s.run_ahead and far_ahead(s, unit_id, pc):
+                unit.state = AHEAD
                 return GO_ON
             continue
         if kind == END:
-            control(s, g, pc)
+            control(s, unit_id, pc)
             drain(s)
-            s[u + STATE] = DONE
-            ended(s, g, s[u + NOW])
-            let_go(s, g)
+            unit.state = DONE
+            ended(s, unit_id, unit.now)
+            let_go(s, unit_id)
             return GO_ON
         if kind == WORK:
-            outcome = do_work(s, g, pc)
+            outcome = do_work(s, unit_id, pc)
         elif kind == SEND:
-            outcome = do_send(s, g, pc)
+            outcome = do_send(s, unit_id, pc)
         elif kind == RECEIVE:
-            outcome = do_receive(s, g, pc)
+            outcome = do_receive(s, unit_id, pc)
         elif kind == COPY:
-            outcome = do_copy(s, g, pc)
+            outcome = do_copy(s, unit_id, pc)
         elif kind == SIGNAL:
-            outcome = do_signal(s, g, pc)
+            outcome = do_signal(s, unit_id, pc)
         elif kind == WAIT:
-            outcome = do_wait(s, g, pc)
+            outcome = do_wait(s, unit_id, pc)
         elif kind == MEET:
-            outcome = do_meet(s, g, pc)
+            outcome = do_meet(s, unit_id, pc)
         elif kind == READ:
-            outcome = do_read(s, g, pc)
+            outcome = do_read(s, unit_id, pc)
         else:
-            outcome = do_any(s, g, pc)
+            outcome = do_any(s, unit_id, pc)
         if outcome > 0:
             return outcome
-        if s[TODO] > 0:
+        if s.todo_count > 0:
             drain(s)
         if outcome == HELD_UP:
             return GO_ON
-        s[u + PC] = pc + 1
+        unit.pc = pc + 1
 
 
 @apart
-def drain(s):
+def drain(s: State) -> None:
     """Start the commands that have become ready."""
-    while s[TODO] > 0:
-        s[TODO] -= 1
-        ready(s, s[s[T_TODO] + s[TODO]])
+    while s.todo_count > 0:
+        s.todo_count -= 1
+        ready(s, s.todo[s.todo_count])
 
 
 @jit
-def no_room(s):
+def no_room(s: State) -> int:
     """Whether a table may be full before the next instruction or event is done; where there is plenty of room
     it is looked at again after a number of them (SPARE)."""
-    s[SPARE] = 1
+    s.spare = 1
     if tight(s, 1) == 0 and tight(s, SELDOM) == 0:
-        s[SPARE] = SELDOM
+        s.spare = SELDOM
     return tight(s, 1)
 
 
 @jit
-def tight(s, times):
+def tight(s: State, times: int) -> int:
     """Whether so many instructions or events may fill a table: each has some new commands, each of which may
     conflict with all accesses, and commands that are there may all begin."""
-    live = s[LIVE_COMMANDS]
+    live = s.live_commands
     most = 64 * times
     return (
-        2 * live + most > s[N_COMMAND]
-        or s[LIVE_NODES] + times * (s[LIVE_LOGS] + most) > s[N_NODE]
-        or s[LIVE_LOGS] + most > s[N_LOG]
-        or s[EVENTS] + live + s[SEATS] + most > s[N_HEAP]
-        or live + most > s[N_TODO]
-        or (s[RECORDING] > 0 and s[RECORDED] + 2 * live + 2 * most > s[N_RECORD])
-        or (s[RECORDING] == 2 and s[AUX] + 4096 * times > s[N_AUX])
-        or s[LIVE_SPANS] + most > s[N_SPAN]
+        2 * live + most > s.commands.size
+        or s.live_nodes + times * (s.live_pending + most) > s.nodes.size
+        or s.live_pending + most > s.pending.size
+        or s.event_count + live + s.slot_count + most > s.events.size
+        or live + most > s.todo.size
+        or (s.recording > 0 and s.recorded + 2 * live + 2 * most > s.records.size)
+        or (s.recording == 2 and s.recorded_words + 4096 * times > s.recorded_accesses.size)
+        or s.live_spans + most > s.spans.size
     )
 
 
 @jit
-def run(s):
+def run(s: State) -> int:
     """Go on until nothing can, a launch has ended, the budget is spent, or Python is needed."""
     while True:
-        while s[READIES] > 0:
-            g = s[s[T_READY] + s[READIES] - 1]
-            s[READIES] -= 1
-            outcome = issue(s, g)
+        while s.ready_count > 0:
+            unit_id = s.ready[s.ready_count - 1]
+            s.ready_count -= 1
+            outcome = issue(s, unit_id)
             if outcome != GO_ON:
-                s[s[T_READY] + s[READIES]] = g
-                s[READIES] += 1
+                s.ready[s.ready_count] = unit_id
+                s.ready_count += 1
                 return outcome
-        if s[EVENTS] == 0:
+        if s.event_count == 0:
             return FINISHED
-        if s[SPARE] <= 0 and no_room(s):
+        if s.spare <= 0 and no_room(s):
             return GROW
-        s[SPARE] -= 1
-        time = s[s[T_HEAP]]
-        if time > s[UNTIL]:
+        s.spare -= 1
+        time = s.events[0].time
+        if time > s.until:
             return PAUSED
-        phase = s[s[T_HEAP] + 1] // PHASE
-        what = s[s[T_HEAP] + 3]
-        prefetch(s, command_row(s, what))  # of most events it is a command
-        prefetch(s, command_row(s, what) + ENTRIES)
-        prefetch(s, command_row(s, what) + PATH)
+        phase = s.events[0].key // PHASE
+        what = s.events[0].subject
+        prefetch(s, s.commands[what], CommandRow.kind)  # of most events it is a command
+        prefetch(s, s.commands[what], CommandRow.accesses)
+        prefetch(s, s.commands[what], CommandRow.path)
         pop(s)
-        s[CLOCK] = time
+        s.clock = time
         if phase == HOSTS:
             return ask(s, ENDED, what, 0, 0, 0, 0)
         if phase == REQUESTS:
@@ -213,5 +251,5 @@ def run(s):
             over(s, what, time)
         elif phase == BEGINS and what != NONE:
             begin_launch(s, what, time)
-        if s[TODO] > 0:
+        if s.todo_count > 0:
             drain(s)

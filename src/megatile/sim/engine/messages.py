@@ -6,244 +6,256 @@ from megatile.sim.engine.accesses import conflicts, look, storage_row
 from megatile.sim.engine.caches import touch_caches
 from megatile.sim.engine.commands import after_visible, behind_tail, new_command
 from megatile.sim.engine.instances import block, seen_from
+from megatile.sim.engine.marks import jit
 from megatile.sim.engine.names import bind
 from megatile.sim.engine.notes import note
 from megatile.sim.engine.operations import copy_path
 from megatile.sim.engine.queues import channel_of, offer, queue_number, queue_place, receiver_of
-from megatile.sim.engine.rows import (
-    access_row,
-    channel_row,
-    code_row,
-    command_row,
-    held_row,
-    jit,
-    launch_row,
-    level_row,
-    memo_row,
-    queue_of_row,
-    queue_row,
-    record_row,
-    ring_row,
-    unit_row,
-)
 from megatile.sim.engine.transfers import delay_of, transfer
 from megatile.sim.engine.values import ask, evaluate, find
-from megatile.sim.state import *
+from megatile.sim.state import (
+    ANY,
+    ANYDATA,
+    ASK_CREDIT,
+    ASK_DELAY,
+    ASK_LANE,
+    ASK_PATH,
+    ASK_QUEUE,
+    ASK_ROUTE,
+    CLASS,
+    CLASSES,
+    CREDIT,
+    DATA,
+    DMA,
+    GO_ON,
+    HELD_UP,
+    INTO,
+    MISUSE,
+    NONE,
+    PIECES,
+    RECEIVE,
+    SEND,
+    UNKNOWN,
+    Receive,
+    ReceiveAny,
+    Send,
+    State,
+    Take,
+)
 
 
 @jit
-def credit_of(s, g, q):
+def credit_of(s: State, unit_id: int, queue_id: int) -> int:
     """How long the credit of a message travels back: UNKNOWN where the machine has to be asked."""
-    k = queue_row(s, q)
-    u = unit_row(s, g)
-    channel = channel_of(s, g)
-    level = s[channel_row(s, channel) + CHANNEL_LEVEL]
-    if level == s[u + LEVEL] and s[level_row(s, level) + FIXED] == 1:
-        return s[k + CREDITED]
-    peer = seen_from(s, g, level, s[k + SENDER] - s[level_row(s, level) + FIRST_ACTOR])
-    h = find(s, ASK_CREDIT, channel, s[u + LEVEL], s[u + PLACE], peer)
-    if h == NONE:
-        ask(s, ASK_CREDIT, channel, s[u + LEVEL], s[u + PLACE], peer, g)
+    queue = s.queues[queue_id]
+    unit = s.units[unit_id]
+    channel_id = channel_of(s, unit_id)
+    level_id = s.channels[channel_id].level
+    if level_id == unit.level and s.levels[level_id].fixed == 1:
+        return queue.credit
+    peer = seen_from(s, unit_id, level_id, queue.sender - s.levels[level_id].first_actor)
+    answer_id = find(s, ASK_CREDIT, channel_id, unit.level, unit.place, peer)
+    if answer_id == NONE:
+        ask(s, ASK_CREDIT, channel_id, unit.level, unit.place, peer, unit_id)
         return UNKNOWN
-    return s[memo_row(s, h) + 5]
+    return s.memo[answer_id].value
 
 
 @jit
-def do_send(s, g, pc):
-    code = code_row(s, pc)
-    u = unit_row(s, g)
-    frame = s[u + FRAME]
-    to = evaluate(s, s[code + B], frame)
-    member = evaluate(s, s[code + C], frame)
-    x = channel_row(s, channel_of(s, g))
-    place = queue_place(s, channel_of(s, g), to, member)
-    q = NONE if place == NONE else s[queue_of_row(s, place)] - 1
-    if q < 0:
-        return ask(s, ASK_QUEUE, s[code + A], to, member, g, pc)
-    k = queue_row(s, q)
-    level = s[x + CHANNEL_LEVEL]
-    me = s[level_row(s, level) + FIRST_ACTOR] + s[u + NUMBER] // s[code + F]
-    if s[queue_of_row(s, place) + FED_BY] != me:
-        return ask(s, MISUSE, pc, g, 0, to, member)
-    nbytes = evaluate(s, s[code + E], frame)
-    if nbytes > s[x + SLOT_BYTES]:
-        return ask(s, MISUSE, pc, g, 1, nbytes, member)
-    number = s[k + SENT]
-    row = s[k + RING] + number % s[k + SLOTS]
-    if number >= s[k + SLOTS]:
-        credit = s[ring_row(s, row) + RETURNED]
+def do_send(s: State, unit_id: int, pc: int) -> int:
+    op = Send.of(s.code[pc])
+    unit = s.units[unit_id]
+    frame = unit.frame
+    to = evaluate(s, op.to, frame)
+    member = evaluate(s, op.member, frame)
+    channel = s.channels[channel_of(s, unit_id)]
+    place = queue_place(s, channel_of(s, unit_id), to, member)
+    queue_id = NONE if place == NONE else s.launch_queues[place].number - 1
+    if queue_id < 0:
+        return ask(s, ASK_QUEUE, op.channel, to, member, unit_id, pc)
+    queue = s.queues[queue_id]
+    level_id = channel.level
+    me = s.levels[level_id].first_actor + unit.number // op.per
+    if s.launch_queues[place].fed_by != me:
+        return ask(s, MISUSE, pc, unit_id, 0, to, member)
+    nbytes = evaluate(s, op.nbytes, frame)
+    if nbytes > channel.slot_bytes:
+        return ask(s, MISUSE, pc, unit_id, 1, nbytes, member)
+    number = queue.sent
+    slot_id = queue.ring + number % queue.slots
+    if number >= queue.slots:
+        credit = s.slots[slot_id].returned
         if credit == UNKNOWN:
-            s[u + CHAIN] = s[k + CREDIT_WAITER]
-            s[k + CREDIT_WAITER] = g
-            block(s, g, CREDIT, q)
+            unit.next_waiter = queue.credit_waiter
+            queue.credit_waiter = unit_id
+            block(s, unit_id, CREDIT, queue_id)
             return HELD_UP
-        if credit > s[u + NOW]:
-            s[u + NOW] = credit
-            s[u + CAUSE] = s[ring_row(s, row) + RETURNED_BY]
-    look(s, g, s[code + D], 0, 0)
-    memory = s[storage_row(s, g, s[access_row(s, 0) + A_STORAGE]) + MEMORY]
-    lane = s[k + VC]
-    p = NONE
-    h = NONE
-    if level == s[u + LEVEL] and s[level_row(s, level) + FIXED] == 1:
-        if s[k + QFROM] == memory:
-            p = s[k + QPATH]
+        if credit > unit.now:
+            unit.now = credit
+            unit.cause = s.slots[slot_id].returned_by
+    look(s, unit_id, op.region, 0, 0)
+    memory = storage_row(s, unit_id, s.accesses[0].storage).memory
+    lane = queue.engine_queue
+    path_id = NONE
+    answer_id = NONE
+    if level_id == unit.level and s.levels[level_id].fixed == 1:
+        if queue.path_memory == memory:
+            path_id = queue.path
         else:
-            h = find(s, ASK_PATH, place, memory, -2, -2)
-            if h == NONE:
-                return ask(s, ASK_PATH, place, memory, -2, -2, g)
+            answer_id = find(s, ASK_PATH, place, memory, -2, -2)
+            if answer_id == NONE:
+                return ask(s, ASK_PATH, place, memory, -2, -2, unit_id)
     else:
-        memory = memory * (1 << 24) + s[u + LEVEL]
-        peer = seen_from(s, g, level, to)
-        h = find(s, ASK_ROUTE, channel_of(s, g), memory, s[u + PLACE], peer)
-        if h == NONE:
-            return ask(s, ASK_ROUTE, channel_of(s, g), memory, s[u + PLACE], peer, g)
-        lane = find(s, ASK_LANE, channel_of(s, g), s[u + LEVEL], s[u + PLACE], peer)
+        memory = memory * (1 << 24) + unit.level
+        peer = seen_from(s, unit_id, level_id, to)
+        answer_id = find(s, ASK_ROUTE, channel_of(s, unit_id), memory, unit.place, peer)
+        if answer_id == NONE:
+            return ask(s, ASK_ROUTE, channel_of(s, unit_id), memory, unit.place, peer, unit_id)
+        lane = find(s, ASK_LANE, channel_of(s, unit_id), unit.level, unit.place, peer)
         if lane == NONE:
-            return ask(s, ASK_LANE, channel_of(s, g), s[u + LEVEL], s[u + PLACE], peer, g)
-        lane = s[memo_row(s, lane) + 5]
-    if p == NONE:
-        p = s[memo_row(s, h) + 5]
-    flow = s[x + CHANNEL_FIRST] + to * s[x + MEMBERS] + member
-    delay = delay_of(s, flow, number, p, nbytes)
+            return ask(s, ASK_LANE, channel_of(s, unit_id), unit.level, unit.place, peer, unit_id)
+        lane = s.memo[lane].value
+    if path_id == NONE:
+        path_id = s.memo[answer_id].value
+    flow = channel.first_flow + to * channel.members + member
+    delay = delay_of(s, flow, number, path_id, nbytes)
     if delay == UNKNOWN:
         return ASK_DELAY
-    s[u + SINCE] = NONE
-    s[k + SENT] = number + 1
-    s[queue_of_row(s, place) + QUEUE_SENT] += 1
-    s[ring_row(s, row) + ARRIVED] = UNKNOWN
-    s[ring_row(s, row) + RETURNED] = UNKNOWN
-    s[ring_row(s, row) + SIZE] = nbytes
-    c = new_command(s, SEND, g, pc)
-    m = command_row(s, c)
-    conflicts(s, g, c, 0)
-    after_visible(s, g, c)
-    s[m + PATH] = p & CLASS
-    s[m + BASE] = p >> CLASSES
-    s[m + BYTES] = nbytes
-    s[m + DELAY] = delay
-    s[m + FLOW_OF] = flow
-    s[m + ORDER] = number * PIECES
-    s[m + MESSAGE_QUEUE] = q
-    s[m + MESSAGE] = number
-    behind_tail(s, g, c, lane)
-    s[m + RECORD] = note(s, g, pc, SEND, lane, UNKNOWN, UNKNOWN, NONE, nbytes, q, number, p)
-    transfer(s, g, c, 1, True)
+    unit.blocked_since = NONE
+    queue.sent = number + 1
+    s.launch_queues[place].sent += 1
+    s.slots[slot_id].arrived = UNKNOWN
+    s.slots[slot_id].returned = UNKNOWN
+    s.slots[slot_id].nbytes = nbytes
+    command_id = new_command(s, SEND, unit_id, pc)
+    command = s.commands[command_id]
+    conflicts(s, unit_id, command_id, 0)
+    after_visible(s, unit_id, command_id)
+    command.path = path_id & CLASS
+    command.first_server = path_id >> CLASSES
+    command.nbytes = nbytes
+    command.delay = delay
+    command.flow = flow
+    command.order = number * PIECES
+    command.target = queue_id
+    command.message = number
+    behind_tail(s, unit_id, command_id, lane)
+    command.record = note(
+        s, unit_id, pc, SEND, lane, UNKNOWN, UNKNOWN, NONE, nbytes, queue_id, number, path_id
+    )
+    transfer(s, unit_id, command_id, 1, True)
     return GO_ON
 
 
 @jit
-def take(s, g, pc, q, kind):
+def take(s: State, unit_id: int, pc: int, queue_id: int, kind: int) -> int:
     """Take the message at the head of a queue: bind its slot to a name, or copy it out."""
-    code = code_row(s, pc)
-    u = unit_row(s, g)
-    frame = s[u + FRAME]
-    k = queue_row(s, q)
-    number = s[k + TAKEN]
-    row = s[k + RING] + number % s[k + SLOTS]
-    arrival = s[ring_row(s, row) + ARRIVED]
-    nbytes = s[ring_row(s, row) + SIZE]
-    if evaluate(s, s[code + E], frame) != nbytes:
-        return ask(s, MISUSE, pc, g, 2, nbytes, s[k + QMEMBER])
-    storage = (
-        s[channel_row(s, channel_of(s, g)) + SLOT_STORAGE]
-        + s[k + QMEMBER] * s[k + SLOTS]
-        + number % s[k + SLOTS]
+    op = Take.of(s.code[pc])
+    unit = s.units[unit_id]
+    frame = unit.frame
+    queue = s.queues[queue_id]
+    number = queue.taken
+    slot_id = queue.ring + number % queue.slots
+    arrival = s.slots[slot_id].arrived
+    nbytes = s.slots[slot_id].nbytes
+    if evaluate(s, op.nbytes, frame) != nbytes:
+        return ask(s, MISUSE, pc, unit_id, 2, nbytes, queue.member)
+    storage_id = (
+        s.channels[channel_of(s, unit_id)].slot_storage + queue.member * queue.slots + number % queue.slots
     )
-    into = s[code + D]
-    credit = credit_of(s, g, q)
+    into = op.into
+    credit = credit_of(s, unit_id, queue_id)
     if credit == UNKNOWN:
         return ASK_CREDIT
-    p = NONE
+    path_id = NONE
     delay = 0
     if into != NONE:
-        a = access_row(s, 1)
-        s[a + A_STORAGE] = storage
-        s[a + A_OWNER] = NONE
-        if s[code + F] != NONE:
-            s[s[T_FRAME] + frame + s[code + F]] += 1
-        look(s, g, into, 1, 0)
-        p = copy_path(s, g, 1, 0, 0) - 1
-        if p != NONE:
-            delay = delay_of(s, s[u + FLOW], s[u + COPIES], p, nbytes)
-        if p == NONE or delay == UNKNOWN:
-            if s[code + F] != NONE:
-                s[s[T_FRAME] + frame + s[code + F]] -= 1
-            return s[s[T_ASK]]
-    begin = s[u + SINCE] if s[u + SINCE] != NONE else s[u + NOW]
-    s[u + SINCE] = NONE
-    s[k + TAKEN] = number + 1
-    by = s[ring_row(s, row) + ARRIVED_BY]
-    why = by if arrival >= begin else s[u + CAUSE]
-    if arrival > s[u + NOW]:
-        s[u + NOW] = arrival
-    if into == NONE or s[u + NOW] > begin or kind == ANY:
-        n = note(s, g, pc, kind, NONE, begin, s[u + NOW], why, nbytes, q, number, NONE)
-        if n != NONE:
-            s[record_row(s, n) + R_ARRIVED] = arrival
-            s[u + CAUSE] = n
+        source = s.accesses[1]
+        source.storage = storage_id
+        source.owner = NONE
+        if op.version != NONE:
+            s.frames[frame + op.version] += 1
+        look(s, unit_id, into, 1, 0)
+        path_id = copy_path(s, unit_id, 1, 0, 0) - 1
+        if path_id != NONE:
+            delay = delay_of(s, unit.flow, unit.copies, path_id, nbytes)
+        if path_id == NONE or delay == UNKNOWN:
+            if op.version != NONE:
+                s.frames[frame + op.version] -= 1
+            return s.asked[0].reason
+    begin = unit.blocked_since if unit.blocked_since != NONE else unit.now
+    unit.blocked_since = NONE
+    queue.taken = number + 1
+    by = s.slots[slot_id].arrived_by
+    why = by if arrival >= begin else unit.cause
+    if arrival > unit.now:
+        unit.now = arrival
+    if into == NONE or unit.now > begin or kind == ANY:
+        record_id = note(s, unit_id, pc, kind, NONE, begin, unit.now, why, nbytes, queue_id, number, NONE)
+        if record_id != NONE:
+            s.records[record_id - s.record_base].arrived = arrival
+            unit.cause = record_id
     if into == NONE:
-        h = s[u + HOLD] + storage - s[launch_row(s, s[u + LAUNCH]) + FIRST_SLOT]
-        s[held_row(s, h) + HELD] = 1
-        s[held_row(s, h) + HELD_QUEUE] = q
-        s[held_row(s, h) + HELD_MESSAGE] = number
-        s[held_row(s, h) + HELD_CREDIT] = credit
-        bind(s, g, s[code + C], storage)
+        held_id = unit.held_slots + storage_id - s.launches[unit.launch].first_slot
+        s.held_slots[held_id].handles = 1
+        s.held_slots[held_id].queue = queue_id
+        s.held_slots[held_id].message = number
+        s.held_slots[held_id].credit = credit
+        bind(s, unit_id, op.handle, storage_id)
         return GO_ON
-    c = new_command(s, INTO, g, pc)
-    m = command_row(s, c)
-    conflicts(s, g, c, 0)
-    s[m + PATH] = p & CLASS
-    s[m + BASE] = p >> CLASSES
-    s[m + BYTES] = nbytes
-    s[m + DELAY] = delay
-    s[m + FLOW_OF] = s[u + FLOW]
-    s[m + ORDER] = s[u + COPIES] * PIECES
-    s[m + MESSAGE_QUEUE] = q
-    s[m + MESSAGE] = number
-    s[m + AMOUNT] = credit
-    s[u + COPIES] += 1
-    touch_caches(s, g, c, NONE, 0)
-    behind_tail(s, g, c, DMA)
-    s[m + RECORD] = note(s, g, pc, INTO, DMA, UNKNOWN, UNKNOWN, NONE, nbytes, q, number, p)
-    transfer(s, g, c, 1, False)
+    command_id = new_command(s, INTO, unit_id, pc)
+    command = s.commands[command_id]
+    conflicts(s, unit_id, command_id, 0)
+    command.path = path_id & CLASS
+    command.first_server = path_id >> CLASSES
+    command.nbytes = nbytes
+    command.delay = delay
+    command.flow = unit.flow
+    command.order = unit.copies * PIECES
+    command.target = queue_id
+    command.message = number
+    command.amount = credit
+    unit.copies += 1
+    touch_caches(s, unit_id, command_id, NONE, 0)
+    behind_tail(s, unit_id, command_id, DMA)
+    command.record = note(
+        s, unit_id, pc, INTO, DMA, UNKNOWN, UNKNOWN, NONE, nbytes, queue_id, number, path_id
+    )
+    transfer(s, unit_id, command_id, 1, False)
     return GO_ON
 
 
 @jit
-def do_receive(s, g, pc):
-    code = code_row(s, pc)
-    member = evaluate(s, s[code + B], s[unit_row(s, g) + FRAME])
-    q = queue_number(s, channel_of(s, g), receiver_of(s, g), member) - 1
-    if q < 0:
-        return ask(s, ASK_QUEUE, s[code + A], receiver_of(s, g), member, g, pc)
-    k = queue_row(s, q)
-    if (
-        s[k + SENT] <= s[k + TAKEN]
-        or s[ring_row(s, s[k + RING] + s[k + TAKEN] % s[k + SLOTS]) + ARRIVED] == UNKNOWN
-    ):
-        s[unit_row(s, g) + CHAIN] = s[k + DATA_WAITER]
-        s[k + DATA_WAITER] = g
-        block(s, g, DATA, q)
+def do_receive(s: State, unit_id: int, pc: int) -> int:
+    op = Receive.of(s.code[pc])
+    member = evaluate(s, op.member, s.units[unit_id].frame)
+    queue_id = queue_number(s, channel_of(s, unit_id), receiver_of(s, unit_id), member) - 1
+    if queue_id < 0:
+        return ask(s, ASK_QUEUE, op.channel, receiver_of(s, unit_id), member, unit_id, pc)
+    queue = s.queues[queue_id]
+    if queue.sent <= queue.taken or s.slots[queue.ring + queue.taken % queue.slots].arrived == UNKNOWN:
+        s.units[unit_id].next_waiter = queue.data_waiter
+        queue.data_waiter = unit_id
+        block(s, unit_id, DATA, queue_id)
         return HELD_UP
-    return take(s, g, pc, q, RECEIVE)
+    return take(s, unit_id, pc, queue_id, RECEIVE)
 
 
 @jit
-def do_any(s, g, pc):
-    code = code_row(s, pc)
-    u = unit_row(s, g)
-    at = s[code + B]
-    if s[u + NEXT] != NONE:
-        outcome = take(s, g, pc, s[u + NEXT], ANY)
+def do_any(s: State, unit_id: int, pc: int) -> int:
+    op = ReceiveAny.of(s.code[pc])
+    unit = s.units[unit_id]
+    at = op.members
+    if unit.chosen_queue != NONE:
+        outcome = take(s, unit_id, pc, unit.chosen_queue, ANY)
         if outcome == GO_ON:
-            s[u + NEXT] = NONE
+            unit.chosen_queue = NONE
         return outcome
-    for i in range(s[s[T_LISTS] + at]):
-        q = queue_number(s, channel_of(s, g), receiver_of(s, g), s[s[T_LISTS] + at + 1 + i]) - 1
-        if q < 0:
-            return ask(s, ASK_QUEUE, s[code + A], receiver_of(s, g), s[s[T_LISTS] + at + 1 + i], g, pc)
-        s[queue_row(s, q) + DATA_WAITER] = g
-    block(s, g, ANYDATA, at)
-    offer(s, g)
+    for i in range(s.lists[at]):
+        queue_id = queue_number(s, channel_of(s, unit_id), receiver_of(s, unit_id), s.lists[at + 1 + i]) - 1
+        if queue_id < 0:
+            return ask(s, ASK_QUEUE, op.channel, receiver_of(s, unit_id), s.lists[at + 1 + i], unit_id, pc)
+        s.queues[queue_id].data_waiter = unit_id
+    block(s, unit_id, ANYDATA, at)
+    offer(s, unit_id)
     return HELD_UP

@@ -4,78 +4,83 @@ from __future__ import annotations
 
 from megatile.sim.engine.accesses import forget, meaning
 from megatile.sim.engine.commands import depend, new_command, soon
-from megatile.sim.engine.rows import command_row, held_row, jit, launch_row, log_row, unit_row
+from megatile.sim.engine.marks import jit
 from megatile.sim.engine.values import evaluate
-from megatile.sim.state import *
+from megatile.sim.state import BINDINGS, NONE, RELEASE, State
 
 
 @jit
-def hold(s, g, storage):
-    first = s[launch_row(s, s[unit_row(s, g) + LAUNCH]) + FIRST_SLOT]
-    if storage >= first:
-        s[held_row(s, s[unit_row(s, g) + HOLD] + storage - first) + HELD] += 1
+def hold(s: State, unit_id: int, storage_id: int) -> None:
+    first = s.launches[s.units[unit_id].launch].first_slot
+    if storage_id >= first:
+        s.held_slots[s.units[unit_id].held_slots + storage_id - first].handles += 1
 
 
 @jit
-def drop(s, g, storage):
+def drop(s: State, unit_id: int, storage_id: int) -> None:
     """One name less on a slot; when none is left, its credit goes back after all that uses it."""
-    first = s[launch_row(s, s[unit_row(s, g) + LAUNCH]) + FIRST_SLOT]
-    if storage < first:
+    first = s.launches[s.units[unit_id].launch].first_slot
+    if storage_id < first:
         return
-    h = s[unit_row(s, g) + HOLD] + storage - first
-    s[held_row(s, h) + HELD] -= 1
-    if s[held_row(s, h) + HELD] > 0:
+    held_id = s.units[unit_id].held_slots + storage_id - first
+    s.held_slots[held_id].handles -= 1
+    if s.held_slots[held_id].handles > 0:
         return
-    c = new_command(s, RELEASE, g, s[unit_row(s, g) + PC])
-    m = command_row(s, c)
-    s[m + MESSAGE_QUEUE] = s[held_row(s, h) + HELD_QUEUE]
-    s[m + MESSAGE] = s[held_row(s, h) + HELD_MESSAGE]
-    s[m + AMOUNT] = s[held_row(s, h) + HELD_CREDIT]
-    head = s[unit_row(s, g) + STORE] + storage
-    e = s[s[T_HEADS] + head]
-    while e != NONE:
-        after = s[log_row(s, e) + LOG_NEXT]
+    command_id = new_command(s, RELEASE, unit_id, s.units[unit_id].pc)
+    command = s.commands[command_id]
+    command.target = s.held_slots[held_id].queue
+    command.message = s.held_slots[held_id].message
+    command.amount = s.held_slots[held_id].credit
+    head = s.units[unit_id].access_lists + storage_id
+    pending_id = s.access_lists[head]
+    while pending_id != NONE:
+        after_id = s.pending[pending_id].next
         depend(
-            s, c, s[log_row(s, e) + LOG_TIME], s[log_row(s, e) + LOG_COMMAND], s[log_row(s, e) + LOG_WHY], 0
+            s,
+            command_id,
+            s.pending[pending_id].until,
+            s.pending[pending_id].command,
+            s.pending[pending_id].cause,
+            0,
         )
-        forget(s, e)
-        e = after
-    s[s[T_HEADS] + head] = NONE
-    if s[m + NEED] == 0:
-        soon(s, c)
+        forget(s, pending_id)
+        pending_id = after_id
+    s.access_lists[head] = NONE
+    if command.dependencies == 0:
+        soon(s, command_id)
 
 
 @jit
-def bind(s, g, slot, storage):
+def bind(s: State, unit_id: int, handle: int, storage_id: int) -> None:
     """A name means a storage from here on (which is held already)."""
-    at = s[unit_row(s, g) + FRAME] + slot
-    old = s[s[T_FRAME] + at]
-    s[s[T_FRAME] + at] = storage
+    place = s.units[unit_id].frame + handle
+    old = s.frames[place]
+    s.frames[place] = storage_id
     if old != NONE:
-        drop(s, g, old)
+        drop(s, unit_id, old)
 
 
 @jit
-def bind_all(s, g, moves, integers):
+def bind_all(s: State, unit_id: int, moves: int, integers: int) -> None:
     """The carried or merged names of a loop or branch: all new meanings are found before any is bound."""
-    frame = s[unit_row(s, g) + FRAME]
-    n = s[s[T_LISTS] + moves]
-    for i in range(n):
+    frame = s.units[unit_id].frame
+    count = s.lists[moves]
+    for i in range(count):
         at = moves + 1 + 3 * i
-        storage = meaning(s, g, s[s[T_LISTS] + at + 1], s[s[T_LISTS] + at + 2])
-        s[s[T_SCRATCH] + BINDS + i] = storage
-    k = s[s[T_LISTS] + integers]
-    for i in range(k):
-        s[s[T_SCRATCH] + BINDS + n + i] = evaluate(s, s[s[T_LISTS] + integers + 2 + 2 * i], frame)
-    for i in range(n):
-        hold(s, g, s[s[T_SCRATCH] + BINDS + i])
-    for i in range(k):
-        s[s[T_FRAME] + frame + s[s[T_LISTS] + integers + 1 + 2 * i]] = s[s[T_SCRATCH] + BINDS + n + i]
-    for i in range(n):
-        bind(s, g, s[s[T_LISTS] + moves + 1 + 3 * i], s[s[T_SCRATCH] + BINDS + i])
+        storage_id = meaning(s, unit_id, s.lists[at + 1], s.lists[at + 2])
+        s.scratch[BINDINGS + i] = storage_id
+    numbers = s.lists[integers]
+    for i in range(numbers):
+        s.scratch[BINDINGS + count + i] = evaluate(s, s.lists[integers + 2 + 2 * i], frame)
+    for i in range(count):
+        hold(s, unit_id, s.scratch[BINDINGS + i])
+    for i in range(numbers):
+        s.frames[frame + s.lists[integers + 1 + 2 * i]] = s.scratch[BINDINGS + count + i]
+    for i in range(count):
+        bind(s, unit_id, s.lists[moves + 1 + 3 * i], s.scratch[BINDINGS + i])
 
 
 @jit
-def end_names(s, g, names):
-    for i in range(s[s[T_LISTS] + names]):
-        bind(s, g, s[s[T_LISTS] + names + 1 + i], NONE)
+def end_names(s: State, unit_id: int, handles: int) -> None:
+    for i in range(s.lists[handles]):
+        bind(s, unit_id, s.lists[handles + 1 + i], NONE)

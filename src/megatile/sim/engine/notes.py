@@ -2,56 +2,69 @@
 
 from __future__ import annotations
 
-from megatile.sim.engine.rows import access_row, inlined, jit, record_row, unit_row
-from megatile.sim.state import *
+from megatile.sim.engine.marks import inlined, jit
+from megatile.sim.state import ACCESS_BITS, NONE, UNKNOWN, State
 
 
 @inlined
-def note(s, g, at, kind, engine, start, end, why, nbytes, queue, message, path):
+def note(
+    s: State,
+    unit_id: int,
+    pc: int,
+    kind: int,
+    engine: int,
+    start: int,
+    end: int,
+    why: int,
+    nbytes: int,
+    queue: int,
+    message: int,
+    path: int,
+) -> int:
     """Record a command (times may be filled in later); its number, or NONE where nothing is recorded."""
-    if s[RECORDING] == 0:
+    if s.recording == 0:
         return NONE
-    n = s[RECORD_BASE] + s[RECORDED]
-    s[RECORDED] += 1
-    r = record_row(s, n)
-    s[r + R_WHO] = s[unit_row(s, g) + ACTOR] if g != NONE else NONE
-    s[r + R_AT] = at
-    s[r + R_START] = start
-    s[r + R_END] = end
-    s[r + R_CAUSE] = why
-    s[r + R_BYTES] = nbytes
-    s[r + R_QUEUE] = queue
-    s[r + R_MESSAGE] = message
-    s[r + R_ARRIVED] = UNKNOWN
-    s[r + R_PATH] = path
-    s[r + R_AUX] = NONE
-    s[r + R_KIND] = kind
-    s[r + R_ENGINE] = engine
-    return n
+    record_id = s.record_base + s.recorded
+    s.recorded += 1
+    recorded = s.records[record_id - s.record_base]
+    recorded.actor = s.units[unit_id].actor if unit_id != NONE else NONE
+    recorded.pc = pc
+    recorded.start = start
+    recorded.end = end
+    recorded.cause = why
+    recorded.nbytes = nbytes
+    recorded.queue = queue
+    recorded.message = message
+    recorded.arrived = UNKNOWN
+    recorded.path = path
+    recorded.accesses = NONE
+    recorded.kind = kind
+    recorded.engine = engine
+    return record_id
 
 
 @inlined
-def keep_accesses(s, count):
+def keep_accesses(s: State, count: int) -> int:
     """Where it is kept what a recorded command touches: the number of its accesses, then of each what it is
     (`ACCESS_BITS`), its owner and its bounds."""
-    first = s[AUX]
-    at = s[T_AUX] + first
-    s[at] = count
-    at += 1
+    words = s.recorded_accesses
+    first = s.recorded_words
+    words[first] = count
+    at = first + 1
     for k in range(count):
-        a = access_row(s, k)
-        n = 2 * s[a + A_DIMENSIONS]
-        s[at] = (s[a + A_STORAGE] << ACCESS_BITS) + n + s[a + A_WRITE]
-        s[at + 1] = s[a + A_OWNER]
+        access = s.accesses[k]
+        bounds = 2 * access.dimensions
+        words[at] = (access.storage << ACCESS_BITS) + bounds + access.write
+        words[at + 1] = access.owner
         at += 2
-        for i in range(n):
-            s[at + i] = s[a + A_BOUNDS + i]
-        at += n
-    s[AUX] = at - s[T_AUX]
-    return first + s[AUX_BASE]
+        for i in range(bounds):
+            words[at + i] = access.bounds[i]
+        at += bounds
+    s.recorded_words = at
+    return first + s.words_base
 
 
 @jit
-def note_accesses(s, record, count):
-    if record != NONE and count > 0 and s[RECORDING] == 2:
-        s[record_row(s, record) + R_AUX] = keep_accesses(s, count)
+def note_accesses(s: State, record_id: int, count: int) -> None:
+    if record_id != NONE and count > 0 and s.recording == 2:
+        s.records[record_id - s.record_base].accesses = keep_accesses(s, count)

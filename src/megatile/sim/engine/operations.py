@@ -7,265 +7,295 @@ from megatile.sim.engine.caches import touch_caches
 from megatile.sim.engine.commands import after_visible, behind_tail, free_command, new_command, soon
 from megatile.sim.engine.endings import end_known
 from megatile.sim.engine.instances import block, ended, seen_from
+from megatile.sim.engine.marks import inlined, jit
 from megatile.sim.engine.notes import keep_accesses, note, note_accesses
-from megatile.sim.engine.rows import (
-    access_row,
-    code_row,
-    command_row,
-    counter_row,
-    flag_row,
-    inlined,
-    jit,
-    launch_row,
-    level_row,
-    memo_row,
-    record_row,
-    tail_row,
-    unit_row,
-)
 from megatile.sim.engine.transfers import delay_of, transfer
 from megatile.sim.engine.values import ask, evaluate, find
-from megatile.sim.state import *
+from megatile.sim.state import (
+    ASK_BUSY,
+    ASK_MEETING,
+    ASK_MESSAGE,
+    ASK_PATH,
+    ASK_VALUE,
+    CLASS,
+    CLASSES,
+    COPY,
+    FLAG,
+    GO_ON,
+    HAZARD,
+    HELD_UP,
+    MEET,
+    MEETING,
+    MISUSE,
+    MOVERS,
+    NONE,
+    PIECES,
+    READ,
+    SIGNAL,
+    UNKNOWN,
+    WAIT,
+    WORK,
+    Copy,
+    Meet,
+    ReadScalar,
+    Signal,
+    State,
+    Wait,
+    Work,
+)
 
 
 @jit
-def site(s, g, own):
+def site(s: State, unit_id: int, own: int) -> int:
     """The figure that an instance always needs at its instruction; those of instances that take turns in a
     row need the same one if it depends on where they are alone (``own``). NONE where it is not known."""
-    u = unit_row(s, g)
-    at = s[code_row(s, s[u + PC]) + SITE]
-    level = level_row(s, s[u + LEVEL])
-    if at == NONE or (s[level + FIXED] == 0 and not own):
+    unit = s.units[unit_id]
+    first = s.code[unit.pc].figures
+    level = s.levels[unit.level]
+    if first == NONE or (level.fixed == 0 and not own):
         return NONE
-    return s[s[T_SITE] + at + g - s[level + FIRST_ROW]]
+    return s.figures[first + unit_id - level.first_unit]
 
 
 @inlined
-def copy_path(s, g, source, target, by):
+def copy_path(s: State, unit_id: int, source: int, target: int, mover: int) -> int:
     """1 + the path between two accesses by a DMA engine, or 0 where the machine has to be asked."""
-    x = storage_row(s, g, s[access_row(s, source) + A_STORAGE])
-    y = storage_row(s, g, s[access_row(s, target) + A_STORAGE])
-    one = holder(s, g, source)
-    other = holder(s, g, target)
-    if one == -2 or other == -2:
-        k = source if one == -2 else target
-        a = access_row(s, k)
-        ask(s, MISUSE, s[unit_row(s, g) + PC], g, 5, s[a + A_OWNER], s[a + A_STORAGE])
+    read = storage_row(s, unit_id, s.accesses[source].storage)
+    written = storage_row(s, unit_id, s.accesses[target].storage)
+    source_owner = holder(s, unit_id, source)
+    target_owner = holder(s, unit_id, target)
+    if source_owner == -2 or target_owner == -2:
+        wrong = source if source_owner == -2 else target
+        access = s.accesses[wrong]
+        ask(s, MISUSE, s.units[unit_id].pc, unit_id, 5, access.owner, access.storage)
         return 0
-    p = site(s, g, one == NONE and other == NONE)
-    if p != NONE:
-        return p + 1
+    path_id = site(s, unit_id, source_owner == NONE and target_owner == NONE)
+    if path_id != NONE:
+        return path_id + 1
     here = NONE
     there = NONE
-    if one != NONE or other != NONE or s[x + PRIVATE] == 0 or s[y + PRIVATE] == 0:
-        here = spot(s, g, one)
-        there = spot(s, g, other)
-    mover = 2 * (by * MOVERS + s[unit_row(s, g) + LEVEL]) + (1 if one == other else 0)
-    memories = s[x + MEMORY] * (1 << 24) + s[y + MEMORY]
-    h = find(s, ASK_PATH, mover, memories, here, there)
-    if h == NONE:
-        ask(s, ASK_PATH, mover, memories, here, there, g)
+    if source_owner != NONE or target_owner != NONE or read.private == 0 or written.private == 0:
+        here = spot(s, unit_id, source_owner)
+        there = spot(s, unit_id, target_owner)
+    asked_by = 2 * (mover * MOVERS + s.units[unit_id].level) + (1 if source_owner == target_owner else 0)
+    memories = read.memory * (1 << 24) + written.memory
+    answer_id = find(s, ASK_PATH, asked_by, memories, here, there)
+    if answer_id == NONE:
+        ask(s, ASK_PATH, asked_by, memories, here, there, unit_id)
         return 0
-    return s[memo_row(s, h) + 5] + 1
+    return s.memo[answer_id].value + 1
 
 
 @jit
-def do_work(s, g, pc):
-    code = code_row(s, pc)
-    frame = s[unit_row(s, g) + FRAME]
-    busy = s[code + F]
+def do_work(s: State, unit_id: int, pc: int) -> int:
+    op = Work.of(s.code[pc])
+    frame = s.units[unit_id].frame
+    busy = op.busy
     if busy == NONE:
-        flops = evaluate(s, s[code + D], frame)
-        nbytes = evaluate(s, s[code + E], frame)
-        who = s[unit_row(s, g) + ACTOR] if s[code + G] == 1 else NONE
-        m = find(s, ASK_BUSY, pc, flops, nbytes, who)
-        if m == NONE:
-            return ask(s, ASK_BUSY, pc, flops, nbytes, who, g)
-        busy = s[memo_row(s, m) + 5]
-    c = new_command(s, WORK, g, pc)
-    m = command_row(s, c)
-    s[m + BUSY] = busy
-    n = look_all(s, g, code)
-    for k in range(n):
-        conflicts(s, g, c, k)
-    behind_tail(s, g, c, s[code + A])
-    server = s[tail_row(s, s[m + TAIL_OF]) + 3]
-    if server != NONE:
-        s[m + SERVER_OF] = server
-        s[m + FLOW_OF] = s[unit_row(s, g) + FLOW] + s[code + H]
-        s[m + ORDER] = s[unit_row(s, g) + COPIES] * PIECES
-        s[unit_row(s, g) + COPIES] += 1
-    s[m + RECORD] = note(
-        s, g, pc, WORK, s[code + A], UNKNOWN, UNKNOWN, NONE, evaluate(s, s[code + E], frame), NONE, NONE, NONE
+        flops = evaluate(s, op.flops, frame)
+        nbytes = evaluate(s, op.nbytes, frame)
+        who = s.units[unit_id].actor if op.straggles == 1 else NONE
+        answer_id = find(s, ASK_BUSY, pc, flops, nbytes, who)
+        if answer_id == NONE:
+            return ask(s, ASK_BUSY, pc, flops, nbytes, who, unit_id)
+        busy = s.memo[answer_id].value
+    command_id = new_command(s, WORK, unit_id, pc)
+    command = s.commands[command_id]
+    command.busy = busy
+    count = look_all(s, unit_id, op)
+    for k in range(count):
+        conflicts(s, unit_id, command_id, k)
+    behind_tail(s, unit_id, command_id, op.engine)
+    server_id = s.engine_queues[command.engine_queue].server
+    if server_id != NONE:
+        command.server = server_id
+        command.flow = s.units[unit_id].flow + op.flow
+        command.order = s.units[unit_id].copies * PIECES
+        s.units[unit_id].copies += 1
+    command.record = note(
+        s,
+        unit_id,
+        pc,
+        WORK,
+        op.engine,
+        UNKNOWN,
+        UNKNOWN,
+        NONE,
+        evaluate(s, op.nbytes, frame),
+        NONE,
+        NONE,
+        NONE,
     )
-    note_accesses(s, s[m + RECORD], n)
-    if s[m + NEED] == 0 and server == NONE:
+    note_accesses(s, command.record, count)
+    if command.dependencies == 0 and server_id == NONE:
         # The usual case: all its times are known at once.
-        time = s[m + READY_AT]
+        time = command.ready_at
         end = time + busy
-        if s[m + RECORD] != NONE:
-            s[record_row(s, s[m + RECORD]) + R_START] = time
-            s[record_row(s, s[m + RECORD]) + R_END] = end
-            s[record_row(s, s[m + RECORD]) + R_CAUSE] = s[m + WHY]
-        t = s[m + TAIL_OF]
-        s[tail_row(s, t)] = end
-        s[tail_row(s, t) + 1] = NONE
-        s[tail_row(s, t) + 2] = s[m + RECORD]
-        log_accesses(s, g, c, n, end)
-        end_known(s, g, end, s[m + RECORD])
-        ended(s, g, end)
-        free_command(s, c)
+        if command.record != NONE:
+            s.records[command.record - s.record_base].start = time
+            s.records[command.record - s.record_base].end = end
+            s.records[command.record - s.record_base].cause = command.cause
+        engine_queue_id = command.engine_queue
+        s.engine_queues[engine_queue_id].free_at = end
+        s.engine_queues[engine_queue_id].last = NONE
+        s.engine_queues[engine_queue_id].cause = command.record
+        log_accesses(s, unit_id, command_id, count, end)
+        end_known(s, unit_id, end, command.record)
+        ended(s, unit_id, end)
+        free_command(s, command_id)
         return GO_ON
-    s[unit_row(s, g) + OPEN] += 1
-    s[tail_row(s, s[m + TAIL_OF]) + 1] = c
-    log_accesses(s, g, c, n, UNKNOWN)
-    if s[m + NEED] == 0:
-        soon(s, c)
+    s.units[unit_id].unfinished += 1
+    s.engine_queues[command.engine_queue].last = command_id
+    log_accesses(s, unit_id, command_id, count, UNKNOWN)
+    if command.dependencies == 0:
+        soon(s, command_id)
     return GO_ON
 
 
 @jit
-def do_copy(s, g, pc):
-    code = code_row(s, pc)
-    frame = s[unit_row(s, g) + FRAME]
-    n = look_all(s, g, code)
-    p = copy_path(s, g, 0, n - 1, s[code + G]) - 1
-    nbytes = evaluate(s, s[code + E], frame)
-    number = s[unit_row(s, g) + COPIES]
-    flow = s[unit_row(s, g) + FLOW]
+def do_copy(s: State, unit_id: int, pc: int) -> int:
+    op = Copy.of(s.code[pc])
+    frame = s.units[unit_id].frame
+    count = look_all(s, unit_id, op)
+    path_id = copy_path(s, unit_id, 0, count - 1, op.mover) - 1
+    nbytes = evaluate(s, op.nbytes, frame)
+    number = s.units[unit_id].copies
+    flow = s.units[unit_id].flow
     delay = 0
-    if p != NONE:
-        delay = delay_of(s, flow, number, p, nbytes)
-    if p == NONE or delay == UNKNOWN:
+    if path_id != NONE:
+        delay = delay_of(s, flow, number, path_id, nbytes)
+    if path_id == NONE or delay == UNKNOWN:
         # The machine has to be asked first: nothing has happened yet.
-        if s[code + C] != NONE:
-            s[s[T_FRAME] + frame + s[code + C]] -= 1
-        return s[s[T_ASK]]
-    c = new_command(s, COPY, g, pc)
-    m = command_row(s, c)
-    for k in range(n):
-        conflicts(s, g, c, k)
-    s[m + PATH] = p & CLASS
-    s[m + BASE] = p >> CLASSES
-    s[m + BYTES] = nbytes
-    s[m + DELAY] = delay
-    s[m + FLOW_OF] = flow
-    s[m + ORDER] = number * PIECES
-    s[unit_row(s, g) + COPIES] += 1
-    touch_caches(s, g, c, 0, n - 1)
-    behind_tail(s, g, c, s[code + A])
-    s[m + RECORD] = note(s, g, pc, COPY, s[code + A], UNKNOWN, UNKNOWN, NONE, nbytes, NONE, NONE, p)
-    transfer(s, g, c, n, False)
+        if op.version != NONE:
+            s.frames[frame + op.version] -= 1
+        return s.asked[0].reason
+    command_id = new_command(s, COPY, unit_id, pc)
+    command = s.commands[command_id]
+    for k in range(count):
+        conflicts(s, unit_id, command_id, k)
+    command.path = path_id & CLASS
+    command.first_server = path_id >> CLASSES
+    command.nbytes = nbytes
+    command.delay = delay
+    command.flow = flow
+    command.order = number * PIECES
+    s.units[unit_id].copies += 1
+    touch_caches(s, unit_id, command_id, 0, count - 1)
+    behind_tail(s, unit_id, command_id, op.engine)
+    command.record = note(
+        s, unit_id, pc, COPY, op.engine, UNKNOWN, UNKNOWN, NONE, nbytes, NONE, NONE, path_id
+    )
+    transfer(s, unit_id, command_id, count, False)
     return GO_ON
 
 
 @jit
-def do_read(s, g, pc):
-    code = code_row(s, pc)
-    u = unit_row(s, g)
-    frame = s[u + FRAME]
-    count = s[s[T_FRAME] + frame + s[code + C]]
-    h = find(s, ASK_VALUE, pc, s[u + ACTOR], count, 0)
-    if h == NONE:
-        return ask(s, ASK_VALUE, pc, s[u + ACTOR], count, 0, g)
-    s[s[T_FRAME] + frame + s[code + C]] = count + 1
-    s[s[T_FRAME] + frame + s[code + B]] = s[memo_row(s, h) + 5]
-    c = new_command(s, READ, g, pc)
-    look(s, g, s[code + A], 0, 0)
-    conflicts(s, g, c, 0)
-    block(s, g, HAZARD, pc)
-    s[u + PC] = pc + 1
-    if s[command_row(s, c) + NEED] == 0:
-        soon(s, c)
+def do_read(s: State, unit_id: int, pc: int) -> int:
+    op = ReadScalar.of(s.code[pc])
+    unit = s.units[unit_id]
+    frame = unit.frame
+    count = s.frames[frame + op.times]
+    answer_id = find(s, ASK_VALUE, pc, unit.actor, count, 0)
+    if answer_id == NONE:
+        return ask(s, ASK_VALUE, pc, unit.actor, count, 0, unit_id)
+    s.frames[frame + op.times] = count + 1
+    s.frames[frame + op.place] = s.memo[answer_id].value
+    command_id = new_command(s, READ, unit_id, pc)
+    look(s, unit_id, op.region, 0, 0)
+    conflicts(s, unit_id, command_id, 0)
+    block(s, unit_id, HAZARD, pc)
+    unit.pc = pc + 1
+    if s.commands[command_id].dependencies == 0:
+        soon(s, command_id)
     return HELD_UP
 
 
 @jit
-def do_signal(s, g, pc):
-    code = code_row(s, pc)
-    u = unit_row(s, g)
-    frame = s[u + FRAME]
-    to = evaluate(s, s[code + B], frame)
-    member = evaluate(s, s[code + C], frame)
-    f = flag_row(s, s[launch_row(s, s[u + LAUNCH]) + FLAGS] + s[code + A])
-    if to < 0 or to >= s[f + FLAG_UNITS] or member < 0 or member >= s[f + FLAG_MEMBERS]:
-        return ask(s, MISUSE, pc, g, 3, to, member)
-    delay = site(s, g, 0)
+def do_signal(s: State, unit_id: int, pc: int) -> int:
+    op = Signal.of(s.code[pc])
+    unit = s.units[unit_id]
+    frame = unit.frame
+    to = evaluate(s, op.to, frame)
+    member = evaluate(s, op.member, frame)
+    flag = s.flags[s.launches[unit.launch].flags + op.flag]
+    if to < 0 or to >= flag.units or member < 0 or member >= flag.members:
+        return ask(s, MISUSE, pc, unit_id, 3, to, member)
+    delay = site(s, unit_id, 0)
     if delay == NONE:
-        peer = seen_from(s, g, s[f + FLAG_LEVEL], to)
-        h = find(s, ASK_MESSAGE, s[u + LEVEL], s[u + PLACE], peer, 0)
-        if h == NONE:
-            return ask(s, ASK_MESSAGE, s[u + LEVEL], s[u + PLACE], peer, 0, g)
-        delay = s[memo_row(s, h) + 5]
-    c = new_command(s, SIGNAL, g, pc)
-    m = command_row(s, c)
-    s[m + DELAY] = delay
-    s[m + AMOUNT] = evaluate(s, s[code + D], frame)
-    s[m + MESSAGE_QUEUE] = s[f + FIRST_COUNTER] + to * s[f + FLAG_MEMBERS] + member
-    s[m + FLOW_OF] = s[m + MESSAGE_QUEUE]
-    after_visible(s, g, c)
-    s[m + RECORD] = note(s, g, pc, SIGNAL, NONE, s[u + NOW], UNKNOWN, NONE, 0, NONE, NONE, NONE)
-    if s[m + NEED] == 0:
-        soon(s, c)
+        peer = seen_from(s, unit_id, flag.level, to)
+        answer_id = find(s, ASK_MESSAGE, unit.level, unit.place, peer, 0)
+        if answer_id == NONE:
+            return ask(s, ASK_MESSAGE, unit.level, unit.place, peer, 0, unit_id)
+        delay = s.memo[answer_id].value
+    command_id = new_command(s, SIGNAL, unit_id, pc)
+    command = s.commands[command_id]
+    command.delay = delay
+    command.amount = evaluate(s, op.amount, frame)
+    command.target = flag.first_counter + to * flag.members + member
+    command.flow = command.target
+    after_visible(s, unit_id, command_id)
+    command.record = note(s, unit_id, pc, SIGNAL, NONE, unit.now, UNKNOWN, NONE, 0, NONE, NONE, NONE)
+    if command.dependencies == 0:
+        soon(s, command_id)
     return GO_ON
 
 
 @jit
-def do_wait(s, g, pc):
-    code = code_row(s, pc)
-    u = unit_row(s, g)
-    frame = s[u + FRAME]
-    member = evaluate(s, s[code + C], frame)
-    value = evaluate(s, s[code + B], frame)
-    f = flag_row(s, s[launch_row(s, s[u + LAUNCH]) + FLAGS] + s[code + A])
-    if member < 0 or member >= s[f + FLAG_MEMBERS]:
-        return ask(s, MISUSE, pc, g, 3, s[u + NUMBER], member)
-    x = s[f + FIRST_COUNTER] + s[u + NUMBER] // s[code + D] * s[f + FLAG_MEMBERS] + member
-    if s[counter_row(s, x) + COUNT] < value:
-        s[u + CHAIN] = s[counter_row(s, x) + FLAG_WAITER]
-        s[counter_row(s, x) + FLAG_WAITER] = g
-        s[u + NEEDS] = value
-        block(s, g, FLAG, x)
+def do_wait(s: State, unit_id: int, pc: int) -> int:
+    op = Wait.of(s.code[pc])
+    unit = s.units[unit_id]
+    frame = unit.frame
+    member = evaluate(s, op.member, frame)
+    value = evaluate(s, op.value, frame)
+    flag = s.flags[s.launches[unit.launch].flags + op.flag]
+    if member < 0 or member >= flag.members:
+        return ask(s, MISUSE, pc, unit_id, 3, unit.number, member)
+    counter_id = flag.first_counter + unit.number // op.per * flag.members + member
+    if s.counters[counter_id].count < value:
+        unit.next_waiter = s.counters[counter_id].waiter
+        s.counters[counter_id].waiter = unit_id
+        unit.awaited_count = value
+        block(s, unit_id, FLAG, counter_id)
         return HELD_UP
-    begin = s[u + SINCE] if s[u + SINCE] != NONE else s[u + NOW]
-    s[u + SINCE] = NONE
-    s[u + CAUSE] = note(s, g, pc, WAIT, NONE, begin, s[u + NOW], s[u + CAUSE], 0, NONE, NONE, NONE)
+    begin = unit.blocked_since if unit.blocked_since != NONE else unit.now
+    unit.blocked_since = NONE
+    unit.cause = note(s, unit_id, pc, WAIT, NONE, begin, unit.now, unit.cause, 0, NONE, NONE, NONE)
     return GO_ON
 
 
 @jit
-def do_meet(s, g, pc):
-    code = code_row(s, pc)
-    u = unit_row(s, g)
-    frame = s[u + FRAME]
-    x = s[s[T_LISTS] + s[code + A] + s[u + NUMBER]]
-    if x == NONE:
-        return ask(s, MISUSE, pc, g, 4, 0, 0)
-    x += s[launch_row(s, s[u + LAUNCH]) + MEETINGS]
-    nbytes = evaluate(s, s[code + C], frame)
-    here = 0 if s[level_row(s, s[u + LEVEL]) + FIXED] == 1 else s[u + PLACE]
-    h = find(s, ASK_MEETING, pc, x, nbytes, here)
-    if h == NONE:
-        return ask(s, ASK_MEETING, pc, x, nbytes, here, g)
-    c = new_command(s, MEET, g, pc)
-    m = command_row(s, c)
-    s[m + DELAY] = s[memo_row(s, h) + 5]
-    s[m + MESSAGE_QUEUE] = x
-    s[m + BYTES] = nbytes
-    at = s[code + B]
-    reads = s[s[T_LISTS] + at]
-    writes = s[s[T_LISTS] + at + 1]
+def do_meet(s: State, unit_id: int, pc: int) -> int:
+    op = Meet.of(s.code[pc])
+    unit = s.units[unit_id]
+    frame = unit.frame
+    meeting_id = s.lists[op.rendezvous + unit.number]
+    if meeting_id == NONE:
+        return ask(s, MISUSE, pc, unit_id, 4, 0, 0)
+    meeting_id += s.launches[unit.launch].rendezvous
+    nbytes = evaluate(s, op.nbytes, frame)
+    here = 0 if s.levels[unit.level].fixed == 1 else unit.place
+    answer_id = find(s, ASK_MEETING, pc, meeting_id, nbytes, here)
+    if answer_id == NONE:
+        return ask(s, ASK_MEETING, pc, meeting_id, nbytes, here, unit_id)
+    command_id = new_command(s, MEET, unit_id, pc)
+    command = s.commands[command_id]
+    command.delay = s.memo[answer_id].value
+    command.target = meeting_id
+    command.nbytes = nbytes
+    at = op.regions
+    reads = s.lists[at]
+    writes = s.lists[at + 1]
     for k in range(reads + writes):
-        look(s, g, s[s[T_LISTS] + at + 2 + k], 1 if k >= reads else 0, k)
+        look(s, unit_id, s.lists[at + 2 + k], 1 if k >= reads else 0, k)
     for k in range(reads + writes):
-        conflicts(s, g, c, k)
-    s[m + REST] = NONE
-    if s[RECORDING] == 2 and reads + writes > 0:
-        s[m + REST] = keep_accesses(s, reads + writes)
-    after_visible(s, g, c)
-    log_accesses(s, g, c, reads + writes, UNKNOWN)
-    block(s, g, MEETING, x)
-    s[u + PC] = pc + 1
-    if s[m + NEED] == 0:
-        soon(s, c)
+        conflicts(s, unit_id, command_id, k)
+    command.rest = NONE
+    if s.recording == 2 and reads + writes > 0:
+        command.rest = keep_accesses(s, reads + writes)
+    after_visible(s, unit_id, command_id)
+    log_accesses(s, unit_id, command_id, reads + writes, UNKNOWN)
+    block(s, unit_id, MEETING, meeting_id)
+    unit.pc = pc + 1
+    if command.dependencies == 0:
+        soon(s, command_id)
     return HELD_UP

@@ -4,133 +4,131 @@ from __future__ import annotations
 
 from megatile.sim.engine.events import push
 from megatile.sim.engine.instances import wake_all
+from megatile.sim.engine.marks import jit
 from megatile.sim.engine.notes import note
-from megatile.sim.engine.rows import (
-    channel_row,
-    code_row,
-    jit,
-    launch_row,
-    queue_of_row,
-    queue_row,
-    record_row,
-    ring_row,
-    unit_row,
+from megatile.sim.state import (
+    ANYDATA,
+    DECISIONS,
+    NONE,
+    READY,
+    RELEASE,
+    UNKNOWN,
+    Channelled,
+    ReceiveAny,
+    State,
 )
-from megatile.sim.state import *
 
 
 @jit
-def channel_of(s, g):
+def channel_of(s: State, unit_id: int) -> int:
     """The channel that the instance's instruction names."""
-    return (
-        s[launch_row(s, s[unit_row(s, g) + LAUNCH]) + CHANNELS] + s[code_row(s, s[unit_row(s, g) + PC]) + A]
-    )
+    return s.launches[s.units[unit_id].launch].channels + Channelled.of(s.code[s.units[unit_id].pc]).channel
 
 
 @jit
-def receiver_of(s, g):
+def receiver_of(s: State, unit_id: int) -> int:
     """The instance of the channel's level that the instance's instruction receives as."""
-    u = unit_row(s, g)
-    return s[u + NUMBER] // s[code_row(s, s[u + PC]) + H]
+    unit = s.units[unit_id]
+    return unit.number // Channelled.of(s.code[unit.pc]).per
 
 
 @jit
-def queue_place(s, channel, receiver, member):
+def queue_place(s: State, channel_id: int, receiver: int, member: int) -> int:
     """Where a queue of a launch stands in `queue_of`; NONE where there is none."""
-    k = channel_row(s, channel)
-    if receiver < 0 or receiver >= s[k + CHANNEL_UNITS] or member < 0 or member >= s[k + MEMBERS]:
+    channel = s.channels[channel_id]
+    if receiver < 0 or receiver >= channel.units or member < 0 or member >= channel.members:
         return NONE
-    return s[k + FIRST_QUEUE] + receiver * s[k + MEMBERS] + member
+    return channel.first_queue + receiver * channel.members + member
 
 
 @jit
-def queue_number(s, channel, receiver, member):
+def queue_number(s: State, channel_id: int, receiver: int, member: int) -> int:
     """1 + the number of a queue among those in use; 0 where it has not been used, -1 where there is none."""
-    place = queue_place(s, channel, receiver, member)
+    place = queue_place(s, channel_id, receiver, member)
     if place == NONE:
         return -1
-    return s[queue_of_row(s, place)]
+    return s.launch_queues[place].number
 
 
 @jit
-def arrive(s, q, message, time, why):
+def arrive(s: State, queue_id: int, message: int, time: int, why: int) -> None:
     """A message is in its slot from ``time`` on."""
-    k = queue_row(s, q)
-    row = s[k + RING] + message % s[k + SLOTS]
-    s[ring_row(s, row) + ARRIVED] = time
-    s[ring_row(s, row) + ARRIVED_BY] = why
-    g = s[k + DATA_WAITER]
-    if g == NONE:
+    queue = s.queues[queue_id]
+    slot_id = queue.ring + message % queue.slots
+    s.slots[slot_id].arrived = time
+    s.slots[slot_id].arrived_by = why
+    unit_id = queue.data_waiter
+    if unit_id == NONE:
         return
-    if s[unit_row(s, g) + STATE] == ANYDATA:
-        offer(s, g)
-    elif s[k + TAKEN] == message:
-        s[k + DATA_WAITER] = NONE
-        wake_all(s, g, time, why)
+    if s.units[unit_id].state == ANYDATA:
+        offer(s, unit_id)
+    elif queue.taken == message:
+        queue.data_waiter = NONE
+        wake_all(s, unit_id, time, why)
 
 
 @jit
-def give_back(s, q, message, time, why, credit):
+def give_back(s: State, queue_id: int, message: int, time: int, why: int, credit: int) -> None:
     """A slot is free at ``time``: its credit goes to the sender."""
-    k = queue_row(s, q)
-    n = note(s, NONE, NONE, RELEASE, NONE, time, time, why, 0, q, message, NONE)
-    if n != NONE:
-        s[record_row(s, n) + R_WHO] = s[k + RECEIVER]
-    row = s[k + RING] + message % s[k + SLOTS]
-    s[ring_row(s, row) + RETURNED] = time + credit
-    s[ring_row(s, row) + RETURNED_BY] = why
-    g = s[k + CREDIT_WAITER]
-    if g != NONE and s[k + SENT] == message + s[k + SLOTS]:
-        s[k + CREDIT_WAITER] = NONE
-        wake_all(s, g, time + credit, why)
+    queue = s.queues[queue_id]
+    record_id = note(s, NONE, NONE, RELEASE, NONE, time, time, why, 0, queue_id, message, NONE)
+    if record_id != NONE:
+        s.records[record_id - s.record_base].actor = queue.receiver
+    slot_id = queue.ring + message % queue.slots
+    s.slots[slot_id].returned = time + credit
+    s.slots[slot_id].returned_by = why
+    unit_id = queue.credit_waiter
+    if unit_id != NONE and queue.sent == message + queue.slots:
+        queue.credit_waiter = NONE
+        wake_all(s, unit_id, time + credit, why)
 
 
 @jit
-def offer(s, g):
+def offer(s: State, unit_id: int) -> None:
     """A receive-from-any is decided at the earliest arrival that is known; another may come before that."""
     best = NONE
-    at = s[unit_row(s, g) + WAITS]
-    for i in range(s[s[T_LISTS] + at]):
-        q = queue_number(s, channel_of(s, g), receiver_of(s, g), s[s[T_LISTS] + at + 1 + i]) - 1
-        if q >= 0:
-            k = queue_row(s, q)
-            if s[k + SENT] > s[k + TAKEN]:
-                time = s[ring_row(s, s[k + RING] + s[k + TAKEN] % s[k + SLOTS]) + ARRIVED]
+    at = s.units[unit_id].waits_for
+    for i in range(s.lists[at]):
+        queue_id = queue_number(s, channel_of(s, unit_id), receiver_of(s, unit_id), s.lists[at + 1 + i]) - 1
+        if queue_id >= 0:
+            queue = s.queues[queue_id]
+            if queue.sent > queue.taken:
+                time = s.slots[queue.ring + queue.taken % queue.slots].arrived
                 if time != UNKNOWN and (best == NONE or time < best):
                     best = time
     if best != NONE:
-        s[SEQUENCE] += 1
-        push(s, best, DECISIONS, g, s[SEQUENCE], g)
+        s.sequence += 1
+        push(s, best, DECISIONS, unit_id, s.sequence, unit_id)
 
 
 @jit
-def decide(s, g, now):
+def decide(s: State, unit_id: int, now: int) -> None:
     """A receive-from-any takes the earliest arrival (the lowest member on ties)."""
-    u = unit_row(s, g)
-    if s[u + STATE] != ANYDATA:
+    unit = s.units[unit_id]
+    if unit.state != ANYDATA:
         return
-    at = s[u + WAITS]
-    pc = s[u + PC]
+    at = unit.waits_for
+    pc = unit.pc
     best = NONE
     when = 0
-    for i in range(s[s[T_LISTS] + at]):
-        member = s[s[T_LISTS] + at + 1 + i]
-        q = queue_number(s, channel_of(s, g), receiver_of(s, g), member) - 1
-        k = queue_row(s, q)
-        if s[k + SENT] > s[k + TAKEN]:
-            time = s[ring_row(s, s[k + RING] + s[k + TAKEN] % s[k + SLOTS]) + ARRIVED]
+    for i in range(s.lists[at]):
+        member = s.lists[at + 1 + i]
+        queue_id = queue_number(s, channel_of(s, unit_id), receiver_of(s, unit_id), member) - 1
+        queue = s.queues[queue_id]
+        if queue.sent > queue.taken:
+            time = s.slots[queue.ring + queue.taken % queue.slots].arrived
             if time != UNKNOWN and (
-                best == NONE or time < when or (time == when and member < s[queue_row(s, best) + QMEMBER])
+                best == NONE or time < when or (time == when and member < s.queues[best].member)
             ):
-                best = q
+                best = queue_id
                 when = time
     if best == NONE or when > now:
         return  # decided already: this was offered for an earlier one
-    for i in range(s[s[T_LISTS] + at]):
-        q = queue_number(s, channel_of(s, g), receiver_of(s, g), s[s[T_LISTS] + at + 1 + i]) - 1
-        s[queue_row(s, q) + DATA_WAITER] = NONE
-    s[u + NEXT] = best
-    s[s[T_FRAME] + s[u + FRAME] + s[code_row(s, pc) + G]] = s[queue_row(s, best) + QMEMBER]
-    s[u + STATE] = READY
-    s[s[T_READY] + s[READIES]] = g
-    s[READIES] += 1
+    for i in range(s.lists[at]):
+        queue_id = queue_number(s, channel_of(s, unit_id), receiver_of(s, unit_id), s.lists[at + 1 + i]) - 1
+        s.queues[queue_id].data_waiter = NONE
+    unit.chosen_queue = best
+    s.frames[unit.frame + ReceiveAny.of(s.code[pc]).chosen] = s.queues[best].member
+    unit.state = READY
+    s.ready[s.ready_count] = unit_id
+    s.ready_count += 1

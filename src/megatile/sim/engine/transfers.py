@@ -7,214 +7,225 @@ from megatile.sim.engine.commands import free_command, new_command, soon
 from megatile.sim.engine.endings import end_known, finished, has_left
 from megatile.sim.engine.events import push, serve
 from megatile.sim.engine.instances import ended
+from megatile.sim.engine.marks import inlined, jit
 from megatile.sim.engine.notes import note_accesses
 from megatile.sim.engine.queues import arrive, give_back
-from megatile.sim.engine.rows import (
-    command_row,
-    inlined,
-    jit,
-    load_float,
-    memo_row,
-    path_row,
-    record_row,
-    stage_row,
-    tail_row,
-    unit_row,
-)
 from megatile.sim.engine.values import ask, find, serialise
-from megatile.sim.state import *
+from megatile.sim.state import (
+    ASK_DELAY,
+    CLASS,
+    HOPS,
+    INTO,
+    MAX_PIECES,
+    NONE,
+    PIECE,
+    REQUESTS,
+    SEND,
+    UNKNOWN,
+    State,
+)
 
 
 @jit
-def occupied(s, p, nbytes):
+def occupied(s: State, path_id: int, nbytes: int) -> int:
     """How long the narrowest stage of a path is busy."""
-    if s[path_row(s, p) + LAST_SIZE] != nbytes:
-        s[path_row(s, p) + LAST_SIZE] = nbytes
-        s[path_row(s, p) + LAST_BUSY] = serialise(nbytes, load_float(s, path_row(s, p) + RATE))
-    return s[path_row(s, p) + LAST_BUSY]
+    if s.paths[path_id].last_bytes != nbytes:
+        s.paths[path_id].last_bytes = nbytes
+        s.paths[path_id].last_busy = serialise(nbytes, s.paths[path_id].rate)
+    return s.paths[path_id].last_busy
 
 
 @jit
-def pieces(s, p, nbytes):
+def pieces(s: State, path_id: int, nbytes: int) -> int:
     """Into how many pieces a transfer is cut."""
-    granule = s[path_row(s, p) + GRANULE]
+    granule = s.paths[path_id].granule
     if granule == 0 or nbytes <= granule:
         return 1
-    size = max(granule, -(-nbytes // MOST_PIECES))
+    size = max(granule, -(-nbytes // MAX_PIECES))
     return -(-nbytes // size)
 
 
 @inlined
-def drawn_out(s, p, nbytes):
+def drawn_out(s: State, path_id: int, nbytes: int) -> int:
     """From the head of a transfer to its tail where nobody is in the way: the times of its pieces."""
-    count = pieces(s, p, nbytes)
+    count = pieces(s, path_id, nbytes)
     if count == 1:
-        return occupied(s, p, nbytes)
-    size = max(s[path_row(s, p) + GRANULE], -(-nbytes // MOST_PIECES))
-    return (count - 1) * occupied(s, p, size) + occupied(s, p, nbytes - (count - 1) * size)
+        return occupied(s, path_id, nbytes)
+    size = max(s.paths[path_id].granule, -(-nbytes // MAX_PIECES))
+    return (count - 1) * occupied(s, path_id, size) + occupied(s, path_id, nbytes - (count - 1) * size)
 
 
 @inlined
-def held_until(s, p, nbytes):
+def held_until(s: State, path_id: int, nbytes: int) -> int:
     """From the head of a transfer to its source being free where nobody is in the way."""
-    least = s[path_row(s, p) + BEFORE]
-    count = pieces(s, p, nbytes)
+    least = s.paths[path_id].before
+    count = pieces(s, path_id, nbytes)
     if count == 1:
-        return max(occupied(s, p, nbytes), least)
-    size = max(s[path_row(s, p) + GRANULE], -(-nbytes // MOST_PIECES))
-    busy = occupied(s, p, size)
-    last = (count - 1) * busy + max(occupied(s, p, nbytes - (count - 1) * size), least)
+        return max(occupied(s, path_id, nbytes), least)
+    size = max(s.paths[path_id].granule, -(-nbytes // MAX_PIECES))
+    busy = occupied(s, path_id, size)
+    last = (count - 1) * busy + max(occupied(s, path_id, nbytes - (count - 1) * size), least)
     return max(last, (count - 2) * busy + max(busy, least))
 
 
 @jit
-def stage_busy(s, k, nbytes):
-    if s[stage_row(s, k) + STAGE_SIZE] != nbytes:
-        s[stage_row(s, k) + STAGE_SIZE] = nbytes
-        s[stage_row(s, k) + STAGE_BUSY] = serialise(nbytes, load_float(s, stage_row(s, k) + STAGE_RATE))
-    return s[stage_row(s, k) + STAGE_BUSY]
+def stage_busy(s: State, stage_id: int, nbytes: int) -> int:
+    if s.stages[stage_id].last_bytes != nbytes:
+        s.stages[stage_id].last_bytes = nbytes
+        s.stages[stage_id].last_busy = serialise(nbytes, s.stages[stage_id].rate)
+    return s.stages[stage_id].last_busy
 
 
 @jit
-def start_transfer(s, c, time):
+def start_transfer(s: State, command_id: int, time: int) -> None:
     """Move the bytes of a command along its path, cut into granules where others may come between."""
-    m = command_row(s, c)
-    s[m + START] = time
-    if s[m + RECORD] != NONE:
-        s[record_row(s, s[m + RECORD]) + R_START] = time
-        s[record_row(s, s[m + RECORD]) + R_CAUSE] = s[m + WHY]
-    p = path_row(s, s[m + PATH])
-    nbytes = s[m + BYTES]
-    head = time + s[p + STARTUP] + s[m + DELAY]
-    if s[p + CONTENDED] == 0:
-        has_left(s, c, head + held_until(s, s[m + PATH], nbytes))
-        finished(s, c, head + drawn_out(s, s[m + PATH], nbytes) + s[p + LATENCY])
+    command = s.commands[command_id]
+    command.start = time
+    if command.record != NONE:
+        s.records[command.record - s.record_base].start = time
+        s.records[command.record - s.record_base].cause = command.cause
+    path = s.paths[command.path]
+    nbytes = command.nbytes
+    head = time + path.startup + command.delay
+    if path.contended == 0:
+        has_left(s, command_id, head + held_until(s, command.path, nbytes))
+        finished(s, command_id, head + drawn_out(s, command.path, nbytes) + path.latency)
         return
-    count = pieces(s, s[m + PATH], nbytes)
+    count = pieces(s, command.path, nbytes)
     if count > 1:
-        size = max(s[p + GRANULE], -(-nbytes // MOST_PIECES))
-        s[m + PIECES_LEFT] = count
-        s[m + TAILS_LEFT] = count
-        s[m + TAIL] = 0
-        s[m + PIECE_BYTES] = size
-        next_piece(s, c, 0, head)
+        size = max(path.granule, -(-nbytes // MAX_PIECES))
+        command.pieces_left = count
+        command.tails_left = count
+        command.tail = 0
+        command.piece_bytes = size
+        next_piece(s, command_id, 0, head)
         return
-    begin(s, c, head)
+    begin(s, command_id, head)
 
 
 @jit
-def next_piece(s, parent, index, head):
-    p = command_row(s, parent)
-    c = new_command(s, PIECE, s[p + WHO], s[p + AT])
-    m = command_row(s, c)
-    s[m + PARENT_OF] = parent
-    s[m + PATH] = s[p + PATH]
-    s[m + BASE] = s[p + BASE]
-    s[m + FLOW_OF] = s[p + FLOW_OF]
-    s[m + ORDER] = s[p + ORDER] + index
-    s[m + REST] = index
-    s[m + BYTES] = min(s[p + PIECE_BYTES], s[p + BYTES] - index * s[p + PIECE_BYTES])
-    begin(s, c, head)
+def next_piece(s: State, parent_id: int, index: int, head: int) -> None:
+    whole = s.commands[parent_id]
+    command_id = new_command(s, PIECE, whole.unit, whole.pc)
+    command = s.commands[command_id]
+    command.parent = parent_id
+    command.path = whole.path
+    command.first_server = whole.first_server
+    command.flow = whole.flow
+    command.order = whole.order + index
+    command.rest = index
+    command.nbytes = min(whole.piece_bytes, whole.nbytes - index * whole.piece_bytes)
+    begin(s, command_id, head)
 
 
 @jit
-def begin(s, c, head):
-    m = command_row(s, c)
-    p = path_row(s, s[m + PATH])
-    s[m + HEAD] = head
-    s[m + TAIL] = head + serialise(s[m + BYTES], load_float(s, path_row(s, s[m + PATH]) + DMA_RATE))
-    s[m + STAGE] = 0
-    s[m + WAITED] = 0
-    if s[p + FIRST_SERVER] == NONE:
-        has_left(s, c, head + max(occupied(s, s[m + PATH], s[m + BYTES]), s[p + BEFORE]))
-    move(s, c)
+def begin(s: State, command_id: int, head: int) -> None:
+    command = s.commands[command_id]
+    path = s.paths[command.path]
+    command.head = head
+    command.tail = head + serialise(command.nbytes, s.paths[command.path].dma_rate)
+    command.stage = 0
+    command.waited = 0
+    if path.first_server == NONE:
+        has_left(s, command_id, head + max(occupied(s, command.path, command.nbytes), path.before))
+    move(s, command_id)
 
 
 @jit
-def turn(s, c, index, time):
+def turn(s: State, command_id: int, index: int, time: int) -> None:
     """The head of a transfer passes stage ``index`` at ``time``."""
-    m = command_row(s, c)
-    p = path_row(s, s[m + PATH])
-    k = s[p + FIRST_STAGE] + index
-    if index == s[p + FIRST_SERVER] and s[m + LEFT] == UNKNOWN:
-        has_left(s, c, time - s[p + BEFORE] + max(occupied(s, s[m + PATH], s[m + BYTES]), s[p + BEFORE]))
-    latency = s[stage_row(s, k) + STAGE_LATENCY]
-    s[m + TAIL] = max(s[m + TAIL], time + stage_busy(s, k, s[m + BYTES])) + latency
-    s[m + HEAD] = time + latency
+    command = s.commands[command_id]
+    path = s.paths[command.path]
+    stage_id = path.first_stage + index
+    if index == path.first_server and command.source_free_at == UNKNOWN:
+        has_left(
+            s, command_id, time - path.before + max(occupied(s, command.path, command.nbytes), path.before)
+        )
+    latency = s.stages[stage_id].latency
+    command.tail = max(command.tail, time + stage_busy(s, stage_id, command.nbytes)) + latency
+    command.head = time + latency
 
 
 @jit
-def move(s, c):
+def move(s: State, command_id: int) -> None:
     """Follow the stages up to the next that is shared, or to the end."""
-    m = command_row(s, c)
-    p = path_row(s, s[m + PATH])
-    for index in range(s[m + STAGE], s[p + STAGES]):
-        k = s[p + FIRST_STAGE] + index
-        shared = s[stage_row(s, k) + STAGE_SHARED]
-        time = s[m + HEAD]
+    command = s.commands[command_id]
+    path = s.paths[command.path]
+    for index in range(command.stage, path.stages):
+        stage_id = path.first_stage + index
+        shared = s.stages[stage_id].shared
+        time = command.head
         if shared == 1:
-            s[m + STAGE] = index
-            push(s, time, REQUESTS, s[m + FLOW_OF], s[m + ORDER] * HOPS + index + 1, c)
+            command.stage = index
+            push(s, time, REQUESTS, command.flow, command.order * HOPS + index + 1, command_id)
             return
-        if shared == 0 and s[m + WAITED] == 1:
-            server = s[m + BASE] + s[stage_row(s, k) + STAGE_SERVER]
-            time = serve(s, server, time, stage_busy(s, k, s[m + BYTES]))
-        turn(s, c, index, time)
-    finished(s, c, max(s[m + TAIL], s[m + HEAD]) + s[p + EXTRA])
+        if shared == 0 and command.waited == 1:
+            server_id = command.first_server + s.stages[stage_id].server
+            time = serve(s, server_id, time, stage_busy(s, stage_id, command.nbytes))
+        turn(s, command_id, index, time)
+    finished(s, command_id, max(command.tail, command.head) + path.extra)
 
 
 @inlined
-def transfer(s, g, c, n, until_left):
+def transfer(s: State, unit_id: int, command_id: int, count: int, until_left: int) -> None:
     """Start a command that moves data, or let it wait; its accesses end with its source, or at the end."""
-    m = command_row(s, c)
-    server = s[tail_row(s, s[m + TAIL_OF]) + 3]
-    if server != NONE:
-        s[m + SERVER_OF] = server
-        busy = max(occupied(s, s[m + PATH], s[m + BYTES]), s[path_row(s, s[m + PATH]) + BEFORE])
-        s[m + BUSY] = s[path_row(s, s[m + PATH]) + STARTUP] + s[m + DELAY] + busy
-    note_accesses(s, s[m + RECORD], n)
-    if s[m + NEED] == 0 and server == NONE and s[path_row(s, s[m + PATH]) + CONTENDED] == 0:
+    command = s.commands[command_id]
+    server_id = s.engine_queues[command.engine_queue].server
+    if server_id != NONE:
+        command.server = server_id
+        busy = max(occupied(s, command.path, command.nbytes), s.paths[command.path].before)
+        command.busy = s.paths[command.path].startup + command.delay + busy
+    note_accesses(s, command.record, count)
+    if command.dependencies == 0 and server_id == NONE and s.paths[command.path].contended == 0:
         # The usual case: nobody is in the way, all times are known at once.
-        p = path_row(s, s[m + PATH])
-        time = s[m + READY_AT]
-        head = time + s[p + STARTUP] + s[m + DELAY]
-        left = head + held_until(s, s[m + PATH], s[m + BYTES])
-        end = head + drawn_out(s, s[m + PATH], s[m + BYTES]) + s[p + LATENCY]
-        t = s[m + TAIL_OF]
-        s[tail_row(s, t)] = left
-        s[tail_row(s, t) + 1] = NONE
-        s[tail_row(s, t) + 2] = s[m + RECORD]
+        path = s.paths[command.path]
+        time = command.ready_at
+        head = time + path.startup + command.delay
+        left = head + held_until(s, command.path, command.nbytes)
+        end = head + drawn_out(s, command.path, command.nbytes) + path.latency
+        engine_queue_id = command.engine_queue
+        s.engine_queues[engine_queue_id].free_at = left
+        s.engine_queues[engine_queue_id].last = NONE
+        s.engine_queues[engine_queue_id].cause = command.record
         until = left if until_left else end
-        log_accesses(s, g, c, n, until)
-        if s[m + RECORD] != NONE:
-            r = record_row(s, s[m + RECORD])
-            s[r + R_START] = time
-            s[r + R_END] = until
-            s[r + R_CAUSE] = s[m + WHY]
-            s[r + R_ARRIVED] = end
-        end_known(s, g, until, s[m + RECORD])
-        ended(s, g, end)
-        if s[m + WHAT] == SEND:
-            arrive(s, s[m + MESSAGE_QUEUE], s[m + MESSAGE], end, s[m + RECORD])
-        elif s[m + WHAT] == INTO:
-            give_back(s, s[m + MESSAGE_QUEUE], s[m + MESSAGE], end, s[m + RECORD], s[m + AMOUNT])
-        free_command(s, c)
+        log_accesses(s, unit_id, command_id, count, until)
+        if command.record != NONE:
+            recorded = s.records[command.record - s.record_base]
+            recorded.start = time
+            recorded.end = until
+            recorded.cause = command.cause
+            recorded.arrived = end
+        end_known(s, unit_id, until, command.record)
+        ended(s, unit_id, end)
+        if command.kind == SEND:
+            arrive(s, command.target, command.message, end, command.record)
+        elif command.kind == INTO:
+            give_back(s, command.target, command.message, end, command.record, command.amount)
+        free_command(s, command_id)
         return
-    s[unit_row(s, g) + OPEN] += 1
-    s[tail_row(s, s[m + TAIL_OF]) + 1] = c
-    log_accesses(s, g, c, n, UNKNOWN)
-    if s[m + NEED] == 0:
-        soon(s, c)
+    s.units[unit_id].unfinished += 1
+    s.engine_queues[command.engine_queue].last = command_id
+    log_accesses(s, unit_id, command_id, count, UNKNOWN)
+    if command.dependencies == 0:
+        soon(s, command_id)
 
 
 @inlined
-def delay_of(s, flow, number, p, nbytes):
+def delay_of(s: State, flow: int, number: int, path_id: int, nbytes: int) -> int:
     """The jitter of a transfer: UNKNOWN where the machine has to be asked."""
-    if s[JITTER] == 0:
+    if s.jitter == 0:
         return 0
-    h = find(s, ASK_DELAY, flow, number, p & CLASS, nbytes)
-    if h == NONE:
-        p = p & CLASS
-        ask(s, ASK_DELAY, flow, number, p, nbytes, occupied(s, p, nbytes) + s[path_row(s, p) + LATENCY])
+    answer_id = find(s, ASK_DELAY, flow, number, path_id & CLASS, nbytes)
+    if answer_id == NONE:
+        path_id = path_id & CLASS
+        ask(
+            s,
+            ASK_DELAY,
+            flow,
+            number,
+            path_id,
+            nbytes,
+            occupied(s, path_id, nbytes) + s.paths[path_id].latency,
+        )
         return UNKNOWN
-    return s[memo_row(s, h) + 5]
+    return s.memo[answer_id].value

@@ -8,188 +8,188 @@ from megatile.sim.engine.commands import free_command
 from megatile.sim.engine.endings import end_known, finished, has_left
 from megatile.sim.engine.events import push, serve
 from megatile.sim.engine.instances import ended, wake
+from megatile.sim.engine.marks import inlined, jit, prefetch
 from megatile.sim.engine.notes import note
 from megatile.sim.engine.queues import give_back
-from megatile.sim.engine.rows import (
-    command_row,
-    counter_row,
-    inlined,
-    jit,
-    log_row,
-    meeting_row,
-    node_row,
-    path_row,
-    prefetch,
-    record_row,
-    stage_row,
-    unit_row,
-)
 from megatile.sim.engine.transfers import move, next_piece, occupied, stage_busy, start_transfer, turn
-from megatile.sim.state import *
+from megatile.sim.state import (
+    HOPS,
+    MEET,
+    NONE,
+    READ,
+    RELEASE,
+    REQUESTS,
+    SIGNAL,
+    SIGNALS,
+    WORK,
+    CommandRow,
+    PendingAccess,
+    State,
+)
 
 
 @inlined
-def fetch_waiter(s, n):
+def fetch_waiter(s: State, node_id: int) -> None:
     """The first who waits on a list will be needed soon."""
-    if n != NONE:
-        prefetch(s, command_row(s, s[node_row(s, n) + 1]))
+    if node_id != NONE:
+        prefetch(s, s.commands[s.nodes[node_id].item], CommandRow.kind)
 
 
 @jit
-def granted(s, c, time):
+def granted(s: State, command_id: int, time: int) -> None:
     """A request in the time queue has come to its turn."""
-    m = command_row(s, c)
-    if s[m + SERVER_OF] != NONE:
+    command = s.commands[command_id]
+    if command.server != NONE:
         # An engine that several units share.
-        server = s[m + SERVER_OF]
-        s[m + SERVER_OF] = NONE
-        now = serve(s, server, time, s[m + BUSY])
-        if s[m + WHAT] == WORK:
-            work(s, c, now)
+        server_id = command.server
+        command.server = NONE
+        now = serve(s, server_id, time, command.busy)
+        if command.kind == WORK:
+            work(s, command_id, now)
         else:
-            start_transfer(s, c, now)
+            start_transfer(s, command_id, now)
         return
-    fetch_waiter(s, s[m + WAITERS])
-    fetch_waiter(s, s[m + LEFT_WAITERS])
-    if s[m + ENTRIES] != NONE:
-        prefetch(s, log_row(s, s[log_row(s, s[m + ENTRIES]) + LOG_OF_COMMAND]))
-    index = s[m + STAGE]
-    p = path_row(s, s[m + PATH])
-    k = s[p + FIRST_STAGE] + index
-    parent = s[m + PARENT_OF]
+    fetch_waiter(s, command.waiters)
+    fetch_waiter(s, command.source_waiters)
+    if command.accesses != NONE:
+        prefetch(s, s.pending[s.pending[command.accesses].next_of_command], PendingAccess.next)
+    index = command.stage
+    path = s.paths[command.path]
+    stage_id = path.first_stage + index
+    parent_id = command.parent
     if (
-        s[m + WAITED] == 0
-        and parent != NONE
-        and s[m + REST] + 1 < -(-s[command_row(s, parent) + BYTES] // s[command_row(s, parent) + PIECE_BYTES])
+        command.waited == 0
+        and parent_id != NONE
+        and command.rest + 1 < -(-s.commands[parent_id].nbytes // s.commands[parent_id].piece_bytes)
     ):
         # The head of the next piece starts when the tail of this one does.
         lead = time
         for i in range(index):
-            lead -= s[stage_row(s, s[p + FIRST_STAGE] + i) + STAGE_LATENCY]
-        next_piece(s, parent, s[m + REST] + 1, lead + occupied(s, s[m + PATH], s[m + BYTES]))
-        m = command_row(s, c)
-    if s[m + SPAN_READ] != NONE and load(s, c, time):
+            lead -= s.stages[path.first_stage + i].latency
+        next_piece(s, parent_id, command.rest + 1, lead + occupied(s, command.path, command.nbytes))
+        command = s.commands[command_id]
+    if command.span_read != NONE and load(s, command_id, time):
         return
     behind = 0
-    if s[m + SPAN_WRITTEN] != NONE and index + 1 == s[p + STAGES]:
-        behind = store(s, c, time)
-    server = s[m + BASE] + s[stage_row(s, k) + STAGE_SERVER]
-    now = serve(s, server, time, stage_busy(s, k, s[m + BYTES]))
-    s[m + WAITED] = 1
-    s[m + STAGE] = index + 1
-    turn(s, c, index, now)
-    s[m + TAIL] = max(s[m + TAIL], behind)
-    move(s, c)
+    if command.span_written != NONE and index + 1 == path.stages:
+        behind = store(s, command_id, time)
+    server_id = command.first_server + s.stages[stage_id].server
+    now = serve(s, server_id, time, stage_busy(s, stage_id, command.nbytes))
+    command.waited = 1
+    command.stage = index + 1
+    turn(s, command_id, index, now)
+    command.tail = max(command.tail, behind)
+    move(s, command_id)
 
 
 @jit
-def work(s, c, time):
-    m = command_row(s, c)
-    s[m + START] = time
-    if s[m + RECORD] != NONE:
-        s[record_row(s, s[m + RECORD]) + R_START] = time
-        s[record_row(s, s[m + RECORD]) + R_CAUSE] = s[m + WHY]
-    has_left(s, c, time + s[m + BUSY])
-    finished(s, c, time + s[m + BUSY])
+def work(s: State, command_id: int, time: int) -> None:
+    command = s.commands[command_id]
+    command.start = time
+    if command.record != NONE:
+        s.records[command.record - s.record_base].start = time
+        s.records[command.record - s.record_base].cause = command.cause
+    has_left(s, command_id, time + command.busy)
+    finished(s, command_id, time + command.busy)
 
 
 @jit
-def come(s, c, time):
+def come(s: State, command_id: int, time: int) -> None:
     """An instance is at its meeting; the last one completes it."""
-    m = command_row(s, c)
-    settle(s, c, time)
-    b = meeting_row(s, s[m + MESSAGE_QUEUE])
-    if s[b + CAME] == 0 or time > s[b + MEET_AT]:
-        s[b + MEET_AT] = time
-        s[b + MEET_WHY] = s[m + WHY]
-    s[b + CAME] += 1
-    s[m + SHARED_NEXT] = s[b + MEET_CHAIN]
-    s[b + MEET_CHAIN] = c
-    if s[b + CAME] < s[b + MEMBERS_OF]:
+    command = s.commands[command_id]
+    settle(s, command_id, time)
+    meeting = s.rendezvous[command.target]
+    if meeting.came == 0 or time > meeting.last:
+        meeting.last = time
+        meeting.cause = command.cause
+    meeting.came += 1
+    command.next_visible = meeting.commands
+    meeting.commands = command_id
+    if meeting.came < meeting.members:
         return
-    end = s[b + MEET_AT] + s[m + DELAY]
-    s[b + CAME] = 0
-    c = s[b + MEET_CHAIN]
-    s[b + MEET_CHAIN] = NONE
-    while c != NONE:
-        m = command_row(s, c)
-        after = s[m + SHARED_NEXT]
-        s[m + SHARED_NEXT] = NONE
-        g = s[m + WHO]
-        n = note(
+    end = meeting.last + command.delay
+    meeting.came = 0
+    command_id = meeting.commands
+    meeting.commands = NONE
+    while command_id != NONE:
+        command = s.commands[command_id]
+        after = command.next_visible
+        command.next_visible = NONE
+        unit_id = command.unit
+        record_id = note(
             s,
-            g,
-            s[m + AT],
+            unit_id,
+            command.pc,
             MEET,
             NONE,
-            s[unit_row(s, g) + SINCE],
+            s.units[unit_id].blocked_since,
             end,
-            s[b + MEET_WHY],
-            s[m + BYTES],
+            meeting.cause,
+            command.nbytes,
             NONE,
             NONE,
             NONE,
         )
-        if n != NONE:
-            s[record_row(s, n) + R_AUX] = s[m + REST]
-        s[unit_row(s, g) + SINCE] = NONE
-        end_known(s, g, end, n)
-        ended(s, g, end)
-        free_command(s, c)
-        wake(s, g, end, n)
-        s[unit_row(s, g) + CAUSE] = n
-        c = after
+        if record_id != NONE:
+            s.records[record_id - s.record_base].accesses = command.rest
+        s.units[unit_id].blocked_since = NONE
+        end_known(s, unit_id, end, record_id)
+        ended(s, unit_id, end)
+        free_command(s, command_id)
+        wake(s, unit_id, end, record_id)
+        s.units[unit_id].cause = record_id
+        command_id = after
 
 
 @jit
-def raise_flag(s, c, time):
+def raise_flag(s: State, command_id: int, time: int) -> None:
     """A signal arrives."""
-    m = command_row(s, c)
-    f = counter_row(s, s[m + MESSAGE_QUEUE])
-    s[f + COUNT] += s[m + AMOUNT]
-    s[f + FLAG_BY] = s[m + RECORD]
-    g = s[f + FLAG_WAITER]
-    s[f + FLAG_WAITER] = NONE
-    free_command(s, c)
-    while g != NONE:
-        after = s[unit_row(s, g) + CHAIN]
-        if s[f + COUNT] >= s[unit_row(s, g) + NEEDS]:
-            wake(s, g, time, s[f + FLAG_BY])
+    command = s.commands[command_id]
+    counter = s.counters[command.target]
+    counter.count += command.amount
+    counter.raised_by = command.record
+    unit_id = counter.waiter
+    counter.waiter = NONE
+    free_command(s, command_id)
+    while unit_id != NONE:
+        after = s.units[unit_id].next_waiter
+        if counter.count >= s.units[unit_id].awaited_count:
+            wake(s, unit_id, time, counter.raised_by)
         else:
-            s[unit_row(s, g) + CHAIN] = s[f + FLAG_WAITER]
-            s[f + FLAG_WAITER] = g
-        g = after
+            s.units[unit_id].next_waiter = counter.waiter
+            counter.waiter = unit_id
+        unit_id = after
 
 
 @jit
-def ready(s, c):
+def ready(s: State, command_id: int) -> None:
     """Nothing is in the way of a command any more."""
-    m = command_row(s, c)
-    what = s[m + WHAT]
-    time = s[m + READY_AT]
+    command = s.commands[command_id]
+    what = command.kind
+    time = command.ready_at
     if what == RELEASE:
-        give_back(s, s[m + MESSAGE_QUEUE], s[m + MESSAGE], time, s[m + WHY], s[m + AMOUNT])
-        end_known(s, s[m + WHO], time, s[m + WHY])
-        free_command(s, c)
+        give_back(s, command.target, command.message, time, command.cause, command.amount)
+        end_known(s, command.unit, time, command.cause)
+        free_command(s, command_id)
     elif what == SIGNAL:
-        if s[m + RECORD] != NONE:
-            s[record_row(s, s[m + RECORD]) + R_END] = time
-            s[record_row(s, s[m + RECORD]) + R_CAUSE] = s[m + WHY]
-        ended(s, s[m + WHO], time + s[m + DELAY])
-        s[SEQUENCE] += 1
-        push(s, time + s[m + DELAY], SIGNALS, s[m + FLOW_OF], s[SEQUENCE], c)
+        if command.record != NONE:
+            s.records[command.record - s.record_base].end = time
+            s.records[command.record - s.record_base].cause = command.cause
+        ended(s, command.unit, time + command.delay)
+        s.sequence += 1
+        push(s, time + command.delay, SIGNALS, command.flow, s.sequence, command_id)
     elif what == READ:
-        g = s[m + WHO]
-        n = note(s, g, s[m + AT], READ, NONE, time, time, s[m + WHY], 0, NONE, NONE, NONE)
-        s[unit_row(s, g) + SINCE] = NONE
-        free_command(s, c)
-        wake(s, g, time, n)
-        s[unit_row(s, g) + CAUSE] = n
+        unit_id = command.unit
+        record_id = note(s, unit_id, command.pc, READ, NONE, time, time, command.cause, 0, NONE, NONE, NONE)
+        s.units[unit_id].blocked_since = NONE
+        free_command(s, command_id)
+        wake(s, unit_id, time, record_id)
+        s.units[unit_id].cause = record_id
     elif what == MEET:
-        come(s, c, time)
-    elif s[m + SERVER_OF] != NONE:
-        push(s, time, REQUESTS, s[m + FLOW_OF], s[m + ORDER] * HOPS + (1 if what == WORK else 0), c)
+        come(s, command_id, time)
+    elif command.server != NONE:
+        push(s, time, REQUESTS, command.flow, command.order * HOPS + (1 if what == WORK else 0), command_id)
     elif what == WORK:
-        work(s, c, time)
+        work(s, command_id, time)
     else:
-        start_transfer(s, c, time)
+        start_transfer(s, command_id, time)

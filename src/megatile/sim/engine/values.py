@@ -2,144 +2,164 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from megatile.sim.engine.rows import apart, bytecode_row, expr_row, inlined, jit, memo_row
-from megatile.sim.state import *
+from megatile.sim.engine.marks import apart, inlined, jit
+from megatile.sim.rows import Words
+from megatile.sim.state import (
+    CONSTANT,
+    INFINITE,
+    KEPT,
+    LOAD,
+    LOOKUP,
+    LOW,
+    NESTED,
+    NONE,
+    PUSH,
+    SELECT,
+    STOP,
+    SUM,
+    SYMBOL,
+    State,
+)
 
 
 @jit
-def serialise(amount, rate):
+def serialise(amount: int, rate: float) -> int:
     """Picoseconds for an amount at a rate per second, rounded up."""
-    if amount <= 0 or rate == np.inf:
+    if amount <= 0 or rate == INFINITE:
         return 0
     return -int((-(float(amount) * 1e12)) // rate)
 
 
 @jit
-def memo_hash(tag, a, b, c, d):
+def memo_hash(question: int, a: int, b: int, c: int, d: int) -> int:
     """Where a question's row is in `memo`, before it is cut to size; also of columns of questions."""
     h = (a & LOW) * 2654435761 + (b % 1000003) * 2246822519 + (c & LOW) * 3266489917 + (d & LOW) * 668265263
-    return (h ^ (h >> 17)) + tag
+    return (h ^ (h >> 17)) + question
 
 
 @jit
-def find(s, tag, a, b, c, d):
+def find(s: State, question: int, a: int, b: int, c: int, d: int) -> int:
     """The row of `memo` that answers a question to the machine, or NONE."""
-    mask = s[N_MEMO] - 1
-    h = memo_hash(tag, a, b, c, d) & mask
-    while s[memo_row(s, h)] != NONE:
-        m = memo_row(s, h)
-        if s[m] == tag and s[m + 1] == a and s[m + 2] == b and s[m + 3] == c and s[m + 4] == d:
-            return h
-        h = (h + 1) & mask
+    mask = s.memo.size - 1
+    answer_id = memo_hash(question, a, b, c, d) & mask
+    while s.memo[answer_id].question != NONE:
+        answer = s.memo[answer_id]
+        if (
+            answer.question == question
+            and answer.a == a
+            and answer.b == b
+            and answer.c == c
+            and answer.d == d
+        ):
+            return answer_id
+        answer_id = (answer_id + 1) & mask
     return NONE
 
 
 @jit
-def ask(s, reason, a, b, c, d, e):
-    q = s[T_ASK]
-    s[q] = reason
-    s[q + 1] = a
-    s[q + 2] = b
-    s[q + 3] = c
-    s[q + 4] = d
-    s[q + 5] = e
+def ask(s: State, reason: int, a: int, b: int, c: int, d: int, e: int) -> int:
+    asked = s.asked[0]
+    asked.reason = reason
+    asked.a = a
+    asked.b = b
+    asked.c = c
+    asked.d = d
+    asked.e = e
     return reason
 
 
 @inlined
-def evaluate(s, x, frame):
-    """The value of expression ``x`` for the instance whose integers begin at ``frame``."""
-    kind = s[expr_row(s, x)]
-    at = s[expr_row(s, x) + 1]
+def evaluate(s: State, expression_id: int, frame: int) -> int:
+    """The value of an expression for the instance whose integers begin at ``frame``."""
+    kind = s.expressions[expression_id].kind
+    value = s.expressions[expression_id].value
     if kind == CONSTANT:
-        return at
+        return value
     if kind == SYMBOL:
-        return s[s[T_FRAME] + frame + at]
+        return s.frames[frame + value]
     if kind == SUM:
-        return s[s[T_FRAME] + frame + s[bytecode_row(s, at)]] + s[bytecode_row(s, at) + 1]
+        return s.frames[frame + s.bytecode[value].operation] + s.bytecode[value].operand
     if kind == KEPT:
-        return remembered(s, at, frame, s[T_SCRATCH] - 1)
-    return compute(s, at, frame, s[T_SCRATCH] - 1)
+        return remembered(s, value, frame, s.scratch.at(-1))
+    return compute(s, value, frame, s.scratch.at(-1))
 
 
 @apart
-def remembered(s, at, frame, top):
+def remembered(s: State, at: int, frame: int, top: Words) -> int:
     """The value of bytecode that is kept, for the round of the loop that it depends on."""
-    place = s[T_FRAME] + frame + s[bytecode_row(s, at)]
-    turn = s[s[T_FRAME] + frame + s[bytecode_row(s, at) + 1]]
-    if s[place + 1] != turn:
-        s[place] = compute(s, at + 1, frame, top)
-        s[place + 1] = turn
-    return s[place]
+    place = s.frames.at(frame + s.bytecode[at].operation)
+    turn = s.frames[frame + s.bytecode[at].operand]
+    if place[1] != turn:
+        place[0] = compute(s, at + 1, frame, top)
+        place[1] = turn
+    return place[0]
 
 
 @apart
-def compute(s, at, frame, top):
+def compute(s: State, at: int, frame: int, top: Words) -> int:
     """The value of bytecode, on a stack above ``top``."""
     while True:
-        op = s[bytecode_row(s, at)]
-        if op == STOP:
-            return s[top]
-        if op == PUSH:
-            top += 1
-            s[top] = s[bytecode_row(s, at) + 1]
-        elif op == LOAD:
-            top += 1
-            s[top] = s[s[T_FRAME] + frame + s[bytecode_row(s, at) + 1]]
-        elif op == NESTED:
-            value = remembered(s, s[bytecode_row(s, at) + 1], frame, top)
-            top += 1
-            s[top] = value
-        elif op == LOOKUP:
-            first = s[bytecode_row(s, at) + 1]
-            index = min(max(s[top], 0), s[s[T_CONSTANTS] + first] - 1)
-            s[top] = s[s[T_CONSTANTS] + first + 1 + index]
-        elif op == SELECT:
-            top -= 2
-            if s[top] == 0:
-                s[top] = s[top + 2]
+        operation = s.bytecode[at].operation
+        if operation == STOP:
+            return top[0]
+        if operation == PUSH:
+            top = top.at(1)
+            top[0] = s.bytecode[at].operand
+        elif operation == LOAD:
+            top = top.at(1)
+            top[0] = s.frames[frame + s.bytecode[at].operand]
+        elif operation == NESTED:
+            value = remembered(s, s.bytecode[at].operand, frame, top)
+            top = top.at(1)
+            top[0] = value
+        elif operation == LOOKUP:
+            first = s.bytecode[at].operand
+            index = min(max(top[0], 0), s.constants[first] - 1)
+            top[0] = s.constants[first + 1 + index]
+        elif operation == SELECT:
+            top = top.at(-2)
+            if top[0] == 0:
+                top[0] = top[2]
             else:
-                s[top] = s[top + 1]
+                top[0] = top[1]
         else:
-            top -= 1
-            a = s[top]
-            b = s[top + 1]
-            if op == 0:
-                s[top] = a + b
-            elif op == 1:
-                s[top] = a - b
-            elif op == 2:
-                s[top] = a * b
-            elif op == 3:
-                s[top] = a // b if b != 0 else 0
-            elif op == 4:
-                s[top] = a % b if b != 0 else 0
-            elif op == 5:
-                s[top] = a & b
-            elif op == 6:
-                s[top] = a | b
-            elif op == 7:
-                s[top] = a ^ b
-            elif op == 8:
-                s[top] = a << b
-            elif op == 9:
-                s[top] = a >> b
-            elif op == 10:
-                s[top] = 1 if a < b else 0
-            elif op == 11:
-                s[top] = 1 if a <= b else 0
-            elif op == 12:
-                s[top] = 1 if a > b else 0
-            elif op == 13:
-                s[top] = 1 if a >= b else 0
-            elif op == 14:
-                s[top] = 1 if a == b else 0
-            elif op == 15:
-                s[top] = 1 if a != b else 0
-            elif op == 16:
-                s[top] = min(a, b)
+            top = top.at(-1)
+            a = top[0]
+            b = top[1]
+            if operation == 0:
+                top[0] = a + b
+            elif operation == 1:
+                top[0] = a - b
+            elif operation == 2:
+                top[0] = a * b
+            elif operation == 3:
+                top[0] = a // b if b != 0 else 0
+            elif operation == 4:
+                top[0] = a % b if b != 0 else 0
+            elif operation == 5:
+                top[0] = a & b
+            elif operation == 6:
+                top[0] = a | b
+            elif operation == 7:
+                top[0] = a ^ b
+            elif operation == 8:
+                top[0] = a << b
+            elif operation == 9:
+                top[0] = a >> b
+            elif operation == 10:
+                top[0] = 1 if a < b else 0
+            elif operation == 11:
+                top[0] = 1 if a <= b else 0
+            elif operation == 12:
+                top[0] = 1 if a > b else 0
+            elif operation == 13:
+                top[0] = 1 if a >= b else 0
+            elif operation == 14:
+                top[0] = 1 if a == b else 0
+            elif operation == 15:
+                top[0] = 1 if a != b else 0
+            elif operation == 16:
+                top[0] = min(a, b)
             else:
-                s[top] = max(a, b)
+                top[0] = max(a, b)
         at += 1

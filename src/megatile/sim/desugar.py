@@ -1,0 +1,154 @@
+"""Records in functions of the engine become accesses to one array.
+
+The functions of `engine/` are written with rows of tables; what runs, as plain Python or as machine code, is
+the same syntax tree without them: a row is the place where it begins.
+
+    queue = s.queues[unit.queue]        queue = s[42] + s[unit + 7] * 14
+    queue.sent += 1                     s[queue] += 1
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from typing import Any
+
+from megatile.sim import state
+from megatile.sim.arena import BASES, ROOMS, WIDTHS
+from megatile.sim.rows import Row, Words
+from megatile.sim.state import State
+
+CONSTANTS = {name: value for name, value in vars(state).items() if isinstance(value, (int, float))}
+RECORDS: dict[str, type[Row]] = {
+    name: kind for name, kind in vars(state).items() if isinstance(kind, type) and issubclass(kind, Row)
+}
+KINDS: dict[str, Any] = {**RECORDS, "Words": Words}
+"""Annotations that say what an integer stands for: a row, or a run of words."""
+
+
+def functions(sources: Iterable[tuple[str, str]]) -> list[tuple[str, ast.FunctionDef]]:
+    """The marked functions of modules (path and text of each), without records; each with its path."""
+    found = [
+        (path, node)
+        for path, text in sources
+        for node in ast.parse(text).body
+        if isinstance(node, ast.FunctionDef) and node.decorator_list
+    ]
+    returned = {node.name: _kind(node.returns) for _, node in found}
+    return [(path, _Desugar(node, returned).function) for path, node in found]
+
+
+def _kind(annotation: ast.expr | None) -> Any:
+    return KINDS.get(getattr(annotation, "id", ""))
+
+
+class _Desugar(ast.NodeTransformer):
+    """One function. ``kinds`` says of names and expressions what record they stand for, if any."""
+
+    def __init__(self, node: ast.FunctionDef, returned: dict[str, Any]) -> None:
+        self.returned = returned
+        self.kinds = {a.arg: _kind(a.annotation) for a in node.args.args}
+        self.name = node.name
+        for argument in node.args.args:
+            argument.annotation = None
+        node.returns = None
+        node.body = [self.visit(statement) for statement in node.body]
+        self.function = ast.fix_missing_locations(node)
+
+    def visit(self, node: ast.AST) -> Any:
+        made = super().visit(node)
+        if made is not node:
+            ast.copy_location(made, node)
+        return made
+
+    def fail(self, node: ast.AST) -> Exception:
+        return SyntaxError(f"{self.name}, line {getattr(node, 'lineno', '?')}: {ast.unparse(node)}")
+
+    def kind(self, node: ast.expr) -> Any:
+        """The record (or Words, or State) that an expression with records stands for; None: an integer."""
+        if isinstance(node, ast.Name):
+            return self.kinds.get(node.id)
+        if isinstance(node, ast.Attribute):
+            owner = self.kind(node.value)
+            if owner is not None and node.attr in owner.fields:
+                found = owner.fields[node.attr].kind
+                return Words if found == "Words" else found if found.startswith("Table[") else None
+        if isinstance(node, ast.Subscript):
+            owner = self.kind(node.value)
+            return RECORDS[owner[6:-1]] if isinstance(owner, str) else None
+        if isinstance(node, ast.Call):
+            if isinstance(node.func, ast.Attribute):
+                owner = getattr(node.func.value, "id", "")
+                return RECORDS[owner] if node.func.attr == "of" else Words
+            return self.returned.get(getattr(node.func, "id", ""))
+        return None
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
+        if isinstance(node.targets[0], ast.Name):
+            self.kinds[node.targets[0].id] = self.kind(node.value)
+        return self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return ast.Constant(CONSTANTS[node.id]) if node.id in CONSTANTS else node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        if isinstance(node.value, ast.Name) and node.value.id in RECORDS:
+            return ast.Constant(RECORDS[node.value.id].fields[node.attr].at)
+        owner = self.kind(node.value)
+        if node.attr == "size" and isinstance(node.value, ast.Attribute):
+            return _head(ROOMS[node.value.attr], node.ctx, table=True)
+        if owner is None or owner is Words or node.attr not in owner.fields:
+            raise self.fail(node)
+        field = owner.fields[node.attr]
+        if owner is State:
+            return _head(field.at, node.ctx, table=field.kind != "int")
+        place = _add(self.visit(node.value), ast.Constant(field.at))
+        if field.kind == "Words":
+            return place
+        if field.kind == "float":
+            return ast.Call(ast.Name("load_float", ast.Load()), [ast.Name("s", ast.Load()), place], [])
+        return _word(place, node.ctx)
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        kind, index = self.kind(node.value), self.visit(node.slice)
+        if kind is Words:
+            return _word(_add(self.visit(node.value), index), node.ctx)
+        if not isinstance(kind, str):
+            raise self.fail(node)
+        name = node.value.attr  # type: ignore[attr-defined]
+        width: ast.expr = ast.Constant(RECORDS[kind[6:-1]].width)
+        if name in WIDTHS:
+            width = _head(WIDTHS[name], ast.Load(), table=True)
+        base = _head(BASES[name], ast.Load(), table=True)
+        if isinstance(index, ast.Constant) and index.value == 0:
+            return base
+        return ast.BinOp(base, ast.Add(), ast.BinOp(index, ast.Mult(), width))
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        if isinstance(node.func, ast.Attribute):
+            (argument,) = node.args
+            if node.func.attr == "of":
+                return self.visit(argument)
+            return _add(self.visit(node.func.value), self.visit(argument))
+        node.args = [self.visit(argument) for argument in node.args]
+        return node
+
+
+def _word(place: ast.expr, context: ast.expr_context) -> ast.Subscript:
+    return ast.Subscript(ast.Name("s", ast.Load()), place, context)
+
+
+def _head(at: int, context: ast.expr_context, table: bool = False) -> ast.expr:
+    """A number at the head of the array; that of a table does not change while the engine runs."""
+    node = _word(ast.Constant(at), context)
+    node.head = f"table {at}" if table else f"total {at}"  # type: ignore[attr-defined]
+    return node
+
+
+def _add(place: ast.expr, index: ast.expr) -> ast.expr:
+    """``place + index``, as a sum from left to right."""
+    if isinstance(index, ast.Constant) and index.value == 0:
+        return place
+    if isinstance(index, ast.BinOp) and isinstance(index.op, ast.Add):
+        return ast.BinOp(_add(place, index.left), ast.Add(), index.right)
+    return ast.BinOp(place, ast.Add(), index)

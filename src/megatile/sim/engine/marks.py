@@ -1,0 +1,32 @@
+"""Marks of what becomes machine code, and what machine code does otherwise than Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from megatile.sim.rows import Row
+from megatile.sim.state import State
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def jit(function: F) -> F:
+    """Marks what `compiled` translates: integers only, ``s`` is the arena."""
+    return function
+
+
+def inlined(function: F) -> F:
+    """Marks what becomes part of its callers."""
+    return function
+
+
+def apart(function: F) -> F:
+    """Marks what does not, however often that would seem worth while."""
+    return function
+
+
+@inlined
+def prefetch(s: State, row: Row, field: int) -> int:
+    """Say that a field will be needed soon: as machine code, this brings it nearer to the processor."""
+    return 0

@@ -1,0 +1,124 @@
+"""Rows of tables by the names of their fields.
+
+A table of the engine is an array of 64-bit integers; a class says what the columns of a row are:
+
+    class Queue(Row):
+        sent: int
+        taken: int
+
+``Queue.taken`` is the number of the column (1), so that ``rows[:, Queue.taken]`` is a column of an array.
+``Queue(words, at).taken`` is that integer of the row that begins at ``at``, to be read or assigned. In the
+functions of `engine/` rows are only written like that: `desugar` turns them into accesses to one array.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any, ClassVar, Generic, TypeVar
+
+NONE = -1
+"""What stands for "none" in every field."""
+
+
+class Words:
+    """Integers one after another, addressed from the first: a list, or the end of a row."""
+
+    def __init__(self, words: Any, at: int) -> None:
+        self._words, self._at = words, at
+
+    def __getitem__(self, index: int) -> int:
+        return int(self._words[self._at + index])
+
+    def __setitem__(self, index: int, value: int) -> None:
+        self._words[self._at + index] = value
+
+    def at(self, index: int) -> Words:
+        """The words from ``index`` on."""
+        return Words(self._words, self._at + index)
+
+    @property
+    def size(self) -> int:
+        """How many words a table has room for."""
+        return len(self._words)
+
+
+R = TypeVar("R", bound="Row")
+
+
+class _Field:
+    """The number of a column, asked of the class; the integer there, asked of a row."""
+
+    def __init__(self, at: int, kind: str) -> None:
+        self.at, self.kind = at, kind
+
+    def __get__(self, row: Any, owner: type) -> Any:
+        if row is None:
+            return self.at
+        if self.kind == "Words":
+            return Words(row._words, row._at + self.at)
+        value = row._words[row._at + self.at]
+        return float(value.view("f8")) if self.kind == "float" else int(value)
+
+    def __set__(self, row: Any, value: int) -> None:
+        row._words[row._at + self.at] = value
+
+
+class Row:
+    """A row of a table; subclasses declare the columns."""
+
+    fields: ClassVar[Mapping[str, _Field]] = {}
+    width: ClassVar[int] = 0
+    """How many words a row has; those that end with `Words` have more."""
+    KIND: ClassVar[int] = NONE
+    """The kind of an instruction with these operands."""
+
+    def __init_subclass__(cls, kind: int = NONE, width: int = 0) -> None:
+        fields = dict(cls.fields)
+        for name, annotation in inspect.get_annotations(cls).items():
+            if hasattr(Row, name):
+                raise TypeError(f"{cls.__name__}: no field can be called '{name}'")
+            fields[name] = _Field(len(fields), annotation)
+            setattr(cls, name, fields[name])
+        ends_with_words = [f.kind for f in fields.values()][-1:] == ["Words"]
+        cls.fields, cls.KIND = fields, kind
+        cls.width = max(width, len(fields) - ends_with_words)
+
+    def __init__(self, words: Any, at: int = 0) -> None:
+        self._words, self._at = words, at
+
+    @classmethod
+    def row(cls, **values: int) -> list[int]:
+        """A row with these values; other fields have none."""
+        unknown = values.keys() - cls.fields.keys()
+        if unknown:
+            raise TypeError(f"{cls.__name__} has no field '{min(unknown)}', only {', '.join(cls.fields)}")
+        return [values.get(name, NONE) for name in cls.fields]
+
+    @classmethod
+    def of(cls: type[R], row: Row) -> R:
+        """The same row with other fields."""
+        return cls(row._words, row._at)
+
+    def __repr__(self) -> str:
+        return show(self)
+
+
+class Table(Generic[R]):
+    """The rows of a table that there is room for."""
+
+    def __init__(self, arena: Any, name: str, kind: type[R]) -> None:
+        self._arena, self._name, self._kind = arena, name, kind
+
+    def __getitem__(self, index: int) -> R:
+        return self._kind(self._arena.memory, self._arena.row_at(self._name, index))
+
+    @property
+    def size(self) -> int:
+        return int(self._arena.size(self._name))
+
+
+def show(row: Row) -> str:
+    """Return a row as text, for debugging: ``Queue(sent=3, taken=1)``."""
+    shown = (f"{name}={getattr(row, name)}" for name, field in row.fields.items() if field.kind != "Words")
+    return f"{type(row).__name__}({', '.join(shown)})"
