@@ -34,9 +34,10 @@ from megatile.plan.statements import reads_of, write_of
 from megatile.plan.structure import check_structure
 from megatile.sim import state as st
 from megatile.sim.data import Assumed
+from megatile.sim.instructions import COPY, MEET, SEND, SIGNAL, WORK
 from megatile.sim.record import Record
 from megatile.sim.result import Run
-from megatile.sim.state import Queue, Recorded
+from megatile.sim.state import Answer, Queue, Recorded
 from megatile.sim.table import DMA
 from megatile.timing.caches import Cache
 from megatile.timing.fabric import serialise_ps
@@ -233,7 +234,7 @@ class _Loads:
         crowded: set[Any] = set()
         moved = rows[rows[:, Recorded.path] != st.NONE]
         flows = np.where(
-            moved[:, Recorded.kind] == st.SEND,
+            moved[:, Recorded.kind] == SEND,
             moved[:, Recorded.queue],
             -1 - moved[:, Recorded.actor],
         )
@@ -270,9 +271,7 @@ class _Loads:
         """How long the layers behind caches serve if every block is missing and every changed one leaves."""
         plan, statements, total = self.record.launched.plan, self.record.statements, 0
         tiles = {tile.name: tile for tile in plan.tiles}
-        moved = rows[rows[:, Recorded.path] != st.NONE][
-            :, [Recorded.pc, Recorded.path, Recorded.actor]
-        ]
+        moved = rows[rows[:, Recorded.path] != st.NONE][:, [Recorded.pc, Recorded.path, Recorded.actor]]
         keys, counts = np.unique(moved, axis=0, return_counts=True) if len(moved) else (moved, np.zeros(0))
         for (at, path, who), count in zip(keys.tolist(), counts.tolist(), strict=True):
             statement, described = statements[at], self.record.path(path)
@@ -321,9 +320,9 @@ class _Loads:
 
         kinds = launched.table.engine_names
         self.own_ps, self.not_held = 0, dict[Any, int]()
-        work = rows[(rows[:, Recorded.engine] >= 1) & (rows[:, Recorded.kind] != st.SEND)]
+        work = rows[(rows[:, Recorded.engine] >= 1) & (rows[:, Recorded.kind] != SEND)]
         spent = np.where(
-            work[:, Recorded.kind] == st.WORK,
+            work[:, Recorded.kind] == WORK,
             work[:, Recorded.end] - work[:, Recorded.start],
             0,
         )
@@ -341,23 +340,18 @@ class _Loads:
                 users.setdefault(key, set()).add((who, kind))
                 loads[key] = loads.get(key, 0) + int(time)
         sends = rows[rows[:, Recorded.path] != st.NONE]
-        for who, engine in np.unique(
-            sends[:, [Recorded.actor, Recorded.engine]], axis=0
-        ).tolist():
+        for who, engine in np.unique(sends[:, [Recorded.actor, Recorded.engine]], axis=0).tolist():
             kind = kinds[engine] if DMA <= engine < len(kinds) else "dma"
             key = resource(kind, who)
             if key is not None:
-                mine = sends[
-                    (sends[:, Recorded.actor] == who) & (sends[:, Recorded.engine] == engine)
-                ]
+                mine = sends[(sends[:, Recorded.actor] == who) & (sends[:, Recorded.engine] == engine)]
                 users.setdefault(key, set()).add((who, kind))
                 took = int((mine[:, Recorded.end] - mine[:, Recorded.start]).sum())
                 loads[key] = loads.get(key, 0) + took
                 # Of that, latency of the path does not hold the engine.
                 dma = launched.views[launched.which(who)[0]].mover(kind.partition(".")[2])
                 held = sum(
-                    dma.startup_ps + serialise_ps(b, dma.bandwidth)
-                    for b in mine[:, Recorded.nbytes].tolist()
+                    dma.startup_ps + serialise_ps(b, dma.bandwidth) for b in mine[:, Recorded.nbytes].tolist()
                 )
                 self.not_held[key] = self.not_held.get(key, 0) + max(0, took - held)
 
@@ -368,12 +362,15 @@ class _Loads:
         slotted = [(x, v) for x, v in zip(plan.all_levels, views, strict=True) if x.slots is not None]
         begins = sum(plan.instances(x.name) * v.to_begin_ps for x, v in slotted)
         ends = np.maximum(rows[:, Recorded.end], rows[:, Recorded.arrived])
-        active = np.isin(rows[:, Recorded.kind], (st.WORK, st.COPY, st.SEND, st.INTO, st.MEET))
+        active = np.isin(rows[:, Recorded.kind], (WORK, COPY, SEND, st.INTO, MEET))
         total = begins + int((ends - rows[:, Recorded.start])[active].sum())
         queues = run.simulation.table("queues")
         total += int((queues[:, Queue.sent] * queues[:, Queue.credit]).sum())
         memo = run.simulation.table("memo")
-        total += int(queues[:, Queue.sent].sum() * memo[memo[:, 0] == st.ASK_CREDIT][:, 5].max(initial=0))
-        signals = int(np.count_nonzero(rows[:, Recorded.kind] == st.SIGNAL))
-        delays = memo[memo[:, 0] == st.ASK_MESSAGE][:, 5]
+        total += int(
+            queues[:, Queue.sent].sum()
+            * memo[memo[:, Answer.question] == st.ASK_CREDIT][:, Answer.value].max(initial=0)
+        )
+        signals = int(np.count_nonzero(rows[:, Recorded.kind] == SIGNAL))
+        delays = memo[memo[:, Answer.question] == st.ASK_MESSAGE][:, Answer.value]
         return total + signals * int(delays.max(initial=0))

@@ -14,26 +14,34 @@ import numpy as np
 from megatile.core.expr import constant, symbols
 from megatile.sim import plain, state as st
 from megatile.sim.data import Assumed
+from megatile.sim.instructions import (
+    BRANCH,
+    COPY,
+    END,
+    RECEIVE,
+    SEND,
+    WORK,
+    Branch,
+    Copy,
+    Instruction,
+    Jump,
+    Receive,
+    ReceiveAny,
+    Send,
+    Signal,
+    Work,
+)
 from megatile.sim.state import (
     NONE,
     Answer,
-    Branch,
-    Copy,
     FlagRow,
-    Instruction,
-    Jump,
     LaunchQueue,
     LevelRow,
     Queue,
-    Receive,
-    ReceiveAny,
     RegionRow,
-    Send,
-    Signal,
     Storage,
     TileRow,
     UnitRow,
-    Work,
 )
 
 if TYPE_CHECKING:
@@ -85,7 +93,7 @@ class Alike:
     def _leave_out(self, first: int) -> None:
         """Leave out those that never come to the instruction: the branches around it say so."""
         for row in self.code[first : self.pc]:
-            if row[Instruction.kind] == st.BRANCH:
+            if row[Instruction.kind] == BRANCH:
                 orelse = row[Branch.orelse]
                 end = self.code[orelse - 1][Jump.target]
                 taken, always = self.value(row[Branch.condition])
@@ -198,10 +206,10 @@ class Answers:
         alike, code = Alike.to(self.simulation, g), self.arena.rows("code")[pc].tolist()
         if not alike.fixed:
             return np.zeros(0, dtype=np.int64)
-        if code[Instruction.kind] == st.SEND:
+        if code[Instruction.kind] == SEND:
             receivers, _ = alike.value(code[Send.to])
             values, _ = alike.value(code[Send.member])
-        elif code[Instruction.kind] == st.RECEIVE:
+        elif code[Instruction.kind] == RECEIVE:
             receivers = alike.units // code[Receive.per]
             values, _ = alike.value(code[Receive.member])
         else:
@@ -322,10 +330,10 @@ class Answers:
         for pc in range(alike.first, len(rows.code)):
             row = rows.code[pc]
             kind, at = row[Instruction.kind], row[Copy.regions]
-            if kind == st.END:
+            if kind == END:
                 return
             known = code[pc, Instruction.figures] != NONE
-            if kind == st.COPY and row[Copy.mover] == rows.code[alike.pc][Copy.mover] and not known:
+            if kind == COPY and row[Copy.mover] == rows.code[alike.pc][Copy.mover] and not known:
                 ends = [rows.regions[rows.lists[i]] for i in (at + 1, at + rows.lists[at])]
                 if all(end[RegionRow.mode] == st.DECLARED and end[RegionRow.owner] == NONE for end in ends):
                     source, target = (
@@ -456,8 +464,8 @@ class Answers:
             self.remember(st.ASK_BUSY, pc, flops, nbytes, who, busy)
             return
         # What else the stream does on this engine will be asked next.
-        end = pc + int(np.argmax(code[pc:, Instruction.kind] == st.END))
-        for i in (np.flatnonzero(code[pc:end, Instruction.kind] == st.WORK) + pc).tolist():
+        end = pc + int(np.argmax(code[pc:, Instruction.kind] == END))
+        for i in (np.flatnonzero(code[pc:end, Instruction.kind] == WORK) + pc).tolist():
             other, like = statements[i].work, statements[i].engine == statements[pc].engine
             each = constant(other.flops)
             if like and other.dtype == work.dtype and each is not None and constant(other.bytes) is not None:

@@ -79,7 +79,7 @@ def _beginning(shift: int) -> tuple[Any, dict[str, int], dict[str, int], dict[st
     return head, widths, bases, rooms, end
 
 
-class Arena(State):
+class Arena(State, view=True):
     """All tables in one array of integers, so that compiled functions take one argument. Totals and tables
     are attributes (``arena.clock``, ``arena.units[3].now``); ``arena.rows("units")`` is an array."""
 
@@ -212,5 +212,6 @@ def _table(name: str) -> property:
     return property(lambda arena: arena.table(name))
 
 
-for _name in TABLES:
-    setattr(Arena, _name, _table(_name))
+for _name, _field in State.fields.items():
+    setattr(Arena, _name, _table(_name) if _name in TABLES else _field.of_row())
+Arena._view = Arena

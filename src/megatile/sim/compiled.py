@@ -1,10 +1,11 @@
 """The engine as machine code, translated from the same source by LLVM.
 
-The functions of `engine/` are plain integer arithmetic on one array, so a small translator is enough: every
-value is a 64-bit integer, ``s[x]`` is a load or store at the address of the array, and all functions become
-one module that LLVM optimises as a whole. (Numba needs forty times as long for the same functions: it infers
-types and optimises every function together with all it calls.) The object code is kept on disk, under a
-hash of the sources, so that it is made once per machine; where nothing can be written, once per process.
+Without rows (`desugar`) the functions of `engine/` are plain integer arithmetic on one array, so a small
+translator is enough: every value is a 64-bit integer, ``s[x]`` is a load or store at the address of the
+array, and all functions become one module that LLVM optimises as a whole. (Numba needs forty times as long
+for the same functions: it infers types and optimises every function together with all it calls.) The object
+code is kept on disk, under a hash of the sources, so that it is made once per machine; where nothing can be
+written, once per process.
 """
 
 from __future__ import annotations

@@ -13,14 +13,15 @@ import ast
 from collections.abc import Iterable
 from typing import Any
 
-from megatile.sim import state
-from megatile.sim.arena import BASES, ROOMS, WIDTHS
+from megatile.sim import instructions, state
+from megatile.sim.arena import ROOMS, WIDTHS
 from megatile.sim.rows import Row, Words
 from megatile.sim.state import State
 
-CONSTANTS = {name: value for name, value in vars(state).items() if isinstance(value, (int, float))}
+_NAMES = {**vars(instructions), **vars(state)}
+CONSTANTS = {name: value for name, value in _NAMES.items() if isinstance(value, (int, float))}
 RECORDS: dict[str, type[Row]] = {
-    name: kind for name, kind in vars(state).items() if isinstance(kind, type) and issubclass(kind, Row)
+    name: kind for name, kind in _NAMES.items() if isinstance(kind, type) and issubclass(kind, Row)
 }
 KINDS: dict[str, Any] = {**RECORDS, "Words": Words}
 """Annotations that say what an integer stands for: a row, or a run of words."""
@@ -78,8 +79,8 @@ class _Desugar(ast.NodeTransformer):
             return RECORDS[owner[6:-1]] if isinstance(owner, str) else None
         if isinstance(node, ast.Call):
             if isinstance(node.func, ast.Attribute):
-                owner = getattr(node.func.value, "id", "")
-                return RECORDS[owner] if node.func.attr == "of" else Words
+                owner = node.func.value
+                return RECORDS[owner.id] if node.func.attr == "of" else self.kind(owner)  # type: ignore[attr-defined]
             return self.returned.get(getattr(node.func, "id", ""))
         return None
 
@@ -115,11 +116,10 @@ class _Desugar(ast.NodeTransformer):
             return _word(_add(self.visit(node.value), index), node.ctx)
         if not isinstance(kind, str):
             raise self.fail(node)
-        name = node.value.attr  # type: ignore[attr-defined]
         width: ast.expr = ast.Constant(RECORDS[kind[6:-1]].width)
-        if name in WIDTHS:
-            width = _head(WIDTHS[name], ast.Load(), table=True)
-        base = _head(BASES[name], ast.Load(), table=True)
+        if isinstance(node.value, ast.Attribute) and node.value.attr in WIDTHS:
+            width = _head(WIDTHS[node.value.attr], ast.Load(), table=True)
+        base = self.visit(node.value)
         if isinstance(index, ast.Constant) and index.value == 0:
             return base
         return ast.BinOp(base, ast.Add(), ast.BinOp(index, ast.Mult(), width))
@@ -129,7 +129,12 @@ class _Desugar(ast.NodeTransformer):
             (argument,) = node.args
             if node.func.attr == "of":
                 return self.visit(argument)
-            return _add(self.visit(node.func.value), self.visit(argument))
+            kind, index = self.kind(node.func.value), self.visit(argument)
+            if kind is not Words and isinstance(index, ast.Constant):
+                index = ast.Constant(index.value * kind.width)
+            elif kind is not Words:
+                raise self.fail(node)
+            return _add(self.visit(node.func.value), index)
         node.args = [self.visit(argument) for argument in node.args]
         return node
 

@@ -24,12 +24,21 @@ from megatile.sim import plain, state as st
 from megatile.sim.answers import Answers
 from megatile.sim.data import Assumed
 from megatile.sim.expressions import Values
-from megatile.sim.simulation import Simulation
-from megatile.sim.state import (
-    NONE,
+from megatile.sim.instructions import (
+    AGAIN,
+    BRANCH,
+    COPY,
+    END,
+    ENTER,
+    FREE,
+    JUMP,
+    MERGE,
+    RECEIVE,
+    SEND,
+    TEST,
+    WORK,
     Branch,
     Copy,
-    EngineQueue,
     Free,
     Instruction,
     Jump,
@@ -37,12 +46,12 @@ from megatile.sim.state import (
     LoopEnter,
     LoopTest,
     Merge,
-    PathRow,
     Receive,
     Send,
-    Storage,
     Work,
 )
+from megatile.sim.simulation import Simulation
+from megatile.sim.state import NONE, EngineQueue, PathRow, Storage
 from megatile.sim.table import DMA
 from megatile.timing.resources import Resources
 
@@ -117,15 +126,15 @@ class InStep:
         """By slot: how many names it has, and the queue and number of its message."""
         self._times: dict[Any, tuple[int, Any]] = {}
         self._do: dict[int, Callable[[Any], int | None]] = {
-            st.ENTER: self._enter, st.TEST: self._test, st.AGAIN: self._again, st.BRANCH: self._branch,
-            st.JUMP: lambda row: row[Jump.target], st.MERGE: self._merge, st.FREE: self._free,
-            st.WORK: self._work, st.COPY: self._copy, st.SEND: self._send, st.RECEIVE: self._receive,
+            ENTER: self._enter, TEST: self._test, AGAIN: self._again, BRANCH: self._branch,
+            JUMP: lambda row: row[Jump.target], MERGE: self._merge, FREE: self._free,
+            WORK: self._work, COPY: self._copy, SEND: self._send, RECEIVE: self._receive,
         }  # fmt: skip
 
     def run(self, deadline: float | None = None) -> bool:
         """Go on to the end; False where the time is over before."""
         code, left = self.rows.code, BETWEEN_LOOKS
-        while code[self.pc][Instruction.kind] != st.END:
+        while code[self.pc][Instruction.kind] != END:
             row = code[self.pc]
             after = self._do[row[Instruction.kind]](row)
             self.pc = self.pc + 1 if after is None else after

@@ -20,7 +20,7 @@ from megatile.core.version import __version__
 from megatile.sim import desugar
 
 _HERE = Path(__file__).parent
-_MEANING = ("state.py", "rows.py", "arena.py", "desugar.py")
+_MEANING = ("instructions.py", "state.py", "rows.py", "arena.py", "desugar.py")
 """Modules that decide what the functions of the engine mean, besides their own."""
 
 

@@ -13,6 +13,7 @@ from megatile.core.expr import constant
 from megatile.core.quantities import format_bytes, format_time
 from megatile.hda.routing import Link
 from megatile.sim import state as st
+from megatile.sim.instructions import ANY, MEET, READ, RECEIVE, SEND, SIGNAL, WAIT, WORK
 from megatile.sim.simulation import EngineLaunch, Simulation
 from megatile.sim.state import NONE, Answer, CacheRow, LaunchRow, Recorded
 from megatile.sim.table import ENGINES
@@ -22,11 +23,11 @@ from megatile.trace.exposure import COMMUNICATION, WAITING, covered_ps, engine_k
 
 MAX_COUNTERS = 256
 NAMES = {
-    st.SEND: "send", st.RECEIVE: "receive", st.INTO: "receive into", st.ANY: "receive any",
-    st.READ: "read_scalar", st.SIGNAL: "signal", st.WAIT: "wait", st.BEGIN: "wait for the unit",
+    SEND: "send", RECEIVE: "receive", st.INTO: "receive into", ANY: "receive any",
+    READ: "read_scalar", SIGNAL: "signal", WAIT: "wait", st.BEGIN: "wait for the unit",
 }  # fmt: skip
 """What events are called whose statement does not say it better."""
-PLACES = {st.RECEIVE: "channel", st.SIGNAL: "channel"}
+PLACES = {RECEIVE: "channel", SIGNAL: "channel"}
 """The engine of commands that have none; all others hold up the control."""
 
 
@@ -218,7 +219,7 @@ class Record:
         found = np.empty((len(kinds), 3), dtype=np.int64)
         for i, (at, kind, engine) in enumerate(kinds.tolist()):
             statement = statements[at]
-            name = NAMES.get(kind) or (statement.kind if kind == st.MEET else statement.operation)
+            name = NAMES.get(kind) or (statement.kind if kind == MEET else statement.operation)
             where = engines[engine] if engine != NONE else PLACES.get(kind, "control")
             found[i] = (
                 tables["engines"](where),
@@ -266,7 +267,7 @@ class Record:
         sent: dict[tuple[int, int], int] = {}
         received: dict[tuple[int, int], int] = {}
         kinds = rows[:, Recorded.kind]
-        for kind, found in ((st.SEND, sent), (st.RECEIVE, received), (st.ANY, received), (st.INTO, received)):
+        for kind, found in ((SEND, sent), (RECEIVE, received), (ANY, received), (st.INTO, received)):
             chosen = np.flatnonzero(kinds == kind)
             pairs = rows[chosen][:, [Recorded.queue, Recorded.message]].tolist()
             for row, (queue, message) in zip(chosen.tolist(), pairs, strict=True):
@@ -277,7 +278,7 @@ class Record:
         """Every message as a line, in order of time: who to whom, bytes, when it is there, its queue (the
         direction as the receiver calls it) and number, and the line that sends it."""
         found = []
-        for row in self.rows[self.rows[:, Recorded.kind] == st.SEND].tolist():
+        for row in self.rows[self.rows[:, Recorded.kind] == SEND].tolist():
             sent = Recorded(row)
             channel, receiver, member = self.queue_ends[sent.queue]
             source = self.statements[sent.pc].source
@@ -299,7 +300,7 @@ class Record:
         plan = self.launched.plan
         first = np.cumsum([0, *(plan.instances(c.level) * c.members for c in plan.channels)]).tolist()
         found: dict[int, list[int]] = {}
-        sends = self.rows[self.rows[:, Recorded.kind] == st.SEND]
+        sends = self.rows[self.rows[:, Recorded.kind] == SEND]
         for queue, time in sends[:, [Recorded.queue, Recorded.arrived]].tolist():
             channel, receiver, member = self.queue_ends[queue]
             number = first[channel] + receiver * plan.channels[channel].members + member
@@ -307,7 +308,7 @@ class Record:
         return found
 
     def _counters(self, rows: Any, delay_ps: int) -> tuple[Counter, ...]:
-        sends = rows[rows[:, Recorded.kind] == st.SEND]
+        sends = rows[rows[:, Recorded.kind] == SEND]
         counters = []
         steps: dict[str, list[tuple[Any, int]]] = {}
         for queue in np.unique(sends[:, Recorded.queue]).tolist():
@@ -435,7 +436,7 @@ class Record:
     def flops(self) -> dict[tuple[str, str], int]:
         """Operations done, by engine and dtype."""
         found: dict[tuple[str, str], int] = {}
-        rows = self.rows[self.rows[:, Recorded.kind] == st.WORK]
+        rows = self.rows[self.rows[:, Recorded.kind] == WORK]
         for at in np.unique(rows[:, Recorded.pc]).tolist():
             statement, mine = self.statements[at], rows[rows[:, Recorded.pc] == at]
             flops = constant(statement.work.flops)
@@ -458,8 +459,7 @@ class Record:
     def work_ps(self, engine: str) -> list[int]:
         """Per unit, how long an engine works."""
         rows = self.rows[
-            (self.rows[:, Recorded.kind] == st.WORK)
-            & (self.rows[:, Recorded.engine] == ENGINES.index(engine))
+            (self.rows[:, Recorded.kind] == WORK) & (self.rows[:, Recorded.engine] == ENGINES.index(engine))
         ]
         busy = np.zeros(self.units, dtype=np.int64)
         np.add.at(
@@ -501,7 +501,7 @@ def choices(simulation: Simulation, launched: EngineLaunch) -> dict[Any, list[in
     """Per unit, the members its receive-from-any took."""
     found: dict[Any, list[int]] = {}
     rows = simulation.table("records")
-    rows = rows[rows[:, Recorded.kind] == st.ANY]
+    rows = rows[rows[:, Recorded.kind] == ANY]
     for who, queue in rows[:, [Recorded.actor, Recorded.queue]].tolist():
         if 0 <= who - launched.first < launched.offsets[-1]:
             found.setdefault(launched.chooser(who), []).append(launched.queue_ends[queue][2])

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 NONE = -1
 """What stands for "none" in every field."""
@@ -46,43 +46,55 @@ class Words:
 R = TypeVar("R", bound="Row")
 
 
-class _Field:
-    """The number of a column, asked of the class; the integer there, asked of a row."""
+class Field(NamedTuple):
+    """A column: its number, and what stands there ("int", "float", "Words", "Table[…]")."""
 
-    def __init__(self, at: int, kind: str) -> None:
-        self.at, self.kind = at, kind
+    at: int
+    kind: str
 
-    def __get__(self, row: Any, owner: type) -> Any:
-        if row is None:
-            return self.at
-        if self.kind == "Words":
-            return Words(row._words, row._at + self.at)
-        value = row._words[row._at + self.at]
-        return float(value.view("f8")) if self.kind == "float" else int(value)
+    def of_row(self) -> property:
+        """The integer of this column in a row."""
 
-    def __set__(self, row: Any, value: int) -> None:
-        row._words[row._at + self.at] = value
+        def get(row: Any) -> Any:
+            if self.kind == "Words":
+                return Words(row._words, row._at + self.at)
+            value = row._words[row._at + self.at]
+            return float(value.view("f8")) if self.kind == "float" else int(value)
+
+        def put(row: Any, value: int) -> None:
+            row._words[row._at + self.at] = value
+
+        return property(get, put)
 
 
 class Row:
     """A row of a table; subclasses declare the columns."""
 
-    fields: ClassVar[Mapping[str, _Field]] = {}
+    fields: ClassVar[Mapping[str, Field]] = {}
     width: ClassVar[int] = 0
     """How many words a row has; those that end with `Words` have more."""
     KIND: ClassVar[int] = NONE
     """The kind of an instruction with these operands."""
+    _view: ClassVar[Any] = None
+    """The class of the rows themselves, in which fields are integers of the row."""
 
-    def __init_subclass__(cls, kind: int = NONE, width: int = 0) -> None:
+    def __init_subclass__(cls, kind: int = NONE, width: int = 0, view: bool = False) -> None:
+        if view:
+            return
         fields = dict(cls.fields)
         for name, annotation in inspect.get_annotations(cls).items():
             if hasattr(Row, name):
                 raise TypeError(f"{cls.__name__}: no field can be called '{name}'")
-            fields[name] = _Field(len(fields), annotation)
-            setattr(cls, name, fields[name])
+            fields[name] = Field(len(fields), annotation)
+            setattr(cls, name, fields[name].at)
         ends_with_words = [f.kind for f in fields.values()][-1:] == ["Words"]
         cls.fields, cls.KIND = fields, kind
         cls.width = max(width, len(fields) - ends_with_words)
+        properties = {name: field.of_row() for name, field in fields.items()}
+        cls._view = type(cls.__name__, (cls,), properties, view=True)
+
+    def __new__(cls, *_: Any) -> Any:
+        return object.__new__(cls._view)
 
     def __init__(self, words: Any, at: int = 0) -> None:
         self._words, self._at = words, at
@@ -90,15 +102,19 @@ class Row:
     @classmethod
     def row(cls, **values: int) -> list[int]:
         """A row with these values; other fields have none."""
-        unknown = values.keys() - cls.fields.keys()
-        if unknown:
-            raise TypeError(f"{cls.__name__} has no field '{min(unknown)}', only {', '.join(cls.fields)}")
-        return [values.get(name, NONE) for name in cls.fields]
+        row = [values.pop(name, NONE) for name in cls.fields]
+        if values:
+            raise TypeError(f"{cls.__name__} has no field '{min(values)}', only {', '.join(cls.fields)}")
+        return row
 
     @classmethod
     def of(cls: type[R], row: Row) -> R:
         """The same row with other fields."""
         return cls(row._words, row._at)
+
+    def at(self: R, index: int) -> R:
+        """The row so many rows behind this one."""
+        return type(self)(self._words, self._at + index * self.width)
 
     def __repr__(self) -> str:
         return show(self)

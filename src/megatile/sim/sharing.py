@@ -14,9 +14,9 @@ import numpy as np
 
 from megatile.core.errors import RouteError
 from megatile.plan import model as pm
-from megatile.sim import state as st
 from megatile.sim.answers import Alike, Answers
-from megatile.sim.state import NONE, Instruction, RegionRow
+from megatile.sim.instructions import END, Instruction
+from megatile.sim.state import NONE, RegionRow
 from megatile.timing.view import TimingError
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def _copies(simulation: Simulation, launched: EngineLaunch) -> Iterator[Ends | N
     for number, stream in enumerate(launched.plan.streams):
         level = launched.table.levels[launched.plan.level(stream.level).name]
         pc = launched.table.streams[number].first
-        while rows.code[pc][Instruction.kind] != st.END:
+        while rows.code[pc][Instruction.kind] != END:
             ends = rows.ends(pc)
             if any(rows.regions[r][RegionRow.owner] != NONE for r in ends if r != NONE):
                 alike = Alike(simulation, launched, level, number, pc)

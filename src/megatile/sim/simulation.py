@@ -27,6 +27,7 @@ from megatile.sim.compiled import compiled, is_compiled
 from megatile.sim.data import Assumed, Scalars
 from megatile.sim.install import places_of
 from megatile.sim.instances import Instances
+from megatile.sim.instructions import WORK, End, Instruction, Work
 from megatile.sim.paths import Paths
 from megatile.sim.sharing import find_shared
 from megatile.sim.state import (
@@ -35,11 +36,9 @@ from megatile.sim.state import (
     CacheRow,
     ChannelRow,
     CommandRow,
-    End,
     EngineQueue,
     Event,
     FlagRow,
-    Instruction,
     LaunchQueue,
     LaunchRow,
     LevelRow,
@@ -51,7 +50,6 @@ from megatile.sim.state import (
     Slot,
     Storage,
     UnitRow,
-    Work,
 )
 from megatile.sim.table import TABLES, CommandTable, Rows, tabulated
 from megatile.timing.resources import Resources
@@ -297,7 +295,7 @@ class Simulation:
             self._tabulate()
             if resources.faults.straggler:
                 code = self.arena.rows("code")
-                code[code[:, Instruction.kind] == st.WORK, Work.straggles] = 1
+                code[code[:, Instruction.kind] == WORK, Work.straggles] = 1
         idle = self.idle.get(id(table))
         launched = idle.pop() if idle else self._allocate(table, resources)
         launched.scalars = scalars

@@ -8,6 +8,7 @@ names several rows, it holds the number of the first.
 
 from __future__ import annotations
 
+from megatile.sim.instructions import Bytecode, ExpressionRow, Instruction
 from megatile.sim.rows import NONE as NONE, Row, Table, Words
 
 UNKNOWN = -1
@@ -40,9 +41,6 @@ PHASE = 1 << 58
 SELDOM = 16
 """Instructions or events after which it is looked again whether tables have room, if there is plenty."""
 
-# Kinds of instructions: control flow, then commands.
-ENTER, TEST, AGAIN, BRANCH, JUMP, MERGE, FREE, END = range(8)
-WORK, COPY, SEND, RECEIVE, ANY, READ, SIGNAL, WAIT, MEET = range(8, 17)
 # What a command in flight is, besides the kinds of commands above.
 INTO, RELEASE, PIECE, BEGIN = range(17, 21)
 # States of an instance. One that is DONE has issued everything, one that is OVER has finished it; one that is
@@ -60,172 +58,8 @@ GO_ON, HELD_UP = 0, -1
     ASK_DELAY, ASK_LANE, ASK_CREDIT, ASK_ROUTE, MISUSE, ENDED, PAUSED,
 ) = range(16)  # fmt: skip
 
-# Expressions: a constant, an integer of the frame, one plus a constant (both in a row of bytecode: SUM), or
-# bytecode. The value of KEPT bytecode stays in the frame as long as no loop goes on whose index it needs: its
-# first row names the place of the value (beside it the round for which it holds) and the place that counts
-# the rounds of the loop.
-CONSTANT, SYMBOL, BYTECODE, KEPT, SUM = range(5)
-OPERATORS = (
-    "+", "-", "*", "//", "%", "&", "|", "^", "<<", ">>", "<", "<=", ">", ">=", "==", "!=", "min", "max",
-)  # fmt: skip
-PUSH, LOAD, SELECT, LOOKUP, STOP, NESTED = range(32, 38)
 
-
-# --- the code of streams -----------------------------------------------------------------------------------
-
-
-class Instruction(Row, width=10):
-    """One instruction of a stream; ``Send.of(row)`` has the operands of its kind, up to eight."""
-
-    kind: int
-    figures: int
-    """Where in `figures` the number begins that each unit of the stream's level always needs here."""
-
-
-class LoopEnter(Instruction, kind=ENTER):
-    """Begin a loop: its index and three more places of the frame (stop, step, rounds), and expressions."""
-
-    index: int
-    start: int
-    stop: int
-    step: int
-    bindings: int
-    integers: int
-    ended: int
-
-
-class LoopTest(Instruction, kind=TEST):
-    index: int
-    exit: int
-
-
-class LoopAgain(Instruction, kind=AGAIN):
-    index: int
-    test: int
-    bindings: int
-    integers: int
-    ended: int
-    engines: int
-    """The list of engines that all which may follow waits for."""
-
-
-class Branch(Instruction, kind=BRANCH):
-    condition: int
-    orelse: int
-
-
-class Jump(Instruction, kind=JUMP):
-    target: int
-
-
-class Merge(Instruction, kind=MERGE):
-    bindings: int
-    integers: int
-    ended: int
-
-
-class Free(Instruction, kind=FREE):
-    ended: int
-
-
-class End(Instruction, kind=END):
-    ended: int
-
-
-class Compute(Instruction):
-    """What work and copies have in common."""
-
-    engine: int
-    regions: int
-    """The list of regions that are read, then the one that is written."""
-    version: int
-    """The place of the frame that counts the versions of the tile that is written."""
-    flops: int
-    nbytes: int
-
-
-class Work(Compute, kind=WORK):
-    busy: int
-    """How long it takes, if that is always the same and has been asked for."""
-    straggles: int
-    flow: int
-
-
-class Copy(Compute, kind=COPY):
-    mover: int
-    """The DMA engine that it names."""
-
-
-class Channelled(Instruction):
-    """What commands on channels have in common."""
-
-    channel: int
-    per: int
-    """How many instances of the stream's level are in one of the channel's."""
-
-
-class Send(Channelled, kind=SEND):
-    to: int
-    member: int
-    region: int
-    nbytes: int
-
-
-class Take(Channelled):
-    """What both ways to receive have in common."""
-
-    handle: int
-    """The place of the frame that is bound to the message's slot."""
-    into: int
-    """The region into which it is copied instead."""
-    nbytes: int
-    version: int
-
-
-class Receive(Take, kind=RECEIVE):
-    member: int
-
-
-class ReceiveAny(Take, kind=ANY):
-    members: int
-    chosen: int
-
-
-class ReadScalar(Instruction, kind=READ):
-    region: int
-    place: int
-    times: int
-
-
-class Signal(Instruction, kind=SIGNAL):
-    flag: int
-    to: int
-    member: int
-    amount: int
-
-
-class Wait(Instruction, kind=WAIT):
-    flag: int
-    value: int
-    member: int
-    per: int
-
-
-class Meet(Instruction, kind=MEET):
-    rendezvous: int
-    """The list of the rendezvous of every unit."""
-    regions: int
-    nbytes: int
-
-
-class ExpressionRow(Row):
-    kind: int
-    value: int
-
-
-class Bytecode(Row):
-    operation: int
-    operand: int
+# --- plans and launches ------------------------------------------------------------------------------------
 
 
 class RegionRow(Row):

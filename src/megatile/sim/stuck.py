@@ -15,19 +15,10 @@ from megatile.plan.follow import PlanDeadlock
 from megatile.sim import state as st
 from megatile.sim.answers import Alike, QueueMisuse
 from megatile.sim.data import Scalars
+from megatile.sim.instructions import AGAIN, END, SIGNAL, Instruction, LoopAgain, Signal
 from megatile.sim.record import source_of
 from megatile.sim.simulation import NEVER, Simulation
-from megatile.sim.state import (
-    Children,
-    Instruction,
-    LevelRow,
-    LoopAgain,
-    Pool,
-    Queue,
-    Signal,
-    Slot,
-    UnitRow,
-)
+from megatile.sim.state import Children, LevelRow, Pool, Queue, Slot, UnitRow
 from megatile.timing.view import TimingError
 from megatile.trace import Pointers, Waiter, WaitGraph
 
@@ -86,9 +77,9 @@ def _signals(simulation: Simulation, waiting: list[int]) -> dict[int, list[int]]
     for (launch, level, stream), members in streams.items():
         launched, code = simulation.launches[launch], arena.rows("code")
         first = launched.table.streams[stream].first
-        mine = code[first : first + int(np.argmax(code[first:, Instruction.kind] == st.END))]
-        again = np.flatnonzero(mine[:, Instruction.kind] == st.AGAIN)
-        for at in np.flatnonzero(mine[:, Instruction.kind] == st.SIGNAL).tolist():
+        mine = code[first : first + int(np.argmax(code[first:, Instruction.kind] == END))]
+        again = np.flatnonzero(mine[:, Instruction.kind] == AGAIN)
+        for at in np.flatnonzero(mine[:, Instruction.kind] == SIGNAL).tolist():
             alike = Alike(simulation, launched, level, stream, first + at)
             (to, known), (member, also) = (alike.value(int(mine[at, x])) for x in (Signal.to, Signal.member))
             if not (alike.fixed and known and also):

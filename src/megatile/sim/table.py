@@ -23,8 +23,22 @@ from megatile.plan.cohort import spread
 from megatile.plan.memory import aliases
 from megatile.plan.statements import engine_of, reads_of, regions_of, write_of
 from megatile.sim import state as st
-from megatile.sim.state import (
-    NONE,
+from megatile.sim.instructions import (
+    ANY,
+    BYTECODE,
+    CONSTANT,
+    COPY,
+    KEPT,
+    LOAD,
+    LOOKUP,
+    NESTED,
+    OPERATORS,
+    PUSH,
+    RECEIVE,
+    SELECT,
+    STOP,
+    SUM,
+    SYMBOL,
     Branch,
     Copy,
     End,
@@ -39,13 +53,13 @@ from megatile.sim.state import (
     ReadScalar,
     Receive,
     ReceiveAny,
-    RegionRow,
     Send,
     Signal,
     Take,
     Wait,
     Work,
-)  # fmt: skip
+)
+from megatile.sim.state import NONE, RegionRow
 
 ENGINES = ("", "tensor", "vector", "channel", "control")
 """The queues of commands in every instance; the first stands for all accesses that others see. The virtual
@@ -105,7 +119,7 @@ class Rows:
         """The number of an expression whose symbols lie at ``names`` in the frame."""
         if isinstance(node, (Const, Symbol)):
             known = isinstance(node, Const)
-            row = (st.CONSTANT, node.value) if known else (st.SYMBOL, names[node.name])  # type: ignore[union-attr]
+            row = (CONSTANT, node.value) if known else (SYMBOL, names[node.name])  # type: ignore[union-attr]
             return self._row(row, row, node, {} if known else names)
         if (
             isinstance(node, Binary)
@@ -114,38 +128,38 @@ class Rows:
             and isinstance(node.right, Const)
         ):
             row, at = (names[node.left.name], node.right.value), len(self.bytecode)
-            self.bytecode += [] if (st.SUM, row) in self._expressions else [row]
-            return self._row((st.SUM, row), (st.SUM, at), node, names)
+            self.bytecode += [] if (SUM, row) in self._expressions else [row]
+            return self._row((SUM, row), (SUM, at), node, names)
         code, deepest = self._emit(node, names, 0, kept)
         if deepest > DEEPEST:
             raise pm.PlanError(f"an expression is nested more than {DEEPEST} deep")
         first = kept.place(code, kept.scope(code), self, 2)
         if first is not None:
-            return self._row((st.KEPT, first), (st.KEPT, first), node, names)
+            return self._row((KEPT, first), (KEPT, first), node, names)
         at = len(self.bytecode)
-        self.bytecode += [] if code in self._expressions else [*code, (st.STOP, 0)]
-        return self._row(code, (st.BYTECODE, at), node, names)
+        self.bytecode += [] if code in self._expressions else [*code, (STOP, 0)]
+        return self._row(code, (BYTECODE, at), node, names)
 
     def _emit(self, node: Expr, names: dict[str, int], depth: int, kept: Kept) -> tuple[Code, int]:
         """Bytecode that leaves the value of ``node`` on the stack; how deep the stack becomes."""
         if isinstance(node, Const):
-            return ((st.PUSH, node.value),), depth + 1
+            return ((PUSH, node.value),), depth + 1
         if isinstance(node, Symbol):
-            return ((st.LOAD, names[node.name]),), depth + 1
+            return ((LOAD, names[node.name]),), depth + 1
         if isinstance(node, Binary):
             parts: tuple[Expr, ...] = (node.left, node.right)
-            last = (st.OPERATORS.index(node.operator), 0)
+            last = (OPERATORS.index(node.operator), 0)
         elif isinstance(node, Select):
-            parts, last = (node.condition, node.then, node.otherwise), (st.SELECT, 0)
+            parts, last = (node.condition, node.then, node.otherwise), (SELECT, 0)
         else:
             assert isinstance(node, Table)
-            parts, last = (node.index,), (st.LOOKUP, self._table(node.values))
+            parts, last = (node.index,), (LOOKUP, self._table(node.values))
         emitted = [self._emit(part, names, depth + i, kept) for i, part in enumerate(parts)]
         scopes, code = [kept.scope(part) for part, _ in emitted], Code()
         for (own, _), scope in zip(emitted, scopes, strict=True):
             # What stays the same in more rounds than the whole, or takes long, is kept by itself.
             first = kept.place(own, scope, self, 1 if scope < max(scopes) else 3) if len(own) > 1 else None
-            code += own if first is None else ((st.NESTED, first),)
+            code += own if first is None else ((NESTED, first),)
         return (*code, last), max(deepest for _, deepest in emitted)
 
     def _table(self, values: tuple[int, ...]) -> int:
@@ -158,10 +172,10 @@ class Rows:
     def ends(self, pc: int) -> tuple[int, ...]:
         """The regions from and to which an instruction copies (NONE: out of a queue), if it does."""
         row, lists = self.code[pc], self.lists
-        if row[Instruction.kind] == st.COPY:
+        if row[Instruction.kind] == COPY:
             at = row[Copy.regions]
             return lists[at + 1], lists[at + lists[at]]
-        receives = row[Instruction.kind] in (st.RECEIVE, st.ANY)
+        receives = row[Instruction.kind] in (RECEIVE, ANY)
         return (NONE, row[Take.into]) if receives and row[Take.into] != NONE else ()
 
     def instruction(self, statement: Any, kind: type[Instruction], **operands: int) -> int:
@@ -235,16 +249,16 @@ class Kept:
         else), and the place that counts the rounds for which it holds."""
         found: tuple[float, int] = (0, 1)
         for op, value in code:
-            if op == st.LOAD:
+            if op == LOAD:
                 found = max(found, self.loops.get(value, (float("inf"), 0)))
-            elif op == st.NESTED:
+            elif op == NESTED:
                 found = max(found, self._scopes[value])
         return found
 
     def place(self, code: Code, scope: tuple[float, int], rows: Rows, least: int) -> int | None:
         """Where bytecode of a scope begins whose value is kept; None where that is not worth while: outside
         of loops, and of fewer operations than ``least`` (or one, if this loop does not change it)."""
-        operations = len([op for op, _ in code if op != st.LOAD and op != st.PUSH])
+        operations = len([op for op, _ in code if op != LOAD and op != PUSH])
         least = 1 if scope[0] < self.within else least
         if code in self._known or not self.within or operations < least or scope[0] > self.within:
             return self._known.get(code)
@@ -252,7 +266,7 @@ class Kept:
             return None
         at = self._known[code] = len(rows.bytecode)
         self._scopes[at] = scope
-        rows.bytecode += [(len(self.frame), scope[1]), *code, (st.STOP, 0)]
+        rows.bytecode += [(len(self.frame), scope[1]), *code, (STOP, 0)]
         self.frame += [0, 0]
         return at
 

@@ -1,18 +1,21 @@
 """The engine: every instance follows its instructions, every command takes its time. One loop for all plans.
 
-An instance runs ahead on its own clock (``NOW``) until something holds up its issue. What only it uses is
+An instance runs ahead on its own clock (``now``) until something holds up its issue. What only it uses is
 arithmetic: such commands have all their times at once. A request for something that others use too (a server:
 a link, a memory, an engine) goes into the time queue and is granted in order of time; a command whose times
-are not known yet is a row of ``command``, counts the unfinished ones that it needs, and is ready when there
+are not known yet is a row of `commands`, counts the unfinished ones that it needs, and is ready when there
 are none. The queue is asked only when no instance can go on: nothing can then ask for an earlier time, so
 that what it grants is final. When the queue is empty, all are done or the state is a deadlock.
 
-The functions are plain Python over the arena of `state.py`; `compiled.py` translates them to machine code.
-They return to Python with a reason (``ASK_…``) where a figure of the machine is needed that is not in the
-tables yet, and are called again when it is.
+The functions work on rows of the tables that `state.py` declares: ``unit`` is a row, ``unit_id`` its number.
+They are a subset of Python: integers, rows, ``if``, ``while``, ``for`` over a range. What runs is the same
+without rows (`desugar.py`), as Python (`plain.py`) or as machine code (`compiled.py`). They return to Python
+with a reason (``ASK_…``) where a figure of the machine is needed that is not in the tables yet, and are
+called again when it is.
 
-From below: `rows` of the arena; `values` of expressions; `events` in order of time; `records`; `instances`
-and their slots; `queues` and credits; `commands` in flight; `accesses` and their conflicts; `endings`;
+From below: `marks` of functions; `lists` of those who wait; `values` of expressions; `events` in order of
+time; `notes` of commands; `instances` and their slots; `queues` and credits; `commands` in flight;
+`accesses` and their conflicts; `endings`;
 `transfers` over links; `caches`; `turns` of commands that waited; `names` of messages; `operations` and
 `messages` as they are issued; the `loop`. Each imports only from those before it.
 """

@@ -6,7 +6,8 @@ from megatile.sim.engine.commands import depend
 from megatile.sim.engine.instances import seen_from
 from megatile.sim.engine.marks import inlined, jit
 from megatile.sim.engine.values import evaluate
-from megatile.sim.state import HANDLE, NONE, UNKNOWN, Access, Compute, PendingAccess, State, Storage
+from megatile.sim.instructions import Compute
+from megatile.sim.state import HANDLE, NONE, UNKNOWN, Access, PendingAccess, State, Storage
 
 
 @inlined

@@ -7,7 +7,8 @@ from megatile.sim.engine.commands import free_command, notify
 from megatile.sim.engine.instances import ended, one_less, part_over, wake
 from megatile.sim.engine.marks import jit
 from megatile.sim.engine.queues import arrive, give_back
-from megatile.sim.state import AHEAD, DONE, INTO, NONE, OVER, SEND, UNKNOWN, State
+from megatile.sim.instructions import SEND
+from megatile.sim.state import AHEAD, DONE, INTO, NONE, OVER, UNKNOWN, State
 
 
 @jit

@@ -27,39 +27,42 @@ def put(s: State, event: Event, time: int, key: int, order: int, subject: int) -
 @jit
 def push(s: State, time: int, phase: int, flow: int, order: int, subject: int) -> None:
     """Put an event into the time queue; ties go by phase, flow, order."""
+    events = s.events
     i = s.event_count
     s.event_count = i + 1
-    new = s.events[i + 1]
+    new = events[i].at(1)
     put(s, new, time, phase * PHASE + flow, order, subject)
     while i > 0:
         up = (i - 1) >> 1
-        above = s.events[up]
+        above = events[up]
         if before(s, above, new):
             break
-        put(s, s.events[i], above.time, above.key, above.order, above.subject)
+        put(s, events[i], above.time, above.key, above.order, above.subject)
         i = up
-    put(s, s.events[i], time, phase * PHASE + flow, order, subject)
+    put(s, events[i], time, phase * PHASE + flow, order, subject)
 
 
 @jit
 def pop(s: State) -> None:
     """Drop the earliest event."""
+    events = s.events
     n = s.event_count - 1
     s.event_count = n
-    last = s.events[n]
+    last = events[n]
     i = 0
     while True:
         down = 2 * i + 1
         if down >= n:
             break
-        if down + 1 < n and before(s, s.events[down + 1], s.events[down]):
+        below = events[down]
+        if down + 1 < n and before(s, below.at(1), below):
             down += 1
-        below = s.events[down]
+            below = below.at(1)
         if not before(s, below, last):
             break
-        put(s, s.events[i], below.time, below.key, below.order, below.subject)
+        put(s, events[i], below.time, below.key, below.order, below.subject)
         i = down
-    put(s, s.events[i], last.time, last.key, last.order, last.subject)
+    put(s, events[i], last.time, last.key, last.order, last.subject)
 
 
 @jit

@@ -13,8 +13,8 @@ from megatile.sim.engine.operations import copy_path
 from megatile.sim.engine.queues import channel_of, offer, queue_number, queue_place, receiver_of
 from megatile.sim.engine.transfers import delay_of, transfer
 from megatile.sim.engine.values import ask, evaluate, find
+from megatile.sim.instructions import ANY, RECEIVE, SEND, Receive, ReceiveAny, Send, Take
 from megatile.sim.state import (
-    ANY,
     ANYDATA,
     ASK_CREDIT,
     ASK_DELAY,
@@ -33,14 +33,8 @@ from megatile.sim.state import (
     MISUSE,
     NONE,
     PIECES,
-    RECEIVE,
-    SEND,
     UNKNOWN,
-    Receive,
-    ReceiveAny,
-    Send,
     State,
-    Take,
 )
 
 

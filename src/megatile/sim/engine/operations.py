@@ -11,6 +11,20 @@ from megatile.sim.engine.marks import inlined, jit
 from megatile.sim.engine.notes import keep_accesses, note, note_accesses
 from megatile.sim.engine.transfers import delay_of, transfer
 from megatile.sim.engine.values import ask, evaluate, find
+from megatile.sim.instructions import (
+    COPY,
+    MEET,
+    READ,
+    SIGNAL,
+    WAIT,
+    WORK,
+    Copy,
+    Meet,
+    ReadScalar,
+    Signal,
+    Wait,
+    Work,
+)
 from megatile.sim.state import (
     ASK_BUSY,
     ASK_MEETING,
@@ -19,29 +33,17 @@ from megatile.sim.state import (
     ASK_VALUE,
     CLASS,
     CLASSES,
-    COPY,
     FLAG,
     GO_ON,
     HAZARD,
     HELD_UP,
-    MEET,
     MEETING,
     MISUSE,
     MOVERS,
     NONE,
     PIECES,
-    READ,
-    SIGNAL,
     UNKNOWN,
-    WAIT,
-    WORK,
-    Copy,
-    Meet,
-    ReadScalar,
-    Signal,
     State,
-    Wait,
-    Work,
 )
 
 

@@ -11,19 +11,8 @@ from megatile.sim.engine.marks import inlined, jit
 from megatile.sim.engine.notes import note_accesses
 from megatile.sim.engine.queues import arrive, give_back
 from megatile.sim.engine.values import ask, find, serialise
-from megatile.sim.state import (
-    ASK_DELAY,
-    CLASS,
-    HOPS,
-    INTO,
-    MAX_PIECES,
-    NONE,
-    PIECE,
-    REQUESTS,
-    SEND,
-    UNKNOWN,
-    State,
-)
+from megatile.sim.instructions import SEND
+from megatile.sim.state import ASK_DELAY, CLASS, HOPS, INTO, MAX_PIECES, NONE, PIECE, REQUESTS, UNKNOWN, State
 
 
 @jit

@@ -12,20 +12,8 @@ from megatile.sim.engine.marks import inlined, jit, prefetch
 from megatile.sim.engine.notes import note
 from megatile.sim.engine.queues import give_back
 from megatile.sim.engine.transfers import move, next_piece, occupied, stage_busy, start_transfer, turn
-from megatile.sim.state import (
-    HOPS,
-    MEET,
-    NONE,
-    READ,
-    RELEASE,
-    REQUESTS,
-    SIGNAL,
-    SIGNALS,
-    WORK,
-    CommandRow,
-    PendingAccess,
-    State,
-)
+from megatile.sim.instructions import MEET, READ, SIGNAL, WORK
+from megatile.sim.state import HOPS, NONE, RELEASE, REQUESTS, SIGNALS, CommandRow, PendingAccess, State
 
 
 @inlined

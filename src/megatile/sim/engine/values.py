@@ -3,23 +3,9 @@
 from __future__ import annotations
 
 from megatile.sim.engine.marks import apart, inlined, jit
+from megatile.sim.instructions import CONSTANT, KEPT, LOAD, LOOKUP, NESTED, PUSH, SELECT, STOP, SUM, SYMBOL
 from megatile.sim.rows import Words
-from megatile.sim.state import (
-    CONSTANT,
-    INFINITE,
-    KEPT,
-    LOAD,
-    LOOKUP,
-    LOW,
-    NESTED,
-    NONE,
-    PUSH,
-    SELECT,
-    STOP,
-    SUM,
-    SYMBOL,
-    State,
-)
+from megatile.sim.state import INFINITE, LOW, NONE, State
 
 
 @jit
