@@ -23,7 +23,7 @@ COMMANDS = {
     ),
     "run": ("run.run", "Verify a tile program on random data, predict its time and say where it goes."),
     "export": ("run.export", "Write a tile program as TileLang, CUDA C++ or C."),
-    "measure": ("machine.measure", "Measure this computer and write its machine file."),
+    "measure": ("machine.measure", "Measure this computer, for a machine file of its own."),
     "bench": ("bench.bench", "Run a bench on a simulated machine: its checks, then its times."),
     "kernel": ("perfdb.kernel", "Predict how long a library's kernel takes on one device."),
     "tune": ("tune.tune", "Find the fastest of all combinations of values."),
