@@ -64,7 +64,8 @@ def scale() -> Iterator[Row]:
         for chunks in (1, 4):
             what = f"ring of {n} ranks, uneven blocks of 1 MiB in 4096, chunks: {chunks}"
             settings = f'{{"chunks": {chunks}}}'
-            yield from _rows(what, f'chips("ring", {n})', size, "ring", settings, 15, 500e6, record=False)
+            most = 60 if chunks == 4 else 15
+            yield from _rows(what, f'chips("ring", {n})', size, "ring", settings, most, 500e6, record=False)
 
 
 @bench("collectives choice")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from tests.sim.toys import toy
 
 import megatile as mt
 from megatile.collectives.planner import predict
+from megatile.core.errors import MegatileError
 from megatile.core.expr import eq, member, select, unit
 from megatile.plan.build import PlanBuilder
 from megatile.plan.model import Plan
@@ -59,15 +59,14 @@ def test_a_worker_closes_once_or_twice() -> None:
     assert s.workers == [s.host]
 
 
-def test_old_names_of_engines_warn_where_they_are_used() -> None:
+@pytest.mark.parametrize("name", ["run-ahead", "arrays", "bucket", "copiled"])
+def test_unknown_engines_are_refused(name: str) -> None:
     for call in (
-        lambda: mt.simulate(work(), machine=toy(1), engine="arrays"),
-        lambda: Session(toy(1), engine="bucket"),
+        lambda: mt.simulate(work(), machine=toy(1), engine=name),
+        lambda: Session(toy(1), engine=name),
     ):
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
+        with pytest.raises(MegatileError, match=f"no engine '{name}'"):
             call()
-        assert [(w.category, w.filename) for w in said] == [(DeprecationWarning, __file__)]
 
 
 def test_races_are_found_in_sessions_too() -> None:

@@ -105,7 +105,6 @@ class Launch:
         self._code: list[list[Code]] | None = None
         self._launched: EngineLaunch | None = None
         self._data: LaunchData | None = None
-        self._in_step: Any = None
         self._error: MegatileError | None = None
 
     def __repr__(self) -> str:

@@ -20,7 +20,6 @@ from megatile.sim import state as st
 from megatile.sim.answers import QueueMisuse
 from megatile.sim.contents import Contents
 from megatile.sim.data import Assumed, Scalars, seen_values
-from megatile.sim.in_step import InStep, NotInStep, may_be_in_step
 from megatile.sim.joint import Joint, LaunchData
 from megatile.sim.launches import Launch, SessionError, TimeBudgetExceeded, Worker
 from megatile.sim.record import choices
@@ -262,9 +261,8 @@ class RunningMachine:
             raise SessionError(f"this session is over: {self._over}", advice="begin a new Session")
         if self._held_back is not None:
             launch = self._held_back
-            ended = self._at_once(launch, deadline) if until == NEVER else None
-            if ended is not None:
-                return ended
+            if until == NEVER and self._one_for_all(launch):
+                return True
             self._give(launch)
         simulation = self._simulation
         try:
@@ -293,37 +291,12 @@ class RunningMachine:
         self._over = f"{names} {'are' if len(self._active) > 1 else 'is'} deadlocked"
         raise deadlock(self._over, graph)
 
-    def _at_once(self, launch: Launch, deadline: float | None) -> bool | None:
-        """Find the time of a launch, which has the machine for itself, by the unit that stands for all or for
-        all units in step. None: the engine has to do it, False: there is no time left on the wall."""
-        resources, plan = launch._resources, launch._resources.plan
-        found = self._one_for_all(launch)
-        if found is None and (launch._in_step is not None or may_be_in_step(plan, resources)):
-            try:
-                if launch._in_step is None:
-                    begin = launch.submit_ps + resources.start_ps(0) + (launch._delay or 0)
-                    launch._in_step = InStep(resources, begin, self._simulation.paths.contended)
-                if not launch._in_step.run(deadline):
-                    return False
-                found = launch._in_step.last, launch._in_step.messages
-            except NotInStep:
-                pass
-            launch._in_step = None
-        if found is None:
-            return None
-        self._held_back = None
-        if launch._data is not None:
-            self._joint.active.append(launch._data)
-        self.now_ps = max(self.now_ps, found[0])
-        self._finish(launch, *found, np.arange(plan.units))
-        return True
-
-    def _one_for_all(self, launch: Launch) -> tuple[int, dict[str, dict[int, int]]] | None:
-        """When a launch ends by the unit that stands for all, and its messages; None where none does."""
+    def _one_for_all(self, launch: Launch) -> bool:
+        """Time a launch that has the machine for itself by the unit that stands for all; whether one does."""
         resources, plan = launch._resources, launch._resources.plan
         one = representative(plan, resources)
         if one is None:
-            return None
+            return False
         simulation = Simulation(record=0, engine=self.engine, contended=False)
         begin = launch.submit_ps + resources.start_ps(0) + (launch._delay or 0)
         launched = simulation.add(one, resources, launch._scalars, begin=begin)
@@ -333,10 +306,16 @@ class RunningMachine:
         if graph is not None:
             raise deadlock(f"plan '{plan.name}' is deadlocked in every unit", graph)
         sent = simulation.messages(launched)
-        return simulation.last_ps, {
+        messages = {
             c.name: {u * c.members + m: n for m, n in sent[c.name].items() for u in range(plan.units)}
             for c in plan.channels
         }
+        self._held_back = None
+        if launch._data is not None:
+            self._joint.active.append(launch._data)
+        self.now_ps = max(self.now_ps, simulation.last_ps)
+        self._finish(launch, simulation.last_ps, messages, np.arange(plan.units))
+        return True
 
     def _ended(self, launch: Launch, launched: EngineLaunch) -> None:
         """A launch has ended in the timed run."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from bisect import bisect_right
 from copy import copy
 from dataclasses import replace
@@ -17,7 +16,6 @@ import numpy as np
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import did_you_mean
 from megatile.core.expr import constant
-from megatile.core.frames import frame_outside
 from megatile.plan import model as pm
 from megatile.plan.residency import copies, units_below
 from megatile.sim import plain, state as st
@@ -57,7 +55,6 @@ from megatile.timing.view import TimingError
 
 ENGINES = ("compiled", "plain")
 """How the engine runs: as machine code, or as the Python that it is translated from."""
-OLD_ENGINES = ("run-ahead", "arrays", "bucket")
 WARM_UP = 4000
 """Instructions that a process runs uncompiled before it loads the compiled engine."""
 RUN_AHEAD = 3
@@ -94,13 +91,7 @@ def commands(plan: pm.Plan, received: int = 1) -> int:
 
 
 def engine_name(engine: str | None) -> str | None:
-    """The engine that is meant; those of earlier releases are all the same one now."""
-    if engine in OLD_ENGINES:
-        text = f"engine='{engine}': there is one engine now, which this name no longer chooses"
-        frame = frame_outside()
-        assert frame is not None
-        warnings.warn_explicit(text, DeprecationWarning, frame.f_code.co_filename, frame.f_lineno)
-        return None
+    """Return the engine's name, or raise an error that lists the engines."""
     if engine is not None and engine not in ENGINES:
         raise TimingError(
             f"there is no engine '{engine}'", advice=did_you_mean(str(engine), ENGINES, what="engines")
