@@ -35,8 +35,14 @@ def work(times: int = 1) -> Plan:
         (lambda s, h: s.cancel(3), "3 is no launch of this session"),
         (lambda s, h: s.wait(h, budget_ps="1 ms"), "budget_ps='1 ms' is no whole number"),
         (lambda s, h: s.wait(h, budget_ps=-1), "budget_ps=-1 is no whole number"),
-        (lambda s, h: s.wait(h, seconds="soon"), "seconds='soon' is no time"),
-        (lambda s, h: s.wait(h, seconds=float("nan")), "seconds=nan is no time"),
+        (
+            lambda s, h: s.wait(h, seconds="soon"),
+            "seconds must be a non-negative number of seconds, got 'soon'",
+        ),
+        (
+            lambda s, h: s.wait(h, seconds=float("nan")),
+            "seconds must be a non-negative number of seconds, got nan",
+        ),
         (lambda s, h: s.submit(work(), at=1.5), "at=1.5 is no whole number"),
         (lambda s, h: s.submit(work(), worker="me"), "'me' is no worker of this session"),
         (lambda s, h: s.launch(work(), worker=Session(toy(1)).host), "is no worker of this session"),

@@ -25,7 +25,7 @@ from megatile.cost.walk import Values, Walk, value_of
 from megatile.hda import HDA
 from megatile.plan import model as pm
 from megatile.plan.model import Plan, PlanError
-from megatile.sim import simulate
+from megatile.sim import TimeBudgetExceeded, simulate
 from megatile.timing.library import Library, paths, protocol_of
 
 FINALISTS = 4
@@ -261,6 +261,8 @@ class _Search:
         try:
             timing = timing_of(candidate, self.job, self.library)
             least = lower_bound(self.plan(candidate), self.hda, launch=self.launch, timing=timing)
+        except TimeBudgetExceeded:
+            raise
         except MegatileError as problem:
             return replace(candidate, why_not=problem.message)
         return replace(candidate, price_ps=least)

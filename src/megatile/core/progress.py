@@ -50,6 +50,35 @@ def shown(what: str, progress: bool | Listener = True) -> Iterator[Callable[[], 
 
 
 @contextmanager
+def estimated(progress: bool | Listener = True) -> Iterator[None]:
+    """A bar on a terminal's stderr for the part in work alone, with the time left, from the first `tell` on.
+    ``progress`` may be a listener instead, or False."""
+    if callable(progress):
+        with listening(progress):
+            yield
+    elif not progress or not sys.stderr.isatty():
+        yield
+    else:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        percent = TextColumn("{task.percentage:.1f} %")
+        columns = (TextColumn("{task.description}"), BarColumn(), percent, TimeRemainingColumn())
+        bars = Progress(*columns, console=Console(stderr=True), transient=True)
+        task = bars.add_task("", total=None)
+
+        def listener(name: str, done: int, of: int) -> None:
+            bars.start()
+            bars.update(task, description=name, completed=done, total=of)
+
+        try:
+            with listening(listener):
+                yield
+        finally:
+            bars.stop()
+
+
+@contextmanager
 def _bars(what: str) -> Iterator[Callable[[], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn

@@ -36,7 +36,7 @@ from megatile.lower.units import tidy
 from megatile.plan import model as pm
 from megatile.plan.model import PlanError
 from megatile.plan.spec import parts
-from megatile.sim import simulate
+from megatile.sim import TimeBudgetExceeded, simulate
 
 MOST = 256
 """Units up to which the planner is asked for its choice; more of them get directly from each other."""
@@ -102,7 +102,7 @@ def inlined(frame: Frame, node: n.Collective, size: int, me: Expr, buffers: Buff
         # One row for each element; the memory is that of the program's own tile.
         plan = algorithm.plan(replace(job, count=count, memory=buffers.x.home.memory))
     except MegatileError as error:
-        if name is None:
+        if name is None and not isinstance(error, TimeBudgetExceeded):
             return False
         error.place = error.place or node.place
         raise

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from megatile.core.errors import MegatileError
+from megatile.core.limits import checked_seconds, deadline as time_limit_end
 from megatile.core.quantities import whole
 from megatile.hda import HDA, machine as find_machine
 from megatile.plan.code import Code
@@ -119,7 +120,7 @@ class RunningMachine:
         resources, simulation, at = launch._resources, self._simulation, launch.submit_ps
         if ReceiveAny in resources.plan.kinds:
             simulation.record_all()
-        self._held_back = None
+        self._held_back = launch._one = None
         launch._launched = simulation.add(
             resources.plan,
             resources,
@@ -221,7 +222,9 @@ class RunningMachine:
         until = NEVER
         if budget_ps is not None:
             until = max(self.now_ps, worker.clock_ps) + whole_number("budget_ps", budget_ps)
-        deadline = None if seconds is None else monotonic() + _seconds(seconds)
+        deadline = (
+            None if seconds is None else monotonic() + checked_seconds(seconds, "seconds", SessionError)
+        )
         worker.block(*launches)
         for other in {launch.worker for launch in worker.waits_for} - {worker}:
             other.pending = [p for p in other.pending if p not in launches]
@@ -235,11 +238,17 @@ class RunningMachine:
             late = worker.give_up()
             if budget_ps is not None and deadline is None:
                 self.now_ps = worker.clock_ps = max(self.now_ps, worker.clock_ps, until)
-            raise TimeBudgetExceeded(
-                f"{late[0]} has not ended within the time given", advice="wait for it again"
-            )
+            raise self._too_late(late[0])
         results = worker.results()
         return results[0] if single else results
+
+    def _too_late(self, launch: Launch) -> TimeBudgetExceeded:
+        """Say how far a launch is that has not ended within the time given."""
+        simulation = self._simulation if launch._one is None else launch._one[0]
+        return TimeBudgetExceeded(
+            f"plan '{launch.plan.name}' has not ended within the time given: {simulation.how_far()}",
+            advice="wait for it again, give more time, or find bounds by mt.price",
+        )
 
     def advance(self) -> list[Worker]:
         """Let time pass until the first worker can go on; those that can. All workers must be blocked."""
@@ -253,16 +262,20 @@ class RunningMachine:
                         f"{worker} is not blocked, so time cannot pass",
                         advice="block() it, or close() it when it has ended",
                     )
-            self._step(NEVER, None)
+            if not self._step(NEVER, None):
+                raise self._too_late(next(p for w in self.workers for p in w.waits_for if not p.over))
 
     def _step(self, until: int, deadline: float | None) -> bool:
         """Let the engine go on until a launch has ended; whether one has."""
         if self._over is not None:
             raise SessionError(f"this session is over: {self._over}", advice="begin a new Session")
+        limits = [limit for limit in (deadline, time_limit_end()) if limit is not None]
+        deadline = min(limits, default=None)
         if self._held_back is not None:
             launch = self._held_back
-            if until == NEVER and self._one_for_all(launch):
-                return True
+            ended = self._one_for_all(launch, deadline) if until == NEVER else None
+            if ended is not None:
+                return ended
             self._give(launch)
         simulation = self._simulation
         try:
@@ -291,17 +304,22 @@ class RunningMachine:
         self._over = f"{names} {'are' if len(self._active) > 1 else 'is'} deadlocked"
         raise deadlock(self._over, graph)
 
-    def _one_for_all(self, launch: Launch) -> bool:
-        """Time a launch that has the machine for itself by the unit that stands for all; whether one does."""
+    def _one_for_all(self, launch: Launch, deadline: float | None) -> bool | None:
+        """Time a launch that has the machine for itself by the unit that stands for all; whether it has
+        ended before the deadline. None: no unit stands for all."""
         resources, plan = launch._resources, launch._resources.plan
-        one = representative(plan, resources)
-        if one is None:
-            return False
-        simulation = Simulation(record=0, engine=self.engine, contended=False)
-        begin = launch.submit_ps + resources.start_ps(0) + (launch._delay or 0)
-        launched = simulation.add(one, resources, launch._scalars, begin=begin)
-        while simulation.run() is not None:
+        if launch._one is None:
+            one = representative(plan, resources)
+            if one is None:
+                return None
+            simulation = Simulation(record=0, engine=self.engine, contended=False)
+            begin = launch.submit_ps + resources.start_ps(0) + (launch._delay or 0)
+            launch._one = simulation, simulation.add(one, resources, launch._scalars, begin=begin)
+        simulation, launched = launch._one
+        while simulation.run(deadline=deadline) is not None:
             pass
+        if deadline is not None and monotonic() > deadline:
+            return False
         graph = wait_graph(simulation)
         if graph is not None:
             raise deadlock(f"plan '{plan.name}' is deadlocked in every unit", graph)
@@ -310,7 +328,7 @@ class RunningMachine:
             c.name: {u * c.members + m: n for m, n in sent[c.name].items() for u in range(plan.units)}
             for c in plan.channels
         }
-        self._held_back = None
+        self._held_back = launch._one = None
         if launch._data is not None:
             self._joint.active.append(launch._data)
         self.now_ps = max(self.now_ps, simulation.last_ps)
@@ -371,9 +389,3 @@ def whole_number(name: str, value: Any) -> int:
     if found is None or found < 0:
         raise SessionError(f"{name}={value!r} is no whole number from 0 on")
     return found
-
-
-def _seconds(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
-        raise SessionError(f"seconds={value!r} is no time from 0 on")
-    return value

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from megatile.core.errors import MegatileError
 from megatile.core.quantities import format_time
 from megatile.hda.vary import RATES, figures, scaled
+from megatile.sim.launches import TimeBudgetExceeded
 from megatile.trace import text_table
 from megatile.trace.exposure import engine_kind
 
@@ -96,6 +97,8 @@ def retimed(
             late = time.monotonic() - begun > seconds
             try:
                 took = None if late else retime(result, {name: factor})
+            except TimeBudgetExceeded:
+                raise
             except MegatileError:
                 # Half of a memory may be too small for the plan.
                 took = None

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from megatile.core.limits import enough_memory, time_limit
+from megatile.core.progress import Listener, estimated
 from megatile.hda import HDA, machine as find_machine
 from megatile.plan.memory import check_memory
 from megatile.plan.model import Plan, ReadScalar, ReceiveAny, require_plan
@@ -39,6 +41,8 @@ def simulate(
     launch: bool = True,
     record: bool = True,
     capacity: bool = True,
+    max_seconds: float | None = None,
+    progress: bool | Listener = False,
 ) -> Result:
     """Time a plan on a machine; with ``inputs`` (also as ``data=``) compute its outputs too.
 
@@ -54,6 +58,10 @@ def simulate(
     enclosing ``with faults(...)`` apply. ``record=False`` keeps no times of single commands, which saves
     memory; a trace that is asked for later is then made by a second run. ``capacity=False`` also times plans
     that do not fit the machine's memories.
+
+    A run that takes longer than ``max_seconds`` on the wall raises `TimeBudgetExceeded`, which says how far
+    it came. ``progress=True`` shows a bar with the time left on stderr, if that is a terminal and the run takes
+    more than a second; it may be a function of (what, done, of) instead.
     """
     engine = engine_name(engine)
     require_plan(plan, "simulate")
@@ -67,23 +75,28 @@ def simulate(
     if isinstance(data, Mapping):
         inputs, data = data, True
     with_data = inputs is not None if data is None else data
-    options = as_timing(timing).options(hda, plan.scale)
-    runs = [
-        Run(plan, hda, option, current_faults(), engine, installed, launch, scalars=Assumed(assume))
-        for option in options
-    ]
-    for run in runs:
-        run.resources  # noqa: B018  (plans that need more units than there are are refused first)
-    if capacity:
-        check_memory(plan, hda)
-    given, records = (inputs or {}) if with_data else None, MOST_RECORDS if record else 0
-    at_once = len(runs) == 1 or ReadScalar in plan.kinds
-    for run in runs:
-        run.run(records, inputs=given if at_once else None)
-    best = min(runs, key=lambda run: run.end_ps)
-    if not at_once and given is not None:
-        best.run(records, inputs=given)
-    result = Result(best, best.outputs)
+    with (
+        time_limit(max_seconds),
+        estimated(progress),
+        enough_memory(f"plan '{plan.name}' of {plan.units} units"),
+    ):
+        options = as_timing(timing).options(hda, plan.scale)
+        runs = [
+            Run(plan, hda, option, current_faults(), engine, installed, launch, scalars=Assumed(assume))
+            for option in options
+        ]
+        for run in runs:
+            run.resources  # noqa: B018  (plans that need more units than there are are refused first)
+        if capacity:
+            check_memory(plan, hda)
+        given, records = (inputs or {}) if with_data else None, MOST_RECORDS if record else 0
+        at_once = len(runs) == 1 or ReadScalar in plan.kinds
+        for run in runs:
+            run.run(records, inputs=given if at_once else None)
+        best = min(runs, key=lambda run: run.end_ps)
+        if not at_once and given is not None:
+            best.run(records, inputs=given)
+        result = Result(best, best.outputs)
     if record and wants_communication_trace():
         result.print_communication()
     return result

@@ -16,6 +16,9 @@ import numpy as np
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import did_you_mean
 from megatile.core.expr import constant
+from megatile.core.limits import HeldSignals, held_signals
+from megatile.core.progress import tell
+from megatile.core.quantities import format_time
 from megatile.plan import model as pm
 from megatile.plan.residency import copies, units_below
 from megatile.sim import plain, state as st
@@ -63,16 +66,21 @@ EVERYTHING = 1 << 40
 """More commands than any run records."""
 MOST_RECORDS = 1 << 20
 """Commands that are recorded unless more are asked for."""
-BETWEEN_LOOKS = 1 << 15
-"""Instructions between looks at the clock on the wall."""
+SLICE = {"compiled": 1 << 15, "plain": 1 << 11}
+"""Instructions that the engine runs at first before it looks at signals and the clock on the wall."""
+LEAST_SLICE, MOST_SLICE, SLICE_SECONDS = 1 << 8, 1 << 24, 0.02
+"""Later as many as take about these seconds, within these limits."""
+LONG_SECONDS = 1.0
+"""From then on a run tells how far it has come."""
 NEVER = 1 << 62
 LIVE = {"commands": 3, "nodes": 16, "pending": 12, "events": 3, "todo": 2}
 """Rows of tables for every instance that is there at a time for which there is room from the beginning."""
 
 
 @pm.once
-def commands(plan: pm.Plan, received: int = 1) -> int:
-    """About how many commands a plan issues, as far as its loops say; a receive counts as so many."""
+def commands(plan: pm.Plan, received: int = 1, control: int = 0) -> int:
+    """About how many commands a plan issues, as far as its loops say; a receive counts as so many, and so
+    does the control flow of a branch or of a round of a loop."""
 
     def count(body: Any) -> int:
         found = 0
@@ -80,9 +88,9 @@ def commands(plan: pm.Plan, received: int = 1) -> int:
             if isinstance(statement, pm.Loop):
                 bounds = [constant(e) for e in (statement.start, statement.stop, statement.step)]
                 times = len(range(*bounds)) if None not in bounds else 8  # type: ignore[arg-type]
-                found += times * count(statement.body)
+                found += times * (count(statement.body) + 2 * control) + 2 * control
             elif isinstance(statement, pm.If):
-                found += max(count(statement.body), count(statement.orelse))
+                found += max(count(statement.body), count(statement.orelse)) + control
             else:
                 found += received if isinstance(statement, (pm.Receive, pm.ReceiveAny)) else 1
         return found
@@ -211,6 +219,10 @@ class Simulation:
         self.labels: list[tuple[Any, ...]] = []
         """Of every queue: channel, member, and the instances that receive and send; or their names."""
         self.engine = engine
+        self._ran = self._expected = 0
+        """Instructions that launches under way have run, and about how many they have in all."""
+        self._spent = 0.0
+        """Seconds on the wall that those took which have run."""
         self.most_records = record
         self.complete_record = True
         self.memoised = 0
@@ -290,6 +302,7 @@ class Simulation:
         idle = self.idle.get(id(table))
         launched = idle.pop() if idle else self._allocate(table, resources)
         launched.scalars = scalars
+        self._expected += commands(plan, 1, 1)
         begin = resources.start_ps(0) if begin is None else begin
         self._restart(launched, begin)
         self._room(launched)
@@ -695,27 +708,48 @@ class Simulation:
     # running
 
     def run(self, until: int = NEVER, deadline: float | None = None) -> EngineLaunch | None:
-        """Go on until a launch has ended (it is returned), nothing can go on, or the time is over."""
+        """Go on until a launch has ended (it is returned), nothing can go on, or the time is over.
+
+        The engine runs in slices: handlers of signals are called between them, so that what is under way can
+        be continued after one that raises.
+        """
+        with held_signals() as signals:
+            return self._run(until, deadline, signals)
+
+    def _run(self, until: int, deadline: float | None, signals: HeldSignals) -> EngineLaunch | None:
         soon = self.engine == "compiled" or (self.engine is None and (self._long or is_compiled()))
         engine: Any = compiled() if soon else plain.engine()
+        slice_, now = SLICE["compiled" if engine is not plain.engine() else "plain"], monotonic()
+        began = now
         while True:
             arena = self.arena
             arena.until = until
             warming = engine is plain.engine() and self.engine is None
-            steps = max(1, WARM_UP - Simulation._steps) if warming else 1 << 60
-            arena.steps = steps = steps if deadline is None else min(steps, BETWEEN_LOOKS)
+            steps = min(slice_, max(1, WARM_UP - Simulation._steps)) if warming else slice_
+            arena.steps = steps
             arena.spare = 0
             reason = engine.run(arena.memory)
-            Simulation._steps += steps - arena.steps
+            ran, before, now = steps - arena.steps, now, monotonic()
+            Simulation._steps += ran
+            self._ran, self._spent = self._ran + ran, self._spent + now - before
             if reason in (st.FINISHED, st.PAUSED):
                 return None
             if reason == st.ENDED:
-                return self.launches[arena.asked[0].a]
+                launched = self.launches[arena.asked[0].a]
+                self._expected -= commands(launched.plan, 1, 1)
+                self._ran, self._spent = 0, 0.0
+                return launched
+            signals.deliver()
+            if deadline is not None and now > deadline:
+                return None
+            if now - began > LONG_SECONDS:
+                tell(f"simulating '{self.launches[-1].plan.name}'", self._ran, max(self._ran, self._expected))
             if reason == st.BUDGET:
                 if warming and Simulation._steps >= WARM_UP:
-                    engine = compiled()
-                if deadline is not None and monotonic() > deadline:
-                    return None
+                    engine, slice_ = compiled(), SLICE["compiled"]
+                elif ran == slice_:
+                    times = SLICE_SECONDS / max(now - before, SLICE_SECONDS / 4)
+                    slice_ = int(min(MOST_SLICE, max(LEAST_SLICE, slice_ * times)))
             elif reason == st.GROW:
                 self._grow()
             else:
@@ -727,6 +761,13 @@ class Simulation:
                     who = int(self.arena.rows("ready")[last]) if last >= 0 else 0
                     misuse.launch = int(self.arena.rows("units")[who, UnitRow.launch])
                     raise
+
+    def how_far(self) -> str:
+        """Say how much of the launches under way is done, and how long the rest may take."""
+        done = self._ran / max(1, self._ran, self._expected)
+        rest = self._spent * (1 / done - 1) if done else 0.0
+        more = f"; the rest may take {format_time(rest * 1e12)}" if rest else ""
+        return f"about {done:.2%} is done, {format_time(self.last_ps)} of simulated time{more}"
 
     @property
     def clock_ps(self) -> int:
