@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from megatile.cli.machine import Json, Machine, Set, Trust, load
+from megatile.cli.machine import Json, Machine, MaxSeconds, Set, Trust, load
 from megatile.cli.output import console, print_json, print_table, read_names
 from megatile.core.errors import MegatileError
 from megatile.core.progress import shown
@@ -74,6 +74,7 @@ def predict(
     plot: Annotated[
         Path | None, typer.Option(help="Draw times, links per exchange, and what every rank does.")
     ] = None,
+    max_seconds: MaxSeconds = None,
     settings: Set = None,
     trust: Trust = False,
     json: Json = False,

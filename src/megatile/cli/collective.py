@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from megatile.cli.machine import Json, Machine, Set, TrustCode, load
+from megatile.cli.machine import Json, Machine, MaxSeconds, Set, TrustCode, load
 from megatile.cli.output import print_json, print_table, read_names
 from megatile.core.errors import MegatileError
 from megatile.core.progress import shown
@@ -101,6 +101,7 @@ def collective(
     table: Annotated[Path | None, typer.Option(help="Remember choices in this file (.json).")] = None,
     ccl: Annotated[Path | None, typer.Option(help="A ccl.yaml whose kernels -a may name.")] = None,
     trust: TrustCode = False,
+    max_seconds: MaxSeconds = None,
     settings: Set = None,
     json: Json = False,
 ) -> None:  # fmt: skip

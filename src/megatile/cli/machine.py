@@ -10,6 +10,7 @@ import typer
 
 from megatile.cli.output import console, print_json, print_table
 from megatile.core.errors import MegatileError
+from megatile.core.limits import time_limit
 from megatile.core.quantities import format_rate, format_time
 
 if TYPE_CHECKING:
@@ -54,6 +55,20 @@ TrustCode = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+
+
+def _limit(context: typer.Context, seconds: float | None) -> float | None:
+    """Let the simulations of a command end after so many seconds."""
+    context.with_resource(time_limit(seconds, "--max-seconds"))
+    return seconds
+
+
+MaxSeconds = Annotated[
+    float | None,
+    typer.Option(
+        "--max-seconds", metavar="SECONDS", callback=_limit, help="Give up a simulation that takes longer."
+    ),
+]
 
 
 def load(name: str, settings: list[str] | None = None, trust: bool = False) -> HDA:

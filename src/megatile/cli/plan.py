@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from megatile.cli.machine import Json, Machine, Set, Trust, load
+from megatile.cli.machine import Json, Machine, MaxSeconds, Set, Trust, load
 from megatile.cli.output import print_json
 from megatile.core.errors import MegatileError, Place
 from megatile.core.files import read_text, write_text
@@ -123,6 +123,7 @@ def simulate(
         typer.Option(metavar="DIR", help="Show source lines on the page, of files in this folder."),
     ] = None,
     helps: Annotated[bool, typer.Option("--what-helps", help="What a better machine would bring.")] = False,
+    max_seconds: MaxSeconds = None,
     settings: Set = None,
     trust: Trust = False,
     json: Json = False,
@@ -141,7 +142,7 @@ def simulate(
         check_folder(report)
     plan, hda = read_plan(file), load(machine, settings, trust)
     check_plan(plan)  # a time of what cannot run would mislead
-    result = simulate_plan(plan, machine=hda, timing=timing, launch=not graph)
+    result = simulate_plan(plan, machine=hda, timing=timing, launch=not graph, progress=True)
     if json:
         print_json(
             "plan.simulate",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from megatile.cli.machine import Json, Machine, Set, Trust, load
+from megatile.cli.machine import Json, Machine, MaxSeconds, Set, Trust, load
 from megatile.cli.output import USER_FILES, print_json, print_table
 from megatile.core.errors import MegatileError, did_you_mean
 from megatile.core.files import write_text
@@ -66,6 +66,7 @@ def run(
         ),
     ] = False,
     threads: Annotated[int | None, typer.Option(help="Of --compare; all cores if not given.")] = None,
+    max_seconds: MaxSeconds = None,
     settings: Set = None,
     trust: Trust = False,
     json: Json = False,
@@ -91,7 +92,8 @@ def run(
         from megatile.targets.interpret.verify import verify as verified
 
         verdict = verified(lowered)
-    result = simulate(lowered, *(random_arrays(lowered) if _data_decide(lowered) else ()))
+    data = random_arrays(lowered) if _data_decide(lowered) else ()
+    result = simulate(lowered, *data, progress=True)
     found = figures(lowered, result)
     if trace is not None:
         result.write_trace(trace)

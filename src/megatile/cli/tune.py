@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from megatile.cli.machine import Json, Machine, Set, Trust, load, overrides
+from megatile.cli.machine import Json, Machine, MaxSeconds, Set, Trust, load, overrides
 from megatile.cli.output import print_json, print_table
 from megatile.cli.plan import read_plan
 from megatile.cli.run import find_named, find_program, names_of
@@ -53,6 +53,7 @@ def tune(
     store: Store = None,
     workers: Workers = None,
     verify: Annotated[bool, typer.Option("--verify/--no-verify", help="Verify the winner's data.")] = True,
+    max_seconds: MaxSeconds = None,
     settings: Set = None,
     trust: Trust = False,
     json: Json = False,
@@ -107,6 +108,7 @@ def sweep(
     plot: Annotated[
         Path | None, typer.Option(help="Draw the times over the first parameter (.png, .svg).")
     ] = None,
+    max_seconds: MaxSeconds = None,
     settings: Set = None,
     trust: Trust = False,
     json: Json = False,

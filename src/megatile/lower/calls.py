@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from megatile.core.progress import Listener
 from megatile.cost.price import Price, price as price_plan
 from megatile.hda import HDA
 from megatile.ir.program import Program
@@ -106,6 +107,8 @@ def simulate(
     launch: bool = True,
     record: bool = True,
     capacity: bool = True,
+    max_seconds: float | None = None,
+    progress: bool | Listener = False,
 ) -> Result:
     """How long a Plan takes on a machine, or a program with arrays or shapes; with arrays also its results
     (``r.outputs``, the tensors written by name).
@@ -123,7 +126,7 @@ def simulate(
     result = simulate_plan(
         plan, *given, machine=machine, data=data,  # type: ignore[arg-type]
         engine=engine, assume=assume, installed=installed, timing=timing, launch=launch,
-        record=record, capacity=capacity,
+        record=record, capacity=capacity, max_seconds=max_seconds, progress=progress,
     )  # fmt: skip
     if low is not None and given[0] is not None and result.outputs is not None:
         result.outputs = low.gather(result.outputs, [np.asarray(a) for a in arrays])

@@ -60,8 +60,8 @@ def simulate(
     that do not fit the machine's memories.
 
     A run that takes longer than ``max_seconds`` on the wall raises `TimeBudgetExceeded`, which says how far
-    it came. ``progress=True`` shows a bar with the time left on stderr, if that is a terminal and the run takes
-    more than a second; it may be a function of (what, done, of) instead.
+    it came. ``progress=True`` shows a bar with the time left on stderr, if that is a terminal and the run
+    takes more than a second; it may be a function of (what, done, of) instead.
     """
     engine = engine_name(engine)
     require_plan(plan, "simulate")

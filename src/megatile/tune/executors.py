@@ -11,14 +11,18 @@ import multiprocessing
 import os
 import pickle
 import signal
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from time import monotonic, sleep
 from typing import Any
 
 from megatile.core.errors import MegatileError
+from megatile.core.limits import deadline
+from megatile.sim import TimeBudgetExceeded
 from megatile.sim.compiled import compiled
 from megatile.tune.work import Outcome, Task, TuneError
 
@@ -36,10 +40,28 @@ class Workers:
 
     def run(self, step: str, pieces: Iterator[list[int]], take: Callable[[int, Any], None]) -> None:
         """Do pieces as they come; ``take(index, result)`` for each, in the order in which they end."""
+        done = 0
+
+        def keep(indices: list[int], results: list[Any]) -> None:
+            nonlocal done
+            for index, result in zip(indices, results, strict=True):
+                take(index, result)
+                done += 1
+
+        try:
+            self._run(step, pieces, keep)
+        except (TimeBudgetExceeded, TimeoutError):
+            raise TimeBudgetExceeded(
+                f"{done} of {len(self.task.points)} points were {step}d within the time given",
+                advice="give more time; with store= those that were measured are not timed again",
+            ) from None
+
+    def _run(
+        self, step: str, pieces: Iterator[list[int]], keep: Callable[[list[int], list[Any]], None]
+    ) -> None:
         if self.executor is None:
             for indices in pieces:
-                for index, result in zip(indices, _do(self.task, step, indices), strict=True):
-                    take(index, result)
+                keep(indices, _do(self.task, step, indices))
             return
         task = None if isinstance(self.executor, _Forked) else self.task
         waiting: dict[Future[list[Any]], list[int]] = {}
@@ -51,10 +73,13 @@ class Workers:
                     more = piece is not None
                     if piece:
                         waiting[self.executor.submit(_do, task, step, piece)] = piece
-                done, _ = wait(waiting, return_when=FIRST_COMPLETED)
+                end = deadline()
+                left = None if end is None else max(0.0, end - monotonic())
+                done, _ = wait(waiting, left, return_when=FIRST_COMPLETED)
+                if waiting and not done:
+                    raise TimeoutError
                 for future in sorted(done, key=lambda f: waiting[f]):
-                    for index, result in zip(waiting.pop(future), _result(future), strict=True):
-                        take(index, result)
+                    keep(waiting.pop(future), _result(future))
         finally:
             for future in waiting:
                 future.cancel()
@@ -69,6 +94,8 @@ def _do(task: Task | None, step: str, indices: list[int]) -> list[Any]:
         for index in indices:
             try:
                 found.append(getattr(mine, step)(index))
+            except TimeBudgetExceeded:
+                raise
             except MegatileError as problem:  # measured, after all was well: said with the point
                 found.append(Outcome(index, why=str(problem).splitlines()[0]))
     return found
@@ -93,6 +120,19 @@ class _Forked(ProcessPoolExecutor):
     """Processes that know the task since they were forked."""
 
 
+def _begin_worker(parent: int) -> None:
+    """Let a forked process end with its parent, which alone is ended by Ctrl-C at a terminal."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            sleep(0.2)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 @contextmanager
 def workers_for(task: Task, executor: Executor | None, workers: int | None) -> Iterator[Workers]:
     """``executor`` None: ``workers`` forked processes (as many as cores), none where one is enough."""
@@ -115,10 +155,8 @@ def workers_for(task: Task, executor: Executor | None, workers: int | None) -> I
         return
     before, _TASK = _TASK, task
     compiled()  # loaded once here, not by every worker
-    # Ctrl-C goes to all processes of a terminal: this one stops the others.
-    ignore = (signal.SIGINT, signal.SIG_IGN)
     context = multiprocessing.get_context("fork")
-    pool = _Forked(count, mp_context=context, initializer=signal.signal, initargs=ignore)
+    pool = _Forked(count, mp_context=context, initializer=_begin_worker, initargs=(os.getpid(),))
     try:
         pool.submit(int).result()  # forked now, before bars and other threads are there
         yield Workers(task, pool, count)

@@ -19,7 +19,7 @@ from megatile.lower.calls import is_program
 from megatile.lower.lowered import lower
 from megatile.plan.memory import check_memory
 from megatile.plan.model import Plan
-from megatile.sim import simulate
+from megatile.sim import TimeBudgetExceeded, simulate
 from megatile.sim.result import Result
 
 MOST_POINTS = 1_000_000
@@ -71,6 +71,8 @@ class Task:
             check_memory(plan, hda)
             # Of units that do the same one is run, which is short; instances in slots would all be run.
             bound = 0.0 if self.objective else float((floor if plan.levels else lower_bound)(plan, hda))
+        except TimeBudgetExceeded:
+            raise
         except self.refuses as problem:
             return Outcome(index, why=_first_line(problem))
         kind = "time" if self.objective is None else _name(self.objective)
