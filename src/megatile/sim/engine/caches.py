@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from megatile.sim.engine.accesses import storage_row
-from megatile.sim.engine.endings import has_left
+from megatile.sim.engine.completion import has_left
 from megatile.sim.engine.events import push, serve
 from megatile.sim.engine.marks import jit
 from megatile.sim.engine.transfers import occupied

@@ -9,7 +9,7 @@ from __future__ import annotations
 from megatile.sim.engine.events import push
 from megatile.sim.engine.lists import free_node
 from megatile.sim.engine.marks import jit
-from megatile.sim.engine.notes import note
+from megatile.sim.engine.recording import note
 from megatile.sim.state import BEGIN, DISPATCH, DONE, HOSTS, NONE, OVERS, PENDING, READY, State
 
 

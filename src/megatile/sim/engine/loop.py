@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from megatile.sim.engine.endings import let_go
+from megatile.sim.engine.bindings import bind_all, end_names
+from megatile.sim.engine.completion import let_go
+from megatile.sim.engine.dispatch import granted, raise_flag, ready
 from megatile.sim.engine.events import pop
 from megatile.sim.engine.instances import begin_launch, dispatch, ended, over
 from megatile.sim.engine.marks import apart, inlined, jit, prefetch
 from megatile.sim.engine.messages import do_any, do_receive, do_send
-from megatile.sim.engine.names import bind_all, end_names
 from megatile.sim.engine.operations import do_copy, do_meet, do_read, do_signal, do_wait, do_work
 from megatile.sim.engine.queues import decide
-from megatile.sim.engine.turns import granted, raise_flag, ready
 from megatile.sim.engine.values import ask, evaluate
 from megatile.sim.instructions import (
     AGAIN,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from megatile.sim.engine.accesses import conflicts, look, storage_row
+from megatile.sim.engine.bindings import bind
 from megatile.sim.engine.caches import touch_caches
 from megatile.sim.engine.commands import after_visible, behind_tail, new_command
 from megatile.sim.engine.instances import block, seen_from
 from megatile.sim.engine.marks import jit
-from megatile.sim.engine.names import bind
-from megatile.sim.engine.notes import note
 from megatile.sim.engine.operations import copy_path
 from megatile.sim.engine.queues import channel_of, offer, queue_number, queue_place, receiver_of
+from megatile.sim.engine.recording import note
 from megatile.sim.engine.transfers import delay_of, transfer
 from megatile.sim.engine.values import ask, evaluate, find
 from megatile.sim.instructions import ANY, RECEIVE, SEND, Receive, ReceiveAny, Send, Take

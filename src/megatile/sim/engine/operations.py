@@ -5,10 +5,10 @@ from __future__ import annotations
 from megatile.sim.engine.accesses import conflicts, holder, log_accesses, look, look_all, spot, storage_row
 from megatile.sim.engine.caches import touch_caches
 from megatile.sim.engine.commands import after_visible, behind_tail, free_command, new_command, soon
-from megatile.sim.engine.endings import end_known
+from megatile.sim.engine.completion import end_known
 from megatile.sim.engine.instances import block, ended, seen_from
 from megatile.sim.engine.marks import inlined, jit
-from megatile.sim.engine.notes import keep_accesses, note, note_accesses
+from megatile.sim.engine.recording import keep_accesses, note, note_accesses
 from megatile.sim.engine.transfers import delay_of, transfer
 from megatile.sim.engine.values import ask, evaluate, find
 from megatile.sim.instructions import (

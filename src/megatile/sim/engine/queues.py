@@ -5,7 +5,7 @@ from __future__ import annotations
 from megatile.sim.engine.events import push
 from megatile.sim.engine.instances import wake_all
 from megatile.sim.engine.marks import jit
-from megatile.sim.engine.notes import note
+from megatile.sim.engine.recording import note
 from megatile.sim.instructions import Channelled, ReceiveAny
 from megatile.sim.state import ANYDATA, DECISIONS, NONE, READY, RELEASE, UNKNOWN, State
 

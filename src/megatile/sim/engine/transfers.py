@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from megatile.sim.engine.accesses import log_accesses
 from megatile.sim.engine.commands import free_command, new_command, soon
-from megatile.sim.engine.endings import end_known, finished, has_left
+from megatile.sim.engine.completion import end_known, finished, has_left
 from megatile.sim.engine.events import push, serve
 from megatile.sim.engine.instances import ended
 from megatile.sim.engine.marks import inlined, jit
-from megatile.sim.engine.notes import note_accesses
 from megatile.sim.engine.queues import arrive, give_back
+from megatile.sim.engine.recording import note_accesses
 from megatile.sim.engine.values import ask, find, serialise
 from megatile.sim.instructions import SEND
 from megatile.sim.state import ASK_DELAY, CLASS, HOPS, INTO, MAX_PIECES, NONE, PIECE, REQUESTS, UNKNOWN, State
