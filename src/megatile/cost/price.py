@@ -34,7 +34,7 @@ from megatile.plan.statements import reads_of, write_of
 from megatile.plan.structure import check_structure
 from megatile.sim import state as st
 from megatile.sim.data import Assumed
-from megatile.sim.instructions import COPY, MEET, SEND, SIGNAL, WORK
+from megatile.sim.instructions import COPY, RENDEZVOUS, SEND, SIGNAL, WORK
 from megatile.sim.record import Record
 from megatile.sim.result import Run
 from megatile.sim.state import Answer, Queue, Recorded
@@ -362,7 +362,7 @@ class _Loads:
         slotted = [(x, v) for x, v in zip(plan.all_levels, views, strict=True) if x.slots is not None]
         begins = sum(plan.instances(x.name) * v.to_begin_ps for x, v in slotted)
         ends = np.maximum(rows[:, Recorded.end], rows[:, Recorded.arrived])
-        active = np.isin(rows[:, Recorded.kind], (WORK, COPY, SEND, st.INTO, MEET))
+        active = np.isin(rows[:, Recorded.kind], (WORK, COPY, SEND, st.INTO, RENDEZVOUS))
         total = begins + int((ends - rows[:, Recorded.start])[active].sum())
         queues = run.simulation.table("queues")
         total += int((queues[:, Queue.sent] * queues[:, Queue.credit]).sum())

@@ -495,7 +495,7 @@ class Answers:
             else:
                 members = tuple(int(plain.engine().where(self.arena.memory, g, row, m)) for m in members)
         delay = view.collective_ps(statement, members, nbytes)
-        self.remember(st.ASK_MEETING, pc, meeting, nbytes, here, delay)
+        self.remember(st.ASK_RENDEZVOUS, pc, meeting, nbytes, here, delay)
 
     def message(self, level: int, source: int, target: int, _: int, g: int) -> None:
         alike, code = Alike.to(self.simulation, g), self.arena.rows("code")
@@ -558,7 +558,7 @@ class Answers:
 
 
 _NAMES = {
-    st.ASK_QUEUE: "queue", st.ASK_PATH: "path", st.ASK_BUSY: "busy", st.ASK_MEETING: "meeting",
+    st.ASK_QUEUE: "queue", st.ASK_PATH: "path", st.ASK_BUSY: "busy", st.ASK_RENDEZVOUS: "meeting",
     st.ASK_MESSAGE: "message", st.ASK_VALUE: "value", st.ASK_DELAY: "delay", st.ASK_ROUTE: "route",
     st.ASK_LANE: "lane", st.ASK_CREDIT: "credit", st.MISUSE: "misuse",
 }  # fmt: skip

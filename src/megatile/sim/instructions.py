@@ -10,7 +10,7 @@ from megatile.sim.rows import Row
 
 # Kinds of instructions: control flow, then commands.
 ENTER, TEST, AGAIN, BRANCH, JUMP, MERGE, FREE, END = range(8)
-WORK, COPY, SEND, RECEIVE, ANY, READ, SIGNAL, WAIT, MEET = range(8, 17)
+WORK, COPY, SEND, RECEIVE, RECEIVE_ANY, READ_SCALAR, SIGNAL, WAIT, RENDEZVOUS = range(8, 17)
 
 # Expressions: a constant, an integer of the frame, one plus a constant (both in a row of bytecode: SUM), or
 # bytecode. The value of KEPT bytecode stays in the frame as long as no loop goes on whose index it needs: its
@@ -135,12 +135,12 @@ class Receive(Take, kind=RECEIVE):
     member: int
 
 
-class ReceiveAny(Take, kind=ANY):
+class ReceiveAny(Take, kind=RECEIVE_ANY):
     members: int
     chosen: int
 
 
-class ReadScalar(Instruction, kind=READ):
+class ReadScalar(Instruction, kind=READ_SCALAR):
     region: int
     place: int
     times: int
@@ -160,7 +160,7 @@ class Wait(Instruction, kind=WAIT):
     per: int
 
 
-class Meet(Instruction, kind=MEET):
+class JoinRendezvous(Instruction, kind=RENDEZVOUS):
     rendezvous: int
     """The list of the rendezvous of every unit."""
     regions: int

@@ -13,7 +13,7 @@ from megatile.core.expr import constant
 from megatile.core.quantities import format_bytes, format_time
 from megatile.hda.routing import Link
 from megatile.sim import state as st
-from megatile.sim.instructions import ANY, MEET, READ, RECEIVE, SEND, SIGNAL, WAIT, WORK
+from megatile.sim.instructions import READ_SCALAR, RECEIVE, RECEIVE_ANY, RENDEZVOUS, SEND, SIGNAL, WAIT, WORK
 from megatile.sim.simulation import EngineLaunch, Simulation
 from megatile.sim.state import NONE, Answer, CacheRow, LaunchRow, Recorded
 from megatile.sim.table import ENGINES
@@ -23,8 +23,8 @@ from megatile.trace.exposure import COMMUNICATION, WAITING, covered_ps, engine_k
 
 MAX_COUNTERS = 256
 NAMES = {
-    SEND: "send", RECEIVE: "receive", st.INTO: "receive into", ANY: "receive any",
-    READ: "read_scalar", SIGNAL: "signal", WAIT: "wait", st.BEGIN: "wait for the unit",
+    SEND: "send", RECEIVE: "receive", st.INTO: "receive into", RECEIVE_ANY: "receive any",
+    READ_SCALAR: "read_scalar", SIGNAL: "signal", WAIT: "wait", st.BEGIN: "wait for the unit",
 }  # fmt: skip
 """What events are called whose statement does not say it better."""
 PLACES = {RECEIVE: "channel", SIGNAL: "channel"}
@@ -219,7 +219,7 @@ class Record:
         found = np.empty((len(kinds), 3), dtype=np.int64)
         for i, (at, kind, engine) in enumerate(kinds.tolist()):
             statement = statements[at]
-            name = NAMES.get(kind) or (statement.kind if kind == MEET else statement.operation)
+            name = NAMES.get(kind) or (statement.kind if kind == RENDEZVOUS else statement.operation)
             where = engines[engine] if engine != NONE else PLACES.get(kind, "control")
             found[i] = (
                 tables["engines"](where),
@@ -267,7 +267,7 @@ class Record:
         sent: dict[tuple[int, int], int] = {}
         received: dict[tuple[int, int], int] = {}
         kinds = rows[:, Recorded.kind]
-        for kind, found in ((SEND, sent), (RECEIVE, received), (ANY, received), (st.INTO, received)):
+        for kind, found in ((SEND, sent), (RECEIVE, received), (RECEIVE_ANY, received), (st.INTO, received)):
             chosen = np.flatnonzero(kinds == kind)
             pairs = rows[chosen][:, [Recorded.queue, Recorded.message]].tolist()
             for row, (queue, message) in zip(chosen.tolist(), pairs, strict=True):
@@ -501,7 +501,7 @@ def choices(simulation: Simulation, launched: EngineLaunch) -> dict[Any, list[in
     """Per unit, the members its receive-from-any took."""
     found: dict[Any, list[int]] = {}
     rows = simulation.table("records")
-    rows = rows[rows[:, Recorded.kind] == ANY]
+    rows = rows[rows[:, Recorded.kind] == RECEIVE_ANY]
     for who, queue in rows[:, [Recorded.actor, Recorded.queue]].tolist():
         if 0 <= who - launched.first < launched.offsets[-1]:
             found.setdefault(launched.chooser(who), []).append(launched.queue_ends[queue][2])

@@ -45,7 +45,7 @@ SELDOM = 16
 INTO, RELEASE, PIECE, BEGIN = range(17, 21)
 # States of an instance. One that is DONE has issued everything, one that is OVER has finished it; one that is
 # AHEAD has issued enough for now.
-READY, DATA, CREDIT, ANYDATA, FLAG, MEETING, HAZARD, AHEAD, PENDING, DONE, OVER = range(11)
+READY, DATA, CREDIT, ANYDATA, FLAG, AT_RENDEZVOUS, HAZARD, AHEAD, PENDING, DONE, OVER = range(11)
 # How a region names its storage.
 DECLARED, HANDLE = range(2)
 # Phases within one picosecond.
@@ -54,7 +54,7 @@ OVERS, BEGINS, SIGNALS, DISPATCH, DECISIONS, REQUESTS, HOSTS = range(7)
 GO_ON, HELD_UP = 0, -1
 # Why the engine returns to Python.
 (
-    FINISHED, BUDGET, GROW, ASK_QUEUE, ASK_PATH, ASK_BUSY, ASK_MEETING, ASK_MESSAGE, ASK_VALUE,
+    FINISHED, BUDGET, GROW, ASK_QUEUE, ASK_PATH, ASK_BUSY, ASK_RENDEZVOUS, ASK_MESSAGE, ASK_VALUE,
     ASK_DELAY, ASK_LANE, ASK_CREDIT, ASK_ROUTE, MISUSE, ENDED, PAUSED,
 ) = range(16)  # fmt: skip
 

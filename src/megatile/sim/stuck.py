@@ -102,7 +102,7 @@ def _waiters(simulation: Simulation, g: int, signals: Mapping[int, list[int]]) -
     launched = simulation.launch_of(g)
     actor = int(unit[UnitRow.actor])
     me = simulation.name(actor)
-    if state in (st.MEETING, st.HAZARD):
+    if state in (st.AT_RENDEZVOUS, st.HAZARD):
         pc -= 1
     statement = simulation.rows.statements[pc]
     source = source_of(statement.source) if statement is not None else ""
@@ -126,7 +126,7 @@ def _waiters(simulation: Simulation, g: int, signals: Mapping[int, list[int]]) -
     elif state == st.FLAG:
         for peer in map(simulation.name, signals.get(on, ())) if on in signals else ("nobody",):
             yield Waiter(me, "wait", "signal", statement.flag, peer, source)
-    elif state == st.MEETING:
+    elif state == st.AT_RENDEZVOUS:
         there = {int(u) for u in _came(simulation, on)}
         label = f"{statement.kind} {statement.group}"
         first = actor - launched.which(actor)[1]
@@ -142,7 +142,8 @@ def _came(simulation: Simulation, meeting: int) -> Any:
     """The instances that are at a meeting, or on their way to it."""
     units = simulation.table("units")
     return units[
-        (units[:, UnitRow.state] == st.MEETING) & (units[:, UnitRow.waits_for] == meeting), UnitRow.actor
+        (units[:, UnitRow.state] == st.AT_RENDEZVOUS) & (units[:, UnitRow.waits_for] == meeting),
+        UnitRow.actor,
     ]
 
 

@@ -24,7 +24,6 @@ from megatile.plan.memory import aliases
 from megatile.plan.statements import engine_of, reads_of, regions_of, write_of
 from megatile.sim import state as st
 from megatile.sim.instructions import (
-    ANY,
     BYTECODE,
     CONSTANT,
     COPY,
@@ -35,6 +34,7 @@ from megatile.sim.instructions import (
     OPERATORS,
     PUSH,
     RECEIVE,
+    RECEIVE_ANY,
     SELECT,
     STOP,
     SUM,
@@ -44,11 +44,11 @@ from megatile.sim.instructions import (
     End,
     Free,
     Instruction,
+    JoinRendezvous,
     Jump,
     LoopAgain,
     LoopEnter,
     LoopTest,
-    Meet,
     Merge,
     ReadScalar,
     Receive,
@@ -175,7 +175,7 @@ class Rows:
         if row[Instruction.kind] == COPY:
             at = row[Copy.regions]
             return lists[at + 1], lists[at + lists[at]]
-        receives = row[Instruction.kind] in (RECEIVE, ANY)
+        receives = row[Instruction.kind] in (RECEIVE, RECEIVE_ANY)
         return (NONE, row[Take.into]) if receives and row[Take.into] != NONE else ()
 
     def instruction(self, statement: Any, kind: type[Instruction], **operands: int) -> int:
@@ -704,7 +704,7 @@ class _StreamCompiler:
         self.rows.accesses = max(self.rows.accesses, len(reads) + len(writes))
         regions = self.rows.raw([len(reads), len(writes), *reads, *writes])
         meeting, nbytes = self.plan.group_lists[s.group], self.value(s.work.bytes, ints)
-        self.emit(s, Meet, rendezvous=meeting, regions=regions, nbytes=nbytes)
+        self.emit(s, JoinRendezvous, rendezvous=meeting, regions=regions, nbytes=nbytes)
 
     def on_free(self, s: Any, ints: dict[str, int], names: dict[str, int]) -> None:
         self.emit(s, Free, ended=self.rows.list(names[n] for n in s.names if n in names))

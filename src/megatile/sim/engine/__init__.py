@@ -15,7 +15,7 @@ called again when it is.
 
 From below: `marks` of functions; `lists` of those who wait; `values` of expressions; `events` in order of
 time; `recording` of commands; `instances` and their slots; `queues` and credits; `commands` in flight;
-`accesses` and their conflicts; `completion`;
-`transfers` over links; `caches`; `dispatch` of commands that waited; `bindings` of handles to messages; `operations` and
-`messages` as they are issued; the `loop`. Each imports only from those before it.
+`accesses` and their conflicts; `completion`; `transfers` over links; `caches`; `dispatch` of commands that
+waited; `bindings` of handles to messages; `operations` and `messages` as they are issued; the `loop`. Each
+imports only from those before it.
 """

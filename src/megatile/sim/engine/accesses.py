@@ -11,7 +11,7 @@ from megatile.sim.state import HANDLE, NONE, UNKNOWN, Access, PendingAccess, Sta
 
 
 @inlined
-def meaning(s: State, unit_id: int, mode: int, number: int) -> int:
+def storage_meant(s: State, unit_id: int, mode: int, number: int) -> int:
     """The storage that a declared tile or a handle means now."""
     frame = s.units[unit_id].frame
     if mode == HANDLE:
@@ -23,19 +23,19 @@ def meaning(s: State, unit_id: int, mode: int, number: int) -> int:
 
 
 @jit
-def storage_row(s: State, unit_id: int, storage_id: int) -> Storage:
+def storage_of(s: State, unit_id: int, storage_id: int) -> Storage:
     """A storage as the level of an instance sees it."""
     return s.storages[s.levels[s.units[unit_id].level].storages + storage_id]
 
 
 @inlined
-def holder(s: State, unit_id: int, access_id: int) -> int:
-    """Who has what access ``k`` touches: NONE for the instance itself, else level and number in one; -2 where
-    there is no such owner."""
+def owner_of(s: State, unit_id: int, access_id: int) -> int:
+    """Return who has what an access touches: NONE for the instance itself, else level and number in one; -2
+    where there is no such owner."""
     owner = s.accesses[access_id].owner
     if owner == NONE:
         return NONE
-    storage = storage_row(s, unit_id, s.accesses[access_id].storage)
+    storage = storage_of(s, unit_id, s.accesses[access_id].storage)
     number = s.units[unit_id].number
     per = storage.per
     level_id = s.launches[s.units[unit_id].launch].levels + storage.level
@@ -53,7 +53,7 @@ def holder(s: State, unit_id: int, access_id: int) -> int:
 
 
 @jit
-def spot(s: State, unit_id: int, held_by: int) -> int:
+def location(s: State, unit_id: int, held_by: int) -> int:
     """Where a holder is, in units of the scale of the instance."""
     if held_by == NONE:
         return s.units[unit_id].place
@@ -61,18 +61,18 @@ def spot(s: State, unit_id: int, held_by: int) -> int:
 
 
 @inlined
-def look(s: State, unit_id: int, region_id: int, write: int, access_id: int) -> None:
-    """Row ``k`` of `access`: storage, owner, whether it writes, dimensions, then start and extent of each.
+def resolve_access(s: State, unit_id: int, region_id: int, write: int, access_id: int) -> None:
+    """Fill a row of `accesses`: storage, owner, whether it writes, start and extent of each dimension.
 
     Rows end with two notes: whether others may see the access, and whether it can conflict at all.
     """
     region = s.regions[region_id]
     access = s.accesses[access_id]
     frame = s.units[unit_id].frame
-    access.storage = meaning(s, unit_id, region.mode, region.tile)
+    access.storage = storage_meant(s, unit_id, region.mode, region.tile)
     owner = NONE if region.owner == NONE else evaluate(s, region.owner, frame)
     if region.own == 0:
-        storage = storage_row(s, unit_id, access.storage)
+        storage = storage_of(s, unit_id, access.storage)
         per = storage.per
         if owner == NONE and storage.owners != NONE:
             owner = s.lists[storage.owners + s.units[unit_id].number // per]
@@ -96,15 +96,15 @@ def look(s: State, unit_id: int, region_id: int, write: int, access_id: int) -> 
 
 
 @inlined
-def look_all(s: State, unit_id: int, op: Compute) -> int:
+def resolve_accesses(s: State, unit_id: int, op: Compute) -> int:
     """Look up what a compute or copy touches, what it writes last; how many accesses there are."""
     at = op.regions
     count = s.lists[at]
     for i in range(count - 1):
-        look(s, unit_id, s.lists[at + 1 + i], 0, i)
+        resolve_access(s, unit_id, s.lists[at + 1 + i], 0, i)
     if op.version != NONE:
         s.frames[s.units[unit_id].frame + op.version] += 1
-    look(s, unit_id, s.lists[at + count], 1, count - 1)
+    resolve_access(s, unit_id, s.lists[at + count], 1, count - 1)
     return count
 
 
@@ -136,7 +136,7 @@ def covers(s: State, access: Access, pending: PendingAccess) -> bool:
 
 @inlined
 def conflicts(s: State, unit_id: int, command_id: int, access_id: int) -> None:
-    """Command ``c`` waits for the unfinished accesses that its access ``k`` conflicts with."""
+    """Let a command wait for the unfinished accesses that one of its own conflicts with."""
     access = s.accesses[access_id]
     if access.tracked == 0:
         return
@@ -162,7 +162,7 @@ def conflicts(s: State, unit_id: int, command_id: int, access_id: int) -> None:
                 s.access_lists[head] = after_id
             else:
                 s.pending[last].next = after_id
-            forget(s, pending_id)
+            drop_access(s, pending_id)
         else:
             last = pending_id
         pending_id = after_id
@@ -183,7 +183,7 @@ def conflicts(s: State, unit_id: int, command_id: int, access_id: int) -> None:
 
 @inlined
 def log_accesses(s: State, unit_id: int, command_id: int, count: int, time: int) -> None:
-    """Note the accesses of command ``c`` as unfinished until ``time``, or until it says so itself."""
+    """Note the accesses of a command as unfinished until ``time``, or until it says so itself."""
     visible = False
     for access_id in range(count):
         access = s.accesses[access_id]
@@ -224,11 +224,11 @@ def log_accesses(s: State, unit_id: int, command_id: int, count: int, time: int)
                 s.commands[after_id].previous_visible = command_id
             s.units[unit_id].visible = command_id
         else:
-            seen(s, s.units[unit_id].engine_queues, time, s.commands[command_id].record)
+            visible_until(s, s.units[unit_id].engine_queues, time, s.commands[command_id].record)
 
 
 @jit
-def forget(s: State, pending_id: int) -> None:
+def drop_access(s: State, pending_id: int) -> None:
     """An access that matters no longer; one of a command in flight is freed when that ends."""
     if s.pending[pending_id].command != NONE:
         s.pending[pending_id].dropped = 1
@@ -239,7 +239,7 @@ def forget(s: State, pending_id: int) -> None:
 
 
 @jit
-def seen(s: State, engines: int, time: int, why: int) -> None:
+def visible_until(s: State, engines: int, time: int, why: int) -> None:
     """An access that others see ends at ``time``; the first queue of an instance keeps the latest."""
     engine_queue = s.engine_queues[engines]
     if time > engine_queue.free_at:
@@ -257,7 +257,7 @@ def settle(s: State, command_id: int, time: int) -> None:
         s.pending[pending_id].command = NONE
         s.pending[pending_id].until = time
         if s.pending[pending_id].dropped == 1:
-            forget(s, pending_id)
+            drop_access(s, pending_id)
         pending_id = after_id
     command.accesses = NONE
     # Out of the list of accesses that others see; from now on its time stands for it.
@@ -273,4 +273,4 @@ def settle(s: State, command_id: int, time: int) -> None:
     if after_id != NONE:
         s.commands[after_id].previous_visible = last_id
     command.previous_visible = command_id
-    seen(s, unit.engine_queues, time, command.record)
+    visible_until(s, unit.engine_queues, time, command.record)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from megatile.sim.engine.accesses import forget, meaning
-from megatile.sim.engine.commands import depend, new_command, soon
+from megatile.sim.engine.accesses import drop_access, storage_meant
+from megatile.sim.engine.commands import depend, enqueue, new_command
 from megatile.sim.engine.marks import jit
 from megatile.sim.engine.values import evaluate
 from megatile.sim.state import BINDINGS, NONE, RELEASE, State
@@ -43,11 +43,11 @@ def drop(s: State, unit_id: int, storage_id: int) -> None:
             s.pending[pending_id].cause,
             0,
         )
-        forget(s, pending_id)
+        drop_access(s, pending_id)
         pending_id = after_id
     s.access_lists[head] = NONE
     if command.dependencies == 0:
-        soon(s, command_id)
+        enqueue(s, command_id)
 
 
 @jit
@@ -67,7 +67,7 @@ def bind_all(s: State, unit_id: int, moves: int, integers: int) -> None:
     count = s.lists[moves]
     for i in range(count):
         at = moves + 1 + 3 * i
-        storage_id = meaning(s, unit_id, s.lists[at + 1], s.lists[at + 2])
+        storage_id = storage_meant(s, unit_id, s.lists[at + 1], s.lists[at + 2])
         s.scratch[BINDINGS + i] = storage_id
     numbers = s.lists[integers]
     for i in range(numbers):
@@ -81,6 +81,6 @@ def bind_all(s: State, unit_id: int, moves: int, integers: int) -> None:
 
 
 @jit
-def end_names(s: State, unit_id: int, handles: int) -> None:
+def end_handles(s: State, unit_id: int, handles: int) -> None:
     for i in range(s.lists[handles]):
         bind(s, unit_id, s.lists[handles + 1 + i], NONE)

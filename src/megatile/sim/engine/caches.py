@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from megatile.sim.engine.accesses import storage_row
+from megatile.sim.engine.accesses import storage_of
 from megatile.sim.engine.completion import has_left
 from megatile.sim.engine.events import push, serve
 from megatile.sim.engine.marks import jit
@@ -16,7 +16,7 @@ from megatile.sim.state import HOPS, NONE, REQUESTS, UNKNOWN, State
 def span_of(s: State, unit_id: int, access_id: int) -> int:
     """The blocks that an access touches; NONE where there are none."""
     access = s.accesses[access_id]
-    first_block = storage_row(s, unit_id, access.storage).blocks
+    first_block = storage_of(s, unit_id, access.storage).blocks
     if first_block == NONE:
         return NONE
     described = s.lists.at(first_block)

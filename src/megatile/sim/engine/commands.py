@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from megatile.sim.engine.instances import one_less
+from megatile.sim.engine.instances import one_finished
 from megatile.sim.engine.lists import free_node, new_node
 from megatile.sim.engine.marks import inlined, jit
 from megatile.sim.state import NONE, UNKNOWN, State
@@ -50,11 +50,11 @@ def free_command(s: State, command_id: int) -> None:
     s.commands[command_id].waiters = s.free_command
     s.free_command = command_id
     s.live_commands -= 1
-    one_less(s, s.units[unit_id].launch)
+    one_finished(s, s.units[unit_id].launch)
 
 
 @jit
-def soon(s: State, command_id: int) -> None:
+def enqueue(s: State, command_id: int) -> None:
     """A command that waits for nothing; `drain` starts it."""
     s.todo[s.todo_count] = command_id
     s.todo_count += 1
@@ -62,7 +62,7 @@ def soon(s: State, command_id: int) -> None:
 
 @jit
 def depend(s: State, command_id: int, time: int, other_id: int, why: int, left: int) -> None:
-    """Command ``c`` waits for a time, or for a command in flight (until its source has left, or its end)."""
+    """Let a command wait for a time, or for one in flight (until its source has left, or its end)."""
     command = s.commands[command_id]
     if other_id == NONE:
         if time > command.ready_at:
@@ -93,13 +93,13 @@ def notify(s: State, first: int, time: int, why: int) -> None:
             command.cause = why
         command.dependencies -= 1
         if command.dependencies == 0:
-            soon(s, command_id)
+            enqueue(s, command_id)
         node_id = free_node(s, node_id)
 
 
 @jit
-def behind_tail(s: State, unit_id: int, command_id: int, engine: int) -> None:
-    """Command ``c`` joins the queue of an engine."""
+def join_engine_queue(s: State, unit_id: int, command_id: int, engine: int) -> None:
+    """Let a command join the queue of an engine."""
     engine_queue_id = s.units[unit_id].engine_queues + engine
     depend(
         s,
@@ -113,8 +113,8 @@ def behind_tail(s: State, unit_id: int, command_id: int, engine: int) -> None:
 
 
 @inlined
-def after_visible(s: State, unit_id: int, command_id: int) -> None:
-    """Command ``c`` waits for the accesses of its instance that others see."""
+def wait_for_visible(s: State, unit_id: int, command_id: int) -> None:
+    """Let a command wait for the accesses of its instance that others see."""
     first_id = s.units[unit_id].engine_queues
     depend(s, command_id, s.engine_queues[first_id].free_at, NONE, s.engine_queues[first_id].cause, 0)
     other_id = s.units[unit_id].visible

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from megatile.sim.engine.accesses import forget, settle
-from megatile.sim.engine.commands import free_command, notify
-from megatile.sim.engine.instances import ended, one_less, part_over, wake
-from megatile.sim.engine.marks import jit
+from megatile.sim.engine.accesses import drop_access, log_accesses, settle
+from megatile.sim.engine.commands import enqueue, free_command, notify
+from megatile.sim.engine.instances import ended, one_finished, part_over, wake
+from megatile.sim.engine.marks import inlined, jit
 from megatile.sim.engine.queues import arrive, give_back
+from megatile.sim.engine.recording import recorded
 from megatile.sim.instructions import SEND
 from megatile.sim.state import AHEAD, DONE, INTO, NONE, OVER, UNKNOWN, State
 
@@ -21,7 +22,7 @@ def end_known(s: State, unit_id: int, time: int, record_id: int) -> None:
 
 
 @jit
-def let_go(s: State, unit_id: int) -> None:
+def retire(s: State, unit_id: int) -> None:
     """An instance may have finished all that it has issued."""
     unit = s.units[unit_id]
     if unit.state != DONE or unit.unfinished > 0:
@@ -31,21 +32,21 @@ def let_go(s: State, unit_id: int) -> None:
         pending_id = s.access_lists[head]
         while pending_id != NONE:
             after = s.pending[pending_id].next
-            forget(s, pending_id)
+            drop_access(s, pending_id)
             pending_id = after
         s.access_lists[head] = NONE
     if unit.latest >= unit.now:
         part_over(s, unit_id, unit.latest, unit.latest_by)
     else:
         part_over(s, unit_id, unit.now, unit.cause)
-    one_less(s, unit.launch)
+    one_finished(s, unit.launch)
 
 
 @jit
 def closed(s: State, unit_id: int) -> None:
     """The end of a command of an instance is known."""
     s.units[unit_id].unfinished -= 1
-    let_go(s, unit_id)
+    retire(s, unit_id)
 
 
 @jit
@@ -82,7 +83,7 @@ def source_free(s: State, command_id: int, time: int) -> None:
         settle(s, command_id, time)
         end_known(s, command.unit, time, command.record)
         if command.record != NONE:
-            s.records[command.record - s.record_base].end = time
+            recorded(s, command.record).end = time
         first = command.waiters
         command.waiters = NONE
         notify(s, first, time, command.record)
@@ -110,13 +111,10 @@ def finished(s: State, command_id: int, time: int) -> None:
     what = command.kind
     record_id = command.record
     if what == SEND:
-        queue_id = command.target
-        arrive(s, queue_id, command.message, time, record_id)
-        if record_id != NONE:
-            s.records[record_id - s.record_base].arrived = time
+        deliver(s, command_id, time)
     else:
         if record_id != NONE:
-            s.records[record_id - s.record_base].end = time
+            recorded(s, record_id).end = time
         settle(s, command_id, time)
         end_known(s, command.unit, time, command.record)
         if what == INTO:
@@ -127,3 +125,49 @@ def finished(s: State, command_id: int, time: int) -> None:
         closed(s, command.unit)
     if command.source_free_at != UNKNOWN and command.pieces_left == 0:
         free_command(s, command_id)
+
+
+@inlined
+def complete_now(s: State, unit_id: int, command_id: int, count: int, source_free_at: int, end: int) -> None:
+    """Complete a command as it is issued: nothing is in its way, so that all its times are known.
+
+    What it sends is read until its source is free; other accesses last until its end."""
+    command = s.commands[command_id]
+    until = source_free_at if command.kind == SEND else end
+    engine_queue = s.engine_queues[command.engine_queue]
+    engine_queue.free_at = source_free_at
+    engine_queue.last = NONE
+    engine_queue.cause = command.record
+    log_accesses(s, unit_id, command_id, count, until)
+    if command.record != NONE:
+        entry = recorded(s, command.record)
+        entry.start = command.ready_at
+        entry.end = until
+        entry.cause = command.cause
+    end_known(s, unit_id, until, command.record)
+    ended(s, unit_id, end)
+    if command.kind == SEND:
+        deliver(s, command_id, end)
+    elif command.kind == INTO:
+        give_back(s, command.target, command.message, end, command.record, command.amount)
+    free_command(s, command_id)
+
+
+@inlined
+def complete_later(s: State, unit_id: int, command_id: int, count: int) -> None:
+    """Leave a command in flight: it waits for others, or for a server."""
+    command = s.commands[command_id]
+    s.units[unit_id].unfinished += 1
+    s.engine_queues[command.engine_queue].last = command_id
+    log_accesses(s, unit_id, command_id, count, UNKNOWN)
+    if command.dependencies == 0:
+        enqueue(s, command_id)
+
+
+@jit
+def deliver(s: State, command_id: int, time: int) -> None:
+    """Let the message of a send arrive."""
+    command = s.commands[command_id]
+    arrive(s, command.target, command.message, time, command.record)
+    if command.record != NONE:
+        recorded(s, command.record).arrived = time

@@ -10,9 +10,9 @@ from megatile.sim.engine.events import push, serve
 from megatile.sim.engine.instances import ended, wake
 from megatile.sim.engine.marks import inlined, jit, prefetch
 from megatile.sim.engine.queues import give_back
-from megatile.sim.engine.recording import note
+from megatile.sim.engine.recording import record, recorded
 from megatile.sim.engine.transfers import move, next_piece, occupied, stage_busy, start_transfer, turn
-from megatile.sim.instructions import MEET, READ, SIGNAL, WORK
+from megatile.sim.instructions import READ_SCALAR, RENDEZVOUS, SIGNAL, WORK
 from megatile.sim.state import HOPS, NONE, RELEASE, REQUESTS, SIGNALS, CommandRow, PendingAccess, State
 
 
@@ -75,14 +75,14 @@ def work(s: State, command_id: int, time: int) -> None:
     command = s.commands[command_id]
     command.start = time
     if command.record != NONE:
-        s.records[command.record - s.record_base].start = time
-        s.records[command.record - s.record_base].cause = command.cause
+        recorded(s, command.record).start = time
+        recorded(s, command.record).cause = command.cause
     has_left(s, command_id, time + command.busy)
     finished(s, command_id, time + command.busy)
 
 
 @jit
-def come(s: State, command_id: int, time: int) -> None:
+def reach_rendezvous(s: State, command_id: int, time: int) -> None:
     """An instance is at its meeting; the last one completes it."""
     command = s.commands[command_id]
     settle(s, command_id, time)
@@ -104,11 +104,11 @@ def come(s: State, command_id: int, time: int) -> None:
         after = command.next_visible
         command.next_visible = NONE
         unit_id = command.unit
-        record_id = note(
+        record_id = record(
             s,
             unit_id,
             command.pc,
-            MEET,
+            RENDEZVOUS,
             NONE,
             s.units[unit_id].blocked_since,
             end,
@@ -119,7 +119,7 @@ def come(s: State, command_id: int, time: int) -> None:
             NONE,
         )
         if record_id != NONE:
-            s.records[record_id - s.record_base].accesses = command.rest
+            recorded(s, record_id).accesses = command.rest
         s.units[unit_id].blocked_since = NONE
         end_known(s, unit_id, end, record_id)
         ended(s, unit_id, end)
@@ -161,20 +161,22 @@ def ready(s: State, command_id: int) -> None:
         free_command(s, command_id)
     elif what == SIGNAL:
         if command.record != NONE:
-            s.records[command.record - s.record_base].end = time
-            s.records[command.record - s.record_base].cause = command.cause
+            recorded(s, command.record).end = time
+            recorded(s, command.record).cause = command.cause
         ended(s, command.unit, time + command.delay)
         s.sequence += 1
         push(s, time + command.delay, SIGNALS, command.flow, s.sequence, command_id)
-    elif what == READ:
+    elif what == READ_SCALAR:
         unit_id = command.unit
-        record_id = note(s, unit_id, command.pc, READ, NONE, time, time, command.cause, 0, NONE, NONE, NONE)
+        record_id = record(
+            s, unit_id, command.pc, READ_SCALAR, NONE, time, time, command.cause, 0, NONE, NONE, NONE
+        )
         s.units[unit_id].blocked_since = NONE
         free_command(s, command_id)
         wake(s, unit_id, time, record_id)
         s.units[unit_id].cause = record_id
-    elif what == MEET:
-        come(s, command_id, time)
+    elif what == RENDEZVOUS:
+        reach_rendezvous(s, command_id, time)
     elif command.server != NONE:
         push(s, time, REQUESTS, command.flow, command.order * HOPS + (1 if what == WORK else 0), command_id)
     elif what == WORK:

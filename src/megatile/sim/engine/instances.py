@@ -9,7 +9,7 @@ from __future__ import annotations
 from megatile.sim.engine.events import push
 from megatile.sim.engine.lists import free_node
 from megatile.sim.engine.marks import jit
-from megatile.sim.engine.recording import note
+from megatile.sim.engine.recording import record
 from megatile.sim.state import BEGIN, DISPATCH, DONE, HOSTS, NONE, OVERS, PENDING, READY, State
 
 
@@ -54,7 +54,7 @@ def ended(s: State, unit_id: int, time: int) -> None:
 
 
 @jit
-def one_less(s: State, launch_id: int) -> None:
+def one_finished(s: State, launch_id: int) -> None:
     """One instance or command less of a launch; after the last all its times are known."""
     launch = s.launches[launch_id]
     launch.unfinished -= 1
@@ -100,11 +100,11 @@ def allow(s: State, unit_id: int, time: int, why: int) -> None:
     if unit.predecessors > 0:
         return
     if unit.pool != NONE:
-        free_seat(s, unit_id, time)
+        free_slot(s, unit_id, time)
         return
     since = s.launches[unit.launch].began
     if time > since:
-        why = note(s, unit_id, unit.pc, BEGIN, NONE, since, time, why, 0, NONE, NONE, NONE)
+        why = record(s, unit_id, unit.pc, BEGIN, NONE, since, time, why, 0, NONE, NONE, NONE)
     if s.levels[unit.level].hardware == 0:
         wake(s, unit_id, time, why)
     else:
@@ -117,7 +117,7 @@ def over(s: State, unit_id: int, time: int) -> None:
     its launch takes its place."""
     pool_id = s.units[unit_id].pool
     if pool_id != NONE:
-        free_seat(s, unit_id, time)
+        free_slot(s, unit_id, time)
         if s.pools[pool_id].first_waiting != NONE:
             return
     let_follow(s, unit_id, time)
@@ -136,7 +136,7 @@ def let_follow(s: State, unit_id: int, time: int) -> None:
 
 @jit
 def start(s: State, unit_id: int, number: int, time: int, why: int) -> None:
-    """Instance ``number`` begins in row ``g`` because of a record, and so do those below it."""
+    """Begin an instance in a row of `units` because of a record, and those below it."""
     unit = s.units[unit_id]
     level = s.levels[unit.level]
     unit.number = number
@@ -227,7 +227,7 @@ def dispatch(s: State, pool_id: int, time: int) -> None:
         children.waiting -= 1
         if children.waiting == 0:
             pool.first_waiting = children.next_waiting
-        unit_id = take_seat(s, pool_id)
+        unit_id = take_slot(s, pool_id)
         unit = s.units[unit_id]
         unit.parent = children.parent
         why = unit.over_by  # the one before in this slot, if it has been waited for
@@ -242,7 +242,7 @@ def dispatch(s: State, pool_id: int, time: int) -> None:
 
 
 @jit
-def take_seat(s: State, pool_id: int) -> int:
+def take_slot(s: State, pool_id: int) -> int:
     """The lowest free row of a pool, out of its heap."""
     pool = s.pools[pool_id]
     heap = s.free_slots.at(pool.heap)
@@ -264,7 +264,7 @@ def take_seat(s: State, pool_id: int) -> int:
 
 
 @jit
-def free_seat(s: State, unit_id: int, time: int) -> None:
+def free_slot(s: State, unit_id: int, time: int) -> None:
     """A slot is free; whoever waits gets it later in this picosecond."""
     pool_id = s.units[unit_id].pool
     pool = s.pools[pool_id]
@@ -281,7 +281,7 @@ def free_seat(s: State, unit_id: int, time: int) -> None:
 
 @jit
 def where(s: State, unit_id: int, level_id: int, number: int) -> int:
-    """The hardware unit at which instance ``g`` reaches one of a level: its place if ``g`` belongs to it or
+    """Return the hardware unit at which an instance reaches one of a level: its place if it belongs to it or
     no slots are between; an instance of a level with slots is reached at the first unit it may get."""
     level = s.levels[level_id]
     if level.hardware == 0:
@@ -301,7 +301,8 @@ def where(s: State, unit_id: int, level_id: int, number: int) -> int:
 
 @jit
 def seen_from(s: State, unit_id: int, level_id: int, number: int) -> int:
-    """The same in units of the scale of ``g``: what contains it; of what it contains, its own or first."""
+    """Return the same in units of the scale of the instance: what contains it; of what it contains, its own
+    or the first."""
     place = where(s, unit_id, level_id, number)
     mine = s.levels[s.units[unit_id].level].hardware
     other = s.levels[level_id].hardware

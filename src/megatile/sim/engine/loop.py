@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from megatile.sim.engine.bindings import bind_all, end_names
-from megatile.sim.engine.completion import let_go
+from megatile.sim.engine.bindings import bind_all, end_handles
+from megatile.sim.engine.completion import retire
 from megatile.sim.engine.dispatch import granted, raise_flag, ready
 from megatile.sim.engine.events import pop
 from megatile.sim.engine.instances import begin_launch, dispatch, ended, over
 from megatile.sim.engine.marks import apart, inlined, jit, prefetch
 from megatile.sim.engine.messages import do_any, do_receive, do_send
-from megatile.sim.engine.operations import do_copy, do_meet, do_read, do_signal, do_wait, do_work
+from megatile.sim.engine.operations import do_copy, do_read, do_rendezvous, do_signal, do_wait, do_work
 from megatile.sim.engine.queues import decide
 from megatile.sim.engine.values import ask, evaluate
 from megatile.sim.instructions import (
@@ -19,10 +19,10 @@ from megatile.sim.instructions import (
     END,
     ENTER,
     JUMP,
-    MEET,
     MERGE,
-    READ,
+    READ_SCALAR,
     RECEIVE,
+    RENDEZVOUS,
     SEND,
     SIGNAL,
     TEST,
@@ -76,7 +76,7 @@ def control(s: State, unit_id: int, pc: int) -> int:
         if again.bindings + again.integers > 0:
             bind_all(s, unit_id, again.bindings, again.integers)
         if again.ended > 0:
-            end_names(s, unit_id, again.ended)
+            end_handles(s, unit_id, again.ended)
         loop = s.frames.at(frame + again.index)
         loop[0] += loop[2]
         loop[3] += 1
@@ -89,7 +89,7 @@ def control(s: State, unit_id: int, pc: int) -> int:
     if kind == MERGE:
         merge = Merge.of(s.code[pc])
         bind_all(s, unit_id, merge.bindings, merge.integers)
-        end_names(s, unit_id, merge.ended)
+        end_handles(s, unit_id, merge.ended)
         return pc + 1
     if kind == ENTER:
         enter = LoopEnter.of(s.code[pc])
@@ -101,9 +101,9 @@ def control(s: State, unit_id: int, pc: int) -> int:
         loop[3] += 1
         loop[1] = stop
         loop[0] = start
-        end_names(s, unit_id, enter.ended)
+        end_handles(s, unit_id, enter.ended)
         return pc + 1
-    end_names(s, unit_id, Free.of(s.code[pc]).ended)  # or that of END, which has the same operand
+    end_handles(s, unit_id, Free.of(s.code[pc]).ended)  # or that of END, which has the same operand
     return pc + 1
 
 
@@ -147,7 +147,7 @@ def issue(s: State, unit_id: int) -> int:
             drain(s)
             unit.state = DONE
             ended(s, unit_id, unit.now)
-            let_go(s, unit_id)
+            retire(s, unit_id)
             return GO_ON
         if kind == WORK:
             outcome = do_work(s, unit_id, pc)
@@ -161,9 +161,9 @@ def issue(s: State, unit_id: int) -> int:
             outcome = do_signal(s, unit_id, pc)
         elif kind == WAIT:
             outcome = do_wait(s, unit_id, pc)
-        elif kind == MEET:
-            outcome = do_meet(s, unit_id, pc)
-        elif kind == READ:
+        elif kind == RENDEZVOUS:
+            outcome = do_rendezvous(s, unit_id, pc)
+        elif kind == READ_SCALAR:
             outcome = do_read(s, unit_id, pc)
         else:
             outcome = do_any(s, unit_id, pc)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from megatile.sim.engine.accesses import conflicts, look, storage_row
+from megatile.sim.engine.accesses import conflicts, resolve_access, storage_of
 from megatile.sim.engine.bindings import bind
 from megatile.sim.engine.caches import touch_caches
-from megatile.sim.engine.commands import after_visible, behind_tail, new_command
+from megatile.sim.engine.commands import join_engine_queue, new_command, wait_for_visible
 from megatile.sim.engine.instances import block, seen_from
 from megatile.sim.engine.marks import jit
 from megatile.sim.engine.operations import copy_path
 from megatile.sim.engine.queues import channel_of, offer, queue_number, queue_place, receiver_of
-from megatile.sim.engine.recording import note
+from megatile.sim.engine.recording import record, recorded
 from megatile.sim.engine.transfers import delay_of, transfer
 from megatile.sim.engine.values import ask, evaluate, find
-from megatile.sim.instructions import ANY, RECEIVE, SEND, Receive, ReceiveAny, Send, Take
+from megatile.sim.instructions import RECEIVE, RECEIVE_ANY, SEND, Receive, ReceiveAny, Send, Take
 from megatile.sim.state import (
     ANYDATA,
     ASK_CREDIT,
@@ -87,8 +87,8 @@ def do_send(s: State, unit_id: int, pc: int) -> int:
         if credit > unit.now:
             unit.now = credit
             unit.cause = s.slots[slot_id].returned_by
-    look(s, unit_id, op.region, 0, 0)
-    memory = storage_row(s, unit_id, s.accesses[0].storage).memory
+    resolve_access(s, unit_id, op.region, 0, 0)
+    memory = storage_of(s, unit_id, s.accesses[0].storage).memory
     lane = queue.engine_queue
     path_id = NONE
     answer_id = NONE
@@ -124,7 +124,7 @@ def do_send(s: State, unit_id: int, pc: int) -> int:
     command_id = new_command(s, SEND, unit_id, pc)
     command = s.commands[command_id]
     conflicts(s, unit_id, command_id, 0)
-    after_visible(s, unit_id, command_id)
+    wait_for_visible(s, unit_id, command_id)
     command.path = path_id & CLASS
     command.first_server = path_id >> CLASSES
     command.nbytes = nbytes
@@ -133,11 +133,11 @@ def do_send(s: State, unit_id: int, pc: int) -> int:
     command.order = number * PIECES
     command.target = queue_id
     command.message = number
-    behind_tail(s, unit_id, command_id, lane)
-    command.record = note(
+    join_engine_queue(s, unit_id, command_id, lane)
+    command.record = record(
         s, unit_id, pc, SEND, lane, UNKNOWN, UNKNOWN, NONE, nbytes, queue_id, number, path_id
     )
-    transfer(s, unit_id, command_id, 1, True)
+    transfer(s, unit_id, command_id, 1)
     return GO_ON
 
 
@@ -169,7 +169,7 @@ def take(s: State, unit_id: int, pc: int, queue_id: int, kind: int) -> int:
         source.owner = NONE
         if op.version != NONE:
             s.frames[frame + op.version] += 1
-        look(s, unit_id, into, 1, 0)
+        resolve_access(s, unit_id, into, 1, 0)
         path_id = copy_path(s, unit_id, 1, 0, 0) - 1
         if path_id != NONE:
             delay = delay_of(s, unit.flow, unit.copies, path_id, nbytes)
@@ -184,10 +184,10 @@ def take(s: State, unit_id: int, pc: int, queue_id: int, kind: int) -> int:
     why = by if arrival >= begin else unit.cause
     if arrival > unit.now:
         unit.now = arrival
-    if into == NONE or unit.now > begin or kind == ANY:
-        record_id = note(s, unit_id, pc, kind, NONE, begin, unit.now, why, nbytes, queue_id, number, NONE)
+    if into == NONE or unit.now > begin or kind == RECEIVE_ANY:
+        record_id = record(s, unit_id, pc, kind, NONE, begin, unit.now, why, nbytes, queue_id, number, NONE)
         if record_id != NONE:
-            s.records[record_id - s.record_base].arrived = arrival
+            recorded(s, record_id).arrived = arrival
             unit.cause = record_id
     if into == NONE:
         held_id = unit.held_slots + storage_id - s.launches[unit.launch].first_slot
@@ -211,11 +211,11 @@ def take(s: State, unit_id: int, pc: int, queue_id: int, kind: int) -> int:
     command.amount = credit
     unit.copies += 1
     touch_caches(s, unit_id, command_id, NONE, 0)
-    behind_tail(s, unit_id, command_id, DMA)
-    command.record = note(
+    join_engine_queue(s, unit_id, command_id, DMA)
+    command.record = record(
         s, unit_id, pc, INTO, DMA, UNKNOWN, UNKNOWN, NONE, nbytes, queue_id, number, path_id
     )
-    transfer(s, unit_id, command_id, 1, False)
+    transfer(s, unit_id, command_id, 1)
     return GO_ON
 
 
@@ -241,7 +241,7 @@ def do_any(s: State, unit_id: int, pc: int) -> int:
     unit = s.units[unit_id]
     at = op.members
     if unit.chosen_queue != NONE:
-        outcome = take(s, unit_id, pc, unit.chosen_queue, ANY)
+        outcome = take(s, unit_id, pc, unit.chosen_queue, RECEIVE_ANY)
         if outcome == GO_ON:
             unit.chosen_queue = NONE
         return outcome

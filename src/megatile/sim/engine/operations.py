@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from megatile.sim.engine.accesses import conflicts, holder, log_accesses, look, look_all, spot, storage_row
+from megatile.sim.engine.accesses import (
+    conflicts,
+    location,
+    log_accesses,
+    owner_of,
+    resolve_access,
+    resolve_accesses,
+    storage_of,
+)
 from megatile.sim.engine.caches import touch_caches
-from megatile.sim.engine.commands import after_visible, behind_tail, free_command, new_command, soon
-from megatile.sim.engine.completion import end_known
-from megatile.sim.engine.instances import block, ended, seen_from
+from megatile.sim.engine.commands import enqueue, join_engine_queue, new_command, wait_for_visible
+from megatile.sim.engine.completion import complete_later, complete_now
+from megatile.sim.engine.instances import block, seen_from
 from megatile.sim.engine.marks import inlined, jit
-from megatile.sim.engine.recording import keep_accesses, note, note_accesses
+from megatile.sim.engine.recording import record, record_accesses, record_words
 from megatile.sim.engine.transfers import delay_of, transfer
 from megatile.sim.engine.values import ask, evaluate, find
 from megatile.sim.instructions import (
     COPY,
-    MEET,
-    READ,
+    READ_SCALAR,
+    RENDEZVOUS,
     SIGNAL,
     WAIT,
     WORK,
     Copy,
-    Meet,
+    JoinRendezvous,
     ReadScalar,
     Signal,
     Wait,
@@ -27,17 +35,17 @@ from megatile.sim.instructions import (
 )
 from megatile.sim.state import (
     ASK_BUSY,
-    ASK_MEETING,
     ASK_MESSAGE,
     ASK_PATH,
+    ASK_RENDEZVOUS,
     ASK_VALUE,
+    AT_RENDEZVOUS,
     CLASS,
     CLASSES,
     FLAG,
     GO_ON,
     HAZARD,
     HELD_UP,
-    MEETING,
     MISUSE,
     MOVERS,
     NONE,
@@ -48,7 +56,7 @@ from megatile.sim.state import (
 
 
 @jit
-def site(s: State, unit_id: int, own: int) -> int:
+def cached_figure(s: State, unit_id: int, own: int) -> int:
     """The figure that an instance always needs at its instruction; those of instances that take turns in a
     row need the same one if it depends on where they are alone (``own``). NONE where it is not known."""
     unit = s.units[unit_id]
@@ -62,23 +70,23 @@ def site(s: State, unit_id: int, own: int) -> int:
 @inlined
 def copy_path(s: State, unit_id: int, source: int, target: int, mover: int) -> int:
     """1 + the path between two accesses by a DMA engine, or 0 where the machine has to be asked."""
-    read = storage_row(s, unit_id, s.accesses[source].storage)
-    written = storage_row(s, unit_id, s.accesses[target].storage)
-    source_owner = holder(s, unit_id, source)
-    target_owner = holder(s, unit_id, target)
+    read = storage_of(s, unit_id, s.accesses[source].storage)
+    written = storage_of(s, unit_id, s.accesses[target].storage)
+    source_owner = owner_of(s, unit_id, source)
+    target_owner = owner_of(s, unit_id, target)
     if source_owner == -2 or target_owner == -2:
         wrong = source if source_owner == -2 else target
         access = s.accesses[wrong]
         ask(s, MISUSE, s.units[unit_id].pc, unit_id, 5, access.owner, access.storage)
         return 0
-    path_id = site(s, unit_id, source_owner == NONE and target_owner == NONE)
+    path_id = cached_figure(s, unit_id, source_owner == NONE and target_owner == NONE)
     if path_id != NONE:
         return path_id + 1
     here = NONE
     there = NONE
     if source_owner != NONE or target_owner != NONE or read.private == 0 or written.private == 0:
-        here = spot(s, unit_id, source_owner)
-        there = spot(s, unit_id, target_owner)
+        here = location(s, unit_id, source_owner)
+        there = location(s, unit_id, target_owner)
     asked_by = 2 * (mover * MOVERS + s.units[unit_id].level) + (1 if source_owner == target_owner else 0)
     memories = read.memory * (1 << 24) + written.memory
     answer_id = find(s, ASK_PATH, asked_by, memories, here, there)
@@ -104,17 +112,17 @@ def do_work(s: State, unit_id: int, pc: int) -> int:
     command_id = new_command(s, WORK, unit_id, pc)
     command = s.commands[command_id]
     command.busy = busy
-    count = look_all(s, unit_id, op)
+    count = resolve_accesses(s, unit_id, op)
     for k in range(count):
         conflicts(s, unit_id, command_id, k)
-    behind_tail(s, unit_id, command_id, op.engine)
+    join_engine_queue(s, unit_id, command_id, op.engine)
     server_id = s.engine_queues[command.engine_queue].server
     if server_id != NONE:
         command.server = server_id
         command.flow = s.units[unit_id].flow + op.flow
         command.order = s.units[unit_id].copies * PIECES
         s.units[unit_id].copies += 1
-    command.record = note(
+    command.record = record(
         s,
         unit_id,
         pc,
@@ -128,29 +136,12 @@ def do_work(s: State, unit_id: int, pc: int) -> int:
         NONE,
         NONE,
     )
-    note_accesses(s, command.record, count)
+    record_accesses(s, command.record, count)
     if command.dependencies == 0 and server_id == NONE:
-        # The usual case: all its times are known at once.
-        time = command.ready_at
-        end = time + busy
-        if command.record != NONE:
-            s.records[command.record - s.record_base].start = time
-            s.records[command.record - s.record_base].end = end
-            s.records[command.record - s.record_base].cause = command.cause
-        engine_queue_id = command.engine_queue
-        s.engine_queues[engine_queue_id].free_at = end
-        s.engine_queues[engine_queue_id].last = NONE
-        s.engine_queues[engine_queue_id].cause = command.record
-        log_accesses(s, unit_id, command_id, count, end)
-        end_known(s, unit_id, end, command.record)
-        ended(s, unit_id, end)
-        free_command(s, command_id)
-        return GO_ON
-    s.units[unit_id].unfinished += 1
-    s.engine_queues[command.engine_queue].last = command_id
-    log_accesses(s, unit_id, command_id, count, UNKNOWN)
-    if command.dependencies == 0:
-        soon(s, command_id)
+        end = command.ready_at + busy
+        complete_now(s, unit_id, command_id, count, end, end)
+    else:
+        complete_later(s, unit_id, command_id, count)
     return GO_ON
 
 
@@ -158,7 +149,7 @@ def do_work(s: State, unit_id: int, pc: int) -> int:
 def do_copy(s: State, unit_id: int, pc: int) -> int:
     op = Copy.of(s.code[pc])
     frame = s.units[unit_id].frame
-    count = look_all(s, unit_id, op)
+    count = resolve_accesses(s, unit_id, op)
     path_id = copy_path(s, unit_id, 0, count - 1, op.mover) - 1
     nbytes = evaluate(s, op.nbytes, frame)
     number = s.units[unit_id].copies
@@ -183,11 +174,11 @@ def do_copy(s: State, unit_id: int, pc: int) -> int:
     command.order = number * PIECES
     s.units[unit_id].copies += 1
     touch_caches(s, unit_id, command_id, 0, count - 1)
-    behind_tail(s, unit_id, command_id, op.engine)
-    command.record = note(
+    join_engine_queue(s, unit_id, command_id, op.engine)
+    command.record = record(
         s, unit_id, pc, COPY, op.engine, UNKNOWN, UNKNOWN, NONE, nbytes, NONE, NONE, path_id
     )
-    transfer(s, unit_id, command_id, count, False)
+    transfer(s, unit_id, command_id, count)
     return GO_ON
 
 
@@ -202,13 +193,13 @@ def do_read(s: State, unit_id: int, pc: int) -> int:
         return ask(s, ASK_VALUE, pc, unit.actor, count, 0, unit_id)
     s.frames[frame + op.times] = count + 1
     s.frames[frame + op.place] = s.memo[answer_id].value
-    command_id = new_command(s, READ, unit_id, pc)
-    look(s, unit_id, op.region, 0, 0)
+    command_id = new_command(s, READ_SCALAR, unit_id, pc)
+    resolve_access(s, unit_id, op.region, 0, 0)
     conflicts(s, unit_id, command_id, 0)
     block(s, unit_id, HAZARD, pc)
     unit.pc = pc + 1
     if s.commands[command_id].dependencies == 0:
-        soon(s, command_id)
+        enqueue(s, command_id)
     return HELD_UP
 
 
@@ -222,7 +213,7 @@ def do_signal(s: State, unit_id: int, pc: int) -> int:
     flag = s.flags[s.launches[unit.launch].flags + op.flag]
     if to < 0 or to >= flag.units or member < 0 or member >= flag.members:
         return ask(s, MISUSE, pc, unit_id, 3, to, member)
-    delay = site(s, unit_id, 0)
+    delay = cached_figure(s, unit_id, 0)
     if delay == NONE:
         peer = seen_from(s, unit_id, flag.level, to)
         answer_id = find(s, ASK_MESSAGE, unit.level, unit.place, peer, 0)
@@ -235,10 +226,10 @@ def do_signal(s: State, unit_id: int, pc: int) -> int:
     command.amount = evaluate(s, op.amount, frame)
     command.target = flag.first_counter + to * flag.members + member
     command.flow = command.target
-    after_visible(s, unit_id, command_id)
-    command.record = note(s, unit_id, pc, SIGNAL, NONE, unit.now, UNKNOWN, NONE, 0, NONE, NONE, NONE)
+    wait_for_visible(s, unit_id, command_id)
+    command.record = record(s, unit_id, pc, SIGNAL, NONE, unit.now, UNKNOWN, NONE, 0, NONE, NONE, NONE)
     if command.dependencies == 0:
-        soon(s, command_id)
+        enqueue(s, command_id)
     return GO_ON
 
 
@@ -261,13 +252,13 @@ def do_wait(s: State, unit_id: int, pc: int) -> int:
         return HELD_UP
     begin = unit.blocked_since if unit.blocked_since != NONE else unit.now
     unit.blocked_since = NONE
-    unit.cause = note(s, unit_id, pc, WAIT, NONE, begin, unit.now, unit.cause, 0, NONE, NONE, NONE)
+    unit.cause = record(s, unit_id, pc, WAIT, NONE, begin, unit.now, unit.cause, 0, NONE, NONE, NONE)
     return GO_ON
 
 
 @jit
-def do_meet(s: State, unit_id: int, pc: int) -> int:
-    op = Meet.of(s.code[pc])
+def do_rendezvous(s: State, unit_id: int, pc: int) -> int:
+    op = JoinRendezvous.of(s.code[pc])
     unit = s.units[unit_id]
     frame = unit.frame
     meeting_id = s.lists[op.rendezvous + unit.number]
@@ -276,10 +267,10 @@ def do_meet(s: State, unit_id: int, pc: int) -> int:
     meeting_id += s.launches[unit.launch].rendezvous
     nbytes = evaluate(s, op.nbytes, frame)
     here = 0 if s.levels[unit.level].fixed == 1 else unit.place
-    answer_id = find(s, ASK_MEETING, pc, meeting_id, nbytes, here)
+    answer_id = find(s, ASK_RENDEZVOUS, pc, meeting_id, nbytes, here)
     if answer_id == NONE:
-        return ask(s, ASK_MEETING, pc, meeting_id, nbytes, here, unit_id)
-    command_id = new_command(s, MEET, unit_id, pc)
+        return ask(s, ASK_RENDEZVOUS, pc, meeting_id, nbytes, here, unit_id)
+    command_id = new_command(s, RENDEZVOUS, unit_id, pc)
     command = s.commands[command_id]
     command.delay = s.memo[answer_id].value
     command.target = meeting_id
@@ -288,16 +279,16 @@ def do_meet(s: State, unit_id: int, pc: int) -> int:
     reads = s.lists[at]
     writes = s.lists[at + 1]
     for k in range(reads + writes):
-        look(s, unit_id, s.lists[at + 2 + k], 1 if k >= reads else 0, k)
+        resolve_access(s, unit_id, s.lists[at + 2 + k], 1 if k >= reads else 0, k)
     for k in range(reads + writes):
         conflicts(s, unit_id, command_id, k)
     command.rest = NONE
     if s.recording == 2 and reads + writes > 0:
-        command.rest = keep_accesses(s, reads + writes)
-    after_visible(s, unit_id, command_id)
+        command.rest = record_words(s, reads + writes)
+    wait_for_visible(s, unit_id, command_id)
     log_accesses(s, unit_id, command_id, reads + writes, UNKNOWN)
-    block(s, unit_id, MEETING, meeting_id)
+    block(s, unit_id, AT_RENDEZVOUS, meeting_id)
     unit.pc = pc + 1
     if command.dependencies == 0:
-        soon(s, command_id)
+        enqueue(s, command_id)
     return HELD_UP

@@ -5,7 +5,7 @@ from __future__ import annotations
 from megatile.sim.engine.events import push
 from megatile.sim.engine.instances import wake_all
 from megatile.sim.engine.marks import jit
-from megatile.sim.engine.recording import note
+from megatile.sim.engine.recording import record, recorded
 from megatile.sim.instructions import Channelled, ReceiveAny
 from megatile.sim.state import ANYDATA, DECISIONS, NONE, READY, RELEASE, UNKNOWN, State
 
@@ -62,9 +62,9 @@ def arrive(s: State, queue_id: int, message: int, time: int, why: int) -> None:
 def give_back(s: State, queue_id: int, message: int, time: int, why: int, credit: int) -> None:
     """A slot is free at ``time``: its credit goes to the sender."""
     queue = s.queues[queue_id]
-    record_id = note(s, NONE, NONE, RELEASE, NONE, time, time, why, 0, queue_id, message, NONE)
+    record_id = record(s, NONE, NONE, RELEASE, NONE, time, time, why, 0, queue_id, message, NONE)
     if record_id != NONE:
-        s.records[record_id - s.record_base].actor = queue.receiver
+        recorded(s, record_id).actor = queue.receiver
     slot_id = queue.ring + message % queue.slots
     s.slots[slot_id].returned = time + credit
     s.slots[slot_id].returned_by = why

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from megatile.sim.engine.marks import inlined, jit
-from megatile.sim.state import ACCESS_BITS, NONE, UNKNOWN, State
+from megatile.sim.state import ACCESS_BITS, NONE, UNKNOWN, Recorded, State
+
+
+@jit
+def recorded(s: State, record_id: int) -> Recorded:
+    """Return a record by its number; those before the first that is still there have been dropped."""
+    return s.records[record_id - s.record_base]
 
 
 @inlined
-def note(
+def record(
     s: State,
     unit_id: int,
     pc: int,
@@ -26,25 +32,25 @@ def note(
         return NONE
     record_id = s.record_base + s.recorded
     s.recorded += 1
-    recorded = s.records[record_id - s.record_base]
-    recorded.actor = s.units[unit_id].actor if unit_id != NONE else NONE
-    recorded.pc = pc
-    recorded.start = start
-    recorded.end = end
-    recorded.cause = why
-    recorded.nbytes = nbytes
-    recorded.queue = queue
-    recorded.message = message
-    recorded.arrived = UNKNOWN
-    recorded.path = path
-    recorded.accesses = NONE
-    recorded.kind = kind
-    recorded.engine = engine
+    entry = recorded(s, record_id)
+    entry.actor = s.units[unit_id].actor if unit_id != NONE else NONE
+    entry.pc = pc
+    entry.start = start
+    entry.end = end
+    entry.cause = why
+    entry.nbytes = nbytes
+    entry.queue = queue
+    entry.message = message
+    entry.arrived = UNKNOWN
+    entry.path = path
+    entry.accesses = NONE
+    entry.kind = kind
+    entry.engine = engine
     return record_id
 
 
 @inlined
-def keep_accesses(s: State, count: int) -> int:
+def record_words(s: State, count: int) -> int:
     """Where it is kept what a recorded command touches: the number of its accesses, then of each what it is
     (`ACCESS_BITS`), its owner and its bounds."""
     words = s.recorded_accesses
@@ -65,6 +71,6 @@ def keep_accesses(s: State, count: int) -> int:
 
 
 @jit
-def note_accesses(s: State, record_id: int, count: int) -> None:
+def record_accesses(s: State, record_id: int, count: int) -> None:
     if record_id != NONE and count > 0 and s.recording == 2:
-        s.records[record_id - s.record_base].accesses = keep_accesses(s, count)
+        recorded(s, record_id).accesses = record_words(s, count)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from megatile.sim.engine.accesses import log_accesses
-from megatile.sim.engine.commands import free_command, new_command, soon
-from megatile.sim.engine.completion import end_known, finished, has_left
+from megatile.sim.engine.commands import new_command
+from megatile.sim.engine.completion import complete_later, complete_now, finished, has_left
 from megatile.sim.engine.events import push, serve
-from megatile.sim.engine.instances import ended
 from megatile.sim.engine.marks import inlined, jit
-from megatile.sim.engine.queues import arrive, give_back
-from megatile.sim.engine.recording import note_accesses
+from megatile.sim.engine.recording import record_accesses, recorded
 from megatile.sim.engine.values import ask, find, serialise
-from megatile.sim.instructions import SEND
-from megatile.sim.state import ASK_DELAY, CLASS, HOPS, INTO, MAX_PIECES, NONE, PIECE, REQUESTS, UNKNOWN, State
+from megatile.sim.state import ASK_DELAY, CLASS, HOPS, MAX_PIECES, NONE, PIECE, REQUESTS, UNKNOWN, State
 
 
 @jit
@@ -35,7 +31,7 @@ def pieces(s: State, path_id: int, nbytes: int) -> int:
 
 
 @inlined
-def drawn_out(s: State, path_id: int, nbytes: int) -> int:
+def tail_ps(s: State, path_id: int, nbytes: int) -> int:
     """From the head of a transfer to its tail where nobody is in the way: the times of its pieces."""
     count = pieces(s, path_id, nbytes)
     if count == 1:
@@ -45,7 +41,7 @@ def drawn_out(s: State, path_id: int, nbytes: int) -> int:
 
 
 @inlined
-def held_until(s: State, path_id: int, nbytes: int) -> int:
+def source_held_ps(s: State, path_id: int, nbytes: int) -> int:
     """From the head of a transfer to its source being free where nobody is in the way."""
     least = s.paths[path_id].before
     count = pieces(s, path_id, nbytes)
@@ -71,14 +67,14 @@ def start_transfer(s: State, command_id: int, time: int) -> None:
     command = s.commands[command_id]
     command.start = time
     if command.record != NONE:
-        s.records[command.record - s.record_base].start = time
-        s.records[command.record - s.record_base].cause = command.cause
+        recorded(s, command.record).start = time
+        recorded(s, command.record).cause = command.cause
     path = s.paths[command.path]
     nbytes = command.nbytes
     head = time + path.startup + command.delay
     if path.contended == 0:
-        has_left(s, command_id, head + held_until(s, command.path, nbytes))
-        finished(s, command_id, head + drawn_out(s, command.path, nbytes) + path.latency)
+        has_left(s, command_id, head + source_held_ps(s, command.path, nbytes))
+        finished(s, command_id, head + tail_ps(s, command.path, nbytes) + path.latency)
         return
     count = pieces(s, command.path, nbytes)
     if count > 1:
@@ -156,47 +152,23 @@ def move(s: State, command_id: int) -> None:
 
 
 @inlined
-def transfer(s: State, unit_id: int, command_id: int, count: int, until_left: int) -> None:
-    """Start a command that moves data, or let it wait; its accesses end with its source, or at the end."""
+def transfer(s: State, unit_id: int, command_id: int, count: int) -> None:
+    """Start a command that moves data, or let it wait."""
     command = s.commands[command_id]
     server_id = s.engine_queues[command.engine_queue].server
     if server_id != NONE:
         command.server = server_id
         busy = max(occupied(s, command.path, command.nbytes), s.paths[command.path].before)
         command.busy = s.paths[command.path].startup + command.delay + busy
-    note_accesses(s, command.record, count)
+    record_accesses(s, command.record, count)
     if command.dependencies == 0 and server_id == NONE and s.paths[command.path].contended == 0:
-        # The usual case: nobody is in the way, all times are known at once.
         path = s.paths[command.path]
-        time = command.ready_at
-        head = time + path.startup + command.delay
-        left = head + held_until(s, command.path, command.nbytes)
-        end = head + drawn_out(s, command.path, command.nbytes) + path.latency
-        engine_queue_id = command.engine_queue
-        s.engine_queues[engine_queue_id].free_at = left
-        s.engine_queues[engine_queue_id].last = NONE
-        s.engine_queues[engine_queue_id].cause = command.record
-        until = left if until_left else end
-        log_accesses(s, unit_id, command_id, count, until)
-        if command.record != NONE:
-            recorded = s.records[command.record - s.record_base]
-            recorded.start = time
-            recorded.end = until
-            recorded.cause = command.cause
-            recorded.arrived = end
-        end_known(s, unit_id, until, command.record)
-        ended(s, unit_id, end)
-        if command.kind == SEND:
-            arrive(s, command.target, command.message, end, command.record)
-        elif command.kind == INTO:
-            give_back(s, command.target, command.message, end, command.record, command.amount)
-        free_command(s, command_id)
-        return
-    s.units[unit_id].unfinished += 1
-    s.engine_queues[command.engine_queue].last = command_id
-    log_accesses(s, unit_id, command_id, count, UNKNOWN)
-    if command.dependencies == 0:
-        soon(s, command_id)
+        head = command.ready_at + path.startup + command.delay
+        source_free_at = head + source_held_ps(s, command.path, command.nbytes)
+        end = head + tail_ps(s, command.path, command.nbytes) + path.latency
+        complete_now(s, unit_id, command_id, count, source_free_at, end)
+    else:
+        complete_later(s, unit_id, command_id, count)
 
 
 @inlined

@@ -66,12 +66,12 @@ def evaluate(s: State, expression_id: int, frame: int) -> int:
     if kind == SUM:
         return s.frames[frame + s.bytecode[value].operation] + s.bytecode[value].operand
     if kind == KEPT:
-        return remembered(s, value, frame, s.scratch.at(-1))
+        return kept_value(s, value, frame, s.scratch.at(-1))
     return compute(s, value, frame, s.scratch.at(-1))
 
 
 @apart
-def remembered(s: State, at: int, frame: int, top: Words) -> int:
+def kept_value(s: State, at: int, frame: int, top: Words) -> int:
     """The value of bytecode that is kept, for the round of the loop that it depends on."""
     place = s.frames.at(frame + s.bytecode[at].operation)
     turn = s.frames[frame + s.bytecode[at].operand]
@@ -95,7 +95,7 @@ def compute(s: State, at: int, frame: int, top: Words) -> int:
             top = top.at(1)
             top[0] = s.frames[frame + s.bytecode[at].operand]
         elif operation == NESTED:
-            value = remembered(s, s.bytecode[at].operand, frame, top)
+            value = kept_value(s, s.bytecode[at].operand, frame, top)
             top = top.at(1)
             top[0] = value
         elif operation == LOOKUP:
