@@ -21,6 +21,11 @@ def test_simulator_and_reader_agree_on_random_plans(first: int) -> None:
     assert not {seed: text for seed, text in found.items() if text}
 
 
+def test_copies_by_other_engines_beside_a_receive_into_a_tile() -> None:
+    """What a receive needs at its instruction is not what a copy between the same memories needs."""
+    assert disagreement(random_case(445), ("plain",)) is None
+
+
 def test_units_behind_different_caches_of_one_memory() -> None:
     """Two blocks of a machine with several caches in front of the same memory."""
     assert disagreement(random_case(84), ("plain",)) is None

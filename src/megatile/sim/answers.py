@@ -327,13 +327,16 @@ class Answers:
         stored = self.arena.rows("storages")[
             table.memory_base + alike.level * table.storages :, Storage.memory
         ]
+        asked = rows.code[alike.pc]
+        if asked[Instruction.kind] != COPY:
+            return
         for pc in range(alike.first, len(rows.code)):
             row = rows.code[pc]
             kind, at = row[Instruction.kind], row[Copy.regions]
             if kind == END:
                 return
             known = code[pc, Instruction.figures] != NONE
-            if kind == COPY and row[Copy.mover] == rows.code[alike.pc][Copy.mover] and not known:
+            if kind == COPY and row[Copy.mover] == asked[Copy.mover] and not known:
                 ends = [rows.regions[rows.lists[i]] for i in (at + 1, at + rows.lists[at])]
                 if all(end[RegionRow.mode] == st.DECLARED and end[RegionRow.owner] == NONE for end in ends):
                     source, target = (
