@@ -135,6 +135,37 @@ def test_what_tilelang_has_no_word_for_is_said_with_its_line(number: str, said: 
     assert raised.value.place.line > 1
 
 
+def shared_rows(rows: int):
+    """Four blocks, each of which doubles its rows through a view."""
+
+    @T.program
+    def kernel(A: T.Tensor((rows, 8), "f32")):
+        with T.Kernel(block=4, threads=32):
+            mine = T.view(A, layout=T.FullRow)
+            t = T.alloc((2, 8), "f32", level="l1")
+            for k in T.serial(2):
+                T.copy(t, mine[k * 2, 0])
+                for i, j in T.Parallel(2, 8):
+                    t[i, j] = t[i, j] * 2.0
+                T.copy(mine[k * 2, 0], t)
+
+    return kernel
+
+
+def test_views_are_slices_in_tilelang(door: None, tmp_path: Path) -> None:
+    text = mt.export(shared_rows(16), "tilelang")
+    assert "T.copy(A[bx * 4 + k * 2, 0], t)" in text
+    a = np.arange(128, dtype=np.float32).reshape(16, 8)
+    got = a.copy()
+    loaded(text, tmp_path / "kernel.py")(got)
+    np.testing.assert_array_equal(got, a * 2)
+
+
+def test_uneven_views_are_refused_in_tilelang() -> None:
+    with pytest.raises(mt.MegatileError, match="a view of 'A' whose parts are not equally long cannot"):
+        mt.export(shared_rows(15), "tilelang")
+
+
 def test_other_languages() -> None:
     add = example("20").vector_add
     assert "Never run on a GPU" in mt.export(add(100), "cuda")

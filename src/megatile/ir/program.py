@@ -45,14 +45,15 @@ class Binding:
     views: Chain = ()
     owner: Chain = ()
 
-    @property
-    def is_view(self) -> bool:
-        return bool(self.views)
-
 
 def part_name(base: str, chain: Chain) -> str:
     """The name, in a Program without views, of what a unit has of a tensor or tile: ``A.device``."""
     return ".".join((base, *(view.scale for view in chain)))
+
+
+def base_name(name: str) -> str:
+    """The tensor or tile that such a name is a part of."""
+    return name.partition(".")[0]
 
 
 def bindings(program: Program) -> dict[str, Binding]:

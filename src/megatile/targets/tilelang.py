@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from megatile.core.errors import MegatileError
-from megatile.core.expr import OPERATORS, Const, Expr, Symbol, constant, simplify
+from megatile.core.expr import OPERATORS, Const, Expr, Symbol, constant, known, simplify
 from megatile.ir import nodes as n
 from megatile.ir.expr import Coord, Load, Rank
-from megatile.ir.program import Program, bindings
+from megatile.ir.passes.resolve_views import without_views
+from megatile.ir.program import Program, base_name, bindings
 from megatile.targets.common.errors import CompileError
 from megatile.targets.common.scalars import lets
 from megatile.targets.cuda.fragments import is_whole
@@ -41,7 +42,7 @@ def dtype(name: str) -> str:
 class TileLangWriter:
     def __init__(self, program: Program):
         self.program, self.launch = program, program.launch
-        self.bindings = bindings(program)
+        self.shapes = {name: binding.shape for name, binding in bindings(program).items()}
         self.lines: list[str] = []
         self.depth = 0
         self.names: dict[str, str] = {}
@@ -161,7 +162,7 @@ class TileLangWriter:
         if isinstance(expr, Rank):
             return self.rank(expr, outer)
         if isinstance(expr, Load):
-            return f"{self.name(expr.source)}[{', '.join(self.value(i) for i in expr.index)}]"
+            return f"{self.name(base_name(expr.source))}[{', '.join(self.value(i) for i in expr.index)}]"
         op = getattr(expr, "operator", None)
         if op is None:
             raise CompileError("a table of numbers cannot be written in TileLang", advice="use arithmetic")
@@ -198,10 +199,12 @@ class TileLangWriter:
     def rank(self, expr: Rank, outer: int) -> str:
         result: Expr = Const(0)
         for scale in self.launch.scales[self.launch.depth(expr.within) : self.launch.depth(expr.scale)]:
+            if scale.count == 1:
+                continue
             index: Expr = Const(0)
             below = 1
             for axis, extent in enumerate(scale.extents):
-                if scale.name != "block" and scale.count > 1:
+                if scale.name != "block":
                     raise CompileError(
                         f"the rank at scale '{expr.scale}' is unknown here", advice="use blocks"
                     )
@@ -213,16 +216,23 @@ class TileLangWriter:
     # --- regions ----------------------------------------------------------------------------------
 
     def whole(self, region: n.Region) -> bool:
-        return is_whole(region, self.bindings[region.source].shape)
+        return is_whole(region, self.shapes[region.source])
 
-    def part(self, region: n.Region) -> str:
-        """A tile or tensor by its name, or the slices of it that are meant."""
-        if region.along is not None or self.bindings[region.source].views:
-            raise CompileError("a view cannot be written in TileLang", advice="write the slices themselves")
-        name = self.name(region.source)
+    def part(self, region: n.Region, other: n.Region | None = None) -> str:
+        """A tile or tensor by its name, or the slices of it that are meant; only where they begin, if the
+        other side of a copy is a whole tile as large."""
+        name, shape = self.name(base_name(region.source)), self.shapes[region.source]
         if self.whole(region):
             return name
-        if all(d.anchored for d in region.dims):
+        for dim, extent in zip(region.dims, shape, strict=True):
+            if dim.limits is not None and [known(e) for e in dim.limits] != [0, extent]:
+                raise CompileError(
+                    f"a view of '{base_name(region.source)}' whose parts are not equally long cannot be "
+                    "written in TileLang",
+                    advice="write the slices themselves",
+                )
+        extents = tuple(d.extent for d in region.dims)
+        if other is not None and self.whole(other) and extents == other.extents:
             return f"{name}[{', '.join(self.value(d.start) for d in region.dims)}]"
         parts = (
             f"{self.value(d.start)} : {self.value(simplify(d.start + d.extent))}"
@@ -255,7 +265,7 @@ def _alloc(out: TileLangWriter, node: n.Alloc) -> None:
 def _copy(out: TileLangWriter, node: n.Copy) -> None:
     if node.dst is not None or node.src is not None:
         out.refuse(node, "between units has no counterpart")
-    out.add(f"T.copy({out.part(node.source)}, {out.part(node.to)})")
+    out.add(f"T.copy({out.part(node.source, node.to)}, {out.part(node.to, node.source)})")
 
 
 @rule(n.Gemm)
@@ -302,7 +312,8 @@ def _cumsum(out: TileLangWriter, node: n.Cumsum) -> None:
 
 @rule(n.Store)
 def _store(out: TileLangWriter, node: n.Store) -> None:
-    out.add(f"{out.name(node.target)}[{', '.join(map(out.value, node.index))}] = {out.value(node.value)}")
+    place = f"{out.name(base_name(node.target))}[{', '.join(map(out.value, node.index))}]"
+    out.add(f"{place} = {out.value(node.value)}")
 
 
 @rule(n.Let, n.ReadScalar)
@@ -314,7 +325,7 @@ def _let(out: TileLangWriter, node: Any) -> None:
 def _atomic(out: TileLangWriter, node: n.Atomic) -> None:
     if node.op not in ("add", "max", "min") or node.dst is not None:
         out.refuse(node, f"'{node.op}' has no counterpart")
-    place = f"{out.name(node.target)}[{', '.join(map(out.value, node.index))}]"
+    place = f"{out.name(base_name(node.target))}[{', '.join(map(out.value, node.index))}]"
     call = f"T.atomic_{node.op}({place}, {out.value(node.value)}"
     if node.result is None:
         out.add(f"{call})")
@@ -326,7 +337,7 @@ def _atomic(out: TileLangWriter, node: n.Atomic) -> None:
 def _atomic_region(out: TileLangWriter, node: n.AtomicRegion) -> None:
     if node.op != "add" or node.dst is not None:
         out.refuse(node, f"'{node.op}' has no counterpart")
-    out.add(f"T.atomic_add({out.part(node.to)}, {out.part(node.source)})")
+    out.add(f"T.atomic_add({out.part(node.to, node.source)}, {out.part(node.source, node.to)})")
 
 
 @rule(n.Parallel)
@@ -380,4 +391,4 @@ import tilelang.language as T
 
 def generate_tilelang(program: Program) -> str:
     """The TileLang kernel of a Program, as the text of a Python file."""
-    return TileLangWriter(program).source()
+    return TileLangWriter(without_views(program)).source()

@@ -14,6 +14,8 @@ from megatile.core.placement import Shard
 from megatile.ir import nodes as n
 from megatile.ir.expr import Coord, Load, Pick, Rank
 from megatile.ir.launch import ROOT, Launch
+from megatile.ir.passes.driver import steps
+from megatile.ir.passes.normalise import Normalise
 from megatile.ir.program import Binding, Program, bindings, part_name
 from megatile.ir.shares import Cut, Listed, ViewError, shares
 
@@ -296,3 +298,9 @@ def _plus(left: Expr, right: Expr) -> Expr:
     if known(left) == 0:
         return right
     return simplify(binary("+", left, right)) if right.dtype == "int" else apply("+", left, right)
+
+
+def without_views(program: Program) -> Program:
+    """The Program that code is written from: after ``Normalise`` and ``ResolveViews``."""
+    *_, last = steps(program, (Normalise(), ResolveViews()))
+    return last.program

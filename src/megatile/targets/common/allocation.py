@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-
-import numpy as np
+from dataclasses import dataclass
 
 from megatile.core.dtypes import itemsize
 from megatile.core.expr import Const, Expr, binary
-from megatile.core.placement import Mesh, Shard, is_whole, share_length
 from megatile.ir import nodes as n
-from megatile.ir.launch import Launch, divided, divisions
+from megatile.ir.launch import Launch
 from megatile.ir.program import Program
 from megatile.targets.common.elements import c_type, held
-from megatile.targets.common.errors import CompileError
-from megatile.targets.interpret.expressions import unflatten
 from megatile.targets.interpret.places import Name, Places
 
 LINE = 64
@@ -66,16 +61,6 @@ def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(math.prod(shape[d + 1 :]) for d in range(len(shape)))
 
 
-@dataclass
-class Share:
-    """One dimension of a view for a unit: ``length`` elements from ``start``, or those in ``table``."""
-
-    start: Expr
-    length: Expr
-    table: np.ndarray | None = field(default=None, repr=False)
-    row: Expr | None = None
-
-
 def dispatched(body: tuple[n.Node, ...], launch: Launch, depth: int = 0) -> Iterator[n.Scale]:
     """The regions that start instances."""
     for node in body:
@@ -92,7 +77,7 @@ def tiles(body: tuple[n.Node, ...]) -> Iterator[n.Alloc]:
 
 
 class Allocation:
-    """All storages of a program, and the shares that views give units."""
+    """All storages of a program."""
 
     def __init__(self, program: Program):
         self.program, self.launch = program, program.launch
@@ -100,7 +85,7 @@ class Allocation:
         self.names: dict[str, Name] = self.places.names
         self.table: dict[str, Storage] = {}
         self.launch_bytes = self.instance_bytes = 0
-        self.viewed = {name.base for name in self.names.values() if name.binding.views}
+        self.viewed = {name.base for name in self.names.values() if name.binding.owner}
         reshaped = {name.base for name in self.names.values() if name.reshaped is not None}
         for param in program.params:
             shape = tuple(int(e) for e in param.shape)
@@ -132,7 +117,7 @@ class Allocation:
     def is_plain(self, name: str, home: str) -> bool:
         """Whether a name means all of a storage that lies so, with its own shape, and there are no copies."""
         found, storage = self.names[name], self.storage(name)
-        return (storage.home, storage.copies) == (home, 1) and not found.binding.views and not found.reshaped
+        return (storage.home, storage.copies) == (home, 1) and not found.binding.owner and not found.reshaped
 
     def place(self, name: str, path: Path, depth: int) -> tuple[Expr, int, int]:
         """The element at which the copy of a unit begins; how many copies the unit reaches, and from one to
@@ -154,64 +139,3 @@ class Allocation:
                 "+", binary("*", result, self.launch.scales[self.launch.depth(scale) - 1].count), path[scale]
             )
         return result
-
-    def shares(self, name: str, path: Path) -> list[Share]:
-        """What a unit sees of every dimension."""
-        found = self.names[name]
-        shape = found.reshaped[0] if found.reshaped is not None else found.binding.shape
-        result = [Share(Const(0), Const(extent)) for extent in shape]
-        within = found.owner
-        for view in found.binding.views:
-            if not is_whole(view.layout):
-                if not _is_cut(view.layout):
-                    return self._listed(found, path)
-                rank = self.flat(self._between(within, view.scale), path)
-                grid = self.launch.grid(view.scale, within)
-                for dim, units, number in divisions(view.layout, grid, rank):
-                    result[dim] = Share(*divided((result[dim].start, result[dim].length), units, number))
-            within = view.scale
-        return result
-
-    def _between(self, within: str, scale: str) -> tuple[str, ...]:
-        low, high = self.launch.depth(within), self.launch.depth(scale)
-        return tuple(s.name for s in self.launch.scales[low:high])
-
-    def _listed(self, found: Name, path: Path) -> list[Share]:
-        """Shares by tables, one row for every unit below the owner."""
-        scales = self._between(found.owner, found.binding.scale)
-        counts = [self.launch.scales[self.launch.depth(s) - 1].count for s in scales]
-        units = math.prod(counts)
-        if units > 4096:
-            raise CompileError(
-                f"the owner function of '{found.name}' divides it over {units} units, more than 4096",
-                advice="use T.Shard, which needs no table",
-            )
-        parts = [self.places.composed(found, unflatten(rank, counts)) for rank in range(units)]
-        rank = self.flat(scales, path)
-        result = []
-        for dim in range(len(found.binding.shape)):
-            column = [p[dim] for p in parts]
-            lengths = np.array([share_length(c) for c in column])
-            table = np.zeros((units, max(int(lengths.max()), 1)), np.int64)
-            for row, share in enumerate(column):
-                indices = np.arange(*share) if isinstance(share, tuple) else share
-                table[row, : len(indices)] = indices
-            result.append(_share_of_table(table, lengths, rank))
-        return result
-
-
-def _share_of_table(table: np.ndarray, lengths: np.ndarray, rank: Expr) -> Share:
-    from megatile.core.expr import table as lookup
-
-    length = lookup(lengths.tolist(), rank)
-    runs = table - table[:, :1]
-    straight = all((runs[r, :k] == np.arange(k)).all() for r, k in enumerate(lengths))
-    if straight:
-        return Share(lookup(table[:, 0].tolist(), rank), length)
-    return Share(Const(0), length, table, rank)
-
-
-def _is_cut(layout: object) -> bool:
-    if isinstance(layout, Mesh):
-        return all(not isinstance(a, Shard) or a.order == "contiguous" for a in layout.axes)
-    return isinstance(layout, Shard) and layout.order == "contiguous"

@@ -7,11 +7,22 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from megatile.core.expr import Const, Expr, Symbol, binary, bounds, constant, rebuild, simplify
+from megatile.core.expr import (
+    Const,
+    Expr,
+    Symbol,
+    binary,
+    bounds,
+    constant,
+    difference,
+    rebuild,
+    simplify,
+    table,
+)
 from megatile.core.expr.tree import folded
 from megatile.ir import nodes as n
-from megatile.ir.expr import Coord, Load, Rank
-from megatile.targets.common.allocation import Path, Share, Storage
+from megatile.ir.expr import Coord, Load, Pick, Rank
+from megatile.targets.common.allocation import Path, Storage
 from megatile.targets.common.elements import Value, loaded
 from megatile.targets.common.errors import CompileError
 from megatile.targets.common.expressions import whole
@@ -34,6 +45,15 @@ class Text:
         yield
         self.depth -= 1
         self.add("}")
+
+
+@dataclass(frozen=True)
+class Share:
+    """What of a dimension an index counts in: ``length`` elements from ``start``, or those of a table."""
+
+    start: Expr
+    length: Expr
+    table: Pick | None = None
 
 
 @dataclass
@@ -184,11 +204,23 @@ class Scope:
         place = start
         terms: list[str] = []
         guards: list[str] = []
-        for d, (share, expr) in enumerate(zip(storages.shares(name, path), index, strict=True)):
-            place = self._index(
-                name, d, share, simplify(self.own(expr)), storage.strides[d], place, terms, guards
-            )
+        for d, expr in enumerate(index):
+            at, share = self.share(expr, storage.shape[d])
+            place = self._index(name, d, share, at, storage.strides[d], place, terms, guards)
         return storage, self.pointer(storage, place, terms, peer), " && ".join(guards) or None
+
+    def share(self, start: Expr, length: int, limits: tuple[Expr, Expr] | None = None) -> tuple[Expr, Share]:
+        """An index of a dimension of ``length`` elements, and what it counts in."""
+        at = simplify(self.own(start))
+        if isinstance(at, Pick):
+            found = table([len(s) for s in at.sets], at.row)
+            if all(s == tuple(range(s[0], s[0] + len(s))) for s in at.sets if s):
+                return at.index, Share(table([s[0] if s else 0 for s in at.sets], at.row), found)
+            return at.index, Share(Const(0), found, at)
+        if limits is None:
+            return at, Share(Const(0), Const(length))
+        low, high = map(self.own, limits)
+        return difference(at, low), Share(low, difference(high, low))
 
     def _index(
         self,
@@ -215,17 +247,15 @@ class Scope:
                 what = f"'{name}[{{}}]' is out of bounds: dimension {d} has {count} elements"
                 text = f"inside(failure, {self.gen.site('bounds', what)}, {text}, {length})"
         if share.table is not None:
-            text = f"{self.table_row(share)}[{text}]"
+            text = f"{self.table_row(share.table)}[{text}]"
         elif share.start != Const(0):
             text = f"({whole(share.start, self)} + {text})"
         terms.append(f"{text} * {stride}")
         return place
 
-    def table_row(self, share: Share) -> str:
-        assert share.table is not None
-        assert share.row is not None
-        name = self.gen.constant_table(tuple(int(v) for v in share.table.reshape(-1)))
-        return f"({name} + {whole(binary('*', share.row, share.table.shape[1]), self)})"
+    def table_row(self, pick: Pick) -> str:
+        name = self.gen.constant_table(pick.flat)
+        return f"({name} + {whole(binary('*', pick.row, pick.width), self)})"
 
     def is_inside(self, at: Expr, size: Expr, length: Expr) -> bool:
         """Whether ``size`` elements from ``at`` surely lie in 0..length."""
@@ -248,32 +278,21 @@ class Scope:
         home, depth = (peer.path, peer.depth) if peer is not None else (self.path, self.depth)
         storage = storages.storage(region.source)
         place, copies, copy_stride = storages.place(region.source, home, depth)
-        shares = storages.shares(region.source, home)
-        origin = storages.shares(region.along, self.path) if region.along else None
-        spare = len(region.dims) - len(region.extents)
         terms: list[str] = []
         guards: list[str] = []
         axes = []
-        for d, (dim, share) in enumerate(zip(region.dims, shares, strict=True)):
-            at, stride = simplify(self.own(dim.start)), storage.strides[d]
+        for d, dim in enumerate(region.dims):
+            at, share = self.share(dim.start, storage.shape[d], dim.limits)
+            stride = storage.strides[d]
             if dim.extent is None:
                 place = self._index(region.source, d, share, at, stride, place, terms, guards)
                 continue
-            moved = origin[d - spare] if origin is not None and d >= spare else None
-            if moved is not None:
-                if moved.table is not None:
-                    raise CompileError(
-                        f"an anchor along '{region.along}', whose elements are scattered, cannot be "
-                        "compiled yet",
-                        advice="give explicit slices",
-                    )
-                at = simplify(binary("+", at, moved.start))
             size = simplify(self.own(dim.extent))
             axis = Axis(size, stride)
             if not self.is_inside(at, size, share.length):
-                self._clip(region, dim, axis, at, share, moved is not None)
+                self._clip(region, dim, axis, at, share)
             if share.table is not None:
-                axis.table = f"({self.table_row(share)} + {whole(at, self)})"
+                axis.table = f"({self.table_row(share.table)} + {whole(at, self)})"
             else:
                 place = binary("+", place, binary("*", binary("+", share.start, at), stride))
             axes.append(axis)
@@ -281,7 +300,7 @@ class Scope:
         pointer = self.pointer(storage, place, terms, peer)
         return Box(storage, pointer, axes, copies, copy_stride, " && ".join(guards) or None, parts)
 
-    def _clip(self, region: n.Region, dim: n.Dim, axis: Axis, at: Expr, share: Share, moved: bool) -> None:
+    def _clip(self, region: n.Region, dim: n.Dim, axis: Axis, at: Expr, share: Share) -> None:
         start, size, length = (whole(e, self) for e in (at, axis.extent, share.length))
         axis.low, axis.high = self.gen.fresh("low"), self.gen.fresh("high")
         self.text.add(
@@ -289,14 +308,10 @@ class Scope:
             f"{axis.high} = lmax(lmin({length} - ({start}), {size}), {axis.low});"
         )
         found = self.gen.storages.names[region.source]
-        if found.alloc is None or region.source in self.gen.padded or moved:
+        if found.alloc is None or region.source in self.gen.padded or dim.limits is not None:
             return
         what = f"'{region.source}' has fewer elements than this region wants (it starts at {{}})"
-        missing = (
-            f"{axis.high} <= {axis.low} && {size} > 0"
-            if dim.anchored
-            else f"{axis.high} - {axis.low} < {size}"
-        )
+        missing = f"{axis.high} - {axis.low} < {size}"
         self.text.add(f"if ({missing}) fail(failure, {self.gen.site('bounds', what)}, {start});")
 
     def most(self, extent: Expr) -> int:

@@ -16,7 +16,7 @@ STATEMENTS: dict[type[n.Node], Callable[[Any, Any], None]] = {}
 rule = n.registrar(STATEMENTS)
 
 
-@rule(n.Alloc, n.View, n.Reshape, n.Hint)
+@rule(n.Alloc, n.Reshape, n.Hint)
 def _nothing(scope: Scope, node: n.Node) -> None:
     """Resolved where it is used; data never depends on a hint."""
 

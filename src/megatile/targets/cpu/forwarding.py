@@ -15,7 +15,7 @@ from megatile.core.expr.typing import cast
 from megatile.ir import nodes as n
 from megatile.ir.expr import Coord, Load, Rank, loads
 from megatile.ir.passes.driver import rewrite_expressions
-from megatile.ir.program import Program, bindings
+from megatile.ir.program import Program, base_name, bindings
 from megatile.targets.common.elements import NARROW
 
 
@@ -27,7 +27,7 @@ class _Forward:
     def __init__(self, program: Program):
         self.table = bindings(program)
         self.params = {p.name for p in program.params}
-        self.uses = Counter(r.source for node in n.walk(program.body) for _, r in n.regions(node))
+        self.uses = Counter(base_name(r.source) for node in n.walk(program.body) for _, r in n.regions(node))
         self.launch, self.ranges = program.launch, _loops(program)
         self.constant = self.params - {self.table[name].base for name in n.written(program.body)}
 
@@ -135,7 +135,7 @@ class _Forward:
     def is_tile(self, region: n.Region) -> bool:
         """All of a tile."""
         binding = self.table[region.source]
-        plain = not binding.views and binding.base == region.source and region.source not in self.params
+        plain = binding.base == region.source and region.source not in self.params
         return plain and region == n.whole(region.source, binding.shape)
 
     def covers(self, nest: n.Parallel, store: n.Store, tile: str) -> bool:
@@ -150,7 +150,7 @@ class _Forward:
     def exists(self, region: n.Region, tile: n.Region) -> bool:
         """Whether a region of a tensor, as large as the tile, lies inside for every unit."""
         binding = self.table[region.source]
-        if region.source not in self.params or binding.views or region.along is not None:
+        if region.source not in self.params:
             return False
         dtypes = binding.dtype, self.table[tile.source].dtype
         if dtypes[1] != "f32" or not is_float(dtypes[0]) or dtypes[0] not in ("f32", *NARROW):

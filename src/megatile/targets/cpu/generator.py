@@ -11,6 +11,7 @@ from typing import Any
 
 from megatile.core.expr import Const
 from megatile.ir import nodes as n
+from megatile.ir.passes.resolve_views import without_views
 from megatile.ir.program import Program
 from megatile.targets.common.allocation import LINE, Allocation, Storage, rounded
 from megatile.targets.common.elements import NARROW
@@ -194,7 +195,7 @@ class Generator(Writer):
                 found = products.recognised(scope, body, at)
             elif isinstance(node, n.Parallel):
                 found = fusing.recognised(scope, body, at) or fusing.scaled(scope, body, at)
-            with self.at(node, scope.text, comment=type(node) not in (n.Alloc, n.View, n.Reshape, n.Hint)):
+            with self.at(node, scope.text, comment=type(node) not in (n.Alloc, n.Reshape, n.Hint)):
                 if isinstance(found, products.Product):
                     self._comments(scope.text, body[at + 1 : at + found.used])
                     products.product(scope, found)
@@ -362,5 +363,6 @@ _TAKEN = set(re.findall(r"\w+", PRELUDE + POSTS + TOGETHER + _CALLED + _PARALLEL
 
 def generate(program: Program, width: int, rows: int, words: frozenset[str] = frozenset()) -> Source:
     """The C of a Program, for vectors of ``width`` floats, products of so many ``rows``, and ``words``."""
+    program = without_views(program)
     made = Generator(without_copies(hoisted(forwarded(program))), width, rows, words).source()
     return replace(made, flops=flops(program))

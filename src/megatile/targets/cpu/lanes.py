@@ -82,8 +82,8 @@ class _Fits:
         storage = storages.storage(name)
         _, copies, _ = storages.place(name, self.scope.path, self.scope.depth)
         varying = 0
-        for d, (share, expr) in enumerate(zip(storages.shares(name, self.scope.path), index, strict=True)):
-            at = simplify(self.scope.own(expr))
+        for d, expr in enumerate(index):
+            at, share = self.scope.share(expr, storage.shape[d])
             if not self.scope.is_inside(at, ONE, share.length):
                 return False
             if not self.varies(at):

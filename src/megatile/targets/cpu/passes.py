@@ -11,7 +11,7 @@ from math import prod
 from megatile.core.expr import Const, Expr, Symbol, constant, linear, rebuild, symbols, walk
 from megatile.ir import nodes as n
 from megatile.ir.expr import Load, loads
-from megatile.ir.program import Program, bindings
+from megatile.ir.program import Program, base_name, bindings
 
 HEAVY = {"exp", "exp2", "log", "log2", "tanh", "erf", "sigmoid", "sqrt", "rsqrt", "sin", "cos", "/"}
 LONGEST = 4096
@@ -144,15 +144,14 @@ def without_copies(program: Program) -> Program:
     rows follow each other and surely exist.
     """
     table = bindings(program)
-    touched = [(kind, r.source) for node in n.walk(program.body) for kind, r in n.regions(node)]
+    touched = [(kind, base_name(r.source)) for node in n.walk(program.body) for kind, r in n.regions(node)]
     uses = Counter(name for _, name in touched)
     written = Counter(name for kind, name in touched if kind != "read")
     params = {p.name: p for p in program.params}
     reached = set(filter(None, map(n.remote, n.walk(program.body))))
 
     def plain(region: n.Region) -> bool:
-        binding = table[region.source]
-        return not binding.views and binding.base == region.source and region.along is None
+        return table[region.source].base == region.source
 
     def may(node: n.Copy, rest: tuple[n.Node, ...]) -> bool:
         to, source = node.to, node.source
@@ -176,7 +175,9 @@ def without_copies(program: Program) -> Program:
         if readers != uses[to.source] - 1 or any(isinstance(x, n.Scale) for x in n.walk(rest)):
             return False
         if any(
-            kind != "read" and r.source == source.source for x in n.walk(rest) for kind, r in n.regions(x)
+            kind != "read" and base_name(r.source) == source.source
+            for x in n.walk(rest)
+            for kind, r in n.regions(x)
         ):
             return False
         if source.source not in params:
@@ -241,7 +242,7 @@ def by_columns(program: Program) -> set[str]:
 def operands(program: Program) -> set[str]:
     """Tiles that are only filled, copied, and multiplied."""
     others = {
-        region.source
+        base_name(region.source)
         for node in n.walk(program.body)
         for kind, region in n.regions(node)
         if not isinstance(node, (n.Copy, n.Fill)) and not (isinstance(node, n.Gemm) and kind == "read")
@@ -265,9 +266,9 @@ def is_invariant(region: n.Region, loop: n.Loop) -> bool:
     for node in n.walk(loop.body):
         changed |= {getattr(node, "var", ""), getattr(node, "name", ""), getattr(node, "result", "") or ""}
         for kind, touched in n.regions(node):
-            if kind != "read" and touched.source == region.source:
+            if kind != "read" and base_name(touched.source) == base_name(region.source):
                 return False
-        if isinstance(node, (n.View, n.Reshape, n.Scale, n.Collective, n.Wait, n.Barrier)):
+        if isinstance(node, (n.Reshape, n.Scale, n.Collective, n.Wait, n.Barrier)):
             return False
     if any(symbols(e) & changed for e in region.expressions()):
         return False

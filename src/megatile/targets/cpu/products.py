@@ -174,7 +174,7 @@ def _only_here(scope: Scope, loop: n.Loop, tiles: set[str]) -> bool:
 def _operand(scope: Scope, region: n.Region, along: int, variable: str) -> Operand | None:
     """A region of a constant tensor whose last two dimensions are the tile's, one of them in steps of k."""
     plain = scope.gen.storages.is_plain(region.source, "argument")
-    if not plain or region.source not in scope.gen.constant or region.along or len(region.dims) < 2:
+    if not plain or region.source not in scope.gen.constant or len(region.dims) < 2:
         return None
     *leading, _, _ = region.dims
     if any(d.extent is not None or variable in symbols(d.start) for d in leading):
@@ -196,7 +196,7 @@ def _is_output(scope: Scope, found: Product, node: n.Node) -> bool:
         return False
     storage = scope.gen.storages.storage(node.to.source)
     plain = scope.gen.storages.is_plain(node.to.source, "argument")
-    matrix = len(node.to.extents) == 2 and node.to.dims[-1].extent is not None and not node.to.along
+    matrix = len(node.to.extents) == 2 and node.to.dims[-1].extent is not None
     if not plain or not matrix or storage.dtype != found.dot.total:
         return False
     rows, columns = node.to.dims[-2:]

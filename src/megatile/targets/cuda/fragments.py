@@ -20,7 +20,7 @@ HALVES = ("f16", "bf16")
 
 
 def is_whole(region: n.Region, shape: tuple[int, ...]) -> bool:
-    return region.along is None and all(
+    return all(
         constant(d.start) == 0 and d.extent is not None and constant(d.extent) == size
         for d, size in zip(region.dims, shape, strict=True)
     )
@@ -38,7 +38,7 @@ class Fragments:
 
     def __init__(self, program: Program, names: dict[str, Name], size: Callable[[int], int]):
         self.names, self.size = names, size
-        changed = {x.base for x in names.values() if x.binding.views or x.reshaped is not None}
+        changed = {x.base for x in names.values() if x.binding.owner or x.reshaped is not None}
         self.shapes = {
             a.name: a.shape
             for a in n.walk(program.body)
@@ -132,7 +132,8 @@ def staged(program: Program, allocs: dict[str, n.Alloc]) -> Iterator[Staged]:
     """Loops whose copies can be done ahead: of tensors they do not write, into tiles of their own."""
     every = list(n.walk(program.body))
     uses = Counter(region.source for node in every for _, region in n.regions(node))
-    uses.update(node.source for node in every if isinstance(node, (n.View, n.Reshape)))
+    uses.update(node.source for node in every if isinstance(node, n.Reshape))
+    uses.update(name for name, alloc in allocs.items() if alloc.parts)
     tensors = {p.name for p in program.params}
     for node in every:
         by = constant(node.step) if isinstance(node, n.Loop) else None

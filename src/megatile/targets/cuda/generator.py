@@ -14,6 +14,7 @@ from typing import Any
 
 from megatile.core.expr import Const
 from megatile.ir import nodes as n
+from megatile.ir.passes.resolve_views import without_views
 from megatile.ir.program import Program
 from megatile.targets.common.errors import CompileError
 from megatile.targets.common.scope import Scope, Text
@@ -39,8 +40,8 @@ _TAKEN = {word for found in _NAMED.findall(DEVICE + EMULATE) for word in found i
     (_LOCAL + " " + _KEYWORDS).split()
 )
 MOST_THREADS = 1024
-_HOST = (n.Let, n.If, n.Loop, n.Scale, n.Alloc, n.View, n.Reshape, n.Hint, n.Fence, n.Print, n.Breakpoint)
-_SILENT = (n.Alloc, n.View, n.Reshape, n.Hint)
+_HOST = (n.Let, n.If, n.Loop, n.Scale, n.Alloc, n.Reshape, n.Hint, n.Fence, n.Print, n.Breakpoint)
+_SILENT = (n.Alloc, n.Reshape, n.Hint)
 
 
 @dataclass(frozen=True)
@@ -347,7 +348,7 @@ _HEAD = """// CUDA C++ of the tile program '{name}', built for machine '{machine
 
 def generate_cuda(program: Program) -> CudaSource:
     """The CUDA C++ of a Program."""
-    return DeviceWriter(program).source()
+    return DeviceWriter(without_views(program)).source()
 
 
 def _check_peer(node: n.Node) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from megatile.core.dtypes import itemsize
-from megatile.core.expr import Const, binary, constant, linear, simplify
+from megatile.core.expr import Const, constant, linear, simplify
 from megatile.ir import nodes as n
+from megatile.ir.expr import Pick
 from megatile.targets.common.allocation import Storage
 from megatile.targets.common.elements import Value
 from megatile.targets.cuda.elements import Side, copy, pairs_of, shared_out
@@ -64,15 +65,14 @@ def _in_background(scope: DeviceScope, node: n.Copy) -> bool:
     """The copy by cp.async, if its rows are whole words at places that are aligned."""
     storages = scope.gen.storages
     source, to = storages.storage(node.source.source), storages.storage(node.to.source)
-    if source.dtype != to.dtype or node.source.along is not None or source.copies > 1:
+    if source.dtype != to.dtype or source.copies > 1:
         return False
     size = itemsize(to.dtype)
-    shares = storages.shares(node.source.source, scope.path)
     steps, first = [], None
-    for share, dim, stride in zip(shares, node.source.dims, source.strides, strict=True):
-        if share.table is not None:
+    for dim, stride in zip(node.source.dims, source.strides, strict=True):
+        if isinstance(dim.start, Pick):
             return False
-        factors, left = linear(simplify(binary("+", share.start, scope.own(dim.start))))
+        factors, left = linear(simplify(scope.own(dim.start)))
         steps += [f * stride for f in (*factors.values(), left)]
         if dim.extent is not None and constant(dim.extent) != 1:
             if stride != 1:

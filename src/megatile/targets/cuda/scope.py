@@ -108,9 +108,9 @@ class DeviceAllocation(Allocation):
 
 def _reached(program: Program) -> set[str]:
     """Tiles that other units may touch: by views, copies to peers, signals and collectives."""
-    found = {a.name for a in n.walk(program.body) if isinstance(a, n.Alloc) and a.flag}
+    found = {a.name for a in n.walk(program.body) if isinstance(a, n.Alloc) and (a.flag or a.parts)}
     for node in n.walk(program.body):
-        if isinstance(node, (n.View, n.Reshape)):
+        if isinstance(node, n.Reshape):
             found.add(node.source)
         elif isinstance(node, n.Collective) or (
             isinstance(node, n.Copy) and (node.dst is not None or node.src is not None)
