@@ -40,12 +40,12 @@ def values(units: int, dtype: str = "f2", n: int = 8) -> np.ndarray:
 
 def test_a_mesh_without_wrap_has_none_at_its_corners() -> None:
     hda = machine("ahbm", sips=4, sip_topology="mesh_2d_no_wrap")
-    plans = configure_sfr_intercube_multisip(hda, entry("intercube_allreduce"))
+    plans = configure_sfr_intercube_multisip(None, hda, entry("intercube_allreduce")).plans
     corner = {n.direction for pe in plans[0].pe_installs for n in pe.neighbors if "global" in n.direction}
     assert corner == {"global_E", "global_S"}
     around = configure_sfr_intercube_multisip(
-        machine("ahbm", sips=4, sip_topology="torus_2d"), entry("intercube_allreduce")
-    )
+        None, machine("ahbm", sips=4, sip_topology="torus_2d"), entry("intercube_allreduce")
+    ).plans
     every = {n.direction for pe in around[0].pe_installs for n in pe.neighbors if "global" in n.direction}
     assert every == {"global_E", "global_W", "global_S", "global_N"}
 

@@ -158,8 +158,8 @@ def test_import_paths():
 def test_install_plans_are_printable_and_point_back():
     hda = machine("ahbm")
     first, second = configure_sfr_intercube_multisip(
-        hda, resolve_algorithm_config(CONFIG, "intercube_allreduce")
-    )
+        None, hda, resolve_algorithm_config(CONFIG, "intercube_allreduce")
+    ).plans
     assert first.participating_pes == tuple((cube, 0) for cube in range(16))
     corner = first.pe_installs[0]
     assert {n.direction: (n.peer_sip, n.peer_cube, n.peer_direction) for n in corner.neighbors} == {

@@ -133,8 +133,14 @@ def test_groups(torch) -> None:
         mine = pairs[rank % 2]
         x = put(torch, WHOLE[rank])
         dist.all_reduce(x, group=mine)
-        with pytest.raises(DistributedError, match="is not in the group"):
-            dist.all_reduce(x, group=pairs[1 - rank % 2])
+        other = pairs[1 - rank % 2]
+        with pytest.warns(UserWarning, match=f"on global rank {rank} which does not belong"):
+            assert dist.all_reduce(x, group=other) is None
+        with pytest.warns(UserWarning, match="Running all_gather_object on"):
+            dist.all_gather_object([], "x", group=other)
+        with pytest.warns(UserWarning, match="Running isend on"):
+            assert dist.isend(x, other.ranks[0], group=other) is None
+        assert (dist.get_rank(other), dist.get_world_size(other)) == (-1, -1)
         y = put(torch, WHOLE[rank])
         dist.broadcast(y, src=mine.ranks[1], group=mine)
         return x.numpy(), y.numpy(), dist.get_rank(mine), dist.get_world_size(mine), dist.get_rank(pairs[0])

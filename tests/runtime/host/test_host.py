@@ -408,8 +408,6 @@ def test_debug_mode_warns(torch, monkeypatch) -> None:
         torch.zeros(2)
     with pytest.warns(UserWarning, match="get_rank outside a worker is 0"):
         torch.distributed.get_rank()
-    with pytest.warns(DeprecationWarning, match="init_process_group installs"):
-        torch.distributed.install_ipcq()
 
 
 def test_queues_are_installed_once_in_any_order() -> None:

@@ -9,7 +9,7 @@ def kernel_args(*, n_elem: int, world_size: int, dtype: str = "f16", **config: A
     return (n_elem, dtype)
 
 
-def kernel(t_ptr: Any, n_elem: int, dtype: str, tl: Any) -> None:
+def kernel(t_ptr: Any, n_elem: int, dtype: str = "f16", tl: Any = None) -> None:
     mine = t_ptr + tl.rank * n_elem * itemsize(dtype)
     tl.send(dir="E", src=tl.load(mine, shape=(n_elem,), dtype=dtype))
     tl.store(mine, tl.recv(dir="W", shape=(n_elem,), dtype=dtype))

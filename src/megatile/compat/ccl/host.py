@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from megatile.compat.ccl.config import load_ccl_config, resolve_algorithm_config
-from megatile.compat.ccl.install import NeighborTableEntry, SipInstallPlan, build_install_plans
+from megatile.compat.ccl.install import (
+    InstalledQueues as InstalledQueues,
+    NeighborTableEntry,
+    SipInstallPlan,
+    build_install_plans,
+)
 from megatile.compat.ccl.kernel_plans import kernel_plan
 from megatile.compat.ccl.spec import spec_of
 from megatile.compat.ccl.topologies import floor_of, resolve_validator
 from megatile.core.errors import MegatileError
 from megatile.core.files import exists
 from megatile.hda import HDA
+from megatile.language.kernel.directions import from_neighbors
 from megatile.plan.memory import check_memory
 from megatile.plan.model import Plan
 from megatile.runtime.host.allocators import Allocators
@@ -122,6 +129,31 @@ class CclAlgorithm:
             )
             for entry in mine.neighbors
         )
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """The kernel for every size so far."""
+        return tuple(self._plans.values())
+
+    def launch_options(self, places: set[tuple[int, int]]) -> dict[str, Any]:
+        """Return the queues between these PEs of a SIP as options of a launch; none if others take part."""
+        return self._options if places == set(self.participants) else {}
+
+    @cached_property
+    def _options(self) -> dict[str, Any]:
+        first = self._install_plans()[0]
+        number = {place: i for i, place in enumerate(first.participating_pes)}
+        maps = [
+            {n.direction: number[n.peer_cube, n.peer_pe] for n in pe.neighbors if n.peer_sip == first.sip}
+            for pe in first.pe_installs
+        ]
+        wires = from_neighbors(lambda unit, count: maps[unit], len(maps))
+        return {
+            "topology": wires,
+            "n_slots": first.n_slots,
+            "slot_size": first.slot_size,
+            "buffer_kind": first.buffer_kind,
+        }
 
     def rings(self, units: Iterable[str]) -> list[str]:
         """Directions and receive ranges of some PEs (``sip0/cube0/pe0``), as lines."""

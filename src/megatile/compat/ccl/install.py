@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -191,7 +191,9 @@ def _check(config: Mapping[str, Any], hda: HDA, floor: Floor, trust: bool) -> No
         )
 
 
-def _machine(spec: HDA | Mapping[str, Any] | str) -> HDA:
+def _machine(spec: HDA | Mapping[str, Any] | str | None) -> HDA:
+    if spec is None:
+        raise CollectiveError("neither an engine nor a machine is given")
     if isinstance(spec, str):
         return find_machine(spec)
     return spec if isinstance(spec, HDA) else HDA.from_dict(spec)
@@ -295,12 +297,60 @@ def check_disjoint(plans: list[SipInstallPlan]) -> None:
                     )
 
 
+class InstalledQueues(Mapping[str, Any]):
+    """What was installed: ``plans``, one per SIP, and under KernBench's keys ``world_size`` (PEs that take
+    part), ``rank_to_pe``, ``neighbor_table``, ``buffer_kind``, ``n_slots`` and ``slot_size``."""
+
+    def __init__(self, plans: Sequence[SipInstallPlan]) -> None:
+        self.plans = tuple(plans)
+        first = self.plans[0]
+        seats = [(p.sip, pe.cube, pe.pe) for p in self.plans for pe in p.pe_installs]
+        number = {seat: i for i, seat in enumerate(seats)}
+        entries = [pe.neighbors for p in self.plans for pe in p.pe_installs]
+        self._values = {
+            "algorithm": first.algorithm_name,
+            "world_size": len(seats),
+            "rank_to_pe": seats,
+            "neighbor_table": {
+                i: {n.direction: number[n.peer_sip, n.peer_cube, n.peer_pe] for n in table}
+                for i, table in enumerate(entries)
+            },
+            "buffer_kind": first.buffer_kind,
+            "n_slots": first.n_slots,
+            "slot_size": first.slot_size,
+        }
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
 def configure_sfr_intercube_multisip(
-    spec: HDA | Mapping[str, Any] | str, cfg: Mapping[str, Any]
-) -> list[SipInstallPlan]:
-    """Wire PE 0 of every cube to its mesh neighbours, and for all cubes to the same cube of the peer SIPs."""
-    hda = _machine(spec)
+    engine: Any, spec: HDA | Mapping[str, Any] | str | None, cfg: Mapping[str, Any]
+) -> InstalledQueues:
+    """Wire PE 0 of every cube to its mesh neighbours, and for all cubes to the same cube of the peer SIPs.
+
+    ``engine`` is that of a host, whose queues are then these; without one the machine is ``spec`` and nothing
+    is installed.
+    """
+    if not isinstance(cfg, Mapping):
+        raise CollectiveError(
+            f"a configuration is keys and values, not {type(cfg).__name__}", advice="resolve_algorithm_config"
+        )
     config: dict[str, Any] = {**cfg, "topology": "intercube", "mapper": "cube_leaders"}
-    name = str(config.get("algorithm", "intercube"))
+    config.setdefault("algorithm", "intercube")
     config.setdefault("module", "megatile.collectives.kernels.intercube_allreduce")
-    return build_install_plans(floor_of(hda).sip_count, name, config, hda)
+    if engine is None or engine.host is None:
+        hda = _machine(spec if engine is None or spec is not None else engine.machine)
+        name = str(config["algorithm"])
+        return InstalledQueues(build_install_plans(floor_of(hda).sip_count, name, config, hda))
+    entry = {key: value for key, value in config.items() if key != "algorithm"}
+    return engine.host.install_ipcq(config["algorithm"], ccl={"algorithms": {config["algorithm"]: entry}})
+
+
+configure_sfr = configure_sfr_intercube_multisip

@@ -26,7 +26,7 @@ def run(torch: Any) -> int:
     wrong = 0
     for shard in x.shards:
         mmu = torch.memory.mmu(shard.sip, shard.cube, shard.pe)
-        wrong += mmu.translate(x.va_base + shard.offset_bytes, shard.nbytes) != shard.pa
+        wrong += mmu.translate(x.va_base + shard.offset_bytes, shard.nbytes).encode() != shard.pa
     if torch.has_data:
         wrong += int(np.sum(x.numpy() != 2 * data))
     print(f" va_offset over {shards} PEs: {'OK' if not wrong else f'[FAIL] {wrong} differ'}")

@@ -46,6 +46,7 @@ from megatile.core.quantities import format_time, whole
 from megatile.hda import HDA, machine as find_machine
 from megatile.runtime.host.distributed import Distributed
 from megatile.runtime.host.engine import Engine
+from megatile.runtime.host.memory_store import MemoryStore
 from megatile.runtime.host.namespace import Namespace
 from megatile.runtime.host.oplog import OpLog
 from megatile.runtime.host.run_collective import Collectives, Communicated
@@ -81,6 +82,8 @@ class RuntimeContext(Namespace):
         self.spec = spec if isinstance(spec, Mapping) else extension(__name__).spec_of(self.machine)
         """The machine as a nested dict: ``spec["system"]["sips"]["count"]`` …"""
         self._chosen, self._named, self._trust = ccl, algorithm is not None, trust
+        self.memory_store = engine.memory_store = MemoryStore()
+        engine.host = self
         self.communications: list[Communicated] = []
         """Every collective and message so far, in the order in which they began."""
         self.collectives = Collectives(self, algorithm or "auto")
@@ -158,6 +161,28 @@ class RuntimeContext(Namespace):
         for device in range(self.ccl.sips):
             self.engine.occupy("install", self.clock_ps, took, device, 0)
         self.wait_for(self.clock_ps + took)
+
+    def install_ipcq(
+        self, algorithm: str | None = None, world_size_override: int | None = None, ccl: Any = None
+    ) -> Any:
+        """Install the queues of a kernel of ccl.yaml, for ``all_reduce`` and for kernels that are launched on
+        the same PEs; what was installed (`InstalledQueues`). ``init_process_group`` does it by itself."""
+        compat = extension(__name__)
+        if self.installed:
+            raise DistributedError(
+                f"the queues of '{self.ccl.name}' are installed already", advice="make another host"
+            )
+        if algorithm is not None or world_size_override is not None or ccl is not None:
+            chosen = dict(compat.choose(self.machine, ccl or "ccl.yaml", algorithm))
+            if world_size_override is not None:
+                chosen["world_size"] = world_size_override
+            self.ccl = compat.CclAlgorithm(chosen, self.machine, self.memory, self._trust)
+        self.install()
+        if self.ccl is None:
+            raise DistributedError(
+                "no kernel is chosen", advice='install_ipcq(algorithm="ring_allreduce_tcm")'
+            )
+        return compat.InstalledQueues(self.ccl.installs)
 
     def _spawn(
         self, fn: Callable[..., Any], args: Any = (), nprocs: int = 1, join: bool = True, daemon: bool =

@@ -118,11 +118,12 @@ class Creation(HostState):
             for s in handle.shards:
                 if s.nbytes:
                     self.memory.mmu(s.sip, s.cube, s.pe).map(
-                        handle.va_base + s.offset_bytes, s.nbytes, s.pa, f"tensor '{title}'"
+                        handle.va_base + s.offset_bytes, s.nbytes, s.address, f"tensor '{title}'"
                     )
         rows = empty_rows(handle, fill) if self.engine.data else None
         context: Any = self
         made = Tensor(context, handle.shape, handle.dtype, rows, handle)
+        context.memory_store.add(made)
         if self.op_log is not None:
             self.op_log.tensor(made, zero=fill is not None)
         return made

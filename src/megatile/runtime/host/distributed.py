@@ -6,14 +6,13 @@ A rank is a device. Collectives of the library (``collective``) take any tensor 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from megatile.core.errors import did_you_mean
 from megatile.core.quantities import whole
-from megatile.runtime.host.groups import ProcessGroup, Work
+from megatile.runtime.host.groups import ProcessGroup, Work, for_members
 from megatile.runtime.host.messages import Messages, PointToPoint
 from megatile.runtime.host.state import missing
 from megatile.runtime.host.storage import ShapeMismatch
@@ -54,13 +53,6 @@ class Distributed(Messages):
         context = self._context
         return context.ccl.name if context.ccl is not None else context.collectives.chosen("all_reduce")
 
-    def install_ipcq(self, *_: Any, **__: Any) -> None:
-        """Deprecated: ``init_process_group`` installs the queues."""
-        warnings.warn(
-            "install_ipcq: init_process_group installs the queues", DeprecationWarning, stacklevel=2
-        )
-        self._context.install()
-
     def cooperative_yield(self) -> None:
         """Let the other workers have a turn, in a long loop of the host."""
         self._context.workers.give_way()
@@ -78,8 +70,8 @@ class Distributed(Messages):
         root: int = 0,
         splits: Any = None,
     ) -> Work | None:
-        each = sum(_numel(tensor) for tensor in (outputs if operation == "scatter" else inputs))
         members = self._group(group)
+        each = sum(_numel(tensor) for tensor in (outputs if operation == "scatter" else inputs))
         count = each * members.size() if operation in ONE_PART else each
         reduction = REDUCTIONS.get(str(op).lower().removeprefix("reduceop.").removeprefix("redoptype."))
         if reduction is None:
@@ -98,35 +90,41 @@ class Distributed(Messages):
         work.wait()
         return None
 
+    @for_members
     def all_reduce(
         self, tensor: Tensor, op: Any = "sum", group: Any = None, async_op: bool = False
     ) -> Work | None:
         """Every rank gets the reduction of all tensors, in place."""
         return self._call("all_reduce", group, async_op, [tensor], [tensor], op)
 
+    @for_members
     def broadcast(
         self, tensor: Tensor, src: int = 0, group: Any = None, async_op: bool = False
     ) -> Work | None:
         return self._call("broadcast", group, async_op, [tensor], [tensor], root=src)
 
+    @for_members
     def reduce(
         self, tensor: Tensor, dst: int = 0, op: Any = "sum", group: Any = None, async_op: bool = False
     ) -> Work | None:
         """Only ``dst`` gets the reduction; the other tensors stay as they are."""
         return self._call("reduce", group, async_op, [tensor], [tensor], op, dst)
 
+    @for_members
     def all_gather_into_tensor(
         self, output_tensor: Tensor, input_tensor: Tensor, group: Any = None, async_op: bool = False
     ) -> Work | None:
         _same(_numel(input_tensor) * self._group(group).size(), [output_tensor], "all_gather_into_tensor")
         return self._call("all_gather", group, async_op, [input_tensor], [output_tensor])
 
+    @for_members
     def all_gather(
         self, tensor_list: Sequence[Tensor], tensor: Tensor, group: Any = None, async_op: bool = False
     ) -> Work | None:
         self._list_of(tensor_list, group, tensor, "all_gather")
         return self._call("all_gather", group, async_op, [tensor], tensor_list)
 
+    @for_members
     def gather(
         self, tensor: Tensor, gather_list: Sequence[Tensor] | None = None, dst: int = 0, group: Any = None,
         async_op: bool = False,
@@ -134,6 +132,7 @@ class Distributed(Messages):
         mine = self._root_list(gather_list, dst, group, tensor, "gather_list")
         return self._call("gather", group, async_op, [tensor], mine, root=dst)
 
+    @for_members
     def scatter(
         self, tensor: Tensor, scatter_list: Sequence[Tensor] | None = None, src: int = 0, group: Any = None,
         async_op: bool = False,
@@ -141,12 +140,14 @@ class Distributed(Messages):
         mine = self._root_list(scatter_list, src, group, tensor, "scatter_list")
         return self._call("scatter", group, async_op, mine, [tensor], root=src)
 
+    @for_members
     def reduce_scatter_tensor(
         self, output: Tensor, input: Tensor, op: Any = "sum", group: Any = None, async_op: bool = False
     ) -> Work | None:
         _same(_numel(output) * self._group(group).size(), [input], "reduce_scatter_tensor")
         return self._call("reduce_scatter", group, async_op, [input], [output], op)
 
+    @for_members
     def reduce_scatter(
         self,
         output: Tensor,
@@ -158,6 +159,7 @@ class Distributed(Messages):
         self._list_of(input_list, group, output, "reduce_scatter")
         return self._call("reduce_scatter", group, async_op, input_list, [output], op)
 
+    @for_members
     def all_to_all_single(
         self, output: Tensor, input: Tensor, output_split_sizes: Sequence[int] | None = None,
         input_split_sizes: Sequence[int] | None = None, group: Any = None, async_op: bool = False,
@@ -172,6 +174,7 @@ class Distributed(Messages):
         splits = (_splits(input, input_split_sizes, size), _splits(output, output_split_sizes, size))
         return self._call("all_to_all", group, async_op, [input], [output], splits=splits)
 
+    @for_members
     def all_to_all(
         self, output_tensor_list: Sequence[Tensor], input_tensor_list: Sequence[Tensor], group: Any = None,
         async_op: bool = False,
@@ -184,6 +187,7 @@ class Distributed(Messages):
         given, got = list(input_tensor_list), list(output_tensor_list)
         return self._call("all_to_all", group, async_op, given, got, splits=splits)
 
+    @for_members
     def barrier(self, group: Any = None, async_op: bool = False, device_ids: Any = None) -> Work | None:
         return self._call("barrier", group, async_op)
 
@@ -208,9 +212,11 @@ class Distributed(Messages):
 
     # objects
 
+    @for_members
     def all_gather_object(self, object_list: list[Any], obj: Any, group: Any = None) -> None:
         object_list[:] = self._exchanged(obj, object_list, group)
 
+    @for_members
     def gather_object(
         self, obj: Any, object_gather_list: list[Any] | None = None, dst: int = 0, group: Any = None
     ) -> None:
@@ -220,6 +226,7 @@ class Distributed(Messages):
                 raise DistributedError(f"gather_object: rank {dst} gives a list to gather into")
             object_gather_list[:] = found
 
+    @for_members
     def broadcast_object_list(
         self, object_list: list[Any], src: int = 0, group: Any = None, device: Any = None
     ) -> None:
@@ -237,6 +244,7 @@ class Distributed(Messages):
             )
         object_list[:] = given
 
+    @for_members
     def scatter_object_list(
         self,
         scatter_object_output_list: list[Any],

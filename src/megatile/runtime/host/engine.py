@@ -116,6 +116,9 @@ class Engine:
     log: OpLog | None = None
     horizon: Callable[[], int] = lambda: 0
     """Nothing will be submitted before this time."""
+    host: Any = None
+    memory_store: Any = None
+    """The `RuntimeContext` that this engine works for, and its memories by address."""
 
     def __post_init__(self) -> None:
         self.shape = DeviceShape.of(self.machine)

@@ -6,11 +6,14 @@ that differ (operation, size, type, root) are an error that names both places.
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
+from inspect import signature
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from megatile.core.errors import did_you_mean
 from megatile.core.quantities import whole
@@ -164,6 +167,26 @@ class ProcessGroup:
 UNINITIALIZED = "Default process group has not been initialized, please make sure to call init_process_group."
 
 
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def for_members(method: Method) -> Method:
+    """Let a call by a rank that is not in the ``group`` warn and return None, as torch's does."""
+    parameters = signature(method)
+
+    @wraps(method)
+    def call(self: Groups, *given: Any, **named: Any) -> Any:
+        group = parameters.bind(self, *given, **named).arguments.get("group")
+        rank = self._context.rank
+        if group is None or rank in self._group(group).ranks:
+            return method(self, *given, **named)
+        text = f"Running {method.__name__} on global rank {rank} which does not belong to the given group."
+        warnings.warn(text, stacklevel=2)
+        return None
+
+    return cast(Method, call)
+
+
 class Groups:
     """The part of `Distributed` that knows who takes part."""
 
@@ -239,12 +262,13 @@ class Groups:
         if self._context.workers.current is None:
             self._context.warn("get_rank outside a worker is 0")
         found = self._context.rank
-        return found if group is None else group.rank_of(found)
+        return found if group is None else self._group(group).rank_of(found)
 
     def get_world_size(self, group: ProcessGroup | None = None) -> int:
         if group is None and (self._world is None or self._world.size() == self._context.rank_count):
             return self._context.world_size
-        return self._group(group).size()
+        members = self._group(group)
+        return members.size() if self._context.rank in members.ranks else -1
 
     def get_process_group_ranks(self, group: ProcessGroup | None = None) -> list[int]:
         return list(self._group(group).ranks)

@@ -27,6 +27,8 @@ class Launches(Creation):
     kernels: KernelCache
     collectives: Collectives
     distributed: Distributed
+    installed: bool
+    ccl: Any
 
     def wait_on(self, launch: Launch) -> None:
         """Let the worker's time go on to the end of some work. Before that others may join what this rank has
@@ -84,7 +86,7 @@ class Launches(Creation):
         ``_defer_wait`` goes on at once; reads of its tensors wait. ``options`` are those of
         ``tl.read_kernel`` (``topology``, ``n_slots`` …).
         """
-        kernel = self.kernels.checked(name, fn, args, options)
+        kernel = self.kernels.checked(name, fn, args, self._queues(args) | options)
         tensors = {f"t{i}": a for i, a in enumerate(args) if isinstance(a, Tensor)}
         used = {n: tensors[n] for n, _ in kernel.tiles.values()}
         for tile in kernel.written & used.keys():
@@ -99,6 +101,13 @@ class Launches(Creation):
         if not _defer_wait:
             self.wait_on(launch)
         return launch
+
+    def _queues(self, args: Sequence[Any]) -> dict[str, Any]:
+        """Return the queues that are installed on the PEs of a launch, as options of it."""
+        first = next((a for a in args if isinstance(a, Tensor)), None)
+        if not self.installed or first is None or first.handle is None:
+            return {}
+        return self.ccl.launch_options({(s.cube, s.pe) for s in first.shards})
 
     def _start(self, name: str, kernel: Kernel, used: Mapping[str, Tensor]) -> Launch:
         """Submit a kernel whose tiles are shards of these tensors."""

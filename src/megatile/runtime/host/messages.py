@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from megatile.runtime.host.groups import Call, Epoch, Groups, ProcessGroup, Work
+from megatile.runtime.host.groups import Call, Epoch, Groups, ProcessGroup, Work, for_members
 from megatile.runtime.host.tensor import Tensor
 from megatile.runtime.host.workers import DistributedError, Stuck
 
@@ -26,9 +26,11 @@ class PointToPoint:
 class Messages(Groups):
     """The part of `Distributed` for two ranks."""
 
+    @for_members
     def send(self, tensor: Tensor, dst: int, group: Any = None, tag: int = 0) -> None:
         self.isend(tensor, dst, group, tag).wait()
 
+    @for_members
     def recv(self, tensor: Tensor, src: int | None = None, group: Any = None, tag: int = 0) -> int:
         """Receive from ``src``, or from whoever sends first; the sender's rank."""
         if src is None:
@@ -36,9 +38,11 @@ class Messages(Groups):
         self.irecv(tensor, src, group, tag).wait()
         return src
 
+    @for_members
     def isend(self, tensor: Tensor, dst: int, group: Any = None, tag: int = 0) -> Work:
         return self._message("send", tensor, self._context.rank, dst, group, tag)
 
+    @for_members
     def irecv(self, tensor: Tensor, src: int | None = None, group: Any = None, tag: int = 0) -> Work:
         return self._message(
             "recv",

@@ -133,7 +133,7 @@ class OpLog:
     def tensor(self, tensor: Tensor, zero: bool) -> None:
         handle = tensor._there()
         shards = [
-            {"sip": s.sip, "cube": s.cube, "pe": s.pe, "address": s.pa.encode(), "nbytes": s.nbytes}
+            {"sip": s.sip, "cube": s.cube, "pe": s.pe, "address": s.pa, "nbytes": s.nbytes}
             for s in handle.shards
         ]
         self.add(
@@ -264,7 +264,7 @@ class _Recorder(Executor):
         shards = self.binding.shards.get(tile.name, [])
         if lead[0] < len(shards):
             offset = int(np.ravel_multi_index(tuple(start), tile.shape)) if start and tile.elements else 0
-            found["address"] = shards[lead[0]].pa.encode() + offset * itemsize(tile.dtype)
+            found["address"] = shards[lead[0]].pa + offset * itemsize(tile.dtype)
         return found
 
     def step_compute(self, cohort: Cohort, instruction: Any) -> bool:

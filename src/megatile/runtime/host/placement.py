@@ -72,6 +72,8 @@ class ShardSpec:
     nbytes: int
     slices: Slices = ()
 
+    local_pe = property(lambda self: self.pe)
+
     @property
     def shape(self) -> tuple[int, ...]:
         return tuple(s.stop - s.start for s in self.slices)
@@ -105,6 +107,20 @@ def resolve_dp_policy(
             runs = part(layout, shape, (cubes, pes), cube + pe * cubes)
             held.append((cube, pe, tuple(slice(int(start), int(stop)) for start, stop in runs)))
     return packed(held, itemsize, target_sip)
+
+
+def _over_pes(policy: str) -> Callable[..., tuple[ShardSpec, ...]]:
+    """Return the function ``(shape=, itemsize=, num_pe=)`` of a policy over the PEs of one cube."""
+
+    def shards(*, shape: Sequence[int], itemsize: int, num_pe: int) -> tuple[ShardSpec, ...]:
+        one_cube = DPPolicy(pe=policy)
+        return resolve_dp_policy(one_cube, shape=shape, itemsize=itemsize, num_pe=num_pe, target_sip=0)
+
+    shards.__name__, shards.__doc__ = policy, f"Return the shards of a tensor {policy} over ``num_pe`` PEs."
+    return shards
+
+
+column_wise, row_wise, replicate = map(_over_pes, ("column_wise", "row_wise", "replicate"))
 
 
 def packed(held: Iterable[tuple[int, int, Slices]], itemsize: int, sip: int) -> tuple[ShardSpec, ...]:
@@ -171,11 +187,12 @@ def _shape(shape: Any) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class PlacedShard:
-    """A shard with its physical address."""
+    """A shard with its physical address, also as the encoded number ``pa``."""
 
     spec: ShardSpec
-    pa: PhysAddr
+    address: PhysAddr
 
+    pa = property(lambda self: self.address.encode())
     sip = property(lambda self: self.spec.sip)
     cube = property(lambda self: self.spec.cube)
     pe = property(lambda self: self.spec.pe)
@@ -247,8 +264,8 @@ def deploy_tensor(
     placed: list[PlacedShard] = []
     try:
         for spec in placement:
-            pa = allocators[spec.sip, spec.cube, spec.pe].alloc(mem_kind, spec.nbytes, f"tensor '{name}'")
-            placed.append(PlacedShard(spec, pa))
+            memory = allocators[spec.sip, spec.cube, spec.pe]
+            placed.append(PlacedShard(spec, memory.alloc(mem_kind, spec.nbytes, f"tensor '{name}'")))
         va = va_allocator.alloc(total, f"tensor '{name}'") if va_allocator else None
     except AllocationError:
         release(placed, allocators)
@@ -260,4 +277,4 @@ def release(
     shards: Sequence[PlacedShard], allocators: Mapping[tuple[int, int, int], PEMemAllocator] | Allocators
 ) -> None:
     for shard in shards:
-        allocators[shard.sip, shard.cube, shard.pe].free(shard.pa, shard.nbytes)
+        allocators[shard.sip, shard.cube, shard.pe].free(shard.address, shard.nbytes)

@@ -77,6 +77,11 @@ class Stored:
     # what it is
 
     @property
+    def _handle(self) -> TensorHandle | None:
+        """KernBench's name for ``handle``."""
+        return self.handle
+
+    @property
     def ndim(self) -> int:
         return len(self.shape)
 

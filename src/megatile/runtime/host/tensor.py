@@ -304,9 +304,9 @@ class Part(Tensor):
         (shard,) = handle.shards
         skipped, nbytes = first * itemsize(self.dtype), self.numel() * itemsize(self.dtype)
         spec = replace(shard.spec, nbytes=nbytes, slices=tuple(slice(0, extent) for extent in self.shape))
-        pa = replace(shard.pa, local_offset=shard.pa.local_offset + skipped)
+        address = replace(shard.address, local_offset=shard.address.local_offset + skipped)
         va = None if handle.va_base is None else handle.va_base + skipped
-        return replace(handle, shape=self.shape, shards=(PlacedShard(spec, pa),), va_base=va)
+        return replace(handle, shape=self.shape, shards=(PlacedShard(spec, address),), va_base=va)
 
     @property
     def _data(self) -> Any:

@@ -254,7 +254,7 @@ def _kernel_tensor(tensor: Tensor, name: str, shape: DeviceShape) -> KernelTenso
     tensor.rows()  # uneven shards are refused
     shards = sorted(tensor.shards, key=lambda s: (s.cube, s.pe))
     local = shards[0].spec.shape
-    memory = {"hbm": shape.hbm, "tcm": shape.l1, "sram": shape.sram}[tensor.shards[0].pa.component]
+    memory = {"hbm": shape.hbm, "tcm": shape.l1, "sram": shape.sram}[tensor.shards[0].address.component]
     size = max(1, shards[0].nbytes)
     owners = [s.offset_bytes // size for s in shards]
     copies = next((i for i, q in enumerate(owners) if q != owners[0]), len(owners))
