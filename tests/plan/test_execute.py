@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -207,6 +209,61 @@ def test_groups_may_do_different_things_but_one_group_may_not():
         PlanError, match=r"kernel.py:3: units of group 'pairs' meet at different collectives \(all_red"
     ):
         execute(plan(unit < 1), {"x": x})
+
+
+def test_a_message_that_nobody_receives():
+    def plan(**options):
+        b = builder(2)
+        x = b.tile("x", (1,), "f32", memory="l2", role="input")
+        ring = b.channel("ring", source=1 - unit, slot_bytes=4, memory="l2", **options)
+        b.send(ring, x, to=1 - unit)
+        return b.finish()
+
+    x = np.zeros((2, 1), "f4")
+    message = r"kernel.py:3: 1 messages from unit 1 are never received on ring\[0\] of unit 0: send\(ring, x"
+    with pytest.raises(PlanError, match=message):
+        execute(plan(), {"x": x})
+    execute(plan(installed=True), {"x": x})
+
+
+def in_order(*orders, units=2):
+    """Units that all-reduce tiles, each in the order it is given, one line for each command."""
+    b = builder(units)
+    tiles = {name: b.tile(name, (1,), "f32", memory="l2", role="inout") for name in "abc"}
+    everyone = b.group("everyone")
+    for number, order in enumerate(orders):
+        with b.when(eq(unit, number)):
+            for at, name in enumerate(order):
+                b.place = Place("kernel.py", 10 * (number + 1) + at)
+                b.collective("all_reduce", everyone, tiles[name], tiles[name])
+    return b.finish()
+
+
+@pytest.mark.parametrize(
+    ("orders", "message"),
+    [
+        (("ab", "ba"), "unit 0 comes to 'a' (kernel.py:10), then 'b' (kernel.py:11); "
+                       "unit 1 comes to 'b' (kernel.py:20), then 'a' (kernel.py:21)"),
+        (("cacb", "cbca"), "unit 0 comes to 'a' (kernel.py:11), then 'b' (kernel.py:13); "
+                           "unit 1 comes to 'b' (kernel.py:21), then 'a' (kernel.py:23)"),
+        (("cc", "ab", "ba"), "unit 1 comes to 'a' (kernel.py:20), then 'b' (kernel.py:21); "
+                             "unit 2 comes to 'b' (kernel.py:30), then 'a' (kernel.py:31)"),
+    ],
+)  # fmt: skip
+def test_tiles_that_are_reduced_in_opposite_order(orders, message):
+    plan = in_order(*orders, units=len(orders))
+    inputs = {name: np.zeros((len(orders), 1), "f4") for name in "abc"}
+    for go in (check, lambda p: execute(p, inputs)):
+        with pytest.raises(
+            PlanError, match=re.escape(f"'everyone' come to collectives in opposite order: {message}")
+        ):
+            go(plan)
+
+
+def test_tiles_of_different_names_may_be_reduced_together():
+    inputs = {name: np.asarray([[1], [2]], "f4") for name in "abc"}
+    found = execute(in_order("aa", "bc"), inputs)
+    np.testing.assert_array_equal([found[name] for name in "abc"], [[[5], [2]], [[1], [3]], [[1], [5]]])
 
 
 def test_half_precision_rounds_once_per_operation():

@@ -20,7 +20,7 @@ from megatile.core.dtypes import itemsize
 from megatile.core.operations import OPERATIONS, OperationError
 from megatile.hda import HDA, machine
 from megatile.plan.code import Instruction, RegionCode
-from megatile.plan.cohort import Cohort, SlotHandle, Value, lowest, spread, uniform
+from megatile.plan.cohort import Cohort, SlotHandle, Value, lowest, spread
 from megatile.plan.follow import Follower
 from megatile.plan.memory import check_memory, check_ranges
 from megatile.plan.model import Loop, Plan, PlanError, require_plan
@@ -56,7 +56,7 @@ def check(plan: Plan, hda: HDA | str | None = None, *, assume: Mapping[str, int]
         check_memory(plan, hda)
     walk = CountingWalk(plan, assume or {}, hda)
     walk.run()
-    walk.check_left_over()
+    walk.check_all_received()
     count = sum(map(len, plan.bodies))
     messages = sum(int(q.received.sum()) for q in walk.queues.values())
     return Checked(plan.units, len(plan.streams), count, messages)
@@ -87,10 +87,6 @@ class CountingWalk(Follower):
             queues.open = queues.channel.installed
         self.open_flags = frozenset(flag.name for flag in plan.flags if flag.installed)
         self.assume = assume
-        shape = {name: q.sent.shape for name, q in self.queues.items()}
-        self.sender = {name: np.zeros(extents, dtype=np.int32) for name, extents in shape.items()}
-        self.instructions: list[Instruction] = []
-        self.numbers: dict[int, int] = {}
         self.repeating = {id(s): repeats(s) for body in plan.bodies for s in body if isinstance(s, Loop)}
         self.before: dict[tuple[int, int], Snapshot] = {}
 
@@ -144,10 +140,6 @@ class CountingWalk(Follower):
     ) -> None:
         shape = self.shape_of(cohort, instruction, instruction.reads[0])
         self.check_bytes(cohort, instruction, shape, self.dtype_of(cohort.handles[instruction.reads[0].tile]))
-        number = self.numbers.setdefault(id(instruction), len(self.instructions))
-        if number == len(self.instructions):
-            self.instructions.append(instruction)
-        self.sender[instruction.statement.channel][to, member] = number
 
     def on_receive(self, cohort: Cohort, instruction: Instruction, handle: SlotHandle) -> None:
         self.check_bytes(cohort, instruction, handle.shape, handle.dtype)
@@ -178,21 +170,6 @@ class CountingWalk(Follower):
                 f"a message of {dtype}{extents} has {right[0]} bytes, not {found[0]}: "
                 + self.describe(instruction)
             )
-
-    def check_left_over(self) -> None:
-        """Messages that nobody received."""
-        for name, queues in self.queues.items():
-            left = queues.sent - queues.received
-            if left.any() and not queues.open:
-                unit, member = (int(i) for i in np.unravel_index(int(np.argmax(left)), left.shape))
-                instruction = self.instructions[int(self.sender[name][unit, member])]
-                source = int(uniform(queues.source({"unit": unit, "member": member})))
-                sender, receiver = (self.actors.name(queues.channel.level, u) for u in (source, unit))
-                raise PlanError(
-                    f"{int(left[unit, member])} messages from {sender} are never received on "
-                    f"{queues.channel.label(member)} of {receiver}: {self.describe(instruction)}",
-                    place=self.source(instruction),
-                )
 
     def step_again(self, cohort: Cohort, instruction: Instruction) -> bool:
         super().step_again(cohort, instruction)

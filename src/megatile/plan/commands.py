@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from megatile.core.crossing import Crossings
 from megatile.plan.code import Code, Instruction, RegionCode, compile_stream
 from megatile.plan.cohort import (
     Actors,
@@ -50,6 +52,7 @@ class Commands(ControlFlow):
         for group in plan.groups:
             count = plan.instances(group.level)
             self.keys[group.name] = spread(group.key.evaluate({"unit": np.arange(count)}), count)
+        self.crossings = Crossings()
         self.choices: dict[Any, list[int]] = {}
         self.last_choice: dict[tuple[str, int], int] = {}
 
@@ -267,6 +270,7 @@ class Commands(ControlFlow):
         self.on_send(cohort, instruction, route.to, route.member, slot)
         queues.holds_of[place] = not queues.open
         queues.sent_at[route.at] += 1
+        queues.sender_at[route.at] = cohort.stream << 32 | cohort.pc
         return self.issued(cohort)
 
     def has_message(self, cohort: Cohort, instruction: Instruction, member: Value) -> Any:
@@ -438,6 +442,30 @@ class Commands(ControlFlow):
                     )
         return kinds
 
+    def check_order(self, group: str, parts: list[tuple[Cohort, Instruction]]) -> None:
+        """Refuse units of a group that come to the collectives of two tiles in opposite order."""
+        named = [(self.tile_of(cohort, i), cohort, i) for cohort, i in parts if i.reads]
+        if len({tile for tile, *_ in named}) < 2:
+            return
+        groups: dict[int, dict[int, set[int]]] = {}
+        for at, (_, cohort, _) in enumerate(named):
+            for unit, key in zip(cohort.units.tolist(), self.keys[group][cohort.units].tolist(), strict=True):
+                groups.setdefault(key, {}).setdefault(at, set()).add(unit)
+        for key, units in groups.items():
+            met = [(named[i][0], frozenset(u), named[i][2].statement.source) for i, u in units.items()]
+            found = self.crossings.find((group, key), met, partial(self.actors.name, named[0][1].level))
+            if found:
+                raise PlanError(
+                    f"units of group '{group}' come to collectives in opposite order: {found[0]}",
+                    place=found[1],
+                    advice="let all units come to them in one order",
+                )
+
+    def tile_of(self, cohort: Cohort, instruction: Instruction) -> str:
+        """The tile, or the channel of the message, that a command reads first."""
+        handle = self.handle(cohort, instruction.reads[0].tile)
+        return handle.channel if isinstance(handle, SlotHandle) else handle.tile
+
     def agree(
         self,
         group: str,
@@ -497,6 +525,7 @@ class Commands(ControlFlow):
                 parts.append((cohort, self.instruction(cohort)))
             if parts:
                 self.collectives_of(group, parts)
+                self.check_order(group, parts)
                 self.on_collective(group, parts)
                 for cohort, _ in parts:
                     cohort.pc += 1

@@ -64,6 +64,7 @@ def execute(
     check_structure(plan)
     run = Executor(plan, inputs or {}, order=order, races=races)
     run.run()
+    run.check_all_received()
     outputs = run.outputs()
     depends: tuple[str, ...] = ()
     if run.choices and order is None:

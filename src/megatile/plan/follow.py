@@ -17,10 +17,10 @@ import numpy as np
 from megatile.core.errors import MegatileError
 from megatile.hda import HDA
 from megatile.plan.code import Instruction
-from megatile.plan.cohort import Cohort, Handle, Queues, TileHandle, merge
+from megatile.plan.cohort import Cohort, Handle, Queues, TileHandle, merge, uniform
 from megatile.plan.commands import Commands
 from megatile.plan.deadlock import PlanDeadlock, deadlock
-from megatile.plan.model import Level, Plan
+from megatile.plan.model import Level, Plan, PlanError
 from megatile.plan.residency import Residency
 from megatile.plan.statements import COMMANDS
 
@@ -59,6 +59,23 @@ class Follower(Commands):
                 return
             if not self.resume():
                 raise deadlock(self)
+
+    def check_all_received(self) -> None:
+        """Refuse messages that nobody received; those of installed channels may be taken elsewhere."""
+        for queues in self.queues.values():
+            left = queues.sent - queues.received
+            if not left.any() or queues.channel.installed:
+                continue
+            unit, member = (int(i) for i in np.unravel_index(int(np.argmax(left)), left.shape))
+            stream, pc = divmod(int(queues.sender_at[queues.at(unit, member)]), 1 << 32)
+            instruction = self.programs[stream].instructions[pc]
+            source = int(uniform(queues.source({"unit": unit, "member": member})))
+            sender, receiver = (self.actors.name(queues.channel.level, u) for u in (source, unit))
+            raise PlanError(
+                f"{int(left[unit, member])} messages from {sender} are never received on "
+                f"{queues.channel.label(member)} of {receiver}: {self.describe(instruction)}",
+                place=self.source(instruction),
+            )
 
     def start(self, instances: Iterable[tuple[Level, Any]]) -> None:
         """Instances that come into being begin their streams, those of a level together."""

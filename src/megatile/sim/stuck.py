@@ -202,5 +202,5 @@ def explain(plan: pm.Plan, scalars: Scalars, misuse: QueueMisuse) -> None:
     """Raise the error that ``check`` gives for a plan that misuses its queues."""
     walk = _Explanation(plan, scalars)
     walk.run()
-    walk.check_left_over()
+    walk.check_all_received()
     raise TimingError(f"plan '{plan.name}': {misuse}", advice="look at what check(plan) says")

@@ -60,6 +60,29 @@ def test_two_collectives_do_not_meet() -> None:
         run(different)
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_tiles_that_are_reduced_in_opposite_order(schedule: str) -> None:
+    def crossed(r, n, t):
+        a, b = T.alloc((1, 8), "f32", level="l2"), T.alloc((1, 8), "f32", level="l2")
+        T.copy(a, t)
+        T.copy(b, t)
+        if r < 2:
+            T.allreduce(a)
+            T.allreduce(b)
+        else:
+            T.allreduce(b)
+            T.allreduce(a)
+
+    first = crossed.__code__.co_firstlineno + 5
+    lines = [rf"\(\S*test_meetings.py:{first + i}\)" for i in (0, 1, 3, 4)]
+    message = (
+        r"opposite order: device 0 comes to '(\w+)' {}, then '(\w+)' {}; "
+        r"device 2 comes to '\2' {}, then '\1' {}"
+    ).format(*lines)
+    with pytest.raises(DeadlockError, match=message):
+        run(crossed, schedule=schedule)
+
+
 def test_a_broadcast_reads_its_root_only() -> None:
     @T.program
     def kernel(A: T.Tensor((4, 8), "f32")):

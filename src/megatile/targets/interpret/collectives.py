@@ -44,6 +44,28 @@ def _signature(node: n.Collective) -> Any:
     return node.kind, node.op, node.fn, node.dim, len(node.source), len(node.to)
 
 
+def check_order(machine: Interpreter, meeting: Any) -> None:
+    """Refuse units that come to the collectives of two tiles in opposite order."""
+    nodes: dict[int, n.Collective] = meeting.nodes
+    if len({node.source[0].source for node in nodes.values()}) < 2:
+        return
+    parts: dict[tuple[str, Any], set[int]] = {}
+    for rank, node in nodes.items():
+        parts.setdefault((node.source[0].source, node.place), set()).add(rank)
+    group = meeting.units()[0].group
+    found = group.crossings.find(
+        meeting.ranks[0],
+        [(tile, frozenset(ranks), place) for (tile, place), ranks in parts.items()],
+        lambda rank: describe(meeting.arrived[rank], machine.launch),
+    )
+    if found:
+        raise DeadlockError(
+            f"units come to collectives in opposite order: {found[0]}",
+            place=found[1],
+            advice="let all units come to them in one order",
+        )
+
+
 def perform(machine: Interpreter, nodes: list[Any], units: list[Unit]) -> None:
     """All units have come, each with a statement of its own: exchange their data."""
     access, node = machine.access, nodes[0]

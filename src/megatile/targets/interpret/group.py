@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from megatile.core.crossing import Crossings
 from megatile.core.placement import coordinates
 from megatile.ir import nodes as n
 from megatile.ir.launch import Launch
@@ -58,6 +59,7 @@ class Group:
         self.retired: dict[int, Unit] = {}
         self.ranks: dict[int, int] = {}
         self.meetings: dict[Any, Meeting] = {}
+        self.crossings = Crossings()
         self.left = self.size
         self.waved = False
         """Whether the tiles of a finished unit are gone, because another instance takes its place."""

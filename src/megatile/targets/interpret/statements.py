@@ -11,7 +11,7 @@ from megatile.core.expr import Expr
 from megatile.core.forkjoin import meet
 from megatile.core.operations import OPERATIONS, apply as apply_operation, cast
 from megatile.ir import nodes as n
-from megatile.targets.interpret.collectives import check_same, perform
+from megatile.targets.interpret.collectives import check_order, check_same, perform
 from megatile.targets.interpret.elementwise import ATOMICS, Iterations, filled
 from megatile.targets.interpret.errors import DeviceAssertionError, RunError, StaleSignalError
 from megatile.targets.interpret.group import Group
@@ -313,6 +313,7 @@ def _collective(machine: Interpreter, node: n.Collective, unit: Unit) -> Task:
     if meeting is None:
         yield WAIT
         return
+    check_order(machine, meeting)
     units = meeting.units()
     perform(machine, [meeting.nodes[r] for r in meeting.ranks], units)
     _go_on(machine, unit, units)
