@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
-from harness import Row, at_most, bench
+from harness import Row, at_most, bench, sized, smoke
 
 MEASURED = """
 import json, resource, sys, time
@@ -28,7 +30,14 @@ mt.simulate(plan, machine=machine, data=False, record={record})
 def _alone(machine: str, work: str) -> tuple[float, float]:
     """Processor seconds of the work, and the peak memory of a whole process that does nothing else."""
     text = MEASURED.format(machine=machine, work=work)
-    done = subprocess.run([sys.executable, "-c", text], check=True, capture_output=True, text=True)
+    folders = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    done = subprocess.run(
+        [sys.executable, "-c", text],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(folders)},
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     took, memory = json.loads(done.stdout.splitlines()[-1])
     return took, memory
 
@@ -51,17 +60,20 @@ def _rows(
 
 @bench("collectives scale")
 def scale() -> Iterator[Row]:
-    cluster = 'mt.machine("h100-cluster", nodes=12_500)'
-    for size in ("1 MiB", "1 GiB"):
-        what = f"hierarchical all-reduce of {size}, 100 000 devices"
+    nodes = sized(12_500, 2)
+    cluster = f'mt.machine("h100-cluster", nodes={nodes})'
+    for size in sized(("1 MiB", "1 GiB"), ("1 MiB",)):
+        what = f"hierarchical all-reduce of {size}, {8 * nodes:_} devices"
         yield from _rows(what, cluster, size, "hierarchical", "{}", 30, 2e9)
-    torus = 'chips("torus", 4096, dims=[64, 64])'
-    yield from _rows("all-reduce on a 64 x 64 torus", torus, "1 MiB", "by_dimension", "{}", 2, 1e9)
-    what = "1 MiB ring, 4096 ranks, 4 chunks (134 M messages)"
-    yield from _rows(what, 'chips("ring", 4096)', "1 MiB", "ring", '{"chunks": 4}', 1, 1e9)
-    for n in (41, 410, 4096):  # one float more than n equal blocks: no unit stands for all
+    side = sized(64, 4)
+    torus = f'chips("torus", {side**2}, dims=[{side}, {side}])'
+    yield from _rows(f"all-reduce on a {side} x {side} torus", torus, "1 MiB", "by_dimension", "{}", 2, 1e9)
+    ranks = sized(4096, 8)
+    what = f"1 MiB ring, {ranks} ranks, 4 chunks ({8 * ranks * (ranks - 1):_} messages)"
+    yield from _rows(what, f'chips("ring", {ranks})', "1 MiB", "ring", '{"chunks": 4}', 1, 1e9)
+    for n in sized((41, 410, 4096), (5,)):  # one float more than n equal blocks: no unit stands for all
         size = f"{4 * (256 * 1024 * n // 4096 + 1)} B"
-        for chunks in (1, 4):
+        for chunks in sized((1, 4), (4,)):
             what = f"ring of {n} ranks, uneven blocks of 1 MiB in 4096, chunks: {chunks}"
             settings = f'{{"chunks": {chunks}}}'
             most = 60 if chunks == 4 else 15
@@ -70,7 +82,7 @@ def scale() -> Iterator[Row]:
 
 @bench("collectives choice")
 def choice() -> Iterator[Row]:
-    for size in ("1 KiB", "64 MiB"):
+    for size in sized(("1 KiB", "64 MiB"), ("1 KiB",)):
         work = f'mt.collective("all_reduce", machine=machine, nbytes="{size}")'
         took, _ = _alone('mt.machine("h100-cluster")', work)
         yield Row(f"best algorithm for {size} over 4 nodes", took, "s", bar=at_most(1.5))
@@ -82,12 +94,14 @@ def fidelity() -> Iterator[Row]:
     from fidelity_page import draw, write_page
     from fit_protocol import fit, in_files, priors_of
 
-    fitted, files = fit(), in_files()
+    files = in_files()
+    fitted = files if smoke() else fit()
     differing = sum(fitted[m].get(name) != value for m in files for name, value in files[m].items())
     yield Row(
         "protocol constants of the machine files that differ from the fit", differing, "", bar=at_most(0)
     )
-    rows, unfitted = list(compare()), list(compare(constants=priors_of))
+    sizes = sized(None, (1 << 20,))
+    rows, unfitted = list(compare(sizes=sizes)), list(compare(sizes=sizes, constants=priors_of))
     write_page(rows, unfitted)
     draw(rows)
     median, worst = score([r for r in rows if r.kind == "scored"])

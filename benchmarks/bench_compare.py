@@ -17,12 +17,12 @@ import numpy as np
 import megatile as mt
 import megatile.language as T
 from bench_compile import example, softmax
-from harness import Row, at_most, bench
+from harness import Row, at_most, bench, sized, smoke
 from megatile.runtime.measure.samples import copies
 
 ALLOWED = 25.0
 SEED = int(os.environ.get("BENCH_SEED", "2024"))
-EACH = 4
+EACH = sized(4, 1)
 """Shapes of every kind of program."""
 
 
@@ -51,6 +51,7 @@ def programs(seed: int, each: int = EACH) -> Iterator[tuple[str, int, Any]]:
     draw = random.Random(seed)
 
     def size(low: int, high: int, step: int) -> int:
+        high = sized(high, low)
         return max(step, round(math.exp(draw.uniform(math.log(low), math.log(high))) / step) * step)
 
     for number in range(each):
@@ -78,12 +79,15 @@ def programs(seed: int, each: int = EACH) -> Iterator[tuple[str, int, Any]]:
 
 @bench("compare: predicted beside measured")
 def predicted() -> Iterator[Row]:
-    machine, rng = mt.measure(progress=False).machine, np.random.default_rng(SEED)
+    machine = mt.machine("cpu") if smoke() else mt.measure(progress=False).machine
+    rng = np.random.default_rng(SEED)
     cores = len(os.sched_getaffinity(0))
     for name, devices, program in programs(SEED):
         arrays = [rng.standard_normal(p.shape, dtype=np.float32) for p in program.build("cpu").params]
         for threads in (1, 2):
             if devices <= threads <= cores:
-                found = mt.compile(program, threads=threads).compare(*arrays, machine=machine, repeat=20)
+                found = mt.compile(program, threads=threads).compare(
+                    *arrays, machine=machine, repeat=sized(20, 1)
+                )
                 off = 100 * abs(found.ratio - 1)
                 yield Row(f"{name}, {threads} threads: predicted is off by", off, "%", bar=at_most(ALLOWED))

@@ -3,7 +3,7 @@
 from time import perf_counter
 
 import megatile as mt
-from harness import Row, at_most, bench
+from harness import Row, at_most, bench, sized
 
 
 def double(x, count, tl):
@@ -23,20 +23,20 @@ def host():
     with mt.host("ahbm", data=False) as torch:
         x = torch.zeros(64)
         torch.launch("double", double, x, 64)
-        begin = perf_counter()
-        for _ in range(2000):
+        begin, count = perf_counter(), sized(2000, 2)
+        for _ in range(count):
             torch.launch("double", double, x, 64)
-        yield Row("a launch", (perf_counter() - begin) / 2000, "s", bar=at_most(50e-6))
+        yield Row("a launch", (perf_counter() - begin) / count, "s", bar=at_most(50e-6))
     with mt.host("dgx-h100", algorithm="ring", data=False) as torch:
-        begin = perf_counter()
-        torch.multiprocessing.spawn(worker, args=(torch, 1000), nprocs=8)
-        yield Row("1000 collectives on 8 ranks", perf_counter() - begin, "s", bar=at_most(2.0))
+        begin, count = perf_counter(), sized(1000, 2)
+        torch.multiprocessing.spawn(worker, args=(torch, count), nprocs=8)
+        yield Row(f"{count} collectives on 8 ranks", perf_counter() - begin, "s", bar=at_most(2.0))
     from megatile.runtime.benches import ccl_allreduce, qkv_gpt3
 
-    begin = perf_counter()
-    with mt.host("ahbm", algorithm="hierarchical_allreduce", sips=64) as torch:
+    begin, sips = perf_counter(), sized(64, 2)
+    with mt.host("ahbm", algorithm="hierarchical_allreduce", sips=sips) as torch:
         assert ccl_allreduce.run(torch) == 0
-    yield Row("all-reduce over 8192 PEs with data", perf_counter() - begin, "s", bar=at_most(30.0))
+    yield Row(f"all-reduce over {128 * sips} PEs with data", perf_counter() - begin, "s", bar=at_most(30.0))
     begin = perf_counter()
     with mt.host("ahbm", data=False) as torch:
         qkv_gpt3.run(torch)

@@ -8,13 +8,13 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness import Row, at_least, bench
+from harness import Row, at_least, bench, sized
 from megatile.core.expr import unit
 from megatile.plan.build import PlanBuilder
 from megatile.plan.model import Plan
 from megatile.runtime.processes import run_processes
 
-UNITS, STEPS, VALUES = 2, 12, 1 << 20
+UNITS, STEPS, VALUES = sized((2, 12, 1 << 20), (2, 2, 256))
 
 
 def ring_plan() -> Plan:
@@ -42,7 +42,7 @@ def overlap() -> Iterator[Row]:
         run_processes("overlap_work", folder, UNITS, what="overlap", timeout=120, steps=STEPS)
         found = [json.loads((folder / f"times_{u}").read_text(encoding="utf-8")) for u in range(UNITS)]
     messages, kernels, both = (max(x[key] for x in found) for key in ("messages", "kernels", "both"))
-    yield Row(f"{STEPS} messages of {VALUES * 4 >> 20} MiB between {UNITS} processes", messages, "s")
+    yield Row(f"{STEPS} messages of {VALUES * 4 >> 10} KiB between {UNITS} processes", messages, "s")
     yield Row("the same beside kernels that last as long", both, "s", messages + kernels, "in turn")
     hidden = (messages + kernels - both) / min(messages, kernels)
     yield Row("share of the messages' time that is hidden", hidden, "", bar=at_least(0.5))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import megatile as mt
-from harness import Row, at_most, bench, best_of, ratio_at_most
+from harness import Row, at_most, bench, best_of, ratio_at_most, sized
 from megatile.core.expr import unit
 from megatile.cost.price import price
 from megatile.language import tl as kernels
@@ -17,7 +17,7 @@ from megatile.plan.check import check
 from megatile.plan.execute import execute
 from megatile.plan.model import Plan
 
-UNITS, ELEMENTS = 256, 16384  # 64 KiB of f32 per unit
+UNITS, ELEMENTS = sized((256, 16384), (4, 64))  # 64 KiB of f32 per unit
 
 
 def ring_kernel(t_ptr: Any, n_elem: int, world_size: int, tl: Any) -> None:
@@ -64,7 +64,14 @@ def data() -> Iterator[Row]:
     plan = read(UNITS)
     ours = best_of(lambda: execute(plan, {"t": x}), 3)
     rival = best_of(lambda: bare_numpy(x), 3)
-    yield Row("ring all-reduce with data, 256 × 64 KiB", ours, "s", rival, "bare NumPy", ratio_at_most(2.5))
+    yield Row(
+        f"ring all-reduce with data, {UNITS} × {ELEMENTS * 4} B",
+        ours,
+        "s",
+        rival,
+        "bare NumPy",
+        ratio_at_most(2.5),
+    )
 
 
 def bare_chunks(x: Any) -> None:
@@ -82,14 +89,22 @@ def chunks() -> Iterator[Row]:
     plan = chunked_ring(UNITS, ELEMENTS // UNITS)
     ours = best_of(lambda: execute(plan, {"x": x}), 3)
     rival = best_of(lambda: bare_chunks(x), 3)
-    yield Row("chunked reduce-scatter, 256 × 64 KiB", ours, "s", rival, "bare NumPy", ratio_at_most(2.5))
+    yield Row(
+        f"chunked reduce-scatter, {UNITS} × {ELEMENTS * 4} B",
+        ours,
+        "s",
+        rival,
+        "bare NumPy",
+        ratio_at_most(2.5),
+    )
 
 
 @bench("plan reading")
 def reading() -> Iterator[Row]:
-    yield Row("read a kernel for 100 000 units", best_of(lambda: read(100_000, 16)), "s", bar=at_most(0.012))
-    ring = read(100_000, 16)
-    yield Row("check a ring of 100 000 units", best_of(lambda: check(ring)), "s", bar=at_most(2.0))
+    n = sized(100_000, 100)
+    yield Row(f"read a kernel for {n:_} units", best_of(lambda: read(n, 16)), "s", bar=at_most(0.012))
+    ring = read(n, 16)
+    yield Row(f"check a ring of {n:_} units", best_of(lambda: check(ring)), "s", bar=at_most(2.0))
     text = str(ring)
     yield Row("read its text back", best_of(lambda: Plan.from_text(text)), "s", bar=at_most(0.1))
 
@@ -98,7 +113,7 @@ def reading() -> Iterator[Row]:
 def prices() -> Iterator[Row]:
     """A ring through several SIPs takes some rounds until it repeats itself."""
     before: float | None = None
-    for units in (128, 512, 2048):
+    for units in sized((128, 512, 2048), (128,)):
         machine, plan = mt.machine("ahbm", sips=units // 128), chunked_ring(units, 64)
         ours = best_of(lambda machine=machine, plan=plan: price(plan, machine), 2)
         rival = f"n = {units // 4}" if before else ""
@@ -106,7 +121,7 @@ def prices() -> Iterator[Row]:
         yield Row(f"price a chunked ring, n = {units}", ours, "s", before, rival, bar)
         before = ours
     before = None
-    for trips in (10**3, 10**9):
+    for trips in sized((10**3, 10**9), (10, 100)):
         plan = working(trips)
         ours = best_of(lambda plan=plan: price(plan, "ahbm"), 3)
         rival = "10^3 iterations" if before else ""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from harness import Row, at_most, bench, best_of, growth, peak_memory, ratio_at_most
+from harness import Row, at_most, bench, best_of, growth, peak_memory, ratio_at_most, sized
 from megatile.hda import machine
 from megatile.language import tl
 from megatile.plan.model import Plan
@@ -57,16 +57,17 @@ def session() -> Iterator[Row]:
     alone, ring = plan_of(scale), plan_of(shift)
     halves = [ring.part(range(4)), ring.part(range(4, 8))]
     launches([alone], 10)
-    yield Row("1000 launches", best_of(lambda: launches([alone], 1000)), "s", bar=at_most(2.0))
-    yield Row("with data", best_of(lambda: launches([alone], 1000, X)), "s", bar=at_most(2.0))
-    yield Row("messages between two", best_of(lambda: launches(halves, 1000)), "s", bar=at_most(2.0))
-    yield Row("through the host", best_of(lambda: hosted(alone, 1000, False)), "s", bar=at_most(2.0))
-    what = "through the host, in 500 pairs that overlap, no two alike"
-    yield Row(what, best_of(lambda: hosted(alone, 1000, True)), "s", bar=at_most(2.0))
+    n = sized(1000, 4)
+    yield Row(f"{n} launches", best_of(lambda: launches([alone], n)), "s", bar=at_most(2.0))
+    yield Row("with data", best_of(lambda: launches([alone], n, X)), "s", bar=at_most(2.0))
+    yield Row("messages between two", best_of(lambda: launches(halves, n)), "s", bar=at_most(2.0))
+    yield Row("through the host", best_of(lambda: hosted(alone, n, False)), "s", bar=at_most(2.0))
+    what = f"through the host, in {n // 2} pairs that overlap, no two alike"
+    yield Row(what, best_of(lambda: hosted(alone, n, True)), "s", bar=at_most(2.0))
     together, one = launches(halves, 2), simulate(ring, machine="ahbm").time_ps
     yield Row("two halves against the whole", together, "ps", one, "one launch", ratio_at_most(1.0))
     yield from growth(
         "launches", lambda n: best_of(lambda: launches([alone], n), 1), 100, "s", bar=ratio_at_most(12)
     )
-    few, many = (peak_memory(lambda n=n: launches([alone], n, X)) for n in (1000, 10_000))
-    yield Row("memory of 10 000 launches", many, "B", few, "1000", ratio_at_most(1.2))
+    few, many = (peak_memory(lambda c=count: launches([alone], c, X)) for count in (n, 10 * n))
+    yield Row(f"memory of {10 * n:_} launches", many, "B", few, f"{n}", ratio_at_most(1.2))

@@ -19,6 +19,7 @@ from harness import (
     ratio_at_least,
     ratio_at_most,
     seconds,
+    sized,
 )
 from megatile.core.expr import select, unit
 from megatile.hda import HDA, machine
@@ -120,7 +121,7 @@ def same(ours: int, theirs: int) -> None:
 
 
 @cache
-def simpy_rate(n: int = 128) -> float:
+def simpy_rate(n: int) -> float:
     """Messages per second of the SimPy ring, after checking that it simulates the same time."""
     same(simulate(ring(n), machine=box(n)).time_ps, chunked_ring(n, 2, STEP))
     return messages(n) / best_of_fresh(lambda _: chunked_ring(n, 2, STEP), lambda: None, 2)
@@ -130,25 +131,26 @@ def simpy_rate(n: int = 128) -> float:
 def rings() -> Iterator[Row]:
     """From the call of ``simulate`` with a plan that was never simulated to its result; SimPy models of
     the same slots and credits beside it."""
-    took = best_of_fresh(lambda plan: simulate(plan, machine=box(128)), lambda: ring(128), 5)
-    yield Row("ring of 128", messages(128) / took, "messages/s", simpy_rate(), "SimPy", ratio_at_least(80))
-    plan, hda = readme_ring(128, 254), machine("ahbm")
-    same(simulate(plan, machine=hda).time_ps, readme_ring_in_simpy(plan, 254, hda))
-    took = best_of_fresh(lambda p: simulate(p, machine=hda), lambda: readme_ring(128, 254), 5)
-    rival = best_of_fresh(lambda p: readme_ring_in_simpy(p, 254, hda), lambda: readme_ring(128, 254), 2)
-    name = "kernel of README example 3, 128 units, 254 rounds"
-    yield Row(name, 128 * 254 / took, "messages/s", 128 * 254 / rival, "SimPy", ratio_at_least(80))
-    plan, hda = ring(128), box(128)
+    n, rounds, ranks = sized((128, 254, 4096), (8, 6, 16))
+    took = best_of_fresh(lambda plan: simulate(plan, machine=box(n)), lambda: ring(n), 5)
+    yield Row(f"ring of {n}", messages(n) / took, "messages/s", simpy_rate(n), "SimPy", ratio_at_least(80))
+    plan, hda = readme_ring(n, rounds), machine("ahbm")
+    same(simulate(plan, machine=hda).time_ps, readme_ring_in_simpy(plan, rounds, hda))
+    took = best_of_fresh(lambda p: simulate(p, machine=hda), lambda: readme_ring(n, rounds), 5)
+    rival = best_of_fresh(lambda p: readme_ring_in_simpy(p, rounds, hda), lambda: readme_ring(n, rounds), 2)
+    name = f"kernel of README example 3, {n} units, {rounds} rounds"
+    yield Row(name, n * rounds / took, "messages/s", n * rounds / rival, "SimPy", ratio_at_least(80))
+    plan, hda = ring(n), box(n)
     times = {
         each: best_of(lambda r=each: simulate(plan, machine=hda, record=r), 12) for each in (True, False)
     }
-    name = "ring of 128, everything recorded"
+    name = f"ring of {n}, everything recorded"
     yield Row(name, times[True], "s", times[False], "nothing recorded", ratio_at_most(1.3))
-    hda = box(4096)
-    took = best_of_fresh(lambda large: simulate(large, machine=hda), lambda: ring(4096), 2)
-    yield Row("ring of 4096 ranks", took, "s", bar=at_most(1))
-    peak = peak_memory(lambda: simulate(ring(4096), machine=box(4096)))
-    yield Row("ring of 4096 ranks, memory", peak, "B", bar=at_most(200e6))
+    hda = box(ranks)
+    took = best_of_fresh(lambda large: simulate(large, machine=hda), lambda: ring(ranks), 2)
+    yield Row(f"ring of {ranks} ranks", took, "s", bar=at_most(1))
+    peak = peak_memory(lambda: simulate(ring(ranks), machine=box(ranks)))
+    yield Row(f"ring of {ranks} ranks, memory", peak, "B", bar=at_most(200e6))
 
 
 @bench("sim-growth")
@@ -238,7 +240,7 @@ def loading_and_sending(n: int, rounds: int) -> Plan:
 
 @bench("sim-contention", needs=["simpy"])
 def contention() -> Iterator[Row]:
-    n, rounds = 64, 100
+    n, rounds = sized((64, 100), (4, 8))
     load = LoadTimes(20, 128, 60, 69)
     cases: list[tuple[str, Any, Any]] = [
         (
@@ -292,19 +294,20 @@ def blocks_of_a_product(waves: int, steps: int) -> Plan:
 def waves_of_blocks() -> Iterator[Row]:
     hda = machine("dgx-h100")
     simulate(blocks_of_a_product(1, 4), machine=hda, engine="compiled")
-    taken = best_of(lambda: simulate(blocks_of_a_product(16, 128), machine=hda).summary(), 3)
-    yield Row("132 SMs x 16 waves x 128 steps, plan to summary", taken, "s", bar=at_most(0.7))
+    waves, steps = sized((16, 128), (1, 2))
+    taken = best_of(lambda: simulate(blocks_of_a_product(waves, steps), machine=hda).summary(), 3)
+    yield Row(f"132 SMs x {waves} waves x {steps} steps, plan to summary", taken, "s", bar=at_most(0.7))
 
     def measure(waves: int) -> float:
-        plan = blocks_of_a_product(waves, 32)
+        plan = blocks_of_a_product(waves, sized(32, 2))
         return best_of(lambda: simulate(plan, machine=hda, record=False), 2)
 
     yield from growth("waves of blocks of 32 steps", measure, 1, bar=ratio_at_most(13))
-    plan = blocks_of_a_product(4, 128)
+    plan = blocks_of_a_product(sized(4, 1), steps)
     times = {each: best_of(lambda r=each: simulate(plan, machine=hda, record=r), 6) for each in (True, False)}
-    name = "132 SMs x 4 waves, everything recorded"
+    name = f"132 SMs x {sized(4, 1)} waves, everything recorded"
     yield Row(name, times[True], "s", times[False], "nothing recorded", ratio_at_most(1.3))
-    plans = [blocks_of_a_product(n, 32) for n in (10, 100)]
+    plans = [blocks_of_a_product(n, sized(32, 2)) for n in sized((10, 100), (1, 2))]
     peaks = [peak_memory(lambda p=plan: simulate(p, machine=hda, record=False)) for plan in plans]
     yield Row("100 waves, memory", peaks[1], "B", peaks[0], "10 waves", ratio_at_most(1.5))
 
@@ -338,7 +341,7 @@ def numpy_ring(x: np.ndarray) -> np.ndarray:
 
 @bench("sim-data")
 def with_data() -> Iterator[Row]:
-    n, size = 256, 64 * 1024 // 4
+    n, size = sized((256, 64 * 1024 // 4), (128, 16))
     plan, hda = naive_ring(n, size), machine("ahbm")
     x = np.random.default_rng(0).integers(-1, 2, (n, size)).astype("f4")
     result = simulate(plan, {"x": x}, machine=hda)
@@ -346,14 +349,14 @@ def with_data() -> Iterator[Row]:
     np.testing.assert_array_equal(result.outputs["x"], numpy_ring(x))
     ours = min(seconds(lambda: simulate(plan, {"x": x}, machine=hda)) for _ in range(2))
     bare = min(seconds(lambda: numpy_ring(x)) for _ in range(2))
-    yield Row("256 PEs x 64 KiB with data", ours, "s", bare, "bare NumPy loop", ratio_at_most(2.5))
+    yield Row(f"{n} PEs x {size * 4} B with data", ours, "s", bare, "bare NumPy loop", ratio_at_most(2.5))
 
 
 @bench("trace")
 def writing() -> Iterator[Row]:
     from tempfile import TemporaryDirectory
 
-    count = 1_000_000
+    count = sized(1_000_000, 1000)
     columns = {name: np.zeros(count, dtype=kind) for name, kind in COLUMNS.items()}
     columns["unit"] = np.arange(count) % 64
     columns["start_ps"] = np.arange(count) * 1000
@@ -363,4 +366,4 @@ def writing() -> Iterator[Row]:
     trace = Trace(units, ("dma.0",), ("send",), ("",), ("kernel.py:1",), columns=columns)
     with TemporaryDirectory() as folder:
         took = min(seconds(lambda: write_perfetto(trace, f"{folder}/t.json.gz")) for _ in range(2))
-    yield Row("a million events to Perfetto JSON", took, "s", bar=at_most(5))
+    yield Row(f"{count:_} events to Perfetto JSON", took, "s", bar=at_most(5))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from functools import partial
 
 import megatile as mt
 from bench_language import example
-from harness import Row, at_least, at_most, bench
+from harness import Row, at_least, at_most, bench, sized
 
+SIZE = sized(1024, 128)
 CHOICES = {
     "bM": [64, 32, 16, 128, 256],
     "bN": [64, 32, 128, 256],
@@ -29,22 +31,28 @@ PROGRAMS = {
 }
 
 
+def some(choices: dict[str, list[int]]) -> dict[str, list[int]]:
+    """Return the choices to measure; in a smoke run one, and two of the first parameter."""
+    few = {name: values[:1] for name, values in choices.items()}
+    return sized(choices, few | {"bM": choices["bM"][:2]})
+
+
 @bench("500 choices")
 def many() -> Iterator[Row]:
-    factory = partial(example("21_gemm_block").gemm, 1024, 1024, 1024)
-    began = time.perf_counter()
-    found = mt.tune(factory, CHOICES, machine="dgx-h100", workers=2, progress=False)
+    factory = partial(example("21_gemm_block").gemm, SIZE, SIZE, SIZE)
+    began, choices = time.perf_counter(), some(CHOICES)
+    found = mt.tune(factory, choices, machine="dgx-h100", workers=sized(2, 1), progress=False)
     seconds = time.perf_counter() - began
-    assert len(found.points) == 500
-    yield Row("500 choices of a GEMM of 1024, 2 processes", seconds, "s", bar=at_most(60))
+    assert len(found.points) == math.prod(map(len, choices.values()))
+    yield Row(f"{len(found.points)} choices of a GEMM of {SIZE}, 2 processes", seconds, "s", bar=at_most(60))
     yield Row("of them simulated", found.counts["simulated"], "choices")
 
 
 @bench("tuned beats default")
 def gains() -> Iterator[Row]:
-    for name, (factory, choices) in PROGRAMS.items():
-        for machine in ("dgx-h100", "mi300x-8"):
-            found = mt.tune(factory, choices, machine=machine, workers=2, progress=False)
+    for name, (factory, choices) in sized(list(PROGRAMS.items()), list(PROGRAMS.items())[:1]):
+        for machine in sized(("dgx-h100", "mi300x-8"), ("mi300x-8",)):
+            found = mt.tune(factory, some(choices), machine=machine, workers=sized(2, 1), progress=False)
             assert found.verified.startswith("data equal"), found.verified
             yield Row(
                 f"{name} on {machine}: {found.best}", found.speedup or 0.0, "times", bar=at_least(1.0001)

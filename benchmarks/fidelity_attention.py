@@ -15,19 +15,20 @@ from functools import lru_cache
 from pathlib import Path
 
 import fidelity_attention_parts as parts
+from harness import publish, sized
 from megatile.attention.plans import Problem
 from megatile.attention.predict import predict
 from megatile.hda import machine
 
 ALLOWED = 0.15
-PER_DECADE = 24
+PER_DECADE = sized(24, 1)
 ANY = (1_000, 1_000_000)
 """Gains fall towards both ends: starts of messages below, compute above."""
 SWEEP = (8_000, 1_000_000)
 ENDS = (
     ANY, (5_000, 500_000), (5_000, 1_000_000), (8_000, 500_000), SWEEP, (10_000, 500_000), (10_000, 1_000_000)
 )  # fmt: skip
-LENGTHS = (10_000, 20_000, 50_000, 100_000)
+LENGTHS = sized((10_000, 20_000, 50_000, 100_000), (10_000, 20_000))
 PAGE = Path(__file__).parents[1] / "docs" / "fidelity.md"
 BEGIN, END = "<!-- attention: begin -->", "<!-- attention: end -->"
 MI300X = {False: (1.57, 3.58), True: (1.68, 3.58)}
@@ -216,7 +217,7 @@ def write_page(rows: Sequence[Compared]) -> None:
         text = head + made + rest.partition(END)[2]
     else:
         text = text.rstrip() + "\n\n" + made + "\n"
-    PAGE.write_text(text, encoding="utf-8")
+    publish(PAGE, text)
 
 
 TEXT = """{begin}

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from harness import publish, sized
 from megatile.hda import HDA, machine
 from megatile.timing.database import Database, Measurement
 from megatile.timing.fit import Score, fit
@@ -96,7 +97,7 @@ def measurements() -> Iterator[tuple[str, str, list[Measurement]]]:
 
 @cache
 def tables() -> tuple[Table, ...]:
-    return tuple(_table(*found) for found in measurements())
+    return tuple(_table(name, on, rows[:: sized(1, 60)]) for name, on, rows in measurements())
 
 
 def _table(name: str, on: str, rows: list[Measurement]) -> Table:
@@ -201,7 +202,7 @@ def write_page() -> None:
     else:
         mark = "<!-- attention: begin -->"
         new = old.replace(mark, f"{made}\n\n{mark}", 1)
-    PAGE.write_text(new, encoding="utf-8")
+    publish(PAGE, new)
 
 
 def print_fit() -> None:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from harness import publish
+
 DATA = Path(__file__).parent / "data" / "nccl.csv"
 PAGE = Path(__file__).parent.parent / "docs" / "fidelity.md"
 BEGIN, END = "<!-- nccl: begin -->", "<!-- nccl: end -->"
@@ -105,7 +107,7 @@ def write_page() -> None:
     else:
         mark = "<!-- collectives: end -->"
         new = old.replace(mark, f"{mark}\n\n{made}", 1)
-    PAGE.write_text(new, encoding="utf-8")
+    publish(PAGE, new)
 
 
 if __name__ == "__main__":

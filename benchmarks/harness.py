@@ -8,12 +8,16 @@
         yield from growth("routes", lambda n: best_of(lambda: route(n)), 1_000, "s", bar=ratio_at_most(12))
 
 A row is one figure of ours, beside a rival's where there is one. ``ratio`` is always ours / rival.
+
+With ``BENCH_SMOKE=1`` (``run.py --smoke``) benchmarks only show that they run: every measurement is one run,
+``sized(full, small)`` is the small value, bars are not judged and no page is written.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import math
+import os
 import statistics
 import subprocess
 import sys
@@ -21,7 +25,27 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def smoke() -> bool:
+    """Return whether benchmarks only show that they run. Child processes see it too."""
+    return os.environ.get("BENCH_SMOKE") == "1"
+
+
+def sized(full: T, small: T) -> T:
+    """Return the size to measure at: ``small`` in a smoke run."""
+    return small if smoke() else full
+
+
+def publish(page: Path, text: str) -> None:
+    """Write a page of the documentation; not in a smoke run."""
+    if not smoke():
+        page.write_text(text, encoding="utf-8")
+
 
 # -- rows and bars ----------------------------------------------------------------------------------
 
@@ -85,8 +109,8 @@ class Row:
 
     @property
     def ok(self) -> bool | None:
-        """Whether the bar is met; None without a bar."""
-        if self.bar is None:
+        """Whether the bar is met; None without a bar, and in a smoke run."""
+        if self.bar is None or smoke():
             return None
         value = self.ratio if self.bar.on_ratio else self.ours
         return value is not None and self.bar.met(value)
@@ -95,9 +119,10 @@ class Row:
 def growth(
     name: str, measure: Callable[[int], float], n: int, unit: str = "s", *, bar: Bar | None = None
 ) -> Iterator[Row]:
-    """Rows for n, 10n and 100n; the rival of each is the size before, so linear growth has ratio 10."""
+    """Rows for n, 10n and 100n; the rival of each is the size before, so linear growth has ratio 10.
+    A smoke run has n / 10 only."""
     before: float | None = None
-    for size in (n, 10 * n, 100 * n):
+    for size in sized((n, 10 * n, 100 * n), (max(n // 10, 1),)):
         ours = measure(size)
         shown = f"{name}, n = {size:_}"
         if before is None:
@@ -130,22 +155,21 @@ def bench(name: str, *, needs: Iterable[str] = ()) -> Callable[[Callable[[], Ite
 # -- measuring --------------------------------------------------------------------------------------
 
 
-T = TypeVar("T")
-
-
 def best_of(function: Callable[[], object], repeat: int = 5) -> float:
     """The shortest of `repeat` runs, in seconds, after one run that is not counted."""
-    function()
-    return min(seconds(function) for _ in range(repeat))
+    if not smoke():
+        function()
+    return min(seconds(function) for _ in range(sized(repeat, 1)))
 
 
 def best_of_fresh(function: Callable[[T], object], make: Callable[[], T], repeat: int = 5) -> float:
     """The shortest of `repeat` runs in seconds of the processor, each with something that was made for it, of
     which nothing is known yet. (On a busy machine a short run may have the processor for itself, a long one
     never: on the wall the two could not be compared.)"""
-    function(make())
+    if not smoke():
+        function(make())
     taken = []
-    for thing in [make() for _ in range(repeat)]:
+    for thing in [make() for _ in range(sized(repeat, 1))]:
         start = time.process_time()
         function(thing)
         taken.append(time.process_time() - start)
@@ -154,16 +178,17 @@ def best_of_fresh(function: Callable[[T], object], make: Callable[[], T], repeat
 
 def side_by_side(ours: Callable[[], object], rival: Callable[[], object], repeat: int) -> tuple[float, float]:
     """The shortest runs of two functions that take turns: what else the machine does meets both alike."""
-    ours(), rival()
-    runs = [(seconds(ours), seconds(rival)) for _ in range(repeat)]
+    if not smoke():
+        ours(), rival()
+    runs = [(seconds(ours), seconds(rival)) for _ in range(sized(repeat, 1))]
     return min(run[0] for run in runs), min(run[1] for run in runs)
 
 
 def in_turn(ours: Callable[[], object], rival: Callable[[], object], repeat: int) -> tuple[float, float]:
     """The median run of a rival, and that times the median of ours / rival: for times of microseconds."""
-    for _ in range(10):
+    for _ in range(sized(10, 0)):
         ours(), rival()
-    runs = [(seconds(ours), seconds(rival)) for _ in range(repeat)]
+    runs = [(seconds(ours), seconds(rival)) for _ in range(sized(repeat, 1))]
     theirs = statistics.median(run[1] for run in runs)
     return theirs * statistics.median(run[0] / run[1] for run in runs), theirs
 
@@ -183,8 +208,9 @@ def fresh_interpreter(code: str, repeat: int = 5) -> float:
         run = subprocess.run([sys.executable, "-c", timed], capture_output=True, text=True, check=True)
         return float(run.stdout.split()[-1])
 
-    once()
-    return min(once() for _ in range(repeat))
+    if not smoke():
+        once()
+    return min(once() for _ in range(sized(repeat, 1)))
 
 
 def peak_memory(function: Callable[[], object]) -> int:

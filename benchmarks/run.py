@@ -1,4 +1,4 @@
-"""Run the benchmarks beside this file: ``python benchmarks/run.py [--only NAME] [--json FILE]``.
+"""Run the benchmarks beside this file: ``python benchmarks/run.py [--only NAME] [--json FILE] [--smoke]``.
 
 Prints one table per ``bench_*.py``. A missed bar is printed, not punished:
 the exit code is 0 unless something crashes.
@@ -55,14 +55,14 @@ def benchmarks_in(path: Path) -> list[Benchmark]:
     return [value for value in vars(module).values() if isinstance(value, Benchmark)]
 
 
-def run_file(path: Path, only: str, outcome: Outcome) -> None:
+def run_file(path: Path, only: Sequence[str], outcome: Outcome) -> None:
     """Run what `only` selects in one file and print its table."""
     try:
         found = benchmarks_in(path)
     except Exception:
         crash(path.stem, outcome)
         return
-    chosen = [b for b in found if only in path.stem or only in b.name]
+    chosen = [b for b in found if not only or any(o in path.stem or o in b.name for o in only)]
     if not chosen:
         return
     print(f"\n{path.stem.removeprefix('bench_')}", flush=True)
@@ -100,7 +100,7 @@ def summary(outcome: Outcome) -> str:
     return "\n".join(lines)
 
 
-def run(paths: Iterable[Path], only: str = "") -> Outcome:
+def run(paths: Iterable[Path], only: Sequence[str] = ()) -> Outcome:
     outcome = Outcome()
     for path in sorted(paths):
         run_file(path, only, outcome)
@@ -110,11 +110,18 @@ def run(paths: Iterable[Path], only: str = "") -> Outcome:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Measure megatile, beside rivals where there are any.")
     parser.add_argument(
-        "--only", default="", metavar="NAME", help="files and benchmarks whose name contains NAME"
+        "--only",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="files and benchmarks whose name contains NAME; may be repeated",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows to FILE too")
+    parser.add_argument("--smoke", action="store_true", help="only show that all run: small sizes, no bars")
     parser.add_argument("--folder", type=Path, default=HERE, help="where the bench_*.py are")
     options = parser.parse_args(arguments)
+    if options.smoke:
+        os.environ["BENCH_SMOKE"] = "1"
     outcome = run(options.folder.glob("bench_*.py"), options.only)
     print(f"\n{summary(outcome)}")
     if options.json:
