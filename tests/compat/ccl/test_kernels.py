@@ -78,7 +78,7 @@ ENTRY = "algorithms: {a: {module: megatile.collectives.kernels.ring_allreduce, t
     ("extra", "options", "message"),
     [
         (", buffer_kind: l3", {}, "no memory 'l3'"),
-        (", n_slots: 0", {}, "a: n_slots cannot be 0"),
+        (", n_slots: 0", {}, "a.n_slots: n_slots cannot be 0"),
         (", slot_size: many", {}, "slot_size cannot be 'many'"),
         (", slot_size: 1", {}, "not even one element"),
         (", validator: any", {}, "multi_pe_sip_local"),

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module, resources
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from megatile.collectives.job import CollectiveError
 from megatile.collectives.registry import TRUST
 from megatile.core.arguments import no_none
-from megatile.core.errors import MachineError, Place, did_you_mean
+from megatile.core.errors import MachineError, MegatileError, Place, did_you_mean
 from megatile.core.files import exists, read_text
 from megatile.core.quantities import whole
-from megatile.hda.document import parse_document
+from megatile.hda.document import Document, parse_document
 
 KEYS = (
     "module",
@@ -65,9 +67,37 @@ _OWN_KERNELS = "megatile.collectives.kernels."
 NAMES = ("module", "topology", "mapper", "validator", "buffer_kind", "reduce_op", "dtype")
 
 
-def given(config: Mapping[str, Any]) -> dict[str, Any]:
+class CclFile(dict[str, Any]):
+    """A configuration that was read from a file, whose errors have lines."""
+
+    def __init__(self, data: Mapping[str, Any], document: Document) -> None:
+        super().__init__(data)
+        self.document = document
+
+
+class Entry(dict[str, Any]):
+    """The settings of one algorithm; ``places`` says where each stands in its file."""
+
+    places: Mapping[str, Place] = MappingProxyType({})
+
+
+@contextmanager
+def at_key(config: Mapping[str, Any], key: str) -> Iterator[None]:
+    """Give errors about a setting the place where it stands in its file."""
+    try:
+        yield
+    except MegatileError as problem:
+        place = getattr(config, "places", {}).get(key)
+        if place is None or problem.place is not None:
+            raise
+        raise CollectiveError(problem.message, place=place, advice=problem.advice) from None
+
+
+def given(config: Mapping[str, Any]) -> Entry:
     """What a configuration says; null says nothing, but a mode must be named."""
-    return {k: v for k, v in config.items() if v is not None or k == "backpressure"}
+    said = Entry({k: v for k, v in config.items() if v is not None or k == "backpressure"})
+    said.places = getattr(config, "places", said.places)
+    return said
 
 
 def load_ccl_config(path: str | Path | None = None) -> dict[str, Any]:
@@ -81,48 +111,62 @@ def load_ccl_config(path: str | Path | None = None) -> dict[str, Any]:
         name = str(path)
         text = read_text(path, LARGEST, CollectiveError)
     try:
-        data = parse_document(text, name).data
+        document = parse_document(text, name)
     except MachineError as problem:
         raise CollectiveError(problem.message, place=problem.place, advice=problem.advice) from None
-    return check_config(data, name)
+    if not isinstance(document.data, Mapping):
+        raise CollectiveError(f"{name} declares no algorithms", advice="write them under 'algorithms:'")
+    return check_config(CclFile(document.data, document), name)
 
 
 def check_config(data: Any, name: str = "ccl.yaml") -> dict[str, Any]:
-    """Refuse what is not a configuration, with the entry and the key."""
+    """Refuse what is not a configuration, with the file, the line and the key."""
     if not isinstance(data, Mapping) or not isinstance(data.get("algorithms"), Mapping):
         raise CollectiveError(f"{name} declares no algorithms", advice="write them under 'algorithms:'")
-    wrong = [key for key in (*data, *data["algorithms"]) if not isinstance(key, str)]
-    if wrong:
-        raise CollectiveError(f"the key {wrong[0]!r} is no name", place=Place(name), advice="write a name")
+    paths = [(key,) for key in data] + [("algorithms", key) for key in data["algorithms"]]
+    for path in paths:
+        if not isinstance(path[-1], str):
+            said = f"the key {path[-1]!r} is no name"
+            raise CollectiveError(said, place=_place(data, path, name), advice="write a name")
     for entry, values in {"defaults": data.get("defaults") or {}, **data["algorithms"]}.items():
-        place = Place(name, path=entry)
+        where = ("defaults",) if entry == "defaults" else ("algorithms", entry)
         if not isinstance(values, Mapping):
-            raise CollectiveError("an entry is keys and values", place=place)
+            raise CollectiveError("an entry is keys and values", place=_place(data, where, name))
         for key in values:
             known = key in KEYS or (isinstance(key, str) and key.startswith("kernel_"))
             if not known and (entry, key) != ("defaults", "algorithm"):
-                advice = did_you_mean(str(key), KEYS, what="keys")
+                advice, place = did_you_mean(str(key), KEYS, what="keys"), _place(data, (*where, key), name)
                 raise CollectiveError(f"unknown key '{key}'", place=place, advice=advice)
-        check_values(values, place)
-    return dict(data)
+        checked = Entry(values)
+        checked.places = {key: _place(data, (*where, key), name) for key in values}
+        check_values(checked)
+    return data if isinstance(data, CclFile) else dict(data)
 
 
-def check_values(values: Mapping[str, Any], place: Place | None = None) -> None:
+def _place(data: Mapping[str, Any], path: tuple[Any, ...], name: str) -> Place:
+    if isinstance(data, CclFile):
+        return data.document.place(path)
+    return Place(name, path=".".join(map(str, path)))
+
+
+def check_values(values: Mapping[str, Any]) -> None:
     """Refuse numbers and names that cannot be."""
     for key, least in LEAST.items():
         value = values.get(key)
         if value is not None and (whole(value) is None or value < least):
-            raise CollectiveError(f"{key} cannot be {value!r}", place=place, advice=f"use {least} or more")
+            with at_key(values, key):
+                raise CollectiveError(f"{key} cannot be {value!r}", advice=f"use {least} or more")
     mode = values.get("backpressure", "sleep")
     if mode not in BACKPRESSURE:
-        raise CollectiveError(
-            f"there is no backpressure {mode!r}",
-            place=place,
-            advice="use sleep: a sender whose queue is full waits for the credit",
-        )
+        with at_key(values, "backpressure"):
+            raise CollectiveError(
+                f"there is no backpressure {mode!r}",
+                advice="use sleep: a sender whose queue is full waits for the credit",
+            )
     for key in NAMES:
         if key in values and not (isinstance(values[key], str) or hasattr(values[key], "kernel")):
-            raise CollectiveError(f"{key} cannot be {values[key]!r}", place=place, advice="use a name")
+            with at_key(values, key):
+                raise CollectiveError(f"{key} cannot be {values[key]!r}", advice="use a name")
 
 
 def kernel_module(module: Any, *, trust: bool = False) -> Any:
@@ -164,12 +208,24 @@ def resolve_algorithm_config(cfg: Mapping[str, Any], name: str | None = None) ->
     known = check_config(cfg)["algorithms"]
     chosen = name or defaults.pop("algorithm", None) or next(iter(known), None)
     if chosen not in known:
-        advice = did_you_mean(str(chosen), known, what="algorithms")
-        listed = ", ".join(sorted(known))
-        raise CollectiveError(f"unknown algorithm '{chosen}'; there are {listed}", advice=advice)
-    merged = {**STANDARD, **given(defaults), **given(known[chosen]), "algorithm": chosen}
+        raise CollectiveError(
+            f"unknown algorithm '{chosen}'; there are {', '.join(sorted(known))}",
+            place=None
+            if name or not isinstance(cfg, CclFile)
+            else _place(cfg, ("defaults", "algorithm"), ""),
+            advice=did_you_mean(str(chosen), known, what="algorithms"),
+        )
+    own = given(known[chosen])
+    merged = Entry({**STANDARD, **given(defaults), **own, "algorithm": chosen})
+    if isinstance(cfg, CclFile):
+        merged.places = {
+            key: _place(cfg, ("algorithms", chosen, key) if key in own else ("defaults", key), "")
+            for key in merged
+            if key in own or key in defaults
+        }
     if "module" not in merged:
-        raise CollectiveError(f"algorithm '{chosen}' declares no module")
+        place = _place(cfg, ("algorithms", chosen), "") if isinstance(cfg, CclFile) else None
+        raise CollectiveError(f"algorithm '{chosen}' declares no module", place=place)
     return merged
 
 

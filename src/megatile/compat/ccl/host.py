@@ -65,7 +65,7 @@ class CclAlgorithm:
     """``config`` is that of ``resolve_algorithm_config``."""
 
     def __init__(self, config: Mapping[str, Any], machine: HDA, memory: Allocators, trust: bool) -> None:
-        self.config, self.machine, self.memory, self.trust = dict(config), machine, memory, trust
+        self.config, self.machine, self.memory, self.trust = config, machine, memory, trust
         self.floor = floor_of(machine)
         self.name = str(config["algorithm"])
         self.world_size = int(config.get("world_size") or self.floor.sip_count)

@@ -9,7 +9,15 @@ from itertools import pairwise
 from typing import Any
 
 from megatile.collectives.job import CollectiveError
-from megatile.compat.ccl.config import STANDARD, check_reduction, check_values, given, kernel_module
+from megatile.compat.ccl.config import (
+    STANDARD,
+    Entry,
+    at_key,
+    check_reduction,
+    check_values,
+    given,
+    kernel_module,
+)
 from megatile.compat.ccl.spec import spec_of
 from megatile.compat.ccl.topologies import (
     Floor,
@@ -96,18 +104,21 @@ def build_install_plans(
     """
     hda = _machine(spec)
     floor = floor_of(hda)
-    config = {**STANDARD, **given(algorithm_config)}
+    config = Entry({**STANDARD, **given(algorithm_config)})
+    config.places = getattr(algorithm_config, "places", config.places)
     if "module" not in config:
         raise CollectiveError(
             "no module is named", advice="take the configuration of resolve_algorithm_config"
         )
-    module = kernel_module(config["module"], trust=trust)
+    with at_key(config, "module"):
+        module = kernel_module(config["module"], trust=trust)
     config.setdefault("root_cube", root_of(module)(*floor.mesh))
     seats = _seats(config, hda, world_size, trust)
     ranks = {"ranks": world_size, "sip_topology": spec_of(hda)["system"]["sips"]["topology"]}
     world_size = seats[-1][0] + 1
     _check(config, hda, floor, trust)
-    maps = neighbour_maps(config, _used(floor, world_size), len(seats), trust)
+    with at_key(config, "topology"):
+        maps = neighbour_maps(config, _used(floor, world_size), len(seats), trust)
     slots, size = int(config["n_slots"]), int(config["slot_size"])
     plans = []
     for sip in range(world_size):
@@ -150,14 +161,15 @@ def mapper_name(config: Mapping[str, Any], module: Any, counts_pes: bool) -> str
     return str(named or ("all_pes" if counts_pes else "leader_only"))
 
 
-def _seats(config: Mapping[str, Any], hda: HDA, world_size: int, trust: bool) -> list[tuple[int, int, int]]:
+def _seats(config: Entry, hda: HDA, world_size: int, trust: bool) -> list[tuple[int, int, int]]:
     """Who takes part: (SIP, cube, PE). ``world_size`` counts SIPs; where all PEs take part and the topology
     knows nothing of SIPs, more than there are SIPs are PEs, the first ones of the machine."""
     check_values(config)
     spec, sips = spec_of(hda), floor_of(hda).sip_count
     counts_pes = whole(world_size) is not None and world_size > sips
     name = mapper_name(config, kernel_module(config["module"], trust=trust), counts_pes)
-    mapper = resolve_mapper(name, trust=trust)
+    with at_key(config, "mapper"):
+        mapper = resolve_mapper(name, trust=trust)
     if counts_pes and name == "all_pes":
         every = [(sip, cube, pe) for sip in range(sips) for cube, pe in mapper(spec, sip)]
         if world_size <= len(every) and config.get("topology") in TOPOLOGIES:
@@ -167,26 +179,33 @@ def _seats(config: Mapping[str, Any], hda: HDA, world_size: int, trust: bool) ->
     if whole(world_size) is None or not 1 <= world_size <= sips:
         raise CollectiveError(
             f"world_size {world_size} does not fit {sips} SIPs",
+            place=config.places.get("world_size"),
             advice="ranks are SIPs; with mapper all_pes also PEs (whole SIPs of them if levels are nested)",
         )
     return [(sip, cube, pe) for sip in range(world_size) for cube, pe in mapper(spec, sip)]
 
 
-def _check(config: Mapping[str, Any], hda: HDA, floor: Floor, trust: bool) -> None:
+def _check(config: Entry, hda: HDA, floor: Floor, trust: bool) -> None:
     """Refuse what this machine cannot install."""
     if not 0 <= config["root_cube"] < floor.cubes:
         raise CollectiveError(
-            f"root_cube {config['root_cube']} does not exist", advice=f"there are {floor.cubes}"
+            f"root_cube {config['root_cube']} does not exist",
+            place=config.places.get("root_cube"),
+            advice=f"there are {floor.cubes}",
         )
-    hda.memory(config["buffer_kind"])
-    if config.get("validator") is not None:
-        resolve_validator(config["validator"], trust=trust)
+    with at_key(config, "buffer_kind"):
+        hda.memory(config["buffer_kind"])
+    with at_key(config, "validator"):
+        if config.get("validator") is not None:
+            resolve_validator(config["validator"], trust=trust)
     module = kernel_module(config["module"], trust=trust)
-    check_reduction(config, module)
+    with at_key(config, "reduce_op"):
+        check_reduction(config, module)
     able, name = getattr(module, "TOPOLOGIES", None), topology_of(config, module)
     if able is not None and name not in able and name in topology_names():
         raise CollectiveError(
             f"{module.__name__.rpartition('.')[2]} runs on topology {' or '.join(able)}, not '{name}'",
+            place=config.places.get("topology"),
             advice=f"write topology: {able[0]}, or none",
         )
 

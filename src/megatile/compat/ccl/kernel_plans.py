@@ -42,7 +42,8 @@ def kernel_plan(
     """
     floor = floor_of(machine)
     size = world_size if world_size is not None else config.get("world_size") or floor.sip_count
-    settings = {"n_elem": 8, **given(config)} | ({} if n_elem is None else {"n_elem": n_elem})
+    settings = given(config)
+    settings["n_elem"] = settings.get("n_elem", 8) if n_elem is None else n_elem
     installs = build_install_plans(
         size, str(config.get("algorithm", "kernel")), settings, machine, trust=trust
     )
