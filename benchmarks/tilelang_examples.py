@@ -28,6 +28,7 @@ import tempfile
 import traceback
 import warnings
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +221,10 @@ class Record:
         return counted
 
 
+INSTALLED = ExitStack()
+"""Holds the answer to ``import tilelang`` until this process ends."""
+
+
 def watch(record: Record, path: Path) -> None:
     """Count kernels (where another file runs for ``path``, those of ``path`` only) and comparisons."""
     import torch
@@ -255,8 +260,7 @@ def watch(record: Record, path: Path) -> None:
     kernel.Kernel.get_kernel_source = lambda *_: ""  # nor how the C looks
     kernel.do_bench = modules.do_bench = kernel.Profiler.do_bench = quick
     modules.CONTENTS["tilelang"]["do_bench"] = modules.CONTENTS["tilelang.profiler"]["do_bench"] = quick
-    takeover.install()
-    takeover.modules()
+    INSTALLED.enter_context(takeover.installed())
     tilelang_references.install()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from pathlib import Path
 
@@ -57,11 +58,10 @@ def main() -> None:
                 sys.exit(f"megatile {line} left with {done.returncode}:\n{done.stdout}{done.stderr}")
         subprocess.run([sys.executable, "-I", "-c", PYTHON], cwd=folder, check=True)
         Path(folder, "kernel.py").write_text("import tilelang.language as T\nprint(T.float16.bits)\n")
-        taken = subprocess.run(
-            [sys.executable, "kernel.py"], cwd=folder, check=True, capture_output=True, text=True,
-            env={"MEGATILE_AS_TILELANG": "1"},
-        )  # fmt: skip
+        command = [sys.executable, "-m", "megatile.tilelang", "kernel.py"]
+        taken = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
         assert taken.stdout == "16\n"
+        assert not list(Path(sysconfig.get_path("purelib")).glob("*megatile*.pth"))
         assert {"m.png", "t.png"} <= {path.name for path in Path(folder).iterdir()}
     print(f"the wheel works with Python {sys.version.split()[0]}: {len(COMMANDS)} commands, Python")
 

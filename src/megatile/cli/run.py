@@ -268,9 +268,12 @@ def check_kernel(
     """
     from megatile.compat.tilelang.check import check_file, grids
 
-    found, changed = check_file(file, context.args, machine, _extents(at), as_is)
+    checked = check_file(file, context.args, machine, _extents(at), as_is)
+    found, changed = checked.kernels, checked.made_small
     if json:
-        print_json("check-kernel", {"kernels": [one.as_dict() for one in found], "made_small": changed})
+        kernels = [one.as_dict() for one in found]
+        said = {"kernels": kernels, "made_small": changed, "not_compared": checked.not_compared}
+        print_json("check-kernel", said)
         return
     rows = []
     for one in found:
@@ -283,6 +286,8 @@ def check_kernel(
     if changed:
         sizes = ", ".join(f"{name} (there {size})" for name, size in changed.items())
         print(f"Sizes of the file that were made small to run it: {sizes}; --as-is leaves them.")
+    if checked.not_compared:
+        print(f"Not compared at the file's own sizes, where tensors have no values: {checked.not_compared}.")
     for one in found:
         for text in one.warnings:
             print(f"warning: {text}")

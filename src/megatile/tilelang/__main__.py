@@ -1,7 +1,5 @@
-"""``python -m megatile.tilelang FILE.py …`` runs a file as TileLang would.
-
-``MEGATILE_AS_TILELANG=1 python FILE.py`` means the same; where megatile runs from its sources, after
-``python -m megatile.tilelang --install``.
+"""``python -m megatile.tilelang FILE.py [ARGUMENTS]`` runs a file whose ``import tilelang`` megatile answers;
+``python -m megatile.tilelang -m MODULE [ARGUMENTS]`` a module, such as ``pytest``. Only this process changes.
 """
 
 from __future__ import annotations
@@ -10,19 +8,29 @@ import runpy
 import sys
 from pathlib import Path
 
-from megatile.compat.tilelang import takeover
+from megatile.compat.tilelang.takeover import installed
+
+USAGE = (
+    "python -m megatile.tilelang FILE.py [ARGUMENTS], or python -m megatile.tilelang -m MODULE [ARGUMENTS]"
+)
 
 
 def main(arguments: list[str]) -> None:
-    if arguments[:1] == ["--install"]:
-        print(f"wrote {takeover.write_startup_file(*arguments[1:2])}")
-    elif not arguments or not Path(arguments[0]).is_file():
-        sys.exit("error: give a Python file: python -m megatile.tilelang FILE.py (or --install)")
-    else:
-        takeover.install()
-        sys.argv = arguments
-        sys.path[0] = str(Path(arguments[0]).resolve().parent)
-        runpy.run_path(arguments[0], run_name="__main__")
+    module = arguments[1:] if arguments[:1] == ["-m"] else []
+    if not module and (not arguments or not Path(arguments[0]).is_file()):
+        sys.exit(f"error: give a Python file or -m and a module: {USAGE}")
+    with installed() as comparisons:
+        try:
+            if module:
+                sys.argv = module
+                runpy.run_module(module[0], run_name="__main__", alter_sys=True)
+            else:
+                sys.argv = arguments
+                sys.path[0] = str(Path(arguments[0]).resolve().parent)
+                runpy.run_path(arguments[0], run_name="__main__")
+        finally:
+            if comparisons.skipped:
+                print(comparisons, file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""``megatile check-kernel`` and ``MEGATILE_AS_TILELANG=1``."""
+"""``megatile check-kernel`` and ``python -m megatile.tilelang``."""
 
 import json
 import os
@@ -100,19 +100,79 @@ def test_a_file_that_is_not_there(tmp_path):
     assert (done.returncode, "there is no file" in done.stderr) == (1, True)
 
 
-def test_a_file_runs_unedited_with_the_variable_set(good, tmp_path):
-    assert megatile("-m", "megatile.tilelang", "--install", str(tmp_path)).stdout.startswith("wrote ")
-    run = f"runpy.run_path({good!r}, run_name='__main__')"
-    start = f"import runpy, site; site.addsitedir({str(tmp_path)!r}); {run}"
-    done = megatile("-c", start, MEGATILE_AS_TILELANG="1")
-    assert done.returncode == 0, done.stderr
-    assert "the file's own words" in done.stdout
-    assert "No module named 'tilelang'" in megatile("-c", start, MEGATILE_AS_TILELANG="0").stderr
-
-
 def test_a_file_runs_unedited_as_a_module(good):
     assert "the file's own words" in megatile("-m", "megatile.tilelang", good).stdout
     assert megatile("-m", "megatile.tilelang", "none.py").stderr.startswith("error: give a Python file")
+    assert megatile("-m", "megatile.tilelang", "-m").stderr.startswith("error: give a Python file")
+    assert "No module named 'tilelang'" in megatile(good).stderr
+
+
+def test_a_module_runs_with_tilelang_answered(tmp_path):
+    (tmp_path / "test_theirs.py").write_text(
+        "import tilelang.language as T\n\ndef test_bits():\n    assert T.float16.bits == 16\n"
+    )
+    folder = str(tmp_path / "test_theirs.py")
+    done = megatile("-m", "megatile.tilelang", "-m", "pytest", "-q", "-p", "no:cacheprovider", folder)
+    assert (done.returncode, "1 passed" in done.stdout) == (0, True), done.stdout
+
+
+def test_nothing_outlives_the_block():
+    torch = pytest.importorskip("torch", reason="needs torch")
+    import importlib.metadata
+
+    from megatile.compat.tilelang.takeover import installed
+
+    def state():
+        cuda = {name: value for name, value in vars(torch.cuda).items() if not name.startswith("__")}
+        ours = [name for name in sys.modules if name.split(".")[0] in ("tilelang", "tvm", "cuda")]
+        return (
+            cuda, ours, list(sys.meta_path), importlib.metadata.version, torch.Generator, torch.allclose,
+            torch.testing.assert_close, torch.Tensor.is_cuda, torch.nn.Module.cuda,
+            torch.multiprocessing.spawn, torch.set_default_device, torch.random.fork_rng,
+            os.environ.get("TRITON_INTERPRET"),
+        )  # fmt: skip
+
+    before = state()
+    for _ in range(2):
+        with installed():
+            import tilelang
+
+            assert tilelang.cdiv(3, 2) == 2
+            assert torch.zeros(2, device="cuda").is_cuda
+            assert torch.cuda.is_available()
+            assert importlib.metadata.version("cuda-python")
+        assert state() == before
+
+
+def test_tensors_without_values_are_not_compared():
+    torch = pytest.importorskip("torch", reason="needs torch")
+    from megatile.compat.tilelang.cpu_torch import NotComparedError
+    from megatile.compat.tilelang.takeover import installed
+
+    empty = torch.empty(2, device="meta")
+    with installed() as comparisons:
+        for compare in (torch.allclose, torch.equal):
+            with pytest.raises(NotComparedError, match="tensors without values were not compared"):
+                assert compare(empty, empty)
+        torch.testing.assert_close(empty, empty)
+        assert torch.allclose(torch.ones(2), torch.ones(2))
+        assert not torch.equal(torch.ones(2), torch.zeros(2))
+    assert comparisons.skipped == 3
+
+
+def test_a_file_says_what_it_did_not_compare(tmp_path):
+    pytest.importorskip("torch", reason="needs torch")
+    path = tmp_path / "empty.py"
+    path.write_text(
+        "import tilelang, torch\nx = torch.empty(2, device='meta')\ntorch.testing.assert_close(x, x)\n"
+    )
+    done = megatile("-m", "megatile.tilelang", str(path))
+    assert (done.returncode, done.stderr) == (0, "not compared: 1 comparison of tensors without values\n")
+    path.write_text(path.read_text() + "assert torch.allclose(x, x)\n")
+    done = megatile("-m", "megatile.tilelang", str(path))
+    assert done.returncode == 1
+    assert "NotComparedError" in done.stderr
+    assert "not compared: 2 comparisons of tensors without values\n" in done.stderr
 
 
 def test_kernels_are_predicted_at_larger_extents(good):
@@ -155,6 +215,7 @@ def doubled(M, N, block=64):
 def main(M=8192, N=8192):
     kernel = doubled(M, N)
     a = torch.randn(M, N, dtype=torch.float16, device="cuda")
+    assert torch.allclose(a, a), "stops what follows, unless it is set aside"
     torch.testing.assert_close(kernel(a), a + a)
     print("once", float((kernel(a) - a).abs().max()) > 0)
 
@@ -176,6 +237,7 @@ def test_a_file_runs_with_small_sizes_and_is_predicted_at_its_own(tmp_path):
     [row] = found["kernels"]
     assert text.count("once True") == 1
     assert found["made_small"] == {"m": 8192, "n": 8192}
+    assert found["not_compared"] == 2
     assert (row["runs"], row["launches"]) == (2, [{"grid": [4, 4]}])
     assert row["predicted_launches"] == [{"grid": [128, 128]}]
     # 2 · 8192² · 2 bytes at 3350 GB/s, but for 50 MiB of results that may stay in the cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import sys
 import time
@@ -15,7 +16,8 @@ from typing import Any
 from unittest.mock import patch
 
 from megatile.compat.tilelang import cpu_torch, kernel as kernels, source, takeover
-from megatile.compat.tilelang.small import Smaller, smaller
+from megatile.compat.tilelang.cpu_torch import Comparisons, NotCompared
+from megatile.compat.tilelang.small import Smaller, is_kernel, smaller
 from megatile.compat.tilelang.time import least_time, predicted_ms
 from megatile.core.errors import MegatileError
 from megatile.hda import machine as find_machine
@@ -63,46 +65,79 @@ class Checked:
         }
 
 
+@dataclass
+class CheckedFile:
+    """The kernels of a file, its sizes that were made small (as the file has them), and how many comparisons
+    were not made at its own sizes, where tensors have no values."""
+
+    kernels: list[Checked]
+    made_small: dict[str, Any]
+    not_compared: int
+
+
 def check_file(
     path: Path, arguments: list[str], machine: str, at: Mapping[str, int] | None = None, as_is: bool = False
-) -> tuple[list[Checked], dict[str, Any]]:
+) -> CheckedFile:
     """Run a file as a script, with its sizes made small: every kernel it calls is built for the machine,
-    checked and run, and predicted there ``at`` extents by name, or at the file's own sizes. Also the sizes
-    that were made small, as the file has them; ``as_is``, or an error that may come from small sizes, leaves
-    them."""
+    checked and run, and predicted there ``at`` extents by name, or at the file's own sizes. ``as_is``, or an
+    error that may come from small sizes, leaves them."""
     if not path.is_file():
         raise MegatileError(f"there is no file '{path}'", advice="give a Python file with TileLang kernels")
     hda = find_machine(machine)
     try:
-        whole, own = (smaller(path, {}, kind) for kind in (_AsIs, _AsIs if as_is else Smaller))
+        code, change = smaller(path, {}, _AsIs if as_is else Smaller)
     except (SyntaxError, UnicodeDecodeError) as error:
         raise MegatileError(f"'{path}' is no Python file: {error}", advice="give a file of kernels") from None
-    code, changed = own[0], own[1].changed
-    with _as_script(path, arguments, machine):
+    changed = change.changed
+    with _as_script(path, arguments, machine) as comparisons:
         try:
             found = _run(path, code, hda, at or {})
         except MegatileError as error:
             if not changed or isinstance(error, RunError):
                 raise
-            found, changed = _run(path, whole[0], hda, at or {}), {}  # its sizes belong together
+            found, changed = (
+                _run(path, smaller(path, {}, _AsIs)[0], hda, at or {}),
+                {},
+            )  # sizes that belong together
         if changed and not at:
-            _predict_whole(whole[0], path, found, hda)
-    return list(found.values()), changed
+            _predict_whole(path, found, hda, comparisons)
+    return CheckedFile(list(found.values()), changed, comparisons.skipped)
 
 
 class _AsIs(Smaller):
-    def visit(self, node: Any) -> Any:
+    """Leaves sizes as they are."""
+
+    def small(self, name: str | None, value: ast.expr) -> ast.expr:
+        return value
+
+
+class _WithoutValues(_AsIs):
+    """Lets assertions on comparisons that were not made pass: they are counted."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
+        return node if is_kernel(node) else self.generic_visit(node)
+
+    def visit_Assert(self, node: ast.Assert) -> Any:
+        judged = ast.Name(_JUDGED, ast.Load())
+        node.test = ast.copy_location(ast.Call(judged, [node.test], []), node.test)
         return node
 
 
+_JUDGED = "__megatile_judged__"
+
+
+def _judged(result: Any) -> Any:
+    return True if isinstance(result, NotCompared) else result
+
+
 @contextmanager
-def _as_script(path: Path, arguments: list[str], machine: str) -> Iterator[None]:
-    takeover.install()
+def _as_script(path: Path, arguments: list[str], machine: str) -> Iterator[Comparisons]:
     main, argv = sys.modules["__main__"], patch.object(sys, "argv", [str(path), *arguments])
     folders = patch.object(sys, "path", [str(path.parent.resolve()), *sys.path])
-    with argv, folders, patch.dict(os.environ, {"MEGATILE_MACHINE": machine}):
+    chosen = patch.dict(os.environ, {"MEGATILE_MACHINE": machine})
+    with takeover.installed() as comparisons, argv, folders, chosen:
         try:
-            yield
+            yield comparisons
         finally:
             sys.modules["__main__"] = main
 
@@ -110,6 +145,7 @@ def _as_script(path: Path, arguments: list[str], machine: str) -> Iterator[None]
 def _execute(code: CodeType, path: Path) -> None:
     main = sys.modules["__main__"] = ModuleType("__main__")
     main.__file__ = str(path)
+    vars(main)[_JUDGED] = _judged
     exec(code, main.__dict__)
 
 
@@ -127,7 +163,7 @@ def _run(path: Path, code: CodeType, hda: Any, at: Mapping[str, int]) -> dict[An
         said = str(error).strip().splitlines()
         raise MegatileError(
             f"'{path}' fails: {type(error).__name__}: {said[0] if said else ''}",
-            advice="run it with MEGATILE_AS_TILELANG=1 python FILE.py to see where",
+            advice="run python -m megatile.tilelang FILE.py to see where",
         ) from None
     if not found:
         raise MegatileError(
@@ -137,8 +173,9 @@ def _run(path: Path, code: CodeType, hda: Any, at: Mapping[str, int]) -> dict[An
     return found
 
 
-def _predict_whole(code: CodeType, path: Path, found: dict[Any, Checked], hda: Any) -> None:
+def _predict_whole(path: Path, found: dict[Any, Checked], hda: Any, comparisons: Comparisons) -> None:
     """Run the file with its own sizes on arrays without data; its kernels are predicted, not run."""
+    code = smaller(path, {}, _WithoutValues)[0]
     large: dict[Any, Checked] = {}
 
     def shape_of(kind: Any, *_: Any, **__: Any) -> Any:
@@ -155,7 +192,11 @@ def _predict_whole(code: CodeType, path: Path, found: dict[Any, Checked], hda: A
         function()
         return 1.0
 
-    calm: dict[str, Any] = {"new_array": shape_of, "assert_close": lambda *_, **__: True, "measured_ms": once}
+    calm: dict[str, Any] = {
+        "new_array": shape_of,
+        "assert_close": lambda *_, **__: comparisons.skip(),
+        "measured_ms": once,
+    }
     quiet = suppress(Exception, SystemExit), redirect_stdout(StringIO()), cpu_torch.shapes_only()
     with quiet[0], quiet[1], quiet[2], patch.multiple(kernels, execute=noted, **calm):
         _execute(code, path)

@@ -13,37 +13,79 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
+from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
 from megatile.compat.tilelang.ranks import spawn
+from megatile.core.errors import MegatileError
 
 _GPU = ("cuda", "hip", "npu", "mps")
-_INSTALLED: list[Any] = []
 _DEVICE: ContextVar[str] = ContextVar("device", default="cpu")
 """Where tensors of the GPU are."""
 
 
-def install() -> None:
-    """Change torch once; without torch there is nothing to do. Triton interprets its kernels."""
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-    try:
-        import torch
-        import torch.multiprocessing
-        from torch.overrides import TorchFunctionMode
-    except ImportError:
-        return
-    if _INSTALLED:
-        return
+class NotComparedError(MegatileError, AssertionError):
+    """A decision that depends on a comparison of tensors without values."""
+
+
+class NotCompared:
+    """The result of comparing tensors without values: neither true nor false."""
+
+    def __bool__(self) -> bool:
+        raise NotComparedError(
+            "tensors without values were not compared", advice="compare tensors that were computed"
+        )
+
+
+@dataclass
+class Comparisons:
+    """How many comparisons were skipped because their tensors have no values."""
+
+    skipped: int = 0
+
+    def skip(self) -> NotCompared:
+        self.skipped += 1
+        return NotCompared()
+
+    def __str__(self) -> str:
+        return f"not compared: {self.skipped} comparison{'s' * (self.skipped != 1)} of tensors without values"
+
+
+@contextmanager
+def on_cpu() -> Iterator[Comparisons]:
+    """Let torch's GPU be the CPU while the block runs; Triton interprets its kernels.
+
+    Without torch nothing is changed.
+    """
+    comparisons = Comparisons()
+    with ExitStack() as changes:
+        interpret = {"TRITON_INTERPRET": os.environ.get("TRITON_INTERPRET", "1")}
+        changes.enter_context(patch.dict(os.environ, interpret))
+        changes.enter_context(_cuda_python())
+        if importlib.util.find_spec("torch") is not None:
+            _change_torch(changes, comparisons)
+        yield comparisons
+
+
+def _change_torch(changes: ExitStack, comparisons: Comparisons) -> None:
+    """Change torch until ``changes`` is closed."""
+    import torch
+    import torch.multiprocessing
+    import torch.profiler
+    from torch.overrides import TorchFunctionMode
 
     divisions = (torch.Tensor.div, torch.Tensor.true_divide, torch.Tensor.__truediv__, torch.div)
-
-    comparisons = (torch.allclose, torch.equal)
+    comparing = (torch.allclose, torch.equal)
     products = (torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__)
+
+    def valueless(*tensors: Any) -> bool:
+        return any(isinstance(t, torch.Tensor) and t.is_meta for t in tensors)
 
     class OnCpu(TorchFunctionMode):
         """Arguments that name a GPU name the CPU instead."""
@@ -52,8 +94,8 @@ def install() -> None:
             kwargs = kwargs or {}
             if func is torch.Tensor.cuda:
                 return args[0] if _DEVICE.get() == "cpu" else args[0].to(_DEVICE.get())
-            if func in comparisons and _DEVICE.get() != "cpu":
-                return True
+            if func in comparing and valueless(*args, *kwargs.values()):
+                return comparisons.skip()
             if func is torch.Tensor.pin_memory:
                 return args[0]
             if func in divisions and isinstance(args[1], (int, float)) and args[0].is_floating_point():
@@ -63,32 +105,41 @@ def install() -> None:
             args = tuple(_on_cpu(torch, a) for a in args)
             return func(*args, **{k: _on_cpu(torch, v) for k, v in kwargs.items()})
 
-    mode = OnCpu()
-    mode.__enter__()
-    _INSTALLED.append(mode)
-    for name, value in _answers().items():
-        setattr(torch.cuda, name, value)
-    torch.Tensor.is_cuda = property(lambda self: True)
-    torch.multiprocessing.spawn = spawn
-    fork_rng = torch.random.fork_rng
-    torch.random.fork_rng = lambda *_, **__: fork_rng(devices=[])
-    profile, on_cpu = torch.profiler.profile, [torch.profiler.ProfilerActivity.CPU]
-    torch.profiler.profile = lambda *_, activities=None, **options: profile(activities=on_cpu, **options)
-    torch.nn.Module.cuda = lambda self, *_, **__: self
-    torch.set_default_device = lambda *_, **__: None
-
     class Generator(torch.Generator):
         def __new__(cls, device: Any = "cpu") -> Any:
             return super().__new__(cls, _on_cpu(torch, device))
 
-    torch.Generator = Generator
-    _interpret_triton()
+    assert_close, fork_rng = torch.testing.assert_close, torch.random.fork_rng
+    profile, on_cpu = torch.profiler.profile, [torch.profiler.ProfilerActivity.CPU]
+
+    def compare(actual: Any, expected: Any, *arguments: Any, **options: Any) -> None:
+        if valueless(actual, expected):
+            comparisons.skip()
+        else:
+            assert_close(actual, expected, *arguments, **options)
+
+    def profiled(*_: Any, activities: Any = None, **options: Any) -> Any:
+        return profile(activities=on_cpu, **options)
+
+    changes.enter_context(OnCpu())
+    changes.enter_context(patch.multiple(torch.cuda, create=True, **_answers()))
+    for owner, name, value in (
+        (torch.Tensor, "is_cuda", property(lambda self: True)),
+        (torch.multiprocessing, "spawn", spawn),
+        (torch.random, "fork_rng", lambda *_, **__: fork_rng(devices=[])),
+        (torch.profiler, "profile", profiled),
+        (torch.nn.Module, "cuda", lambda self, *_, **__: self),
+        (torch, "set_default_device", _nothing()),
+        (torch, "Generator", Generator),
+        (torch.testing, "assert_close", compare),
+    ):
+        changes.enter_context(patch.object(owner, name, value))
+    if importlib.util.find_spec("triton") is not None:
+        _interpret_triton(changes)
 
 
-def _interpret_triton() -> None:
+def _interpret_triton(changes: ExitStack) -> None:
     """Triton's own interpreter runs its kernels, each with its first configuration."""
-    if importlib.util.find_spec("triton") is None:
-        return
     from triton.runtime import autotuner, driver
 
     target = SimpleNamespace(backend="cuda", arch=90, warp_size=32)
@@ -100,13 +151,13 @@ def _interpret_triton() -> None:
         get_current_stream=lambda *_: 0,
         get_benchmarker=lambda: None,
     )
-    driver.set_active(active)
+    changes.enter_context(patch.object(driver, "_active", active))
     prepare = autotuner.Autotuner.__init__
 
     def first_only(self: Any, fn: Any, arg_names: Any, configs: Any, *rest: Any, **keywords: Any) -> None:
         prepare(self, fn, arg_names, configs[:1], *rest, **keywords)
 
-    autotuner.Autotuner.__init__ = first_only
+    changes.enter_context(patch.object(autotuner.Autotuner, "__init__", first_only))
 
 
 def _on_cpu(torch: Any, value: Any) -> Any:
@@ -126,16 +177,12 @@ def without_data(shape: Any, dtype: Any) -> Any:
 
 @contextmanager
 def shapes_only() -> Iterator[None]:
-    """What is made on the GPU has no data for a while, and is equal to everything."""
-    import torch
-
-    compare, torch.testing.assert_close = torch.testing.assert_close, _nothing()
+    """Let what is made on the GPU have no values while the block runs."""
     token = _DEVICE.set("meta")
     try:
         yield
     finally:
         _DEVICE.reset(token)
-        torch.testing.assert_close = compare
 
 
 class _Event:
@@ -209,9 +256,11 @@ def _answers() -> dict[str, Any]:
 # --- What programs call of the package ``cuda-python``: copies, signals and waits, done when they are called
 
 
-def install_cuda_python() -> None:
-    """Answer ``import cuda`` where the package is not installed."""
+@contextmanager
+def _cuda_python() -> Iterator[None]:
+    """Answer ``import cuda`` while the block runs, where the package is not installed."""
     if importlib.util.find_spec("cuda") is not None:
+        yield
         return
     flags = SimpleNamespace(
         CU_STREAM_WRITE_VALUE_DEFAULT=0, CU_STREAM_WAIT_VALUE_EQ=1, CU_STREAM_WAIT_VALUE_GEQ=0
@@ -224,20 +273,26 @@ def install_cuda_python() -> None:
     for bits, kind in ((32, ctypes.c_uint32), (64, ctypes.c_uint64)):
         functions[f"cuStreamWriteValue{bits}"] = functools.partial(_written, kind)
         functions[f"cuStreamWaitValue{bits}"] = functools.partial(_waited, kind)
-    names = "cuda cuda.cuda cuda.cudart cuda.bindings cuda.bindings.driver cuda.bindings.runtime"
-    for name in names.split():
-        module = sys.modules[name] = ModuleType(name)
+    names = "cuda cuda.cuda cuda.cudart cuda.bindings cuda.bindings.driver cuda.bindings.runtime".split()
+    made = {name: ModuleType(name) for name in names}
+    for name, module in made.items():
         module.__path__ = []
         vars(module).update(functions)
         parent, _, child = name.rpartition(".")
         if parent:
-            setattr(sys.modules[parent], child, module)
+            setattr(made[parent], child, module)
     version = importlib.metadata.version
 
     def with_cuda(distribution_name: str) -> str:
         return "12.9.0" if distribution_name == "cuda-python" else version(distribution_name)
 
-    importlib.metadata.version = with_cuda
+    sys.modules.update(made)
+    try:
+        with patch.object(importlib.metadata, "version", with_cuda):
+            yield
+    finally:
+        for name in made:
+            sys.modules.pop(name, None)
 
 
 def _copied(to: int, source: int, count: int, *_: Any) -> tuple[int]:

@@ -81,7 +81,8 @@ class Smaller(ast.NodeTransformer):
         return node
 
 
-def _is_kernel(node: ast.FunctionDef) -> bool:
+def is_kernel(node: ast.FunctionDef) -> bool:
+    """Whether a function is a kernel or a macro of kernels."""
     return any(
         "jit" in ast.unparse(d) or "prim_func" in ast.unparse(d) or "macro" in ast.unparse(d)
         for d in node.decorator_list
@@ -94,7 +95,7 @@ def smaller(path: Path, sizes: Mapping[str, Any], kind: type[Smaller] = Smaller)
     functions = {
         node.name: [a.arg for a in node.args.args]
         for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef) and not _is_kernel(node) and "div" not in node.name
+        if isinstance(node, ast.FunctionDef) and not is_kernel(node) and "div" not in node.name
     }
     change = kind(sizes, functions)
     return compile(ast.fix_missing_locations(change.visit(tree)), str(path), "exec"), change

@@ -1,6 +1,6 @@
-"""``MEGATILE_AS_TILELANG=1 python their_example.py``: ``import tilelang`` gives megatile's TileLang spelling.
+"""``import tilelang`` answered by megatile while a file of TileLang kernels runs.
 
-The modules below answer the imports that TileLang programs make; torch's GPU is the CPU from then on.
+The modules below answer the imports that TileLang programs make; torch's GPU is the CPU meanwhile.
 """
 
 from __future__ import annotations
@@ -8,12 +8,13 @@ from __future__ import annotations
 import importlib.abc
 import importlib.machinery
 import sys
-import sysconfig
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from megatile.core.errors import MegatileError
+from megatile.compat.tilelang import cpu_torch
+from megatile.compat.tilelang.cpu_torch import Comparisons
 from megatile.language.tile.errors import ProgramError
 
 _ROOTS = ("tilelang", "tvm", "tilescale", "pynvshmem")
@@ -23,7 +24,7 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds ``tilelang`` (and the little of ``tvm`` that its programs name) in megatile."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name.split(".")[0] not in _ROOTS:
+        if not _answered(name):
             return None
         if name not in modules():
             _MODULES[name] = _module(name, {})
@@ -36,27 +37,24 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """The modules are complete."""
 
 
-def install() -> None:
-    """Answer ``import tilelang`` from now on."""
-    if not any(isinstance(finder, Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, Finder())
+@contextmanager
+def installed() -> Iterator[Comparisons]:
+    """Answer ``import tilelang`` while the block runs; torch and ``sys.modules`` are restored after it."""
+    with cpu_torch.on_cpu() as comparisons:
+        before = {name: sys.modules.pop(name) for name in list(sys.modules) if _answered(name)}
+        finder = Finder()
+        sys.meta_path.insert(0, finder)
+        try:
+            yield comparisons
+        finally:
+            sys.meta_path.remove(finder)
+            for name in [name for name in sys.modules if _answered(name)]:
+                del sys.modules[name]
+            sys.modules.update(before)
 
 
-STARTUP = Path(__file__).with_name("megatile_as_tilelang.pth")
-"""The line that makes Python look at the variable when it starts; it is installed with the package."""
-
-
-def write_startup_file(folder: str | None = None) -> Path:
-    """Make ``MEGATILE_AS_TILELANG=1`` work where the package runs from its sources."""
-    path = Path(folder or sysconfig.get_path("purelib"), STARTUP.name)
-    try:
-        path.write_bytes(STARTUP.read_bytes())
-    except OSError as error:
-        raise MegatileError(
-            f"'{path}' cannot be written: {error.strerror}",
-            advice="python -m megatile.tilelang FILE.py works too",
-        ) from None
-    return path
+def _answered(name: str) -> bool:
+    return name.split(".")[0] in _ROOTS
 
 
 _MODULES: dict[str, ModuleType] = {}
@@ -65,7 +63,6 @@ _MODULES: dict[str, ModuleType] = {}
 def modules() -> dict[str, ModuleType]:
     """The modules by their dotted names; made at the first import."""
     if not _MODULES:
-        from megatile.compat.tilelang import cpu_torch
         from megatile.compat.tilelang.modules import CONTENTS
 
         for name, contents in CONTENTS.items():
@@ -74,8 +71,6 @@ def modules() -> dict[str, ModuleType]:
             parent, _, child = name.rpartition(".")
             if parent:
                 setattr(_MODULES[parent], child, module)
-        cpu_torch.install()
-        cpu_torch.install_cuda_python()
     return _MODULES
 
 
