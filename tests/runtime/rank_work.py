@@ -1,20 +1,17 @@
 """Ranks as torchrun starts them, forked from one process that has imported everything.
 
-``python rank_work.py 4:gemm,ring 2:kill2middle [spaces]``: sets of ranks, one after the other, each with its
+``python rank_work.py 4:gemm,ring 2:kill2middle``: sets of ranks, one after the other, each with its
 number of hosts and its jobs. Every rank prints a line of JSON for each: what it found, or its error and when.
-``spaces`` are network namespaces, one for each host, with the address of the first.
 """
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import importlib
 import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -29,16 +26,14 @@ import torch.distributed
 
 import megatile as mt
 import megatile.language as T
-import megatile.runtime.computers.launch
-import megatile.runtime.computers.service
-import megatile.runtime.launch_program
+import megatile.runtime.launch_ranks
 from megatile.core.errors import MegatileError
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 MACHINE = "dgx-h100"
 RANK = -1
+HOSTS = 1
 SIZE = 4
-CUT = 0
 
 
 def floats(*shape: int) -> np.ndarray:
@@ -89,6 +84,37 @@ def mixed() -> tuple[Any, list[np.ndarray]]:
     return everything, [floats(4, 64), np.zeros((4, 64), "f4"), np.zeros(8, "i4")]
 
 
+@T.program
+def exchange(x: T.Tensor((16, 8), "f32"), y: T.Tensor((16, 8), "f32")):
+    """Rows go to all, by a collective; then a row to the next device and one from the device before, each
+    completed by a barrier."""
+    with T.Kernel(device=4), T.Scale("device") as (rank, n):
+        mine = T.view(x, layout=T.Shard(0))
+        out = T.view(y, layout=T.Shard(0))
+        here = T.alloc((4, 8), "f32", level="l2")
+        got = T.alloc((1, 8), "f32", level="l2")
+        T.all_to_all(here, mine)
+        T.barrier()
+        T.copy(out[1:2, :], here[0:1, :], dst=(rank + 1) % n)
+        T.copy(got, here[3:4, :], src=(rank + n - 1) % n)
+        T.copy(out[0:1, :], got)
+        T.copy(out[2:4, :], here[1:3, :])
+        T.barrier()
+
+
+@cache
+def copies() -> tuple[Any, list[np.ndarray]]:
+    return exchange, [floats(16, 8), np.zeros((16, 8), "f4")]
+
+
+@cache
+def experts() -> tuple[Any, list[np.ndarray]]:
+    """Tokens go to their experts by puts whose extents are data."""
+    which = np.random.default_rng(1).integers(0, 4, (4, 6)).astype("i4")
+    program = importlib.import_module("35_moe").moe(6, 8)
+    return program, [floats(4, 6, 8), which, floats(4, 8, 8), np.zeros((4, 6, 8), "f4")]
+
+
 @cache
 def interpreted(make: Callable[[], tuple[Any, list[np.ndarray]]]) -> list[np.ndarray]:
     program, arrays = make()
@@ -106,8 +132,7 @@ def equal(make: Callable[[], tuple[Any, list[np.ndarray]]], repeat: int = 2) -> 
         found = [a.copy() for a in arrays]
         mt.launch(program, *found, machine=MACHINE)
         worst = max(worst, *(float(np.abs(a - b).max()) for a, b in zip(found, expected, strict=True)))
-    left = Path("/proc/self/maps").read_text().count("memfd:megatile")
-    return {"error": worst, "threads": len(os.listdir("/proc/self/task")), "heaps": left}
+    return {"error": worst}
 
 
 @T.program
@@ -120,29 +145,33 @@ def circle(x: T.Tensor((4, 8), "f32")):
         T.copy(mine, mine)
 
 
-def lost(who: int, how: int, when: str) -> dict[str, Any]:
-    """One of the ranks is killed, or stopped, when ..."""
+@T.program
+def meeting(x: T.Tensor((4, 8), "f32")):
+    """Devices meet for longer than any test waits."""
+    with T.Kernel(device=4), T.Scale("device"):
+        mine = T.view(x, layout=T.Shard(0))
+        for _ in T.serial(1000000000):
+            T.allreduce(mine)
 
-    def hit(pids: list[int]) -> None:
+
+def lost(who: int, when: str) -> dict[str, Any]:
+    """One of the ranks is killed, before a launch or in the middle of one."""
+
+    def kill(pids: list[int]) -> None:
         if who == RANK:
-            if how == CUT:
-                name = os.environ["MEGATILE_SPACE"]
-                subprocess.run(["ip", "link", "set", name, "down"], check=True)
             print(json.dumps({"hit": time.time()}), flush=True)
-            if how != CUT:
-                os.kill(os.getpid(), how)
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def later(pids: list[int]) -> None:
-        threading.Timer(0.5, hit, args=(pids,)).start()
+        threading.Timer(0.5, kill, args=(pids,)).start()
 
     program, arrays = gemm()[0], [a.copy() for a in gemm()[1]]
     mt.launch(program, *arrays, machine=MACHINE)
     if when == "before":
-        hit([])
+        kill([])
+    endless = circle if HOSTS == 1 else meeting
     try:
-        mt.launch(
-            circle, np.zeros((4, 8), "f4"), machine=MACHINE, started={"start": hit, "middle": later}.get(when)
-        )
+        mt.launch(endless, np.zeros((4, 8), "f4"), machine=MACHINE, started=later)
     except MegatileError as error:
         found = {"said": str(error), "at": time.time()}
         try:
@@ -171,7 +200,17 @@ def mistake(which: str) -> dict[str, Any]:
         program, arrays = ring()
     options = {"timeout": 1.0} if which == "late" else {}
     if which == "late":
+        program, arrays = meeting, [np.zeros((4, 8), "f4")]
+    if which == "never":
         program, arrays = circle, [np.zeros((4, 8), "f4")]
+    if which == "signal":
+        program, arrays = signalled, [np.zeros((4, 8), "f4")]
+    if which == "atomic":
+        program, arrays = mixed_atomics, [np.zeros(8, "i4")]
+    if which == "unordered":
+        program, arrays = unordered, [np.zeros((4, 8), "f4")]
+    if which == "devices":
+        program, arrays = two, [np.zeros((2, 8), "f4")]
     if which == "bounds":
         program, arrays = outside, [np.zeros((4, 8), "f4"), np.full(4, 9, "i4")]
     mt.launch(program, *arrays, machine=MACHINE, **options)
@@ -185,37 +224,67 @@ def outside(x: T.Tensor((4, 8), "f32"), at: T.Tensor((4,), "i32")):
         T.copy(mine, mine, dst=at[rank])
 
 
+@T.program
+def signalled(x: T.Tensor((4, 8), "f32")):
+    with T.Kernel(device=4), T.Scale("device") as (rank, n):
+        mine = T.view(x, layout=T.Shard(0))
+        flag = T.alloc((1,), "i32", level="l2")
+        T.signal(flag, dst=(rank + 1) % n)
+        T.wait(flag, 1)
+        T.copy(mine, mine)
+
+
+@T.program
+def mixed_atomics(count: T.Tensor((8,), "i32")):
+    with T.Kernel(device=4), T.Scale("device"):
+        T.atomic_add(count[0], 1)
+
+
+@T.program
+def unordered(x: T.Tensor((4, 8), "f32")):
+    """Whether the value is there when it is read, only the index tells, which is data."""
+    with T.Kernel(device=4), T.Scale("device"):
+        mine = T.view(x, layout=T.Shard(0))
+        at = T.alloc((1,), "i32", level="l2")
+        got = T.alloc((1, 8), "f32", level="l2")
+        T.fill(at, 1)
+        T.barrier()
+        who = T.read_scalar(at[0], bound=3)
+        T.copy(got, mine, src=who)
+        T.barrier()
+        T.copy(mine, got)
+
+
+@T.program
+def two(x: T.Tensor((2, 8), "f32")):
+    with T.Kernel(device=2), T.Scale("device"):
+        mine = T.view(x, layout=T.Shard(0))
+        T.allreduce(mine)
+
+
+MISTAKES = ("shape", "program", "late", "bounds", "never", "signal", "atomic", "unordered", "devices")
 JOBS: dict[str, Callable[[], dict[str, Any]]] = {
     "gemm": lambda: equal(gemm),
     "ring": lambda: equal(ring, 1),
     "mixed": lambda: equal(mixed),
+    "copies": lambda: equal(copies),
+    "experts": lambda: equal(experts),
     "differ": differ,
-    **{f"{w}": (lambda w=w: mistake(w)) for w in ("shape", "program", "late", "bounds")},
+    **{which: (lambda which=which: mistake(which)) for which in MISTAKES},
     **{
-        f"{name}{who}{when}": (lambda how=how, who=who, when=when: lost(who, how, when))
-        for name, how in (("kill", signal.SIGKILL), ("stop", signal.SIGSTOP), ("cut", CUT))
+        f"kill{who}{when}": (lambda who=who, when=when: lost(who, when))
         for who in (0, 2)
-        for when in ("before", "start", "middle")
+        for when in ("before", "middle")
     },
-}  # fmt: skip
+}
 
 
-def enter(space: str) -> None:
-    with open(f"/var/run/netns/{space}", "rb") as there:
-        if ctypes.CDLL(None, use_errno=True).setns(there.fileno(), 0):
-            raise OSError(ctypes.get_errno(), "setns")
-
-
-def rank(number: int, size: int, hosts: int, jobs: str, address: str, port: int, spaces: list[str]) -> None:
-    global RANK
-    RANK = number
-    host = number * hosts // size
-    if spaces:
-        enter(spaces[host])
-        os.environ["MEGATILE_SPACE"] = os.environ["GLOO_SOCKET_IFNAME"] = spaces[host]
+def rank(number: int, size: int, hosts: int, jobs: str, port: int) -> None:
+    global RANK, HOSTS
+    RANK, HOSTS = number, hosts
     os.environ |= {
-        "RANK": str(number), "WORLD_SIZE": str(size), "MASTER_ADDR": address, "MASTER_PORT": str(port),
-        "MEGATILE_HOST": f"host {host}",
+        "RANK": str(number), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+        "MEGATILE_HOST": f"host {number * hosts // size}",
     }  # fmt: skip
     torch.set_num_threads(1)
     for job in jobs.split(","):
@@ -227,8 +296,8 @@ def rank(number: int, size: int, hosts: int, jobs: str, address: str, port: int,
         print(json.dumps(found), flush=True)
 
 
-def together(jobs: str, hosts: int, address: str, spaces: list[str]) -> None:
-    """All ranks, until they have ended; those that are stopped are ended then."""
+def together(jobs: str, hosts: int) -> None:
+    """All ranks, until they have ended."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -236,7 +305,7 @@ def together(jobs: str, hosts: int, address: str, spaces: list[str]) -> None:
     for number in range(SIZE):
         pids.append(os.fork())
         if not pids[-1]:
-            rank(number, SIZE, hosts, jobs, address, port, spaces)
+            rank(number, SIZE, hosts, jobs, port)
             sys.exit(0)  # as a script ends: threads and connections must not be in the way
     until = time.monotonic() + 100
     left = dict.fromkeys(pids)
@@ -247,9 +316,6 @@ def together(jobs: str, hosts: int, address: str, spaces: list[str]) -> None:
                 code = os.waitstatus_to_exitcode(state)
                 print(json.dumps({"ended": pids.index(pid), "code": code}), flush=True)
                 del left[pid]
-        stopped = [p for p in left if Path(f"/proc/{p}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"]
-        if stopped and len(left) == len(stopped):
-            break
         time.sleep(0.02)
     for pid in left:
         os.kill(pid, signal.SIGKILL)
@@ -258,14 +324,12 @@ def together(jobs: str, hosts: int, address: str, spaces: list[str]) -> None:
 
 def main() -> None:
     """All that ranks have in common is made before they are forked: modules, programs, what they give."""
-    options = [one for one in sys.argv[1:] if ":" not in one]
-    address = options.pop() if options else "127.0.0.1"
-    for make in (gemm, ring, mixed):
+    for make in (gemm, ring, mixed, copies, experts):
         interpreted(make)
     gc.freeze()
-    for number, one in enumerate(a for a in sys.argv[1:] if ":" in a):
+    for number, one in enumerate(sys.argv[1:]):
         print(json.dumps({"set": number}), flush=True)
-        together(one.split(":")[1], int(one.split(":")[0]), address, options)
+        together(one.split(":")[1], int(one.split(":")[0]))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ import time
 import numpy as np
 import pytest
 
+import megatile as mt
+import megatile.language as T
 from megatile.core.expr import unit
 from megatile.plan.build import PlanBuilder
 from megatile.plan.execute import execute
@@ -102,6 +104,37 @@ def test_attention_forward_and_backward_runs_on_processes(name):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=5e-6)
 
 
+@T.program
+def product(A: T.Tensor((32, 32), "f32"), B: T.Tensor((32, 32), "f32"), C: T.Tensor((32, 32), "f32")):
+    """Two devices have a part of K each; their blocks meet before the sum."""
+    with T.Kernel(device=2, block=(2, 2)) as (bx, by):
+        with T.Scale("device"):
+            a, b, c = T.view(A, layout=T.FullCol), T.view(B, layout=T.FullRow), T.view(C, layout=T.Replica)
+        with T.Scale("block"):
+            c_tile = T.alloc((16, 16), "f32")
+            a_tile, b_tile = T.alloc((16, 16), "f32", level="l1"), T.alloc((16, 16), "f32", level="l1")
+            T.copy(a_tile, a[by * 16, 0])
+            T.copy(b_tile, b[0, bx * 16])
+            T.gemm(a_tile, b_tile, c_tile, clear_accum=True)
+            T.barrier()
+            T.copy(c[by * 16, bx * 16], c_tile)
+        with T.Scale("device"):
+            T.allreduce(c)
+
+
+def test_blocks_run_in_the_process_of_their_unit():
+    """Flags between levels, tiles of blocks, a barrier of blocks, and a collective of units."""
+    pytest.importorskip("torch")
+    arrays = [RNG.normal(size=(32, 32)).astype("f4") for _ in range(3)]
+    low = mt.lower(product, *arrays, machine="dgx-h100")
+    inputs = low.scatter(arrays)
+    found, expected = launch(low.plan, inputs, timeout=60), execute(low.plan, inputs)
+    assert low.plan.levels
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-5, err_msg=name)
+    np.testing.assert_allclose(found["C"][1], arrays[0] @ arrays[1], rtol=1e-4, atol=1e-4)
+
+
 def waiting_plan():
     b = PlanBuilder("waiting", scale="device", units=3)
     x = b.tile("x", (1,), "f32", memory="l2", role="inout")
@@ -191,7 +224,7 @@ def test_messages_travel_while_kernels_work(tmp_path):
     """The first computation ends only when the message after it has come: in order they would never."""
     torch = pytest.importorskip("torch")
     from megatile.runtime import stream
-    from megatile.runtime.stream import Memory
+    from megatile.runtime.tile_memory import Memory
 
     come = threading.Event()
     b = PlanBuilder("beside", scale="device", units=2)

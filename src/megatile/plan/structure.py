@@ -28,12 +28,6 @@ from megatile.plan.text import statement_text
 COLLECTIVES = ("barrier", "all_reduce", "broadcast")
 
 
-def one_level(plan: Plan, who: str) -> None:
-    """Refuse a plan of several levels where only one is known."""
-    if plan.levels:
-        raise PlanError(f"plan '{plan.name}' has several levels, which {who} does not know yet")
-
-
 @once
 def check_structure(plan: Plan) -> None:
     """Streams cover the units once; declarations are sound."""

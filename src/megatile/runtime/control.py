@@ -18,6 +18,8 @@ from megatile.plan.spec import having
 
 MOST_ANNOUNCED = 64
 """Messages that the scout may have found while there is no free slot for them."""
+MAX_STEPS_AHEAD = 4096
+"""Instructions that the scout takes in search of one message: a long loop without messages is not its own."""
 
 
 class Control(ControlFlow):
@@ -62,8 +64,12 @@ class Scout(Control):
         self.learned: deque[int] = deque()
 
     def next(self) -> Coming | None:
-        """The next message; None at the end of the stream and in front of an integer not known yet."""
-        while (instruction := self.code[self.cohort.pc]).kind != "end":
+        """The next message; None at the end of the stream, in front of an integer not known yet, and where no
+        message is near."""
+        for _ in range(MAX_STEPS_AHEAD):
+            instruction = self.code[self.cohort.pc]
+            if instruction.kind == "end":
+                return None
             kind, statement = instruction.kind, instruction.statement
             if kind in ("read_scalar", "receive_any"):
                 if not self.learned:
@@ -121,6 +127,8 @@ class Inbox:
 
     def take(self, channel: str, member: int, source: int) -> Tensor:
         """The next message of a queue; its slot is free again."""
+        while not self._posted[channel, member]:  # the scout was not near it yet
+            self.look_ahead()
         message = self._posted[channel, member].popleft()()
         self._post(source)
         self.look_ahead()

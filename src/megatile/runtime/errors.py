@@ -8,6 +8,9 @@ from typing import Any
 
 from megatile.core.errors import MegatileError
 
+LATE_SECONDS = 5.0
+"""How much longer ranks wait for others than these may take: who is late says so first."""
+
 
 class LaunchError(MegatileError, RuntimeError):
     """A launch that failed. ``units`` are the units at fault, where they are known."""
@@ -31,6 +34,10 @@ class MissingTorchError(MegatileError, ImportError):
 
 class NoTorchRuleError(LaunchError):
     """A command that has no meaning on separate processes, or an operation without a torch rule."""
+
+
+class OneSidedError(LaunchError):
+    """A command in which only one rank takes part, and that therefore cannot run between hosts."""
 
 
 def how_ended(code: int | None) -> str:

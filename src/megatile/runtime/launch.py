@@ -22,9 +22,8 @@ from megatile.hda import HDA
 from megatile.ir.program import Program
 from megatile.language.tile.program import ProgramFunction
 from megatile.plan.execute import Results
-from megatile.plan.model import Plan, Tile, require_plan
+from megatile.plan.model import Plan, PlanError, Tile, require_plan
 from megatile.plan.storage import allocate, read_inputs
-from megatile.plan.structure import one_level
 from megatile.runtime.errors import LaunchError
 from megatile.runtime.processes import Started, read, run_processes
 
@@ -115,7 +114,11 @@ def launch_plan(
     with the process ids. A failure raises :class:`LaunchError` with the ``units`` at fault.
     """
     require_plan(plan, "launch")
-    one_level(plan, "launch")
+    for level in plan.levels:
+        if plan.per(level.name, None) is None:
+            raise PlanError(
+                f"level '{level.name}' of plan '{plan.name}' is below no unit: no process runs it"
+            )
     if isinstance(nproc, Mapping) and inputs is None:
         nproc, inputs = None, nproc
     if nproc is not None and whole(nproc) is None:

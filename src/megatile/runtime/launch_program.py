@@ -1,19 +1,20 @@
 """``mt.launch(program, *arrays, processes=n)``: tile programs as machine code in processes.
 
 Every process runs the same code on its part of the units: of the devices, or of all blocks where they need
-not wait for each other. Arrays, tiles of devices and the places where units meet lie in memory that all
-share: processes that are forked here, or the ranks that torchrun has started, wherever these are.
+not wait for each other. Arrays, tiles of devices and the places where units meet lie in memory that the
+processes, which are forked here, share. Under torchrun see ``launch_ranks``.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from megatile.core.quantities import whole
 from megatile.ir.program import Program
 from megatile.language.tile.tiles import InputArray
-from megatile.runtime.computers.ranks import started as on_ranks
+from megatile.runtime import ranks
 from megatile.runtime.errors import LaunchError, PeerError, check_timeout
 from megatile.runtime.processes import Started
 from megatile.runtime.program_memory import ProgramMemory
@@ -37,15 +38,27 @@ def launch_program(
     """Run a tile program in several processes; results are in the arrays, the seconds are returned.
 
     Without ``processes`` there is one for each device of the program; where torchrun has started this one,
-    the ranks that are there, on one computer or several. A process that dies or is stopped ends the others,
+    it runs on its ranks (``launch_ranks``). A process that dies or is stopped ends the others,
     and the `LaunchError` names it.
     """
     check_timeout(timeout)
-    if processes is None and on_ranks():
-        from megatile.runtime.computers.launch import launch_on_ranks
+    if processes is None and ranks.started():
+        from megatile.runtime.launch_ranks import launch_on_ranks
 
-        return launch_on_ranks(lambda count: _prepared(prog, arrays, machine, count)[0], timeout, started)
-    memory, count = _prepared(prog, arrays, machine, processes)
+        given = [a.array if isinstance(a, InputArray) else a for a in arrays]
+        return launch_on_ranks(prog, given, machine, timeout, started)
+    memory, count = prepared(prog, arrays, machine, processes)
+    return run_forked(memory, count, timeout, started)
+
+
+def run_forked(
+    memory: ProgramMemory,
+    count: int,
+    timeout: float,
+    started: Started | None = None,
+    watch: Callable[[], None] = lambda: None,
+) -> float:
+    """Run a program in forked processes and bring its results into the arrays; the seconds of the slowest."""
     world = World.make(count, -(-memory.nbytes // count))
     base = world.part(0)
     heap = world.heap.bytes[base:]
@@ -62,7 +75,7 @@ def launch_program(
             lost = int(shared.mt_lost(header))
             raise PeerError(f"rank {lost} is gone", ranks=(lost,)) from None
 
-    seconds = max(run(work, count, world=world, timeout=timeout, started=started))
+    seconds = max(run(work, count, world=world, timeout=timeout, started=started, watch=watch))
     memory.take(heap)
     return float(seconds)
 
@@ -83,7 +96,7 @@ def _code(program: Program) -> CpuCode:
     return found
 
 
-def _prepared(
+def prepared(
     prog: Any, arrays: tuple[Any, ...], machine: Any, processes: int | None
 ) -> tuple[ProgramMemory, int]:
     """The compiled program with its memory, and the number of processes."""

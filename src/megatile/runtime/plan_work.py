@@ -12,7 +12,8 @@ from torch import Tensor
 
 from megatile.plan.model import Plan, Tile
 from megatile.runtime.processes import write
-from megatile.runtime.stream import Memory, UnitRun
+from megatile.runtime.stream import UnitRun
+from megatile.runtime.tile_memory import Memory
 from megatile.runtime.torch_rules import DTYPES
 from megatile.runtime.transport import Transport
 

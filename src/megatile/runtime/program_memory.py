@@ -44,9 +44,9 @@ class ProgramMemory:
             found.append(raw.view(array.dtype).reshape((copies, *array.shape)))
         return found
 
-    def fill(self, heap: np.ndarray, values: list[np.ndarray] | None = None) -> None:
-        """Put the caller's arrays into the heap, or other values in their place."""
-        for place, array in zip(self.places(heap), values or self.views, strict=True):
+    def fill(self, heap: np.ndarray) -> None:
+        """Put the caller's arrays into the heap."""
+        for place, array in zip(self.places(heap), self.views, strict=True):
             place[...] = array
 
     def take(self, heap: np.ndarray) -> None:

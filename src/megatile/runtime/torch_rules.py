@@ -262,7 +262,7 @@ def _by_numpy(name: str) -> Rule:
     """The meaning in ``core``, on the same memory; narrow floats come back as f32, which holds them."""
 
     def meaning(*operands: Tensor, **attributes: Any) -> Tensor:
-        found = np.ascontiguousarray(OPERATIONS[name].meaning(*map(_array, operands), **attributes))
+        found = np.require(OPERATIONS[name].meaning(*map(_array, operands), **attributes), None, ["C", "W"])
         return torch.from_numpy(found if found.dtype.kind in "fiub" else found.astype(np.float32))
 
     return meaning

@@ -47,11 +47,13 @@ def run(
     timeout: float = 120.0,
     started: Callable[[list[int]], None] | None = None,
     world: World | None = None,
+    watch: Callable[[], None] = lambda: None,
 ) -> list[Any]:
     """``work(world, *args)`` in ``processes`` forked processes; what each returned, in the order of ranks.
 
     ``heap`` is the symmetric memory of each rank. ``timeout`` (seconds) bounds the whole run; ``started`` is
-    called with the process ids. A rank that fails raises :class:`LaunchError` here, with ``units`` at fault.
+    called with the process ids, ``watch`` again and again. A rank that fails raises :class:`LaunchError`
+    here, with ``units`` at fault.
     """
     if not hasattr(os, "fork"):
         raise LaunchError("processes that share memory need a system that can fork")
@@ -63,7 +65,7 @@ def run(
             ranks.append(_fork(world, number, work, args))
         if started is not None:
             started([rank.pid for rank in ranks])
-        _watch(world, ranks, timeout)
+        _watch(world, ranks, timeout, watch)
     finally:
         _end(ranks)
     return [json.loads(bytes(rank.said))["value"] for rank in ranks]
@@ -131,9 +133,10 @@ def _report(world: World, work: Callable[..., Any], args: Sequence[Any]) -> dict
         return {"text": what, "own": True}
 
 
-def _watch(world: World, ranks: list[_Rank], timeout: float) -> None:
+def _watch(world: World, ranks: list[_Rank], timeout: float, watch: Callable[[], None]) -> None:
     end = time.monotonic() + timeout
     while any(rank.code is None for rank in ranks):
+        watch()
         _listen(ranks)
         for number, rank in enumerate(ranks):
             _look(rank)

@@ -32,12 +32,10 @@ _ARGUMENTS = {
 _C = {"l": ctypes.c_long, "p": ctypes.c_void_p, "i": ctypes.c_int}
 
 
-def native(
-    folder: str, file: str, arguments: Mapping[str, str], *flags: str, before: str = ""
-) -> ctypes.CDLL:
+def native(folder: str, file: str, arguments: Mapping[str, str], *flags: str) -> ctypes.CDLL:
     """A C file of a folder as machine code of this computer; letters say what its functions take."""
     text = files(folder).joinpath(file).read_text(encoding="utf-8")
-    made = Making(before + text, flags).load()
+    made = Making(text, flags).load()
     for name, kinds in arguments.items():
         getattr(made, f"mt_{name}").argtypes = [_C[kind] for kind in kinds]
     return made
@@ -54,13 +52,12 @@ def library() -> ctypes.CDLL:
 class Heap:
     """Shared memory without a name: it is gone with the last process that maps it, however that ends."""
 
-    def __init__(self, nbytes: int, given: int | None = None) -> None:
-        """``given`` is a file to be used; it stays open."""
+    def __init__(self, nbytes: int) -> None:
         self.nbytes = max(mmap.PAGESIZE, nbytes)
         try:
             if self.nbytes > _available():
                 raise OSError(f"{format_bytes(_available())} of memory are free")
-            handle = unnamed() if given is None else given
+            handle = _unnamed()
             try:
                 os.ftruncate(handle, self.nbytes)
                 if hasattr(os, "posix_fallocate"):
@@ -68,8 +65,7 @@ class Heap:
                     os.posix_fallocate(handle, 0, self.nbytes)
                 self.map = mmap.mmap(handle, self.nbytes)
             finally:
-                if given is None:
-                    os.close(handle)
+                os.close(handle)
         except (OSError, ValueError, OverflowError) as problem:
             raise LaunchError(
                 f"there is no room for {format_bytes(self.nbytes)} of shared memory ({problem})",
@@ -96,7 +92,7 @@ def _available() -> int:
         return 1 << 62
 
 
-def unnamed() -> int:
+def _unnamed() -> int:
     """A file of shared memory without a name."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("megatile", os.MFD_CLOEXEC)
