@@ -13,14 +13,14 @@ from megatile.plan.build import PlanBuilder
 from megatile.plan.model import Plan
 from megatile.sim import Deadlock, simulate, symmetry
 from megatile.sim.result import Run
-from megatile.sim.symmetry import representative
+from megatile.sim.symmetry import find_symmetry
 from megatile.timing.faults import faults
 from megatile.timing.resources import Resources
 
 
 def one_for_all(plan: Plan, hda) -> int | None:
     """The time of a plan by the unit that stands for all, also where it is so short that none is sought."""
-    if representative(plan, Resources(hda, plan)) is None:
+    if find_symmetry(plan, Resources(hda, plan)).one is None:
         return None
     run = Run(plan, hda)
     with pytest.MonkeyPatch.context() as patched:
@@ -83,20 +83,25 @@ def test_random_exchanges_of_equal_units(seed: int) -> None:
 
 def test_most_random_exchanges_have_a_unit_for_all() -> None:
     plans = [exchange(seed) for seed in range(40)]
-    found = [representative(p, Resources(toy(p.units), p)) is not None for p in plans if p.units > 2]
+    found = [find_symmetry(p, Resources(toy(p.units), p)).one is not None for p in plans if p.units > 2]
     assert all(found)
 
 
-def test_units_that_differ_have_none() -> None:
+def test_units_that_differ_have_none_and_it_is_said_why() -> None:
     hda = toy(4)
     plan = ring(4, 4)
-    assert representative(plan, Resources(hda, plan)) is not None
+    one = "unit 0 for all, because all 4 do the same at the same times, on links of their own"
+    assert str(find_symmetry(plan, Resources(hda, plan))) == one
     with faults(straggler={1: 2.0}) as slow:
-        assert representative(plan, Resources(hda, plan, slow)) is None
-    assert representative(plan, Resources(toy(4, "line"), plan)) is None
-    assert representative(plan, Resources(toy(4, "switch"), plan)) is not None
+        found = find_symmetry(plan, Resources(hda, plan, slow))
+    assert (found.one, str(found)) == (None, "every unit, because faults tell them apart")
+    found = find_symmetry(plan, Resources(toy(4, "line"), plan))
+    assert found.because == "they share links, memories or engines, or differ in their paths"
+    assert find_symmetry(plan, Resources(toy(4, "switch"), plan)).one is not None
     shared = ring(4, 4, memory="common")
-    assert representative(shared, Resources(hda, shared)) is None
+    assert find_symmetry(shared, Resources(hda, shared)).one is None
+    single = ring(1, 4)
+    assert find_symmetry(single, Resources(toy(1), single)).because == "there is one"
     for size in (table((4, 8, 4, 4), unit) // 4, eq(unit, 1) + 1):
         b = PlanBuilder("uneven", scale="core", units=4)
         x = b.tile("x", (4,), "f32", memory="local", role="inout")
@@ -105,13 +110,17 @@ def test_units_that_differ_have_none() -> None:
             b.send(c, x, to=(unit + 1) % 4)
             b.receive(c, (4,), "f32", into=x)
         uneven = b.finish()
-        assert representative(uneven, Resources(hda, uneven)) is None
+        found = find_symmetry(uneven, Resources(hda, uneven))
+        assert (found.one, found.because) == (None, "they differ in what they do")
 
 
 def test_a_large_ring_takes_that_path_by_itself() -> None:
     plan, hda = ring(512, 8), toy(512)
     result = simulate(plan, machine=hda, record=False)
     assert result._run.simulation is None
+    assert result.timed_by.startswith("unit 0 for all, because all 512 do the same")
     assert result.time_ps == simulate(plan, machine=hda).time_ps
     assert sum(result.messages["ring"].values()) == 512 * 2 * 511
-    assert mt.simulate(ring(8, 8), machine=toy(8), record=False)._run.simulation is not None
+    small = mt.simulate(ring(8, 8), machine=toy(8), record=False)
+    assert small._run.simulation is not None
+    assert small.timed_by == "every unit, because their commands are recorded, or few"

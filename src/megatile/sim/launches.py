@@ -18,6 +18,7 @@ from megatile.sim.joint import LaunchData
 from megatile.sim.record import Record
 from megatile.sim.result import Result, Run
 from megatile.sim.simulation import EngineLaunch, Simulation
+from megatile.sim.symmetry import BESIDE
 from megatile.timing.faults import Faults
 from megatile.timing.resources import Resources
 from megatile.timing.view import Timing
@@ -105,6 +106,8 @@ class Launch:
         self._code: list[list[Code]] | None = None
         self._launched: EngineLaunch | None = None
         self._data: LaunchData | None = None
+        self._units = BESIDE
+        """Which units are timed."""
         self._one: tuple[Simulation, EngineLaunch] | None = None
         """The run of the unit that stands for all, while it is under way."""
         self._error: MegatileError | None = None

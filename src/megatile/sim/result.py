@@ -59,6 +59,7 @@ class Run:
     begin_ps: int = 0
     choices: dict[Any, list[int]] = field(default_factory=dict)
     messages: dict[str, dict[int, int]] = field(default_factory=dict)
+    timed_by: str = ""
     outputs: Mapping[str, Any] | None = None
     simulation: Simulation | None = None
     launched: EngineLaunch | None = None
@@ -113,6 +114,8 @@ class Result:
         self.outputs = outputs
         self.messages = run.messages
         """Per channel, how many messages went through each queue (receiver * members + member)."""
+        self.timed_by = run.timed_by
+        """Which units were timed, and why: every one, or unit 0 where all do the same at the same times."""
         self.timing: Timing = run.timing
         """Who did the work; of several paths of a library, the fastest."""
         self._run = run

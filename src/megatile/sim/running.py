@@ -28,7 +28,7 @@ from megatile.sim.result import Result, Run
 from megatile.sim.simulation import NEVER, EngineLaunch, Simulation, engine_name
 from megatile.sim.state import LaunchRow, UnitRow
 from megatile.sim.stuck import deadlock, explain, wait_graph
-from megatile.sim.symmetry import representative, symmetric
+from megatile.sim.symmetry import BESIDE, choose_units
 from megatile.timing.resources import Resources
 
 
@@ -107,7 +107,9 @@ class RunningMachine:
                 launch._scalars = lambda *asked: self._joint.scalar(launch._data, *asked)  # type: ignore[arg-type]
         if self._held_back is not None:
             self._give(self._held_back)
-        if not self._active and symmetric(resources.plan, self._simulation.most_records):
+        if not self._active:
+            launch._units = choose_units(resources.plan, resources, self._simulation.most_records)
+        if launch._units.one is not None:
             self._held_back = launch
         else:
             self._give(launch)
@@ -120,6 +122,8 @@ class RunningMachine:
         resources, simulation, at = launch._resources, self._simulation, launch.submit_ps
         if ReceiveAny in resources.plan.kinds:
             simulation.record_all()
+        if launch._units.one is not None:
+            launch._units = BESIDE
         self._held_back = launch._one = None
         launch._launched = simulation.add(
             resources.plan,
@@ -272,11 +276,9 @@ class RunningMachine:
         limits = [limit for limit in (deadline, time_limit_end()) if limit is not None]
         deadline = min(limits, default=None)
         if self._held_back is not None:
-            launch = self._held_back
-            ended = self._one_for_all(launch, deadline) if until == NEVER else None
-            if ended is not None:
-                return ended
-            self._give(launch)
+            if until == NEVER:
+                return self._time_one_unit(self._held_back, deadline)
+            self._give(self._held_back)
         simulation = self._simulation
         try:
             launched = simulation.run(until, deadline)
@@ -304,14 +306,13 @@ class RunningMachine:
         self._over = f"{names} {'are' if len(self._active) > 1 else 'is'} deadlocked"
         raise deadlock(self._over, graph)
 
-    def _one_for_all(self, launch: Launch, deadline: float | None) -> bool | None:
+    def _time_one_unit(self, launch: Launch, deadline: float | None) -> bool:
         """Time a launch that has the machine for itself by the unit that stands for all; whether it has
-        ended before the deadline. None: no unit stands for all."""
+        ended before the deadline."""
         resources, plan = launch._resources, launch._resources.plan
         if launch._one is None:
-            one = representative(plan, resources)
-            if one is None:
-                return None
+            one = launch._units.one
+            assert one is not None
             simulation = Simulation(record=0, engine=self.engine, contended=False)
             begin = launch.submit_ps + resources.start_ps(0) + (launch._delay or 0)
             launch._one = simulation, simulation.add(one, resources, launch._scalars, begin=begin)
@@ -369,7 +370,7 @@ class RunningMachine:
         run = Run(
             launch.plan, self.machine, resources.timing, resources.faults, self.engine, resources.installed,
             launch._control, scalars=launch._scalars, end_ps=took, begin_ps=max(0, took - spent),
-            messages=messages,
+            messages=messages, timed_by=str(launch._units),
         )  # fmt: skip
         if launched is not None and ReceiveAny in resources.plan.kinds:
             run.choices = choices(self._simulation, launched)

@@ -35,7 +35,7 @@ from megatile.sim.launches import Entry, Launch, Prepared, SessionError, Worker
 from megatile.sim.record import Record
 from megatile.sim.result import Result, Run
 from megatile.sim.running import RunningMachine, whole_number
-from megatile.sim.simulation import MOST_RECORDS, EngineLaunch, Simulation, engine_name
+from megatile.sim.simulation import MAX_RECORDS, EngineLaunch, Simulation, engine_name
 from megatile.sim.stuck import counts
 from megatile.sim.timeline import install_trace, one_timeline
 from megatile.timing.faults import Faults, current_faults
@@ -90,7 +90,7 @@ class Session(RunningMachine):
         return self.time_ps / 1000
 
     def _new(self) -> Simulation:
-        most = max(MOST_RECORDS, self.most_records) if self.most_records else 0
+        most = max(MAX_RECORDS, self.most_records) if self.most_records else 0
         return Simulation(record=most, engine=self.engine, everything_shared=True)
 
     # installing

@@ -19,7 +19,7 @@ from megatile.plan.structure import check_structure
 from megatile.sim.data import Assumed
 from megatile.sim.result import Result, Run, wants_communication_trace
 from megatile.sim.running import RunningMachine
-from megatile.sim.simulation import EVERYTHING, MOST_RECORDS, Simulation, commands, engine_name
+from megatile.sim.simulation import EVERYTHING, MAX_RECORDS, Simulation, commands, engine_name
 from megatile.sim.stuck import deadlock, wait_graph
 from megatile.timing.faults import current_faults
 from megatile.timing.view import Timing, TimingError, as_timing
@@ -89,7 +89,7 @@ def simulate(
             run.resources  # noqa: B018  (plans that need more units than there are are refused first)
         if capacity:
             check_memory(plan, hda)
-        given, records = (inputs or {}) if with_data else None, MOST_RECORDS if record else 0
+        given, records = (inputs or {}) if with_data else None, MAX_RECORDS if record else 0
         at_once = len(runs) == 1 or ReadScalar in plan.kinds
         for run in runs:
             run.run(records, inputs=given if at_once else None)
@@ -129,6 +129,7 @@ def _perform(run: Run, records: int, operands: bool, inputs: Mapping[str, Any] |
     launch = session.start(run.resources, inputs=inputs, scalars=run.scalars, turns=False, control=run.launch)
     found = session.wait(launch)
     run.outputs, run.record, run.messages, run.choices = found.outputs, None, found.messages, found.choices
+    run.timed_by = run.timed_by or found.timed_by
     run.end_ps, run.begin_ps, run.scalars = found.time_ps, found.begin_ps, launch._scalars
     run.simulation, run.launched = (
         (session._simulation, launch._launched) if launch._launched else (None, None)

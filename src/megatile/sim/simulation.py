@@ -64,7 +64,7 @@ RUN_AHEAD = 3
 """Unfinished commands from which on an instance need not run further ahead."""
 EVERYTHING = 1 << 40
 """More commands than any run records."""
-MOST_RECORDS = 1 << 20
+MAX_RECORDS = 1 << 20
 """Commands that are recorded unless more are asked for."""
 SLICE = {"compiled": 1 << 15, "plain": 1 << 11}
 """Instructions that the engine runs at first before it looks at signals and the clock on the wall."""
@@ -189,7 +189,7 @@ class Simulation:
     def __init__(
         self,
         *,
-        record: int = MOST_RECORDS,
+        record: int = MAX_RECORDS,
         engine: str | None = None,
         everything_shared: bool = False,
         contended: bool = True,

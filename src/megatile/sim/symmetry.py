@@ -13,46 +13,69 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from megatile.core.expr import ZERO, Binary, Expr, Symbol, bounds, constant, from_linear, linear, symbols
 from megatile.plan import model as pm
 from megatile.plan.statements import engine_of, regions_of, write_of
-from megatile.sim.simulation import MOST_RECORDS, commands
+from megatile.sim.simulation import MAX_RECORDS, commands
 from megatile.timing.resources import Resources
 
-MOST_QUEUES = 1 << 15
-
-
+MAX_QUEUES = 1 << 15
+"""Queues whose paths are compared; with more, every unit is timed."""
 LARGE = 1 << 18
 """Commands from which on a run that records nothing looks for a unit that stands for all."""
 
 
-def symmetric(plan: pm.Plan, records: int) -> bool:
-    """Whether it is worth while to look for symmetry: nothing would be recorded anyway."""
-    return (
-        plan.units > 1
-        and not plan.levels
-        and records <= MOST_RECORDS
-        and commands(plan) > max(records, LARGE)
-    )
+class TimedUnits(NamedTuple):
+    """Which units of a plan are timed, and why."""
+
+    one: pm.Plan | None
+    """The plan of unit 0 alone, sending to itself, which stands for all; None: every unit is timed."""
+    because: str
+
+    def __str__(self) -> str:
+        return f"{'every unit' if self.one is None else 'unit 0 for all'}, because {self.because}"
 
 
-def representative(plan: pm.Plan, resources: Resources) -> pm.Plan | None:
-    """The plan of unit 0 alone, sending to itself; None where units differ in something that decides time."""
-    if plan.units < 2 or len(plan.streams) != 1 or plan.levels or resources.faults:
-        return None
-    if plan.streams[0].unit_count() != plan.units or any(
-        t.shared or t.offset is not None for t in plan.tiles
-    ):
-        return None
-    if not (_alike_in_the_plan(plan) and _alike_on_the_machine(plan, resources)):
-        return None
+BESIDE = TimedUnits(None, "other launches are on the machine")
+
+
+def choose_units(plan: pm.Plan, resources: Resources, records: int) -> TimedUnits:
+    """Choose the units to time, in a run that records so many commands."""
+    if records > MAX_RECORDS or commands(plan) <= max(records, LARGE):
+        return TimedUnits(None, "their commands are recorded, or few")
+    return find_symmetry(plan, resources)
+
+
+def find_symmetry(plan: pm.Plan, resources: Resources) -> TimedUnits:
+    """Find the unit that stands for all, or in what units may differ."""
+    differ = _difference(plan, resources)
+    if differ is not None:
+        return TimedUnits(None, differ)
     channels = tuple(replace(channel, source=ZERO) for channel in plan.channels)
     stream = replace(plan.streams[0], units=((0, 1, 1),), body=_to_itself(plan.streams[0].body))
-    return replace(plan, grid=(1,), place=ZERO, channels=channels, streams=(stream,))
+    one = replace(plan, grid=(1,), place=ZERO, channels=channels, streams=(stream,))
+    return TimedUnits(one, f"all {plan.units} do the same at the same times, on links of their own")
+
+
+def _difference(plan: pm.Plan, resources: Resources) -> str | None:
+    """Return the first thing in which units may differ; None where one stands for all."""
+    if plan.units < 2:
+        return "there is one"
+    if plan.levels or len(plan.streams) != 1 or plan.streams[0].unit_count() != plan.units:
+        return "they have several streams or levels"
+    if resources.faults:
+        return "faults tell them apart"
+    if any(tile.shared or tile.offset is not None for tile in plan.tiles):
+        return "they share tiles, or name addresses"
+    if not _alike_in_the_plan(plan):
+        return "they differ in what they do"
+    if not _alike_on_the_machine(plan, resources):
+        return "they share links, memories or engines, or differ in their paths"
+    return None
 
 
 def _to_itself(body: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -199,7 +222,7 @@ def _alike_on_the_machine(plan: pm.Plan, resources: Resources) -> bool:
     memories = {tile.memory for tile in plan.tiles} | {channel.memory for channel in plan.channels}
     if any(resources.memory(name)[2] for name in memories):
         return False
-    if plan.units * sum(channel.members for channel in plan.channels) > MOST_QUEUES:
+    if plan.units * sum(channel.members for channel in plan.channels) > MAX_QUEUES:
         return False
     used: set[Any] = set()
     for channel in plan.channels:

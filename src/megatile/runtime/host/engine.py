@@ -22,7 +22,7 @@ from megatile.plan.model import Plan, ReadScalar
 from megatile.runtime.host.oplog import Binding, OpLog
 from megatile.sim import Launch as SessionLaunch, Result, Session, simulate
 from megatile.sim.result import wants_communication_trace
-from megatile.sim.simulation import MOST_RECORDS
+from megatile.sim.simulation import MAX_RECORDS
 from megatile.timing.fabric import serialise_ps
 from megatile.timing.faults import current_faults
 from megatile.timing.resources import Resources, control_ps
@@ -243,7 +243,7 @@ class Engine:
     def _print(self, launch: Launch) -> None:
         """One line per message on stderr, at the time of the machine."""
         if launch.together:
-            found = dict(zip(launch.together, self._together(launch.together, MOST_RECORDS), strict=True))
+            found = dict(zip(launch.together, self._together(launch.together, MAX_RECORDS), strict=True))
             found[launch].result.print_communication(launch.start_ps)  # type: ignore[union-attr]
         elif launch.timed is not None:
             launch.timed.result.print_communication(launch.start_ps)
@@ -296,7 +296,7 @@ class Engine:
         done: dict[int, tuple[int, Trace]] = {}
         for launch in self.launches:
             if launch.together and id(launch) not in done:
-                found = self._together(launch.together, MOST_RECORDS)
+                found = self._together(launch.together, MAX_RECORDS)
                 for member, run in zip(launch.together, found, strict=True):
                     if member.together == launch.together and run.result is not None:
                         done[id(member)] = (member.start_ps, run.result.trace)
