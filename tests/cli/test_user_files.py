@@ -96,3 +96,52 @@ def test_ctrl_c_in_a_worker_ends_the_bench_quietly(megatile, folder) -> None:
     shown = megatile("bench", "stopped.py")
     assert shown.code == 130
     assert "raised" not in shown.out + shown.err
+
+
+REGISTERED = """
+from megatile.runtime.benches import bench
+
+@bench(name="one", description="adds")
+def add(torch):
+    print("one runs on", torch.zeros(2).device)
+
+@bench()
+def two(torch):
+    \"\"\"Fail twice. Always.\"\"\"
+    return 2
+"""
+
+
+def test_benches_register_themselves(megatile, folder) -> None:
+    (folder / "own.py").write_text(REGISTERED)
+    (folder / "benches").mkdir()
+    (folder / "benches" / "third.py").write_text("def run(torch):\n    print('third')\n")
+    assert "one runs on ahbm:1" in megatile("bench", "own.py:one", "--device", "sip:1").out
+    assert megatile("bench", "own.py:two").code == 1
+    assert "third" in megatile("bench", "third").out
+    listed = megatile("bench", "list", "own.py", "benches").out
+    for words in (
+        ("ccl_allreduce", "All-reduce over all devices"),
+        ("own.py:one", "adds"),
+        ("two", "Fail twice "),
+    ):
+        assert all(word in listed for word in words)
+    assert "benches/third.py:third" in listed
+    assert "'own.py' has 2 benches (try: name one: own.py:one)" in megatile("bench", "own.py").err
+    assert "has no bench 'three'" in megatile("bench", "own.py:three").err
+    assert (
+        "there is no device 9 (try: there are 2, from 0)"
+        in megatile("bench", "va_offset", "--device", "sip:9").err
+    )
+    assert "one argument too many" in megatile("bench", "va_offset", "x").err
+
+
+def test_probe_prints_a_time_per_case(megatile) -> None:
+    shown = megatile("bench", "probe")
+    lines = {line[1:33].strip(): float(line.split()[-4]) for line in shown.out.splitlines()}
+    assert lines["own memory"] == pytest.approx(119.7)  # 5 ns setup, 110 ns latency, 256 B at a PE's share
+    assert lines["own memory"] < lines["another PE of the cube"] < lines["worst remote cube"]
+    assert lines["worst remote cube"] < lines["remote SIP"]
+    hot = [lines[f"hot target, issuers: {n}"] for n in (1, 2, 3)]
+    assert hot == sorted(hot)
+    assert "total" not in shown.out

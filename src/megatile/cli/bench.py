@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from megatile.cli.machine import Json, Machine, Set, TrustCode, overrides
-from megatile.cli.output import USER_FILES, print_json
+from megatile.cli.output import USER_FILES, print_json, print_table
 from megatile.core.errors import MegatileError, did_you_mean
+from megatile.core.files import exists
 from megatile.core.quantities import format_time
 from megatile.core.user_modules import user_module
+from megatile.runtime.benches import Bench, benches_of
 
 FOLDERS = ("megatile.runtime.benches", "megatile.parallel.benches")
 
@@ -27,24 +30,55 @@ def benches() -> dict[str, str]:
     }
 
 
-def load(name: str) -> Any:
-    """A bench by name, or from a Python file, which is run."""
+def load(text: str) -> Bench:
+    """Return a bench by name, of ``./benches/NAME.py``, or of a file (``FILE.py[:NAME]``), which is run."""
     known = benches()
-    if name in known:
-        return import_module(known[name])
-    path = Path(name)
-    if path.suffix != ".py":
-        raise MegatileError(f"there is no bench '{name}'", advice=did_you_mean(name, known, what="benches"))
-    module = USER_FILES.enter_context(user_module(path))
-    if not callable(getattr(module, "run", None)):
-        raise MegatileError(f"'{name}' has no function run(torch)")
-    return module
+    if text in known:
+        return benches_of(import_module(known[text]))[text]
+    file, _, name = text.partition(":")
+    if Path(file).suffix != ".py":
+        beside = Path("benches") / f"{text}.py"
+        if not exists(beside):
+            raise MegatileError(
+                f"there is no bench '{text}'", advice=did_you_mean(text, known, what="benches")
+            )
+        file = str(beside)
+    found = of_file(file)
+    if name and name not in found:
+        raise MegatileError(
+            f"'{file}' has no bench '{name}'", advice=did_you_mean(name, found, what="benches")
+        )
+    if not name and len(found) != 1:
+        said = f"'{file}' has {len(found)} benches" if found else f"'{file}' has no function run(torch)"
+        raise MegatileError(said, advice=f"name one: {file}:{next(iter(found))}" if found else None)
+    return found[name or next(iter(found))]
+
+
+def of_file(file: str) -> Mapping[str, Bench]:
+    return benches_of(USER_FILES.enter_context(user_module(file)))
+
+
+def show(files: Sequence[Path]) -> None:
+    """Print the benches that come with megatile, and those of Python files and of folders of them."""
+    rows = [(name, benches_of(import_module(module))[name].description) for name, module in benches().items()]
+    for given in files:
+        inside = sorted(given.glob("*.py")) if given.is_dir() else [given]
+        for file in inside:
+            rows += [(f"{file}:{name}", found.description) for name, found in of_file(str(file)).items()]
+    print_table(("bench", "what it does"), rows, left=2)
 
 
 def bench(
     name: Annotated[
-        str, typer.Argument(help="A bench that comes with megatile, or a Python file with run(torch).")
+        str,
+        typer.Argument(
+            help="A bench that comes with megatile, a Python file with run(torch) or @bench functions "
+            "(FILE.py:NAME), or 'list'."
+        ),
     ],
+    files: Annotated[
+        list[Path] | None, typer.Argument(help="Of 'list': files and folders whose benches are listed too.")
+    ] = None,
     machine: Machine = "ahbm",
     topology: Annotated[Path | None, typer.Option(help="A topology.yaml instead of a machine.")] = None,
     ccl: Annotated[Path | None, typer.Option(help="A ccl.yaml whose kernel does all_reduce.")] = None,
@@ -52,6 +86,9 @@ def bench(
         str | None,
         typer.Option("-a", "--algorithm", help="A kernel of ccl.yaml, or an algorithm of the library."),
     ] = None,
+    device: Annotated[
+        str, typer.Option(help="'all', or the device of tensors made outside workers: sip:N.")
+    ] = "all",
     verify_data: Annotated[
         bool, typer.Option("--verify-data/--no-data", help="Compute and check data, or find out times only.")
     ] = True,
@@ -78,21 +115,27 @@ def bench(
     from megatile.runtime.host.context import host
     from megatile.trace import write_trace
 
-    module = load(name)
+    if name == "list":
+        show(files or ())
+        return
+    if files:
+        raise MegatileError(f"'{files[0]}' is one argument too many", advice="megatile bench list FILE ...")
+    found = load(name)
     if report is not None:
         check_page(report)
     said = io.StringIO()
     with host(
         str(topology or machine),
-        ccl or (getattr(module, "CCL", None) if algorithm is None else None),
+        ccl or (found.ccl if algorithm is None else None),
         algorithm=algorithm,
         data=verify_data,
         log=log is not None,
         trust=trust,
+        target_device=device,
         **overrides(settings),
     ) as torch:
         with contextlib.redirect_stdout(said) if json else contextlib.nullcontext():
-            failures = module.run(torch) or 0
+            failures = found.run(torch) or 0
         times = torch.report()
         if trace is not None:
             write_trace(torch.trace, trace)
@@ -103,14 +146,14 @@ def bench(
         if log is not None and torch.op_log is not None:
             torch.op_log.write(log)
     if json:
-        found = {
+        said_so = {
             "bench": name,
             "machine": torch.machine.name,
             "failures": failures,
             "said": said.getvalue().strip(),
         }
-        print_json("bench", {**found, **times})
-    else:
+        print_json("bench", {**said_so, **times})
+    elif times["total_ns"]:
         for label, key in (
             ("total", "total_ns"),
             ("PE execution", "pe_exec_ns"),

@@ -159,6 +159,29 @@ def test_composites_on_parts_of_tensors(flat, tile):
     np.testing.assert_array_equal(result, np.roll(expected, 1, axis=0).astype("f2"))
 
 
+@pytest.mark.parametrize("loaded", ["a", "b", "ab"])
+def test_composites_use_loaded_operands_where_they_are(loaded):
+    """KernBench's variants: each operand is loaded by the kernel, or streamed by the scheduler."""
+    m, k, n = 10, 12, 9
+    shapes = {"a": (m, k), "b": (k, n), "c": (m, n)}
+
+    def kernel(a_ptr, b_ptr, c_ptr, tl):
+        a = tl.load(a_ptr, shape=(m, k), dtype="f16") if "a" in loaded else tl.ref(a_ptr, (m, k))
+        b = tl.load(b_ptr, shape=(k, n), dtype="f16") if "b" in loaded else tl.ref(b_ptr, (k, n))
+        tl.composite(op="gemm", a=a, b=b, out_ptr=c_ptr, tile=(4, 4, 8))
+
+    arguments = [tl.Tensor(name, shape, "f16") for name, shape in shapes.items()]
+    plan = tl.read_kernel(kernel, arguments, world_size=1, topology="none")
+    check(plan)
+    copied = {tile.name for tile in plan.tiles}
+    assert copied >= {f"{name}_tile" for name in "ab" if name not in loaded}
+    assert not copied & {f"{name}_tile" for name in loaded}
+    rng = np.random.default_rng(0)
+    given = {name: rng.integers(-3, 4, (1, *shape)).astype("f2") for name, shape in shapes.items()}
+    result = execute(plan, given)["c"][0]
+    np.testing.assert_array_equal(result, given["a"][0] @ given["b"][0])
+
+
 def test_composites_overlap_loads_and_products():
     """Two buffers per operand: a load of the next step is on its way while the first product ends."""
     arguments = [tl.Tensor(name, (64, 64), "f16") for name in "abc"]

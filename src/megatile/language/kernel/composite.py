@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from megatile.core.expr import ZERO, Expr, minimum
-from megatile.language.kernel.values import Ref
+from megatile.language.kernel.values import Ref, TileRef
 from megatile.plan.build import Handle, Part, PlanBuilder
 
 
@@ -30,34 +30,59 @@ class Matrix:
         return part if self.at is None else part.at(self.at)
 
 
-def stream_gemm(tl: Any, a: Ref, b: Ref, out: Any, tile: tuple[int, ...]) -> None:
-    """out = a @ b with two buffers per operand: loads of the next step overlap the product of this one."""
+def stream_gemm(tl: Any, a: Ref | TileRef, b: Ref | TileRef, out: Any, tile: tuple[int, ...]) -> None:
+    """out = a @ b. An operand in memory (``tl.ref``) has two buffers, so that loads of the next step overlap
+    the product of this one; one that was loaded (``tl.load``) is used where it is."""
     for operand in (a, b):
-        if not isinstance(operand, Ref) or len(operand.shape) != 2:
-            raise tl.error("composite('gemm') takes two tl.ref matrices")
+        if not isinstance(operand, (Ref, TileRef)) or len(operand.shape) != 2:
+            raise tl.error("composite('gemm') takes two matrices, each of tl.ref or tl.load")
     if len(tile) != 3 or any(extent < 1 for extent in tile):
         raise tl.error(f"composite('gemm') takes tile=(m, n, k), not {tile}")
     (rows, inner), (inner_b, columns) = a.shape, b.shape
     if inner != inner_b:
         raise tl.error(f"gemm: inner extents {inner} and {inner_b} differ")
     plan, scratch = tl.reader.plan, tl.settings.scratch
-    left_source, right_source = matrix_at(tl, a), matrix_at(tl, b)
     target = matrix_at(tl, Ref(out, (rows, columns), a.dtype), write=True)
     tm, tn, tk = (min(t, e) for t, e in zip(tile, (rows, columns, inner), strict=True))
     # Ragged edges are cut to what is there, so the tiles hold at most tm x tk, tk x tn and tm x tn elements.
-    left = plan.tile("a_tile", (tm, tk), a.dtype, memory=scratch, versions=2)
-    right = plan.tile("b_tile", (tk, tn), b.dtype, memory=scratch, versions=2)
+    left = operand_of(tl, "a_tile", a, (tm, tk))
+    right = operand_of(tl, "b_tile", b, (tk, tn))
     total = plan.tile("total", (tm, tn), "f32", memory=scratch, versions=2)
     with plan.loop(0, rows, tm, index="m") as m, plan.loop(0, columns, tn, index="n") as n:
         height, width = minimum(tm, rows - m.index), minimum(tn, columns - n.index)
         plan.compute("fill", total[0:height, 0:width], [], fresh=True, value=0)
         with plan.loop(0, inner, tk, index="k") as k:
             depth = minimum(tk, inner - k.index)
-            load(plan, left, left_source, (m.index, k.index), (height, depth), tk == inner)
-            load(plan, right, right_source, (k.index, n.index), (depth, width), tn == columns)
+            parts = [
+                left.block(plan, (m.index, k.index), (height, depth), tk == inner),
+                right.block(plan, (k.index, n.index), (depth, width), tn == columns),
+            ]
             part = total[0:height, 0:width]
-            plan.compute("gemm_add", part, [left[0:height, 0:depth], right[0:depth, 0:width], part])
+            plan.compute("gemm_add", part, [*parts, part])
         store(plan, target, total, (m.index, n.index), (height, width), tn == columns)
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A matrix of a product: a loaded tile, or blocks of a ``source`` in memory that go through ``tile``."""
+
+    tile: Handle
+    source: Matrix | None
+
+    def block(self, plan: PlanBuilder, low: Any, extents: Any, whole: bool) -> Part:
+        """Return a block in near memory, loaded if it is not there."""
+        height, width = extents
+        if self.source is None:
+            return self.tile[low[0] : low[0] + height, low[1] : low[1] + width]
+        load(plan, self.tile, self.source, low, extents, whole)
+        return self.tile[0:height, 0:width]
+
+
+def operand_of(tl: Any, name: str, given: Ref | TileRef, shape: tuple[int, int]) -> Operand:
+    if isinstance(given, TileRef):
+        return Operand(given.handle(), None)
+    scratch = tl.reader.plan.tile(name, shape, given.dtype, memory=tl.settings.scratch, versions=2)
+    return Operand(scratch, matrix_at(tl, given))
 
 
 def matrix_at(tl: Any, ref: Ref, write: bool = False) -> Matrix:

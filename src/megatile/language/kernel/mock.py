@@ -31,7 +31,7 @@ from megatile.language.kernel.math import Math
 from megatile.language.kernel.mock_record import Event, Memory, Message, Record
 from megatile.language.kernel.symbols import INSIDE, PYTHON_ERRORS, KernelError, explained, raised_at
 from megatile.language.kernel.to_plan import read_kernel
-from megatile.language.kernel.values import Tensor, TensorHandle, TileRef
+from megatile.language.kernel.values import Ref, Tensor, TensorHandle, TileRef
 from megatile.plan.check import check
 from megatile.plan.model import Channel, PlanError, ReadScalar, ReceiveAny, statements
 
@@ -153,7 +153,7 @@ class MockTl(Math):
     ) -> None:
         if op != "gemm":
             raise self.error(f"there is no composite '{op}'", advice="composites there are: gemm")
-        left, right = (self.load(r.pointer, r.shape, r.dtype) for r in (a, b))
+        left, right = (self.load(r.pointer, r.shape, r.dtype) if isinstance(r, Ref) else r for r in (a, b))
         self.store(out_ptr, self.dot(left, right))
 
     def read_scalar(self, tile: MockTile, index: Any = 0, *, bound: int) -> int:

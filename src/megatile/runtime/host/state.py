@@ -84,6 +84,11 @@ class HostState:
         self.target_device = (
             DeviceSelector(target_device) if isinstance(target_device, str) else target_device
         )
+        if (self.target_device.index or 0) >= self.shape.devices:
+            raise HostError(
+                f"there is no device {self.target_device.index}",
+                advice=f"there are {self.shape.devices}, from 0",
+            )
         engine.horizon = self._horizon
         self._clock_ps = 0
         self._device: int | None = self.target_device.index
