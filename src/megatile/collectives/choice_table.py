@@ -18,14 +18,14 @@ from megatile.collectives.algorithms import algorithms
 from megatile.collectives.candidates import Candidate
 from megatile.collectives.job import CollectiveError, Job
 from megatile.core.errors import Place, did_you_mean
-from megatile.core.files import read_text, write_text
+from megatile.core.files import parse_json, read_text, write_text
 from megatile.core.version import __version__
 from megatile.hda import HDA
 from megatile.timing.library import AUTO, PATHS
 
 Table = dict[str, Any] | str | Path
 FORMAT = 1
-LARGEST = 64 << 20
+LARGEST = 8 << 20
 _DIGITS = 12
 """So much of a machine's fingerprint stands in a key."""
 
@@ -107,12 +107,12 @@ def read_file(path: Path) -> dict[str, Any]:
     try:
         if not path.exists():
             return {}
-        document = json.loads(read_text(path, LARGEST, CollectiveError, "name another file"))
+        document = parse_json(read_text(path, LARGEST, CollectiveError, "name another file"))
     except OSError as problem:
         raise CollectiveError(f"cannot read the table of choices: {problem.strerror}", place=place) from None
     except CollectiveError:
         raise
-    except (ValueError, RecursionError):
+    except ValueError:
         raise CollectiveError(
             "not a table of choices (no JSON)", place=place, advice="name another file"
         ) from None

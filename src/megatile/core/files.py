@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import stat
 import zlib
@@ -10,12 +11,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from megatile.core.errors import MegatileError, Place
 from megatile.core.quantities import format_bytes
 
 _BLOCK = 1 << 20
+MAX_UNPACKED_RATIO = 100
+"""A gzip file may unpack to so many times its size (traces do to 20 times), or to `SMALL_UNPACKED` bytes."""
+SMALL_UNPACKED = 16 << 20
+FEW_MARKS = 100_000
+_BYTES_PER_MARK = {"{": 12, "[": 6, ",": 3}
+"""Files that we write have more bytes than these for each such mark, which takes up to 200 of memory."""
 _numbers = count()
 
 
@@ -59,11 +66,13 @@ def read_file(
             packed = unpack and raw.read(2) == b"\x1f\x8b"
             raw.seek(0)
             source = cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if packed else raw
+            if packed:
+                limit = min(limit, max(SMALL_UNPACKED, MAX_UNPACKED_RATIO * state.st_size))
             found = bytearray()
             while block := source.read(_BLOCK):
                 found += block
                 if len(found) > limit:
-                    raise error(f"unpacks to more than {format_bytes(limit)}", place=place)
+                    raise error(f"unpacks to more than {format_bytes(limit)}", place=place, advice=advice)
     except (EOFError, gzip.BadGzipFile, zlib.error) as problem:
         raise error(f"is a truncated or damaged gzip file ({problem})", place=place, advice=advice) from None
     except (OSError, ValueError) as problem:  # ValueError: a NUL in the name
@@ -88,6 +97,20 @@ def read_text(
     except UnicodeDecodeError as problem:
         message = f"is not a text file (byte {problem.start} is not UTF-8)"
         raise error(message, place=Place(str(path)), advice=advice) from None
+
+
+def parse_json(text: str, max_objects: int | None = None, **options: Any) -> Any:
+    """Return the value of a JSON text; a `ValueError` refuses one that would take far more memory."""
+    if len(text) > FEW_MARKS:
+        for mark, least in _BYTES_PER_MARK.items():
+            if text.count(mark) > FEW_MARKS + len(text) // least:
+                raise ValueError(f"too many empty values: {text.count(mark)} '{mark}' in {len(text)} bytes")
+        if max_objects is not None and text.count("{") > max_objects:
+            raise ValueError(f"more than {max_objects} objects")
+    try:
+        return json.loads(text, **options)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 @contextmanager

@@ -6,8 +6,10 @@ becomes one :class:`~megatile.core.errors.MachineError` with file, line and path
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from megatile.core.files import read_text
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 LARGEST_FILE = 4 * 2**20
-MOST_VALUES = 200_000
+MAX_VALUES = 50_000
 DEEPEST = 40
 
 SEE = "compare with 'megatile machine show dgx-h100 --yaml'"
@@ -71,9 +73,9 @@ def read_document(path: str | Path) -> Document:
 
 def parse_document(text: str, file: str | None = None) -> Document:
     """Read YAML text."""
+    builder = _Builder(Document({}, file))
     try:
-        _check_depth(text, file)
-        node = yaml.compose(text, Loader=LOADER)
+        builder.read(iter(yaml.parse(text, Loader=LOADER)))
     except yaml.YAMLError as problem:
         mark = getattr(problem, "problem_mark", None)
         what = getattr(problem, "problem", None) or "this is not YAML"
@@ -82,80 +84,117 @@ def parse_document(text: str, file: str | None = None) -> Document:
             f"not valid YAML: {what}", place=place, advice="check indentation, quotes and brackets near here"
         ) from None
     except (RecursionError, ValueError) as problem:
+        if isinstance(problem, MachineError):
+            raise
         raise MachineError(f"not valid YAML: {problem}", place=Place(file)) from None
-    if not isinstance(node, yaml.MappingNode):
-        kind = "holds a sequence" if isinstance(node, yaml.SequenceNode) else "holds a scalar"
-        kind = "is empty" if node is None else kind
-        raise MachineError(
-            f"the description {kind}, not keys and values",
-            place=Place(file, 1),
-            advice="start with hw_spec: and hw_abstr:",
-        )
-    document = Document({}, file)
-    document.data = _Builder(document).mapping(node, ())
-    return document
-
-
-def _check_depth(text: str, file: str | None) -> None:
-    """Composing recurses in native code, which crashes on deep nesting; reading events does not."""
-    depth = 0
-    for event in yaml.parse(text, Loader=LOADER):
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-        if depth > DEEPEST + 1:
-            mark = event.start_mark
-            place = Place(file, mark.line + 1, mark.column + 1) if mark else Place(file)
-            raise MachineError("the description is nested too deeply", place=place)
+    return builder.document
 
 
 class _Builder:
-    """YAML nodes → data. Scalars are resolved by YAML's own safe rules, nothing else is constructed."""
+    """YAML events → data. Scalars are resolved by YAML's own safe rules, nothing else is constructed.
+
+    Events come one after the other, so that a text that is too large is refused as soon as that is known;
+    an alias goes through the events of its anchor again, which count again.
+    """
 
     def __init__(self, document: Document):
         self.document = document
-        self.values = 0
+        self.values = self.characters = 0
         self.scalars = yaml.SafeLoader("")
+        self.anchors: dict[str, list[Any]] = {}
 
-    def value(self, node: yaml.Node, key_path: KeyPath) -> Any:
+    def read(self, events: Iterator[Any]) -> None:
+        """Read the only document of a stream."""
+        file = self.document.file
+        top = next(e for e in events if not isinstance(e, (yaml.StreamStartEvent, yaml.DocumentStartEvent)))
+        if not isinstance(top, yaml.MappingStartEvent):
+            kind = "holds a scalar" if isinstance(top, yaml.ScalarEvent) else "is empty"
+            kind = "holds a sequence" if isinstance(top, yaml.SequenceStartEvent) else kind
+            raise MachineError(
+                f"the description {kind}, not keys and values",
+                place=Place(file, 1),
+                advice="start with hw_spec: and hw_abstr:",
+            )
+        self.document.data = self.value(top, events, ())
+        self.document.places.pop((), None)
+        next(events)  # the end of the document
+        more = next(events)
+        if not isinstance(more, yaml.StreamEndEvent):
+            raise self.error(more, "not valid YAML: a description is one document", ())
+
+    def value(self, event: Any, events: Iterator[Any], key_path: KeyPath) -> Any:
         self.values += 1
-        if self.values > MOST_VALUES or len(key_path) > DEEPEST:
-            raise self.error(node, "the description is too large or nested too deeply", key_path)
-        self.document.places[key_path] = self.place(node)
-        if isinstance(node, yaml.MappingNode):
-            return self.mapping(node, key_path)
-        if isinstance(node, yaml.SequenceNode):
-            return [self.value(item, (*key_path, i)) for i, item in enumerate(node.value)]
-        try:
-            return self.scalars.construct_object(node, deep=True)
-        except (yaml.YAMLError, ValueError, OverflowError):
+        if self.values > MAX_VALUES:
+            raise self.error(event, f"the description is too large: more than {MAX_VALUES} values", key_path)
+        if self.characters > LARGEST_FILE:
             raise self.error(
-                node, f"'{node.value}' (tag {node.tag}) is not a plain value", key_path
-            ) from None
+                event, f"the description is too large: more than {LARGEST_FILE} characters", key_path
+            )
+        if len(key_path) > DEEPEST:
+            raise self.error(
+                event, f"the description is nested too deeply: more than {DEEPEST} levels", key_path
+            )
+        if isinstance(event, yaml.AliasEvent):
+            if event.anchor not in self.anchors:
+                raise self.error(event, f"not valid YAML: no anchor '{event.anchor}' before this", key_path)
+            again = iter(self.anchors[event.anchor])
+            return self.value(next(again), again, key_path)
+        if event.anchor is not None:
+            events = iter(self.anchored(event, events))
+        self.document.places[key_path] = self.place(event)
+        if isinstance(event, yaml.MappingStartEvent):
+            return self.mapping(events, key_path)
+        if isinstance(event, yaml.SequenceStartEvent):
+            items = iter(lambda: next(events), None)
+            inside = takewhile(lambda e: not isinstance(e, yaml.SequenceEndEvent), items)
+            return [self.value(item, events, (*key_path, i)) for i, item in enumerate(inside)]
+        return self.scalar(event, key_path)
 
-    def mapping(self, node: yaml.MappingNode, key_path: KeyPath) -> dict[str, Any]:
+    def anchored(self, event: Any, events: Iterator[Any]) -> list[Any]:
+        """Keep the events of an anchored value; return those after its first."""
+        kept = [event]
+        depth = int(isinstance(event, yaml.CollectionStartEvent))
+        while depth:
+            kept.append(following := next(events))
+            depth += isinstance(following, yaml.CollectionStartEvent)
+            depth -= isinstance(following, yaml.CollectionEndEvent)
+            if len(kept) > 4 * MAX_VALUES:
+                raise self.error(event, f"the description is too large: more than {MAX_VALUES} values", ())
+        plain = copy(event)
+        plain.anchor = None
+        self.anchors[event.anchor] = [plain, *kept[1:]]
+        return kept[1:]
+
+    def scalar(self, event: Any, key_path: KeyPath) -> Any:
+        self.characters += len(event.value)
+        tag = event.tag
+        if tag is None or tag == "!":
+            tag = self.scalars.resolve(yaml.ScalarNode, event.value, event.implicit)
+        try:
+            return self.scalars.construct_object(yaml.ScalarNode(tag, event.value), deep=True)
+        except (yaml.YAMLError, ValueError, OverflowError):
+            raise self.error(event, f"'{event.value}' (tag {tag}) is not a plain value", key_path) from None
+
+    def mapping(self, events: Iterator[Any], key_path: KeyPath) -> dict[str, Any]:
         result: dict[str, Any] = {}
-        for key_node, value_node in node.value:
-            if (
-                not isinstance(key_node, yaml.ScalarNode) or "${" in key_node.value
-            ):  # values are computed only
-                raise self.error(key_node, "a key must be a plain name", key_path)
-            key = key_node.value
+        while not isinstance(event := next(events), yaml.MappingEndEvent):
+            if not isinstance(event, yaml.ScalarEvent) or "${" in event.value:  # values are computed only
+                raise self.error(event, "a key must be a plain name", key_path)
+            key = event.value
             if key in result:
-                raise self.error(key_node, f"key '{key}' stands twice", (*key_path, key))
+                raise self.error(event, f"key '{key}' stands twice", (*key_path, key))
             here = (*key_path, key)
-            result[key] = self.value(value_node, here)
+            result[key] = self.value(next(events), events, here)
             # Of an unknown or misspelt key the line of the key itself is wanted.
-            self.document.places[here] = self.place(key_node)
+            self.document.places[here] = self.place(event)
         return result
 
-    def place(self, node: yaml.Node) -> Place:
-        mark = node.start_mark
+    def place(self, event: Any) -> Place:
+        mark = event.start_mark
         return Place(self.document.file, mark.line + 1, mark.column + 1)
 
-    def error(self, node: yaml.Node, message: str, key_path: KeyPath) -> MachineError:
-        at = self.place(node)
+    def error(self, event: Any, message: str, key_path: KeyPath) -> MachineError:
+        at = self.place(event)
         return MachineError(
             message, place=Place(at.file, at.line, at.column, self.document.path(key_path) or None)
         )

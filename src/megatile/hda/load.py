@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from megatile.hda.document import Document, KeyPath, read_document
 from megatile.hda.probe import probed
 
 MOST_EXTENDS = 8
+MAX_COMPUTED = 10_000
+MAX_PROBLEMS = 1000
+"""Problems of a file that are described: each takes a tenth of a millisecond."""
 _TEMPLATE = re.compile(r"\$\{([^{}]*)\}")
 FOLDER = Path(__file__).parent / "machines"
 
@@ -212,6 +216,13 @@ def _parameters(document: Document) -> None:
                 f"parameter '{name}' is computed", ("parameters", name), "compute where it is used"
             )
 
+    left = iter(range(MAX_COMPUTED))
+
+    def computed(match: re.Match[str]) -> Any:
+        if next(left, None) is None:
+            raise MachineError(f"more than {MAX_COMPUTED} values are computed")
+        return evaluate(match.group(1), parameters)
+
     def fill(value: Any, key_path: KeyPath) -> Any:
         if isinstance(value, dict):
             return {k: fill(v, (*key_path, k)) for k, v in value.items()}
@@ -222,8 +233,8 @@ def _parameters(document: Document) -> None:
         try:
             whole = _TEMPLATE.fullmatch(value.strip())
             if whole:
-                return evaluate(whole.group(1), parameters)
-            return _TEMPLATE.sub(lambda m: str(evaluate(m.group(1), parameters)), value)
+                return computed(whole)
+            return _TEMPLATE.sub(lambda match: str(computed(match)), value)
         except MegatileError as problem:
             raise document.error(problem.message, key_path, problem.advice) from None
 
@@ -256,23 +267,31 @@ _FIELDS: dict[tuple[str, ...], Any] = {
 
 def validate(document: Document) -> Any:
     """The checked description, or the first problem (and how many more there are)."""
-    problems = list(schema_problems(document))
-    if not problems:
+    try:
         return schema.MachineSpec.model_validate(document.data)
-    first = min(problems, key=_is_missing)
-    if len(problems) > 1:
-        more = f"; {len(problems) - 1} more, shown by 'megatile machine check'"
-        raise MachineError(first.message + more, place=first.place, advice=first.advice)
-    raise first
+    except ValidationError as failed:
+        first = min(_described(document, failed), key=_is_missing)
+        if failed.error_count() > 1:
+            more = f"; {failed.error_count() - 1} more, shown by 'megatile machine check'"
+            raise MachineError(first.message + more, place=first.place, advice=first.advice) from None
+        raise first from None
 
 
-def schema_problems(document: Document) -> Iterator[MachineError]:
-    """Everything that the schema alone finds wrong, in the order of the file."""
+def schema_problems(document: Document) -> list[MachineError]:
+    """Everything that the schema alone finds wrong, in the order of the file, up to `MAX_PROBLEMS`."""
     try:
         schema.MachineSpec.model_validate(document.data)
     except ValidationError as failed:
-        found = [describe(document, error, _fields) for error in failed.errors(include_url=False)]
-        yield from sorted(found, key=lambda p: ((p.place and p.place.line) or 0, _is_missing(p)))
+        found = _described(document, failed)
+        more = failed.error_count() - len(found)
+        return [*found, document.error(f"{more} more problems are not shown")] if more else found
+    return []
+
+
+def _described(document: Document, failed: ValidationError) -> list[MachineError]:
+    errors = islice(failed.errors(include_url=False, include_context=True), MAX_PROBLEMS)
+    found = [describe(document, error, _fields) for error in errors]
+    return sorted(found, key=lambda p: ((p.place and p.place.line) or 0, _is_missing(p)))
 
 
 def _is_missing(problem: MachineError) -> bool:

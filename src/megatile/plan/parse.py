@@ -13,6 +13,7 @@ from typing import Any
 from megatile.core.errors import MegatileError, Place, did_you_mean
 from megatile.core.expr import ExprReader
 from megatile.core.operations import OPERATIONS
+from megatile.core.quantities import format_bytes
 from megatile.plan.fields import check_fields
 from megatile.plan.model import DECLARED, FORMS, Plan, PlanError, Stream
 from megatile.plan.spec import ALWAYS, ARGUMENT, HIDDEN, KEYWORD, TARGET, FieldSpec, parts
@@ -30,6 +31,7 @@ from megatile.plan.statements import (
     Work,
 )
 
+LARGEST_TEXT = 16 << 20
 _READER = ExprReader()
 tree_expr = _READER.expr
 
@@ -51,6 +53,11 @@ def parse_plan(text: str) -> Plan:
     """The plan of a text; errors name the line."""
     if not isinstance(text, str):
         raise PlanError(f"{text!r} is no text of a plan")
+    if len(text) > LARGEST_TEXT:
+        raise PlanError(f"the text has more than {format_bytes(LARGEST_TEXT)}", advice="save it as JSON")
+    for mark, what, least in (("\n", "lines", 8), (",", "values", 4)):
+        if text.count(mark) > 20_000 + len(text) // least:  # each takes 2 kB of memory
+            raise PlanError(f"the text has too many short {what}: {text.count(mark)} in {len(text)} letters")
     if "\0" in text:  # SyntaxError in some Pythons, ValueError in others
         raise PlanError("cannot read the text: it contains null bytes")
     reader = _Reader(text)

@@ -13,6 +13,7 @@ from typing import Any
 
 from megatile.core.errors import Place
 from megatile.core.expr import Const, Expr, expression
+from megatile.core.files import parse_json
 from megatile.plan import model, parse
 from megatile.plan.fields import check_fields
 from megatile.plan.model import FORMS, Plan, PlanError
@@ -21,6 +22,8 @@ from megatile.plan.statements import Compute
 _CLASSES: dict[str, type] = {
     name: getattr(model, name) for name in model.__all__ if is_dataclass(getattr(model, name))
 } | {"Place": Place}
+MAX_OBJECTS = 5_000_000
+"""Statements, regions and expressions of a document."""
 FORMAT = 2
 READ = (1, FORMAT)  # format 1 knows no levels
 
@@ -31,8 +34,8 @@ def to_json(plan: Plan) -> str:
 
 def from_json(text: str) -> Plan:
     try:
-        document = json.loads(text)
-    except (ValueError, TypeError, RecursionError) as error:
+        document = parse_json(text, MAX_OBJECTS)
+    except (ValueError, TypeError) as error:
         raise PlanError(f"not JSON: {error}") from error
     if not isinstance(document, dict) or document.pop("format", None) not in READ:
         raise PlanError(f"not a plan in format {' or '.join(map(str, READ))}")

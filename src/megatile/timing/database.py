@@ -25,6 +25,7 @@ import numpy as np
 from megatile.core.dtypes import dtype as dtype_name
 from megatile.core.errors import MegatileError, Place
 from megatile.core.remembered import remembered
+from megatile.core.sqlite import table_only
 from megatile.hda import HDA, machine as find_machine, machine_names
 from megatile.timing.formulas import OPERATIONS, Device, KernelTime, Operation, hardware
 from megatile.timing.view import Origin
@@ -35,7 +36,7 @@ FARTHEST = 3.0
 BASE, RIDGE = 0.1, 0.01
 """The squared distance at which weights begin to fall; what holds slopes that few shapes determine."""
 LONGEST_US = 1e12
-_SCHEMA = """CREATE TABLE IF NOT EXISTS measurements (
+_SCHEMA = """CREATE TABLE measurements (
   machine TEXT, operation TEXT, dtype TEXT, implementation TEXT, shape TEXT, time_us REAL, source TEXT,
   PRIMARY KEY (machine, operation, dtype, implementation, shape)) WITHOUT ROWID"""
 _KEYS = ("machine", "operation", "dtype", "implementation")
@@ -84,7 +85,7 @@ class Database:
             raise DatabaseError("is no regular file", place=Place(str(path)))
         with self._guard():
             self._link = sqlite3.connect(str(path), timeout=30)
-            self._link.execute(_SCHEMA)
+            table_only(self._link, _SCHEMA)
 
     def __enter__(self) -> Database:
         return self

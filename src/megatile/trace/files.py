@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,8 @@ def read_text(path: Path, limit: int = MAX_BYTES) -> str:
 def read_json(text: str, what: str) -> Any:
     """A JSON value; ``NaN`` and ``Infinity``, which are not JSON, are refused like everything else."""
     try:
-        return json.loads(text, parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
+        return files.parse_json(text, parse_constant=_refuse)
+    except ValueError as error:
         raise TraceError(f"{what} ({error})", advice="the file may be truncated; write it again") from None
 
 

@@ -7,6 +7,7 @@ with its names written out, so that ``grep`` and ``jq`` work on it.
 from __future__ import annotations
 
 import json
+from itertools import islice
 from operator import index
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,7 @@ def read_oplog(path: str | Path) -> Trace:
     tables = {t: table_of_names(path.name, t, header.get(t)) for t in NAME_TABLES}
     numbers = {t: {name: i for i, name in enumerate(names)} for t, names in tables.items()}
     columns: dict[str, list[int]] = {name: [] for name in COLUMNS}
-    for number, line in enumerate(lines[1:], start=2):
+    for number, line in enumerate(islice(lines, 1, None), start=2):
         row = _json(path.name, number, line)
         try:
             for name, key in _KEYS.items():

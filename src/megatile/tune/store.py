@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from megatile.core.errors import Place
+from megatile.core.sqlite import table_only
 from megatile.tune.work import TuneError
 
-_SCHEMA = "CREATE TABLE IF NOT EXISTS results (key TEXT PRIMARY KEY, value REAL) WITHOUT ROWID"
+_SCHEMA = "CREATE TABLE results (key TEXT PRIMARY KEY, value REAL) WITHOUT ROWID"
 
 
 @contextmanager
@@ -34,7 +35,7 @@ class Store:
                 ":memory:" if path is None else str(path), timeout=30, isolation_level=None
             )
             self._link.execute("PRAGMA synchronous = NORMAL")
-            self._link.execute(_SCHEMA)
+            table_only(self._link, _SCHEMA)
 
     def get(self, key: str) -> float | None:
         with _keeping(self.path):

@@ -55,7 +55,7 @@ def test_defaults_give_way_to_the_entry():
         ("algorithms: {1: {2: x}}", "unknown key '2'"),
         ("algorithms: {[a]: {module: x}}", "a key must be a plain name"),
         ("algorithms: {a: {n_slots: !!python/name:os.system x}}", "is not a plain value"),
-        ("[" * 5000, "nested too deeply"),
+        ("algorithms: " + "[" * 5000, "nested too deeply"),
     ],
 )
 def test_bad_configurations(tmp_path, text, message):

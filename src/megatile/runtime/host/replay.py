@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from operator import index
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from megatile.core.dtypes import dtype as dtype_name, numpy_dtype
-from megatile.core.errors import MegatileError
-from megatile.core.files import read_text
+from megatile.core.errors import MegatileError, Place
+from megatile.core.files import parse_json, read_file, read_text
 from megatile.core.operations import OPERATIONS
+from megatile.core.quantities import format_bytes
 from megatile.plan.compute import compute, reduce_values
 from megatile.runtime.host.oplog import SCHEMA, OpLog, ReplayError
 
 LARGEST = 1 << 30
+MAX_FILE_DATA = 4 << 30
+"""Bytes of the tensors and tiles that the log of a file may ask for."""
 
 
 def replay(
@@ -28,7 +34,7 @@ def replay(
     `OpLog` has them).
     """
     given: Mapping[str, Any] = inputs if inputs is not None else log.inputs if isinstance(log, OpLog) else {}
-    run = _Replay(given)
+    run = _Replay(given, MAX_FILE_DATA if isinstance(log, (str, Path)) else None)
     for entry in _entries(log):
         kind = entry.get("kind")
         step = getattr(run, f"on_{kind}", None)
@@ -36,7 +42,7 @@ def replay(
             raise ReplayError(f"a log has no entries of kind {kind!r}")
         try:
             step(entry)
-        except (KeyError, IndexError, TypeError, ValueError) as problem:
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as problem:
             if isinstance(problem, MegatileError):
                 raise
             where = f"{entry.get('op', kind)} {entry.get('sequence', '')}".strip()
@@ -58,30 +64,44 @@ def _entries(log: Any) -> Iterable[Mapping[str, Any]]:
     if str(log).endswith(".parquet"):
         return _parquet(log)
     lines = read_text(log, LARGEST, ReplayError).splitlines()
-    try:
-        found = [json.loads(line) for line in lines]
-    except ValueError as problem:
-        raise ReplayError(f"{log} is no log: {problem}") from None
-    if not found or not isinstance(found[0], dict) or found[0].get("schema") != SCHEMA:
+    found = _lines(log, lines)
+    first = next(found, None)
+    if first is None or first.get("schema") != SCHEMA:
         raise ReplayError(f"{log} is no log of schema {SCHEMA}")
-    return found
+    return chain([first], found)
 
 
-def _parquet(path: str | Path) -> list[Any]:
+def _lines(log: str | Path, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(lines, start=1):
+        try:
+            entry = parse_json(line)
+        except ValueError as problem:
+            raise ReplayError(f"is no log: {problem}", place=Place(str(log), number)) from None
+        if not isinstance(entry, dict):
+            raise ReplayError("a line of a log is an object", place=Place(str(log), number))
+        yield entry
+
+
+def _parquet(path: str | Path) -> Iterator[Any]:
     try:
         import pyarrow
         import pyarrow.parquet as parquet
     except ImportError:
         raise ReplayError("Parquet needs pyarrow", advice="pip install 'megatile[perf]'") from None
+    read_file(path, LARGEST, ReplayError)  # regular, and not too large
     try:
-        return [json.loads(text) for text in parquet.read_table(path, columns=["entry"])["entry"].to_pylist()]
+        with parquet.ParquetFile(path) as opened:
+            for batch in opened.iter_batches(batch_size=64, columns=["entry"]):
+                yield from map(json.loads, batch.column("entry").to_pylist())
     except (pyarrow.ArrowException, OSError, KeyError, ValueError, TypeError) as problem:
         raise ReplayError(f"{path} cannot be read as Parquet: {str(problem).splitlines()[0]}") from None
 
 
 class _Replay:
-    def __init__(self, inputs: Mapping[str, Any]) -> None:
+    def __init__(self, inputs: Mapping[str, Any], limit: int | None) -> None:
         self.inputs = inputs
+        self.limit = limit
+        """Bytes that tensors and tiles may still take; None: any number."""
         self.tensors: dict[str, Any] = {}
         self.tiles: dict[str, Any] = {}
         self.queues: dict[tuple[Any, ...], Any] = {}
@@ -90,9 +110,17 @@ class _Replay:
         if entry["schema"] != SCHEMA:
             raise ReplayError(f"a log of schema {entry['schema']!r} is not {SCHEMA}")
 
+    def array(self, shape: Any, element: str) -> Any:
+        """Return zeros of a shape, within the limit."""
+        kind = numpy_dtype(dtype_name(element))
+        if self.limit is not None:
+            self.limit -= math.prod(map(index, shape)) * kind.itemsize
+            if self.limit < 0:
+                raise ReplayError(f"the log has more than {format_bytes(MAX_FILE_DATA)} of tensors and tiles")
+        return np.zeros(shape, kind)
+
     def on_tensor(self, entry: Any) -> None:
-        make = np.zeros if entry["zero"] else np.empty
-        self.tensors[entry["tensor"]] = make(entry["shape"], numpy_dtype(dtype_name(entry["dtype"])))
+        self.tensors[entry["tensor"]] = self.array(entry["shape"], entry["dtype"])
 
     def on_write(self, entry: Any) -> None:
         name, number = entry["tensor"], entry["number"]
@@ -105,8 +133,10 @@ class _Replay:
 
     def on_launch(self, entry: Any) -> None:
         self.queues = {}
+        if self.limit is not None:
+            self.limit += sum(tile.nbytes for tile in self.tiles.values())
         self.tiles = {
-            name: np.zeros((owners, versions, *shape), numpy_dtype(dtype_name(element)))
+            name: self.array((owners, versions, *shape), element)
             for name, (owners, versions, shape, element, _) in entry["tiles"].items()
         }
         for tile, rows in entry["load"].items():
