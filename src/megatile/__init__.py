@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         machine as machine,
         machine_names as machine_names,
     )
+    from megatile.ir.passes.driver import Pass as Pass
     from megatile.ir.program import Program as Program
     from megatile.language.kernel.mock import run_kernel_in_mock as run_kernel_in_mock
     from megatile.language.tile.program import ProgramFunction as ProgramFunction
@@ -70,6 +71,7 @@ _NAMES = {
     "megatile.cost.price": "Price",
     "megatile.hda": "HDA ComputeUnit HardwareAbstraction HardwareSpecification Instance ScaleView Unit "
     "machine machine_names",
+    "megatile.ir.passes.driver": "Pass",
     "megatile.ir.program": "Program",
     "megatile.language.kernel.mock": "run_kernel_in_mock",
     "megatile.language.tile.program": "ProgramFunction",

@@ -22,6 +22,7 @@ COMMANDS = {
         "Predict a collective over a range of sizes, with verified data.",
     ),
     "run": ("run.run", "Verify a tile program on random data, predict its time and say where it goes."),
+    "lower": ("run.lower", "Print a tile program after each pass of the compiler, down to its Plan."),
     "export": ("run.export", "Write a tile program as TileLang, CUDA C++ or C."),
     "measure": ("machine.measure", "Measure this computer, for a machine file of its own."),
     "bench": ("bench.bench", "Run a bench on a simulated machine: its checks, then its times."),

@@ -217,6 +217,50 @@ def read_call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
         ) from None
 
 
+def lower(
+    program: ProgramName,
+    machine: Machine = "dgx-h100",
+    after: Annotated[
+        str | None, typer.Option(metavar="PASS", help="Print it after this pass only; 'plan' is the Plan.")
+    ] = None,
+    diff: Annotated[
+        bool, typer.Option("--diff", help="Print what each pass changes, instead of the whole text.")
+    ] = False,
+    shapes: Annotated[
+        str | None, typer.Option(help="Shapes of the arguments, where extents are open: 512x64,64x32.")
+    ] = None,
+    settings: Set = None,
+    trust: Trust = False,
+) -> None:
+    """Print a tile program after each pass of the compiler, and the Plan that it becomes.
+
+    Example: megatile lower examples/24_gemm_tensor_parallel.py:gemm_tensor_parallel(64,64,64) --diff
+    """
+    from difflib import unified_diff
+
+    from megatile.lower.lowered import lower as lower_program
+
+    prog = find_program(program)
+    found = lower_program(prog, *read_shapes(shapes, prog), machine=load(machine, settings, trust))
+    texts = {"source": str(found.source)} | {step.name: str(step) for step in found.steps}
+    texts["plan"] = str(found.plan)
+    if after is not None and after not in texts:
+        raise MegatileError(
+            f"there is no pass '{after}'", advice=did_you_mean(after, list(texts), what="passes")
+        )
+    names = list(texts)
+    for before, name in zip(["", *names], names, strict=False):
+        if after not in (None, name) or (diff and name in ("source", "plan") and after is None):
+            continue
+        if after is None:
+            print(f"--- {name}")
+        if diff and before and name != "plan":
+            found_lines = unified_diff(texts[before].splitlines(), texts[name].splitlines(), lineterm="", n=0)
+            print("\n".join(list(found_lines)[2:]) or "no change")
+        else:
+            print(texts[name], end="")
+
+
 def export(
     program: ProgramName,
     to: Annotated[str, typer.Option("--to", help="tilelang, cuda or c.")],

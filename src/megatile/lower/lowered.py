@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -13,7 +13,7 @@ from megatile.core.dtypes import numpy_dtype
 from megatile.core.errors import MegatileError
 from megatile.core.placement import cut, numpy_index
 from megatile.hda import HDA, divided, machine as find_machine
-from megatile.ir.passes.driver import Pass, Step, steps
+from megatile.ir.passes.driver import Pass, Step, inserted, steps
 from megatile.ir.passes.normalise import Normalise
 from megatile.ir.passes.remove_jumps import RemoveJumps
 from megatile.ir.passes.resolve_views import ResolveViews
@@ -141,21 +141,27 @@ def build(
     return prog.build(hda, **(prog.bind_symbols(shapes) if given else {})), hda
 
 
-def lower(prog: ProgramFunction | Program, *given: Any, machine: str | HDA | None = None) -> Lowered:
-    """A program with arrays or shapes on a machine, lowered: ``print(lower(p))``, ``lower(p).plan``."""
+def lower(
+    prog: ProgramFunction | Program,
+    *given: Any,
+    machine: str | HDA | None = None,
+    passes: Iterable[Pass] = (),
+) -> Lowered:
+    """Lower a program with arrays or shapes to a Plan for a machine.
+
+    ``lower(p).steps`` are the Program after each pass, ``lower(p).plan`` is the Plan. ``passes`` are passes
+    of your own: frozen dataclasses with a ``name``, ``apply(program)`` and, if they are not to follow
+    ``resolve_views``, ``after``, the name of the pass that they follow.
+    """
     program, hda = build(prog, given, machine)
     hda = divided(hda, program.launch.devices)
     try:
-        return _lower(program, hda)
+        done = tuple(steps(program, inserted(PASSES, passes)))
+        draft = PlanDraft(done[-1].program, hda)
+        draft.run()
+        return Lowered(program, done[-1].program, hda, done, draft.homes.found, assemble(draft), draft)
     except MegatileError as error:
         raise error.with_traceback(None) from None
-
-
-def _lower(program: Program, hda: HDA) -> Lowered:
-    done = tuple(steps(program, PASSES))
-    draft = PlanDraft(done[-1].program, hda)
-    draft.run()
-    return Lowered(program, done[-1].program, hda, done, draft.homes.found, assemble(draft), draft)
 
 
 def assemble(draft: PlanDraft) -> pm.Plan:

@@ -19,9 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from megatile.core.expr import ZERO, Expr, Symbol, known, simplify, unit
+from megatile.core.expr import ZERO, Expr, Symbol, known, simplify, unit, walk
 from megatile.hda import HDA
 from megatile.ir import nodes as n
+from megatile.ir.expr import Pick
 from megatile.ir.program import Binding, Program
 from megatile.lower.banks import arranged
 from megatile.lower.errors import LoweringError, cannot
@@ -301,6 +302,10 @@ class PlanDraft:
         """By tile that a copy of a tensor has filled: in which loops, and for each axis the elements that
         were inside the tensor, and all."""
         self.arranged = arranged(n.walk(program.body))
+        self.picks = any(
+            isinstance(p, Pick) for m in n.walk(program.body) for e in n.expressions(m) for p in walk(e)
+        )
+        """Whether units have elements of a tile that are no run."""
         self._count_regions(program.body, depth, 1)
 
     # --- levels -----------------------------------------------------------------------------------

@@ -111,8 +111,6 @@ with scale("block"):
 """,
         """
 A: f32[64] @ part("device", shard(0)) @ part("device", shard(0), "block", shard(0))
-with scale("device"):
-pass
 with scale("block"):
 fill(A.device.block[rank("device", "launch") * 16 + rank("block", "device") * 8::8])
 """,

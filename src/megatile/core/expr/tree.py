@@ -433,7 +433,9 @@ def rebuild(node: Expr, change: Callable[[Expr], Expr]) -> Expr:
     """The expression with ``change`` applied to every node, innermost first."""
     children = node.children()
     if children:
-        node = node.rebuilt(*(rebuild(child, change) for child in children))
+        changed = [rebuild(child, change) for child in children]
+        if any(new is not old for new, old in zip(changed, children, strict=True)):
+            node = node.rebuilt(*changed)
     return change(node)
 
 

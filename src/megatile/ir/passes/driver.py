@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
+from megatile.core.errors import MegatileError, did_you_mean
 from megatile.core.expr import Expr
 from megatile.ir import nodes as n
 from megatile.ir.nodes import Dim, Node, Region
 from megatile.ir.program import Program
-from megatile.ir.verify import verify
+from megatile.ir.verify import VerificationError, verify
 
 
 class Pass(Protocol):
-    """A change of a Program that keeps its meaning."""
+    """A change of a Program that keeps its meaning. One of a user's may have a field ``after``: the name of
+    the pass that it follows (``resolve_views`` if it has none)."""
 
     @property
     def name(self) -> str: ...
 
     def apply(self, program: Program) -> Program: ...
+
+
+class PassError(MegatileError, ValueError):
+    """A pass that cannot be run, or that leaves no Program behind."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +40,43 @@ class Step:
 
 
 def steps(program: Program, passes: Iterable[Pass]) -> Iterator[Step]:
-    """The Program after each pass, verified."""
+    """The Program after each pass, verified where it has changed."""
     for one in passes:
-        program = one.apply(program)
-        verify(program)
+        after = one.apply(program)
+        if not isinstance(after, Program):
+            raise PassError(
+                f"pass '{one.name}' returns {type(after).__name__}, not a Program",
+                advice="return dataclasses.replace(program, body=...)",
+            )
+        if after is not program:
+            try:
+                verify(after)
+            except VerificationError as error:
+                error.message = f"after pass '{one.name}': {error.message}"
+                raise
+        program = after
         yield Step(one.name, program)
+
+
+def inserted(passes: Sequence[Pass], more: Iterable[Pass]) -> list[Pass]:
+    """Passes with a user's among them, each after the one that its ``after`` names."""
+    result = list(passes)
+    for one in more:
+        name, after = getattr(one, "name", None), getattr(one, "after", "resolve_views")
+        if not isinstance(name, str) or not callable(getattr(one, "apply", None)) or isinstance(one, type):
+            raise PassError(
+                f"{one!r} is not a pass", advice="a frozen dataclass with a 'name' and 'apply(program)'"
+            )
+        names = [p.name for p in result]
+        if name in names:
+            raise PassError(f"there is a pass '{name}' already", advice="another name")
+        if after not in names:
+            raise PassError(
+                f"pass '{name}' is to follow '{after}', which is not a pass",
+                advice=did_you_mean(str(after), names, what="passes"),
+            )
+        result.insert(names.index(after) + 1, one)
+    return result
 
 
 def rewrite_nodes(body: tuple[Node, ...], change: Callable[[Node], Node | None]) -> tuple[Node, ...]:

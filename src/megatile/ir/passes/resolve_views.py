@@ -12,7 +12,7 @@ from megatile.core.expr import Const, Expr, Symbol, binary, bounds, known, rebui
 from megatile.core.expr.typing import apply
 from megatile.core.placement import Shard
 from megatile.ir import nodes as n
-from megatile.ir.expr import Coord, Load, Pick, Rank
+from megatile.ir.expr import Coord, Load, Pick, Rank, has_loads, loads
 from megatile.ir.launch import ROOT, Launch
 from megatile.ir.passes.driver import steps
 from megatile.ir.passes.normalise import Normalise
@@ -130,6 +130,8 @@ class _Unit:
 
     def is_inside(self, start: Expr, size: Expr, length: Expr) -> bool:
         """Whether ``size`` elements from ``start`` surely lie in 0..length."""
+        if isinstance(start, Const) and isinstance(size, Const) and isinstance(length, Const):
+            return bool(0 <= start.value <= length.value - size.value)
         low = self.interval(start)
         over = self.interval(binary("-", binary("+", start, size), length))
         return low is not None and low[0] >= 0 and over is not None and over[1] <= 0
@@ -144,7 +146,10 @@ class _Resolver:
         for node in body:
             if isinstance(node, n.View):
                 continue
-            result.append(self.statement(node, unit))
+            changed = self.statement(node, unit)
+            if isinstance(changed, n.Scale) and not changed.body:
+                continue  # it had views only
+            result.append(changed)
             if isinstance(node, n.ReadScalar) and node.bound is not None:
                 unit = unit.knowing(node.name, (0, node.bound))
             elif isinstance(node, n.Let):
@@ -224,6 +229,8 @@ class _Resolver:
             return tuple(self.value(v, unit, there) for v in value)
         if not isinstance(value, Expr):
             return value
+        if not any(self.names[load.source].views for load in loads(value)):
+            return value
         return rebuild(value, lambda part: self.load(part, unit) if isinstance(part, Load) else part)
 
     def load(self, load: Load, unit: _Unit) -> Load:
@@ -250,6 +257,14 @@ class _Resolver:
 
     def region(self, region: n.Region, unit: _Unit, there: _Unit) -> n.Region:
         """A region as one of its tensor or tile; ``there`` is the unit whose it is."""
+        binding = self.names[region.source]
+        plain = binding.scale != ROOT and not binding.views and region.along is None
+        if (
+            plain
+            and not any(d.anchored for d in region.dims)
+            and not any(map(has_loads, region.expressions()))
+        ):
+            return region
         origin = self.shares(region.along, unit) if region.along is not None else []
         if any(isinstance(share, Listed) for share in origin):
             raise ViewError(
