@@ -43,6 +43,15 @@ def launches(plans: list[Plan], count: int, inputs: Any = None) -> int:
         return session.time_ps
 
 
+def queued(plan: Plan, count: int) -> int:
+    """So many launches that wait for their turn; how long they take."""
+    with Session("ahbm", record=10_000) as session:
+        for i in range(count):
+            session.submit(plan, None if i else X)
+        session.wait()
+        return session.time_ps
+
+
 def hosted(plan: Plan, count: int, pairs: bool) -> int:
     """So many launches through the host, one after another or in pairs that overlap; how long they take."""
     engine, at = Engine(machine("ahbm"), data=False), 0
@@ -64,6 +73,7 @@ def session() -> Iterator[Row]:
     yield Row("through the host", best_of(lambda: hosted(alone, n, False)), "s", bar=at_most(2.0))
     what = f"through the host, in {n // 2} pairs that overlap, no two alike"
     yield Row(what, best_of(lambda: hosted(alone, n, True)), "s", bar=at_most(2.0))
+    yield Row("submitted with data before one wait", best_of(lambda: queued(alone, n)), "s", bar=at_most(4.0))
     together, one = launches(halves, 2), simulate(ring, machine="ahbm").time_ps
     yield Row("two halves against the whole", together, "ps", one, "one launch", ratio_at_most(1.0))
     yield from growth(

@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.patience import patience
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = [ROOT / "examples" / "demo.py", *sorted((ROOT / "examples").glob("[0-9][0-9]_*.py"))]
-TIME_LIMIT = 300
+TIME_LIMIT = 100
 
 
 def run_script(script: Path, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -23,7 +24,7 @@ def run_script(script: Path, folder: Path) -> subprocess.CompletedProcess[str]:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=TIME_LIMIT,
+        timeout=patience(TIME_LIMIT),
         check=False,
     )
 

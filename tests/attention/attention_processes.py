@@ -11,6 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from multiprocessing.connection import wait as wait_connections
 
+from tests.patience import patience
+
 _FORKS = multiprocessing.get_context("forkserver")
 # What every rank needs is loaded once; torch.autograd.grad imports the second of these when first called.
 _LOADED = [
@@ -22,12 +24,13 @@ _LOADED = [
 _FORKS.set_forkserver_preload(_LOADED)
 
 
-def run_ranks(function, ranks, *args, timeout=150.0, group_timeout=60.0, finishes=None):
+def run_ranks(function, ranks, *args, timeout=150.0, group_timeout=None, finishes=None):
     """``function(rank, *args)`` in every process; per rank (result, error text).
 
+    ``timeout`` is that of an idle computer, ``group_timeout`` (default: 60 s of one) is as it is.
     Only the ranks of ``finishes`` (default: all) are waited for, the others are ended then.
     """
-    port = _free_port()
+    port, group_timeout = _free_port(), group_timeout or patience(60.0)
     pipes, processes = [], []
     for rank in range(ranks):
         here, there = _FORKS.Pipe(duplex=False)
@@ -39,7 +42,7 @@ def run_ranks(function, ranks, *args, timeout=150.0, group_timeout=60.0, finishe
         pipes.append(here)
         processes.append(process)
     results: list = [(None, "did not finish in time")] * ranks
-    deadline, open_pipes = time.monotonic() + timeout, dict(zip(pipes, range(ranks), strict=True))
+    deadline, open_pipes = time.monotonic() + patience(timeout), dict(zip(pipes, range(ranks), strict=True))
     wanted = set(range(ranks) if finishes is None else finishes)
     while wanted & set(open_pipes.values()) and time.monotonic() < deadline:
         for pipe in wait_connections(list(open_pipes), timeout=1.0):
@@ -49,7 +52,7 @@ def run_ranks(function, ranks, *args, timeout=150.0, group_timeout=60.0, finishe
             except EOFError:
                 results[rank] = (None, "ended")
     for process in processes:
-        process.join(5.0 if not open_pipes else 0.1)
+        process.join(patience(5.0) if not open_pipes else 0.1)
         if process.is_alive():
             process.kill()
     return results

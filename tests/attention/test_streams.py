@@ -15,14 +15,13 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: the attention functions cannot run")
 
 from tests.attention.attention_cases import single_device, tensors, with_gradients  # noqa: E402
+from tests.patience import patience  # noqa: E402
 
 from megatile.attention import communication, make_schedule, shard_sequence  # noqa: E402
 from megatile.attention.block_kernels import KernelOptions  # noqa: E402
 from megatile.attention.functional import _attend  # noqa: E402
 from megatile.attention.ownership import Ownership  # noqa: E402
 from megatile.attention.schedules import Mask  # noqa: E402
-
-PATIENCE_SECONDS = 30.0
 
 
 class Message:
@@ -44,7 +43,7 @@ class Message:
 
     def wait(self):
         for event in self.ready.values():
-            assert event.wait(PATIENCE_SECONDS), "the other end was never started"
+            assert event.wait(patience(30.0)), "the other end was never started"
         with self.lock:
             if self.done:
                 return

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.parallel.torch_dtensor_script import SIZES, script, values
+from tests.patience import patience
 
 import megatile as mt
 import megatile.parallel as tp
@@ -25,7 +26,7 @@ def folder(tmp_path_factory) -> Path:
     """The results of torch itself, for all sizes."""
     there = tmp_path_factory.mktemp("torch")
     program = Path(__file__).with_name("torch_dtensor_script.py")
-    subprocess.run([sys.executable, str(program), str(there)], check=True, timeout=120)
+    subprocess.run([sys.executable, str(program), str(there)], check=True, timeout=patience(120))
     return there
 
 

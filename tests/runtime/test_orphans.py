@@ -11,6 +11,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from tests.patience import patience, wait_until
 
 pytest.importorskip("torch", reason="torch is not installed: there are no processes")
 if not Path("/proc/self/environ").exists():
@@ -43,13 +44,6 @@ def marked(mark):
     return found
 
 
-def wait_until(condition, seconds):
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.05)
-    return condition()
-
-
 @pytest.mark.parametrize(
     ("command", "how", "when"),
     [
@@ -78,7 +72,7 @@ def test_nothing_is_left_behind_within_three_seconds(command, how, when, tmp_pat
     else:
         assert wait_until(lambda: len(marked(mark)) >= 4 and list(tmp_path.glob("*/rendezvous")), 60)
     process.send_signal(getattr(signal, how))
-    process.wait(10)
+    process.wait(patience(10))
     left = wait_until(lambda: not marked(mark), 3)
     for pid in marked(mark):
         os.kill(pid, signal.SIGKILL)

@@ -14,6 +14,7 @@ from hypothesis import (  # noqa: E402
     settings,
     strategies as st,
 )
+from tests.patience import patience  # noqa: E402
 
 from megatile.core.expr import unit  # noqa: E402
 from megatile.plan.build import PlanBuilder  # noqa: E402
@@ -148,7 +149,7 @@ def test_every_message_is_posted_once_in_order_and_before_it_is_taken(data):
 def test_loops_with_several_queues_equal_their_execution(slots):
     plan = loop_plan(slots=slots)
     x = np.arange(24, dtype="f4").reshape(3, 8)
-    found, expected = launch(plan, inputs={"x": x}, timeout=60, repeat=2), execute(plan, {"x": x})
+    found, expected = launch(plan, inputs={"x": x}, timeout=patience(60), repeat=2), execute(plan, {"x": x})
     np.testing.assert_array_equal(found["x"], expected["x"])
 
 
@@ -172,7 +173,7 @@ def test_the_next_chunk_arrives_while_a_kernel_works(tmp_path, monkeypatch):
     (tmp_path / "plan").write_text(plan.to_json(), encoding="utf-8")
     for number in range(3):
         (tmp_path / f"in_0_{number}").write_bytes(np.full(64, number / 8, "f4").tobytes())
-    run_processes("overlap_work", tmp_path, 3, what="overlap", timeout=60, repeat=1)
+    run_processes("overlap_work", tmp_path, 3, what="overlap", timeout=patience(60), repeat=1)
     for number in range(3):
         y = np.frombuffer((tmp_path / f"out_1_{number}").read_bytes(), "f4")
         np.testing.assert_allclose(y, np.exp(((number - 5) % 3) / 8), rtol=1e-6)

@@ -11,6 +11,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: there is nothing to watch")
 
+from tests.patience import patience, wait_until  # noqa: E402
+
 from megatile.runtime.roll_call import WATCH_SECONDS, GroupWait, Limit, Roll, Verdict, Watcher  # noqa: E402
 
 PROGRAM = """
@@ -63,13 +65,6 @@ def member(rank):
     return SimpleNamespace(group_name="g", rank=rank)
 
 
-def soon(condition):
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 def waits(rank, seconds=1000.0):
     return GroupWait(member(rank), Limit(time.monotonic(), seconds))
 
@@ -84,16 +79,16 @@ def test_a_rank_that_waits_is_not_taken_for_dead(ranks):
     time.sleep(3 * WATCH_SECONDS)
     assert ranks[0].missing(first) == [1, 2, 3]  # it does not wait
     with watcher.during(waits(3)):
-        soon(lambda: ranks[0].missing(first) == [1, 2])
+        assert wait_until(lambda: ranks[0].missing(first) == [1, 2], 20)
     second = ranks[0].call()
     assert ranks[0].missing(second) == [1, 2, 3]  # an answer to an earlier call says nothing
 
 
 def test_the_roll_is_called_before_a_wait_ends(ranks):
-    watcher, wait = Watcher(), waits(2, seconds=3.0)
+    watcher, wait = Watcher(), waits(2, seconds=patience(3.0))
     ranks[1].noticed()
     with watcher.during(wait):
-        soon(lambda: wait.verdict is not None)
+        assert wait_until(lambda: wait.verdict is not None, 20)
         assert wait.limit.left() > 0
         wait.failed = True
         assert ranks[1].named() == Verdict([0, 3], late=True)
@@ -103,7 +98,7 @@ def test_the_roll_is_called_before_a_wait_ends(ranks):
 def test_nobody_is_at_fault_if_the_wait_ends_well_after_all(ranks):
     watcher, wait = Watcher(), waits(2, seconds=1.0)
     with watcher.during(wait):
-        soon(lambda: wait.verdict)
+        assert wait_until(lambda: wait.verdict, 20)
     assert ranks[1].named() is None
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.patience import patience
 
 import megatile as mt
 from megatile.trace import Trace, TraceBuilder, write_trace
@@ -41,7 +42,7 @@ def ask(file: Path, *statements: str) -> list[Any]:
     assert ENGINE is not None
     node, folder = ENGINE
     command = [node, SCRIPT, folder, file, *statements]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=patience(120), check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return list(json.loads(done.stdout))
 

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.patience import patience, wait_until
 from tests.tune.factories import CHOICES, adding, by_time, gemm, killing
 
 import megatile as mt
@@ -136,9 +137,7 @@ def test_killed_and_resumed_it_goes_on(tmp_path):
     script.write_text(RUN, encoding="utf-8")
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
     run = subprocess.Popen([sys.executable, script, store], env=environment)
-    deadline = time.monotonic() + 60
-    while len(kept(store)) < 3 and time.monotonic() < deadline and run.poll() is None:
-        time.sleep(0.05)
+    wait_until(lambda: len(kept(store)) >= 3 or run.poll() is not None, 60)
     run.kill()
     run.wait()
     before = kept(store)
@@ -163,13 +162,11 @@ def test_ctrl_c_stops_all_at_once(tmp_path):
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
     pipes = {"stderr": subprocess.PIPE, "text": True, "start_new_session": True}
     run = subprocess.Popen([sys.executable, script, store], env=environment, **pipes)
-    deadline = time.monotonic() + 60
-    while not kept(store) and time.monotonic() < deadline and run.poll() is None:
-        time.sleep(0.05)
+    wait_until(lambda: kept(store) or run.poll() is not None, 60)
     began = time.monotonic()
     os.killpg(run.pid, signal.SIGINT)
-    _, said = run.communicate(timeout=60)
-    assert time.monotonic() - began < 10
+    _, said = run.communicate(timeout=patience(60))
+    assert time.monotonic() - began < patience(10)
     assert run.returncode != 0
     assert said.count("Traceback") == 1
     assert said.rstrip().endswith("KeyboardInterrupt")

@@ -2,11 +2,11 @@
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.patience import patience, wait_until
 
 import megatile as mt
 import megatile.tilelang as tilelang
@@ -245,14 +245,12 @@ def test_processes_are_ranks(tmp_path):
     path.write_text(SCRIPT)
     command = [sys.executable, "-m", "megatile.tilelang", str(path)]
     before = set(Path("/dev/shm").glob("megatile-*"))
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=patience(120), check=False)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.split("\n"))[-2:] == ["rank 0 is right", "rank 1 is right"]
-    until = time.monotonic() + 10  # other tests beside this one have theirs for a moment
     left = set(Path("/dev/shm").glob("megatile-*")) - before
-    while any(p.exists() for p in left) and time.monotonic() < until:
-        time.sleep(0.1)
-    assert not any(p.exists() for p in left)
+    # Other tests beside this one have theirs for a moment.
+    assert wait_until(lambda: not any(p.exists() for p in left), 10)
 
 
 def test_ranks_that_launch_different_kernels_are_told():

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.patience import patience
 from tests.runtime.host.torch_script import script
 
 import megatile as mt
@@ -20,7 +21,7 @@ def folder(tmp_path_factory) -> Path:
     """The results of torch itself, for all sizes."""
     there = tmp_path_factory.mktemp("torch")
     program = Path(__file__).with_name("torch_script.py")
-    subprocess.run([sys.executable, str(program), str(there)], check=True, timeout=120)
+    subprocess.run([sys.executable, str(program), str(there)], check=True, timeout=patience(120))
     return there
 
 
