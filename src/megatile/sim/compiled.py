@@ -51,28 +51,46 @@ class _Compiled:
             llvm.initialize()
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
-        machine = llvm.Target.from_default_triple().create_target_machine(
-            cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3, jit=True,
-            codemodel="small", reloc="pic",
-        )  # fmt: skip
         host = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten(), llvm.llvm_version_info
         path = kept.directory() / f"engine-{plain.key(_text(__file__), *map(str, host))}.o"
-        code = kept.read(path)
-        backing = llvm.parse_assembly("")
-        self.jit = llvm.create_mcjit_compiler(backing, machine)
-        if code is None:
+        address, code = 0, kept.read(path)
+        if code is not None:
+            with suppress(RuntimeError):
+                address = self._load(code)
+        if not address:
+            machine = _target_machine()
             module = llvm.parse_assembly(str(translate([node for _, node in plain.functions()])))
             module.verify()
             _optimise(module, machine)
             code = machine.emit_object(module)
             kept.write(path, code)
+            address = self._load(code)
+        self._run = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(address)
+
+    def _load(self, code: bytes) -> int:
+        """Return the address of ``run`` in object code, 0 if it has none or is none of this machine."""
+        import llvmlite.binding as llvm
+
+        machine = _target_machine()  # it goes with the compiler that it is given to
+        sample = machine.emit_object(llvm.parse_assembly("define i64 @run() { ret i64 0 }"))
+        if code[:20] != sample[:20]:  # llvmlite would crash
+            return 0
+        self.jit = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
         self.jit.add_object_file(llvm.ObjectFileRef.from_data(code))
         self.jit.finalize_object()
-        address = self.jit.get_function_address("run")
-        self._run = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(address)
+        return int(self.jit.get_function_address("run"))
 
     def run(self, memory: Any) -> int:
         return int(self._run(memory.ctypes.data))
+
+
+def _target_machine() -> Any:
+    import llvmlite.binding as llvm
+
+    return llvm.Target.from_default_triple().create_target_machine(
+        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3, jit=True,
+        codemodel="small", reloc="pic",
+    )  # fmt: skip
 
 
 def _text(path: str | Path) -> str:

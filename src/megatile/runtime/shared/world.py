@@ -35,7 +35,7 @@ _C = {"l": ctypes.c_long, "p": ctypes.c_void_p, "i": ctypes.c_int}
 def native(folder: str, file: str, arguments: Mapping[str, str], *flags: str) -> ctypes.CDLL:
     """A C file of a folder as machine code of this computer; letters say what its functions take."""
     text = files(folder).joinpath(file).read_text(encoding="utf-8")
-    made = Making(text, flags).load()
+    made = Making(text, flags).load(*(f"mt_{name}" for name in arguments))
     for name, kinds in arguments.items():
         getattr(made, f"mt_{name}").argtypes = [_C[kind] for kind in kinds]
     return made

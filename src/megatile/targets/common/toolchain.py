@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -68,10 +69,8 @@ def native() -> list[str]:
     return ["-mcpu=native"] if platform.machine() in ("arm64", "aarch64") else ["-march=native"]
 
 
-@cache
-def _library(path: str) -> ctypes.CDLL:
-    """Loaded once: every object of ctypes for a library makes types of its own."""
-    return ctypes.CDLL(path)
+_LIBRARIES: dict[Path, ctypes.CDLL] = {}
+"""By the path of the kept code. Loaded once: every object of ctypes for a library makes types of its own."""
 
 
 class Making:
@@ -84,57 +83,77 @@ class Making:
         host = f"{platform.machine()} {' '.join(sorted(host_flags()))}"
         name = kept.key(source, _identity(tuple(command)), " ".join(flags), host, __version__)
         self.path = kept.directory() / f"cpu-{name}.so"
+        self.source, self.before, self.after = source, [*command, *flags], libraries
         self.process: subprocess.Popen[str] | None = None
+        self.folder: tempfile.TemporaryDirectory[str] | None = None
         self.was_kept = kept.read(self.path) is not None
-        if self.was_kept:
-            return
+        if not self.was_kept:
+            self._begin()
+
+    def _begin(self) -> None:
         try:
             self.folder = tempfile.TemporaryDirectory(prefix="megatile-")
             folder = Path(self.folder.name)
-            text, self.made = folder / f"kernel.{language}", folder / "kernel.so"
-            text.write_text(source, encoding="utf-8")
+            text, self.made = folder / f"kernel.{self.language}", folder / "kernel.so"
+            text.write_text(self.source, encoding="utf-8")
             self.process = subprocess.Popen(
-                [*command, *flags, str(text), "-o", str(self.made), *libraries],
+                [*self.before, str(text), "-o", str(self.made), *self.after],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
             )
         except OSError as error:
+            if self.folder is not None:
+                self.folder.cleanup()
             raise CompileError(
-                f"the {language.upper()} compiler cannot be started: {error}",
+                f"the {self.language.upper()} compiler cannot be started: {error}",
                 advice="it needs a directory for temporary files (TMPDIR), and memory",
             ) from None
 
-    def load(self) -> ctypes.CDLL:
-        """The library."""
+    def load(self, *symbols: str) -> ctypes.CDLL:
+        """Return the library; kept code that does not load, or lacks one of the symbols, is made again."""
         if self.process is None:
-            return self._loaded(self.path)
+            with suppress(OSError, AttributeError):
+                return self._loaded(self.path, symbols)
+            self._begin()
+        assert self.process is not None
+        assert self.folder is not None
+        with self.folder:
+            return self._compiled(self.process, symbols)
+
+    def _compiled(self, process: subprocess.Popen[str], symbols: tuple[str, ...]) -> ctypes.CDLL:
         try:
-            said, _ = self.process.communicate(timeout=_TIME_LIMIT)
+            said, _ = process.communicate(timeout=_TIME_LIMIT)
         except BaseException:
-            self.process.kill()
-            self.process.wait()
+            process.kill()
+            process.wait()
             raise
-        if self.process.returncode:
+        if process.returncode:
             lines = [line for line in said.splitlines() if "error" in line] or said.splitlines()
             raise CompileError(
                 f"the {self.language.upper()} compiler failed: {lines[0] if lines else 'it said nothing'}",
                 advice="another compiler may do: CC=gcc, CXX=g++",
             )
-        with self.folder:
-            if not self.made.exists():
-                raise CompileError(
-                    f"the {self.language.upper()} compiler made nothing",
-                    advice="another may: CC=gcc, CXX=g++",
-                )
-            return self._loaded(self.path if kept.write(self.path, self.made.read_bytes()) else self.made)
-
-    def _loaded(self, path: Path) -> ctypes.CDLL:
+        if not self.made.exists():
+            raise CompileError(
+                f"the {self.language.upper()} compiler made nothing",
+                advice="another may: CC=gcc, CXX=g++",
+            )
+        written = kept.write(self.path, self.made.read_bytes())
         try:
-            return _library(str(path))
-        except OSError as error:
-            path.unlink(missing_ok=True)
+            # Code of before may be loaded under the name of what is kept.
+            return self._loaded(self.path if written and not self.was_kept else self.made, symbols)
+        except (OSError, AttributeError) as error:
+            self.path.unlink(missing_ok=True)
             raise CompileError(
                 f"what the compiler made cannot be loaded: {error}",
                 advice=f"another compiler (CC=gcc, CXX=g++), or {kept.CACHE}= where code may be run",
             ) from None
+
+    def _loaded(self, path: Path, symbols: tuple[str, ...]) -> ctypes.CDLL:
+        found = _LIBRARIES.get(self.path) if path == self.path else None
+        found = found or ctypes.CDLL(str(path))
+        for symbol in symbols:
+            getattr(found, symbol)
+        _LIBRARIES[self.path] = found
+        return found

@@ -21,7 +21,7 @@ _POOL = Path(__file__).parent / "pool.c"
 
 @cache
 def _pool(threads: int) -> int:
-    library = Making(_POOL.read_text(encoding="utf-8")).load()
+    library = Making(_POOL.read_text(encoding="utf-8")).load("megatile_pool")
     library.megatile_pool.restype = ctypes.c_void_p
     library.megatile_pool.argtypes = [ctypes.c_long]
     return int(library.megatile_pool(threads) or 0)
@@ -29,7 +29,7 @@ def _pool(threads: int) -> int:
 
 @cache
 def _collectives(text: str, options: tuple[str, ...]) -> tuple[ctypes.c_void_p, ...]:
-    library = Making(text, options).load()
+    library = Making(text, options).load("collective", "own_share")
     return tuple(ctypes.cast(f, ctypes.c_void_p) for f in (library.collective, library.own_share))
 
 
@@ -47,7 +47,7 @@ class CpuCode(MachineCode):
         making = Making(self.source.text, options)
         self.collectives = self.source.collectives and _collectives(self.source.collectives, options)
         self.pool = ctypes.c_void_p(_pool(self.threads) if self.threads > 1 else None)
-        self.library = making.load()
+        self.library = making.load("megatile_run")
         if self.collectives:
             self.library.megatile_collectives(*self.collectives)
         self.function = self.library.megatile_run

@@ -28,7 +28,8 @@ class CudaCode(MachineCode):
     def _compiled(self) -> Any:
         if self.launch is None:
             host = self.source.text.replace('#include "emulate.h"', EMULATE)
-            self.launch = Making(host, (*_FLAGS, *self.options), "c++").load().megatile_launch
+            making = Making(host, (*_FLAGS, *self.options), "c++")
+            self.launch = making.load("megatile_launch").megatile_launch
             self.launch.argtypes, self.launch.restype = [ctypes.c_void_p] * 3, None
         return self.launch
 
