@@ -116,14 +116,11 @@ def checked_seconds(value: Any, name: str, error: type[MegatileError] = SecondsE
 
 
 @contextmanager
-def enough_memory(what: str) -> Iterator[None]:
+def enough_memory(what: str, advice: str = "use fewer units, or raise the memory limit") -> Iterator[None]:
     """Turn a MemoryError into one sentence about what needs the memory."""
     try:
         yield
     except OutOfMemory:
         raise
     except MemoryError:
-        raise OutOfMemory(
-            f"{what} needs more memory than this process can have",
-            advice="use fewer units or record=False, or raise the memory limit",
-        ) from None
+        raise OutOfMemory(f"{what} needs more memory than this process can have", advice=advice) from None

@@ -16,16 +16,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError
 from megatile.core.expr import constant
+from megatile.core.limits import enough_memory
 from megatile.cost.extremes import Undecided, extreme
 from megatile.cost.floor import floor
+from megatile.cost.rounds import shortened
 from megatile.hda import HDA, machine as find_machine
 from megatile.plan import model as pm
 from megatile.plan.model import Plan, require_plan
@@ -37,6 +40,7 @@ from megatile.sim.data import Assumed
 from megatile.sim.instructions import COPY, RENDEZVOUS, SEND, SIGNAL, WORK
 from megatile.sim.record import Record
 from megatile.sim.result import Run
+from megatile.sim.simulation import commands
 from megatile.sim.state import Answer, Queue, Recorded
 from megatile.sim.table import DMA
 from megatile.timing.caches import Cache
@@ -44,6 +48,10 @@ from megatile.timing.fabric import serialise_ps
 from megatile.timing.view import Timing, as_timing
 
 EVERYTHING = 1 << 40
+MAX_COMMANDS = 1 << 30
+"""Commands that are run and recorded at most: about 100 bytes each."""
+LONG = 1 << 24
+"""Commands from which on a lower bound alone looks for loops that repeat themselves."""
 FEW = 64
 """Up to so many instances in turns, both bounds come from runs at once."""
 
@@ -105,6 +113,10 @@ def price(
     given = assume or {}
 
     def bounds() -> Price:
+        with enough_memory(f"plan '{plan.name}' of {plan.units} units"):
+            return _bounds()
+
+    def _bounds() -> Price:
         if pm.ReadScalar not in plan.kinds:
             each = [_price(run, run, given) for run in runs]
         else:
@@ -138,9 +150,22 @@ def lower_bound(plan: Plan, machine: HDA | str, *, launch: bool = True, timing: 
             return floor(plan, machine, launch=launch)
         if _unordered(plan, find_machine(machine)):
             return price(plan, machine, launch=launch, timing=timing).lower_ps
-        run.run(0)
-        found.append(run.end_ps)
+        found.append(_chain_ps(run))
     return min(found)
+
+
+def _chain_ps(run: Run) -> int:
+    """When a run ends in which nothing is shared; very long loops are run in part where that is enough."""
+    for short in shortened(run.plan) if commands(run.plan) > LONG else ():
+        part = replace(run, plan=short.plan)
+        part.run(EVERYTHING)
+        assert part.simulation is not None
+        assert part.launched is not None
+        end = short.end_ps(part.simulation, part.launched)
+        if end is not None:
+            return run.resources.whole_ps(end, run.launch)
+    run.run(0)
+    return run.end_ps
 
 
 def _runs(plan: Plan, machine: HDA | str, timing: Timing | None, launch: bool) -> list[Run]:
@@ -204,11 +229,7 @@ def _takes_turns(plan: Plan, hda: HDA, more_than: int = 0) -> bool:
 def _price(least: Run, run: Run, assume: Mapping[str, int]) -> Price:
     """Bounds of a plan that has the least to do in one run and the most in the other."""
     unordered = _unordered(run.plan, run.hda)
-    loads = []
-    for one in (run,) if least is run else (least, run):
-        one.scalars = _reading(assume)
-        one.run(EVERYTHING)
-        loads.append(_Loads(one))
+    loads = [_loads(one, assume, not unordered) for one in ((run,) if least is run else (least, run))]
     low, high = loads[0], loads[-1]
     resources = high.record.launched.resources
     starts = [view.start_ps(0) for view in high.record.launched.views] if run.plan.units else [0]
@@ -219,28 +240,101 @@ def _price(least: Run, run: Run, assume: Mapping[str, int]) -> Price:
     return Price(lower, max(lower, resources.whole_ps(longest, run.launch)), high.shared)
 
 
-class _Loads:
-    """What the commands of a run add up to."""
+def _loads(run: Run, assume: Mapping[str, int], ordered: bool) -> _Loads:
+    """What a run adds up to; its long loops are run in part where that gives the same."""
+    for short in shortened(run.plan, ordered):
+        part = replace(run, plan=short.plan, scalars=_reading(assume))
+        part.run(EVERYTHING)
+        assert part.simulation is not None
+        assert part.launched is not None
+        end = short.end_ps(part.simulation, part.launched) if ordered else part.simulation.last_ps
+        if end is not None:
+            return _Loads(part, end, short.factors(part.simulation.rows.statements))
+    if (count := commands(run.plan)) > MAX_COMMANDS:
+        raise MegatileError(
+            f"plan '{run.plan.name}' issues about {count:.2g} commands, more than can be run "
+            f"({MAX_COMMANDS:.2g}), and its loops do not repeat themselves",
+            advice="price fewer rounds; the index of a long loop should decide only where regions begin",
+        )
+    run.scalars = _reading(assume)
+    run.run(EVERYTHING)
+    assert run.simulation is not None
+    return _Loads(run, run.simulation.last_ps, [Fraction(1)] * len(run.simulation.rows.statements))
 
-    def __init__(self, run: Run) -> None:
+
+class _Kind(NamedTuple):
+    """Commands of a run that are alike, and how many there are."""
+
+    kind: int
+    at: int
+    who: int
+    engine: int
+    path: int
+    nbytes: int
+    queue: int
+    took: int
+    """From its start to its end."""
+    whole: int
+    """From its start to its end or, of a message, to its arrival."""
+    times: int
+
+    @property
+    def flow(self) -> int:
+        return self.queue if self.kind == SEND else -1 - self.who
+
+
+def _alike(rows: Any, factors: list[Fraction]) -> list[_Kind]:
+    """The records of a run, those that are alike counted together."""
+    names = (
+        Recorded.kind,
+        Recorded.pc,
+        Recorded.actor,
+        Recorded.engine,
+        Recorded.path,
+        Recorded.nbytes,
+        Recorded.queue,
+    )
+    columns = [rows[:, name] for name in names]
+    columns[-1] = np.where(rows[:, Recorded.kind] == SEND, columns[-1], st.NONE)
+    ends = rows[:, Recorded.end]
+    columns += [
+        ends - rows[:, Recorded.start],
+        np.maximum(ends, rows[:, Recorded.arrived]) - rows[:, Recorded.start],
+    ]
+    code, most = np.zeros(len(rows), dtype=np.int64), 1
+    for column in columns if len(rows) else ():
+        low, high = int(column.min()), int(column.max())
+        if most * (high - low + 1) >= 1 << 62:
+            values, code = np.unique(code, return_inverse=True)
+            most = len(values)
+        if most * (high - low + 1) >= 1 << 62:
+            values, column = np.unique(column, return_inverse=True)
+            low, high = 0, len(values) - 1
+        code, most = code * (high - low + 1) + (column - low), most * (high - low + 1)
+    _, first, counts = np.unique(code, return_index=True, return_counts=True)
+    found = zip(*(column[first].tolist() for column in columns), counts.tolist(), strict=True)
+    return [_Kind._make((*one[:-1], int(one[-1] * factors[one[1]]))) for one in found]
+
+
+class _Loads:
+    """What the commands of a run add up to, each instruction as often as its factor says."""
+
+    def __init__(self, run: Run, chain_ps: int, factors: list[Fraction]) -> None:
         assert run.simulation is not None
         assert run.launched is not None
         self.record = record = Record(run.simulation, run.launched)
-        self.chain_ps = run.simulation.last_ps
-        resources, rows = record.launched.resources, record.rows
+        self.chain_ps = chain_ps
+        resources, every = record.launched.resources, _alike(record.rows, factors)
+        moved = [one for one in every if one.path != st.NONE]
         users: dict[Any, set[Any]] = {}
         loads: dict[Any, int] = {}
         rounding: dict[Any, int] = {}
         crowded: set[Any] = set()
-        moved = rows[rows[:, Recorded.path] != st.NONE]
-        flows = np.where(
-            moved[:, Recorded.kind] == SEND,
-            moved[:, Recorded.queue],
-            -1 - moved[:, Recorded.actor],
-        )
-        keys = np.stack([moved[:, Recorded.path], moved[:, Recorded.nbytes], flows], axis=1)
-        pairs, counts = np.unique(keys, axis=0, return_counts=True) if len(keys) else (keys, np.zeros(0))
-        for (number, nbytes, flow), count in zip(pairs.tolist(), counts.tolist(), strict=True):
+        counts: dict[tuple[int, int, int], int] = {}
+        for one in moved:
+            key = one.path, one.nbytes, one.flow
+            counts[key] = counts.get(key, 0) + one.times
+        for (number, nbytes, flow), count in sorted(counts.items()):
             path = record.path(number)
             pieces = len(path.pieces(nbytes))
             for stage, busy in zip(path.stages, path.stage_ps(nbytes)[1], strict=True):
@@ -251,7 +345,7 @@ class _Loads:
                     loads[key] = loads.get(key, 0) + count * busy
                     # A transfer cut into pieces rounds the time of every piece up.
                     rounding[key] = rounding.get(key, 0) + (count * 2 * pieces if pieces > 1 else 0)
-        self._engines(rows, users, loads)
+        self._engines(every, users, loads)
         # Transfers of one flow follow each other on links, but may meet in a memory slower than these.
         shared = [key for key, flows_of in users.items() if len(flows_of) > 1 or key in crowded]
         self.waiting_ps = sum(loads[key] + rounding.get(key, 0) for key in shared)
@@ -263,21 +357,19 @@ class _Loads:
                 [least[key] // resources.fabric.widths[key] for key in shared] + [self.own_ps]
             )
         self.shared = tuple(sorted(str(key) for key in shared))
-        missing = self._missing(rows)
+        missing = self._missing(moved)
         self.waiting_ps += missing
-        self.serial_ps = self._serial(rows, run) + missing
+        self.serial_ps = self._serial(every, run) + missing
 
-    def _missing(self, rows: Any) -> int:
+    def _missing(self, moved: list[_Kind]) -> int:
         """How long the layers behind caches serve if every block is missing and every changed one leaves."""
         plan, statements, total = self.record.launched.plan, self.record.statements, 0
         tiles = {tile.name: tile for tile in plan.tiles}
-        moved = rows[rows[:, Recorded.path] != st.NONE][:, [Recorded.pc, Recorded.path, Recorded.actor]]
-        keys, counts = np.unique(moved, axis=0, return_counts=True) if len(moved) else (moved, np.zeros(0))
-        for (at, path, who), count in zip(keys.tolist(), counts.tolist(), strict=True):
-            statement, described = statements[at], self.record.path(path)
+        for one in moved:
+            statement, described = statements[one.at], self.record.path(one.path)
             if not (described.reads or described.writes):
                 continue
-            view = self.record.launched.views[self.record.launched.which(who)[0]]
+            view = self.record.launched.views[self.record.launched.which(one.who)[0]]
             ends = ((*reads_of(statement)[:1], None)[0], write_of(statement))
             for region, end, caches in zip(
                 ends, described.memories, (described.reads, described.writes), strict=True
@@ -290,7 +382,7 @@ class _Loads:
                     if region.tile in tiles
                     else [t for t in plan.tiles if t.memory == end]
                 )
-                total += count * max(
+                total += one.times * max(
                     (_filling(t, region, view.bricks(t.memory)[t.name], caches) for t in meant), default=0
                 )
         return total
@@ -309,7 +401,7 @@ class _Loads:
             default=0,
         )
 
-    def _engines(self, rows: Any, users: dict[Any, set[Any]], loads: dict[Any, int]) -> None:
+    def _engines(self, every: list[_Kind], users: dict[Any, set[Any]], loads: dict[Any, int]) -> None:
         """Engines that several units share are resources too; of others, the busiest counts."""
         launched, places = self.record.launched, self.record.places
 
@@ -320,57 +412,49 @@ class _Loads:
 
         kinds = launched.table.engine_names
         self.own_ps, self.not_held = 0, dict[Any, int]()
-        work = rows[(rows[:, Recorded.engine] >= 1) & (rows[:, Recorded.kind] != SEND)]
-        spent = np.where(
-            work[:, Recorded.kind] == WORK,
-            work[:, Recorded.end] - work[:, Recorded.start],
-            0,
-        )
-        keys = work[:, [Recorded.actor, Recorded.engine]]
-        pairs, inverse = (
-            np.unique(keys, axis=0, return_inverse=True) if len(keys) else (keys, np.zeros(0, int))
-        )
-        times = np.bincount(inverse.reshape(-1), weights=spent, minlength=len(pairs))
-        for (who, engine), time in zip(pairs.tolist(), times.tolist(), strict=True):
+        spent: dict[tuple[int, int], int] = {}
+        sent: dict[tuple[int, int], list[_Kind]] = {}
+        for one in every:
+            if one.engine >= 1 and one.kind != SEND:
+                took = one.times * one.took if one.kind == WORK else 0
+                spent[one.who, one.engine] = spent.get((one.who, one.engine), 0) + took
+            if one.path != st.NONE:
+                sent.setdefault((one.who, one.engine), []).append(one)
+        for (who, engine), time in sorted(spent.items()):
             kind = kinds[engine] if engine < len(kinds) else "dma"
             key = resource(kind, who)
             if key is None:
-                self.own_ps = max(self.own_ps, int(time))
+                self.own_ps = max(self.own_ps, time)
             else:
                 users.setdefault(key, set()).add((who, kind))
-                loads[key] = loads.get(key, 0) + int(time)
-        sends = rows[rows[:, Recorded.path] != st.NONE]
-        for who, engine in np.unique(sends[:, [Recorded.actor, Recorded.engine]], axis=0).tolist():
+                loads[key] = loads.get(key, 0) + time
+        for (who, engine), mine in sorted(sent.items()):
             kind = kinds[engine] if DMA <= engine < len(kinds) else "dma"
             key = resource(kind, who)
             if key is not None:
-                mine = sends[(sends[:, Recorded.actor] == who) & (sends[:, Recorded.engine] == engine)]
                 users.setdefault(key, set()).add((who, kind))
-                took = int((mine[:, Recorded.end] - mine[:, Recorded.start]).sum())
+                took = sum(one.times * one.took for one in mine)
                 loads[key] = loads.get(key, 0) + took
                 # Of that, latency of the path does not hold the engine.
                 dma = launched.views[launched.which(who)[0]].mover(kind.partition(".")[2])
                 held = sum(
-                    dma.startup_ps + serialise_ps(b, dma.bandwidth) for b in mine[:, Recorded.nbytes].tolist()
+                    one.times * (dma.startup_ps + serialise_ps(one.nbytes, dma.bandwidth)) for one in mine
                 )
                 self.not_held[key] = self.not_held.get(key, 0) + max(0, took - held)
 
-    def _serial(self, rows: Any, run: Run) -> int:
+    def _serial(self, every: list[_Kind], run: Run) -> int:
         """All activities one after another: while a plan is not at its end, one of them is under way."""
         assert run.simulation is not None
         plan, views = run.plan, self.record.launched.views
         slotted = [(x, v) for x, v in zip(plan.all_levels, views, strict=True) if x.slots is not None]
-        begins = sum(plan.instances(x.name) * v.to_begin_ps for x, v in slotted)
-        ends = np.maximum(rows[:, Recorded.end], rows[:, Recorded.arrived])
-        active = np.isin(rows[:, Recorded.kind], (WORK, COPY, SEND, st.INTO, RENDEZVOUS))
-        total = begins + int((ends - rows[:, Recorded.start])[active].sum())
-        queues = run.simulation.table("queues")
-        total += int((queues[:, Queue.sent] * queues[:, Queue.credit]).sum())
+        total = sum(plan.instances(x.name) * v.to_begin_ps for x, v in slotted)
+        active = (WORK, COPY, SEND, st.INTO, RENDEZVOUS)
+        total += sum(one.times * one.whole for one in every if one.kind in active)
+        credited = run.simulation.table("queues")[:, Queue.credit].tolist()
         memo = run.simulation.table("memo")
-        total += int(
-            queues[:, Queue.sent].sum()
-            * memo[memo[:, Answer.question] == st.ASK_CREDIT][:, Answer.value].max(initial=0)
+        credit, message = (
+            int(memo[memo[:, Answer.question] == reason][:, Answer.value].max(initial=0))
+            for reason in (st.ASK_CREDIT, st.ASK_MESSAGE)
         )
-        signals = int(np.count_nonzero(rows[:, Recorded.kind] == SIGNAL))
-        delays = memo[memo[:, Answer.question] == st.ASK_MESSAGE][:, Answer.value]
-        return total + signals * int(delays.max(initial=0))
+        total += sum(one.times * (credited[one.queue] + credit) for one in every if one.kind == SEND)
+        return total + message * sum(one.times for one in every if one.kind == SIGNAL)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from megatile.core.errors import MegatileError
-from megatile.core.limits import checked_seconds, deadline as time_limit_end
+from megatile.core.limits import checked_seconds, deadline as time_limit_end, enough_memory
 from megatile.core.quantities import whole
 from megatile.hda import HDA, machine as find_machine
 from megatile.plan.code import Code
@@ -233,8 +233,10 @@ class RunningMachine:
         for other in {launch.worker for launch in worker.waits_for} - {worker}:
             other.pending = [p for p in other.pending if p not in launches]
         try:
-            while worker.blocked and self._step(until, deadline):
-                pass
+            plans = [launch.plan for launch in worker.waits_for]
+            with enough_memory(f"plan '{plans[0].name}' of {plans[0].units} units" if plans else "a session"):
+                while worker.blocked and self._step(until, deadline):
+                    pass
         except BaseException:
             worker.give_up()
             raise

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from megatile.core.errors import MegatileError
+from megatile.core.limits import enough_memory
 from megatile.core.quantities import format_time
 from megatile.hda import HDA
 from megatile.plan.memory import check_memory
@@ -188,17 +189,18 @@ class Session(RunningMachine):
         before = {name: replace(tensor) for name, tensor in self._contents.tensors.items()}
         try:
             self._contents.declare(lasting, with_data)
-            launch = self.start(
-                prepared.first if new else prepared.installed,
-                plan,
-                at=now if at is None else at,
-                inputs=given if with_data else None,
-                scalars=Assumed(assume),
-                contents=self._contents,
-                worker=worker,
-                code=prepared.code,
-                delay=prepared.delay_ps,
-            )
+            with enough_memory(f"plan '{plan.name}' of {plan.units} units"):
+                launch = self.start(
+                    prepared.first if new else prepared.installed,
+                    plan,
+                    at=now if at is None else at,
+                    inputs=given if with_data else None,
+                    scalars=Assumed(assume),
+                    contents=self._contents,
+                    worker=worker,
+                    code=prepared.code,
+                    delay=prepared.delay_ps,
+                )
         except MegatileError:
             self._contents.tensors = before
             raise
