@@ -28,7 +28,7 @@ class Linear:
     """``x @ weight + bias``; the weight is (in, out)."""
 
     def __init__(
-        self, in_features: int, out_features: int, bias: bool = False, dtype: Any = "f16", torch: Any = None
+        self, in_features: int, out_features: int, bias: bool = False, dtype: Any = None, torch: Any = None
     ) -> None:
         host = active(torch)
         self.in_features, self.out_features = in_features, out_features

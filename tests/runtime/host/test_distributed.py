@@ -477,12 +477,15 @@ def test_outside_workers(torch) -> None:
 
 
 def test_a_tensor_of_another_device(torch) -> None:
-    def worker(rank: int) -> None:
+    def worker(rank: int, device: int | None) -> None:
+        if device is not None:
+            torch.accelerator.set_device_index(device)
         torch.distributed.init_process_group()
-        torch.distributed.all_reduce(torch.zeros(4))  # no set_device: all tensors lie on device 0
+        torch.distributed.all_reduce(torch.zeros(4))
 
     with pytest.raises(SpawnException, match="tensor has no shards on SIP 1"):
-        torch.multiprocessing.spawn(worker, nprocs=SIZE)
+        torch.multiprocessing.spawn(worker, args=(0,), nprocs=SIZE)
+    torch.multiprocessing.spawn(worker, args=(None,), nprocs=SIZE)  # a rank's own device
     works(torch)
 
 

@@ -51,8 +51,9 @@ from megatile.runtime.host.namespace import Namespace
 from megatile.runtime.host.oplog import OpLog
 from megatile.runtime.host.run_collective import Collectives, Communicated
 from megatile.runtime.host.state import DeviceSelector, HostError, Names
+from megatile.runtime.host.streams import Process, device_names, process_names
 from megatile.runtime.host.tl_kernels import KernelCache
-from megatile.runtime.host.workers import DistributedError, SpawnException
+from megatile.runtime.host.workers import DistributedError
 from megatile.trace import Trace
 
 DTYPES = {
@@ -90,17 +91,9 @@ class RuntimeContext(Namespace):
         self.distributed = Distributed(self)
         self.kernels = KernelCache(self.machine, self.shape)
         self.installed = False
-        self.multiprocessing = Names(
-            "torch.multiprocessing", spawn=self._spawn, SpawnException=SpawnException
-        )
-        self.ahbm = self.cuda = Names(
-            "torch.cuda",
-            set_device=self.set_device,
-            current_device=self.current_device,
-            device_count=lambda: self.shape.devices,
-            is_available=lambda: True,
-            synchronize=self.synchronize,
-        )
+        self.started: list[Process] = []
+        self.multiprocessing = process_names(self)
+        self.ahbm = self.cuda = device_names(self)
         self.accelerator = Names(
             "torch.accelerator",
             set_device_index=self.set_device,

@@ -19,7 +19,7 @@ from megatile.runtime.host.placement import (
     release,
     resolve_dp_policy,
 )
-from megatile.runtime.host.state import HostState
+from megatile.runtime.host.state import HostState, no_autograd
 from megatile.runtime.host.storage import empty_rows
 from megatile.runtime.host.tensor import Tensor
 
@@ -39,8 +39,11 @@ class Creation(HostState):
         dp: DPPolicy | None = None,
         name: str | None = None,
         device: Any = None,
+        requires_grad: bool = False,
     ) -> Tensor:
         """A tensor of the current device, whose contents are left as they are."""
+        if requires_grad:
+            raise no_autograd("requires_grad=True")
         return self._make(shape, dtype, dp, name, device, None)
 
     def zeros(
@@ -50,7 +53,10 @@ class Creation(HostState):
         dp: DPPolicy | None = None,
         name: str | None = None,
         device: Any = None,
+        requires_grad: bool = False,
     ) -> Tensor:
+        if requires_grad:
+            raise no_autograd("requires_grad=True")
         return self._make(shape, dtype, dp, name, device, 0.0)
 
     def ones(self, *shape: Any, **options: Any) -> Tensor:
@@ -59,21 +65,24 @@ class Creation(HostState):
     def full(self, shape: Any, fill_value: float, **options: Any) -> Tensor:
         return self.empty(shape, **options).fill_(fill_value)
 
-    def empty_like(self, tensor: Tensor, dtype: Any = None) -> Tensor:
+    def empty_like(self, tensor: Tensor, dtype: Any = None, device: Any = None) -> Tensor:
         element = dtype_name(dtype or tensor.dtype)
-        if tensor.handle is None:
+        if str(device) == "cpu" or (device is None and tensor.handle is None):
             return self.from_numpy(np.empty(tensor.shape, numpy_dtype(element)))
-        specs = alike(tensor.shards, itemsize(tensor.dtype), itemsize(element))
+        if tensor.handle is None:
+            return self.empty(tensor.shape, dtype=element, device=device)
+        sip = None if device is None else self._device_number(device)
+        specs = alike(tensor.shards, itemsize(tensor.dtype), itemsize(element), sip)
         return self._deploy(tensor.shape, element, specs, None, tensor.handle.mem_kind, None)
 
-    def zeros_like(self, tensor: Tensor, dtype: Any = None) -> Tensor:
-        return self.full_like(tensor, 0, dtype)
+    def zeros_like(self, tensor: Tensor, **options: Any) -> Tensor:
+        return self.full_like(tensor, 0, **options)
 
-    def ones_like(self, tensor: Tensor, dtype: Any = None) -> Tensor:
-        return self.full_like(tensor, 1, dtype)
+    def ones_like(self, tensor: Tensor, **options: Any) -> Tensor:
+        return self.full_like(tensor, 1, **options)
 
-    def full_like(self, tensor: Tensor, fill_value: float, dtype: Any = None) -> Tensor:
-        return self.empty_like(tensor, dtype).fill_(fill_value)
+    def full_like(self, tensor: Tensor, fill_value: float, **options: Any) -> Tensor:
+        return self.empty_like(tensor, **options).fill_(fill_value)
 
     def from_numpy(self, array: Any) -> Tensor:
         """A tensor of the host that shares the array's memory; ``copy_`` brings it to a device."""

@@ -203,6 +203,8 @@ class Groups:
         """By sender, receiver and tag: sends, and receives, that wait for their other half."""
         self._objects: dict[tuple[int, int], dict[int, Any]] = {}
         """By group and number of the exchange: what every rank gave."""
+        self._parcels: dict[tuple[int, int], deque[list[Any]]] = {}
+        """By sender and receiver: lists of objects on their way."""
 
     def init_process_group(
         self, backend: str | None = None, init_method: Any = None, timeout: Any = None,
@@ -219,6 +221,9 @@ class Groups:
             raise DistributedError(f"world_size {size} does not fit {context.shape.devices} devices")
         if rank not in (-1, context.rank):
             raise DistributedError(f"rank {rank} is given, but this worker has rank {context.rank}")
+        worker = context.workers.current
+        if worker is not None and worker.device is None:
+            worker.device = worker.rank  # as scripts for CPUs expect, which choose no device
         if self._world is None:
             context.install()
             self._world = ProcessGroup(context, range(size), context.collectives.run)
@@ -311,6 +316,17 @@ class Groups:
         if whole(size) is None or size < 1 or len(ranks) % size:
             raise DistributedError(f"{len(ranks)} ranks do not divide into groups of {group_size!r}")
         made = [self.new_group(ranks[i : i + size]) for i in range(0, len(ranks), size)]
+        return next((g for g in made if self._context.rank in g.ranks), None), made
+
+    def new_subgroups_by_enumeration(
+        self, ranks_per_subgroup_list: Sequence[Sequence[int]], **_: Any
+    ) -> tuple[ProcessGroup | None, list[ProcessGroup]]:
+        """Groups of these ranks, none of which may be in two: this rank's (None if in none), and all of
+        them."""
+        every = [rank for ranks in ranks_per_subgroup_list for rank in ranks]
+        if not every or len(set(every)) < len(every):
+            raise DistributedError(f"{ranks_per_subgroup_list!r} are no groups without a common rank")
+        made = [self.new_group(ranks) for ranks in ranks_per_subgroup_list]
         return next((g for g in made if self._context.rank in g.ranks), None), made
 
     def waiting(self, rank: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +59,35 @@ class Messages(Groups):
         if wrong:
             raise DistributedError(f"batch_isend_irecv takes P2POps, not {wrong[0]!r}")
         return [one.op(one.tensor, one.peer, one.group, one.tag) for one in p2p_op_list]
+
+    @for_members
+    def send_object_list(
+        self, object_list: Sequence[Any], dst: int, group: Any = None, device: Any = None
+    ) -> None:
+        """Send picklable objects: their sizes, then their bytes."""
+        given = deepcopy(list(object_list))
+        self._parcels.setdefault((self._context.rank, dst), deque()).append(given)
+        self.send(self._parcel(max(1, len(given)), "i64"), dst, group)
+        self.send(self._parcel(len(repr(given)), "u8"), dst, group)
+
+    @for_members
+    def recv_object_list(
+        self, object_list: list[Any], src: int | None = None, group: Any = None, device: Any = None
+    ) -> int:
+        """Receive as many objects into a list; the sender's rank."""
+        found = self.recv(self._parcel(max(1, len(object_list)), "i64"), src, group)
+        parcels = self._parcels[found, self._context.rank]
+        given = parcels.popleft()
+        if len(given) != len(object_list):
+            raise DistributedError(
+                f"recv_object_list: rank {found} sends {len(given)} objects, the list has {len(object_list)}"
+            )
+        self.recv(self._parcel(len(repr(given)), "u8"), found, group)
+        object_list[:] = given
+        return found
+
+    def _parcel(self, count: int, dtype: str) -> Tensor:
+        return self._context.zeros((count,), dtype=dtype)
 
     def _any_sender(self, group: Any, tag: int) -> int:
         me = self._context.rank

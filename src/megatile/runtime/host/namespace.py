@@ -17,7 +17,24 @@ from megatile.runtime.host.storage import Device
 from megatile.runtime.host.tensor import Tensor
 
 OF_ONE = ("relu", "gelu", "silu", *ops.PLAIN)
-METHODS = (*OF_ONE, "sum", "mean", "softmax", "chunk")
+METHODS = (
+    *(
+        *OF_ONE,
+        "sum",
+        "mean",
+        "softmax",
+        "amax",
+        "amin",
+        "max",
+        "min",
+        "numel",
+        "clone",
+        "narrow",
+        "chunk",
+        "split",
+    ),
+    *("reshape", "flatten", "squeeze", "unsqueeze", "transpose", "permute", "t", "unbind"),
+)
 """Functions of a tensor that are its methods."""
 OF_TWO = {
     "matmul": operator.matmul, "mm": operator.matmul, "add": operator.add, "mul": operator.mul,
@@ -28,9 +45,8 @@ OF_TWO = {
 class Namespace(Launches):
     """The part of a `RuntimeContext` that makes tensors of tensors, or of random numbers."""
 
-    _random = np.random.default_rng(0)
-
     def _add_functions(self) -> None:
+        self._generators: dict[int | None, np.random.Generator] = {}
         setattr(self, "Tensor", Tensor)  # noqa: B010  (in the class it would hide the type)
         for name, function in OF_TWO.items():
             setattr(self, name, lambda input, other, function=function: function(input, other))
@@ -59,8 +75,17 @@ class Namespace(Launches):
     # made of numbers
 
     def manual_seed(self, seed: int) -> None:
-        """Random numbers from here on; without it they are the same in every run."""
-        self._random = np.random.default_rng(seed)
+        """Choose the random numbers of this rank from here on; without it they are the same in every run."""
+        self._generators[self._worker()] = np.random.default_rng(seed)
+
+    def _worker(self) -> int | None:
+        return self.workers.current.rank if self.workers.current else None
+
+    @property
+    def _random(self) -> np.random.Generator:
+        """The generator of this worker, or of the host outside workers."""
+        who = self._worker()
+        return self._generators.setdefault(who, np.random.default_rng(0 if who is None else [1, who]))
 
     def _made(self, array: Any, dtype: Any, options: dict[str, Any]) -> Tensor:
         kind = dtype_name(dtype or self.default_dtype)

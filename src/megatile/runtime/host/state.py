@@ -35,6 +35,26 @@ class MissingName(MegatileError, AttributeError):
     """A name of torch that a host does not have."""
 
 
+class NeedsAutograd(MissingName, HostError):
+    """Something of torch that needs autograd or its modules."""
+
+
+AUTOGRAD = (
+    *("autograd", "backward", "fsdp", "func", "grad", "grad_fn", "nn", "optim", "parallel", "pipelining"),
+    *("register_hook", "requires_grad_", "retain_grad"),
+)
+"""Names of torch, of torch.distributed and of tensors that need autograd or modules."""
+
+
+def no_autograd(what: str) -> NeedsAutograd:
+    """Return the error for what needs autograd or modules."""
+    return NeedsAutograd(
+        f"{what} is not there: a simulated machine has no autograd and no modules, it runs forward passes, "
+        "kernels and collectives",
+        advice="write the forward pass with torch.matmul, collectives and the layers of megatile.parallel",
+    )
+
+
 class Names:
     """Names under a name (``torch.nn.functional``); one that is missing is said so."""
 
@@ -50,6 +70,8 @@ def missing(where: Any, title: str, name: str) -> AttributeError:
     """The error for a name that is not there. Python's own names are asked for by Python itself."""
     if name.startswith("_"):
         return AttributeError(name)
+    if (name in AUTOGRAD and title != "torch.distributed") or name == "fsdp" or title == "torch.nn":
+        return no_autograd(f"{title}.{name}")
     if name in ELSEWHERE:
         advice = "import megatile.parallel, which has DTensor, DeviceMesh, layers and parallelize_module"
     else:

@@ -20,6 +20,7 @@ import numpy as np
 from megatile.core.dtypes import itemsize, numpy_dtype
 from megatile.runtime.host import ops
 from megatile.runtime.host.placement import PlacedShard, TensorHandle
+from megatile.runtime.host.state import missing
 from megatile.runtime.host.storage import ShapeMismatch, Stored, TensorError, pieces_of
 
 if TYPE_CHECKING:
@@ -45,6 +46,11 @@ def _reduction(name: str) -> Callable[..., Any]:
 
 class Tensor(Stored):
     """An array of the host, or a tensor of one device."""
+
+    requires_grad = is_leaf = False
+
+    def __getattr__(self, name: str) -> Any:
+        raise missing(self, "a tensor", name)
 
     # contents
 
