@@ -7,7 +7,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from megatile.runtime import plan_work, stream
+from megatile.runtime import plan_work, torch_rules
 
 EMPTY = 0xA5
 buffers = []
@@ -31,6 +31,6 @@ def work(folder, unit, settings):
             time.sleep(0.001)
         return torch.exp(x)
 
-    dist.irecv, stream.RULES = noted, {**stream.RULES, "exp": waits}
+    dist.irecv, torch_rules.RULES = noted, {**torch_rules.RULES, "exp": waits}
     plan_work.work(folder, unit, settings)
     assert len(kernels) == len(buffers) > 0

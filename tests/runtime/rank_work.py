@@ -107,6 +107,28 @@ def copies() -> tuple[Any, list[np.ndarray]]:
     return exchange, [floats(16, 8), np.zeros((16, 8), "f4")]
 
 
+@T.program
+def messages(x: T.Tensor((4, 64), "f32")):
+    """A ring of messages, then products of what came."""
+    with T.Kernel(device=4), T.Scale("device"):
+        mine = T.view(x, layout=T.Shard(0))
+        T.allreduce(mine, algorithm="ring")
+        for i in T.Parallel(64):
+            mine[0, i] = mine[0, i] * 2
+        T.allreduce(mine, algorithm="ring")
+
+
+@cache
+def rings() -> tuple[Any, list[np.ndarray]]:
+    return messages, [floats(4, 64)]
+
+
+@cache
+def cannon() -> tuple[Any, list[np.ndarray]]:
+    program = importlib.import_module("33_cannon").cannon(32)
+    return program, [floats(32, 32), floats(32, 32), np.zeros((32, 32), "f4")]
+
+
 @cache
 def experts() -> tuple[Any, list[np.ndarray]]:
     """Tokens go to their experts by puts whose extents are data."""
@@ -269,6 +291,8 @@ JOBS: dict[str, Callable[[], dict[str, Any]]] = {
     "mixed": lambda: equal(mixed),
     "copies": lambda: equal(copies),
     "experts": lambda: equal(experts),
+    "rings": lambda: equal(rings),
+    "cannon": lambda: equal(cannon, 1),
     "differ": differ,
     **{which: (lambda which=which: mistake(which)) for which in MISTAKES},
     **{
@@ -324,7 +348,7 @@ def together(jobs: str, hosts: int) -> None:
 
 def main() -> None:
     """All that ranks have in common is made before they are forked: modules, programs, what they give."""
-    for make in (gemm, ring, mixed, copies, experts):
+    for make in (gemm, ring, mixed, copies, experts, rings, cannon):
         interpreted(make)
     gc.freeze()
     for number, one in enumerate(sys.argv[1:]):

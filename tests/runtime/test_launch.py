@@ -224,7 +224,7 @@ def test_puts_gets_and_shared_tiles_work_between_processes():
 def test_messages_travel_while_kernels_work(tmp_path):
     """The first computation ends only when the message after it has come: in order they would never."""
     torch = pytest.importorskip("torch")
-    from megatile.runtime import stream
+    from megatile.runtime import stream, torch_rules
     from megatile.runtime.tile_memory import Memory
 
     come = threading.Event()
@@ -257,9 +257,9 @@ def test_messages_travel_while_kernels_work(tmp_path):
         return value * 2
 
     plan = b.finish()
-    rules = {**stream.RULES, "exp": slow}
+    rules = {**torch_rules.RULES, "exp": slow}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stream, "RULES", rules)
+        patch.setattr(torch_rules, "RULES", rules)
         memory = Memory(plan, 0, {"x": torch.full((4,), 3.0)}, tmp_path)
         outputs = stream.UnitRun(plan, 0, memory, Wires()).run()
     assert outputs["x"].tolist() == [7.0] * 4  # and what is sent has been computed

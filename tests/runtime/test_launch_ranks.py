@@ -73,7 +73,7 @@ ON_ONE_HOST = {
     "late": "did not finish within 1 s",
 }
 EQUAL = (
-    "4:gemm,ring,copies,experts",
+    "4:gemm,ring,copies,experts,rings,cannon",
     f"2:copies,ring,differ,{','.join(WRONG)},gemm",
     f"1:mixed,gemm,differ,{','.join(ON_ONE_HOST)},gemm",
 )
@@ -89,7 +89,7 @@ def found() -> dict[str, Found]:
 def test_ranks_equal_the_interpreter(found: dict[str, Found]) -> None:
     """On four hosts, two of two ranks, and one."""
     four, two, one = (found[name] for name in EQUAL)
-    assert_equal(four, "gemm", "ring", "copies", "experts")
+    assert_equal(four, "gemm", "ring", "copies", "experts", "rings", "cannon")
     assert_equal(two, "copies", "ring", "differ", "gemm")
     assert_equal(one, "mixed", "gemm", "differ")
     assert all(line["kept"] for line in two.jobs["differ"].values())

@@ -85,7 +85,7 @@ def compute(
         sources = [s.reshape(s.shape[:lead] + s.shape[-2:]) for s in sources]
     if not operation.attributes:
         rank = target.ndim - lead
-        sources = [_padded(s, rank, lead) for s in sources]
+        sources = [padded(s, rank, lead) for s in sources]
     if operation.into is not None and all(s.dtype == target.dtype for s in sources):
         operation.into(*sources, out=target)
         return
@@ -98,7 +98,7 @@ def _name(array: Array) -> str:
     return dtype(array.dtype)
 
 
-def _padded(source: Array, rank: int, lead: int) -> Array:
+def padded(source: Array, rank: int, lead: int) -> Array:
     """Extra axes of extent 1 after the unit axis, so that operands of lower rank broadcast; of a higher rank
     those of extent 1 are left out."""
     missing = rank - (source.ndim - lead)

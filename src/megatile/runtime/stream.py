@@ -22,7 +22,7 @@ from megatile.runtime.copies import Block, Copies, one_sided
 from megatile.runtime.errors import LaunchError, NoTorchRuleError
 from megatile.runtime.foresight import foreseen
 from megatile.runtime.tile_memory import Memory, RankMemory
-from megatile.runtime.torch_rules import DTYPES, RULES, accumulated, assign
+from megatile.runtime.torch_rules import DTYPES, RULES, accumulated, assign, compute
 from megatile.runtime.transport import Transport
 
 
@@ -257,13 +257,10 @@ class UnitRun:
         reads = [self.read(instance, code) for code in instruction.reads]
         target = self.target(instance, instruction.write, statement.fresh)
         varying = {name: int(function(instance.ints)) for name, function in instruction.varying.items()}
-        rule, attributes = RULES[statement.operation], {**instruction.attributes, **varying}
+        attributes = {**instruction.attributes, **varying}
 
         def work() -> None:
-            result = rule(*reads, **attributes)
-            if statement.operation in ("copy", "cast") and result.shape != target.shape:
-                result = result.reshape(target.shape)
-            assign(target, result)
+            compute(statement.operation, target, reads, attributes)
 
         touched = [self._tile_of(instance, code) for code in instruction.reads]
         self.ahead.start(work, touched, [self._tile_of(instance, instruction.write)])

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from megatile.plan.model import Plan, Tile, statements
 from megatile.plan.statements import regions_of, write_of
+from megatile.runtime.errors import NoTorchRuleError
 from megatile.runtime.torch_rules import DTYPES
 
 
@@ -27,6 +28,9 @@ class Memory:
     def __init__(self, plan: Plan, unit: int, inputs: Mapping[str, Tensor], folder: Path | None = None):
         self.plan, self.unit, self._folder = plan, unit, folder
         self.tiles = {tile.name: tile for tile in plan.tiles}
+        for tile in plan.tiles:
+            if tile.dtype not in DTYPES:
+                raise NoTorchRuleError(f"tile '{tile.name}': torch has no type for {tile.dtype}")
         bodies = [statement for stream in plan.streams for statement in statements(stream.body)]
         remote = {region.tile for s in bodies for region in regions_of(s) if region.at is not None}
         self.reached = {t.name for t in plan.tiles if t.level is None and (t.shared or t.name in remote)}

@@ -9,7 +9,7 @@ and leaves the final rounding to ``assign``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from megatile.core.attention_operations import UNLIMITED, columns_of
 from megatile.core.dtypes import numpy_dtype
 from megatile.core.operations import OPERATIONS
 from megatile.core.registry import Registry
+from megatile.plan.compute import padded
 
 Rule = Callable[..., Tensor]
 RULES: Registry[Rule] = Registry("operations with a torch rule")
@@ -60,6 +61,17 @@ def assign(target: Tensor, value: Tensor) -> None:
         limits = torch.iinfo(target.dtype)
         value = torch.nan_to_num(torch.trunc(value)).clamp(limits.min, limits.max)
     target.copy_(value)
+
+
+def compute(name: str, target: Tensor, sources: Sequence[Tensor], attributes: Mapping[str, Any]) -> None:
+    """``target = operation(sources)``, rounded once; shapes fit as in ``plan.compute``."""
+    if name in ("gemm", "gemm_add"):  # matrices of tiles with further axes, of extent 1
+        sources = [s.reshape(s.shape[-2:]) for s in sources]
+    if not OPERATIONS[name].attributes and name not in ("copy", "cast"):
+        sources = [padded(s, target.ndim, 0) for s in sources]
+    result = RULES[name](*sources, **attributes)
+    same = result.numel() == target.numel() and result.shape != target.shape
+    assign(target, result.reshape(target.shape) if same else result)
 
 
 # --- elementwise ----------------------------------------------------------------------------------
