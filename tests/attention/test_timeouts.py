@@ -8,9 +8,9 @@ pytest.importorskip("torch", reason="torch is not installed: the attention funct
 
 from tests.attention import attention_faults as faults
 from tests.attention.attention_processes import run_all, run_ranks
-from tests.patience import patience
+from tests.patience import patience, slowness
 
-TIMEOUT = 9.0  # on an idle computer. The longest time of grace: processes of several cases run at once
+TIMEOUT = 6.0  # on an idle computer; a third of it is grace, and processes of several cases run at once
 LATE = "did not arrive in time ({:g} s, "
 GONE = "ended or lost its connection"
 STORE = "it ke"  # rank 0 keeps the store
@@ -39,7 +39,7 @@ def test_lost_ranks_are_named_within_the_timeout():
 
 
 def is_named(ranks, victim, how, schedule, own, told):
-    timeout = float(round(patience(TIMEOUT)))
+    timeout = float(round(min(patience(TIMEOUT), 20.0)))  # the time of grace does not grow any more then
     group, own_timeout = (10 * timeout, str(timeout)) if own else (timeout, "")
     results = run_ranks(
         faults.goes_missing, ranks, victim, how, schedule, own_timeout,
@@ -52,10 +52,10 @@ def is_named(ranks, victim, how, schedule, own, told):
             assert named == (victim,), text
             assert f"failed: rank {victim} " in text
             assert told.format(timeout) in text
-            assert seconds < timeout
+            assert seconds < timeout + slowness() - 1  # within it, but for what a busy computer adds
 
 
 def test_a_slow_rank_is_no_error_if_it_comes_in_time():
     """Even when the roll was called already."""
-    results = run_ranks(faults.is_slow, 3, 1, patience(3.2), group_timeout=patience(4.0))
+    results = run_ranks(faults.is_slow, 3, 1, patience(2.0), group_timeout=patience(2.6))
     assert results == [("done", None)] * 3
