@@ -145,3 +145,16 @@ def test_probe_prints_a_time_per_case(megatile) -> None:
     hot = [lines[f"hot target, issuers: {n}"] for n in (1, 2, 3)]
     assert hot == sorted(hot)
     assert "total" not in shown.out
+
+
+def test_exceptions_of_a_bench_name_its_line(megatile, folder, monkeypatch) -> None:
+    (folder / "outside.py").write_text("def run(torch):\n    import json\n    json.loads('{')\n")
+    shown = megatile("bench", "outside.py")
+    assert shown.err.startswith("error: outside.py:3: JSONDecodeError: ")
+    worker = "def worker(rank):\n    {}['a']\n\n"
+    run = "def run(torch):\n    torch.multiprocessing.spawn(worker, nprocs=2)\n"
+    (folder / "inside.py").write_text(worker + run)
+    assert "rank 0 raised KeyError: 'a' at inside.py:2\n" in megatile("bench", "inside.py").err
+    monkeypatch.setenv("MEGATILE_DEBUG", "1")
+    with pytest.raises(ValueError, match="Expecting property name"):
+        megatile("bench", "outside.py")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,6 +14,7 @@ from megatile.cli.machine import Json, Machine, Set, TrustCode, overrides
 from megatile.cli.output import USER_FILES, print_json, print_table
 from megatile.core.errors import MegatileError, did_you_mean
 from megatile.core.files import exists
+from megatile.core.frames import raised_at
 from megatile.core.quantities import format_time
 from megatile.core.user_modules import user_module
 from megatile.runtime.benches import Bench, benches_of
@@ -66,6 +67,18 @@ def show(files: Sequence[Path]) -> None:
         for file in inside:
             rows += [(f"{file}:{name}", found.description) for name, found in of_file(str(file)).items()]
     print_table(("bench", "what it does"), rows, left=2)
+
+
+def run_safely(run: Any, torch: Any) -> Any:
+    """Run a bench; an exception of its own is one sentence with its line (``MEGATILE_DEBUG=1`` raises it)."""
+    try:
+        return run(torch)
+    except MegatileError:
+        raise
+    except Exception as error:
+        if torch.debug:
+            raise
+        raise MegatileError(f"{type(error).__name__}: {error}", place=raised_at(error)) from error
 
 
 def bench(
@@ -135,7 +148,7 @@ def bench(
         **overrides(settings),
     ) as torch:
         with contextlib.redirect_stdout(said) if json else contextlib.nullcontext():
-            failures = found.run(torch) or 0
+            failures = run_safely(found.run, torch) or 0
         times = torch.report()
         if trace is not None:
             write_trace(torch.trace, trace)

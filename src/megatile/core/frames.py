@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import linecache
 import sys
+import sysconfig
+import traceback
 from functools import lru_cache
 from pathlib import Path
 from types import FrameType
@@ -11,6 +13,8 @@ from types import FrameType
 from megatile.core.errors import Place
 
 PACKAGE = str(Path(__file__).parents[1])
+INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+"""Folders of Python's own modules and of installed packages."""
 _SOURCES: dict[str, list[str]] = {}
 
 
@@ -37,6 +41,14 @@ def caller(*inside: str) -> Place | None:
     """Its line."""
     frame = frame_outside(*inside, __file__) if inside else frame_outside()
     return None if frame is None else place_of(frame.f_code.co_filename, frame.f_lineno)
+
+
+def raised_at(error: BaseException) -> Place | None:
+    """Return the last line of a user's file that an exception came through, None if there is none."""
+    frames = traceback.extract_tb(error.__traceback__)
+    found = [f for f in frames if not f.filename.startswith((PACKAGE, "<"))]
+    own = [f for f in found if not f.filename.startswith(INSTALLED)] or found
+    return Place(own[-1].filename, own[-1].lineno) if own else None
 
 
 @lru_cache(maxsize=4096)

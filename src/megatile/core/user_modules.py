@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.machinery import SourceFileLoader
@@ -13,6 +12,7 @@ from types import ModuleType
 
 from megatile.core.errors import MegatileError, Place
 from megatile.core.files import read_text
+from megatile.core.frames import raised_at
 
 MAX_SOURCE_BYTES = 16 << 20
 
@@ -62,9 +62,7 @@ def _lies_in(module: ModuleType | None, folder: Path) -> bool:
 
 
 def _at_line(error: Exception, file: str) -> MegatileError:
-    """Return an exception of a file as one sentence with the last line of that file it came through."""
+    """Return an exception of a file as one sentence with the user's last line that it came through."""
     if isinstance(error, SyntaxError):
         return MegatileError(error.msg, place=Place(error.filename or file, error.lineno))
-    frames = traceback.extract_tb(error.__traceback__)
-    line = next((frame.lineno for frame in reversed(frames) if frame.filename == file), None)
-    return MegatileError(f"{type(error).__name__}: {error}", place=Place(file, line))
+    return MegatileError(f"{type(error).__name__}: {error}", place=raised_at(error) or Place(file))

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from megatile.cost.price import lower_bound
 from megatile.hda import HDA
 from megatile.hda.addresses import DeviceShape
@@ -156,7 +158,8 @@ class Engine:
             return launch, None
         if self.log is not None and binding is not None:
             return launch, self.log.execute(launch, plan, inputs, binding)
-        return launch, execute(plan, inputs, order=timed.result, races=False)
+        with np.errstate(all="ignore"):  # devices overflow silently, also on contents of torch.empty
+            return launch, execute(plan, inputs, order=timed.result, races=False)
 
     def timed(
         self, plan: Plan, timing: Timing | None = None, installed: bool = True, inputs: Any = None

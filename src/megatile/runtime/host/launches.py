@@ -37,6 +37,10 @@ class Launches(Creation):
             self.workers.give_way()
         self.wait_for(launch.end_ps)
 
+    def wait(self, handle: Launch, **_: Any) -> None:
+        """Wait for a launch that was started with ``_defer_wait``."""
+        self.wait_on(handle)
+
     def host_copy(self, name: str, nbytes: int, pieces: int, tensor: Stored) -> None:
         """Bytes between the host and a device, after what the tensor waits for."""
         launch = self.engine.host_copy(

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import greenlet
 
 from megatile.core.errors import MegatileError
-from megatile.core.frames import frame_outside
+from megatile.core.frames import frame_outside, raised_at
 
 HERE = str(Path(__file__).parent)
 
@@ -29,7 +29,9 @@ class SpawnException(MegatileError, RuntimeError):
         self.errors = errors
         said: dict[str, list[int]] = {}
         for rank, error in sorted(errors.items()):
-            said.setdefault(f"{type(error).__name__}: {error}", []).append(rank)
+            place = None if isinstance(error, MegatileError) else raised_at(error)
+            at = f" at {place}" if place else ""
+            said.setdefault(f"{type(error).__name__}: {error}{at}", []).append(rank)
         each = "; ".join(f"{ranks_text(ranks)} raised {text}" for text, ranks in said.items())
         super().__init__(f"spawn failed on ranks {sorted(errors)}: {each}")
 
