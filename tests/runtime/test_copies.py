@@ -51,6 +51,8 @@ class Wires:
 
 
 class Wire:
+    timeout = 20.0
+
     def __init__(self, wires: Wires, rank: int):
         self.wires, self.rank, self.plan = wires, rank, wires.plan
 

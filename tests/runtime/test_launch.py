@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,10 +15,10 @@ from tests.patience import patience
 
 import megatile as mt
 import megatile.language as T
-from megatile.core.expr import unit
+from megatile.core.expr import ONE, unit
 from megatile.plan.build import PlanBuilder
 from megatile.plan.execute import execute
-from megatile.plan.model import PlanError
+from megatile.plan.model import Level, PlanError, Signal, Stream, Wait
 from megatile.runtime.errors import LaunchError, MissingTorchError
 from megatile.runtime.launch import launch
 
@@ -136,6 +137,22 @@ def test_blocks_run_in_the_process_of_their_unit():
     np.testing.assert_allclose(found["C"][1], arrays[0] @ arrays[1], rtol=1e-4, atol=1e-4)
 
 
+def test_blocks_wait_for_signals_of_other_processes():
+    pytest.importorskip("torch")
+    b = PlanBuilder("signals", scale="device", units=2)
+    x = b.tile("x", (1,), "f32", memory="l2", role="inout")
+    ready, done = b.flag("ready"), b.flag("done")
+    b.compute("add", x, [x, x])
+    b.signal(ready, to=(unit + 1) % 2)
+    b.wait(done, 2)
+    plan = b.finish()
+    block = Level("block", "block", (2,), parent="device")
+    body = (Wait("ready", ONE), Signal("done", unit // 2))
+    plan = replace(plan, levels=(block,), streams=(*plan.streams, Stream(((0, 4, 1),), body, "block")))
+    found = launch(plan, {"x": np.ones((2, 1))}, timeout=60)
+    np.testing.assert_array_equal(found["x"], [[2], [2]])
+
+
 def waiting_plan():
     b = PlanBuilder("waiting", scale="device", units=3)
     x = b.tile("x", (1,), "f32", memory="l2", role="inout")
@@ -243,6 +260,8 @@ def test_messages_travel_while_kernels_work(tmp_path):
         return torch.ones(4)
 
     class Wires:
+        timeout = 60.0
+
         def receive(self, coming):
             return message_comes
 

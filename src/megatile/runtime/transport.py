@@ -118,12 +118,9 @@ class Transport:
     def signal(self, flag: str, to: int, member: int, amount: int) -> None:
         self.store.add(f"flag/{flag}/{to}/{member}", amount)
 
-    def wait(self, flag: str, member: int, value: int) -> None:
-        end = time.monotonic() + self.timeout
-        while self.store.add(f"flag/{flag}/{self.unit}/{member}", 0) < value:
-            if time.monotonic() > end:
-                raise LaunchError(f"flag '{flag}' did not reach {value} within {self.timeout:g} s")
-            time.sleep(POLL_SECONDS)
+    def signals(self, flag: str, member: int) -> int:
+        """How far other units have counted a flag of this one up."""
+        return int(self.store.add(f"flag/{flag}/{self.unit}/{member}", 0))
 
     def members(self, group: str | None) -> list[int]:
         """The units of my group (None: all units)."""
