@@ -11,6 +11,10 @@ from megatile.plan.model import Collective, Plan, statements
 from megatile.trace import text_table
 
 
+Key = tuple[str, str]
+"""The label and path that tell a candidate from others."""
+
+
 @dataclass(frozen=True)
 class Candidate:
     """One algorithm with its options on one path; prices include what is spent once per collective."""
@@ -26,6 +30,10 @@ class Candidate:
     def label(self) -> str:
         shown = ", ".join(f"{k}={v}" for k, v in self.options)
         return f"{self.algorithm}({shown})" if shown else self.algorithm
+
+    @property
+    def key(self) -> Key:
+        return self.label, self.path
 
 
 IN_NETWORK = (

@@ -14,12 +14,13 @@ import numpy as np
 
 from megatile.collectives.algorithms import algorithms, find_algorithm
 from megatile.collectives.algorithms.hierarchical import overlaps
-from megatile.collectives.candidates import Candidate
+from megatile.collectives.candidates import Candidate, Key
 from megatile.collectives.job import CollectiveError, Job
 from megatile.collectives.libraries import RING_PIECE, channels_in_use, reason_against, steps_saved
 from megatile.collectives.registry import Algorithm
 from megatile.core.errors import MegatileError
 from megatile.core.progress import tell
+from megatile.cost.cheapest import cheapest
 from megatile.cost.price import lower_bound
 from megatile.cost.walk import Values, Walk, value_of
 from megatile.hda import HDA
@@ -28,11 +29,11 @@ from megatile.plan.model import Plan, PlanError
 from megatile.sim import TimeBudgetExceeded, simulate
 from megatile.timing.library import Library, paths, protocol_of
 
-FINALISTS = 4
-"""At most so many of the cheapest candidates are simulated, with more ranks than ``FEW``."""
+MAX_SIMULATED_CANDIDATES = 4
+"""At most so many of the cheapest candidates are simulated, with more ranks than ``MAX_RANKS_TO_TRY_ALL``."""
 GUESSES = ("in_network", "in_network_tree", "hierarchical", "direct", "ring", "dissemination")
 """What is simulated first, if it can do the job."""
-FEW = 64
+MAX_RANKS_TO_TRY_ALL = 64
 """Among so many ranks, direct exchange is worth a try, and so is every candidate."""
 DEARER = -1
 """In place of a price: more chunks made it dearer."""
@@ -64,12 +65,12 @@ class Floors:
     bounds still, and the best candidate is a good first guess."""
 
     nbytes: int = 0
-    prices: dict[tuple[str, str], int] = field(default_factory=dict)
+    prices: dict[Key, int] = field(default_factory=dict)
     best: Candidate | None = None
 
     def learn(self, nbytes: int, ranking: Sequence[Candidate]) -> None:
         self.nbytes, self.best = nbytes, ranking[0]
-        self.prices.update({(c.label, c.path): c.price_ps for c in ranking if c.price_ps is not None})
+        self.prices.update({c.key: c.price_ps for c in ranking if c.price_ps is not None})
 
 
 def rank(
@@ -82,7 +83,7 @@ def rank(
     path: str | None = None,
 ) -> list[Candidate]:
     """All candidates: simulated ones by time, then priced ones, then the unfit with their reason."""
-    known_prices: dict[tuple[str, str], int] = {}
+    known_prices: dict[Key, int] = {}
     search, guess = _Search(hda, job, among, launch, library, path), None
     if floors is not None and floors.best is not None and floors.nbytes <= job.nbytes:
         guess, known_prices = floors.best, floors.prices
@@ -90,10 +91,10 @@ def rank(
             guess = None
     search.find_too_large()
     guess = guess or search.first_guess()
-    first = [search.timed(guess)] if guess else []
-    timed = [c for c in first if c.why_not is None]
+    first = search.timed(guess) if guess else None
+    timed = {first.key: first} if first is not None and first.why_not is None else {}
     priced: list[Candidate] = []
-    unfit = [c for c in first if c.why_not is not None]
+    unfit = [first] if first is not None and first.why_not is not None else []
     for number, known in enumerate(algorithms().values()):
         if not search.asked_for(known.name):
             continue
@@ -115,9 +116,7 @@ def rank(
             "take long to simulate; name one to wait for it",
             stacklevel=2,
         )
-    usable = sorted(
-        (c for c in priced if c.price_ps is not None), key=lambda c: (c.price_ps or 0, c.label, c.path)
-    )
+    usable = {c.key: c for c in priced if c.price_ps is not None}
     if not usable:
         reasons = "; ".join(dict.fromkeys(f"{c.label}: {c.why_not}" for c in [*priced, *unfit]))
         raise CollectiveError(
@@ -126,24 +125,32 @@ def rank(
             if search.too_large
             else None,
         )
-    prices = {(c.label, c.path): c.price_ps for c in usable}
-    done = {(c.label, c.path) for c in [*timed, *unfit]}
-    timed = [replace(c, price_ps=prices.get((c.label, c.path))) for c in timed]
-    finalists = usable if job.ranks <= FEW else usable[:FINALISTS]
-    for number, candidate in enumerate(finalists):
-        # A price is a lower bound: what costs more than the fastest so far need not be simulated. What costs
-        # as much may be as fast, and of those the choice must not depend on what was tried first.
-        fastest = min((c.time_ps or 0 for c in timed), default=1 << 62)
-        if (candidate.label, candidate.path) not in done and (candidate.price_ps or 0) <= fastest:
-            tell(f"simulating {candidate.label}", number, len(finalists))
-            found = search.timed(candidate)
-            (timed if found.why_not is None else unfit).append(found)
-            done.add((candidate.label, candidate.path))
-    if not timed:
+    usable = dict(sorted(usable.items(), key=lambda item: (item[1].price_ps or 0, item[0])))
+    finalists = list(usable)[: None if job.ranks <= MAX_RANKS_TO_TRY_ALL else MAX_SIMULATED_CANDIDATES]
+
+    def time(key: Key) -> int | None:
+        tell(f"simulating {key[0]}", finalists.index(key), len(finalists))
+        found = search.timed(usable[key])
+        if found.why_not is not None:
+            unfit.append(found)
+        return found.time_ps
+
+    times = cheapest(
+        sorted({*finalists, *timed} - {c.key for c in unfit}),
+        time,
+        lambda key: usable[key].price_ps or 0,
+        known={key: c.time_ps or 0 for key, c in timed.items()},
+        ties=True,
+    ).times
+    if not times:
         raise CollectiveError(f"{unfit[-1].label}: {unfit[-1].why_not}", advice="use a smaller size")
-    rest = [c for c in usable if (c.label, c.path) not in done]
-    timed.sort(key=lambda c: (c.time_ps or 0, c.label, c.path))
-    ranking = [*timed, *rest, *(c for c in priced if c.price_ps is None), *unfit]
+    without = {*times, *(c.key for c in unfit)}
+    ranking = [
+        *(replace(usable.get(key) or timed[key], time_ps=took) for key, took in times.items()),
+        *(c for key, c in usable.items() if key not in without),
+        *(c for c in priced if c.price_ps is None),
+        *unfit,
+    ]
     if floors is not None:
         floors.learn(job.nbytes, ranking)
     return ranking
@@ -160,7 +167,7 @@ class _Search:
     launch: bool
     library: str | None
     path: str | None
-    too_large: dict[tuple[str, str], str] = field(default_factory=dict)
+    too_large: dict[Key, str] = field(default_factory=dict)
     """Why candidates are not tried, by label and path."""
     plans: dict[str, Plan] = field(default_factory=dict)
 
@@ -177,7 +184,7 @@ class _Search:
 
     def first_guess(self) -> Candidate | None:
         """A candidate that is rarely bad: what must take longer than it need not be priced to the end."""
-        large = self.job.nbytes >= LARGE and self.job.ranks <= FEW
+        large = self.job.nbytes >= LARGE and self.job.ranks <= MAX_RANKS_TO_TRY_ALL
         for name in ("rail_rings", *GUESSES) if large else GUESSES:
             if name not in algorithms() or not self.asked_for(name):
                 continue
@@ -185,7 +192,7 @@ class _Search:
             if not possible or algorithms()[name].reason_against(self.job):
                 continue
             guess = Candidate(name, tuple(_guessed_options(name, self.job).items()), possible[0])
-            if not self.refused(name, possible[0]) and (guess.label, possible[0]) not in self.too_large:
+            if not self.refused(name, possible[0]) and guess.key not in self.too_large:
                 return guess
         return None
 
@@ -193,8 +200,8 @@ class _Search:
         self,
         known: Algorithm,
         path: str,
-        timed: Sequence[Candidate],
-        known_prices: Mapping[tuple[str, str], int],
+        timed: Mapping[Key, Candidate],
+        known_prices: Mapping[Key, int],
     ) -> Iterator[Candidate]:
         """An algorithm's option sets with prices; more chunks are tried as long as they make it cheaper.
 
@@ -202,19 +209,19 @@ class _Search:
         size keeps its price. A guess of several lanes has more messages than all others together: it is left
         without.
         """
-        enough = timed[0].time_ps if timed else None
+        enough = next((c.time_ps for c in timed.values()), None)
         before: int | None = None
         for options in variants(known, self.job, self.library is not None):
             alike = "chunks" in options
             if alike and before == DEARER:
                 continue
             candidate = Candidate(known.name, tuple(sorted(options.items())), path)
-            if known.name in LANED and any((c.label, c.path) == (candidate.label, path) for c in timed):
+            if known.name in LANED and candidate.key in timed:
                 continue
-            if (candidate.label, path) in self.too_large:
-                yield replace(candidate, why_not=self.too_large[candidate.label, path])
+            if candidate.key in self.too_large:
+                yield replace(candidate, why_not=self.too_large[candidate.key])
                 continue
-            floor = known_prices.get((candidate.label, path))
+            floor = known_prices.get(candidate.key)
             if floor is not None and enough is not None and floor > enough:
                 found = replace(candidate, price_ps=floor)
             else:
@@ -227,7 +234,7 @@ class _Search:
     def find_too_large(self) -> None:
         """With many ranks, the candidates that are cheapest to simulate are tried, as far as a few seconds
         go."""
-        if self.job.ranks <= FEW:
+        if self.job.ranks <= MAX_RANKS_TO_TRY_ALL:
             return
         efforts: list[tuple[int, str, str]] = []
         for known in algorithms().values():
@@ -252,7 +259,7 @@ class _Search:
     def plan(self, candidate: Candidate) -> Plan:
         label = candidate.label
         if label not in self.plans:
-            if self.job.ranks > FEW:
+            if self.job.ranks > MAX_RANKS_TO_TRY_ALL:
                 self.plans.clear()
             self.plans[label] = plan_of(candidate, self.job)
         return self.plans[label]
@@ -276,7 +283,7 @@ def _guessed_options(name: str, job: Job) -> dict[str, Any]:
         return {"lag": 2}
     if name == "in_network_tree" and job.nbytes >= CHUNKED_FROM:
         return {"chunks": 16}
-    if name == "hierarchical" and job.ranks <= FEW and not overlaps(job):
+    if name == "hierarchical" and job.ranks <= MAX_RANKS_TO_TRY_ALL and not overlaps(job):
         return {"inner": "direct"}
     return {}
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -18,12 +17,13 @@ from typing import Any
 from megatile.collectives.algorithms import ALGORITHMS
 from megatile.collectives.job import CollectiveError, Job
 from megatile.collectives.planner import make_job
-from megatile.collectives.ranking import FEW, GUESSES
+from megatile.collectives.ranking import GUESSES, MAX_RANKS_TO_TRY_ALL
 from megatile.collectives.registry import Algorithm
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError
 from megatile.core.expr import ZERO, Const, Expr, Symbol, bounds, known, select, simplify, substitute
-from megatile.cost.price import lower_bound
+from megatile.cost.cheapest import cheapest
+from megatile.cost.floor import floor
 from megatile.hda import HDA
 from megatile.ir import nodes as n
 from megatile.lower.commands import key_of
@@ -158,24 +158,23 @@ def _choice(
                 advice=f"one of {', '.join(sorted(able))}",
             )
         return able[algorithm], job
-    if job.ranks > FEW:
+    if job.ranks > MAX_RANKS_TO_TRY_ALL:
         able = {name: a for name, a in able.items() if name in GUESSES} or able
-    priced: list[tuple[int, str, pm.Plan]] = []
-    for name, one in able.items():
-        with suppress(PlanError):  # its queues do not fit the memory
-            plan = one.plan(job)
-            if len(plan.streams) == 1 and not plan.flags:
-                priced.append((lower_bound(plan, hda, launch=False), name, plan))
-    best: tuple[int, str] | None = None
-    for price, name, plan in sorted(priced, key=lambda p: p[:2]):
-        if best is not None and price >= best[0]:
-            break
-        with suppress(PlanError):
-            time = simulate(plan, machine=hda, launch=False, record=False).time_ps
-            best = min(best or (time, name), (time, name))
-    if best is None:
+    plans: dict[str, pm.Plan] = {}
+
+    def bound(name: str) -> int | None:
+        plans[name] = plan = able[name].plan(job)
+        inlines = len(plan.streams) == 1 and not plan.flags
+        return floor(plan, hda, launch=False) if inlines else None
+
+    def time(name: str) -> int:
+        return simulate(plans[name], machine=hda, launch=False, record=False).time_ps
+
+    # Refused: its queues do not fit the memory, or ranks do different things.
+    found = cheapest(sorted(able), time, bound, refuses=PlanError)
+    if found.winner is None:
         raise CollectiveError(f"no algorithm does {operation} over {job.ranks} ranks")
-    return able[best[1]], job
+    return able[found.winner], job
 
 
 @dataclass

@@ -7,7 +7,6 @@ dimension of the tensor, the last one divides most finely, so it is undone first
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from math import prod
@@ -16,6 +15,7 @@ from typing import Any
 from megatile.core.dtypes import itemsize
 from megatile.core.placement import Partial, Replicate, Shard, runs
 from megatile.core.quantities import format_time
+from megatile.cost.cheapest import Search
 from megatile.parallel.mesh import DeviceMesh, Placement
 from megatile.runtime.host.groups import Call
 from megatile.runtime.host.ops import along, copied, padded, relaid, taken, transposed
@@ -89,10 +89,9 @@ def plan_path(x: Any, target: State) -> Path:
     dims = sorted({p.dim for p in (*begin, *target) if isinstance(p, Shard)}) or list(range(min(1, x.ndim)))
     best: dict[State, int] = {begin: 0}
     came: dict[State, tuple[State, Step]] = {}
-    queue: list[tuple[int, int, State]] = [(0, 0, begin)]
-    number = 0
-    while queue:
-        spent, _, state = heapq.heappop(queue)
+    search = Search[State]()
+    search.add(begin, 0)
+    for spent, state in search:
         if state == target:
             steps: list[Step] = []
             while state != begin:
@@ -109,8 +108,7 @@ def plan_path(x: Any, target: State) -> Path:
             if next_state not in best or spent + took < best[next_state]:
                 best[next_state] = spent + took
                 came[next_state] = (state, Step(mesh_dim, state[mesh_dim], after, how, took))
-                number += 1
-                heapq.heappush(queue, (spent + took, number, next_state))
+                search.add(next_state, spent + took)
     raise ValueError(f"{x!r} cannot become {target}")
 
 

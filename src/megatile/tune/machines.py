@@ -73,5 +73,5 @@ def sweep(
     task = Task(partial(_make, target, machine, trust), points, arguments=arguments, refuses=(MegatileError,))
     with Store(store) as kept, workers_for(task, executor, workers) as crew, shown("sweeping", progress):
         outcomes = examine_all(task, crew)
-        measure_all(outcomes, tuple(outcomes), crew, kept)
+        measure_all(outcomes, range(len(outcomes)), crew, kept)
     return Sweep(base, tuple(points), tuple(outcomes))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,6 +20,7 @@ from typing import Any
 from megatile.core.errors import did_you_mean
 from megatile.core.progress import Listener, shown, tell
 from megatile.core.quantities import format_time
+from megatile.cost.cheapest import ALWAYS, Search
 from megatile.hda import HDA
 from megatile.plan.model import Plan
 from megatile.tune.executors import Workers, workers_for
@@ -165,19 +166,17 @@ def _nothing(outcomes: Sequence[Outcome]) -> str:
 def _search(task: Task, crew: Workers, kept: Store) -> list[Outcome]:
     """Simulate what may be the best; the first choice always, as the winner is compared with it."""
     outcomes = examine_all(task, crew)
-    first = min((o.index for o in outcomes if not o.why), default=-1)
-    best = (float("inf"), -1)
-
-    def may_win(outcome: Outcome) -> bool:
-        return outcome.index == first or task.objective is not None or (outcome.bound, outcome.index) <= best
+    possible = [o for o in outcomes if not o.why]
+    search = Search[int]()
+    for o in possible:
+        bounded = task.objective is None and o is not possible[0]
+        search.add(o.index, o.bound if bounded else ALWAYS, o.index)
 
     def better(outcome: Outcome) -> None:
-        nonlocal best
         if outcome.value is not None:
-            best = min(best, (outcome.value, outcome.index))
+            search.timed(outcome.index, outcome.value)
 
-    order = sorted(outcomes, key=lambda o: (o.index != first, o.bound, o.index))
-    return measure_all(outcomes, order, crew, kept, may_win, better)
+    return measure_all(outcomes, (index for _, index in search), crew, kept, better)
 
 
 def examine_all(task: Task, crew: Workers) -> list[Outcome]:
@@ -196,18 +195,17 @@ def examine_all(task: Task, crew: Workers) -> list[Outcome]:
 
 def measure_all(
     outcomes: list[Outcome],
-    order: Sequence[Outcome],
+    order: Iterable[int],
     crew: Workers,
     kept: Store,
-    wanted: Callable[[Outcome], bool] = lambda outcome: True,
     found: Callable[[Outcome], None] = lambda outcome: None,
 ) -> list[Outcome]:
-    """Simulate possible points in an order, as long as they are wanted when their turn comes.
+    """Simulate the points that an order gives, each asked for when there is a worker for it.
 
     What is kept, and what another point with the same plan was found to take, is not simulated again.
     """
     same: dict[str, list[int]] = {}
-    for o in order:
+    for o in outcomes:
         if not o.why:
             same.setdefault(o.key, []).append(o.index)
 
@@ -224,12 +222,11 @@ def measure_all(
     started, done = set[str](), count(1)
 
     def pieces() -> Iterator[list[int]]:
-        for o in order:
-            now = outcomes[o.index]
-            if now.why or now.value is not None or now.key in started or not wanted(now):
-                continue
-            started.add(now.key)
-            yield [now.index]
+        for index in order:
+            now = outcomes[index]
+            if not (now.why or now.value is not None or now.key in started):
+                started.add(now.key)
+                yield [index]
 
     def take(index: int, value: Any) -> None:
         tell("simulated", next(done), len(same))
