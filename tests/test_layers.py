@@ -23,7 +23,7 @@ ALLOWED = {
     "targets": "lower ir hda",
     "lower": "ir collectives cost plan hda",
     "collectives": "language sim cost plan hda",
-    "language": "ir plan",
+    "language": "ir cost plan",
     "sim": "timing plan hda trace report",
     "cost": "sim timing plan hda",
     "timing": "plan hda",

@@ -47,7 +47,7 @@ class Block:
 
 @pytest.fixture(autouse=True)
 def what_pages_register_ends_with_them() -> Iterator[None]:
-    from megatile.ir.implementations import CANDIDATES
+    from megatile.cost.implementations import CANDIDATES
 
     before = {kind: dict(known) for kind, known in CANDIDATES.items()}
     yield

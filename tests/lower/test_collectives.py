@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from tests.lower.machines import user_machine
 
 import megatile as mt
 import megatile.language as T
+from megatile.sim.result import Run
 
 ROWS, COLUMNS = 16, 6
 
@@ -297,3 +299,41 @@ def test_sums_on_a_device_have_its_memory_although_blocks_run_there_too() -> Non
         return max(e.end_ps - e.start_ps for e in found.trace if e.operation == "add")
 
     assert added(True) == added(False)
+
+
+def test_a_time_is_asked_for_at_most_once_per_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The GEMM of the README: bounds take no run, and the times of a machine are asked for once."""
+    runs = Counter[str]()
+    run = Run.run
+
+    def counted(self: Run, *arguments: Any, **keywords: Any) -> Any:
+        runs[self.plan.name] += 1
+        return run(self, *arguments, **keywords)
+
+    monkeypatch.setattr(Run, "run", counted)
+    machine = mt.machine("dgx-h100", **{"networks.nvlink.latency": "501 ns"})
+
+    @T.program
+    def gemm(A: T.Tensor((256, 512), "f32"), B: T.Tensor((512, 128), "f32"), C: T.Tensor((256, 128), "f32")):
+        with T.Kernel(device=4, block=(2, 4), threads=256) as (bx, by):
+            with T.Scale("device"):
+                a = T.view(A, layout=T.FullCol)
+                b = T.view(B, layout=T.FullRow)
+                c = T.view(C, layout=T.Replica)
+            with T.Scale("block"):
+                a_tile = T.alloc((64, 32), "f32", level="l1")
+                b_tile = T.alloc((32, 64), "f32", level="l1")
+                c_tile = T.alloc((64, 64), "f32", level="l0")
+                T.clear(c_tile)
+                for k in T.Pipelined(a.shape[1] // 32, num_stages=2):
+                    T.copy(a_tile, a[by * 64, k * 32])
+                    T.copy(b_tile, b[k * 32, bx * 64])
+                    T.gemm(a_tile, b_tile, c_tile)
+                T.copy(c[by * 64, bx * 64], c_tile)
+            with T.Scale("device"):
+                T.allreduce(c)
+
+    mt.lower(gemm, machine=machine)
+    assert set(runs.values()) == {1}
+    mt.lower(gemm, machine=machine)
+    assert set(runs.values()) == {1}

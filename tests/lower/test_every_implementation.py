@@ -15,8 +15,8 @@ from tests.lower.test_examples import same
 import megatile as mt
 import megatile.language as T
 from megatile.core.errors import MegatileError
+from megatile.cost.implementations import CANDIDATES
 from megatile.ir import nodes as n
-from megatile.ir.implementations import CANDIDATES
 from megatile.lower import commands
 from megatile.lower.errors import LoweringError
 

@@ -7,7 +7,7 @@ import pytest
 
 import megatile as mt
 import megatile.language as T
-from megatile.ir.implementations import CANDIDATES, Request, choose, prices
+from megatile.cost.implementations import CANDIDATES, Request, choose, prices
 from megatile.plan.build import PlanBuilder
 
 H100, CLUSTER = mt.machine("dgx-h100"), mt.machine("h100-cluster")

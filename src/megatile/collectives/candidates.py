@@ -10,7 +10,6 @@ from megatile.core.quantities import format_bytes, format_time
 from megatile.plan.model import Collective, Plan, statements
 from megatile.trace import text_table
 
-
 Key = tuple[str, str]
 """The label and path that tell a candidate from others."""
 

@@ -64,7 +64,7 @@ class Found(Generic[C]):
 def cheapest(
     candidates: Iterable[C],
     time: Callable[[C], int | None],
-    bound: Callable[[C], float] | None = None,
+    bound: Callable[[C], int | None] | None = None,
     *,
     refuses: type[Exception] | tuple[type[Exception], ...] = (),
     known: Mapping[C, int] | None = None,
@@ -72,9 +72,9 @@ def cheapest(
 ) -> Found[C]:
     """Return the times of candidates that may be the cheapest; of equals, the first one given wins.
 
-    ``bound`` is at most the time; without it, all are timed. A time of None, or an error of ``refuses``, says
-    that a candidate cannot do it. ``known`` has times that need not be asked for. With ``ties``, candidates
-    that can only be as fast as the winner are timed too.
+    ``bound`` is at most the time; without it, all are timed. None in place of either, or an error of
+    ``refuses``, says that a candidate cannot do it. ``known`` has times that need not be asked for. With
+    ``ties``, candidates that can only be as fast as the winner are timed too.
     """
     every = list(candidates)
     search, times, bounds, refused = Search[int](ties), dict(known or {}), dict[C, float](), dict[C, str]()
@@ -83,18 +83,16 @@ def cheapest(
         try:
             found = question(one)
         except refuses as problem:
-            found, refused[one] = None, getattr(problem, "message", str(problem))
-        else:
-            if found is None:
-                refused[one] = ""
+            refused[one] = getattr(problem, "message", str(problem))
+            return None
+        if found is None:
+            refused[one] = ""
         return found
 
     for number, one in enumerate(every):
         if one in times:
             search.timed(number, times[one])
-        elif bound is None:
-            search.add(number)
-        elif (least := asked(bound, one)) is not None:
+        elif (least := ALWAYS if bound is None else asked(bound, one)) is not None:
             bounds[one] = least
             search.add(number, least, number)
     for _, number in search:
@@ -102,10 +100,9 @@ def cheapest(
         if took is not None:
             times[every[number]] = took
             search.timed(number, took)
-    order = {one: number for number, one in enumerate(every)}
-    left = {one: b for one, b in bounds.items() if one not in times and one not in refused}
+    left = [one for one in bounds if one not in times and one not in refused]
     return Found(
-        dict(sorted(times.items(), key=lambda item: (item[1], order[item[0]]))),
-        dict(sorted(left.items(), key=lambda item: (item[1], order[item[0]]))),
+        {one: times[one] for one in sorted((o for o in every if o in times), key=times.__getitem__)},
+        {one: bounds[one] for one in sorted(left, key=bounds.__getitem__)},
         refused,
     )

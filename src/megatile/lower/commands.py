@@ -11,8 +11,8 @@ from typing import Any
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError, Place as Source
 from megatile.core.expr import ONE, ZERO, Const, Expr, Symbol, bounds, constant, known, simplify
+from megatile.cost.implementations import Request, choose
 from megatile.hda import HDA
-from megatile.ir.implementations import Request, choose
 from megatile.ir.launch import ROOT, Launch
 from megatile.lower.banks import degree
 from megatile.lower.errors import LoweringError

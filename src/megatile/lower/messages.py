@@ -14,8 +14,8 @@ import numpy as np
 
 from megatile.core.dtypes import itemsize
 from megatile.core.expr import ZERO, Const, Expr, Symbol, known, simplify, substitute, symbols, unit
+from megatile.cost.implementations import channel_of
 from megatile.ir import nodes as n
-from megatile.ir.implementations import channel_of
 from megatile.lower.commands import chosen, copy_request
 from megatile.lower.regions import Block, length, part
 from megatile.lower.storage import Home

@@ -20,9 +20,9 @@ from megatile.core.expr import (
     simplify,
     unit,
 )
+from megatile.cost.implementations import Request
 from megatile.ir import nodes as n
 from megatile.ir.expr import Load
-from megatile.ir.implementations import Request
 from megatile.lower import nests
 from megatile.lower.banks import fetch_turns
 from megatile.lower.collectives import between_units

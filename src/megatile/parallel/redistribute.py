@@ -87,7 +87,7 @@ def plan_path(x: Any, target: State) -> Path:
     begin: State = tuple(x.placements)
     # Dimensions that neither side divides do not help on the way; one is enough to scatter sums along.
     dims = sorted({p.dim for p in (*begin, *target) if isinstance(p, Shard)}) or list(range(min(1, x.ndim)))
-    best: dict[State, int] = {begin: 0}
+    best: dict[State, float] = {begin: 0}
     came: dict[State, tuple[State, Step]] = {}
     search = Search[State]()
     search.add(begin, 0)

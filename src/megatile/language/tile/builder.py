@@ -11,10 +11,10 @@ from typing import Any
 from megatile.core.errors import MegatileError, Place
 from megatile.core.expr import Expr, Symbol, walk
 from megatile.core.frames import caller
+from megatile.cost.implementations import CANDIDATES, Request, check_implementation, prices
 from megatile.hda import Instance
 from megatile.ir import nodes as n
 from megatile.ir.expr import Coord, Rank
-from megatile.ir.implementations import CANDIDATES, Request, check_implementation, prices
 from megatile.ir.launch import ROOT, Launch
 from megatile.ir.nodes import Node, Span
 from megatile.language.tile.errors import ProgramError

@@ -9,9 +9,9 @@ from typing import Any
 
 from megatile.core.dtypes import is_float
 from megatile.core.expr import Expr, Symbol, known
+from megatile.cost.implementations import Request
 from megatile.ir import nodes as n
 from megatile.ir.expr import Load
-from megatile.ir.implementations import Request
 from megatile.ir.launch import ROOT
 from megatile.language.tile.builder import current
 from megatile.language.tile.errors import ProgramError, names_in_kernel

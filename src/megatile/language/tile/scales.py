@@ -8,8 +8,8 @@ from typing import Any
 
 from megatile.core.expr import Const, applied, simplify
 from megatile.core.placement import Shard
+from megatile.cost.implementations import by_blocks_ps, implementation
 from megatile.ir.expr import Coord, Rank as RankExpr
-from megatile.ir.implementations import by_blocks_ps, implementation
 from megatile.ir.launch import Param
 from megatile.language.tile.builder import LargerScale, ProgramBuilder, current
 from megatile.language.tile.errors import ProgramError

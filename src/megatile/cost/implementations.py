@@ -14,13 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Any
 
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError, did_you_mean
+from megatile.cost.cheapest import cheapest
 from megatile.hda import HDA
 from megatile.hda.model import Engine
+from megatile.timing.fabric import serialise_ps
+from megatile.timing.rules import Command, rule_of
 
 BY_SCALE = ("dsmem", "copy_engine", "nic")
 """What carries a copy between units: of one device, of one node, of several nodes."""
@@ -153,8 +155,8 @@ def check_implementation(primitive: str, name: str) -> None:
 
 def prices(request: Request) -> dict[str, int]:
     """Picoseconds of every candidate that can do this, cheapest first."""
-    found = {name: one.price(request) for name, one in CANDIDATES[request.primitive].items()}
-    return dict(sorted(((n, p) for n, p in found.items() if p is not None), key=lambda item: item[1]))
+    ways = CANDIDATES[request.primitive]
+    return cheapest(ways, lambda name: ways[name].price(request)).times
 
 
 def choose(request: Request, forced: str | None = None) -> tuple[str, dict[str, int]]:
@@ -174,25 +176,19 @@ def choose(request: Request, forced: str | None = None) -> tuple[str, dict[str, 
     return next(iter(found), ""), every
 
 
-def _ps(amount: float, rate: float) -> int:
-    return round(amount / rate * 1e12)
-
-
 # --- products and reductions ----------------------------------------------------------------------
 
 
 @candidate("Gemm", "tensor", "vector")
 def _engine(request: Request, kind: str) -> int | None:
+    """What the timing rule of the command says that does it on the nearest engine of a kind."""
     found = request.engine(kind, request.dtype)
     if found is None:
         return None
     engine, count = found
-    rate = (engine.rate(request.dtype) or 1) * engine.sustained * count
-    operations = request.operations
-    if engine.tile is not None and len(engine.tile) == len(request.extents):
-        steps = zip(request.extents, engine.tile, strict=True)
-        operations = 2 * prod(-(-extent // step) * step for extent, step in steps)
-    return engine.startup_ps + _ps(operations, rate)
+    rate, extents = (engine.rate(request.dtype) or 1) * count, request.extents[:2]
+    command = Command(request.primitive.lower(), request.operations, request.dtype, engine, rate, 0, extents)
+    return rule_of(command.operation)(command)
 
 
 def by_blocks_ps(request: Request) -> int | None:
@@ -225,7 +221,7 @@ def _reduce(request: Request, name: str) -> int | None:
     if vector is None or name == "shuffle" or request.position < _level(request, "l1"):
         return vector if name == "shuffle" else None
     memory = request.machine.memory("l1")
-    return vector + 2 * memory.latency_ps + _ps(2 * request.nbytes, memory.effective_bandwidth)
+    return vector + 2 * memory.latency_ps + serialise_ps(2 * request.nbytes, memory.effective_bandwidth)
 
 
 def _level(request: Request, memory: str) -> int:
@@ -259,7 +255,7 @@ def transfer_ps(request: Request, part: float = 1.0, by: str = "tma") -> int:
         for network in [n for n in hda.networks if hda.level(n.connects).position >= level][:1]:
             rates.append(network.bandwidth * network.efficiency)
             latency += network.latency_ps
-    return latency + (_ps(part * request.nbytes, min(rates)) if rates else 0)
+    return latency + (serialise_ps(part * request.nbytes, min(rates)) if rates else 0)
 
 
 def _carrier(request: Request) -> str:
