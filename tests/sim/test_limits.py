@@ -11,6 +11,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.patience import patience
 from tests.sim.toys import toy
@@ -170,6 +171,12 @@ def test_max_seconds_says_how_far_it_came(engine: str, units: int) -> None:
     assert "the rest may take" in str(late.value)
     assert "mt.price" in str(late.value)
     assert simulate(rounds(10, units), machine=toy(units), max_seconds=60).time_ps > 0
+
+
+def test_max_seconds_holds_for_data_too() -> None:
+    simulate(rounds(1), machine=toy(1), engine="compiled")
+    with pytest.raises(TimeBudgetExceeded, match="'rounds' was not followed to its end"):
+        simulate(rounds(200_000), {"x": np.zeros((1, 16), "f4")}, machine=toy(1), max_seconds=1)
 
 
 @pytest.mark.parametrize("value", [-1, float("nan"), "soon", True])

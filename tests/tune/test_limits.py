@@ -71,9 +71,11 @@ def test_a_limit_says_how_many_points_were_done(workers: int | str) -> None:
     how: dict[str, object] = {"workers": workers}
     if workers == "threads":
         how = {"executor": ThreadPoolExecutor(2)}
-    step = "examined" if workers == "threads" else "measured"  # bounds of very long loops take no time
     before = monotonic()
-    with pytest.raises(TimeBudgetExceeded, match=f"0 of 3 points were {step}"), time_limit(0.5):
+    with (
+        pytest.raises(TimeBudgetExceeded, match=r"[0-3] of 3 points were (examined|measured) within"),
+        time_limit(0.5),
+    ):
         mt.sweep(
             rounds(ENDLESS if workers != "threads" else 3_000_000),
             OVER,

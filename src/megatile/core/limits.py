@@ -32,6 +32,10 @@ class SecondsError(MegatileError, ValueError):
     """A number of seconds that cannot be one."""
 
 
+class TimeBudgetExceeded(MegatileError, ValueError):
+    """Something has not ended within the time given; a launch of a session can be waited for again."""
+
+
 class OutOfMemory(MegatileError, MemoryError):
     """Something needs more memory than this process can have."""
 

@@ -14,6 +14,7 @@ when it is asked for. Caches have everything for the lower bound, and nothing fo
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -25,7 +26,7 @@ import numpy as np
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError
 from megatile.core.expr import constant
-from megatile.core.limits import enough_memory
+from megatile.core.limits import OutOfMemory, enough_memory
 from megatile.cost.extremes import Undecided, extreme
 from megatile.cost.floor import floor
 from megatile.cost.rounds import shortened
@@ -48,8 +49,8 @@ from megatile.timing.fabric import serialise_ps
 from megatile.timing.view import Timing, as_timing
 
 EVERYTHING = 1 << 40
-MAX_COMMANDS = 1 << 30
-"""Commands that are run and recorded at most: about 100 bytes each."""
+RECORD_BYTES = 100
+"""About as many for each command of a run that is recorded."""
 LONG = 1 << 24
 """Commands from which on a lower bound alone looks for loops that repeat themselves."""
 FEW = 64
@@ -200,6 +201,14 @@ def _filling(tile: pm.Tile, region: pm.Region, brick: tuple[int, ...], caches: I
     return sum(blocks * (serialise_ps(size, stage.bandwidth) + 1) + stage.latency_ps for stage in behind)
 
 
+def _physical_memory() -> int:
+    """The bytes of memory that this computer has, or 64 GB where it does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return 64 * 10**9
+
+
 def _reading(assume: Mapping[str, Any]) -> Any:
     """Values for `ReadScalar`: those that are assumed, else the greatest."""
     known = Assumed(assume)
@@ -250,10 +259,11 @@ def _loads(run: Run, assume: Mapping[str, int], ordered: bool) -> _Loads:
         end = short.end_ps(part.simulation, part.launched) if ordered else part.simulation.last_ps
         if end is not None:
             return _Loads(part, end, short.factors(part.simulation.rows.statements))
-    if (count := commands(run.plan)) > MAX_COMMANDS:
-        raise MegatileError(
-            f"plan '{run.plan.name}' issues about {count:.2g} commands, more than can be run "
-            f"({MAX_COMMANDS:.2g}), and its loops do not repeat themselves",
+    count, most = commands(run.plan), _physical_memory() // RECORD_BYTES
+    if count > most:
+        raise OutOfMemory(
+            f"plan '{run.plan.name}' issues about {count:.2g} commands, more than can be recorded here "
+            f"({most:.2g}), and its loops do not repeat themselves",
             advice="price fewer rounds; the index of a long loop should decide only where regions begin",
         )
     run.scalars = _reading(assume)

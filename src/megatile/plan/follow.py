@@ -10,11 +10,13 @@ the same result in any order.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from time import monotonic
 from typing import Any
 
 import numpy as np
 
 from megatile.core.errors import MegatileError
+from megatile.core.limits import TimeBudgetExceeded, deadline
 from megatile.hda import HDA
 from megatile.plan.code import Instruction
 from megatile.plan.cohort import Cohort, Handle, Queues, TileHandle, merge, uniform
@@ -95,8 +97,14 @@ class Follower(Commands):
 
     def advance(self, cohort: Cohort) -> None:
         """Follow the cohort until it blocks, splits or ends."""
-        code = self.programs[cohort.stream].instructions
+        code, limit = self.programs[cohort.stream].instructions, deadline()
         while True:
+            if limit is not None and monotonic() > limit:
+                self.ready.append(cohort)
+                raise TimeBudgetExceeded(
+                    f"plan '{self.plan.name}' was not followed to its end within the time given",
+                    advice="give more time, or data=False to simulate",
+                )
             instruction = code[cohort.pc]
             try:
                 if not self.steps[instruction.kind](cohort, instruction):

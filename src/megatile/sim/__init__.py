@@ -1,8 +1,9 @@
 """Time: one engine, faults, what a run found out,
 and sessions of several launches."""
 
+from megatile.core.limits import TimeBudgetExceeded
 from megatile.sim.install import InstallError
-from megatile.sim.launches import Launch, SessionError, TimeBudgetExceeded, Worker
+from megatile.sim.launches import Launch, SessionError, Worker
 from megatile.sim.result import Result
 from megatile.sim.session import Session
 from megatile.sim.simulate import simulate

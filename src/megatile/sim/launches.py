@@ -29,10 +29,6 @@ class SessionError(MegatileError, ValueError):
     """A session that cannot go on, or is asked for something it does not have."""
 
 
-class TimeBudgetExceeded(SessionError):
-    """What was waited for has not ended within the time given; it can be waited for again."""
-
-
 @dataclass(eq=False)
 class Entry:
     """One line of a session's history."""

@@ -12,7 +12,12 @@ from typing import Any
 import numpy as np
 
 from megatile.core.errors import MegatileError
-from megatile.core.limits import checked_seconds, deadline as time_limit_end, enough_memory
+from megatile.core.limits import (
+    TimeBudgetExceeded,
+    checked_seconds,
+    deadline as time_limit_end,
+    enough_memory,
+)
 from megatile.core.quantities import whole
 from megatile.hda import HDA, machine as find_machine
 from megatile.plan.code import Code
@@ -22,7 +27,7 @@ from megatile.sim.answers import QueueMisuse
 from megatile.sim.contents import Contents
 from megatile.sim.data import Assumed, Scalars, seen_values
 from megatile.sim.joint import Joint, LaunchData
-from megatile.sim.launches import Launch, SessionError, TimeBudgetExceeded, Worker
+from megatile.sim.launches import Launch, SessionError, Worker
 from megatile.sim.record import choices
 from megatile.sim.result import Result, Run
 from megatile.sim.simulation import NEVER, EngineLaunch, Simulation, engine_name
