@@ -16,7 +16,7 @@ from torch import Tensor
 
 from harness import sized
 from megatile.plan.model import Plan
-from megatile.runtime import stream
+from megatile.runtime import stream, torch_rules
 from megatile.runtime.transport import Transport
 
 REPEAT = sized(3, 1)
@@ -43,7 +43,7 @@ def _once(plan: Plan, unit: int, folder: Path, settings: dict[str, Any], number:
     transport = Transport(plan, unit, store, settings["timeout"])
     inputs = {tile.name: torch.ones(tile.shape) for tile in plan.tiles if tile.role == "input"}
     memory = stream.Memory(plan, unit, inputs, folder / f"run_{number}")
-    stream.RULES = {**stream.RULES, "exp": kernel}  # type: ignore[assignment]
+    torch_rules.RULES = {**torch_rules.RULES, "exp": kernel}  # type: ignore[assignment]
     run = stream.UnitRun(plan, unit, memory, transport)
     dist.barrier()
     start = time.perf_counter()
