@@ -1,5 +1,6 @@
 """Times of library kernels by formula: against sums by hand, against bounds, inherited, and of bad input."""
 
+import ast
 import math
 from pathlib import Path
 
@@ -8,9 +9,12 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import megatile as mt
+from megatile import hda
 from megatile.core.errors import MegatileError
 from megatile.hda import HDA, machine
+from megatile.hda.catalog import assumed_kernel
 from megatile.timing.fit import fit
+from megatile.timing.formulas import OPERATIONS, Device
 from megatile.timing.measurements import read_measurements
 
 H100 = {"peak": 132 * 4 * 1024 * 1.83e9, "bandwidth": 3350e9}
@@ -197,3 +201,31 @@ def test_figures_of_experts_are_fitted():
     for found in fit(hda, rows, held_out=0.3):
         assert found.after.median < min(0.15, found.before.median)
         assert found.after.rows > 40
+
+
+def test_figures_are_assumed_for_every_kernel_without_any_and_say_so() -> None:
+    described = HDA.from_yaml(Path(hda.__file__).with_name("assumed.yaml"))
+    assert all(kernel.source for kernel in described.spec.kernels)
+    device = Device.of(described)
+    shape = {name: 1 for operation in OPERATIONS.values() for name in operation.extents}
+    for operation in OPERATIONS.values():
+        for dtype in ("bf16", "f8e4m3"):
+            for name in operation.kernels(shape, dtype):
+                assert device.kernel(name) is not None
+    assert (assumed_kernel("attention").share, assumed_kernel("gemm").share) == (0.5, 0.8)
+
+
+def test_no_hardware_figure_is_written_outside_machine_files() -> None:
+    """Parts of machines are made of numbers only where machine files are read."""
+    parts = {"KernelFigures", "Protocol", "LibraryFigures", "MemoryLayer", "Network", "Engine"}
+    found = []
+    package = Path(mt.__file__).parent
+    for file in package.rglob("*.py"):
+        if file.relative_to(package).parts[0] in ("hda", "compat"):
+            continue
+        for call in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(call, ast.Call) and getattr(call.func, "id", "") in parts:
+                given = [*call.args, *(k.value for k in call.keywords)]
+                if any(isinstance(a, ast.Constant) and type(a.value) in (int, float) for a in given):
+                    found.append(f"{file.name}:{call.lineno}")
+    assert not found

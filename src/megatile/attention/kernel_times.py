@@ -20,6 +20,7 @@ from megatile.attention.schedules.division import KernelCall
 from megatile.core.dtypes import itemsize
 from megatile.core.frozen import Frozen
 from megatile.hda import HDA
+from megatile.hda.catalog import assumed_kernel
 from megatile.hda.model import Engine, KernelFigures
 from megatile.timing.formulas import tensor_engine
 from megatile.timing.library import Library, links_of, moving_kernel
@@ -65,14 +66,9 @@ one kernel per operation; torch's script compiler may make fewer of them.
 """
 
 
-ASSUMED = KernelFigures("attention", share=0.5, rows=128, ramp=63)
-"""Where a machine file says nothing: half of the peak, rows of FlashAttention-2, the ramp of H100, launches
-as in the machine file, data moved by engines of their own, merges by torch (no Triton)."""
-
-
 def kernels_of(hda: HDA) -> KernelFigures:
     """The figures for a machine: those of its file, inherited ones too, or what is assumed of all."""
-    return hda.kernel("attention") or ASSUMED
+    return hda.kernel("attention") or assumed_kernel("attention")
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,10 @@ from megatile.core.files import exists
 from megatile.hda.document import read_document
 from megatile.hda.hda import HDA
 from megatile.hda.load import FOLDER, find, machine_names, other_form, resolve, schema_problems
+from megatile.hda.model import KernelFigures
 from megatile.hda.probe import probed
 
-__all__ = ["divided", "machine", "machine_names", "problems"]
+__all__ = ["assumed_kernel", "divided", "machine", "machine_names", "problems"]
 
 
 @no_none
@@ -59,6 +60,14 @@ def machine(name_or_path: str | Path | HDA, *, trust: bool = False, **overrides:
             f"there is no machine '{name}'", advice=did_you_mean(name, machine_names(), what="machines")
         )
     return HDA.from_yaml(path, trust=trust, **overrides)
+
+
+@cache
+def assumed_kernel(name: str) -> KernelFigures:
+    """The figures of a kernel for machines whose files have none (``hda/assumed.yaml``)."""
+    found = HDA.from_yaml(FOLDER.parent / "assumed.yaml").kernel(name)
+    assert found is not None, name
+    return found
 
 
 @cache

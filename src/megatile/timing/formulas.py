@@ -22,6 +22,7 @@ from megatile.core.dtypes import itemsize
 from megatile.core.errors import MissingDescriptionError, did_you_mean
 from megatile.core.registry import Registry
 from megatile.hda import HDA
+from megatile.hda.catalog import assumed_kernel
 from megatile.hda.model import Engine, KernelFigures
 from megatile.timing.library import between_experts, collective
 from megatile.timing.view import Origin, TimingError
@@ -32,20 +33,8 @@ Formula = Callable[["Device", Shape, str], Any]
 LARGEST = 10**15
 SPLITS = (1, 2, 4, 8, 16, 32)
 
-ASSUMED = {
-    k.name: k
-    for k in (
-        KernelFigures("gemm", 0.8, 64, columns=64, bandwidth=0.85, start_us=3, exposed=0.2, split_us=3),
-        KernelFigures("quantise", 1, 1, bandwidth=0.8, start_us=3, wave_us=0.9, exposed=1),
-        KernelFigures("prefill", 1, 128, bandwidth=0.6, start_us=11, wave_us=1.2, exposed=1, softmax=54),
-        KernelFigures("decode", 1, 128, bandwidth=0.9, start_us=8.4, wave_us=3, softmax=35, split_us=2.2),
-        KernelFigures("moe", 0.6, 64, columns=128, bandwidth=0.6, start_us=10, exposed=0.5),
-        KernelFigures("dispatch", 0.1, 1, start_us=25, wave_us=0.12),
-        KernelFigures("combine", 0.07, 1, start_us=35, wave_us=0.15),
-    )
-}
-"""Where a machine file says nothing: figures near those measured on H100."""
 FALLBACKS = {"gemm_f8": "gemm", "moe_f8": "moe", "moe_f8_tensor": "moe_f8"}
+"""Kernels whose figures stand in for those that a machine file lacks."""
 
 
 class KernelTime(NamedTuple):
@@ -110,7 +99,7 @@ class Device:
 
     def kernel(self, name: str) -> KernelFigures:
         own = self.figures.get(name) or self.hda.kernel(name)
-        return own or (self.kernel(FALLBACKS[name]) if name in FALLBACKS else ASSUMED[name])
+        return own or (self.kernel(FALLBACKS[name]) if name in FALLBACKS else assumed_kernel(name))
 
     def origin(self, names: tuple[str, ...]) -> Origin:
         """Where the time of kernels comes from: figures of the machine file, or what is assumed of all."""
