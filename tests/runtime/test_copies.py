@@ -11,6 +11,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: plans cannot run on processes")
 
+from tests.runtime.test_launch import neighbours  # noqa: E402
+
+import megatile as mt  # noqa: E402
 from megatile.core.expr import unit  # noqa: E402
 from megatile.plan.build import PlanBuilder  # noqa: E402
 from megatile.plan.execute import execute  # noqa: E402
@@ -185,3 +188,10 @@ def test_signals_to_other_ranks_are_refused_before_the_run() -> None:
     ) as e:
         refuse_one_sided(b.finish())
     assert e.value.place is not None
+
+
+def test_copies_between_blocks_of_a_rank_need_no_barrier_of_ranks() -> None:
+    y = np.zeros(8, "f4")
+    low = mt.lower(neighbours, y, machine="dgx-h100")
+    refuse_one_sided(low.plan)
+    np.testing.assert_array_equal(on_ranks(low.plan, low.scatter([y]))["y"], [[2, 3, 4, 1]] * 2)

@@ -137,6 +137,29 @@ def test_blocks_run_in_the_process_of_their_unit():
     np.testing.assert_allclose(found["C"][1], arrays[0] @ arrays[1], rtol=1e-4, atol=1e-4)
 
 
+@T.program
+def neighbours(y: T.Tensor((8,), "f32")):
+    """A block reads what another one left in its own tile, also when that one has ended."""
+    with T.Kernel(device=2, block=4), T.Scale("device"):
+        mine = T.view(y, layout=T.Shard(0))
+        with T.Scale("block") as (b, n):
+            own, got = T.alloc((1,), "f32", level="l1"), T.alloc((1,), "f32", level="l1")
+            T.fill(own, b + 1)
+            T.barrier()
+            T.copy(got, own, src=(b + 1) % n)
+            T.copy(mine[b : b + 1], got)
+
+
+def test_blocks_read_tiles_of_their_neighbours():
+    pytest.importorskip("torch")
+    y = np.zeros(8, "f4")
+    low = mt.lower(neighbours, y, machine="dgx-h100")
+    inputs = low.scatter([y])
+    found = launch(low.plan, inputs, timeout=60)
+    np.testing.assert_array_equal(found["y"], [[2, 3, 4, 1]] * 2)
+    np.testing.assert_array_equal(found["y"], execute(low.plan, inputs)["y"])
+
+
 def test_blocks_wait_for_signals_of_other_processes():
     pytest.importorskip("torch")
     b = PlanBuilder("signals", scale="device", units=2)

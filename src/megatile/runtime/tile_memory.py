@@ -33,7 +33,7 @@ class Memory:
                 raise NoTorchRuleError(f"tile '{tile.name}': torch has no type for {tile.dtype}")
         bodies = [statement for stream in plan.streams for statement in statements(stream.body)]
         remote = {region.tile for s in bodies for region in regions_of(s) if region.at is not None}
-        self.reached = {t.name for t in plan.tiles if t.level is None and (t.shared or t.name in remote)}
+        self.reached = {t.name for t in plan.tiles if t.shared or t.name in remote}
         self._kept: dict[tuple[str, int], Tensor] = {}
         for name, data in inputs.items():
             self.of(name, self.owner(name, unit))[0] = data
@@ -62,9 +62,9 @@ class Memory:
         return torch.from_file(str(path), shared=True, size=prod(shape), dtype=dtype).reshape(shape)
 
     def release(self, level: str | None, number: int) -> None:
-        """Forget the tiles of an instance that has ended."""
+        """Forget the tiles of an instance that has ended, but for those that others may still reach."""
         for tile in self.plan.tiles:
-            if tile.level == level and level is not None:
+            if tile.level == level and level is not None and tile.name not in self.reached:
                 self._kept.pop((tile.name, number), None)
 
 
