@@ -109,7 +109,7 @@ def test_memory_does_not_grow_with_instances() -> None:
         plan = waves(count, 16)
         simulation.add(plan, Resources(hda, plan), lambda *_: 0)
         simulation.run()
-        used = sum(simulation.arena.size(n) * w for n, w in simulation.arena.widths.items())
+        used = simulation.arena.words
         found.append((simulation.last_ps, used))
     (short, small), (long, large) = found
     assert 3 * short < long

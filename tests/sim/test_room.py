@@ -1,28 +1,21 @@
-"""Tables of the engine grow before they are full, though it is not looked at every instruction."""
+"""Tables of the engine do not move: one that is full is an error that names it, in both engines."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import Any
 
-import numpy as np
 import pytest
 from tests.sim.toys import toy
 
 from megatile.core.expr import unit
 from megatile.plan.build import PlanBuilder
 from megatile.plan.model import Plan
-from megatile.sim import arena, plain, simulate
-from megatile.sim.arena import ROOMS
-from megatile.sim.state import State
+from megatile.sim import arena, simulate
+from megatile.sim.arena import Arena, TableFull
 
 BLOCKS, READS = 40, 20
-FILLED = {
-    "commands": State.top_command,
-    "nodes": State.top_node,
-    "pending": State.top_pending,
-    "records": State.recorded,
-}
 
 
 def crowded() -> Plan:
@@ -40,51 +33,72 @@ def crowded() -> Plan:
 
 
 @pytest.fixture
-def room(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Sets how many rows tables have room for at first."""
+def space(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+    """Sets how much memory an arena has."""
 
-    def set_room(**rows: int) -> None:
-        monkeypatch.setattr(arena, "ROOM", arena.ROOM | rows)
-        arena._beginning.cache_clear()
+    def set_space(nbytes: int) -> None:
+        monkeypatch.setattr(arena, "RESERVED_BYTES", nbytes)
+        monkeypatch.setattr(arena, "LEAST_BYTES", nbytes)
+        arena._SPARE.clear()
+        arena._layout.cache_clear()
 
-    monkeypatch.setattr("megatile.sim.simulation.LIVE", {})
-    yield set_room
-    monkeypatch.undo()
-    arena._beginning.cache_clear()
-
-
-def seen(plan: Plan, engine: str) -> tuple[int, Any]:
-    result = simulate(plan, machine=toy(3), engine=engine)
-    return result.time_ps, result.record.rows.copy()
+    yield set_space
+    arena._SPARE.clear()
+    arena._layout.cache_clear()
 
 
-def test_tables_that_run_full_between_two_looks_grow_in_time(
-    room: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("engine", ["plain", "compiled"])
+@pytest.mark.parametrize(("shares", "table"), [({}, "commands"), ({"commands": 60, "memo": 9}, "nodes")])
+def test_a_full_table_is_named_and_room_for_all_changes_nothing(
+    engine: str, shares: Any, table: str, space: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan, looks, grown = crowded(), 0, 0
-    expected = seen(plan, "plain")
-    engine_functions = plain.engine()
-    look, depend = engine_functions.no_room, engine_functions.depend
+    plan, hda = crowded(), toy(3)
+    expected = simulate(plan, machine=hda, engine=engine).time_ps
+    monkeypatch.setattr(arena, "SHARES", shares)
+    full, enough = list[str](), 0
+    for mebibytes in range(2, 30, 2):
+        space(mebibytes << 20)
+        try:
+            assert simulate(plan, machine=hda, engine=engine, record=False).time_ps == expected
+        except TableFull as error:
+            full.append(str(error).split("'")[1])
+        else:
+            enough += 1
+    assert full[-1] == table
+    assert enough > 3
 
-    def watched(s: Any) -> Any:
-        nonlocal looks, grown
-        looks += 1
-        found = look(s)
-        grown += bool(found)
-        return found
 
-    def within(s: Any, *command: Any) -> None:
-        depend(s, *command)
-        for name, filled in FILLED.items():
-            assert s[filled] <= s[ROOMS[name]], name
+def test_more_rows_than_a_table_has_are_refused() -> None:
+    with pytest.raises(TableFull, match="rows in its table 'units'"):
+        Arena().extend("units", 1 << 40)
 
-    monkeypatch.setattr(engine_functions, "no_room", watched)
-    monkeypatch.setattr(engine_functions, "depend", within)
-    for engine, step in (("plain", 97), ("compiled", 13)):
-        for rows in range(100, 2400, step):
-            room(nodes=rows, pending=rows, commands=max(1100, rows))
-            time, records = seen(plan, engine)
-            assert time == expected[0]
-            np.testing.assert_array_equal(records, expected[1])
-    assert grown > 20
-    assert looks < 24 * 3 * (BLOCKS + READS) * 3  # by far not at every instruction and event
+
+def test_less_address_space_is_taken_where_more_is_not_granted(
+    monkeypatch: pytest.MonkeyPatch, space: Callable[[int], None]
+) -> None:
+    asked: list[int] = []
+
+    def refused(fileno: int, size: int, **options: int) -> object:
+        asked.append(size)
+        raise OSError(12, "Cannot allocate memory")
+
+    space(1 << 30)
+    monkeypatch.setattr(arena, "LEAST_BYTES", 1 << 28)
+    monkeypatch.setattr(arena.mmap, "mmap", refused)
+    assert len(arena._reserve()) == 1 << 25
+    assert asked == [1 << 30, 1 << 29]
+
+
+@pytest.mark.parametrize("engine", ["plain", "compiled"])
+def test_too_many_records_are_dropped_and_the_time_stays(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, hda = crowded(), toy(3)
+    expected = simulate(plan, machine=hda, engine=engine)
+    module = import_module("megatile.sim.simulate")
+    monkeypatch.setattr(module, "MAX_RECORDS", 20)
+    monkeypatch.setattr(module, "commands", lambda plan: 0)
+    result = simulate(plan, machine=hda, engine=engine)
+    assert result.time_ps == expected.time_ps
+    assert not result._run.simulation.complete_record
+    assert len(result.trace) == len(expected.trace)

@@ -151,7 +151,7 @@ class Answers:
             asked = memo[:, Answer.question]
             rows = np.concatenate([memo[(asked != NONE) & (asked != st.GONE)], rows])
             self.simulation.memoised = len(rows)
-            self.arena.reserve("memo", 1 << (4 * len(rows) - 1).bit_length())
+            self.arena.set_size("memo", max(len(memo), 1 << (4 * len(rows) - 1).bit_length()))
             memo = self.arena.rows("memo")
             memo[:] = NONE
         h = plain.engine().memo_hash(*rows.T[: Answer.value]) & (len(memo) - 1)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import mmap
 import sys
 from functools import cache
 from typing import Any
 
 import numpy as np
 
+from megatile.core.errors import MegatileError
 from megatile.sim import state
 from megatile.sim.rows import NONE, Row, Table, Words
 from megatile.sim.state import State
@@ -29,54 +31,72 @@ HEADER = len(State.fields) + len(TABLES) + len(DIMENSIONS)
 _FILLED = {
     "commands": "top_command", "nodes": "top_node", "pending": "top_pending", "spans": "top_span",
     "records": "recorded", "recorded_accesses": "recorded_words", "events": "event_count",
-    "todo": "todo_count", "ready": "ready_count",
+    "todo": "todo_count", "ready": "ready_count", "blocks": "block_count",
 }  # fmt: skip
-"""Tables with room that nothing has touched yet: the total that says how far they are filled."""
-ROOM = {
-    "commands": 1 << 15, "nodes": 1 << 17, "pending": 1 << 16, "spans": 1 << 12, "events": 1 << 15,
-    "todo": 1 << 15, "recorded_accesses": 1 << 14, "asked": 1, "memo": 256, "records": 16, "accesses": 16,
-    "blocks": 0, "buckets": 0,
-}  # fmt: skip
-"""Rows of tables for which there is room from the beginning: what is not used costs nothing, but growing
-does."""
-_SOME = 500
-"""The same of all other tables. (Were it a power of two, tables would take each other's place in caches.)"""
+"""Tables whose rows the engine takes: the total that says how many."""
+_NOT_COUNTED = ("memo", "buckets", "asked", "accesses", "scratch")
+"""Tables that have all their rows from the beginning."""
+RESERVED_BYTES = 1 << 36
+"""Address space of an arena, of which only what is used takes memory; halved until it is granted."""
+LEAST_BYTES = 1 << 28
+"""Memory of an arena where no such address space is granted."""
+SHARES = {"records": 24, "recorded_accesses": 24}
+"""How many shares of it a table has; others have one."""
+MEMO_ROOM = 256
+MAX_SPARE_BYTES = 1 << 28
+"""Memory that a pooled arena keeps."""
+_STAGGER = 552
+"""Words by which tables begin later than the one before in their shares: in processor caches they would take
+each other's place otherwise."""
 _SPARE: list[Any] = []
 """The memory of an arena that is gone: clearing the pages of a new one takes longer than most simulations."""
-MOST_SPARE = 1 << 25
-"""Numbers of memory that are kept at most."""
 
 
-def _memory(words: int) -> Any:
-    """Memory for so many numbers, whatever they are."""
-    try:
-        memory = _SPARE.pop()
-    except IndexError:
-        memory = None
-    return np.empty(words, dtype=np.int64) if memory is None or len(memory) < words else memory
-
-
-def _give_back(memory: Any) -> None:
-    """Let another arena have memory that only the caller knows, unless somebody looks at a table in it."""
-    if sys.getrefcount(memory) == 3 and max(map(len, _SPARE), default=0) < len(memory) <= MOST_SPARE:
-        _SPARE[:] = [memory]
+def _reserve() -> Any:
+    """Address space in which pages that nothing touches cost nothing, as an array."""
+    size = RESERVED_BYTES
+    no_reserve = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
+    while size > LEAST_BYTES and hasattr(mmap, "MAP_PRIVATE"):
+        try:
+            space = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | no_reserve)
+        except (OSError, ValueError, OverflowError):
+            size //= 2
+        else:
+            return np.frombuffer(space, dtype=np.int64)
+    return np.empty(LEAST_BYTES // 8, dtype=np.int64)
 
 
 @cache
-def _beginning(shift: int) -> tuple[Any, dict[str, int], dict[str, int], dict[str, int], int]:
-    """An arena that nothing has been put into: what it begins with, how wide rows are, where tables begin,
-    how many rows they have room for, and where the last one ends."""
-    head, end = np.zeros(HEADER, dtype=np.int64), HEADER
-    widths = {name: 1 if row is None else row.width + DIMENSIONS.get(name, 0) for name, row in TABLES.items()}
-    for name, at in WIDTHS.items():
-        head[at] = widths[name]
-    bases, rooms = dict[str, int](), dict[str, int]()
-    for name, width in widths.items():
-        end += -(end + shift) % 8
-        bases[name], rooms[name] = head[BASES[name]], head[ROOMS[name]] = end, ROOM.get(name, _SOME)
-        end += width * rooms[name]
-    head[[State.free_command, State.free_node, State.free_pending, State.free_span]] = NONE
-    return head, widths, bases, rooms, end
+def _layout(words: int) -> tuple[Any, dict[str, int], dict[str, int], dict[str, int], dict[str, int]]:
+    """What memory of so many words begins with; of every table where it begins, the words of its share, how
+    wide rows are and for how many there is room."""
+    head = np.zeros(HEADER, dtype=np.int64)
+    share = words // (len(TABLES) + 1 + sum(SHARES.values())) // 8 * 8
+    stagger, at = min(_STAGGER, share // 64 // 8 * 8), share
+    bases, words_of, widths, rooms = dict[str, int](), dict[str, int](), dict[str, int](), dict[str, int]()
+    for number, (name, row) in enumerate(TABLES.items()):
+        # Tables begin with a line of the processor's caches, so that what rows begin with is in one.
+        bases[name] = head[BASES[name]] = at + number * stagger
+        words_of[name] = share * SHARES.get(name, 1) - number * stagger
+        widths[name] = 1 if row is None else row.width + DIMENSIONS.get(name, 0)
+        rooms[name] = head[ROOMS[name]] = {"memo": MEMO_ROOM, "buckets": 0}.get(
+            name, words_of[name] // widths[name]
+        )
+        at += share * SHARES.get(name, 1)
+    for name, place in WIDTHS.items():
+        head[place] = widths[name]
+    head[[State.free_command, State.free_node, State.free_pending, State.free_span, State.full]] = NONE
+    return head, bases, words_of, widths, rooms
+
+
+class TableFull(MegatileError):
+    """A table of the engine has no room for another row."""
+
+    def __init__(self, name: str, rows: int) -> None:
+        super().__init__(
+            f"the simulation needs more than {rows:,} rows in its table '{name}'",
+            advice="simulate fewer units or a smaller problem, or allow the process more address space",
+        )
 
 
 class Arena(State, view=True):
@@ -85,34 +105,37 @@ class Arena(State, view=True):
 
     def __init__(self) -> None:
         self._at = 0
-        # Pages that nothing touches cost nothing; moving all tables because one grows does.
-        self.memory = _memory(1 << 23)
-        # Tables begin with a line of the processor's caches, so that what rows begin with is in one.
-        self._shift = self.memory.ctypes.data // 8 % 8
-        head, widths, bases, rooms, self._end = _beginning(self._shift)
+        self.memory = _SPARE.pop() if _SPARE else _reserve()
+        head, self._bases, self._words_of, widths, rooms = _layout(len(self.memory))
         self.memory[:HEADER] = head
-        self.used, self.widths = dict.fromkeys(TABLES, 0), dict(widths)
-        # Where tables begin and how many rows they have room for, as in the memory; and those looked at.
-        self._bases, self._rooms = dict(bases), dict(rooms)
-        self._views: dict[str, Any] = {}
+        self.widths, self._rooms = dict(widths), dict(rooms)
+        self.used, self._views = dict.fromkeys(TABLES, 0), dict[str, Any]()
         self.rows("memo")[:] = NONE
 
     def __del__(self) -> None:
-        self._views.clear()
+        """Let another arena have the memory, unless somebody looks at a table in it."""
+        used, self._views = 8 * self.words, {}
         old, self.memory = self.memory, None
-        _give_back(old)
+        if sys.getrefcount(old) == 2 and not _SPARE and old.nbytes >= LEAST_BYTES:
+            if used > MAX_SPARE_BYTES and isinstance(old.base, mmap.mmap):
+                old.base.madvise(mmap.MADV_DONTNEED)
+            _SPARE.append(old)
 
     def set_dimensions(self, dimensions: int) -> None:
         """Room for blocks of so many dimensions; what was logged keeps its place in the row."""
         for name, each in DIMENSIONS.items():
             width = TABLES[name].width + each * dimensions  # type: ignore[union-attr]
             if width > self.widths[name]:
-                count, filled = self.size(name), getattr(self, _FILLED[name]) if name in _FILLED else 0
-                old = self.rows(name)[:filled].copy() if filled else np.zeros((0, 0), dtype=np.int64)
-                self.widths[name] = self.memory[WIDTHS[name]] = width
-                self.set_size(name, 0)
-                self.reserve(name, count)
+                filled = getattr(self, _FILLED[name]) if name in _FILLED else 0
+                old = self.rows(name)[:filled].copy()
+                self._set_width(name, width)
                 self.rows(name)[:filled, : old.shape[1]] = old
+
+    def _set_width(self, name: str, width: int) -> None:
+        self.widths[name] = width
+        if name in WIDTHS:
+            self.memory[WIDTHS[name]] = width
+        self.set_size(name, self._words_of[name] // width)
 
     @property
     def _words(self) -> Any:
@@ -128,83 +151,49 @@ class Arena(State, view=True):
         return self._bases[name] + index * self.widths[name]
 
     def size(self, name: str) -> int:
-        """How many rows a table has room for."""
+        """How many rows a table has room for; of those in which rows are found by hashes, how many it has."""
         return self._rooms[name]
 
     def set_size(self, name: str, count: int) -> None:
+        if count > self._words_of[name] // self.widths[name]:
+            raise TableFull(name, self._words_of[name] // self.widths[name])
         self._rooms[name] = self.memory[ROOMS[name]] = count
         self._views.pop(name, None)
 
     @property
     def words(self) -> int:
-        """How much of the memory was ever used."""
-        return self._end
+        """How much of the memory is used."""
+        filled = {name: max(n, getattr(self, _FILLED.get(name, ""), 0)) for name, n in self.used.items()}
+        return sum(count * self.widths[name] for name, count in filled.items())
 
     def rows(self, name: str) -> Any:
-        """A table as an array of rows (valid until a table grows)."""
+        """The rows of a table that are in use, as an array; of those that the engine takes, all."""
         found = self._views.get(name)
         if found is None:
             base, width = self._bases[name], self.widths[name]
-            found = self.memory[base : base + width * self._rooms[name]]
+            count = self._rooms[name] if name in _FILLED or name in _NOT_COUNTED else self.used[name]
+            found = self.memory[base : base + width * count]
             if width != 1:
                 found = found.reshape(-1, width)
             self._views[name] = found
         return found
 
-    def reserve(self, name: str, count: int) -> None:
-        """Room for at least ``count`` rows."""
-        size, width = self._rooms[name], self.widths[name]
-        if count <= size:
-            return
-        room = max(count, 2 * size)
-        if self._end + room * width + 8 > len(self.memory):
-            self.make_room(room * width)
-        self._end = self._move(name, self.memory, self._end)
-        self._end += (room - size) * width
-        self.set_size(name, room)
-
-    def make_room(self, words: int) -> None:
-        """Memory for tables of so many numbers in all: cheaper than growing several times. Tables that moved
-        before have left holes, and most have rows that nothing has touched: neither is moved."""
-        if self._end + words > len(self.memory):
-            self._views.clear()
-            room = self._end + words + 8 * len(TABLES)
-            old, self.memory = self.memory, _memory(max(room, 2 * len(self.memory)))
-            self._shift = self.memory.ctypes.data // 8 % 8
-            self.memory[:HEADER] = old[:HEADER]
-            end = HEADER
-            for name in TABLES:
-                end = self._move(name, old, end)
-            self._end = end
-            _give_back(old)
-
-    def _move(self, name: str, old: Any, to: int) -> int:
-        """A table's filled rows to another place, out of the same memory or an old one; where it ends."""
-        width, size, at = self.widths[name], self._rooms[name], self._bases[name]
-        to += -(to + self._shift) % 8
-        if size:
-            filled = width * (int(old[State.fields[_FILLED[name]].at]) if name in _FILLED else size)
-            self.memory[to : to + filled] = old[at : at + filled]
-        self._bases[name] = self.memory[BASES[name]] = to
-        return to + width * size
-
     def extend(self, name: str, count: int, fill: int = 0) -> int:
         """``count`` more rows in use, filled with one number; where the first one is."""
         at = self.used[name]
         if count:
-            self.reserve(name, at + count)
+            if at + count > self._rooms[name]:
+                raise TableFull(name, self._rooms[name])
             self.used[name] = at + count
+            self._views.pop(name, None)
             width, base = self.widths[name], self._bases[name]
             self.memory[base + width * at : base + width * (at + count)] = fill
         return at
 
     def append(self, name: str, values: Any) -> int:
         """One more row in use; its number."""
-        at = self.used[name]
-        self.reserve(name, at + 1)
-        self.used[name] = at + 1
-        width, base = self.widths[name], self._bases[name]
-        self.memory[base + width * at : base + width * (at + 1)] = values
+        at = self.extend(name, 1)
+        self.rows(name)[at] = values
         return at
 
 

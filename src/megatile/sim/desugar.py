@@ -97,7 +97,7 @@ class _Desugar(ast.NodeTransformer):
             return ast.Constant(RECORDS[node.value.id].fields[node.attr].at)
         owner = self.kind(node.value)
         if node.attr == "size" and isinstance(node.value, ast.Attribute):
-            return _head(ROOMS[node.value.attr], node.ctx, table=True)
+            return _head(ROOMS[node.value.attr], node.ctx)
         if owner is None or owner is Words or node.attr not in owner.fields:
             raise self.fail(node)
         field = owner.fields[node.attr]

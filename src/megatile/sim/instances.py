@@ -211,7 +211,6 @@ class Instances:
         rows[:, Pool.slots] = seats
         rows[:, Pool.first_slot] = first + np.cumsum(seats) - seats
         rows[:, Pool.heap] = heap + np.cumsum(seats) - seats
-        arena.slot_count += len(bases) + len(places)
         pool_of = first_pool + np.searchsorted(bases, outer)
         return LevelRows(first, places, np.full(len(places), NONE), first_pool + pools, False, pool_of)
 

@@ -231,8 +231,7 @@ class Paths:
                     as_bits(stage.bandwidth), *[0] * 9,
                 ))  # fmt: skip
                 self.behind.append((cache.of, stage.resource))
-                arena.used["blocks"] = blocks = arena.used["blocks"] + cache.blocks
-                arena.reserve("blocks", blocks)
+                blocks = arena.extend("blocks", cache.blocks) + cache.blocks
                 if blocks > arena.size("buckets"):
                     self._rehash(1 << blocks.bit_length())
                 self._fill(self.caches[key], self._kept.pop(key, ()))
@@ -265,7 +264,6 @@ class Paths:
         """More buckets for blocks; those that are there find their new ones."""
         arena = self.arena
         used = arena.block_count
-        arena.reserve("buckets", size)
         arena.set_size("buckets", size)
         arena.rows("buckets")[:] = NONE
         memory = arena.memory

@@ -20,10 +20,10 @@ from megatile.core.limits import HeldSignals, held_signals
 from megatile.core.progress import tell
 from megatile.core.quantities import format_time
 from megatile.plan import model as pm
-from megatile.plan.residency import copies, units_below
+from megatile.plan.residency import units_below
 from megatile.sim import plain, state as st
 from megatile.sim.answers import Answers, QueueMisuse
-from megatile.sim.arena import ROOM, Arena
+from megatile.sim.arena import BASES, Arena, TableFull
 from megatile.sim.compiled import compiled, is_compiled
 from megatile.sim.data import Assumed, Scalars
 from megatile.sim.install import places_of
@@ -36,19 +36,14 @@ from megatile.sim.state import (
     Answer,
     CacheRow,
     ChannelRow,
-    CommandRow,
-    EngineQueue,
     Event,
     FlagRow,
     LaunchQueue,
     LaunchRow,
     LevelRow,
-    PendingAccess,
     Pool,
     Question,
     Queue,
-    Recorded,
-    Slot,
     Storage,
     UnitRow,
 )
@@ -73,8 +68,6 @@ LEAST_SLICE, MOST_SLICE, SLICE_SECONDS = 1 << 8, 1 << 24, 0.02
 LONG_SECONDS = 1.0
 """From then on a run tells how far it has come."""
 NEVER = 1 << 62
-LIVE = {"commands": 3, "nodes": 16, "pending": 12, "events": 3, "todo": 2}
-"""Rows of tables for every instance that is there at a time for which there is room from the beginning."""
 
 
 @pm.once
@@ -224,53 +217,26 @@ class Simulation:
         self._spent = 0.0
         """Seconds on the wall that those took which have run."""
         self.most_records = record
-        self.complete_record = True
         self.memoised = 0
         self.arena = arena = Arena()
         self.paths = Paths(arena, contended, everything_shared)
         self.operands = operands
         arena.recording = (1 + operands) * int(record > 0)
+        arena.record_limit = min(2 * record, arena.size("records") - 1)
         arena.until = NEVER
         arena.run_ahead = RUN_AHEAD
-
-    # tables that grow
-
-    def _grow(self) -> None:
-        """Double what is nearly full."""
-        arena = self.arena
-        live, pending = arena.live_commands, arena.live_pending
-        for name, needed in (
-            ("commands", 2 * live), ("nodes", arena.live_nodes + pending), ("pending", pending),
-            ("spans", arena.live_spans), ("events", arena.event_count + live + arena.slot_count),
-            ("todo", live), ("recorded_accesses", arena.recorded_words + 4096),
-        ):  # fmt: skip
-            if needed + 64 > arena.size(name):
-                arena.reserve(name, 2 * arena.size(name))
-        if arena.recording and arena.recorded + 2 * live + 128 > arena.size("records"):
-            if arena.size("records") >= self.most_records:
-                arena.recording = arena.recorded = arena.recorded_words = 0
-                self.complete_record = False
-                self._forget_causes()
-            arena.reserve("records", 2 * arena.size("records"))
 
     def record_all(self) -> None:
         """Record what every instance does, also where that was not asked for: what a receive-from-any took is
         found there."""
         if not self.most_records:
             self.most_records = EVERYTHING
-            self.arena.recording = 1
+            self.arena.recording, self.arena.record_limit = 1, self.arena.size("records") - 1
 
-    def _forget_causes(self) -> None:
-        """Too much was recorded: what is known so far is dropped, and numbers of records mean nothing."""
-        columns = {
-            "units": UnitRow.cause,
-            "commands": [CommandRow.record, CommandRow.cause],
-            "pending": PendingAccess.cause,
-            "engine_queues": EngineQueue.cause,
-            "slots": [Slot.arrived_by, Slot.returned_by],
-        }
-        for name, column in columns.items():
-            self.arena.rows(name)[:, column] = NONE
+    @property
+    def complete_record(self) -> bool:
+        """Whether all that was to be recorded was, or it was too much."""
+        return self.arena.record_limit != NONE
 
     # launches
 
@@ -305,14 +271,15 @@ class Simulation:
         self._expected += commands(plan, 1, 1)
         begin = resources.start_ps(0) if begin is None else begin
         self._restart(launched, begin)
-        self._room(launched)
+        arena = self.arena
+        launched.first_record = arena.record_base + arena.recorded
+        launched.first_aux = arena.words_base + arena.recorded_words
         if at is None and not plan.levels:
             self._ready(launched)
             return launched
         if at is not None:
             self._queue_up(launched, at)
         starts = [view.start_ps(0) for view in launched.views]
-        self.arena.reserve("ready", self.arena.used["units"] + 64)
         self.at(begin + min(starts) - starts[0], st.BEGINS, launched.number)
         return launched
 
@@ -320,30 +287,15 @@ class Simulation:
         """Rows for a launch that no other uses."""
         launched = EngineLaunch(table, resources, self.arena.used["launches"], self.arena.used["places"])
         self.launches.append(launched)
-        units = self._resident(launched)
         for view in launched.views:
             self.paths.use(view, launched.offsets[-1])
-        self.arena.make_room(self._words(launched, units))
-        self._long |= table.commands >= WARM_UP
-        for name, each in LIVE.items():
-            self.arena.reserve(name, each * units)
+        self._long |= commands(table.plan) >= WARM_UP
         self._declare(launched)
         self._levels(launched)
         self.instances[launched.number] = Instances(self, launched)
         find_shared(self, launched)
         self.arena.jitter |= int(resources.faults.jitter is not None)
         return launched
-
-    def _room(self, launched: EngineLaunch) -> None:
-        """Room for what a launch will record."""
-        arena = self.arena
-        launched.first_record = int(arena.record_base + arena.recorded)
-        launched.first_aux = int(arena.words_base + arena.recorded_words)
-        if self.most_records:
-            room = min(self.most_records, launched.table.commands + 4096)
-            arena.reserve("records", arena.recorded + room + min(2 * room, ROOM["commands"]))
-            if self.operands:
-                arena.reserve("recorded_accesses", arena.recorded_words + 8 * room + 8192)
 
     def _ready(self, launched: EngineLaunch) -> None:
         """All instances may go on at once, unit 0 first."""
@@ -352,7 +304,6 @@ class Simulation:
             launched.present
         )
         ready = arena.ready_count
-        arena.reserve("ready", arena.used["units"] + 64)
         arena.rows("ready")[ready : ready + len(rows)] = rows[::-1]
         arena.ready_count = ready + len(rows)
         arena.rows("units")[rows, UnitRow.state] = st.READY
@@ -383,7 +334,6 @@ class Simulation:
                 taken.append((there, place, those + [h for h in there.get(place, ()) if slots and h in held]))
         for there, place, those in taken:
             there[place] = those
-        arena.reserve("nodes", arena.top_node + arena.live_pending + len(before) + 64)
         unit = arena.rows("units")
         for g, h in before:
             unit[h, UnitRow.followers] = plain.engine().new_node(arena.memory, unit[h, UnitRow.followers], g)
@@ -413,7 +363,6 @@ class Simulation:
 
     def at(self, time: int, phase: int, what: int) -> None:
         """An event from outside: a launch that comes."""
-        self.arena.reserve("events", int(self.arena.event_count + self.arena.slot_count) + 64)
         self.arena.sequence += 1
         plain.engine().push(self.arena.memory, time, phase, what, self.arena.sequence, what)
 
@@ -484,25 +433,6 @@ class Simulation:
                 setattr(arena, base, first + gone)
                 setattr(arena, used, count - gone)
 
-    @staticmethod
-    def _resident(launched: EngineLaunch) -> int:
-        """How many instances of a launch are there at a time."""
-        plan = launched.plan
-        if not plan.levels:
-            return launched.table.actors
-        resident = copies(plan, launched.resources.hda)
-        return sum(min(plan.instances(n), int(k.sum())) for n, (_, k) in resident.items())
-
-    def _words(self, launched: EngineLaunch, units: int) -> int:
-        """About how much memory a launch takes."""
-        table, widths = launched.table, self.arena.widths
-        frame = max((len(s.frame) for s in table.streams), default=1)
-        table.commands = commands(table.plan, 3) if table.plan.channels else commands(table.plan)
-        records = min(self.most_records, table.commands + 4096) if self.most_records else 0
-        each = frame + 4 * (table.storages + 32) + sum(c.members for c in table.plan.channels) + 128
-        each += sum(count * widths[name] for name, count in LIVE.items())
-        return units * each + records * (Recorded.width + 12) + (1 << 16)
-
     def _tabulate(self) -> None:
         """The tables of all plans as arrays."""
         rows, arena = self.rows, self.arena
@@ -518,9 +448,6 @@ class Simulation:
             arena.rows("storages")[at : rows.memories] = np.repeat(np.array(described), times, axis=0)
             rows.memory_of = []
         arena.set_dimensions(rows.dimensions)
-        arena.reserve("accesses", rows.accesses + 1)
-        frames = max((len(s.frame) for t in self.tables.values() for s in t.streams), default=1)
-        arena.reserve("scratch", st.BINDINGS + 2 * frames)
 
     def _declare(self, launched: EngineLaunch) -> None:
         """The channels, flags and meetings of a launch."""
@@ -727,7 +654,6 @@ class Simulation:
             warming = engine is plain.engine() and self.engine is None
             steps = min(slice_, max(1, WARM_UP - Simulation._steps)) if warming else slice_
             arena.steps = steps
-            arena.spare = 0
             reason = engine.run(arena.memory)
             ran, before, now = steps - arena.steps, now, monotonic()
             Simulation._steps += ran
@@ -739,6 +665,9 @@ class Simulation:
                 self._expected -= commands(launched.plan, 1, 1)
                 self._ran, self._spent = 0, 0.0
                 return launched
+            if arena.full != NONE:
+                name = next(name for name, at in BASES.items() if at == arena.full)
+                raise TableFull(name, arena.size(name))
             signals.deliver()
             if deadline is not None and now > deadline:
                 return None
@@ -750,8 +679,6 @@ class Simulation:
                 elif ran == slice_:
                     times = SLICE_SECONDS / max(now - before, SLICE_SECONDS / 4)
                     slice_ = int(min(MOST_SLICE, max(LEAST_SLICE, slice_ * times)))
-            elif reason == st.GROW:
-                self._grow()
             else:
                 asked = self.arena.rows("asked")[0, Question.a : Question.e + 1].tolist()
                 try:

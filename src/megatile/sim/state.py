@@ -31,6 +31,8 @@ DMA = 5
 ACCESS_BITS = 10
 """In recorded accesses the storage stands above this bit; below, twice its dimensions, and whether it
 writes."""
+MAX_ACCESS_WORDS = 1 << 16
+"""Words that the recorded accesses of one command take at most."""
 CLASSES = 31
 CLASS = (1 << CLASSES) - 1
 """The number of a path: its row, and from this bit on the server from which its stages count theirs."""
@@ -38,8 +40,6 @@ MOVERS = 1 << 20
 """More levels than there are: in questions for paths the DMA engine counts from here on."""
 PHASE = 1 << 58
 """Events of one picosecond are sorted by phase times this, plus their flow."""
-SELDOM = 16
-"""Instructions or events after which it is looked again whether tables have room, if there is plenty."""
 
 # What a command in flight is, besides the kinds of commands above.
 INTO, RELEASE, PIECE, BEGIN = range(17, 21)
@@ -54,9 +54,9 @@ OVERS, BEGINS, SIGNALS, DISPATCH, DECISIONS, REQUESTS, HOSTS = range(7)
 GO_ON, HELD_UP = 0, -1
 # Why the engine returns to Python.
 (
-    FINISHED, BUDGET, GROW, ASK_QUEUE, ASK_PATH, ASK_BUSY, ASK_RENDEZVOUS, ASK_MESSAGE, ASK_VALUE,
+    FINISHED, BUDGET, ASK_QUEUE, ASK_PATH, ASK_BUSY, ASK_RENDEZVOUS, ASK_MESSAGE, ASK_VALUE,
     ASK_DELAY, ASK_LANE, ASK_CREDIT, ASK_ROUTE, MISUSE, ENDED, PAUSED,
-) = range(16)  # fmt: skip
+) = range(15)  # fmt: skip
 
 
 # --- plans and launches ------------------------------------------------------------------------------------
@@ -570,7 +570,6 @@ class State(Row):
     until: int
     record_base: int
     words_base: int
-    slot_count: int
     free_span: int
     live_spans: int
     block_count: int
@@ -580,7 +579,10 @@ class State(Row):
     top_node: int
     top_pending: int
     top_span: int
-    spare: int
+    record_limit: int
+    """Commands after which nothing is recorded any more."""
+    full: int
+    """The table that has no room, if one has none."""
     code: Table[Instruction]
     expressions: Table[ExpressionRow]
     bytecode: Table[Bytecode]

@@ -289,7 +289,6 @@ class CommandTable:
         rows.dimensions = max([rows.dimensions, *(len(tile.shape) for tile in plan.tiles)])
         self.plan = plan
         self.rows = rows
-        self.commands = 0
         self.tiles = {tile.name: number for number, tile in enumerate(plan.tiles)}
         self.channels = {channel.name: number for number, channel in enumerate(plan.channels)}
         self.flags = {flag.name: number for number, flag in enumerate(plan.flags)}

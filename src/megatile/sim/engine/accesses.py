@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from megatile.sim.engine.commands import depend
 from megatile.sim.engine.instances import seen_from
+from megatile.sim.engine.lists import claim
 from megatile.sim.engine.marks import inlined, jit
 from megatile.sim.engine.values import evaluate
 from megatile.sim.instructions import Compute
@@ -194,7 +195,7 @@ def log_accesses(s: State, unit_id: int, command_id: int, count: int, time: int)
         pending_id = s.free_pending
         if pending_id == NONE:
             pending_id = s.top_pending
-            s.top_pending = pending_id + 1
+            s.top_pending = claim(s, pending_id, s.pending.size, State.pending)
         else:
             s.free_pending = s.pending[pending_id].next
         pending = s.pending[pending_id]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from megatile.sim.engine.accesses import storage_of
 from megatile.sim.engine.completion import has_left
 from megatile.sim.engine.events import push, serve
+from megatile.sim.engine.lists import claim
 from megatile.sim.engine.marks import jit
 from megatile.sim.engine.transfers import occupied
 from megatile.sim.engine.values import serialise
@@ -24,7 +25,7 @@ def span_of(s: State, unit_id: int, access_id: int) -> int:
     span_id = s.free_span
     if span_id == NONE:
         span_id = s.top_span
-        s.top_span = span_id + 1
+        s.top_span = claim(s, span_id, s.spans.size, State.spans)
     else:
         s.free_span = s.spans[span_id].next
     span = s.spans[span_id]

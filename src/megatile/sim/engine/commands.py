@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from megatile.sim.engine.instances import one_finished
-from megatile.sim.engine.lists import free_node, new_node
+from megatile.sim.engine.lists import claim, free_node, new_node
 from megatile.sim.engine.marks import inlined, jit
 from megatile.sim.state import NONE, UNKNOWN, State
 
@@ -13,7 +13,7 @@ def new_command(s: State, kind: int, unit_id: int, pc: int) -> int:
     command_id = s.free_command
     if command_id == NONE:
         command_id = s.top_command
-        s.top_command = command_id + 1
+        s.top_command = claim(s, command_id, s.commands.size, State.commands)
     else:
         s.free_command = s.commands[command_id].waiters
     command = s.commands[command_id]
@@ -57,7 +57,7 @@ def free_command(s: State, command_id: int) -> None:
 def enqueue(s: State, command_id: int) -> None:
     """A command that waits for nothing; `drain` starts it."""
     s.todo[s.todo_count] = command_id
-    s.todo_count += 1
+    s.todo_count = claim(s, s.todo_count, s.todo.size, State.todo)
 
 
 @jit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from megatile.sim.engine.lists import claim
 from megatile.sim.engine.marks import jit
 from megatile.sim.state import PHASE, Event, State
 
@@ -29,7 +30,7 @@ def push(s: State, time: int, phase: int, flow: int, order: int, subject: int) -
     """Put an event into the time queue; ties go by phase, flow, order."""
     events = s.events
     i = s.event_count
-    s.event_count = i + 1
+    s.event_count = claim(s, i, s.events.size, State.events)
     new = events[i].at(1)
     put(s, new, time, phase * PHASE + flow, order, subject)
     while i > 0:

@@ -1,9 +1,22 @@
-"""Lists of those who wait: nodes that are used again."""
+"""Rows of tables that are used again, and lists of those who wait."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from megatile.sim.engine.marks import jit
 from megatile.sim.state import NONE, State
+
+
+@jit
+def claim(s: State, top: int, size: int, table: Any) -> int:
+    """Take the row ``top`` of a table; the next that is free. The last one is never taken for good: when it
+    is reached the run stops."""
+    if top + 2 < size:
+        return top + 1
+    s.full = table
+    s.steps = 0
+    return top
 
 
 @jit
@@ -12,7 +25,7 @@ def new_node(s: State, after: int, item: int) -> int:
     node_id = s.free_node
     if node_id == NONE:
         node_id = s.top_node
-        s.top_node = node_id + 1
+        s.top_node = claim(s, node_id, s.nodes.size, State.nodes)
     else:
         s.free_node = s.nodes[node_id].next
     s.live_nodes += 1

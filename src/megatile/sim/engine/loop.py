@@ -46,7 +46,6 @@ from megatile.sim.state import (
     ENDED,
     FINISHED,
     GO_ON,
-    GROW,
     HELD_UP,
     HOSTS,
     NONE,
@@ -54,7 +53,6 @@ from megatile.sim.state import (
     PAUSED,
     PHASE,
     REQUESTS,
-    SELDOM,
     SIGNALS,
     CommandRow,
     State,
@@ -128,9 +126,6 @@ def issue(s: State, unit_id: int) -> int:
     while True:
         if s.steps <= 0:
             return BUDGET
-        if s.spare <= 0 and no_room(s):
-            return GROW
-        s.spare -= 1
         s.steps -= 1
         pc = unit.pc
         kind = s.code[pc].kind
@@ -185,34 +180,6 @@ def drain(s: State) -> None:
 
 
 @jit
-def no_room(s: State) -> int:
-    """Whether a table may be full before the next instruction or event is done; where there is plenty of room
-    it is looked at again after a number of them (SPARE)."""
-    s.spare = 1
-    if tight(s, 1) == 0 and tight(s, SELDOM) == 0:
-        s.spare = SELDOM
-    return tight(s, 1)
-
-
-@jit
-def tight(s: State, times: int) -> int:
-    """Whether so many instructions or events may fill a table: each has some new commands, each of which may
-    conflict with all accesses, and commands that are there may all begin."""
-    live = s.live_commands
-    most = 64 * times
-    return (
-        2 * live + most > s.commands.size
-        or s.live_nodes + times * (s.live_pending + most) > s.nodes.size
-        or s.live_pending + most > s.pending.size
-        or s.event_count + live + s.slot_count + most > s.events.size
-        or live + most > s.todo.size
-        or (s.recording > 0 and s.recorded + 2 * live + 2 * most > s.records.size)
-        or (s.recording == 2 and s.recorded_words + 4096 * times > s.recorded_accesses.size)
-        or s.live_spans + most > s.spans.size
-    )
-
-
-@jit
 def run(s: State) -> int:
     """Go on until nothing can, a launch has ended, the budget is spent, or Python is needed."""
     while True:
@@ -226,9 +193,8 @@ def run(s: State) -> int:
                 return outcome
         if s.event_count == 0:
             return FINISHED
-        if s.spare <= 0 and no_room(s):
-            return GROW
-        s.spare -= 1
+        if s.full != NONE:
+            return BUDGET
         time = s.events[0].time
         if time > s.until:
             return PAUSED

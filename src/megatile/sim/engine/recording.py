@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from megatile.sim.engine.marks import inlined, jit
-from megatile.sim.state import ACCESS_BITS, NONE, UNKNOWN, Recorded, State
+from megatile.sim.engine.marks import apart, inlined, jit
+from megatile.sim.state import ACCESS_BITS, MAX_ACCESS_WORDS, NONE, UNKNOWN, Recorded, State
 
 
 @jit
 def recorded(s: State, record_id: int) -> Recorded:
     """Return a record by its number; those before the first that is still there have been dropped."""
     return s.records[record_id - s.record_base]
+
+
+@apart
+def stop_recording(s: State) -> int:
+    """Drop what was recorded: there is too much of it."""
+    s.recording = 0
+    s.recorded = 0
+    s.recorded_words = 0
+    s.record_limit = NONE
+    return NONE
 
 
 @inlined
@@ -30,6 +40,8 @@ def record(
     """Record a command (times may be filled in later); its number, or NONE where nothing is recorded."""
     if s.recording == 0:
         return NONE
+    if s.recorded >= s.record_limit:
+        return stop_recording(s)
     record_id = s.record_base + s.recorded
     s.recorded += 1
     entry = recorded(s, record_id)
@@ -55,6 +67,8 @@ def record_words(s: State, count: int) -> int:
     (`ACCESS_BITS`), its owner and its bounds."""
     words = s.recorded_accesses
     first = s.recorded_words
+    if first + MAX_ACCESS_WORDS > s.recorded_accesses.size:
+        return stop_recording(s)
     words[first] = count
     at = first + 1
     for k in range(count):
