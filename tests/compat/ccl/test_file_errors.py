@@ -50,3 +50,14 @@ def test_errors_have_lines(tmp_path, monkeypatch, line, wrong, said) -> None:
     with mt.host("ahbm") as torch, pytest.raises(CollectiveError, match=said) as caught:
         torch.distributed.init_process_group()
     assert str(caught.value).startswith(f"ccl.yaml:{at}: ")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[1, 2]", "algorithms: {}", "algorithms: []", "defaults: {n_slots: 4}", "a: {"]
+)
+def test_files_without_algorithms(tmp_path, monkeypatch, text) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ccl.yaml").write_text(text)
+    with pytest.raises(CollectiveError, match=r"ccl\.yaml") as caught:
+        mt.host("ahbm").distributed.get_world_size()
+    assert "hw_spec" not in str(caught.value)

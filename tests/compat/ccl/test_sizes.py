@@ -35,7 +35,7 @@ SIPS = ("ring_1d", "torus_2d", "mesh_2d_no_wrap")
 )
 def test_every_size_is_right(name, sip_topology) -> None:
     hda = machine("ahbm", sips=4, sip_topology=sip_topology, cube_w=3, cube_h=2, pe_per_corner=1)
-    config = resolve_algorithm_config(CONFIG, name) | {"topology": "none", "slot_size": 64}
+    config = resolve_algorithm_config(CONFIG, name) | {"topology": "none", "slot_size": 63}
     for n_elem in (8, 300):
         plan = kernel_plan(config, hda, n_elem=n_elem)
         x = np.random.default_rng(n_elem).integers(-3, 4, (plan.units, n_elem)).astype("f2")
@@ -69,7 +69,7 @@ def test_kernels_run_on_their_topologies_or_name_them(name, topology) -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"n_slots": 1}, "n_slots 1 and slot_size 4096: a tile of 16 bytes is 1 messages.*n_slots: 2"),
+        ({"n_slots": 1}, "n_slots 1 and slot_size 4096: a queue of one slot cannot hold.*n_slots: 2"),
         ({"module": "hello"}, "a tile of 20000 bytes is 5 messages.*n_slots: 5, or slot_size: 5000"),
     ],
 )

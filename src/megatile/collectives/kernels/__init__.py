@@ -33,4 +33,4 @@ def elements_in_flight(n_elem: int, dtype: str, config: Any) -> int:
     """Return how many elements a queue (``n_slots × slot_size`` bytes) holds, at most ``n_elem``."""
     if "slot_size" not in config:
         return n_elem
-    return max(1, min(n_elem, config.get("n_slots", 1) * config["slot_size"] // itemsize(dtype)))
+    return max(1, min(n_elem, config.get("n_slots", 1) * (config["slot_size"] // itemsize(dtype))))

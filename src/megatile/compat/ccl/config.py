@@ -113,21 +113,23 @@ def load_ccl_config(path: str | Path | None = None) -> dict[str, Any]:
     try:
         document = parse_document(text, name)
     except MachineError as problem:
-        raise CollectiveError(problem.message, place=problem.place, advice=problem.advice) from None
-    if not isinstance(document.data, Mapping):
-        raise CollectiveError(f"{name} declares no algorithms", advice="write them under 'algorithms:'")
+        advice = "start with algorithms:" if "hw_spec" in (problem.advice or "") else problem.advice
+        raise CollectiveError(problem.message, place=problem.place, advice=advice) from None
     return check_config(CclFile(document.data, document), name)
 
 
 def check_config(data: Any, name: str = "ccl.yaml") -> dict[str, Any]:
     """Refuse what is not a configuration, with the file, the line and the key."""
+    none = CollectiveError(f"{name} declares no algorithms", advice="write them under 'algorithms:'")
     if not isinstance(data, Mapping) or not isinstance(data.get("algorithms"), Mapping):
-        raise CollectiveError(f"{name} declares no algorithms", advice="write them under 'algorithms:'")
+        raise none
     paths = [(key,) for key in data] + [("algorithms", key) for key in data["algorithms"]]
     for path in paths:
         if not isinstance(path[-1], str):
             said = f"the key {path[-1]!r} is no name"
             raise CollectiveError(said, place=_place(data, path, name), advice="write a name")
+    if not data["algorithms"]:
+        raise none
     for entry, values in {"defaults": data.get("defaults") or {}, **data["algorithms"]}.items():
         where = ("defaults",) if entry == "defaults" else ("algorithms", entry)
         if not isinstance(values, Mapping):

@@ -20,6 +20,7 @@ from megatile.compat.ccl.install import (
 from megatile.compat.ccl.kernel_plans import kernel_plan
 from megatile.compat.ccl.spec import spec_of
 from megatile.compat.ccl.topologies import floor_of, resolve_validator
+from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError
 from megatile.core.files import exists
 from megatile.hda import HDA
@@ -168,17 +169,18 @@ class CclAlgorithm:
             if n.rx_base_pa is not None
         ]
 
-    def too_small(self, nbytes: int) -> tuple[str, str]:
-        """Return which figure leaves senders of so many bytes without slots, and what to write instead."""
-        slots, size = int(self.config["n_slots"]), int(self.config["slot_size"])
-        messages = max(1, -(-nbytes // size))
+    def too_small(self, count: int, dtype: str) -> tuple[str, str]:
+        """Return which figure leaves senders of so many elements without slots, and what to write instead."""
+        slots, size, element = int(self.config["n_slots"]), int(self.config["slot_size"]), itemsize(dtype)
+        messages = -(-count // max(1, size // element))
         head = f"all_reduce by '{self.name}' deadlocks with n_slots {slots} and slot_size {size}"
-        if messages <= slots and slots > 1:
+        if slots == 1:
+            return f"{head}: a queue of one slot cannot hold a tile that is passed on", "n_slots: 2"
+        if messages <= slots:
             return head, "check that every send of the kernel has its receive"
-        needed = max(2, messages)
         return (
-            f"{head}: a tile of {nbytes} bytes is {messages} messages",
-            f"n_slots: {needed}" + (f", or slot_size: {-(-nbytes // max(1, slots))}" if messages > 1 else ""),
+            f"{head}: a tile of {count * element} bytes is {messages} messages",
+            f"n_slots: {messages}, or slot_size: {-(-count // slots) * element}",
         )
 
     def plan(self, n_elem: int, dtype: str, reduction: str) -> Plan:

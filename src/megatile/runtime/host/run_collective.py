@@ -243,7 +243,8 @@ class Collectives:
         ccl.check([s for tensor in tensors for s in tensor.shards])
         rows = [tensor.rows() for tensor in tensors]  # uneven shards are refused
         each, inputs, binding = len(tensors[0].shards), None, None
-        plan = ccl.plan(prod(tensors[0].shards[0].spec.shape), calls[0].dtype, calls[0].reduction)
+        count, dtype = prod(tensors[0].shards[0].spec.shape), calls[0].dtype
+        plan = ccl.plan(count, dtype, calls[0].reduction)
         if self.context.engine.data:
             inputs = {"t": np.concatenate([row.reshape(each, -1) for row in rows])}
             lying = [row for tensor in tensors for row in shard_rows(tensor)]
@@ -254,7 +255,7 @@ class Collectives:
             )
         except Deadlock as stuck:
             lines = ccl.rings(dict.fromkeys(w.unit for w in stuck.graph.waiters))
-            said, advice = ccl.too_small(tensors[0].shards[0].nbytes)
+            said, advice = ccl.too_small(count, dtype)
             text = "\n".join([said, stuck.message, *lines])
             raise CollectiveDeadlock(text, stuck.waits, stuck.graph, advice=advice) from stuck
         nbytes = tensors[0].shards[0].nbytes
