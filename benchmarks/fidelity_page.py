@@ -27,7 +27,7 @@ prints for the machine; runs with a forced ring are predicted with rings only.
 
 MODEL = """### The model and its constants
 
-A collective costs a start, then a time per step along the way of the data, then bytes over a rate: the form
+A collective costs a start, then a time per step along the path of the data, then bytes over a rate: the form
 with which NCCL predicts itself when it chooses an algorithm (`src/graph/tuning.cc`). The algorithms are
 those of the libraries: NCCL's rings, its trees (chains inside nodes, binary between them), in-switch
 reduction and its tree over nodes; RCCL's all-pairs exchange and its rings on every link. A small path sends
