@@ -23,7 +23,7 @@ from megatile.core.expr import (
     table,
     unit,
 )
-from megatile.plan.memo import KEPT, Memo
+from megatile.plan.cached_values import MAX_CACHED_NUMBERS, CachedValues
 
 NAMES = ("unit", "k")
 LEAVES = st.one_of(st.integers(-9, 9).map(expr), st.sampled_from([Symbol(n) for n in NAMES]))
@@ -130,10 +130,12 @@ def test_conditions_and_numbers_are_not_known():
 
 
 @given(st.lists(EXPRESSIONS, min_size=1, max_size=4), st.integers(1, 3), st.data())
-def test_remembered_values_are_those_worked_out_anew(nodes, units, data):
+def test_cached_values_are_those_worked_out_anew(nodes, units, data):
     """Whatever comes in between: other units, other ints, arrays in place of ints."""
-    memo = Memo(KEPT // units)  # keeps as many values as there are units here: some are forgotten
-    functions = [(node, memo.function(node), memo.even(node)) for node in nodes]
+    values = CachedValues(
+        MAX_CACHED_NUMBERS // units
+    )  # keeps as many values as there are units here: some are forgotten
+    functions = [(node, values.function(node), values.even(node)) for node in nodes]
     places = [np.arange(5), np.arange(3, 5), np.arange(0, 10, 2), 4]
     for _ in range(8):
         of = data.draw(st.sampled_from(places))
@@ -148,10 +150,10 @@ def test_remembered_values_are_those_worked_out_anew(nodes, units, data):
             assert isinstance(even(env), int) or len(set(even(env).tolist())) > 1
 
 
-def test_remembered_arrays_cannot_be_changed():
-    memo = Memo(4)
+def test_cached_arrays_cannot_be_changed():
+    values = CachedValues(4)
     env = {"unit": np.arange(4)}
-    found = memo.function(unit + 1)(env)
-    assert memo.function(unit + 1)(env) is found
+    found = values.function(unit + 1)(env)
+    assert values.function(unit + 1)(env) is found
     with pytest.raises(ValueError, match="read-only"):
         found[0] = 7

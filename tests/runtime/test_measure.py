@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 import megatile as mt
-from megatile.core import kept
+from megatile.core.cached import read_cached
 from megatile.core.errors import MegatileError
 from megatile.runtime.measure.figures import Figure, Sample, described, machine_of, sampled
 
@@ -41,7 +41,7 @@ def test_the_machine_file_is_read_and_has_the_measured_figures(found):
     assert stations["call"] == pytest.approx(values["control.launch.call.overhead"] * 1e12, rel=1e-3)
     assert result.machine.memory("ram").bandwidth == hda.memory("ram").bandwidth
     assert mt.machine(folder / "host.yaml", cores=1).count("block") == 1
-    assert (kept.read(folder / "kept") or b"").decode() == (folder / "host.yaml").read_text()
+    assert (read_cached(folder / "kept") or b"").decode() == (folder / "host.yaml").read_text()
 
 
 def test_figures_are_those_of_a_computer(found):

@@ -6,7 +6,6 @@ import hashlib
 import os
 from collections import defaultdict
 from collections.abc import Sequence
-from functools import lru_cache
 from math import isfinite
 from numbers import Integral, Real
 from typing import Any
@@ -22,6 +21,7 @@ from megatile.attention.ownership import packed_lengths
 from megatile.attention.schedules import Layout, Schedule
 from megatile.attention.schedules.pieces import LAYOUTS
 from megatile.attention.settings import problem_of_settings, setting
+from megatile.core.cached import cached
 from megatile.core.errors import did_you_mean
 from megatile.runtime.agreement import Members, Record
 
@@ -290,7 +290,7 @@ def boundaries_text(cu_seqlens: Any) -> str:
     return f"{len(lengths_q)} sequences of {sum(lengths_q)} tokens{keys} ({digest})"
 
 
-@lru_cache(maxsize=64)
+@cached(most=64)
 def _cycles(schedule: Schedule) -> str | None:
     """Two schedules of one name may have been given different cycles."""
     cycles = getattr(schedule.routes, "cycles", None)

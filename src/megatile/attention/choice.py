@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import lru_cache, wraps
+from functools import wraps
 from math import log2
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from megatile.attention.errors import AttentionError
 from megatile.attention.schedules import Schedule, make_schedule
+from megatile.core.cached import cached
 from megatile.core.errors import MegatileError
 
 Given = ParamSpec("Given")
@@ -64,7 +65,7 @@ def machine_text(machine: Any) -> str | None:
     return None if machine is None else f"{machine.name} ({_fingerprint(machine)})"
 
 
-@lru_cache(maxsize=16)
+@cached(most=16)
 def _fingerprint(machine: Any) -> str:
     found: str = machine.fingerprint()
     return found[:12]
@@ -78,7 +79,7 @@ def _loaded(machine: Any) -> Any:
     return machine
 
 
-@lru_cache(maxsize=16)
+@cached(most=16)
 def _read(name: str) -> Any:
     from megatile.hda import machine
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from functools import cache
 from itertools import accumulate
 from typing import Any
 
@@ -23,6 +22,7 @@ from megatile.attention.block_kernels import (
 )
 from megatile.attention.packed import Batch, Segment
 from megatile.attention.schedules.bands import Band, Part, Tile, part_of
+from megatile.core.cached import cached
 
 
 def choose_kernel(q: Tensor, v: Tensor, options: KernelOptions) -> Kernel:
@@ -43,7 +43,7 @@ def flash_attention_available(q: Tensor) -> bool:
     return q.is_cuda and q.dtype in (torch.float16, torch.bfloat16) and _interface() is not None
 
 
-@cache
+@cached()
 def _interface() -> Any:
     try:
         from flash_attn import flash_attn_interface

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import warnings
 from contextlib import nullcontext
-from functools import cache
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 from triton.runtime.jit import JITFunction
+
+from megatile.core.cached import cached
 
 TILE = 2048
 """Elements of one program: at least one row, of one head, with all of its columns."""
@@ -101,7 +102,7 @@ def merge_rows(block_out: Tensor, block_lse: Tensor, out: Tensor, lse: Tensor, r
         )  # fmt: skip
 
 
-@cache
+@cached()
 def runs_on(device: torch.device) -> bool:
     """Whether the kernel can be compiled and run on a device; tried once, said once where it cannot."""
     out, lse = torch.zeros(1, 1, 1, 1, device=device), torch.zeros(1, 1, 1, device=device)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import accumulate, pairwise
 from numbers import Real
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 from megatile.attention.errors import AttentionError
 from megatile.attention.schedules import Division, Layout, Mask, Schedule, division_for
 from megatile.attention.settings import setting
+from megatile.core.cached import cached
 from megatile.core.errors import MegatileError
 from megatile.core.placement import Piece, Pieces, local_length
 from megatile.runtime.agreement import Record
@@ -30,7 +30,7 @@ class Ownership:
     tokens_kv: Lengths
 
     @staticmethod
-    @lru_cache(maxsize=64)
+    @cached(most=64)
     def of(
         schedule: Schedule,
         mask: Mask,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from megatile.attention.plans import Divided, Problem, attention_plan
 from megatile.attention.schedules import Schedule, ScheduleError, make_schedule
 from megatile.collectives.decompositions import DecompositionError
 from megatile.collectives.geometry import nearest_memory
+from megatile.core.cached import cached
 from megatile.core.progress import Listener, shown, tell
 from megatile.core.quantities import format_time
 from megatile.hda import HDA, machine as find_machine
@@ -320,7 +321,7 @@ def _placed(plan: Plan, hda: HDA) -> Plan:
     return replace(plan, tiles=tiles, channels=tuple(replace(c, memory=memory) for c in plan.channels))
 
 
-@lru_cache(maxsize=256)
+@cached(most=256)
 def best_schedule(machine: HDA | str, ranks: int, problem: Problem) -> str:
     """The fastest schedule among those that divide sequences as ``hamilton`` does."""
     hda = find_machine(machine) if isinstance(machine, str) else machine

@@ -7,11 +7,11 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
 
+from megatile.core.cached import cached
 from megatile.core.errors import MegatileError, did_you_mean
 
 
@@ -72,7 +72,7 @@ def _text_of(spelling: Any) -> str:
     return str(spelling)
 
 
-@cache
+@cached()
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """The NumPy dtype that stores elements of ``name`` (those NumPy lacks come from ml_dtypes)."""
     numpy_name = _NUMPY[dtype(name)]
@@ -83,7 +83,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     return np.dtype(getattr(ml_dtypes, numpy_name))
 
 
-@cache
+@cached()
 def itemsize(name: str) -> int:
     """Bytes per element of an array; types of 4 bits take one each there, see ``bits``."""
     return numpy_dtype(name).itemsize

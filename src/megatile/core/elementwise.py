@@ -16,12 +16,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache, reduce
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from megatile.core.basic_operations import OPERATIONS, Operation, OperationError, cast as cast_array
+from megatile.core.cached import cached
 from megatile.core.dtypes import dtype, numpy_dtype
 from megatile.core.expr import DIVISIONS, OPERATORS, WEAK, Const, Expr, Symbol, known, substitute, walk
 from megatile.core.expr.typing import Load, TypedReader, promote
@@ -115,7 +116,7 @@ class Nest:
         return tuple(self.names.index(e.name) if isinstance(e, Symbol) else None for e in self.index)
 
 
-@lru_cache(maxsize=4096)
+@cached(most=4096)
 def read_nest(code: str, types: tuple[tuple[str, str], ...] = ()) -> Nest:
     """The nest that ``code`` describes, with the types of its operands."""
     try:

@@ -6,10 +6,10 @@ import linecache
 import sys
 import sysconfig
 import traceback
-from functools import lru_cache
 from pathlib import Path
 from types import FrameType
 
+from megatile.core.cached import cached
 from megatile.core.errors import Place
 
 PACKAGE = str(Path(__file__).parents[1])
@@ -51,7 +51,7 @@ def raised_at(error: BaseException) -> Place | None:
     return Place(own[-1].filename, own[-1].lineno) if own else None
 
 
-@lru_cache(maxsize=4096)
+@cached(most=4096)
 def place_of(file: str, line: int) -> Place:
     record_source(file)
     text = linecache.getline(file, line)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from megatile.core.arguments import no_none
+from megatile.core.cached import cached
 from megatile.core.errors import MachineError, MegatileError, did_you_mean
 from megatile.core.files import exists
 from megatile.hda.document import read_document
@@ -31,7 +31,7 @@ def problems(path: str | Path, *, trust: bool = False) -> list[MegatileError]:
     return found
 
 
-@cache
+@cached()
 def _shipped(name: str, values: tuple[tuple[str, int | str], ...]) -> HDA:
     """A shipped machine as it is; machines never change, so one is enough."""
     given: dict[str, Any] = dict(values)
@@ -62,7 +62,7 @@ def machine(name_or_path: str | Path | HDA, *, trust: bool = False, **overrides:
     return HDA.from_yaml(path, trust=trust, **overrides)
 
 
-@cache
+@cached()
 def assumed_kernel(name: str) -> KernelFigures:
     """The figures of a kernel for machines whose files have none (``hda/assumed.yaml``)."""
     found = HDA.from_yaml(FOLDER.parent / "assumed.yaml").kernel(name)
@@ -70,7 +70,7 @@ def assumed_kernel(name: str) -> KernelFigures:
     return found
 
 
-@cache
+@cached()
 @no_none
 def divided(hda: HDA, devices: int) -> HDA:
     """The machine with that many devices, where their number is for a program to choose (``devices`` is a

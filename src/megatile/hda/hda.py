@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -44,8 +44,6 @@ from megatile.hda.schema import HardwareAbstraction, HardwareSpecification, Scal
 
 if TYPE_CHECKING:
     from megatile.hda.instance import Instance
-
-Found = TypeVar("Found")
 
 
 class HDA(Places):
@@ -73,7 +71,6 @@ class HDA(Places):
             **vars(parts),
             _levels={level.name: level for level in parts.levels},
             _named={},
-            _facts={},
             _router=Router(parts.levels, parts.networks),
         )
 
@@ -88,15 +85,6 @@ class HDA(Places):
         name: str
         file: str | None
         parameters: Frozen[str, Any]
-        _facts: dict[Any, Any]
-
-    def fact(self, function: Callable[..., Found], *arguments: Any) -> Found:
-        """What a function says about this machine, found out once; it gets the machine first."""
-        key = (function, *arguments)
-        if key not in self._facts:
-            self._facts[key] = function(self, *arguments)
-        found: Found = self._facts[key]
-        return found
 
     # making and writing
 

@@ -10,10 +10,9 @@ import os
 import platform
 import re
 import subprocess
-from functools import cache
 from pathlib import Path
 
-from megatile.core import kept
+from megatile.core.cached import cache_directory, cache_key, cached
 from megatile.core.version import __version__
 
 CPU_FOLDER = Path("/sys/devices/system/cpu")
@@ -28,10 +27,10 @@ def probed(name: str) -> dict[str, int | str]:
 def measured_file() -> Path:
     """Where ``megatile measure`` keeps what it has found, for ``k.compare``: a file for every computer."""
     parts = [f"{key}={value}" for key, value in _host() if key not in ("clock", "memory")]
-    return kept.directory() / f"measured-{kept.key(__version__, platform.node(), *parts)}"
+    return cache_directory() / f"measured-{cache_key(__version__, platform.node(), *parts)}"
 
 
-@cache
+@cached()
 def _host() -> tuple[tuple[str, int | str], ...]:
     found: dict[str, int | str] = {"cores": _cores()}
     found.update(_linux() if CPU_FOLDER.exists() else _mac() if platform.system() == "Darwin" else {})
@@ -45,7 +44,7 @@ def _cores() -> int:
         return os.cpu_count() or 1
 
 
-@cache
+@cached()
 def host_flags() -> frozenset[str]:
     """What the processor can do, as the operating system names it."""
     if platform.system() == "Darwin":

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Any
 
 from megatile.collectives.algorithms import ALGORITHMS
@@ -19,6 +18,7 @@ from megatile.collectives.job import CollectiveError, Job
 from megatile.collectives.planner import make_job
 from megatile.collectives.ranking import GUESSES, MAX_RANKS_TO_TRY_ALL
 from megatile.collectives.registry import Algorithm
+from megatile.core.cached import cached
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError
 from megatile.core.expr import ZERO, Const, Expr, Symbol, bounds, known, select, simplify, substitute
@@ -131,7 +131,7 @@ def _unfit(frame: Frame, node: n.Collective, size: int, buffers: Buffers | None)
     return None
 
 
-@lru_cache(maxsize=512)
+@cached(most=512)
 def _choice(
     hda: HDA, scale: str, algorithm: str | None, operation: str, members: tuple[int, ...], nbytes: int,
     dtype: str, reduction: str, root: int, in_place: bool,

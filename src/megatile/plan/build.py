@@ -19,12 +19,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import lru_cache
 from keyword import iskeyword
 from typing import Any
 
 import numpy as np
 
+from megatile.core.cached import cached
 from megatile.core.dtypes import dtype as dtype_name
 from megatile.core.errors import Place
 from megatile.core.expr import ZERO, Expr, IntLike, Symbol, constant, expr, unit
@@ -380,7 +380,7 @@ class PlanBuilder:
         )
 
 
-@lru_cache(maxsize=4096)
+@cached(most=4096)
 def _line(file: str, line: int) -> Place | None:
     return None if file.startswith(PACKAGE) else place_of(file, line)
 

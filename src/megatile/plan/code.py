@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from megatile.core.expr import Expr, constant
+from megatile.plan.cached_values import CachedValues
 from megatile.plan.cohort import highest, lowest
 from megatile.plan.liveness import slot_names
-from megatile.plan.memo import Memo
 from megatile.plan.model import Plan, PlanError, Stream
 from megatile.plan.spec import parts
 from megatile.plan.statements import (
@@ -40,13 +40,13 @@ class RegionCode:
 
     __slots__ = ("at", "constant", "shape", "span", "start", "tile", "whole")
 
-    def __init__(self, region: Region, memo: Memo):
+    def __init__(self, region: Region, values: CachedValues):
         self.tile = region.tile
         self.whole = not region.start
-        self.start = tuple(memo.even(e) for e in region.start)
-        self.shape = tuple(memo.even(e) for e in region.shape)
-        self.span = memo.together("span", (*region.start, *region.shape), span_of)
-        self.at = memo.function(region.at) if region.at is not None else None
+        self.start = tuple(values.even(e) for e in region.start)
+        self.shape = tuple(values.even(e) for e in region.shape)
+        self.span = values.together("span", (*region.start, *region.shape), span_of)
+        self.at = values.function(region.at) if region.at is not None else None
         numbers = [constant(e) for e in (*region.start, *region.shape)]
         known = None if None in numbers else tuple(n for n in numbers if n is not None)
         half = len(region.start)
@@ -99,7 +99,7 @@ class Code:
 
 
 def compile_stream(plan: Plan, stream: Stream) -> Code:
-    compiler = _Compiler(slot_names(stream.body), Memo(plan.instances(stream.level)))
+    compiler = _Compiler(slot_names(stream.body), CachedValues(plan.instances(stream.level)))
     compiler.block(stream.body)
     compiler.emit("end", None)
     declared = {tile.name for tile in plan.tiles}
@@ -124,9 +124,9 @@ def _mark_ragged(code: list[Instruction]) -> None:
 
 
 class _Compiler:
-    def __init__(self, slots: frozenset[str], memo: Memo):
+    def __init__(self, slots: frozenset[str], values: CachedValues):
         self.code: list[Instruction] = []
-        self.memo = memo
+        self.values = values
         self.slots = slots
         self.bound: set[str] = set()
 
@@ -146,14 +146,14 @@ class _Compiler:
 
     def simple(self, statement: Any) -> None:
         instruction = self.emit(statement.word, statement)
-        instruction.reads = tuple(RegionCode(r, self.memo) for r in reads_of(statement))
+        instruction.reads = tuple(RegionCode(r, self.values) for r in reads_of(statement))
         write = write_of(statement)
-        instruction.write = RegionCode(write, self.memo) if write is not None else None
+        instruction.write = RegionCode(write, self.values) if write is not None else None
         self.bound |= set(binds(statement)[0])
         for p in parts(type(statement)):
             compile_field = _COMPILE.get(p.kind)
             if compile_field is not None:
-                compile_field(self.memo, instruction, p.name, getattr(statement, p.name))
+                compile_field(self.values, instruction, p.name, getattr(statement, p.name))
 
     def scope(self, body: tuple[Statement, ...]) -> dict[str, tuple[str, ...]]:
         """Names that end with this body: all (``ended``), and those that may hold slots (``names``)."""
@@ -162,13 +162,13 @@ class _Compiler:
 
     def flows(self, statement: Statement, side: int) -> dict[str, Any]:
         """What carried and merged names mean: the first of their values, or the second."""
-        ints = tuple((f.name, self.memo.function(f.values[side])) for f in int_flows(statement))
+        ints = tuple((f.name, self.values.function(f.values[side])) for f in int_flows(statement))
         return {"tiles": tuple((f.name, f.values[side]) for f in tile_flows(statement)), "ints": ints}
 
     def loop(self, loop: Loop) -> None:
         self.bound |= set(binds(loop)[0])
         bounds = {"start": loop.start, "stop": loop.stop, "step": loop.step}
-        functions = {key: self.memo.function(value) for key, value in bounds.items()}
+        functions = {key: self.values.function(value) for key, value in bounds.items()}
         self.emit("enter", loop, functions=functions, names=loop.frees, **self.flows(loop, 0))
         test = self.emit("test", loop)
         begin = len(self.code)
@@ -178,7 +178,7 @@ class _Compiler:
         self.emit("join", loop)
 
     def branch(self, branch: If) -> None:
-        start = self.emit("branch", branch, functions={"condition": self.memo.function(branch.condition)})
+        start = self.emit("branch", branch, functions={"condition": self.values.function(branch.condition)})
         self.side(branch, 0)
         jump = self.emit("jump", branch)
         start.target = len(self.code)
@@ -195,31 +195,31 @@ class _Compiler:
             self.emit("merge", branch, **merged)
 
 
-def _expr(memo: Memo, instruction: Instruction, name: str, value: Expr) -> None:
-    instruction.functions[name] = memo.function(value)
+def _expr(values: CachedValues, instruction: Instruction, name: str, value: Expr) -> None:
+    instruction.functions[name] = values.function(value)
 
 
-def _typed(memo: Memo, instruction: Instruction, name: str, value: tuple[Expr, ...]) -> None:
-    instruction.shape = tuple(memo.even(e) for e in value)
+def _typed(values: CachedValues, instruction: Instruction, name: str, value: tuple[Expr, ...]) -> None:
+    instruction.shape = tuple(values.even(e) for e in value)
 
 
-def _words(memo: Memo, instruction: Instruction, name: str, value: tuple[str, ...]) -> None:
+def _words(values: CachedValues, instruction: Instruction, name: str, value: tuple[str, ...]) -> None:
     instruction.names = value
 
 
-def _attributes(memo: Memo, instruction: Instruction, name: str, value: Any) -> None:
+def _attributes(values: CachedValues, instruction: Instruction, name: str, value: Any) -> None:
     for key, attribute in value:
         if isinstance(attribute, Expr):
-            instruction.varying[key] = memo.function(attribute)
+            instruction.varying[key] = values.function(attribute)
         else:
             instruction.attributes[key] = attribute
 
 
-def _work(memo: Memo, instruction: Instruction, name: str, value: Work) -> None:
-    instruction.functions |= {"flops": memo.function(value.flops), "bytes": memo.function(value.bytes)}
+def _work(values: CachedValues, instruction: Instruction, name: str, value: Work) -> None:
+    instruction.functions |= {"flops": values.function(value.flops), "bytes": values.function(value.bytes)}
 
 
-_COMPILE: dict[str, Callable[[Memo, Instruction, str, Any], None]] = {
+_COMPILE: dict[str, Callable[[CachedValues, Instruction, str, Any], None]] = {
     "expr": _expr,
     "typed": _typed,
     "words": _words,

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from megatile.core.crossing import Crossings
+from megatile.plan.cached_values import MAX_CACHED_NUMBERS
 from megatile.plan.code import Code, Instruction, RegionCode, compile_stream
 from megatile.plan.cohort import (
     Actors,
@@ -27,7 +28,6 @@ from megatile.plan.cohort import (
     uniform,
 )
 from megatile.plan.control import ControlFlow
-from megatile.plan.memo import KEPT
 from megatile.plan.model import Plan, PlanError
 from megatile.plan.text import statement_text
 
@@ -216,7 +216,7 @@ class Commands(ControlFlow):
             # All units of a cohort feed different queues, so one number means one unit.
             targets = np.full(len(cohort), to) if isinstance(to, int) else to
             route = Route(queues, targets, member, queues.at(targets, member), known_by)
-            if len(instruction.routes) >= max(1, KEPT // len(cohort)):
+            if len(instruction.routes) >= max(1, MAX_CACHED_NUMBERS // len(cohort)):
                 instruction.routes.clear()
             instruction.routes[key] = route
         return route

@@ -7,10 +7,10 @@ evaluator does.
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
-from functools import cache
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from megatile.core.cached import cached
 from megatile.core.expr import walk
 from megatile.plan import model, statements
 from megatile.plan.model import Expr, Plan, PlanError
@@ -27,7 +27,7 @@ def check_fields(plan: Plan) -> None:
         raise PlanError("the plan is nested too deeply") from None
 
 
-@cache
+@cached()
 def _hints(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind, vars(model) | vars(statements) | {"Expr": Expr})
 

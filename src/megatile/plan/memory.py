@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
+from megatile.core.cached import cached_in_owner
 from megatile.hda import HDA
-from megatile.plan.model import Level, Plan, PlanError, once
+from megatile.plan.model import Level, Plan, PlanError
 from megatile.plan.residency import copies
 from megatile.plan.statements import regions_of, statements
 
@@ -84,7 +87,7 @@ def _own_stream(plan: Plan, level: Level) -> dict[str, int]:
     return {name: next(iter(u)) for name, u in users.items() if len(u) == 1 and None not in u}  # type: ignore[misc]
 
 
-@once
+@partial(cached_in_owner, key=ref)
 def check_memory(plan: Plan, hda: HDA) -> None:
     """The tiles and receive ranges of all units that are there at a time fit the memories they are in, or the
     slices of those; what has a fixed place lies inside."""

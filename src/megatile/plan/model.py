@@ -192,16 +192,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property, wraps
+from functools import cached_property
 from html import escape
 from math import prod
-from typing import Any, TypeVar
-from weakref import ref
+from typing import Any
 
+from megatile.core.cached import cached_in_owner
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError, did_you_mean
 from megatile.core.expr import ZERO, Expr, unit
-from megatile.core.remembered import remembered
 from megatile.plan.spec import ALWAYS, ARGUMENT, HIDDEN, KEYWORD, part
 from megatile.plan.statements import *  # noqa: F403
 from megatile.plan.statements import Statement, __all__ as _STATEMENTS, statements
@@ -380,8 +379,8 @@ class Plan:
         return prod(self.grid)
 
     @cached_property
-    def facts(self) -> dict[Any, Any]:
-        """What was found out about the plan, which never changes; see `once`."""
+    def cached(self) -> dict[Any, Any]:
+        """What was found out about the plan, which never changes."""
         return {}
 
     @cached_property
@@ -423,7 +422,7 @@ class Plan:
         ``u`` belongs to instance ``u // per`` there."""
         return self._above[self.level(level).name].get(self.level(above).name)
 
-    @remembered
+    @cached_in_owner
     def instances(self, level: str | None = None) -> int:
         """How many instances a level has in all."""
         found = self.level(level)
@@ -487,30 +486,6 @@ class Plan:
     def digest(self) -> str:
         """A hash of the plan that is the same in every process and does not depend on source lines."""
         return str(FORMS["digest"](self))
-
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def once(function: Function) -> Function:
-    """A function of a plan, and of numbers and other things that never change: found out once for each."""
-
-    @wraps(function)
-    def known(plan: Plan, *others: Any) -> Any:
-        facts = plan.facts
-        if not others:
-            if function not in facts:
-                facts[function] = function(plan)
-            return facts[function]
-        key = (function, *(other if isinstance(other, int) else id(other) for other in others))
-        there, value = facts.get(key, ((), None))
-        things = [other for other in others if not isinstance(other, int)]
-        if key not in facts or any(one() is not other for one, other in zip(there, things, strict=True)):
-            value = function(plan, *others)
-            facts[key] = [ref(other) for other in things], value
-        return value
-
-    return known  # type: ignore[return-value]
 
 
 def require_plan(value: Any, word: str) -> None:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, fields, is_dataclass
-from functools import cache
 from typing import Any
 
+from megatile.core.cached import cached
 from megatile.core.errors import did_you_mean
 from megatile.core.expr import Const, Expr, constant, symbols
 from megatile.plan.model import Plan, PlanError
@@ -243,7 +243,7 @@ def _expressions(value: Any) -> list[Expr]:
     return found
 
 
-@cache
+@cached()
 def _parts(kind: type) -> list[str]:
     """The fields in which a dataclass may have expressions, beside the statements and flows inside it."""
     if not is_dataclass(kind):

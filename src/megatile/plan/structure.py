@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from megatile.core.cached import cached_in_owner
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import did_you_mean
 from megatile.core.expr import constant
 from megatile.core.operations import OPERATIONS, REDUCTIONS
-from megatile.plan.model import ENGINES, ROLES, Level, Plan, PlanError, Stream, Tile, once
+from megatile.plan.model import ENGINES, ROLES, Level, Plan, PlanError, Stream, Tile
 from megatile.plan.names import check_names
 from megatile.plan.spec import having, parts
 from megatile.plan.statements import (
@@ -28,7 +29,7 @@ from megatile.plan.text import statement_text
 COLLECTIVES = ("barrier", "all_reduce", "broadcast")
 
 
-@once
+@cached_in_owner
 def check_structure(plan: Plan) -> None:
     """Streams cover the units once; declarations are sound."""
     if any(extent < 1 for extent in plan.grid):

@@ -10,10 +10,10 @@ import io
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from megatile.core.cached import cached
 from megatile.core.errors import MegatileError
 from megatile.core.files import whole_file
 
@@ -35,7 +35,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-@lru_cache(maxsize=4096)
+@cached(most=4096)
 def text_width(text: str, size: float, bold: bool = False) -> float:
     """Pixels that a text takes, with a small reserve for other renderers."""
     from matplotlib.font_manager import FontProperties, findfont, get_font

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from megatile.core.cached import cached
 from megatile.plan.model import Plan, ReceiveAny, statements
 from megatile.runtime.control import Coming
 from megatile.runtime.errors import LATE_SECONDS, LaunchError
@@ -173,7 +173,7 @@ class Transport:
                 wait_for(queue.popleft()[0], self.world, to, f"a message to unit {to}", self.limit)
 
 
-@cache
+@cached()
 def _subgroup(members: tuple[int, ...]) -> Any:
     """The process group of some units; every process must take part in making it."""
     return dist.new_group(list(members), backend="gloo")

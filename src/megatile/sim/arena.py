@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import mmap
 import sys
-from functools import cache
 from typing import Any
 
 import numpy as np
 
+from megatile.core.cached import cached
 from megatile.core.errors import MegatileError
 from megatile.sim import state
 from megatile.sim.rows import NONE, Row, Table, Words
@@ -66,7 +66,7 @@ def _reserve() -> Any:
     return np.empty(LEAST_BYTES // 8, dtype=np.int64)
 
 
-@cache
+@cached()
 def _layout(words: int) -> tuple[Any, dict[str, int], dict[str, int], dict[str, int], dict[str, int]]:
     """What memory of so many words begins with; of every table where it begins, the words of its share, how
     wide rows are and for how many there is room."""

@@ -14,11 +14,10 @@ import ast
 import ctypes
 import sys
 from contextlib import suppress
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from megatile.core import kept
+from megatile.core.cached import cache_directory, cached, read_cached, write_cached
 from megatile.sim import plain
 
 _LOADED: list[Any] = []
@@ -29,7 +28,7 @@ def is_compiled() -> bool:
     return bool(_LOADED)
 
 
-@lru_cache(maxsize=1)
+@cached(most=1)
 def compiled() -> Any:
     """The engine as machine code, with ``run(array)``; the plain one where llvmlite is absent."""
     try:
@@ -52,8 +51,8 @@ class _Compiled:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
         host = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten(), llvm.llvm_version_info
-        path = kept.directory() / f"engine-{plain.key(_text(__file__), *map(str, host))}.o"
-        address, code = 0, kept.read(path)
+        path = cache_directory() / f"engine-{plain.key(_text(__file__), *map(str, host))}.o"
+        address, code = 0, read_cached(path)
         if code is not None:
             with suppress(RuntimeError):
                 address = self._load(code)
@@ -63,7 +62,7 @@ class _Compiled:
             module.verify()
             _optimise(module, machine)
             code = machine.emit_object(module)
-            kept.write(path, code)
+            write_cached(path, code)
             address = self._load(code)
         self._run = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(address)
 

@@ -9,11 +9,11 @@ uses as a whole have servers in the order of the links.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from megatile.core.cached import cached
 from megatile.hda.routing import Link
 from megatile.sim import plain, state as st
 from megatile.sim.arena import Arena
@@ -26,7 +26,7 @@ DENSE = 1024
 """Links of a grid for every unit up to which all of them get servers."""
 
 
-@lru_cache(maxsize=1 << 12)
+@cached(most=1 << 12)
 def as_bits(rate: float) -> int:
     """A float as the integer that stands for it in the arena."""
     return int(np.float64(rate).view(np.int64))

@@ -8,14 +8,13 @@ from __future__ import annotations
 import ast
 import marshal
 import sys
-from functools import cache
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
 import numpy as np
 
-from megatile.core import kept
+from megatile.core.cached import cache_directory, cache_key, cached, read_cached, write_cached
 from megatile.core.version import __version__
 from megatile.sim import desugar
 
@@ -24,7 +23,7 @@ _MEANING = ("instructions.py", "state.py", "rows.py", "arena.py", "desugar.py")
 """Modules that decide what the functions of the engine mean, besides their own."""
 
 
-@cache
+@cached()
 def _sources() -> list[tuple[str, str]]:
     """The modules of the engine: path and text of each."""
     return [(str(path), path.read_text(encoding="utf-8")) for path in sorted(_HERE.glob("engine/*.py"))]
@@ -35,7 +34,7 @@ def key(*parts: str) -> str:
     texts = [text for _, text in _sources()] + [
         (_HERE / name).read_text(encoding="utf-8") for name in _MEANING
     ]
-    return kept.key(*texts, *parts, __version__)
+    return cache_key(*texts, *parts, __version__)
 
 
 def functions() -> list[tuple[str, ast.FunctionDef]]:
@@ -43,14 +42,14 @@ def functions() -> list[tuple[str, ast.FunctionDef]]:
     return desugar.functions(_sources())
 
 
-@cache
+@cached()
 def engine() -> Any:
     """The functions of the engine; each takes the memory of an `Arena` first."""
-    path = kept.directory() / f"engine-{key(sys.version)}.bytecode"
-    data = kept.read(path)
+    path = cache_directory() / f"engine-{key(sys.version)}.bytecode"
+    data = read_cached(path)
     if data is None:
         found = [compile(ast.Module([node], []), file, "exec") for file, node in functions()]
-        kept.write(path, marshal.dumps(found))
+        write_cached(path, marshal.dumps(found))
     else:
         found = marshal.loads(data)
     module = ModuleType("megatile.sim.engine without rows")

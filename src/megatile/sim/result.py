@@ -69,12 +69,12 @@ class Run:
     @cached_property
     def resources(self) -> Resources:
         """The machine as the plan sees it; plans that need more units than there are are refused. What was
-        found out about the last machine is kept with the plan."""
-        kept, how = self.plan.facts.get(Resources), (self.faults, self.installed, self.timing)
-        if kept is None or kept[0].hda is not self.hda or kept[1] != how:
+        found out about the last machine is cached with the plan."""
+        last, how = self.plan.cached.get(Resources), (self.faults, self.installed, self.timing)
+        if last is None or last[0].hda is not self.hda or last[1] != how:
             made = Resources(self.hda, self.plan, self.faults, installed=self.installed, timing=self.timing)
-            self.plan.facts[Resources] = kept = made, how
-        found: Resources = kept[0]
+            self.plan.cached[Resources] = last = made, how
+        found: Resources = last[0]
         return found
 
     def run(self, records: int, operands: bool = False, inputs: Mapping[str, Any] | None = None) -> None:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from megatile.core.cached import cached_in_owner
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import did_you_mean
 from megatile.core.expr import constant
@@ -70,7 +71,7 @@ LONG_SECONDS = 1.0
 NEVER = 1 << 62
 
 
-@pm.once
+@cached_in_owner
 def commands(plan: pm.Plan, received: int = 1, control: int = 0) -> int:
     """About how many commands a plan issues, as far as its loops say; a receive counts as so many, and so
     does the control flow of a branch or of a round of a loop."""

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from megatile.core.cached import cached_in_owner
 from megatile.core.expr import Binary, Const, Expr, Select, Symbol, Table, constant, symbols
 from megatile.plan import model as pm
 from megatile.plan.cohort import spread
@@ -478,7 +479,7 @@ class CommandTable:
         return StreamTable(first, compiler.frame, self.rows.raw(compiler.frame))
 
 
-@pm.once
+@cached_in_owner
 def tabulated(plan: pm.Plan) -> CommandTable:
     """The rows of a plan alone."""
     table = CommandTable(plan, Rows())

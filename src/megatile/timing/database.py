@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from megatile.core.cached import cached_in_owner
 from megatile.core.dtypes import dtype as dtype_name
 from megatile.core.errors import MegatileError, Place
-from megatile.core.remembered import remembered
 from megatile.core.sqlite import table_only
 from megatile.hda import HDA, machine as find_machine, machine_names
 from megatile.timing.formulas import OPERATIONS, Device, KernelTime, Operation, hardware
@@ -252,7 +252,7 @@ class _Table:
         source = f"{len(near)} nearest shapes of {self.rows[int(near[0])].source or 'the database'}"
         return KernelTime(time, Origin("interpolated", source), float(np.median(errors)) if errors else None)
 
-    @remembered
+    @cached_in_owner
     def _error(self, index: int) -> float | None:
         found = self._interpolate(self.points[index], index)
         return None if found is None else math.exp(found[0] - self.values[index]) - 1

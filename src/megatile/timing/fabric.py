@@ -16,8 +16,8 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from megatile.core.cached import cached_in_owner
 from megatile.core.errors import MissingDescriptionError, RouteError
-from megatile.core.remembered import remembered
 from megatile.hda import HDA
 from megatile.hda.direct import Grid
 from megatile.hda.model import Network, Unit
@@ -188,7 +188,7 @@ class Fabric:
         self._slow = faults.links_slow(hda)
         self._alike: dict[tuple[Any, ...], list[Alike]] = {}
 
-    @remembered
+    @cached_in_owner
     def stages(self, a: Unit, b: Unit) -> tuple[Stage, ...]:
         """The stages between two units of the hardware; a shared memory where no network joins them."""
         return tuple(self._find(a, b))
@@ -234,7 +234,7 @@ class Fabric:
 
     # many at once
 
-    @remembered
+    @cached_in_owner
     def grid(self, level: str) -> Network | None:
         """The network in which all routes between units of a level lie that are inside one of its own, if
         it is a grid whose links all behave alike."""
@@ -302,7 +302,7 @@ class Fabric:
             ) from None
         return [Link(network.name, owner, graph.edges[pair]["number"]) for pair in pairwise(nodes)]
 
-    @remembered
+    @cached_in_owner
     def _graph(self, name: str, owner: int) -> Any:
         import networkx as nx
 

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from megatile.core.cached import cached_in_owner
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import MissingDescriptionError, did_you_mean
 from megatile.hda import HDA
@@ -57,13 +58,13 @@ class Library(Timing):
 
     def view(self, hda: HDA, scale: str) -> View:
         if protocol_of(hda, scale) is None:
-            return hda.fact(_wires, scale)
+            return _wires(hda, scale)
         path = "bulk" if self.path == AUTO else self.path
         paid = costs(hda, path, self.algorithm)
         share = paid.share
         if self.channels is not None and hda.library.filling:
             share = min(share, paid.wire * self.channels / hda.library.filling)
-        return hda.fact(_kernels, scale, path, paid, share)
+        return _kernels(hda, scale, path, paid, share)
 
     def whole_ps(self, hda: HDA, scale: str, messages_ps: int, launch: bool = True) -> int:
         """Collectives follow one another; the host's launch runs beside the one before, so it shows only
@@ -127,6 +128,7 @@ def moving_kernel(hda: HDA, scale: str) -> Engine:
     return Engine("collective_kernel", "dma", level, channels=1 + hda.library.queues)
 
 
+@cached_in_owner
 def _wires(hda: HDA, scale: str) -> View:
     """Where no protocol says what kernels add."""
     return View(hda.engines) if hda.protocol is None else _moved(hda, scale)
@@ -136,6 +138,7 @@ def _moved(hda: HDA, scale: str) -> View:
     return replace(View(hda.engines).with_engine(moving_kernel(hda, scale)), roofline=False)
 
 
+@cached_in_owner
 def _kernels(hda: HDA, scale: str, path: str, paid: Costs, near_share: float) -> View:
     level = hda.level(hda.scale(scale).level)
     outside = [n for n in hda.networks if hda.level(n.level).position > level.position]

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from megatile.core.cached import cached_in_owner
 from megatile.core.errors import MissingDescriptionError, RouteError
 from megatile.core.quantities import format_bytes, format_rate
-from megatile.core.remembered import remembered
 from megatile.hda import HDA
 from megatile.hda.model import Control, Engine, MemoryLayer, Unit
 from megatile.plan import model as pm
@@ -158,7 +158,7 @@ class Resources:
                 found[level.name] = places, times // part[level.name][0] * part[level.name][1]
         return {name: where for name, where in found.items() if name in busy}
 
-    @remembered
+    @cached_in_owner
     def _crowd(self, level: str, kind: str | None = None) -> int:
         """Of a plan with several levels: how many instances stand in one unit of a level, at most; with
         ``kind`` only those that use the engine of that kind which is there."""
@@ -222,7 +222,7 @@ class Resources:
 
     # engines
 
-    @remembered
+    @cached_in_owner
     def engine(self, kind: str) -> Engine | None:
         """The engine of a kind nearest to the plan's scale (a vector engine also does scalar work)."""
         plain, _, name = kind.partition(".")
@@ -390,7 +390,7 @@ class Resources:
             return True
         return bool(self.plan.levels) and self._crowd(level) > 1
 
-    @remembered
+    @cached_in_owner
     def memory(self, name: str) -> tuple[MemoryLayer, float, bool]:
         """A memory layer, the bandwidth one unit sees, and whether several units contend for it."""
         layer = self.hda.memory(name)
@@ -643,7 +643,7 @@ class Resources:
             self._check_reduction(statement, members)
         return (2 if statement.kind == "all_reduce" else 1) * away + serialise_ps(nbytes, widest)
 
-    @remembered
+    @cached_in_owner
     def _reach(self, group: str, members: tuple[int, ...]) -> tuple[int, float]:
         """The longest latency from a group's first member to the others, and the least bandwidth."""
         others = np.array(members[1:], dtype=np.int64)

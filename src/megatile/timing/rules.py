@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
+from megatile.core.cached import cached_in_owner
 from megatile.core.dtypes import itemsize
 from megatile.core.expr import Expr, constant, symbols
 from megatile.core.registry import Registry
@@ -97,7 +98,7 @@ class Operands(NamedTuple):
         return self.bytes[memory] * (flops / self.flops if self.flops else 1)
 
 
-@pm.once
+@cached_in_owner
 def operands(plan: pm.Plan) -> dict[int, Operands]:
     """The operands of every compute command of a plan, by the statement's identity."""
     found: dict[int, Operands] = {}

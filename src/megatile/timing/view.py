@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from megatile.core.cached import cached_in_owner
 from megatile.core.errors import MegatileError
 from megatile.hda import HDA
 from megatile.hda.model import Engine, Network
@@ -60,13 +61,14 @@ class Timing:
 
     def view(self, hda: HDA, scale: str) -> View:
         """What it changes; of plans with the same view one may use what was found out for the other."""
-        return hda.fact(_plain)
+        return _plain(hda)
 
     def whole_ps(self, hda: HDA, scale: str, messages_ps: int, launch: bool = True) -> int:
         """The time of a plan whose commands take ``messages_ps``; ``launch=False`` as in captured graphs."""
         return messages_ps
 
 
+@cached_in_owner
 def _plain(hda: HDA) -> View:
     ahead = any(e.prefetch for e in hda.engines)
     return View(hda.engines, counted=frozenset(m.name for m in hda.memories) if ahead else frozenset())

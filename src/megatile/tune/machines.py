@@ -71,7 +71,7 @@ def sweep(
         )
     find_machine(machine, trust=trust, **points[0])  # a wrong name is said at once
     task = Task(partial(_make, target, machine, trust), points, arguments=arguments, refuses=(MegatileError,))
-    with Store(store) as kept, workers_for(task, executor, workers) as crew, shown("sweeping", progress):
+    with Store(store) as known, workers_for(task, executor, workers) as crew, shown("sweeping", progress):
         outcomes = examine_all(task, crew)
-        measure_all(outcomes, range(len(outcomes)), crew, kept)
+        measure_all(outcomes, range(len(outcomes)), crew, known)
     return Sweep(base, tuple(points), tuple(outcomes))

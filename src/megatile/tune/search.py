@@ -122,8 +122,8 @@ def tune(
         raise TuneError(f"objective={objective!r} is nothing to be least", advice='"time", or a function')
     task = Task(partial(_make, factory, hda), points, None if objective == "time" else objective, arguments)  # type: ignore[arg-type]
     what = f"tuning {getattr(factory, '__name__', 'plans')}"
-    with Store(store) as kept, workers_for(task, executor, workers) as crew, shown(what, progress):
-        outcomes = _search(task, crew, kept)
+    with Store(store) as known, workers_for(task, executor, workers) as crew, shown(what, progress):
+        outcomes = _search(task, crew, known)
     found = [o for o in outcomes if o.value is not None]
     if not found:
         raise TuneError(_nothing(outcomes), advice="give other values")
@@ -163,7 +163,7 @@ def _nothing(outcomes: Sequence[Outcome]) -> str:
     return f"none of {len(outcomes)} choices is possible ({said})"
 
 
-def _search(task: Task, crew: Workers, kept: Store) -> list[Outcome]:
+def _search(task: Task, crew: Workers, known: Store) -> list[Outcome]:
     """Simulate what may be the best; the first choice always, as the winner is compared with it."""
     outcomes = examine_all(task, crew)
     possible = [o for o in outcomes if not o.why]
@@ -176,7 +176,7 @@ def _search(task: Task, crew: Workers, kept: Store) -> list[Outcome]:
         if outcome.value is not None:
             search.timed(outcome.index, outcome.value)
 
-    return measure_all(outcomes, (index for _, index in search), crew, kept, better)
+    return measure_all(outcomes, (index for _, index in search), crew, known, better)
 
 
 def examine_all(task: Task, crew: Workers) -> list[Outcome]:
@@ -197,7 +197,7 @@ def measure_all(
     outcomes: list[Outcome],
     order: Iterable[int],
     crew: Workers,
-    kept: Store,
+    known: Store,
     found: Callable[[Outcome], None] = lambda outcome: None,
 ) -> list[Outcome]:
     """Simulate the points that an order gives, each asked for when there is a worker for it.
@@ -216,7 +216,7 @@ def measure_all(
             found(outcomes[i])
 
     for key, indices in same.items():
-        value = kept.get(key)
+        value = known.get(key)
         if value is not None:
             put(indices[0], value)
     started, done = set[str](), count(1)
@@ -231,7 +231,7 @@ def measure_all(
     def take(index: int, value: Any) -> None:
         tell("simulated", next(done), len(same))
         if not isinstance(value, Outcome):
-            kept.put(outcomes[index].key, value)
+            known.put(outcomes[index].key, value)
         put(index, value)
 
     crew.run("measure", pieces(), take)

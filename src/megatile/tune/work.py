@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import product
 from math import prod
 from pathlib import Path
 from typing import Any
 
+from megatile.core.cached import cached
 from megatile.core.errors import MegatileError
 from megatile.cost.floor import floor
 from megatile.cost.price import lower_bound
@@ -86,7 +86,7 @@ class Task:
         return float(result.time_ps if self.objective is None else self.objective(result))
 
 
-@lru_cache(maxsize=1)
+@cached(most=1)
 def code_digest() -> str:
     """What tells one state of the code that times plans from another, within a release too."""
     found = hashlib.sha256()

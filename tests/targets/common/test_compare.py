@@ -6,7 +6,7 @@ import pytest
 import megatile as mt
 import megatile.language as T
 from bench_compare import all_reduce
-from megatile.core import kept
+from megatile.core.cached import write_cached
 from megatile.hda import divided
 from megatile.runtime.measure.figures import Figure, described
 from megatile.targets.common.compare import Phase, _phases, as_called
@@ -90,7 +90,7 @@ def test_what_was_measured_stands_for_this_computer(measured):
     k, data = mt.compile(product, threads=1), arrays(product)
     before = k.compare(*data, seconds=1.0)
     found = [Figure("control.launch.call.overhead", 1.0, "s", 0.0, 3, "by hand")]
-    kept.write(measured, described("cpu-measured", found).encode())
+    write_cached(measured, described("cpu-measured", found).encode())
     after = k.compare(*data, seconds=1.0)
     assert (before.machine.name, after.machine.name) == ("cpu", "cpu-measured")
     assert after.total.predicted > 1 > before.total.predicted

@@ -10,7 +10,7 @@ import pytest
 
 import megatile as mt
 import megatile.language as T
-from megatile.core import kept
+from megatile.core.cached import CACHE_VARIABLE
 from megatile.targets.common.errors import CompileError
 from megatile.targets.common.toolchain import Making
 from megatile.targets.cpu.generator import PRELUDE
@@ -204,16 +204,16 @@ def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_code_is_kept_and_a_damaged_file_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(kept.CACHE, str(tmp_path))
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
     source = "int answer(void) { return 42; }"
     assert Making(source).load().answer() == 42
     (path,) = tmp_path.iterdir()
-    assert Making(source).was_kept
+    assert Making(source).was_cached
     whole = path.read_bytes()
     path.unlink()  # what is loaded keeps its file
     path.write_bytes(whole[:-40])
-    assert not Making(source).was_kept
-    monkeypatch.setenv(kept.CACHE, "/proc/nowhere")
+    assert not Making(source).was_cached
+    monkeypatch.setenv(CACHE_VARIABLE, "/proc/nowhere")
     assert Making("int answer(void) { return 7; }").load().answer() == 7
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from math import isqrt
 
 from megatile.attention.schedules.pieces import Layout
@@ -20,6 +19,7 @@ from megatile.collectives.decompositions import (
     gen_hamilton_circle_two_nodes,
     partial_rings,
 )
+from megatile.core.cached import cached
 from megatile.core.errors import MegatileError, did_you_mean
 
 
@@ -53,7 +53,7 @@ class Schedule:
         return Layout(name, self.ranks, self.heads, cycles)
 
 
-@lru_cache(maxsize=256)
+@cached(most=256)
 def make_schedule(name: str, ranks: int) -> Schedule:
     """The schedule called ``name`` for a number of ranks.
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from megatile.core import kept
+from megatile.core.cached import write_cached
 from megatile.core.errors import MegatileError
 from megatile.core.files import write_text
 from megatile.core.progress import Listener, shown, tell
@@ -100,7 +100,7 @@ def measure(
     if path is not None:
         write_text(path, result.yaml)
     if keep:
-        kept.write(measured_file(), result.yaml.encode())
+        write_cached(measured_file(), result.yaml.encode())
     if database is not None:
         _keep(database, result.rows())
     return result

@@ -12,11 +12,12 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from megatile.core.cached import cached
 from megatile.core.dtypes import numpy_dtype
 from megatile.core.quantities import format_bytes
 from megatile.hda import HDA, machine
@@ -233,7 +234,7 @@ def memories(host: Host) -> Iterator[Figure]:
         yield rate(f"memory.{name}.bandwidth", 1, "B/s", many, said)
 
 
-@cache
+@cached()
 def _native() -> ctypes.CDLL:
     made = native("megatile.runtime.measure", "host.c", {}, "-O3", f"-DBITS={max(128, vector_bits())}")
     made.follow.restype = ctypes.c_void_p
@@ -262,7 +263,7 @@ def latencies(host: Host) -> Iterator[Figure]:
     yield rate("memory.l1_cache.bandwidth", rounds * array.nbytes, "B/s", seen, "an array read")
 
 
-@cache
+@cached()
 def _chain(nbytes: int) -> np.ndarray:
     """Lines that each hold the address of the next, in random order, in one circle."""
     lines = nbytes // 64

@@ -8,13 +8,14 @@ import mmap
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from functools import cache, cached_property
+from functools import cached_property
 from importlib.resources import files
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from megatile.core.cached import cached
 from megatile.core.dtypes import dtype as dtype_name, numpy_dtype
 from megatile.core.errors import did_you_mean
 from megatile.core.quantities import format_bytes
@@ -41,7 +42,7 @@ def native(folder: str, file: str, arguments: Mapping[str, str], *flags: str) ->
     return made
 
 
-@cache
+@cached()
 def library() -> ctypes.CDLL:
     """The collectives as machine code of this computer."""
     made = native("megatile.runtime.shared", "world.c", _ARGUMENTS, "-O3")

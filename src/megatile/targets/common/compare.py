@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from megatile.core import kept
+from megatile.core.cached import read_cached
 from megatile.core.dtypes import itemsize
 from megatile.core.quantities import format_time
 from megatile.hda import HDA, divided, machine as find_machine
@@ -129,7 +129,7 @@ def compared(
 def _measured(hda: HDA, devices: int) -> HDA:
     """The machine, or what ``megatile measure`` has kept where it is this computer as it ships."""
     shipped = find_machine("cpu")
-    text = kept.read(measured_file()) if hda in (shipped, divided(shipped, devices)) else None
+    text = read_cached(measured_file()) if hda in (shipped, divided(shipped, devices)) else None
     return hda if text is None else HDA.from_document(parse_document(text.decode()), {})
 
 

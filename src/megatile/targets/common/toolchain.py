@@ -12,10 +12,9 @@ import subprocess
 import sys
 import tempfile
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 
-from megatile.core import kept
+from megatile.core.cached import CACHE_VARIABLE, cache_directory, cache_key, cached, read_cached, write_cached
 from megatile.core.version import __version__
 from megatile.hda.probe import host_flags
 from megatile.targets.common.errors import CompileError
@@ -53,7 +52,7 @@ def compiler(language: str = "c") -> list[str]:
     )
 
 
-@cache
+@cached()
 def _identity(command: tuple[str, ...]) -> str:
     """What distinguishes one compiler from another."""
     path = os.path.realpath(command[0])
@@ -81,13 +80,13 @@ class Making:
         self.language, (_, _, standard, libraries) = language, _LANGUAGES[language]
         flags = [*FLAGS, *standard, *native(), *options]
         host = f"{platform.machine()} {' '.join(sorted(host_flags()))}"
-        name = kept.key(source, _identity(tuple(command)), " ".join(flags), host, __version__)
-        self.path = kept.directory() / f"cpu-{name}.so"
+        name = cache_key(source, _identity(tuple(command)), " ".join(flags), host, __version__)
+        self.path = cache_directory() / f"cpu-{name}.so"
         self.source, self.before, self.after = source, [*command, *flags], libraries
         self.process: subprocess.Popen[str] | None = None
         self.folder: tempfile.TemporaryDirectory[str] | None = None
-        self.was_kept = kept.read(self.path) is not None
-        if not self.was_kept:
+        self.was_cached = read_cached(self.path) is not None
+        if not self.was_cached:
             self._begin()
 
     def _begin(self) -> None:
@@ -139,15 +138,15 @@ class Making:
                 f"the {self.language.upper()} compiler made nothing",
                 advice="another may: CC=gcc, CXX=g++",
             )
-        written = kept.write(self.path, self.made.read_bytes())
+        written = write_cached(self.path, self.made.read_bytes())
         try:
             # Code of before may be loaded under the name of what is kept.
-            return self._loaded(self.path if written and not self.was_kept else self.made, symbols)
+            return self._loaded(self.path if written and not self.was_cached else self.made, symbols)
         except (OSError, AttributeError) as error:
             self.path.unlink(missing_ok=True)
             raise CompileError(
                 f"what the compiler made cannot be loaded: {error}",
-                advice=f"another compiler (CC=gcc, CXX=g++), or {kept.CACHE}= where code may be run",
+                advice=f"another compiler (CC=gcc, CXX=g++), or {CACHE_VARIABLE}= where code may be run",
             ) from None
 
     def _loaded(self, path: Path, symbols: tuple[str, ...]) -> ctypes.CDLL:

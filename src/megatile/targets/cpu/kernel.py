@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-from functools import cache
 from pathlib import Path
 from typing import Any
 
+from megatile.core.cached import cached
 from megatile.hda.probe import host_flags, vector_bits
 from megatile.ir.program import Program
 from megatile.targets.common.kernel import CompiledKernel, Failure, MachineCode
@@ -19,7 +19,7 @@ from megatile.targets.interpret.errors import RunError
 _POOL = Path(__file__).parent / "pool.c"
 
 
-@cache
+@cached()
 def _pool(threads: int) -> int:
     library = Making(_POOL.read_text(encoding="utf-8")).load("megatile_pool")
     library.megatile_pool.restype = ctypes.c_void_p
@@ -27,7 +27,7 @@ def _pool(threads: int) -> int:
     return int(library.megatile_pool(threads) or 0)
 
 
-@cache
+@cached()
 def _collectives(text: str, options: tuple[str, ...]) -> tuple[ctypes.c_void_p, ...]:
     library = Making(text, options).load("collective", "own_share")
     return tuple(ctypes.cast(f, ctypes.c_void_p) for f in (library.collective, library.own_share))
