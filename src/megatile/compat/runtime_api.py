@@ -18,7 +18,7 @@ from megatile.compat.ccl.spec import spec_of
 from megatile.hda import HDA, machine as find_machine
 from megatile.runtime.host.context import RuntimeContext
 from megatile.runtime.host.engine import Engine, Launch
-from megatile.runtime.host.state import DeviceSelector
+from megatile.runtime.host.state import DeviceSelector, HostError
 
 __all__ = [
     "BenchResult",
@@ -93,6 +93,8 @@ def run_bench(
 
     ``options`` are those of `RuntimeContext` (``ccl``, ``algorithm``, ``trust``).
     """
+    if not callable(bench_fn):
+        raise HostError(f"a bench is a function of torch, not {type(bench_fn).__name__}")
     made = engine_factory(topology, device) if engine_factory else GraphEngine(topology)
     with RuntimeContext(made, device, **options) as torch:
         failures = bench_fn(torch)

@@ -15,6 +15,7 @@ from megatile.compat.runtime_api import (
     resolve_topology,
     run_bench,
 )
+from megatile.core.errors import MegatileError
 from megatile.hda.addresses import PhysAddr
 from megatile.language.tl import IpcqDeadlock
 from megatile.runtime.host.placement import DPPolicy, column_wise, replicate, row_wise
@@ -69,6 +70,34 @@ def test_installed_queues_decide_how_kernels_are_wired() -> None:
         assert x.numpy()[0, ::8].tolist() == [2, 3, 0, 1]
         with pytest.raises(DistributedError, match="installed already"):
             torch.install_ipcq(algorithm="ring_allreduce_tcm")
+
+
+def test_machines_without_queues_install_none() -> None:
+    for call in ({}, {"algorithm": "ring_allreduce_tcm"}):
+        with pytest.raises(DistributedError, match="is chosen that 'dgx-h100' can install"):
+            mt.host("dgx-h100").install_ipcq(**call)
+    with pytest.raises(MegatileError, match="no queues are installed"):
+        pointer_dump(mt.host("dgx-h100"))
+    torch = mt.host("ahbm")
+    with pytest.raises(MegatileError, match="needs a square number of units, not 5"):
+        torch.install_ipcq(algorithm="mesh_allreduce", world_size_override=5)
+    assert torch.install_ipcq(algorithm="ring_allreduce_tcm")["world_size"] == 2  # as if it had not been
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda t: run_bench("ahbm", None), "a bench is a function of torch, not NoneType"),
+        (lambda t: run_bench("ahbm", print, device="sip:7"), "there is no device 7"),
+        (lambda t: resolve_device(None), "None selects no device"),
+        (lambda t: t.memory_store.read("hbm", "x", shape=(1,)), "'x' is no address"),
+        (lambda t: t.cuda.Event().query(), "the event was not recorded"),
+        (lambda t: t.multiprocessing.Process(target=7), "a process needs a function"),
+    ],
+)
+def test_wrong_arguments_are_one_sentence(call, said) -> None:
+    with pytest.raises(MegatileError, match=said):
+        call(mt.host("ahbm"))
 
 
 def test_sfr_of_an_engine_and_of_a_machine() -> None:

@@ -257,6 +257,12 @@ def test_names_that_are_missing_are_said(name: str, said: str) -> None:
         assert not hasattr(torch, "compile")
 
 
+def test_numpy_reads_a_tensor() -> None:
+    with mt.host("ahbm") as torch:
+        found = np.asarray(torch.full((2, 2), 3))
+        assert (found.dtype, found.sum()) == (np.float16, 12)
+
+
 def test_lists_of_objects_that_do_not_fit() -> None:
     def worker(rank: int, torch: Any) -> None:
         begun(rank, torch).all_gather_object([None], rank)

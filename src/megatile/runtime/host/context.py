@@ -166,15 +166,19 @@ class RuntimeContext(Namespace):
                 f"the queues of '{self.ccl.name}' are installed already", advice="make another host"
             )
         if algorithm is not None or world_size_override is not None or ccl is not None:
-            chosen = dict(compat.choose(self.machine, ccl or "ccl.yaml", algorithm))
-            if world_size_override is not None:
+            chosen = compat.choose(self.machine, ccl or "ccl.yaml", algorithm)
+            if chosen is not None and world_size_override is not None:
                 chosen["world_size"] = world_size_override
-            self.ccl = compat.CclAlgorithm(chosen, self.machine, self.memory, self._trust)
-        self.install()
+            made = chosen and compat.CclAlgorithm(chosen, self.machine, self.memory, self._trust)
+            if made is not None:
+                made.participants  # noqa: B018  (refuses what cannot be installed)
+            self.ccl = made
         if self.ccl is None:
             raise DistributedError(
-                "no kernel is chosen", advice='install_ipcq(algorithm="ring_allreduce_tcm")'
+                f"no kernel of ccl.yaml is chosen that '{self.machine.name}' can install",
+                advice='mt.host("ahbm").install_ipcq(algorithm="ring_allreduce_tcm")',
             )
+        self.install()
         return compat.InstalledQueues(self.ccl.installs)
 
     def _spawn(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import count
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 
 from megatile.core.dtypes import dtype as dtype_name, numpy_dtype
+from megatile.core.quantities import whole
 from megatile.runtime.host.storage import TensorError
 from megatile.runtime.host.tensor import Tensor
 
@@ -23,9 +25,10 @@ class MemoryStore:
     def __init__(self) -> None:
         self.tensors: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
         """Every tensor on a device, by its number."""
+        self._numbers = count()
 
     def add(self, tensor: Tensor) -> None:
-        self.tensors[len(self.tensors) and max(self.tensors) + 1] = tensor
+        self.tensors[next(self._numbers)] = tensor
 
     def write(self, space: str, addr: int, array: Any) -> None:
         """Put an array at an address; a virtual one means all copies of the shard."""
@@ -46,6 +49,8 @@ class MemoryStore:
     def _found(self, space: str, addr: int, nbytes: int) -> Iterator[tuple[Tensor, int, int, int]]:
         """Yield tensor, number of its shard, first byte in it and size: of every copy at the address."""
         there = False
+        if whole(addr) is None:
+            raise TensorError(f"{addr!r} is no address", advice="use va_base or shard.pa of a tensor")
         for tensor in list(self.tensors.values()):
             if tensor.handle is None or tensor.handle.freed or tensor.handle.mem_kind != space:
                 continue

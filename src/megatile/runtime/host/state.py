@@ -84,6 +84,8 @@ class DeviceSelector:
     """``"all"`` devices, or one: ``"sip:3"``."""
 
     def __init__(self, text: str = "all") -> None:
+        if not isinstance(text, str):
+            raise HostError(f"{text!r} selects no device", advice='use "all" or "sip:0"')
         self.text = text
         name, _, number = text.partition(":")
         self.index = None if text == "all" else int(number) if number.isdecimal() else -1

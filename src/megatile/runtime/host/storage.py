@@ -160,6 +160,9 @@ class Stored:
         """A copy of the contents in the host's memory, which takes the time of the transfer."""
         return np.array(self._read())
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return self.numpy().astype(dtype or numpy_dtype(self.dtype), copy=False)
+
     def _read(self, nbytes: int | None = None) -> Any:
         """The contents, once the worker's launches are done and the bytes have come over the host's link."""
         if self.handle is None:
