@@ -443,8 +443,10 @@ def bodies(node: Node) -> Iterator[tuple[str, tuple[Node, ...]]]:
 
 def with_bodies(node: Node, change: Callable[[tuple[Node, ...]], tuple[Node, ...]]) -> Node:
     """The statement with every statement list inside it changed."""
-    parts: dict[str, Any] = {name: change(part) for name, part in bodies(node)}
-    return replace(node, **parts) if parts else node
+    before = dict(bodies(node))
+    after: dict[str, Any] = {name: change(part) for name, part in before.items()}
+    same = all(after[name] is part for name, part in before.items())
+    return node if same else replace(node, **after)
 
 
 def walk(body: tuple[Node, ...], leave: tuple[type[Node], ...] = ()) -> Iterator[Node]:
@@ -480,15 +482,34 @@ def each(kind: type[N], body: tuple[Node, ...]) -> Iterator[N]:
     return (node for node in walk(body) if isinstance(node, kind))
 
 
+class _Fields(dict[type[Node], Any]):
+    """What is asked of the fields of a kind of statement, found once."""
+
+    def __init__(self, find: Callable[[type[Node]], Any]):
+        self.find = find
+
+    def __missing__(self, kind: type[Node]) -> Any:
+        self[kind] = self.find(kind)
+        return self[kind]
+
+
+OWN_FIELDS = _Fields(
+    lambda kind: tuple(f.name for f in fields(kind) if f.name not in ("span", "body", "orelse"))
+)
+"""The names of its fields, without its place in the source and the statements inside it."""
+_ACCESSED = _Fields(
+    lambda kind: tuple((f.name, f.metadata["access"]) for f in fields(kind) if "access" in f.metadata)
+)
+"""The fields that hold regions, with how these are accessed."""
+
+
 def regions(node: Node) -> Iterator[tuple[str, Region]]:
     """The regions a statement touches itself (not those in its body), each with its access."""
-    for f in fields(node):
-        access = f.metadata.get("access")
-        value = getattr(node, f.name)
-        if access is None or value is None:
-            continue
-        for region in value if isinstance(value, tuple) else (value,):
-            yield access, region
+    for name, access in _ACCESSED[type(node)]:
+        value = getattr(node, name)
+        if value is not None:
+            for region in value if isinstance(value, tuple) else (value,):
+                yield access, region
     if isinstance(node, Print):
         yield from (("read", v) for v in node.values if isinstance(v, Region))
     for kind, name, index in element_accesses(node):
@@ -519,10 +540,8 @@ def element_accesses(node: Node) -> Iterator[tuple[str, str, tuple[Expr, ...]]]:
 
 def expressions(node: Node) -> Iterator[Expr]:
     """The expressions that stand in a statement itself, those inside its regions included."""
-    for f in fields(node):
-        if f.name in ("span", "body", "orelse"):
-            continue
-        yield from _expressions_of(getattr(node, f.name))
+    for name in OWN_FIELDS[type(node)]:
+        yield from _expressions_of(getattr(node, name))
 
 
 def _expressions_of(value: Any) -> Iterator[Expr]:

@@ -25,7 +25,6 @@ from megatile.core.expr.tree import (
     Symbol,
     Table,
     expr,
-    rebuild,
 )
 
 Interval = tuple[int, int]
@@ -104,8 +103,9 @@ def linear(node: Expr) -> tuple[Terms, int]:
 
 def from_linear(terms: Mapping[Expr, int], offset: int) -> Expr:
     """The sum again, with ``(a // m) * m + a % m`` put together to ``a``."""
-    left = dict(terms)
-    for atom in list(left):
+    left, todo = dict(terms), list(terms)
+    while todo:
+        atom = todo.pop(0)
         if isinstance(atom, Binary) and atom.operator == "//" and isinstance(atom.right, Const):
             rest = Binary("%", atom.left, atom.right)
             factor = left.get(rest, 0)
@@ -115,6 +115,7 @@ def from_linear(terms: Mapping[Expr, int], offset: int) -> Expr:
                 offset += extra * factor
                 for part, count in inner.items():
                     left[part] = left.get(part, 0) + count * factor
+                todo = list(left)
     total: Expr = ZERO
     for atom, factor in left.items():
         total = total + atom * factor if factor > 0 else total - atom * -factor
@@ -145,12 +146,32 @@ def split(node: IntLike, divisor: int, ranges: Ranges) -> tuple[Expr, Expr]:
 
 def simplify(node: IntLike) -> Expr:
     """The same value with constants folded and integer sums collected."""
-    return rebuild(expr(node), _simpler)
+    return _simpler(expr(node))
 
 
 def _simpler(node: Expr) -> Expr:
-    if not isinstance(node, Applied) or node.dtype not in ("int", "bool"):
+    children = node.children()
+    if not children:
         return node
+    sums = isinstance(node, Applied) and node.dtype == "int" and node.operator in ("+", "-", "*", "neg")
+    if sums:
+        terms, offset = linear(node)
+        if node not in terms:  # else it is a product of two expressions
+            found: Terms = {}
+            for atom, factor in terms.items():
+                inner, extra = linear(_simpler(atom))
+                offset += extra * factor
+                for part, count in inner.items():
+                    found[part] = found.get(part, 0) + count * factor
+            return from_linear({part: count for part, count in found.items() if count}, offset)
+    simpler = [_simpler(child) for child in children]
+    if any(new is not old for new, old in zip(simpler, children, strict=True)):
+        node = node.rebuilt(*simpler)
+    return _folded(node) if isinstance(node, Applied) and node.dtype in ("int", "bool") else node
+
+
+def _folded(node: Applied) -> Expr:
+    """An operation whose arguments are simple."""
     args, meaning = node.args, OPERATORS[node.operator].meaning
     if meaning and all(isinstance(a, Const) and a.dtype in ("int", "bool") for a in args):
         values = [a.value for a in args]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from megatile.core.errors import MegatileError, did_you_mean
@@ -86,31 +86,33 @@ def rewrite_nodes(body: tuple[Node, ...], change: Callable[[Node], Node | None])
         new = change(n.with_bodies(node, lambda part: rewrite_nodes(part, change)))
         if new is not None:
             result.append(new)
-    return tuple(result)
+    same = len(result) == len(body) and all(new is old for new, old in zip(result, body, strict=True))
+    return body if same else tuple(result)
 
 
 def rewrite_expressions(node: Node, change: Callable[[Expr], Expr]) -> Node:
     """The statement with ``change`` applied to the expressions that stand in it (not in its body)."""
     new = {}
-    for f in fields(node):
-        if f.name in ("span", "body", "orelse"):
-            continue
-        value = getattr(node, f.name)
+    for name in n.OWN_FIELDS[type(node)]:
+        value = getattr(node, name)
         changed = _change(value, change)
         if changed is not value:
-            new[f.name] = changed
+            new[name] = changed
     return replace(node, **new) if new else node
 
 
 def _change(value: Any, change: Callable[[Expr], Expr]) -> Any:
+    """The value with its expressions changed; itself where none is."""
     if isinstance(value, Expr):
         return change(value)
     if isinstance(value, Region):
-        return Region(value.source, tuple(_change(d, change) for d in value.dims), value.along)
+        dims = _change(value.dims, change)
+        return value if dims is value.dims else replace(value, dims=dims)
     if isinstance(value, Dim):
-        extent = None if value.extent is None else change(value.extent)
-        limits = None if value.limits is None else (change(value.limits[0]), change(value.limits[1]))
-        return Dim(change(value.start), extent, value.anchored, limits)
+        parts = {name: _change(getattr(value, name), change) for name in ("start", "extent", "limits")}
+        same = all(part is getattr(value, name) for name, part in parts.items())
+        return value if same else replace(value, **parts)
     if isinstance(value, tuple):
-        return tuple(_change(v, change) for v in value)
+        parts_of = tuple(_change(v, change) for v in value)
+        return value if all(new is old for new, old in zip(parts_of, value, strict=True)) else parts_of
     return value

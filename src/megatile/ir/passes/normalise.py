@@ -20,8 +20,8 @@ class Normalise:
     name: str = "normalise"
 
     def apply(self, program: Program) -> Program:
-        body = rewrite_nodes(program.body, lambda node: rewrite_expressions(node, simplify))
-        return replace(program, body=_settle(body))
+        body = _settle(rewrite_nodes(program.body, lambda node: rewrite_expressions(node, simplify)))
+        return program if body == program.body else replace(program, body=body)
 
 
 def _settle(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
