@@ -21,6 +21,8 @@ class Param:
     """Whether nothing may write it."""
     parts: tuple[Any, ...] = ()
     """Of a Program without views: how units see it, as chains of views (``nodes.Chain``)."""
+    home: tuple[str, str] | None = None
+    """Where tensors are placed: its memory, and the scale whose units each hold a part or a copy."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from megatile.core.errors import Place
 from megatile.core.expr import Const, Expr
 from megatile.core.placement import Layout
-from megatile.ir.expr import loads
+from megatile.ir.expr import Load, loads
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,8 @@ class Node:
     """A statement. Spans do not take part in comparison: text carries none."""
 
     span: Span | None = field(default=None, compare=False, repr=False)
+    choice: Any = field(default=None, compare=False, repr=False)
+    """What was chosen to do it, and why; a comment in the text."""
 
     @property
     def place(self) -> Place | None:
@@ -83,8 +85,11 @@ class Node:
 
 @dataclass(frozen=True)
 class Alloc(Node):
-    """One tile per unit of ``scale`` in memory layer ``level``; flags start at zero. ``parts``, of a Program
-    without views: how units of smaller scales see it."""
+    """One tile per unit of ``scale`` in memory layer ``level``; flags start at zero.
+
+    ``parts``, of a Program without views: how units of smaller scales see it. ``versions`` and ``slices``,
+    where tiles are placed: for as many steps of a pipeline, and for as many units that have a copy each.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -93,6 +98,8 @@ class Alloc(Node):
     scale: str
     flag: bool = False
     parts: tuple[Chain, ...] = ()
+    versions: int = 1
+    slices: int = 1
 
 
 @dataclass(frozen=True)
@@ -378,7 +385,8 @@ class Return(Node):
 
 @dataclass(frozen=True)
 class Loop(Node):
-    """``kind``: serial, unroll, vectorized, pipelined, persistent, or bounded (a ``while``)."""
+    """``kind``: serial, unroll, vectorized, pipelined, persistent, or bounded (a ``while``). ``fresh``, where
+    tiles are placed: those of which each iteration begins a new version."""
 
     kind: str
     var: str
@@ -387,6 +395,7 @@ class Loop(Node):
     step: Expr = Const(1)
     stages: int = 1
     body: tuple[Node, ...] = ()
+    fresh: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -482,6 +491,10 @@ def each(kind: type[N], body: tuple[Node, ...]) -> Iterator[N]:
     return (node for node in walk(body) if isinstance(node, kind))
 
 
+NOT_ITS_OWN = ("span", "choice", "body", "orelse")
+"""Fields that are not what a statement itself says."""
+
+
 class _Fields(dict[type[Node], Any]):
     """What is asked of the fields of a kind of statement, found once."""
 
@@ -493,9 +506,7 @@ class _Fields(dict[type[Node], Any]):
         return self[kind]
 
 
-OWN_FIELDS = _Fields(
-    lambda kind: tuple(f.name for f in fields(kind) if f.name not in ("span", "body", "orelse"))
-)
+OWN_FIELDS = _Fields(lambda kind: tuple(f.name for f in fields(kind) if f.name not in NOT_ITS_OWN))
 """The names of its fields, without its place in the source and the statements inside it."""
 _ACCESSED = _Fields(
     lambda kind: tuple((f.name, f.metadata["access"]) for f in fields(kind) if "access" in f.metadata)
@@ -534,8 +545,9 @@ def element_accesses(node: Node) -> Iterator[tuple[str, str, tuple[Expr, ...]]]:
     elif isinstance(node, (Signal, Wait)):
         yield "update" if isinstance(node, Signal) else "read", node.flag, node.index
     for expr in expressions(node):
-        for load in loads(expr):
-            yield "read", load.source, load.index
+        if expr.children() or isinstance(expr, Load):
+            for load in loads(expr):
+                yield "read", load.source, load.index
 
 
 def expressions(node: Node) -> Iterator[Expr]:

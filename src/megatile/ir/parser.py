@@ -73,9 +73,13 @@ class _Parser(TypedReader):
         return Program(tree.name, params, launch, self.body(rest), machine, symbols, padded)
 
     def param(self, arg: ast.arg) -> Param:
-        annotation, parts = arg.annotation, tuple[n.Chain, ...]()
-        while isinstance(annotation, ast.BinOp):  # dtype[shape] @ part(...) @ part(...)
-            parts, annotation = (self.value(annotation.right), *parts), annotation.left
+        annotation, parts, home = arg.annotation, tuple[n.Chain, ...](), None
+        while isinstance(annotation, ast.BinOp):  # dtype[shape] @ part(...) @ home(...)
+            right, annotation = annotation.right, annotation.left
+            if isinstance(right, ast.Call) and _name_of(right) == "home":
+                home = tuple(map(self.value, right.args))
+            else:
+                parts = (self.value(right), *parts)
         is_input = isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "input"
         if is_input:
             annotation = annotation.slice  # type: ignore[union-attr]
@@ -84,7 +88,7 @@ class _Parser(TypedReader):
         inner = annotation.slice.elts if isinstance(annotation.slice, ast.Tuple) else [annotation.slice]
         shape = tuple(e.id if isinstance(e, ast.Name) else ast.literal_eval(e) for e in inner)
         self.declare(arg.arg, annotation.value.id, parts)
-        return Param(arg.arg, shape, annotation.value.id, is_input, parts)
+        return Param(arg.arg, shape, annotation.value.id, is_input, parts, home)
 
     def declare(self, name: str, dtype: str, parts: tuple[n.Chain, ...]) -> None:
         self.types[name] = dtype
@@ -171,9 +175,9 @@ class _Parser(TypedReader):
             return n.Parallel(names, arguments, self.body(tree.body), head == "in_step")
         if head not in _LOOPS:
             raise _fail(tree.iter, "unknown loop")
-        stages = ast.literal_eval(tree.iter.keywords[0].value) if tree.iter.keywords else 1
+        given = {str(k.arg): ast.literal_eval(k.value) for k in tree.iter.keywords}
         start, stop, step = arguments
-        return n.Loop(head, names[0], start, stop, step, stages, self.body(tree.body))
+        return n.Loop(head, names[0], start, stop, step, body=self.body(tree.body), **given)
 
     def branch(self, tree: ast.If) -> n.Node:
         return n.If(self.expr(tree.test), self.body(tree.body), self.body(tree.orelse))

@@ -83,7 +83,7 @@ def _arguments(node: n.Node, skip: tuple[str, ...] = ()) -> str:
     parts = []
     for f in fields(node):
         value = getattr(node, f.name)
-        if f.name in ("span", "body", "orelse", *skip):
+        if f.name in (*n.NOT_ITS_OWN, *skip):
             continue
         if f.default is not MISSING:
             if value != f.default or type(value) is not type(f.default):
@@ -103,6 +103,7 @@ def _named(node: Any) -> str:
 
 def _loop(node: n.Loop) -> str:
     stages = f", stages={node.stages}" if node.stages != 1 else ""
+    stages += f", fresh={_value(node.fresh)}" if node.fresh else ""
     bounds = f"{node.start.text()}, {node.stop.text()}, {node.step.text()}"
     return f"for {node.var} in {node.kind}({bounds}{stages}):"
 
@@ -136,7 +137,7 @@ def _lines(body: tuple[n.Node, ...], depth: int) -> Iterator[str]:
     if not body:
         yield "    " * depth + "pass"
     for node in body:
-        yield "    " * depth + show_node(node)
+        yield "    " * depth + show_node(node) + (f"  # {node.choice}" if node.choice is not None else "")
         for name, inner in n.bodies(node):
             if name == "orelse":
                 if not inner:
@@ -152,6 +153,7 @@ def _part(chain: n.Chain) -> str:
 def _param(param: Param) -> str:
     text = f"{param.dtype}[{', '.join(map(str, param.shape))}]"
     parts = "".join(f" @ {_part(chain)}" for chain in param.parts)
+    parts += f" @ home({', '.join(map(_value, param.home))})" if param.home else ""
     return f"{param.name}: {f'input[{text}]' if param.is_input else text}{parts}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 from megatile.core.errors import MegatileError
-from megatile.core.expr import OPERATORS, Applied, Symbol, walk
+from megatile.core.expr import OPERATORS, Applied, Const, Symbol, walk
 from megatile.ir import nodes as n
 from megatile.ir.expr import Coord, Load, Rank
 from megatile.ir.launch import ROOT
@@ -85,6 +85,8 @@ class _Verifier:
         launch = self.program.launch
         names = seen | (set(node.vars) if isinstance(node, n.Parallel) else set())
         for expr in n.expressions(node):
+            if isinstance(expr, Const):
+                continue
             for part in walk(expr):
                 if isinstance(part, Symbol) and part.name not in names:
                     self.fail(node, f"variable '{part.name}' is used before it has a value")

@@ -11,6 +11,7 @@ from typing import Any
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError, Place as Source
 from megatile.core.expr import ONE, ZERO, Const, Expr, Symbol, bounds, constant, known, simplify
+from megatile.core.quantities import format_time
 from megatile.cost.implementations import Request, choose
 from megatile.hda import HDA
 from megatile.ir.launch import ROOT, Launch
@@ -77,11 +78,10 @@ def copy_block(
     source: Block,
     forced: str | None = None,
     between: str | None = None,
-    paired: bool = False,
 ) -> None:
     """The elements of one block to another; what is outside is zero, or not written. ``between``: the scale
     of units from one of which to another it goes."""
-    request = copy_request(frame, target, source, between, paired)
+    request = copy_request(frame, target, source, between)
     name = chosen(frame, request, forced)
     through = name == "lsu" and (request.far or not request.inside) and not request.in_registers
     if through and _in_registers(frame, source):
@@ -215,17 +215,29 @@ class Choice:
     prices: Mapping[str, int]
     source: Source | None
 
+    def __str__(self) -> str:
+        prices = ", ".join(f"{name} {format_time(price)}" for name, price in self.prices.items())
+        return f"{'asked for' if self.forced else 'cheapest'}: {prices}" if prices else "no other"
 
-def chosen(frame: Frame, request: Request, forced: str | None) -> str:
-    """The implementation of the statement that is being lowered."""
-    place = frame.node.place if frame.node is not None else None
+
+def choice_of(request: Request, forced: str | None, place: Source | None) -> Choice:
+    """What does what is asked for at a place of the source: the cheapest, or what is ``forced``."""
     try:
         name, found = choose(request, forced)
     except MegatileError as error:
         raise LoweringError(error.message, place=place, advice=error.advice) from None
-    choice = Choice(request.primitive.lower(), name, forced is not None, found, place)
-    frame.draft.choices.setdefault((request.primitive, str(place), name, request.elements), choice)
-    return name
+    return Choice(request.primitive.lower(), name, forced is not None, found, place)
+
+
+def chosen(frame: Frame, request: Request, forced: str | None) -> str:
+    """The implementation of the statement that is being written, or of what is written for it."""
+    decided = frame.node.choice if frame.node is not None else None
+    if forced is not None and decided is not None and decided.name == forced:
+        return forced
+    choice = choice_of(request, forced, frame.node.place if frame.node is not None else None)
+    key = (request.primitive, str(choice.source), choice.name, request.elements)
+    frame.draft.choices.setdefault(key, choice)
+    return choice.name
 
 
 def count(frame: Frame, block: Block) -> int:
@@ -251,11 +263,11 @@ def copy_request(
         "Copy", draft.hda, frame.level.scale, source.home.dtype, count(frame, target),
         memories=(source.home.memory, target.home.memory), reach=reach, inside=away is None,
         row=math.gcd(_row(source), _row(target)), paired=paired,
-        ahead=frame.looped or _several(draft.launch, draft.hda),
+        ahead=frame.looped or several_instances(draft.launch, draft.hda),
     )  # fmt: skip
 
 
-def _several(launch: Launch, hda: HDA) -> bool:
+def several_instances(launch: Launch, hda: HDA) -> bool:
     """Whether units have several instances of a launch, one of which works while another waits."""
     above = 1 if launch.host == ROOT else hda.count(launch.host)
     return launch.count(launch.dispatch, launch.host) * above > hda.count(launch.dispatch)
@@ -271,15 +283,18 @@ def reach_of(frame: Frame, peer: Place) -> str:
 
 
 def _row(block: Block) -> int:
+    return common_row(block.home.dtype, [known(axis.size) for axis in block.axes], block.home.extents)
+
+
+def common_row(dtype: str, sizes: Sequence[int | None], extents: Sequence[int]) -> int:
     """Bytes that the rows of a block, and what lies between their beginnings, have in common; 0: they follow
     each other without a gap, or only the run tells."""
-    width, found = itemsize(block.home.dtype), 0
+    width, found = itemsize(dtype), 0
     run = width
-    for axis, whole in reversed(list(zip(block.axes, block.home.extents, strict=True))):
-        size = known(axis.size)
+    for size, whole in reversed(list(zip(sizes, extents, strict=True))):
         if size is None or found:
             return found
         run *= size
         if size != whole:
-            found = math.gcd(run, width * block.home.extents[-1])
+            found = math.gcd(run, width * extents[-1])
     return found or run

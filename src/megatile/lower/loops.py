@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from megatile.core.expr import Expr, Symbol, bounds, known, logical_not, simplify
 from megatile.ir import nodes as n
 from megatile.lower.errors import cannot
-from megatile.lower.storage import Homes
 from megatile.lower.streams import Frame, Turn
 from megatile.plan import model as pm
 
@@ -32,7 +31,7 @@ def loop_frames(frames: list[Frame], node: n.Loop) -> Iterator[list[Frame]]:
     turns, limits = frame.turns, [known(e) for e in (start, stop)]
     if None not in limits:
         turns = (*turns, Turn(node.var, start, number, len(range(limits[0] or 0, limits[1] or 0, number))))
-    fresh = set(streamed(frame, node)) if node.kind == "pipelined" and node.stages > 1 else frame.fresh
+    fresh = set(node.fresh) if node.kind == "pipelined" and node.stages > 1 else frame.fresh
     carried = [v for v in assigned(node.body) if v != node.var]
     inners, named = [], []
     for one in frames:
@@ -107,32 +106,3 @@ def assigned(body: tuple[n.Node, ...]) -> list[str]:
         if isinstance(m, (n.Let, n.ReadScalar, n.Atomic))
     ]
     return list(dict.fromkeys(v for v in names if v is not None))
-
-
-def streamed(frame: Frame, loop: n.Loop) -> Iterator[str]:
-    """Tiles of the stream's own that a pipelined loop fills with one copy (of each of their parts) per
-    iteration: each iteration begins a new version."""
-    homes, table = frame.draft.homes, frame.draft.homes.table
-    writers: dict[str, list[n.Node]] = {}
-    for node in n.walk(loop.body):
-        for kind, region in n.regions(node):
-            if kind != "read":
-                writers.setdefault(table[region.source].base, []).append(node)
-    for name, nodes in writers.items():
-        home = homes.found.get(name)
-        if home is None or home.tensor or home.depth != frame.level.depth or home.lead > 1:
-            continue
-        if all(isinstance(m, n.Copy) and _covers(m, homes) for m in nodes):
-            frame.draft.versions[name] = max(frame.draft.versions.get(name, 1), loop.stages)
-            yield name
-
-
-def _covers(copy: n.Copy, homes: Homes) -> bool:
-    """Whether a copy from elsewhere fills all that its name stands for."""
-    if copy.dst is not None or copy.src is not None:
-        return False
-    to, source = homes.table[copy.to.source], homes.table[copy.source.source]
-    sizes = [known(d.extent) for d in copy.to.dims if d.extent is not None]
-    if to.base == source.base or None in sizes or any(d.limits is not None for d in copy.to.dims):
-        return False
-    return sizes == list(homes.part_lengths(to))

@@ -20,6 +20,8 @@ from megatile.ir.passes.resolve_views import ResolveViews
 from megatile.ir.program import Program
 from megatile.language.tile.program import DEFAULT_MACHINE, ProgramFunction
 from megatile.lower import gathered, phases, statements
+from megatile.lower.passes.choose_implementations import ChooseImplementations
+from megatile.lower.passes.place_tiles import PlaceTiles
 from megatile.lower.residency import placed
 from megatile.lower.storage import Home
 from megatile.lower.streams import PlanDraft
@@ -28,8 +30,13 @@ from megatile.plan.statements import regions_of, write_of
 
 assert phases.rule is statements.rule  # both add to the table of rules
 assert gathered.AROUND  # as does this
-PASSES: tuple[Pass, ...] = (Normalise(), ResolveViews(), RemoveJumps())
-"""What is done to a Program before it becomes a Plan."""
+
+
+def passes_for(machine: HDA) -> list[Pass]:
+    """What is done to a Program before it becomes a Plan, in order."""
+    return [
+        Normalise(), ResolveViews(), RemoveJumps(), PlaceTiles(machine), ChooseImplementations(machine),
+    ]  # fmt: skip
 
 
 class ArgumentsError(MegatileError, ValueError):
@@ -156,7 +163,7 @@ def lower(
     program, hda = build(prog, given, machine)
     hda = divided(hda, program.launch.devices)
     try:
-        done = tuple(steps(program, inserted(PASSES, passes)))
+        done = tuple(steps(program, inserted(passes_for(hda), passes)))
         draft = PlanDraft(done[-1].program, hda)
         draft.run()
         return Lowered(program, done[-1].program, hda, done, draft.homes.found, assemble(draft), draft)

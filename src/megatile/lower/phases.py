@@ -11,9 +11,10 @@ from megatile.ir import nodes as n
 from megatile.lower.collectives import between_copies
 from megatile.lower.errors import cannot
 from megatile.lower.flags import Phase, earliest, touched
+from megatile.lower.levels import talks
 from megatile.lower.loops import branch, loop_frames
 from megatile.lower.nests import elementwise_units, is_elementwise
-from megatile.lower.streams import Frame, Stream, rule, talks
+from megatile.lower.streams import Frame, Stream, rule
 from megatile.lower.units import Place, split_number, tidy
 from megatile.plan import model as pm
 
@@ -33,7 +34,7 @@ def _scale(frame: Frame, node: n.Scale) -> None:
         frame.lower(node.body)
         _phase_of_devices(frame, node)
         return
-    scale = draft.child_scale(node, frame.place.depth)
+    scale = draft.structure.child_scale(node, frame.place.depth)
     if scale is not None:
         child(frame, node, scale, outer)
     else:
@@ -50,7 +51,7 @@ def child(frame: Frame, node: n.Scale, scale: str, outer: int) -> None:
     """A region of a further level: its stream, and the flags between it and this one. ``outer`` is the
     depth of the unit whose region it is (the launch, where ``frame`` is a device)."""
     draft, launch = frame.draft, frame.place.launch
-    level, (first, times) = draft.levels[scale], draft.parts[id(node)]
+    level, (first, times) = draft.levels[scale], draft.structure.parts[id(node)]
     parent = frame.place
     each = math.prod(s.count for s in launch.scales[parent.depth : level.depth])
     stream = Stream(level, first, each * times)
@@ -179,6 +180,8 @@ def within(frame: Frame, node: n.Scale, low: int) -> None:
     counts = [s.count for s in launch.scales[frame.place.depth : high]]
     total, group = math.prod(counts), (low, high)
     if total > 1 and is_elementwise(node):
+        if frame.draft.surveys:
+            return
         elementwise_units(frame, node, total, counts, group)
         return
     if total > UNROLLED:
@@ -200,7 +203,7 @@ def together(frames: list[Frame], body: tuple[n.Node, ...], scale: str) -> None:
         elif isinstance(node, n.Collective):
             for frame in frames:
                 frame.node = node
-            between_copies(frames, node)
+            (frames[0].draft.inside or between_copies)(frames, node)
         elif isinstance(node, n.Loop) and _meets(node):
             frames[0].node = node
             with loop_frames(frames, node) as inners:

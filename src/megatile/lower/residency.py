@@ -13,7 +13,8 @@ from megatile.core.expr import ZERO, Expr, eq, select, unit
 from megatile.ir.launch import Launch
 from megatile.language.tile.launch import instance_of
 from megatile.lower.errors import LoweringError
-from megatile.lower.streams import Level, PlanDraft
+from megatile.lower.levels import Level
+from megatile.lower.streams import PlanDraft
 from megatile.lower.units import tidy
 from megatile.plan import model as pm
 from megatile.plan.statements import regions_of

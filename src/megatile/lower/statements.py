@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from megatile.core.dtypes import itemsize
@@ -13,14 +11,12 @@ from megatile.core.expr import (
     Expr,
     Symbol,
     bounds,
-    constant,
     eq,
     minimum,
     select,
     simplify,
     unit,
 )
-from megatile.cost.implementations import Request
 from megatile.ir import nodes as n
 from megatile.ir.expr import Load
 from megatile.lower import nests
@@ -29,10 +25,8 @@ from megatile.lower.collectives import between_units
 from megatile.lower.commands import (
     between_blocks,
     brought,
-    chosen,
     compute,
     copy_block,
-    count,
     key_of,
     noted,
     plain,
@@ -118,14 +112,14 @@ def _read_scalar(frame: Frame, node: n.ReadScalar) -> None:
 @rule(n.Copy)
 def _copy(frame: Frame, node: n.Copy) -> None:
     regions = frame.regions
-    paired = (node.dst is not None or node.src is not None) and by_messages(frame, node)
-    if paired and node.impl == "software_channel":
-        return
     there, peer = frame.peer_of(node, node.src), frame.peer_of(node, node.dst)
+    reaches = peer is not None or there is not None
+    if reaches and node.impl == "software_channel" and by_messages(frame, node):
+        return
     source = regions.block(node.source, peer=there)
-    between = None if peer is None and there is None else reach_of(frame, peer or there or frame.place)
+    between = reach_of(frame, peer or there or frame.place) if reaches else None
     for target in regions.blocks(node.to, True, peer):
-        copy_block(frame, target, source, node.impl, between, paired)
+        copy_block(frame, target, source, node.impl, between)
 
 
 @rule(n.Gemm)
@@ -138,7 +132,7 @@ def _gemm(frame: Frame, node: n.Gemm) -> None:
     rows = [a.axes[i].extent for i in a.kept][-2:]
     inner = rows[0] if node.transpose_a else rows[1]
     attributes = {k: True for k in ("transpose_a", "transpose_b") if getattr(node, k)}
-    engine = gemm_engine(frame, node, a, read_c, inner)
+    engine = node.impl or "vector"
     for c in regions.blocks(node.c, True):
         reads = [a, b] if node.clear else [a, b, read_c]
         name = "gemm" if node.clear else "gemm_add"
@@ -178,17 +172,6 @@ def fetched(frame: Frame, operands: tuple[Block, ...]) -> Expr:
     return simplify(total) if most > 1 else ZERO
 
 
-def gemm_engine(frame: Frame, node: n.Gemm, a: Block, c: Block, inner: Expr) -> str:
-    """The engine of ``impl=``, or the cheapest."""
-    sizes = [constant(c.axes[i].extent) for i in c.kept][-2:] + [constant(simplify(inner))]
-    extents = tuple(size or 1 for size in sizes)
-    request = Request(
-        "Gemm", frame.draft.hda, frame.level.scale, a.home.dtype, count(frame, c),
-        2 * math.prod(extents), extents, (a.home.memory, c.home.memory),
-    )  # fmt: skip
-    return chosen(frame, request, node.impl) or "vector"
-
-
 @rule(n.Fill)
 def _fill(frame: Frame, node: n.Fill) -> None:
     found = node.value if isinstance(node.value, Const) else frame.static(node.value)
@@ -206,11 +189,7 @@ def _reduce(frame: Frame, node: n.Reduce) -> None:
     source, old = regions.block(node.source), regions.block(node.to)
     if source.cut:
         raise cannot("a reduction of a region over the edge of a tensor", node)
-    request = Request(
-        "Reduce", frame.draft.hda, frame.level.scale, source.home.dtype, count(frame, source),
-        count(frame, source), memories=(source.home.memory,),
-    )  # fmt: skip
-    if chosen(frame, request, node.impl) == "shared":
+    if node.impl == "shared":
         middle = between_blocks(frame, source, "l1")
         copy_block(frame, middle, source)
         source = middle

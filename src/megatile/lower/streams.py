@@ -19,14 +19,15 @@ from typing import Any
 
 import numpy as np
 
-from megatile.core.expr import ZERO, Expr, Symbol, known, simplify, unit, walk
+from megatile.core.expr import ZERO, Expr, Symbol, simplify, unit, walk
 from megatile.hda import HDA
 from megatile.ir import nodes as n
 from megatile.ir.expr import Pick
-from megatile.ir.program import Binding, Program
+from megatile.ir.program import Program
 from megatile.lower.banks import arranged
 from megatile.lower.errors import LoweringError, cannot
 from megatile.lower.flags import Phase, guarded
+from megatile.lower.levels import Level, Levels
 from megatile.lower.regions import Regions
 from megatile.lower.storage import Home, Homes
 from megatile.lower.units import WHOLE, NotStatic, Place, Ranges, split_number, tidy
@@ -39,28 +40,6 @@ AROUND: dict[str, Callable[[Frame, n.Node], AbstractContextManager[n.Node]]] = {
 """What is done before and after a ``statement``, and what is lowered in its place."""
 NUMBERS: dict[str, Callable[[Frame, Expr, int, str], Expr]] = {}
 """How a whole number comes from an expression on ``data``."""
-
-
-@dataclass(eq=False)
-class Level:
-    """A level of the Plan while it grows: its streams, and how many instances each unit of the parent has."""
-
-    name: str | None
-    scale: str
-    depth: int
-    parent: Level | None = None
-    total: int = 1
-    talks: bool = False
-    """Whether instances wait for each other, and so must all be there."""
-    streams: list[Stream] = field(default_factory=list)
-
-    @property
-    def parents(self) -> int:
-        return 1 if self.parent is None else self.parent.instances
-
-    @property
-    def instances(self) -> int:
-        return self.parents * self.total
 
 
 @dataclass(eq=False)
@@ -247,7 +226,7 @@ class Frame:
     def lower(self, body: tuple[n.Node, ...]) -> None:
         for node in body:
             self.node = node
-            rule = RULES.get(type(node))
+            rule = self.draft.rules.get(type(node))
             if rule is None:
                 raise cannot(f"'{type(node).__name__}'", node)
             try:
@@ -270,19 +249,20 @@ class PlanDraft:
 
     def __init__(self, program: Program, hda: HDA):
         self.program, self.hda, self.launch = program, hda, program.launch
+        self.rules: dict[type[n.Node], Callable[[Frame, Any], None]] = RULES
+        self.inside: Callable[[list[Frame], n.Collective], None] | None = None
+        """What is done with collectives inside an instance, if they are not written."""
+        self.surveys = False
+        """Whether nothing is written: frames are asked for only."""
         self.homes = Homes(program, hda)
-        depth = self.homes.device_depth
-        scale = self.launch.scales[depth - 1].name
-        self.first = Level(None, scale, depth, total=self.launch.count(scale))
-        self.levels: dict[str, Level] = {}
+        self.structure = Levels(program, hda, self.homes)
+        self.first, self.levels = self.structure.first, self.structure.further
         self.tiles: dict[str, pm.Tile] = {}
         self.flags: dict[str, pm.Flag] = {}
         self.channels: dict[pm.Channel, str] = {}
         """By what they are, under the name that the library gave them."""
         self.groups: dict[tuple[str | None, Expr, str], pm.Group] = {}
-        self.versions: dict[str, int] = {}
-        self.parts: dict[int, tuple[int, int]] = {}
-        """Regions of further levels: the first instance, and how often the region runs."""
+        self.versions = {a.name: a.versions for a in n.each(n.Alloc, program.body) if a.versions > 1}
         self.count = 0
         self.used = {v for m in n.walk(program.body) for v in _loop_names(m)} | set(self.homes.table)
         """Names of numbers."""
@@ -292,8 +272,8 @@ class PlanDraft:
         """Tiles of variables."""
         self.assigned = Counter(m.name for m in n.walk(program.body) if isinstance(m, n.Let))
         self.special, self.special_wait = _special(hda)
-        self.choices: dict[Any, Any] = {}
-        """What does each statement: `choice.Choice`."""
+        self.choices: dict[Any, Any] = {i: m.choice for i, m in enumerate(n.walk(program.body)) if m.choice}
+        """What does each statement: `commands.Choice`."""
         self.waste: dict[str, tuple[str, int, float]] = {}
         """By source line: the memory, the bytes of a row, and how many times those its sectors are."""
         self.conflicts: dict[str, tuple[str, str, int]] = {}
@@ -306,67 +286,6 @@ class PlanDraft:
             isinstance(p, Pick) for m in n.walk(program.body) for e in n.expressions(m) for p in walk(e)
         )
         """Whether units have elements of a tile that are no run."""
-        self._count_regions(program.body, depth, 1)
-
-    # --- levels -----------------------------------------------------------------------------------
-
-    def child_scale(self, node: n.Scale, depth: int) -> str | None:
-        """The scale of the level that a region below a unit at ``depth`` makes; None: it makes none."""
-        target = self.launch.depth(node.scale)
-        dispatch = self.launch.depth(self.launch.dispatch)
-        if depth <= self.first.depth < target and not self.launch.resident:
-            return self.launch.scales[min(target, dispatch) - 1].name
-        if depth >= self.first.depth and target > depth and self.waits(node):
-            return node.scale
-        return None
-
-    def waits(self, node: n.Scale) -> bool:
-        """Whether units of a region inside an instance wait for each other's signals."""
-        return self.launch.count(node.scale) > 1 and any(
-            isinstance(m, (n.Signal, n.Wait)) for m in n.walk(node.body)
-        )
-
-    def _count_regions(self, body: tuple[n.Node, ...], depth: int, times: int) -> None:
-        for node in body:
-            if isinstance(node, n.Scale):
-                scale = self.child_scale(node, depth)
-                inner = max(depth, self.launch.depth(node.scale))
-                if scale is None:
-                    self._count_regions(node.body, inner, times)
-                    continue
-                level = self._level(scale, depth)
-                level.talks = level.talks or talks(node, self.homes.table)
-                each = self.launch.count(scale, self.launch.scales[depth - 1].name)
-                self.parts[id(node)] = (level.total, times)
-                level.total += each * times
-                self._count_regions(node.body, inner, 1)
-            elif isinstance(node, n.Loop):
-                trips = _trips(node)
-                if trips is None and any(
-                    isinstance(m, n.Scale) and self.child_scale(m, depth) for m in n.walk(node.body)
-                ):
-                    raise cannot("a region inside a loop whose trip count is not a number", node)
-                self._count_regions(node.body, depth, times * (trips or 1))
-            else:
-                for _, inner_body in n.bodies(node):
-                    self._count_regions(inner_body, depth, times)
-
-    def _level(self, scale: str, depth: int) -> Level:
-        if scale not in self.levels:
-            above = [lv for lv in (self.first, *self.levels.values()) if lv.depth <= depth]
-            parent = max(above, key=lambda lv: lv.depth)
-            self.levels[scale] = Level(scale, self.hardware(scale), self.launch.depth(scale), parent, total=0)
-        return self.levels[scale]
-
-    def hardware(self, scale: str) -> str:
-        """The smallest scale, up to this one, whose units have a place for each block of an instance: the
-        pair of SMs for a cluster of two."""
-        hda, dispatch = self.hda, self.launch.dispatch
-        if self.launch.depth(scale) >= self.launch.depth(dispatch):
-            return scale
-        blocks, top = self.launch.count(dispatch, scale), hda.scale(scale).position
-        between = [s for s in hda.scales if hda.scale(dispatch).position < s.position <= top]
-        return next((s.name for s in between if hda.count(dispatch, within=s.name) >= blocks), scale)
 
     @property
     def streams(self) -> int:
@@ -440,29 +359,6 @@ class PlanDraft:
         frame.lower(self.program.body)
 
 
-def talks(node: n.Scale, table: dict[str, Binding]) -> bool:
-    """Whether the units of a region meet, put, get or signal among each other, or units in them do so."""
-
-    def among(body: tuple[n.Node, ...], own: bool) -> bool:
-        for m in body:
-            scale = getattr(m, "scale", None)
-            if isinstance(m, (n.Signal, n.Wait)):
-                if table[m.flag].scale == node.scale:
-                    return True
-            elif isinstance(m, n.Scale):
-                if among(m.body, False):
-                    return True
-            elif (
-                (own and isinstance(m, (n.Barrier, n.Collective)))
-                or (n.remote(m) is not None and (scale == node.scale or (own and scale is None)))
-                or any(among(inner, own) for _, inner in n.bodies(m))
-            ):
-                return True
-        return False
-
-    return among(node.body, True)
-
-
 def _special(hda: HDA) -> tuple[int | None, int]:
     """How many operations of the vector engine take as long as a special function (None: it has no engine),
     and how many as long as the first one of a command is under way."""
@@ -477,10 +373,3 @@ def _special(hda: HDA) -> tuple[int | None, int]:
 
 def _loop_names(node: n.Node) -> tuple[str, ...]:
     return (node.var,) if isinstance(node, n.Loop) else node.vars if isinstance(node, n.Parallel) else ()
-
-
-def _trips(node: n.Loop) -> int | None:
-    values = [known(e) for e in (node.start, node.stop, node.step)]
-    if None in values or values[2] == 0:
-        return None
-    return len(range(*values))  # type: ignore[arg-type]

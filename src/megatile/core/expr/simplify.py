@@ -156,7 +156,7 @@ def _simpler(node: Expr) -> Expr:
     sums = isinstance(node, Applied) and node.dtype == "int" and node.operator in ("+", "-", "*", "neg")
     if sums:
         terms, offset = linear(node)
-        if node not in terms:  # else it is a product of two expressions
+        if next(iter(terms), None) is not node:  # else it is a product of two expressions
             found: Terms = {}
             for atom, factor in terms.items():
                 inner, extra = linear(_simpler(atom))

@@ -116,8 +116,7 @@ class _Jumps:
             "serial", self.fresh("doubling"), Const(0), Const(most.bit_length()), span=node.span,
             body=(inner, n.Let(width, doubled)),
         )  # fmt: skip
-        goes_on = applied("==", (Symbol(broken), Const(0)), "int")
-        ended = n.ReadScalar(self.fresh("while_goes_on"), goes_on, 0, span=node.span)
+        ended = n.ReadScalar(self.fresh("while_goes_on"), _is_zero(broken), 0, span=node.span)
         return [n.Let(width, Const(1)), again, ended]
 
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from megatile.core.errors import MegatileError
-from megatile.core.expr import Const, Expr, Symbol, binary, bounds, known, rebuild, simplify
+from megatile.core.expr import Expr, binary, known, rebuild, simplify
 from megatile.core.expr.typing import apply
 from megatile.core.placement import Shard
 from megatile.ir import nodes as n
-from megatile.ir.expr import Coord, Load, Pick, Rank, has_loads, loads
+from megatile.ir.expr import Load, Pick, has_loads, loads
 from megatile.ir.launch import ROOT, Launch
 from megatile.ir.passes.driver import steps
 from megatile.ir.passes.normalise import Normalise
+from megatile.ir.passes.unit import Unit
 from megatile.ir.program import Binding, Program, bindings, part_name
 from megatile.ir.shares import Cut, Listed, ViewError, shares
 
@@ -44,104 +44,15 @@ class ResolveViews:
                 chains.setdefault(one.base, {}).setdefault(part_name(one.base, chain), chain)
         parts = {base: tuple(found.values()) for base, found in chains.items()}
         params = tuple(replace(p, parts=parts.get(p.name, p.parts)) for p in program.params)
-        body = _Resolver(program.launch, table_, parts).body(program.body, _Unit(program.launch))
+        body = _Resolver(program.launch, table_, parts).body(program.body, Unit(program.launch))
         return replace(program, params=params, body=body)
-
-
-@dataclass(frozen=True)
-class _Unit:
-    """Where code runs: the depths of its group and of those around it; ``peer`` is the number of another unit
-    of a group, which is meant instead."""
-
-    launch: Launch
-    group: tuple[int, int] = (0, 0)
-    around: tuple[tuple[int, int], ...] = ()
-    ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    peer: tuple[Expr, tuple[int, int]] | None = None
-
-    def inside(self, scale: str) -> _Unit:
-        group = (self.group[1], self.launch.depth(scale))
-        return replace(self, group=group, around=(*self.around, self.group))
-
-    def knowing(self, name: str, limits: tuple[int, int] | None) -> _Unit:
-        ranges = {k: v for k, v in self.ranges.items() if k != name}
-        return replace(self, ranges=ranges | ({name: limits} if limits is not None else {}))
-
-    def rank(self, low: int, high: int) -> Expr:
-        """The number of the unit at depth ``high`` among those below its ancestor at depth ``low``."""
-        scales = self.launch.scales[low:high]
-        if math.prod(s.count for s in scales) == 1:
-            return Const(0)
-        if self.peer is None or high <= self.peer[1][0] or self.peer[1][1] <= low:
-            return Rank(self.launch.at(high), self.launch.at(low))
-        number, (first, last) = self.peer
-        if (low, high) == (first, last):
-            return number
-        result: Expr = Const(0)
-        for at in range(low, high):
-            scale, below = (
-                self.launch.scales[at],
-                math.prod(s.count for s in self.launch.scales[at + 1 : last]),
-            )
-            index: Expr = Rank(scale.name, self.launch.at(at))
-            if first <= at < last:
-                index = binary("//", number, below)
-                index = index if at == first else binary("%", index, scale.count)
-            result = binary("+", binary("*", result, scale.count), index)
-        return result
-
-    def other(self, number: Expr | None, axis: int | None, scale: str | None) -> _Unit:
-        """The unit that a put, get or atomic names by its number (along ``axis``) in this group, or in that
-        of a scale around it."""
-        if number is None:
-            return self
-        group = self.group
-        if scale is not None:
-            wanted = self.launch.depth(scale)
-            group = next(g for g in (group, *reversed(self.around)) if g[1] == wanted)
-        if axis is not None:
-            mine = self.rank(*group)
-            grid = self.launch.grid(self.launch.at(group[1]), self.launch.at(group[0]))
-            stride = math.prod(grid[:axis])
-            along = binary("%", binary("//", mine, stride), grid[axis])
-            number = simplify(binary("+", mine, binary("*", binary("-", number, along), stride)))
-        found, count = self.interval(number), math.prod(s.count for s in self.launch.scales[slice(*group)])
-        if found is None or found[0] < 0 or found[1] >= count:
-            number = binary("%", number, count)  # under a condition that rules the others out
-        return replace(self, peer=(number, group))
-
-    def interval(self, value: Expr) -> tuple[int, int] | None:
-        """The least and the largest value of an expression."""
-        ranges = dict(self.ranges)
-
-        def named(part: Expr) -> Expr:
-            if not isinstance(part, (Coord, Rank)):
-                return part
-            name = part.text()
-            count = (
-                self.launch.extents(part.scale)[part.axis]
-                if isinstance(part, Coord)
-                else self.launch.count(part.scale, part.within)
-            )
-            ranges[name] = (0, count - 1)
-            return Symbol(name)
-
-        return bounds(simplify(rebuild(value, named)), ranges)
-
-    def is_inside(self, start: Expr, size: Expr, length: Expr) -> bool:
-        """Whether ``size`` elements from ``start`` surely lie in 0..length."""
-        if isinstance(start, Const) and isinstance(size, Const) and isinstance(length, Const):
-            return bool(0 <= start.value <= length.value - size.value)
-        low = self.interval(start)
-        over = self.interval(binary("-", binary("+", start, size), length))
-        return low is not None and low[0] >= 0 and over is not None and over[1] <= 0
 
 
 class _Resolver:
     def __init__(self, launch: Launch, names: dict[str, Binding], parts: dict[str, tuple[n.Chain, ...]]):
         self.launch, self.names, self.parts = launch, names, parts
 
-    def body(self, body: tuple[n.Node, ...], unit: _Unit) -> tuple[n.Node, ...]:
+    def body(self, body: tuple[n.Node, ...], unit: Unit) -> tuple[n.Node, ...]:
         result: list[n.Node] = []
         for node in body:
             if isinstance(node, n.View):
@@ -150,28 +61,11 @@ class _Resolver:
             if isinstance(changed, n.Scale) and not changed.body:
                 continue  # it had views only
             result.append(changed)
-            if isinstance(node, n.ReadScalar) and node.bound is not None:
-                unit = unit.knowing(node.name, (0, node.bound))
-            elif isinstance(node, n.Let):
-                unit = unit.knowing(node.name, None)
-            for inner in n.each(n.Let, (node,)):
-                unit = unit.knowing(inner.name, None)
+            unit = unit.after(node)
         return tuple(result)
 
-    def statement(self, node: n.Node, unit: _Unit) -> n.Node:
-        inner = unit
-        if isinstance(node, n.Scale):
-            inner = unit.inside(node.scale)
-        elif isinstance(node, n.Loop):
-            low, high = unit.interval(node.start), unit.interval(node.stop)
-            fits = low is not None and high is not None and (known(node.step) or 0) > 0
-            inner = self.changing(node, unit).knowing(
-                node.var, (low[0], max(low[0], high[1] - 1)) if fits and low and high else None
-            )
-        elif isinstance(node, n.Parallel):
-            for name, extent in zip(node.vars, node.extents, strict=True):
-                found = unit.interval(extent)
-                inner = inner.knowing(name, None if found is None else (0, max(found[1] - 1, 0)))
+    def statement(self, node: n.Node, unit: Unit) -> n.Node:
+        inner = unit.within(node)
         node = n.with_bodies(node, lambda part: self.body(part, inner))
         try:
             return self.own(node, inner if isinstance(node, n.Parallel) else unit)
@@ -179,15 +73,7 @@ class _Resolver:
             error.place = error.place or node.place
             raise
 
-    @staticmethod
-    def changing(node: n.Loop, unit: _Unit) -> _Unit:
-        """Nothing is known of what the rounds of a loop change."""
-        for inner in n.walk(node.body):
-            if isinstance(inner, (n.Let, n.ReadScalar)):
-                unit = unit.knowing(inner.name, None)
-        return unit
-
-    def own(self, node: n.Node, unit: _Unit) -> n.Node:
+    def own(self, node: n.Node, unit: Unit) -> n.Node:
         """The statement itself, without what is in its bodies."""
         change: dict[str, Any] = {}
         axis, scale = getattr(node, "axis", None), getattr(node, "scale", None)
@@ -217,11 +103,11 @@ class _Resolver:
                 change[one.name] = value
         return replace(node, **change) if change else node
 
-    def number(self, node: n.Node, which: str, unit: _Unit) -> Expr | None:
+    def number(self, node: n.Node, which: str, unit: Unit) -> Expr | None:
         value = getattr(node, which, None)
         return None if value is None else self.value(value, unit)
 
-    def value(self, value: Any, unit: _Unit, there: _Unit | None = None) -> Any:
+    def value(self, value: Any, unit: Unit, there: Unit | None = None) -> Any:
         """A field of a statement; regions are those of unit ``there``."""
         if isinstance(value, n.Region):
             return self.region(value, unit, there or unit)
@@ -233,7 +119,7 @@ class _Resolver:
             return value
         return rebuild(value, lambda part: self.load(part, unit) if isinstance(part, Load) else part)
 
-    def load(self, load: Load, unit: _Unit) -> Load:
+    def load(self, load: Load, unit: Unit) -> Load:
         return Load(self.named(load.source), self.element(load.source, load.index, unit), load.dtype)
 
     # --- names ------------------------------------------------------------------------------------
@@ -247,7 +133,7 @@ class _Resolver:
         layouts = [view.layout for view in self.names[name].owner]
         return next((layout.dim for layout in layouts if isinstance(layout, Shard)), 0)
 
-    def shares(self, name: str, unit: _Unit) -> Sequence[Cut | Listed]:
+    def shares(self, name: str, unit: Unit) -> Sequence[Cut | Listed]:
         """A unit's part of every dimension."""
         binding = self.names[name]
         low = self.launch.depth(self.names[binding.base].scale)
@@ -255,7 +141,7 @@ class _Resolver:
 
     # --- regions and elements ---------------------------------------------------------------------
 
-    def region(self, region: n.Region, unit: _Unit, there: _Unit) -> n.Region:
+    def region(self, region: n.Region, unit: Unit, there: Unit) -> n.Region:
         """A region as one of its tensor or tile; ``there`` is the unit whose it is."""
         binding = self.names[region.source]
         plain = binding.scale != ROOT and not binding.views and region.along is None
@@ -283,7 +169,7 @@ class _Resolver:
             dims.append(self.dim(region, replace(dim, start=start, extent=extent), share, length, unit))
         return n.Region(self.named(region.source), tuple(dims))
 
-    def dim(self, region: n.Region, dim: n.Dim, share: Cut | Listed, length: int, unit: _Unit) -> n.Dim:
+    def dim(self, region: n.Region, dim: n.Dim, share: Cut | Listed, length: int, unit: Unit) -> n.Dim:
         if isinstance(share, Listed):
             return replace(dim, start=Pick(dim.start, share.row, share.sets))
         low, size = share
@@ -296,7 +182,7 @@ class _Resolver:
             return n.Dim(start, dim.extent)
         return n.Dim(start, dim.extent, True, (low, simplify(binary("+", low, size))))
 
-    def element(self, name: str, index: tuple[Expr, ...], there: _Unit) -> tuple[Expr, ...]:
+    def element(self, name: str, index: tuple[Expr, ...], there: Unit) -> tuple[Expr, ...]:
         """An index of a name as one of its tensor or tile."""
         if not self.names[name].views:
             return index

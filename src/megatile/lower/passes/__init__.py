@@ -1,0 +1,1 @@
+"""Passes that need the machine: where tiles lie, and what does each statement."""

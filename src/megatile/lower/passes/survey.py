@@ -1,0 +1,46 @@
+"""A walk over the statements of a Program as they will be written, without writing any."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from megatile.hda import HDA
+from megatile.ir import nodes as n
+from megatile.ir.program import Program
+from megatile.lower.streams import RULES, Frame, PlanDraft
+
+Rule = Callable[[Frame, Any], None]
+LEAVES = (
+    n.Copy, n.Gemm, n.Fill, n.Reduce, n.Cumsum, n.Store, n.Parallel, n.AtomicRegion, n.Barrier, n.Signal,
+    n.Wait, n.Collective,
+)  # fmt: skip
+"""Statements that change nothing that those after them are written by."""
+
+
+def survey(
+    program: Program,
+    machine: HDA,
+    rules: Mapping[type[n.Node], Rule],
+    inside: Callable[[list[Frame], n.Collective], None],
+) -> None:
+    """Call the rule of every statement that has one, in the frame in which it will be written; ``inside`` for
+    collectives of units inside one instance."""
+    draft = PlanDraft(program, machine)
+    draft.rules = {**RULES, **dict.fromkeys(LEAVES, lambda frame, node: None), **rules}
+    draft.inside, draft.surveys = inside, True
+    draft.run()
+
+
+def annotated(program: Program, change: Mapping[int, Callable[[Any], n.Node]]) -> Program:
+    """The Program with statements changed, by their ``id``."""
+
+    def body(nodes: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
+        return tuple(map(statement, nodes))
+
+    def statement(node: n.Node) -> n.Node:
+        new = n.with_bodies(node, body)
+        return change[id(node)](new) if id(node) in change else new
+
+    return replace(program, body=body(program.body)) if change else program

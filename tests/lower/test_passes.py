@@ -1,0 +1,82 @@
+"""Passes that need the machine: texts before and after."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.lower.test_examples import EXAMPLES, programs_of
+
+import megatile as mt
+import megatile.language as T
+from megatile.ir.parser import parse
+
+
+def text_after(lowered: Any, name: str) -> list[str]:
+    """The statements after a pass, without indentation and comments; the text parses back."""
+    step = next(step for step in lowered.steps if step.name == name)
+    assert parse(str(step)) == step.program
+    return [line.strip().partition("  # ")[0] for line in str(step).splitlines()]
+
+
+@T.program
+def pipelined(A: T.Tensor((64, 96), "f16"), B: T.Tensor((96, 64), "f16"), C: T.Tensor((64, 64), "f32")):
+    with T.Kernel(block=1, threads=256):
+        a = T.alloc((64, 32), "f16", level="l1")
+        b = T.alloc((32, 64), "f16", level="l1")
+        c = T.alloc((64, 64), "f32")
+        T.clear(c)
+        for k in T.Pipelined(3, num_stages=2):
+            T.copy(a, A[0, k * 32])
+            T.copy(b, B[k * 32, 0])
+            T.gemm(a, b, c)
+        with T.Scale("warpgroup"):
+            T.copy(T.view(c, layout=T.Replica), T.view(c, layout=T.Replica))
+        T.copy(C[0, 0], c)
+
+
+def test_place_tiles() -> None:
+    lines = text_after(mt.lower(pipelined), "place_tiles")
+    assert lines[0].startswith('def pipelined(A: f16[64, 96] @ home("hbm", "device"), B: f16[96, 64] @ home(')
+    assert 'a = alloc((64, 32), "f16", "shared", "block", versions=2)' in lines
+    assert (
+        'c = alloc((64, 64), "f32", "registers", "block", parts=(part("warpgroup", replica()),), slices=2)'
+        in lines
+    )
+    assert 'for k in pipelined(0, 3, 1, stages=2, fresh=("a", "b")):' in lines
+
+
+def test_choose_implementations() -> None:
+    lowered = mt.lower(pipelined)
+    lines = text_after(lowered, "choose_implementations")
+    assert 'copy(a[0::64, 0::32], A[0::64, k * 32::32], impl="tma")' in lines
+    assert 'gemm(a[0::64, 0::32], b[0::32, 0::64], c[0::64, 0::64], impl="tensor")' in lines
+    why = next(line for line in str(lowered.steps[-1]).splitlines() if "gemm(a" in line)
+    assert re.search(r"# cheapest: tensor [\d.]+ \w+, vector [\d.]+ \w+$", why)
+
+
+def test_what_the_user_asked_for_is_said() -> None:
+    @T.program
+    def in_bulk(A: T.Tensor((64, 64), "f32"), B: T.Tensor((64, 64), "f32")):
+        with T.Kernel(block=1, threads=128):
+            a = T.alloc((64, 64), "f32", level="l1")
+            T.copy(a, A, impl="tma")
+            T.copy(B, a)
+
+    text = str(mt.lower(in_bulk).steps[-1])
+    assert re.search(r'A\[0::64, 0::64\], impl="tma"\)  # asked for: lsu [\d.]+ ns, tma', text)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_step_of_the_examples_parses_back(path: Path, capsys: Any) -> None:
+    for prog, arrays, machine in programs_of(path):
+        lowered = mt.lower(prog, *arrays, machine=machine)
+        for step in lowered.steps:
+            assert parse(str(step)) == step.program, step.name
+        last = str(lowered.steps[-1])
+        assert not re.search(r"\b(view|anchor|along)\(", last)
+        copies = [line for line in last.splitlines() if line.strip().startswith(("copy(", "gemm("))]
+        assert all("impl=" in line for line in copies)
