@@ -11,7 +11,7 @@ import numpy as np
 from megatile.plan.memory import aliases
 from megatile.plan.model import Plan, PlanError, Tile
 from megatile.plan.storage import allocate
-from megatile.sim.install import places_of
+from megatile.sim.install import place_numbers, places_of
 
 Array = Any
 
@@ -68,7 +68,7 @@ class Contents:
             if tile.name in self.tensors:
                 self._check(tile, plan)
         for tile in named:
-            places = tuple(places_of(plan).tolist())
+            places = place_numbers(plan)
             tensor = self.tensors.setdefault(tile.name, Tensor(tile, places))
             tensor.known = with_data or (tensor.known and tile.role == "input")
             if with_data and tensor.data is None:
@@ -119,7 +119,7 @@ class Contents:
                     f"plan '{plan.name}' declares {what} {now}",
                     advice="give the tensors different names, or free() the one that is there",
                 )
-        if known.places != tuple(places_of(plan).tolist()):
+        if known.places != place_numbers(plan):
             raise PlanError(
                 f"'{tile.name}' lies on other units than those of plan '{plan.name}'",
                 advice="give the tensors different names, or free() the one that is there",
@@ -129,7 +129,7 @@ class Contents:
         """What lies at a raw address; what nobody wrote is NaN (0 for integers)."""
         array = np.ascontiguousarray(allocate(plan, tile, None)[:, 0])
         raw = array.reshape(len(array), -1).view(np.uint8)
-        rows = {place: row for row, place in enumerate(places_of(plan).tolist())}
+        rows = {place: row for row, place in enumerate(place_numbers(plan))}
         start = tile.offset or 0
         for block in self.blocks:
             low, high = max(block.start, start), min(block.stop, start + tile.nbytes)

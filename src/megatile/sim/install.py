@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from megatile.core.cached import cached_in_owner
 from megatile.core.errors import MegatileError
 from megatile.plan.model import Channel, Flag, Plan
 from megatile.trace import Pointers
@@ -60,7 +61,7 @@ class Queues:
 
     def check_flags(self, plan: Plan) -> None:
         """Installed flags are the same for all launches: as many members, at the same units."""
-        places = tuple(places_of(plan).tolist())
+        places = place_numbers(plan)
         for flag in (f for f in plan.flags if f.installed):
             known = self._flags.setdefault((plan.scale, flag.name), (flag, places))
             if known != (flag, places):
@@ -112,7 +113,7 @@ class Queues:
     def count(self, plan: Plan, messages: Mapping[str, Mapping[int, int]]) -> None:
         """Note the messages of a launch: all of them have been received and given back by its end."""
         places = places_of(plan)
-        for channel in plan.channels:
+        for channel in (c for c in plan.channels if c.level is None):
             for queue, number in messages.get(channel.name, {}).items():
                 unit, member = divmod(queue, channel.members)
                 direction = channel.names[member] if channel.names else member
@@ -135,10 +136,19 @@ class Queues:
                     )
 
 
+@cached_in_owner
 def places_of(plan: Plan) -> Any:
-    """The unit of the hardware of every unit of a plan."""
+    """Return the unit of the hardware of every unit of a plan, as an array that nobody may change."""
     units = np.arange(plan.units, dtype=np.int64)
-    return np.broadcast_to(plan.place.evaluate({"unit": units}), units.shape)
+    found = np.broadcast_to(plan.place.evaluate({"unit": units}), units.shape)
+    found.flags.writeable = False
+    return found
+
+
+@cached_in_owner
+def place_numbers(plan: Plan) -> tuple[int, ...]:
+    """Return the unit of the hardware of every unit of a plan."""
+    return tuple(places_of(plan).tolist())
 
 
 def ends(plan: Plan) -> dict[Place, dict[str, Installed]]:

@@ -22,7 +22,7 @@ from megatile.plan.model import Plan, PlanError, ReadScalar
 from megatile.plan.residency import copies
 from megatile.plan.storage import alike
 from megatile.sim.contents import Contents, is_raw
-from megatile.sim.install import places_of
+from megatile.sim.install import place_numbers
 
 Array = Any
 Mail = dict[tuple[Any, ...], "deque[tuple[Array, Any]]"]
@@ -48,7 +48,7 @@ class LaunchData(Executor):
         self.seen: dict[tuple[str, Any], list[int]] = {}
         self.contents, self.mail, self.begun, self.chosen = contents, mail, begun, chosen
         self.level = hda.scale(plan.scale).level, hda.count(plan.scale)
-        self.places = places_of(plan).tolist()
+        self.places = place_numbers(plan)
         self.stands: dict[str | None, tuple[str, list[int]]] = {None: (self.level[0], self.places)}
         for level in plan.levels:
             if any(c.level == level.name and c.installed for c in plan.channels):

@@ -44,7 +44,7 @@ class Entry:
     @property
     def rows(self) -> int:
         """How many commands of it are kept."""
-        return len(self.run.record.rows) if self.run is not None and self.run.record is not None else 0
+        return 0 if self.run is None else self.run.rows
 
     def timeline(self) -> tuple[Record | None, Trace] | None:
         """Its events, and the records they are made of."""
@@ -102,6 +102,8 @@ class Launch:
         self._code: list[list[Code]] | None = None
         self._launched: EngineLaunch | None = None
         self._data: LaunchData | None = None
+        self._key: tuple[Any, ...] | None = None
+        """How it was submitted, as long as it has the machine for itself."""
         self._units = BESIDE
         """Which units are timed."""
         self._one: tuple[Simulation, EngineLaunch] | None = None

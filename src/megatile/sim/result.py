@@ -77,6 +77,11 @@ class Run:
         found: Resources = last[0]
         return found
 
+    @property
+    def rows(self) -> int:
+        """How many commands of it are kept."""
+        return 0 if self.record is None else len(self.record.rows)
+
     def run(self, records: int, operands: bool = False, inputs: Mapping[str, Any] | None = None) -> None:
         """Simulate, recording at most so many commands; what they touch only if there are few, or with
         ``operands``. With ``inputs`` it computes its outputs too."""

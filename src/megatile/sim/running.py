@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,6 +37,26 @@ from megatile.sim.symmetry import BESIDE, choose_units
 from megatile.timing.resources import Resources
 
 
+class TimedAlone(NamedTuple):
+    """What a plan does that has an idle machine for itself; all times count from its submission."""
+
+    resources: Resources
+    run: Run
+    present: Any
+    now_ps: int
+    """How far time has come when it has ended."""
+    quiet_ps: int
+    """When the last link, memory and shared engine is free."""
+
+
+def leaves_nothing(resources: Resources) -> bool:
+    """Return whether a launch takes the same time whenever it has an idle machine for itself."""
+    plan = resources.plan
+    lasting = any(part.installed for part in (*plan.channels, *plan.flags))
+    cached = any(memory.cache for memory in resources.hda.memories)
+    return not (lasting or cached or resources.faults or ReadScalar in plan.kinds)
+
+
 class RunningMachine:
     """A machine, what is under way on it, and the workers of its host."""
 
@@ -54,7 +74,16 @@ class RunningMachine:
         self._active: dict[int, Launch] = {}
         """Launches that the engine has, by its number of them."""
         self._held_back: Launch | None = None
-        """One that the engine need not have if nothing comes beside it: a unit may stand for all."""
+        """One that the engine need not have if nothing comes beside it: it was timed alone before, or a unit
+        stands for all."""
+        self._alone: dict[tuple[Any, ...], TimedAlone] = {}
+        """Launches that had an idle machine for themselves, by how they were submitted."""
+        self._alone_rows = 0
+        """How many commands are recorded of those."""
+        self._quiet_ps = 0
+        """When the last link, memory and shared engine is free, if nothing is under way."""
+        self._withdrawn = 0
+        """Launches that were cancelled and that the engine still has."""
         self._count = 0
         self._over: str | None = None
         self.workers: list[Worker] = []
@@ -112,9 +141,13 @@ class RunningMachine:
                 launch._scalars = lambda *asked: self._joint.scalar(launch._data, *asked)  # type: ignore[arg-type]
         if self._held_back is not None:
             self._give(self._held_back)
+        for other in self._active.values():
+            other._key = None
         if not self._active:
             launch._units = choose_units(resources.plan, resources, self._simulation.most_records)
-        if launch._units.one is not None:
+            if not self._withdrawn and at >= self._quiet_ps:
+                launch._key = id(resources), turns, control, delay
+        if launch._key in self._alone or launch._units.one is not None:
             self._held_back = launch
         else:
             self._give(launch)
@@ -166,6 +199,8 @@ class RunningMachine:
 
         def chosen() -> dict[Any, list[int]]:
             nonlocal known
+            if launch._key in self._alone:
+                return self._alone[launch._key].run.choices
             now = self._simulation.arena.recorded
             if known[0] != now and launch._launched is not None:
                 known = now, choices(self._simulation, launch._launched)
@@ -205,6 +240,7 @@ class RunningMachine:
             if launched is None or not self._simulation.withdraw(launched):
                 raise SessionError(f"{launch} cannot be cancelled: it has begun", advice="wait for it")
             del self._active[launched.number]
+            self._withdrawn += 1
             if launch._data is not None:
                 self._joint.active.remove(launch._data)
         launch._data, launch._launched, launch.cancelled = None, None, True
@@ -283,9 +319,14 @@ class RunningMachine:
         limits = [limit for limit in (deadline, time_limit_end()) if limit is not None]
         deadline = min(limits, default=None)
         if self._held_back is not None:
-            if until == NEVER:
-                return self._time_one_unit(self._held_back, deadline)
-            self._give(self._held_back)
+            launch = self._held_back
+            if until != NEVER:
+                self._give(launch)
+            elif launch._key in self._alone:
+                self._end_as_before(launch, self._alone[launch._key])
+                return True
+            else:
+                return self._time_one_unit(launch, deadline)
         simulation = self._simulation
         try:
             launched = simulation.run(until, deadline)
@@ -302,6 +343,7 @@ class RunningMachine:
             self._ended(self._active.pop(launched.number), launched)
         else:
             simulation.release(launched)  # it was withdrawn
+            self._withdrawn -= 1
         return True
 
     def _stuck(self) -> None:
@@ -343,6 +385,17 @@ class RunningMachine:
         self._finish(launch, simulation.last_ps, messages, np.arange(plan.units))
         return True
 
+    def _end_as_before(self, launch: Launch, known: TimedAlone) -> None:
+        """End a launch that has an idle machine for itself, as one before it did."""
+        self._held_back, at = None, launch.submit_ps
+        self.now_ps = max(self.now_ps, at + known.now_ps)
+        self._quiet_ps = at + known.quiet_ps
+        if launch._data is not None:
+            self._joint.active.append(launch._data)
+        launch.end_ps = at + known.run.end_ps
+        launch.result = Result(known.run, self._outputs(launch))
+        self._keep(launch, known.run, known.present)
+
     def _ended(self, launch: Launch, launched: EngineLaunch) -> None:
         """A launch has ended in the timed run."""
         simulation, messages = self._simulation, {}
@@ -354,26 +407,50 @@ class RunningMachine:
             except MegatileError as error:
                 launch._error = error
             self._joint.active = [d for d in self._joint.active if d is not launch._data]
-        self._finish(launch, simulation.last_of(launched), messages, np.flatnonzero(launched.present))
+        present = np.flatnonzero(launched.present)
+        run = self._finish(launch, simulation.last_of(launched), messages, present)
+        if not self._active:
+            self._quiet_ps = int(simulation.table("lanes").max(initial=0))
+        resources, at = launch._resources, launch.submit_ps
+        if launch._key is not None and launch._error is None and leaves_nothing(resources):
+            self._remember(
+                launch._key,
+                TimedAlone(resources, run, present, self.now_ps - at, self._quiet_ps - at),
+            )
         self._clear_up(launch, launched)
 
-    def _finish(
-        self, launch: Launch, last_ps: int, messages: dict[str, dict[int, int]], present: Any
-    ) -> None:
-        """A launch has ended: its data, and its result."""
-        resources, launched, data = launch._resources, launch._launched, launch._data
-        outputs, spent = None, last_ps - launch.submit_ps
-        took = spent if launch._delay is not None else resources.whole_ps(spent, launch._control)
-        launch.end_ps = launch.submit_ps + took
-        if launch._error is None and data is not None:
+    def _remember(self, key: tuple[Any, ...], known: TimedAlone) -> None:
+        """Keep the times of a launch for those like it, within as many records as a session keeps."""
+        self._alone[key] = known
+        self._alone_rows += known.run.rows
+        while self._alone_rows > self._simulation.most_records and len(self._alone) > 1:
+            self._alone_rows -= self._alone.pop(next(iter(self._alone))).run.rows
+
+    def _outputs(self, launch: Launch) -> Any:
+        """Return what a launch has computed, now that it has ended; an error is kept for who waits for it."""
+        data, outputs = launch._data, None
+        if data is None:
+            return None
+        if launch._error is None:
             try:
                 outputs = self._joint.finish(data)
             except MegatileError as error:
                 launch._error = error
-        if data is not None:
-            launch._scalars = seen_values(data.seen)
-            if launch._code is not None:
-                launch._code.append(data.programs)
+        launch._scalars = seen_values(data.seen)
+        if launch._code is not None:
+            launch._code.append(data.programs)
+        launch._data = None
+        return outputs
+
+    def _finish(
+        self, launch: Launch, last_ps: int, messages: dict[str, dict[int, int]], present: Any
+    ) -> Run:
+        """A launch has ended: its data, and its result."""
+        resources, launched = launch._resources, launch._launched
+        spent = last_ps - launch.submit_ps
+        took = spent if launch._delay is not None else resources.whole_ps(spent, launch._control)
+        launch.end_ps = launch.submit_ps + took
+        outputs = self._outputs(launch)
         run = Run(
             launch.plan, self.machine, resources.timing, resources.faults, self.engine, resources.installed,
             launch._control, scalars=launch._scalars, end_ps=took, begin_ps=max(0, took - spent),
@@ -381,8 +458,15 @@ class RunningMachine:
         )  # fmt: skip
         if launched is not None and ReceiveAny in resources.plan.kinds:
             run.choices = choices(self._simulation, launched)
-        launch.result, launch._data = Result(run, outputs), None
+        launch.result = Result(run, outputs)
+        if launched is not None:
+            run.repeatable = False
+            self._record(launch, run, launched)
         self._keep(launch, run, present)
+        return run
+
+    def _record(self, launch: Launch, run: Run, launched: EngineLaunch) -> None:
+        """Keep what was recorded of a launch that the engine had."""
 
     def _keep(self, launch: Launch, run: Run, present: Any) -> None:
         """What a launch leaves behind, and of which units."""

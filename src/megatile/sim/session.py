@@ -257,18 +257,18 @@ class Session(RunningMachine):
             f"tensor '{name}' of plan '{plan.name}' {problem}", advice=f"launch(plan, {{'{name}': …}})"
         )
 
+    def _record(self, launch: Launch, run: Run, launched: EngineLaunch) -> None:
+        if self.most_records:
+            run.record = Record(self._simulation, launched, launch.submit_ps)
+
     def _keep(self, launch: Launch, run: Run, present: Any) -> None:
         """Counts of messages, a line of the history; what a launch without data wrote is not known."""
-        plan, launched, result = launch._resources.plan, launch._launched, launch.result
+        plan, result = launch._resources.plan, launch.result
         if result is None or result.outputs is None:
             self._contents.keep(plan, None, present)
         self._queues.count(plan, run.messages)
         units = plan.units if plan.levels else len(present)
         entry = Entry(plan.name, units, launch.submit_ps, launch.submit_ps + run.end_ps, run=run)
-        if launched is not None:
-            run.repeatable = False
-            if self.most_records:
-                run.record = Record(self._simulation, launched, launch.submit_ps)
         self.launches.append(entry)
         self._kept += entry.rows
         while self._kept > self.most_records and self._forgotten < len(self.launches) - 1:

@@ -27,7 +27,7 @@ from megatile.sim.answers import Answers, QueueMisuse
 from megatile.sim.arena import BASES, Arena, TableFull
 from megatile.sim.compiled import compiled, is_compiled
 from megatile.sim.data import Assumed, Scalars
-from megatile.sim.install import places_of
+from megatile.sim.install import place_numbers
 from megatile.sim.instances import Instances
 from megatile.sim.instructions import WORK, End, Instruction, Work
 from megatile.sim.paths import Paths
@@ -541,7 +541,7 @@ class Simulation:
         if tile.role == "local":
             return None
         name = tile.name if tile.offset is None else ""
-        where = launched.plan.scale, tuple(places_of(launched.plan).tolist())
+        where = launched.plan.scale, place_numbers(launched.plan)
         key = (name, where, replace(tile, name="", role="", versions=1), shape)
         return self.tensors.setdefault((*key, tile.versions), self._next_tensor(tile.versions))
 

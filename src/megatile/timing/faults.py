@@ -104,9 +104,12 @@ def _links(hda: HDA, what: Any) -> Iterable[Link]:
 _CURRENT: ContextVar[Faults | None] = ContextVar("megatile_faults", default=None)
 
 
+NO_FAULTS = Faults()
+
+
 def current_faults() -> Faults:
     """The faults of the enclosing ``with faults(...)``, or none."""
-    return _CURRENT.get() or Faults()
+    return _CURRENT.get() or NO_FAULTS
 
 
 @contextmanager
