@@ -17,8 +17,8 @@ class Config:
     size: int
 
 def run(torch):
-    import later
-    print(Config(beside.SIZE), later.WORD)
+    import later, package.inner
+    print(Config(beside.SIZE), later.WORD, package.inner.WORD)
 """
 PROGRAM = """
 from __future__ import annotations
@@ -45,6 +45,9 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "beside.py").write_text(HELPER)
     (tmp_path / "later.py").write_text("WORD = 'later'\n")
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").touch()
+    (tmp_path / "package" / "inner.py").write_text("WORD = 'inner'\n")
     return tmp_path
 
 
@@ -54,9 +57,10 @@ def test_bench_with_a_dataclass_and_helpers(megatile, folder, name) -> None:
     path, modules, standard = list(sys.path), set(sys.modules), sys.modules["json"]
     shown = megatile("bench", name)
     assert (shown.code, shown.err) == (0, "")
-    assert "Config(size=64) later" in shown.out
+    assert "Config(size=64) later inner" in shown.out
     assert sys.path == path
-    assert not {"small_bench", "beside", "later"} & (set(sys.modules) - modules)
+    own = {"small_bench", "megatile_user_json", "beside", "later", "package", "package.inner"}
+    assert not own & (set(sys.modules) - modules)
     assert sys.modules["json"] is standard
 
 
@@ -89,8 +93,7 @@ def test_errors_of_a_file_name_its_line(megatile, folder, text, message) -> None
 
 def test_ctrl_c_in_a_worker_ends_the_bench_quietly(megatile, folder) -> None:
     (folder / "stopped.py").write_text(
-        "import os, signal\n\n"
-        "def worker(rank):\n    os.kill(os.getpid(), signal.SIGINT)\n\n"
+        "def worker(rank):\n    raise KeyboardInterrupt\n\n"
         "def run(torch):\n    torch.multiprocessing.spawn(worker, nprocs=2)\n"
     )
     shown = megatile("bench", "stopped.py")

@@ -47,9 +47,10 @@ def user_module(file: str | Path) -> Iterator[ModuleType]:
         yield module
     finally:
         sys.path[:] = search_path
-        for new in [key for key in sys.modules if key not in known]:
-            if new == name or _lies_in(sys.modules.get(new.partition(".")[0]), folder):
-                del sys.modules[new]
+        new = {key.partition(".")[0] for key in sys.modules.keys() - known}
+        own = {name} | {top for top in new if _lies_in(sys.modules.get(top), folder)}
+        for key in [key for key in sys.modules.keys() - known if key.partition(".")[0] in own]:
+            del sys.modules[key]
 
 
 def _lies_in(module: ModuleType | None, folder: Path) -> bool:
@@ -57,7 +58,7 @@ def _lies_in(module: ModuleType | None, folder: Path) -> bool:
     file = getattr(module, "__file__", None)
     if file is not None:
         where = Path(file).resolve()
-        return folder in (where.parent, where.parent.parent if where.name == "__init__.py" else folder / "-")
+        return folder == (where.parent.parent if where.name == "__init__.py" else where.parent)
     return any(Path(part).resolve().parent == folder for part in getattr(module, "__path__", ()))
 
 
