@@ -49,7 +49,7 @@ class LaunchData(Executor):
         self.contents, self.mail, self.begun, self.chosen = contents, mail, begun, chosen
         self.level = hda.scale(plan.scale).level, hda.count(plan.scale)
         self.places = place_numbers(plan)
-        self.stands: dict[str | None, tuple[str, list[int]]] = {None: (self.level[0], self.places)}
+        self.stands: dict[str | None, tuple[str, Sequence[int]]] = {None: (self.level[0], self.places)}
         for level in plan.levels:
             if any(c.level == level.name and c.installed for c in plan.channels):
                 self.stands[level.name] = (

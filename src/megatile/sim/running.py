@@ -52,7 +52,7 @@ class TimedAlone(NamedTuple):
 def leaves_nothing(resources: Resources) -> bool:
     """Return whether a launch takes the same time whenever it has an idle machine for itself."""
     plan = resources.plan
-    lasting = any(part.installed for part in (*plan.channels, *plan.flags))
+    lasting = any(c.installed for c in plan.channels) or any(f.installed for f in plan.flags)
     cached = any(memory.cache for memory in resources.hda.memories)
     return not (lasting or cached or resources.faults or ReadScalar in plan.kinds)
 
@@ -442,9 +442,7 @@ class RunningMachine:
         launch._data = None
         return outputs
 
-    def _finish(
-        self, launch: Launch, last_ps: int, messages: dict[str, dict[int, int]], present: Any
-    ) -> Run:
+    def _finish(self, launch: Launch, last_ps: int, messages: dict[str, dict[int, int]], present: Any) -> Run:
         """A launch has ended: its data, and its result."""
         resources, launched = launch._resources, launch._launched
         spent = last_ps - launch.submit_ps
