@@ -85,8 +85,8 @@ def bench(
     name: Annotated[
         str,
         typer.Argument(
-            help="A bench that comes with megatile, a Python file with run(torch) or @bench functions "
-            "(FILE.py:NAME), or 'list'."
+            help="A bench that comes with megatile or is ./benches/NAME.py, a Python file with run(torch) or "
+            "@bench functions (FILE.py:NAME), or 'list'."
         ),
     ],
     files: Annotated[

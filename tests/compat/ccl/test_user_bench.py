@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import megatile as mt
+import megatile.parallel as tp
 from megatile.cli.main import main
 from megatile.compat.ccl.install import build_install_plans
 from megatile.compat.ccl.spec import spec_of
@@ -203,6 +204,27 @@ def test_local_file_is_for_machines_with_cubes_and_for_nobody_who_chose(folder) 
     assert mt.host("dgx-h100").ccl is None
     assert mt.host("ahbm", algorithm="auto").ccl is None
     assert mt.host("ahbm", "ccl.yaml").ccl.name == "mine"
+
+
+def test_tensor_parallel_layers_beside_a_kernel_for_cubes(folder) -> None:
+    ccl("intercube_allreduce", f"{OURS}intercube_allreduce", "none", "root_cube: 15")
+    found = {}
+
+    def worker(rank, torch):
+        torch.ahbm.set_device(rank)
+        layer = tp.RowParallelLinear(in_features=64, out_features=32, torch=torch)
+        layer.weight.copy_(np.full((32, 32), 0.01 * (rank + 1), np.float16))
+        x = torch.zeros((4, 32), dtype="f16").copy_(np.full((4, 32), 0.1 * (rank + 1), np.float16))
+        found[rank] = layer.forward(x).numpy()
+        with pytest.raises(RuntimeError, match="runs on 16 PEs of 2 SIPs, the tensors have 2 shards"):
+            torch.ccl.check([s for other in (0, 1) for s in torch.ones(4, device=other).shards])
+
+    with mt.host("ahbm") as torch:
+        torch.distributed.init_process_group(backend="ahbm")
+        tp.initialize_model_parallel(2)
+        torch.multiprocessing.spawn(worker, args=(torch,), nprocs=2)
+    np.testing.assert_allclose(found[0], 0.16, rtol=1e-2)
+    np.testing.assert_array_equal(found[0], found[1])
 
 
 def test_spec_is_a_nested_dict_of_any_machine() -> None:

@@ -226,7 +226,8 @@ class CclAlgorithm:
             raise DistributedError(
                 f"all_reduce by '{self.name}' runs on {len(self.participants)} PEs of {self.sips} SIPs, "
                 f"the tensors have {len(shards)} shards{where and f': {where}'}",
-                advice="choose num_cubes and num_pes of its DPPolicy accordingly",
+                advice="choose num_cubes and num_pes of its DPPolicy accordingly; "
+                'mt.host(..., algorithm="auto") takes any tensor',
             )
 
 
