@@ -69,6 +69,31 @@ def test_what_the_user_asked_for_is_said() -> None:
     assert re.search(r'A\[0::64, 0::64\], impl="tma"\)  # asked for: lsu [\d.]+ ns, tma', text)
 
 
+def test_choose_collectives() -> None:
+    (path,) = (path for path in EXAMPLES if path.stem.startswith("24_"))
+    ((prog, arrays, machine),) = programs_of(path)
+    lines = text_after(mt.lower(prog, *arrays, machine=machine), "choose_collectives")
+    whole = "(C.device[0::128, 0::128],)"
+    assert f'collective("allreduce", "device", {whole}, {whole}, algorithm="in_network")' in lines
+    mine = "(C_local.warpgroup[0::64, 0::64],)"
+    assert f'collective("allreduce", "warpgroup", {mine}, {mine}, algorithm="shared")' in lines
+
+
+def test_collectives_without_the_library() -> None:
+    @T.program
+    def p(Y: T.Tensor((4,), "f32")):
+        with T.Kernel(device=2):
+            y = T.view(Y, layout=T.Replica)
+            o, lse = T.alloc((4,), "f32", level="l2"), T.alloc((4,), "f32", level="l2")
+            T.copy(o, y)
+            T.copy(lse, y)
+            T.allreduce(o, lse, fn=T.lse_merge)
+            T.allreduce(o, algorithm="ring")
+
+    text = str(mt.lower(p).steps[-1])
+    assert re.findall(r'algorithm="(\w+)"', text) == ["gets", "ring"]
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_every_step_of_the_examples_parses_back(path: Path, capsys: Any) -> None:
@@ -80,3 +105,5 @@ def test_every_step_of_the_examples_parses_back(path: Path, capsys: Any) -> None
         assert not re.search(r"\b(view|anchor|along)\(", last)
         copies = [line for line in last.splitlines() if line.strip().startswith(("copy(", "gemm("))]
         assert all("impl=" in line for line in copies)
+        collectives = [line for line in last.splitlines() if line.strip().startswith("collective(")]
+        assert all("algorithm=" in line for line in collectives)

@@ -29,7 +29,7 @@ from megatile.ir import nodes as n
 from megatile.lower.commands import compute, copy_block, key_of
 from megatile.lower.elements import Command, Scope, whole
 from megatile.lower.errors import cannot
-from megatile.lower.inline import Buffers, check_algorithm, inlined
+from megatile.lower.inline import Buffers, inlined, library_plan
 from megatile.lower.regions import Axis, Block, Regions, length, part
 from megatile.lower.storage import Home
 from megatile.lower.streams import NUMBERS, Frame
@@ -62,8 +62,22 @@ def run_of(total: Expr, size: int, rank: Expr) -> tuple[Expr, Expr]:
     return low, maximum(minimum((rank + 1) * each, total) - low, 0)
 
 
-def between_units(frame: Frame, node: n.Collective) -> None:
-    """A collective of units of a level of the Plan."""
+def algorithm_of(frame: Frame, node: n.Collective) -> str:
+    """What does a collective of units of a level: an algorithm of the library, the network (``multicast``),
+    every unit itself, which gets the parts of the others (``gets``), or the unit alone (``local``)."""
+    member = _member(frame, node)
+    _gather_home(member)
+    if member.size == 1:
+        return "local"
+    if node.impl == "multicast" and _spreads(member):
+        return "multicast"
+    found = library_plan(frame, node, member.size, _buffers(frame, node))
+    if found is not None:
+        return found[0]
+    return "multicast" if _spreads(member) else "gets"
+
+
+def _member(frame: Frame, node: n.Collective) -> Member:
     me, size, _ = frame.line(node.axis)
     if size > 1 and frame.level.depth != frame.group[1]:
         raise cannot(f"T.{node.kind} here", node)
@@ -72,31 +86,34 @@ def between_units(frame: Frame, node: n.Collective) -> None:
         peer = frame.peer(number, node.axis)
         return Regions(frame, peer).block(region, peer=peer)
 
-    member = Member(frame, node, size, tidy(me, frame.ranges), theirs)
+    return Member(frame, node, size, tidy(me, frame.ranges), theirs)
+
+
+def between_units(frame: Frame, node: n.Collective) -> None:
+    """A collective of units of a level of the Plan, by its ``algorithm``."""
+    member = _member(frame, node)
+    size = member.size
     group = frame.draft.barrier(frame.level, key_of(frame, node.axis)) if size > 1 else ""
 
     def meet() -> None:
         if size > 1:
             frame.emit(pm.Collective("barrier", group))
 
-    gathers = node.kind == "gather_view" and bool(frame.draft.homes.home(node.to[0].source).views)
-    if gathers:
-        _gather_home(member)
-    if size > 1:
-        if any(n.remote(m) is not None for m in n.walk(frame.draft.program.body)):
-            meet()  # what was put before is visible after
-        if node.impl == "multicast" and _by_network(member, group):
-            return
-        if inlined(frame, node, size, member.me, _buffers(frame, node)):
-            if node.kind == "scatter_view":
-                mine = frame.regions.block(node.source[0])
-                frame.draft.scattered[mine.home.name] = node.dim
-                run = run_of(length(mine, node.dim), size, member.me)
-                for one in _slices(mine) if mine.home.lead > 1 else ():
-                    copy_block(frame, part(one, node.dim, *run), part(mine, node.dim, *run))
-            return
-        if _by_network(member, group):
-            return
+    _gather_home(member)
+    if size > 1 and any(n.remote(m) is not None for m in n.walk(frame.draft.program.body)):
+        meet()  # what was put before is visible after
+    if node.algorithm == "multicast":
+        _by_network(member, group)
+        return
+    if node.algorithm not in ("local", "gets"):
+        inlined(frame, node, size, member.me, _buffers(frame, node))
+        if node.kind == "scatter_view":
+            mine = frame.regions.block(node.source[0])
+            frame.draft.scattered[mine.home.name] = node.dim
+            run = run_of(length(mine, node.dim), size, member.me)
+            for one in _slices(mine) if mine.home.lead > 1 else ():
+                copy_block(frame, part(one, node.dim, *run), part(mine, node.dim, *run))
+        return
     if node.kind == "all_to_all" and len(node.source) > 1:
         _counted(member, meet)
         return
@@ -112,7 +129,6 @@ def between_copies(frames: list[Frame], node: n.Collective) -> None:
     """A collective of units inside one instance: all results are there before any is written."""
     if node.axis is not None:
         raise cannot(f"T.{node.kind} along an axis inside an instance", node)
-    check_algorithm(node)  # whichever it is: they share the instance's memory
     if _all_slices(frames, node):
         return
     writes = []
@@ -138,20 +154,23 @@ def _all_slices(frames: list[Frame], node: n.Collective) -> bool:
     return True
 
 
-def _by_network(member: Member, group: str) -> bool:
-    """Let the network spread what a root has that only the run tells."""
+def _spreads(member: Member) -> bool:
+    """Whether the network may spread what a root has, which only the run tells."""
     node, frame = member.node, member.frame
     if node.kind != "broadcast" or node.algorithm is not None:
         if node.impl == "multicast":
             raise cannot(f"T.{node.kind} with impl='multicast', which only spreads what one unit has,", node)
         return False
+    return not frame.regions.block(node.source[0]).cut and not frame.regions.block(node.to[0], True).cut
+
+
+def _by_network(member: Member, group: str) -> None:
+    """Let the network spread what a root has."""
+    node, frame = member.node, member.frame
     source, target = frame.regions.block(node.source[0]), frame.regions.block(node.to[0], True)
-    if source.cut or target.cut:
-        return False
     work = pm.Work(ZERO, simplify(source.elements * itemsize(source.home.dtype)), source.home.dtype)
     root = frame.whole(node.root)
     frame.emit(pm.Collective("broadcast", group, source.region(), target.region(), node.op, root, work))
-    return True
 
 
 def _buffers(frame: Frame, node: n.Collective) -> Buffers | None:
@@ -276,9 +295,12 @@ def _result(member: Member) -> Callable[[], None]:
 
 
 def _gather_home(member: Member) -> None:
-    """A tile of the whole for every unit; from here on the tensor's own name means that."""
+    """A tile of the whole for every unit of a divided tensor that is gathered; from here on the tensor's own
+    name means that."""
     frame, node = member.frame, member.node
     homes = frame.draft.homes
+    if node.kind != "gather_view" or not homes.home(node.to[0].source).views:
+        return
     base = homes.table[node.to[0].source].base
     home = homes.found[base]
     if home.scattered or node.axis is not None:

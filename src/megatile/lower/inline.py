@@ -81,14 +81,16 @@ def check_algorithm(node: n.Collective) -> str | None:
     return ALGORITHMS.find(name, node.place).name
 
 
-def inlined(frame: Frame, node: n.Collective, size: int, me: Expr, buffers: Buffers | None) -> bool:
-    """Write the collective as the library does it; False: it is not for the library."""
+def library_plan(
+    frame: Frame, node: n.Collective, size: int, buffers: Buffers | None
+) -> tuple[str, pm.Plan] | None:
+    """The algorithm of the library for a collective, and its Plan of rows; None: there is none."""
     name = check_algorithm(node)
     problem = _unfit(frame, node, size, buffers)
     if problem is not None:
         if name is not None:
             raise cannot(f"T.{node.kind} with algorithm='{node.algorithm or node.impl}' {problem}", node)
-        return False
+        return None
     assert buffers is not None
     assert buffers.row is not None
     count = max(buffers.rows(buffers.x) or 0, buffers.rows(buffers.y) or 0)
@@ -100,16 +102,28 @@ def inlined(frame: Frame, node: n.Collective, size: int, me: Expr, buffers: Buff
     try:
         algorithm, job = _choice(frame.draft.hda, frame.level.scale, name, *asked)
         # One row for each element; the memory is that of the program's own tile.
-        plan = algorithm.plan(replace(job, count=count, memory=buffers.x.home.memory))
+        plan = _plan_of(algorithm, replace(job, count=count, memory=buffers.x.home.memory))
     except MegatileError as error:
         if name is None and not isinstance(error, TimeBudgetExceeded):
-            return False
+            return None
         error.place = error.place or node.place
         raise
     if len(plan.streams) > 1 or plan.flags:
         raise cannot(f"algorithm '{algorithm.name}', whose ranks do different things,", node)
-    _Inliner(frame, node, me, buffers, plan).write()
-    return True
+    return algorithm.name, plan
+
+
+def inlined(frame: Frame, node: n.Collective, size: int, me: Expr, buffers: Buffers | None) -> None:
+    """Write the collective as the library does it."""
+    found = library_plan(frame, node, size, buffers)
+    assert found is not None
+    assert buffers is not None
+    _Inliner(frame, node, me, buffers, found[1]).write()
+
+
+@cached(most=64)
+def _plan_of(algorithm: Algorithm, job: Job) -> pm.Plan:
+    return algorithm.plan(job)
 
 
 def _unfit(frame: Frame, node: n.Collective, size: int, buffers: Buffers | None) -> str | None:

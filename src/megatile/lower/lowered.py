@@ -20,6 +20,7 @@ from megatile.ir.passes.resolve_views import ResolveViews
 from megatile.ir.program import Program
 from megatile.language.tile.program import DEFAULT_MACHINE, ProgramFunction
 from megatile.lower import gathered, phases, statements
+from megatile.lower.passes.choose_collectives import ChooseCollectives
 from megatile.lower.passes.choose_implementations import ChooseImplementations
 from megatile.lower.passes.place_tiles import PlaceTiles
 from megatile.lower.residency import placed
@@ -36,6 +37,7 @@ def passes_for(machine: HDA) -> list[Pass]:
     """What is done to a Program before it becomes a Plan, in order."""
     return [
         Normalise(), ResolveViews(), RemoveJumps(), PlaceTiles(machine), ChooseImplementations(machine),
+        ChooseCollectives(machine),
     ]  # fmt: skip
 
 
