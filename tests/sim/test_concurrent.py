@@ -256,7 +256,7 @@ def test_what_has_not_begun_can_be_cancelled() -> None:
     s.cancel(later)
     with pytest.raises(TimeBudgetExceeded):
         s.wait(third, budget_ps=5)
-    with pytest.raises(SessionError, match=r"Launch\(2: work, under way\) cannot be cancelled: it has begun"):
+    with pytest.raises(SessionError, match=r"Launch\(2: work, running\) cannot be cancelled: it has begun"):
         s.cancel(third)
     s.wait(third)
     assert third.end_ps == 2 * WORK
@@ -513,3 +513,20 @@ def test_installed_flags_count_on_and_others_begin_at_0() -> None:
     assert [r.outputs["x"][u, 0] for r, u in zip(results, (1, 0, 0, 0, 1), strict=True)] == [2] * 5
     with pytest.raises(InstallError, match="flag 'ready' of plan 'flags' is there already with 1 members"):
         s.submit(replace(plan, flags=(replace(flag, members=2), own)))
+
+
+def test_a_launch_says_in_which_state_it_is() -> None:
+    s = Session(toy(2))
+    first, second, third = (s.submit(work()) for _ in range(3))
+    assert {launch.state for launch in (first, second, third)} == {"submitted"}
+    s.cancel(third)
+    s.wait(first)
+    with pytest.raises(TimeBudgetExceeded):
+        s.wait(second, budget_ps=5)
+    assert [launch.state for launch in (first, second, third)] == ["done", "running", "cancelled"]
+    s.wait(second)
+    assert repr(second) == "Launch(1: work, done)"
+    alone = s.submit(pingpong().part([0]))
+    with pytest.raises(Deadlock):
+        s.wait(alone)
+    assert alone.state == "failed"

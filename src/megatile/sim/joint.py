@@ -274,22 +274,24 @@ class LaunchData(Executor):
         return self.chosen().get(unit, [])[taken : taken + 1]
 
 
+CountPending = Callable[[list[int]], list[int]]
+"""On how many units the timed run has not begun each of these launches, as the engine numbers them."""
+
+
 class Joint:
     """All launches with data that are under way, in the order in which they were submitted."""
 
-    def __init__(self, pending: Callable[[list[int]], list[int]]) -> None:
-        self.pending = pending
-        """On how many units the timed run has not begun each of these launches."""
+    def __init__(self) -> None:
         self.mail: Mail = {}
         self.flags: dict[tuple[str, str], Array] = {}
         """Counters of installed flags, by level and name."""
         self.active: list[LaunchData] = []
 
-    def advance(self) -> None:
+    def advance(self, count_pending: CountPending) -> None:
         """Execute what the timed run has reached, or more."""
         early = False
         given = [data.number for data in self.active if data.number is not None]
-        pending: dict[int | None, int] = dict(zip(given, self.pending(given), strict=True))
+        pending: dict[int | None, int] = dict(zip(given, count_pending(given), strict=True))
         now = [i for i, d in enumerate(self.active) if pending.get(d.number, 0) < len(d.present)]
         while True:
             moved = False
@@ -299,22 +301,24 @@ class Joint:
                 return
             early = not moved
 
-    def scalar(self, data: LaunchData, statement: ReadScalar, unit: int, count: int) -> int:
+    def scalar(
+        self, count_pending: CountPending, data: LaunchData, statement: ReadScalar, unit: int, count: int
+    ) -> int:
         """What a unit reads; all that comes before has happened in the timed run."""
         for attempt in range(2):
             values = data.seen.get((statement.name, unit), [])
             if count < len(values):
                 return values[count]
             if not attempt:
-                self.advance()
+                self.advance(count_pending)
         raise MegatileError(
             f"'{statement.name}' of plan '{data.plan.name}' cannot be read", place=statement.source
         )
 
-    def finish(self, data: LaunchData) -> Results:
+    def finish(self, count_pending: CountPending, data: LaunchData) -> Results:
         """The outputs of a launch that has ended in the timed run."""
         if data.results is None:
-            self.advance()
+            self.advance(count_pending)
         self.active.remove(data)
         if data.results is None:
             raise MegatileError(

@@ -24,6 +24,10 @@ from megatile.timing.resources import Resources
 from megatile.timing.view import Timing
 from megatile.trace import Trace
 
+PREPARED, SUBMITTED, RUNNING = "prepared", "submitted", "running"
+DONE, FAILED, CANCELLED = "done", "failed", "cancelled"
+"""The states of a launch, in the order in which it goes through them; it ends in one of the last three."""
+
 
 class SessionError(MegatileError, ValueError):
     """A session that cannot go on, or is asked for something it does not have."""
@@ -96,7 +100,7 @@ class Launch:
         self.end_ps: int | None = None
         """When it ended, as far as time has come."""
         self.result: Result | None = None
-        self.cancelled = False
+        self._state = PREPARED
         self._resources, self._turns, self._control, self._delay = resources, turns, control, delay
         self._scalars: Scalars = Assumed(None)
         self._code: list[list[Code]] | None = None
@@ -111,12 +115,22 @@ class Launch:
         self._error: MegatileError | None = None
 
     def __repr__(self) -> str:
-        state = "cancelled" if self.cancelled else "under way" if self.end_ps is None else "ended"
-        return f"Launch({self.number}: {self.plan.name}, {state})"
+        return f"Launch({self.number}: {self.plan.name}, {self.state})"
+
+    @property
+    def state(self) -> str:
+        """``prepared``, ``submitted``, ``running``, ``done``, ``failed`` or ``cancelled``."""
+        return RUNNING if self._state == SUBMITTED and self.worker.session.has_begun(self) else self._state
 
     @property
     def over(self) -> bool:
-        return self.end_ps is not None or self.cancelled
+        """Whether nothing more happens to it that could be waited for."""
+        return self.end_ps is not None or self._state == CANCELLED
+
+    def ended(self, run: Run, outputs: Mapping[str, Any] | None) -> None:
+        """Take down what came out."""
+        self.end_ps, self.result = self.submit_ps + run.end_ps, Result(run, outputs)
+        self._state = DONE if self._error is None else FAILED
 
 
 class Worker:
@@ -183,6 +197,6 @@ class Worker:
         for launch in waited:
             if launch._error is not None:
                 raise launch._error
-            if launch.cancelled:
+            if launch.state == CANCELLED:
                 raise SessionError(f"launch {launch.number} ('{launch.plan.name}') was cancelled")
         return [w.result for w in waited if w.result is not None]

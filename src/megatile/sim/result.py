@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
 from pathlib import Path as FilePath
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -42,8 +42,6 @@ TRACE_SWITCH = "MEGATILE_TRACE"
 class Run:
     """One run of a plan: what was asked for, and what came out."""
 
-    perform: ClassVar[Callable[..., None]]
-    """How a run has the machine for itself; `simulate` says it."""
     plan: Plan
     hda: HDA
     timing: Timing = field(default_factory=Timing)
@@ -85,7 +83,9 @@ class Run:
     def run(self, records: int, operands: bool = False, inputs: Mapping[str, Any] | None = None) -> None:
         """Simulate, recording at most so many commands; what they touch only if there are few, or with
         ``operands``. With ``inputs`` it computes its outputs too."""
-        self.perform(records, operands, inputs)
+        from megatile.sim.alone import run_alone
+
+        run_alone(self, records, operands, inputs)
 
     def recorded(self, operands: bool = False) -> Record:
         """What was recorded; where nothing was, or it was too much, the run is repeated."""

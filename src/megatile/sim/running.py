@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -27,14 +28,15 @@ from megatile.sim.answers import QueueMisuse
 from megatile.sim.contents import Contents
 from megatile.sim.data import Assumed, Scalars, seen_values
 from megatile.sim.joint import Joint, LaunchData
-from megatile.sim.launches import Launch, SessionError, Worker
+from megatile.sim.launches import CANCELLED, FAILED, SUBMITTED, Launch, SessionError, Worker
 from megatile.sim.record import choices
-from megatile.sim.result import Result, Run
+from megatile.sim.result import Run
 from megatile.sim.simulation import NEVER, EngineLaunch, Simulation, engine_name
 from megatile.sim.state import LaunchRow, UnitRow
 from megatile.sim.stuck import deadlock, explain, wait_graph
 from megatile.sim.symmetry import BESIDE, choose_units
 from megatile.timing.resources import Resources
+from megatile.trace import WaitGraph
 
 
 class TimedAlone(NamedTuple):
@@ -60,7 +62,9 @@ def leaves_nothing(resources: Resources) -> bool:
 class RunningMachine:
     """A machine, what is under way on it, and the workers of its host."""
 
-    def __init__(self, machine: HDA | str, *, engine: str | None = None) -> None:
+    def __init__(
+        self, machine: HDA | str, *, engine: str | None = None, simulation: Simulation | None = None
+    ) -> None:
         if not isinstance(machine, (HDA, str)):
             raise SessionError(
                 f"a session takes a machine, not {type(machine).__name__}", advice='Session("ahbm")'
@@ -69,8 +73,8 @@ class RunningMachine:
         self.now_ps = 0
         """How far time has come; nothing can be submitted before it."""
         self.engine = engine_name(engine)
-        self._joint = Joint(self._pending)
-        self._simulation = self._new()
+        self._joint = Joint()
+        self._simulation = simulation or self._new()
         self._active: dict[int, Launch] = {}
         """Launches that the engine has, by its number of them."""
         self._held_back: Launch | None = None
@@ -138,7 +142,7 @@ class RunningMachine:
             launch._code = code
             launch._data = self._data(launch, inputs, kept)
             if ReadScalar in resources.plan.kinds:
-                launch._scalars = lambda *asked: self._joint.scalar(launch._data, *asked)  # type: ignore[arg-type]
+                launch._scalars = partial(self._read_scalar, launch)
         if self._held_back is not None:
             self._give(self._held_back)
         for other in self._active.values():
@@ -153,7 +157,25 @@ class RunningMachine:
             self._give(launch)
         self._count += 1
         worker.pending.append(launch)
+        launch._state = SUBMITTED
         return launch
+
+    def _read_scalar(self, launch: Launch, statement: ReadScalar, unit: int, count: int) -> int:
+        """Return what a unit of a launch with data reads."""
+        assert launch._data is not None
+        return self._joint.scalar(self._pending, launch._data, statement, unit, count)
+
+    def release(self) -> None:
+        """Unlink the host from its machine, of which nothing more is asked: the engine's memory then goes
+        with the last result that reads it."""
+        self.host.session = None
+
+    def has_begun(self, launch: Launch) -> bool:
+        """Return whether a launch that has not ended does something already."""
+        launched = launch._launched
+        if launched is None:
+            return launch._one is not None
+        return self._simulation.instances[launched.number].begun
 
     def _give(self, launch: Launch) -> None:
         """Give a launch to the engine."""
@@ -243,7 +265,7 @@ class RunningMachine:
             self._withdrawn += 1
             if launch._data is not None:
                 self._joint.active.remove(launch._data)
-        launch._data, launch._launched, launch.cancelled = None, None, True
+        launch._data, launch._launched, launch._state = None, None, CANCELLED
         if launch in launch.worker.pending:
             launch.worker.pending.remove(launch)
 
@@ -332,6 +354,7 @@ class RunningMachine:
             launched = simulation.run(until, deadline)
         except QueueMisuse as misuse:
             launch = self._active.get(misuse.launch) or next(iter(self._active.values()))
+            launch._state = FAILED
             self._over = f"launch {launch.number} ('{launch.plan.name}') misused its queues"
             explain(launch.plan, launch._scalars, misuse)
         self.now_ps = max(self.now_ps, simulation.clock_ps)
@@ -348,12 +371,19 @@ class RunningMachine:
 
     def _stuck(self) -> None:
         """Nothing can go on: say who waits for what."""
-        graph = wait_graph(
-            self._simulation, {n: f"launch {x.number} '{x.plan.name}'" for n, x in self._active.items()}
-        )
-        names = ", ".join(f"launch {x.number} ('{x.plan.name}')" for x in self._active.values())
-        self._over = f"{names} {'are' if len(self._active) > 1 else 'is'} deadlocked"
-        raise deadlock(self._over, graph)
+        stuck = list(self._active.values())
+        for launch in stuck:
+            launch._state = FAILED
+        self._over = f"{self._names(stuck)} {'are' if len(stuck) > 1 else 'is'} deadlocked"
+        raise deadlock(self._over, self._waits())
+
+    def _names(self, launches: list[Launch]) -> str:
+        """Return what launches are called where there is one at a time."""
+        return ", ".join(f"plan '{launch.plan.name}'" for launch in launches)
+
+    def _waits(self) -> WaitGraph | None:
+        """Return who waits for what."""
+        return wait_graph(self._simulation)
 
     def _time_one_unit(self, launch: Launch, deadline: float | None) -> bool:
         """Time a launch that has the machine for itself by the unit that stands for all; whether it has
@@ -392,8 +422,7 @@ class RunningMachine:
         self._quiet_ps = at + known.quiet_ps
         if launch._data is not None:
             self._joint.active.append(launch._data)
-        launch.end_ps = at + known.run.end_ps
-        launch.result = Result(known.run, self._outputs(launch))
+        launch.ended(known.run, self._outputs(launch))
         self._keep(launch, known.run, known.present)
 
     def _ended(self, launch: Launch, launched: EngineLaunch) -> None:
@@ -433,7 +462,7 @@ class RunningMachine:
             return None
         if launch._error is None:
             try:
-                outputs = self._joint.finish(data)
+                outputs = self._joint.finish(self._pending, data)
             except MegatileError as error:
                 launch._error = error
         launch._scalars = seen_values(data.seen)
@@ -447,7 +476,6 @@ class RunningMachine:
         resources, launched = launch._resources, launch._launched
         spent = last_ps - launch.submit_ps
         took = spent if launch._delay is not None else resources.whole_ps(spent, launch._control)
-        launch.end_ps = launch.submit_ps + took
         outputs = self._outputs(launch)
         run = Run(
             launch.plan, self.machine, resources.timing, resources.faults, self.engine, resources.installed,
@@ -456,8 +484,9 @@ class RunningMachine:
         )  # fmt: skip
         if launched is not None and ReceiveAny in resources.plan.kinds:
             run.choices = choices(self._simulation, launched)
-        launch.result = Result(run, outputs)
+        launch.ended(run, outputs)
         if launched is not None:
+            launched.scalars = launch._scalars
             run.repeatable = False
             self._record(launch, run, launched)
         self._keep(launch, run, present)

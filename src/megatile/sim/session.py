@@ -37,7 +37,7 @@ from megatile.sim.record import Record
 from megatile.sim.result import Result, Run
 from megatile.sim.running import RunningMachine, whole_number
 from megatile.sim.simulation import MAX_RECORDS, EngineLaunch, Simulation, engine_name
-from megatile.sim.stuck import counts
+from megatile.sim.stuck import counts, wait_graph
 from megatile.sim.timeline import install_trace, one_timeline
 from megatile.timing.faults import Faults, current_faults
 from megatile.timing.resources import Resources, place_names
@@ -256,6 +256,13 @@ class Session(RunningMachine):
         raise SessionError(
             f"tensor '{name}' of plan '{plan.name}' {problem}", advice=f"launch(plan, {{'{name}': …}})"
         )
+
+    def _names(self, launches: list[Launch]) -> str:
+        return ", ".join(f"launch {launch.number} ('{launch.plan.name}')" for launch in launches)
+
+    def _waits(self) -> WaitGraph | None:
+        names = {n: f"launch {x.number} '{x.plan.name}'" for n, x in self._active.items()}
+        return wait_graph(self._simulation, names)
 
     def _record(self, launch: Launch, run: Run, launched: EngineLaunch) -> None:
         if self.most_records:

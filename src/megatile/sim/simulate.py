@@ -14,18 +14,13 @@ from megatile.core.limits import enough_memory, time_limit
 from megatile.core.progress import Listener, estimated
 from megatile.hda import HDA, machine as find_machine
 from megatile.plan.memory import check_memory
-from megatile.plan.model import Plan, ReadScalar, ReceiveAny, require_plan
+from megatile.plan.model import Plan, ReadScalar, require_plan
 from megatile.plan.structure import check_structure
 from megatile.sim.data import Assumed
 from megatile.sim.result import Result, Run, wants_communication_trace
-from megatile.sim.running import RunningMachine
-from megatile.sim.simulation import EVERYTHING, MAX_RECORDS, Simulation, commands, engine_name
-from megatile.sim.stuck import deadlock, wait_graph
+from megatile.sim.simulation import MAX_RECORDS, engine_name
 from megatile.timing.faults import current_faults
 from megatile.timing.view import Timing, TimingError, as_timing
-
-MANY = 1 << 16
-"""Commands up to which it is recorded at once what each of them touches."""
 
 
 def simulate(
@@ -100,41 +95,3 @@ def simulate(
     if record and wants_communication_trace():
         result.print_communication()
     return result
-
-
-class OneLaunch(RunningMachine):
-    """The machine of one run: nothing comes beside its launch, so that only what its own units share has to
-    be waited for, and what was recorded stays where it is."""
-
-    def __init__(self, run: Run, records: int, operands: bool) -> None:
-        self._run, self._records, self._operands = run, records, operands
-        super().__init__(run.hda, engine=run.engine)
-
-    def _new(self) -> Simulation:
-        run, count = self._run, commands(self._run.plan)
-        # What a receive-from-any took is found in the records.
-        keep = max(
-            self._records if count <= self._records else 0, EVERYTHING if ReceiveAny in run.plan.kinds else 0
-        )
-        operands = self._operands or count <= MANY
-        return Simulation(record=keep, engine=self.engine, contended=run.contended, operands=operands)
-
-    def _stuck(self) -> None:
-        raise deadlock(f"plan '{self._run.plan.name}' is deadlocked", wait_graph(self._simulation))
-
-
-def _perform(run: Run, records: int, operands: bool, inputs: Mapping[str, Any] | None) -> None:
-    """Run a plan alone."""
-    session = OneLaunch(run, records, operands)
-    launch = session.start(run.resources, inputs=inputs, scalars=run.scalars, turns=False, control=run.launch)
-    found = session.wait(launch)
-    run.outputs, run.record, run.messages, run.choices = found.outputs, None, found.messages, found.choices
-    run.timed_by = run.timed_by or found.timed_by
-    run.end_ps, run.begin_ps, run.scalars = found.time_ps, found.begin_ps, launch._scalars
-    run.simulation, run.launched = (
-        (session._simulation, launch._launched) if launch._launched else (None, None)
-    )
-    vars(session).clear()  # it and its workers know each other: the engine's memory goes with the result
-
-
-Run.perform = _perform
