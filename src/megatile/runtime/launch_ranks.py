@@ -11,6 +11,7 @@ import numpy as np
 from megatile.core.errors import MegatileError
 from megatile.lower.lowered import Lowered, lower
 from megatile.runtime.errors import LaunchError, PeerError, named
+from megatile.runtime.forked import prepared, run_forked
 from megatile.runtime.processes import Started
 from megatile.runtime.program_memory import ProgramMemory
 from megatile.runtime.ranks import Meeting
@@ -49,16 +50,12 @@ class _Native:
     """Machine code in processes that rank 0 forks."""
 
     def __init__(self, prog: Any, arrays: list[np.ndarray], machine: Any, meeting: Meeting):
-        from megatile.runtime.launch_program import prepared
-
         self.meeting = meeting
         self._others = [(rank, pid) for rank, pid in enumerate(meeting.pids) if _is_alive(pid)]
         self.memory: ProgramMemory = prepared(prog, tuple(arrays), machine, meeting.size)[0]
         self.views, self.code = self.memory.views, self.memory.code.source.text
 
     def run(self, values: list[np.ndarray], timeout: float) -> float:
-        from megatile.runtime.launch_program import run_forked
-
         seconds = 0.0
         if self.meeting.rank == 0:
             seconds = run_forked(self.memory, self.meeting.size, timeout, watch=self._look)
