@@ -13,11 +13,13 @@ A tile of more bytes than a queue holds (``n_slots × slot_size``) would leave e
 for a slot, so these kernels reduce one piece of the tensor after the other.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from megatile.core.dtypes import itemsize
 
 REDUCE_OPS = ("sum", "max", "min", "prod")
+KERNEL_HELPERS = ("in_pieces", "merged")
 
 
 def merged(tl: Any, op: str, a: Any, b: Any) -> Any:
@@ -34,3 +36,15 @@ def elements_in_flight(n_elem: int, dtype: str, config: Any) -> int:
     if "slot_size" not in config:
         return n_elem
     return max(1, min(n_elem, config.get("n_slots", 1) * (config["slot_size"] // itemsize(dtype))))
+
+
+def in_pieces(
+    tl: Any, reduce: Callable[..., None], t_ptr: Any, n_elem: int, dtype: str, piece: int, *how: Any
+) -> None:
+    """Call ``reduce(tl, pointer, count, *how)`` for the rank's tensor, ``piece`` elements after the other."""
+    size, piece = itemsize(dtype), piece or n_elem
+    mine, before_last = t_ptr + tl.rank * n_elem * size, (n_elem - 1) // piece
+    for number in range(before_last):
+        reduce(tl, mine + number * piece * size, piece, *how)
+    done = before_last * piece
+    reduce(tl, mine + done * size, n_elem - done, *how)

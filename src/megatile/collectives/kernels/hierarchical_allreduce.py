@@ -6,8 +6,7 @@ SIP leaders form a ring (global_E, global_W).
 
 from typing import Any
 
-from megatile.collectives.kernels import REDUCE_OPS, elements_in_flight, merged  # noqa: F401
-from megatile.core.dtypes import itemsize
+from megatile.collectives.kernels import REDUCE_OPS, elements_in_flight, in_pieces, merged  # noqa: F401
 
 TOPOLOGY, MAPPER, TOPOLOGIES = "hierarchical_3level", "all_pes", ("hierarchical_3level",)
 KERNEL_HELPERS = ("piece_reduced",)
@@ -83,9 +82,4 @@ def kernel(
     t_ptr: Any, n_elem: int, pes: int, cubes: int, sips: int, dtype: str = "f16", op: str = "sum",
     piece: int = 0, tl: Any = None,
 ) -> None:  # fmt: skip
-    size, piece = itemsize(dtype), piece or n_elem
-    mine, before_last = t_ptr + tl.rank * n_elem * size, (n_elem - 1) // piece
-    for number in range(before_last):
-        piece_reduced(tl, mine + number * piece * size, piece, pes, cubes, sips, dtype, op)
-    done = before_last * piece
-    piece_reduced(tl, mine + done * size, n_elem - done, pes, cubes, sips, dtype, op)
+    in_pieces(tl, piece_reduced, t_ptr, n_elem, dtype, piece, pes, cubes, sips, dtype, op)

@@ -7,8 +7,7 @@ global_S); on a mesh without wrap-around they are reduced along a chain and the 
 
 from typing import Any
 
-from megatile.collectives.kernels import REDUCE_OPS, elements_in_flight, merged  # noqa: F401
-from megatile.core.dtypes import itemsize
+from megatile.collectives.kernels import REDUCE_OPS, elements_in_flight, in_pieces, merged  # noqa: F401
 
 TOPOLOGY, MAPPER, TOPOLOGIES = "intercube", "cube_leaders", ("intercube",)
 KERNEL_HELPERS = ("gathered", "piece_reduced", "spread")
@@ -98,10 +97,5 @@ def kernel(
     t_ptr: Any, n_elem: int, mesh_w: int, mesh_h: int, sip_w: int, sip_h: int, wrap: bool, root_cube: int,
     dtype: str = "f16", op: str = "sum", piece: int = 0, tl: Any = None,
 ) -> None:  # fmt: skip
-    size, piece = itemsize(dtype), piece or n_elem
-    mine, before_last = t_ptr + tl.rank * n_elem * size, (n_elem - 1) // piece
     how = (mesh_w, mesh_h, sip_w, sip_h, wrap, root_cube, dtype, op)
-    for number in range(before_last):
-        piece_reduced(tl, mine + number * piece * size, piece, *how)
-    done = before_last * piece
-    piece_reduced(tl, mine + done * size, n_elem - done, *how)
+    in_pieces(tl, piece_reduced, t_ptr, n_elem, dtype, piece, *how)

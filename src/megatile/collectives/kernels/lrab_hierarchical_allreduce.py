@@ -7,9 +7,8 @@ mesh without wrap-around towards its centre and back. The result goes back the s
 
 from typing import Any
 
-from megatile.collectives.kernels import REDUCE_OPS, merged  # noqa: F401
+from megatile.collectives.kernels import REDUCE_OPS, in_pieces, merged  # noqa: F401
 from megatile.collectives.kernels.intercube_allreduce import gathered, kernel_args, spread  # noqa: F401
-from megatile.core.dtypes import itemsize
 
 TOPOLOGY, MAPPER, TOPOLOGIES = "intercube", "cube_leaders", ("intercube",)
 KERNEL_HELPERS = ("both_ways", "piece_reduced")
@@ -37,8 +36,10 @@ def both_ways(tl: Any, total: Any, extent: int, low: str, high: str, **how: Any)
 
 
 def piece_reduced(
-    tl: Any, mine: Any, mesh_w: int, mesh_h: int, sip_w: int, sip_h: int, wrap: bool, root: int, how: Any
-) -> None:
+    tl: Any, mine: Any, count: int, mesh_w: int, mesh_h: int, sip_w: int, sip_h: int, wrap: bool, root: int,
+    dtype: str, op: str,
+) -> None:  # fmt: skip
+    how: Any = {"op": op, "shape": (count,), "dtype": dtype}
     cube, sip = tl.program_id(1), tl.program_id(2)
     row, column = cube // mesh_w, cube % mesh_w
     root_row, root_column = root // mesh_w, root % mesh_w
@@ -66,12 +67,5 @@ def kernel(
     t_ptr: Any, n_elem: int, mesh_w: int, mesh_h: int, sip_w: int, sip_h: int, wrap: bool, root: int,
     dtype: str = "f16", op: str = "sum", piece: int = 0, tl: Any = None,
 ) -> None:  # fmt: skip
-    size, piece = itemsize(dtype), piece or n_elem
-    mine, before_last = t_ptr + tl.rank * n_elem * size, (n_elem - 1) // piece
-    grids = (mesh_w, mesh_h, sip_w, sip_h, wrap, root)
-    for number in range(before_last):
-        how = {"op": op, "shape": (piece,), "dtype": dtype}
-        piece_reduced(tl, mine + number * piece * size, *grids, how)
-    done = before_last * piece
-    last = {"op": op, "shape": (n_elem - done,), "dtype": dtype}
-    piece_reduced(tl, mine + done * size, *grids, last)
+    how = (mesh_w, mesh_h, sip_w, sip_h, wrap, root, dtype, op)
+    in_pieces(tl, piece_reduced, t_ptr, n_elem, dtype, piece, *how)

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from megatile.collectives.kernels import REDUCE_OPS, elements_in_flight, merged  # noqa: F401
-from megatile.core.dtypes import itemsize
+from megatile.collectives.kernels import REDUCE_OPS, elements_in_flight, in_pieces, merged  # noqa: F401
 
 TOPOLOGY, TOPOLOGIES = "ring_1d", ("ring_1d", "ring_1d_unidir")
 KERNEL_HELPERS = ("piece_reduced",)
@@ -34,9 +33,4 @@ def kernel(
     piece: int = 0,
     tl: Any = None,
 ) -> None:
-    size, piece = itemsize(dtype), piece or n_elem
-    mine, before_last = t_ptr + tl.rank * n_elem * size, (n_elem - 1) // piece
-    for number in range(before_last):
-        piece_reduced(tl, mine + number * piece * size, piece, world_size, dtype, op)
-    done = before_last * piece
-    piece_reduced(tl, mine + done * size, n_elem - done, world_size, dtype, op)
+    in_pieces(tl, piece_reduced, t_ptr, n_elem, dtype, piece, world_size, dtype, op)
