@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +13,10 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 # Threads of torch and NumPy spin on cores that other workers need: that costs more than all they compute.
 for library in ("OMP", "OPENBLAS", "MKL"):
     os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+
+# A shell that runs the tests in the background ignores SIGINT for them and for all processes they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A busy machine must not make a property test fail.
 settings.register_profile("megatile", deadline=None)
