@@ -68,9 +68,9 @@ def rounded(values: dict[str, float]) -> dict[str, float]:
 class Way:
     """One algorithm on one path for one row; what it simulates depends on few constants and is remembered."""
 
-    def __init__(self, job: Any, candidate: Any, library: str):
+    def __init__(self, job: Any, candidate: Any, hda: Any, library: str):
         self.candidate = candidate
-        self.plan, self.timing = plan_of(candidate, job), timing_of(candidate, job, library)
+        self.plan, self.timing = plan_of(candidate, job), timing_of(candidate, job, hda, library)
         self.known: dict[tuple[float, ...], int] = {}
 
     def total_ps(self, hda: Any, launch: bool) -> int:
@@ -89,10 +89,10 @@ def ways_of(row: Measured, hda: Any) -> list[Way]:
     library, captured = row.setting.library, not row.setting.launch
     known = [algorithms()[name] for name in offered(library, row.operation)]
     ways = [
-        Way(job, Candidate(one.name, tuple(sorted(options.items())), path), library)
+        Way(job, Candidate(one.name, tuple(sorted(options.items())), path), hda, library)
         for one in known
         if one.reason_against(job) is None
-        for options in variants(one, job, library=True)
+        for options in variants(one, job, hda.library.ring_piece)
         for path in paths(hda, one.path, algorithm=one.name)
         if reason_against(library, one.name, path, job, captured) is None
     ]

@@ -234,3 +234,19 @@ def test_floors_of_a_larger_size_are_not_used():
     predict("all_reduce", machine=hda, nbytes=1 << 26, algorithm="nccl", floors=floors)
     small = predict("all_reduce", machine=hda, nbytes=64, algorithm="nccl", floors=floors)
     assert small.time_ps == predict("all_reduce", machine=hda, nbytes=64, algorithm="nccl").time_ps
+
+
+def test_sizes_of_channels_and_blocks_are_those_of_the_machine_file() -> None:
+    """Half as many channels for the size take twice the time on the wire; without empty blocks no step is
+    saved."""
+
+    def ring(nbytes: int, **figures: str) -> int:
+        hda = machine("dgx-h100", **{f"library.{name}": value for name, value in figures.items()})
+        found = predict(
+            "all_reduce", machine=hda, nbytes=nbytes, algorithm="nccl", among=["ring"], path="small"
+        )
+        return found.time_ps
+
+    assert ring(1 << 16, small_channel="8 KiB") > ring(1 << 16) > ring(1 << 16, small_channel="2 KiB")
+    assert ring(16, ring_block="1 B") > ring(16)
+    assert ring(16) == ring(16, ring_block="64 B")

@@ -6,7 +6,8 @@ across nodes; point-to-point operations are sent directly. RCCL on a full mesh (
 ``src/graph/rome_models.cc``): all-pairs exchange, and rings that use every link of the mesh.
 
 What they do with small sizes is modelled too: few channels, blocks that stay empty, and the sizes for which
-RCCL has an all-pairs algorithm. None of it is fitted; the figures are those of the libraries' sources.
+RCCL has an all-pairs algorithm. None of it is fitted; the figures are those of the libraries' sources. Those
+that change times are in the section ``library`` of machine files.
 """
 
 from __future__ import annotations
@@ -14,18 +15,13 @@ from __future__ import annotations
 from math import ceil
 
 from megatile.collectives.job import Job
+from megatile.hda.model import LibraryFigures
 
 LIBRARIES = {
     "nccl": ("ring", "node_tree", "rail_rings", "in_network", "in_network_tree"),
     "rccl": ("direct", "ring", "hamilton"),
 }
 CHANNELLED = ("ring", "node_tree", "rail_rings")
-CHANNEL_BYTES = {"small": 512 * 8, "line": 640 * 8, "bulk": 512 * 64}
-"""Bytes for which a channel is worth while: threads × bytes per thread (NCCL's ``threadThresholds``)."""
-RING_PIECE = 24 * 512 << 10
-"""A ring of a library cuts blocks larger than this: 24 channels with slots of 512 KiB (4 MiB in 8 steps)."""
-SMALLEST_BLOCK = 16
-"""A ring's blocks are multiples of so many bytes (``runRing`` in NCCL's ``all_reduce.h``)."""
 CAPTURED_BYTES, CAPTURED_UNIT = 1 << 20, 32
 """RCCL in captured graphs: MSCCL++ for multiples of 32 bytes up to 1 MiB (``mscclEnqueueCheck``)."""
 PAIRS_UNIT, PAIRS_IN_BULK = 256, 512 << 10
@@ -55,19 +51,22 @@ def reason_against(library: str, algorithm: str, path: str, job: Job, captured: 
     return None
 
 
-def channels_in_use(algorithm: str, path: str, job: Job) -> float | None:
-    """The channels that a library takes for a size, one for every ``CHANNEL_BYTES``; None: all it has."""
-    if algorithm not in CHANNELLED:
+def channels_in_use(figures: LibraryFigures, algorithm: str, path: str, job: Job) -> float | None:
+    """The channels that a library takes for a size, one for every ``small_channel`` (or that of the path);
+    None: all it has."""
+    sizes = {"small": figures.small_channel, "line": figures.line_channel, "bulk": figures.bulk_channel}
+    each = sizes.get(path)
+    if algorithm not in CHANNELLED or each is None:
         return None
-    each = CHANNEL_BYTES[path] * (job.ranks if (algorithm, path) == ("ring", "small") else 1)
-    return max(1.0, job.nbytes / each)
+    return max(1.0, job.nbytes / (each * (job.ranks if (algorithm, path) == ("ring", "small") else 1)))
 
 
-def steps_saved(algorithm: str, path: str, job: Job) -> float:
+def steps_saved(figures: LibraryFigures, algorithm: str, path: str, job: Job) -> float:
     """Steps that a ring all-reduce of few bytes saves because some of its blocks are empty."""
-    if algorithm != "ring" or path != "small" or job.operation != "all_reduce" or len(job.nesting) > 1:
+    ring = algorithm == "ring" and path == "small" and job.operation == "all_reduce" and len(job.nesting) == 1
+    if not ring or figures.ring_block is None:
         return 0.0
-    blocks = min(job.ranks, ceil(job.nbytes / SMALLEST_BLOCK))
+    blocks = min(job.ranks, ceil(job.nbytes / figures.ring_block))
     return 2 * (job.ranks - 1) - ring_steps(job.ranks, blocks) if blocks else 0.0
 
 

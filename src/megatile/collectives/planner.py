@@ -262,7 +262,7 @@ def predict(
     else:
         ranking = named(hda, job, find_algorithm(algorithm), path, settings or {}, launch, timed)
     best = ranking[0]
-    plan, timing = plan_of(best, job), timing_of(best, job, library)
+    plan, timing = plan_of(best, job), timing_of(best, job, hda, library)
     time = best.time_ps
     if time is None:
         time = simulate(plan, machine=hda, launch=launch, timing=timing).time_ps if timed else 0

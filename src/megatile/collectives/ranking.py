@@ -16,7 +16,7 @@ from megatile.collectives.algorithms import algorithms, find_algorithm
 from megatile.collectives.algorithms.hierarchical import overlaps
 from megatile.collectives.candidates import Candidate, Key
 from megatile.collectives.job import CollectiveError, Job
-from megatile.collectives.libraries import RING_PIECE, channels_in_use, reason_against, steps_saved
+from megatile.collectives.libraries import channels_in_use, reason_against, steps_saved
 from megatile.collectives.registry import Algorithm
 from megatile.core.errors import MegatileError
 from megatile.core.progress import tell
@@ -51,12 +51,13 @@ def plan_of(candidate: Candidate, job: Job) -> Plan:
     return find_algorithm(candidate.algorithm).plan(job, **dict(candidate.options))
 
 
-def timing_of(candidate: Candidate, job: Job, library: str | None = None) -> Library:
+def timing_of(candidate: Candidate, job: Job, hda: HDA, library: str | None = None) -> Library:
     """How kernels do a candidate's plan on its path; a library treats small sizes in its own manner."""
-    name, path = candidate.algorithm, candidate.path
+    name, path, figures = candidate.algorithm, candidate.path, hda.library
     if library is None:
         return Library(path, name)
-    return Library(path, name, channels_in_use(name, path, job), float(steps_saved(name, path, job)))
+    saved = float(steps_saved(figures, name, path, job))
+    return Library(path, name, channels_in_use(figures, name, path, job), saved)
 
 
 @dataclass
@@ -177,6 +178,10 @@ class _Search:
     def refused(self, name: str, path: str) -> str | None:
         return reason_against(self.library, name, path, self.job, not self.launch) if self.library else None
 
+    @property
+    def ring_piece(self) -> int | None:
+        return self.hda.library.ring_piece if self.library else None
+
     def paths(self, known: Algorithm) -> tuple[str, ...]:
         """The paths of an algorithm, or the one that was asked for if it has it."""
         every = paths(self.hda, known.path, self.job.scale, known.name)
@@ -211,7 +216,7 @@ class _Search:
         """
         enough = next((c.time_ps for c in timed.values()), None)
         before: int | None = None
-        for options in variants(known, self.job, self.library is not None):
+        for options in variants(known, self.job, self.ring_piece):
             alike = "chunks" in options
             if alike and before == DEARER:
                 continue
@@ -240,7 +245,7 @@ class _Search:
         for known in algorithms().values():
             if not self.asked_for(known.name) or known.reason_against(self.job):
                 continue
-            for options in variants(known, self.job, self.library is not None):
+            for options in variants(known, self.job, self.ring_piece):
                 candidate = Candidate(known.name, tuple(sorted(options.items())))
                 try:
                     needed = effort(plan_of(candidate, self.job))
@@ -266,7 +271,7 @@ class _Search:
 
     def priced(self, candidate: Candidate) -> Candidate:
         try:
-            timing = timing_of(candidate, self.job, self.library)
+            timing = timing_of(candidate, self.job, self.hda, self.library)
             least = lower_bound(self.plan(candidate), self.hda, launch=self.launch, timing=timing)
         except TimeBudgetExceeded:
             raise
@@ -288,12 +293,12 @@ def _guessed_options(name: str, job: Job) -> dict[str, Any]:
     return {}
 
 
-def variants(known: Algorithm, job: Job, library: bool = False) -> Iterator[dict[str, Any]]:
-    """Option sets worth trying, or those that libraries use."""
+def variants(known: Algorithm, job: Job, ring_piece: int | None = None) -> Iterator[dict[str, Any]]:
+    """Option sets worth trying; a library's ring is cut from ``ring_piece`` for each rank on."""
     yield {}
     start = CHUNKED_FROM >> 4 if known.name == "node_tree" else CHUNKED_FROM
-    if library and known.name == "ring":
-        start = job.ranks * RING_PIECE
+    if ring_piece is not None and known.name == "ring":
+        start = job.ranks * ring_piece
     overlapped = "overlap" in known.options and overlaps(job)
     if "chunks" in known.options and job.nbytes >= start and not overlapped and known.name not in LANED:
         deep = known.name in DEEP or job.operation in ("broadcast", "reduce")
@@ -315,7 +320,7 @@ def variants(known: Algorithm, job: Job, library: bool = False) -> Iterator[dict
 def _timed(
     hda: HDA, job: Job, candidate: Candidate, plan: Plan, launch: bool, library: str | None = None
 ) -> Candidate:
-    timing = timing_of(candidate, job, library)
+    timing = timing_of(candidate, job, hda, library)
     try:
         found = simulate(plan, machine=hda, launch=launch, timing=timing, record=False)
     except PlanError as problem:  # its queues do not fit the memory

@@ -301,6 +301,9 @@ class LibraryFigures:
     fill a link. ``queues`` messages of a unit are under way side by side. The line path has a start beside
     that of the small path (``line_start``), and by algorithm a step and a far step beside the others'.
     Without ``line_step`` there is no line path.
+
+    A library takes another channel for every ``small_channel``, ``line_channel`` or ``bulk_channel`` of the
+    path. Its rings cut blocks larger than ``ring_piece``, and a block of them has at least ``ring_block``.
     """
 
     small_wire: Portion = 0.5
@@ -310,6 +313,11 @@ class LibraryFigures:
     line_start: Ratio = 1.0
     line_step: Mapping[Name, Ratio] = field(default_factory=Frozen)
     line_far_step: Mapping[Name, Ratio] = field(default_factory=Frozen)
+    small_channel: Bytes | None = None
+    line_channel: Bytes | None = None
+    bulk_channel: Bytes | None = None
+    ring_piece: Bytes | None = None
+    ring_block: Bytes | None = None
 
 
 @dataclass(frozen=True)

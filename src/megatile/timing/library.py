@@ -177,8 +177,6 @@ def _latency_ps(network: Network, paid: Costs, path: str, near: bool) -> int:
 
 # --- closed forms over whole tables
 
-CHANNEL_BYTES = 4096
-"""Of a rank's part, for which a library takes another channel."""
 ROUNDS = {"all_reduce": 2, "all_to_all": 1, "send_recv": 1}
 """How often data pass all ranks; once unless it is said."""
 
@@ -210,8 +208,8 @@ def collective(hda: HDA, kind: str, ranks: Any, nbytes: Any) -> Any:
             continue
         paid = costs(hda, path, "ring")
         share = np.full_like(n, paid.share)
-        if hda.library.filling and not direct:
-            channels = np.maximum(1, np.ceil(size / np.maximum(n, 1) / CHANNEL_BYTES))
+        if hda.library.filling and hda.library.small_channel and not direct:
+            channels = np.maximum(1, np.ceil(size / np.maximum(n, 1) / hda.library.small_channel))
             share = np.minimum(share, paid.wire * channels / hda.library.filling)
         wait = paid.start_ps + steps * (paid.step_ps or near.latency_ps) + away * paid.far_step_ps
         tries.append(wait / 1e6 + size * part / (bandwidth * share) * 1e6)
