@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from weakref import ref
+
 import numpy as np
 import pytest
 from tests.sim.toys import ring, toy
@@ -254,3 +257,20 @@ def test_a_timeline_counts_the_queues_of_messages_that_are_used() -> None:
     trace = simulate(plan, machine="dgx-h100", timing=Library("bulk", "ring")).trace
     assert {e.engine for e in trace if e.operation == "send"} == {"dma.1"}
     assert {e.operation for e in trace if e.engine == "control"} == {"launch ring"}
+
+
+def test_the_engines_memory_goes_with_the_result() -> None:
+    b = PlanBuilder("counted", scale="core", units=2)
+    x = b.tile("x", (64,), "f32", memory="local", role="inout")
+    n = b.tile("n", (1,), "i32", memory="local", role="input")
+    with b.loop(0, b.read_scalar(n, 8)):
+        b.compute("add", x, [x, x])
+    inputs = {"x": np.ones((2, 64), "f4"), "n": np.full((2, 1), 3, "i4")}
+    gc.disable()
+    try:
+        result = simulate(b.finish(), inputs, machine=toy(2))
+        arena = ref(result._run.simulation.arena)
+        del result
+        assert arena() is None
+    finally:
+        gc.enable()

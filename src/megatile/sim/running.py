@@ -166,9 +166,9 @@ class RunningMachine:
         return self._joint.scalar(self._pending, launch._data, statement, unit, count)
 
     def release(self) -> None:
-        """Unlink the host from its machine, of which nothing more is asked: the engine's memory then goes
-        with the last result that reads it."""
-        self.host.session = None
+        """Let go of the engine, of which nothing more is asked: its memory then goes with the last result
+        that reads it, not with a garbage collection of what refers to this machine."""
+        del self._simulation
 
     def has_begun(self, launch: Launch) -> bool:
         """Return whether a launch that has not ended does something already."""

@@ -234,6 +234,20 @@ def test_kernels_that_cannot_be_launched(torch) -> None:
     torch.launch("good", double, x, 8)
 
 
+def test_what_is_no_block_of_a_tensor_is_said_with_its_name_and_address(torch) -> None:
+    def skewed(t1, other, tl):
+        tl.store(t1, tl.load(t1 + 2, shape=(6,), dtype="f16"))
+
+    x = torch.zeros((4, 4), name="t1", dp=DPPolicy(num_cubes=1, num_pes=1))
+    with pytest.raises(LaunchError) as error:
+        torch.launch("skewed", skewed, x, torch.zeros(4, name="t0", dp=DPPolicy(num_cubes=1, num_pes=1)))
+    said = str(error.value)
+    block = "6 elements at <t1 + 2> are no block of tensor 't1' (4, 4); 't1' is mapped at 0x100000000 to"
+    assert f"kernel 'skewed': {block}" in said
+    assert "is the first to reach for it, at 0x100000002" in said
+    assert "'t0'" not in said
+
+
 def shifted(x, count, offset, tl):
     mine = x + (tl.program_id(0) + tl.program_id(1) * tl.num_programs(0)) * 64
     tl.store(mine, tl.load(mine + offset, shape=(count,), dtype="f16"))

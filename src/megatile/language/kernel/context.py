@@ -15,7 +15,7 @@ from megatile.language.kernel.blocks import flat_region, pieces_of, shaped_as, s
 from megatile.language.kernel.directions import Wiring
 from megatile.language.kernel.math import Math
 from megatile.language.kernel.reader import Reader
-from megatile.language.kernel.symbols import Sym, to_expr, wrap
+from megatile.language.kernel.symbols import NoBlockError, Sym, to_expr, wrap
 from megatile.language.kernel.values import Pointer, TensorHandle, TileRef
 from megatile.plan.handles import Handle, Part
 from megatile.plan.model import Channel
@@ -121,8 +121,10 @@ class Tl(Math):
         handle = Handle(tensor.name, tensor.shape, element, tensor.memory or self.settings.memory)
         region = flat_region(tensor, first, prod(shape), ranges)
         if region is None:
-            raise self.error(
-                f"{prod(shape)} elements at {ptr!r} are no block of tensor '{tensor.name}' {tensor.shape}"
+            raise NoBlockError(
+                f"{prod(shape)} elements at {ptr!r} are no block of tensor '{tensor.name}' {tensor.shape}",
+                to_expr(ptr.offset),
+                self.here,
             )
         own = self.settings.units == 1 or simplify(owner) == me or self.always(owner, me)
         return Part(handle, replace(region, at=None if own else owner))

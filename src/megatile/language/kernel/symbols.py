@@ -21,6 +21,14 @@ class KernelError(MegatileError, ValueError):
     """A kernel that cannot be read."""
 
 
+class NoBlockError(KernelError):
+    """An access to elements that are no block of a tensor; ``offset`` is the byte at which they begin."""
+
+    def __init__(self, message: str, offset: Expr, place: Place | None = None) -> None:
+        super().__init__(message, place=place)
+        self.offset = offset
+
+
 class NeedsValue(KernelError):
     """Python needs the number behind a symbol."""
 

@@ -6,7 +6,6 @@ A tensor argument is a pointer to its virtual range, so that ``pointer + pid * s
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -14,10 +13,10 @@ from typing import Any
 
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError, did_you_mean
-from megatile.core.expr import unit
-from megatile.core.expr.parse import expression
+from megatile.core.expr import symbols, unit
 from megatile.hda import HDA
 from megatile.hda.addresses import DeviceShape
+from megatile.language.kernel.symbols import NoBlockError
 from megatile.language.kernel.to_plan import read_kernel
 from megatile.language.kernel.values import Tensor as KernelTensor
 from megatile.plan.check import check
@@ -184,14 +183,24 @@ def explained(
 ) -> LaunchError:
     """The problem with the names and addresses of the tensors that it speaks of, and the PE."""
     message, where = problem.message, []
-    for number, tensor in enumerate(args):
-        if isinstance(tensor, Tensor) and re.search(rf"['<]t{number}\b", message):
-            message = re.sub(f"((tensor|tile) )?'t{number}'", f"tensor '{tensor.name}'", message)
-            message = message.replace(f"<t{number} +", f"<{tensor.name} +")
+    tensors = {f"t{number}": tensor for number, tensor in enumerate(args) if isinstance(tensor, Tensor)}
+    parts = message.split("'")
+    for name_in_plan, tensor in tensors.items():
+        if name_in_plan in parts or f"<{name_in_plan} +" in message:
             base = tensor.va_base or 0
             span = f"{base:#x} to {base + tensor.handle.nbytes:#x}" if tensor.handle else "nothing"
             where.append(f"'{tensor.name}' is mapped at {span} of device {tensor.device_index}")
             where += _access(problem, tensor, machine, shape)
+    for i, part in enumerate(parts[1:], start=1):
+        if part in tensors:
+            parts[i - 1] = parts[i - 1].removesuffix("tensor ").removesuffix("tile ") + "tensor "
+            parts[i] = tensors[part].name
+    pointers = "'".join(parts).split("<")
+    for i, part in enumerate(pointers[1:], start=1):
+        pointed, plus, offset = part.partition(" +")
+        if plus and pointed in tensors:
+            pointers[i] = tensors[pointed].name + plus + offset
+    message = "<".join(pointers)
     text = f"kernel '{name}': {message}" + "".join(f"; {w}" for w in where)
     options: dict[str, Any] = {"place": problem.place, "advice": problem.advice}
     if isinstance(problem, PlanDeadlock):
@@ -203,17 +212,16 @@ def _access(problem: MegatileError, tensor: Tensor, machine: HDA, shape: DeviceS
     """Which PE reaches for which address, if that is the problem."""
     shards, cubes = tensor.shards, len({s.cube for s in tensor.shards})
     found: BaseException | None = problem
-    while found is not None and not isinstance(found, OutsideError):
+    while found is not None and not isinstance(found, (OutsideError, NoBlockError)):
         found = found.__cause__
-    block = re.search(r"at <t\d+ \+ <?([^<>]+)>+ are no block", problem.message)
-    if found is not None:
+    if isinstance(found, OutsideError):
         number, local = found.unit, shards[0].spec.shape
         strides = [prod(local[i + 1 :]) for i in range(len(local))]
         first = sum(i * stride for i, stride in zip(found.start, strides, strict=False))
         own = len({s.offset_bytes for s in shards}) > 1
         at = (found.owner * shards[0].nbytes if own else 0) + first * itemsize(tensor.dtype)
-    elif block is not None:
-        number, at = 0, int(expression(block.group(1)).evaluate({"unit": 0}))
+    elif found is not None and symbols(found.offset) <= {"unit"}:
+        number, at = 0, int(found.offset.evaluate({"unit": 0}))
     else:
         return []
     cube, pe = divmod(number, len(shards) // cubes)
