@@ -7,7 +7,8 @@ import pytest
 
 import megatile as mt
 import megatile.language as T
-from megatile.cost.implementations import CANDIDATES, Request, choose, prices
+from megatile.core.errors import MegatileError
+from megatile.cost.implementations import CANDIDATES, Candidate, Request, choose, prices
 from megatile.plan.build import PlanBuilder
 
 H100, CLUSTER = mt.machine("dgx-h100"), mt.machine("h100-cluster")
@@ -279,3 +280,11 @@ def test_a_candidate_is_not_made_of_itself(halves) -> None:
     halves(None)(lambda A, B, C: T.gemm(A, B, C, impl="by_halves"))
     with pytest.raises(mt.MegatileError, match="implementation 'by_halves' of gemm is made of itself"):
         gemm(impl="by_halves").build()
+
+
+@pytest.mark.parametrize("price", ["7", float("nan"), float("inf"), -5, [1]])
+def test_a_price_is_a_number_of_picoseconds(price: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(CANDIDATES["Gemm"], "odd", Candidate("odd", lambda request: price))
+    request = Request("Gemm", mt.machine("dgx-h100"), "block", "f16", 64, 1 << 16, (32, 32, 32))
+    with pytest.raises(MegatileError, match="price of 'odd' for gemm must be non-negative picoseconds"):
+        prices(request)

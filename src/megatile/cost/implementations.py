@@ -155,8 +155,18 @@ def check_implementation(primitive: str, name: str) -> None:
 
 def prices(request: Request) -> dict[str, int]:
     """Picoseconds of every candidate that can do this, cheapest first."""
-    ways = CANDIDATES[request.primitive]
-    return cheapest(ways, lambda name: ways[name].price(request)).times
+
+    def price(name: str) -> int | None:
+        found = CANDIDATES[request.primitive][name].price(request)
+        if found is not None and not (isinstance(found, (int, float)) and 0 <= found < 1 << 63):
+            raise MegatileError(
+                f"the price of '{name}' for {request.primitive.lower()} must be non-negative picoseconds or "
+                f"None, got {found!r}",
+                advice="price=lambda request: request.operations // 100",
+            )
+        return found
+
+    return cheapest(CANDIDATES[request.primitive], price).times
 
 
 def choose(request: Request, forced: str | None = None) -> tuple[str, dict[str, int]]:
