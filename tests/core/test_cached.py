@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import resource
 import tempfile
 import warnings
@@ -82,6 +83,14 @@ def test_a_plan_is_sent_without_what_was_found_out_about_it() -> None:
     check_memory(plan, mt.machine("dgx-h100"))
     assert any(name.startswith("cached ") for name in vars(plan))
     assert not any(name.startswith("cached ") for name in plan.__getstate__())
+
+
+def test_results_are_cached_by_one_mechanism() -> None:
+    """`functools.cached_property` aside, which is a field of its object."""
+    package = Path(mt.__file__).parent
+    other = re.compile(r"lru_cache|from functools import .*\bcache\b|functools\.cache\b")
+    files = (f for f in package.rglob("*.py") if f != package / "core" / "cached.py")
+    assert [f.name for f in files if other.search(f.read_text(encoding="utf-8"))] == []
 
 
 ANSWER = "int answer(void) { return %d; }"

@@ -128,12 +128,12 @@ class Engine:
         calls = self.division.calls(step, self.rank)
         if len(self.division.shift) == 1 or self.division.biased or len(calls) < 2:
             return calls, ()
-        memo, key = self.division.batches, (step, self.rank, type(self.kernel), width)
-        if key not in memo:
+        cached, key = self.division.batches, (step, self.rank, type(self.kernel), width)
+        if key not in cached:
             order = self.division.routes.held(step, self.rank) if step else ()
             offsets = [0, *accumulate(self.division.chunk_length(h) for h in order)]
-            memo[key] = batches(calls, offsets, lambda segment: self.kernel.kind(segment, width))
-        found: tuple[Sequence[KernelCall], Sequence[Batch]] = memo[key]
+            cached[key] = batches(calls, offsets, lambda segment: self.kernel.kind(segment, width))
+        found: tuple[Sequence[KernelCall], Sequence[Batch]] = cached[key]
         return found
 
     def _all_keys(self, step: int, own: Pair, held: Chunks) -> Pair:

@@ -32,7 +32,7 @@ MAX_PIECES = 1024
 
 
 MOST_KNOWN = 1 << 10
-"""Up to so many groups of pairs are remembered, and up to so many pairs in each more than once."""
+"""Up to so many groups of pairs are cached, and up to so many pairs in each more than once."""
 
 
 FEW = 256
@@ -95,7 +95,7 @@ def shapes(grid: Grid, a: Any, b: Any) -> tuple[Any, Any, Any] | None:
 
 
 class Path:
-    """The stages of a path, with the sums every transfer needs; times per size are remembered."""
+    """The stages of a path, with the sums every transfer needs; times per size are cached."""
 
     __slots__ = (
         "_occupied", "_times", "bandwidth", "before_ps", "dma_bandwidth", "extra_ps", "figures",

@@ -13,6 +13,7 @@ import numpy as np
 
 from megatile.attention.schedules.bands import FULL, Band, Mask, Tile, visible_pairs
 from megatile.attention.schedules.routes import Held, Routes
+from megatile.core.cached import cached_in_owner
 from megatile.core.placement import Piece, Pieces, cuts, local_length, split
 
 EVERYTHING = Tile(FULL)
@@ -51,7 +52,7 @@ class Division:
 
     ``q[r]`` are the query pieces of rank r, ``chunks[r][c]`` the pieces of its KV chunk c, ``kv[r]`` its own
     KV in local order. ``shift[s]`` is the key length minus the query length of sequence s. ``biased``: tiles
-    need distances (ALiBi), so that nothing is joined across pieces. ``batches`` is a memo of those who work
+    need distances (ALiBi), so that nothing is joined across pieces. ``batches`` is a cache of those who work
     by it.
     """
 
@@ -62,7 +63,6 @@ class Division:
     mask: Mask
     shift: tuple[int, ...]
     biased: bool = False
-    _memo: dict[tuple[int, int], list[KernelCall]] = field(default_factory=dict, repr=False, compare=False)
     _unmasked: dict[Any, list[KernelCall]] = field(default_factory=dict, repr=False, compare=False)
     batches: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
@@ -100,13 +100,12 @@ class Division:
     def chunk_length(self, held: Held) -> int:
         return local_length(self.chunks[held.source][held.chunk])
 
+    @cached_in_owner
     def calls(self, step: int, rank: int) -> list[KernelCall]:
         """The kernels of a rank at a step. Fully visible keys with the same queries share one call."""
-        if (step, rank) not in self._memo:
-            held = self.routes.held(step, rank) if step else ()
-            keys = [(slot, self.chunks[h.source][h.chunk]) for slot, h in enumerate(held)]
-            self._memo[step, rank] = self._calls(rank, keys) if step else self._own_calls(rank)
-        return self._memo[step, rank]
+        held = self.routes.held(step, rank) if step else ()
+        keys = [(slot, self.chunks[h.source][h.chunk]) for slot, h in enumerate(held)]
+        return self._calls(rank, keys) if step else self._own_calls(rank)
 
     def calls_on(self, held: Held, rank: int) -> list[KernelCall]:
         """The kernels of a rank on one chunk by itself (slot 0 of their keys)."""
