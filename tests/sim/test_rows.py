@@ -11,7 +11,7 @@ from tests.sim.toys import toy
 from megatile.core.expr import unit
 from megatile.plan.build import PlanBuilder
 from megatile.sim import desugar, plain
-from megatile.sim.arena import Arena
+from megatile.sim.arena import WIDTHS, Arena
 from megatile.sim.data import Assumed
 from megatile.sim.instructions import Receive, Send
 from megatile.sim.rows import NONE, Row, Words, show
@@ -93,7 +93,7 @@ def place(name: str) -> int:
         ("q = of(s, i); q.taken -= NONE", "q = of(s, i)\ns[q + 1] -= -1"),
         ("return s.lists[i + 1]", "return s[s[{lists}] + i + 1]"),
         ("return s.queues[0].sent", "return s[s[{queues}]]"),
-        ("return s.pending[i].bounds[1]", "return s[s[{pending}] + i * s[128] + 9 + 1]"),
+        ("return s.pending[i].bounds[1]", "return s[s[{pending}] + i * s[{width}] + 9 + 1]"),
         ("return Send.of(s.code[i]).to", "return s[s[{code}] + i * 10 + 4]"),
         ("return s.paths[i].rate", "return load_float(s, s[{paths}] + i * 15 + 11)"),
         ("return s.queues.size", f"return s[{place('queues') + 49}]"),
@@ -102,6 +102,7 @@ def place(name: str) -> int:
 def test_functions_without_rows(line: str, expected: str) -> None:
     for name in ("queues", "lists", "pending", "code", "paths"):
         expected = expected.replace(f"{{{name}}}", str(place(name)))
+    expected = expected.replace("{width}", str(WIDTHS["pending"]))
     text = "def f(s: State, i: int) -> int:\n    " + line.replace("; ", "\n    ")
     assert [part.strip() for part in without_rows(text).splitlines()] == expected.splitlines()
 

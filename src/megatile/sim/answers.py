@@ -1,8 +1,9 @@
 """What the engine asks about the machine: figures of queues, paths, work, messages and meetings.
 
-The engine asks when an instance needs a figure that is not in the tables. The instances of its stream will
-need theirs at the same instruction, so all of them are answered at once: what they would ask is evaluated for
-all of them with the integers of the one that asks. Where these differ, a figure was found that nobody needs.
+The engine calls `Answers.answer` when an instance needs a figure that is not in the tables. The instances of
+its stream will need theirs at the same instruction, so all of them are answered at once: what they would ask
+is evaluated for all of them with the integers of the one that asks. Where these differ, a figure was found
+that nobody needs.
 """
 
 from __future__ import annotations
@@ -127,21 +128,24 @@ class Answers:
     def __init__(self, simulation: Simulation) -> None:
         self.simulation, self.arena = simulation, simulation.arena
 
-    def answer(self, reason: int, asked: list[int]) -> None:
-        getattr(self, _NAMES[reason])(*asked)
+    def answer(self, question: int, asked: list[int]) -> int:
+        """Return what was asked for, and keep it and what others will ask at the same instruction."""
+        found: int = getattr(self, _NAMES[question])(*asked)
+        return found
 
     # what was found
 
-    def remember(self, tag: int, a: int, b: int, c: int, d: int, value: int) -> None:
+    def remember(self, tag: int, a: int, b: int, c: int, d: int, value: int) -> int:
         memo = self.arena.rows("memo")
         if 2 * (self.simulation.memoised + 1) > len(memo):
             self.remember_all(np.array([[tag, a, b, c, d, value]], dtype=np.int64))
-            return
+            return value
         self.simulation.memoised += 1
         h = plain.engine().memo_hash(tag, a, b, c, d) & (len(memo) - 1)
         while memo[h, Answer.question] != NONE:
             h = (h + 1) & (len(memo) - 1)
         memo[h] = tag, a, b, c, d, value
+        return value
 
     def remember_all(self, rows: Array) -> None:
         """Rows of `memo`: four numbers of each kind of question, and the answer."""
@@ -174,7 +178,7 @@ class Answers:
 
     # queues
 
-    def queue(self, channel: int, receiver: int, member: int, g: int, pc: int) -> None:
+    def queue(self, channel: int, receiver: int, member: int, g: int, pc: int) -> int:
         launched = self.simulation.launch_of(g)
         plan, described = launched.plan, launched.plan.channels[channel]
         units = plan.instances(described.level)
@@ -196,6 +200,8 @@ class Answers:
             fed = (senders >= 0) & (senders < units)
             receivers, members = receivers[fed], members[fed]
         self._make_queues(launched, channel, level, receivers, members, fixed)
+        place = launched.first_queues[channel] + receiver * described.members + member
+        return self.arena.launch_queues[place].number - 1
 
     @staticmethod
     def _senders(source: Any, receivers: Any, members: Any) -> Any:
@@ -278,21 +284,19 @@ class Answers:
 
     # paths
 
-    def path(self, mover: int, memories: int, source: int, target: int, g: int) -> None:
+    def path(self, mover: int, memories: int, source: int, target: int, g: int) -> int:
         if source == -2:
-            self._queue_path(mover, memories, g)
-            return
+            return self._queue_path(mover, memories, g)
         alike = Alike.to(self.simulation, g)
         view, table = alike.view, alike.launched.table
         names = table.memories[memories >> 24], table.memories[memories & ((1 << 24) - 1)]
         by = table.movers[mover // 2 // st.MOVERS]
-        if (source, target) != (NONE, NONE) and self._paths_at(alike, mover, memories, names, by):
-            return
+        kept = (source, target) != (NONE, NONE) and self._paths_at(alike, mover, memories, names, by)
         here = int(self.arena.rows("units")[g, UnitRow.place])
         ends = [here if end == NONE else end for end in (source, target)]
         path = view.path(ends[0], names[0], ends[1], names[1], same=bool(mover & 1), caches=True, by=by)
         number = self.simulation.paths.number(path, view.fabric)
-        self.remember(st.ASK_PATH, mover, memories, source, target, number)
+        return number if kept else self.remember(st.ASK_PATH, mover, memories, source, target, number)
 
     def _paths_at(self, alike: Alike, mover: int, memories: int, names: tuple[str, str], by: str) -> bool:
         """Find the paths of a copy for all instances of a stream; False where that cannot be said."""
@@ -411,7 +415,7 @@ class Answers:
             paths.asked[key] = found
         return found
 
-    def _queue_path(self, queue: int, memory: int, g: int) -> None:
+    def _queue_path(self, queue: int, memory: int, g: int) -> int:
         """The paths of messages out of a memory: of all queues of the channel at once."""
         launched, arena = self.simulation.launch_of(g), self.arena
         channel = max(i for i, first in enumerate(launched.first_queues) if first <= queue)
@@ -437,35 +441,35 @@ class Answers:
             rows[numbers, Queue.path_memory], rows[numbers, Queue.path] = memory, paths
         else:
             self.remember(st.ASK_PATH, queue, memory, -2, -2, int(paths[0]))
+        return int(paths[numbers == asked][0])
 
-    def route(self, channel: int, memory: int, source: int, target: int, g: int) -> None:
+    def route(self, channel: int, memory: int, source: int, target: int, g: int) -> int:
         launched, _, view = self.simulation.view(g)
         described, name = launched.plan.channels[channel - launched.channels], launched.table.memories
         path = view.path(source, name[memory >> 24], target, described.memory, described.chunk_bytes)
         number = self.simulation.paths.number(path, view.fabric)
-        self.remember(st.ASK_ROUTE, channel, memory, source, target, number)
+        return self.remember(st.ASK_ROUTE, channel, memory, source, target, number)
 
-    def lane(self, channel: int, level: int, source: int, target: int, g: int) -> None:
+    def lane(self, channel: int, level: int, source: int, target: int, g: int) -> int:
         launched, _, view = self.simulation.view(g)
         name = launched.plan.channels[channel - launched.channels].name
         lane = int(launched.table.message_queue(view.virtual_channel(name, source, target)))
-        self.remember(st.ASK_LANE, channel, level, source, target, lane)
+        return self.remember(st.ASK_LANE, channel, level, source, target, lane)
 
-    def credit(self, channel: int, level: int, source: int, target: int, g: int) -> None:
+    def credit(self, channel: int, level: int, source: int, target: int, g: int) -> int:
         launched, _, view = self.simulation.view(g)
         travels = view.credit_ps(source, target, launched.plan.channels[channel - launched.channels])
-        self.remember(st.ASK_CREDIT, channel, level, source, target, travels)
+        return self.remember(st.ASK_CREDIT, channel, level, source, target, travels)
 
     # work, messages, meetings
 
-    def busy(self, pc: int, flops: int, nbytes: int, who: int, g: int) -> None:
+    def busy(self, pc: int, flops: int, nbytes: int, who: int, g: int) -> int:
         _, _, view = self.simulation.view(g)
         statements, code = self.simulation.rows.statements, self.arena.rows("code")
         busy = view.compute_ps(statements[pc], flops, self._first(g))
         work = statements[pc].work
         if who != NONE or constant(work.flops) is None or constant(work.bytes) is None:
-            self.remember(st.ASK_BUSY, pc, flops, nbytes, who, busy)
-            return
+            return self.remember(st.ASK_BUSY, pc, flops, nbytes, who, busy)
         # What else the stream does on this engine will be asked next.
         end = pc + int(np.argmax(code[pc:, Instruction.kind] == END))
         for i in (np.flatnonzero(code[pc:end, Instruction.kind] == WORK) + pc).tolist():
@@ -473,6 +477,7 @@ class Answers:
             each = constant(other.flops)
             if like and other.dtype == work.dtype and each is not None and constant(other.bytes) is not None:
                 code[i, Work.busy] = view.compute_ps(statements[i], each, self._first(g))
+        return busy
 
     def _first(self, g: int) -> int:
         """The unit of the first level that an instance is or belongs to."""
@@ -481,7 +486,7 @@ class Answers:
             g = int(units[g, UnitRow.parent])
         return int(units[g, UnitRow.number]) if g != NONE else NONE
 
-    def meeting(self, pc: int, meeting: int, nbytes: int, here: int, g: int) -> None:
+    def meeting(self, pc: int, meeting: int, nbytes: int, here: int, g: int) -> int:
         launched, level, view = self.simulation.view(g)
         members = launched.table.members[meeting - launched.meetings]
         statement = self.simulation.rows.statements[pc]
@@ -498,9 +503,9 @@ class Answers:
             else:
                 members = tuple(int(plain.engine().where(self.arena.memory, g, row, m)) for m in members)
         delay = view.collective_ps(statement, members, nbytes)
-        self.remember(st.ASK_RENDEZVOUS, pc, meeting, nbytes, here, delay)
+        return self.remember(st.ASK_RENDEZVOUS, pc, meeting, nbytes, here, delay)
 
-    def message(self, level: int, source: int, target: int, _: int, g: int) -> None:
+    def message(self, level: int, source: int, target: int, _: int, g: int) -> int:
         alike, code = Alike.to(self.simulation, g), self.arena.rows("code")
         row, view = code[alike.pc].tolist(), alike.view
         if row[Instruction.figures] == NONE and alike.fixed:
@@ -518,33 +523,34 @@ class Answers:
                     rows[:, Answer.question], rows[:, Answer.a] = st.ASK_MESSAGE, level
                     rows[:, Answer.b], rows[:, Answer.c], rows[:, Answer.value] = here, there, delays
                     self.remember_all(rows)
-                return
-        self.remember(st.ASK_MESSAGE, level, source, target, 0, view.signal_ps(source, target))
+                return view.signal_ps(source, target)
+        return self.remember(st.ASK_MESSAGE, level, source, target, 0, view.signal_ps(source, target))
 
-    def value(self, pc: int, actor: int, count: int, _: int, g: int) -> None:
+    def value(self, pc: int, actor: int, count: int, _: int, g: int) -> int:
         launched = self.simulation.launch_of(g)
         statement, scalars = self.simulation.rows.statements[pc], launched.scalars
         level, number = launched.which(actor)
         total = launched.offsets[level + 1] - launched.offsets[level]
         if not (isinstance(scalars, Assumed) and scalars.has(statement.name, total)):
             value = scalars(statement, launched.chooser(actor), count)
-            self.remember(st.ASK_VALUE, pc, actor, count, 0, int(value))
-            return
+            return self.remember(st.ASK_VALUE, pc, actor, count, 0, int(value))
         first = number // ASKED_AT_ONCE * ASKED_AT_ONCE
         numbers = np.arange(first, min(first + ASKED_AT_ONCE, total))
         rows = np.zeros((len(numbers), Answer.width), dtype=np.int64)
         rows[:, Answer.question], rows[:, Answer.a], rows[:, Answer.c] = st.ASK_VALUE, pc, count
         rows[:, Answer.b] = actor - number + numbers
         rows[:, Answer.value] = scalars(statement, numbers, count)
+        found = int(rows[number - first, Answer.value])
         self.remember_all(rows)
+        return found
 
-    def delay(self, flow: int, number: int, path: int, nbytes: int, duration: int) -> None:
+    def delay(self, flow: int, number: int, path: int, nbytes: int, duration: int) -> int:
         launched = next(x for x in self.simulation.launches if flow in x.flows)
         faults = launched.resources.faults
         delay = faults.delay_ps(flow - launched.flows.start, number, duration)
-        self.remember(st.ASK_DELAY, flow, number, path, nbytes, delay)
+        return self.remember(st.ASK_DELAY, flow, number, path, nbytes, delay)
 
-    def misuse(self, pc: int, g: int, what: int, a: int, b: int) -> None:
+    def misuse(self, pc: int, g: int, what: int, a: int, b: int) -> int:
         statement = self.simulation.rows.statements[pc]
         channel = f"channel '{getattr(statement, 'channel', '')}'"
         texts = (

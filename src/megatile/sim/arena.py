@@ -8,6 +8,11 @@ from typing import Any
 
 import numpy as np
 
+try:
+    import resource
+except ImportError:  # not on Windows
+    resource = None  # type: ignore[assignment]
+
 from megatile.core.cached import cached
 from megatile.core.errors import MegatileError
 from megatile.sim import state
@@ -52,9 +57,19 @@ _SPARE: list[Any] = []
 """The memory of an arena that is gone: clearing the pages of a new one takes longer than most simulations."""
 
 
+def _limit() -> int:
+    """How much address space this process may have."""
+    if resource is None:
+        return sys.maxsize
+    found = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return sys.maxsize if found == resource.RLIM_INFINITY else found
+
+
 def _reserve() -> Any:
     """Address space in which pages that nothing touches cost nothing, as an array."""
     size = RESERVED_BYTES
+    while size > LEAST_BYTES and size > _limit() // 8:  # leave room for others
+        size //= 2
     no_reserve = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
     while size > LEAST_BYTES and hasattr(mmap, "MAP_PRIVATE"):
         try:
@@ -95,7 +110,7 @@ class TableFull(MegatileError):
     def __init__(self, name: str, rows: int) -> None:
         super().__init__(
             f"the simulation needs more than {rows:,} rows in its table '{name}'",
-            advice="simulate fewer units or a smaller problem, or allow the process more address space",
+            advice="simulate fewer units or a smaller problem, or with record=False",
         )
 
 
@@ -156,9 +171,14 @@ class Arena(State, view=True):
 
     def set_size(self, name: str, count: int) -> None:
         if count > self._words_of[name] // self.widths[name]:
-            raise TableFull(name, self._words_of[name] // self.widths[name])
+            raise self.no_room(name)
         self._rooms[name] = self.memory[ROOMS[name]] = count
         self._views.pop(name, None)
+
+    def no_room(self, name: str) -> Exception:
+        """The error of a table that is full; where the process was granted less, its memory is short."""
+        rows = self._words_of[name] // self.widths[name]
+        return MemoryError(name) if self.memory.nbytes < RESERVED_BYTES else TableFull(name, rows)
 
     @property
     def words(self) -> int:
@@ -183,7 +203,7 @@ class Arena(State, view=True):
         at = self.used[name]
         if count:
             if at + count > self._rooms[name]:
-                raise TableFull(name, self._rooms[name])
+                raise self.no_room(name)
             self.used[name] = at + count
             self._views.pop(name, None)
             width, base = self.widths[name], self._bases[name]

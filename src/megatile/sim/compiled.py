@@ -19,6 +19,7 @@ from typing import Any
 
 from megatile.core.cached import cache_directory, cached, read_cached, write_cached
 from megatile.sim import plain
+from megatile.sim.state import State
 
 _LOADED: list[Any] = []
 
@@ -38,6 +39,9 @@ def compiled() -> Any:
     engine = _Compiled()
     _LOADED.append(engine)
     return engine
+
+
+CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(plain.answer)
 
 
 class _Compiled:
@@ -80,6 +84,7 @@ class _Compiled:
         return int(self.jit.get_function_address("run"))
 
     def run(self, memory: Any) -> int:
+        memory[State.callback] = ctypes.cast(CALLBACK, ctypes.c_void_p).value
         return int(self._run(memory.ctypes.data))
 
 
@@ -183,7 +188,21 @@ def _prefetch(function: Any) -> None:
     b.ret(word(0))
 
 
-_BY_HAND = {"serialise": _serialise, "prefetch": _prefetch}
+def _call_python(function: Any) -> None:
+    """``call_python(s)``: call the function at ``callback`` with ``owner``."""
+    from llvmlite import ir
+
+    word = ir.IntType(64)
+    b = ir.IRBuilder(function.append_basic_block())
+
+    def entry(at: int) -> Any:
+        return b.load(b.inttoptr(b.add(function.args[0], word(8 * at)), word.as_pointer()))
+
+    pointer = b.inttoptr(entry(State.callback), ir.FunctionType(word, [word]).as_pointer())
+    b.ret(b.call(pointer, [entry(State.owner)]))
+
+
+_BY_HAND = {"serialise": _serialise, "prefetch": _prefetch, "call_python": _call_python}
 """Functions that are not arithmetic on integers."""
 
 

@@ -13,7 +13,6 @@ from megatile.core.expr import constant
 from megatile.core.quantities import format_bytes, format_time
 from megatile.hda.routing import Link
 from megatile.sim import state as st
-from megatile.sim.arena import TableFull
 from megatile.sim.instructions import READ_SCALAR, RECEIVE, RECEIVE_ANY, RENDEZVOUS, SEND, SIGNAL, WAIT, WORK
 from megatile.sim.simulation import EngineLaunch, Simulation
 from megatile.sim.state import NONE, Answer, CacheRow, LaunchRow, Recorded
@@ -501,7 +500,7 @@ def _counter(name: str, steps: list[tuple[Any, int]]) -> Counter:
 def choices(simulation: Simulation, launched: EngineLaunch) -> dict[Any, list[int]]:
     """Per unit, the members its receive-from-any took."""
     if not simulation.complete_record:
-        raise TableFull("records", simulation.arena.size("records"))
+        raise simulation.arena.no_room("records")
     found: dict[Any, list[int]] = {}
     rows = simulation.table("records")
     rows = rows[rows[:, Recorded.kind] == RECEIVE_ANY]

@@ -17,7 +17,6 @@ from megatile.core.quantities import format_bytes, format_time
 from megatile.hda import HDA
 from megatile.plan.model import Plan
 from megatile.plan.residency import copies
-from megatile.sim.arena import TableFull
 from megatile.sim.data import Assumed, Scalars
 from megatile.sim.record import Record, Traffic, Usage
 from megatile.sim.simulation import EVERYTHING, EngineLaunch, Simulation
@@ -101,7 +100,7 @@ class Run:
         assert self.simulation is not None
         assert self.launched is not None
         if not self.simulation.complete_record:
-            raise TableFull("records", self.simulation.arena.size("records"))
+            raise self.simulation.arena.no_room("records")
         self.record = Record(self.simulation, self.launched)
         return self.record
 

@@ -24,7 +24,7 @@ from megatile.plan import model as pm
 from megatile.plan.residency import units_below
 from megatile.sim import plain, state as st
 from megatile.sim.answers import Answers, QueueMisuse
-from megatile.sim.arena import BASES, Arena, TableFull
+from megatile.sim.arena import BASES, Arena
 from megatile.sim.compiled import compiled, is_compiled
 from megatile.sim.data import Assumed, Scalars
 from megatile.sim.install import place_numbers
@@ -177,6 +177,7 @@ class EngineLaunch:
 class Simulation:
     """The state of one machine; see the module's text."""
 
+    _count: ClassVar[int] = 0
     _steps: ClassVar[int] = 0
     """Instructions that all simulations of this process have run."""
 
@@ -225,6 +226,11 @@ class Simulation:
         arena.recording = (1 + operands) * int(record > 0)
         arena.record_limit = min(2 * record, arena.size("records") - 1)
         arena.until = NEVER
+        Simulation._count += 1
+        self._owner = arena.owner = Simulation._count
+        self._failure: BaseException | None = None
+        self._left = 0
+        """Instructions of a slice that were left out."""
         arena.run_ahead = RUN_AHEAD
 
     def record_all(self) -> None:
@@ -642,7 +648,11 @@ class Simulation:
         be continued after one that raises.
         """
         with held_signals() as signals:
-            return self._run(until, deadline, signals)
+            plain.ANSWERING[self._owner] = lambda: self._answer(deadline, signals)
+            try:
+                return self._run(until, deadline, signals)
+            finally:
+                del plain.ANSWERING[self._owner]
 
     def _run(self, until: int, deadline: float | None, signals: HeldSignals) -> EngineLaunch | None:
         soon = self.engine == "compiled" or (self.engine is None and (self._long or is_compiled()))
@@ -654,41 +664,55 @@ class Simulation:
             arena.until = until
             warming = engine is plain.engine() and self.engine is None
             steps = min(slice_, max(1, WARM_UP - Simulation._steps)) if warming else slice_
-            arena.steps = steps
-            reason = engine.run(arena.memory)
-            ran, before, now = steps - arena.steps, now, monotonic()
+            arena.steps, self._left = steps, 0
+            reason = st.STOPPED if arena.stopped else engine.run(arena.memory)
+            ran, before, now = steps - arena.steps - self._left, now, monotonic()
             Simulation._steps += ran
             self._ran, self._spent = self._ran + ran, self._spent + now - before
             if reason in (st.FINISHED, st.PAUSED):
                 return None
             if reason == st.ENDED:
-                launched = self.launches[arena.asked[0].a]
+                launched = self.launches[arena.ended]
                 self._expected -= commands(launched.plan, 1, 1)
                 self._ran, self._spent = 0, 0.0
                 return launched
-            if arena.full != NONE:
-                name = next(name for name, at in BASES.items() if at == arena.full)
-                raise TableFull(name, arena.size(name))
+            if reason == st.STOPPED:
+                self._fail()
             signals.deliver()
             if deadline is not None and now > deadline:
                 return None
             if now - began > LONG_SECONDS:
                 tell(f"simulating '{self.launches[-1].plan.name}'", self._ran, max(self._ran, self._expected))
-            if reason == st.BUDGET:
-                if warming and Simulation._steps >= WARM_UP:
-                    engine, slice_ = compiled(), SLICE["compiled"]
-                elif ran == slice_:
-                    times = SLICE_SECONDS / max(now - before, SLICE_SECONDS / 4)
-                    slice_ = int(min(MOST_SLICE, max(LEAST_SLICE, slice_ * times)))
-            else:
-                asked = self.arena.rows("asked")[0, Question.a : Question.e + 1].tolist()
-                try:
-                    Answers(self).answer(reason, asked)
-                except QueueMisuse as misuse:
-                    last = arena.ready_count - 1  # whoever issued it
-                    who = int(self.arena.rows("ready")[last]) if last >= 0 else 0
-                    misuse.launch = int(self.arena.rows("units")[who, UnitRow.launch])
-                    raise
+            if warming and Simulation._steps >= WARM_UP:
+                engine, slice_ = compiled(), SLICE["compiled"]
+            elif ran == slice_:
+                times = SLICE_SECONDS / max(now - before, SLICE_SECONDS / 4)
+                slice_ = int(min(MOST_SLICE, max(LEAST_SLICE, slice_ * times)))
+
+    def _answer(self, deadline: float | None, signals: HeldSignals) -> int:
+        """Answer what the engine asks. An error is kept: it cannot pass through machine code, and is raised
+        when the engine has stopped. The slice ends early where a signal has come or the time is over."""
+        arena = self.arena
+        try:
+            question, *asked = arena.rows("asked")[0, : Question.e + 1].tolist()
+            found = Answers(self).answer(question, asked)
+        except BaseException as error:
+            self._failure, arena.stopped, found = error, 1, NONE
+        if arena.stopped or signals.came or (deadline is not None and monotonic() > deadline):
+            self._left, arena.steps = self._left + arena.steps, 0
+        return found
+
+    def _fail(self) -> None:
+        """Raise what stopped the engine; its state means nothing any more."""
+        arena = self.arena
+        if self._failure is None:
+            name = next(name for name, at in BASES.items() if at == arena.full)
+            self._failure = arena.no_room(name)
+        if isinstance(self._failure, QueueMisuse):
+            last = arena.ready_count - 1  # whoever issued it
+            who = int(arena.rows("ready")[last]) if last >= 0 else 0
+            self._failure.launch = arena.units[who].launch
+        raise self._failure
 
     def how_far(self) -> str:
         """Say how much of the launches under way is done, and how long the rest may take."""

@@ -50,13 +50,16 @@ READY, DATA, CREDIT, ANYDATA, FLAG, AT_RENDEZVOUS, HAZARD, AHEAD, PENDING, DONE,
 DECLARED, HANDLE = range(2)
 # Phases within one picosecond.
 OVERS, BEGINS, SIGNALS, DISPATCH, DECISIONS, REQUESTS, HOSTS = range(7)
-# What issuing a command gives, if not a reason to return to Python.
+# What issuing a command gives, if the engine need not return to Python.
 GO_ON, HELD_UP = 0, -1
-# Why the engine returns to Python.
+# Why the engine returns to Python: nothing can go on, an event is later than it may go, a launch has ended,
+# the instructions it was given are done, or something went wrong.
+FINISHED, PAUSED, ENDED, BUDGET, STOPPED = range(1, 6)
+# What it asks Python.
 (
-    FINISHED, BUDGET, ASK_QUEUE, ASK_PATH, ASK_BUSY, ASK_RENDEZVOUS, ASK_MESSAGE, ASK_VALUE,
-    ASK_DELAY, ASK_LANE, ASK_CREDIT, ASK_ROUTE, MISUSE, ENDED, PAUSED,
-) = range(15)  # fmt: skip
+    ASK_QUEUE, ASK_PATH, ASK_BUSY, ASK_RENDEZVOUS, ASK_MESSAGE, ASK_VALUE,
+    ASK_DELAY, ASK_LANE, ASK_CREDIT, ASK_ROUTE, MISUSE,
+) = range(11)  # fmt: skip
 
 
 # --- plans and launches ------------------------------------------------------------------------------------
@@ -583,6 +586,13 @@ class State(Row):
     """Commands after which nothing is recorded any more."""
     full: int
     """The table that has no room, if one has none."""
+    stopped: int
+    """Whether the run has to stop: a table is full, or a question could not be answered."""
+    ended: int
+    """The launch that has ended, when the engine returns because of that."""
+    callback: int
+    owner: int
+    """The address of the function that answers questions, and what it is told: whose they are."""
     code: Table[Instruction]
     expressions: Table[ExpressionRow]
     bytecode: Table[Bytecode]

@@ -15,6 +15,7 @@ def claim(s: State, top: int, size: int, table: Any) -> int:
     if top + 2 < size:
         return top + 1
     s.full = table
+    s.stopped = 1
     s.steps = 0
     return top
 

@@ -11,7 +11,7 @@ from megatile.sim.engine.marks import apart, inlined, jit, prefetch
 from megatile.sim.engine.messages import do_any, do_receive, do_send
 from megatile.sim.engine.operations import do_copy, do_read, do_rendezvous, do_signal, do_wait, do_work
 from megatile.sim.engine.queues import decide
-from megatile.sim.engine.values import ask, evaluate
+from megatile.sim.engine.values import evaluate
 from megatile.sim.instructions import (
     AGAIN,
     BRANCH,
@@ -54,6 +54,7 @@ from megatile.sim.state import (
     PHASE,
     REQUESTS,
     SIGNALS,
+    STOPPED,
     CommandRow,
     State,
 )
@@ -125,7 +126,7 @@ def issue(s: State, unit_id: int) -> int:
     unit = s.units[unit_id]
     while True:
         if s.steps <= 0:
-            return BUDGET
+            return STOPPED if s.stopped != 0 else BUDGET
         s.steps -= 1
         pc = unit.pc
         kind = s.code[pc].kind
@@ -193,8 +194,8 @@ def run(s: State) -> int:
                 return outcome
         if s.event_count == 0:
             return FINISHED
-        if s.full != NONE:
-            return BUDGET
+        if s.stopped != 0:
+            return STOPPED
         time = s.events[0].time
         if time > s.until:
             return PAUSED
@@ -206,7 +207,8 @@ def run(s: State) -> int:
         pop(s)
         s.clock = time
         if phase == HOSTS:
-            return ask(s, ENDED, what, 0, 0, 0, 0)
+            s.ended = what
+            return ENDED
         if phase == REQUESTS:
             granted(s, what, time)
         elif phase == SIGNALS:

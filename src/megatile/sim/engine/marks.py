@@ -26,6 +26,12 @@ def apart(function: F) -> F:
     return function
 
 
+@apart
+def call_python(s: State) -> int:
+    """Call the function that answers `asked`: as machine code, by the pointer ``callback``."""
+    return 0
+
+
 @inlined
 def prefetch(s: State, row: Row, field: int) -> int:
     """Say that a field will be needed soon: as machine code, this brings it nearer to the processor."""

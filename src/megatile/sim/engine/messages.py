@@ -12,12 +12,11 @@ from megatile.sim.engine.operations import copy_path
 from megatile.sim.engine.queues import channel_of, offer, queue_number, queue_place, receiver_of
 from megatile.sim.engine.recording import record, recorded
 from megatile.sim.engine.transfers import delay_of, transfer
-from megatile.sim.engine.values import ask, evaluate, find
-from megatile.sim.instructions import RECEIVE, RECEIVE_ANY, SEND, Receive, ReceiveAny, Send, Take
+from megatile.sim.engine.values import ask, evaluate, figure, misuse
+from megatile.sim.instructions import RECEIVE, RECEIVE_ANY, SEND, Channelled, Receive, ReceiveAny, Send, Take
 from megatile.sim.state import (
     ANYDATA,
     ASK_CREDIT,
-    ASK_DELAY,
     ASK_LANE,
     ASK_PATH,
     ASK_QUEUE,
@@ -30,9 +29,9 @@ from megatile.sim.state import (
     GO_ON,
     HELD_UP,
     INTO,
-    MISUSE,
     NONE,
     PIECES,
+    STOPPED,
     UNKNOWN,
     State,
 )
@@ -40,7 +39,7 @@ from megatile.sim.state import (
 
 @jit
 def credit_of(s: State, unit_id: int, queue_id: int) -> int:
-    """How long the credit of a message travels back: UNKNOWN where the machine has to be asked."""
+    """Return how long the credit of a message travels back; NONE where that cannot be said."""
     queue = s.queues[queue_id]
     unit = s.units[unit_id]
     channel_id = channel_of(s, unit_id)
@@ -48,11 +47,18 @@ def credit_of(s: State, unit_id: int, queue_id: int) -> int:
     if level_id == unit.level and s.levels[level_id].fixed == 1:
         return queue.credit
     peer = seen_from(s, unit_id, level_id, queue.sender - s.levels[level_id].first_actor)
-    answer_id = find(s, ASK_CREDIT, channel_id, unit.level, unit.place, peer)
-    if answer_id == NONE:
-        ask(s, ASK_CREDIT, channel_id, unit.level, unit.place, peer, unit_id)
-        return UNKNOWN
-    return s.memo[answer_id].value
+    return figure(s, ASK_CREDIT, channel_id, unit.level, unit.place, peer, unit_id)
+
+
+@jit
+def queue_in_use(s: State, unit_id: int, receiver: int, member: int) -> int:
+    """Return a queue of the channel that the instruction names, set up when it is first used; NONE where
+    there is none."""
+    queue_id = queue_number(s, channel_of(s, unit_id), receiver, member) - 1
+    if queue_id < 0:
+        pc = s.units[unit_id].pc
+        return ask(s, ASK_QUEUE, Channelled.of(s.code[pc]).channel, receiver, member, unit_id, pc)
+    return queue_id
 
 
 @jit
@@ -63,18 +69,18 @@ def do_send(s: State, unit_id: int, pc: int) -> int:
     to = evaluate(s, op.to, frame)
     member = evaluate(s, op.member, frame)
     channel = s.channels[channel_of(s, unit_id)]
+    queue_id = queue_in_use(s, unit_id, to, member)
+    if queue_id == NONE:
+        return STOPPED
     place = queue_place(s, channel_of(s, unit_id), to, member)
-    queue_id = NONE if place == NONE else s.launch_queues[place].number - 1
-    if queue_id < 0:
-        return ask(s, ASK_QUEUE, op.channel, to, member, unit_id, pc)
     queue = s.queues[queue_id]
     level_id = channel.level
     me = s.levels[level_id].first_actor + unit.number // op.per
     if s.launch_queues[place].fed_by != me:
-        return ask(s, MISUSE, pc, unit_id, 0, to, member)
+        return misuse(s, pc, unit_id, 0, to, member)
     nbytes = evaluate(s, op.nbytes, frame)
     if nbytes > channel.slot_bytes:
-        return ask(s, MISUSE, pc, unit_id, 1, nbytes, member)
+        return misuse(s, pc, unit_id, 1, nbytes, member)
     number = queue.sent
     slot_id = queue.ring + number % queue.slots
     if number >= queue.slots:
@@ -90,31 +96,20 @@ def do_send(s: State, unit_id: int, pc: int) -> int:
     resolve_access(s, unit_id, op.region, 0, 0)
     memory = storage_of(s, unit_id, s.accesses[0].storage).memory
     lane = queue.engine_queue
-    path_id = NONE
-    answer_id = NONE
-    if level_id == unit.level and s.levels[level_id].fixed == 1:
-        if queue.path_memory == memory:
-            path_id = queue.path
-        else:
-            answer_id = find(s, ASK_PATH, place, memory, -2, -2)
-            if answer_id == NONE:
-                return ask(s, ASK_PATH, place, memory, -2, -2, unit_id)
-    else:
+    path_id = queue.path
+    if level_id != unit.level or s.levels[level_id].fixed == 0:
         memory = memory * (1 << 24) + unit.level
         peer = seen_from(s, unit_id, level_id, to)
-        answer_id = find(s, ASK_ROUTE, channel_of(s, unit_id), memory, unit.place, peer)
-        if answer_id == NONE:
-            return ask(s, ASK_ROUTE, channel_of(s, unit_id), memory, unit.place, peer, unit_id)
-        lane = find(s, ASK_LANE, channel_of(s, unit_id), unit.level, unit.place, peer)
-        if lane == NONE:
-            return ask(s, ASK_LANE, channel_of(s, unit_id), unit.level, unit.place, peer, unit_id)
-        lane = s.memo[lane].value
-    if path_id == NONE:
-        path_id = s.memo[answer_id].value
+        path_id = figure(s, ASK_ROUTE, channel_of(s, unit_id), memory, unit.place, peer, unit_id)
+        lane = figure(s, ASK_LANE, channel_of(s, unit_id), unit.level, unit.place, peer, unit_id)
+    elif queue.path_memory != memory:
+        path_id = figure(s, ASK_PATH, place, memory, -2, -2, unit_id)
+    if path_id == NONE or lane == NONE:
+        return STOPPED
     flow = channel.first_flow + to * channel.members + member
     delay = delay_of(s, flow, number, path_id, nbytes)
-    if delay == UNKNOWN:
-        return ASK_DELAY
+    if delay == NONE:
+        return STOPPED
     unit.blocked_since = NONE
     queue.sent = number + 1
     s.launch_queues[place].sent += 1
@@ -153,14 +148,14 @@ def take(s: State, unit_id: int, pc: int, queue_id: int, kind: int) -> int:
     arrival = s.slots[slot_id].arrived
     nbytes = s.slots[slot_id].nbytes
     if evaluate(s, op.nbytes, frame) != nbytes:
-        return ask(s, MISUSE, pc, unit_id, 2, nbytes, queue.member)
+        return misuse(s, pc, unit_id, 2, nbytes, queue.member)
     storage_id = (
         s.channels[channel_of(s, unit_id)].slot_storage + queue.member * queue.slots + number % queue.slots
     )
     into = op.into
     credit = credit_of(s, unit_id, queue_id)
-    if credit == UNKNOWN:
-        return ASK_CREDIT
+    if credit == NONE:
+        return STOPPED
     path_id = NONE
     delay = 0
     if into != NONE:
@@ -170,13 +165,11 @@ def take(s: State, unit_id: int, pc: int, queue_id: int, kind: int) -> int:
         if op.version != NONE:
             s.frames[frame + op.version] += 1
         resolve_access(s, unit_id, into, 1, 0)
-        path_id = copy_path(s, unit_id, 1, 0, 0) - 1
+        path_id = copy_path(s, unit_id, 1, 0, 0)
         if path_id != NONE:
             delay = delay_of(s, unit.flow, unit.copies, path_id, nbytes)
-        if path_id == NONE or delay == UNKNOWN:
-            if op.version != NONE:
-                s.frames[frame + op.version] -= 1
-            return s.asked[0].reason
+        if path_id == NONE or delay == NONE:
+            return STOPPED
     begin = unit.blocked_since if unit.blocked_since != NONE else unit.now
     unit.blocked_since = NONE
     queue.taken = number + 1
@@ -223,9 +216,9 @@ def take(s: State, unit_id: int, pc: int, queue_id: int, kind: int) -> int:
 def do_receive(s: State, unit_id: int, pc: int) -> int:
     op = Receive.of(s.code[pc])
     member = evaluate(s, op.member, s.units[unit_id].frame)
-    queue_id = queue_number(s, channel_of(s, unit_id), receiver_of(s, unit_id), member) - 1
-    if queue_id < 0:
-        return ask(s, ASK_QUEUE, op.channel, receiver_of(s, unit_id), member, unit_id, pc)
+    queue_id = queue_in_use(s, unit_id, receiver_of(s, unit_id), member)
+    if queue_id == NONE:
+        return STOPPED
     queue = s.queues[queue_id]
     if queue.sent <= queue.taken or s.slots[queue.ring + queue.taken % queue.slots].arrived == UNKNOWN:
         s.units[unit_id].next_waiter = queue.data_waiter
@@ -246,9 +239,9 @@ def do_any(s: State, unit_id: int, pc: int) -> int:
             unit.chosen_queue = NONE
         return outcome
     for i in range(s.lists[at]):
-        queue_id = queue_number(s, channel_of(s, unit_id), receiver_of(s, unit_id), s.lists[at + 1 + i]) - 1
-        if queue_id < 0:
-            return ask(s, ASK_QUEUE, op.channel, receiver_of(s, unit_id), s.lists[at + 1 + i], unit_id, pc)
+        queue_id = queue_in_use(s, unit_id, receiver_of(s, unit_id), s.lists[at + 1 + i])
+        if queue_id == NONE:
+            return STOPPED
         s.queues[queue_id].data_waiter = unit_id
     block(s, unit_id, ANYDATA, at)
     offer(s, unit_id)

@@ -18,7 +18,7 @@ from megatile.sim.engine.instances import block, seen_from
 from megatile.sim.engine.marks import inlined, jit
 from megatile.sim.engine.recording import record, record_accesses, record_words
 from megatile.sim.engine.transfers import delay_of, transfer
-from megatile.sim.engine.values import ask, evaluate, find
+from megatile.sim.engine.values import evaluate, figure, misuse
 from megatile.sim.instructions import (
     COPY,
     READ_SCALAR,
@@ -46,10 +46,10 @@ from megatile.sim.state import (
     GO_ON,
     HAZARD,
     HELD_UP,
-    MISUSE,
     MOVERS,
     NONE,
     PIECES,
+    STOPPED,
     UNKNOWN,
     State,
 )
@@ -69,7 +69,7 @@ def cached_figure(s: State, unit_id: int, own: int) -> int:
 
 @inlined
 def copy_path(s: State, unit_id: int, source: int, target: int, mover: int) -> int:
-    """1 + the path between two accesses by a DMA engine, or 0 where the machine has to be asked."""
+    """Return the path between two accesses by a DMA engine; NONE where there is none, and the run stops."""
     read = storage_of(s, unit_id, s.accesses[source].storage)
     written = storage_of(s, unit_id, s.accesses[target].storage)
     source_owner = owner_of(s, unit_id, source)
@@ -77,11 +77,11 @@ def copy_path(s: State, unit_id: int, source: int, target: int, mover: int) -> i
     if source_owner == -2 or target_owner == -2:
         wrong = source if source_owner == -2 else target
         access = s.accesses[wrong]
-        ask(s, MISUSE, s.units[unit_id].pc, unit_id, 5, access.owner, access.storage)
-        return 0
+        misuse(s, s.units[unit_id].pc, unit_id, 5, access.owner, access.storage)
+        return NONE
     path_id = cached_figure(s, unit_id, source_owner == NONE and target_owner == NONE)
     if path_id != NONE:
-        return path_id + 1
+        return path_id
     here = NONE
     there = NONE
     if source_owner != NONE or target_owner != NONE or read.private == 0 or written.private == 0:
@@ -89,11 +89,7 @@ def copy_path(s: State, unit_id: int, source: int, target: int, mover: int) -> i
         there = location(s, unit_id, target_owner)
     asked_by = 2 * (mover * MOVERS + s.units[unit_id].level) + (1 if source_owner == target_owner else 0)
     memories = read.memory * (1 << 24) + written.memory
-    answer_id = find(s, ASK_PATH, asked_by, memories, here, there)
-    if answer_id == NONE:
-        ask(s, ASK_PATH, asked_by, memories, here, there, unit_id)
-        return 0
-    return s.memo[answer_id].value + 1
+    return figure(s, ASK_PATH, asked_by, memories, here, there, unit_id)
 
 
 @jit
@@ -105,10 +101,9 @@ def do_work(s: State, unit_id: int, pc: int) -> int:
         flops = evaluate(s, op.flops, frame)
         nbytes = evaluate(s, op.nbytes, frame)
         who = s.units[unit_id].actor if op.straggles == 1 else NONE
-        answer_id = find(s, ASK_BUSY, pc, flops, nbytes, who)
-        if answer_id == NONE:
-            return ask(s, ASK_BUSY, pc, flops, nbytes, who, unit_id)
-        busy = s.memo[answer_id].value
+        busy = figure(s, ASK_BUSY, pc, flops, nbytes, who, unit_id)
+        if busy == NONE:
+            return STOPPED
     command_id = new_command(s, WORK, unit_id, pc)
     command = s.commands[command_id]
     command.busy = busy
@@ -150,18 +145,15 @@ def do_copy(s: State, unit_id: int, pc: int) -> int:
     op = Copy.of(s.code[pc])
     frame = s.units[unit_id].frame
     count = resolve_accesses(s, unit_id, op)
-    path_id = copy_path(s, unit_id, 0, count - 1, op.mover) - 1
+    path_id = copy_path(s, unit_id, 0, count - 1, op.mover)
     nbytes = evaluate(s, op.nbytes, frame)
     number = s.units[unit_id].copies
     flow = s.units[unit_id].flow
     delay = 0
     if path_id != NONE:
         delay = delay_of(s, flow, number, path_id, nbytes)
-    if path_id == NONE or delay == UNKNOWN:
-        # The machine has to be asked first: nothing has happened yet.
-        if op.version != NONE:
-            s.frames[frame + op.version] -= 1
-        return s.asked[0].reason
+    if path_id == NONE or delay == NONE:
+        return STOPPED
     command_id = new_command(s, COPY, unit_id, pc)
     command = s.commands[command_id]
     for k in range(count):
@@ -188,11 +180,11 @@ def do_read(s: State, unit_id: int, pc: int) -> int:
     unit = s.units[unit_id]
     frame = unit.frame
     count = s.frames[frame + op.times]
-    answer_id = find(s, ASK_VALUE, pc, unit.actor, count, 0)
-    if answer_id == NONE:
-        return ask(s, ASK_VALUE, pc, unit.actor, count, 0, unit_id)
+    value = figure(s, ASK_VALUE, pc, unit.actor, count, 0, unit_id)
+    if s.stopped != 0:
+        return STOPPED
     s.frames[frame + op.times] = count + 1
-    s.frames[frame + op.place] = s.memo[answer_id].value
+    s.frames[frame + op.place] = value
     command_id = new_command(s, READ_SCALAR, unit_id, pc)
     resolve_access(s, unit_id, op.region, 0, 0)
     conflicts(s, unit_id, command_id, 0)
@@ -212,14 +204,13 @@ def do_signal(s: State, unit_id: int, pc: int) -> int:
     member = evaluate(s, op.member, frame)
     flag = s.flags[s.launches[unit.launch].flags + op.flag]
     if to < 0 or to >= flag.units or member < 0 or member >= flag.members:
-        return ask(s, MISUSE, pc, unit_id, 3, to, member)
+        return misuse(s, pc, unit_id, 3, to, member)
     delay = cached_figure(s, unit_id, 0)
     if delay == NONE:
         peer = seen_from(s, unit_id, flag.level, to)
-        answer_id = find(s, ASK_MESSAGE, unit.level, unit.place, peer, 0)
-        if answer_id == NONE:
-            return ask(s, ASK_MESSAGE, unit.level, unit.place, peer, 0, unit_id)
-        delay = s.memo[answer_id].value
+        delay = figure(s, ASK_MESSAGE, unit.level, unit.place, peer, 0, unit_id)
+        if delay == NONE:
+            return STOPPED
     command_id = new_command(s, SIGNAL, unit_id, pc)
     command = s.commands[command_id]
     command.delay = delay
@@ -242,7 +233,7 @@ def do_wait(s: State, unit_id: int, pc: int) -> int:
     value = evaluate(s, op.value, frame)
     flag = s.flags[s.launches[unit.launch].flags + op.flag]
     if member < 0 or member >= flag.members:
-        return ask(s, MISUSE, pc, unit_id, 3, unit.number, member)
+        return misuse(s, pc, unit_id, 3, unit.number, member)
     counter_id = flag.first_counter + unit.number // op.per * flag.members + member
     if s.counters[counter_id].count < value:
         unit.next_waiter = s.counters[counter_id].waiter
@@ -263,16 +254,16 @@ def do_rendezvous(s: State, unit_id: int, pc: int) -> int:
     frame = unit.frame
     meeting_id = s.lists[op.rendezvous + unit.number]
     if meeting_id == NONE:
-        return ask(s, MISUSE, pc, unit_id, 4, 0, 0)
+        return misuse(s, pc, unit_id, 4, 0, 0)
     meeting_id += s.launches[unit.launch].rendezvous
     nbytes = evaluate(s, op.nbytes, frame)
     here = 0 if s.levels[unit.level].fixed == 1 else unit.place
-    answer_id = find(s, ASK_RENDEZVOUS, pc, meeting_id, nbytes, here)
-    if answer_id == NONE:
-        return ask(s, ASK_RENDEZVOUS, pc, meeting_id, nbytes, here, unit_id)
+    delay = figure(s, ASK_RENDEZVOUS, pc, meeting_id, nbytes, here, unit_id)
+    if delay == NONE:
+        return STOPPED
     command_id = new_command(s, RENDEZVOUS, unit_id, pc)
     command = s.commands[command_id]
-    command.delay = s.memo[answer_id].value
+    command.delay = delay
     command.target = meeting_id
     command.nbytes = nbytes
     at = op.regions

@@ -7,7 +7,7 @@ from megatile.sim.engine.completion import complete_later, complete_now, finishe
 from megatile.sim.engine.events import push, serve
 from megatile.sim.engine.marks import inlined, jit
 from megatile.sim.engine.recording import record_accesses, recorded
-from megatile.sim.engine.values import ask, find, serialise
+from megatile.sim.engine.values import figure, serialise
 from megatile.sim.state import ASK_DELAY, CLASS, HOPS, MAX_PIECES, NONE, PIECE, REQUESTS, UNKNOWN, State
 
 
@@ -173,20 +173,9 @@ def transfer(s: State, unit_id: int, command_id: int, count: int) -> None:
 
 @inlined
 def delay_of(s: State, flow: int, number: int, path_id: int, nbytes: int) -> int:
-    """The jitter of a transfer: UNKNOWN where the machine has to be asked."""
+    """Return the jitter of a transfer; NONE where that cannot be said."""
     if s.jitter == 0:
         return 0
-    answer_id = find(s, ASK_DELAY, flow, number, path_id & CLASS, nbytes)
-    if answer_id == NONE:
-        path_id = path_id & CLASS
-        ask(
-            s,
-            ASK_DELAY,
-            flow,
-            number,
-            path_id,
-            nbytes,
-            occupied(s, path_id, nbytes) + s.paths[path_id].latency,
-        )
-        return UNKNOWN
-    return s.memo[answer_id].value
+    path_id = path_id & CLASS
+    duration = occupied(s, path_id, nbytes) + s.paths[path_id].latency
+    return figure(s, ASK_DELAY, flow, number, path_id, nbytes, duration)

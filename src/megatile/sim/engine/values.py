@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from megatile.sim.engine.marks import apart, inlined, jit
+from megatile.sim.engine.marks import apart, call_python, inlined, jit
 from megatile.sim.instructions import CONSTANT, KEPT, LOAD, LOOKUP, NESTED, PUSH, SELECT, STOP, SUM, SYMBOL
 from megatile.sim.rows import Words
-from megatile.sim.state import INFINITE, LOW, NONE, State
+from megatile.sim.state import INFINITE, LOW, MISUSE, NONE, STOPPED, State
 
 
 @jit
@@ -43,7 +43,18 @@ def find(s: State, question: int, a: int, b: int, c: int, d: int) -> int:
 
 
 @jit
+def figure(s: State, question: int, a: int, b: int, c: int, d: int, e: int) -> int:
+    """Return a figure of the machine, asked for where it is not known yet; NONE where that fails."""
+    answer_id = find(s, question, a, b, c, d)
+    if answer_id == NONE:
+        return ask(s, question, a, b, c, d, e)
+    return s.memo[answer_id].value
+
+
+@apart
 def ask(s: State, reason: int, a: int, b: int, c: int, d: int, e: int) -> int:
+    """Call Python, which returns what was asked for and keeps it in `memo` or elsewhere, for whoever may need
+    it next. Where it fails the run has to stop: ``stopped`` says so."""
     asked = s.asked[0]
     asked.reason = reason
     asked.a = a
@@ -51,7 +62,7 @@ def ask(s: State, reason: int, a: int, b: int, c: int, d: int, e: int) -> int:
     asked.c = c
     asked.d = d
     asked.e = e
-    return reason
+    return call_python(s)
 
 
 @inlined
@@ -149,3 +160,10 @@ def compute(s: State, at: int, frame: int, top: Words) -> int:
             else:
                 top[0] = max(a, b)
         at += 1
+
+
+@jit
+def misuse(s: State, pc: int, unit_id: int, what: int, a: int, b: int) -> int:
+    """Let Python say what an instruction does that no plan may do; the run stops."""
+    ask(s, MISUSE, pc, unit_id, what, a, b)
+    return STOPPED
