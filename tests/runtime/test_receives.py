@@ -18,7 +18,7 @@ from tests.patience import patience  # noqa: E402
 
 from megatile.core.expr import unit  # noqa: E402
 from megatile.plan.build import PlanBuilder  # noqa: E402
-from megatile.plan.code import compile_stream  # noqa: E402
+from megatile.plan.code import compile_plan  # noqa: E402
 from megatile.plan.execute import execute  # noqa: E402
 from megatile.runtime.control import MOST_ANNOUNCED, Inbox, Scout  # noqa: E402
 from megatile.runtime.launch import launch  # noqa: E402
@@ -38,7 +38,7 @@ class Wires:
 
 def inbox_of(plan, number=0):
     channels = {channel.name: channel for channel in plan.channels}
-    scout = Scout(compile_stream(plan, plan.streams[0]).instructions, number, channels)
+    scout = Scout(compile_plan(plan)[0].instructions, number, channels)
     wires = Wires()
     return Inbox(scout, wires.receive, channels), wires
 

@@ -39,6 +39,12 @@ class CachedValues:
     def __init__(self, units: int):
         self.most = max(1, MAX_CACHED_NUMBERS // max(1, units))
         self._parts: dict[Any, CachedPart] = {}
+        self._results: list[dict[Any, Any]] = []
+
+    def forget(self) -> None:
+        """Drop all values: those who come next name other objects."""
+        for results in self._results:
+            results.clear()
 
     def function(self, expr: Expr) -> Function:
         """The expression's value in an environment."""
@@ -70,7 +76,9 @@ class CachedValues:
 
     def _cached(self, part: CachedPart) -> Function:
         if part.cached is None:
-            part.cached = cached_by_identity(part.plain, tuple(sorted(part.names)), self.most)
+            results: dict[Any, tuple[Any, Any]] = {}
+            self._results.append(results)
+            part.cached = cached_by_identity(part.plain, tuple(sorted(part.names)), self.most, results)
         return part.cached
 
     def _inner(self, part: CachedPart, whole: frozenset[str]) -> Function:
@@ -95,9 +103,10 @@ class CachedValues:
         return found
 
 
-def cached_by_identity(function: Function, names: tuple[str, ...], most: int) -> Function:
-    """``function`` with its latest ``most`` values, by the objects that the names mean."""
-    results: dict[Any, tuple[Any, Any]] = {}
+def cached_by_identity(
+    function: Function, names: tuple[str, ...], most: int, results: dict[Any, tuple[Any, Any]]
+) -> Function:
+    """``function`` with its latest ``most`` values in ``results``, by the objects that the names mean."""
     if not names:
         value = function({})
         return lambda env: value

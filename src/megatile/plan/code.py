@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from megatile.core.cached import cached_in_owner
 from megatile.core.expr import Expr, constant
 from megatile.plan.cached_values import CachedValues
 from megatile.plan.cohort import highest, lowest
@@ -82,7 +83,6 @@ class Instruction:
     varying: dict[str, Function] = field(default_factory=dict)
     ended: tuple[str, ...] = ()
     ragged: bool = False
-    routes: dict[Any, Any] = field(default_factory=dict)
 
     @property
     def regions(self) -> tuple[RegionCode, ...]:
@@ -96,9 +96,16 @@ class Code:
 
     stream: Stream
     instructions: list[Instruction]
+    values: CachedValues
 
 
-def compile_stream(plan: Plan, stream: Stream) -> Code:
+@cached_in_owner
+def compile_plan(plan: Plan) -> tuple[Code, ...]:
+    """Return the streams of a plan as instructions, which all who follow it share."""
+    return tuple(_compile_stream(plan, stream) for stream in plan.streams)
+
+
+def _compile_stream(plan: Plan, stream: Stream) -> Code:
     compiler = _Compiler(slot_names(stream.body), CachedValues(plan.instances(stream.level)))
     compiler.block(stream.body)
     compiler.emit("end", None)
@@ -110,7 +117,7 @@ def compile_stream(plan: Plan, stream: Stream) -> Code:
                 place = instruction.statement.source if instruction.statement else None
                 raise PlanError(f"there is no tile '{code.tile}' here", place=place)
     _mark_ragged(compiler.code)
-    return Code(stream, compiler.code)
+    return Code(stream, compiler.code, compiler.values)
 
 
 def _mark_ragged(code: list[Instruction]) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from megatile.core.crossing import Crossings
 from megatile.plan.cached_values import MAX_CACHED_NUMBERS
-from megatile.plan.code import Code, Instruction, RegionCode, compile_stream
+from megatile.plan.code import Instruction, RegionCode, compile_plan
 from megatile.plan.cohort import (
     Actors,
     Cohort,
@@ -42,7 +42,8 @@ class Commands(ControlFlow):
 
     def __init__(self, plan: Plan) -> None:
         self.plan, self.actors = plan, Actors(plan)
-        self.programs = self.compiled(plan)
+        self.programs = compile_plan(plan)
+        self.routes: dict[Instruction, dict[Any, Route]] = {}
         self.queues = {c.name: Queues(c, plan.instances(c.level)) for c in plan.channels}
         self.flags = {
             f.name: np.zeros((plan.instances(f.level), f.members), dtype=np.int64) for f in plan.flags
@@ -55,10 +56,6 @@ class Commands(ControlFlow):
         self.crossings = Crossings()
         self.choices: dict[Any, list[int]] = {}
         self.last_choice: dict[tuple[str, int], int] = {}
-
-    def compiled(self, plan: Plan) -> list[Code]:
-        """The streams as instructions."""
-        return [compile_stream(plan, stream) for stream in plan.streams]
 
     def mine(self, cohort: Cohort, name: str) -> Any:
         """Whose queues of a channel the units of a cohort mean: their own, or those of their parents."""
@@ -210,15 +207,16 @@ class Commands(ControlFlow):
         to, member = (instruction.functions[key](cohort.ints) for key in ("to", "member"))
         known_by = (cohort.units, to, member)
         key = tuple([v if v.__class__ is int else (id(v),) for v in known_by])
-        route: Route | None = instruction.routes.get(key)
+        routes = self.routes.setdefault(instruction, {})
+        route = routes.get(key)
         if route is None:
             queues = self.fed(cohort, instruction, to, member)
             # All units of a cohort feed different queues, so one number means one unit.
             targets = np.full(len(cohort), to) if isinstance(to, int) else to
             route = Route(queues, targets, member, queues.at(targets, member), known_by)
-            if len(instruction.routes) >= max(1, MAX_CACHED_NUMBERS // len(cohort)):
-                instruction.routes.clear()
-            instruction.routes[key] = route
+            if len(routes) >= max(1, MAX_CACHED_NUMBERS // len(cohort)):
+                routes.clear()
+            routes[key] = route
         return route
 
     def fed(self, cohort: Cohort, instruction: Instruction, to: Value, member: Value) -> Queues:

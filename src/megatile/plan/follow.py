@@ -53,14 +53,22 @@ class Follower(Commands):
     # --- running ---------------------------------------------------------------------------------
 
     def run(self) -> None:
-        self.start(self.residency.begin())
-        while True:
-            while self.ready:
-                self.advance(self.ready.pop())
-            if not self.waiting:
-                return
-            if not self.resume():
-                raise deadlock(self)
+        try:
+            self.start(self.residency.begin())
+            while True:
+                while self.ready:
+                    self.advance(self.ready.pop())
+                if not self.waiting:
+                    return
+                if not self.resume():
+                    raise deadlock(self)
+        finally:
+            self.forget_values()
+
+    def forget_values(self) -> None:
+        """Drop the values of expressions: the code is the plan's, whoever follows it next."""
+        for program in self.programs:
+            program.values.forget()
 
     def check_all_received(self) -> None:
         """Refuse messages that nobody received; those of installed channels may be taken elsewhere."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from megatile.plan.code import Code, Instruction, compile_stream
+from megatile.plan.code import Code, Instruction, compile_plan
 from megatile.plan.control import STRUCTURE
 from megatile.plan.model import Plan
 from megatile.plan.text import statement_text
@@ -37,7 +37,7 @@ class UnitRun(Commands):
         self.channels = {channel.name: channel for channel in plan.channels}
         self.groups = {group.name: group for group in plan.groups}
         self.flag_levels = {flag.name: flag.level for flag in plan.flags}
-        self.codes = [compile_stream(plan, stream) for stream in plan.streams]
+        self.codes = compile_plan(plan)
         own = [
             code
             for code in self.codes

@@ -164,6 +164,8 @@ def with_raw_kept(plan: Plan) -> Plan:
     """
     mixed = aliases(plan)
     kept = {t.name for t in plan.tiles if t.role == "local" and is_raw(t) and not t.shared} - set(mixed)
+    if not kept:
+        return plan
     return replace(plan, tiles=tuple(replace(t, role="inout") if t.name in kept else t for t in plan.tiles))
 
 

@@ -14,7 +14,6 @@ import numpy as np
 
 from megatile.core.errors import MegatileError
 from megatile.hda import HDA
-from megatile.plan.code import Code
 from megatile.plan.cohort import Cohort, highest, spread
 from megatile.plan.commands import chooser
 from megatile.plan.execute import Executor, Results
@@ -41,9 +40,7 @@ class LaunchData(Executor):
         mail: Mail,
         begun: Callable[[], Array],
         chosen: Callable[[], dict[int, list[int]]],
-        code: list[Code] | None = None,
     ) -> None:
-        self._code = code
         super().__init__(plan, contents.inputs(plan, given))
         self.seen: dict[tuple[str, Any], list[int]] = {}
         self.contents, self.mail, self.begun, self.chosen = contents, mail, begun, chosen
@@ -77,13 +74,6 @@ class LaunchData(Executor):
         self.number: int | None = None
         """What the engine calls the launch, once it has it."""
 
-    def compiled(self, plan: Plan) -> list[Code]:
-        """The instructions of an earlier launch of the same plan serve again, one launch at a time."""
-        for program in self._code or ():
-            for instruction in program.instructions:
-                instruction.routes.clear()
-        return self._code or super().compiled(plan)
-
     @property
     def done(self) -> bool:
         return not (len(self.waits_to_begin) or self.ready or self.waiting)
@@ -103,6 +93,7 @@ class LaunchData(Executor):
                 break
             moved = True
         if self.done:
+            self.forget_values()
             self.results = self._keep()
         return moved
 

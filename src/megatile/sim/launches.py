@@ -10,7 +10,6 @@ from typing import Any
 from megatile.core.errors import MegatileError
 from megatile.core.quantities import format_time
 from megatile.hda import HDA
-from megatile.plan.code import Code
 from megatile.plan.model import Plan
 from megatile.sim.contents import with_raw_kept
 from megatile.sim.data import Assumed, Scalars
@@ -65,8 +64,6 @@ class Prepared:
     def __init__(self, plan: Plan, hda: HDA, faults: Faults, timing: Timing, delay_ps: int | None) -> None:
         self.plan, self.delay_ps = plan, delay_ps
         self.lasting = with_raw_kept(plan)
-        self.code: list[list[Code]] = []
-        """Its instructions for data, as far as no launch uses them."""
         self.checked: tuple[str, ...] | None = None
         """The tensors beside which it was found to fit."""
         self._make = partial(Resources, hda, self.lasting, faults, timing=timing)
@@ -103,7 +100,6 @@ class Launch:
         self._state = PREPARED
         self._resources, self._turns, self._control, self._delay = resources, turns, control, delay
         self._scalars: Scalars = Assumed(None)
-        self._code: list[list[Code]] | None = None
         self._launched: EngineLaunch | None = None
         self._data: LaunchData | None = None
         self._key: tuple[Any, ...] | None = None

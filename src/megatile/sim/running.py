@@ -21,7 +21,6 @@ from megatile.core.limits import (
 )
 from megatile.core.quantities import whole
 from megatile.hda import HDA, machine as find_machine
-from megatile.plan.code import Code
 from megatile.plan.model import Plan, ReadScalar, ReceiveAny
 from megatile.sim import state as st
 from megatile.sim.answers import QueueMisuse
@@ -114,7 +113,6 @@ class RunningMachine:
         turns: bool = True,
         control: bool = True,
         worker: Worker | None = None,
-        code: list[list[Code]] | None = None,
         delay: int | None = None,
     ) -> Launch:
         """Begin a plan as these resources see the machine, whatever memories and queues hold; `submit` looks
@@ -139,7 +137,6 @@ class RunningMachine:
         launch._scalars = scalars or Assumed(None)
         if inputs is not None:
             kept = Contents(lasting=False) if contents is None else contents
-            launch._code = code
             launch._data = self._data(launch, inputs, kept)
             if ReadScalar in resources.plan.kinds:
                 launch._scalars = partial(self._read_scalar, launch)
@@ -228,8 +225,7 @@ class RunningMachine:
                 known = now, choices(self._simulation, launch._launched)
             return known[1]
 
-        code = launch._code.pop() if launch._code else None
-        data = LaunchData(plan, self.machine, given, contents, self._joint.mail, begun, chosen, code)
+        data = LaunchData(plan, self.machine, given, contents, self._joint.mail, begun, chosen)
         for flag in plan.flags:
             if flag.installed:
                 key = (data.level[0], flag.name)
@@ -466,8 +462,6 @@ class RunningMachine:
             except MegatileError as error:
                 launch._error = error
         launch._scalars = seen_values(data.seen)
-        if launch._code is not None:
-            launch._code.append(data.programs)
         launch._data = None
         return outputs
 

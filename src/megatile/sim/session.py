@@ -198,7 +198,6 @@ class Session(RunningMachine):
                     scalars=Assumed(assume),
                     contents=self._contents,
                     worker=worker,
-                    code=prepared.code,
                     delay=prepared.delay_ps,
                 )
         except MegatileError:
