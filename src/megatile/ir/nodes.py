@@ -515,7 +515,15 @@ _ACCESSED = _Fields(
 
 
 def regions(node: Node) -> Iterator[tuple[str, Region]]:
-    """The regions a statement touches itself (not those in its body), each with its access."""
+    """The regions a statement touches itself (not those in its body), single elements among them, each with
+    its access."""
+    yield from accessed_regions(node)
+    for kind, name, index in element_accesses(node):
+        yield kind, Region(name, tuple(Dim(i) for i in index))
+
+
+def accessed_regions(node: Node) -> Iterator[tuple[str, Region]]:
+    """The regions that stand in a statement, each with its access."""
     for name, access in _ACCESSED[type(node)]:
         value = getattr(node, name)
         if value is not None:
@@ -523,8 +531,6 @@ def regions(node: Node) -> Iterator[tuple[str, Region]]:
                 yield access, region
     if isinstance(node, Print):
         yield from (("read", v) for v in node.values if isinstance(v, Region))
-    for kind, name, index in element_accesses(node):
-        yield kind, Region(name, tuple(Dim(i) for i in index))
 
 
 def remote(node: Node) -> str | None:

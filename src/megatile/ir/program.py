@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from megatile.core.cached import cached_in_owner
 from megatile.core.placement import Layout, Part, compose, is_whole, part, share_length
 from megatile.ir.launch import ROOT, Launch, Param
 from megatile.ir.nodes import Alloc, Chain, Node, Reshape, View, walk
@@ -56,8 +57,9 @@ def base_name(name: str) -> str:
     return name.partition(".")[0]
 
 
+@cached_in_owner
 def bindings(program: Program) -> dict[str, Binding]:
-    """Every tensor, tile and view of the Program, with the shape of its storage."""
+    """Every tensor, tile and view of the Program, with the shape of its storage. It is not to be changed."""
     table = {
         p.name: Binding(
             p.name, p.name, tuple(int(n) if isinstance(n, int) else 0 for n in p.shape), p.dtype, ROOT

@@ -50,8 +50,12 @@ class _Verifier:
         elif isinstance(node, n.Parallel):
             inner.update(node.vars)
         self.expressions(node, scale, seen)
-        for _, region in n.regions(node):
-            self.region(node, region)
+        for _, region in n.accessed_regions(node):
+            self.touched(node, region.source, len(region.dims))
+        if isinstance(node, (n.Store, n.Atomic)):
+            self.touched(node, node.target, len(node.index))
+        elif isinstance(node, (n.Signal, n.Wait)):
+            self.touched(node, node.flag, len(node.index))
         if isinstance(node, (n.Alloc, n.View, n.Reshape)):
             if isinstance(node, (n.View, n.Reshape)) and node.source not in self.defined:
                 self.fail(node, f"view of '{node.source}', which is not defined")
@@ -74,12 +78,12 @@ class _Verifier:
         if launch.depth(node.scale) <= launch.depth(scale):
             self.fail(node, f"scale '{node.scale}' inside '{scale}'")
 
-    def region(self, node: n.Node, region: n.Region) -> None:
-        if region.source not in self.defined:
-            self.fail(node, f"'{region.source}' is used before it is defined")
-        rank = len(self.table[region.source].shape)
-        if len(region.dims) != rank:
-            self.fail(node, f"'{region.source}' has {rank} dimensions, the region {len(region.dims)}")
+    def touched(self, node: n.Node, name: str, dims: int) -> None:
+        if name not in self.defined:
+            self.fail(node, f"'{name}' is used before it is defined")
+        rank = len(self.table[name].shape)
+        if dims != rank:
+            self.fail(node, f"'{name}' has {rank} dimensions, the region {dims}")
 
     def expressions(self, node: n.Node, scale: str, seen: set[str]) -> None:
         launch = self.program.launch
@@ -90,8 +94,8 @@ class _Verifier:
             for part in walk(expr):
                 if isinstance(part, Symbol) and part.name not in names:
                     self.fail(node, f"variable '{part.name}' is used before it has a value")
-                if isinstance(part, Load) and part.source not in self.defined:
-                    self.fail(node, f"'{part.source}' is used before it is defined")
+                if isinstance(part, Load):
+                    self.touched(node, part.source, len(part.index))
                 if isinstance(part, (Coord, Rank)) and launch.depth(part.scale) > launch.depth(scale):
                     self.fail(node, f"a rank of '{part.scale}' at scale '{scale}'")
                 if isinstance(part, Applied) and len(part.args) != OPERATORS[part.operator].arity:

@@ -58,7 +58,7 @@ class Homes:
 
     def __init__(self, program: Program, hda: HDA):
         self.program, self.hda, self.launch = program, hda, program.launch
-        self.table = bindings(program)
+        self.table = dict(bindings(program))
         self.layouts = placements(program)
         device = self.launch.host if self.launch.host != ROOT else hda.scale("device").name
         self.device_depth = self.launch.depth(device)

@@ -19,17 +19,16 @@ from typing import Any
 
 import numpy as np
 
-from megatile.core.expr import ZERO, Expr, Symbol, simplify, unit, walk
+from megatile.core.expr import ZERO, Expr, Symbol, simplify, unit
 from megatile.hda import HDA
 from megatile.ir import nodes as n
-from megatile.ir.expr import Pick
 from megatile.ir.program import Program
 from megatile.lower.banks import arranged
 from megatile.lower.errors import LoweringError, cannot
 from megatile.lower.flags import Phase, guarded
 from megatile.lower.levels import Level, Levels
 from megatile.lower.regions import Regions
-from megatile.lower.storage import Home, Homes
+from megatile.lower.storage import Home, Homes, uneven
 from megatile.lower.units import WHOLE, NotStatic, Place, Ranges, split_number, tidy
 from megatile.plan import model as pm
 
@@ -262,17 +261,18 @@ class PlanDraft:
         self.channels: dict[pm.Channel, str] = {}
         """By what they are, under the name that the library gave them."""
         self.groups: dict[tuple[str | None, Expr, str], pm.Group] = {}
-        self.versions = {a.name: a.versions for a in n.each(n.Alloc, program.body) if a.versions > 1}
+        every = list(n.walk(program.body))
+        self.versions = {a.name: a.versions for a in every if isinstance(a, n.Alloc) and a.versions > 1}
         self.count = 0
-        self.used = {v for m in n.walk(program.body) for v in _loop_names(m)} | set(self.homes.table)
+        self.used = {v for m in every for v in _loop_names(m)} | set(self.homes.table)
         """Names of numbers."""
         self.scattered: dict[str, int] = {}
         """Tensors of which every unit has reduced its own part along a dimension."""
         self.variables: dict[str, Home] = {}
         """Tiles of variables."""
-        self.assigned = Counter(m.name for m in n.walk(program.body) if isinstance(m, n.Let))
+        self.assigned = Counter(m.name for m in every if isinstance(m, n.Let))
         self.special, self.special_wait = _special(hda)
-        self.choices: dict[Any, Any] = {i: m.choice for i, m in enumerate(n.walk(program.body)) if m.choice}
+        self.choices: dict[Any, Any] = {i: m.choice for i, m in enumerate(every) if m.choice}
         """What does each statement: `commands.Choice`."""
         self.waste: dict[str, tuple[str, int, float]] = {}
         """By source line: the memory, the bytes of a row, and how many times those its sectors are."""
@@ -281,10 +281,8 @@ class PlanDraft:
         self.filled: dict[str, tuple[tuple[Turn, ...], tuple[tuple[Expr, Expr], ...]]] = {}
         """By tile that a copy of a tensor has filled: in which loops, and for each axis the elements that
         were inside the tensor, and all."""
-        self.arranged = arranged(n.walk(program.body))
-        self.picks = any(
-            isinstance(p, Pick) for m in n.walk(program.body) for e in n.expressions(m) for p in walk(e)
-        )
+        self.arranged = arranged(every)
+        self.picks = any(uneven(view.layout) for b in self.homes.table.values() for view in b.owner)
         """Whether units have elements of a tile that are no run."""
 
     @property

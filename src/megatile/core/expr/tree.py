@@ -342,16 +342,17 @@ def constant(value: IntLike) -> int | None:
 
 def binary(operator: str, left: IntLike, right: IntLike) -> Expr:
     """``left operator right`` with constants folded and neutral elements dropped."""
-    a, b = expr(left), expr(right)
-    if isinstance(a, Const) and isinstance(b, Const):
-        return Const(int(_rule(operator)(a.value, b.value)))
+    a = left if isinstance(left, Expr) else expr(left)
+    b = right if isinstance(right, Expr) else expr(right)
     if isinstance(b, Const):
+        if isinstance(a, Const):
+            return Const(int(_rule(operator)(a.value, b.value)))
         short = _with_constant(operator, a, b.value)
         if short is not None:
             return short
     if isinstance(a, Const) and operator in ("+", "*"):
         return binary(operator, b, a)
-    if a == b and operator in _SAME:
+    if operator in _SAME and a == b:
         return Const(_SAME[operator])
     return Binary(operator, a, b)
 

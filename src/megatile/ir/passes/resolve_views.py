@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from megatile.core.errors import MegatileError
@@ -83,24 +83,24 @@ class _Resolver:
             return replace(node, source=self.names[node.source].base)
         if isinstance(node, n.Collective) and node.kind == "gather_view":
             change["dim"] = self.divided_dim(node.to[0].source)
-        for one in fields(node):
-            value = getattr(node, one.name)
-            if one.name in ("span", "body", "orelse") or value is None:
+        for field in n.OWN_FIELDS[type(node)]:
+            value = getattr(node, field)
+            if value is None or (isinstance(value, (str, int)) and field not in ("target", "flag")):
                 continue
             there = unit
-            if one.name in ("to", "target", "index") and not isinstance(node, (n.Signal, n.Collective)):
+            if field in ("to", "target", "index") and not isinstance(node, (n.Signal, n.Collective)):
                 there = unit.other(self.number(node, "dst", unit), axis, scale)
-            elif one.name == "source" and not isinstance(node, n.Collective):
+            elif field == "source" and not isinstance(node, n.Collective):
                 there = unit.other(self.number(node, "src", unit), axis, scale)
-            if one.name == "index":
+            if field == "index":
                 name = node.flag if isinstance(node, (n.Signal, n.Wait)) else getattr(node, "target", "")
                 value = self.element(name, tuple(self.value(i, unit) for i in value), there)
-            elif one.name in ("target", "flag") and isinstance(value, str):
+            elif field in ("target", "flag") and isinstance(value, str):
                 value = self.named(value)
             else:
                 value = self.value(value, unit, there)
-            if value is not getattr(node, one.name):
-                change[one.name] = value
+            if value is not getattr(node, field):
+                change[field] = value
         return replace(node, **change) if change else node
 
     def number(self, node: n.Node, which: str, unit: Unit) -> Expr | None:

@@ -113,6 +113,8 @@ class Unit:
 
     def interval(self, value: Expr) -> tuple[int, int] | None:
         """The least and the largest value of an expression."""
+        if isinstance(value, Const):
+            return value.value, value.value
         ranges = dict(self.ranges)
 
         def named(part: Expr) -> Expr:

@@ -59,7 +59,9 @@ class _Chooser:
         result = []
         for node in body:
             result.append(self.statement(node, site))
-            site = replace(site, unit=site.unit.after(node))
+            after = site.unit.after(node)
+            if after is not site.unit:
+                site = replace(site, unit=after)
         return tuple(result)
 
     def statement(self, node: n.Node, site: _Site) -> n.Node:

@@ -28,9 +28,19 @@ def survey(
     """Call the rule of every statement that has one, in the frame in which it will be written; ``inside`` for
     collectives of units inside one instance."""
     draft = PlanDraft(program, machine)
-    draft.rules = {**RULES, **dict.fromkeys(LEAVES, lambda frame, node: None), **rules}
+    wanted = tuple(rules)
+
+    def region(frame: Frame, node: n.Scale) -> None:
+        if any(isinstance(inner, wanted) for inner in n.walk(node.body)):
+            RULES[n.Scale](frame, node)
+
+    draft.rules = {**RULES, **dict.fromkeys(LEAVES, _nothing), n.Scale: region, **rules}
     draft.inside, draft.surveys = inside, True
     draft.run()
+
+
+def _nothing(frame: Frame, node: n.Node) -> None:
+    """Not asked for."""
 
 
 def annotated(program: Program, change: Mapping[int, Callable[[Any], n.Node]]) -> Program:
