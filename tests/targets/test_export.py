@@ -166,6 +166,23 @@ def test_uneven_views_are_refused_in_tilelang() -> None:
         mt.export(shared_rows(15), "tilelang")
 
 
+def test_assertions_in_tilelang(door: None, tmp_path: Path) -> None:
+    @T.program
+    def halve(n: T.Tensor((1,), "i32"), out: T.Tensor((1,), "i32")):
+        with T.Kernel(block=1, threads=32):
+            T.device_assert(n[0] % 2 == 0, "an even number")
+            out[0] = n[0] // 2
+
+    text = mt.export(halve, "tilelang")
+    assert "T.device_assert(n[0] % 2 == 0, 'an even number')" in text
+    kernel = loaded(text, tmp_path / "kernel.py")
+    got = np.zeros(1, np.int32)
+    kernel(np.array([6], np.int32), got)
+    assert got[0] == 3
+    with pytest.raises(mt.MegatileError, match="an even number"):
+        kernel(np.array([7], np.int32), got)
+
+
 def test_other_languages() -> None:
     add = example("20").vector_add
     assert "Never run on a GPU" in mt.export(add(100), "cuda")

@@ -374,6 +374,11 @@ def _loop(out: TileLangWriter, node: n.Loop) -> None:
     out.block(f"for {out.name(node.var)} in T.{word}({', '.join(bounds)}):", lambda: out.body(node.body))
 
 
+@rule(n.Check)
+def _check(out: TileLangWriter, node: n.Check) -> None:
+    out.add(f"T.device_assert({out.value(node.condition)}, {node.text!r})")
+
+
 @rule(n.Hint, n.Print, n.Breakpoint)
 def _comment(out: TileLangWriter, node: n.Node) -> None:
     """What data does not depend on."""
