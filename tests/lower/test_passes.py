@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.lower.test_examples import EXAMPLES, programs_of
 
@@ -92,6 +93,47 @@ def test_collectives_without_the_library() -> None:
 
     text = str(mt.lower(p).steps[-1])
     assert re.findall(r'algorithm="(\w+)"', text) == ["gets", "ring"]
+
+
+def copied(first: str, second: str, third: str, in_loop: bool = False) -> Any:
+    """Three regions of blocks, each of which adds one to a tensor."""
+
+    @T.program
+    def p(A: T.Tensor((64,), "f32"), B: T.Tensor((64,), "f32"), C: T.Tensor((64,), "f32")):
+        tensors = {"A": A, "B": B, "C": C}
+        with T.Kernel(block=2, threads=32):
+            for name in (first, second):
+                with T.Scale("block") as b:
+                    x = tensors[name]
+                    for i in T.Parallel(32):
+                        x[b * 32 + i] = x[b * 32 + i] + 1.0
+            for _ in T.serial(2 if in_loop else 1):
+                with T.Scale("block") as b:
+                    y = tensors[third]
+                    for i in T.Parallel(32):
+                        y[b * 32 + i] = y[b * 32 + i] + 1.0
+
+    return p
+
+
+@pytest.mark.parametrize(
+    ("names", "in_loop", "said"),
+    [
+        ("AAA", True, ["phase=1", "phase=2, after=(1,)", "phase=3, after=(1, 2)"]),
+        ("ABC", True, ["phase=1", "phase=2", "phase=3, after=(1, 2)"]),
+    ],
+)
+def test_synchronise(names: str, in_loop: bool, said: list[str]) -> None:
+    lowered = mt.lower(copied(*names, in_loop))
+    lines = text_after(lowered, "synchronise")
+    found = [re.sub(r'with scale\("block",? ?(.*)\):', r"\1", line) for line in lines if "scale(" in line]
+    assert found == said
+    arrays = [np.zeros(64, "f4") for _ in range(3)]
+    wanted = [np.zeros(64, "f4") for _ in range(3)]
+    mt.run(copied(*names, in_loop), *wanted)
+    got = mt.execute(lowered, *arrays)
+    for name, before, after in zip("ABC", arrays, wanted, strict=True):
+        np.testing.assert_array_equal(got.get(name, before), after)
 
 
 @pytest.mark.filterwarnings("ignore")

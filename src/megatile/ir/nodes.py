@@ -362,10 +362,13 @@ class Hint(Node):
 
 @dataclass(frozen=True)
 class Scale(Node):
-    """The body on every unit of ``scale`` below the current one; one region is one phase."""
+    """The body on every unit of ``scale`` below the current one; one region is one phase. ``phase``, where
+    phases are ordered: its number, if it starts instances; ``after``: the phases that it waits for."""
 
     scale: str
     body: tuple[Node, ...] = ()
+    phase: int = 0
+    after: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

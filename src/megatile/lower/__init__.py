@@ -3,13 +3,15 @@
 ``lower(prog, *arrays_or_shapes, machine=…)`` gives a ``Lowered``: the Program after each of the named passes
 (``steps``), where every tensor and tile lives (``homes``), and the ``plan``. In processing order:
 
-* ``ir/passes``: the passes before the Program meets the machine;
+* ``ir/passes``, ``passes``: the passes before and after the Program meets the machine; the Plan is written
+  from the last one by the rest of this folder;
+* ``levels.py``: the levels of the Plan, and how many instances each has;
 * ``units.py``: whole numbers of the Program as expressions of the Plan;
 * ``storage.py``: homes, the Plan tile, memory, level, slices and local part behind every name;
-* ``streams.py``: levels, streams, and the frame in which statements are lowered;
-* ``regions.py``: a region of a view as a block of its home, with origins put in and cut at its edges;
+* ``streams.py``: streams, and the frame in which statements are written;
+* ``regions.py``: a region as a block of its home, cut at its edges;
 * ``commands.py``, ``loops.py``, ``collectives.py``, ``statements.py``: rules of statements;
-* ``gathered.py``: views that scatter indices; ``messages.py``: puts as messages;
+* ``gathered.py``: parts whose indices are no run; ``messages.py``: puts as messages;
 * ``elements.py``, ``nests.py``: elementwise code;
 * ``phases.py``, ``flags.py``: regions of further levels, the flags between them, and regions inside an
   instance;

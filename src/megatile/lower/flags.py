@@ -146,6 +146,7 @@ class Phase:
     """Its statements; the last one says that an instance has ended."""
     touched: Touched | None
     fine: bool
+    number: int = 0
     granules: dict[tuple[str, tuple[int, ...], bool], Granule | None] = field(default_factory=dict)
 
     @cached_property

@@ -23,6 +23,7 @@ from megatile.lower import gathered, phases, statements
 from megatile.lower.passes.choose_collectives import ChooseCollectives
 from megatile.lower.passes.choose_implementations import ChooseImplementations
 from megatile.lower.passes.place_tiles import PlaceTiles
+from megatile.lower.passes.synchronise import Synchronise
 from megatile.lower.residency import placed
 from megatile.lower.storage import Home
 from megatile.lower.streams import PlanDraft
@@ -37,7 +38,7 @@ def passes_for(machine: HDA) -> list[Pass]:
     """What is done to a Program before it becomes a Plan, in order."""
     return [
         Normalise(), ResolveViews(), RemoveJumps(), PlaceTiles(machine), ChooseImplementations(machine),
-        ChooseCollectives(machine),
+        ChooseCollectives(machine), Synchronise(machine),
     ]  # fmt: skip
 
 

@@ -145,7 +145,7 @@ def _phase(
     stream = frame.stream
     plain = region is not None and _is_first(frame) and not (stream.around or conditions or child.level.talks)
     if plain:
-        body = stream.settled(body, child.ranges, child.stream.units) or body
+        body = stream.settled(body, child.ranges, child.stream.units, node.after) or body
     else:
         stream.flush()
     waits = stream.busy or frame.turns
@@ -167,7 +167,9 @@ def _phase(
     wait = pm.Wait(done, Const(each) if rounds > 1 else (index + 1) * each, mine, source=source)
     units = child.stream.units
     parents = units // child.level.total
-    stream.pending.append(Phase(wait, draft, units, parents, owner, above, child.stream.out, region, plain))
+    stream.pending.append(
+        Phase(wait, draft, units, parents, owner, above, child.stream.out, region, plain, node.phase)
+    )
 
 
 def _is_first(frame: Frame) -> bool:

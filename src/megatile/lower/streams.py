@@ -64,13 +64,17 @@ class Stream:
         self.out += [statement] if found is None else found
         self.busy = True
 
-    def settled(self, body: list[Any], ranges: Ranges, units: Any) -> list[Any] | None:
-        """Statements with waits for regions before; None: all of these were waited for here."""
+    def settled(
+        self, body: list[Any], ranges: Ranges, units: Any, after: tuple[int, ...] | None = None
+    ) -> list[Any] | None:
+        """Statements with waits for regions before (those ``after`` which they come, if it is known); None:
+        all of these were waited for here."""
         if not all(isinstance(one, Phase) and one.fine for one in self.pending):
             self.flush()
-        if not self.pending:
+        phases = [one for one in self.pending if after is None or one.number in after]
+        if not phases:
             return None
-        found, whole = guarded(body, self.pending, ranges, units)
+        found, whole = guarded(body, phases, ranges, units)
         self.out += [phase.wait for phase in whole]
         self.busy = self.busy or bool(whole)
         self.pending = [phase for phase in self.pending if phase not in whole]
