@@ -123,10 +123,8 @@ def page(
         },
         "texts": [list(pair) for pair in texts],
     }
-    # "</script>" in a name or source line must not end the block that holds the data.
-    packed = (
-        json.dumps(data, ensure_ascii=False, allow_nan=False).replace("</", "<\\/").replace("<!--", "<\\!--")
-    )
+    # "</script>" or "<!--" in a name or source line must not end the block that holds the data.
+    packed = json.dumps(data, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
     template = files("megatile.report").joinpath("page.html").read_text(encoding="utf-8")
     return template.replace("/*DATA*/", packed)
 
