@@ -100,3 +100,14 @@ def test_advice_does_not_depend_on_order(name: str, known: list[str]) -> None:
 
 def test_another_case_is_a_close_name() -> None:
     assert did_you_mean("DGX-H100", ["cpu", "dgx-h100"]) == "did you mean 'dgx-h100'?"
+
+
+def test_a_value_of_a_megabyte_does_not_fill_the_message() -> None:
+    place = Place("a.yaml", 3, column=900_000, snippet="9" * 1_000_000)
+    error = MegatileError("'" + "9" * 1_000_000 + "' is no number", place=place, advice="write 9")
+    assert str(error).startswith("a.yaml:3: '999")
+    first, *rest = str(error).split("\n")
+    assert first.endswith("999' is no number (try: write 9)")
+    assert "… (998040 characters left out) …" in first
+    assert len(rest) == 2
+    assert all(len(line) < 2100 for line in (first, *rest))

@@ -11,6 +11,9 @@ import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+MAX_LINE_CHARS = 2000
+"""Longest line of a message; a value from a file may have megabytes."""
+
 
 @dataclass(frozen=True)
 class Place:
@@ -59,7 +62,16 @@ class MegatileError(Exception):
         if self.advice:
             text += f" (try: {self.advice})"
         caret = self.place.caret() if self.place else ""
-        return f"{text}\n{caret}" if caret else text
+        return "\n".join(map(_shortened, (f"{text}\n{caret}" if caret else text).split("\n")))
+
+
+def _shortened(line: str) -> str:
+    """Return a line of a message without the middle of what is too long to read."""
+    left_out = len(line) - MAX_LINE_CHARS
+    if left_out <= 0:
+        return line
+    half = MAX_LINE_CHARS // 2
+    return f"{line[:half]}… ({left_out} characters left out) …{line[-half:]}"
 
 
 class QuantityError(MegatileError, ValueError):

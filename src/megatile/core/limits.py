@@ -15,6 +15,7 @@ with enough_memory("plan 'ring' of 850000 units"):
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -116,7 +117,7 @@ def checked_seconds(value: Any, name: str, error: type[MegatileError] = SecondsE
     """Return a time that is not negative, or raise an error that names it."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
         raise error(f"{name} must be a non-negative number of seconds, got {value!r}")
-    return float(value)
+    return float(min(value, sys.maxsize))
 
 
 @contextmanager
