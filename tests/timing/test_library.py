@@ -45,7 +45,7 @@ def test_figures_round_trip():
     assert hda.library.line_start == 14.0 / 6.6
 
 
-@pytest.mark.parametrize("wrong", ["1/0", "a", -1, "1/2/3", True, 0])
+@pytest.mark.parametrize("wrong", ["1/0", "a", -1, "1/2/3", True, 0, 10**400, 1e-300, "1e300/1e-300"])
 def test_a_wrong_ratio_is_named(wrong):
     with pytest.raises(Exception, match="a ratio above 0 is needed"):
         machine("dgx-h100", **{"library.line_start": wrong})

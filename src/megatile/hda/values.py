@@ -90,9 +90,9 @@ def _ratio(raw: Any) -> Any:
     try:
         numbers = [float(part) for part in parts]
         found = numbers[0] / (numbers[1] if len(numbers) == 2 else 1.0)
-    except (ValueError, TypeError, ZeroDivisionError):
+    except (ValueError, TypeError, ArithmeticError):
         found = -1.0
-    if len(parts) > 2 or not 0 < found < 1e9 or isinstance(raw, bool):
+    if len(parts) > 2 or not 1e-9 < found < 1e9 or isinstance(raw, bool):
         raise ValueError(f"a ratio above 0 is needed, such as 0.5 or 14/6.6, not {raw!r}")
     return found
 
