@@ -248,6 +248,11 @@ def in_order(*orders, units=2):
                            "unit 1 comes to 'b' (kernel.py:21), then 'a' (kernel.py:23)"),
         (("cc", "ab", "ba"), "unit 1 comes to 'a' (kernel.py:20), then 'b' (kernel.py:21); "
                              "unit 2 comes to 'b' (kernel.py:30), then 'a' (kernel.py:31)"),
+        (("abc", "bca"),
+         "unit 0 comes to 'a' (kernel.py:10), then 'b' (kernel.py:11), then 'c' (kernel.py:12); "
+         "unit 1 comes to 'b' (kernel.py:20), then 'c' (kernel.py:21), then 'a' (kernel.py:22)"),
+        (("acb", "bca"), "unit 0 comes to 'a' (kernel.py:10), then 'b' (kernel.py:12); "
+                         "unit 1 comes to 'b' (kernel.py:20), then 'a' (kernel.py:22)"),
     ],
 )  # fmt: skip
 def test_tiles_that_are_reduced_in_opposite_order(orders, message):
@@ -264,6 +269,7 @@ def test_tiles_of_different_names_may_be_reduced_together():
     inputs = {name: np.asarray([[1], [2]], "f4") for name in "abc"}
     found = execute(in_order("aa", "bc"), inputs)
     np.testing.assert_array_equal([found[name] for name in "abc"], [[[5], [2]], [[1], [3]], [[1], [5]]])
+    execute(in_order("aabc", "bccc"), inputs)
 
 
 def test_half_precision_rounds_once_per_operation():

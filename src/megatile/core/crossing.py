@@ -1,9 +1,10 @@
-"""Notice units that come to the collectives of two tiles in opposite order."""
+"""Notice units that come to the collectives of tiles in opposite order."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from itertools import combinations
+from dataclasses import dataclass
+from itertools import permutations
 from typing import Any
 
 from megatile.core.errors import Place
@@ -12,35 +13,66 @@ Part = tuple[str, frozenset[int], Place | None]
 """A tile, the units that name it at one meeting, and where they do."""
 
 
-class Crossings:
-    """Pairs of different tiles that units of one group named at one meeting.
+@dataclass(frozen=True)
+class Mismatch:
+    """A meeting at which some units named one tile and others another."""
 
-    Two units may reduce different tiles together. They may not reduce one's first with the other's second
-    tile and then the second with the first.
+    meeting: int
+    mine: Part
+    other: Part
+
+
+class Crossings:
+    """Different tiles that units of one group named at one meeting.
+
+    Two units may reduce different tiles together. They may not come to the same tiles in different orders:
+    ``a`` then ``b`` and ``b`` then ``a``, or ``a``, ``b``, ``c`` and ``b``, ``c``, ``a``.
     """
 
     def __init__(self) -> None:
-        self._seen: dict[Any, dict[Any, tuple[Part, Part]]] = {}
+        self._mismatches: dict[Any, dict[str, dict[Any, Mismatch]]] = {}
+        self._meetings = 0
 
     def find(
         self, group: Any, parts: Iterable[Part], name: Callable[[int], str]
     ) -> tuple[str, Place | None] | None:
-        """Record a meeting of ``group``; return who crosses whom, and the last of the four places."""
-        for low, high in combinations(sorted(parts, key=lambda part: part[0]), 2):
-            if low[0] == high[0]:
+        """Record a meeting of ``group``; return who crosses whom, and the last of the places."""
+        self._meetings += 1
+        from_tile = self._mismatches.setdefault(group, {})
+        for mine, other in permutations(parts, 2):
+            key, known = (mine[1], other[0], other[1]), from_tile.setdefault(mine[0], {})
+            if mine[0] == other[0] or key in known:
                 continue
-            meetings = self._seen.setdefault((group, low[0], high[0]), {})
-            for first_low, first_high in meetings.values():
-                down, up = first_low[1] & high[1], first_high[1] & low[1]
-                if down and up:
-                    orders = sorted(
-                        [(min(down), first_low, high), (min(up), first_high, low)], key=lambda order: order[0]
-                    )
-                    said = [f"{name(unit)} comes to {_text(a)}, then {_text(b)}" for unit, a, b in orders]
-                    return "; ".join(said), orders[1][2][2]
-            meetings.setdefault((low[1], high[1]), (low, high))
+            known[key] = Mismatch(self._meetings, mine, other)
+            if cycle := _cycle(from_tile, known[key]):
+                cycle.sort(key=lambda mismatch: mismatch.meeting)
+                orders = sorted(([m.mine for m in cycle], [m.other for m in cycle]), key=_unit)
+                return "; ".join(_text(order, name) for order in orders), orders[1][-1][2]
         return None
 
 
-def _text(part: Part) -> str:
-    return f"'{part[0]}' ({part[2]})" if part[2] else f"'{part[0]}'"
+def _cycle(from_tile: dict[str, dict[Any, Mismatch]], last: Mismatch) -> list[Mismatch] | None:
+    """Return mismatches of two units from the other's last tile back to the one's, with the last."""
+    tried = set()
+    ways = [[last]]
+    while ways:
+        way = ways.pop()
+        mine = frozenset.intersection(*(m.mine[1] for m in way))
+        others = frozenset.intersection(*(m.other[1] for m in way))
+        state = way[-1].other[0], mine, others
+        if not mine or not others or state in tried:
+            continue
+        if state[0] == last.mine[0]:
+            return way
+        tried.add(state)
+        ways += [[*way, following] for following in from_tile.get(state[0], {}).values()]
+    return None
+
+
+def _unit(order: list[Part]) -> int:
+    return min(frozenset.intersection(*(units for _, units, _ in order)))
+
+
+def _text(order: list[Part], name: Callable[[int], str]) -> str:
+    tiles = [f"'{tile}' ({place})" if place else f"'{tile}'" for tile, _, place in order]
+    return f"{name(_unit(order))} comes to {', then '.join(tiles)}"
