@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from tests.sim.toys import toy
 
 import megatile as mt
+import megatile.language as T
 from megatile.core.errors import MegatileError
 from megatile.core.expr import unit
 from megatile.cost import rounds
@@ -155,20 +157,38 @@ def test_loops_that_do_not_repeat_themselves_are_refused_when_they_are_too_long(
 
 LITTLE_MEMORY = """
 import resource
-resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+import numpy as np
 import megatile as mt
-import megatile as mt
-from megatile.core.errors import MegatileError
+from megatile.core.limits import OutOfMemory
+from tests.cost.test_rounds import cleared
 from tests.sim.test_limits import rounds
 from tests.sim.toys import toy
 
-plan, machine = rounds(3, 850_000), toy(850_000)
-for call in (lambda: mt.simulate(plan, machine=machine), lambda: mt.price(plan, machine)):
+plan, machine, blocks = rounds(3, 850_000), toy(850_000), cleared(1 << 40)
+for call in (
+    lambda: mt.simulate(plan, machine=machine),
+    lambda: mt.price(plan, machine),
+    lambda: mt.execute(rounds(1, 8_000_000), {"x": np.broadcast_to(np.float32(0), (8_000_000, 16))}),
+    lambda: mt.simulate(blocks, machine="dgx-h100"),
+    lambda: mt.price(blocks, machine="dgx-h100"),
+):
     try:
         call()
-    except MegatileError as error:
+    except OutOfMemory as error:
         print(error)
 """
+
+
+def cleared(blocks: int) -> Any:
+    """Return a tile program of so many blocks."""
+
+    @T.program
+    def clear(A: T.Tensor((blocks, 64), "f32")):
+        with T.Kernel(device=1, block=blocks, threads=128) as b, T.Scale("block"):
+            T.clear(A[b, 0:64])
+
+    return clear
 
 
 def test_a_large_ring_in_little_memory_is_one_sentence() -> None:
@@ -176,8 +196,14 @@ def test_a_large_ring_in_little_memory_is_one_sentence() -> None:
     done = subprocess.run(
         [sys.executable, "-c", LITTLE_MEMORY], capture_output=True, text=True, cwd=Path(__file__).parents[2]
     )
-    said = "plan 'rounds' of 850000 units needs more memory than this process can have"
-    assert [line.partition(" (")[0] for line in done.stdout.splitlines()] == [said, said], done.stderr
+    table = r"the simulation needs more than [\d,]+ rows in its table '\w+'"
+    memory = " needs more memory than this process can have"
+    expected = [table, table, f"executing plan 'rounds' of 8000000 units{memory}"]
+    expected += 2 * [f"lowering program 'clear'{memory}"]
+    said = [line.partition(" (try: ")[0] for line in done.stdout.splitlines()]
+    assert len(said) == len(expected), done.stderr
+    for line, pattern in zip(said, expected, strict=True):
+        assert re.fullmatch(pattern, line)
 
 
 def blocks(seed: int, trips: int) -> Plan:

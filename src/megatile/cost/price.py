@@ -263,8 +263,9 @@ def _loads(run: Run, assume: Mapping[str, int], ordered: bool) -> _Loads:
     if count > most:
         raise OutOfMemory(
             f"plan '{run.plan.name}' issues about {count:.2g} commands, more than can be recorded here "
-            f"({most:.2g}), and its loops do not repeat themselves",
-            advice="price fewer rounds; the index of a long loop should decide only where regions begin",
+            f"({most:.2g}), and its loops cannot be shortened",
+            advice="price fewer rounds or units; the index of a long loop should decide only where regions "
+            "begin, in equal steps",
         )
     run.scalars = _reading(assume)
     run.run(EVERYTHING)

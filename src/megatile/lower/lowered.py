@@ -11,6 +11,7 @@ import numpy as np
 
 from megatile.core.dtypes import numpy_dtype
 from megatile.core.errors import MegatileError
+from megatile.core.limits import enough_memory
 from megatile.core.placement import cut, numpy_index
 from megatile.hda import HDA, divided, machine as find_machine
 from megatile.ir.passes.driver import Pass, Step, inserted, steps
@@ -166,10 +167,13 @@ def lower(
     program, hda = build(prog, given, machine)
     hda = divided(hda, program.launch.devices)
     try:
-        done = tuple(steps(program, inserted(passes_for(hda), passes)))
-        draft = PlanDraft(done[-1].program, hda)
-        draft.run()
-        return Lowered(program, done[-1].program, hda, done, draft.homes.found, assemble(draft), draft)
+        with enough_memory(
+            f"lowering program '{program.name}'", "launch fewer blocks, or raise the memory limit"
+        ):
+            done = tuple(steps(program, inserted(passes_for(hda), passes)))
+            draft = PlanDraft(done[-1].program, hda)
+            draft.run()
+            return Lowered(program, done[-1].program, hda, done, draft.homes.found, assemble(draft), draft)
     except MegatileError as error:
         raise error.with_traceback(None) from None
 

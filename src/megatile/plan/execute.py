@@ -13,6 +13,7 @@ import numpy as np
 
 from megatile.core.elementwise import ATOMICS
 from megatile.core.errors import MegatileError
+from megatile.core.limits import enough_memory
 from megatile.core.operations import OPERATIONS, Operation
 from megatile.plan.code import Instruction, RegionCode
 from megatile.plan.cohort import Cohort, SlotHandle, Value, pick, spread
@@ -62,20 +63,19 @@ def execute(
     """
     require_plan(plan, "execute")
     check_structure(plan)
-    run = Executor(plan, inputs or {}, order=order, races=races)
-    run.run()
-    run.check_all_received()
-    outputs = run.outputs()
-    depends: tuple[str, ...] = ()
-    if run.choices and order is None:
-        other = Executor(plan, inputs or {}, reverse=True, races=False)
-        other.run()
-        again = other.outputs()
-        depends = tuple(n for n in outputs if not _same(outputs[n], again[n]))
-        if depends:
-            warnings.warn(
-                OrderWarning(f"{', '.join(depends)}: depends on the order of arrival"), stacklevel=2
-            )
+    with enough_memory(f"executing plan '{plan.name}' of {plan.units} units"):
+        run = Executor(plan, inputs or {}, order=order, races=races)
+        run.run()
+        run.check_all_received()
+        outputs = run.outputs()
+        depends: tuple[str, ...] = ()
+        if run.choices and order is None:
+            other = Executor(plan, inputs or {}, reverse=True, races=False)
+            other.run()
+            again = other.outputs()
+            depends = tuple(n for n in outputs if not _same(outputs[n], again[n]))
+    if depends:
+        warnings.warn(OrderWarning(f"{', '.join(depends)}: depends on the order of arrival"), stacklevel=2)
     return Results(outputs, run.choices, depends)
 
 

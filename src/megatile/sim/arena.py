@@ -14,7 +14,7 @@ except ImportError:  # not on Windows
     resource = None  # type: ignore[assignment]
 
 from megatile.core.cached import cached
-from megatile.core.errors import MegatileError
+from megatile.core.limits import OutOfMemory
 from megatile.sim import state
 from megatile.sim.rows import NONE, Row, Table, Words
 from megatile.sim.state import State
@@ -104,7 +104,7 @@ def _layout(words: int) -> tuple[Any, dict[str, int], dict[str, int], dict[str, 
     return head, bases, words_of, widths, rooms
 
 
-class TableFull(MegatileError):
+class TableFull(OutOfMemory):
     """A table of the engine has no room for another row."""
 
     def __init__(self, name: str, rows: int) -> None:
