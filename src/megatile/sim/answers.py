@@ -553,14 +553,14 @@ class Answers:
     def misuse(self, pc: int, g: int, what: int, a: int, b: int) -> int:
         statement = self.simulation.rows.statements[pc]
         channel = f"channel '{getattr(statement, 'channel', '')}'"
-        texts = (
-            f"a queue of {channel} is fed by the wrong unit",
-            f"a message of {a} bytes does not fit a slot of {channel}",
-            f"{channel} has messages of other sizes than those that are received",
-            f"there is no flag {b} at unit {a}",
-            "a unit meets at a collective in which it has no part",
-        )
-        if what == 5:
+        texts = {
+            st.WRONG_SENDER: f"a queue of {channel} is fed by the wrong unit",
+            st.TOO_LARGE: f"a message of {a} bytes does not fit a slot of {channel}",
+            st.WRONG_SIZE: f"{channel} has messages of other sizes than those that are received",
+            st.NO_FLAG: f"there is no flag {b} at unit {a}",
+            st.NO_PART: "a unit meets at a collective in which it has no part",
+        }
+        if what == st.NO_OWNER:
             name = self.simulation.launch_of(g).table.storage_name(b)[1]
             raise QueueMisuse(f"tile '{name}' has no owner {a}")
         raise QueueMisuse(texts[what])

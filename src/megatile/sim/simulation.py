@@ -693,6 +693,8 @@ class Simulation:
         """Answer what the engine asks. An error is kept: it cannot pass through machine code, and is raised
         when the engine has stopped. The slice ends early where a signal has come or the time is over."""
         arena = self.arena
+        if arena.stopped:
+            return NONE
         try:
             question, *asked = arena.rows("asked")[0, : Question.e + 1].tolist()
             found = Answers(self).answer(question, asked)

@@ -55,6 +55,8 @@ GO_ON, HELD_UP = 0, -1
 # Why the engine returns to Python: nothing can go on, an event is later than it may go, a launch has ended,
 # the instructions it was given are done, or something went wrong.
 FINISHED, PAUSED, ENDED, BUDGET, STOPPED = range(1, 6)
+# What no instruction may do.
+WRONG_SENDER, TOO_LARGE, WRONG_SIZE, NO_FLAG, NO_PART, NO_OWNER = range(6)
 # What it asks Python.
 (
     ASK_QUEUE, ASK_PATH, ASK_BUSY, ASK_RENDEZVOUS, ASK_MESSAGE, ASK_VALUE,

@@ -32,7 +32,10 @@ from megatile.sim.state import (
     NONE,
     PIECES,
     STOPPED,
+    TOO_LARGE,
     UNKNOWN,
+    WRONG_SENDER,
+    WRONG_SIZE,
     State,
 )
 
@@ -63,6 +66,7 @@ def queue_in_use(s: State, unit_id: int, receiver: int, member: int) -> int:
 
 @jit
 def do_send(s: State, unit_id: int, pc: int) -> int:
+    """Wait for the credit of a slot, then start the transfer of a message into it."""
     op = Send.of(s.code[pc])
     unit = s.units[unit_id]
     frame = unit.frame
@@ -77,10 +81,10 @@ def do_send(s: State, unit_id: int, pc: int) -> int:
     level_id = channel.level
     me = s.levels[level_id].first_actor + unit.number // op.per
     if s.launch_queues[place].fed_by != me:
-        return misuse(s, pc, unit_id, 0, to, member)
+        return misuse(s, pc, unit_id, WRONG_SENDER, to, member)
     nbytes = evaluate(s, op.nbytes, frame)
     if nbytes > channel.slot_bytes:
-        return misuse(s, pc, unit_id, 1, nbytes, member)
+        return misuse(s, pc, unit_id, TOO_LARGE, nbytes, member)
     number = queue.sent
     slot_id = queue.ring + number % queue.slots
     if number >= queue.slots:
@@ -148,7 +152,7 @@ def take(s: State, unit_id: int, pc: int, queue_id: int, kind: int) -> int:
     arrival = s.slots[slot_id].arrived
     nbytes = s.slots[slot_id].nbytes
     if evaluate(s, op.nbytes, frame) != nbytes:
-        return misuse(s, pc, unit_id, 2, nbytes, queue.member)
+        return misuse(s, pc, unit_id, WRONG_SIZE, nbytes, queue.member)
     storage_id = (
         s.channels[channel_of(s, unit_id)].slot_storage + queue.member * queue.slots + number % queue.slots
     )
@@ -214,6 +218,7 @@ def take(s: State, unit_id: int, pc: int, queue_id: int, kind: int) -> int:
 
 @jit
 def do_receive(s: State, unit_id: int, pc: int) -> int:
+    """Wait for the next message of a queue, then take it."""
     op = Receive.of(s.code[pc])
     member = evaluate(s, op.member, s.units[unit_id].frame)
     queue_id = queue_in_use(s, unit_id, receiver_of(s, unit_id), member)
@@ -230,6 +235,7 @@ def do_receive(s: State, unit_id: int, pc: int) -> int:
 
 @jit
 def do_any(s: State, unit_id: int, pc: int) -> int:
+    """Wait for a message of any of several queues, then take the one that came first."""
     op = ReceiveAny.of(s.code[pc])
     unit = s.units[unit_id]
     at = op.members

@@ -47,6 +47,9 @@ from megatile.sim.state import (
     HAZARD,
     HELD_UP,
     MOVERS,
+    NO_FLAG,
+    NO_OWNER,
+    NO_PART,
     NONE,
     PIECES,
     STOPPED,
@@ -77,7 +80,7 @@ def copy_path(s: State, unit_id: int, source: int, target: int, mover: int) -> i
     if source_owner == -2 or target_owner == -2:
         wrong = source if source_owner == -2 else target
         access = s.accesses[wrong]
-        misuse(s, s.units[unit_id].pc, unit_id, 5, access.owner, access.storage)
+        misuse(s, s.units[unit_id].pc, unit_id, NO_OWNER, access.owner, access.storage)
         return NONE
     path_id = cached_figure(s, unit_id, source_owner == NONE and target_owner == NONE)
     if path_id != NONE:
@@ -94,6 +97,7 @@ def copy_path(s: State, unit_id: int, source: int, target: int, mover: int) -> i
 
 @jit
 def do_work(s: State, unit_id: int, pc: int) -> int:
+    """Start what an engine computes, or let it wait for its turn."""
     op = Work.of(s.code[pc])
     frame = s.units[unit_id].frame
     busy = op.busy
@@ -142,6 +146,7 @@ def do_work(s: State, unit_id: int, pc: int) -> int:
 
 @jit
 def do_copy(s: State, unit_id: int, pc: int) -> int:
+    """Start a copy, or let it wait for its turn."""
     op = Copy.of(s.code[pc])
     frame = s.units[unit_id].frame
     count = resolve_accesses(s, unit_id, op)
@@ -176,6 +181,7 @@ def do_copy(s: State, unit_id: int, pc: int) -> int:
 
 @jit
 def do_read(s: State, unit_id: int, pc: int) -> int:
+    """Hold the instance until an integer of its data is there."""
     op = ReadScalar.of(s.code[pc])
     unit = s.units[unit_id]
     frame = unit.frame
@@ -197,6 +203,7 @@ def do_read(s: State, unit_id: int, pc: int) -> int:
 
 @jit
 def do_signal(s: State, unit_id: int, pc: int) -> int:
+    """Send a signal once the accesses that others see have ended."""
     op = Signal.of(s.code[pc])
     unit = s.units[unit_id]
     frame = unit.frame
@@ -204,7 +211,7 @@ def do_signal(s: State, unit_id: int, pc: int) -> int:
     member = evaluate(s, op.member, frame)
     flag = s.flags[s.launches[unit.launch].flags + op.flag]
     if to < 0 or to >= flag.units or member < 0 or member >= flag.members:
-        return misuse(s, pc, unit_id, 3, to, member)
+        return misuse(s, pc, unit_id, NO_FLAG, to, member)
     delay = cached_figure(s, unit_id, 0)
     if delay == NONE:
         peer = seen_from(s, unit_id, flag.level, to)
@@ -226,6 +233,7 @@ def do_signal(s: State, unit_id: int, pc: int) -> int:
 
 @jit
 def do_wait(s: State, unit_id: int, pc: int) -> int:
+    """Hold the instance until a flag has come so far."""
     op = Wait.of(s.code[pc])
     unit = s.units[unit_id]
     frame = unit.frame
@@ -233,7 +241,7 @@ def do_wait(s: State, unit_id: int, pc: int) -> int:
     value = evaluate(s, op.value, frame)
     flag = s.flags[s.launches[unit.launch].flags + op.flag]
     if member < 0 or member >= flag.members:
-        return misuse(s, pc, unit_id, 3, unit.number, member)
+        return misuse(s, pc, unit_id, NO_FLAG, unit.number, member)
     counter_id = flag.first_counter + unit.number // op.per * flag.members + member
     if s.counters[counter_id].count < value:
         unit.next_waiter = s.counters[counter_id].waiter
@@ -249,12 +257,13 @@ def do_wait(s: State, unit_id: int, pc: int) -> int:
 
 @jit
 def do_rendezvous(s: State, unit_id: int, pc: int) -> int:
+    """Hold the instance until all of its group have come."""
     op = JoinRendezvous.of(s.code[pc])
     unit = s.units[unit_id]
     frame = unit.frame
     meeting_id = s.lists[op.rendezvous + unit.number]
     if meeting_id == NONE:
-        return misuse(s, pc, unit_id, 4, 0, 0)
+        return misuse(s, pc, unit_id, NO_PART, 0, 0)
     meeting_id += s.launches[unit.launch].rendezvous
     nbytes = evaluate(s, op.nbytes, frame)
     here = 0 if s.levels[unit.level].fixed == 1 else unit.place
