@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,10 @@ from tests.lower.test_examples import EXAMPLES, programs_of
 
 import megatile as mt
 import megatile.language as T
+from megatile.ir import nodes as n
 from megatile.ir.parser import parse
+from megatile.ir.passes.driver import rewrite_nodes
+from megatile.ir.program import Program
 
 
 def text_after(lowered: Any, name: str) -> list[str]:
@@ -93,6 +97,28 @@ def test_collectives_without_the_library() -> None:
 
     text = str(mt.lower(p).steps[-1])
     assert re.findall(r'algorithm="(\w+)"', text) == ["gets", "ring"]
+
+
+def test_a_pass_may_undo_what_was_chosen() -> None:
+    """What is not chosen when the Plan is written is chosen then."""
+
+    @dataclass(frozen=True)
+    class Forget:
+        name: str = "forget"
+        after: str = "synchronise"
+
+        def apply(self, program: Program) -> Program:
+            def change(node: n.Node) -> n.Node:
+                if isinstance(node, n.Collective):
+                    return replace(node, algorithm=None)
+                return replace(node, impl=None, choice=None) if isinstance(node, n.Copy) else node
+
+            return replace(program, body=rewrite_nodes(program.body, change))
+
+    (path,) = (path for path in EXAMPLES if path.stem.startswith("24_"))
+    ((prog, arrays, machine),) = programs_of(path)
+    plain, forgot = (mt.lower(prog, *arrays, machine=machine, passes=p) for p in ((), [Forget()]))
+    assert str(forgot.plan) == str(plain.plan)
 
 
 def copied(first: str, second: str, third: str, in_loop: bool = False) -> Any:

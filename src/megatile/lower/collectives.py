@@ -91,6 +91,8 @@ def _member(frame: Frame, node: n.Collective) -> Member:
 
 def between_units(frame: Frame, node: n.Collective) -> None:
     """A collective of units of a level of the Plan, by its ``algorithm``."""
+    if node.algorithm is None:  # which a pass of a user has put here
+        node = replace(node, algorithm=algorithm_of(frame, node))
     member = _member(frame, node)
     size = member.size
     group = frame.draft.barrier(frame.level, key_of(frame, node.axis)) if size > 1 else ""

@@ -73,13 +73,14 @@ def test_without_an_after_it_follows_resolve_views() -> None:
     ("passes", "said"),
     [
         ([3], "3 is not a pass"),
+        (Twos(), "is not a list of passes"),
         ([Twos], "is not a pass"),
         ([Twos(), Twos()], "there is a pass 'twos' already"),
         ([Twos(after="resolve")], "'twos' is to follow 'resolve', which is not a pass"),
         ([Broken(gives="text")], "pass 'broken' returns str, not a Program"),
     ],
 )
-def test_what_is_no_pass(passes: list[Any], said: str) -> None:
+def test_what_is_no_pass(passes: Any, said: str) -> None:
     with pytest.raises(PassError, match=said):
         mt.lower(fill, passes=passes)
 

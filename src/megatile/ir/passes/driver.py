@@ -61,6 +61,8 @@ def steps(program: Program, passes: Iterable[Pass]) -> Iterator[Step]:
 def inserted(passes: Sequence[Pass], more: Iterable[Pass]) -> list[Pass]:
     """Passes with a user's among them, each after the one that its ``after`` names."""
     result = list(passes)
+    if not isinstance(more, Iterable):
+        raise PassError(f"passes={more!r} is not a list of passes", advice="passes=[…]")
     for one in more:
         name, after = getattr(one, "name", None), getattr(one, "after", "resolve_views")
         if not isinstance(name, str) or not callable(getattr(one, "apply", None)) or isinstance(one, type):
