@@ -215,6 +215,7 @@ def check_each_step(program: Program, arrays: list[Any], machine: Any) -> None:
         mt.run(step.program, *found, **quiet)
         assert [a.tobytes() for a in found] == [a.tobytes() for a in wanted], step.name
         if step.name == "resolve_views":
+            assert ResolveViews().apply(step.program) == step.program
             text = str(step)
             assert parse(text) == step.program
             assert not any(word in text for word in ("view(", "along(", "anchor("))

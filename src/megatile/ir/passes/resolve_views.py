@@ -36,15 +36,15 @@ class ResolveViews:
     name: str = "resolve_views"
 
     def apply(self, program: Program) -> Program:
-        table_ = bindings(program)
+        names = bindings(program)
         chains: dict[str, dict[str, n.Chain]] = {}
-        for one in table_.values():
+        for one in names.values():
             if one.views:
                 chain = tuple(replace(v, name="", source="") for v in one.views)
                 chains.setdefault(one.base, {}).setdefault(part_name(one.base, chain), chain)
         parts = {base: tuple(found.values()) for base, found in chains.items()}
         params = tuple(replace(p, parts=parts.get(p.name, p.parts)) for p in program.params)
-        body = _Resolver(program.launch, table_, parts).body(program.body, Unit(program.launch))
+        body = _Resolver(program.launch, names, parts).body(program.body, Unit(program.launch))
         return replace(program, params=params, body=body)
 
 
@@ -165,11 +165,11 @@ class _Resolver:
             if origin and dim.extent is not None:
                 start = _plus(start, origin[d - spare][0])  # type: ignore[index]
             extent = None if dim.extent is None else self.value(dim.extent, unit)
-            length = self.names[region.source].shape[d]
-            dims.append(self.dim(region, replace(dim, start=start, extent=extent), share, length, unit))
+            dims.append(self.dim(region, replace(dim, start=start, extent=extent), share, unit))
         return n.Region(self.named(region.source), tuple(dims))
 
-    def dim(self, region: n.Region, dim: n.Dim, share: Cut | Listed, length: int, unit: Unit) -> n.Dim:
+    def dim(self, region: n.Region, dim: n.Dim, share: Cut | Listed, unit: Unit) -> n.Dim:
+        """One dimension; ``share`` is its owner's part of the tensor's."""
         if isinstance(share, Listed):
             return replace(dim, start=Pick(dim.start, share.row, share.sets))
         low, size = share
