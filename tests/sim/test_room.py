@@ -102,3 +102,20 @@ def test_too_many_records_are_dropped_and_the_time_stays(
     assert result.time_ps == expected.time_ps
     assert not result._run.simulation.complete_record
     assert len(result.trace) == len(expected.trace)
+
+
+def test_memory_is_pooled_when_nobody_looks_at_a_table() -> None:
+    arena._SPARE.clear()
+    first = arena.Arena()
+    address, view = first.memory.ctypes.data, first.rows("asked")
+    view[0, 0] = 7
+    del first
+    assert not arena._SPARE
+    second = arena.Arena()
+    assert second.memory.ctypes.data != address
+    assert view[0, 0] == 7
+    del view
+    third = arena.Arena()
+    assert third.memory.ctypes.data == address
+    del second, third
+    assert len(arena._SPARE) == 1

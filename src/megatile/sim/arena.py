@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import sys
 from typing import Any
+from weakref import finalize
 
 import numpy as np
 
@@ -54,7 +55,8 @@ _STAGGER = 552
 """Words by which tables begin later than the one before in their shares: in processor caches they would take
 each other's place otherwise."""
 _SPARE: list[Any] = []
-"""The memory of an arena that is gone: clearing the pages of a new one takes longer than most simulations."""
+"""The address space of an arena that is gone: clearing the pages of a new one takes longer than most
+simulations."""
 
 
 def _limit() -> int:
@@ -78,7 +80,23 @@ def _reserve() -> Any:
             size //= 2
         else:
             return np.frombuffer(space, dtype=np.int64)
-    return np.empty(LEAST_BYTES // 8, dtype=np.int64)
+    return np.frombuffer(np.empty(LEAST_BYTES // 8, dtype=np.int64).data, dtype=np.int64)
+
+
+def _give_back(space: Any, used: dict[str, int], widths: dict[str, int]) -> None:
+    """Let another arena have the address space of one that is gone, with all views of its tables."""
+    if _SPARE or memoryview(space).nbytes < LEAST_BYTES:
+        return
+    words = _words_used(np.frombuffer(space, dtype=np.int64, count=HEADER), used, widths)
+    if 8 * words > MAX_SPARE_BYTES and isinstance(space, mmap.mmap):
+        space.madvise(mmap.MADV_DONTNEED)
+    _SPARE.append(space)
+
+
+def _words_used(head: Any, used: dict[str, int], widths: dict[str, int]) -> int:
+    """Return how much of an arena's memory is used, which begins with ``head``."""
+    filled = {name: int(head[getattr(State, total)]) for name, total in _FILLED.items()}
+    return sum(max(count, filled.get(name, 0)) * widths[name] for name, count in used.items())
 
 
 @cached()
@@ -120,21 +138,14 @@ class Arena(State, view=True):
 
     def __init__(self) -> None:
         self._at = 0
-        self.memory = _SPARE.pop() if _SPARE else _reserve()
+        self.memory = np.frombuffer(_SPARE.pop(), dtype=np.int64) if _SPARE else _reserve()
         head, self._bases, self._words_of, widths, rooms = _layout(len(self.memory))
         self.memory[:HEADER] = head
         self.widths, self._rooms = dict(widths), dict(rooms)
         self.used, self._views = dict.fromkeys(TABLES, 0), dict[str, Any]()
         self.rows("memo")[:] = NONE
-
-    def __del__(self) -> None:
-        """Let another arena have the memory, unless somebody looks at a table in it."""
-        used, self._views = 8 * self.words, {}
-        old, self.memory = self.memory, None
-        if sys.getrefcount(old) == 2 and not _SPARE and old.nbytes >= LEAST_BYTES:
-            if used > MAX_SPARE_BYTES and isinstance(old.base, mmap.mmap):
-                old.base.madvise(mmap.MADV_DONTNEED)
-            _SPARE.append(old)
+        # Views of tables refer to this array, so it is gone when nobody looks at them any more.
+        finalize(self.memory, _give_back, self.memory.base, self.used, self.widths).atexit = False
 
     def set_dimensions(self, dimensions: int) -> None:
         """Room for blocks of so many dimensions; what was logged keeps its place in the row."""
@@ -183,8 +194,7 @@ class Arena(State, view=True):
     @property
     def words(self) -> int:
         """How much of the memory is used."""
-        filled = {name: max(n, getattr(self, _FILLED.get(name, ""), 0)) for name, n in self.used.items()}
-        return sum(count * self.widths[name] for name, count in filled.items())
+        return _words_used(self.memory, self.used, self.widths)
 
     def rows(self, name: str) -> Any:
         """The rows of a table that are in use, as an array; of those that the engine takes, all."""
