@@ -13,7 +13,7 @@ from megatile.core.expr import unit
 from megatile.plan.build import PlanBuilder
 from megatile.plan.model import Plan
 from megatile.sim import plain, simulate, state
-from megatile.sim.answers import Answers
+from megatile.sim.answers import MachineQueries
 from megatile.sim.data import Assumed
 from megatile.sim.simulation import Simulation
 from megatile.timing import Resources
@@ -67,13 +67,13 @@ def test_few_questions_are_asked_however_many_units_there_are(
     engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: Counter[int] = Counter()
-    answer = Answers.answer
+    answer = MachineQueries.answer
 
-    def counted(self: Answers, question: int, of: list[int]) -> int:
+    def counted(self: MachineQueries, question: int, of: list[int]) -> int:
         asked[question] += 1
         return answer(self, question, of)
 
-    monkeypatch.setattr(Answers, "answer", counted)
+    monkeypatch.setattr(MachineQueries, "answer", counted)
     found = []
     for units in (4, 40):
         asked.clear()

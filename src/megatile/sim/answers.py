@@ -1,9 +1,9 @@
 """What the engine asks about the machine: figures of queues, paths, work, messages and meetings.
 
-The engine calls `Answers.answer` when an instance needs a figure that is not in the tables. The instances of
-its stream will need theirs at the same instruction, so all of them are answered at once: what they would ask
-is evaluated for all of them with the integers of the one that asks. Where these differ, a figure was found
-that nobody needs.
+The engine calls `MachineQueries.answer` when an instance needs a figure that is not in the tables. The
+instances of its stream will need theirs at the same instruction, so all of them are answered at once: what
+they would ask is evaluated for all of them with the integers of the one that asks. Where these differ, a
+figure was found that nobody needs.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class QueueMisuse(Exception):
     launch = NONE
 
 
-class Alike:
+class StreamPeers:
     """The rows of a level that have one stream, and where they are; at an instruction, with the integers of
     one of them."""
 
@@ -83,7 +83,7 @@ class Alike:
             self._leave_out(self.first)
 
     @classmethod
-    def to(cls, simulation: Simulation, g: int) -> Alike:
+    def to(cls, simulation: Simulation, g: int) -> StreamPeers:
         """Those with the stream of an instance."""
         launched, level, _ = simulation.view(g)
         number, pc, frame = simulation.arena.rows("units")[
@@ -122,7 +122,7 @@ class Alike:
         return place, there
 
 
-class Answers:
+class MachineQueries:
     """The answers of one simulation, by the engine's reasons to ask."""
 
     def __init__(self, simulation: Simulation) -> None:
@@ -209,20 +209,20 @@ class Answers:
 
     def _queues_at(self, pc: int, g: int, units: int, members: int) -> Array:
         """The queues that an instruction of a stream means, for all its instances."""
-        alike, code = Alike.to(self.simulation, g), self.arena.rows("code")[pc].tolist()
-        if not alike.fixed:
+        peers, code = StreamPeers.to(self.simulation, g), self.arena.rows("code")[pc].tolist()
+        if not peers.fixed:
             return np.zeros(0, dtype=np.int64)
         if code[Instruction.kind] == SEND:
-            receivers, _ = alike.value(code[Send.to])
-            values, _ = alike.value(code[Send.member])
+            receivers, _ = peers.value(code[Send.to])
+            values, _ = peers.value(code[Send.member])
         elif code[Instruction.kind] == RECEIVE:
-            receivers = alike.units // code[Receive.per]
-            values, _ = alike.value(code[Receive.member])
+            receivers = peers.units // code[Receive.per]
+            values, _ = peers.value(code[Receive.member])
         else:
             lists, at = self.arena.rows("lists"), code[ReceiveAny.members]
             taken = lists[at + 1 : at + 1 + lists[at]]
-            receivers = np.repeat(alike.units // code[ReceiveAny.per], len(taken))
-            values = np.tile(taken, len(alike.units))
+            receivers = np.repeat(peers.units // code[ReceiveAny.per], len(taken))
+            values = np.tile(taken, len(peers.units))
         there = (receivers >= 0) & (receivers < units) & (values >= 0) & (values < members)
         found: Array = (receivers * members + values)[there]
         return found
@@ -287,35 +287,37 @@ class Answers:
     def path(self, mover: int, memories: int, source: int, target: int, g: int) -> int:
         if source == -2:
             return self._queue_path(mover, memories, g)
-        alike = Alike.to(self.simulation, g)
-        view, table = alike.view, alike.launched.table
+        peers = StreamPeers.to(self.simulation, g)
+        view, table = peers.view, peers.launched.table
         names = table.memories[memories >> 24], table.memories[memories & ((1 << 24) - 1)]
         by = table.movers[mover // 2 // st.MOVERS]
-        kept = (source, target) != (NONE, NONE) and self._paths_at(alike, mover, memories, names, by)
+        kept = (source, target) != (NONE, NONE) and self._paths_at(peers, mover, memories, names, by)
         here = int(self.arena.rows("units")[g, UnitRow.place])
         ends = [here if end == NONE else end for end in (source, target)]
         path = view.path(ends[0], names[0], ends[1], names[1], same=bool(mover & 1), caches=True, by=by)
         number = self.simulation.paths.number(path, view.fabric)
         return number if kept else self.remember(st.ASK_PATH, mover, memories, source, target, number)
 
-    def _paths_at(self, alike: Alike, mover: int, memories: int, names: tuple[str, str], by: str) -> bool:
+    def _paths_at(
+        self, peers: StreamPeers, mover: int, memories: int, names: tuple[str, str], by: str
+    ) -> bool:
         """Find the paths of a copy for all instances of a stream; False where that cannot be said."""
-        known = alike.launched.ends
-        ends = known[alike.pc] if alike.pc in known else self.copy_ends(alike)
-        if ends is None or self.arena.rows("code")[alike.pc, Instruction.figures] != NONE:
+        known = peers.launched.ends
+        ends = known[peers.pc] if peers.pc in known else self.copy_ends(peers)
+        if ends is None or self.arena.rows("code")[peers.pc, Instruction.figures] != NONE:
             return False
-        units, count = alike.units, len(alike.rows)
+        units, count = peers.units, len(peers.rows)
         (here, one), (there, other), possible, always = ends
         same = one == other
         if not possible.all():
             here, there, same, units = here[possible], there[possible], same[possible], units[possible]
         if not always and len(units) > MOST_GUESSED:
             return False
-        numbers = self._numbers(alike.view, here, names, there, same, by)
+        numbers = self._numbers(peers.view, here, names, there, same, by)
         if always:
-            self._site(alike.pc, count, units, numbers)
+            self._site(peers.pc, count, units, numbers)
             if len(units) == count and (one == NONE).all() and (other == NONE).all():
-                self._same_paths(alike, memories)
+                self._same_paths(peers, memories)
         else:
             rows = np.empty((len(units), Answer.width), dtype=np.int64)
             rows[:, Answer.question], rows[:, Answer.b] = st.ASK_PATH, memories
@@ -324,17 +326,17 @@ class Answers:
             self.remember_all(rows)
         return True
 
-    def _same_paths(self, alike: Alike, memories: int) -> None:
+    def _same_paths(self, peers: StreamPeers, memories: int) -> None:
         """The other copies of a stream between an instance's own tiles in the same memories have the paths of
         the one that was asked for."""
-        code, rows, table = self.arena.rows("code"), self.simulation.rows, alike.launched.table
+        code, rows, table = self.arena.rows("code"), self.simulation.rows, peers.launched.table
         stored = self.arena.rows("storages")[
-            table.memory_base + alike.level * table.storages :, Storage.memory
+            table.memory_base + peers.level * table.storages :, Storage.memory
         ]
-        asked = rows.code[alike.pc]
+        asked = rows.code[peers.pc]
         if asked[Instruction.kind] != COPY:
             return
-        for pc in range(alike.first, len(rows.code)):
+        for pc in range(peers.first, len(rows.code)):
             row = rows.code[pc]
             kind, at = row[Instruction.kind], row[Copy.regions]
             if kind == END:
@@ -347,43 +349,43 @@ class Answers:
                         int(stored[rows.tiles[end[RegionRow.tile]][TileRow.base]]) for end in ends
                     )
                     if source << 24 | target == memories:
-                        code[pc, Instruction.figures] = code[alike.pc, Instruction.figures]
+                        code[pc, Instruction.figures] = code[peers.pc, Instruction.figures]
 
-    def copy_ends(self, alike: Alike) -> tuple[Any, Any, Array, bool] | None:
+    def copy_ends(self, peers: StreamPeers) -> tuple[Any, Any, Array, bool] | None:
         """Where all instances read and write at an instruction, and who has that (NONE: each its own); for
         which of them that is possible, and whether it is always so. None where it cannot be said."""
-        rows, everyone = self.simulation.rows, np.ones(len(alike.units), dtype=bool)
-        own = alike.places, np.full(len(alike.units), NONE)
+        rows, everyone = self.simulation.rows, np.ones(len(peers.units), dtype=bool)
+        own = peers.places, np.full(len(peers.units), NONE)
         found, possible, always = [], everyone, True
-        for region in rows.ends(alike.pc):
+        for region in rows.ends(peers.pc):
             row = None if region == NONE else rows.regions[region]
             if row is not None and row[RegionRow.mode] == st.HANDLE:
                 return None
             if row is None or row[RegionRow.owner] == NONE:
                 found.append(own)
                 continue
-            end = self._end(alike, row)
+            end = self._end(peers, row)
             if end is None:
                 return None
             possible, always = end[2] if possible is everyone else possible & end[2], always and end[3]
             found.append(end[:2])
         return found[0], found[1], possible, always
 
-    def _end(self, alike: Alike, row: list[int]) -> tuple[Array, Array, Array, bool] | None:
+    def _end(self, peers: StreamPeers, row: list[int]) -> tuple[Array, Array, Array, bool] | None:
         """The same of a region that names its owner."""
         base = self.simulation.rows.tiles[row[RegionRow.tile]][TileRow.base]
-        at = int(alike.described[alike.launched.levels + alike.level, LevelRow.storages]) + base
+        at = int(peers.described[peers.launched.levels + peers.level, LevelRow.storages]) + base
         stored = self.arena.rows("storages")[at].tolist()
-        if stored[Storage.owners] != NONE or not alike.fixed:
+        if stored[Storage.owners] != NONE or not peers.fixed:
             return None
-        owners, always = alike.value(row[RegionRow.owner])
-        seen = alike.seen(stored[Storage.level], owners)
+        owners, always = peers.value(row[RegionRow.owner])
+        seen = peers.seen(stored[Storage.level], owners)
         if seen is None:
             return None
-        per, level = stored[Storage.per], alike.launched.levels + stored[Storage.level]
-        mine = (alike.units // per == owners) if per else np.zeros(len(owners), dtype=bool)
+        per, level = stored[Storage.per], peers.launched.levels + stored[Storage.level]
+        mine = (peers.units // per == owners) if per else np.zeros(len(owners), dtype=bool)
         held = np.where(mine, NONE, (level << 40) + owners)
-        return np.where(mine, alike.places, seen[0]), held, seen[1], always
+        return np.where(mine, peers.places, seen[0]), held, seen[1], always
 
     def _numbers(
         self, view: Resources, here: Array, names: tuple[str, str], there: Array, same: Array, by: str
@@ -506,18 +508,18 @@ class Answers:
         return self.remember(st.ASK_RENDEZVOUS, pc, meeting, nbytes, here, delay)
 
     def message(self, level: int, source: int, target: int, _: int, g: int) -> int:
-        alike, code = Alike.to(self.simulation, g), self.arena.rows("code")
-        row, view = code[alike.pc].tolist(), alike.view
-        if row[Instruction.figures] == NONE and alike.fixed:
-            flag = self.arena.rows("flags")[alike.launched.flags + row[Signal.flag]].tolist()
-            numbers, always = alike.value(row[Signal.to])
-            seen = alike.seen(flag[FlagRow.level] - alike.launched.levels, numbers)
+        peers, code = StreamPeers.to(self.simulation, g), self.arena.rows("code")
+        row, view = code[peers.pc].tolist(), peers.view
+        if row[Instruction.figures] == NONE and peers.fixed:
+            flag = self.arena.rows("flags")[peers.launched.flags + row[Signal.flag]].tolist()
+            numbers, always = peers.value(row[Signal.to])
+            seen = peers.seen(flag[FlagRow.level] - peers.launched.levels, numbers)
             chosen = np.flatnonzero(seen[1]) if seen is not None else np.zeros(0, dtype=np.int64)
             if seen is not None and (always or len(chosen) <= MOST_GUESSED):
-                here, there = alike.places[chosen], seen[0][chosen]
+                here, there = peers.places[chosen], seen[0][chosen]
                 delays = view.messages_ps(here, there)
                 if always:
-                    self._site(alike.pc, len(alike.rows), alike.units[chosen], delays)
+                    self._site(peers.pc, len(peers.rows), peers.units[chosen], delays)
                 else:
                     rows = np.zeros((len(chosen), Answer.width), dtype=np.int64)
                     rows[:, Answer.question], rows[:, Answer.a] = st.ASK_MESSAGE, level

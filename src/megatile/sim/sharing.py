@@ -14,7 +14,7 @@ import numpy as np
 
 from megatile.core.errors import RouteError
 from megatile.plan import model as pm
-from megatile.sim.answers import Alike, Answers
+from megatile.sim.answers import MachineQueries, StreamPeers
 from megatile.sim.instructions import END, Instruction
 from megatile.sim.state import NONE, RegionRow
 from megatile.timing.view import TimingError
@@ -101,7 +101,7 @@ def _messages(simulation: Simulation, launched: EngineLaunch) -> Iterator[Ends |
 
 def _copies(simulation: Simulation, launched: EngineLaunch) -> Iterator[Ends | None]:
     """The ends of all copies between instances."""
-    rows, answers = simulation.rows, Answers(simulation)
+    rows, answers = simulation.rows, MachineQueries(simulation)
     known: list[tuple[Any, ...]] = []
     for number, stream in enumerate(launched.plan.streams):
         level = launched.table.levels[launched.plan.level(stream.level).name]
@@ -109,8 +109,8 @@ def _copies(simulation: Simulation, launched: EngineLaunch) -> Iterator[Ends | N
         while rows.code[pc][Instruction.kind] != END:
             ends = rows.ends(pc)
             if any(rows.regions[r][RegionRow.owner] != NONE for r in ends if r != NONE):
-                alike = Alike(simulation, launched, level, number, pc)
-                found = answers.copy_ends(alike)
+                peers = StreamPeers(simulation, launched, level, number, pc)
+                found = answers.copy_ends(peers)
                 if found is None or not found[3]:
                     yield None
                     return
@@ -118,7 +118,7 @@ def _copies(simulation: Simulation, launched: EngineLaunch) -> Iterator[Ends | N
                 (here, _), (there, _), possible, _ = found
                 chosen = np.flatnonzero(possible & (here != there))
                 memories = [rows.regions[r][: RegionRow.tile + 1] for r in ends if r != NONE]
-                key = (level, memories, alike.units[chosen], here[chosen], there[chosen])
+                key = (level, memories, peers.units[chosen], here[chosen], there[chosen])
                 if not any(_equal(key, other) for other in known):
                     known.append(key)
 

@@ -23,7 +23,7 @@ from megatile.core.quantities import format_time
 from megatile.plan import model as pm
 from megatile.plan.residency import units_below
 from megatile.sim import plain, state as st
-from megatile.sim.answers import Answers, QueueMisuse
+from megatile.sim.answers import MachineQueries, QueueMisuse
 from megatile.sim.arena import BASES, Arena
 from megatile.sim.compiled import compiled, is_compiled
 from megatile.sim.data import Assumed, Scalars
@@ -697,7 +697,7 @@ class Simulation:
             return NONE
         try:
             question, *asked = arena.rows("asked")[0, : Question.e + 1].tolist()
-            found = Answers(self).answer(question, asked)
+            found = MachineQueries(self).answer(question, asked)
         except BaseException as error:
             self._failure, arena.stopped, found = error, 1, NONE
         if arena.stopped or signals.came or (deadline is not None and monotonic() > deadline):

@@ -13,7 +13,7 @@ from megatile.plan.check import CountingWalk
 from megatile.plan.commands import chooser
 from megatile.plan.follow import PlanDeadlock
 from megatile.sim import state as st
-from megatile.sim.answers import Alike, QueueMisuse
+from megatile.sim.answers import QueueMisuse, StreamPeers
 from megatile.sim.data import Scalars
 from megatile.sim.instructions import AGAIN, END, SIGNAL, Instruction, LoopAgain, Signal
 from megatile.sim.record import source_of
@@ -80,15 +80,15 @@ def _signals(simulation: Simulation, waiting: list[int]) -> dict[int, list[int]]
         mine = code[first : first + int(np.argmax(code[first:, Instruction.kind] == END))]
         again = np.flatnonzero(mine[:, Instruction.kind] == AGAIN)
         for at in np.flatnonzero(mine[:, Instruction.kind] == SIGNAL).tolist():
-            alike = Alike(simulation, launched, level, stream, first + at)
-            (to, known), (member, also) = (alike.value(int(mine[at, x])) for x in (Signal.to, Signal.member))
-            if not (alike.fixed and known and also):
+            peers = StreamPeers(simulation, launched, level, stream, first + at)
+            (to, known), (member, also) = (peers.value(int(mine[at, x])) for x in (Signal.to, Signal.member))
+            if not (peers.fixed and known and also):
                 continue
             flag = arena.flags[launched.flags + int(mine[at, Signal.flag])]
             start, each = flag.first_counter, flag.members
             round_again = again[mine[again, LoopAgain.test] <= first + at]
             for number, counter in zip(
-                alike.units.tolist(), (start + to * each + member).tolist(), strict=True
+                peers.units.tolist(), (start + to * each + member).tolist(), strict=True
             ):
                 here = int(units[members[number], UnitRow.pc]) - first if number in members else len(mine)
                 if here <= at or (here < len(mine) and (round_again >= here).any()):
