@@ -45,20 +45,22 @@ def busiest_link(whole: Resources) -> int:
             hops += len(stages) * len(group.pairs)
             if hops > MOST_HOPS:
                 break
+            shifts, which = np.unique(group.shifts, return_inverse=True)
+            sums = np.bincount(which.reshape(-1), amounts[group.pairs], len(shifts))
             for stage in stages:
-                _count(busy, view, stage, group.shifts, amounts[group.pairs])
+                _count(busy, view, stage, shifts.tolist(), sums.tolist())
     return int(max(busy.values(), default=0.0))
 
 
-def _count(busy: dict[Any, float], view: Resources, stage: Stage, shifts: Any, nbytes: Any) -> None:
-    """Transfers over a link, and over those that lie as far from it as the transfers from the first."""
+def _count(
+    busy: dict[Any, float], view: Resources, stage: Stage, shifts: list[int], sums: list[float]
+) -> None:
+    """Count bytes over a link, and over those as far from it as their transfers are from the first."""
     key = stage.resource
     if key is None:
         return
     width = view.fabric.widths[key]
-    numbers, which = np.unique(shifts, return_inverse=True)
-    sums = np.bincount(which.reshape(-1), nbytes, len(numbers))
-    for shift, amount in zip(numbers.tolist(), sums.tolist(), strict=True):
+    for shift, amount in zip(shifts, sums, strict=True):
         other = key
         if shift:
             per = view.hda.network(key.network).topology.link_count
