@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import runpy
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 from megatile.compat.tilelang.takeover import installed
@@ -17,8 +18,12 @@ USAGE = (
 
 def main(arguments: list[str]) -> None:
     module = arguments[1:] if arguments[:1] == ["-m"] else []
-    if not module and (not arguments or not Path(arguments[0]).is_file()):
+    if not module and (not arguments or arguments[0].startswith("-")):
         sys.exit(f"error: give a Python file or -m and a module: {USAGE}")
+    if not module and not Path(arguments[0]).is_file():
+        sys.exit(f"error: there is no file '{arguments[0]}'; usage: {USAGE}")
+    if module and not _exists(module[0]):
+        sys.exit(f"error: there is no module '{module[0]}'; usage: {USAGE}")
     with installed() as comparisons:
         try:
             if module:
@@ -31,6 +36,13 @@ def main(arguments: list[str]) -> None:
         finally:
             if comparisons.skipped:
                 print(comparisons, file=sys.stderr)
+
+
+def _exists(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError):  # of a package that does not exist, or of no name
+        return False
 
 
 if __name__ == "__main__":

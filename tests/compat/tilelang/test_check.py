@@ -102,7 +102,13 @@ def test_a_file_that_is_not_there(tmp_path):
 
 def test_a_file_runs_unedited_as_a_module(good):
     assert "the file's own words" in megatile("-m", "megatile.tilelang", good).stdout
-    assert megatile("-m", "megatile.tilelang", "none.py").stderr.startswith("error: give a Python file")
+    assert megatile("-m", "megatile.tilelang", "none.py").stderr.startswith(
+        "error: there is no file 'none.py'"
+    )
+    for name in ("none", "none.of"):
+        said = megatile("-m", "megatile.tilelang", "-m", name).stderr
+        assert said.startswith(f"error: there is no module '{name}'")
+        assert said.count("\n") == 1
     assert megatile("-m", "megatile.tilelang", "-m").stderr.startswith("error: give a Python file")
     assert "No module named 'tilelang'" in megatile(good).stderr
 
