@@ -308,3 +308,13 @@ def test_the_simplex_finds_a_minimum():
         lambda x: (math.log(x[0] / 3)) ** 2 + (math.log(x[1] / 700)) ** 2 + 1, np.array([1.0, 100.0])
     )
     assert found == pytest.approx([3, 700], rel=1e-3)
+
+
+def test_reading_does_not_write_into_the_database_of_another_program(tmp_path):
+    path = tmp_path / "other.sqlite"
+    with sqlite3.connect(path) as other:
+        other.execute("CREATE TABLE theirs (x)")
+    before = path.read_bytes()
+    with pytest.raises(DatabaseError, match="holds no table 'measurements' of megatile"):
+        Database(path, create=False)
+    assert path.read_bytes() == before

@@ -85,7 +85,7 @@ class Database:
             raise DatabaseError("is no regular file", place=Place(str(path)))
         with self._guard():
             self._link = sqlite3.connect(str(path), timeout=30)
-            table_only(self._link, _SCHEMA)
+            table_only(self._link, _SCHEMA, create)
 
     def __enter__(self) -> Database:
         return self
