@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import sys
+from operator import mul
 from typing import Any
 from weakref import finalize
 
@@ -40,6 +41,8 @@ _FILLED = {
     "todo": "todo_count", "ready": "ready_count", "blocks": "block_count",
 }  # fmt: skip
 """Tables whose rows the engine takes: the total that says how many."""
+_TOTALS = [getattr(State, total) for total in _FILLED.values()]
+"""Where those totals are."""
 _NOT_COUNTED = ("memo", "buckets", "asked", "accesses", "scratch")
 """Tables that have all their rows from the beginning."""
 RESERVED_BYTES = 1 << 36
@@ -95,8 +98,11 @@ def _give_back(space: Any, used: dict[str, int], widths: dict[str, int]) -> None
 
 def _words_used(head: Any, used: dict[str, int], widths: dict[str, int]) -> int:
     """Return how much of an arena's memory is used, which begins with ``head``."""
-    filled = {name: int(head[getattr(State, total)]) for name, total in _FILLED.items()}
-    return sum(max(count, filled.get(name, 0)) * widths[name] for name, count in used.items())
+    words = sum(map(mul, used.values(), widths.values()))
+    filled = head[_TOTALS].tolist()
+    return words + sum(
+        max(0, total - used[name]) * widths[name] for name, total in zip(_FILLED, filled, strict=True)
+    )
 
 
 @cached()
