@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from megatile.core.expr import Expr, table, walk
 from megatile.core.expr.typing import Load as Load
 
+AXES = "xyz"
+"""Names of the first coordinates in the text: ``block.y``."""
+
 
 @dataclass(frozen=True)
 class Coord(Expr):
@@ -18,6 +21,8 @@ class Coord(Expr):
     dtype: str = "int"
 
     def text(self, outer: int = 0) -> str:
+        if self.axis < len(AXES):
+            return f"{self.scale}.{AXES[self.axis]}"
         return f'coord("{self.scale}", {self.axis})'
 
 

@@ -12,7 +12,7 @@ from megatile.core.errors import MegatileError, Place
 from megatile.core.expr import Const, Expr, Table
 from megatile.core.expr.typing import TypedReader
 from megatile.ir import nodes as n
-from megatile.ir.expr import Coord, Load, Pick, Rank
+from megatile.ir.expr import AXES, Coord, Load, Pick, Rank
 from megatile.ir.launch import Launch, LaunchScale, Param
 from megatile.ir.program import Program, part_name
 
@@ -243,6 +243,11 @@ class _Parser(TypedReader):
         merged = n.Merge(ast.literal_eval(call.args[0]), tuple(self.expr(e) for e in self.items(results)))
         self.types = outer
         return merged
+
+    def expr(self, tree: ast.expr) -> Any:
+        if isinstance(tree, ast.Attribute) and isinstance(tree.value, ast.Name) and tree.attr in tuple(AXES):
+            return Coord(tree.value.id, AXES.index(tree.attr))
+        return super().expr(tree)
 
     def fail(self, tree: ast.AST, what: str = "unknown expression") -> Exception:
         return _fail(tree, what)

@@ -59,13 +59,13 @@ A.device[rank("device", "launch") * 16 + 1, 2] = A.device[rank("device", "launch
         """
 with scale("block"):
     t = alloc((16,), "f32", "shared", "block")
-    copy(t[0::16], A[anchor(coord("block", 0) * 16, 16)])
+    copy(t[0::16], A[anchor(block.x * 16, 16)])
 """,
         """
 A: f32[30]
 with scale("block"):
 t = alloc((16,), "f32", "shared", "block")
-copy(t[0::16], A[clip(coord("block", 0) * 16, 16, 0, 30)])
+copy(t[0::16], A[clip(block.x * 16, 16, 0, 30)])
 """,
     ),
     "uneven shards": (
@@ -89,7 +89,7 @@ with scale("block"):
     t = alloc((16,), "f32", "shared", "block")
     with scale("warpgroup"):
         w = view("t", shard(0), "warpgroup")
-        copy(w[0::8], along(A[anchor(coord("block", 0) * 16, 8)], w))
+        copy(w[0::8], along(A[anchor(block.x * 16, 8)], w))
 """,
         """
 A: f32[64]
@@ -97,7 +97,7 @@ with scale("block"):
 t = alloc((16,), "f32", "shared", "block", parts=(part("warpgroup", shard(0)),))
 with scale("warpgroup"):
 copy(t.warpgroup[rank("warpgroup", "block") * 8::8], \
-A[coord("block", 0) * 16 + rank("warpgroup", "block") * 8::8])
+A[block.x * 16 + rank("warpgroup", "block") * 8::8])
 """,
     ),
     "a view of a view": (

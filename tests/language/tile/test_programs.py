@@ -967,10 +967,10 @@ def test_the_program_as_text() -> None:
         'warpgroup=implied(1), warp=implied(4), thread=32, dispatch="block", host="device")\n'
         '    with scale("block"):\n'
         '        x = alloc((4,), "f32", "registers", "block")\n'
-        '        copy(x[0::4], X[anchor(coord("block", 0) * 4, 4)])\n'
+        "        copy(x[0::4], X[anchor(block.x * 4, 4)])\n"
         "        for i in parallel(4):\n"
         "            x[i] = x[i] * 2.0 + 1.0\n"
-        '        copy(X[anchor(coord("block", 0) * 4, 4)], x[0::4])\n'
+        "        copy(X[anchor(block.x * 4, 4)], x[0::4])\n"
     )
 
 
