@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
@@ -71,6 +72,18 @@ def test_a_full_table_is_named_and_room_for_all_changes_nothing(
 def test_more_rows_than_a_table_has_are_refused() -> None:
     with pytest.raises(TableFull, match="rows in its table 'units'"):
         Arena().extend("units", 1 << 40)
+
+
+def test_many_arenas_leave_address_space_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results that are kept have their arenas: 2000 of 64 GiB would be all that there is."""
+    arenas = [Arena() for _ in range(4)]
+    monkeypatch.setattr(arena, "ADDRESS_SPACE", sum(arena._RESERVED.values()) + (1 << 40))
+    later = [Arena() for _ in range(3)]
+    assert [a.memory.nbytes for a in later] == [1 << 32, 1 << 31, 1 << 31]
+    before = len(arena._RESERVED)
+    del arenas, later
+    gc.collect()
+    assert len(arena._RESERVED) < before
 
 
 def test_less_address_space_is_taken_where_more_is_not_granted(

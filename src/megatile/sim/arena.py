@@ -47,6 +47,10 @@ _NOT_COUNTED = ("memo", "buckets", "asked", "accesses", "scratch")
 """Tables that have all their rows from the beginning."""
 RESERVED_BYTES = 1 << 36
 """Address space of an arena, of which only what is used takes memory; halved until it is granted."""
+ADDRESS_SPACE = 1 << 46
+"""Address space of all arenas: the more of it they have, the less a new one is given."""
+_RESERVED: dict[int, int] = {}
+"""What they have."""
 LEAST_BYTES = 1 << 28
 """Memory of an arena where no such address space is granted."""
 SHARES = {"records": 24, "recorded_accesses": 24}
@@ -72,8 +76,8 @@ def _limit() -> int:
 
 def _reserve() -> Any:
     """Address space in which pages that nothing touches cost nothing, as an array."""
-    size = RESERVED_BYTES
-    while size > LEAST_BYTES and size > _limit() // 8:  # leave room for others
+    size, left = RESERVED_BYTES, max(0, ADDRESS_SPACE - sum(_RESERVED.values()))
+    while size > LEAST_BYTES and size > min(_limit() // 8, left // 256):  # leave room for others
         size //= 2
     no_reserve = getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
     while size > LEAST_BYTES and hasattr(mmap, "MAP_PRIVATE"):
@@ -82,7 +86,10 @@ def _reserve() -> Any:
         except (OSError, ValueError, OverflowError):
             size //= 2
         else:
-            return np.frombuffer(space, dtype=np.int64)
+            memory = np.frombuffer(space, dtype=np.int64)
+            _RESERVED[id(memory)] = size
+            finalize(memory, _RESERVED.pop, id(memory))
+            return memory
     return np.frombuffer(np.empty(LEAST_BYTES // 8, dtype=np.int64).data, dtype=np.int64)
 
 
