@@ -13,7 +13,7 @@ from tests.sim.test_session import TRIP, doubling
 from tests.sim.toys import toy
 
 from megatile.core.errors import MegatileError
-from megatile.sim import Session
+from megatile.sim import Session, TimeBudgetExceeded
 from megatile.sim.running import RunningMachine
 from megatile.timing.faults import Faults, faults
 
@@ -100,3 +100,15 @@ def test_a_cancelled_launch_is_not_taken_for_an_idle_machine() -> None:
         s.cancel(second)
         assert s.wait(first).time_ps == TRIP + 69
         assert s.launch(plan).time_ps == TRIP + 69
+
+
+def test_a_budget_stops_a_launch_that_was_timed_before() -> None:
+    s, plan = Session(toy(2, control=True)), doubling()
+    s.launch(plan)
+    rows = s._alone_rows
+    for _ in range(3):
+        launch = s.submit(plan)
+        with pytest.raises(TimeBudgetExceeded):
+            s.wait(launch, budget_ps=100)
+        assert s.wait(launch).time_ps == TRIP + 69
+    assert s._alone_rows == rows > 0

@@ -46,8 +46,6 @@ class TimedAlone(NamedTuple):
     present: Any
     now_ps: int
     """How far time has come when it has ended."""
-    quiet_ps: int
-    """When the last link, memory and shared engine is free."""
 
 
 def leaves_nothing(resources: Resources) -> bool:
@@ -415,7 +413,6 @@ class RunningMachine:
         """End a launch that has an idle machine for itself, as one before it did."""
         self._held_back, at = None, launch.submit_ps
         self.now_ps = max(self.now_ps, at + known.now_ps)
-        self._quiet_ps = at + known.quiet_ps
         if launch._data is not None:
             self._joint.active.append(launch._data)
         launch.ended(known.run, self._outputs(launch))
@@ -437,15 +434,15 @@ class RunningMachine:
         if not self._active:
             self._quiet_ps = int(simulation.table("lanes").max(initial=0))
         resources, at = launch._resources, launch.submit_ps
-        if launch._key is not None and launch._error is None and leaves_nothing(resources):
-            self._remember(
-                launch._key,
-                TimedAlone(resources, run, present, self.now_ps - at, self._quiet_ps - at),
-            )
+        idle = self._quiet_ps <= self.now_ps and leaves_nothing(resources)
+        if launch._key is not None and launch._error is None and idle:
+            self._remember(launch._key, TimedAlone(resources, run, present, self.now_ps - at))
         self._clear_up(launch, launched)
 
     def _remember(self, key: tuple[Any, ...], known: TimedAlone) -> None:
         """Keep the times of a launch for those like it, within as many records as a session keeps."""
+        if key in self._alone:
+            return
         self._alone[key] = known
         self._alone_rows += known.run.rows
         while self._alone_rows > self._simulation.most_records and len(self._alone) > 1:
