@@ -1,12 +1,15 @@
 """Errors say what happened, where, and what to try."""
 
 import inspect
+import pickle
 
 import pytest
 from hypothesis import given, strategies as st
 
 from megatile.core import errors
 from megatile.core.errors import MachineError, MegatileError, Place, QuantityError, did_you_mean
+from megatile.core.limits import TimeBudgetExceeded
+from megatile.runtime.errors import PeerError
 
 
 @pytest.mark.parametrize(
@@ -111,3 +114,18 @@ def test_a_value_of_a_megabyte_does_not_fill_the_message() -> None:
     assert "… (998040 characters left out) …" in first
     assert len(rest) == 2
     assert all(len(line) < 2100 for line in (first, *rest))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        TimeBudgetExceeded("half", advice="give more time"),
+        MegatileError("wrong", place=Place("a.py", 3, 5, snippet="    x = y")),
+        PeerError("rank 1 is gone", ranks=(1,)),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_errors_cross_processes_whole(error: MegatileError) -> None:
+    came = pickle.loads(pickle.dumps(error))  # noqa: S301
+    assert type(came) is type(error)
+    assert (str(came), vars(came)) == (str(error), vars(error))

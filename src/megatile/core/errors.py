@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 MAX_LINE_CHARS = 2000
 """Longest line of a message; a value from a file may have megabytes."""
@@ -56,6 +57,10 @@ class MegatileError(Exception):
         self.place = place
         self.advice = advice
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Errors cross processes whole, whatever arguments their class takes."""
+        return _restored, (type(self), self.args, self.__dict__)
+
     def __str__(self) -> str:
         where = str(self.place) if self.place else ""
         text = f"{where}: {self.message}" if where else self.message
@@ -63,6 +68,13 @@ class MegatileError(Exception):
             text += f" (try: {self.advice})"
         caret = self.place.caret() if self.place else ""
         return "\n".join(map(_shortened, (f"{text}\n{caret}" if caret else text).split("\n")))
+
+
+def _restored(kind: type[MegatileError], args: tuple[Any, ...], state: dict[str, Any]) -> MegatileError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
 
 
 def _shortened(line: str) -> str:
