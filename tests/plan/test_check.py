@@ -38,7 +38,7 @@ def fails(b, message, error=PlanError, hda=None):
 def test_a_message_that_nobody_receives():
     b = builder()
     b.send(ring(b), tile(b), to=(unit + 1) % 4)
-    fails(b, r"kernel.py:7: 1 messages from unit 3 are never received on ring\[0\] of unit 0: send\(ring, x")
+    fails(b, r"kernel.py:7: 1 message from unit 3 is never received on ring\[0\] of unit 0: send\(ring, x")
 
 
 def test_a_receive_without_a_send():

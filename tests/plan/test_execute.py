@@ -220,7 +220,7 @@ def test_a_message_that_nobody_receives():
         return b.finish()
 
     x = np.zeros((2, 1), "f4")
-    message = r"kernel.py:3: 1 messages from unit 1 are never received on ring\[0\] of unit 0: send\(ring, x"
+    message = r"kernel.py:3: 1 message from unit 1 is never received on ring\[0\] of unit 0: send\(ring, x"
     with pytest.raises(PlanError, match=message):
         execute(plan(), {"x": x})
     execute(plan(installed=True), {"x": x})

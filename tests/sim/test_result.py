@@ -184,7 +184,7 @@ ODD = {
         "send(c, y, to=(unit + 1) % 3, bytes=32)",
         "m <- receive(c, f32[8], bytes=32)",
     ),
-    "1 messages from unit 2 are never received on c": ("send(c, x, to=(unit + 1) % 3, bytes=16)",),
+    "1 message from unit 2 is never received on c": ("send(c, x, to=(unit + 1) % 3, bytes=16)",),
     "expects 8 bytes, the message has 16": (
         "send(c, x, to=(unit + 1) % 3, bytes=16)",
         "m <- receive(c, f32[2], bytes=8)",

@@ -81,8 +81,10 @@ class Follower(Commands):
             instruction = self.programs[stream].instructions[pc]
             source = int(uniform(queues.source({"unit": unit, "member": member})))
             sender, receiver = (self.actors.name(queues.channel.level, u) for u in (source, unit))
+            count = int(left[unit, member])
+            said = f"1 message from {sender} is" if count == 1 else f"{count} messages from {sender} are"
             raise PlanError(
-                f"{int(left[unit, member])} messages from {sender} are never received on "
+                f"{said} never received on "
                 f"{queues.channel.label(member)} of {receiver}: {self.describe(instruction)}",
                 place=self.source(instruction),
             )

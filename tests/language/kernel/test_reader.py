@@ -371,7 +371,7 @@ def test_messages_that_nobody_receives():
 
     for go in (run, lambda k: run_kernel_in_mock(k, 3, "ring_1d", list(np.zeros((3, 4), "f2")))):
         with pytest.raises(
-            PlanError, match=r"reader.py:\d+: 1 messages from unit 2 are never received on ipcq.W of unit 0"
+            PlanError, match=r"reader.py:\d+: 1 message from unit 2 is never received on ipcq.W of unit 0"
         ):
             go(kernel)
 
