@@ -181,3 +181,13 @@ def test_kept_code_that_does_not_load_is_made_again(folder: Path) -> None:
         assert again.was_cached
         assert again.load("answer").answer() == made
         assert Making(ANSWER % made).load("answer").answer() == made
+
+
+def test_an_interrupted_write_leaves_no_temporary_file(tmp_path: Path, monkeypatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("megatile.core.cached.os.replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_cached(tmp_path / "x", b"data")
+    assert list(tmp_path.iterdir()) == []

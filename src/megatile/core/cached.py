@@ -92,17 +92,20 @@ def write_cached(path: Path, data: bytes) -> bool:
     """Write to the cache and return whether that was possible; readers find all of it or nothing."""
     import tempfile
 
-    name = ""
+    temporary = None
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not own(path.parent):
             return False
         handle, name = tempfile.mkstemp(dir=path.parent)
+        temporary = Path(name)
         with os.fdopen(handle, "wb") as file:
             file.write(data + hashlib.sha256(data).digest())
-        os.replace(name, path)
+        os.replace(temporary, path)
+        temporary = None
     except OSError:
-        if name:
-            Path(name).unlink(missing_ok=True)
         return False
+    finally:  # whatever happened, Ctrl-C included
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
     return True
