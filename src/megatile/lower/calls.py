@@ -110,11 +110,12 @@ def simulate(
     max_seconds: float | None = None,
     progress: bool | Listener = False,
 ) -> Result:
-    """How long a Plan takes on a machine, or a program with arrays or shapes; with arrays also its results
+    """Time a Plan on a machine, or a program with arrays or shapes; with arrays compute its results too
     (``r.outputs``, the tensors written by name).
 
-    The other arguments are those of ``megatile.sim.simulate``, which times Plans; a program's arrays are its
-    inputs, and ``data=False`` times it without them.
+    ``data=False`` times a program without its arrays. A run that takes longer than ``max_seconds`` raises
+    `TimeBudgetExceeded`; ``progress=True`` shows a bar with the time left. The other arguments are those of
+    ``megatile.sim.simulate``, which times Plans.
     """
     given = _with_inputs(given, inputs)
     low, arrays = None, _arrays(given)
