@@ -13,7 +13,7 @@ from megatile.core.expr import constant
 from megatile.core.quantities import format_bytes, format_time
 from megatile.hda.routing import Link
 from megatile.sim import state as st
-from megatile.sim.instructions import READ_SCALAR, RECEIVE, RECEIVE_ANY, RENDEZVOUS, SEND, SIGNAL, WAIT, WORK
+from megatile.sim.instructions import RECEIVE, RECEIVE_ANY, SEND, SIGNAL, WORK
 from megatile.sim.simulation import EngineLaunch, Simulation
 from megatile.sim.state import NONE, Answer, CacheRow, LaunchRow, Recorded
 from megatile.sim.table import ENGINES
@@ -22,17 +22,20 @@ from megatile.trace import LAUNCH, Counter, Trace
 from megatile.trace.exposure import COMMUNICATION, WAITING, covered_ps, engine_kind, uncovered_ps
 
 MAX_COUNTERS = 256
-NAMES = {
-    SEND: "send", RECEIVE: "receive", st.INTO: "receive into", RECEIVE_ANY: "receive any",
-    READ_SCALAR: "read_scalar", SIGNAL: "signal", WAIT: "wait", st.BEGIN: "wait for the unit",
-}  # fmt: skip
-"""What events are called whose statement does not say it better."""
+NAMES = {st.INTO: "receive into", RECEIVE_ANY: "receive any", st.BEGIN: "wait for the unit"}
+"""What events are called that are not called what `event_name` of their statement returns."""
 PLACES = {RECEIVE: "channel", SIGNAL: "channel"}
 """The engine of commands that have none; all others hold up the control."""
 
 
 _BOUNDS = (1 << st.ACCESS_BITS) - 2
 """Of what an access is, how many bounds it has."""
+
+
+def event_name(statement: Any) -> str:
+    """Return what a command does: its operation, its kind of collective, or its word."""
+    name: str = getattr(statement, "operation", "") or getattr(statement, "kind", "") or statement.word
+    return name
 
 
 def source_of(place: Place | None) -> str:
@@ -219,7 +222,7 @@ class Record:
         found = np.empty((len(kinds), 3), dtype=np.int64)
         for i, (at, kind, engine) in enumerate(kinds.tolist()):
             statement = statements[at]
-            name = NAMES.get(kind) or (statement.kind if kind == RENDEZVOUS else statement.operation)
+            name = NAMES.get(kind) or event_name(statement)
             where = engines[engine] if engine != NONE else PLACES.get(kind, "control")
             found[i] = (
                 tables["engines"](where),
