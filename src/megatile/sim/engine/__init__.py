@@ -16,6 +16,6 @@ instances that will need one there; an instruction is never done twice.
 From below: `marks` of functions; `lists` of those who wait; `values` of expressions; `events` in order of
 time; `recording` of commands; `instances` and their slots; `queues` and credits; `commands` in flight;
 `accesses` and their conflicts; `completion`; `transfers` over links; `caches`; `dispatch` of commands that
-waited; `bindings` of handles to messages; `operations` and `messages` as they are issued; the `loop`. Each
-imports only from those before it.
+waited; `bindings` of handles to messages; `messages` and other `operations` as they are issued; the `loop`.
+Each imports only from those before it.
 """

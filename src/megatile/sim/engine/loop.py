@@ -8,26 +8,17 @@ from megatile.sim.engine.dispatch import granted, raise_flag, ready
 from megatile.sim.engine.events import pop
 from megatile.sim.engine.instances import begin_launch, dispatch, ended, over
 from megatile.sim.engine.marks import apart, inlined, jit, prefetch
-from megatile.sim.engine.messages import do_any, do_receive, do_send
-from megatile.sim.engine.operations import do_copy, do_read, do_rendezvous, do_signal, do_wait, do_work
+from megatile.sim.engine.operations import issue_command
 from megatile.sim.engine.queues import decide
 from megatile.sim.engine.values import evaluate
 from megatile.sim.instructions import (
     AGAIN,
     BRANCH,
-    COPY,
     END,
     ENTER,
     JUMP,
     MERGE,
-    READ_SCALAR,
-    RECEIVE,
-    RENDEZVOUS,
-    SEND,
-    SIGNAL,
     TEST,
-    WAIT,
-    WORK,
     Branch,
     Free,
     Jump,
@@ -145,24 +136,7 @@ def issue(s: State, unit_id: int) -> int:
             ended(s, unit_id, unit.now)
             retire(s, unit_id)
             return GO_ON
-        if kind == WORK:
-            outcome = do_work(s, unit_id, pc)
-        elif kind == SEND:
-            outcome = do_send(s, unit_id, pc)
-        elif kind == RECEIVE:
-            outcome = do_receive(s, unit_id, pc)
-        elif kind == COPY:
-            outcome = do_copy(s, unit_id, pc)
-        elif kind == SIGNAL:
-            outcome = do_signal(s, unit_id, pc)
-        elif kind == WAIT:
-            outcome = do_wait(s, unit_id, pc)
-        elif kind == RENDEZVOUS:
-            outcome = do_rendezvous(s, unit_id, pc)
-        elif kind == READ_SCALAR:
-            outcome = do_read(s, unit_id, pc)
-        else:
-            outcome = do_any(s, unit_id, pc)
+        outcome = issue_command(s, unit_id, pc)
         if outcome > 0:
             return outcome
         if s.todo_count > 0:

@@ -8,10 +8,9 @@ from megatile.sim.engine.caches import touch_caches
 from megatile.sim.engine.commands import join_engine_queue, new_command, wait_for_visible
 from megatile.sim.engine.instances import block, seen_from
 from megatile.sim.engine.marks import jit
-from megatile.sim.engine.operations import copy_path
 from megatile.sim.engine.queues import channel_of, offer, queue_number, queue_place, receiver_of
 from megatile.sim.engine.recording import record, recorded
-from megatile.sim.engine.transfers import delay_of, transfer
+from megatile.sim.engine.transfers import copy_path, delay_of, transfer
 from megatile.sim.engine.values import ask, evaluate, figure, misuse
 from megatile.sim.instructions import RECEIVE, RECEIVE_ANY, SEND, Channelled, Receive, ReceiveAny, Send, Take
 from megatile.sim.state import (

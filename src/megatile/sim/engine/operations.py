@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from megatile.sim.engine.accesses import (
     conflicts,
-    location,
     log_accesses,
-    owner_of,
     resolve_access,
     resolve_accesses,
-    storage_of,
 )
 from megatile.sim.engine.caches import touch_caches
 from megatile.sim.engine.commands import enqueue, join_engine_queue, new_command, wait_for_visible
 from megatile.sim.engine.completion import complete_later, complete_now
 from megatile.sim.engine.instances import block, seen_from
 from megatile.sim.engine.marks import inlined, jit
+from megatile.sim.engine.messages import do_any, do_receive, do_send
 from megatile.sim.engine.recording import record, record_accesses, record_words
-from megatile.sim.engine.transfers import delay_of, transfer
+from megatile.sim.engine.transfers import cached_figure, copy_path, delay_of, transfer
 from megatile.sim.engine.values import evaluate, figure, misuse
 from megatile.sim.instructions import (
     COPY,
     READ_SCALAR,
+    RECEIVE,
     RENDEZVOUS,
+    SEND,
     SIGNAL,
     WAIT,
     WORK,
@@ -36,7 +36,6 @@ from megatile.sim.instructions import (
 from megatile.sim.state import (
     ASK_BUSY,
     ASK_MESSAGE,
-    ASK_PATH,
     ASK_RENDEZVOUS,
     ASK_VALUE,
     AT_RENDEZVOUS,
@@ -46,9 +45,7 @@ from megatile.sim.state import (
     GO_ON,
     HAZARD,
     HELD_UP,
-    MOVERS,
     NO_FLAG,
-    NO_OWNER,
     NO_PART,
     NONE,
     PIECES,
@@ -56,43 +53,6 @@ from megatile.sim.state import (
     UNKNOWN,
     State,
 )
-
-
-@jit
-def cached_figure(s: State, unit_id: int, own: int) -> int:
-    """The figure that an instance always needs at its instruction; those of instances that take turns in a
-    row need the same one if it depends on where they are alone (``own``). NONE where it is not known."""
-    unit = s.units[unit_id]
-    first = s.code[unit.pc].figures
-    level = s.levels[unit.level]
-    if first == NONE or (level.fixed == 0 and not own):
-        return NONE
-    return s.figures[first + unit_id - level.first_unit]
-
-
-@inlined
-def copy_path(s: State, unit_id: int, source: int, target: int, mover: int) -> int:
-    """Return the path between two accesses by a DMA engine; NONE where there is none, and the run stops."""
-    read = storage_of(s, unit_id, s.accesses[source].storage)
-    written = storage_of(s, unit_id, s.accesses[target].storage)
-    source_owner = owner_of(s, unit_id, source)
-    target_owner = owner_of(s, unit_id, target)
-    if source_owner == -2 or target_owner == -2:
-        wrong = source if source_owner == -2 else target
-        access = s.accesses[wrong]
-        misuse(s, s.units[unit_id].pc, unit_id, NO_OWNER, access.owner, access.storage)
-        return NONE
-    path_id = cached_figure(s, unit_id, source_owner == NONE and target_owner == NONE)
-    if path_id != NONE:
-        return path_id
-    here = NONE
-    there = NONE
-    if source_owner != NONE or target_owner != NONE or read.private == 0 or written.private == 0:
-        here = location(s, unit_id, source_owner)
-        there = location(s, unit_id, target_owner)
-    asked_by = 2 * (mover * MOVERS + s.units[unit_id].level) + (1 if source_owner == target_owner else 0)
-    memories = read.memory * (1 << 24) + written.memory
-    return figure(s, ASK_PATH, asked_by, memories, here, there, unit_id)
 
 
 @jit
@@ -292,3 +252,26 @@ def do_rendezvous(s: State, unit_id: int, pc: int) -> int:
     if command.dependencies == 0:
         enqueue(s, command_id)
     return HELD_UP
+
+
+@inlined
+def issue_command(s: State, unit_id: int, pc: int) -> int:
+    """Issue one command by the function of its kind, frequent kinds first."""
+    kind = s.code[pc].kind
+    if kind == WORK:
+        return do_work(s, unit_id, pc)
+    if kind == SEND:
+        return do_send(s, unit_id, pc)
+    if kind == RECEIVE:
+        return do_receive(s, unit_id, pc)
+    if kind == COPY:
+        return do_copy(s, unit_id, pc)
+    if kind == SIGNAL:
+        return do_signal(s, unit_id, pc)
+    if kind == WAIT:
+        return do_wait(s, unit_id, pc)
+    if kind == RENDEZVOUS:
+        return do_rendezvous(s, unit_id, pc)
+    if kind == READ_SCALAR:
+        return do_read(s, unit_id, pc)
+    return do_any(s, unit_id, pc)

@@ -2,13 +2,64 @@
 
 from __future__ import annotations
 
+from megatile.sim.engine.accesses import location, owner_of, storage_of
 from megatile.sim.engine.commands import new_command
 from megatile.sim.engine.completion import complete_later, complete_now, finished, has_left
 from megatile.sim.engine.events import push, serve
 from megatile.sim.engine.marks import inlined, jit
 from megatile.sim.engine.recording import record_accesses, recorded
-from megatile.sim.engine.values import figure, serialise
-from megatile.sim.state import ASK_DELAY, CLASS, HOPS, MAX_PIECES, NONE, PIECE, REQUESTS, UNKNOWN, State
+from megatile.sim.engine.values import figure, misuse, serialise
+from megatile.sim.state import (
+    ASK_DELAY,
+    ASK_PATH,
+    CLASS,
+    HOPS,
+    MAX_PIECES,
+    MOVERS,
+    NO_OWNER,
+    NONE,
+    PIECE,
+    REQUESTS,
+    UNKNOWN,
+    State,
+)
+
+
+@jit
+def cached_figure(s: State, unit_id: int, own: int) -> int:
+    """The figure that an instance always needs at its instruction; those of instances that take turns in a
+    row need the same one if it depends on where they are alone (``own``). NONE where it is not known."""
+    unit = s.units[unit_id]
+    first = s.code[unit.pc].figures
+    level = s.levels[unit.level]
+    if first == NONE or (level.fixed == 0 and not own):
+        return NONE
+    return s.figures[first + unit_id - level.first_unit]
+
+
+@inlined
+def copy_path(s: State, unit_id: int, source: int, target: int, mover: int) -> int:
+    """Return the path between two accesses by a DMA engine; NONE where there is none, and the run stops."""
+    read = storage_of(s, unit_id, s.accesses[source].storage)
+    written = storage_of(s, unit_id, s.accesses[target].storage)
+    source_owner = owner_of(s, unit_id, source)
+    target_owner = owner_of(s, unit_id, target)
+    if source_owner == -2 or target_owner == -2:
+        wrong = source if source_owner == -2 else target
+        access = s.accesses[wrong]
+        misuse(s, s.units[unit_id].pc, unit_id, NO_OWNER, access.owner, access.storage)
+        return NONE
+    path_id = cached_figure(s, unit_id, source_owner == NONE and target_owner == NONE)
+    if path_id != NONE:
+        return path_id
+    here = NONE
+    there = NONE
+    if source_owner != NONE or target_owner != NONE or read.private == 0 or written.private == 0:
+        here = location(s, unit_id, source_owner)
+        there = location(s, unit_id, target_owner)
+    asked_by = 2 * (mover * MOVERS + s.units[unit_id].level) + (1 if source_owner == target_owner else 0)
+    memories = read.memory * (1 << 24) + written.memory
+    return figure(s, ASK_PATH, asked_by, memories, here, there, unit_id)
 
 
 @jit
