@@ -12,7 +12,7 @@ from tests.lower.machines import user_machine
 
 import megatile as mt
 import megatile.language as T
-from megatile.sim.result import Run
+from megatile.sim.alone import RunAlone
 
 ROWS, COLUMNS = 16, 6
 
@@ -304,13 +304,13 @@ def test_sums_on_a_device_have_its_memory_although_blocks_run_there_too() -> Non
 def test_a_time_is_asked_for_at_most_once_per_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
     """The GEMM of the README: bounds take no run, and the times of a machine are asked for once."""
     runs = Counter[str]()
-    run = Run.run
+    run = RunAlone.run
 
-    def counted(self: Run, *arguments: Any, **keywords: Any) -> Any:
+    def counted(self: RunAlone, *arguments: Any, **keywords: Any) -> Any:
         runs[self.plan.name] += 1
         return run(self, *arguments, **keywords)
 
-    monkeypatch.setattr(Run, "run", counted)
+    monkeypatch.setattr(RunAlone, "run", counted)
     machine = mt.machine("dgx-h100", **{"networks.nvlink.latency": "501 ns"})
 
     @T.program

@@ -12,7 +12,7 @@ from megatile.core.expr import eq, table, unit
 from megatile.plan.build import PlanBuilder
 from megatile.plan.model import Plan
 from megatile.sim import Deadlock, simulate, symmetry
-from megatile.sim.result import Run
+from megatile.sim.alone import RunAlone
 from megatile.sim.symmetry import find_symmetry
 from megatile.timing.faults import faults
 from megatile.timing.resources import Resources
@@ -22,7 +22,7 @@ def one_for_all(plan: Plan, hda) -> int | None:
     """The time of a plan by the unit that stands for all, also where it is so short that none is sought."""
     if find_symmetry(plan, Resources(hda, plan)).one is None:
         return None
-    run = Run(plan, hda)
+    run = RunAlone(plan, hda)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(symmetry, "LARGE", 0)
         run.run(0)

@@ -37,6 +37,7 @@ from megatile.plan.residency import copies, units_below
 from megatile.plan.statements import reads_of, write_of
 from megatile.plan.structure import check_structure
 from megatile.sim import state as st
+from megatile.sim.alone import RunAlone
 from megatile.sim.data import Assumed
 from megatile.sim.instructions import COPY, RENDEZVOUS, SEND, SIGNAL, WORK
 from megatile.sim.record import Record
@@ -179,7 +180,7 @@ def _runs(plan: Plan, machine: HDA | str, timing: Timing | None, launch: bool) -
     check_structure(plan)
     hda = find_machine(machine)
     return [
-        Run(plan, hda, option, launch=launch, contended=False)
+        RunAlone(plan, hda, option, launch=launch, contended=False)
         for option in as_timing(timing).options(hda, plan.scale)
     ]
 

@@ -14,24 +14,28 @@ MAX_OPERANDS = 1 << 16
 """Commands up to which it is recorded at once what each of them touches."""
 
 
-def run_alone(run: Run, records: int, operands: bool, inputs: Mapping[str, Any] | None) -> None:
-    """Run a plan alone: only what its own units share has to be waited for, and what was recorded stays where
-    it is."""
-    count = commands(run.plan)
-    # What a receive-from-any took is found in the records.
-    most = EVERYTHING if ReceiveAny in run.plan.kinds else records if count <= records else 0
-    operands |= count <= MAX_OPERANDS
-    simulation = Simulation(record=most, engine=run.engine, contended=run.contended, operands=operands)
-    machine = RunningMachine(run.hda, engine=run.engine, simulation=simulation)
-    try:
-        launch = machine.start(
-            run.resources, inputs=inputs, scalars=run.scalars, turns=False, control=run.launch
-        )
-        found = machine.wait(launch)
-    finally:
-        machine.release()
-    run.outputs, run.record, run.messages, run.choices = found.outputs, None, found.messages, found.choices
-    run.timed_by = run.timed_by or found.timed_by
-    run.end_ps, run.begin_ps, run.scalars = found.time_ps, found.begin_ps, launch._scalars
-    run.simulation = None if launch._launched is None else simulation
-    run.launched = launch._launched
+class RunAlone(Run):
+    """A run of a plan that has the machine for itself, so that it can be repeated."""
+
+    def run(self, records: int, operands: bool = False, inputs: Mapping[str, Any] | None = None) -> None:
+        """Only what the plan's own units share has to be waited for, and what was recorded stays where it
+        is."""
+        count = commands(self.plan)
+        # What a receive-from-any took is found in the records.
+        most = EVERYTHING if ReceiveAny in self.plan.kinds else records if count <= records else 0
+        operands |= count <= MAX_OPERANDS
+        simulation = Simulation(record=most, engine=self.engine, contended=self.contended, operands=operands)
+        machine = RunningMachine(self.hda, engine=self.engine, simulation=simulation)
+        try:
+            launch = machine.start(
+                self.resources, inputs=inputs, scalars=self.scalars, turns=False, control=self.launch
+            )
+            found = machine.wait(launch)
+        finally:
+            machine.release()
+        self.outputs, self.record = found.outputs, None
+        self.messages, self.choices = found.messages, found.choices
+        self.timed_by = self.timed_by or found.timed_by
+        self.end_ps, self.begin_ps, self.scalars = found.time_ps, found.begin_ps, launch._scalars
+        self.simulation = None if launch._launched is None else simulation
+        self.launched = launch._launched

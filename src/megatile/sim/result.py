@@ -81,19 +81,15 @@ class Run:
 
     def run(self, records: int, operands: bool = False, inputs: Mapping[str, Any] | None = None) -> None:
         """Simulate, recording at most so many commands; what they touch only if there are few, or with
-        ``operands``. With ``inputs`` it computes its outputs too."""
-        from megatile.sim.alone import run_alone
-
-        run_alone(self, records, operands, inputs)
+        ``operands``. With ``inputs`` it computes its outputs too. Only a `RunAlone` can do that."""
+        raise self._not_recorded()
 
     def recorded(self, operands: bool = False) -> Record:
         """What was recorded; where nothing was, or it was too much, the run is repeated."""
         if self.record is not None and self.record.operands >= operands:
             return self.record
         if not self.repeatable:
-            raise TimingError(
-                f"the launch of '{self.plan.name}' was not recorded", advice="Session(…, record=…) keeps more"
-            )
+            raise self._not_recorded()
         known = self.simulation
         if known is None or not known.complete_record or not known.most_records or known.operands < operands:
             self.run(EVERYTHING, operands)
@@ -103,6 +99,11 @@ class Run:
             raise self.simulation.arena.no_room("records")
         self.record = Record(self.simulation, self.launched)
         return self.record
+
+    def _not_recorded(self) -> TimingError:
+        return TimingError(
+            f"the launch of '{self.plan.name}' was not recorded", advice="Session(…, record=…) keeps more"
+        )
 
 
 class Result:

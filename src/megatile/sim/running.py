@@ -59,6 +59,9 @@ def leaves_nothing(resources: Resources) -> bool:
 class RunningMachine:
     """A machine, what is under way on it, and the workers of its host."""
 
+    runs: type[Run] = Run
+    """What keeps the times of a launch that has ended."""
+
     def __init__(
         self, machine: HDA | str, *, engine: str | None = None, simulation: Simulation | None = None
     ) -> None:
@@ -468,7 +471,7 @@ class RunningMachine:
         spent = last_ps - launch.submit_ps
         took = spent if launch._delay is not None else resources.whole_ps(spent, launch._control)
         outputs = self._outputs(launch)
-        run = Run(
+        run = self.runs(
             launch.plan, self.machine, resources.timing, resources.faults, self.engine, resources.installed,
             launch._control, scalars=launch._scalars, end_ps=took, begin_ps=max(0, took - spent),
             messages=messages, timed_by=str(launch._units),

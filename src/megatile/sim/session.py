@@ -29,6 +29,7 @@ from megatile.hda import HDA
 from megatile.plan.memory import check_memory
 from megatile.plan.model import Plan
 from megatile.plan.structure import check_structure
+from megatile.sim.alone import RunAlone
 from megatile.sim.contents import Contents
 from megatile.sim.data import Assumed
 from megatile.sim.install import InstallError, Queues
@@ -58,6 +59,8 @@ class Session(RunningMachine):
 
     ``record`` says how many commands are kept for traces; the oldest launches are forgotten first.
     """
+
+    runs = RunAlone
 
     def __init__(self, machine: HDA | str, *, engine: str | None = None, record: int = KEPT) -> None:
         self.most_records = whole_number("record", record)
@@ -234,7 +237,7 @@ class Session(RunningMachine):
         if type(timing) is Timing:
             return faults, timing, None
         runs = [
-            Run(plan, self.machine, option, faults, self.engine, installed=True)
+            RunAlone(plan, self.machine, option, faults, self.engine, installed=True)
             for option in timing.options(self.machine, plan.scale)
         ]
         for run in runs:

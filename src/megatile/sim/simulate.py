@@ -16,8 +16,9 @@ from megatile.hda import HDA, machine as find_machine
 from megatile.plan.memory import check_memory
 from megatile.plan.model import Plan, ReadScalar, require_plan
 from megatile.plan.structure import check_structure
+from megatile.sim.alone import RunAlone
 from megatile.sim.data import Assumed
-from megatile.sim.result import Result, Run, wants_communication_trace
+from megatile.sim.result import Result, wants_communication_trace
 from megatile.sim.simulation import MAX_RECORDS, engine_name
 from megatile.timing.faults import current_faults
 from megatile.timing.view import Timing, TimingError, as_timing
@@ -77,7 +78,7 @@ def simulate(
     ):
         options = as_timing(timing).options(hda, plan.scale)
         runs = [
-            Run(plan, hda, option, current_faults(), engine, installed, launch, scalars=Assumed(assume))
+            RunAlone(plan, hda, option, current_faults(), engine, installed, launch, scalars=Assumed(assume))
             for option in options
         ]
         for run in runs:
