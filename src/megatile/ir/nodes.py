@@ -445,20 +445,34 @@ def registrar(table: dict[type[Node], Any]) -> Callable[..., Callable[[Any], Any
     return rule
 
 
-def bodies(node: Node) -> Iterator[tuple[str, tuple[Node, ...]]]:
+class _Fields(dict[type[Node], Any]):
+    """What is asked of the fields of a kind of statement, found once."""
+
+    def __init__(self, find: Callable[[type[Node]], Any]):
+        self.find = find
+
+    def __missing__(self, kind: type[Node]) -> Any:
+        self[kind] = self.find(kind)
+        return self[kind]
+
+
+_BODIES = _Fields(lambda kind: [f.name for f in fields(kind) if f.name in ("body", "orelse")])
+"""The fields that hold statements."""
+
+
+def bodies(node: Node) -> list[tuple[str, tuple[Node, ...]]]:
     """The statement lists inside a statement, by field name."""
-    for name in ("body", "orelse"):
-        inner = getattr(node, name, None)
-        if inner is not None:
-            yield name, inner
+    return [(name, getattr(node, name)) for name in _BODIES[type(node)]]
 
 
 def with_bodies(node: Node, change: Callable[[tuple[Node, ...]], tuple[Node, ...]]) -> Node:
     """The statement with every statement list inside it changed."""
-    before = dict(bodies(node))
-    after: dict[str, Any] = {name: change(part) for name, part in before.items()}
-    same = all(after[name] is part for name, part in before.items())
-    return node if same else replace(node, **after)
+    after: dict[str, Any] = {}
+    for name, part in bodies(node):
+        changed = change(part)
+        if changed is not part:
+            after[name] = changed
+    return replace(node, **after) if after else node
 
 
 def walk(body: tuple[Node, ...], leave: tuple[type[Node], ...] = ()) -> Iterator[Node]:
@@ -498,19 +512,12 @@ NOT_ITS_OWN = ("span", "choice", "body", "orelse")
 """Fields that are not what a statement itself says."""
 
 
-class _Fields(dict[type[Node], Any]):
-    """What is asked of the fields of a kind of statement, found once."""
-
-    def __init__(self, find: Callable[[type[Node]], Any]):
-        self.find = find
-
-    def __missing__(self, kind: type[Node]) -> Any:
-        self[kind] = self.find(kind)
-        return self[kind]
-
-
 OWN_FIELDS = _Fields(lambda kind: tuple(f.name for f in fields(kind) if f.name not in NOT_ITS_OWN))
 """The names of its fields, without its place in the source and the statements inside it."""
+EXPRESSION_FIELDS = _Fields(
+    lambda kind: [f.name for f in fields(kind) if "Expr" in str(f.type) or "Region" in str(f.type)]
+)
+"""The fields that hold expressions, or regions with some."""
 _ACCESSED = _Fields(
     lambda kind: tuple((f.name, f.metadata["access"]) for f in fields(kind) if "access" in f.metadata)
 )
@@ -561,7 +568,7 @@ def element_accesses(node: Node) -> Iterator[tuple[str, str, tuple[Expr, ...]]]:
 
 def expressions(node: Node) -> Iterator[Expr]:
     """The expressions that stand in a statement itself, those inside its regions included."""
-    for name in OWN_FIELDS[type(node)]:
+    for name in EXPRESSION_FIELDS[type(node)]:
         yield from _expressions_of(getattr(node, name))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 from megatile.core.errors import MegatileError
-from megatile.core.expr import OPERATORS, Applied, Const, Symbol, walk
+from megatile.core.expr import OPERATORS, Applied, Const, Symbol
 from megatile.ir import nodes as n
 from megatile.ir.expr import Coord, Load, Rank
 from megatile.ir.launch import ROOT
@@ -35,20 +35,11 @@ class _Verifier:
     def define(self, name: str, parts: tuple[n.Chain, ...] = ()) -> None:
         self.defined.update((name, *(part_name(name, chain) for chain in parts)))
 
-    def body(self, body: tuple[n.Node, ...], scale: str, variables: set[str]) -> None:
-        seen = set(variables)
+    def body(self, body: tuple[n.Node, ...], scale: str, seen: set[str]) -> None:
         for node in body:
             self.statement(node, scale, seen)
 
     def statement(self, node: n.Node, scale: str, seen: set[str]) -> None:
-        inner_scale, inner = scale, set(seen)
-        if isinstance(node, n.Scale):
-            self.nesting(node, scale)
-            inner_scale = node.scale
-        elif isinstance(node, n.Loop):
-            inner.add(node.var)
-        elif isinstance(node, n.Parallel):
-            inner.update(node.vars)
         self.expressions(node, scale, seen)
         for _, region in n.accessed_regions(node):
             self.touched(node, region.source, len(region.dims))
@@ -64,11 +55,13 @@ class _Verifier:
             seen.add(node.name)
         if isinstance(node, n.Atomic) and node.result is not None:
             seen.add(node.result)
+        if isinstance(node, n.Scale):
+            self.nesting(node, scale)
+            scale = node.scale
+        own = {node.var} if isinstance(node, n.Loop) else node.vars if isinstance(node, n.Parallel) else ()
         for _, part in n.bodies(node):
-            self.body(part, inner_scale, inner)
-        if isinstance(
-            node, (n.If, n.Loop)
-        ):  # variables set on both sides of a branch, or before a loop, stay
+            self.body(part, scale, seen.union(own))
+        if isinstance(node, (n.If, n.Loop)):  # variables set on both sides, or before a loop, stay
             seen.update(m.name for _, part in n.bodies(node) for m in part if isinstance(m, n.Let))
 
     def nesting(self, node: n.Scale, scale: str) -> None:
@@ -87,16 +80,19 @@ class _Verifier:
 
     def expressions(self, node: n.Node, scale: str, seen: set[str]) -> None:
         launch = self.program.launch
-        names = seen | (set(node.vars) if isinstance(node, n.Parallel) else set())
-        for expr in n.expressions(node):
-            if isinstance(expr, Const):
+        names = seen | set(node.vars) if isinstance(node, n.Parallel) else seen
+        parts = list(n.expressions(node))
+        for part in parts:
+            if isinstance(part, Const):
                 continue
-            for part in walk(expr):
-                if isinstance(part, Symbol) and part.name not in names:
+            if isinstance(part, Symbol):
+                if part.name not in names:
                     self.fail(node, f"variable '{part.name}' is used before it has a value")
-                if isinstance(part, Load):
-                    self.touched(node, part.source, len(part.index))
-                if isinstance(part, (Coord, Rank)) and launch.depth(part.scale) > launch.depth(scale):
+            elif isinstance(part, Load):
+                self.touched(node, part.source, len(part.index))
+            elif isinstance(part, (Coord, Rank)):
+                if launch.depth(part.scale) > launch.depth(scale):
                     self.fail(node, f"a rank of '{part.scale}' at scale '{scale}'")
-                if isinstance(part, Applied) and len(part.args) != OPERATORS[part.operator].arity:
-                    self.fail(node, f"'{part.operator}' has {len(part.args)} arguments")
+            elif isinstance(part, Applied) and len(part.args) != OPERATORS[part.operator].arity:
+                self.fail(node, f"'{part.operator}' has {len(part.args)} arguments")
+            parts += part.children()

@@ -86,20 +86,19 @@ def copy_block(
     through = name == "lsu" and (request.far or not request.inside) and not request.in_registers
     if through and _in_registers(frame, source):
         middle = between_blocks(frame, source, "l0")
-        _moved(frame, middle, source, name, 2)
-        _moved(frame, target, middle, name, 2)
+        _moved(frame, middle, source, name, copy_request(frame, middle, source), 2)
+        _moved(frame, target, middle, name, copy_request(frame, target, middle), 2)
     elif source.cut and target.cut:
         middle = between_blocks(frame, source, "l0")
         copy_block(frame, middle, source)
         copy_block(frame, target, middle)
     else:
-        _moved(frame, target, source, name)
+        _moved(frame, target, source, name, request)
 
 
-def _moved(frame: Frame, target: Block, source: Block, name: str, each: int = 1) -> None:
+def _moved(frame: Frame, target: Block, source: Block, name: str, request: Request, each: int = 1) -> None:
     """One command of a copy: by the lanes between memories of the unit (``each`` operations on an element),
     or by a DMA engine."""
-    request = copy_request(frame, target, source)
     near = not request.far and request.inside and frame.level is not frame.draft.first
     fresh = target.home.name in frame.fresh
     frame.fresh.discard(target.home.name)

@@ -9,9 +9,9 @@ from typing import Any
 from megatile.core.expr import known
 from megatile.hda import HDA
 from megatile.ir import nodes as n
-from megatile.ir.program import Binding, Program
+from megatile.ir.program import Binding, Program, bindings
 from megatile.lower.errors import cannot
-from megatile.lower.storage import Homes
+from megatile.lower.storage import device_depth
 
 
 @dataclass(eq=False)
@@ -39,9 +39,9 @@ class Level:
 class Levels:
     """The devices of a launch (``first``) and the ``further`` levels of instances that its regions start."""
 
-    def __init__(self, program: Program, hda: HDA, homes: Homes):
-        self.hda, self.launch, self.table = hda, program.launch, homes.table
-        depth = homes.device_depth
+    def __init__(self, program: Program, hda: HDA):
+        self.hda, self.launch, self.table = hda, program.launch, bindings(program)
+        depth = device_depth(self.launch, hda)
         scale = self.launch.scales[depth - 1].name
         self.first = Level(None, scale, depth, total=self.launch.count(scale))
         self.further: dict[str, Level] = {}

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import mul
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -114,11 +117,8 @@ def length(block: Block, dim: int) -> Expr:
     return block.axes[block.kept[dim]].extent
 
 
-def product(extents: object) -> Expr:
-    total: Expr = ONE
-    for extent in extents:  # type: ignore[attr-defined]
-        total = total * extent
-    return total
+def product(extents: Iterable[Expr]) -> Expr:
+    return reduce(mul, extents, ONE)
 
 
 class Regions:

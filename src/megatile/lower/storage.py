@@ -18,7 +18,7 @@ import numpy as np
 from megatile.core.placement import Owner, Shard, has_copies, share_length
 from megatile.hda import HDA
 from megatile.ir import nodes as n
-from megatile.ir.launch import ROOT
+from megatile.ir.launch import ROOT, Launch, Param
 from megatile.ir.program import Binding, Program, bindings, placements, seen
 
 
@@ -60,9 +60,9 @@ class Homes:
         self.program, self.hda, self.launch = program, hda, program.launch
         self.table = dict(bindings(program))
         self.layouts = placements(program)
-        device = self.launch.host if self.launch.host != ROOT else hda.scale("device").name
-        self.device_depth = self.launch.depth(device)
-        self.found: dict[str, Home] = {p.name: self.tensor(p.name) for p in program.params}
+        self.device_depth = device_depth(self.launch, hda)
+        depths = sorted({self.memory_depth(), self.device_depth}, reverse=True)
+        self.found: dict[str, Home] = {p.name: self.tensor(p, depths) for p in program.params}
         self.gathered: dict[str, Home] = {}
         """Divided tensors of which every unit has been given the whole: where that lies."""
 
@@ -75,11 +75,11 @@ class Homes:
                 found = max(found, at + 1)
         return found
 
-    def tensor(self, name: str) -> Home:
-        param = self.program.param(name)
-        shape = tuple(int(e) for e in param.shape)
+    def tensor(self, param: Param, depths: list[int]) -> Home:
+        """The home of a tensor, divided over the units at the first of ``depths`` where it has views."""
+        name, shape = param.name, tuple(int(e) for e in param.shape)
         memory = self.hda.memory("l2").name
-        for depth in sorted({self.memory_depth(), self.device_depth}, reverse=True):
+        for depth in depths:
             views = self._views(name, depth)
             if views:
                 largest, scattered = self._largest(shape, views)
@@ -136,6 +136,11 @@ class Homes:
         binding = self.table[name]
         whole = None if binding.owner else self.gathered.get(binding.base)
         return whole or self.found[binding.base]
+
+
+def device_depth(launch: Launch, hda: HDA) -> int:
+    """The depth of the units that start instances of a launch."""
+    return launch.depth(launch.host if launch.host != ROOT else hda.scale("device").name)
 
 
 def _lengths(shares: Any) -> tuple[int, ...]:

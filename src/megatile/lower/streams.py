@@ -258,7 +258,7 @@ class PlanDraft:
         self.surveys = False
         """Whether nothing is written: frames are asked for only."""
         self.homes = Homes(program, hda)
-        self.structure = Levels(program, hda, self.homes)
+        self.structure = Levels(program, hda)
         self.first, self.levels = self.structure.first, self.structure.further
         self.tiles: dict[str, pm.Tile] = {}
         self.flags: dict[str, pm.Flag] = {}

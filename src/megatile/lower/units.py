@@ -84,7 +84,7 @@ class Place:
         if isinstance(node, Const):
             if isinstance(node.value, float):
                 raise NotStatic
-            return expr(node.value)
+            return node if node.dtype == "int" else expr(node.value)
         if isinstance(node, Symbol):
             if node.name not in names:
                 raise NotStatic
@@ -142,7 +142,8 @@ def tidy(node: Expr, ranges: Ranges) -> Expr:
             return part.left if part.operator == "%" else ZERO
         return part
 
-    return simplify(rebuild(simplify(node), lambda part: shorter(folded(part))))
+    short = simplify(node)
+    return simplify(rebuild(short, lambda part: shorter(folded(part)))) if short.children() else short
 
 
 def clamp(node: Expr, low: Expr | int, high: Expr | int) -> Expr:

@@ -118,8 +118,10 @@ def from_linear(terms: Mapping[Expr, int], offset: int) -> Expr:
                 todo = list(left)
     total: Expr = ZERO
     for atom, factor in left.items():
-        total = total + atom * factor if factor > 0 else total - atom * -factor
-    return total + offset
+        times = abs(factor)
+        term = atom if times == 1 and not isinstance(atom, Const) else atom * times
+        total = total - term if factor < 0 else term if total is ZERO else total + term
+    return total + offset if offset else total
 
 
 def divide(node: IntLike, divisor: int, ranges: Ranges, presumed: bool = False) -> tuple[Expr, Expr]:
@@ -146,7 +148,7 @@ def split(node: IntLike, divisor: int, ranges: Ranges) -> tuple[Expr, Expr]:
 
 def simplify(node: IntLike) -> Expr:
     """The same value with constants folded and integer sums collected."""
-    return _simpler(expr(node))
+    return _simpler(node if isinstance(node, Expr) else expr(node))
 
 
 def _simpler(node: Expr) -> Expr:
@@ -159,14 +161,15 @@ def _simpler(node: Expr) -> Expr:
         if next(iter(terms), None) is not node:  # else it is a product of two expressions
             found: Terms = {}
             for atom, factor in terms.items():
-                inner, extra = linear(_simpler(atom))
+                simpler = _simpler(atom)
+                inner, extra = ({atom: 1}, 0) if simpler is atom else linear(simpler)
                 offset += extra * factor
                 for part, count in inner.items():
                     found[part] = found.get(part, 0) + count * factor
             return from_linear({part: count for part, count in found.items() if count}, offset)
-    simpler = [_simpler(child) for child in children]
-    if any(new is not old for new, old in zip(simpler, children, strict=True)):
-        node = node.rebuilt(*simpler)
+    changed = [_simpler(child) for child in children]
+    if any(new is not old for new, old in zip(changed, children, strict=True)):
+        node = node.rebuilt(*changed)
     return _folded(node) if isinstance(node, Applied) and node.dtype in ("int", "bool") else node
 
 
@@ -194,5 +197,5 @@ def difference(left: Expr, right: Expr) -> Expr:
 
 def known(node: Expr) -> int | None:
     """The value of an integer expression, if it is a number."""
-    short = simplify(node)
+    short = node if isinstance(node, Const) else simplify(node)
     return int(short.value) if isinstance(short, Const) and short.dtype in ("int", "bool") else None

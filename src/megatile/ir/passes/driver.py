@@ -95,7 +95,7 @@ def rewrite_nodes(body: tuple[Node, ...], change: Callable[[Node], Node | None])
 def rewrite_expressions(node: Node, change: Callable[[Expr], Expr]) -> Node:
     """The statement with ``change`` applied to the expressions that stand in it (not in its body)."""
     new = {}
-    for name in n.OWN_FIELDS[type(node)]:
+    for name in n.EXPRESSION_FIELDS[type(node)]:
         value = getattr(node, name)
         changed = _change(value, change)
         if changed is not value:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from operator import is_
 
 from megatile.core.expr import Const, known, simplify
 from megatile.ir import nodes as n
@@ -34,7 +35,8 @@ def _settle(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
             continue
         else:
             result.append(n.with_bodies(node, _settle))
-    return tuple(result)
+    same = len(result) == len(body) and all(map(is_, result, body))
+    return body if same else tuple(result)
 
 
 def _never_runs(node: n.Loop) -> bool:

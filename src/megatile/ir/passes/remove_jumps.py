@@ -31,8 +31,9 @@ class RemoveJumps:
     name: str = "remove_jumps"
 
     def apply(self, program: Program) -> Program:
-        body = _Jumps().body(program.body)
-        return program if body == program.body else Normalise().apply(replace(program, body=body))
+        if not any(isinstance(node, _JUMPS) for node in n.walk(program.body)):
+            return program
+        return Normalise().apply(replace(program, body=_Jumps().body(program.body)))
 
 
 class _Jumps:

@@ -47,6 +47,8 @@ class Unit:
 
     def _without(self, body: tuple[n.Node, ...]) -> Unit:
         """Nothing is known of the numbers that statements change."""
+        if not self.ranges:
+            return self
         changed = {m.name for m in n.walk(body) if isinstance(m, (n.Let, n.ReadScalar))}
         if not changed & self.ranges.keys():
             return self

@@ -32,7 +32,7 @@ class ChooseImplementations:
 
     def apply(self, program: Program) -> Program:
         homes = Homes(program, self.machine)
-        levels = Levels(program, self.machine, homes)
+        levels = Levels(program, self.machine)
         body = _Chooser(self.machine, homes, levels).body(
             program.body, _Site(levels.first, levels.first.depth, Unit(program.launch))
         )

@@ -32,7 +32,7 @@ class PlaceTiles:
     def apply(self, program: Program) -> Program:
         homes = Homes(program, self.machine)
         placed = _Placed(homes)
-        for level, node in Levels(program, self.machine, homes).walk(program.body):
+        for level, node in Levels(program, self.machine).walk(program.body):
             placed.visit(level, node)
         params = tuple(replace(p, home=self.home(homes, homes.found[p.name])) for p in program.params)
         return replace(program, params=params, body=placed.body(program.body))

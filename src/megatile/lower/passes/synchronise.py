@@ -11,7 +11,6 @@ from megatile.ir import nodes as n
 from megatile.ir.program import Program, bindings
 from megatile.lower.levels import Levels
 from megatile.lower.passes.survey import annotated
-from megatile.lower.storage import Homes
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class Synchronise:
     name: str = "synchronise"
 
     def apply(self, program: Program) -> Program:
-        levels = Levels(program, self.machine, Homes(program, self.machine))
+        levels = Levels(program, self.machine)
         regions = [
             node for level, node in levels.walk(program.body)
             if level is levels.first and isinstance(node, n.Scale) and id(node) in levels.parts
