@@ -41,8 +41,8 @@ MOVERS = 1 << 20
 PHASE = 1 << 58
 """Events of one picosecond are sorted by phase times this, plus their flow."""
 
-# What a command in flight is, besides the kinds of commands above.
-INTO, RELEASE, PIECE, BEGIN = range(17, 21)
+# What a command in flight is, besides the kinds of `instructions`, whose numbers are smaller.
+INTO, RELEASE, PIECE, BEGIN = range(64, 68)
 # States of an instance. One that is DONE has issued everything, one that is OVER has finished it; one that is
 # AHEAD has issued enough for now.
 READY, DATA, CREDIT, ANYDATA, FLAG, AT_RENDEZVOUS, HAZARD, AHEAD, PENDING, DONE, OVER = range(11)

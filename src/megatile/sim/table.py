@@ -4,7 +4,7 @@ Streams become flat lists of instructions with jumps; expressions become constan
 *frame* of integers, or bytecode; names of tiles become storages (the buffers of tiles, then the slots of
 queues) or places in the frame that hold one. Nothing here knows a machine or time.
 
-The operands of every kind of instruction are those of its class in `state`.
+The operands of every kind of instruction are those of its class in `instructions`.
 """
 
 from __future__ import annotations
