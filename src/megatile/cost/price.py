@@ -39,7 +39,7 @@ from megatile.plan.structure import check_structure
 from megatile.sim import state as st
 from megatile.sim.alone import RunAlone
 from megatile.sim.data import Assumed
-from megatile.sim.instructions import COPY, RENDEZVOUS, SEND, SIGNAL, WORK
+from megatile.sim.instructions import READ_SCALAR, RECEIVE, RECEIVE_ANY, SEND, SIGNAL, WAIT, WORK
 from megatile.sim.record import Record
 from megatile.sim.result import Run
 from megatile.sim.simulation import commands
@@ -460,8 +460,8 @@ class _Loads:
         plan, views = run.plan, self.record.launched.views
         slotted = [(x, v) for x, v in zip(plan.all_levels, views, strict=True) if x.slots is not None]
         total = sum(plan.instances(x.name) * v.to_begin_ps for x, v in slotted)
-        active = (WORK, COPY, SEND, st.INTO, RENDEZVOUS)
-        total += sum(one.times * one.whole for one in every if one.kind in active)
+        waiting = (RECEIVE, RECEIVE_ANY, READ_SCALAR, SIGNAL, WAIT, st.BEGIN)
+        total += sum(one.times * one.whole for one in every if one.kind not in waiting)
         credited = run.simulation.table("queues")[:, Queue.credit].tolist()
         memo = run.simulation.table("memo")
         credit, message = (
