@@ -13,7 +13,7 @@ from megatile.core.expr import ONE, Expr
 from megatile.plan import parse
 from megatile.plan.check import check
 from megatile.plan.execute import Executor
-from megatile.plan.model import Compute, Plan, PlanError, Region
+from megatile.plan.model import Compute, Plan, PlanError, Region, Wait
 from megatile.plan.spec import ARGUMENT, KEYWORD, TARGET, part
 from megatile.plan.statements import COMMANDS
 from megatile.sim import simulate
@@ -42,11 +42,10 @@ class Zero:
 
 class WithZero(Executor):
     def step_zero(self, cohort, instruction):
-        write = self.access(cohort, instruction, instruction.write, True)
+        write = self.access(cohort, instruction, self.written(cohort, instruction), True)
         for at in range(len(cohort)):
             write.one(at)[...] = 0
-        cohort.pc += 1
-        return True
+        return self.issued(cohort)
 
 
 @pytest.fixture(autouse=True)
@@ -66,6 +65,7 @@ def test_text_and_data():
 
 
 def on_zero(self, s, ints, names):
+    self.on_wait(Wait(s.flag, s.value, source=s.source), ints, names)
     self.on_compute(Compute("fill", s.write, source=s.source), ints, names)
 
 
@@ -74,7 +74,7 @@ def test_time(monkeypatch):
     plan = Plan.from_text(TEXT)
     (stream,) = plan.streams
     signal, loop = stream.body
-    filled = replace(loop, body=(Compute("fill", loop.body[0].write),))
+    filled = replace(loop, body=(Wait("ready", ONE), Compute("fill", loop.body[0].write)))
     alike = replace(plan, streams=(replace(stream, body=(signal, filled)),))
     assert simulate(plan, machine="ahbm").time_ps == simulate(alike, machine="ahbm").time_ps > 0
 
