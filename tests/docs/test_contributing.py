@@ -98,8 +98,19 @@ for engine in ("plain", "compiled"):
         ("core0", 0, 0), ("core0", 0, 0), ("core0", 0, 100_000), ("core0", 100_000, 300_000),
         ("core1", 0, 50_000), ("core1", 300_108, 325_108),
     ], slept
-bounds = price(plan, toy(2))
-assert bounds.lower_ps <= BY_HAND <= bounds.upper_ps, bounds
+ANY = """plan("any", scale="core", grid=(2,))
+x = tile(f32, (8,), memory="local", role="input")
+q = channel(source=0, slots=1, slot_bytes=32, memory="local")
+with units((0, 1, 1)):
+    sleep(ns=100)
+    send(q, x, to=1, bytes=32)
+with units((1, 2, 1)):
+    m, c <- receive_any(q, f32[8], members=(0,), bytes=32)
+    sleep(ns=100)
+"""
+for each in (plan, Plan.from_text(ANY)):
+    bounds = price(each, toy(2))
+    assert bounds.lower_ps <= simulate(each, machine=toy(2)).time_ps <= bounds.upper_ps, bounds
 print("all right")
 '''
 
