@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from tests.language.kernel import kernels
 from tests.sim.toys import ring, toy
 
 import megatile as mt
+from megatile.core.errors import MegatileError
 from megatile.core.expr import unit
 from megatile.language import tl
 from megatile.plan.build import PlanBuilder
@@ -232,7 +235,7 @@ def test_a_deadlocked_machine_stays_so() -> None:
     s = Session("ahbm")
     with pytest.raises(Deadlock):
         s.launch(read(stuck, 8, 3))
-    with pytest.raises(SessionError, match=r"this session is over: launch 0 \('stuck'\) is deadlocked"):
+    with pytest.raises(SessionError, match=r"session is over: launch 0 \('stuck'\) is deadlocked"):
         s.launch(read(kernels.hello_send, 8, 3))
 
 
@@ -325,3 +328,45 @@ def test_a_launch_that_is_refused_leaves_nothing_behind() -> None:
         s.submit(doubling(), {"x": np.ones((3, 64), "f4")})
     s.launch(doubling())
     assert (s.read("x") == 4).all()
+
+
+def test_messages_of_a_long_launch_stay_in_an_installed_queue() -> None:
+    """However long it is: one unit must not be timed for all, as its messages would be lost."""
+
+    def channel(b: PlanBuilder) -> Any:
+        return b.channel("c", source=(unit + 1) % 2, slot_bytes=16, memory="local", slots=4, installed=True)
+
+    def sender(rounds: int) -> Plan:
+        b = PlanBuilder("sender", scale="core", units=2)
+        x = b.tile("x", (4,), "f32", memory="local", role="inout")
+        c = channel(b)
+        with b.loop(0, rounds):
+            b.compute("add", x, [x, x])
+        b.send(c, x, to=(unit + 1) % 2)
+        return b.finish()
+
+    b = PlanBuilder("receiver", scale="core", units=2)
+    b.receive(channel(b), (4,), "f32", into=b.tile("y", (4,), "f32", memory="local", role="output"))
+    receiver, times = b.finish(), []
+    for rounds in (10, 200_000):
+        session = Session(toy(2), record=0)
+        session.launch(sender(rounds), data=False)
+        times.append(session.launch(receiver, data=False).time_ps)
+    assert times[0] == times[1]
+
+
+def test_a_launch_that_ends_with_an_error_ends_its_session() -> None:
+    b = PlanBuilder("scalar", scale="core", units=2)
+    s = b.tile("s", (1,), "i32", memory="local", role="input")
+    x = b.tile("x", (64,), "f32", memory="local", role="inout")
+    with b.loop(0, b.read_scalar(s[0:1], bound=3, name="times")):
+        b.compute("add", x, [x, x])
+    session = Session(toy(2))
+    launch = session.submit(b.finish())
+    with pytest.raises(MegatileError, match="times"):
+        session.wait()
+    assert launch.state == "failed"
+    with pytest.raises(
+        SessionError, match=r"session is over: launch 0 \('scalar'\) ended with an error"
+    ):
+        session.wait()

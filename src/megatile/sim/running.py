@@ -354,6 +354,12 @@ class RunningMachine:
             launch._state = FAILED
             self._over = f"launch {launch.number} ('{launch.plan.name}') misused its queues"
             explain(launch.plan, launch._scalars, misuse)
+        except MegatileError as error:
+            active = list(self._active.values())
+            for launch in active:
+                launch._state = FAILED
+            self._over = f"{self._names(active)} ended with an error: {error.message}"
+            raise
         self.now_ps = max(self.now_ps, simulation.clock_ps)
         if launched is None:
             if until == NEVER and (deadline is None or monotonic() < deadline):

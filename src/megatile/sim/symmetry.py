@@ -69,6 +69,8 @@ def _difference(plan: pm.Plan, resources: Resources) -> str | None:
         return "they have several streams or levels"
     if resources.faults:
         return "faults tell them apart"
+    if any(c.installed for c in plan.channels) or any(f.installed for f in plan.flags):
+        return "messages or signals may outlive the launch"
     if any(tile.shared or tile.offset is not None for tile in plan.tiles):
         return "they share tiles, or name addresses"
     if not _alike_in_the_plan(plan):
