@@ -366,7 +366,5 @@ def test_a_launch_that_ends_with_an_error_ends_its_session() -> None:
     with pytest.raises(MegatileError, match="times"):
         session.wait()
     assert launch.state == "failed"
-    with pytest.raises(
-        SessionError, match=r"session is over: launch 0 \('scalar'\) ended with an error"
-    ):
+    with pytest.raises(SessionError, match=r"session is over: launch 0 \('scalar'\) ended with an error"):
         session.wait()

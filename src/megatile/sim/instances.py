@@ -1,6 +1,6 @@
 """Rows for the instances of a launch: all that are there from the beginning, and the slots of the others.
 
-An instance needs a row of `unit`, a frame, lists of unfinished accesses and queues of engines. Those of a
+An instance needs a row of `units`, a frame, lists of unfinished accesses and queues of engines. Those of a
 level with slots, and all below them, take turns in the rows of their slots: memory grows with what is there
 at a time, not with what is launched.
 """

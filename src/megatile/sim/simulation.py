@@ -111,7 +111,7 @@ class EngineLaunch:
         self.scalars: Scalars = Assumed(None)
         self.number = number
         self.first = first
-        """Its row among the launches, and its first instance among those of all launches (``ACTOR``)."""
+        """Its row among the launches, and its first instance among those of all (`UnitRow.actor`)."""
         self.views = [resources.of(level.name) for level in self.plan.all_levels]
         """The machine as each level sees it."""
         counts = [self.plan.instances(level.name) for level in self.plan.all_levels]
@@ -175,7 +175,7 @@ class EngineLaunch:
 
 
 class Simulation:
-    """The state of one machine; see the module's text."""
+    """The state of one machine: the tables that the engine works on, and who answers its questions."""
 
     _count: ClassVar[int] = 0
     _steps: ClassVar[int] = 0

@@ -48,7 +48,9 @@ INTO, RELEASE, PIECE, BEGIN = range(64, 68)
 READY, DATA, CREDIT, ANYDATA, FLAG, AT_RENDEZVOUS, HAZARD, AHEAD, PENDING, DONE, OVER = range(11)
 # How a region names its storage.
 DECLARED, HANDLE = range(2)
-# Phases within one picosecond.
+# Phases within one picosecond, in order: instances end, launches begin, signals arrive, instances take free
+# slots, receives from any choose among all that has arrived by now, servers grant requests, hosts hear of
+# ends. Arrivals of messages and credits are no events: their times are known as soon as the transfer's are.
 OVERS, BEGINS, SIGNALS, DISPATCH, DECISIONS, REQUESTS, HOSTS = range(7)
 # What issuing a command gives, if the engine need not return to Python.
 GO_ON, HELD_UP = 0, -1

@@ -82,7 +82,7 @@ class Rows:
         """The statement of every row of code."""
         self.expressions: list[tuple[int, int]] = []
         self.meanings: list[Meaning] = []
-        """What every row of ``expr`` stands for."""
+        """What every row of ``expressions`` stands for."""
         self.bytecode: list[tuple[int, int]] = []
         self.constants: list[int] = []
         self.lists = array("q", [0])

@@ -1,4 +1,8 @@
-"""Names of messages: which slot each means, and when its credit goes back."""
+"""Names of messages: which slot each means, and when its credit goes back.
+
+A slot is released in three steps: its last name ends, the commands that use it complete, and the credit
+travels back to the sender.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages are sent and received: functions as in `operations`."""
+"""Send and receive: what `loop.issue` calls for these instructions (see `engine/__init__` for the whole)."""
 
 from __future__ import annotations
 

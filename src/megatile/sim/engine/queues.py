@@ -25,7 +25,7 @@ def receiver_of(s: State, unit_id: int) -> int:
 
 @jit
 def queue_place(s: State, channel_id: int, receiver: int, member: int) -> int:
-    """Where a queue of a launch stands in `queue_of`; NONE where there is none."""
+    """Return the row of a launch's queue in `launch_queues`; NONE where there is none."""
     channel = s.channels[channel_id]
     if receiver < 0 or receiver >= channel.units or member < 0 or member >= channel.members:
         return NONE
