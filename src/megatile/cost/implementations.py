@@ -66,12 +66,13 @@ class Request:
     @property
     def far(self) -> bool:
         """Whether an operand lies in a memory above the unit."""
-        hda = self.machine
-        return any(hda.level(hda.memory(m).level).position > self.position for m in self.memories)
+        hda, position = self.machine, self.position
+        return any(hda.level(hda.memory(m).level).position > position for m in self.memories)
 
     @property
     def in_registers(self) -> bool:
-        return any(self.machine.memory(m) is self.machine.memory("l0") for m in self.memories)
+        registers = self.machine.memory("l0")
+        return any(self.machine.memory(m) is registers for m in self.memories)
 
     def engine(self, kind: str, dtype: str | None = None) -> tuple[Engine, int] | None:
         """The engine of a kind nearest to the scale, and how many of them a unit has."""
@@ -88,8 +89,8 @@ class Request:
     def nearest(self, found: list[Engine]) -> tuple[Engine, int] | None:
         if not found:
             return None
-        level = self.machine.level
-        engine = min(found, key=lambda e: abs(level(e.level).position - self.position))
+        level, position = self.machine.level, self.position
+        engine = min(found, key=lambda e: abs(level(e.level).position - position))
         units = max(1, self.machine.level(engine.level).total // self.machine.count(self.scale))
         return engine, engine.count * units
 

@@ -60,7 +60,8 @@ class Stream:
 
     def emit(self, statement: Any) -> None:
         """Write a statement after what it has to wait for."""
-        found = self.settled([statement], {"unit": (0, self.level.instances - 1)}, self.units)
+        ranges = {"unit": (0, self.level.instances - 1)}
+        found = self.settled([statement], ranges, self.units) if self.pending else None
         self.out += [statement] if found is None else found
         self.busy = True
 

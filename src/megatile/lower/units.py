@@ -67,10 +67,9 @@ class Place:
     def rank(self, low: int, high: int) -> Expr:
         """The number of the unit at depth ``high`` among those below its ancestor at depth ``low``."""
         number: Expr = ZERO
-        for at in range(low, min(high, self.depth)):
-            number = number * self.launch.scales[at].count + self.path[at]
-        for at in range(min(high, self.depth), high):
-            number = number * self.launch.scales[at].count
+        for at in range(low, high):
+            index = self.path[at] if at < self.depth else ZERO
+            number = index if number is ZERO else number * self.launch.scales[at].count + index
         return number
 
     def coord(self, node: Coord) -> Expr:

@@ -65,10 +65,9 @@ class _Resolver:
         return tuple(result)
 
     def statement(self, node: n.Node, unit: Unit) -> n.Node:
-        inner = unit.within(node)
-        node = n.with_bodies(node, lambda part: self.body(part, inner))
+        node = n.with_bodies(node, lambda part: self.body(part, unit.within(node)))
         try:
-            return self.own(node, inner if isinstance(node, n.Parallel) else unit)
+            return self.own(node, unit.within(node) if isinstance(node, n.Parallel) else unit)
         except MegatileError as error:
             error.place = error.place or node.place
             raise

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 from megatile.hda import HDA
 from megatile.ir import nodes as n
@@ -47,8 +45,4 @@ class ChooseCollectives:
         # Units that take different sides of a branch meet at the same collective, seen on one of them.
         same = {node: found[id(node)] for node in every if id(node) in found}
         found |= {id(node): same[node] for node in every if node in same}
-        return annotated(program, {key: _with(name) for key, name in found.items()})
-
-
-def _with(algorithm: str) -> Callable[[Any], n.Node]:
-    return lambda node: replace(node, algorithm=algorithm)
+        return annotated(program, {key: {"algorithm": name} for key, name in found.items()})

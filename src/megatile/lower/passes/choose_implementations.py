@@ -73,8 +73,7 @@ class _Chooser:
         if request is not None and node.impl != "software_channel":  # type: ignore[attr-defined]
             choice = choice_of(request(self, node, site), node.impl, node.place)  # type: ignore[attr-defined]
             return replace(node, impl=choice.name or None, choice=choice)  # type: ignore[call-arg]
-        inner = self.inside(node, site)
-        return n.with_bodies(node, lambda part: self.body(part, inner))
+        return n.with_bodies(node, lambda part: self.body(part, self.inside(node, site)))
 
     def inside(self, node: n.Node, site: _Site) -> _Site:
         site = replace(site, unit=site.unit.within(node), looped=site.looped or isinstance(node, n.Loop))

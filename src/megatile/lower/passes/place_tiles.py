@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from megatile.core.expr import known
 from megatile.hda import HDA
 from megatile.ir import nodes as n
 from megatile.ir.launch import ROOT
 from megatile.ir.program import Program
-from megatile.lower.levels import Level, Levels
+from megatile.lower.levels import Levels
+from megatile.lower.passes.survey import annotated
 from megatile.lower.storage import Home, Homes
 
 
@@ -31,42 +33,26 @@ class PlaceTiles:
 
     def apply(self, program: Program) -> Program:
         homes = Homes(program, self.machine)
-        placed = _Placed(homes)
+        tiles: list[n.Alloc] = []
+        versions: dict[str, int] = {}
+        change: dict[int, dict[str, Any]] = {}
         for level, node in Levels(program, self.machine).walk(program.body):
-            placed.visit(level, node)
+            if isinstance(node, n.Alloc):
+                tiles.append(node)
+                if node.name not in homes.found:
+                    homes.tile(node, level.depth)
+            elif isinstance(node, n.Loop) and node.kind == "pipelined" and node.stages > 1:
+                fresh = tuple(streamed(homes, node, level.depth))
+                change[id(node)] = {"fresh": fresh}
+                versions |= {name: max(versions.get(name, 1), node.stages) for name in fresh}
+        for tile in tiles:
+            change[id(tile)] = {"versions": versions.get(tile.name, 1), "slices": homes.found[tile.name].lead}
         params = tuple(replace(p, home=self.home(homes, homes.found[p.name])) for p in program.params)
-        return replace(program, params=params, body=placed.body(program.body))
+        return replace(annotated(program, change), params=params)
 
     @staticmethod
     def home(homes: Homes, home: Home) -> tuple[str, str]:
         return home.memory, ROOT if home.shared else homes.launch.at(home.depth)
-
-
-class _Placed:
-    """What is found out about tiles, and the statements with it."""
-
-    def __init__(self, homes: Homes):
-        self.homes = homes
-        self.versions: dict[str, int] = {}
-        self.fresh: dict[int, tuple[str, ...]] = {}
-
-    def visit(self, level: Level, node: n.Node) -> None:
-        if isinstance(node, n.Alloc) and node.name not in self.homes.found:
-            self.homes.tile(node, level.depth)
-        elif isinstance(node, n.Loop) and node.kind == "pipelined" and node.stages > 1:
-            names = self.fresh[id(node)] = tuple(streamed(self.homes, node, level.depth))
-            for name in names:
-                self.versions[name] = max(self.versions.get(name, 1), node.stages)
-
-    def body(self, body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
-        return tuple(map(self.statement, body))
-
-    def statement(self, node: n.Node) -> n.Node:
-        new = n.with_bodies(node, self.body)
-        if isinstance(new, n.Alloc):
-            versions = self.versions.get(new.name, 1)
-            return replace(new, versions=versions, slices=self.homes.found[new.name].lead)
-        return replace(new, fresh=self.fresh[id(node)]) if id(node) in self.fresh else new  # type: ignore[call-arg]
 
 
 def streamed(homes: Homes, loop: n.Loop, depth: int) -> Iterator[str]:

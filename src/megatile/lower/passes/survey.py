@@ -43,14 +43,14 @@ def _nothing(frame: Frame, node: n.Node) -> None:
     """Not asked for."""
 
 
-def annotated(program: Program, change: Mapping[int, Callable[[Any], n.Node]]) -> Program:
-    """The Program with statements changed, by their ``id``."""
+def annotated(program: Program, change: Mapping[int, Mapping[str, Any]]) -> Program:
+    """The Program with other fields of statements, by their ``id``."""
 
     def body(nodes: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
         return tuple(map(statement, nodes))
 
     def statement(node: n.Node) -> n.Node:
         new = n.with_bodies(node, body)
-        return change[id(node)](new) if id(node) in change else new
+        return replace(new, **change[id(node)]) if id(node) in change else new
 
     return replace(program, body=body(program.body)) if change else program

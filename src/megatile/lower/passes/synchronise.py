@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 from megatile.hda import HDA
 from megatile.ir import nodes as n
@@ -34,18 +32,15 @@ class Synchronise:
             if level is levels.first and isinstance(node, n.Scale) and id(node) in levels.parts
         ]  # fmt: skip
         if len(regions) < 2:
-            return annotated(program, {id(node): _with(1, ()) for node in regions})
+            return annotated(program, {id(node): {"phase": 1, "after": ()} for node in regions})
         straight = {id(node) for node in n.walk(program.body, (n.Loop, n.If))}
         touched = [_Touched.of(node, program, id(node) in straight) for node in regions]
         changes = {}
         for number, (node, mine) in enumerate(zip(regions, touched, strict=True), 1):
             before = enumerate(touched[: number - 1], 1)
-            changes[id(node)] = _with(number, tuple(k for k, one in before if mine.waits_for(one)))
+            after = tuple(k for k, one in before if mine.waits_for(one))
+            changes[id(node)] = {"phase": number, "after": after}
         return annotated(program, changes)
-
-
-def _with(phase: int, after: tuple[int, ...]) -> Callable[[Any], n.Node]:
-    return lambda node: replace(node, phase=phase, after=after)
 
 
 @dataclass(frozen=True)
