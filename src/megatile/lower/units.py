@@ -142,7 +142,8 @@ def tidy(node: Expr, ranges: Ranges) -> Expr:
         return part
 
     short = simplify(node)
-    return simplify(rebuild(short, lambda part: shorter(folded(part)))) if short.children() else short
+    found = rebuild(short, lambda part: shorter(folded(part)))
+    return short if found == short else simplify(found)
 
 
 def clamp(node: Expr, low: Expr | int, high: Expr | int) -> Expr:

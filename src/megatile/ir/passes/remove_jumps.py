@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from megatile.core.errors import MegatileError
-from megatile.core.expr import Const, Symbol, applied, known
+from megatile.core.expr import Const, Symbol, applied, known, simplify
 from megatile.ir import nodes as n
-from megatile.ir.passes.normalise import Normalise
 from megatile.ir.program import Program
 
 _JUMPS = (n.Break, n.Continue, n.Return)
@@ -33,7 +32,7 @@ class RemoveJumps:
     def apply(self, program: Program) -> Program:
         if not any(isinstance(node, _JUMPS) for node in n.walk(program.body)):
             return program
-        return Normalise().apply(replace(program, body=_Jumps().body(program.body)))
+        return replace(program, body=_Jumps().body(program.body))
 
 
 class _Jumps:
@@ -111,7 +110,9 @@ class _Jumps:
                 "a 'while' loop whose bound is not a number", place=node.place,
                 advice="T.bounded(condition, n) with a number n",
             )  # fmt: skip
-        doubled = applied("*", (Symbol(width), applied("*", (_is_zero(broken), Const(2)), "int")), "int")
+        doubled = simplify(
+            applied("*", (Symbol(width), applied("*", (_is_zero(broken), Const(2)), "int")), "int")
+        )
         inner = replace(node, kind="serial", stop=Symbol(width))
         again = n.Loop(
             "serial", self.fresh("doubling"), Const(0), Const(most.bit_length()), span=node.span,
