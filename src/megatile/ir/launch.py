@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 ROOT = "launch"
@@ -67,12 +68,11 @@ class Launch:
 
     def depth(self, scale: str) -> int:
         """How many scales down: the whole launch is 0."""
-        if scale == ROOT:
-            return 0
-        for number, one in enumerate(self.scales):
-            if one.name == scale:
-                return number + 1
-        raise KeyError(scale)
+        return self._depths[scale]
+
+    @cached_property
+    def _depths(self) -> dict[str, int]:
+        return {ROOT: 0} | {one.name: number for number, one in enumerate(self.scales, 1)}
 
     def at(self, depth: int) -> str:
         """The scale at a depth."""

@@ -71,9 +71,10 @@ def _divisions(layout: Layout, grid: tuple[int, ...], rank: Expr) -> list[tuple[
 def _divided(part: Cut, units: int, number: Expr) -> Cut:
     """The part of one of several units that share a part, in contiguous pieces."""
     start, length = part
+    total = known(length)
+    if total is not None and total % units == 0:
+        return simplify(start + number * (total // units)), Const(total // units)
     size = ceil_div(length, units)
-    if known(length) is not None and (known(length) or 0) % units == 0:
-        return simplify(start + number * size), size
     low, high = minimum(number * size, length), minimum((number + 1) * size, length)
     return start + low, high - low
 

@@ -103,18 +103,14 @@ class Homes:
         if any(uneven(view.layout) for view in views):
             parts = self.parts(shape, views)
         else:
-            counts = [s.count for s in self.launch.scales[: self.launch.depth(views[-1].scale)]]
-            parts = [self._part(shape, views, 0, counts)]
+            parts = [seen(self.launch, views, shape, (0,) * self.launch.depth(views[-1].scale))]
         lengths = zip(*(_lengths(p) for p in parts), strict=True)
         return tuple(map(max, lengths)), any(not isinstance(share, tuple) for p in parts for share in p)
 
     def parts(self, shape: tuple[int, ...], views: n.Chain) -> list[Any]:
         """Per unit of the last view's scale, the indices of every dimension that it holds."""
         counts = [s.count for s in self.launch.scales[: self.launch.depth(views[-1].scale)]]
-        return [self._part(shape, views, rank, counts) for rank in range(math.prod(counts))]
-
-    def _part(self, shape: tuple[int, ...], views: n.Chain, rank: int, counts: list[int]) -> Any:
-        return seen(self.launch, views, shape, np.unravel_index(rank, counts) if counts else ())
+        return [seen(self.launch, views, shape, path) for path in np.ndindex(*counts)]
 
     def part_lengths(self, binding: Binding) -> tuple[int, ...]:
         """The extents of what a name means for the first unit: no other's part is larger."""

@@ -287,7 +287,8 @@ class PlanDraft:
         """By tile that a copy of a tensor has filled: in which loops, and for each axis the elements that
         were inside the tensor, and all."""
         self.arranged = arranged(every)
-        self.picks = any(uneven(view.layout) for b in self.homes.table.values() for view in b.owner)
+        tiles = [b for b in self.homes.table.values() if b.base not in self.homes.found]
+        self.picks = any(uneven(view.layout) for b in tiles for view in b.owner)
         """Whether units have elements of a tile that are no run."""
 
     @property

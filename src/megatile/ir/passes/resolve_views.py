@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from megatile.core.errors import MegatileError
-from megatile.core.expr import Expr, binary, known, rebuild, simplify
+from megatile.core.expr import ZERO, Expr, binary, rebuild, simplify
 from megatile.core.expr.typing import apply
 from megatile.core.placement import Shard
 from megatile.ir import nodes as n
@@ -195,7 +195,7 @@ class _Resolver:
 
 
 def _plus(left: Expr, right: Expr) -> Expr:
-    if known(left) == 0:
+    if left == ZERO:
         return right
     return simplify(binary("+", left, right)) if right.dtype == "int" else apply("+", left, right)
 

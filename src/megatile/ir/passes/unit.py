@@ -135,8 +135,10 @@ class Unit:
 
     def is_inside(self, start: Expr, size: Expr, length: Expr) -> bool:
         """Whether ``size`` elements from ``start`` surely lie in 0..length."""
-        if isinstance(start, Const) and isinstance(size, Const) and isinstance(length, Const):
-            return bool(0 <= start.value <= length.value - size.value)
-        low = self.interval(start)
+        found = self.interval(start)
+        if found is None or found[0] < 0:
+            return False
+        if isinstance(size, Const) and isinstance(length, Const):
+            return bool(found[1] <= length.value - size.value)
         over = self.interval(binary("-", binary("+", start, size), length))
-        return low is not None and low[0] >= 0 and over is not None and over[1] <= 0
+        return over is not None and over[1] <= 0
