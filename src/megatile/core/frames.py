@@ -24,7 +24,7 @@ def record_source(file: str) -> None:
 
 
 def recorded_source(file: str) -> list[str] | None:
-    """Return the lines of a recorded file; None for every other file, whoever names it."""
+    """Return the lines of a recorded file; None for every other file."""
     return _SOURCES.get(file)
 
 

@@ -1,7 +1,7 @@
 """Limits of long work: a signal or a clock ends it where its state is consistent, too little memory with a
 sentence.
 
-with time_limit(5):                    # seconds on the wall; what runs in slices stops after them
+with time_limit(5):                    # wall-clock seconds; runs in slices stop after them
     simulate(plan, machine="ahbm")
 
 with held_signals() as signals:        # handlers run in `deliver`, not in the middle of a slice

@@ -276,7 +276,7 @@ class RunningMachine:
         """Let time pass until these launches have ended: the `Result` of one, a list for several or (without
         arguments) for all that were submitted and not waited for.
 
-        ``budget_ps`` of simulated time or ``seconds`` on the wall that do not suffice raise
+        ``budget_ps`` of simulated time or ``seconds`` of wall-clock time that do not suffice raise
         `TimeBudgetExceeded`.
         """
         single = len(launches) == 1

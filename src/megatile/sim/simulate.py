@@ -55,7 +55,7 @@ def simulate(
     memory; a trace that is asked for later is then made by a second run. ``capacity=False`` also times plans
     that do not fit the machine's memories.
 
-    A run that takes longer than ``max_seconds`` on the wall raises `TimeBudgetExceeded`, which says how far
+    A run that takes longer than ``max_seconds`` (wall clock) raises `TimeBudgetExceeded`, which says how far
     it came. ``progress=True`` shows a bar with the time left on stderr, if that is a terminal and the run
     takes more than a second; it may be a function of (what, done, of) instead.
     """

@@ -63,7 +63,7 @@ EVERYTHING = 1 << 40
 MAX_RECORDS = 1 << 20
 """Commands that are recorded unless more are asked for."""
 SLICE = {"compiled": 1 << 15, "plain": 1 << 11}
-"""Instructions that the engine runs at first before it looks at signals and the clock on the wall."""
+"""Instructions that the engine runs at first before it checks signals and the time limit."""
 LEAST_SLICE, MOST_SLICE, SLICE_SECONDS = 1 << 8, 1 << 24, 0.02
 """Later as many as take about these seconds, within these limits."""
 LONG_SECONDS = 1.0
@@ -217,7 +217,7 @@ class Simulation:
         self._ran = self._expected = 0
         """Instructions that launches under way have run, and about how many they have in all."""
         self._spent = 0.0
-        """Seconds on the wall that those took which have run."""
+        """Wall-clock seconds of the instructions that have run."""
         self.most_records = record
         self.memoised = 0
         self.arena = arena = Arena()
