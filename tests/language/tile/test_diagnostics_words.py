@@ -91,6 +91,14 @@ def parallel_of_nothing(A, B):
             A[0, 0] = 1.0
 
 
+@refused(r"range\(0, 10+\) would be unrolled, more than 65536 rounds.*T.serial", "for _ in range(10**30):")
+def endless():
+    with T.Kernel(block=2):
+        x = T.alloc((4,), "f32")
+        for _ in range(10**30):
+            T.clear(x)
+
+
 @refused(r"a number cannot be looped over.*for k in T.serial", "for k in bx:")
 def loop_over_a_number(A, B):
     with T.Kernel(block=(4, 2)) as (bx, by):

@@ -43,6 +43,10 @@ _COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 _Result = tuple[State, "Jump | None"]
 
 
+MAX_UNROLLED_ROUNDS = 1 << 16
+"""Rounds of a Python ``range`` that a program may unroll; more take minutes to read."""
+
+
 class Reader(Hooks):
     """The hooks of the rewriter for the tile language; statements go to ``builder``."""
 
@@ -307,6 +311,11 @@ class Reader(Hooks):
             return self._at_top(lambda: self._serial(place, iterable, body, names, state, context))
         if isinstance(iterable, Value):
             raise ProgramError("a number cannot be looped over", place=place, advice="for k in T.serial(n)")
+        if isinstance(iterable, range) and iterable[MAX_UNROLLED_ROUNDS:]:
+            raise ProgramError(
+                f"{iterable} would be unrolled, more than {MAX_UNROLLED_ROUNDS} rounds", place=place,
+                advice="T.serial(n) makes a loop of the program",
+            )  # fmt: skip
         return self._unrolled(
             lambda: super(Reader, self).for_(place, iterable, body, names, state, context),
             lambda: self._as_serial(place, iterable, body, names, state, context),
