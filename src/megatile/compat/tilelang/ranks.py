@@ -85,7 +85,8 @@ def _folder() -> Path:
     """A place in shared memory that all ranks know; rank 0 removes it."""
     if _SHARED["folder"] is None:
         root = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        name = [tempfile.mkdtemp(prefix="megatile-", dir=root)] if _rank() == 0 else [""]
+        prefix = f"megatile-{os.getpid()}-"
+        name = [tempfile.mkdtemp(prefix=prefix, dir=root)] if _rank() == 0 else [""]
         if world_size() > 1:
             _dist().broadcast_object_list(name, src=0)
         _SHARED["folder"] = Path(name[0])
