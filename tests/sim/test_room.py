@@ -75,7 +75,7 @@ def test_more_rows_than_a_table_has_are_refused() -> None:
 
 
 def test_many_arenas_leave_address_space_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Results that are kept have their arenas: 2000 of 64 GiB would be all that there is."""
+    """Results that are kept have their arenas: 1000 of 128 GiB would be all that there is."""
     arenas = [Arena() for _ in range(4)]
     monkeypatch.setattr(arena, "ADDRESS_SPACE", sum(arena._RESERVED.values()) + (1 << 40))
     later = [Arena() for _ in range(3)]

@@ -45,7 +45,7 @@ _TOTALS = [getattr(State, total) for total in _FILLED.values()]
 """Where those totals are."""
 _NOT_COUNTED = ("memo", "buckets", "asked", "accesses", "scratch")
 """Tables that have all their rows from the beginning."""
-RESERVED_BYTES = 1 << 36
+RESERVED_BYTES = 1 << 37
 """Address space of an arena, of which only what is used takes memory; halved until it is granted."""
 ADDRESS_SPACE = 1 << 46
 """Address space of all arenas: the more of it they have, the less a new one is given."""
