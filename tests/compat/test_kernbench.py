@@ -139,3 +139,57 @@ def test_directions_limit_what_can_be_installed(tmp_path: Path) -> None:
                 continue
             with pytest.raises(InstallError, match=r"pe4 needs 4 queues for plan 'pass_on', 'ipcq' .* has 3"):
                 begin(Session(few), plan)
+
+
+def message_ps(hda: HDA, start: int, end: int) -> int:
+    """Simulate a message of 8 bytes from one PE to another."""
+    from megatile.core.expr import eq, table, unit
+    from megatile.plan.build import PlanBuilder
+    from megatile.sim import simulate
+
+    b = PlanBuilder("message", scale="pe", units=2, placement=table([start, end], unit))
+    x = b.tile("x", (8,), "u8", memory="tcm", role="inout")
+    wire = b.channel("wire", source=unit * 0, slot_bytes=8, memory="tcm")
+    with b.when(eq(unit, 0)):
+        b.send(wire, x, to=unit * 0 + 1)
+    with b.when(eq(unit, 1)):
+        b.receive(wire, (8,), "u8", into=x)
+    return simulate(b.finish(), machine=hda).time_ps
+
+
+def test_messages_between_sips_pass_the_noc_and_the_cubes() -> None:
+    """Latency of 12 ns a cube and 2 ns a PE, on both sides of the link between SIPs (300 ns)."""
+    hda = machine("ahbm")
+    assert hda.route(("pe", 0), ("pe", 128)).latency_ps == 300_000
+    assert (
+        hda.route(("pe", 8 * 5 + 6), ("pe", 128 + 8 * 15)).latency_ps
+        == (3 * 2 + 2 * 12 + 300 + 6 * 12) * 1000
+    )
+    assert hda.route(("pe", 1), ("pe", 8)).networks == ("noc", "cubes")
+    near = message_ps(hda, 0, 128)
+    assert message_ps(hda, 8 * 5 + 6, 128 + 8 * 15) - near == (3 * 2 + 2 * 12 + 6 * 12) * 1000
+
+
+def test_gateways_are_keys_of_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "topology.yaml"
+    file.write_text(
+        TEXT.replace("h: 4,", "h: 4, gateway: 5,").replace("no_wrap, link", "no_wrap, gateway: 6, link")
+    )
+    hda = HDA.from_yaml(file)
+    assert (hda.network("cubes").gateway, hda.network("noc").gateway) == (5, 6)
+    assert hda.route(("pe", 8 * 5 + 6), ("pe", 128 + 8 * 5 + 6)).networks == ("sips",)
+    assert message_ps(hda, 8 * 5 + 6, 128 + 8 * 5 + 6) == message_ps(machine("ahbm"), 0, 128)
+    file.write_text(TEXT.replace("h: 4,", "h: 4, gateway: 16,"))
+    with pytest.raises(MachineError, match="gateway 16 is not among the 16 units of 'cubes'") as caught:
+        HDA.from_yaml(file)
+    assert caught.value.place is not None
+    assert caught.value.place.line == 11
+
+
+def test_the_machine_tells_where_outer_links_end() -> None:
+    from megatile.compat.ccl.spec import spec_of
+    from megatile.report.machine_text import describe_network
+
+    hda = machine("ahbm")
+    assert "gateway cube 0" in describe_network(hda.network("cubes"))
+    assert spec_of(hda)["sip"]["cube_mesh"]["gateway"] == spec_of(hda)["cube"]["noc"]["gateway"] == 0

@@ -24,7 +24,7 @@ from pydantic import (
 from megatile.core.errors import did_you_mean
 from megatile.hda.document import Document, KeyPath
 from megatile.hda.load import describe
-from megatile.hda.values import Count, Frequency, Name, Rate, Size, Time
+from megatile.hda.values import Count, Frequency, Name, Rate, Size, Time, Whole
 
 SECTIONS = ("system", "sip", "cube", "pe")
 # In KernBench a plain mesh_2d wraps round.
@@ -106,6 +106,8 @@ class _CubeMesh(_Part):
     w: Count
     h: Count
     link: _Link
+    gateway: Whole = 0
+    """The cube at which the SIP's outer links end."""
 
 
 class _Sip(_Part):
@@ -121,6 +123,8 @@ class _PeLayout(_Part):
 class _Noc(_Part):
     topology: GridName = "mesh_2d_no_wrap"
     link: _Link
+    gateway: Whole = 0
+    """The PE at whose router the cube's links to other cubes and SIPs end."""
 
 
 class _Memory(_Part):
@@ -283,6 +287,7 @@ class _Writer:
         channels = self.attribute("pe", self.named("pe", "pe_dma"), "channels", Count)
         if channels:
             noc["virtual_channels"] = cubes["virtual_channels"] = channels
+        noc["gateway"], cubes["gateway"] = top.cube.noc.gateway, mesh.gateway
         return [{**noc, **self.pe_grid()}, {**cubes, "dims": [mesh.w, mesh.h]}, sips]
 
     def network(self, name: str, level: str, topology: str, link: _Link) -> dict[str, Any]:

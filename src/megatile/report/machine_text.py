@@ -33,6 +33,7 @@ def shape(network: Network) -> str:
 
 def describe_network(network: Network) -> str:
     extra = [] if network.duplex else ["half duplex"]
+    extra += [] if network.gateway is None else [f"gateway {network.connects} {network.gateway}"]
     extra += [f"{network.virtual_channels} virtual channels"] if network.virtual_channels > 1 else []
     extra += [f"reduces {'/'.join(network.in_network_reduction)}"] if network.in_network_reduction else []
     more = f", {', '.join(extra)}" if extra else ""

@@ -66,7 +66,10 @@ def _network_spec(network: Network | None) -> dict[str, Any]:
 
 
 def _link(network: Network | None) -> dict[str, Any]:
-    return {"link": _figures(network.bandwidth, network.latency_ps)} if network else {}
+    if network is None:
+        return {}
+    gateway = {} if network.gateway is None else {"gateway": network.gateway}
+    return {"link": _figures(network.bandwidth, network.latency_ps), **gateway}
 
 
 def _figures(bandwidth: float, latency_ps: int) -> dict[str, str]:
