@@ -153,8 +153,13 @@ def test_public_functions_name_their_options(name: str) -> None:
     open_ended = [
         p.name for p in inspect.signature(getattr(mt, name)).parameters.values() if p.kind is p.VAR_KEYWORD
     ]
-    parameters_of_the_machine = {"machine": ["overrides"], "host": ["overrides"]}
-    assert open_ended == parameters_of_the_machine.get(name, ["extents"] if name == "predict_kernel" else [])
+    named_by_the_user = {
+        "machine": "overrides",
+        "host": "overrides",
+        "predict_kernel": "extents",
+        "run": "named",
+    }
+    assert open_ended == ([named_by_the_user[name]] if name in named_by_the_user else [])
 
 
 def test_type_checkers_see_the_public_names() -> None:

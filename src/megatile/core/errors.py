@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 MAX_LINE_CHARS = 2000
@@ -125,3 +126,18 @@ def did_you_mean(name: str, known: Iterable[str], *, what: str = "") -> str:
         return f"there are no {what or 'names'} here"
     shown = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
     return f"{what + ' there are' if what else 'known'}: {shown}"
+
+
+def how_to_give(value: object, otherwise: str) -> str:
+    """Advice where ``value`` is no program: a function that makes one is called first.
+
+    >>> def gemm(M, N): ...
+    >>> how_to_give(gemm, "decorate the function with @T.program")
+    'call it first: gemm(M=…, N=…)'
+    """
+    code = getattr(value, "__code__", None)
+    kernel = any("Tensor" in str(kind) for kind in getattr(value, "__annotations__", {}).values())
+    if not isinstance(code, CodeType) or kernel:
+        return otherwise
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    return f"call it first: {code.co_name}({', '.join(f'{name}=…' for name in names)})"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from megatile.core.dtypes import numpy_dtype
-from megatile.core.errors import MegatileError
+from megatile.core.errors import MegatileError, how_to_give
 from megatile.core.limits import enough_memory
 from megatile.core.placement import cut, numpy_index
 from megatile.hda import HDA, divided, machine as find_machine
@@ -135,7 +135,8 @@ def build(
         return prog, hda
     if not isinstance(prog, ProgramFunction):
         raise ArgumentsError(
-            f"{prog!r} is not a tile program", advice="decorate the function with @T.program"
+            f"{prog!r} is not a tile program",
+            advice=how_to_give(prog, "decorate the function with @T.program"),
         )
     if given and len(given) != len(prog.tensors):
         raise ArgumentsError(

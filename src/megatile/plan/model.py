@@ -199,7 +199,7 @@ from typing import Any
 
 from megatile.core.cached import cached_in_owner
 from megatile.core.dtypes import itemsize
-from megatile.core.errors import MegatileError, did_you_mean
+from megatile.core.errors import MegatileError, did_you_mean, how_to_give
 from megatile.core.expr import ZERO, Expr, unit
 from megatile.plan.spec import ALWAYS, ARGUMENT, HIDDEN, KEYWORD, part
 from megatile.plan.statements import *  # noqa: F403
@@ -498,4 +498,5 @@ def require_plan(value: Any, word: str) -> None:
             f"mt.{word} takes a Plan, and '{name}' is a tile program",
             advice=f"mt.lower({name}, machine=...).plan is its Plan",
         )
-    raise PlanError(f"mt.{word} takes a Plan, not {type(value).__name__}", advice="mt.PlanBuilder makes one")
+    advice = how_to_give(value, "mt.PlanBuilder makes one")
+    raise PlanError(f"mt.{word} takes a Plan, not {type(value).__name__}", advice=advice)

@@ -6,7 +6,7 @@ import os
 from importlib import import_module
 from typing import Any
 
-from megatile.core.errors import MegatileError, did_you_mean
+from megatile.core.errors import MegatileError, did_you_mean, how_to_give
 from megatile.core.quantities import whole
 from megatile.hda import HDA
 from megatile.ir.program import Program
@@ -34,7 +34,8 @@ def _found(table: dict[str, tuple[str, str, str]], name: str, unknown: str, what
 
 def _check_program(prog: Any) -> None:
     if not isinstance(prog, (ProgramFunction, Program)):
-        raise CompileError(f"{prog!r} is not a tile program", advice="decorate the function with @T.program")
+        advice = how_to_give(prog, "decorate the function with @T.program")
+        raise CompileError(f"{prog!r} is not a tile program", advice=advice)
 
 
 def compile(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
-from megatile.core.expr import Expr, known
+from megatile.core.expr import Expr, known, linear
 from megatile.ir.nodes import Dim, Region
 from megatile.language.tile.errors import ProgramError
 from megatile.language.tile.scalars import as_value
@@ -88,9 +89,50 @@ def _anchored(anchor: Operand, other: Operand) -> Region:
             f"more",
             advice="index every dimension of the larger side",
         )
+    _check_mapping(anchor, extents, spare)
     dims = [Dim(d.start) for d in anchor.dims[:spare]]
     dims += [Dim(d.start, e, True) for d, e in zip(anchor.dims[spare:], extents, strict=True)]
     return Region(anchor.tile.name, tuple(dims), other.tile.name if other.is_tile_view else None)
+
+
+def _check_mapping(anchor: Operand, extents: tuple[Expr, ...], spare: int) -> None:
+    """Refuse an anchor whose last dimensions may run over the edge where others would hold the extents.
+
+    ``K[page, 0, h, 0]`` and a tile of two dimensions: the last two are meant only if h begins a block.
+    """
+    bound, starts = anchor.tile.bound, [d.start for d in anchor.dims]
+    sizes = [known(e) for e in extents]
+    last = tuple(range(spare, len(starts)))
+    if not spare or anchor.tile.padded or None in sizes:
+        return
+    if all(_begins_block(starts[d], n or 0, bound[d]) for d, n in zip(last, sizes, strict=True)):
+        return
+    for other in combinations(range(len(starts)), len(sizes)):
+        pairs = zip(other, sizes, strict=True)
+        if other != last and all(known(starts[d]) == 0 and (n or 0) <= bound[d] for d, n in pairs):
+            index = ", ".join(s.text() for s in starts)
+            raise ProgramError(
+                f"which dimensions of '{anchor.tile.name}' the anchor [{index}] means is open: it has "
+                f"{len(starts)}, the other side {extents_text(extents)} has {len(sizes)}",
+                advice=f"write slices: {_sliced(anchor, extents, other)} or {_sliced(anchor, extents, last)}",
+            )
+
+
+def _begins_block(start: Expr, extent: int, bound: int) -> bool:
+    """Whether blocks of an extent that begin here tile a dimension, or this one lies inside it."""
+    terms, offset = linear(start)
+    if extent <= 1 or (not terms and offset + extent <= bound):
+        return True
+    return extent <= bound and all(n % extent == 0 for n in (*terms.values(), offset))
+
+
+def _sliced(anchor: Operand, extents: tuple[Expr, ...], dims: tuple[int, ...]) -> str:
+    texts = [d.start.text() for d in anchor.dims]
+    for d, extent in zip(dims, extents, strict=True):
+        whole = texts[d] == "0" and known(extent) == anchor.tile.bound[d]
+        low = "" if texts[d] == "0" else texts[d]
+        texts[d] = ":" if whole else f"{low}:{texts[d]} + {extent.text()}" if low else f":{extent.text()}"
+    return f"{anchor.tile.name}[{', '.join(texts)}]"
 
 
 def _significant(extents: tuple[Expr, ...]) -> list[Expr]:

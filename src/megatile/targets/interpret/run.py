@@ -17,7 +17,7 @@ from megatile.ir.program import Program
 from megatile.language.tile.program import DEFAULT_MACHINE, ProgramFunction
 from megatile.language.tile.tiles import InputArray
 from megatile.targets.interpret.access import assembled, same
-from megatile.targets.interpret.arguments import as_array, built, check_arguments, check_writable
+from megatile.targets.interpret.arguments import as_array, built, check_arguments, check_writable, in_order
 from megatile.targets.interpret.errors import ArgumentError, PartialError, ReplicaMismatchError, RunError
 from megatile.targets.interpret.group import word_of
 from megatile.targets.interpret.machine import Interpreter
@@ -57,9 +57,11 @@ def run(
     prog: ProgramFunction | Program, *arrays: Any, machine: str | HDA = DEFAULT_MACHINE,
     schedule: str = "round-robin", seed: int = 0, checks: bool = True, strict_bounds: bool = False,
     record: bool = False, output: Callable[[str], Any] | TextIO | None = None,
-    on_breakpoint: Callable[..., None] | None = None,
+    on_breakpoint: Callable[..., None] | None = None, **named: Any,
 ) -> RunResult:  # fmt: skip
     """Run a program on NumPy arrays; results are in the arrays afterwards.
+
+    Arrays come in the order of the program's arguments, or by name: ``mt.run(p, A=a, B=b)``.
 
     ``schedule`` is how units interleave: ``round-robin``, ``random`` (by ``seed``) or ``adversarial``
     (puts arrive
@@ -70,6 +72,7 @@ def run(
     """
     try:
         order = schedule_of(schedule, seed)
+        arrays = in_order(prog, arrays, named)
         return _run(prog, arrays, machine, order, checks, strict_bounds, record, output, on_breakpoint)
     except MegatileError as error:
         raise error.with_traceback(None) from None
