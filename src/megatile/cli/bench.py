@@ -19,6 +19,16 @@ from megatile.core.quantities import format_time
 from megatile.core.user_modules import user_module
 from megatile.runtime.benches import Bench, benches_of
 
+HEADLINE = (
+    ("total", "total_ns"),
+    ("host copies", "host_copies_ns"),
+    ("queues and pages", "setup_ns"),
+    ("kernels", "kernels_ns"),
+    ("  PE execution", "pe_exec_ns"),
+    ("  network", "network_ns"),
+    ("roofline bound", "bound_ns"),
+)
+MAX_LAUNCH_ROWS = 8
 FOLDERS = ("megatile.runtime.benches", "megatile.parallel.benches")
 
 
@@ -69,6 +79,28 @@ def show(files: Sequence[Path]) -> None:
     print_table(("bench", "what it does"), rows, left=2)
 
 
+def print_times(times: Mapping[str, float], launches: Sequence[Mapping[str, Any]]) -> None:
+    """Print the times of a bench in all, then those of its longest launches; equal names share a line."""
+    for label, key in HEADLINE:
+        print(f"  {label:<17} {written(times[key]):>12}")
+    by_name: dict[str, list[Mapping[str, Any]]] = {}
+    for launch in launches:
+        by_name.setdefault(launch["name"], []).append(launch)
+    sums = {
+        name: [sum(w[key] for w in each) for key in ("total_ns", "pe_exec_ns", "network_ns")]
+        for name, each in by_name.items()
+    }
+    longest = sorted(sums, key=lambda name: -sums[name][0])
+    rows = [(name, len(by_name[name]), *map(written, sums[name])) for name in longest[:MAX_LAUNCH_ROWS]]
+    print_table(("launch", "times", "total", "PE execution", "network"), rows)
+    if len(longest) > MAX_LAUNCH_ROWS:
+        print(f"  {len(longest) - MAX_LAUNCH_ROWS} shorter ones are not shown; --json lists every launch")
+
+
+def written(ns: float) -> str:
+    return format_time(round(ns * 1000)) if ns else "-"
+
+
 def run_safely(run: Any, torch: Any) -> Any:
     """Run a bench; an exception of its own is one sentence with its line (``MEGATILE_DEBUG=1`` raises it)."""
     try:
@@ -116,8 +148,10 @@ def bench(
     trust: TrustCode = False,
     json: Json = False,
 ) -> None:
-    """Run a bench: what it checks, then the simulated time, that of the PEs' engines, the rest, and the
-    bound.
+    """Run a bench: what it checks, then simulated times, in all and by launch.
+
+    Host copies and kernels are how long such work was under way. Of kernels, which include collectives, PE
+    execution is the time of the engines and network the rest.
 
     Example: megatile bench ccl_allreduce -m ahbm --set sips=4 -a intercube_allreduce
     """
@@ -126,6 +160,7 @@ def bench(
 
     from megatile.report.page import check_page, page, write_page
     from megatile.runtime.host.context import host
+    from megatile.runtime.host.times import all_launches
     from megatile.trace import write_trace
 
     if name == "list":
@@ -149,7 +184,7 @@ def bench(
     ) as torch:
         with contextlib.redirect_stdout(said) if json else contextlib.nullcontext():
             failures = run_safely(found.run, torch) or 0
-        times = torch.report()
+        times, launches = torch.report(), all_launches(torch.engine)
         if trace is not None:
             write_trace(torch.trace, trace)
         if report is not None:
@@ -165,14 +200,8 @@ def bench(
             "failures": failures,
             "said": said.getvalue().strip(),
         }
-        print_json("bench", {**said_so, **times})
+        print_json("bench", {**said_so, **times, "launches": launches})
     elif times["total_ns"]:
-        for label, key in (
-            ("total", "total_ns"),
-            ("PE execution", "pe_exec_ns"),
-            ("network", "network_ns"),
-            ("roofline bound", "bound_ns"),
-        ):
-            print(f"  {label:<15} {format_time(round(times[key] * 1000)):>12}")
+        print_times(times, launches)
     if failures:
         raise typer.Exit(1)

@@ -17,8 +17,9 @@ from typing import Any
 from megatile.compat.ccl.spec import spec_of
 from megatile.hda import HDA, machine as find_machine
 from megatile.runtime.host.context import RuntimeContext
-from megatile.runtime.host.engine import Engine, Launch
+from megatile.runtime.host.engine import Engine
 from megatile.runtime.host.state import DeviceSelector, HostError
+from megatile.runtime.host.times import all_launches
 
 __all__ = [
     "BenchResult",
@@ -79,7 +80,7 @@ class BenchResult:
     completion: Completion
     traces: list[dict[str, Any]] = field(default_factory=list)
     report: Mapping[str, float] = field(default_factory=dict)
-    """Nanoseconds in all: total, PE execution, network, bound."""
+    """Nanoseconds in all: total, host copies, setup, kernels (PE execution and network), bound."""
 
 
 def run_bench(
@@ -99,24 +100,4 @@ def run_bench(
     with RuntimeContext(made, device, **options) as torch:
         failures = bench_fn(torch)
         times = torch.report()
-    began = sorted(made.launches, key=lambda launch: launch.start_ps)
-    return BenchResult(Completion(int(failures or 0)), [trace_of(launch) for launch in began], times)
-
-
-def trace_of(launch: Launch) -> dict[str, Any]:
-    """Return one launch as KernBench's trace: phase, name, SIPs, start, total, PE execution and network."""
-    total = (launch.end_ps - launch.start_ps) / 1000
-    computed = min(total, launch.timed.compute_ps / 1000) if launch.timed else 0.0
-    word = launch.name.partition(" ")[0]
-    return {
-        "phase": "kernel"
-        if launch.timed
-        else {"write": "memory_write", "read": "memory_read"}.get(word, word),
-        "name": launch.name,
-        "sip": launch.devices[0] if launch.devices else None,
-        "sips": launch.devices,
-        "start_ns": launch.start_ps / 1000,
-        "total_ns": total,
-        "pe_exec_ns": computed,
-        "network_ns": total - computed,
-    }
+    return BenchResult(Completion(int(failures or 0)), all_launches(made), times)

@@ -316,9 +316,12 @@ def test_every_bench_runs_on_every_machine(name: str, capsys) -> None:
             assert load(name).run(torch) == 0
             report = torch.report()
         assert "OK" in capsys.readouterr().out
-        assert 0 < report["pe_exec_ns"] < report["total_ns"]
-        assert report["network_ns"] == pytest.approx(report["total_ns"] - report["pe_exec_ns"])
-        assert 0 < report["bound_ns"] <= report["total_ns"]
+        assert 0 < report["pe_exec_ns"] < report["kernels_ns"] < report["total_ns"]
+        assert report["network_ns"] == pytest.approx(report["kernels_ns"] - report["pe_exec_ns"])
+        assert 0 < report["bound_ns"] <= report["kernels_ns"]
+        parts = report["host_copies_ns"] + report["setup_ns"] + report["kernels_ns"]
+        assert report["host_copies_ns"] > 0
+        assert parts >= report["total_ns"] * 0.999
         times[machine] = report["total_ns"]
     inside = name in ("gemm_single_pe", "va_offset", "tp_transformer_block")
     assert len(set(times.values())) == len(MACHINES) - inside, times
@@ -387,7 +390,10 @@ def test_the_command(tmp_path: Path) -> None:
     )
     assert out.exit_code == 0
     assert " tree_allreduce (ws=4): 4 OK" in out.stdout
-    assert all(word in out.stdout for word in ("total", "PE execution", "network", "roofline bound"))
+    assert all(
+        word in out.stdout
+        for word in ("total", "host copies", "kernels", "PE execution", "network", "roofline bound")
+    )
     same = run(app, ["run", "--set", "sips=4", "--bench", "ccl_allreduce", "-a", "tree_allreduce"])
     assert (same.exit_code, same.stdout) == (0, out.stdout)
     assert run(app, ["run", "--bench=va_offset", "-m", "dgx-h100"]).exit_code == 0

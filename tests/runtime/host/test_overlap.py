@@ -8,6 +8,7 @@ import pytest
 import megatile as mt
 from megatile.runtime.host import engine as host_engine
 from megatile.runtime.host.engine import Engine
+from megatile.runtime.host.times import all_launches, covered_ps
 from megatile.sim import Session
 
 SIZE = 1 << 20
@@ -171,7 +172,7 @@ def test_the_report_is_of_the_busiest_device() -> None:
         times = [w.timed.compute_ps / 1000 for w in torch.engine.launches if w.name == "busy"]
     assert len(times) == 10
     assert 4 * times[0] <= report["pe_exec_ns"] < 5 * times[0]
-    assert report["pe_exec_ns"] + report["network_ns"] == pytest.approx(report["total_ns"])
+    assert report["pe_exec_ns"] + report["network_ns"] == pytest.approx(report["kernels_ns"])
     assert 4 * times[0] < report["bound_ns"] <= report["total_ns"]
 
 
@@ -198,3 +199,33 @@ def test_groups_of_a_host_have_one_session_and_times_of_their_own(monkeypatch, n
         assert len(made) == sessions + 1
         at += max(found)
     assert len(made) - len(offsets) == (1 if shared else len(offsets))
+
+
+def test_copies_of_the_host_are_not_the_network() -> None:
+    """1 MiB at 64 GB/s after 600 ns, to each of two SIPs at the same time, and back from one of them."""
+    with mt.host("ahbm") as torch:
+
+        def body(rank):
+            x = torch.zeros(1 << 19, dtype="f16")
+            x.copy_(np.ones(1 << 19, np.float16))
+            torch.launch("busy", busy, x, 4096, 20)
+            if rank == 0:
+                x.numpy()
+
+        run(torch, body)
+        report, launches = torch.report(), all_launches(torch.engine)
+    one = 600 + (1 << 20) / 64
+    assert report["host_copies_ns"] == pytest.approx(2 * one)
+    kernels = [w for w in launches if w["phase"] == "kernel"]
+    assert [w["sips"] for w in kernels] == [(0,), (1,)]
+    assert report["kernels_ns"] == kernels[0]["total_ns"] == kernels[1]["total_ns"]
+    assert report["pe_exec_ns"] + report["network_ns"] == pytest.approx(report["kernels_ns"])
+    assert all(w["pe_exec_ns"] + w["network_ns"] == pytest.approx(w["total_ns"]) for w in kernels)
+    copies = [w for w in launches if w["phase"] in ("memory_write", "memory_read")]
+    assert [(w["total_ns"], w["network_ns"]) for w in copies] == [(pytest.approx(one), 0.0)] * 3
+    assert report["total_ns"] == pytest.approx(2 * one + report["setup_ns"] + report["kernels_ns"])
+
+
+def test_spans_that_overlap_count_once() -> None:
+    assert covered_ps([]) == 0
+    assert covered_ps([(5, 9), (0, 3), (2, 4), (6, 7), (9, 10)]) == 9

@@ -33,7 +33,6 @@ current_device``.
 from __future__ import annotations
 
 import weakref
-from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from pathlib import Path
@@ -52,6 +51,7 @@ from megatile.runtime.host.oplog import OpLog
 from megatile.runtime.host.run_collective import Collectives, Communicated
 from megatile.runtime.host.state import DeviceSelector, HostError, Names
 from megatile.runtime.host.streams import Process, device_names, process_names
+from megatile.runtime.host.times import summary
 from megatile.runtime.host.tl_kernels import KernelCache
 from megatile.runtime.host.workers import DistributedError
 from megatile.trace import Trace
@@ -219,21 +219,8 @@ class RuntimeContext(Namespace):
         return self.engine.trace
 
     def report(self) -> dict[str, float]:
-        """Nanoseconds in all, of the engines of the busiest device's PEs at work, the rest (network), and the
-        bound by the roofline: what the work of a device takes if nothing is shared."""
-        total = self.time_ns
-        compute, bound = Counter[int](), Counter[int]()
-        for launch in self.engine.launches:
-            if launch.timed is None:
-                continue
-            # Of what ran together, the longest bounds the time.
-            group = launch.together or (launch,)
-            longest = max(group, key=lambda w: w.timed.bound_ps if w.timed else 0)
-            for device in launch.devices:
-                compute[device] += launch.timed.compute_ps
-                bound[device] += launch.timed.bound_ps if launch is longest else 0
-        busy, least = (min(total, max(c.values(), default=0) / 1000) for c in (compute, bound))
-        return {"total_ns": total, "pe_exec_ns": busy, "network_ns": total - busy, "bound_ns": least}
+        """Nanoseconds in all, of host copies, of kernels, of the PEs' engines and the network (`summary`)."""
+        return summary(self.engine, self.time_ns)
 
 
 def host(

@@ -54,7 +54,8 @@ class Timed:
     @cached_property
     def bound_ps(self) -> int:
         """What it would take if nothing were shared."""
-        return lower_bound(self.plan, self.machine, timing=self.result.timing)
+        bound = lower_bound(self.plan, self.machine, timing=self.result.timing)
+        return bound - self.resources(self.plan).control_ps() * (self.installed and bool(self.plan.channels))
 
     def resources(self, plan: Plan, crowded: bool = False) -> Resources:
         """The machine as the plan sees it; ``crowded``: it shares the engines of its units with others."""
