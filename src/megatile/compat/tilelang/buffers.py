@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import partial, reduce
 from typing import Any
 
-from megatile.compat.tilelang.dtypes import dtype as Dtype
+from megatile.compat.tilelang.dtypes import dtype as Dtype, overflows, saturated
 from megatile.core.dtypes import itemsize
 from megatile.core.expr import Symbol as Var, expr as integer, rebuild, simplify
 from megatile.ir import nodes as n
@@ -15,9 +16,10 @@ from megatile.ir.launch import ROOT
 from megatile.ir.nodes import Dim
 from megatile.language.tile.builder import ProgramBuilder, current
 from megatile.language.tile.errors import ProgramError
+from megatile.language.tile.functions import if_then_else
 from megatile.language.tile.memory import new_tile
 from megatile.language.tile.operations import copy as copy_into
-from megatile.language.tile.scalars import Value, as_expr, as_value
+from megatile.language.tile.scalars import Value, as_expr, as_value, operate
 from megatile.language.tile.tiles import ACTIVE, Ref, Symbol, Tile
 
 
@@ -74,12 +76,21 @@ class Buffer(Tile):
     """A tile in TileLang's spelling: regions may be assigned to it."""
 
     padded = True
+    safe: Any = None
+    """What is read over the edge, if ``T.annotate_safe_value`` says so; otherwise zero."""
+
+    def __getitem__(self, index: Any) -> Ref:
+        ref = super().__getitem__(index)
+        return ref if self.safe is None or not ref.is_element else SafeRef(ref.tile, ref.dims)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         ref = self[index]
         if isinstance(value, Tile) or (isinstance(value, Ref) and not value.is_element):
             copy_into(ref, value)
-        elif not ref.is_element:
+            return
+        if isinstance(value, Value):
+            value = saturated(value, self.dtype) if overflows(self.dtype, value.expr.dtype) else value
+        if not ref.is_element:
             current().emit(n.Fill, to=n.Region(self.name, ref.dims), value=as_expr(value))
         else:
             current().store(n.Store, target=self.name, index=ref.index, value=as_expr(value))
@@ -104,6 +115,38 @@ class Buffer(Tile):
             steps.append(step)
             step = step * extent
         return tuple(reversed(steps))
+
+
+class SafeRef(Ref):
+    """An element of a tensor with a value for what lies over its edge."""
+
+    @property
+    def expr(self) -> Any:
+        return as_expr(
+            if_then_else(inside(self.tile, self.index), Value(super().expr), safe_value(self.tile))
+        )
+
+
+def safe_value(tile: Tile) -> Any:
+    """What is read over the edge of a tensor if it is not zero, otherwise None."""
+    return tile.safe if isinstance(tile, Buffer) else None
+
+
+def inside(tile: Tile, index: Any) -> Any:
+    """Whether an index lies in a tile or tensor."""
+    places = [(Value(at), extent) for at, extent in zip(index, tile.shape, strict=True)]
+    bounds = [test for at, extent in places for test in (at >= 0, at < extent)]
+    return reduce(partial(operate, "and"), bounds)
+
+
+def annotate_safe_value(values: dict[Any, Any]) -> None:
+    """Say what is read over the edges of tensors, zero otherwise: ``T.annotate_safe_value({A: -1.0})``."""
+    for tensor, value in values.items():
+        if not isinstance(tensor, Buffer) or tensor.level != "tensor":
+            raise ProgramError(
+                f"T.annotate_safe_value of {tensor!r}", advice="give tensors in global memory: {A: value}"
+            )
+        tensor.safe = value
 
 
 class Variable(Ref):

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from megatile.core.dtypes import DtypeError, dtype as short_name, itemsize
-from megatile.language.tile.functions import cast
+from megatile.core.dtypes import DtypeError, dtype as short_name, is_float, itemsize
+from megatile.language.tile.functions import cast, if_then_else
+from megatile.language.tile.scalars import Value
 
 _BITS = {
     "int4": 4,
@@ -64,7 +65,7 @@ class dtype(str):
         return hash(_plain(self))
 
     def __call__(self, value: Any = 0, *_: Any) -> Any:
-        return cast(value, self.short)
+        return saturated(value, self.short)
 
     @property
     def short(self) -> str:
@@ -111,3 +112,19 @@ NAMES = (
 ).split()
 
 globals().update({name: dtype(name) for name in NAMES})
+
+
+_GREATEST = {"f8e4m3": 448.0, "f8e5m2": 57344.0}
+
+
+def overflows(to: str, source: str) -> bool:
+    """Whether a float of one dtype may be greater than every finite number of an fp8 one."""
+    return to in _GREATEST and source != to and is_float(source)
+
+
+def saturated(value: Any, short: str) -> Any:
+    """``value`` as another dtype; casts to fp8 stop at the greatest finite number, as CUDA's do."""
+    if isinstance(value, Value) and overflows(short, value.expr.dtype):
+        most = _GREATEST[short]
+        value = if_then_else(value > most, most, if_then_else(value < -most, -most, value))
+    return cast(value, short)

@@ -38,7 +38,7 @@ def Cast(dtype: Any, value: Any) -> Any:
 
 
 def cast(value: Any, dtype: Any, *_: Any) -> Any:
-    return f.cast(value, Dtype(dtype).short)
+    return Dtype(dtype)(value)
 
 
 def reinterpret(value: Any, dtype: Any) -> Any:

@@ -50,7 +50,7 @@ WORDS: dict[str, Any] = {
     **_words(
         _buffers,
         "alloc_barrier alloc_fragment alloc_reducer finalize_reducer alloc_global alloc_local "
-        "alloc_shared alloc_tmem alloc_var empty reshape view",
+        "annotate_safe_value alloc_shared alloc_tmem alloc_var empty reshape view",
     ),
     **_words(
         simt,
@@ -60,7 +60,7 @@ WORDS: dict[str, Any] = {
     **_words(onesided, onesided.WORDS),
     **{
         word: launch.hint(word)
-        for word in "use_swizzle annotate_layout annotate_safe_value annotate_l2_hit_ratio "
+        for word in "use_swizzle annotate_layout annotate_l2_hit_ratio "
         "annotate_min_blocks_per_sm annotate_restrict_buffers set_max_nreg inc_max_nreg dec_max_nreg "
         "annotate_producer_reg_dealloc annotate_consumer_reg_alloc no_set_max_nreg "
         "disable_warp_group_reg_alloc import_source".split()

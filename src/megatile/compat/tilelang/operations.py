@@ -7,16 +7,18 @@ from contextlib import contextmanager
 from typing import Any
 
 from megatile.compat.tilelang import buffers as b
+from megatile.compat.tilelang.dtypes import overflows
 from megatile.compat.tilelang.launch import barrier_arrive
-from megatile.core.expr import Binary, Expr, Symbol as Var, simplify
+from megatile.core.expr import Binary, Expr, Symbol as Var, known, simplify
 from megatile.ir import nodes as n
 from megatile.language.tile import operations as ops, synchronise
 from megatile.language.tile.builder import current
+from megatile.language.tile.errors import ProgramError
 from megatile.language.tile.functions import if_then_else
 from megatile.language.tile.operations import GemmWarpPolicy
-from megatile.language.tile.regions import Operand, operand
+from megatile.language.tile.regions import Operand, matched, operand
 from megatile.language.tile.scalars import Value, as_expr, operate
-from megatile.language.tile.tiles import Ref
+from megatile.language.tile.tiles import Ref, Tile
 
 
 def _region(value: Any) -> Any:
@@ -26,7 +28,54 @@ def _region(value: Any) -> Any:
 
 def copy(src: Any, dst: Any, *_: Any, barrier: Any = None, **__: Any) -> None:
     """Copy ``src`` to ``dst``, converting the dtype; how a GPU does it (TMA, width) is no matter here."""
-    ops.copy(_region(dst), _region(src))
+    to, source = operand(_region(dst), "the destination"), operand(_region(src), "the source")
+    if overflows(to.tile.dtype, source.tile.dtype):
+        ops.copy(_region(dst), _saturated(to, source))
+    else:
+        ops.copy(_region(dst), _region(src))
+    if b.safe_value(source.tile) is not None:
+        _fill_outside(to, source)
+
+
+def _saturated(to: Operand, source: Operand) -> Any:
+    """A tile of fp8 numbers with what is to be copied, none of them infinite."""
+    extents = [known(e) for e in (to if source.is_anchor else source).extents]
+    part = b.alloc_fragment(extents, to.tile.dtype)
+    if source.tile.level == "tensor":
+        wide = b.alloc_fragment(extents, source.tile.dtype)
+        ops.copy(wide, _given(source))
+        source = operand(wide, "the source")
+    with _each(part) as indices:
+        part[tuple(map(Value, indices))] = _element(source, indices)
+    return part
+
+
+def _given(side: Operand) -> Any:
+    return side.tile if side.is_whole else Ref(side.tile, side.dims)
+
+
+@contextmanager
+def _each(tile: Tile) -> Iterator[list[Expr]]:
+    """The indices of every element, at once."""
+    names = tuple(current().fresh("i") for _ in tile.shape)
+    with _parallel(names, tuple(map(as_expr, tile.shape))):
+        yield [Var(name) for name in names]
+
+
+def _fill_outside(to: Operand, source: Operand) -> None:
+    """Put the tensor's safe value where a copy read over its edge."""
+    if not to.is_whole or to.tile.level == "tensor":
+        raise ProgramError(
+            f"T.copy of '{source.tile.name}', which has a safe value, into a part of '{to.tile.name}'",
+            advice="copy into a whole tile in shared memory or registers first",
+        )
+    _, region = matched(to, source)
+    read = Operand(source.tile, region.dims)
+    with _each(to.tile) as indices:
+        element = to.tile[tuple(map(Value, indices))]
+        place = _element(read, indices[len(indices) - len(read.extents) :])
+        here = b.inside(source.tile, place.index)
+        to.tile[tuple(map(Value, indices))] = if_then_else(here, element, b.safe_value(source.tile))
 
 
 tma_copy = async_copy = copy
