@@ -17,7 +17,7 @@ from megatile.plan.model import Compute, Plan, PlanError, Region, Wait
 from megatile.plan.spec import ARGUMENT, KEYWORD, TARGET, part
 from megatile.plan.statements import COMMANDS
 from megatile.sim import simulate
-from megatile.sim.table import _StreamCompiler
+from megatile.sim.stream_table import StreamTable
 
 TEXT = """plan("new", scale="pe", grid=(2,))
 x = tile(f32, (4,), memory="tcm", role="inout")
@@ -64,13 +64,13 @@ def test_text_and_data():
     assert np.array_equal(run.outputs()["x"], [[0, 0, 1, 1]] * 2)
 
 
-def on_zero(self, s, ints, names):
-    self.on_wait(Wait(s.flag, s.value, source=s.source), ints, names)
-    self.on_compute(Compute("fill", s.write, source=s.source), ints, names)
+def on_zero(self, s):
+    self.on_wait(Wait(s.flag, s.value, source=s.source))
+    self.on_compute(Compute("fill", s.write, source=s.source))
 
 
 def test_time(monkeypatch):
-    monkeypatch.setattr(_StreamCompiler, "on_zero", on_zero, raising=False)
+    monkeypatch.setattr(StreamTable, "on_zero", on_zero, raising=False)
     plan = Plan.from_text(TEXT)
     (stream,) = plan.streams
     signal, loop = stream.body

@@ -1,34 +1,36 @@
-"""Streams as flat lists of instructions with compiled expressions: what evaluators that follow many units at
-once run.
+"""Streams as flat lists of instructions, which check, execute, launches and simulate all read.
+
+Evaluators call the compiled expressions of an instruction (``functions``, ``reads``, ``ints``, …), which are
+made when they are first asked for; ``simulate`` writes the expressions themselves into its tables.
 
 Structure becomes jumps: ``enter`` (a loop's initial values), ``test`` (leave when done), ``again`` (carry,
 count up, back to ``test``), ``branch`` (to ``target`` where the condition is 0), ``jump``, ``merge``,
-``leave`` (names end), ``join`` (a good place for units to come together again). All other kinds are the
-statements themselves.
+``join`` (a good place for units to come together again), ``end``. All other kinds are the words of commands.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from megatile.core.cached import cached_in_owner
 from megatile.core.expr import Expr, constant
 from megatile.plan.cached_values import CachedValues
 from megatile.plan.cohort import highest, lowest
-from megatile.plan.liveness import slot_names
 from megatile.plan.model import Plan, PlanError, Stream
 from megatile.plan.spec import parts
 from megatile.plan.statements import (
+    Free,
     If,
     Loop,
     Region,
     Statement,
-    Work,
     binds,
     int_flows,
     reads_of,
+    regions_of,
     tile_flows,
     write_of,
 )
@@ -66,28 +68,67 @@ def span_of(values: list[Any]) -> tuple[Any, Any, Any]:
 
 @dataclass(eq=False)
 class Instruction:
-    """One step. ``target`` is where jumps go; ``functions`` are the compiled expressions by field name."""
+    """One step. ``target`` is where jumps go; ``tiles`` and ``numbers`` are what carried and merged names
+    mean from here on, and ``ended`` the names that end here."""
 
     kind: str
     statement: Any
+    values: CachedValues
     target: int = -1
-    functions: dict[str, Function] = field(default_factory=dict)
-    reads: tuple[RegionCode, ...] = ()
-    write: RegionCode | None = None
-    names: tuple[str, ...] = ()
-    tiles: tuple[tuple[str, str], ...] = ()
-    ints: tuple[tuple[str, Function], ...] = ()
-    shape: tuple[Function, ...] = ()
-    number: int = 0
-    attributes: dict[str, Any] = field(default_factory=dict)
-    varying: dict[str, Function] = field(default_factory=dict)
     ended: tuple[str, ...] = ()
+    tiles: tuple[tuple[str, str], ...] = ()
+    numbers: tuple[tuple[str, Expr], ...] = ()
+    number: int = 0
     ragged: bool = False
+
+    @cached_property
+    def functions(self) -> dict[str, Function]:
+        """Its expressions by field name."""
+        found = dict(self._fields("expr"))
+        for _, work in self._fields("work"):
+            found |= {"flops": work.flops, "bytes": work.bytes}
+        return {name: self.values.function(value) for name, value in found.items()}
+
+    @cached_property
+    def reads(self) -> tuple[RegionCode, ...]:
+        return tuple(RegionCode(r, self.values) for r in reads_of(self.statement))
+
+    @cached_property
+    def write(self) -> RegionCode | None:
+        write = write_of(self.statement)
+        return None if write is None else RegionCode(write, self.values)
 
     @property
     def regions(self) -> tuple[RegionCode, ...]:
         """What it reads and writes."""
         return self.reads if self.write is None else (*self.reads, self.write)
+
+    @cached_property
+    def ints(self) -> tuple[tuple[str, Function], ...]:
+        return tuple((name, self.values.function(value)) for name, value in self.numbers)
+
+    @cached_property
+    def shape(self) -> tuple[Function, ...]:
+        """The extents of a message."""
+        return tuple(self.values.even(e) for _, extents in self._fields("typed") for e in extents)
+
+    @cached_property
+    def attributes(self) -> dict[str, Any]:
+        """Those that do not depend on integers; ``varying`` are the others."""
+        return {key: value for key, value in self._attributes() if not isinstance(value, Expr)}
+
+    @cached_property
+    def varying(self) -> dict[str, Function]:
+        return {key: self.values.function(e) for key, e in self._attributes() if isinstance(e, Expr)}
+
+    def _attributes(self) -> list[tuple[str, Any]]:
+        return [pair for _, pairs in self._fields("attributes") for pair in pairs]
+
+    def _fields(self, kind: str) -> list[tuple[str, Any]]:
+        """The fields of its statement that are of a kind (see ``spec``)."""
+        return [
+            (p.name, getattr(self.statement, p.name)) for p in parts(type(self.statement)) if p.kind == kind
+        ]
 
 
 @dataclass(eq=False)
@@ -106,16 +147,15 @@ def compile_plan(plan: Plan) -> tuple[Code, ...]:
 
 
 def _compile_stream(plan: Plan, stream: Stream) -> Code:
-    compiler = _Compiler(slot_names(stream.body), CachedValues(plan.instances(stream.level)))
+    compiler = _Compiler(CachedValues(plan.instances(stream.level)))
     compiler.block(stream.body)
     compiler.emit("end", None)
     declared = {tile.name for tile in plan.tiles}
     for number, instruction in enumerate(compiler.code):
         instruction.number = number
-        for code in instruction.regions:
-            if code.tile not in declared and code.tile not in compiler.bound:
-                place = instruction.statement.source if instruction.statement else None
-                raise PlanError(f"there is no tile '{code.tile}' here", place=place)
+        for region in regions_of(instruction.statement) if instruction.statement is not None else ():
+            if region.tile not in declared and region.tile not in compiler.bound:
+                raise PlanError(f"there is no tile '{region.tile}' here", place=instruction.statement.source)
     _mark_ragged(compiler.code)
     return Code(stream, compiler.code, compiler.values)
 
@@ -123,7 +163,7 @@ def _compile_stream(plan: Plan, stream: Stream) -> Code:
 def _mark_ragged(code: list[Instruction]) -> None:
     """Receives of messages that are only used as a whole: units need not agree on their shape."""
     cut = {name for i in code for pair in i.tiles for name in pair}
-    cut |= {r.tile for i in code for r in i.regions if not r.whole}
+    cut |= {r.tile for i in code if i.statement is not None for r in regions_of(i.statement) if r.start}
     for instruction in code:
         if instruction.kind == "receive":
             name = instruction.statement.name
@@ -131,14 +171,13 @@ def _mark_ragged(code: list[Instruction]) -> None:
 
 
 class _Compiler:
-    def __init__(self, slots: frozenset[str], values: CachedValues):
+    def __init__(self, values: CachedValues):
         self.code: list[Instruction] = []
         self.values = values
-        self.slots = slots
         self.bound: set[str] = set()
 
     def emit(self, kind: str, statement: Statement | None, **options: Any) -> Instruction:
-        instruction = Instruction(kind, statement, **options)
+        instruction = Instruction(kind, statement, self.values, **options)
         self.code.append(instruction)
         return instruction
 
@@ -149,88 +188,43 @@ class _Compiler:
             elif isinstance(statement, If):
                 self.branch(statement)
             else:
-                self.simple(statement)
+                self.emit(
+                    statement.word, statement, ended=statement.names if isinstance(statement, Free) else ()
+                )
+            self.bound |= set(binds(statement)[0])
 
-    def simple(self, statement: Any) -> None:
-        instruction = self.emit(statement.word, statement)
-        instruction.reads = tuple(RegionCode(r, self.values) for r in reads_of(statement))
-        write = write_of(statement)
-        instruction.write = RegionCode(write, self.values) if write is not None else None
-        self.bound |= set(binds(statement)[0])
-        for p in parts(type(statement)):
-            compile_field = _COMPILE.get(p.kind)
-            if compile_field is not None:
-                compile_field(self.values, instruction, p.name, getattr(statement, p.name))
-
-    def scope(self, body: tuple[Statement, ...]) -> dict[str, tuple[str, ...]]:
-        """Names that end with this body: all (``ended``), and those that may hold slots (``names``)."""
-        unique = tuple(dict.fromkeys(name for s in body for names in binds(s) for name in names))
-        return {"ended": unique, "names": tuple(n for n in unique if n in self.slots)}
+    def ended(self, body: tuple[Statement, ...]) -> tuple[str, ...]:
+        """Names that end with this body."""
+        return tuple(dict.fromkeys(name for s in body for names in binds(s) for name in names))
 
     def flows(self, statement: Statement, side: int) -> dict[str, Any]:
         """What carried and merged names mean: the first of their values, or the second."""
-        ints = tuple((f.name, self.values.function(f.values[side])) for f in int_flows(statement))
-        return {"tiles": tuple((f.name, f.values[side]) for f in tile_flows(statement)), "ints": ints}
+        return {
+            "tiles": tuple((f.name, f.values[side]) for f in tile_flows(statement)),
+            "numbers": tuple((f.name, f.values[side]) for f in int_flows(statement)),
+        }
 
     def loop(self, loop: Loop) -> None:
-        self.bound |= set(binds(loop)[0])
-        bounds = {"start": loop.start, "stop": loop.stop, "step": loop.step}
-        functions = {key: self.values.function(value) for key, value in bounds.items()}
-        self.emit("enter", loop, functions=functions, names=loop.frees, **self.flows(loop, 0))
+        self.emit("enter", loop, ended=loop.frees, **self.flows(loop, 0))
         test = self.emit("test", loop)
         begin = len(self.code)
         self.block(loop.body)
-        self.emit("again", loop, target=begin - 1, **self.flows(loop, 1), **self.scope(loop.body))
+        self.emit("again", loop, target=begin - 1, ended=self.ended(loop.body), **self.flows(loop, 1))
         test.target = len(self.code)
         self.emit("join", loop)
 
     def branch(self, branch: If) -> None:
-        start = self.emit("branch", branch, functions={"condition": self.values.function(branch.condition)})
+        start = self.emit("branch", branch)
         self.side(branch, 0)
         jump = self.emit("jump", branch)
         start.target = len(self.code)
         self.side(branch, 1)
         jump.target = len(self.code)
-        self.bound |= set(binds(branch)[0])
         self.emit("join", branch)
 
     def side(self, branch: If, side: int) -> None:
         body = (branch.body, branch.orelse)[side]
         self.block(body)
-        merged = self.flows(branch, side) | self.scope(body)
+        merged = self.flows(branch, side) | {"ended": self.ended(body)}
         if any(merged.values()):
             self.emit("merge", branch, **merged)
-
-
-def _expr(values: CachedValues, instruction: Instruction, name: str, value: Expr) -> None:
-    instruction.functions[name] = values.function(value)
-
-
-def _typed(values: CachedValues, instruction: Instruction, name: str, value: tuple[Expr, ...]) -> None:
-    instruction.shape = tuple(values.even(e) for e in value)
-
-
-def _words(values: CachedValues, instruction: Instruction, name: str, value: tuple[str, ...]) -> None:
-    instruction.names = value
-
-
-def _attributes(values: CachedValues, instruction: Instruction, name: str, value: Any) -> None:
-    for key, attribute in value:
-        if isinstance(attribute, Expr):
-            instruction.varying[key] = values.function(attribute)
-        else:
-            instruction.attributes[key] = attribute
-
-
-def _work(values: CachedValues, instruction: Instruction, name: str, value: Work) -> None:
-    instruction.functions |= {"flops": values.function(value.flops), "bytes": values.function(value.bytes)}
-
-
-_COMPILE: dict[str, Callable[[CachedValues, Instruction, str, Any], None]] = {
-    "expr": _expr,
-    "typed": _typed,
-    "words": _words,
-    "attributes": _attributes,
-    "work": _work,
-}
-"""What becomes of a command's fields, by kind."""

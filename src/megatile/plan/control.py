@@ -53,7 +53,7 @@ class ControlFlow:
             cohort.ints[name] = uniform(instruction.functions[key](cohort.ints))
         if np.any(cohort.ints[f"{loop.index}.step"] == 0):
             raise PlanError("a loop with step 0 never ends", place=loop.source)
-        for name in instruction.names:
+        for name in instruction.ended:
             self.unbind(cohort, name)
         return self.issued(cohort)
 
@@ -113,6 +113,6 @@ class ControlFlow:
         return self.issued(cohort)
 
     def step_free(self, cohort: Cohort, instruction: Instruction) -> bool:
-        for name in instruction.names:
+        for name in instruction.ended:
             self.unbind(cohort, name)
         return self.issued(cohort)

@@ -13,10 +13,10 @@ ENTER, TEST, AGAIN, BRANCH, JUMP, MERGE, FREE, END = range(8)
 WORK, COPY, SEND, RECEIVE, RECEIVE_ANY, READ_SCALAR, SIGNAL, WAIT, RENDEZVOUS = range(8, 17)
 
 # Expressions: a constant, an integer of the frame, one plus a constant (both in a row of bytecode: SUM), or
-# bytecode. The value of KEPT bytecode stays in the frame as long as no loop goes on whose index it needs: its
-# first row names the place of the value (beside it the round for which it holds) and the place that counts
-# the rounds of the loop.
-CONSTANT, SYMBOL, BYTECODE, KEPT, SUM = range(5)
+# bytecode. The value of CACHED bytecode stays in the frame as long as no loop goes on whose index it needs:
+# its first row names the place of the value (beside it the round for which it holds) and the place that
+# counts the rounds of the loop.
+CONSTANT, SYMBOL, BYTECODE, CACHED, SUM = range(5)
 OPERATORS = (
     "+", "-", "*", "//", "%", "&", "|", "^", "<<", ">>", "<", "<=", ">", ">=", "==", "!=", "min", "max",
 )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from megatile.sim.engine.marks import apart, call_python, inlined, jit
-from megatile.sim.instructions import CONSTANT, KEPT, LOAD, LOOKUP, NESTED, PUSH, SELECT, STOP, SUM, SYMBOL
+from megatile.sim.instructions import CACHED, CONSTANT, LOAD, LOOKUP, NESTED, PUSH, SELECT, STOP, SUM, SYMBOL
 from megatile.sim.rows import Words
 from megatile.sim.state import INFINITE, LOW, MISUSE, NONE, STOPPED, State
 
@@ -76,14 +76,14 @@ def evaluate(s: State, expression_id: int, frame: int) -> int:
         return s.frames[frame + value]
     if kind == SUM:
         return s.frames[frame + s.bytecode[value].operation] + s.bytecode[value].operand
-    if kind == KEPT:
-        return kept_value(s, value, frame, s.scratch.at(-1))
+    if kind == CACHED:
+        return cached_value(s, value, frame, s.scratch.at(-1))
     return compute(s, value, frame, s.scratch.at(-1))
 
 
 @apart
-def kept_value(s: State, at: int, frame: int, top: Words) -> int:
-    """The value of bytecode that is kept, for the round of the loop that it depends on."""
+def cached_value(s: State, at: int, frame: int, top: Words) -> int:
+    """The value of bytecode that is cached, for the round of the loop that it depends on."""
     place = s.frames.at(frame + s.bytecode[at].operation)
     turn = s.frames[frame + s.bytecode[at].operand]
     if place[1] != turn:
@@ -106,7 +106,7 @@ def compute(s: State, at: int, frame: int, top: Words) -> int:
             top = top.at(1)
             top[0] = s.frames[frame + s.bytecode[at].operand]
         elif operation == NESTED:
-            value = kept_value(s, s.bytecode[at].operand, frame, top)
+            value = cached_value(s, s.bytecode[at].operand, frame, top)
             top = top.at(1)
             top[0] = value
         elif operation == LOOKUP:

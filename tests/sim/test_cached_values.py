@@ -1,5 +1,5 @@
-"""Values of expressions are kept while the loops they depend on stand still: loops take as long as what they
-stand for, written out."""
+"""Values of expressions are cached while the loops they depend on stand still: loops take as long as what
+they stand for, written out."""
 
 from __future__ import annotations
 

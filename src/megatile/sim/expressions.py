@@ -1,0 +1,176 @@
+"""Expressions of plans as rows of integers: constants, places in an instance's frame, or bytecode.
+
+A value that stays the same while a loop goes on is computed once and cached in the frame (`FrameCache`).
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from megatile.core.expr import Binary, Const, Expr, Select, Symbol, Table, symbols
+from megatile.plan.cohort import spread
+from megatile.plan.model import PlanError
+from megatile.sim.instructions import (
+    BYTECODE,
+    CACHED,
+    CONSTANT,
+    LOAD,
+    LOOKUP,
+    NESTED,
+    OPERATORS,
+    PUSH,
+    SELECT,
+    STOP,
+    SUM,
+    SYMBOL,
+)
+
+MAX_STACK = 200
+"""Values that an expression may have on the engine's stack at a time."""
+MAX_CACHED = 64
+"""Expressions of a stream whose values every instance caches."""
+Code = tuple[tuple[int, int], ...]
+
+
+class Meaning:
+    """An expression whose symbols lie at places of the frame."""
+
+    def __init__(self, node: Expr, names: dict[str, int]) -> None:
+        self.node, self._names = node, names
+        self._known: tuple[Any, Any] = None, None
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        return {name: self._names[name] for name in symbols(self.node)}
+
+    @cached_property
+    def _function(self) -> Any:
+        return self.node.compile()
+
+    def of_all(self, units: Any, frame: Any) -> tuple[Any, bool]:
+        """The value for many instances, which have the integers of one of them but for their numbers; and
+        whether it depends on nothing but these."""
+        always = not any(self.places.values())
+        if not (always and units is self._known[0]):
+            env = {name: frame[place] if place else units for name, place in self.places.items()}
+            self._known = units, spread(self._function(env), len(units)).astype(np.int64, copy=False)
+        return self._known[1], always
+
+
+class ExpressionRows:
+    """Tables of expressions, growing; equal ones share a row."""
+
+    def __init__(self) -> None:
+        self.expressions: list[tuple[int, int]] = []
+        self.meanings: list[Meaning] = []
+        """What every row of ``expressions`` stands for."""
+        self.bytecode: list[tuple[int, int]] = []
+        self.constants: list[int] = []
+        self._expressions: dict[Any, int] = {}
+        self._tables: dict[tuple[int, ...], int] = {}
+
+    def _row(self, key: Any, row: tuple[int, int], node: Expr, names: dict[str, int]) -> int:
+        known = self._expressions.get(key)
+        if known is None:
+            known = self._expressions[key] = len(self.expressions)
+            self.expressions.append(row)
+            self.meanings.append(Meaning(node, dict(names)))
+        return known
+
+    def expression(self, node: Expr, names: dict[str, int], cache: FrameCache) -> int:
+        """The number of an expression whose symbols lie at ``names`` in the frame."""
+        if isinstance(node, (Const, Symbol)):
+            known = isinstance(node, Const)
+            row = (CONSTANT, node.value) if known else (SYMBOL, names[node.name])  # type: ignore[union-attr]
+            return self._row(row, row, node, {} if known else names)
+        if (
+            isinstance(node, Binary)
+            and node.operator == "+"
+            and isinstance(node.left, Symbol)
+            and isinstance(node.right, Const)
+        ):
+            row, at = (names[node.left.name], node.right.value), len(self.bytecode)
+            self.bytecode += [] if (SUM, row) in self._expressions else [row]
+            return self._row((SUM, row), (SUM, at), node, names)
+        code, deepest = self._emit(node, names, 0, cache)
+        if deepest > MAX_STACK:
+            raise PlanError(f"an expression is nested more than {MAX_STACK} deep")
+        first = cache.place(code, cache.scope(code), self, 2)
+        if first is not None:
+            return self._row((CACHED, first), (CACHED, first), node, names)
+        at = len(self.bytecode)
+        self.bytecode += [] if code in self._expressions else [*code, (STOP, 0)]
+        return self._row(code, (BYTECODE, at), node, names)
+
+    def _emit(self, node: Expr, names: dict[str, int], depth: int, cache: FrameCache) -> tuple[Code, int]:
+        """Bytecode that leaves the value of ``node`` on the stack; how deep the stack becomes."""
+        if isinstance(node, Const):
+            return ((PUSH, node.value),), depth + 1
+        if isinstance(node, Symbol):
+            return ((LOAD, names[node.name]),), depth + 1
+        if isinstance(node, Binary):
+            parts: tuple[Expr, ...] = (node.left, node.right)
+            last = (OPERATORS.index(node.operator), 0)
+        elif isinstance(node, Select):
+            parts, last = (node.condition, node.then, node.otherwise), (SELECT, 0)
+        else:
+            assert isinstance(node, Table)
+            parts, last = (node.index,), (LOOKUP, self._table(node.values))
+        emitted = [self._emit(part, names, depth + i, cache) for i, part in enumerate(parts)]
+        scopes, code = [cache.scope(part) for part, _ in emitted], Code()
+        for (own, _), scope in zip(emitted, scopes, strict=True):
+            # What stays the same in more rounds than the whole, or takes long, is cached by itself.
+            first = cache.place(own, scope, self, 1 if scope < max(scopes) else 3) if len(own) > 1 else None
+            code += own if first is None else ((NESTED, first),)
+        return (*code, last), max(deepest for _, deepest in emitted)
+
+    def _table(self, values: tuple[int, ...]) -> int:
+        known = self._tables.get(values)
+        if known is None:
+            known = self._tables[values] = len(self.constants)
+            self.constants += [len(values), *values]
+        return known
+
+
+class FrameCache:
+    """Places in the frame of a stream that cache values of expressions as long as they stay the same."""
+
+    def __init__(self, frame: list[int]) -> None:
+        self.frame = frame
+        self.loops: dict[int, tuple[float, int]] = {0: (0, 1)}
+        """By the place of a loop's index (and of the unit's number): how many loops are around its body, and
+        the place that counts its rounds."""
+        self.within = 0
+        """How many loops are around the statement at hand."""
+        frame.append(1)
+        self._known: dict[tuple[Any, ...], int] = {}
+        self._scopes: dict[int, tuple[float, int]] = {}
+
+    def scope(self, code: Code) -> tuple[float, int]:
+        """How many loops are around what decides the value of bytecode (infinity where that is something
+        else), and the place that counts the rounds for which it holds."""
+        found: tuple[float, int] = (0, 1)
+        for op, value in code:
+            if op == LOAD:
+                found = max(found, self.loops.get(value, (float("inf"), 0)))
+            elif op == NESTED:
+                found = max(found, self._scopes[value])
+        return found
+
+    def place(self, code: Code, scope: tuple[float, int], rows: ExpressionRows, least: int) -> int | None:
+        """Where bytecode of a scope begins whose value is cached; None where that is not worth while: outside
+        of loops, and of fewer operations than ``least`` (or one, if this loop does not change it)."""
+        operations = len([op for op, _ in code if op != LOAD and op != PUSH])
+        least = 1 if scope[0] < self.within else least
+        if code in self._known or not self.within or operations < least or scope[0] > self.within:
+            return self._known.get(code)
+        if len(self._known) == MAX_CACHED:
+            return None
+        at = self._known[code] = len(rows.bytecode)
+        self._scopes[at] = scope
+        rows.bytecode += [(len(self.frame), scope[1]), *code, (STOP, 0)]
+        self.frame += [0, 0]
+        return at
