@@ -17,6 +17,7 @@ from megatile.language.tile.errors import WORDS as _WORDS, without_frames
 from megatile.language.tile.functions import (
     DTYPES as _DTYPES,
     abs,
+    bitcast,
     cast,
     ceil,
     ceildiv,
@@ -32,6 +33,7 @@ from megatile.language.tile.functions import (
     log2,
     max,
     min,
+    round,
     rsqrt,
     sigmoid,
     sin,
@@ -55,6 +57,7 @@ from megatile.language.tile.operations import (
     reduce_abssum,
     reduce_max,
     reduce_min,
+    reduce_prod,
     reduce_sum,
 )
 from megatile.language.tile.program import macro, program
@@ -114,6 +117,7 @@ __all__ = [
     "atomic_max",
     "atomic_min",
     "barrier",
+    "bitcast",
     "bounded",
     "breakpoint",
     "broadcast",
@@ -151,8 +155,10 @@ __all__ = [
     "reduce_abssum",
     "reduce_max",
     "reduce_min",
+    "reduce_prod",
     "reduce_scatter",
     "reduce_sum",
+    "round",
     "rsqrt",
     "serial",
     "sigmoid",

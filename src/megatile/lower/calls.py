@@ -38,7 +38,9 @@ def _lowered(prog: Any, given: Sequence[Any], machine: str | HDA | None) -> Lowe
 
 
 def _arrays(given: Sequence[Any]) -> list[Any]:
-    return [a.array if isinstance(a, InputArray) else a for a in given]
+    """The arguments without marks; a number is an array of one element."""
+    plain = [a.array if isinstance(a, InputArray) else a for a in given]
+    return [np.array([a]) if isinstance(a, (int, float, np.generic)) else a for a in plain]
 
 
 def _are_arrays(given: Sequence[Any]) -> bool:

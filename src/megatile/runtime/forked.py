@@ -8,7 +8,6 @@ from typing import Any
 
 from megatile.core.quantities import whole
 from megatile.ir.program import Program
-from megatile.language.tile.tiles import InputArray
 from megatile.runtime.errors import LaunchError, PeerError
 from megatile.runtime.processes import Started
 from megatile.runtime.program_memory import ProgramMemory
@@ -16,7 +15,7 @@ from megatile.runtime.shared import World, run
 from megatile.runtime.shared.world import library
 from megatile.targets.compile import compile as compile_program
 from megatile.targets.cpu.kernel import CpuCode
-from megatile.targets.interpret.arguments import as_array, built
+from megatile.targets.interpret.arguments import arrays_of, built
 
 MAX_CACHED_PROGRAMS = 16
 
@@ -70,9 +69,7 @@ def prepared(
     prog: Any, arrays: tuple[Any, ...], machine: Any, processes: int | None
 ) -> tuple[ProgramMemory, int]:
     """The compiled program with its memory, and the number of processes."""
-    code = _code(
-        built(prog, [as_array(a.array if isinstance(a, InputArray) else a) for a in arrays], machine)
-    )
+    code = _code(built(prog, arrays_of(prog, arrays), machine))
     scales = code.program.launch.scales
     units = max(1, math.prod(s.count for s in scales))
     count = processes

@@ -15,7 +15,7 @@ from megatile.runtime.forked import prepared, run_forked
 from megatile.runtime.processes import Started
 from megatile.runtime.program_memory import ProgramMemory
 from megatile.runtime.ranks import Meeting
-from megatile.targets.interpret.arguments import as_array, built, check_arguments, check_writable
+from megatile.targets.interpret.arguments import arrays_of, as_array, built, check_arguments, check_writable
 
 
 def launch_on_ranks(
@@ -31,7 +31,7 @@ def launch_on_ranks(
     problem = None
     try:
         kind = _Native if meeting.one_host else _Planned
-        work = kind(prog, [as_array(a) for a in arrays], machine, meeting)
+        work = kind(prog, arrays_of(prog, arrays), machine, meeting)
     except MegatileError as error:
         problem = error
     with meeting.ending_together():

@@ -300,6 +300,12 @@ def _fill(out: TileLangWriter, node: n.Fill) -> None:
 
 @rule(n.Reduce)
 def _reduce(out: TileLangWriter, node: n.Reduce) -> None:
+    if node.op == "prod":
+        raise CompileError(
+            "TileLang has no T.reduce_prod",
+            place=node.place,
+            advice="multiply in a loop: for i in T.serial(n)",
+        )
     kept = "" if node.clear else ", clear=False"
     out.add(f"T.reduce_{node.op}({out.part(node.source)}, {out.part(node.to)}, dim={node.dim}{kept})")
 

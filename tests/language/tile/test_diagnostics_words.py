@@ -215,10 +215,29 @@ def loop_over_a_tensor(A, B):
             T.clear(row)
 
 
-@refused(r"'A' is sliced with step 2.*an owner function for strides", "A[0:16:2, :]")
+@refused(r"T.clear is a slice of 'A' with a step.*copy it into a tile first", "A[0:16:2, :]")
 def slice_with_a_stride(A, B):
     with T.Kernel(block=1):
         T.clear(A[0:16:2, :])
+
+
+@refused(r"T.copy of a slice with a step to or from another unit.*copy it into a tile first", "A[::2, :]")
+def put_of_a_slice_with_a_step(A, B):
+    with T.Kernel(device=2, block=1), T.Scale("device"):
+        t = T.alloc((8, 16), "f32", level="l2")
+        T.copy(t, A[::2, :], dst=0)
+
+
+@refused(r"'A\[...\]' with a step.*':' for every dimension", "A[::2, ...]")
+def step_and_ellipsis(A, B):
+    with T.Kernel(block=1):
+        T.copy(B, A[::2, ...])
+
+
+@refused(r"'A' is sliced with step -1.*whole numbers from 1", "A[::-1, :]")
+def slice_with_a_negative_step(A, B):
+    with T.Kernel(block=1):
+        T.copy(B, A[::-1, :])
 
 
 @refused(r"the slice of dimension 0 of 'A' has length -4.*x\[low:high\]", "A[8:4, :]")

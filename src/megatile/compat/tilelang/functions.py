@@ -100,12 +100,7 @@ def isinf(x: Any) -> Any:
 
 def round(x: Any, *_: Any) -> Any:
     """The nearest whole number, halves to the even one."""
-    low = f.floor(x)
-    rest = x - low
-    odd = operate("!=", operate("*", f.floor(low * 0.5), 2.0), low)
-    return f.if_then_else(
-        operate("or", rest > 0.5, operate("and", operate("==", rest, 0.5), odd)), low + 1.0, low
-    )
+    return f.round(x)
 
 
 def trunc(x: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -237,24 +236,7 @@ serial, unroll, vectorized = map(_counting, (loops.serial, loops.unroll, loops.v
 
 def Persistent(domain: Any, wave_size: Any, index: Any, group_size: Any = 8) -> Any:
     """Tiles of an n-dimensional domain, one for each unit and wave."""
-    return PersistentRange(tuple(_values(tuple(domain))), wave_size, index)
-
-
-class PersistentRange:
-    """Tiles ``index, index + wave_size, …`` of a domain, as coordinates."""
-
-    def __init__(self, domain: tuple[Any, ...], wave_size: Any, index: Any):
-        self.domain, self.wave_size, self.index = domain, wave_size, index
-
-    def flat(self) -> Any:
-        return loops.Persistent(reduce(operator.mul, self.domain), self.wave_size, self.index)
-
-    def coordinates(self, number: Any) -> tuple[Any, ...]:
-        found = []
-        for extent in reversed(self.domain):
-            found.append(number % extent)
-            number = number // extent
-        return tuple(reversed(found))
+    return loops.PersistentRange(tuple(_values(tuple(domain))), wave_size, index)
 
 
 # --- Barriers and roles of warp groups ----------------------------------------------------------------------

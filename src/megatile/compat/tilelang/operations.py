@@ -46,7 +46,7 @@ def _saturated(to: Operand, source: Operand) -> Any:
         ops.copy(wide, _given(source))
         source = operand(wide, "the source")
     with _each(part) as indices:
-        part[tuple(map(Value, indices))] = _element(source, indices)
+        part[tuple(map(Value, indices))] = ops.element_of(source, indices)
     return part
 
 
@@ -58,7 +58,7 @@ def _given(side: Operand) -> Any:
 def _each(tile: Tile) -> Iterator[list[Expr]]:
     """The indices of every element, at once."""
     names = tuple(current().fresh("i") for _ in tile.shape)
-    with _parallel(names, tuple(map(as_expr, tile.shape))):
+    with ops.elementwise_nest(names, tuple(map(as_expr, tile.shape))):
         yield [Var(name) for name in names]
 
 
@@ -73,7 +73,7 @@ def _fill_outside(to: Operand, source: Operand) -> None:
     read = Operand(source.tile, region.dims)
     with _each(to.tile) as indices:
         element = to.tile[tuple(map(Value, indices))]
-        place = _element(read, indices[len(indices) - len(read.extents) :])
+        place = ops.element_of(read, indices[len(indices) - len(read.extents) :])
         here = b.inside(source.tile, place.index)
         to.tile[tuple(map(Value, indices))] = if_then_else(here, element, b.safe_value(source.tile))
 
@@ -87,29 +87,10 @@ def transpose(src: Any, dst: Any) -> None:
     builder = current()
     rows, columns = left.extents[-2:]
     i, j = builder.fresh("i"), builder.fresh("j")
-    value = as_expr(_element(left, [Var(i), Var(j)]))
-    target = _element(right, [Var(j), Var(i)])
-    with _parallel((i, j), (rows, columns)):
+    value = as_expr(ops.element_of(left, [Var(i), Var(j)]))
+    target = ops.element_of(right, [Var(j), Var(i)])
+    with ops.elementwise_nest((i, j), (rows, columns)):
         builder.store(n.Store, target=target.tile.name, index=target.index, value=value)
-
-
-def _element(side: Operand, indices: list[Any]) -> Ref:
-    """The element of a region at positions inside it."""
-    pending = iter(indices)
-    places = (
-        d.start if d.extent is None else simplify(Binary("+", d.start, next(pending))) for d in side.dims
-    )
-    return Ref(side.tile, tuple(map(n.Dim, places)))
-
-
-@contextmanager
-def _parallel(names: tuple[str, ...], extents: tuple[Expr, ...]) -> Iterator[None]:
-    builder = current()
-    builder.open_implied()
-    with builder.inside(n.Parallel, *names, vars=names, extents=extents):
-        outer, builder.parallel = builder.parallel, [*builder.parallel, *names]
-        yield
-        builder.parallel = outer
 
 
 def gemm(
@@ -240,6 +221,6 @@ def im2col(
     y = place % (out_h * out_w) // out_w * stride + inner // channels // kernel * dilation - pad
     x = place % out_w * stride + inner // channels % kernel * dilation - pad
     inside = operate("and", operate("and", y >= 0, y < height), operate("and", x >= 0, x < width))
-    with _parallel(names, (as_expr(rows), as_expr(columns))):
+    with ops.elementwise_nest(names, (as_expr(rows), as_expr(columns))):
         value = if_then_else(inside, img[place // (out_h * out_w), y, x, inner % channels], 0)
         col[Value(Var(names[0])), Value(Var(names[1]))] = value

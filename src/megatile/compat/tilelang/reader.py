@@ -7,12 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from megatile.compat.tilelang import buffers as b
-from megatile.compat.tilelang.launch import PersistentRange
 from megatile.core.errors import Place
 from megatile.language.common.hooks import Undefined
 from megatile.language.common.rewrite import bind
 from megatile.language.tile.builder import ProgramBuilder, current
-from megatile.language.tile.loops import ParallelRange, SerialRange, serial
+from megatile.language.tile.loops import ParallelRange, PersistentRange, SerialRange, serial
 from megatile.language.tile.reader import Reader
 from megatile.language.tile.scalars import Value
 from megatile.language.tile.tiles import Ref, Tile
@@ -100,10 +99,6 @@ class TileLangReader(Reader):
         self, place: Place, iterable: Any, body: Callable[..., Any], names: tuple[str, ...], state: Any,
         context: Any,
     ) -> Any:  # fmt: skip
-        if isinstance(iterable, PersistentRange):
-            tiles, inner = iterable, body
-            iterable = tiles.flat()
-            body = lambda number, *rest: inner(tiles.coordinates(number), *rest)  # noqa: E731
         if isinstance(iterable, ParallelRange) and self.builder.parallel:
             outer, extents = body, iterable.extents  # inside elementwise code, a loop like any other
             iterable = PersistentRange(extents, 1, 0)

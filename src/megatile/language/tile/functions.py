@@ -85,6 +85,18 @@ def if_then_else(condition: Any, then: Any, orelse: Any) -> Any:
     return operate("select", condition, then, orelse)
 
 
+@no_none
+def round(x: Any) -> Any:
+    """The nearest whole number, halves to the even one, in the dtype of ``x``."""
+    if not _symbolic(x):
+        return _math.floor(x) if x % 1 < 0.5 or (x % 1 == 0.5 and _math.floor(x) % 2 == 0) else _math.ceil(x)
+    low = floor(x)
+    rest = operate("-", x, low)
+    odd = operate("!=", operate("*", floor(operate("*", low, 0.5)), 2.0), low)
+    up = operate("or", operate(">", rest, 0.5), operate("and", operate("==", rest, 0.5), odd))
+    return if_then_else(up, operate("+", low, 1.0), low)
+
+
 def cast(x: Any, dtype: Any) -> Any:
     """``x`` rounded to another dtype."""
     return as_value(cast_expr(as_expr(x), dtype_name(dtype)))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -113,9 +115,34 @@ def Pipelined(*bounds: Any, num_stages: int = 2) -> SerialRange:
     return SerialRange("pipelined", *_bounds(bounds), stages=max(num_stages, 1), name="k")
 
 
+class PersistentRange:
+    """Tiles ``rank, rank + units, …`` of a domain of several dimensions, as coordinates."""
+
+    def __init__(self, domain: tuple[Any, ...], units: Any, rank: Any):
+        self.domain, self.units, self.rank = domain, units, rank
+
+    def flat(self) -> SerialRange:
+        """The loop over the tiles' numbers, rows first."""
+        return Persistent(reduce(operator.mul, self.domain), self.units, self.rank)
+
+    def coordinates(self, number: Any) -> tuple[Any, ...]:
+        """The indices of the tile with a number."""
+        found = []
+        for extent in reversed(self.domain):
+            found.append(number % extent)
+            number = number // extent
+        return tuple(reversed(found))
+
+
 @no_none
-def Persistent(total: Any, units: Any, rank: Any) -> SerialRange:
-    """Tiles ``rank, rank + units, ...`` below ``total``: a block that stays and takes tile after tile."""
+def Persistent(total: Any, units: Any, rank: Any) -> Any:
+    """Tiles ``rank, rank + units, ...`` below ``total``: a block that stays and takes tile after tile.
+
+    ``for i, j in T.Persistent((m, n), units, rank)`` counts tiles of several dimensions, rows first.
+    """
+    if isinstance(total, (tuple, list)):
+        _refuse_fractions((*total, units, rank))
+        return PersistentRange(tuple(total), units, rank)
     _refuse_fractions((total, units, rank))
     return SerialRange("persistent", rank, total, units, name="tile")
 

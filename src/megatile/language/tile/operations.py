@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import Enum
 from typing import Any
 
 from megatile.core.dtypes import is_float
-from megatile.core.expr import Expr, Symbol, known
+from megatile.core.expr import Expr, Symbol, known, simplify
 from megatile.cost.implementations import Request
 from megatile.ir import nodes as n
 from megatile.ir.expr import Load
@@ -19,7 +20,7 @@ from megatile.language.tile.inference import matrix_product, same_shape
 from megatile.language.tile.launch import find_scale
 from megatile.language.tile.regions import Operand, extents_text, fixed, matched, operand, same_extents
 from megatile.language.tile.scalars import Value, as_expr
-from megatile.language.tile.tiles import Ref, Tile
+from megatile.language.tile.tiles import Ref, StridedRef, Tile
 
 
 class GemmWarpPolicy(str, Enum):
@@ -60,6 +61,9 @@ def copy(
     is that of a unit of a region around this one, so a block puts a tile into another device's memory.
     """
     builder = current()
+    if isinstance(to, StridedRef) or isinstance(source, StridedRef):
+        _copy_strided(to, source, dst is None and src is None and scale is None)
+        return
     left, right = operand(to, "the destination of T.copy"), operand(source, "the source of T.copy")
     if dst is not None and src is not None:
         raise ProgramError("T.copy with both dst= and src=", advice="give dst= to put or src= to get")
@@ -83,6 +87,47 @@ def copy(
         impl=impl,
         scale=among,
     )
+
+
+def _copy_strided(to: Any, source: Any, here: bool) -> None:
+    """Copy element by element where a side has a step."""
+    if not here:
+        raise ProgramError(
+            "T.copy of a slice with a step to or from another unit", advice="copy it into a tile first"
+        )
+    sides = [side if isinstance(side, StridedRef) else operand(side, "T.copy") for side in (to, source)]
+    extents = [tuple(d.extent for d in side.dims if d.extent is not None) for side in sides]
+    if not same_extents(*extents):
+        raise ProgramError(
+            f"T.copy: '{sides[0].tile.name}' {extents_text(extents[0])} and '{sides[1].tile.name}' "
+            f"{extents_text(extents[1])} have different shapes",
+            advice="give both sides the same extents",
+        )
+    names = tuple(current().fresh("i") for _ in extents[0])
+    with elementwise_nest(names, extents[0]):
+        target, value = (element_of(side, [Symbol(name) for name in names]) for side in sides)
+        current().store(n.Store, target=target.tile.name, index=target.index, value=as_expr(value))
+
+
+def element_of(side: Any, indices: list[Any]) -> Ref:
+    """The element of a region at indices inside it."""
+    left, steps = iter(indices), getattr(side, "steps", (1,) * len(side.dims))
+    places = (
+        d.start if d.extent is None else simplify(d.start + next(left) * step)
+        for d, step in zip(side.dims, steps, strict=True)
+    )
+    return Ref(side.tile, tuple(map(n.Dim, places)))
+
+
+@contextmanager
+def elementwise_nest(names: tuple[str, ...], extents: tuple[Expr, ...]) -> Iterator[None]:
+    """A ``T.Parallel`` whose statements are made inside."""
+    builder = current()
+    builder.open_implied()
+    with builder.inside(n.Parallel, *names, vars=names, extents=extents):
+        outer, builder.parallel = builder.parallel, [*builder.parallel, *names]
+        yield
+        builder.parallel = outer
 
 
 def peers(scale: str | None, what: str, has_rank: bool) -> str | None:
@@ -236,8 +281,8 @@ def _reduction(op: str) -> Callable[..., None]:
     return reduction
 
 
-reduce_sum, reduce_max, reduce_min, reduce_absmax, reduce_abssum = map(
-    _reduction, ("sum", "max", "min", "absmax", "abssum")
+reduce_sum, reduce_max, reduce_min, reduce_absmax, reduce_abssum, reduce_prod = map(
+    _reduction, ("sum", "max", "min", "absmax", "abssum", "prod")
 )
 
 

@@ -23,6 +23,7 @@ from megatile.language.common.rewrite import bind
 from megatile.language.tile.builder import ProgramBuilder, located
 from megatile.language.tile.capacity import checked_memory, shallow_pipelines
 from megatile.language.tile.errors import PYTHON_ERRORS, ProgramError, ProgramWarning, translated
+from megatile.language.tile.functions import DType
 from megatile.language.tile.inference import ADVICE, LayoutFound
 from megatile.language.tile.launch import with_slots
 from megatile.language.tile.memory import UNKNOWN
@@ -41,7 +42,9 @@ class ProgramFunction:
         self.function = function
         self.__name__ = function.__name__
         self.__doc__ = function.__doc__
-        self.tensors = _annotations(function, names or {})
+        annotations = _annotations(function, names or {})
+        self.tensors = {k: Tensor((1,), a, True) if isinstance(a, str) else a for k, a in annotations.items()}
+        self.scalars = {name for name, annotation in annotations.items() if isinstance(annotation, str)}
         self._built: dict[Any, Program] = {}
 
     @property
@@ -123,6 +126,8 @@ class ProgramFunction:
             bound = tuple(UNKNOWN if isinstance(e, Value) else int(e) for e in shape)
             builder.names.add(name)
             tiles.append(Tile(builder, name, shape, bound, tensor.dtype, ROOT, "tensor"))
+            if name in self.scalars:
+                tiles[-1] = tiles[-1][0]
             if tensor.symmetric:
                 tiles[-1] = OwnCopy(builder, tiles[-1])
                 builder.symmetric.append(tiles[-1])
@@ -200,19 +205,20 @@ def _sentence(message: str, span: n.Span | None, advice: str) -> str:
     return f"{f'{span.file}:{span.line}: ' if span else ''}{message} (try: {advice})"
 
 
-def _annotations(function: Callable[..., Any], names: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The tensors of a kernel's arguments; ``names`` are those around it, for annotations kept as text."""
-    tensors: dict[str, Tensor] = {}
+def _annotations(function: Callable[..., Any], names: Mapping[str, Any]) -> dict[str, Tensor | DType]:
+    """The tensors of a kernel's arguments, and dtypes of numbers; ``names`` are those around it, for
+    annotations kept as text."""
+    tensors: dict[str, Tensor | DType] = {}
     annotations = evaluated_annotations(function, names)
     for name in inspect.signature(function).parameters:
         annotation = annotations.get(name)
         for part in getattr(annotation, "__metadata__", ()):  # of Annotated[Any, T.Tensor(…)]
-            annotation = part if isinstance(part, Tensor) else annotation
-        if not isinstance(annotation, Tensor):
+            annotation = part if isinstance(part, (Tensor, DType)) else annotation
+        if not isinstance(annotation, (Tensor, DType)):
             raise ProgramError(
                 f"argument '{name}' of '{function.__name__}' has no T.Tensor annotation",
                 place=_argument_place(function, name),
-                advice=f'write {name}: T.Tensor((M, N), "f32"); '
+                advice=f'write {name}: T.Tensor((M, N), "f32"), or {name}: T.float32 for a number; '
                 "other parameters come from a function around it",
             )
         tensors[name] = annotation

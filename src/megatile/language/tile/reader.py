@@ -25,7 +25,7 @@ from megatile.language.common.hooks import (
 from megatile.language.common.transform import HOOKS
 from megatile.language.tile.builder import LargerScale, ProgramBuilder, located
 from megatile.language.tile.errors import PYTHON_ERRORS, ProgramError, translated
-from megatile.language.tile.loops import MOST, Bounded, ParallelRange, SerialRange
+from megatile.language.tile.loops import MOST, Bounded, ParallelRange, PersistentRange, SerialRange
 from megatile.language.tile.scalars import Value, as_expr, operate
 from megatile.language.tile.tiles import Ref, Tile
 from megatile.language.tile.variables import (
@@ -305,6 +305,10 @@ class Reader(Hooks):
             if len(context.targets) == len(iterable.extents):
                 iterable = replace(iterable, names=_named(context.targets, iterable.names))
             return self._parallel(place, iterable, body, names, state)
+        if isinstance(iterable, PersistentRange):
+            tiles, inner = iterable, body
+            iterable = tiles.flat()
+            body = lambda number, *rest: inner(tiles.coordinates(number), *rest)  # noqa: E731
         if isinstance(iterable, SerialRange):
             if len(context.targets) == 1:
                 iterable = replace(iterable, name=_named(context.targets, (iterable.name,))[0])

@@ -10,7 +10,7 @@ from megatile.core.expr import Expr, known, linear
 from megatile.ir.nodes import Dim, Region
 from megatile.language.tile.errors import ProgramError
 from megatile.language.tile.scalars import as_value
-from megatile.language.tile.tiles import OwnCopy, Ref, Tile, shape_text, whole_dims
+from megatile.language.tile.tiles import OwnCopy, Ref, StridedRef, Tile, shape_text, whole_dims
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,11 @@ def operand(value: Any, what: str) -> Operand:
         value = value[...]
     if isinstance(value, Tile):
         return Operand(value, whole_dims(value), True)
+    if isinstance(value, StridedRef):
+        raise ProgramError(
+            f"{what} is a slice of '{value.tile.name}' with a step",
+            advice=f"copy it into a tile first: T.copy(tile, {value.tile.name}[i:j:n])",
+        )
     if isinstance(value, Ref):
         return Operand(value.tile, value.dims)
     raise ProgramError(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from megatile.core.dtypes import dtype as dtype_name
-from megatile.core.expr import Const, Expr, Symbol as SymbolExpr, difference, known, simplify
+from megatile.core.expr import Const, Expr, Symbol as SymbolExpr, ceil_div, difference, known, simplify
 from megatile.core.placement import Layout
 from megatile.core.quantities import whole
 from megatile.ir.expr import Load
@@ -119,7 +119,18 @@ class Tile:
         return len(self.shape)
 
     def __getitem__(self, index: Any) -> Ref:
-        return Ref(self, _dims(self, index))
+        items = index if isinstance(index, tuple) else (index,)
+        steps = tuple(_step(self, item) for item in items)
+        if all(step == 1 for step in steps):
+            return Ref(self, _dims(self, index))
+        if any(item is Ellipsis for item in items):
+            raise ProgramError(f"'{self.name}[...]' with a step", advice="write ':' for every dimension")
+        dims = _dims(self, tuple(slice(i.start, i.stop) if isinstance(i, slice) else i for i in items))
+        steps += (1,) * (len(dims) - len(steps))
+        counts = (
+            d.extent if d.extent is None else ceil_div(d.extent, n) for d, n in zip(dims, steps, strict=True)
+        )
+        return StridedRef(self, tuple(Dim(d.start, n) for d, n in zip(dims, counts, strict=True)), steps)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         ref = self[index]
@@ -190,6 +201,16 @@ class Ref(Value):
         return show_region(Region(self.tile.name, self.dims))
 
 
+class StridedRef(Ref):
+    """``A[i:j:2]``: every second element of a region; ``T.copy`` takes it."""
+
+    __slots__ = ("steps",)
+
+    def __init__(self, tile: Tile, dims: tuple[Dim, ...], steps: tuple[int, ...]):
+        super().__init__(tile, dims)
+        self.steps = steps
+
+
 @dataclass(eq=False)
 class OwnCopy:
     """This device's copy of a symmetric argument."""
@@ -251,7 +272,7 @@ def _dims(tile: Tile, index: Any) -> tuple[Dim, ...]:
 
 def _dim(tile: Tile, d: int, item: Any) -> Dim:
     if not isinstance(item, slice):
-        start = simplify(as_expr(item))
+        start = _from_the_end(tile, d, simplify(as_expr(item)))
         if start.dtype == "float" or start.dtype.startswith(("f", "bf")):
             raise ProgramError(
                 f"index {d} of '{tile.name}' is {start.dtype}", advice="indices are whole numbers: // not /"
@@ -261,14 +282,12 @@ def _dim(tile: Tile, d: int, item: Any) -> Dim:
             raise ProgramError(
                 f"index {number} is out of bounds: dimension {d} of '{tile.name}' has {tile.bound[d]} "
                 "elements",
-                advice="indices count from 0; the last is shape[d] - 1",
+                advice="indices count from 0, the last is shape[d] - 1 or -1",
             )
         return Dim(start)
-    if item.step not in (None, 1):
-        advice = "use a step of 1" if tile.padded else "use an owner function for strides"
-        raise ProgramError(f"'{tile.name}' is sliced with step {item.step}", advice=advice)
-    start = simplify(as_expr(0 if item.start is None else item.start))
-    extent = difference(as_expr(tile.shape[d] if item.stop is None else item.stop), start)
+    start = _from_the_end(tile, d, simplify(as_expr(0 if item.start is None else item.start)))
+    stop = _from_the_end(tile, d, simplify(as_expr(tile.shape[d] if item.stop is None else item.stop)))
+    extent = difference(stop, start)
     length = known(extent)
     if length is not None and length < 0:
         raise ProgramError(
@@ -285,6 +304,23 @@ def _dim(tile: Tile, d: int, item: Any) -> Dim:
             advice="an anchor (an index instead of a slice) may reach over the edge",
         )
     return Dim(start, extent)
+
+
+def _step(tile: Tile, item: Any) -> int:
+    step = 1 if not isinstance(item, slice) or item.step is None else whole(item.step)
+    if step is None or step < 1:
+        raise ProgramError(
+            f"'{tile.name}' is sliced with step {item.step}", advice="steps are whole numbers from 1"
+        )
+    return step
+
+
+def _from_the_end(tile: Tile, d: int, at: Expr) -> Expr:
+    """Where an index lies that may count from the end, as -1 does."""
+    number = known(at)
+    return (
+        simplify(as_expr(tile.shape[d]) + at) if number is not None and -tile.bound[d] <= number < 0 else at
+    )
 
 
 def shape_text(shape: tuple[Any, ...]) -> str:

@@ -168,7 +168,10 @@ def broadcast(value: Value) -> str:
 
 # --- two elements put into one: by atomics, reductions and collectives ----------------------------
 
-NOTHING = {"sum": "0", "abssum": "0", "max": "-__builtin_inff()", "absmax": "0", "min": "__builtin_inff()"}
+NOTHING = {
+    "sum": "0", "abssum": "0", "max": "-__builtin_inff()", "absmax": "0", "min": "__builtin_inff()",
+    "prod": "1",
+}  # fmt: skip
 _INFIX = {"sum": "+", "add": "+", "prod": "*"}
 _CHOSEN = {
     "f": {"max": "fmax_", "min": "fmin_"},
@@ -192,4 +195,6 @@ def changed(op: str, dtype: str, old: str, new: str) -> Value:
 
 def nothing(op: str, of: str) -> str:
     """The number that a reduction of a kind begins with."""
-    return NOTHING[op] if of in "fd" else {"min": f"{2**63 - 1:#x}", "max": f"-{2**63 - 1:#x}"}.get(op, "0")
+    if of in "fd":
+        return NOTHING[op]
+    return {"min": f"{2**63 - 1:#x}", "max": f"-{2**63 - 1:#x}", "prod": "1"}.get(op, "0")

@@ -22,7 +22,7 @@ from megatile.language.tile.program import ProgramFunction
 from megatile.language.tile.tiles import InputArray
 from megatile.targets.common.errors import CompileError
 from megatile.targets.common.writer import Site, Source
-from megatile.targets.interpret.arguments import as_array, built, check_arguments, check_writable
+from megatile.targets.interpret.arguments import arrays_of, built, check_arguments, check_writable
 from megatile.targets.interpret.errors import (
     ArgumentError,
     DeadlockError,
@@ -112,7 +112,7 @@ class MachineCode:
 
     def checked(self, given: tuple[Any, ...]) -> list[Any]:
         """Arrays of any kind, checked with their names."""
-        arrays = [as_array(a.array if isinstance(a, InputArray) else a) for a in given]
+        arrays = arrays_of(self.program, given)
         check_arguments(self.program, arrays)
         check_writable(self.program, arrays, self.constant)
         for param, one in zip(self.program.params, given, strict=True):
@@ -214,7 +214,7 @@ class CompiledKernel:
     def code_for(self, arrays: tuple[Any, ...]) -> MachineCode:
         if self._only is not None:
             return self._only
-        views = [as_array(a.array if isinstance(a, InputArray) else a) for a in arrays]
+        views = arrays_of(self.prog, arrays)
         shapes = tuple(v.shape for v in views)
         if shapes not in self._codes:
             self._codes[shapes] = self._code(built(self.prog, views, self.machine))
@@ -276,7 +276,7 @@ class CompiledKernel:
         """
         from megatile.targets.common.compare import compared
 
-        views = tuple(as_array(a.array if isinstance(a, InputArray) else a) for a in arrays)
+        views = tuple(arrays_of(self.prog, arrays))
         profile = self._best(arrays, repeat) if seconds is None else Profile(seconds, {}, None)
         code, elsewhere = self.code_for(arrays), seconds is not None
         return compared(self.prog, self.name, views, code, machine, self.threads, profile, elsewhere, trace)

@@ -33,7 +33,7 @@ def reduce(scope: Scope, node: n.Reduce) -> None:
         axes = list(source.axes)
         line = axes.pop(node.dim)
         pairs = matched(scope, to, Box(source.storage, source.pointer, axes))
-        floats = kind(source.storage.dtype) == "f"
+        floats = kind(source.storage.dtype) == "f" and node.op in _LANES
         side = (p for p in reversed(pairs) if p[0].stride == p[1].stride == 1 and p[0].table is None)
         across = next(side, None) if floats and line.stride != 1 else None
         outer = [pair for pair in pairs if pair is not across]

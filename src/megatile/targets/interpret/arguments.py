@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from megatile.core.errors import did_you_mean, how_to_give
 from megatile.hda import HDA
 from megatile.ir.program import Program
 from megatile.language.tile.program import ProgramFunction
+from megatile.language.tile.tiles import InputArray
 from megatile.targets.interpret.errors import ArgumentError
 
 
@@ -23,6 +25,21 @@ def as_array(value: Any) -> np.ndarray:
         f"an argument is {type(value).__name__}, not an array",
         advice="give NumPy arrays; outputs are filled in place",
     )
+
+
+def arrays_of(prog: ProgramFunction | Program, given: Sequence[Any]) -> list[np.ndarray]:
+    """The arguments as arrays; a number stands for an array of one element."""
+    tensors = prog.params if isinstance(prog, Program) else tuple(getattr(prog, "tensors", {}).values())
+    dtypes = [tensor.dtype for tensor in tensors][: len(given)]
+    dtypes += ["f32"] * (len(given) - len(dtypes))
+    return [_array(value, dtype) for value, dtype in zip(given, dtypes, strict=True)]
+
+
+def _array(value: Any, dtype: str) -> np.ndarray:
+    value = value.array if isinstance(value, InputArray) else value
+    if isinstance(value, (int, float, np.generic)):
+        return np.array([value]).astype(numpy_dtype(dtype))
+    return as_array(value)
 
 
 def _of_torch(tensor: Any) -> np.ndarray:

@@ -17,7 +17,7 @@ from megatile.ir.program import Program
 from megatile.language.tile.program import DEFAULT_MACHINE, ProgramFunction
 from megatile.language.tile.tiles import InputArray
 from megatile.targets.interpret.access import assembled, same
-from megatile.targets.interpret.arguments import as_array, built, check_arguments, check_writable, in_order
+from megatile.targets.interpret.arguments import arrays_of, built, check_arguments, check_writable, in_order
 from megatile.targets.interpret.errors import ArgumentError, PartialError, ReplicaMismatchError, RunError
 from megatile.targets.interpret.group import word_of
 from megatile.targets.interpret.machine import Interpreter
@@ -82,7 +82,7 @@ def _run(
     prog: ProgramFunction | Program, arrays: tuple[Any, ...], machine: str | HDA, schedule: Schedule,
     checks: bool, strict_bounds: bool, record: bool, output: Any, on_breakpoint: Any,
 ) -> RunResult:  # fmt: skip
-    views = [as_array(a.array if isinstance(a, InputArray) else a) for a in arrays]
+    views = arrays_of(prog, arrays)
     program = built(prog, views, machine)
     check_arguments(program, views)
     check_algorithms(program)
