@@ -320,7 +320,7 @@ def test_every_worker_has_a_clock() -> None:
     b.results()
     assert a.blocked
     assert s.wait(*a.waits_for).time_ps == trip + 10 * WORK
-    assert [e.begin_ps for e in s.launches] == [0, 0, trip + 3 * WORK, trip + WORK]
+    assert [e.submit_ps for e in s.launches] == [0, 0, trip + 3 * WORK, trip + WORK]
 
 
 def test_a_submit_before_the_time_that_has_passed_is_refused() -> None:
@@ -381,7 +381,7 @@ def test_units_are_installed_one_by_one_and_once() -> None:
     for units in ([2], [-1]):
         with pytest.raises(SessionError, match="has units 0 to 1"):
             s.install(plan, units)
-    assert [(e.units, e.begin_ps) for e in s._installs] == [(1, 0), (1, 1940)]
+    assert [(e.unit_count, e.submit_ps) for e in s._installs] == [(1, 0), (1, 1940)]
     assert s.launch(plan).time_ps == simulate(plan, machine=toy(2, control=True)).time_ps - 1940
 
 
@@ -414,7 +414,7 @@ def test_many_launches_take_no_more_memory() -> None:
             s.wait(*last)
             last = now
         s.wait()
-        return s._simulation.arena.words
+        return s.simulation.arena.words
 
     some(10)
     before = some(50)

@@ -269,7 +269,7 @@ def test_the_engines_memory_goes_with_the_result() -> None:
     gc.disable()
     try:
         result = simulate(b.finish(), inputs, machine=toy(2))
-        arena = ref(result._run.simulation.arena)
+        arena = ref(result.launch.simulation.arena)
         del result
         assert arena() is None
     finally:

@@ -113,7 +113,7 @@ def test_too_many_records_are_dropped_and_the_time_stays(
     monkeypatch.setattr("megatile.sim.alone.commands", lambda plan: 0)
     result = simulate(plan, machine=hda, engine=engine)
     assert result.time_ps == expected.time_ps
-    assert not result._run.simulation.complete_record
+    assert not result.launch.simulation.complete_record
     assert len(result.trace) == len(expected.trace)
 
 

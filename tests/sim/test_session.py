@@ -44,7 +44,7 @@ def test_two_kernels_one_after_another_on_one_engine() -> None:
         second = s.launch(doubling("again"))
     assert (first.time_ps, second.time_ps, s.time_ps) == (TRIP + 69, TRIP + 69, 2 * (TRIP + 69))
     np.testing.assert_array_equal(s.read("x"), 4 * x)
-    assert [launch.begin_ps for launch in s.launches] == [0, TRIP + 69]
+    assert [launch.submit_ps for launch in s.launches] == [0, TRIP + 69]
 
 
 def test_an_install_travels_once_and_costs_a_trip() -> None:

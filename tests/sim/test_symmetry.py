@@ -12,7 +12,8 @@ from megatile.core.expr import eq, table, unit
 from megatile.plan.build import PlanBuilder
 from megatile.plan.model import Plan
 from megatile.sim import Deadlock, simulate, symmetry
-from megatile.sim.alone import RunAlone
+from megatile.sim.alone import time_alone
+from megatile.sim.launches import Launch
 from megatile.sim.symmetry import find_symmetry
 from megatile.timing.faults import faults
 from megatile.timing.resources import Resources
@@ -22,13 +23,13 @@ def one_for_all(plan: Plan, hda) -> int | None:
     """The time of a plan by the unit that stands for all, also where it is so short that none is sought."""
     if find_symmetry(plan, Resources(hda, plan)).one is None:
         return None
-    run = RunAlone(plan, hda)
+    launch = Launch(plan, hda)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(symmetry, "LARGE", 0)
-        run.run(0)
-    assert run.simulation is None
-    assert run.messages == simulate(plan, machine=hda).messages
-    return run.end_ps
+        time_alone(launch, 0)
+    assert launch.simulation is None
+    assert launch.messages == simulate(plan, machine=hda).messages
+    return launch.end_ps
 
 
 def exchange(seed: int) -> Plan:
@@ -117,10 +118,10 @@ def test_units_that_differ_have_none_and_it_is_said_why() -> None:
 def test_a_large_ring_takes_that_path_by_itself() -> None:
     plan, hda = ring(512, 8), toy(512)
     result = simulate(plan, machine=hda, record=False)
-    assert result._run.simulation is None
+    assert result.launch.simulation is None
     assert result.timed_by.startswith("unit 0 for all, because all 512 do the same")
     assert result.time_ps == simulate(plan, machine=hda).time_ps
     assert sum(result.messages["ring"].values()) == 512 * 2 * 511
     small = mt.simulate(ring(8, 8), machine=toy(8), record=False)
-    assert small._run.simulation is not None
+    assert small.launch.simulation is not None
     assert small.timed_by == "every unit, because their commands are recorded, or few"

@@ -37,11 +37,11 @@ from megatile.plan.residency import copies, units_below
 from megatile.plan.statements import reads_of, write_of
 from megatile.plan.structure import check_structure
 from megatile.sim import state as st
-from megatile.sim.alone import RunAlone
+from megatile.sim.alone import time_alone
 from megatile.sim.data import Assumed
 from megatile.sim.instructions import READ_SCALAR, RECEIVE, RECEIVE_ANY, SEND, SIGNAL, WAIT, WORK
+from megatile.sim.launches import Launch
 from megatile.sim.record import Record
-from megatile.sim.result import Run
 from megatile.sim.simulation import commands
 from megatile.sim.state import Answer, Queue, Recorded
 from megatile.sim.table import DMA
@@ -156,21 +156,19 @@ def lower_bound(plan: Plan, machine: HDA | str, *, launch: bool = True, timing: 
     return min(found)
 
 
-def _chain_ps(run: Run) -> int:
+def _chain_ps(run: Launch) -> int:
     """When a run ends in which nothing is shared; very long loops are run in part where that is enough."""
     for short in shortened(run.plan) if commands(run.plan) > LONG else ():
-        part = replace(run, plan=short.plan)
-        part.run(EVERYTHING)
+        part = time_alone(replace(run, plan=short.plan), EVERYTHING)
         assert part.simulation is not None
-        assert part.launched is not None
-        end = short.end_ps(part.simulation, part.launched)
+        assert part.rows is not None
+        end = short.end_ps(part.simulation, part.rows)
         if end is not None:
-            return run.resources.whole_ps(end, run.launch)
-    run.run(0)
-    return run.end_ps
+            return run.resources.whole_ps(end, run.control)
+    return time_alone(run, 0).took_ps
 
 
-def _runs(plan: Plan, machine: HDA | str, timing: Timing | None, launch: bool) -> list[Run]:
+def _runs(plan: Plan, machine: HDA | str, timing: Timing | None, launch: bool) -> list[Launch]:
     require_plan(plan, "price")
     if not isinstance(plan, Plan) or not isinstance(machine, (HDA, str)):
         raise MegatileError(
@@ -180,7 +178,7 @@ def _runs(plan: Plan, machine: HDA | str, timing: Timing | None, launch: bool) -
     check_structure(plan)
     hda = find_machine(machine)
     return [
-        RunAlone(plan, hda, option, launch=launch, contended=False)
+        Launch(plan, hda, option, control=launch, contended=False)
         for option in as_timing(timing).options(hda, plan.scale)
     ]
 
@@ -236,7 +234,7 @@ def _takes_turns(plan: Plan, hda: HDA, more_than: int = 0) -> bool:
     return any(waits(level) for level in slotted)
 
 
-def _price(least: Run, run: Run, assume: Mapping[str, int]) -> Price:
+def _price(least: Launch, run: Launch, assume: Mapping[str, int]) -> Price:
     """Bounds of a plan that has the least to do in one run and the most in the other."""
     unordered = _unordered(run.plan, run.hda)
     loads = [_loads(one, assume, not unordered) for one in ((run,) if least is run else (least, run))]
@@ -246,18 +244,17 @@ def _price(least: Run, run: Run, assume: Mapping[str, int]) -> Price:
     start = min(starts)
     shortest = start if unordered else low.chain_ps
     longest = max(starts) + high.serial_ps if unordered else high.chain_ps + high.waiting_ps
-    lower = resources.whole_ps(max(shortest, start + low.busiest_ps), run.launch)
-    return Price(lower, max(lower, resources.whole_ps(longest, run.launch)), high.shared)
+    lower = resources.whole_ps(max(shortest, start + low.busiest_ps), run.control)
+    return Price(lower, max(lower, resources.whole_ps(longest, run.control)), high.shared)
 
 
-def _loads(run: Run, assume: Mapping[str, int], ordered: bool) -> _Loads:
+def _loads(run: Launch, assume: Mapping[str, int], ordered: bool) -> _Loads:
     """What a run adds up to; its long loops are run in part where that gives the same."""
     for short in shortened(run.plan, ordered):
-        part = replace(run, plan=short.plan, scalars=_reading(assume))
-        part.run(EVERYTHING)
+        part = time_alone(replace(run, plan=short.plan, scalars=_reading(assume)), EVERYTHING)
         assert part.simulation is not None
-        assert part.launched is not None
-        end = short.end_ps(part.simulation, part.launched) if ordered else part.simulation.last_ps
+        assert part.rows is not None
+        end = short.end_ps(part.simulation, part.rows) if ordered else part.simulation.last_ps
         if end is not None:
             return _Loads(part, end, short.factors(part.simulation.rows.statements))
     count, most = commands(run.plan), _physical_memory() // RECORD_BYTES
@@ -269,7 +266,7 @@ def _loads(run: Run, assume: Mapping[str, int], ordered: bool) -> _Loads:
             "begin, in equal steps",
         )
     run.scalars = _reading(assume)
-    run.run(EVERYTHING)
+    time_alone(run, EVERYTHING)
     assert run.simulation is not None
     return _Loads(run, run.simulation.last_ps, [Fraction(1)] * len(run.simulation.rows.statements))
 
@@ -331,10 +328,10 @@ def _alike(rows: Any, factors: list[Fraction]) -> list[_Kind]:
 class _Loads:
     """What the commands of a run add up to, each instruction as often as its factor says."""
 
-    def __init__(self, run: Run, chain_ps: int, factors: list[Fraction]) -> None:
+    def __init__(self, run: Launch, chain_ps: int, factors: list[Fraction]) -> None:
         assert run.simulation is not None
-        assert run.launched is not None
-        self.record = record = Record(run.simulation, run.launched)
+        assert run.rows is not None
+        self.record = record = Record(run.simulation, run.rows)
         self.chain_ps = chain_ps
         resources, every = record.launched.resources, _alike(record.rows, factors)
         moved = [one for one in every if one.path != st.NONE]
@@ -454,7 +451,7 @@ class _Loads:
                 )
                 self.not_held[key] = self.not_held.get(key, 0) + max(0, took - held)
 
-    def _serial(self, every: list[_Kind], run: Run) -> int:
+    def _serial(self, every: list[_Kind], run: Launch) -> int:
         """All activities one after another: while a plan is not at its end, one of them is under way."""
         assert run.simulation is not None
         plan, views = run.plan, self.record.launched.views

@@ -3,39 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from megatile.plan.model import ReceiveAny
-from megatile.sim.result import Run
+from megatile.sim.launches import Launch
+from megatile.sim.record import Record
 from megatile.sim.running import RunningMachine
 from megatile.sim.simulation import EVERYTHING, Simulation, commands
+from megatile.timing.view import TimingError
 
 MAX_OPERANDS = 1 << 16
 """Commands up to which it is recorded at once what each of them touches."""
 
 
-class RunAlone(Run):
-    """A run of a plan that has the machine for itself, so that it can be repeated."""
+def time_alone(
+    launch: Launch, records: int, operands: bool = False, inputs: Mapping[str, Any] | None = None
+) -> Launch:
+    """Run a prepared launch on a machine of its own, recording at most so many commands; what they touch only
+    if there are few, or with ``operands``. With ``inputs`` it computes its outputs too."""
+    count = commands(launch.plan)
+    # What a receive-from-any took is found in the records.
+    most = EVERYTHING if ReceiveAny in launch.plan.kinds else records if count <= records else 0
+    operands |= count <= MAX_OPERANDS
+    # Only what the plan's own units share has to be waited for.
+    simulation = Simulation(record=most, engine=launch.engine, contended=launch.contended, operands=operands)
+    machine = RunningMachine(launch.hda, engine=launch.engine, simulation=simulation)
+    try:
+        machine.start(launch, inputs=inputs)
+        machine.wait(launch)
+    finally:
+        machine.release(launch)
+    launch.simulation, launch.repeatable = None if launch.rows is None else simulation, True
+    return launch
 
-    def run(self, records: int, operands: bool = False, inputs: Mapping[str, Any] | None = None) -> None:
-        """Only what the plan's own units share has to be waited for, and what was recorded stays where it
-        is."""
-        count = commands(self.plan)
-        # What a receive-from-any took is found in the records.
-        most = EVERYTHING if ReceiveAny in self.plan.kinds else records if count <= records else 0
-        operands |= count <= MAX_OPERANDS
-        simulation = Simulation(record=most, engine=self.engine, contended=self.contended, operands=operands)
-        machine = RunningMachine(self.hda, engine=self.engine, simulation=simulation)
-        try:
-            launch = machine.start(
-                self.resources, inputs=inputs, scalars=self.scalars, turns=False, control=self.launch
-            )
-            found = machine.wait(launch)
-        finally:
-            machine.release()
-        self.outputs, self.record = found.outputs, None
-        self.messages, self.choices = found.messages, found.choices
-        self.timed_by = self.timed_by or found.timed_by
-        self.end_ps, self.begin_ps, self.scalars = found.time_ps, found.begin_ps, launch._scalars
-        self.simulation = None if launch._launched is None else simulation
-        self.launched = launch._launched
+
+def recorded(launch: Launch, operands: bool = False) -> Record:
+    """Return what was recorded of a launch; where nothing was, or it was too much, it is repeated alone."""
+    if launch.like is not None:
+        return recorded(launch.like, operands)
+    if launch.record is not None and launch.record.operands >= operands:
+        return launch.record
+    if not launch.repeatable:
+        raise TimingError(
+            f"the launch of '{launch.name}' was not recorded", advice="Session(…, record=…) keeps more"
+        )
+    known = launch.simulation
+    if known is None or not known.complete_record or not known.most_records or known.operands < operands:
+        again = replace(launch, turns=False, submit_ps=0, worker=None)
+        time_alone(again, EVERYTHING, operands)
+        known, launch.simulation, launch.rows = again.simulation, again.simulation, again.rows
+    assert known is not None
+    assert launch.rows is not None
+    if not known.complete_record:
+        raise known.arena.no_room("records")
+    launch.record = Record(known, launch.rows)
+    return launch.record

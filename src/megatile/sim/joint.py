@@ -7,43 +7,41 @@ writes the tensors in memory. Messages of installed queues go through a mailbox 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from megatile.core.errors import MegatileError
-from megatile.hda import HDA
 from megatile.plan.cohort import Cohort, highest, spread
 from megatile.plan.commands import chooser
 from megatile.plan.execute import Executor, Results
-from megatile.plan.model import Plan, PlanError, ReadScalar
+from megatile.plan.model import PlanError, ReadScalar
 from megatile.plan.residency import copies
 from megatile.plan.storage import alike
+from megatile.sim import state as st
 from megatile.sim.contents import Contents, is_raw
 from megatile.sim.install import place_numbers
+from megatile.sim.record import choices
+from megatile.sim.state import LaunchRow, UnitRow
+
+if TYPE_CHECKING:
+    from megatile.sim.launches import Launch
+    from megatile.sim.running import RunningMachine
 
 Array = Any
 Mail = dict[tuple[Any, ...], "deque[tuple[Array, Any]]"]
 
 
 class LaunchData(Executor):
-    """The execution of one launch; ``begun`` says which of its units the timed run has begun, ``chosen`` what
-    their receive-from-any took. ``seen`` is what every unit has read."""
+    """The execution of one launch: a unit begins when the timed run has begun it, and takes what the timed
+    run took. ``seen`` is what every unit has read."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        hda: HDA,
-        given: Mapping[str, Any],
-        contents: Contents,
-        mail: Mail,
-        begun: Callable[[], Array],
-        chosen: Callable[[], dict[int, list[int]]],
-    ) -> None:
+    def __init__(self, launch: Launch, given: Mapping[str, Any], contents: Contents, joint: Joint) -> None:
+        plan, hda = launch.resources.plan, launch.hda
         super().__init__(plan, contents.inputs(plan, given))
+        self.launch, self.contents, self.joint, self.mail = launch, contents, joint, joint.mail
         self.seen: dict[tuple[str, Any], list[int]] = {}
-        self.contents, self.mail, self.begun, self.chosen = contents, mail, begun, chosen
         self.level = hda.scale(plan.scale).level, hda.count(plan.scale)
         self.places = place_numbers(plan)
         self.stands: dict[str | None, tuple[str, Sequence[int]]] = {None: (self.level[0], self.places)}
@@ -71,8 +69,11 @@ class LaunchData(Executor):
         self.present = self.waits_to_begin
         self.under_way: set[int] = set()
         """Units that have begun and not ended: they alone take messages."""
-        self.number: int | None = None
-        """What the engine calls the launch, once it has it."""
+        self._known: tuple[int, dict[Any, list[int]]] = (-1, {})
+        for flag in plan.flags:
+            if flag.installed:
+                key = (self.level[0], flag.name)
+                self.flags[flag.name] = joint.flags.setdefault(key, self.flags[flag.name])
 
     @property
     def done(self) -> bool:
@@ -104,7 +105,7 @@ class LaunchData(Executor):
         waiting = self.waits_to_begin
         if not len(waiting):
             return False
-        free = self.begun()[waiting]
+        free = self._begun()[waiting]
         for other in before:
             held = other.unfinished if early else other.taken
             free = free & np.array([not other.meets(held, self.level, self.places[u]) for u in waiting])
@@ -262,28 +263,51 @@ class LaunchData(Executor):
     def tried(self, cohort: Cohort, instruction: Any, at: int) -> list[int]:
         unit = chooser(cohort, int(cohort.units[at]))
         taken = len(self.choices.get(unit, ()))
-        return self.chosen().get(unit, [])[taken : taken + 1]
+        return self._chosen().get(unit, [])[taken : taken + 1]
 
+    def _begun(self) -> Array:
+        """Return which units the timed run has begun; a launch that the engine need not have has ended."""
+        rows, simulation = self.launch.rows, self.joint.machine.simulation
+        if rows is None:
+            return np.ones(self.plan.units, dtype=bool)
+        first, count = simulation.table("launches")[
+            rows.number, [LaunchRow.first_unit, LaunchRow.units]
+        ].tolist()
+        free = simulation.table("units")[first : first + count, UnitRow.state] != st.PENDING
+        return np.full(self.plan.units, bool(free.all())) if self.plan.levels else free
 
-CountPending = Callable[[list[int]], list[int]]
-"""On how many units the timed run has not begun each of these launches, as the engine numbers them."""
+    def _chosen(self) -> dict[Any, list[int]]:
+        """Return what the receive-from-any of each unit took so far."""
+        rows, simulation = self.launch.rows, self.joint.machine.simulation
+        if rows is None:
+            return self.launch.choices
+        if self._known[0] != simulation.arena.recorded:
+            self._known = simulation.arena.recorded, choices(simulation, rows)
+        return self._known[1]
 
 
 class Joint:
-    """All launches with data that are under way, in the order in which they were submitted."""
+    """All launches with data that are under way on a machine, in the order in which they were submitted."""
 
-    def __init__(self) -> None:
+    def __init__(self, machine: RunningMachine) -> None:
+        self.machine = machine
         self.mail: Mail = {}
         self.flags: dict[tuple[str, str], Array] = {}
         """Counters of installed flags, by level and name."""
         self.active: list[LaunchData] = []
 
-    def advance(self, count_pending: CountPending) -> None:
+    def advance(self) -> None:
         """Execute what the timed run has reached, or more."""
-        early = False
-        given = [data.number for data in self.active if data.number is not None]
-        pending: dict[int | None, int] = dict(zip(given, count_pending(given), strict=True))
-        now = [i for i, d in enumerate(self.active) if pending.get(d.number, 0) < len(d.present)]
+        early, now, given = False, list[int](), list[int]()
+        for i, data in enumerate(self.active):
+            (now if data.launch.rows is None else given).append(i)
+        if given:
+            numbers = [self.active[i].launch.rows.number for i in given]  # type: ignore[union-attr]
+            launches, units = (self.machine.simulation.table(name) for name in ("launches", "units"))
+            first, count = launches[numbers][:, [LaunchRow.first_unit, LaunchRow.units]].T
+            pending = np.append(0, np.cumsum(units[:, UnitRow.state] == st.PENDING))
+            begun = count - pending[first + count] + pending[first] > 0
+            now = sorted(now + [i for i, some in zip(given, begun.tolist(), strict=True) if some])
         while True:
             moved = False
             for i in now:
@@ -292,24 +316,22 @@ class Joint:
                 return
             early = not moved
 
-    def scalar(
-        self, count_pending: CountPending, data: LaunchData, statement: ReadScalar, unit: int, count: int
-    ) -> int:
+    def scalar(self, data: LaunchData, statement: ReadScalar, unit: int, count: int) -> int:
         """What a unit reads; all that comes before has happened in the timed run."""
         for attempt in range(2):
             values = data.seen.get((statement.name, unit), [])
             if count < len(values):
                 return values[count]
             if not attempt:
-                self.advance(count_pending)
+                self.advance()
         raise MegatileError(
             f"'{statement.name}' of plan '{data.plan.name}' cannot be read", place=statement.source
         )
 
-    def finish(self, count_pending: CountPending, data: LaunchData) -> Results:
+    def finish(self, data: LaunchData) -> Results:
         """The outputs of a launch that has ended in the timed run."""
         if data.results is None:
-            self.advance(count_pending)
+            self.advance()
         self.active.remove(data)
         if data.results is None:
             raise MegatileError(

@@ -1,27 +1,28 @@
-"""What a session is made of: workers of the host, launches, and the lines of its history."""
+"""Launches, from what was asked for to what came out, and the workers of the host that submit them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import Any
+from copy import copy
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from megatile.core.errors import MegatileError
 from megatile.core.quantities import format_time
 from megatile.hda import HDA
 from megatile.plan.model import Plan
-from megatile.sim.contents import with_raw_kept
 from megatile.sim.data import Assumed, Scalars
-from megatile.sim.joint import LaunchData
 from megatile.sim.record import Record
-from megatile.sim.result import Result, Run
 from megatile.sim.simulation import EngineLaunch, Simulation
-from megatile.sim.symmetry import BESIDE
+from megatile.sim.symmetry import BESIDE, TimedUnits
 from megatile.timing.faults import Faults
 from megatile.timing.resources import Resources
 from megatile.timing.view import Timing
 from megatile.trace import Trace
+
+if TYPE_CHECKING:
+    from megatile.sim.joint import LaunchData
 
 PREPARED, SUBMITTED, RUNNING = "prepared", "submitted", "running"
 DONE, FAILED, CANCELLED = "done", "failed", "cancelled"
@@ -32,101 +33,133 @@ class SessionError(MegatileError, ValueError):
     """A session that cannot go on, or is asked for something it does not have."""
 
 
-@dataclass(eq=False)
-class Entry:
-    """One line of a session's history."""
-
-    name: str
-    units: int
-    begin_ps: int
-    end_ps: int
-    trace: Trace | None = None
-    run: Run | None = None
-    """Of a launch: its times, as long as they are kept."""
-
-    @property
-    def rows(self) -> int:
-        """How many commands of it are kept."""
-        return 0 if self.run is None else self.run.rows
-
-    def timeline(self) -> tuple[Record | None, Trace] | None:
-        """Its events, and the records they are made of."""
-        run = self.run
-        if run is None or (run.record is None and not run.repeatable):
-            return None if self.trace is None else (None, self.trace)
-        record = run.recorded()
-        return record, record.trace(run.begin_ps)
-
-
-class Prepared:
-    """A plan as the session's machine sees it, for all its launches."""
-
-    def __init__(self, plan: Plan, hda: HDA, faults: Faults, timing: Timing, delay_ps: int | None) -> None:
-        self.plan, self.delay_ps = plan, delay_ps
-        self.lasting = with_raw_kept(plan)
-        self.checked: tuple[str, ...] | None = None
-        """The tensors beside which it was found to fit."""
-        self._make = partial(Resources, hda, self.lasting, faults, timing=timing)
-        self.installed: Resources = self._make(installed=True)
-
-    @cached_property
-    def first(self) -> Resources:
-        """The same for a launch that brings its queues."""
-        return self._make()
-
-
+@dataclass(eq=False, repr=False)
 class Launch:
-    """A plan that was submitted; `Session.wait` gives its `Result`."""
+    """A plan on a machine: how it is launched, its state, and what came out.
 
-    def __init__(
-        self,
-        number: int,
-        plan: Plan,
-        worker: Worker,
-        submit_ps: int,
-        resources: Resources,
-        *,
-        turns: bool = True,
-        control: bool = True,
-        delay: int | None = None,
-    ) -> None:
-        self.number = number
-        self.plan = plan
-        self.worker = worker
-        self.submit_ps = submit_ps
+    `Session.wait` gives the `Result` of a launch that was submitted. ``dataclasses.replace(launch)`` is the
+    same launch before it began.
+    """
+
+    plan: Any
+    """A `Plan`; None: work of a known time that is no plan, as installs are."""
+    hda: HDA
+    timing: Timing = field(default_factory=Timing)
+    faults: Faults = field(default_factory=Faults)
+    engine: str | None = None
+    installed: bool = False
+    """Whether its queues are there already; else installing them comes first."""
+    control: bool = True
+    """Whether the host's part of a library's time counts."""
+    contended: bool = True
+    """Whether commands wait for what others use; if not, the time is a lower bound."""
+    scalars: Scalars = field(default_factory=lambda: Assumed(None))
+    turns: bool = False
+    """Whether it waits for earlier launches on its units, instead of running beside them."""
+    delay_ps: int | None = None
+    """Time of a library before its first message; None: what a library adds comes on top at the end."""
+    submit_ps: int = 0
+    name: str = ""
+    number: int = 0
+    worker: Any = None
+    """The `Worker` that has submitted it."""
+
+    def __post_init__(self) -> None:
+        self.name = self.name or self.plan.name
         self.end_ps: int | None = None
         """When it ended, as far as time has come."""
-        self.result: Result | None = None
-        self._state = PREPARED
-        self._resources, self._turns, self._control, self._delay = resources, turns, control, delay
-        self._scalars: Scalars = Assumed(None)
-        self._launched: EngineLaunch | None = None
-        self._data: LaunchData | None = None
-        self._key: tuple[Any, ...] | None = None
+        self.begin_ps: int = 0
+        """What a library's kernels spend before the first command, counted from the submission."""
+        self.choices: dict[Any, list[int]] = {}
+        self.messages: dict[str, dict[int, int]] = {}
+        self.timed_by: str = ""
+        self.outputs: Mapping[str, Any] | None = None
+        self.result: Any = None
+        """The `Result` of a session's launch that has ended."""
+        self.present: Any = None
+        """The units that took part."""
+        self.trace: Trace | None = None
+        """The events of one without a plan."""
+        self.record: Record | None = None
+        self.repeatable: bool = True
+        """Whether it had a machine for itself, so that it can be recorded when that is asked for."""
+        self.like: Launch | None = None
+        """An earlier launch whose times it has."""
+        self.error: MegatileError | None = None
+        self.simulation: Simulation | None = None
+        """The engine that had the launch for itself, with all it recorded."""
+        self.rows: EngineLaunch | None = None
+        """Its rows in the engine, as long as that has it."""
+        self.data: LaunchData | None = None
+        """Its execution on data, until it has ended."""
+        self.key: tuple[Any, ...] | None = None
         """How it was submitted, as long as it has the machine for itself."""
-        self._units = BESIDE
+        self.units: TimedUnits = BESIDE
         """Which units are timed."""
-        self._one: tuple[Simulation, EngineLaunch] | None = None
-        """The run of the unit that stands for all, while it is under way."""
-        self._error: MegatileError | None = None
+        self._state: str = PREPARED
 
     def __repr__(self) -> str:
-        return f"Launch({self.number}: {self.plan.name}, {self.state})"
+        return f"Launch({self.number}: {self.name}, {self.state})"
+
+    @cached_property
+    def resources(self) -> Resources:
+        """The machine as the plan sees it; plans that need more units than there are are refused. What was
+        found out about the last machine is cached with the plan."""
+        last, how = self.plan.cached.get(Resources), (self.faults, self.installed, self.timing)
+        if last is None or last[0].hda is not self.hda or last[1] != how:
+            made = Resources(self.hda, self.plan, self.faults, installed=self.installed, timing=self.timing)
+            self.plan.cached[Resources] = last = made, how
+        found: Resources = last[0]
+        return found
 
     @property
     def state(self) -> str:
         """``prepared``, ``submitted``, ``running``, ``done``, ``failed`` or ``cancelled``."""
-        return RUNNING if self._state == SUBMITTED and self.worker.session.has_begun(self) else self._state
+        begun = self._state == SUBMITTED and self.worker.session.has_begun(self)
+        return RUNNING if begun else self._state
 
     @property
     def over(self) -> bool:
         """Whether nothing more happens to it that could be waited for."""
         return self.end_ps is not None or self._state == CANCELLED
 
-    def ended(self, run: Run, outputs: Mapping[str, Any] | None) -> None:
-        """Take down what came out."""
-        self.end_ps, self.result = self.submit_ps + run.end_ps, Result(run, outputs)
-        self._state = DONE if self._error is None else FAILED
+    @property
+    def took_ps(self) -> int:
+        """Picoseconds from its submission to its end."""
+        return 0 if self.end_ps is None else self.end_ps - self.submit_ps
+
+    @property
+    def unit_count(self) -> int:
+        """On how many units it ran."""
+        return self.plan.units if self.plan is not None and self.plan.levels else len(self.present)
+
+    def end(self, took_ps: int) -> None:
+        """End it so long after its submission."""
+        self.end_ps = self.submit_ps + took_ps
+        self._state = DONE if self.error is None else FAILED
+
+    def take_times(self, known: Launch) -> None:
+        """Take over what came out of a launch like it, except for data."""
+        self.like, self.begin_ps, self.choices = known, known.begin_ps, known.choices
+        self.messages, self.timed_by, self.present = known.messages, known.timed_by, known.present
+
+    def without_data(self) -> Launch:
+        """Return a copy for histories, which keeps neither outputs nor the engine alive."""
+        made = copy(self)
+        made.outputs = made.result = made.error = made.rows = made.worker = None
+        return made
+
+    # records
+
+    @property
+    def recorded_commands(self) -> int:
+        """How many commands of it are kept."""
+        kept = self.record if self.like is None else self.like.record
+        return 0 if kept is None else len(kept.rows)
+
+    def forget_records(self) -> None:
+        """Keep times only."""
+        self.record, self.like, self.repeatable = None, None, False
 
 
 class Worker:
@@ -157,7 +190,7 @@ class Worker:
         """As `Session.submit`, at this worker's clock."""
         return self.session.submit(plan, inputs, worker=self, **options)
 
-    def launch(self, plan: Plan, inputs: Mapping[str, Any] | None = None, **options: Any) -> Result:
+    def launch(self, plan: Plan, inputs: Mapping[str, Any] | None = None, **options: Any) -> Any:
         return self.session.launch(plan, inputs, worker=self, **options)
 
     def install(self, plan: Plan, units: Iterable[int] | None = None) -> int:
@@ -183,7 +216,7 @@ class Worker:
         if self in self.session.workers:
             self.session.workers.remove(self)
 
-    def results(self) -> list[Result]:
+    def results(self) -> list[Any]:
         """What it has waited for; its clock is then at the end of the last of them."""
         waited = self.waits_for
         self.waits_for, self.waiting, self._ended = [], False, 0
@@ -191,8 +224,8 @@ class Worker:
         self.pending = [p for p in self.pending if id(p) not in over]
         self.clock_ps = max([self.clock_ps, *(w.end_ps for w in waited if w.end_ps is not None)])
         for launch in waited:
-            if launch._error is not None:
-                raise launch._error
+            if launch.error is not None:
+                raise launch.error
             if launch.state == CANCELLED:
-                raise SessionError(f"launch {launch.number} ('{launch.plan.name}') was cancelled")
-        return [w.result for w in waited if w.result is not None]
+                raise SessionError(f"launch {launch.number} ('{launch.name}') was cancelled")
+        return [launch.result for launch in waited]

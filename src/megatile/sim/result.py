@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
 from pathlib import Path as FilePath
@@ -14,16 +13,13 @@ from typing import Any
 import numpy as np
 
 from megatile.core.quantities import format_bytes, format_time
-from megatile.hda import HDA
-from megatile.plan.model import Plan
 from megatile.plan.residency import copies
-from megatile.sim.data import Assumed, Scalars
+from megatile.sim.alone import recorded
+from megatile.sim.launches import Launch
 from megatile.sim.record import Record, Traffic, Usage
-from megatile.sim.simulation import EVERYTHING, EngineLaunch, Simulation
-from megatile.timing.faults import Faults
 from megatile.timing.origins import origin_lines
 from megatile.timing.resources import Resources
-from megatile.timing.view import Origin, Timing, TimingError
+from megatile.timing.view import Origin, Timing
 from megatile.trace import (
     CriticalStep,
     Event,
@@ -37,75 +33,6 @@ from megatile.trace import (
 TRACE_SWITCH = "MEGATILE_TRACE"
 
 
-@dataclass(eq=False)
-class Run:
-    """One run of a plan: what was asked for, and what came out."""
-
-    plan: Plan
-    hda: HDA
-    timing: Timing = field(default_factory=Timing)
-    faults: Faults = field(default_factory=Faults)
-    engine: str | None = None
-    installed: bool = False
-    launch: bool = True
-    contended: bool = True
-    """Whether commands wait for what others use; if not, the time is a lower bound."""
-    scalars: Scalars = field(default_factory=lambda: Assumed(None))
-    repeatable: bool = True
-    """Whether it had the machine for itself, so that it can be recorded when that is asked for."""
-    end_ps: int = 0
-    begin_ps: int = 0
-    choices: dict[Any, list[int]] = field(default_factory=dict)
-    messages: dict[str, dict[int, int]] = field(default_factory=dict)
-    timed_by: str = ""
-    outputs: Mapping[str, Any] | None = None
-    simulation: Simulation | None = None
-    launched: EngineLaunch | None = None
-    record: Record | None = None
-
-    @cached_property
-    def resources(self) -> Resources:
-        """The machine as the plan sees it; plans that need more units than there are are refused. What was
-        found out about the last machine is cached with the plan."""
-        last, how = self.plan.cached.get(Resources), (self.faults, self.installed, self.timing)
-        if last is None or last[0].hda is not self.hda or last[1] != how:
-            made = Resources(self.hda, self.plan, self.faults, installed=self.installed, timing=self.timing)
-            self.plan.cached[Resources] = last = made, how
-        found: Resources = last[0]
-        return found
-
-    @property
-    def rows(self) -> int:
-        """How many commands of it are kept."""
-        return 0 if self.record is None else len(self.record.rows)
-
-    def run(self, records: int, operands: bool = False, inputs: Mapping[str, Any] | None = None) -> None:
-        """Simulate, recording at most so many commands; what they touch only if there are few, or with
-        ``operands``. With ``inputs`` it computes its outputs too. Only a `RunAlone` can do that."""
-        raise self._not_recorded()
-
-    def recorded(self, operands: bool = False) -> Record:
-        """What was recorded; where nothing was, or it was too much, the run is repeated."""
-        if self.record is not None and self.record.operands >= operands:
-            return self.record
-        if not self.repeatable:
-            raise self._not_recorded()
-        known = self.simulation
-        if known is None or not known.complete_record or not known.most_records or known.operands < operands:
-            self.run(EVERYTHING, operands)
-        assert self.simulation is not None
-        assert self.launched is not None
-        if not self.simulation.complete_record:
-            raise self.simulation.arena.no_room("records")
-        self.record = Record(self.simulation, self.launched)
-        return self.record
-
-    def _not_recorded(self) -> TimingError:
-        return TimingError(
-            f"the launch of '{self.plan.name}' was not recorded", advice="Session(…, record=…) keeps more"
-        )
-
-
 class Result:
     """The outcome of one simulation.
 
@@ -113,20 +40,20 @@ class Result:
     nothing was, or it was too much, the run is repeated when they are first asked for.
     """
 
-    def __init__(self, run: Run, outputs: Mapping[str, Any] | None) -> None:
-        self.plan = run.plan
-        self.machine = run.hda
-        self.time_ps = run.end_ps
-        self.choices = run.choices
+    def __init__(self, launch: Launch) -> None:
+        self.plan = launch.plan
+        self.machine = launch.hda
+        self.time_ps = launch.took_ps
+        self.choices = launch.choices
         """Per unit, the members its receive-from-any took; `execute(order=result)` follows them."""
-        self.outputs = outputs
-        self.messages = run.messages
+        self.outputs = launch.outputs
+        self.messages = launch.messages
         """Per channel, how many messages went through each queue (receiver * members + member)."""
-        self.timed_by = run.timed_by
+        self.timed_by = launch.timed_by
         """Which units were timed, and why: every one, or unit 0 where all do the same at the same times."""
-        self.timing: Timing = run.timing
+        self.timing: Timing = launch.timing
         """Who did the work; of several paths of a library, the fastest."""
-        self._run = run
+        self.launch = launch
 
     def __repr__(self) -> str:
         return f"Result({self.plan.name} on {self.machine.name}: {format_time(self.time_ps)})"
@@ -138,13 +65,13 @@ class Result:
     @cached_property
     def record(self) -> Record:
         """What the engine recorded of every command."""
-        return self._run.recorded()
+        return recorded(self.launch)
 
     @cached_property
     def trace(self) -> Trace:
         """Every event with its cause and source line."""
-        record = self.record if self.record.operands else self._run.recorded(operands=True)
-        return record.trace(self._run.begin_ps)
+        record = self.record if self.record.operands else recorded(self.launch, operands=True)
+        return record.trace(self.launch.begin_ps)
 
     @property
     def op_log(self) -> list[Event]:
@@ -204,7 +131,7 @@ class Result:
     @property
     def begin_ps(self) -> int:
         """What goes before the first command beside the launch (kernels of a library)."""
-        return self._run.begin_ps
+        return self.launch.begin_ps
 
     @cached_property
     def flops_by(self) -> dict[tuple[str, str], int]:

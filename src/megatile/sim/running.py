@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import copy
 from functools import partial
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -21,31 +22,18 @@ from megatile.core.limits import (
 )
 from megatile.core.quantities import whole
 from megatile.hda import HDA, machine as find_machine
-from megatile.plan.model import Plan, ReadScalar, ReceiveAny
-from megatile.sim import state as st
+from megatile.plan.model import ReadScalar, ReceiveAny
 from megatile.sim.answers import QueueMisuse
 from megatile.sim.contents import Contents
-from megatile.sim.data import Assumed, Scalars, seen_values
+from megatile.sim.data import seen_values
 from megatile.sim.joint import Joint, LaunchData
 from megatile.sim.launches import CANCELLED, FAILED, SUBMITTED, Launch, SessionError, Worker
 from megatile.sim.record import choices
-from megatile.sim.result import Run
 from megatile.sim.simulation import NEVER, EngineLaunch, Simulation, engine_name
-from megatile.sim.state import LaunchRow, UnitRow
 from megatile.sim.stuck import deadlock, explain, wait_graph
 from megatile.sim.symmetry import BESIDE, choose_units
 from megatile.timing.resources import Resources
 from megatile.trace import WaitGraph
-
-
-class TimedAlone(NamedTuple):
-    """What a plan does that has an idle machine for itself; all times count from its submission."""
-
-    resources: Resources
-    run: Run
-    present: Any
-    now_ps: int
-    """How far time has come when it has ended."""
 
 
 def leaves_nothing(resources: Resources) -> bool:
@@ -59,9 +47,6 @@ def leaves_nothing(resources: Resources) -> bool:
 class RunningMachine:
     """A machine, what is under way on it, and the workers of its host."""
 
-    runs: type[Run] = Run
-    """What keeps the times of a launch that has ended."""
-
     def __init__(
         self, machine: HDA | str, *, engine: str | None = None, simulation: Simulation | None = None
     ) -> None:
@@ -73,15 +58,16 @@ class RunningMachine:
         self.now_ps = 0
         """How far time has come; nothing can be submitted before it."""
         self.engine = engine_name(engine)
-        self._joint = Joint()
-        self._simulation = simulation or self._new()
+        self._joint = Joint(self)
+        self.simulation = simulation or self._new()
         self._active: dict[int, Launch] = {}
         """Launches that the engine has, by its number of them."""
         self._held_back: Launch | None = None
         """One that the engine need not have if nothing comes beside it: it was timed alone before, or a unit
         stands for all."""
-        self._alone: dict[tuple[Any, ...], TimedAlone] = {}
-        """Launches that had an idle machine for themselves, by how they were submitted."""
+        self._alone: dict[tuple[Any, ...], tuple[Launch, int]] = {}
+        """Launches that had an idle machine for themselves, by how they were submitted, and how far time had
+        come after their submission when they had ended."""
         self._alone_rows = 0
         """How many commands are recorded of those."""
         self._quiet_ps = 0
@@ -103,135 +89,65 @@ class RunningMachine:
         return Simulation(engine=self.engine, everything_shared=True)
 
     def start(
-        self,
-        resources: Resources,
-        plan: Plan | None = None,
-        *,
-        at: int = 0,
-        inputs: Mapping[str, Any] | None = None,
-        scalars: Scalars | None = None,
-        contents: Contents | None = None,
-        turns: bool = True,
-        control: bool = True,
-        worker: Worker | None = None,
-        delay: int | None = None,
+        self, launch: Launch, *, inputs: Mapping[str, Any] | None = None, contents: Contents | None = None
     ) -> Launch:
-        """Begin a plan as these resources see the machine, whatever memories and queues hold; `submit` looks
-        after those.
+        """Submit a prepared launch, whatever memories and queues hold; `submit` looks after those.
 
-        With ``inputs`` it computes, in memories that are its own unless ``contents`` are given. Without
-        ``turns`` it goes on beside the launches on its units instead of after them. ``control=False`` leaves
-        out the host's part of a library's time; what that adds comes on top at the end, unless ``delay`` says
-        what goes before the first message.
+        With ``inputs`` it computes, in memories that are its own unless ``contents`` are given.
         """
-        worker = self._worker(worker)
-        launch = Launch(
-            self._count,
-            plan or resources.plan,
-            worker,
-            at,
-            resources,
-            turns=turns,
-            control=control,
-            delay=delay,
-        )
-        launch._scalars = scalars or Assumed(None)
+        launch.number, launch.worker = self._count, self._worker(launch.worker)
+        resources = launch.resources
         if inputs is not None:
-            kept = Contents(lasting=False) if contents is None else contents
-            launch._data = self._data(launch, inputs, kept)
+            launch.data = LaunchData(launch, inputs, contents or Contents(lasting=False), self._joint)
             if ReadScalar in resources.plan.kinds:
-                launch._scalars = partial(self._read_scalar, launch)
+                launch.scalars = partial(self._joint.scalar, launch.data)
         if self._held_back is not None:
             self._give(self._held_back)
         for other in self._active.values():
-            other._key = None
+            other.key = None
         if not self._active:
-            launch._units = choose_units(resources.plan, resources, self._simulation.most_records)
-            if not self._withdrawn and at >= self._quiet_ps:
-                launch._key = id(resources), turns, control, delay
-        if launch._key in self._alone or launch._units.one is not None:
+            launch.units = choose_units(resources.plan, resources, self.simulation.most_records)
+            if not self._withdrawn and launch.submit_ps >= self._quiet_ps:
+                launch.key = id(resources), launch.turns, launch.control, launch.delay_ps
+        if launch.key in self._alone or launch.units.one is not None:
             self._held_back = launch
         else:
             self._give(launch)
         self._count += 1
-        worker.pending.append(launch)
+        launch.worker.pending.append(launch)
         launch._state = SUBMITTED
         return launch
 
-    def _read_scalar(self, launch: Launch, statement: ReadScalar, unit: int, count: int) -> int:
-        """Return what a unit of a launch with data reads."""
-        assert launch._data is not None
-        return self._joint.scalar(self._pending, launch._data, statement, unit, count)
-
-    def release(self) -> None:
+    def release(self, launch: Launch) -> None:
         """Let go of the engine, of which nothing more is asked: its memory then goes with the last result
         that reads it, not with a garbage collection of what refers to this machine."""
-        del self._simulation
+        launch.worker = None
+        del self.simulation
 
     def has_begun(self, launch: Launch) -> bool:
         """Return whether a launch that has not ended does something already."""
-        launched = launch._launched
-        if launched is None:
-            return launch._one is not None
-        return self._simulation.instances[launched.number].begun
+        if launch.rows is None:
+            return launch.simulation is not None
+        return self.simulation.instances[launch.rows.number].begun
 
     def _give(self, launch: Launch) -> None:
         """Give a launch to the engine."""
-        resources, simulation, at = launch._resources, self._simulation, launch.submit_ps
+        resources, simulation, at = launch.resources, self.simulation, launch.submit_ps
         if ReceiveAny in resources.plan.kinds:
             simulation.record_all()
-        if launch._units.one is not None:
-            launch._units = BESIDE
-        self._held_back = launch._one = None
-        launch._launched = simulation.add(
+        if launch.units.one is not None:
+            launch.units = BESIDE
+        self._held_back = launch.simulation = None
+        launch.rows = simulation.add(
             resources.plan,
             resources,
-            launch._scalars,
-            at=at if launch._turns else None,
-            begin=at + resources.start_ps(0) + (launch._delay or 0),
+            launch.scalars,
+            at=at if launch.turns else None,
+            begin=at + resources.start_ps(0) + (launch.delay_ps or 0),
         )
-        self._active[launch._launched.number] = launch
-        if launch._data is not None:
-            launch._data.number = launch._launched.number
-            self._joint.active.append(launch._data)
-
-    def _pending(self, numbers: list[int]) -> list[int]:
-        """On how many units these launches, as the engine numbers them, have not begun."""
-        first, count = self._simulation.table("launches")[numbers][
-            :, [LaunchRow.first_unit, LaunchRow.units]
-        ].T
-        pending = np.append(0, np.cumsum(self._simulation.table("units")[:, UnitRow.state] == st.PENDING))
-        return (pending[first + count] - pending[first]).tolist()
-
-    def _data(self, launch: Launch, given: Mapping[str, Any], contents: Contents) -> LaunchData:
-        plan = launch._resources.plan
-        known: tuple[int, dict[Any, list[int]]] = (-1, {})
-
-        def begun() -> Any:
-            launched, simulation = launch._launched, self._simulation
-            if launched is None:
-                return np.ones(plan.units, dtype=bool)
-            first, count = simulation.table("launches")[
-                launched.number, [LaunchRow.first_unit, LaunchRow.units]
-            ].tolist()
-            free = simulation.table("units")[first : first + count, UnitRow.state] != st.PENDING
-            return np.full(plan.units, bool(free.all())) if plan.levels else free
-
-        def chosen() -> dict[Any, list[int]]:
-            nonlocal known
-            if launch._key in self._alone:
-                return self._alone[launch._key].run.choices
-            now = self._simulation.arena.recorded
-            if known[0] != now and launch._launched is not None:
-                known = now, choices(self._simulation, launch._launched)
-            return known[1]
-
-        data = LaunchData(plan, self.machine, given, contents, self._joint.mail, begun, chosen)
-        for flag in plan.flags:
-            if flag.installed:
-                key = (data.level[0], flag.name)
-                data.flags[flag.name] = self._joint.flags.setdefault(key, data.flags[flag.name])
-        return data
+        self._active[launch.rows.number] = launch
+        if launch.data is not None:
+            self._joint.active.append(launch.data)
 
     def _worker(self, worker: Worker | None) -> Worker:
         if worker is not None and (not isinstance(worker, Worker) or worker.session is not self):
@@ -255,14 +171,13 @@ class RunningMachine:
         if launch is self._held_back:
             self._held_back = None
         else:
-            launched = launch._launched
-            if launched is None or not self._simulation.withdraw(launched):
+            if launch.rows is None or not self.simulation.withdraw(launch.rows):
                 raise SessionError(f"{launch} cannot be cancelled: it has begun", advice="wait for it")
-            del self._active[launched.number]
+            del self._active[launch.rows.number]
             self._withdrawn += 1
-            if launch._data is not None:
-                self._joint.active.remove(launch._data)
-        launch._data, launch._launched, launch._state = None, None, CANCELLED
+            if launch.data is not None:
+                self._joint.active.remove(launch.data)
+        launch.data, launch.rows, launch._state = None, None, CANCELLED
         if launch in launch.worker.pending:
             launch.worker.pending.remove(launch)
 
@@ -310,7 +225,7 @@ class RunningMachine:
 
     def _too_late(self, launch: Launch) -> TimeBudgetExceeded:
         """Say how far a launch is that has not ended within the time given."""
-        simulation = self._simulation if launch._one is None else launch._one[0]
+        simulation = launch.simulation or self.simulation
         return TimeBudgetExceeded(
             f"plan '{launch.plan.name}' has not ended within the time given: {simulation.how_far()}",
             advice="wait for it again, give more time, or find bounds by mt.price",
@@ -341,19 +256,19 @@ class RunningMachine:
             launch = self._held_back
             if until != NEVER:
                 self._give(launch)
-            elif launch._key in self._alone:
-                self._end_as_before(launch, self._alone[launch._key])
+            elif launch.key in self._alone:
+                self._end_as_before(launch, *self._alone[launch.key])
                 return True
             else:
                 return self._time_one_unit(launch, deadline)
-        simulation = self._simulation
+        simulation = self.simulation
         try:
             launched = simulation.run(until, deadline)
         except QueueMisuse as misuse:
             launch = self._active.get(misuse.launch) or next(iter(self._active.values()))
             launch._state = FAILED
             self._over = f"launch {launch.number} ('{launch.plan.name}') misused its queues"
-            explain(launch.plan, launch._scalars, misuse)
+            explain(launch.plan, launch.scalars, misuse)
         except MegatileError as error:
             active = list(self._active.values())
             for launch in active:
@@ -386,19 +301,18 @@ class RunningMachine:
 
     def _waits(self) -> WaitGraph | None:
         """Return who waits for what."""
-        return wait_graph(self._simulation)
+        return wait_graph(self.simulation)
 
     def _time_one_unit(self, launch: Launch, deadline: float | None) -> bool:
         """Time a launch that has the machine for itself by the unit that stands for all; whether it has
         ended before the deadline."""
-        resources, plan = launch._resources, launch._resources.plan
-        if launch._one is None:
-            one = launch._units.one
+        resources, plan, one = launch.resources, launch.resources.plan, launch.units.one
+        if launch.simulation is None:
             assert one is not None
-            simulation = Simulation(record=0, engine=self.engine, contended=False)
-            begin = launch.submit_ps + resources.start_ps(0) + (launch._delay or 0)
-            launch._one = simulation, simulation.add(one, resources, launch._scalars, begin=begin)
-        simulation, launched = launch._one
+            launch.simulation = Simulation(record=0, engine=self.engine, contended=False)
+            begin = launch.submit_ps + resources.start_ps(0) + (launch.delay_ps or 0)
+            launch.simulation.add(one, resources, launch.scalars, begin=begin)
+        simulation = launch.simulation
         while simulation.run(deadline=deadline) is not None:
             pass
         if deadline is not None and monotonic() > deadline:
@@ -406,100 +320,93 @@ class RunningMachine:
         graph = wait_graph(simulation)
         if graph is not None:
             raise deadlock(f"plan '{plan.name}' is deadlocked in every unit", graph)
-        sent = simulation.messages(launched)
-        messages = {
+        sent = simulation.messages(simulation.launches[0])
+        launch.messages = {
             c.name: {u * c.members + m: n for m, n in sent[c.name].items() for u in range(plan.units)}
             for c in plan.channels
         }
-        self._held_back = launch._one = None
-        if launch._data is not None:
-            self._joint.active.append(launch._data)
+        launch.present, launch.choices = np.arange(plan.units), {}
+        self._held_back = launch.simulation = None
         self.now_ps = max(self.now_ps, simulation.last_ps)
-        self._finish(launch, simulation.last_ps, messages, np.arange(plan.units))
+        self._finish(launch, simulation.last_ps)
+        self._keep(launch)
         return True
 
-    def _end_as_before(self, launch: Launch, known: TimedAlone) -> None:
+    def _end_as_before(self, launch: Launch, known: Launch, now_ps: int) -> None:
         """End a launch that has an idle machine for itself, as one before it did."""
-        self._held_back, at = None, launch.submit_ps
-        self.now_ps = max(self.now_ps, at + known.now_ps)
-        if launch._data is not None:
-            self._joint.active.append(launch._data)
-        launch.ended(known.run, self._outputs(launch))
-        self._keep(launch, known.run, known.present)
+        self._held_back = None
+        self.now_ps = max(self.now_ps, launch.submit_ps + now_ps)
+        launch.take_times(known)
+        self._compute(launch)
+        launch.end(known.took_ps)
+        self._keep(launch)
 
-    def _ended(self, launch: Launch, launched: EngineLaunch) -> None:
+    def _ended(self, launch: Launch, rows: EngineLaunch) -> None:
         """A launch has ended in the timed run."""
-        simulation, messages = self._simulation, {}
+        simulation, launch.messages = self.simulation, {}
         try:
-            messages = simulation.messages(launched)
+            launch.messages = simulation.messages(rows)
         except QueueMisuse as misuse:
             try:
-                explain(launched.plan, launched.scalars, misuse)
+                explain(rows.plan, rows.scalars, misuse)
             except MegatileError as error:
-                launch._error = error
-            self._joint.active = [d for d in self._joint.active if d is not launch._data]
-        present = np.flatnonzero(launched.present)
-        run = self._finish(launch, simulation.last_of(launched), messages, present)
+                launch.error = error
+            self._joint.active = [d for d in self._joint.active if d is not launch.data]
+        launch.present, launch.repeatable = np.flatnonzero(rows.present), False
+        launch.choices = choices(simulation, rows) if ReceiveAny in rows.plan.kinds else {}
+        self._finish(launch, simulation.last_of(rows))
+        rows.scalars = launch.scalars
+        self._record(launch)
+        kept = self._keep(launch)
         if not self._active:
             self._quiet_ps = int(simulation.table("lanes").max(initial=0))
-        resources, at = launch._resources, launch.submit_ps
-        idle = self._quiet_ps <= self.now_ps and leaves_nothing(resources)
-        if launch._key is not None and launch._error is None and idle:
-            self._remember(launch._key, TimedAlone(resources, run, present, self.now_ps - at))
-        self._clear_up(launch, launched)
+        idle = self._quiet_ps <= self.now_ps and leaves_nothing(launch.resources)
+        if launch.key is not None and launch.error is None and idle:
+            self._remember(launch.key, kept)
+        self._clear_up(launch)
 
-    def _remember(self, key: tuple[Any, ...], known: TimedAlone) -> None:
+    def _remember(self, key: tuple[Any, ...], known: Launch) -> None:
         """Keep the times of a launch for those like it, within as many records as a session keeps."""
         if key in self._alone:
             return
-        self._alone[key] = known
-        self._alone_rows += known.run.rows
-        while self._alone_rows > self._simulation.most_records and len(self._alone) > 1:
-            self._alone_rows -= self._alone.pop(next(iter(self._alone))).run.rows
+        self._alone[key] = copy(known), self.now_ps - known.submit_ps
+        self._alone_rows += known.recorded_commands
+        while self._alone_rows > self.simulation.most_records and len(self._alone) > 1:
+            self._alone_rows -= self._alone.pop(next(iter(self._alone)))[0].recorded_commands
 
-    def _outputs(self, launch: Launch) -> Any:
-        """Return what a launch has computed, now that it has ended; an error is kept for who waits for it."""
-        data, outputs = launch._data, None
+    def _compute(self, launch: Launch) -> None:
+        """Compute the outputs of a launch that has ended; an error is kept for who waits for it."""
+        data = launch.data
         if data is None:
-            return None
-        if launch._error is None:
+            return
+        if launch.rows is None:
+            self._joint.active.append(data)
+        if launch.error is None:
             try:
-                outputs = self._joint.finish(self._pending, data)
+                launch.outputs = self._joint.finish(data)
             except MegatileError as error:
-                launch._error = error
-        launch._scalars = seen_values(data.seen)
-        launch._data = None
-        return outputs
+                launch.error = error
+        launch.scalars, launch.data = seen_values(data.seen), None
+        del data.launch  # so that the launch goes with its last result, not with a garbage collection
 
-    def _finish(self, launch: Launch, last_ps: int, messages: dict[str, dict[int, int]], present: Any) -> Run:
-        """A launch has ended: its data, and its result."""
-        resources, launched = launch._resources, launch._launched
+    def _finish(self, launch: Launch, last_ps: int) -> None:
+        """A launch has ended: its data, and its times."""
         spent = last_ps - launch.submit_ps
-        took = spent if launch._delay is not None else resources.whole_ps(spent, launch._control)
-        outputs = self._outputs(launch)
-        run = self.runs(
-            launch.plan, self.machine, resources.timing, resources.faults, self.engine, resources.installed,
-            launch._control, scalars=launch._scalars, end_ps=took, begin_ps=max(0, took - spent),
-            messages=messages, timed_by=str(launch._units),
-        )  # fmt: skip
-        if launched is not None and ReceiveAny in resources.plan.kinds:
-            run.choices = choices(self._simulation, launched)
-        launch.ended(run, outputs)
-        if launched is not None:
-            launched.scalars = launch._scalars
-            run.repeatable = False
-            self._record(launch, run, launched)
-        self._keep(launch, run, present)
-        return run
+        late = launch.delay_ps is None
+        took = launch.resources.whole_ps(spent, launch.control) if late else spent
+        launch.begin_ps, launch.timed_by = max(0, took - spent), str(launch.units)
+        self._compute(launch)
+        launch.end(took)
 
-    def _record(self, launch: Launch, run: Run, launched: EngineLaunch) -> None:
+    def _record(self, launch: Launch) -> None:
         """Keep what was recorded of a launch that the engine had."""
 
-    def _keep(self, launch: Launch, run: Run, present: Any) -> None:
-        """What a launch leaves behind, and of which units."""
+    def _keep(self, launch: Launch) -> Launch:
+        """Keep what a launch leaves behind; its line in the history."""
+        return launch
 
-    def _clear_up(self, launch: Launch, launched: EngineLaunch) -> None:
-        """What the engine knows of a launch that has ended."""
+    def _clear_up(self, launch: Launch) -> None:
+        """Forget what the engine knows of a launch that has ended."""
 
 
 def whole_number(name: str, value: Any) -> int:

@@ -12,6 +12,7 @@ from megatile.core.errors import MegatileError
 from megatile.core.limits import TimeBudgetExceeded
 from megatile.core.quantities import format_time
 from megatile.hda.vary import RATES, figures, scaled
+from megatile.sim.alone import time_alone
 from megatile.trace import text_table
 from megatile.trace.exposure import engine_kind
 
@@ -42,15 +43,15 @@ class Sensitivity:
 
 def retime(result: Result, factors: Mapping[str, float]) -> int:
     """Picoseconds that the plan of a result takes with figures of the machine multiplied."""
-    old = result._run
     for name, factor in factors.items():
         if not (math.isfinite(factor) and factor > 0):
             raise MegatileError(
                 f"figure '{name}' cannot be multiplied by {factor!r}", advice="give a factor > 0"
             )
-    run = replace(old, hda=scaled(result.machine, factors), simulation=None, launched=None, record=None)
-    run.run(0)
-    return int(run.end_ps)
+    launch = replace(
+        result.launch, hda=scaled(result.machine, factors), submit_ps=0, turns=False, worker=None
+    )
+    return time_alone(launch, 0).took_ps
 
 
 def used_figures(result: Result) -> list[str]:

@@ -29,15 +29,15 @@ from megatile.hda import HDA
 from megatile.plan.memory import check_memory
 from megatile.plan.model import Plan
 from megatile.plan.structure import check_structure
-from megatile.sim.alone import RunAlone
-from megatile.sim.contents import Contents
+from megatile.sim.alone import time_alone
+from megatile.sim.contents import Contents, with_raw_kept
 from megatile.sim.data import Assumed
 from megatile.sim.install import InstallError, Queues
-from megatile.sim.launches import Entry, Launch, Prepared, SessionError, Worker
+from megatile.sim.launches import Launch, SessionError, Worker
 from megatile.sim.record import Record
-from megatile.sim.result import Result, Run
+from megatile.sim.result import Result
 from megatile.sim.running import RunningMachine, whole_number
-from megatile.sim.simulation import MAX_RECORDS, EngineLaunch, Simulation, engine_name
+from megatile.sim.simulation import MAX_RECORDS, Simulation, engine_name
 from megatile.sim.stuck import counts, wait_graph
 from megatile.sim.timeline import install_trace, one_timeline
 from megatile.timing.faults import Faults, current_faults
@@ -60,17 +60,18 @@ class Session(RunningMachine):
     ``record`` says how many commands are kept for traces; the oldest launches are forgotten first.
     """
 
-    runs = RunAlone
-
     def __init__(self, machine: HDA | str, *, engine: str | None = None, record: int = KEPT) -> None:
         self.most_records = whole_number("record", record)
         super().__init__(machine, engine=engine)
-        self.launches: list[Entry] = []
-        """Every launch that has ended: name, units, when it was submitted and when it ended."""
-        self._installs: list[Entry] = []
+        self.launches: list[Launch] = []
+        """Every launch that has ended, without its outputs."""
+        self._installs: list[Launch] = []
         self._queues = Queues()
         self._contents = Contents()
-        self._prepared: dict[tuple[int, Faults, Timing], Prepared] = {}
+        self._prepared: dict[tuple[int, Faults, Timing, bool], Launch] = {}
+        """Launches to be copied, by plan and how they are launched; the last: with its queues there."""
+        self._checked: dict[int, tuple[str, ...]] = {}
+        """By plan, the tensors beside which it was found to fit."""
         self._host_free_ps = 0
         self._kept = self._forgotten = 0
 
@@ -86,7 +87,7 @@ class Session(RunningMachine):
     @property
     def time_ps(self) -> int:
         """When the last launch or install ended, as far as time has come."""
-        ends = [entry.end_ps for entry in (*self.launches[-1:], *self._installs[-1:])]
+        ends = [launch.end_ps or 0 for launch in (*self.launches[-1:], *self._installs[-1:])]
         return max([self.now_ps, *ends, *(w.clock_ps for w in self.workers)])
 
     @property
@@ -107,7 +108,7 @@ class Session(RunningMachine):
         ``tl.read_kernel``).
         """
         worker = self._worker(worker)
-        resources = self._prepare(plan).installed
+        resources = self._prepare(plan).resources
         if not plan.channels:
             raise SessionError(f"plan '{plan.name}' has no queues to install")
         chosen = sorted(set(range(plan.units) if units is None else units))
@@ -121,8 +122,11 @@ class Session(RunningMachine):
         self._host_free_ps = begin + len(chosen) * each
         names = [resources.names[u] for u in chosen]
         ends = [end - (len(chosen) - 1 - i) * each for i in range(len(chosen))]
-        trace = install_trace(self.machine.name, INSTALL, names, [e - begin for e in ends])
-        self._installs.append(Entry(INSTALL, len(chosen), begin, end, trace=trace))
+        install = Launch(None, self.machine, name=INSTALL, submit_ps=begin)
+        install.trace = install_trace(self.machine.name, INSTALL, names, [e - begin for e in ends])
+        install.present = chosen
+        install.end(end - begin)
+        self._installs.append(install)
         took, worker.clock_ps = end - worker.clock_ps, end
         return took
 
@@ -180,29 +184,25 @@ class Session(RunningMachine):
             )
         new = self._queues.missing(plan)
         if new:
-            self._check_directions(plan, prepared.installed)
+            self._check_directions(plan, prepared.resources)
+            prepared = self._prepare(plan, timing, installed=False)
         self._queues.check_flags(plan)
-        lasting, given = prepared.lasting, dict(inputs or {})
+        lasting, given = prepared.resources.plan, dict(inputs or {})
         unknown = self._contents.missing(lasting, given)
         with_data = data is not False and unknown is None
         if unknown is not None and (data or inputs):
             self._say_missing(plan, unknown)
         if engine is not None:
-            self._simulation.engine = engine_name(engine)
+            self.simulation.engine = engine_name(engine)
+        launch = replace(
+            prepared, submit_ps=now if at is None else at, scalars=Assumed(assume), worker=worker, turns=True
+        )
+        launch.resources = prepared.resources
         before = {name: replace(tensor) for name, tensor in self._contents.tensors.items()}
         try:
             self._contents.declare(lasting, with_data)
             with enough_memory(f"plan '{plan.name}' of {plan.units} units"):
-                launch = self.start(
-                    prepared.first if new else prepared.installed,
-                    plan,
-                    at=now if at is None else at,
-                    inputs=given if with_data else None,
-                    scalars=Assumed(assume),
-                    contents=self._contents,
-                    worker=worker,
-                    delay=prepared.delay_ps,
-                )
+                self.start(launch, inputs=given if with_data else None, contents=self._contents)
         except MegatileError:
             self._contents.tensors = before
             raise
@@ -210,8 +210,8 @@ class Session(RunningMachine):
             self._queues.add(plan)
         return launch
 
-    def _prepare(self, plan: Plan, timing: Timing | None = None) -> Prepared:
-        """The machine as this plan sees it, if the session can go on and the plan fits it."""
+    def _prepare(self, plan: Plan, timing: Timing | None = None, installed: bool = True) -> Launch:
+        """Return a launch of this plan to be copied, if the session can go on and the plan fits it."""
         if self._over is not None:
             raise SessionError(f"this session is over: {self._over}", advice="begin a new Session")
         if not isinstance(plan, Plan):
@@ -219,31 +219,31 @@ class Session(RunningMachine):
                 f"a session takes a Plan, not {type(plan).__name__}",
                 advice="read a kernel first: tl.read_kernel(kernel, arguments, world_size=…)",
             )
-        key = id(plan), current_faults(), as_timing(timing)
+        key = id(plan), current_faults(), as_timing(timing), installed
         prepared = self._prepared.get(key)
         if prepared is None:
             check_structure(plan)
-            prepared = Prepared(plan, self.machine, *self._fastest(plan, *key[1:]))
+            prepared = self._fastest(Launch(plan, self.machine, key[2], key[1], self.engine, installed))
+            lasting, prepared.turns = with_raw_kept(plan), True
+            prepared.resources = Resources(
+                self.machine, lasting, key[1], installed=installed, timing=prepared.timing
+            )
         beside = tuple(self._contents.tensors)
-        if prepared.checked != beside:
+        if self._checked.get(id(plan)) != beside:
             check_memory(self._beside(plan), self.machine)
-            prepared.checked = beside
+            self._checked[id(plan)] = beside
         self._prepared[key] = prepared
         return prepared
 
-    def _fastest(self, plan: Plan, faults: Faults, timing: Timing) -> tuple[Faults, Timing, int | None]:
-        """Of several ways of a library, the one that is the fastest on an idle machine, with what its kernels
-        spend before the first message."""
-        if type(timing) is Timing:
-            return faults, timing, None
-        runs = [
-            RunAlone(plan, self.machine, option, faults, self.engine, installed=True)
-            for option in timing.options(self.machine, plan.scale)
-        ]
-        for run in runs:
-            run.run(0)
-        best = min(runs, key=lambda run: run.end_ps)
-        return faults, best.timing, best.begin_ps or None
+    def _fastest(self, launch: Launch) -> Launch:
+        """Return the launch by the fastest of several ways of a library on an idle machine, with what its
+        kernels spend before the first message."""
+        if type(launch.timing) is Timing:
+            return launch
+        options = launch.timing.options(self.machine, launch.plan.scale)
+        tried = [time_alone(replace(launch, timing=option, installed=True), 0) for option in options]
+        best = min(tried, key=lambda done: done.took_ps)
+        return replace(launch, timing=best.timing, delay_ps=best.begin_ps or None)
 
     def _beside(self, plan: Plan) -> Plan:
         """The plan with the tensors that take room beside its own."""
@@ -264,36 +264,37 @@ class Session(RunningMachine):
 
     def _waits(self) -> WaitGraph | None:
         names = {n: f"launch {x.number} '{x.plan.name}'" for n, x in self._active.items()}
-        return wait_graph(self._simulation, names)
+        return wait_graph(self.simulation, names)
 
-    def _record(self, launch: Launch, run: Run, launched: EngineLaunch) -> None:
-        if self.most_records:
-            run.record = Record(self._simulation, launched, launch.submit_ps)
+    def _record(self, launch: Launch) -> None:
+        if self.most_records and launch.rows is not None:
+            launch.record = Record(self.simulation, launch.rows, launch.submit_ps)
 
-    def _keep(self, launch: Launch, run: Run, present: Any) -> None:
+    def _keep(self, launch: Launch) -> Launch:
         """Counts of messages, a line of the history; what a launch without data wrote is not known."""
-        plan, result = launch._resources.plan, launch.result
-        if result is None or result.outputs is None:
-            self._contents.keep(plan, None, present)
-        self._queues.count(plan, run.messages)
-        units = plan.units if plan.levels else len(present)
-        entry = Entry(plan.name, units, launch.submit_ps, launch.submit_ps + run.end_ps, run=run)
-        self.launches.append(entry)
-        self._kept += entry.rows
+        plan, kept, launch.result = launch.resources.plan, launch.without_data(), Result(launch)
+        if launch.outputs is None:
+            self._contents.keep(plan, None, launch.present)
+        self._queues.count(plan, launch.messages)
+        self.launches.append(kept)
+        self._kept += kept.recorded_commands
         while self._kept > self.most_records and self._forgotten < len(self.launches) - 1:
             oldest = self.launches[self._forgotten]
-            self._kept -= oldest.rows
-            self._forgotten, oldest.run = self._forgotten + 1, None
+            self._kept -= oldest.recorded_commands
+            self._forgotten += 1
+            oldest.forget_records()
+        return kept
 
-    def _clear_up(self, launch: Launch, launched: EngineLaunch) -> None:
+    def _clear_up(self, launch: Launch) -> None:
         """The engine's memory of a launch is used again; when nothing is under way, much of it is freed."""
-        simulation, launch._launched = self._simulation, None
-        simulation.release(launched)
+        simulation, rows, launch.rows = self.simulation, launch.rows, None
+        assert rows is not None
+        simulation.release(rows)
         if not self._active or len(self.launches) % BETWEEN == 0:
-            simulation.forget_records([a._launched for a in self._active.values() if a._launched is not None])
+            simulation.forget_records([a.rows for a in self._active.values() if a.rows is not None])
         if not self._active and simulation.arena.words > LARGE:
-            self._simulation = self._new()
-            self._simulation.continue_from(simulation)
+            self.simulation = self._new()
+            self.simulation.continue_from(simulation)
             self._prepared.clear()
 
     # memory
@@ -310,7 +311,7 @@ class Session(RunningMachine):
         """Forget a tensor; its name and its room can be used for another."""
         if self._contents.tensors.pop(name, None) is None:
             raise SessionError(f"there is no tensor '{name}' to free")
-        self._simulation.forget_tensor(name)
+        self.simulation.forget_tensor(name)
 
     # what happened
 
@@ -321,8 +322,8 @@ class Session(RunningMachine):
             return self.machine.scale(place[0]).level
 
         def live(place: tuple[str, int], name: str, direction: Any) -> tuple[int, int, int] | None:
-            number = self._simulation.installed.get((level(place), place[1], name, direction))
-            return None if number is None else counts(self._simulation, number)
+            number = self.simulation.installed.get((level(place), place[1], name, direction))
+            return None if number is None else counts(self.simulation, number)
 
         def unit(place: tuple[str, int]) -> str:
             return place_names(self.machine, level(place), [place[1]])[0]
@@ -344,7 +345,7 @@ class Session(RunningMachine):
 
     def summary(self) -> str:
         """A table of installs and launches."""
-        rows = sorted([*self._installs, *self.launches], key=lambda entry: entry.begin_ps)
-        cells = [(e.name, e.units, format_time(e.begin_ps), format_time(e.end_ps - e.begin_ps)) for e in rows]
+        rows = sorted([*self._installs, *self.launches], key=lambda launch: launch.submit_ps)
+        cells = [(w.name, w.unit_count, format_time(w.submit_ps), format_time(w.took_ps)) for w in rows]
         table = text_table(("launch", "units", "begins", "takes"), cells)
         return f"{self.machine.name}: {len(self.launches)} launches, {format_time(self.time_ps)}\n{table}"

@@ -8,6 +8,7 @@ r = simulate(plan, {"x": x}, machine="ahbm")     # with data: r.outputs too
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from megatile.core.limits import enough_memory, time_limit
@@ -16,8 +17,9 @@ from megatile.hda import HDA, machine as find_machine
 from megatile.plan.memory import check_memory
 from megatile.plan.model import Plan, ReadScalar, require_plan
 from megatile.plan.structure import check_structure
-from megatile.sim.alone import RunAlone
+from megatile.sim.alone import time_alone
 from megatile.sim.data import Assumed
+from megatile.sim.launches import Launch
 from megatile.sim.result import Result, wants_communication_trace
 from megatile.sim.simulation import MAX_RECORDS, engine_name
 from megatile.timing.faults import current_faults
@@ -77,22 +79,22 @@ def simulate(
         enough_memory(f"plan '{plan.name}' of {plan.units} units"),
     ):
         options = as_timing(timing).options(hda, plan.scale)
-        runs = [
-            RunAlone(plan, hda, option, current_faults(), engine, installed, launch, scalars=Assumed(assume))
+        launches = [
+            Launch(plan, hda, option, current_faults(), engine, installed, launch, scalars=Assumed(assume))
             for option in options
         ]
-        for run in runs:
-            run.resources  # noqa: B018  (plans that need more units than there are are refused first)
+        for prepared in launches:
+            prepared.resources  # noqa: B018  (plans that need more units than there are are refused first)
         if capacity:
             check_memory(plan, hda)
         given, records = (inputs or {}) if with_data else None, MAX_RECORDS if record else 0
-        at_once = len(runs) == 1 or ReadScalar in plan.kinds
-        for run in runs:
-            run.run(records, inputs=given if at_once else None)
-        best = min(runs, key=lambda run: run.end_ps)
+        at_once = len(launches) == 1 or ReadScalar in plan.kinds
+        for prepared in launches:
+            time_alone(prepared, records, inputs=given if at_once else None)
+        best = min(launches, key=lambda done: done.took_ps)
         if not at_once and given is not None:
-            best.run(records, inputs=given)
-        result = Result(best, best.outputs)
+            best = time_alone(replace(best), records, inputs=given)
+        result = Result(best)
     if record and wants_communication_trace():
         result.print_communication()
     return result

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from megatile.sim.alone import recorded
+from megatile.sim.launches import Launch
 from megatile.sim.record import Record
 from megatile.sim.state import Recorded
 from megatile.trace import Trace, TraceBuilder, join_traces
@@ -21,9 +23,9 @@ def install_trace(machine: str, operation: str, names: Sequence[str], ends_ps: S
     return builder.build()
 
 
-def one_timeline(entries: Sequence[Any], machine: str) -> Trace:
-    """The traces of entries of a session's history on one clock."""
-    ordered = [(e.begin_ps, e.timeline()) for e in sorted(entries, key=lambda e: e.begin_ps)]
+def one_timeline(launches: Sequence[Launch], machine: str) -> Trace:
+    """The traces of launches of a session's history on one clock."""
+    ordered = [(w.submit_ps, _events(w)) for w in sorted(launches, key=lambda w: w.submit_ps)]
     parts = [(begin, *found) for begin, found in ordered if found is not None]
     whole = join_traces([(begin, trace) for begin, _, trace in parts], machine)
     first = np.cumsum([0, *(len(trace) for *_, trace in parts)]).tolist()
@@ -33,6 +35,16 @@ def one_timeline(entries: Sequence[Any], machine: str) -> Trace:
         columns={**whole.columns, "cause": _causes(whole.columns["cause"], records)},
         flows=np.concatenate([whole.flows, _flows(records)]),
     )
+
+
+def _events(launch: Launch) -> tuple[Record | None, Trace] | None:
+    """The events of a launch, and the records they are made of; None where they are not kept."""
+    if launch.trace is not None:
+        return None, launch.trace
+    if launch.record is None and launch.like is None and not launch.repeatable:
+        return None
+    record = recorded(launch)
+    return record, record.trace(launch.begin_ps)
 
 
 def _causes(cause: Any, records: Sequence[tuple[Record, int]]) -> Any:

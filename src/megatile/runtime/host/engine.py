@@ -248,7 +248,7 @@ class Engine:
         """One line per message on stderr, at the time of the machine."""
         if launch.together:
             found = dict(zip(launch.together, self._together(launch.together, MAX_RECORDS), strict=True))
-            found[launch].result.print_communication(launch.start_ps)  # type: ignore[union-attr]
+            found[launch].result.print_communication(launch.start_ps)
         elif launch.timed is not None:
             launch.timed.result.print_communication(launch.start_ps)
 
@@ -275,7 +275,10 @@ class Engine:
         begin, crowded = session.time_ps - group[0].start_ps, len({p.scale for p in plans}) == 1
         for launch, plan in zip(group, plans, strict=True):
             assert launch.timed is not None
-            session.start(launch.timed.resources(plan, crowded), at=begin + launch.start_ps, turns=False)
+            started = SessionLaunch(plan, self.machine, submit_ps=begin + launch.start_ps)
+            started.resources = launch.timed.resources(plan, crowded)
+            started.timing = started.resources.timing
+            session.start(started)
         found = list(session.host.pending)
         session.wait()
         self._idle += [session] * common
