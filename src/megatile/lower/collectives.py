@@ -78,12 +78,12 @@ def algorithm_of(frame: Frame, node: n.Collective) -> str:
 
 
 def _member(frame: Frame, node: n.Collective) -> Member:
-    me, size, _ = frame.line(node.axis)
+    me, size, _ = frame.line(node.axis, node.scale)
     if size > 1 and frame.level.depth != frame.group[1]:
         raise cannot(f"T.{node.kind} here", node)
 
     def theirs(region: n.Region, number: Expr) -> Block:
-        peer = frame.peer(number, node.axis)
+        peer = frame.peer(number, node.axis, node.scale)
         return Regions(frame, peer).block(region, peer=peer)
 
     return Member(frame, node, size, tidy(me, frame.ranges), theirs)
@@ -95,7 +95,7 @@ def between_units(frame: Frame, node: n.Collective) -> None:
         node = replace(node, algorithm=algorithm_of(frame, node))
     member = _member(frame, node)
     size = member.size
-    group = frame.draft.barrier(frame.level, key_of(frame, node.axis)) if size > 1 else ""
+    group = frame.draft.barrier(frame.level, key_of(frame, node.axis, node.scale)) if size > 1 else ""
 
     def meet() -> None:
         if size > 1:

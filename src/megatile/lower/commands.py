@@ -190,14 +190,21 @@ def plain(value: Expr) -> Any:
     return value.value if isinstance(value, Const) else value
 
 
-def key_of(frame: Frame, axis: int | None) -> Expr:
-    """What the units of a meeting have in common: the unit around them, and their line along ``axis``."""
-    low, high = frame.group
+def key_of(frame: Frame, axis: int | None, scale: str | None = None) -> Expr:
+    """What the units of a meeting have in common: the unit around them, their line along ``axis`` and, where
+    they meet as parts of units of a larger ``scale``, their place inside those."""
+    (low, high), launch = frame.among(scale), frame.place.launch
     key = frame.place.rank(0, low)
     if axis is not None:
-        me, _, stride = frame.line(axis)
-        every = math.prod(s.count for s in frame.place.launch.scales[low:high])
-        key = simplify(key * every + frame.place.rank(low, high) - me * stride)
+        me, _, stride = frame.line(axis, scale)
+        key = simplify(
+            key * launch.count(launch.at(high), launch.at(low)) + frame.place.rank(low, high) - me * stride
+        )
+    inside = frame.group[1]
+    if high < inside:
+        key = simplify(
+            key * launch.count(launch.at(inside), launch.at(high)) + frame.place.rank(high, inside)
+        )
     return key if frame.stream.meets is None else frame.stream.meets(key)
 
 

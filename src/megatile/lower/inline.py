@@ -96,7 +96,7 @@ def library_plan(
     count = max(buffers.rows(buffers.x) or 0, buffers.rows(buffers.y) or 0)
     dtype = buffers.x.home.dtype
     nbytes = count * math.prod(buffers.row) * itemsize(dtype)
-    members = hardware_units(frame.draft, frame.level, key_of(frame, node.axis), size)
+    members = hardware_units(frame.draft, frame.level, key_of(frame, node.axis, node.scale), size)
     root = known(frame.whole(node.root)) or 0
     asked = (n.PLANNER_NAMES[node.kind], tuple(members), nbytes, dtype, node.op, root, buffers.in_place)
     try:
@@ -225,7 +225,7 @@ class _Inliner:
 
     def channel(self, channel: pm.Channel) -> None:
         """The same queues between the units of every group; other instances of the level have none."""
-        draft, key = self.frame.draft, key_of(self.frame, self.node.axis)
+        draft, key = self.frame.draft, key_of(self.frame, self.node.axis, self.node.scale)
         feeds = self.expr(channel.source)
         source = select(feeds < 0, -1, self.unit_at(feeds))
         if self.frame.stream.meets is not None:
@@ -246,7 +246,7 @@ class _Inliner:
 
     def unit_at(self, rank: Expr) -> Expr:
         frame = self.frame
-        return tidy(frame.number(frame.peer(rank, self.node.axis)), frame.ranges)
+        return tidy(frame.number(frame.peer(rank, self.node.axis, self.node.scale)), frame.ranges)
 
     def region(self, region: pm.Region) -> pm.Region:
         block = self.blocks.get(region.tile)
@@ -298,7 +298,7 @@ class _Inliner:
     def group(self, name: str) -> str:
         frame = self.frame
         group = next(g for g in self.plan.groups if g.name == name)
-        own, wider = key_of(frame, self.node.axis), self.expr(group.key)
+        own, wider = key_of(frame, self.node.axis, self.node.scale), self.expr(group.key)
         key = own if wider == Const(0) else select(own < 0, own, own * self.plan.units + wider)
         return frame.draft.barrier(frame.level, tidy(key, frame.ranges))
 

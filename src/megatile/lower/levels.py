@@ -138,7 +138,7 @@ def talks(node: n.Scale, table: dict[str, Binding]) -> bool:
                 if among(m.body, False):
                     return True
             elif (
-                (own and isinstance(m, (n.Barrier, n.Collective)))
+                (isinstance(m, (n.Barrier, n.Collective)) and (own or scale == node.scale))
                 or (n.remote(m) is not None and (scale == node.scale or (own and scale is None)))
                 or any(among(inner, own) for _, inner in n.bodies(m))
             ):

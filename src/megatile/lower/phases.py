@@ -9,7 +9,7 @@ from itertools import pairwise
 from megatile.core.expr import ONE, ZERO, Const, Expr, Symbol, expr, known, select, substitute, symbols, unit
 from megatile.ir import nodes as n
 from megatile.lower.collectives import between_copies
-from megatile.lower.errors import cannot
+from megatile.lower.errors import LoweringError, cannot
 from megatile.lower.flags import Phase, earliest, touched
 from megatile.lower.levels import talks
 from megatile.lower.loops import branch, loop_frames
@@ -26,13 +26,16 @@ UNROLLED = 8
 def _scale(frame: Frame, node: n.Scale) -> None:
     draft, launch = frame.draft, frame.place.launch
     target, outer = launch.depth(node.scale), frame.place.depth
-    if outer < draft.first.depth <= target:
+    if outer < draft.first.depth:  # every device runs it, as a part of the larger unit or as itself
         counts = [s.count for s in launch.scales[: draft.first.depth]]
-        path = tuple(tidy(e, frame.ranges) for e in split_number(unit, counts))
-        frame = frame.inside(Place(launch, path), (0, draft.first.depth))
+        high = min(target, draft.first.depth)
+        path = tuple(tidy(e, frame.ranges) for e in split_number(unit, counts)[:high])
+        frame = frame.inside(Place(launch, path), (outer, high))
+    if target < draft.first.depth and draft.first.total > 1:
+        _check_larger(node, launch.at(draft.first.depth))
     if target == frame.place.depth:
         frame.lower(node.body)
-        _phase_of_devices(frame, node)
+        _phase_of_devices(frame, node, outer)
         return
     scale = draft.structure.child_scale(node, frame.place.depth)
     if scale is not None:
@@ -41,10 +44,22 @@ def _scale(frame: Frame, node: n.Scale) -> None:
         within(frame, node, outer)
 
 
-def _phase_of_devices(frame: Frame, node: n.Scale) -> None:
+def _check_larger(node: n.Scale, device: str) -> None:
+    """Refuse statements of a unit larger than a device: it has neither engines nor memory of its own."""
+    for one in n.own_statements(node.body):
+        if any(True for _ in n.regions(one)) or isinstance(one, (n.Alloc, n.Barrier, n.Signal, n.Wait)):
+            raise LoweringError(
+                f"a {type(one).__name__.lower()} of a '{node.scale}' itself, which has no engine",
+                place=one.place,
+                advice=f'put it inside with T.Scale("{device}"); there scale="{node.scale}" means the others',
+            )
+
+
+def _phase_of_devices(frame: Frame, node: n.Scale, outer: int) -> None:
     """Devices that reached into each other's memory meet before the next region."""
     if frame.draft.first.total > 1 and talks(node, frame.draft.homes.table):
-        frame.stream.pending.append(pm.Collective("barrier", frame.draft.barrier(frame.level, ZERO)))
+        key = frame.place.rank(0, outer)
+        frame.stream.pending.append(pm.Collective("barrier", frame.draft.barrier(frame.level, key)))
 
 
 def child(frame: Frame, node: n.Scale, scale: str, outer: int) -> None:
@@ -200,6 +215,8 @@ def together(frames: list[Frame], body: tuple[n.Node, ...], scale: str) -> None:
     for node in body:
         if len(frames) == 1:
             frames[0].lower((node,))
+        elif isinstance(node, (n.Barrier, n.Collective)) and node.scale != scale:
+            raise cannot(f"a meeting of scale '{node.scale}' by {len(frames)} {scale}s of one instance", node)
         elif isinstance(node, (n.Barrier, n.Fence)):
             continue
         elif isinstance(node, n.Collective):

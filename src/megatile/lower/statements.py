@@ -230,17 +230,17 @@ def _atomic(frame: Frame, node: n.Atomic) -> None:
 
 @rule(n.Barrier)
 def _barrier(frame: Frame, node: n.Barrier) -> None:
-    if frame.line(None)[1] == 1:
+    if frame.line(None, node.scale)[1] == 1:
         return
     if frame.level.depth != frame.group[1]:
         raise cannot("a barrier here", node)
-    key = key_of(frame, node.axis)
+    key = key_of(frame, node.axis, node.scale)
     if node.group is not None:
         key = select(key < 0, key, key * GROUPS + frame.whole(node.group))
     if isinstance(node.units, int):
         _check_count(frame, node, key, node.units)
     elif node.units is not None:
-        me, _, _ = frame.line(node.axis)
+        me, _, _ = frame.line(node.axis, node.scale)
         among: Expr = ZERO
         for number in node.units:
             among = among | eq(me, number)

@@ -202,11 +202,9 @@ class Frame:
         """The place of another unit of the innermost region (or that of a scale), by its rank (along
         ``axis``)."""
         launch = self.place.launch
-        low, high = self.group
-        if scale is not None:
-            low, high = next(g for g in reversed(self.around) if g[1] == launch.depth(scale))
+        low, high = self.among(scale)
         if axis is not None:
-            mine, _, stride = self.line(axis, (low, high))
+            mine, _, stride = self.line(axis, scale)
             number = simplify(self.place.rank(low, high) + (number - mine) * stride)
         counts = [s.count for s in launch.scales[low:high]]
         indices = (tidy(e, self.ranges) for e in split_number(number, counts))
@@ -216,10 +214,17 @@ class Frame:
         """The peer that a statement names by a number; None: it names none."""
         return None if number is None else self.peer(self.whole(number), node.axis, node.scale)
 
-    def line(self, axis: int | None, group: tuple[int, int] | None = None) -> tuple[Expr, int, int]:
-        """Of the units of a group that act together (along ``axis``): this one's number, how many there are,
-        and the step from one to the next."""
-        low, high = group or self.group
+    def among(self, scale: str | None) -> tuple[int, int]:
+        """The depths between which the units of the innermost region, or of that of a scale, are counted."""
+        depth = None if scale is None else self.place.launch.depth(scale)
+        return next(
+            (g for g in reversed(self.around) if g[1] == depth and depth != self.group[1]), self.group
+        )
+
+    def line(self, axis: int | None, scale: str | None = None) -> tuple[Expr, int, int]:
+        """Of the units of a region (that of a scale) that act together (along ``axis``): this one's number,
+        how many there are, and the step from one to the next."""
+        low, high = self.among(scale)
         launch, rank = self.place.launch, self.place.rank(low, high)
         grid = launch.grid(launch.at(high), launch.at(low))
         if axis is None:

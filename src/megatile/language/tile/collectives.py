@@ -1,4 +1,4 @@
-"""Collectives over the units of the current scale."""
+"""Collectives over the units of the current scale, or with ``scale=`` over those of a region around."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from megatile.language.tile import functions as m
 from megatile.language.tile.builder import current
 from megatile.language.tile.errors import ProgramError
 from megatile.language.tile.memory import add_view
-from megatile.language.tile.operations import checked_axis
+from megatile.language.tile.operations import checked_axis, group_of, peers
 from megatile.language.tile.regions import Operand, fixed, same_extents
 from megatile.language.tile.scalars import Value, as_expr
 from megatile.language.tile.tiles import Tile
@@ -36,10 +36,9 @@ def lse_merge(left: tuple[Any, Any], right: tuple[Any, Any]) -> tuple[Any, Any]:
     return (output_a * weight_a + output_b * weight_b) / safe, base + m.log2(total)
 
 
-def _units(axis: int | None = None) -> int:
-    builder = current()
-    among = builder.scale, builder.enclosing
-    return builder.plan.count(*among) if axis is None else builder.plan.grid(*among)[axis]
+def _units(axis: int | None = None, scale: str | None = None) -> int:
+    among, plan = group_of(peers(scale, "a collective", True)), current().plan
+    return plan.count(*among) if axis is None else plan.grid(*among)[axis]
 
 
 def _own(value: Any, what: str) -> Operand:
@@ -58,12 +57,26 @@ def _own(value: Any, what: str) -> Operand:
     return side
 
 
-def _emit(kind: str, to: list[Operand], source: list[Operand], axis: int | None, **rest: Any) -> None:
-    builder = current()
-    builder.emit(
-        n.Collective, kind=kind, scale=builder.scale, to=tuple(o.region() for o in to),
-        source=tuple(o.region() for o in source), axis=checked_axis(axis), **rest,
+def _emit(
+    kind: str,
+    to: list[Operand],
+    source: list[Operand],
+    axis: int | None,
+    scale: str | None = None,
+    **rest: Any,
+) -> None:
+    among = peers(scale, f"T.{kind}", True)
+    current().emit(
+        n.Collective, kind=kind, scale=group_of(among)[0], to=tuple(o.region() for o in to),
+        source=tuple(o.region() for o in source), axis=checked_axis(axis, among), **rest,
     )  # fmt: skip
+
+
+def _no_scale(scale: str | None, word: str) -> None:
+    if scale is not None:
+        raise ProgramError(
+            f"T.{word} of a view with scale='{scale}'", advice=f"give both sides: T.{word}(out, x, scale=…)"
+        )
 
 
 def _check_op(op: str, word: str, side: Operand) -> None:
@@ -81,9 +94,12 @@ def _check_op(op: str, word: str, side: Operand) -> None:
 
 def allreduce(
     *operands: Any, op: str = "sum", fn: Callable[..., Any] | None = None, axis: int | None = None,
-    algorithm: str | None = None, impl: str | None = None,
+    algorithm: str | None = None, impl: str | None = None, scale: str | None = None,
 ) -> None:  # fmt: skip
     """Combine the units' tiles; every unit gets the result, in place.
+
+    ``scale="node"`` in a device's region: devices of the same number in all nodes combine theirs. So in every
+    collective.
 
     Several operands (or a tuple) are combined together by ``fn``, an associative function of two tuples of
     elements; smaller operands are repeated over the last dimensions of larger ones.
@@ -101,7 +117,7 @@ def allreduce(
             )
         _check_op(op, "allreduce", sides[0])
     how = {"op": op} if fn is None else {"op": "fn", "fn": _merge(fn, sides)}
-    _emit("allreduce", sides, sides, axis, algorithm=algorithm, impl=impl, **how)
+    _emit("allreduce", sides, sides, axis, scale, algorithm=algorithm, impl=impl, **how)
 
 
 def _merge(fn: Any, sides: list[Operand]) -> n.Merge:
@@ -155,13 +171,15 @@ def _divided(large: Operand, small: Operand, units: int, word: str) -> int:
 
 
 def allgather(
-    out: Any, x: Any = None, *, axis: int | None = None, algorithm: str | None = None, impl: str | None = None
-) -> Tile | None:
+    out: Any, x: Any = None, *, axis: int | None = None, algorithm: str | None = None,
+    impl: str | None = None, scale: str | None = None,
+) -> Tile | None:  # fmt: skip
     """Every unit gets all units' tiles, one after the other along the dimension in which ``out`` is larger.
 
     ``T.allgather(v)`` on a view with a Shard layout returns the whole, visible to every unit.
     """
     if x is None:
+        _no_scale(scale, "allgather")
         side = _own(out, "T.allgather")
         if not isinstance(side.tile.layout, (lay.Shard, lay.Mesh, lay.Owner)) or side.tile.base is None:
             raise ProgramError(
@@ -171,14 +189,14 @@ def allgather(
         _emit("gather_view", [side], [side], axis, algorithm=algorithm, impl=impl)
         return side.tile.base
     large, small = _own(out, "the result of T.allgather"), _own(x, "the source of T.allgather")
-    dim = _divided(large, small, _units(axis), "allgather")
-    _emit("allgather", [large], [small], axis, dim=dim, algorithm=algorithm, impl=impl)
+    dim = _divided(large, small, _units(axis, scale), "allgather")
+    _emit("allgather", [large], [small], axis, scale, dim=dim, algorithm=algorithm, impl=impl)
     return None
 
 
 def reduce_scatter(
     out: Any, x: Any = None, *, op: str = "sum", dim: int = 0, axis: int | None = None,
-    algorithm: str | None = None, impl: str | None = None,
+    algorithm: str | None = None, impl: str | None = None, scale: str | None = None,
 ) -> Tile | None:  # fmt: skip
     """The units' tiles are combined and each unit gets its part, along the dimension in which ``x`` is
     larger.
@@ -187,6 +205,7 @@ def reduce_scatter(
     view.
     """
     if x is None:
+        _no_scale(scale, "reduce_scatter")
         side = _own(out, "T.reduce_scatter")
         if not isinstance(side.tile.layout, lay.Partial) or side.tile.base is None:
             raise ProgramError(
@@ -206,8 +225,8 @@ def reduce_scatter(
         return add_view(current(), side.tile, lay.Shard(dim)) if _units() == 1 else _part_of(side.tile, dim)
     small, large = _own(out, "the result of T.reduce_scatter"), _own(x, "the source of T.reduce_scatter")
     _check_op(op, "reduce_scatter", large)
-    dim = _divided(large, small, _units(axis), "reduce_scatter")
-    _emit("reduce_scatter", [small], [large], axis, op=op, dim=dim, algorithm=algorithm, impl=impl)
+    dim = _divided(large, small, _units(axis, scale), "reduce_scatter")
+    _emit("reduce_scatter", [small], [large], axis, scale, op=op, dim=dim, algorithm=algorithm, impl=impl)
     return None
 
 
@@ -229,7 +248,7 @@ def _part_of(tile: Tile, dim: int) -> Any:
 
 def all_to_all(
     out: Any, x: Any, counts: Any = None, received: Any = None, *, dim: int = 0, axis: int | None = None,
-    algorithm: str | None = None, impl: str | None = None,
+    algorithm: str | None = None, impl: str | None = None, scale: str | None = None,
 ) -> None:  # fmt: skip
     """Part ``j`` of ``x`` (along ``dim``) goes to unit ``j``, and becomes part ``rank`` of its ``out``.
 
@@ -238,44 +257,38 @@ def all_to_all(
     """
     to, source = _own(out, "the result of T.all_to_all"), _own(x, "the source of T.all_to_all")
     if counts is not None:
-        lengths = [_counts(c, axis) for c in (counts, received) if c is not None]
-        _emit(
-            "all_to_all",
-            [to, *lengths[1:]],
-            [source, lengths[0]],
-            axis,
-            dim=dim,
-            algorithm=algorithm,
-            impl=impl,
-        )
+        lengths = [_counts(c, _units(axis, scale)) for c in (counts, received) if c is not None]
+        ends = [to, *lengths[1:]], [source, lengths[0]]
+        _emit("all_to_all", *ends, axis, scale, dim=dim, algorithm=algorithm, impl=impl)
         return
     if not same_extents(to.extents, source.extents):
         raise ProgramError(
             f"T.all_to_all: {to.text()} and {source.text()} have different shapes",
             advice="every unit sends and receives as much: both sides have one shape",
         )
-    length, units = known(source.extents[dim]), _units(axis)
+    length, units = known(source.extents[dim]), _units(axis, scale)
     if length is not None and length % units:
         raise ProgramError(
             f"T.all_to_all: {length} elements of dimension {dim} do not divide over {units} units",
             advice="pad the tile, or choose another dim=",
         )
-    _emit("all_to_all", [to], [source], axis, dim=dim, algorithm=algorithm, impl=impl)
+    _emit("all_to_all", [to], [source], axis, scale, dim=dim, algorithm=algorithm, impl=impl)
 
 
-def _counts(value: Any, axis: int | None) -> Operand:
+def _counts(value: Any, units: int) -> Operand:
     side = _own(value, "the counts of T.all_to_all")
-    if is_float(side.tile.dtype) or len(side.extents) != 1 or known(side.extents[0]) != _units(axis):
+    if is_float(side.tile.dtype) or len(side.extents) != 1 or known(side.extents[0]) != units:
         raise ProgramError(
-            f"T.all_to_all: {side.text()} of {side.tile.dtype} are no counts for {_units(axis)} units",
-            advice=f'T.alloc(({_units(axis)},), "i32", ...), one number for each unit',
+            f"T.all_to_all: {side.text()} of {side.tile.dtype} are no counts for {units} units",
+            advice=f'T.alloc(({units},), "i32", ...), one number for each unit',
         )
     return side
 
 
 def broadcast(
-    x: Any, root: Any = 0, *, axis: int | None = None, algorithm: str | None = None, impl: str | None = None
-) -> None:
+    x: Any, root: Any = 0, *, axis: int | None = None, algorithm: str | None = None,
+    impl: str | None = None, scale: str | None = None,
+) -> None:  # fmt: skip
     """Every unit gets the tile of unit ``root``."""
     side = _own(x, "T.broadcast")
-    _emit("broadcast", [side], [side], axis, root=as_expr(root), algorithm=algorithm, impl=impl)
+    _emit("broadcast", [side], [side], axis, scale, root=as_expr(root), algorithm=algorithm, impl=impl)

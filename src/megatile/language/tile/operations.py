@@ -146,10 +146,28 @@ def peers(scale: str | None, what: str, has_rank: bool) -> str | None:
     return None if found == builder.scale else found
 
 
+def group_of(scale: str | None) -> tuple[str, str]:
+    """The scale whose units act together (None: the innermost region's), and that of the region around it."""
+    builder = current()
+    names = [ROOT, *(one.scale for one in builder.scales)]
+    scale = scale or builder.scale
+    return scale, names[names.index(scale) - 1]
+
+
+def reaches(tile: Tile, scale: str | None) -> bool:
+    """Whether every unit of a scale, or one that stays inside each of them, has a tile for itself."""
+    builder = current()
+    scale = scale or builder.scale
+    names = [one.scale for one in builder.scales]
+    inside = names[names.index(scale) + 1 :] if scale in names else []
+    return tile.scale == scale or (tile.scale in inside and not builder.plan.is_private(tile.scale))
+
+
 def check_remote(side: Operand | Ref, word: str, what: str, scale: str | None) -> None:
     """A peer's tile must be one that every unit of the scale has for itself."""
-    tile, scale = side.tile, scale or current().scale
-    if tile.scale != scale:
+    tile = side.tile
+    if not reaches(tile, scale):
+        scale = scale or current().scale
         own = f' (scale="{tile.scale}" reaches those of that scale)' if tile.scale != ROOT else ""
         raise ProgramError(
             f"{what} with {word}= reaches into '{tile.name}', which is not one tile per '{scale}'",
@@ -160,10 +178,8 @@ def check_remote(side: Operand | Ref, word: str, what: str, scale: str | None) -
 def checked_axis(axis: int | None, scale: str | None = None) -> int | None:
     if axis is None:
         return None
-    builder = current()
-    names = [ROOT, *(one.scale for one in builder.scales)]
-    scale = scale or builder.scale
-    grid = builder.plan.grid(scale, names[names.index(scale) - 1])
+    scale, within = group_of(scale)
+    grid = current().plan.grid(scale, within)
     if not 0 <= axis < len(grid):
         raise ProgramError(
             f"axis={axis}: scale '{scale}' has {len(grid)} dimensions",

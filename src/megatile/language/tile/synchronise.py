@@ -10,7 +10,7 @@ from megatile.ir import nodes as n
 from megatile.language.tile.builder import current
 from megatile.language.tile.errors import ProgramError
 from megatile.language.tile.launch import find_scale
-from megatile.language.tile.operations import check_remote, checked_axis, peer, peers
+from megatile.language.tile.operations import check_remote, checked_axis, group_of, peer, peers, reaches
 from megatile.language.tile.regions import matched, operand
 from megatile.language.tile.scalars import Value, as_expr
 from megatile.language.tile.tiles import Ref, Tile
@@ -95,27 +95,32 @@ def atomic_exchange(target: Any, value: Any) -> Any:
     return _atomic("exchange", target, value, True, _HERE)
 
 
-def barrier(axis: int | None = None, *, name: str = "", group: Any = None, units: Any = None) -> None:
+def barrier(
+    axis: int | None = None, *, name: str = "", group: Any = None, units: Any = None, scale: str | None = None
+) -> None:
     """All units of this scale under the enclosing unit meet here, and see each other's earlier writes and
-    puts.
+    puts. ``scale="node"``: those at the same place in every node meet.
 
     ``units=(0, 1)`` lets only those ranks meet, ``units=4`` any four that come; ``name="full"`` and
     ``group=rank // 4`` keep barriers apart: units meet at the one with their name and group.
     """
     builder = current()
+    builder.open_implied()
     if isinstance(units, range):
         units = tuple(units)
     ranks = tuple(units) if isinstance(units, (tuple, list)) else (units,)
-    size = builder.plan.count(builder.scale, builder.enclosing)
+    among = peers(scale, "T.barrier", True)
+    met, within = group_of(among)
+    size = builder.plan.count(met, within)
     if units is not None and not all(type(u) is int and 0 <= u <= size for u in ranks):
         raise ProgramError(
-            f"T.barrier with units={units!r}: there are {size} units of scale '{builder.scale}'",
+            f"T.barrier with units={units!r}: there are {size} units of scale '{met}'",
             advice="give ranks, units=(0, 1), or how many meet, units=4",
         )
     if group is not None and units is None:
         raise ProgramError("T.barrier with group= and no units=", advice="say how many of a group meet")
     builder.emit(
-        n.Barrier, scale=builder.scale, axis=checked_axis(axis), name=name, group=peer(group),
+        n.Barrier, scale=met, axis=checked_axis(axis, among), name=name, group=peer(group),
         units=ranks if isinstance(units, (tuple, list)) else units,
     )  # fmt: skip
 
@@ -146,7 +151,7 @@ def signal(
     it. ``scale=`` as in ``T.copy``: a block signals another device."""
     tile, index = _flag(flag, "signal")
     among = peers(scale, "T.signal", dst is not None)
-    if dst is not None and tile.scale != (among or current().scale):
+    if dst is not None and not reaches(tile, among):
         raise ProgramError(
             f"T.signal with dst= reaches '{tile.name}', which is not one tile per "
             f"'{among or current().scale}'",

@@ -34,6 +34,17 @@ def line(scope: Scope, axis: int | None, scale: str | None = None) -> tuple[str,
     return f"({rank} - {rank} / {stride} % {grid[axis]} * {stride})", stride, grid[axis]
 
 
+def check_innermost(scope: Scope, node: n.Barrier | n.Collective) -> None:
+    """Refuse a meeting of units in different units of a region around theirs."""
+    if scope.gen.launch.depth(node.scale) < scope.group[1]:
+        word = f"T.{node.kind}" if isinstance(node, n.Collective) else "T.barrier"
+        raise CompileError(
+            f"{word} with scale='{node.scale}' cannot be compiled yet",
+            place=node.place,
+            advice="mt.run interprets it, mt.execute runs its Plan; puts and signals with scale= compile",
+        )
+
+
 def group(scope: Scope, scale: str | None) -> tuple[int, int]:
     """The depths between which the units of this region are, or of the one of a scale around it."""
     depth = None if scale is None else scope.gen.launch.depth(scale)
@@ -69,6 +80,7 @@ def peer(scope: Scope, number: Expr | None, node: Any) -> Peer | None:
 
 def met(scope: Scope, node: n.Barrier) -> tuple[str, int]:
     """Which of the meetings of a group's units a barrier is, and how many units come to it."""
+    check_innermost(scope, node)
     first, stride, count = line(scope, node.axis)
     needed = count
     if isinstance(node.units, int):

@@ -96,11 +96,14 @@ class Generator(Writer):
         self.pack_functions: dict[tuple[products.Pack, int], tuple[str, int]] = {}
         written = {self.storages.names[name].base for name in n.written(program.body)}
         self.constant = {p.name for p in program.params} - written
-        statements = list(n.walk(program.body))
-        flags = {s.flag for s in statements if isinstance(s, n.Signal) and s.dst is not None}
-        reached = flags.union(filter(None, map(n.remote, statements)))
-        self.reached = {self.storages.names[name].base for name in reached}
-        """What units touch in others."""
+        self.reached: dict[str, int] = {}
+        """What units touch in others, and the depth of the largest of these units."""
+        for s in n.walk(program.body):
+            reached = s.flag if isinstance(s, n.Signal) and s.dst is not None else n.remote(s)
+            if reached is not None:
+                name, scale = self.storages.names[reached], getattr(s, "scale", None)
+                depth = name.owner_depth if scale is None else program.launch.depth(scale)
+                self.reached[name.base] = min(depth, self.reached.get(name.base, depth))
 
     def placed(self, program: Program) -> CpuAllocation:
         return CpuAllocation(program, self.words)

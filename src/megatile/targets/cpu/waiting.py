@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from megatile.ir import nodes as n
 from megatile.targets.common.errors import CompileError
 from megatile.targets.common.expressions import whole
-from megatile.targets.common.peers import KINDS, line, met, peer
+from megatile.targets.common.peers import KINDS, check_innermost, line, met, peer
 from megatile.targets.common.scope import Frame, Scope, Text
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def waits_beyond(gen: Generator, node: n.Scale, depth: int) -> bool:
     around them."""
     names = gen.storages.names
     found = (names[name] for one in n.walk(node.body) for name in _watched(one))
-    return any(x.owner_depth < depth or (x.owner_depth == depth > 0 and x.base in gen.reached) for x in found)
+    return any(x.owner_depth < depth or 0 < gen.reached.get(x.base, depth + 1) <= depth for x in found)
 
 
 def _reaches(node: n.Node, scale: str | None) -> bool:
@@ -111,6 +111,7 @@ def barrier(scope: Scope, node: n.Barrier) -> None:
 
 
 def collective(scope: Scope, node: n.Collective) -> None:
+    check_innermost(scope, node)
     first, stride, count = line(scope, node.axis)
     if scope.frame is None:
         raise CompileError(f"T.{node.kind} cannot be compiled here yet", advice="mt.run takes it")

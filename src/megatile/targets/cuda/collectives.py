@@ -9,7 +9,7 @@ from megatile.ir import nodes as n
 from megatile.targets.common.elements import Value, combined, converted, kind, loaded
 from megatile.targets.common.errors import CompileError
 from megatile.targets.common.expressions import whole
-from megatile.targets.common.peers import KINDS, line, peer
+from megatile.targets.common.peers import KINDS, check_innermost, line, peer
 from megatile.targets.cuda.elements import Side, shared_out
 from megatile.targets.cuda.scope import DeviceScope, Hazards
 
@@ -43,6 +43,7 @@ def meet(scope: DeviceScope, axis: int | None = None) -> None:
 
 def collective(scope: DeviceScope, node: n.Collective) -> None:
     """Read, meet, write, meet: the results wait in registers until all have read."""
+    check_innermost(scope, node)
     word = KINDS.get(node.kind)
     if node.kind != "gather_view" and (word is None or (len(node.source) > 1 and node.fn is None)):
         what = f"T.{node.kind}{' with counts' if word is not None else ''}"

@@ -8,7 +8,7 @@ from megatile.core.expr import simplify
 from megatile.ir import nodes as n
 from megatile.targets.common import statements as common
 from megatile.targets.common.expressions import whole
-from megatile.targets.common.peers import met, peer
+from megatile.targets.common.peers import check_innermost, met, peer
 from megatile.targets.common.scalars import Scalars
 from megatile.targets.cuda.collectives import between_blocks, collective, meet
 from megatile.targets.cuda.elements import atomic_region, copy, fill, parallel
@@ -88,6 +88,7 @@ def _fence(scope: DeviceScope, node: n.Fence) -> None:
 
 @rule(n.Barrier)
 def _barrier(scope: DeviceScope, node: n.Barrier) -> None:
+    check_innermost(scope, node)
     blocks = between_blocks(scope, "this barrier")
     if node.group is None and node.units is None and (node.axis is None or blocks):
         meet(scope, node.axis)

@@ -69,7 +69,8 @@ class Group:
         self.ranks[unit.number] = rank
 
     def rank(self, unit: Unit) -> int:
-        return self.ranks[unit.number]
+        """The rank of a member, or of the member that a unit is in."""
+        return self.ranks[unit.exchange(self.launch.depth(self.scale)).number]
 
     def line(self, rank: int, axis: int | None) -> range:
         """The ranks that act together with ``rank``: all, or those along one axis."""
@@ -116,7 +117,8 @@ class Group:
     def arrive(
         self, unit: Unit, node: n.Node, axis: int | None, key: Any, only: int | tuple[int, ...] | None = None
     ) -> Meeting | None:
-        """Come to a meeting of all, of ``only`` these ranks or so many; the meeting when it is complete."""
+        """Come to a meeting of all, of ``only`` these ranks or so many; the meeting when it is complete. Of
+        units inside members, those at the same place in each of them meet."""
         rank = self.rank(unit)
         line = self.line(rank, axis)
         ranks = [line[o] for o in only if o < len(line)] if isinstance(only, tuple) else line

@@ -14,7 +14,6 @@ from megatile.ir import nodes as n
 from megatile.targets.interpret.collectives import check_order, check_same, perform
 from megatile.targets.interpret.elementwise import ATOMICS, Iterations, filled
 from megatile.targets.interpret.errors import DeviceAssertionError, RunError, StaleSignalError
-from megatile.targets.interpret.group import Group
 from megatile.targets.interpret.record import UnitView
 from megatile.targets.interpret.storage import Flags, StoredArray
 from megatile.targets.interpret.units import Unit, describe
@@ -156,12 +155,13 @@ def _atomic_region(machine: Interpreter, node: n.AtomicRegion, unit: Unit) -> No
     access.combine(target, ATOMICS[node.op], data, unit, peer)
 
 
-def _peer(machine: Interpreter, node: Any, rank: Expr | None, unit: Unit, name: str) -> Unit | None:
+def _peer(machine: Interpreter, node: Any, rank: Expr | None, unit: Unit, name: str) -> Any:
     """The unit whose tile ``name`` a statement means by a rank among those of its scale; None: its own."""
     if rank is None:
         return None
     among = unit.around(machine.launch, node.scale)
-    return among.group.peer(among, int(machine.value(rank, unit)), node.axis, name)
+    peer = among.group.peer(among, int(machine.value(rank, unit)), node.axis, name)
+    return unit.counterpart(peer, machine.places.names[name].depth)
 
 
 def _element(machine: Interpreter, key: Any, name: str, index: tuple[Any, ...]) -> n.Region:
@@ -274,9 +274,9 @@ def _cumsum(machine: Interpreter, node: n.Cumsum, unit: Unit) -> None:
 
 @rule(n.Barrier)
 def _barrier(machine: Interpreter, node: n.Barrier, unit: Unit) -> Task:
-    group: Group = unit.group
+    group, inside = unit.among(machine.launch, node.scale)
     unit.waiting = ("barrier", node, "")
-    key = ("barrier", node.name, None if node.group is None else int(machine.value(node.group, unit)))
+    key = ("barrier", inside, node.name, None if node.group is None else int(machine.value(node.group, unit)))
     meeting = group.arrive(unit, node, node.axis, key, node.units)
     if meeting is None:
         yield WAIT
@@ -306,10 +306,10 @@ def _fence(machine: Interpreter, node: n.Fence, unit: Unit) -> None:
 
 @rule(n.Collective)
 def _collective(machine: Interpreter, node: n.Collective, unit: Unit) -> Task:
-    group: Group = unit.group
+    group, inside = unit.among(machine.launch, node.scale)
     unit.waiting = ("collective", node, "")
-    meeting = group.arrive(unit, node, node.axis, "collective")
-    check_same(machine, node, meeting or group.meeting(unit, node.axis, "collective"), unit)
+    meeting = group.arrive(unit, node, node.axis, ("collective", inside))
+    check_same(machine, node, meeting or group.meeting(unit, node.axis, ("collective", inside)), unit)
     if meeting is None:
         yield WAIT
         return
@@ -346,7 +346,8 @@ def _signal(machine: Interpreter, node: n.Signal, unit: Unit) -> None:
         peer = among.group.find(among, int(machine.value(node.dst, unit)), node.axis)
     if peer is None:  # it has finished, and will never ask
         return
-    storage, at = _flags(machine, node.flag, node.index, unit, peer)
+    home = unit.counterpart(peer, machine.places.names[node.flag].depth)
+    storage, at = _flags(machine, node.flag, node.index, unit, home)
     amount = int(machine.value(node.amount, unit))
     channels = [unit.puts[peer.number]] if peer.number in unit.puts else []
     flags = storage.flags.setdefault(at, Flags())

@@ -53,6 +53,16 @@ class Unit(Strand):
         """The unit of a scale that this one is, or is in."""
         return self if scale is None else self.exchange(launch.depth(scale))
 
+    def among(self, launch: Launch, scale: str) -> tuple[Any, tuple[int, ...]]:
+        """The group of a scale that this unit is in, and its place inside the member of that group."""
+        member = self.around(launch, scale)
+        return member.group, self.path[member.depth :]
+
+    def counterpart(self, peer: Unit, depth: int) -> Any:
+        """What has the path of the unit at ``depth`` inside a peer where this one is inside its own unit of
+        that scale; the peer itself where it is that deep."""
+        return peer if peer.depth >= depth else Counterpart(peer, self.path[peer.depth : depth])
+
     def exchange(self, depth: int) -> Unit:
         """The unit at a depth that this one is, or is in, which then exchanges signals with others."""
         found = self
@@ -61,6 +71,14 @@ class Unit(Strand):
             found = found.parent
             found.exchanges = True
         return found
+
+
+class Counterpart:
+    """Tiles and puts of a unit inside a peer, whether or not it runs now."""
+
+    def __init__(self, peer: Unit, inside: tuple[int, ...]):
+        self.path, self.frame = peer.path + inside, peer.frame
+        self.number, self.depth = peer.number, peer.depth
 
 
 def describe(agent: Agent, launch: Launch) -> str:
