@@ -158,6 +158,11 @@ class MemoryLayer:
     """Words of ``bank`` bytes lie in ``banks`` in turn; lanes that want different words of one take turns."""
     per_thread: Bytes | None = None
     """The most bytes that one thread can have of it."""
+    thread_overhead: Bytes = 0
+    """What a thread takes of it beside its tiles: addresses and counters."""
+    product_overhead: Bytes = 0
+    """What a thread takes of it for operands and pipelines of products: so much times the square root of its
+    accumulators, as operands are the edges of a tile."""
     of: Name | None = None
     """Of a cache: the memory it stands in front of."""
     block: Bytes | None = None

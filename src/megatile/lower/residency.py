@@ -10,7 +10,9 @@ import numpy as np
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import InstanceError
 from megatile.core.expr import ZERO, Expr, eq, select, unit
+from megatile.hda.model import MemoryLayer
 from megatile.ir.launch import Launch
+from megatile.language.tile.capacity import thread_count
 from megatile.language.tile.launch import instance_of
 from megatile.lower.errors import LoweringError
 from megatile.lower.levels import Level
@@ -18,6 +20,10 @@ from megatile.lower.streams import PlanDraft
 from megatile.lower.units import tidy
 from megatile.plan import model as pm
 from megatile.plan.statements import regions_of
+
+PRODUCTS = frozenset({"gemm", "gemm_add"})
+REGISTER = 4
+"""Bytes of a register of a thread."""
 
 
 def placed(draft: PlanDraft) -> tuple[list[pm.Level], Expr]:
@@ -83,8 +89,8 @@ def limits(draft: PlanDraft, level: Level) -> dict[str, int]:
 
 
 def bytes_of(draft: PlanDraft, level: Level, blocks: int) -> dict[str, int]:
-    """What one block of a level needs of every memory: its largest stream's tiles, and those of the units
-    inside it that are levels of their own."""
+    """What one block of a level needs of every memory, in the machine's order: its largest stream's tiles,
+    those of the units inside it that are levels of their own, and what threads need beside them."""
     hda = draft.hda
     found: dict[str, int] = {}
     here = hda.level(hda.scale(level.scale).level).position
@@ -92,16 +98,32 @@ def bytes_of(draft: PlanDraft, level: Level, blocks: int) -> dict[str, int]:
     each = {lv.name: lv.total for lv in inside} | {level.name: 1}
     for stream in level.streams:
         streams = [stream, *(st for lv in inside for st in lv.streams)]
-        names = {r.tile for st in streams for s in pm.statements(tuple(st.out)) for r in regions_of(s)}
+        every = [s for st in streams for s in pm.statements(tuple(st.out))]
+        products = {s.write.tile for s in every if isinstance(s, pm.Compute) and s.operation in PRODUCTS}
         needed: dict[str, int] = {}
-        for name in names & set(draft.tiles):  # not messages, which lie in their slots
+        accumulators: dict[str, int] = {}
+        for name in {r.tile for s in every for r in regions_of(s)} & set(draft.tiles):  # others are messages
             tile = draft.tiles[name]
             if tile.level in each and hda.level(hda.memory(tile.memory).level).position <= here:
                 size = math.prod(tile.shape) * itemsize(tile.dtype) * draft.versions.get(name, 1)
-                memory = hda.memory(tile.memory).name
-                needed[memory] = needed.get(memory, 0) + -(-size * each[tile.level] // blocks)
-        found = {k: max(found.get(k, 0), needed.get(k, 0)) for k in {*found, *needed}}
-    return found
+                size, memory = -(-size * each[tile.level] // blocks), hda.memory(tile.memory).name
+                needed[memory] = needed.get(memory, 0) + size
+                accumulators[memory] = accumulators.get(memory, 0) + size * (name in products)
+        for name, size in needed.items():
+            size = _with_overhead(draft, hda.memory(name), size, accumulators[name])
+            found[name] = max(found.get(name, 0), size)
+    return {m.name: found[m.name] for m in hda.memories if m.name in found}
+
+
+def _with_overhead(draft: PlanDraft, layer: MemoryLayer, tiles: int, accumulators: int) -> int:
+    """What a block takes of a memory for its tiles, and for addresses and operands of its threads: no more
+    than threads can have, as compilers spill what is not a tile."""
+    threads = thread_count(draft.launch, draft.launch.dispatch)
+    if threads == 1:
+        return tiles
+    operands = layer.product_overhead * math.sqrt(accumulators / threads / REGISTER)
+    needed = tiles + math.ceil(threads * (layer.thread_overhead + operands))
+    return max(tiles, min(needed, layer.size, (layer.per_thread or layer.size) * threads))
 
 
 def together(draft: PlanDraft, level: Level) -> Expr:

@@ -42,7 +42,7 @@ def checked_memory(machine: HDA, program: Program, spills: bool = False) -> dict
         used[place] += use.size
         used[place] = min(used[place], alive.get(place, used[place]))
         room = _room(machine, *place)
-        threads = _threads(program.launch, use.home)
+        threads = thread_count(program.launch, use.home)
         most = machine.memory(node.level).per_thread
         if spills and node.level == machine.memory("l0").name:
             used[place] = min(used[place], room, room if most is None else most * threads)
@@ -65,8 +65,8 @@ def checked_memory(machine: HDA, program: Program, spills: bool = False) -> dict
     return {level: size for (home, level), size in used.items() if home == program.launch.dispatch}
 
 
-def _threads(launch: Launch, home: str) -> int:
-    """Threads of a unit, if the launch says how many."""
+def thread_count(launch: Launch, home: str) -> int:
+    """Return how many threads a unit has; 1 where the launch does not say."""
     named = launch.scales[launch.depth("thread") - 1].named
     return launch.count("thread", home) if named and launch.depth("thread") >= launch.depth(home) else 1
 
