@@ -43,7 +43,7 @@ def without_places(plan: mt.Plan) -> str:
 
 GEMM = """\
 plan("kernel", scale="device", grid=(1,))
-block = level(scale="block", grid=(6,), parent="device", slots=5)
+block = level(scale="block", grid=(6,), parent="device", slots=6)
 A = tile(f16, (128, 64), memory="hbm", role="inout")
 B = tile(f16, (64, 192), memory="hbm", role="inout")
 C = tile(f32, (128, 192), memory="hbm", role="inout")

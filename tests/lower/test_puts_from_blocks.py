@@ -16,6 +16,7 @@ import megatile.language as T
 from megatile.hda.model import Unit
 from megatile.ir.parser import parse
 from megatile.language.tile.errors import ProgramError
+from megatile.plan import model as pm
 from megatile.targets.common.errors import CompileError
 from megatile.targets.interpret.errors import DataRaceError, DeadlockError
 
@@ -267,6 +268,50 @@ def test_puts_take_the_links_between_devices() -> None:
     assert times[0] < times[1] < times[8]
     for d in (1, 8):
         assert times[d] > size * 4 / float(slowest[d]) * 1e9
+
+
+def shifted(by: int, impl: str | None = None, devices: int = 16) -> Any:
+    """Every block puts a row into the device ``by`` further on, and reads what came to its own."""
+
+    @T.program
+    def kernel(X: T.Tensor((devices * 2, 1024), "f32"), Y: T.Tensor((devices * 2, 1024), "f32")):
+        with T.Kernel(device=devices, block=2, threads=128) as b, T.Scale("device") as (r, n):
+            x, y = T.view(X, layout=T.FullRow), T.view(Y, layout=T.FullRow)
+            inbox = T.alloc((2, 1024), "f32", level="l2")
+            told = T.alloc((2,), "i32", level="l2")
+            with T.Scale("block"):
+                row = T.alloc((1, 1024), "f32", level="l1")
+                T.copy(row, x[b, 0])
+                T.copy(inbox[b, 0], row, dst=(r + by) % n, scale="device", impl=impl)
+                T.signal(told[b], dst=(r + by) % n, scale="device")
+                T.wait(told[b], 1, scale="device")
+                T.copy(row, inbox[b, 0])
+                T.copy(y[b, 0], row)
+
+    return kernel
+
+
+@pytest.mark.parametrize(
+    ("by", "devices", "expected"), [(8, 16, {"nic"}), (1, 16, {"nic", "lsu"}), (1, 8, {"lsu"})]
+)
+def test_puts_to_other_nodes_go_by_the_network_card(by: int, devices: int, expected: set[str]) -> None:
+    """Where some of the units have their peer in the same node, those put by themselves."""
+    low = mt.lower(shifted(by, devices=devices), machine="h100-cluster")
+    copies = [s for body in low.plan.bodies for s in body if isinstance(s, pm.Compute)]
+    assert {s.by for s in copies if s.write.at is not None} == expected
+    x = np.arange(devices * 2 * 1024, dtype=np.float32).reshape(-1, 1024)
+    out = mt.execute(low, x, np.zeros_like(x))["Y"]
+    np.testing.assert_array_equal(out, np.roll(x, 2 * by, axis=0))
+    bounds = mt.price(low)
+    assert bounds.lower_ps <= mt.simulate(low, record=False).time_ps <= bounds.upper_ps
+
+
+def test_lanes_do_not_put_into_other_nodes() -> None:
+    mt.lower(shifted(8, "nic"), machine="h100-cluster")
+    mt.lower(shifted(1, "nic"), machine="h100-cluster")
+    for by, impl in ((8, "lsu"), (1, "lsu"), (8, "tma")):
+        with pytest.raises(mt.MegatileError, match=f"'{impl}' cannot do this copy.*impl= may be nic"):
+            mt.lower(shifted(by, impl), machine="h100-cluster")
 
 
 def example(name: str) -> Any:

@@ -100,29 +100,29 @@ def bytes_of(draft: PlanDraft, level: Level, blocks: int) -> dict[str, int]:
         streams = [stream, *(st for lv in inside for st in lv.streams)]
         every = [s for st in streams for s in pm.statements(tuple(st.out))]
         products = {s.write.tile for s in every if isinstance(s, pm.Compute) and s.operation in PRODUCTS}
-        needed: dict[str, int] = {}
-        accumulators: dict[str, int] = {}
+        needed: dict[str, list[int]] = {}
         for name in {r.tile for s in every for r in regions_of(s)} & set(draft.tiles):  # others are messages
             tile = draft.tiles[name]
             if tile.level in each and hda.level(hda.memory(tile.memory).level).position <= here:
                 size = math.prod(tile.shape) * itemsize(tile.dtype) * draft.versions.get(name, 1)
-                size, memory = -(-size * each[tile.level] // blocks), hda.memory(tile.memory).name
-                needed[memory] = needed.get(memory, 0) + size
-                accumulators[memory] = accumulators.get(memory, 0) + size * (name in products)
-        for name, size in needed.items():
-            size = _with_overhead(draft, hda.memory(name), size, accumulators[name])
-            found[name] = max(found.get(name, 0), size)
+                size = -(-size * each[tile.level] // blocks)
+                total = needed.setdefault(hda.memory(tile.memory).name, [0, 0, 0])
+                for i, counts in enumerate((True, name in draft.homes.table, name in products)):
+                    total[i] += size * counts
+        for name, sizes in needed.items():
+            found[name] = max(found.get(name, 0), _with_overhead(draft, hda.memory(name), *sizes))
     return {m.name: found[m.name] for m in hda.memories if m.name in found}
 
 
-def _with_overhead(draft: PlanDraft, layer: MemoryLayer, tiles: int, accumulators: int) -> int:
+def _with_overhead(draft: PlanDraft, layer: MemoryLayer, tiles: int, declared: int, accumulators: int) -> int:
     """What a block takes of a memory for its tiles, and for addresses and operands of its threads: no more
-    than threads can have, as compilers spill what is not a tile."""
+    than threads can have, as compilers spill what is not a tile. Operands are gone when what lies between two
+    copies (tiles that the program does not declare) is there."""
     threads = thread_count(draft.launch, draft.launch.dispatch)
     if threads == 1:
         return tiles
     operands = layer.product_overhead * math.sqrt(accumulators / threads / REGISTER)
-    needed = tiles + math.ceil(threads * (layer.thread_overhead + operands))
+    needed = max(tiles, declared + math.ceil(threads * operands)) + threads * layer.thread_overhead
     return max(tiles, min(needed, layer.size, (layer.per_thread or layer.size) * threads))
 
 

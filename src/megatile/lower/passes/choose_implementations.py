@@ -7,7 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from megatile.core.expr import constant
+import numpy as np
+
+from megatile.core.expr import ZERO, Expr, Symbol, binary, constant
 from megatile.cost.implementations import Request
 from megatile.hda import HDA
 from megatile.ir import nodes as n
@@ -16,6 +18,7 @@ from megatile.ir.program import Program
 from megatile.lower.commands import choice_of, common_row, several_instances
 from megatile.lower.levels import Level, Levels
 from megatile.lower.storage import Homes
+from megatile.lower.units import NotStatic, Place
 
 
 @dataclass(frozen=True)
@@ -23,8 +26,10 @@ class ChooseImplementations:
     """Name what does each copy, product and reduction: the cheapest, or what ``impl=`` asks for.
 
     ``copy(t[0::64], A[k * 64::64])`` → ``copy(t[0::64], A[k * 64::64], impl="tma")``, with the prices of all
-    that could do it as a comment. (Messages, ``impl="software_channel"``, are left as they are: only the Plan
-    tells whether units send and receive in turn.)
+    that could do it as a comment. A put that goes to other nodes from some units becomes a branch:
+    ``if (rank // 8 != peer // 8): copy(…, impl="nic") else: copy(…, impl="lsu")``. (Messages,
+    ``impl="software_channel"``, are left as they are: only the Plan tells whether units send and receive in
+    turn.)
     """
 
     machine: HDA
@@ -71,8 +76,16 @@ class _Chooser:
             self.homes.tile(node, site.level.depth)
         request = _REQUESTS.get(type(node))
         if request is not None and node.impl != "software_channel":  # type: ignore[attr-defined]
-            choice = choice_of(request(self, node, site), node.impl, node.place)  # type: ignore[attr-defined]
-            return replace(node, impl=choice.name or None, choice=choice)  # type: ignore[call-arg]
+            asked = request(self, node, site)
+            across = self.across_nodes(node, site) if isinstance(node, n.Copy) else False
+            if across is False:
+                return _chosen(node, asked)
+            far = _chosen(node, replace(asked, reach=self.machine.scale("node").name))
+            if across is True:
+                return far
+            assert isinstance(node, n.Copy)
+            near = _chosen(replace(node, impl=None) if node.impl == "nic" else node, asked)
+            return n.If(across, (far,), (near,), span=node.span)
         return n.with_bodies(node, lambda part: self.body(part, self.inside(node, site)))
 
     def inside(self, node: n.Node, site: _Site) -> _Site:
@@ -106,6 +119,26 @@ class _Chooser:
             memories=(source.memory, to.memory), reach=reach, inside=inside, row=math.gcd(*rows),
             ahead=site.looped or self.several,
         )  # fmt: skip
+
+    def across_nodes(self, node: n.Copy, site: _Site) -> bool | Expr:
+        """Whether a put or get between devices leaves its node; a condition where some units' do."""
+        number, launch = node.src if node.dst is None else node.dst, self.homes.launch
+        device = self.machine.scale("device").name
+        each = self.machine.count(device, within=self.machine.scale("node").name)
+        devices = launch.count(device)
+        if number is None or devices <= each or devices != math.prod(launch.extents(device)):
+            return False
+        group = site.unit.group_of(node.scale)
+        peer = site.unit.other(number, node.axis, node.scale).peer
+        if launch.at(group[1]) != device or peer is None:
+            return False
+        across = binary("!=", binary("//", site.unit.rank(*group), each), binary("//", peer[0], each))
+        place = Place(launch, (*[ZERO] * (launch.depth(device) - 1), Symbol("rank")))
+        try:
+            found = place.whole(across, {}).evaluate({"rank": np.arange(devices)})
+        except (NotStatic, IndexError):  # loops or blocks decide it too
+            return across
+        return bool(np.all(found)) if np.all(found) or not np.any(found) else across
 
     def gemm(self, node: n.Gemm, site: _Site) -> Request:
         a, c = self.homes.home(node.a.source), self.homes.home(node.c.source)
@@ -147,6 +180,12 @@ class _Chooser:
             known = [limits[1] for limits in found if limits is not None]
             total *= max(0, min(known)) if known else 0
         return total
+
+
+def _chosen(node: Any, request: Request) -> n.Node:
+    choice = choice_of(request, node.impl, node.place)
+    made: n.Node = replace(node, impl=choice.name or None, choice=choice)
+    return made
 
 
 _REQUESTS: dict[type[n.Node], Callable[[_Chooser, Any, _Site], Request]] = {
