@@ -148,9 +148,9 @@ def test_help_teaches(megatile):
 
 
 def test_completion_offers_machines(megatile):
-    from megatile.cli.machine import _complete_machine
+    from megatile.cli.machine import complete_machine
 
-    assert _complete_machine("dg") == ["dgx-h100"]
+    assert complete_machine("dg") == ["dgx-h100"]
 
 
 def test_a_route_is_shown_leg_by_leg(megatile):

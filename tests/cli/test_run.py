@@ -75,3 +75,23 @@ def test_both_times_are_printed_and_both_timelines_written(tmp_path: Path) -> No
     assert "predicted" in run(*at, "--trace", str(file))
     assert "predicted/" in file.read_text()
     assert '"measured"' in file.read_text()
+
+
+def test_several_machines_are_one_table(megatile) -> None:  # type: ignore[no-untyped-def]
+    program, both = f"{GEMM}(128, 128, 64)", ("-m", "dgx-h100", "-m", "mi300x-8")
+    text = megatile("run", program, *both).out
+    assert "to the fastest" in text
+    assert [line.split()[0] for line in text.strip().splitlines()[-2:]] == ["dgx-h100", "mi300x-8"]
+    rows = json.loads(megatile("run", program, *both, "--json").out)["rows"]
+    alone = json.loads(megatile("run", program, "-m", "mi300x-8", "--json").out)
+    assert rows[1]["time_us"] == alone["time_us"]
+    refused = megatile("run", program, *both, "--explain")
+    assert refused.code == 1
+    assert "are of one machine, not 2" in refused.err
+
+
+@pytest.mark.parametrize("command", [("collective", "all_reduce"), ("plan", "simulate", "none.json")])
+def test_an_option_given_twice_is_refused(megatile, command) -> None:  # type: ignore[no-untyped-def]
+    result = megatile(*command, "-m", "dgx-h100", "--machine", "mi300x-8")
+    assert result.code == 1
+    assert "--machine is given 2 times" in result.err

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from megatile.cli.machine import Json, Machine, MaxSeconds, Set, Trust, load
-from megatile.cli.output import console, print_json, print_table, read_names
+from megatile.cli.output import Commands, console, print_json, print_table, read_names
 from megatile.core.errors import MegatileError
 from megatile.core.progress import shown
 from megatile.report.canvas import check_target
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from megatile.attention.predict import Comparison
     from megatile.attention.schedules import Schedule
 
-app = typer.Typer(help="Attention over divided sequences: schedules and measurements.", no_args_is_help=True)
+app = Commands(help="Attention over divided sequences: schedules and measurements.", no_args_is_help=True)
 Causal = Annotated[bool, typer.Option("--causal", help="With a causal mask.")]
 SHOWN_RANKS = 32
 SCHEDULES = ("no schedule is named", "--schedule ring,zigzag,hamilton")

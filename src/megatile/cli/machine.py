@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from megatile.cli.output import console, print_json, print_table
+from megatile.cli.output import Commands, console, print_json, print_table
 from megatile.core.errors import MegatileError
 from megatile.core.limits import time_limit
 from megatile.core.quantities import format_rate, format_time
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from megatile.hda import HDA
 
 
-app = typer.Typer(help="Look at machine descriptions.", no_args_is_help=True)
+app = Commands(help="Look at machine descriptions.", no_args_is_help=True)
 
 
-def _complete_machine(incomplete: str) -> list[str]:
+def complete_machine(incomplete: str) -> list[str]:
     from megatile.hda import machine_names
 
     return [name for name in machine_names() if name.startswith(incomplete)]
@@ -29,13 +29,13 @@ def _complete_machine(incomplete: str) -> list[str]:
 Name = Annotated[
     str,
     typer.Argument(
-        help="A shipped machine (see 'megatile machines') or a YAML file.", autocompletion=_complete_machine
+        help="A shipped machine (see 'megatile machines') or a YAML file.", autocompletion=complete_machine
     ),
 ]
 Machine = Annotated[
     str,
     typer.Option(
-        "-m", "--machine", help="A shipped machine or a YAML file.", autocompletion=_complete_machine
+        "-m", "--machine", help="A shipped machine or a YAML file.", autocompletion=complete_machine
     ),
 ]
 Set = Annotated[

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from megatile.cli.output import USER_FILES, fail
+from megatile.cli.output import USER_FILES, Commands, fail
 from megatile.core.errors import MegatileError
 from megatile.core.version import __version__
 
@@ -44,7 +44,7 @@ def load_command(name: str) -> Any:
     """Return the command or group ``name``, with its options, from its file."""
     module, _, member = COMMANDS[name][0].partition(".")
     found = getattr(import_module(f"megatile.cli.{module}"), member)
-    holder = typer.Typer()
+    holder = Commands()
     if isinstance(found, typer.Typer):
         holder.add_typer(found, name=name)
     else:
@@ -53,7 +53,7 @@ def load_command(name: str) -> Any:
     return typer.main.get_group(holder).commands[name]
 
 
-class Commands(TyperGroup):
+class AllCommands(TyperGroup):
     """The commands. Listing them loads none of their files, running one loads only its own.
 
     ``run --bench NAME`` is another spelling of ``bench NAME``.
@@ -84,7 +84,7 @@ def _as_bench(args: list[str]) -> list[str]:
 
 app = typer.Typer(
     name="megatile",
-    cls=Commands,
+    cls=AllCommands,
     help="Describe a machine, write programs and collectives for it once, then check, run and predict them.",
     epilog="Start with: megatile machines · megatile machine show dgx-h100 --png dgx.png",
     no_args_is_help=True,

@@ -9,7 +9,33 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, NoReturn
 
+import typer
+from typer.core import TyperCommand, TyperOption
+
 from megatile.core.errors import MegatileError
+
+
+class Command(TyperCommand):
+    """A command that refuses an option given twice, unless it takes several values."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        for option in given:
+            single = isinstance(option, TyperOption) and not option.multiple and not option.is_flag
+            if single and given.count(option) > 1:
+                raise MegatileError(
+                    f"{option.opts[-1]} is given {given.count(option)} times",
+                    advice=f"give it once ('{ctx.command_path} --help' says which options repeat)",
+                )
+        return list(super().parse_args(ctx, args))
+
+
+class Commands(typer.Typer):
+    """A group of `Command`."""
+
+    def command(self, *args: Any, **settings: Any) -> Any:
+        return super().command(*args, **{"cls": Command} | settings)
+
 
 USER_FILES = ExitStack()
 """Files of the user that a command runs (`user_module`); closed when the command ends."""

@@ -11,12 +11,12 @@ from typing import Annotated, Any
 import typer
 
 from megatile.cli.machine import Json, Machine, Set, Trust, load
-from megatile.cli.output import print_json, print_table
+from megatile.cli.output import Commands, print_json, print_table
 from megatile.core.errors import MegatileError
 from megatile.core.progress import shown
 from megatile.core.quantities import format_time
 
-app = typer.Typer(help="Measured times of library kernels, to predict from and to fit.", no_args_is_help=True)
+app = Commands(help="Measured times of library kernels, to predict from and to fit.", no_args_is_help=True)
 Db = Annotated[
     Path,
     typer.Option("--db", envvar="MEGATILE_PERFDB", help="The database (a SQLite file).", show_default=True),

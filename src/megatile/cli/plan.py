@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from megatile.cli.machine import Json, Machine, MaxSeconds, Set, Trust, load
-from megatile.cli.output import print_json
+from megatile.cli.output import Commands, print_json
 from megatile.core.errors import MegatileError, Place
 from megatile.core.files import read_text, write_text
 from megatile.report.canvas import check_folder
@@ -19,7 +19,7 @@ from megatile.report.canvas import check_folder
 if TYPE_CHECKING:
     from megatile.plan.model import Plan
 
-app = typer.Typer(help="Look at plans.", no_args_is_help=True)
+app = Commands(help="Look at plans.", no_args_is_help=True)
 File = Annotated[Path, typer.Argument(help="A plan as JSON (plan.to_json()) or text (str(plan)).")]
 
 LARGEST = 256 << 20

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from megatile.cli.machine import Json, Machine, MaxSeconds, Set, Trust, load
+from megatile.cli.machine import Json, Machine, MaxSeconds, Set, Trust, complete_machine, load
 from megatile.cli.output import USER_FILES, print_json, print_table
 from megatile.core.errors import MegatileError, did_you_mean
 from megatile.core.files import write_text
+from megatile.core.quantities import format_time
 from megatile.core.user_modules import user_module
 
 if TYPE_CHECKING:
+    from megatile.hda import HDA
     from megatile.language.tile.program import ProgramFunction
     from megatile.lower.lowered import Lowered
 
@@ -32,9 +34,18 @@ MOST_WORK = 4e9
 """Operations up to which a program's data is verified without being asked for."""
 
 
+Machines = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-m", "--machine", help="A shipped machine or a YAML file. Repeatable: one table of all.",
+        autocompletion=complete_machine, show_default="dgx-h100",
+    ),
+]  # fmt: skip
+
+
 def run(
     program: ProgramName,
-    machine: Machine = "dgx-h100",
+    machine: Machines = None,
     shapes: Annotated[
         str | None,
         typer.Option(
@@ -82,7 +93,17 @@ def run(
     from megatile.targets.interpret.verify import random_arrays
 
     prog = find_program(program)
-    lowered = lower(prog, *read_shapes(shapes, prog), machine=load(machine, settings, trust))
+    given = read_shapes(shapes, prog)
+    names = machine or ["dgx-h100"]
+    if len(names) > 1:
+        if compare or trace or report or why:
+            raise MegatileError(
+                f"--compare, --trace, --report and --explain are of one machine, not {len(names)}",
+                advice=f"give one: -m {names[0]}",
+            )
+        _on_each(prog, given, [load(name, settings, trust) for name in names], json)
+        return
+    lowered = lower(prog, *given, machine=load(names[0], settings, trust))
     if compare:
         _compare(lowered, threads, trace, json)
         return
@@ -113,6 +134,50 @@ def run(
         print("time on random data: what the program does depends on its data (mt.simulate takes yours)")
     print(result.summary())
     print(result.why_slow())
+
+
+def _on_each(prog: ProgramFunction, given: list[Any], machines: list[HDA], json: bool) -> None:
+    """One table: the program's time on every machine, and what limits it there."""
+    from megatile.lower.calls import simulate
+    from megatile.lower.explain import figures
+    from megatile.lower.lowered import lower
+    from megatile.targets.interpret.verify import random_arrays
+    from megatile.trace.critical import critical_groups
+
+    rows = []
+    for hda in machines:
+        lowered = lower(prog, *given, machine=hda)
+        data = random_arrays(lowered) if _data_decide(lowered) else ()
+        result = simulate(lowered, *data, progress=True)
+        operation, engine, source, _, _, share = critical_groups(result.trace)[0]
+        where = f" ({source})" if source else ""
+        rows.append((figures(lowered, result), f"{share:.0%} {operation} on {engine}{where}"))
+    if json:
+        print_json("run", [found.as_dict() | {"critical_path": path} for found, path in rows])
+        return
+    least = min(found.time_ps or 0 for found, _ in rows)
+    shown = [
+        (
+            found.machine,
+            format_time(found.time_ps or 0),
+            f"{(found.time_ps or 0) / least:.3g} ×",
+            f"{found.tflops:.4g}" if found.tflops else "",
+            f"{found.share_of_peak:.1%}" if found.share_of_peak else "",
+            f"{found.share_of_roofline:.1%}" if found.share_of_roofline else "",
+            path,
+        )
+        for found, path in rows
+    ]
+    head = (
+        "machine",
+        "time",
+        "to the fastest",
+        "TFLOP/s",
+        "of peak",
+        "of roofline",
+        "most of the critical path",
+    )
+    print_table(head, shown, title=rows[0][0].name)
 
 
 def _data_decide(lowered: Lowered) -> bool:

@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from megatile.cli.machine import Json
-from megatile.cli.output import print_json
+from megatile.cli.output import Commands, print_json
 from megatile.report.canvas import SUFFIXES, check_target
 
-app = typer.Typer(help="Look at traces of simulated runs.", no_args_is_help=True)
+app = Commands(help="Look at traces of simulated runs.", no_args_is_help=True)
 File = Annotated[Path, typer.Argument(help="A trace: *.json, *.json.gz (Perfetto) or *.jsonl (op log).")]
 
 
