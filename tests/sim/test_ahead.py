@@ -74,3 +74,50 @@ def test_times_do_not_depend_on_how_far_instances_run_ahead(
             found.append((result.time_ps, sorted(events)))
         assert found[0] == found[1] == found[2], seed
     assert stopped > 100
+
+
+def beside(rounds: int) -> Plan:
+    """Loads that wait for the memory of all, beside work of an engine that each unit has for itself."""
+    b = PlanBuilder("beside", scale="core", units=2)
+    x = b.tile("x", (8, 64), "f32", memory="common", role="input", owner=unit * 0, owners=1)
+    t, u = (b.tile(name, (64,), "f32", memory="local") for name in "tu")
+    with b.loop(0, rounds) as loop:
+        b.copy(t, x[loop.index % 8, 0:64])
+        b.compute("exp", u, [u])
+    return b.finish()
+
+
+def elementwise(rounds: int) -> Plan:
+    """Every round writes another block, which no later one touches; then the units wait for each other."""
+    b = PlanBuilder("elementwise", scale="core", units=2)
+    x, y = (b.tile(name, (rounds, 64), "f32", memory="common", role="inout") for name in "xy")
+    flag = b.flag("flag")
+    with b.loop(0, rounds) as loop:
+        b.compute("exp", y[loop.index, 0:64], [x[loop.index, 0:64]])
+    b.signal(flag, to=1 - unit)
+    b.wait(flag, 1)
+    return b.finish()
+
+
+def streamed(rounds: int) -> Plan:
+    """Blocks come from the memory of all, are changed and go back; engines always have the next one."""
+    b = PlanBuilder("streamed", scale="core", units=2)
+    x, y = (b.tile(name, (rounds, 64), "f32", memory="common", role="inout") for name in "xy")
+    t = b.tile("t", (64,), "f32", memory="local", versions=2)
+    with b.loop(0, rounds) as loop:
+        b.copy(t, x[loop.index, 0:64], fresh=True)
+        b.compute("exp", t, [t])
+        b.copy(y[loop.index, 0:64], t)
+    return b.finish()
+
+
+@pytest.mark.parametrize("engine", ["plain", "compiled"])
+@pytest.mark.parametrize("make", [beside, elementwise, streamed])
+def test_memory_does_not_grow_with_the_rounds_of_a_loop(make: Any, engine: str) -> None:
+    result = simulate(make(400), machine=toy(2), engine=engine, record=False)
+    arena = result._run.simulation.arena
+    assert arena.top_command < 20
+    assert arena.top_node < 40
+    assert arena.top_pending < 40
+    twice = simulate(make(800), machine=toy(2), engine=engine, record=False)
+    assert abs(twice.time_ps - 2 * result.time_ps) < result.time_ps / 20

@@ -70,8 +70,10 @@ def test_a_full_table_is_named_and_room_for_all_changes_nothing(
 
 
 def test_more_rows_than_a_table_has_are_refused() -> None:
-    with pytest.raises(TableFull, match="rows in its table 'units'"):
+    with pytest.raises(TableFull, match="rows in its table 'units'") as units:
         Arena().extend("units", 1 << 40)
+    assert units.value.advice == "simulate fewer units or a smaller problem"
+    assert TableFull("records", 9).advice == "simulate with record=False"
 
 
 def test_many_arenas_leave_address_space_to_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,9 +139,10 @@ class TableFull(OutOfMemory):
     """A table of the engine has no room for another row."""
 
     def __init__(self, name: str, rows: int) -> None:
+        recorded = name in ("records", "recorded_accesses")
         super().__init__(
             f"the simulation needs more than {rows:,} rows in its table '{name}'",
-            advice="simulate fewer units or a smaller problem, or with record=False",
+            advice="simulate with record=False" if recorded else "simulate fewer units or a smaller problem",
         )
 
 

@@ -117,7 +117,7 @@ class Instances:
             described[LevelRow.stream_list], described[LevelRow.stream], _ = table.level_lists[i]
             described[LevelRow.start_at] = begin + starts[i] - starts[0]
             u = units[rows.all]
-            u[:, UnitRow.now] = begin
+            u[:, UnitRow.now], u[:, UnitRow.floor] = begin, 0
             at, engines = rows.tails
             arena.rows("engine_queues")[at : at + engines * len(rows), :3] = (0, NONE, NONE)
             at, slots = rows.held

@@ -23,6 +23,11 @@ OPERATORS = (
 PUSH, LOAD, SELECT, LOOKUP, STOP, NESTED = range(32, 38)
 
 
+# When an instance may stop issuing at the end of a round: never, if one of the loop's engines is busy, or if
+# all are (`run_ahead`).
+PAUSE_NEVER, PAUSE_ALL_BUSY, PAUSE_BUSY = range(3)
+
+
 class Instruction(Row, width=10):
     """One instruction of a stream; ``Send.of(row)`` has the operands of its kind, up to eight."""
 
@@ -55,7 +60,12 @@ class LoopAgain(Instruction, kind=AGAIN):
     integers: int
     ended: int
     engines: int
-    """The list of engines that all which may follow waits for."""
+    """The list of engines of its commands (NONE: others may be used after it)."""
+
+    pause: int
+    """When the instance may wait until one of them is free."""
+    floor: int
+    """Whether nothing accesses tiles before that."""
 
 
 class Branch(Instruction, kind=BRANCH):

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from megatile.core.expr import constant
 from megatile.plan import model as pm
 from megatile.plan.code import Instruction
 from megatile.plan.statements import COMMANDS, engine_of, regions_of
+from megatile.sim.instructions import PAUSE_ALL_BUSY, PAUSE_BUSY, PAUSE_NEVER
 
 if TYPE_CHECKING:
     from megatile.sim.table import CommandTable
 
 
-def engines_to_wait_for(table: CommandTable, code: list[Instruction], again: Instruction) -> list[str]:
-    """Return engines of a loop such that all that may follow one of its rounds comes after the last command
-    on one of them: it is on one of them, or touches what that command writes, or waits for what others see of
-    it. None where something else may follow."""
+class RunAhead(NamedTuple):
+    """What may follow a round of a loop, compared with the last commands of the round on each engine."""
+
+    engines: list[str]
+    """The engines that commands of the loop are on."""
+    pause: int
+    """PAUSE_NEVER: something may go on at once. PAUSE_BUSY: all is on these engines. PAUSE_ALL_BUSY: or it
+    comes after the last command on one of them, because it touches what that writes or is a signal."""
+    floor: bool
+    """Whether all that accesses tiles is on these engines: then nothing does before one of them is free."""
+
+
+def after_round(table: CommandTable, code: list[Instruction], again: Instruction) -> RunAhead:
+    """Return what may follow a round of the loop that an instruction closes."""
     last: dict[str, Any] = {}
     depth = 0
     for i in code[again.target + 1 : again.number]:
@@ -28,14 +39,17 @@ def engines_to_wait_for(table: CommandTable, code: list[Instruction], again: Ins
     tiles = {t.name for t in table.plan.tiles if t.versions == 1}
     written = {s.write.tile for s in certain if not s.write.start and s.write.at is None} & tiles
     seen = any(r.at is not None or r.tile in table.visible for s in certain for r in regions_of(s))
-    for s in _following(code, again):
-        if isinstance(s, pm.Compute):
-            touched = [r for r in regions_of(s) if r.tile in written and r.at is None]
-            if engine_of(s) in last or any(all(constant(e) for e in r.shape) for r in touched):
-                continue
-        if not (isinstance(s, pm.Free) or (isinstance(s, pm.Signal) and seen)):
-            return []
-    return list(last)
+    pause, floor = PAUSE_BUSY, True
+    for s in _following(code, again) if last else ():
+        if isinstance(s, pm.Free) or (isinstance(s, pm.Compute) and engine_of(s) in last):
+            continue
+        touched = [r for r in regions_of(s) if r.tile in written and r.at is None]
+        after = isinstance(s, pm.Compute) and any(all(constant(e) for e in r.shape) for r in touched)
+        pause = min(pause, PAUSE_ALL_BUSY if after or (isinstance(s, pm.Signal) and seen) else PAUSE_NEVER)
+        floor &= not regions_of(s)
+        if pause == PAUSE_NEVER and not floor:
+            return RunAhead([], PAUSE_NEVER, False)
+    return RunAhead(list(last), pause, floor)
 
 
 def _following(code: list[Instruction], start: Instruction) -> Iterator[Any]:

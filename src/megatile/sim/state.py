@@ -199,6 +199,8 @@ class UnitRow(Row):
     """A list of commands in flight whose accesses others see."""
     unfinished: int
     """Commands that have not ended."""
+    floor: int
+    """Nothing that it issues from now on accesses tiles before this time."""
     latest: int
     latest_by: int
     blocked_since: int
@@ -267,7 +269,9 @@ class EngineQueue(Row):
     """The last command of an instance on an engine; its first queue keeps the last access that others see."""
 
     free_at: int
+    """When the last command leaves it whose times are known."""
     last: int
+    """The last command that was issued, if that is in flight."""
     cause: int
     server: int
 

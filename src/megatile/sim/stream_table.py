@@ -22,7 +22,7 @@ from megatile.plan.statements import (
 )
 from megatile.sim import instructions as si, state as st
 from megatile.sim.expressions import FrameCache
-from megatile.sim.run_ahead import engines_to_wait_for
+from megatile.sim.run_ahead import after_round
 from megatile.sim.state import NONE, RegionRow
 
 if TYPE_CHECKING:
@@ -287,9 +287,12 @@ class StreamTable:
     def on_again(self, i: Instruction) -> None:
         flows, ended = self.flows(i), self.bound_inside(self.scopes[-1].after)
         self.cache.within -= 1
-        engines = map(self.table.engine_queue, engines_to_wait_for(self.table, self.code, i))
-        operands = {"index": self.ints[i.statement.index], "test": self.row_of[i.target], "ended": ended}
-        self.emit(i.statement, si.LoopAgain, engines=self.rows.list(engines) or NONE, **operands, **flows)
+        follows = after_round(self.table, self.code, i)
+        self.emit(
+            i.statement, si.LoopAgain, index=self.ints[i.statement.index], test=self.row_of[i.target],
+            ended=ended, engines=self.rows.list(map(self.table.engine_queue, follows.engines)) or NONE,
+            pause=follows.pause, floor=int(follows.floor), **flows,
+        )  # fmt: skip
         self.ints, self.handles = self.scopes.pop().after
 
     def on_branch(self, i: Instruction) -> None:

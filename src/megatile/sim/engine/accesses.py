@@ -143,12 +143,13 @@ def conflicts(s: State, unit_id: int, command_id: int, access_id: int) -> None:
         return
     head = s.units[unit_id].access_lists + access.storage
     now = s.units[unit_id].now
+    floor = s.units[unit_id].floor
     last = NONE
     pending_id = s.access_lists[head]
     while pending_id != NONE:
         pending = s.pending[pending_id]
         after_id = pending.next
-        gone = pending.command == NONE and pending.until <= now
+        gone = pending.command == NONE and (pending.until <= now or pending.until < floor)
         if (
             not gone
             and pending.owner == access.owner

@@ -70,12 +70,14 @@ def source_free(s: State, command_id: int, time: int) -> None:
     command = s.commands[command_id]
     command.source_free_at = time
     engine_queue_id = command.engine_queue
-    if engine_queue_id != NONE and s.engine_queues[engine_queue_id].last == command_id:
-        s.engine_queues[engine_queue_id].free_at = time
-        s.engine_queues[engine_queue_id].last = NONE
-        s.engine_queues[engine_queue_id].cause = command.record
-        if s.units[command.unit].state == AHEAD:
-            wake(s, command.unit, 0, NONE)
+    if engine_queue_id != NONE:
+        engine_queue = s.engine_queues[engine_queue_id]
+        engine_queue.free_at = time
+        engine_queue.cause = command.record
+        if engine_queue.last == command_id:
+            engine_queue.last = NONE
+            if s.units[command.unit].state == AHEAD:
+                wake(s, command.unit, 0, NONE)
     first = command.source_waiters
     command.source_waiters = NONE
     notify(s, first, time, command.record)

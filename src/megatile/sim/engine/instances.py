@@ -150,6 +150,7 @@ def start(s: State, unit_id: int, number: int, time: int, why: int) -> None:
     unit.copies = 0
     unit.latest = 0
     unit.unfinished = 0
+    unit.floor = 0
     unit.latest_by = NONE
     unit.over_at = time
     unit.over_by = why

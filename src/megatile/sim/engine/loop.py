@@ -18,6 +18,8 @@ from megatile.sim.instructions import (
     ENTER,
     JUMP,
     MERGE,
+    PAUSE_ALL_BUSY,
+    PAUSE_NEVER,
     TEST,
     Branch,
     Free,
@@ -33,6 +35,7 @@ from megatile.sim.state import (
     BUDGET,
     DECISIONS,
     DISPATCH,
+    DMA,
     DONE,
     ENDED,
     FINISHED,
@@ -100,15 +103,34 @@ def control(s: State, unit_id: int, pc: int) -> int:
 @jit
 def far_ahead(s: State, unit_id: int, pc: int) -> int:
     """Whether all that comes after a round of a loop has to wait for commands that are under way: then it is
-    early enough to issue it when the last of those on some engine has its turn."""
+    early enough to issue it when the last of those on some engine has its turn.
+
+    An engine that is idle does not matter if only the instance has it: its work takes no turns with others,
+    so that its times are the same whenever it is issued."""
+    again = LoopAgain.of(s.code[pc])
+    if again.pause == PAUSE_NEVER:
+        return 0
+    engines = s.lists.at(again.engines)
+    busy = 0
+    for i in range(engines[0]):
+        queue = s.engine_queues[s.units[unit_id].engine_queues + engines[1 + i]]
+        if queue.last != NONE:
+            busy = 1
+        elif again.pause == PAUSE_ALL_BUSY or engines[1 + i] >= DMA or queue.server != NONE:
+            return 0
+    return busy
+
+
+@inlined
+def raise_floor(s: State, unit_id: int, pc: int) -> None:
+    """Note before when nothing of an instance accesses tiles any more: the first of its engines is free."""
     again = LoopAgain.of(s.code[pc])
     engines = s.lists.at(again.engines)
-    if again.engines == NONE:
-        return 0
-    for i in range(engines[0]):
-        if s.engine_queues[s.units[unit_id].engine_queues + engines[1 + i]].last == NONE:
-            return 0
-    return 1
+    unit = s.units[unit_id]
+    floor = s.engine_queues[unit.engine_queues + engines[1]].free_at
+    for i in range(1, engines[0]):
+        floor = min(floor, s.engine_queues[unit.engine_queues + engines[1 + i]].free_at)
+    unit.floor = max(unit.floor, floor)
 
 
 @jit
@@ -125,9 +147,12 @@ def issue(s: State, unit_id: int) -> int:
             unit.pc = control(s, unit_id, pc)
             if s.todo_count > 0:
                 drain(s)
-            if kind == AGAIN and unit.unfinished >= s.run_ahead and far_ahead(s, unit_id, pc):
-                unit.state = AHEAD
-                return GO_ON
+            if kind == AGAIN and LoopAgain.of(s.code[pc]).engines != NONE:
+                if LoopAgain.of(s.code[pc]).floor:
+                    raise_floor(s, unit_id, pc)
+                if unit.unfinished >= s.run_ahead and far_ahead(s, unit_id, pc):
+                    unit.state = AHEAD
+                    return GO_ON
             continue
         if kind == END:
             control(s, unit_id, pc)
