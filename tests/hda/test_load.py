@@ -146,6 +146,8 @@ def test_a_dotted_path_sets_one_value() -> None:
         ({"networks.nvlnk.bandwidth": "1 GB/s"}, r"there is no 'nvlnk' in .*did you mean 'nvlink'"),
         ({"networks.nvlink.bandwith": "1 GB/s"}, r"unknown key 'bandwith' \(try: did you mean 'bandwidth'"),
         ({"networks.nvlink.bandwidth": "1 ns"}, "a rate is needed"),
+        ({"hbm.bandwidth": "1 GB/s"}, r"did you mean 'memory.hbm.bandwidth'"),
+        ({"nvlink.bandwidth": "1 GB/s"}, r"did you mean 'networks.nvlink.bandwidth'"),
         ({"networks.nvlink.bandwidth.x": 1}, "there is no 'networks.nvlink.bandwidth.x' to set"),
         ({"nodes": [1]}, "parameter 'nodes' must be a number or a text"),
         ({"nodes": "many"}, "a whole number is needed, not 'many'"),

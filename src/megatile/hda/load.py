@@ -183,6 +183,9 @@ def _override(document: Document, overrides: Mapping[str, Any]) -> None:
 def _set_path(document: Document, path: str, value: Any) -> None:
     here: Any = document.data
     steps = path.split(".")
+    whole = next((f"{key}.{path}" for key, part in here.items() if _holds(part, steps[0])), None)
+    if steps[0] not in here and whole is not None:
+        raise MachineError(f"there is no '{steps[0]}' in '{path}'", advice=f"did you mean '{whole}'?")
     for step in steps[:-1]:
         here = _step(here, step, path)
     if not isinstance(here, dict):
@@ -190,6 +193,11 @@ def _set_path(document: Document, path: str, value: Any) -> None:
             f"there is no '{path}' to set", advice="name a key, like networks.nvlink.bandwidth"
         )
     here[steps[-1]] = value
+
+
+def _holds(part: Any, step: str) -> bool:
+    """Whether a section has an entry of this name."""
+    return step in part if isinstance(part, dict) else _named(part) and any(i["name"] == step for i in part)
 
 
 def _step(here: Any, step: str, path: str) -> Any:

@@ -28,8 +28,9 @@ from megatile.compat.ccl.topologies import (
     resolve_validator,
 )
 from megatile.core.errors import MegatileError
-from megatile.hda import machine
+from megatile.hda import machine, machine_names
 from megatile.plan.execute import execute
+from megatile.sim import simulate
 
 CONFIG = load_ccl_config()
 
@@ -225,3 +226,12 @@ def test_a_kernel_on_its_own_needs_no_neighbours(n):
     )
     x = np.arange(n * 4, dtype="f2").reshape(n, 4)
     assert (execute(plan_of_module(module, n, n_elem=4), {"t": x})["t"] == x.sum(axis=0)).all()
+
+
+@pytest.mark.parametrize("name", machine_names())
+def test_a_kernel_of_your_own_runs_on_every_machine(name: str) -> None:
+    hda = machine(name)
+    plan = plan_of_module(hello_send, 1, n_elem=2, machine=hda)
+    ranks = min(4, hda.count(plan.scale))
+    plan = plan_of_module(hello_send, ranks, n_elem=2, machine=hda)
+    assert simulate(plan, machine=hda).time_ps > 0

@@ -60,11 +60,15 @@ def plan_of_module(
     world_size: int,
     *,
     topology: str = "ring_1d",
-    scale: str = "pe",
+    machine: HDA | str | None = None,
+    scale: str | None = None,
     places: Sequence[int] | None = None,
     **config: Any,
 ) -> Plan:
-    """The Plan of a user's module: ``kernel``, ``kernel_args``, perhaps ``neighbors``."""
+    """The Plan of a user's module: ``kernel``, ``kernel_args``, perhaps ``neighbors``.
+
+    ``machine`` gives the scale and the memories that are not named, as for ``tl`` kernels.
+    """
     settings = {"n_elem": 8, "world_size": world_size, **config}
     check_values(settings)
     options = {
@@ -77,6 +81,7 @@ def plan_of_module(
         world_size=world_size,
         topology=topology,
         neighbors=getattr(found, "neighbors", None),
+        machine=machine,
         scale=scale,
         name=getattr(found, "__name__", "kernel").rpartition(".")[2],
         **options,
