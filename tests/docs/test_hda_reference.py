@@ -20,6 +20,8 @@ SECTIONS = {
     "`networks`": schema.NetworkSpec,
     "`engines`": schema.EngineSpec,
     "Protocol": schema.ProtocolSpec,
+    "Transports": schema.TransportSpec,
+    "Protocols of a transport": schema.ProtocolFiguresSpec,
 }
 EVERYWHERE = {"source", "note"}
 

@@ -148,28 +148,12 @@ def test_a_machine_without_a_tensor_engine_is_named(tmp_path):
 KERNELS = Path(__file__).parents[2] / "benchmarks" / "data" / "kernels"
 
 
-@pytest.mark.parametrize(
-    ("kind", "rounds"), [("all_gather", 1), ("reduce_scatter", 1), ("all_reduce", 2), ("broadcast", 1)]
-)
-def test_a_ring_in_closed_form(kind, rounds):
-    """On hgx-a100 (no switch that reduces): start, steps, bytes over what a port reaches."""
-    hda = mt.machine("hgx-a100")
-    (link,) = (n for n in hda.networks if n.name == "nvlink")
-    size, n, p = 1 << 34, 8, hda.protocol
-    rate = link.bandwidth * link.efficiency * p.share
-    part = size if kind == "broadcast" else rounds * (n - 1) / n * size
-    expected = (p.start_ps + rounds * (n - 1) * p.step_ps) / 1e6 + part / rate * 1e6
-    found = predict(operation=kind, ranks=n, bytes=size, machine=hda)
-    assert found.time_us == pytest.approx(expected, rel=0.02)
-    assert found.origin.kind == "rule"
-
-
 def test_collectives_grow_with_bytes_and_are_near_what_was_measured():
     for on, file in (("dgx-h100", "nccl_h100"), ("hgx-a100", "nccl_a100")):
         rows = read_measurements(KERNELS / f"{file}.csv.gz", on)
         times = [predict(operation=r.operation, machine=on, **r.shape).time_us for r in rows]
         errors = [abs(t / r.time_us - 1) for t, r in zip(times, rows, strict=True)]
-        assert float(np.median(errors)) < 0.2
+        assert float(np.median(errors)) < 0.04
     for kind in ("all_reduce", "all_to_all", "broadcast", "send_recv"):
         for name in ("dgx-h100", "h100-cluster", "mi300x-8", "ahbm"):
             each = [

@@ -167,7 +167,7 @@ def _print_tree(hda: HDA) -> None:
     for level in reversed(hda.levels):
         branch = branch.add(Text(level_title(hda, level), style="bold cyan"))
         for kind, line in level_lines(hda, level):
-            branch.add(Text.assemble((f"{kind:<8}", "dim"), line))
+            branch.add(Text.assemble((f"{kind:<10}", "dim"), line))
     console().print(tree)
 
 

@@ -268,6 +268,8 @@ _FIELDS: dict[tuple[str, ...], Any] = {
     ("channels",): schema.ChannelSpec,
     ("protocol",): schema.ProtocolSpec,
     ("library",): schema.LibrarySpec,
+    ("transports",): schema.TransportSpec,
+    ("transports", "protocols"): schema.ProtocolFiguresSpec,
     ("kernels",): schema.KernelSpec,
     ("kernels", "channels"): schema.HeldUnitsSpec,
 }
@@ -369,6 +371,9 @@ def _in_file(data: Any, loc: tuple[str | int, ...]) -> KeyPath:
 
 def _fields(key_path: KeyPath) -> list[str]:
     """The keys that may stand at this place of a description."""
-    owner = _FIELDS.get(tuple(step for step in key_path if isinstance(step, str)), schema.MachineSpec)
-    names = getattr(owner, "model_fields", None) or getattr(owner, "__dataclass_fields__", {})
-    return [*names, *(("extends", "parameters") if owner is schema.MachineSpec else ())]
+    names = tuple(step for step in key_path if isinstance(step, str))
+    if len(names) > 2 and names[0] == "transports":  # transports.SCALE.LIBRARY.protocols.NAME
+        names = ("transports", *names[3:4])
+    owner = _FIELDS.get(names, schema.MachineSpec)
+    keys = getattr(owner, "model_fields", None) or getattr(owner, "__dataclass_fields__", {})
+    return [*keys, *(("extends", "parameters") if owner is schema.MachineSpec else ())]

@@ -384,6 +384,63 @@ class Protocol:
     switch_step_ps: Picoseconds = 0
 
 
+@dataclass(frozen=True)
+class ProtocolFigures:
+    """How one protocol of a communication library's kernels spends its time; the figures are fitted, or say
+    that they are an estimate.
+
+    A collective takes ``start`` once. A message takes ``step`` (data ready at the sender until ready at the
+    receiver), ``far_step`` more if it leaves the node, and its bytes at ``share`` of the rank's links. LL
+    moves ``pass_bytes`` in a pass of a channel's threads: the first takes ``first``, each other ``next``.
+    Beside what it sends a rank copies one block at ``copy_rate`` (the extra slot of a ring, its own block of
+    an all-to-all), and the pipeline fills in ``fill`` of the time of a block of up to ``fill_bytes``. Across
+    nodes the network cards give ``far_share`` of their rate, and ``far_fill`` and ``far_fill_bytes`` say how
+    the pipeline over them fills.
+    """
+
+    start_ps: Picoseconds = 0
+    step_ps: Picoseconds = 0
+    far_step_ps: Picoseconds = 0
+    share: Portion = 1.0
+    far_share: Portion = 1.0
+    first_ps: Picoseconds = 0
+    next_ps: Picoseconds = 0
+    pass_bytes: Bytes | None = None
+    copy_rate: PerSecond | None = None
+    fill: Factor = 0.0
+    fill_bytes: Bytes | None = None
+    far_fill: Factor = 0.0
+    far_fill_bytes: Bytes | None = None
+
+
+@dataclass(frozen=True)
+class TransportFigures:
+    """How a library's kernels move data between the units of a scale: ``transports`` of a machine file, by
+    scale and library (``nccl``, ``rccl``, ``custom``).
+
+    ``generation`` and ``cpu`` choose the rows of the library's own tuning tables, ``links`` and ``cards`` are
+    what it counts of a device and a node. ``channels`` are its thread blocks, each with ``channel`` bytes per
+    second at most; of small sizes every ``small_channel``, ``line_channel`` or ``bulk_channel`` bytes (LL,
+    LL128, Simple) take another channel. A ring cuts blocks larger than ``ring_piece``. ``launch`` is the
+    host's time from one collective to the next, which captured graphs do not spend. Point to point goes by
+    ``peer_LL`` up to ``peer_bytes`` for each peer and by ``peer_Simple`` above.
+    """
+
+    protocols: Mapping[str, ProtocolFigures] = field(default_factory=Frozen)
+    generation: Literal["volta", "ampere", "hopper", "blackwell", "cdna3", "any"] = "any"
+    cpu: Literal["intel", "amd"] = "intel"
+    links: Whole = 0
+    cards: Whole = 0
+    channels: Count = 1
+    channel: PerSecond | None = None
+    small_channel: Bytes | None = None
+    line_channel: Bytes | None = None
+    bulk_channel: Bytes | None = None
+    ring_piece: Bytes | None = None
+    peer_bytes: Bytes = 16 << 10
+    launch_ps: Picoseconds = 0
+
+
 @dataclass(frozen=True, eq=False)
 class Parts:
     """Everything a machine is made of; levels and scales smallest first."""
@@ -400,6 +457,8 @@ class Parts:
     """What collective kernels add to the wires, where it was measured."""
     library: LibraryFigures
     """How the machine's communication library sends."""
+    transports: Mapping[str, Mapping[str, TransportFigures]]
+    """How libraries move data between the units of a scale: by scale, then by library."""
     kernels: tuple[KernelFigures, ...]
     scale_names: Mapping[str, Scale]
     """By name and alias, those that are not declared too."""

@@ -153,6 +153,16 @@ ControlSpec = _spec(
 ChannelSpec = _spec(model.ChannelQueues)
 ProtocolSpec = _spec(model.Protocol)
 LibrarySpec = _spec(model.LibraryFigures)
+LibraryName = Literal["nccl", "rccl", "custom"]
+ProtocolName = Literal[
+    "LL", "LL128", "Simple", "tree_LL", "tree_LL128", "tree_Simple", "NVLS", "NVLSTree",
+    "pairs_LL", "pairs_Simple", "pairs_MSCCL++", "peer_LL", "peer_Simple",
+]  # fmt: skip
+"""Members of ``protocols``: of rings, trees over nodes, in-switch reduction, all pairs, point to point."""
+ProtocolFiguresSpec: Any = _spec(model.ProtocolFigures)
+TransportSpec: Any = _spec(
+    model.TransportFigures, protocols=(dict[ProtocolName, ProtocolFiguresSpec], Field(default_factory=dict))
+)
 
 
 class HeldUnitsSpec(_Part):
@@ -182,5 +192,6 @@ MachineSpec: Any = create_model(
     channels=_many(ChannelSpec),
     protocol=(ProtocolSpec | None, None),
     library=(LibrarySpec | None, None),
+    transports=(dict[Name, dict[LibraryName, TransportSpec]], Field(default_factory=dict)),
     kernels=_many(KernelSpec),
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 from megatile.core.quantities import format_bytes, format_rate, format_time
 from megatile.hda import HDA, Engine, Level, MemoryLayer, Network
+from megatile.hda.model import TransportFigures
 from megatile.hda.routing import Route
 from megatile.report.machine_words import DTYPES, number, operations, peak
 
@@ -56,6 +57,21 @@ def describe_engine(engine: Engine) -> str:
     return f"{count}{engine.name} ({engine.kind}){': ' if rates else ''}{', '.join(rates)}{start}"
 
 
+def describe_transport(library: str, figures: TransportFigures) -> Iterator[str]:
+    """How a library's kernels move data: one line for the library, one for each protocol."""
+    channels = f"{figures.channels} channels" if figures.channels > 1 else "one channel"
+    launch = f", launch {format_time(figures.launch_ps)}" if figures.launch_ps else ""
+    yield f"{library}: {figures.generation}, {channels}{launch}"
+    for name, protocol in figures.protocols.items():
+        words = [
+            f"{key.removesuffix('_ps').replace('_', ' ')} {format_time(value)}"
+            for key, value in vars(protocol).items()
+            if key.endswith("_ps") and value
+        ]
+        words += [f"{100 * protocol.share:.3g} % of the links"] if protocol.share < 1 else []
+        yield f"  {name}: {', '.join(words)}"
+
+
 def describe_host(hda: HDA) -> Iterator[str]:
     """Parameters and the control path from the host."""
     if hda.parameters:
@@ -74,7 +90,12 @@ def level_lines(hda: HDA, level: Level) -> Iterator[tuple[str, str]]:
         ("launch", hda.control.launch if hda.control else (), _describe_station),
         ("channel", hda.channels, _describe_queue),
     )
-    return ((kind, words(part)) for kind, parts, words in kinds for part in parts if part.level == level.name)
+    for kind, parts, words in kinds:
+        yield from ((kind, words(part)) for part in parts if part.level == level.name)
+    for scale, libraries in hda.transports.items():
+        if hda.scale(scale).level == level.name:
+            for library, figures in libraries.items():
+                yield from (("transport", line) for line in describe_transport(library, figures))
 
 
 def _describe_station(station: Any) -> str:
@@ -158,6 +179,13 @@ def machine_json(hda: HDA) -> dict[str, Any]:
             "launch": [vars(s) for s in hda.control.launch] if hda.control else [],
         },
         "channels": [vars(c) for c in hda.channels],
+        "transports": {
+            scale: {
+                name: {**vars(t), "protocols": {key: vars(p) for key, p in t.protocols.items()}}
+                for name, t in libraries.items()
+            }
+            for scale, libraries in hda.transports.items()
+        },
     }
 
 

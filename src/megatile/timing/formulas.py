@@ -24,7 +24,8 @@ from megatile.core.registry import Registry
 from megatile.hda import HDA
 from megatile.hda.catalog import assumed_kernel
 from megatile.hda.model import Engine, KernelFigures
-from megatile.timing.library import between_experts, collective
+from megatile.timing.collective_choice import library_of, rule_of, times_ps
+from megatile.timing.library import between_experts
 from megatile.timing.view import Origin, TimingError
 
 Shape = Mapping[str, Any]
@@ -105,10 +106,10 @@ class Device:
         """Where the time of kernels comes from: figures of the machine file, or what is assumed of all."""
         specs = {k.name: k for k in self.hda.spec.kernels}
         if not names:
-            protocol = self.hda.spec.protocol
-            if protocol is None:
-                return Origin("assumed", f"{self.hda.name} has no protocol: the wires alone count")
-            return Origin("rule", f"protocol: {_text(protocol.source)}")
+            library = library_of(self.hda)
+            if library is None:
+                return Origin("assumed", f"{self.hda.name} has no transports: the wires alone count")
+            return Origin("rule", f"transports.device.{library} of {self.hda.name}")
         unknown = [n for n in names if n not in specs and FALLBACKS.get(n) not in specs]
         if unknown:
             return Origin("assumed", f"{self.hda.name} has no figures for kernel '{unknown[0]}'")
@@ -250,7 +251,9 @@ def _moe_kernels(shape: Shape, dtype: str) -> tuple[str, ...]:
 
 
 def _collective(kind: str, device: Device, shape: Shape, dtype: str) -> Any:
-    return collective(device.hda, kind, shape["ranks"], shape["bytes"])
+    """With the library's own choice of algorithm and protocol; bytes as nccl-tests counts them."""
+    rule = rule_of(device.hda)
+    return np.maximum(times_ps(rule, kind, shape["ranks"], shape["bytes"], itemsize=itemsize(dtype)), 1) / 1e6
 
 
 def _experts(kind: str, device: Device, shape: Shape, dtype: str) -> Any:

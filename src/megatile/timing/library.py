@@ -177,48 +177,6 @@ def _latency_ps(network: Network, paid: Costs, path: str, near: bool) -> int:
 
 # --- closed forms over whole tables
 
-ROUNDS = {"all_reduce": 2, "all_to_all": 1, "send_recv": 1}
-"""How often data pass all ranks; once unless it is said."""
-
-
-def collective(hda: HDA, kind: str, ranks: Any, nbytes: Any) -> Any:
-    """Microseconds of a collective; ``nbytes`` is nccl-tests' size (the whole of what is gathered, reduced
-    or sent by a rank)."""
-    n, size = np.asarray(ranks, float), np.asarray(nbytes, float)
-    near, far = _networks(hda)
-    inside = _devices(hda, near)
-    nodes, rounds = np.ceil(n / inside), ROUNDS.get(kind, 1)
-    mesh = near.topology.kind == "full_mesh"
-    direct = mesh or kind in ("all_to_all", "send_recv")
-    steps = rounds * (np.ones_like(n) if direct else n - 1)
-    part = np.where(n > 1, 1.0 if kind in ("broadcast", "send_recv") else rounds * (n - 1) / n, 0.0)
-    links = np.minimum(n, inside) - 1 if mesh and kind != "send_recv" else np.ones_like(n)
-    bandwidth = near.bandwidth * near.efficiency * np.maximum(links, 1)
-    away = np.zeros_like(n)
-    if far is not None:
-        together = 1 if direct else np.minimum(n, inside)
-        outside = (
-            far.bandwidth * far.efficiency * together / np.where(direct, 1 - inside / np.maximum(n, 1), 1)
-        )
-        bandwidth = np.where(nodes > 1, np.minimum(bandwidth, outside), bandwidth)
-        away = rounds * (1 if direct else nodes - 1) * (nodes > 1)
-    tries = []
-    for path in paths(hda, "auto", "device", "" if direct else "ring"):
-        if path == "small" and kind in ("all_to_all", "send_recv"):
-            continue
-        paid = costs(hda, path, "ring")
-        share = np.full_like(n, paid.share)
-        if hda.library.filling and hda.library.small_channel and not direct:
-            channels = np.maximum(1, np.ceil(size / np.maximum(n, 1) / hda.library.small_channel))
-            share = np.minimum(share, paid.wire * channels / hda.library.filling)
-        wait = paid.start_ps + steps * (paid.step_ps or near.latency_ps) + away * paid.far_step_ps
-        tries.append(wait / 1e6 + size * part / (bandwidth * share) * 1e6)
-    if kind == "all_reduce" and near.in_network_reduction and hda.protocol is not None:
-        paid = costs(hda, "switch")
-        switched = paid.start_ps / 1e6 + size / (bandwidth * paid.share) * 1e6
-        tries.append(np.where(nodes > 1, np.inf, switched))
-    return np.maximum(np.min(tries, axis=0), (hda.protocol.launch_ps if hda.protocol else 1) / 1e6)
-
 
 def between_experts(
     hda: HDA, figures: KernelFigures, dtype: str, nodes: Any, hidden: Any, tokens: Any, topk: Any, sms: Any

@@ -1,0 +1,190 @@
+"""What a communication library takes for a collective: the algorithm, the protocol, the channels.
+
+NCCL chooses by its own tables (``nccl_tuning.py``), RCCL on a full mesh by the sizes for which it has an
+all-pairs algorithm (``tools/msccl-algorithms``), rings that use every link above, and hierarchically over
+nodes. Point-to-point operations are sent directly. Nothing here is fitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from megatile.core.cached import cached_in_owner
+from megatile.core.errors import did_you_mean
+from megatile.hda import HDA
+from megatile.timing import nccl_tuning
+from megatile.timing.collective_rule import PEERS, WIRES, Rule, Way, fabric
+from megatile.timing.nccl_tuning import Settings, settings
+from megatile.timing.view import TimingError
+
+PAIRS_BYTES = 16 << 20
+"""RCCL's all-pairs files end here; rings follow."""
+PAIRS_SIMPLE = 512 << 10
+"""From here on all pairs use Simple, below LL."""
+PAIRS_RANKS, PAIRS_ELEMENTS = 8, 256
+"""The files are for 8 ranks; their 256 chunks divide the elements."""
+CAPTURED_BYTES, CAPTURED_UNIT = 1 << 20, 32
+"""RCCL in captured graphs: MSCCL++ for multiples of 32 bytes up to 1 MiB (``mscclEnqueueCheck``)."""
+RCCL_LATENCY = {"LL": (12.0, 0.8), "Simple": (17.0, 2.1)}
+RCCL_SHARE = {"LL": 0.08, "Simple": 1.0}
+"""RCCL's own model of rings on gfx942 (``tuning.cc``, model 5): base, step, share of the bandwidth."""
+OURS = {
+    ("Ring", False): "ring",
+    ("Ring", True): "rail_rings",
+    ("Tree", False): "node_tree",
+    ("Tree", True): "node_tree",
+    ("NVLS", False): "in_network",
+    ("NVLSTree", True): "in_network_tree",
+}
+"""Our names of NCCL's algorithms, inside a node and over nodes."""
+
+
+def library_of(hda: HDA, scale: str = "device") -> str | None:
+    """The library that a machine's collectives use unless another is named: the first of its transports."""
+    return next(iter(hda.transports.get(hda.scale(scale).name, ())), None)
+
+
+@cached_in_owner
+def rule_of(hda: HDA, library: str = "", scale: str = "device", registered: bool = False) -> Rule:
+    """The rule for a library's collectives on a machine; for machines without figures the wires alone."""
+    known = hda.transports.get(hda.scale(scale).name, {})
+    if library and known and library not in known:
+        advice = did_you_mean(library, known, what="libraries")
+        raise TimingError(f"machine '{hda.name}' has no transport '{library}'", advice=advice)
+    name = library or library_of(hda, scale) or ""
+    return Rule(known.get(name, WIRES), fabric(hda, scale), name, registered)
+
+
+def choose(
+    rule: Rule,
+    operation: str,
+    ranks: int,
+    nbytes: int,
+    *,
+    graph: bool = False,
+    env: Mapping[str, Any] | None = None,
+    itemsize: int = 4,
+) -> Way:
+    """What the library takes for a size; ``graph``: in a captured graph; ``env``: NCCL's variables."""
+    ways = choices(
+        rule, operation, ranks, np.array([nbytes]), graph=graph, chosen=settings(env), itemsize=itemsize
+    )
+    return next(way for way, where in ways if where[0])
+
+
+def choices(
+    rule: Rule,
+    operation: str,
+    ranks: int,
+    nbytes: Any,
+    *,
+    graph: bool = False,
+    chosen: Settings | None = None,
+    itemsize: int = 4,
+) -> list[tuple[Way, Any]]:
+    """What the library takes for sizes: each way with a mask of the sizes that go it."""
+    size, chosen = np.asarray(nbytes, float), chosen or Settings()
+    if operation in PEERS:
+        block = size if operation == "send_recv" else size / max(1, ranks)
+        small = (block <= rule.figures.peer_bytes) & ("peer_LL" in rule.figures.protocols)
+        return [(Way("direct", "LL"), small), (Way("direct", "Simple"), ~small)]
+    if rule.library == "rccl" and rule.fabric.mesh:
+        return _rccl(rule, operation, ranks, size, graph, itemsize)
+    if not rule.figures.protocols:
+        everything = np.full(size.shape, True)
+        return [(Way("rail_rings" if rule.fabric.nodes(ranks) > 1 else "ring", "Simple"), everything)]
+    return _nccl(rule, operation, ranks, size, chosen)
+
+
+def _nccl(rule: Rule, operation: str, ranks: int, size: Any, chosen: Settings) -> list[tuple[Way, Any]]:
+    nodes = rule.fabric.nodes(ranks)
+    priced = list(
+        nccl_tuning.prices(
+            *(rule.figures, operation, ranks, nodes, size),
+            *(rule.fabric.near / 1e9, rule.fabric.far / 1e9, rule.fabric.switched, chosen),
+        )
+    )
+    if not priced:
+        raise TimingError(
+            f"NCCL has no algorithm and protocol for {operation} with these variables",
+            advice="allow more in NCCL_ALGO and NCCL_PROTO",
+        )
+    best = np.argmin([price + 0 * size for _, _, price in priced], axis=0)
+    found = []
+    for i, (algorithm, protocol, _) in enumerate(priced):
+        where = best == i
+        if not where.any():
+            continue
+        name = OURS[algorithm, nodes > 1]
+        shown = "NVLS" if algorithm.startswith("NVLS") else protocol
+        for count in np.unique(_channels(rule, name, protocol, ranks, size, chosen)[where]):
+            those = where & (_channels(rule, name, protocol, ranks, size, chosen) == count)
+            found.append((Way(name, shown, float(count)), those))
+    return found
+
+
+def _channels(rule: Rule, algorithm: str, protocol: str, ranks: int, size: Any, chosen: Settings) -> Any:
+    """The channels that NCCL takes for a size: one more for every so many bytes (``threadThresholds``)."""
+    figures = rule.figures
+    each = {"LL": figures.small_channel, "LL128": figures.line_channel}.get(protocol, figures.bulk_channel)
+    most = min(max(figures.channels, chosen.min_channels), chosen.max_channels)
+    if each is None or algorithm.startswith("in_network"):
+        return np.full(size.shape, float(most))
+    if protocol == "LL" and algorithm != "node_tree":
+        each *= ranks
+    return np.clip(np.floor(size / each), min(chosen.min_channels, most), most)
+
+
+def _rccl(
+    rule: Rule, operation: str, ranks: int, size: Any, graph: bool, itemsize: int
+) -> list[tuple[Way, Any]]:
+    if rule.fabric.nodes(ranks) > 1:
+        return [(Way("hierarchical", "Simple"), np.full(size.shape, True))]
+    steps = (2 if operation == "all_reduce" else 1) * (ranks - 1)
+    rate = rule.fabric.near * max(1, ranks - 1) / 1e9
+    few, many = (
+        base + steps * step + size / (1e3 * rate * RCCL_SHARE[p]) * steps / ranks
+        for p, (base, step) in RCCL_LATENCY.items()
+    )
+    reduces = operation == "all_reduce"
+    captured = (size <= CAPTURED_BYTES) & (size % CAPTURED_UNIT == 0) & (graph and reduces)
+    pairs = (size <= PAIRS_BYTES) & (size % (PAIRS_ELEMENTS * itemsize) == 0) & ~captured
+    pairs = pairs & (ranks == PAIRS_RANKS and reduces)
+    rings = ~pairs & ~captured
+    return [
+        (Way("direct", "MSCCL++"), captured),
+        (Way("direct", "LL"), pairs & (size < PAIRS_SIMPLE)),
+        (Way("direct", "Simple"), pairs & (size >= PAIRS_SIMPLE)),
+        (Way("ring", "LL"), rings & (few <= many)),
+        (Way("hamilton", "Simple"), rings & (few > many)),
+    ]
+
+
+def times_ps(
+    rule: Rule,
+    operation: str,
+    ranks: Any,
+    nbytes: Any,
+    *,
+    graph: bool = False,
+    env: Mapping[str, Any] | None = None,
+    itemsize: int = 4,
+) -> Any:
+    """Picoseconds of collectives with the library's own choice, over arrays of ranks and sizes."""
+    every, sizes = np.broadcast_arrays(np.asarray(ranks, int), np.asarray(nbytes, float))
+    flat, chosen = np.zeros(sizes.size), settings(env)
+    counts, size = every.ravel(), sizes.ravel()
+    for n in np.unique(counts):
+        here = counts == n
+        if n < 2:
+            continue
+        asked = {"graph": graph, "chosen": chosen, "itemsize": itemsize}
+        for way, where in choices(rule, operation, int(n), size[here], **asked):  # type: ignore[arg-type]
+            if where.any():
+                places = np.flatnonzero(here)[where]
+                flat[places] = rule.time_ps(way, operation, int(n), size[places])
+    floor = 0 if graph else rule.figures.launch_ps
+    return np.maximum(flat, floor).reshape(sizes.shape)

@@ -1,0 +1,312 @@
+"""How long a library's collective takes: one rule over the figures in ``transports`` of a machine file.
+
+A collective of S bytes (nccl-tests' size) among n ranks. A ring channel is a thread block that works through
+its slots of b = S/n in turn: k = n - 1 of them send, 2(n - 1) in an all-reduce, and one more is a local copy
+(LL: a slot as long as the others). So with b spread over the channels
+
+    ring    start + k (step + b/link) + b/copy + fill · min(b, fill_bytes)/link
+    LL      start + (k + 1) (step + first · min(x, 1) + next · max(0, ⌈x⌉ - 1)),  x = passes of a channel
+    NVLS    start + S/link
+    tree    start + 2 ((p - 1) step + ⌈log2 nodes⌉ far_step) + S · max(2/link, w/cards) + fill
+    peers   start + (n - 2) step + (n - 1) b/link + b/copy + fill · min((n - 1) b, fill_bytes)/link
+
+with p ranks on a node and w = 1 for two nodes, 2 for more: an inner node of the double tree sends twice S.
+`head` and `message` give the same in the form that simulated Plans take it: once for each rank, and for each
+message. Everything works on arrays of sizes. Times are in picoseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil, log2
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from megatile.core.cached import cached_in_owner
+from megatile.core.errors import MissingDescriptionError
+from megatile.hda import HDA
+from megatile.hda.model import Network, ProtocolFigures, TransportFigures
+
+WIRE = {"LL": 0.5, "MSCCL++": 0.5, "LL128": 0.9375}
+"""What flags leave of the wire: LL sends 4 B of flag beside every 4 B, LL128 8 B in every 128 B."""
+ROUNDS = {"all_reduce": 2}
+"""How often the data pass all ranks of a ring; once unless it is said."""
+PEERS = ("all_to_all", "gather", "scatter", "send_recv")
+"""Operations that are sent point to point."""
+CHAINS = ("broadcast", "reduce")
+RING_BLOCK = 16
+"""Blocks of a ring all-reduce are multiples of 16 B (NCCL ``all_reduce.h``)."""
+RINGS = ("ring", "rail_rings", "hamilton")
+PREFIX = {"node_tree": "tree_", "direct": "peer_"}
+
+
+class Way(NamedTuple):
+    """How a library does a collective: the algorithm, the protocol and its channels (None: all)."""
+
+    algorithm: str
+    protocol: str
+    channels: float | None = None
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """What ranks of a machine have between them: bytes per second of a rank's link (of each of them on a full
+    mesh) and of its network card, and ranks in a node."""
+
+    near: float
+    far: float
+    inside: int
+    mesh: bool
+    switched: bool
+    latency_ps: int
+    far_latency_ps: int
+
+    def nodes(self, ranks: int) -> int:
+        return max(1, -(-ranks // self.inside))
+
+
+@cached_in_owner
+def fabric(hda: HDA, scale: str = "device") -> Fabric:
+    """The networks around the units of a scale."""
+    level = hda.level(hda.scale(scale).level)
+    outside = [n for n in hda.networks if hda.level(n.level).position > level.position]
+    outside.sort(key=lambda n: hda.level(n.level).position)
+    if not outside:
+        raise MissingDescriptionError(
+            f"machine '{hda.name}' describes no network between {scale}s", advice="add one under 'networks'"
+        )
+    near, far = outside[0], outside[1] if len(outside) > 1 else None
+    return Fabric(
+        near.effective_bandwidth,
+        far.effective_bandwidth if far else near.effective_bandwidth,
+        level.total // hda.level(near.level).total,
+        near.topology.kind == "full_mesh",
+        bool(near.in_network_reduction),
+        _latency_ps(near),
+        _latency_ps(far) if far else 0,
+    )
+
+
+def _latency_ps(network: Network) -> int:
+    return network.latency_ps * (1 if network.topology.kind == "full_mesh" else 2) + network.hop_overhead_ps
+
+
+WIRES = TransportFigures()
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The rule for one library on one machine. Without figures (`WIRES`) a message costs the wires alone."""
+
+    figures: TransportFigures
+    fabric: Fabric
+    library: str = ""
+    registered: bool = False
+    """Buffers that are registered with the library need no local copy and no pipeline."""
+
+    def protocol(self, way: Way, operation: str = "") -> ProtocolFigures:
+        """The figures of a protocol; LL128 and Simple stand in for each other, then the wires alone."""
+        prefix = PREFIX.get(way.algorithm, "")
+        if prefix == "peer_" and operation not in ("", *PEERS):
+            prefix = "pairs_"
+        name = {"in_network": "NVLS", "in_network_tree": "NVLSTree"}.get(
+            way.algorithm, f"{prefix}{way.protocol}"
+        )
+        known = self.figures.protocols
+        for each in (name, f"{prefix}Simple", f"{prefix}LL", way.protocol, "Simple"):
+            if each in known:
+                return known[each]
+        fabric = self.fabric
+        return ProtocolFigures(
+            step_ps=fabric.latency_ps, far_step_ps=max(0, fabric.far_latency_ps - fabric.latency_ps)
+        )
+
+    def link(self, way: Way, ranks: int, operation: str = "") -> float:
+        """Bytes per second that a rank sends inside a node; several links of a mesh are used at once."""
+        figures, links = self.protocol(way, operation), 1
+        if self.fabric.mesh and way.algorithm in ("hamilton", "direct"):
+            links = max(1, min(ranks, self.fabric.inside) - 1)
+        rate = self.fabric.near * links * figures.share * WIRE.get(way.protocol, 1.0)
+        if self.figures.channel is not None and way.channels is not None:
+            rate = min(rate, self.figures.channel * way.channels)
+        return rate
+
+    def card(self, way: Way, operation: str = "") -> float:
+        """Bytes per second that all network cards of a node send."""
+        cards = self.figures.cards or self.fabric.inside
+        figures = self.protocol(way, operation)
+        return self.fabric.far * figures.far_share * cards * WIRE.get(way.protocol, 1.0)
+
+    # the parts of a time
+
+    def slot_ps(self, way: Way, ranks: int, block: Any) -> Any:
+        """How long the bytes of one slot of a ring occupy a rank's link."""
+        figures = self.protocol(way)
+        wire = np.asarray(block, float) / self.link(way, ranks) * 1e12
+        if way.protocol != "LL" or figures.pass_bytes is None:
+            return wire
+        channels = np.clip(
+            np.floor(np.asarray(block, float) / figures.pass_bytes), 1, self.most_channels(way)
+        )
+        passes = np.asarray(block, float) / channels / figures.pass_bytes
+        first, following = np.minimum(passes, 1), np.maximum(0, np.ceil(passes) - 1)
+        return np.maximum(wire, first * figures.first_ps + following * figures.next_ps)
+
+    def most_channels(self, way: Way) -> float:
+        return float(self.figures.channels if way.channels is None else way.channels)
+
+    def fill_ps(self, figures: ProtocolFigures, rate: float, nbytes: Any) -> Any:
+        if self.registered or figures.fill_bytes is None:
+            return 0.0 * np.asarray(nbytes, float)
+        return figures.fill * np.minimum(nbytes, figures.fill_bytes) / rate * 1e12
+
+    def copy_ps(self, figures: ProtocolFigures, nbytes: Any) -> Any:
+        if self.registered or figures.copy_rate is None:
+            return 0.0 * np.asarray(nbytes, float)
+        return np.asarray(nbytes, float) / figures.copy_rate * 1e12
+
+    # what simulated Plans ask
+
+    def head_ps(self, way: Way, operation: str, ranks: int, nbytes: Any) -> Any:
+        """What a rank spends once, beside its messages: the start, the slot that sends nothing, the fill."""
+        figures, size = self.protocol(way, operation), np.asarray(nbytes, float)
+        block, link = size / ranks, self.link(way, ranks, operation)
+        if operation in PEERS:
+            sent = block * (ranks - 1) if operation != "send_recv" else size
+            own = 0 * block if operation == "send_recv" else block
+            extra = self.copy_ps(figures, own) + self.fill_ps(figures, link, sent)
+            return figures.start_ps - figures.step_ps + extra
+        if way.algorithm == "direct" or operation in CHAINS:
+            return figures.start_ps + self.fill_ps(figures, link, size)
+        if way.algorithm in RINGS:
+            extra = self.copy_ps(figures, block) + self.fill_ps(figures, link, block)
+            if way.protocol != "Simple":
+                extra = extra + figures.step_ps
+            if way.protocol == "LL":
+                saved = self.saved_steps(operation, ranks, size)
+                extra = (
+                    figures.step_ps
+                    + self.slot_ps(way, ranks, block)
+                    - saved * (figures.step_ps + self.slot_ps(way, ranks, block))
+                )
+            return figures.start_ps + extra + self.far_fill_ps(way, ranks, size)
+        return figures.start_ps + self.fill_ps(figures, link, size) + self.far_fill_ps(way, ranks, size)
+
+    def saved_steps(self, operation: str, ranks: int, size: Any) -> Any:
+        """Steps that a ring all-reduce of few bytes saves because some of its blocks are empty: rank 0 of a
+        block has its sum back after n steps and begins the next all-reduce while the sum goes round."""
+        if operation != "all_reduce":
+            return 0.0 * np.asarray(size, float)
+        blocks = np.clip(np.ceil(np.asarray(size, float) / RING_BLOCK), 1, ranks)
+        steps = np.minimum(2 * (ranks - 1), 2 * ranks - ranks / np.ceil(blocks / 2))
+        return np.maximum(0.0, 2 * (ranks - 1) - steps)
+
+    def far_fill_ps(self, way: Way, ranks: int, size: Any) -> Any:
+        figures = self.protocol(way)
+        if self.fabric.nodes(ranks) == 1 or figures.far_fill_bytes is None:
+            return 0.0 * np.asarray(size, float)
+        return figures.far_fill * np.minimum(size, figures.far_fill_bytes) / self.card(way) * 1e12
+
+    def message_ps(
+        self, way: Way, ranks: int, nbytes: Any, near: bool, operation: str = ""
+    ) -> tuple[Any, int]:
+        """(occupied, latency) of one message: how long its bytes hold a rank's link or network card, and what
+        it takes besides."""
+        figures = self.protocol(way, operation)
+        size = np.asarray(nbytes, float)
+        if way.algorithm == "direct" and operation in PEERS:
+            busy = np.maximum(figures.step_ps, size / (self.link(way, ranks, operation)) * 1e12)
+            return (
+                (busy, 0)
+                if near
+                else (size / (self.fabric.far * figures.far_share) * 1e12, figures.far_step_ps)
+            )
+        if not near:
+            rate = self.fabric.far * figures.far_share * WIRE.get(way.protocol, 1.0)
+            return size / rate * 1e12, figures.step_ps + figures.far_step_ps
+        if way.algorithm in RINGS:
+            return self.slot_ps(way, ranks, size), figures.step_ps
+        return size / self.link(way, ranks, operation) * 1e12, figures.step_ps
+
+    # the closed form
+
+    def time_ps(self, way: Way, operation: str, ranks: int, nbytes: Any) -> Any:
+        """The time of a whole collective on an idle machine, without the host's launch."""
+        size = np.asarray(nbytes, float)
+        if ranks < 2:
+            return 0 * size
+        figures, nodes = self.protocol(way, operation), self.fabric.nodes(ranks)
+        head, link = self.head_ps(way, operation, ranks, size), self.link(way, ranks, operation)
+        inside = ranks / nodes
+        if operation in PEERS:
+            return head + self._peers_ps(way, figures, operation, ranks, nodes, size)
+        if operation in CHAINS:
+            rate = min(link, self.card(way)) if nodes > 1 else link
+            return (
+                head + (ranks - 1) * figures.step_ps + (nodes - 1) * figures.far_step_ps + size / rate * 1e12
+            )
+        rounds = ROUNDS.get(operation, 1)
+        if way.algorithm == "direct":  # all pairs: every rank sends a block to every other one, in each round
+            return head + rounds * (figures.step_ps + size / ranks * (ranks - 1) / link * 1e12)
+        if way.algorithm in RINGS:
+            steps = rounds * (ranks - 1)
+            slot = self.slot_ps(way, ranks, size / ranks)
+            if nodes > 1:  # of the rings of a node one enters each rank by its card, not by its links
+                slot = np.maximum(slot * (inside - 1) / inside, size / ranks / self.card(way) * 1e12)
+            return (
+                head
+                + steps * (figures.step_ps + slot)
+                + ceil(steps / inside) * figures.far_step_ps * (nodes > 1)
+            )
+        depth, weight = ceil(log2(nodes)), min(nodes - 1, 2)
+        far_ps = weight * size / self.card(way) * 1e12 if nodes > 1 else 0 * size
+        if way.algorithm == "in_network":
+            return head + size * (1 if rounds == 2 else (ranks - 1) / ranks) / link * 1e12
+        if way.algorithm == "in_network_tree":
+            return head + 2 * depth * figures.far_step_ps + np.maximum(far_ps, size / link * 1e12)
+        if way.algorithm == "node_tree":
+            path = 2 * ((inside - 1) * figures.step_ps + depth * figures.far_step_ps)
+            return head + path + self.tree_ps(way, figures, size, link, far_ps, 2 * (inside - 1 + depth))
+        # hierarchical: scattered in the node, rings over the nodes on every card, gathered again
+        near_ps = rounds * (inside - 1) / inside * size / (self.fabric_rate(figures, inside)) * 1e12
+        around = rounds * (nodes - 1) / nodes * size / self.card(way) * 1e12
+        path = rounds * ((inside - 1) * figures.step_ps + (nodes - 1) * figures.far_step_ps)
+        return head + path + np.maximum(near_ps, around)
+
+    def fabric_rate(self, figures: ProtocolFigures, inside: float) -> float:
+        links = max(1, inside - 1) if self.fabric.mesh else 1
+        return self.fabric.near * figures.share * links
+
+    def tree_ps(
+        self, way: Way, figures: ProtocolFigures, size: Any, link: float, far_ps: Any, steps: float
+    ) -> Any:
+        """Bytes of a tree: every rank passes all of them up and down, the first ones in every step."""
+        moved = np.maximum(2 * size / link * 1e12, far_ps)
+        if way.protocol != "LL" or figures.pass_bytes is None:
+            return moved
+        channels = np.clip(np.floor(size / figures.pass_bytes), 1, self.most_channels(way))
+        passes = size / channels / figures.pass_bytes
+        following = np.maximum(0, np.ceil(passes) - 1) * figures.next_ps
+        return steps * np.minimum(passes, 1) * figures.first_ps + np.maximum(moved, following)
+
+    def _peers_ps(
+        self, way: Way, figures: ProtocolFigures, operation: str, ranks: int, nodes: int, size: Any
+    ) -> Any:
+        block = size / ranks if operation != "send_recv" else size
+        peers = 1 if operation == "send_recv" else ranks - 1
+        link = self.link(way, ranks, operation)
+        inside = min(ranks, self.fabric.inside)
+        near = peers if nodes == 1 else inside - 1
+        near_ps = np.maximum(near * figures.step_ps, near * block / link * 1e12)
+        if nodes == 1:
+            return near_ps
+        rate = self.fabric.far * figures.far_share
+        far_ps = (peers - near) * block / rate * 1e12
+        return np.maximum(near_ps, far_ps) + figures.far_step_ps
+
+
+def with_figures(rule: Rule, **protocols: ProtocolFigures) -> Rule:
+    """The rule with some protocols' figures replaced, as a fit tries them."""
+    known = {**rule.figures.protocols, **protocols}
+    return replace(rule, figures=replace(rule.figures, protocols=known))
