@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -367,6 +368,10 @@ def check_kernel(
         str, typer.Option(help="Extents and arguments to predict at, e.g. M=4096,N=4096,K=4096.")
     ] = "",
     as_is: Annotated[bool, typer.Option("--as-is", help="Run it with its own sizes, however large.")] = False,
+    form: Annotated[
+        str,
+        typer.Option("--format", help="text, sarif (code scanning) or github (a workflow's log)."),
+    ] = "text",
     json: Json = False,
 ) -> None:
     """Run a file of TileLang kernels with its sizes made small: each is built for the machine, checked for
@@ -375,9 +380,25 @@ def check_kernel(
 
     Example: megatile check-kernel example_gemm.py -m dgx-h100
     """
+    from megatile.cli.findings import FORMATS, Finding, written
     from megatile.compat.tilelang.check import check_file, grids
 
-    checked = check_file(file, context.args, machine, _extents(at), as_is)
+    if form not in FORMATS:
+        raise MegatileError(
+            f"there is no format '{form}'", advice=did_you_mean(form, FORMATS, what="formats")
+        )
+    try:
+        with redirect_stdout(sys.stdout if form == "text" else sys.stderr):
+            checked = check_file(file, context.args, machine, _extents(at), as_is)
+    except MegatileError as error:
+        if form == "text":
+            raise
+        print(written([Finding.of(error, file)], form))
+        raise typer.Exit(1) from None
+    if form != "text":
+        remarks = [(getattr(r, "place", None), r) for one in checked.kernels for r in one.warnings]
+        print(written([Finding.at(p, file, "warning", "ProgramWarning", str(r)) for p, r in remarks], form))
+        return
     found, changed = checked.kernels, checked.made_small
     if json:
         kernels = [one.as_dict() for one in found]

@@ -49,6 +49,17 @@ class Place:
         return f"    {line}\n    {' ' * (self.column - 1)}^"
 
 
+class Remark(str):
+    """A sentence about something the user wrote, with its place."""
+
+    place: Place | None
+
+    def __new__(cls, message: str, place: Place | None, advice: str) -> Remark:
+        found = super().__new__(cls, f"{f'{place}: ' if place else ''}{message} (try: {advice})")
+        found.place = place
+        return found
+
+
 class MegatileError(Exception):
     """The root of every error megatile raises for a user's mistake."""
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from megatile.core.arguments import no_none
-from megatile.core.errors import MegatileError, Place, did_you_mean
+from megatile.core.errors import MegatileError, Place, Remark, did_you_mean
 from megatile.hda import HDA, machine as find_machine
 from megatile.ir import nodes as n
 from megatile.ir.launch import ROOT, Param
@@ -197,12 +197,8 @@ def finished(builder: ProgramBuilder, params: tuple[Param, ...]) -> Program:
         builder.launch, builder.instance, checked_memory(builder.machine, program, builder.spills)
     )
     findings = [*find_warnings(program), *shallow_pipelines(builder.machine, program)]
-    warnings = tuple(_sentence(*finding) for finding in findings)
+    warnings = tuple(Remark(text, span.place() if span else None, advice) for text, span, advice in findings)
     return replace(program, launch=launch, warnings=warnings)
-
-
-def _sentence(message: str, span: n.Span | None, advice: str) -> str:
-    return f"{f'{span.file}:{span.line}: ' if span else ''}{message} (try: {advice})"
 
 
 def _annotations(function: Callable[..., Any], names: Mapping[str, Any]) -> dict[str, Tensor | DType]:

@@ -1,0 +1,91 @@
+"""What a check found, for other programs: SARIF (code scanning) and GitHub's lines in a log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from megatile.core.errors import MegatileError, Place
+from megatile.core.version import __version__
+
+FORMATS = ("text", "sarif", "github")
+SARIF = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """An error or a warning, the rule that it breaks, and where."""
+
+    level: str
+    rule: str
+    message: str
+    file: str
+    line: int = 1
+    column: int = 1
+
+    @classmethod
+    def at(cls, place: Place | None, file: Path, level: str, rule: str, message: str) -> Finding:
+        """A finding at a place, or at the top of the file that was checked."""
+        if place is None or place.file is None:
+            return cls(level, rule, message, _relative(str(file)))
+        return cls(level, rule, message, _relative(place.file), place.line or 1, place.column or 1)
+
+    @classmethod
+    def of(cls, error: MegatileError, file: Path) -> Finding:
+        """The finding that an error is: its class is the rule."""
+        message = error.message + (f" (try: {error.advice})" if error.advice else "")
+        return cls.at(error.place, file, "error", type(error).__name__, message)
+
+
+def _relative(file: str) -> str:
+    """The file as a checkout has it, where it lies in the current folder."""
+    path = Path(file).resolve()
+    here = Path.cwd()
+    return (path.relative_to(here) if path.is_relative_to(here) else path).as_posix()
+
+
+def written(findings: Sequence[Finding], form: str) -> str:
+    """The findings as a text of one of `FORMATS`."""
+    return sarif(findings) if form == "sarif" else "\n".join(map(github_line, findings))
+
+
+def github_line(finding: Finding) -> str:
+    """A workflow command of GitHub Actions, which shows the finding beside its line."""
+    place = f"file={_escaped(finding.file, True)},line={finding.line},col={finding.column}"
+    return f"::{finding.level} {place},title={finding.rule}::{_escaped(finding.message)}"
+
+
+def _escaped(text: str, is_property: bool = False) -> str:
+    pairs = [("%", "%25"), ("\r", "%0D"), ("\n", "%0A")] + (
+        [(":", "%3A"), (",", "%2C")] if is_property else []
+    )
+    for sign, code in pairs:
+        text = text.replace(sign, code)
+    return text
+
+
+def sarif(findings: Sequence[Finding]) -> str:
+    """A SARIF 2.1.0 log with one run."""
+    rules = sorted({finding.rule for finding in findings})
+    driver = {
+        "name": "megatile",
+        "version": __version__,
+        "informationUri": "https://github.com/megatile/megatile",
+        "rules": [{"id": rule} for rule in rules],
+    }
+    run = {"tool": {"driver": driver}, "results": [_result(finding) for finding in findings]}
+    return json.dumps({"$schema": SARIF, "version": "2.1.0", "runs": [run]}, indent=2, ensure_ascii=False)
+
+
+def _result(finding: Finding) -> dict[str, Any]:
+    region = {"startLine": finding.line, "startColumn": finding.column}
+    place = {"artifactLocation": {"uri": finding.file}, "region": region}
+    return {
+        "ruleId": finding.rule,
+        "level": finding.level,
+        "message": {"text": finding.message},
+        "locations": [{"physicalLocation": place}],
+    }

@@ -1,0 +1,67 @@
+"""Findings as SARIF and as lines of GitHub's logs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from megatile.cli.findings import Finding, github_line, sarif
+from megatile.core.errors import MegatileError, Place
+
+KERNEL = """
+import numpy as np
+import tilelang
+import tilelang.language as T
+
+@tilelang.jit
+def copied(A):
+    N = T.const("N")
+    A: T.Tensor((N,), T.float32)
+    B = T.empty((N,), T.float32)
+    with T.Kernel(2, threads=32) as bx:
+        s = T.alloc_shared((N,), T.float32)
+        T.copy(A, s)
+        T.copy(s, B)
+    return B
+
+print("the file's own words")
+copied(np.arange(8, dtype="f4"))
+"""
+
+
+def test_signs_of_the_format_are_escaped() -> None:
+    finding = Finding("error", "DataRaceError", "50% of\nit, so: far", "a,b:c.py", 3, 5)
+    assert github_line(finding) == (
+        "::error file=a%2Cb%3Ac.py,line=3,col=5,title=DataRaceError::50%25 of%0Ait, so: far"
+    )
+
+
+def test_an_error_without_a_place_is_at_the_top(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    inside, outside = tmp_path / "k" / "a.py", Path("/elsewhere/b.py")
+    assert Finding.of(MegatileError("no"), inside).file == "k/a.py"
+    found = Finding.of(MegatileError("no", place=Place(str(outside), 4), advice="yes"), inside)
+    assert (found.file, found.line, found.message) == ("/elsewhere/b.py", 4, "no (try: yes)")
+    assert json.loads(sarif([]))["runs"][0]["results"] == []
+
+
+def test_a_race_in_a_file_is_a_result(megatile, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "racy.py").write_text(KERNEL)
+    done = megatile("check-kernel", "racy.py", "--format", "sarif")
+    assert done.code == 1
+    assert "the file's own words" not in done.out
+    result = json.loads(done.out)["runs"][0]["results"][0]
+    assert result["ruleId"] == "DataRaceError"
+    place = result["locations"][0]["physicalLocation"]
+    assert (place["artifactLocation"]["uri"], place["region"]["startLine"]) == ("racy.py", 14)
+    line = megatile("check-kernel", "racy.py", "--format", "github").out
+    assert line.startswith("::error file=racy.py,line=14,col=")
+    (tmp_path / "right.py").write_text(KERNEL.replace("T.Kernel(2,", "T.Kernel(1,"))
+    assert (
+        json.loads(megatile("check-kernel", "right.py", "--format", "sarif").out)["runs"][0]["results"] == []
+    )
+    wrong = megatile("check-kernel", "racy.py", "--format", "sarf")
+    assert (wrong.code, "did you mean 'sarif'" in wrong.err) == (1, True)
