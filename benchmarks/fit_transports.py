@@ -23,10 +23,18 @@ import numpy as np
 from megatile.core.frozen import Frozen
 from megatile.hda import HDA, machine
 from megatile.hda.model import ProtocolFigures
-from megatile.timing.collective_choice import rule_of, times_ps
+from megatile.timing.collective_choice import rule_of
 from megatile.timing.collective_rule import Rule
 from megatile.timing.fit import Score
-from megatile.timing.fit_transports import Constant, Row, TransportFit, errors, fit_rows
+from megatile.timing.fit_transports import (
+    Constant,
+    Row,
+    TransportFit,
+    errors,
+    fit_rows,
+    predicted_us,
+    protocol_text,
+)
 
 DATA = Path(__file__).parent / "data"
 MACHINES = Path(__file__).parent.parent / "src" / "megatile" / "hda" / "machines"
@@ -138,7 +146,7 @@ SETS = {
                 us(6.8), us(0.6), us(5.0), first_ps=us(0.3), next_ps=us(0.6), pass_bytes=4096
             ),
             "tree_LL128": ProtocolFigures(us(14), us(1.25), us(8.5), share=0.5, far_share=0.985),
-            "tree_Simple": ProtocolFigures(us(8.4), us(4.0), us(14.0), share=0.5, far_share=0.985),
+            "tree_Simple": ProtocolFigures(us(8.4), us(4.0), us(14.0), share=0.88, far_share=0.985),
             "NVLSTree": ProtocolFigures(
                 us(25), 0, us(20.9), share=0.64, far_share=0.985, far_fill=0.7, far_fill_bytes=128 * MIB
             ),
@@ -164,12 +172,13 @@ SETS = {
         ),
         {
             "LL": ProtocolFigures(us(12), us(0.8)),
-            "Simple": ProtocolFigures(us(17), us(2.1), share=0.98, fill=1.0, fill_bytes=2 * MIB),
+            "Simple": ProtocolFigures(us(17), us(2.1), us(25), share=0.98, fill=1.0, fill_bytes=2 * MIB),
             "pairs_LL": ProtocolFigures(us(12), us(0.8), share=0.7),
             "pairs_Simple": ProtocolFigures(us(17), us(2.1), share=0.7),
             "pairs_MSCCL++": ProtocolFigures(us(5), us(0.8), share=0.98),
+            "tree_LL": ProtocolFigures(us(12), us(0.9), us(10.5), share=0.5),
             "peer_LL": ProtocolFigures(us(12), us(0.8)),
-            "peer_Simple": ProtocolFigures(us(17), share=0.98),
+            "peer_Simple": ProtocolFigures(us(17), 0, us(25), share=0.98),
         },
         (
             Constant("start_ps", ("LL",)),
@@ -184,7 +193,8 @@ SETS = {
         ),
         "MI300Xx8_rocmblog and MI300Xx8_rocmblog_graph",
         dict.fromkeys(
-            ("peer_LL", "peer_Simple"), "estimate: RCCL tuning.cc, base latencies, and the rate of the links"
+            ("tree_LL", "peer_LL", "peer_Simple"),
+            "estimate: RCCL tuning.cc, base latencies, and the rate of the links",
         ),
     ),
 }
@@ -204,7 +214,7 @@ def rows_of(table: Table) -> tuple[Row, ...]:
             )
     with (DATA / "collectives.csv").open(encoding="utf-8", newline="") as file:
         return tuple(
-            Row(r["op"], int(r["n_gpus"]), int(r["size_bytes"]), min(_times(r)))
+            Row(r["op"], int(r["n_gpus"]), int(r["size_bytes"]), min(_times(r)), table.graph)
             for r in csv.DictReader(file)
             if r["table_id"] == table.name and int(r["size_bytes"]) >= table.smallest
         )
@@ -223,14 +233,7 @@ def predicted(name: str, table: Table, rule: Rule) -> Any:
     """Microseconds of a table's rows by a rule, with the library's own choice."""
     own = rule_of(hda_of(name, table.parameters), SETS[name].library)
     rule = replace(rule, fabric=own.fabric)
-    found = np.zeros(len(rows_of(table)))
-    kinds = np.array([row.operation for row in rows_of(table)])
-    ranks, sizes = (np.array([row[i] for row in rows_of(table)]) for i in (1, 2))
-    for kind in np.unique(kinds):
-        here = kinds == kind
-        asked = {"graph": table.graph, "env": dict(table.env)}
-        found[here] = times_ps(rule, str(kind), ranks[here], sizes[here], **asked) / 1e6
-    return found
+    return predicted_us(rule, rows_of(table), dict(table.env))
 
 
 def all_rows(name: str) -> list[Row]:
@@ -302,22 +305,8 @@ def report(name: str, found: dict[str, Any], constants: int) -> Iterator[str]:
 
 def line(name: str, figures: ProtocolFigures, source: str) -> str:
     """One protocol as a line of a machine file."""
-    words = []
-    for key, value in vars(figures).items():
-        if value in (None, 0) or (key.endswith("share") and value == 1.0):
-            continue
-        if key.endswith("_ps"):
-            words.append(f"{key.removesuffix('_ps')}: {value / 1e6:.3g} us")
-        elif key.endswith("_bytes"):
-            words.append(f"{key}: {f'{value // MIB} MiB' if value >= MIB else f'{value >> 10} KiB'}")
-        elif key.endswith("share"):
-            words.append(f"{key}: {100 * value:.3g} %")
-        elif key == "copy_rate":
-            words.append(f"{key}: {float(f'{value / 1e9:.3g}'):g} GB/s")
-        else:
-            words.append(f"{key}: {value:.3g}")
     name = f"'{name}'" if "+" in name else name
-    return f"        {name}: {{{', '.join(words)},\n          source: '{source}'}}"
+    return f"        {name}: {{{', '.join(protocol_text(figures))},\n          source: '{source}'}}"
 
 
 def section(name: str, figures: dict[str, ProtocolFigures]) -> str:

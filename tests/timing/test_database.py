@@ -233,6 +233,19 @@ def test_logs_of_nccl_tests(tmp_path, operation, tag):
     ]
 
 
+def test_a_log_of_several_runs(tmp_path):
+    first, second = (LOG.format(operation=each) for each in ("all_reduce", "all_gather"))
+    third = "# Rank  2 Group  0\n".join(second.partition("# Coll")[::2]).replace(
+        "nThread", "graph: 1 nThread"
+    )
+    rows = read_measurements(
+        put(tmp_path, first + second + third.replace("\n Rank", "# Rank"), "run.log"), "x"
+    )
+    assert [m.operation for m in rows] == ["all_reduce"] * 2 + ["all_gather"] * 4
+    assert [m.shape["ranks"] for m in rows] == [2, 2, 2, 2, 3, 3]
+    assert [m.implementation for m in rows] == [""] * 4 + ["captured"] * 2
+
+
 @pytest.mark.parametrize(
     ("text", "name", "message"),
     [
@@ -253,6 +266,11 @@ def test_logs_of_nccl_tests(tmp_path, operation, tag):
             LOG.format(operation="all_reduce").replace("12.97", "x"),
             "run.log",
             "run.log:7: no line of nccl-tests",
+        ),
+        (
+            LOG.format(operation="all_reduce").replace("1048576", "9" * 400),
+            "run.log",
+            "run.log:8: no line of nccl-tests: size is no extent",
         ),
         ("\n".join(LOG.format(operation="all_reduce").splitlines()[:5]), "run.log", "no line with a time"),
         ("op_name,num_gpus,bytes,us\nall_think,2,8,1\n", "t.csv", "'all_think' is not among"),

@@ -46,6 +46,14 @@ Set = Annotated[
         help="Set a parameter (nodes=4) or a value (networks.nvlink.bandwidth='900 GB/s'). Repeatable.",
     ),
 ]
+Env = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--env",
+        metavar="KEY=VALUE",
+        help="NCCL_ALGO, NCCL_PROTO, NCCL_NVLS_ENABLE, NCCL_MAX_NCHANNELS …, as NCCL takes them. Repeatable.",
+    ),
+]
 Trust = Annotated[bool, typer.Option("--trust", help="Let the machine file extend files outside its folder.")]
 TrustCode = Annotated[
     bool,
@@ -94,6 +102,15 @@ def overrides(settings: list[str] | None) -> dict[str, Any]:
         except yaml.YAMLError:
             found[key.strip()] = value
     return found
+
+
+def environment(settings: list[str] | None) -> dict[str, str]:
+    """``["NCCL_ALGO=Ring"]`` → ``{"NCCL_ALGO": "Ring"}``."""
+    pairs = [setting.partition("=") for setting in settings or []]
+    for key, equals, _ in pairs:
+        if not equals or not key.strip():
+            raise MegatileError(f"'{key}' sets nothing", advice="write --env KEY=VALUE, like NCCL_ALGO=Ring")
+    return {key.strip(): value for key, _, value in pairs}
 
 
 def machines(json: Json = False) -> None:
@@ -271,6 +288,64 @@ def route(
         f"{a} to {b}: {found.hop_count} links, {format_time(found.latency_ps)}, "
         f"{format_rate(found.bandwidth)} at the narrowest"
     )
+
+
+@app.command()
+def fit(
+    logs: Annotated[list[Path], typer.Argument(metavar="LOG…", help="Logs of nccl-tests or rccl-tests.")],
+    machine: Machine = "dgx-h100",
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Write a machine file (.yaml) that extends it.")
+    ] = None,
+    operation: Annotated[
+        str | None, typer.Option("--operation", help="The collective, where logs do not name it.")
+    ] = None,
+    env: Env = None,
+    settings: Set = None,
+    trust: Trust = False,
+    json: Json = False,
+) -> None:
+    """Fit the constants of a machine's transports to logs of nccl-tests or rccl-tests; a third of the rows is
+    held out to judge them.
+
+    Example: megatile machine fit all_reduce.log all_gather.log -m dgx-h100 -o mine.yaml
+    """
+    from megatile.core.files import write_text
+    from megatile.timing.collective_choice import rule_of
+    from megatile.timing.fit_transports import fit_measurements, machine_text
+    from megatile.timing.measurements import read_measurements
+
+    hda = load(machine, settings, trust)
+    rows = [row for log in logs for row in read_measurements(log, hda.name, operation=operation)]
+    found = fit_measurements(hda, rows, env=environment(env))
+    scores = {
+        "fitted rows, before": found.before,
+        "fitted rows, after": found.after,
+        "held-out rows, before": found.held_before,
+        "held-out rows, after": found.held_after,
+    }
+    if json:
+        constants = {
+            c.name: {"value": c.of(found.figures), "deviation": d}
+            for c, d in zip(found.constants, found.deviations, strict=True)
+        }
+        judged = {name: score._asdict() for name, score in scores.items() if score}
+        print_json("machine.fit", {"machine": hda.name, "constants": constants, "errors": judged})
+    else:
+        counted = f"{found.before.rows} of {len(rows)} rows"
+        print(f"{len(found.constants)} constants of {hda.name}, fitted to {counted}")
+        shown = [
+            (name, score.rows, f"{score.median:.1%}", f"{score.p90:.1%}", f"{score.bias:+.1%}")
+            for name, score in scores.items()
+            if score
+        ]
+        print_table(("errors", "rows", "median", "p90", "signed"), shown, left=1)
+    if output is not None:
+        names = ", ".join(log.name for log in logs)
+        source = f"fitted to {names} ({found.before.rows} rows, megatile machine fit)"
+        library = rule_of(hda).library
+        write_text(output, machine_text(output.stem, machine, library, found, source), MegatileError)
+        print(f"machine file written to {output}; use it as -m {output}", file=sys.stderr)
 
 
 def measure(

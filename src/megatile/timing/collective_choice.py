@@ -31,6 +31,10 @@ CAPTURED_BYTES, CAPTURED_UNIT = 1 << 20, 32
 RCCL_LATENCY = {"LL": (12.0, 0.8), "Simple": (17.0, 2.1)}
 RCCL_SHARE = {"LL": 0.08, "Simple": 1.0}
 """RCCL's own model of rings on gfx942 (``tuning.cc``, model 5): base, step, share of the bandwidth."""
+RCCL_TREE, RCCL_FAR_RING = (12.0, 0.9, 10.5, 0.06), (17.0, 6.0, 320.0)
+"""The same across nodes. LL trees: base, step, far step, share; Simple rings: base, step, far step."""
+RCCL_TREE_BYTES = 2 << 20
+"""From here on the table has a tenth of the bandwidth for LL trees."""
 OURS = {
     ("Ring", False): "ring",
     ("Ring", True): "rail_rings",
@@ -142,7 +146,8 @@ def _rccl(
     rule: Rule, operation: str, ranks: int, size: Any, graph: bool, itemsize: int
 ) -> list[tuple[Way, Any]]:
     if rule.fabric.nodes(ranks) > 1:
-        return [(Way("hierarchical", "Simple"), np.full(size.shape, True))]
+        few = _few_over_nodes(rule, operation, ranks, size)
+        return [(Way("node_tree", "LL"), few), (Way("hierarchical", "Simple"), ~few)]
     steps = (2 if operation == "all_reduce" else 1) * (ranks - 1)
     rate = rule.fabric.near * max(1, ranks - 1) / 1e9
     few, many = (
@@ -161,6 +166,19 @@ def _rccl(
         (Way("ring", "LL"), rings & (few <= many)),
         (Way("hamilton", "Simple"), rings & (few > many)),
     ]
+
+
+def _few_over_nodes(rule: Rule, operation: str, ranks: int, size: Any) -> Any:
+    """Whether RCCL prefers LL trees over nodes to what it does with many bytes, by its own prices."""
+    nodes, card = rule.fabric.nodes(ranks), rule.card(Way("hierarchical", "Simple")) / 1e9
+    if operation != "all_reduce" or "tree_LL" not in rule.figures.protocols:
+        return np.full(size.shape, False)
+    base, step, far, share = RCCL_TREE
+    trees = base + 2 * ((ranks // nodes - 1) * step + int(np.log2(nodes)) * far) + size / (500 * card * share)
+    base, step, far = RCCL_FAR_RING
+    steps, crossings = 2 * (ranks - 1), 2 * (nodes - 1)
+    rings = base + (steps - crossings) * step + crossings * far + size / (1e3 * card * ranks / steps)
+    return (trees <= rings) & (size < RCCL_TREE_BYTES)
 
 
 def times_ps(

@@ -147,7 +147,11 @@ def _fit(
 
 def _draw(row: Measurement) -> float:
     """From 0 to 1, by the shape alone."""
-    text = f"{row.operation} {row.dtype} {sorted(row.shape.items())}"
+    return drawn(f"{row.operation} {row.dtype} {sorted(row.shape.items())}")
+
+
+def drawn(text: str) -> float:
+    """A number from 0 to 1 that a text determines, as if drawn at random."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") / 2**32
 
 

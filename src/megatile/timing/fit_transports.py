@@ -1,5 +1,7 @@
 """Fit the constants of a machine's ``transports`` to measured collectives, and judge them on rows left out.
 
+`fit_measurements` is ``megatile machine fit``: constants of the protocols that a library takes for the rows.
+
 The fit minimises, over the logarithms of the constants,
 
     Σ over rows ρ(ln(predicted / measured) / 5 %) + Σ over constants ρ(ln(constant / prior) / (2 · spread))
@@ -11,19 +13,32 @@ linearised problem at the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from megatile.hda.model import TransportFigures
-from megatile.timing.collective_rule import Rule
-from megatile.timing.fit import Score
+from megatile.hda import HDA
+from megatile.hda.model import ProtocolFigures, TransportFigures
+from megatile.timing.collective_choice import choose, rule_of, times_ps
+from megatile.timing.collective_rule import PEERS, PREFIX, Rule, Way
+from megatile.timing.database import DatabaseError, Measurement
+from megatile.timing.fit import Score, drawn
+from megatile.timing.measurements import CAPTURED
 
 ROW_SPREAD = 0.05
 PRIOR_WEIGHT = 0.5
 ROUNDS = 60
+MIN_ROWS = 6
+"""Fewer rows cannot say anything about constants, with a third of them held out."""
+SPREADS = {"share": 0.1, "far_share": 0.05}
+"""How far a constant may be from the machine file's, as a standard deviation of its logarithm; 0.5 else."""
+FREE = ("start_ps", "step_ps", "first_ps", "next_ps", "share", "copy_rate", "fill",
+        "far_step_ps", "far_share", "far_fill")  # fmt: skip
+"""What is fitted of a protocol, where the machine file has it."""
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", *PEERS)
 
 
 class Row(NamedTuple):
@@ -33,6 +48,8 @@ class Row(NamedTuple):
     ranks: int
     nbytes: int
     us: float
+    graph: bool = False
+    """Whether it ran in a captured graph."""
 
 
 @dataclass(frozen=True)
@@ -68,13 +85,16 @@ def with_values(figures: TransportFigures, constants: Sequence[Constant], values
 
 @dataclass(frozen=True)
 class TransportFit:
-    """Fitted constants with their relative standard deviations, and the errors before and after."""
+    """Fitted constants with their relative standard deviations, and the errors before and after: of the rows
+    that were fitted, and of those held out."""
 
     figures: TransportFigures
     constants: tuple[Constant, ...]
     deviations: tuple[float, ...]
     before: Score
     after: Score
+    held_before: Score | None = None
+    held_after: Score | None = None
 
 
 Predict = Callable[[Rule, Sequence[Row]], Any]
@@ -145,3 +165,109 @@ def _loss(r: Any) -> float:
 def _jacobian(residuals: Callable[[Any], Any], x: Any, r: Any, step: float = 1e-4) -> Any:
     columns = [(residuals(x + step * unit) - r) / step for unit in np.eye(len(x))]
     return np.stack(columns, axis=1)
+
+
+def fit_measurements(
+    hda: HDA,
+    measurements: Sequence[Measurement],
+    *,
+    library: str = "",
+    env: Mapping[str, Any] | None = None,
+    held_out: float = 1 / 3,
+) -> TransportFit:
+    """Fit the constants that measured collectives depend on. Which rows are held out follows from their
+    shapes, so that it does not change from run to run."""
+    rule = rule_of(hda, library)
+    if not rule.figures.protocols:
+        raise DatabaseError(f"machine '{hda.name}' has no transports to fit", advice="use one that has some")
+    rows = [
+        Row(m.operation, m.shape["ranks"], m.shape["bytes"], m.time_us, m.implementation == CAPTURED)
+        for m in measurements
+        if m.operation in COLLECTIVES and m.shape["ranks"] > 1
+    ]
+    if len(rows) < MIN_ROWS:
+        raise DatabaseError(f"{len(rows)} rows of collectives are too few to fit: at least {MIN_ROWS}")
+    most = hda.count("device")
+    if (ranks := max(row.ranks for row in rows)) > most:
+        raise DatabaseError(f"the log has {ranks} ranks, machine '{hda.name}' only {most} devices")
+    apart = np.array([drawn(str(row[:3])) < held_out for row in rows])
+    if apart.all() or not apart.any():
+        apart = np.arange(len(rows)) % 3 == 1
+    fitted, held = (
+        [row for row, out in zip(rows, apart, strict=True) if out == kept] for kept in (False, True)
+    )
+
+    def predict(rule: Rule, rows: Sequence[Row]) -> Any:
+        return predicted_us(rule, rows, env)
+
+    found = fit_rows(rule, fitted, free_constants(rule, fitted, env), predict)
+    after = replace(rule, figures=found.figures)
+    scores = (Score.of(errors(each, held, predict)) for each in (rule, after))
+    return replace(found, held_before=next(scores), held_after=next(scores))
+
+
+def predicted_us(rule: Rule, rows: Sequence[Row], env: Mapping[str, Any] | None = None) -> Any:
+    """Microseconds of rows with the library's own choice."""
+    found = np.zeros(len(rows))
+    ranks, sizes = (np.array([row[i] for row in rows]) for i in (1, 2))
+    for kind, graph in {(row.operation, row.graph) for row in rows}:
+        here = np.array([(row.operation, row.graph) == (kind, graph) for row in rows])
+        found[here] = times_ps(rule, kind, ranks[here], sizes[here], graph=graph, env=env) / 1e6
+    return np.maximum(found, 1e-6)
+
+
+def free_constants(rule: Rule, rows: Sequence[Row], env: Mapping[str, Any] | None = None) -> list[Constant]:
+    """The constants of the protocols that the library takes for rows."""
+    used: dict[str, None] = {}
+    for row in rows:
+        way = choose(rule, row.operation, row.ranks, row.nbytes, graph=row.graph, env=env)
+        used[protocol_name(way, row.operation)] = None
+    known = {name: rule.figures.protocols[name] for name in used if name in rule.figures.protocols}
+    over_nodes = max(rule.fabric.nodes(row.ranks) for row in rows) > 1
+    return [
+        Constant(field, (name,), SPREADS.get(field, 0.5))
+        for name, figures in known.items()
+        for field in FREE
+        if getattr(figures, field) and (over_nodes or not field.startswith("far_"))
+    ]
+
+
+def protocol_name(way: Way, operation: str) -> str:
+    """The member of ``protocols`` that a way uses."""
+    named = {"in_network": "NVLS", "in_network_tree": "NVLSTree"}.get(way.algorithm)
+    prefix = PREFIX.get(way.algorithm, "")
+    return named or f"{'pairs_' if prefix == 'peer_' and operation not in PEERS else prefix}{way.protocol}"
+
+
+def protocol_text(figures: ProtocolFigures) -> Iterator[str]:
+    """The figures of a protocol as a machine file writes them."""
+    for key, value in vars(figures).items():
+        if value in (None, 0) or (key.endswith("share") and value == 1.0):
+            continue
+        if key.endswith("_ps"):
+            yield f"{key.removesuffix('_ps')}: {value / 1e6:.3g} us"
+        elif key.endswith("_bytes"):
+            unit = next((k for k in (("MiB", 1 << 20), ("KiB", 1 << 10)) if value % k[1] == 0), ("B", 1))
+            yield f"{key}: {value // unit[1]} {unit[0]}"
+        elif key.endswith("share"):
+            yield f"{key}: {100 * value:.3g} %"
+        elif key == "copy_rate":
+            yield f"{key}: {float(f'{value / 1e9:.3g}'):g} GB/s"
+        else:
+            yield f"{key}: {value:.3g}"
+
+
+def machine_text(name: str, base: str, library: str, found: TransportFit, source: str) -> str:
+    """A machine file that extends ``base`` with fitted constants, each with its deviation."""
+    lines = [f"name: {json.dumps(name)}", f"extends: {json.dumps(base)}", "transports:", "  device:"]
+    lines += [f"    {library}:", "      protocols:"]
+    deviations = dict(zip(found.constants, found.deviations, strict=True))
+    for protocol in dict.fromkeys(c.protocols[0] for c in found.constants):
+        mine = {c: d for c, d in deviations.items() if c.protocols[0] == protocol}
+        figures = ", ".join(protocol_text(found.figures.protocols[protocol]))
+        spread = ", ".join(f"{c.name.partition('.')[2]} ± {d:.0%}" for c, d in mine.items())
+        lines += [
+            f"        {json.dumps(protocol)}: {{{figures},",
+            f"          source: {json.dumps(f'{source}; {spread}')}}}",
+        ]
+    return "\n".join(lines) + "\n"

@@ -24,6 +24,8 @@ from megatile.timing.formulas import OPERATIONS
 
 LARGEST_FILE = 1 << 30
 MOST_ROWS = 10_000_000
+CAPTURED = "captured"
+"""The implementation of collectives in captured graphs (``-G`` of nccl-tests)."""
 Row = Mapping[str, Any]
 
 
@@ -226,41 +228,43 @@ def _log(
     text: str, path: Path, machine: str | None, operation: str | None, source: str
 ) -> Iterator[Measurement]:
     """Lines of nccl-tests: size count type [redop [root]] time algbw busbw wrong, twice (out of place, in
-    place); the shorter time counts. Ranks are the lines that list them."""
+    place); the shorter time counts. Ranks are the lines that list them; a log may have several runs."""
     text = re.sub(r"^\[[\d,]+\]<std\w+>:? ?", "", text, flags=re.MULTILINE)  # what mpirun puts before lines
-    named = operation or _operation(text, path)
-    if named not in OPERATIONS:
-        advice = "name it with --operation, such as all_reduce"
-        raise DatabaseError(
-            "the log does not say which collective it measures", place=Place(str(path)), advice=advice
-        )
-    ranks = len(re.findall(r"^#\s+Rank\s+\d+", text, re.MULTILINE))
-    found = 0
+    named, whole = operation, operation or _operation(text, path)
+    ranks, found, kernel = 0, 0, ""
     for number, line in enumerate(text.splitlines(), 1):
         fields = line.split()
-        if (
-            line.lstrip().startswith("#")
-            or len(fields) < 11
-            or not fields[0].isdigit()
-            or not fields[1].isdigit()
-        ):
+        place = Place(str(path), number)
+        if operation is None and (said := re.search(r"([a-z_]+)_perf", line)):
+            named = _collective(said[1])
+        if re.match(r"\s*#.*\bnThread\b", line):  # a run begins: a log may have several
+            ranks, kernel = 0, CAPTURED if re.search(r"\bgraph: [1-9]", line) else ""
+        ranks += bool(re.match(r"\s*#\s+Rank\s+\d+", line))
+        rows = len(fields) >= 11 and fields[0].isdigit() and fields[1].isdigit()
+        if line.lstrip().startswith("#") or not rows:
             continue
+        if (named or whole) not in OPERATIONS:
+            advice = "name it with --operation, such as all_reduce"
+            raise DatabaseError(
+                "the log does not say which collective it measures", place=place, advice=advice
+            )
         if not ranks:
-            raise DatabaseError("the log lists no ranks ('#  Rank  0 …')", place=Place(str(path), number))
+            raise DatabaseError("the log lists no ranks ('#  Rank  0 …')", place=place)
         try:
             times = [_time(fields[-8]), _time(fields[-4])]
-            kind = dtype_name(fields[2])
+            kind, size = dtype_name(fields[2]), _whole(fields[0], "size")
         except (ValueError, MegatileError) as problem:
-            raise DatabaseError(f"no line of nccl-tests: {problem}", place=Place(str(path), number)) from None
-        if fields[0] != "0":
+            raise DatabaseError(f"no line of nccl-tests: {problem}", place=place) from None
+        if size:
             found += 1
-            shape = {"ranks": ranks, "bytes": int(fields[0])}
-            yield Measurement(_named(machine), named, kind, "", shape, min(times), source)
+            shape = {"ranks": ranks, "bytes": size}
+            yield Measurement(_named(machine), named or whole, kind, kernel, shape, min(times), source)
     if not found:
         raise DatabaseError("has no line with a time", place=Place(str(path)))
 
 
 def _operation(text: str, path: Path) -> str:
+    """The collective that a log names anywhere, or its file's name."""
     said = re.search(r"([a-z_]+)_perf", text) or re.search(r"([a-z_]+?)(?:_perf)?\.[a-z]+$", path.name)
     return _collective(said[1] if said else "")
 
