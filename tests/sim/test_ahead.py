@@ -115,7 +115,7 @@ def streamed(rounds: int) -> Plan:
 @pytest.mark.parametrize("make", [beside, elementwise, streamed])
 def test_memory_does_not_grow_with_the_rounds_of_a_loop(make: Any, engine: str) -> None:
     result = simulate(make(400), machine=toy(2), engine=engine, record=False)
-    arena = result._run.simulation.arena
+    arena = result.launch.simulation.arena
     assert arena.top_command < 20
     assert arena.top_node < 40
     assert arena.top_pending < 40

@@ -52,14 +52,14 @@ def history(case: Launches, record: int) -> list[Any]:
 def test_what_was_timed_before_ends_as_if_it_were_timed_again(
     make: Any, record: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    again, ended = list[int](), RunningMachine._end_as_before
+    again, ended = list[int](), RunningMachine._end_as_known
     cases = [make(seed) for seed in range(25)]
 
     def count(*found: Any) -> None:
         again.append(1)
         ended(*found)
 
-    monkeypatch.setattr(RunningMachine, "_end_as_before", count)
+    monkeypatch.setattr(RunningMachine, "_end_as_known", count)
     quick = [history(case, record) for case in cases]
     assert len(again) > 30
     monkeypatch.setattr(RunningMachine, "_remember", lambda *_: None)

@@ -131,7 +131,7 @@ def test_copies_on_a_grid_are_a_handful_of_rows() -> None:
     with b.when(unit < n - 10):
         b.copy(u.at(unit + 10), u)
     plan = b.finish()
-    simulation = simulate(plan, machine=hda)._run.simulation
+    simulation = simulate(plan, machine=hda).launch.simulation
     assert simulation.arena.used["paths"] <= 2
     assert not simulation.paths.everything_shared
     assert not simulation.arena.rows("paths")[:2, PathRow.contended].any()

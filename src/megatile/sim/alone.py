@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from megatile.plan.model import ReceiveAny
@@ -50,8 +49,7 @@ def recorded(launch: Launch, operands: bool = False) -> Record:
         )
     known = launch.simulation
     if known is None or not known.complete_record or not known.most_records or known.operands < operands:
-        again = replace(launch, turns=False, submit_ps=0, worker=None)
-        time_alone(again, EVERYTHING, operands)
+        again = time_alone(launch.alone(), EVERYTHING, operands)
         known, launch.simulation, launch.rows = again.simulation, again.simulation, again.rows
     assert known is not None
     assert launch.rows is not None

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from copy import copy
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from megatile.core.errors import MegatileError
@@ -14,7 +13,7 @@ from megatile.hda import HDA
 from megatile.plan.model import Plan
 from megatile.sim.data import Assumed, Scalars
 from megatile.sim.record import Record
-from megatile.sim.simulation import EngineLaunch, Simulation
+from megatile.sim.simulation import NEVER, EngineLaunch, Simulation
 from megatile.sim.symmetry import BESIDE, TimedUnits
 from megatile.timing.faults import Faults
 from megatile.timing.resources import Resources
@@ -37,8 +36,8 @@ class SessionError(MegatileError, ValueError):
 class Launch:
     """A plan on a machine: how it is launched, its state, and what came out.
 
-    `Session.wait` gives the `Result` of a launch that was submitted. ``dataclasses.replace(launch)`` is the
-    same launch before it began.
+    `Session.wait` gives the `Result` of a launch that was submitted. ``dataclasses.replace`` gives the same
+    launch before it began.
     """
 
     plan: Any
@@ -59,6 +58,15 @@ class Launch:
     delay_ps: int | None = None
     """Time of a library before its first message; None: what a library adds comes on top at the end."""
     submit_ps: int = 0
+    """When it was submitted or, if later, those before it (``after``) have ended."""
+    after: tuple[Launch, ...] = ()
+    """Launches that must end before it begins."""
+    uses: frozenset[Any] | None = None
+    """Parts of the machine outside of which it meets no other launch (None: all of it)."""
+    known: Launch | None = None
+    """An earlier launch that had the machine for itself; without others beside it, this one takes as long."""
+    crowded: bool = False
+    """Whether launches beside it use the engines of its units."""
     name: str = ""
     number: int = 0
     worker: Any = None
@@ -81,6 +89,8 @@ class Launch:
         self.trace: Trace | None = None
         """The events of one without a plan."""
         self.record: Record | None = None
+        self.passed_ps = 0
+        """How far time had come after its submission when it ended: a library may end later or earlier."""
         self.repeatable: bool = True
         """Whether it had a machine for itself, so that it can be recorded when that is asked for."""
         self.like: Launch | None = None
@@ -97,20 +107,47 @@ class Launch:
         self.units: TimedUnits = BESIDE
         """Which units are timed."""
         self._state: str = PREPARED
+        self._resources: Resources | None = None
 
     def __repr__(self) -> str:
         return f"Launch({self.number}: {self.name}, {self.state})"
 
-    @cached_property
+    @property
     def resources(self) -> Resources:
         """The machine as the plan sees it; plans that need more units than there are are refused. What was
         found out about the last machine is cached with the plan."""
-        last, how = self.plan.cached.get(Resources), (self.faults, self.installed, self.timing)
-        if last is None or last[0].hda is not self.hda or last[1] != how:
-            made = Resources(self.hda, self.plan, self.faults, installed=self.installed, timing=self.timing)
-            self.plan.cached[Resources] = last = made, how
-        found: Resources = last[0]
-        return found
+        if self._resources is None or self._resources.crowded < self.crowded:
+            key, how = (Resources, self.crowded), (self.faults, self.installed, self.timing)
+            last = self.plan.cached.get(key)
+            if last is None or last[0].hda is not self.hda or last[1] != how:
+                made = Resources(
+                    self.hda, self.plan, self.faults, installed=self.installed, timing=self.timing
+                )
+                made.crowded |= self.crowded
+                self.plan.cached[key] = last = made, how
+            self._resources = last[0]
+        return self._resources
+
+    @resources.setter
+    def resources(self, given: Resources) -> None:
+        self._resources = given
+
+    @property
+    def shares(self) -> bool:
+        """Whether it can meet other launches at all."""
+        return self.uses is None or bool(self.uses)
+
+    @property
+    def until_ps(self) -> int:
+        """When it is over, where that is known: it is not in the engine."""
+        return NEVER if self.known is None or self.rows is not None else self.submit_ps + self.known.passed_ps
+
+    def meets(self, other: Launch) -> bool:
+        """Whether it may have to do with one that was submitted before it and has not ended."""
+        if self.uses is None or other.uses is None:
+            return True
+        apart = other.until_ps <= self.submit_ps or self.until_ps <= other.submit_ps
+        return not apart and not self.uses.isdisjoint(other.uses)
 
     @property
     def state(self) -> str:
@@ -138,10 +175,23 @@ class Launch:
         self.end_ps = self.submit_ps + took_ps
         self._state = DONE if self.error is None else FAILED
 
+    def set_times(self, spent_ps: int, passed_ps: int) -> None:
+        """End it, when its commands have taken so long; a library adds what it spends and saves once."""
+        late, self.passed_ps, self.timed_by = self.delay_ps is None, passed_ps, str(self.units)
+        took = self.resources.whole_ps(spent_ps, self.control) if late else spent_ps
+        self.begin_ps = max(0, took - spent_ps)
+        self.end(took)
+
     def take_times(self, known: Launch) -> None:
         """Take over what came out of a launch like it, except for data."""
+        self.passed_ps = known.passed_ps
         self.like, self.begin_ps, self.choices = known, known.begin_ps, known.choices
         self.messages, self.timed_by, self.present = known.messages, known.timed_by, known.present
+
+    def alone(self, **changes: Any) -> Launch:
+        """Return the same launch before it began, on a machine that it has for itself."""
+        alone: dict[str, Any] = {"submit_ps": 0, "turns": False, "crowded": False, "after": (), "uses": None}
+        return replace(self, worker=None, known=None, **alone, **changes)
 
     def without_data(self) -> Launch:
         """Return a copy for histories, which keeps neither outputs nor the engine alive."""

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from functools import partial
 from time import monotonic
@@ -28,12 +28,17 @@ from megatile.sim.contents import Contents
 from megatile.sim.data import seen_values
 from megatile.sim.joint import Joint, LaunchData
 from megatile.sim.launches import CANCELLED, FAILED, SUBMITTED, Launch, SessionError, Worker
-from megatile.sim.record import choices
-from megatile.sim.simulation import NEVER, EngineLaunch, Simulation, engine_name
+from megatile.sim.record import Record, choices
+from megatile.sim.simulation import MAX_RECORDS, NEVER, EngineLaunch, Simulation, engine_name
 from megatile.sim.stuck import deadlock, explain, wait_graph
 from megatile.sim.symmetry import BESIDE, choose_units
 from megatile.timing.resources import Resources
 from megatile.trace import WaitGraph
+
+BETWEEN = 64
+"""Launches that end between looks for records that can be dropped while others are under way."""
+LARGE = 1 << 23
+"""Numbers in the engine's memory from which on it is given back when nothing is under way."""
 
 
 def leaves_nothing(resources: Resources) -> bool:
@@ -48,30 +53,40 @@ class RunningMachine:
     """A machine, what is under way on it, and the workers of its host."""
 
     def __init__(
-        self, machine: HDA | str, *, engine: str | None = None, simulation: Simulation | None = None
+        self,
+        machine: HDA | str,
+        *,
+        engine: str | None = None,
+        record: int = 0,
+        simulation: Simulation | None = None,
     ) -> None:
+        """``record`` says how many commands are kept for traces. What happens in an engine that is given
+        (``simulation``) stays there when launches have ended."""
         if not isinstance(machine, (HDA, str)):
             raise SessionError(
                 f"a session takes a machine, not {type(machine).__name__}", advice='Session("ahbm")'
             )
         self.machine = find_machine(machine) if isinstance(machine, str) else machine
+        self.most_records = whole_number("record", record)
         self.now_ps = 0
-        """How far time has come; nothing can be submitted before it."""
+        """How far time has come."""
         self.engine = engine_name(engine)
         self._joint = Joint(self)
+        self._lent = simulation is not None
         self.simulation = simulation or self._new()
+        self._waiting: list[Launch] = []
+        """Launches that come after others that have not ended."""
+        self._held: list[Launch] = []
+        """Launches that the engine need not have as long as nothing comes beside them: their times are known,
+        or a unit stands for all."""
         self._active: dict[int, Launch] = {}
         """Launches that the engine has, by its number of them."""
-        self._held_back: Launch | None = None
-        """One that the engine need not have if nothing comes beside it: it was timed alone before, or a unit
-        stands for all."""
-        self._alone: dict[tuple[Any, ...], tuple[Launch, int]] = {}
-        """Launches that had an idle machine for themselves, by how they were submitted, and how far time had
-        come after their submission when they had ended."""
+        self._alone: dict[tuple[Any, ...], Launch] = {}
+        """Launches that had an idle machine for themselves, by how they were submitted."""
         self._alone_rows = 0
         """How many commands are recorded of those."""
         self._quiet_ps = 0
-        """When the last link, memory and shared engine is free, if nothing is under way."""
+        """When the last link, memory and shared engine is free, as far as launches have ended."""
         self._withdrawn = 0
         """Launches that were cancelled and that the engine still has."""
         self._count = 0
@@ -85,59 +100,68 @@ class RunningMachine:
         return self.workers[-1]
 
     def _new(self) -> Simulation:
-        """An engine that has done nothing yet."""
-        return Simulation(engine=self.engine, everything_shared=True)
+        """Return an engine that has done nothing yet."""
+        most = max(MAX_RECORDS, self.most_records) if self.most_records else 0
+        return Simulation(record=most, engine=self.engine, everything_shared=True)
+
+    # beginning
 
     def start(
         self, launch: Launch, *, inputs: Mapping[str, Any] | None = None, contents: Contents | None = None
     ) -> Launch:
-        """Submit a prepared launch, whatever memories and queues hold; `submit` looks after those.
+        """Submit a prepared launch, whatever memories and queues hold; `Session.submit` looks after those.
 
         With ``inputs`` it computes, in memories that are its own unless ``contents`` are given.
         """
         launch.number, launch.worker = self._count, self._worker(launch.worker)
-        resources = launch.resources
         if inputs is not None:
             launch.data = LaunchData(launch, inputs, contents or Contents(lasting=False), self._joint)
-            if ReadScalar in resources.plan.kinds:
+            if ReadScalar in launch.resources.plan.kinds:
                 launch.scalars = partial(self._joint.scalar, launch.data)
-        if self._held_back is not None:
-            self._give(self._held_back)
-        for other in self._active.values():
-            other.key = None
-        if not self._active:
-            launch.units = choose_units(resources.plan, resources, self.simulation.most_records)
-            if not self._withdrawn and launch.submit_ps >= self._quiet_ps:
-                launch.key = id(resources), launch.turns, launch.control, launch.delay_ps
-        if launch.key in self._alone or launch.units.one is not None:
-            self._held_back = launch
+        if all(other.over for other in launch.after):
+            self._begin(launch)
         else:
-            self._give(launch)
+            self._waiting.append(launch)
         self._count += 1
-        launch.worker.pending.append(launch)
         launch._state = SUBMITTED
         return launch
 
-    def release(self, launch: Launch) -> None:
-        """Let go of the engine, of which nothing more is asked: its memory then goes with the last result
-        that reads it, not with a garbage collection of what refers to this machine."""
-        launch.worker = None
-        del self.simulation
+    def _begin(self, launch: Launch) -> None:
+        """Begin a launch whose turn it is: without the engine where its times are known, or one unit stands
+        for all, and nothing is beside it."""
+        launch.submit_ps = max([launch.submit_ps, *(other.end_ps or 0 for other in launch.after)])
+        if launch.plan is not None:
+            launch.key = id(launch.resources), launch.turns, launch.control, launch.delay_ps
+        launch.known = launch.known or self._alone.get(launch.key or ())
+        beside = [other for other in (*self._held, *self._active.values()) if launch.meets(other)]
+        if not beside and launch.known is not None:
+            launch.units = launch.known.units
+        elif not beside:
+            records = self.simulation.most_records
+            launch.units = choose_units(launch.resources.plan, launch.resources, records)
+        quiet = launch.submit_ps >= self._quiet_ps or not launch.shares
+        if beside or self._withdrawn or not quiet:
+            launch.key = None
+        if launch.units.one is not None or (launch.known is not None and (launch.key or not launch.shares)):
+            self._held.append(launch)
+            return
+        for other in beside:
+            other.key = None
+            if other.rows is None:
+                self._give(other, [launch])
+        self._give(launch, beside)
 
-    def has_begun(self, launch: Launch) -> bool:
-        """Return whether a launch that has not ended does something already."""
-        if launch.rows is None:
-            return launch.simulation is not None
-        return self.simulation.instances[launch.rows.number].begun
-
-    def _give(self, launch: Launch) -> None:
-        """Give a launch to the engine."""
+    def _give(self, launch: Launch, beside: Sequence[Launch] = ()) -> None:
+        """Give a launch to the engine, in which others are ``beside`` it."""
+        if launch in self._held:
+            self._held.remove(launch)
+        launch.crowded |= not launch.turns and any(w.plan.scale == launch.plan.scale for w in beside)
         resources, simulation, at = launch.resources, self.simulation, launch.submit_ps
         if ReceiveAny in resources.plan.kinds:
             simulation.record_all()
         if launch.units.one is not None:
             launch.units = BESIDE
-        self._held_back = launch.simulation = None
+        launch.simulation = None
         launch.rows = simulation.add(
             resources.plan,
             resources,
@@ -148,6 +172,18 @@ class RunningMachine:
         self._active[launch.rows.number] = launch
         if launch.data is not None:
             self._joint.active.append(launch.data)
+
+    def release(self, launch: Launch) -> None:
+        """Let go of the engine, of which nothing more is asked: its memory then goes with the last result
+        that reads it, not with a garbage collection of what refers to this machine."""
+        launch.worker = None
+        del self.simulation
+
+    def has_begun(self, launch: Launch) -> bool:
+        """Return whether a launch that has not ended does something already."""
+        if launch.rows is not None:
+            return self.simulation.instances[launch.rows.number].begun
+        return launch in self._held and (launch.simulation is not None or self.now_ps > launch.submit_ps)
 
     def _worker(self, worker: Worker | None) -> Worker:
         if worker is not None and (not isinstance(worker, Worker) or worker.session is not self):
@@ -168,11 +204,14 @@ class RunningMachine:
         self.check_launches([launch])
         if launch.over:
             raise SessionError(f"{launch} cannot be cancelled: it is over")
-        if launch is self._held_back:
-            self._held_back = None
+        begun = SessionError(f"{launch} cannot be cancelled: it has begun", advice="wait for it")
+        if launch.rows is None:
+            if self.has_begun(launch):
+                raise begun
+            (self._held if launch in self._held else self._waiting).remove(launch)
         else:
-            if launch.rows is None or not self.simulation.withdraw(launch.rows):
-                raise SessionError(f"{launch} cannot be cancelled: it has begun", advice="wait for it")
+            if not self.simulation.withdraw(launch.rows):
+                raise begun
             del self._active[launch.rows.number]
             self._withdrawn += 1
             if launch.data is not None:
@@ -180,6 +219,9 @@ class RunningMachine:
         launch.data, launch.rows, launch._state = None, None, CANCELLED
         if launch in launch.worker.pending:
             launch.worker.pending.remove(launch)
+        self._follow()
+
+    # time
 
     def wait(
         self,
@@ -210,7 +252,7 @@ class RunningMachine:
         try:
             plans = [launch.plan for launch in worker.waits_for]
             with enough_memory(f"plan '{plans[0].name}' of {plans[0].units} units" if plans else "a session"):
-                while worker.blocked and self._step(until, deadline):
+                while worker.blocked and self.step(until, deadline):
                     pass
         except BaseException:
             worker.give_up()
@@ -243,31 +285,41 @@ class RunningMachine:
                         f"{worker} is not blocked, so time cannot pass",
                         advice="block() it, or close() it when it has ended",
                     )
-            if not self._step(NEVER, None):
+            if not self.step():
                 raise self._too_late(next(p for w in self.workers for p in w.waits_for if not p.over))
 
-    def _step(self, until: int, deadline: float | None) -> bool:
-        """Let the engine go on until a launch has ended; whether one has."""
+    def step(self, until: int = NEVER, deadline: float | None = None) -> bool:
+        """Let time pass until a launch has ended; whether one has, before ``until`` and the deadline."""
         if self._over is not None:
             raise SessionError(f"this session is over: {self._over}", advice="begin a new Session")
-        limits = [limit for limit in (deadline, time_limit_end()) if limit is not None]
-        deadline = min(limits, default=None)
-        if self._held_back is not None:
-            launch = self._held_back
+        deadline = min((limit for limit in (deadline, time_limit_end()) if limit is not None), default=None)
+        for launch in [held for held in self._held if held.known is None]:
             if until != NEVER:
                 self._give(launch)
-            elif launch.key in self._alone:
-                self._end_as_before(launch, *self._alone[launch.key])
+            elif not self._time_one_unit(launch, deadline):
+                return False
+        first = min(self._held, key=lambda held: held.until_ps, default=None)
+        if self._active or self._withdrawn:
+            if self._run(until if first is None else min(until, first.until_ps), deadline):
                 return True
-            else:
-                return self._time_one_unit(launch, deadline)
+            if deadline is not None and monotonic() >= deadline:
+                return False
+        if first is not None and first.until_ps <= until:
+            self._end_as_known(first)
+            return True
+        if first is None and until == NEVER:
+            self._stuck()
+        return False
+
+    def _run(self, until: int, deadline: float | None) -> bool:
+        """Let the engine go on until a launch has ended; whether one has."""
         simulation = self.simulation
         try:
-            launched = simulation.run(until, deadline)
+            rows = simulation.run(until, deadline)
         except QueueMisuse as misuse:
             launch = self._active.get(misuse.launch) or next(iter(self._active.values()))
             launch._state = FAILED
-            self._over = f"launch {launch.number} ('{launch.plan.name}') misused its queues"
+            self._over = f"launch {launch.number} ('{launch.name}') misused its queues"
             explain(launch.plan, launch.scalars, misuse)
         except MegatileError as error:
             active = list(self._active.values())
@@ -276,20 +328,24 @@ class RunningMachine:
             self._over = f"{self._names(active)} ended with an error: {error.message}"
             raise
         self.now_ps = max(self.now_ps, simulation.clock_ps)
-        if launched is None:
-            if until == NEVER and (deadline is None or monotonic() < deadline):
-                self._stuck()
+        if rows is None:
             return False
-        if launched.number in self._active:
-            self._ended(self._active.pop(launched.number), launched)
+        if rows.number in self._active:
+            self._ended(self._active.pop(rows.number), rows)
         else:
-            simulation.release(launched)  # it was withdrawn
+            simulation.release(rows)
             self._withdrawn -= 1
         return True
 
     def _stuck(self) -> None:
-        """Nothing can go on: say who waits for what."""
+        """Nothing can go on: say who waits for what, unless another worker may still submit it."""
         stuck = list(self._active.values())
+        others = [w for w in self.workers if not w.waiting and (w is not self.host or w.pending)]
+        if others:
+            raise SessionError(
+                f"{self._names(stuck)} cannot go on unless {others[0]} submits something",
+                advice="submit it before you wait, or close() a worker that has ended",
+            )
         for launch in stuck:
             launch._state = FAILED
         self._over = f"{self._names(stuck)} {'are' if len(stuck) > 1 else 'is'} deadlocked"
@@ -304,13 +360,13 @@ class RunningMachine:
         return wait_graph(self.simulation)
 
     def _time_one_unit(self, launch: Launch, deadline: float | None) -> bool:
-        """Time a launch that has the machine for itself by the unit that stands for all; whether it has
-        ended before the deadline."""
+        """Find the times of a launch that has the machine for itself by the unit that stands for all; whether
+        the deadline allowed it."""
         resources, plan, one = launch.resources, launch.resources.plan, launch.units.one
         if launch.simulation is None:
             assert one is not None
             launch.simulation = Simulation(record=0, engine=self.engine, contended=False)
-            begin = launch.submit_ps + resources.start_ps(0) + (launch.delay_ps or 0)
+            begin = resources.start_ps(0) + (launch.delay_ps or 0)
             launch.simulation.add(one, resources, launch.scalars, begin=begin)
         simulation = launch.simulation
         while simulation.run(deadline=deadline) is not None:
@@ -320,26 +376,28 @@ class RunningMachine:
         graph = wait_graph(simulation)
         if graph is not None:
             raise deadlock(f"plan '{plan.name}' is deadlocked in every unit", graph)
+        launch.simulation = None
+        launch.known = known = launch.alone()
+        known.present, known.units = np.arange(plan.units), launch.units
         sent = simulation.messages(simulation.launches[0])
-        launch.messages = {
+        known.messages = {
             c.name: {u * c.members + m: n for m, n in sent[c.name].items() for u in range(plan.units)}
             for c in plan.channels
         }
-        launch.present, launch.choices = np.arange(plan.units), {}
-        self._held_back = launch.simulation = None
-        self.now_ps = max(self.now_ps, simulation.last_ps)
-        self._finish(launch, simulation.last_ps)
-        self._keep(launch)
+        known.set_times(simulation.last_ps, simulation.last_ps)
         return True
 
-    def _end_as_before(self, launch: Launch, known: Launch, now_ps: int) -> None:
-        """End a launch that has an idle machine for itself, as one before it did."""
-        self._held_back = None
-        self.now_ps = max(self.now_ps, launch.submit_ps + now_ps)
+    def _end_as_known(self, launch: Launch) -> None:
+        """End a launch that has the machine for itself and whose times are known."""
+        known = launch.known
+        assert known is not None
+        self._held.remove(launch)
+        self.now_ps = max(self.now_ps, launch.until_ps)
         launch.take_times(known)
         self._compute(launch)
         launch.end(known.took_ps)
         self._keep(launch)
+        self._follow()
 
     def _ended(self, launch: Launch, rows: EngineLaunch) -> None:
         """A launch has ended in the timed run."""
@@ -354,25 +412,34 @@ class RunningMachine:
             self._joint.active = [d for d in self._joint.active if d is not launch.data]
         launch.present, launch.repeatable = np.flatnonzero(rows.present), False
         launch.choices = choices(simulation, rows) if ReceiveAny in rows.plan.kinds else {}
-        self._finish(launch, simulation.last_of(rows))
+        self._compute(launch)
+        launch.set_times(simulation.last_of(rows) - launch.submit_ps, self.now_ps - launch.submit_ps)
         rows.scalars = launch.scalars
-        self._record(launch)
+        if self.most_records:
+            launch.record = Record(simulation, rows, launch.submit_ps)
         kept = self._keep(launch)
-        if not self._active:
-            self._quiet_ps = int(simulation.table("lanes").max(initial=0))
+        self._quiet_ps = int(simulation.table("lanes").max(initial=0))
         idle = self._quiet_ps <= self.now_ps and leaves_nothing(launch.resources)
         if launch.key is not None and launch.error is None and idle:
             self._remember(launch.key, kept)
-        self._clear_up(launch)
+        if not self._lent:
+            self._clear_up(launch)
+        self._follow()
+
+    def _follow(self) -> None:
+        """Begin what has waited for launches that have ended."""
+        for launch in [w for w in self._waiting if all(other.over for other in w.after)]:
+            self._waiting.remove(launch)
+            self._begin(launch)
 
     def _remember(self, key: tuple[Any, ...], known: Launch) -> None:
         """Keep the times of a launch for those like it, within as many records as a session keeps."""
         if key in self._alone:
             return
-        self._alone[key] = copy(known), self.now_ps - known.submit_ps
+        self._alone[key] = copy(known)
         self._alone_rows += known.recorded_commands
         while self._alone_rows > self.simulation.most_records and len(self._alone) > 1:
-            self._alone_rows -= self._alone.pop(next(iter(self._alone)))[0].recorded_commands
+            self._alone_rows -= self._alone.pop(next(iter(self._alone))).recorded_commands
 
     def _compute(self, launch: Launch) -> None:
         """Compute the outputs of a launch that has ended; an error is kept for who waits for it."""
@@ -389,24 +456,20 @@ class RunningMachine:
         launch.scalars, launch.data = seen_values(data.seen), None
         del data.launch  # so that the launch goes with its last result, not with a garbage collection
 
-    def _finish(self, launch: Launch, last_ps: int) -> None:
-        """A launch has ended: its data, and its times."""
-        spent = last_ps - launch.submit_ps
-        late = launch.delay_ps is None
-        took = launch.resources.whole_ps(spent, launch.control) if late else spent
-        launch.begin_ps, launch.timed_by = max(0, took - spent), str(launch.units)
-        self._compute(launch)
-        launch.end(took)
-
-    def _record(self, launch: Launch) -> None:
-        """Keep what was recorded of a launch that the engine had."""
-
     def _keep(self, launch: Launch) -> Launch:
         """Keep what a launch leaves behind; its line in the history."""
         return launch
 
     def _clear_up(self, launch: Launch) -> None:
-        """Forget what the engine knows of a launch that has ended."""
+        """Use the engine's memory of a launch again; when nothing is under way, free much of it."""
+        simulation, rows, launch.rows = self.simulation, launch.rows, None
+        assert rows is not None
+        simulation.release(rows)
+        if not self._active or launch.number % BETWEEN == 0:
+            simulation.forget_records([a.rows for a in self._active.values() if a.rows is not None])
+        if not self._active and simulation.arena.words > LARGE:
+            self.simulation = self._new()
+            self.simulation.continue_from(simulation)
 
 
 def whole_number(name: str, value: Any) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from megatile.core.errors import MegatileError
@@ -48,10 +48,7 @@ def retime(result: Result, factors: Mapping[str, float]) -> int:
             raise MegatileError(
                 f"figure '{name}' cannot be multiplied by {factor!r}", advice="give a factor > 0"
             )
-    launch = replace(
-        result.launch, hda=scaled(result.machine, factors), submit_ps=0, turns=False, worker=None
-    )
-    return time_alone(launch, 0).took_ps
+    return time_alone(result.launch.alone(hda=scaled(result.machine, factors)), 0).took_ps
 
 
 def used_figures(result: Result) -> list[str]:

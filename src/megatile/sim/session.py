@@ -34,10 +34,9 @@ from megatile.sim.contents import Contents, with_raw_kept
 from megatile.sim.data import Assumed
 from megatile.sim.install import InstallError, Queues
 from megatile.sim.launches import Launch, SessionError, Worker
-from megatile.sim.record import Record
 from megatile.sim.result import Result
 from megatile.sim.running import RunningMachine, whole_number
-from megatile.sim.simulation import MAX_RECORDS, Simulation, engine_name
+from megatile.sim.simulation import engine_name
 from megatile.sim.stuck import counts, wait_graph
 from megatile.sim.timeline import install_trace, one_timeline
 from megatile.timing.faults import Faults, current_faults
@@ -46,12 +45,8 @@ from megatile.timing.view import Timing, as_timing
 from megatile.trace import Trace, WaitGraph, critical_path, text_table, why_slow
 
 INSTALL = "install"
-BETWEEN = 64
-"""Launches that end between looks for records that can be dropped while others are under way."""
 KEPT = 1 << 18
 """Commands of all launches that are kept for traces unless more are asked for."""
-LARGE = 1 << 23
-"""Numbers in the engine's memory from which on it is given back when nothing is under way."""
 
 
 class Session(RunningMachine):
@@ -61,8 +56,7 @@ class Session(RunningMachine):
     """
 
     def __init__(self, machine: HDA | str, *, engine: str | None = None, record: int = KEPT) -> None:
-        self.most_records = whole_number("record", record)
-        super().__init__(machine, engine=engine)
+        super().__init__(machine, engine=engine, record=record)
         self.launches: list[Launch] = []
         """Every launch that has ended, without its outputs."""
         self._installs: list[Launch] = []
@@ -93,10 +87,6 @@ class Session(RunningMachine):
     @property
     def time_ns(self) -> float:
         return self.time_ps / 1000
-
-    def _new(self) -> Simulation:
-        most = max(MAX_RECORDS, self.most_records) if self.most_records else 0
-        return Simulation(record=most, engine=self.engine, everything_shared=True)
 
     # installing
 
@@ -208,6 +198,7 @@ class Session(RunningMachine):
             raise
         if new:
             self._queues.add(plan)
+        worker.pending.append(launch)
         return launch
 
     def _prepare(self, plan: Plan, timing: Timing | None = None, installed: bool = True) -> Launch:
@@ -266,10 +257,6 @@ class Session(RunningMachine):
         names = {n: f"launch {x.number} '{x.plan.name}'" for n, x in self._active.items()}
         return wait_graph(self.simulation, names)
 
-    def _record(self, launch: Launch) -> None:
-        if self.most_records and launch.rows is not None:
-            launch.record = Record(self.simulation, launch.rows, launch.submit_ps)
-
     def _keep(self, launch: Launch) -> Launch:
         """Counts of messages, a line of the history; what a launch without data wrote is not known."""
         plan, kept, launch.result = launch.resources.plan, launch.without_data(), Result(launch)
@@ -286,15 +273,9 @@ class Session(RunningMachine):
         return kept
 
     def _clear_up(self, launch: Launch) -> None:
-        """The engine's memory of a launch is used again; when nothing is under way, much of it is freed."""
-        simulation, rows, launch.rows = self.simulation, launch.rows, None
-        assert rows is not None
-        simulation.release(rows)
-        if not self._active or len(self.launches) % BETWEEN == 0:
-            simulation.forget_records([a.rows for a in self._active.values() if a.rows is not None])
-        if not self._active and simulation.arena.words > LARGE:
-            self.simulation = self._new()
-            self.simulation.continue_from(simulation)
+        before = self.simulation
+        super()._clear_up(launch)
+        if self.simulation is not before:
             self._prepared.clear()
 
     # memory

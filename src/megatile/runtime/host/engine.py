@@ -273,14 +273,14 @@ class Engine:
         common = not record and not lasting
         session = self._idle.pop() if common and self._idle else Session(self.machine, record=record)
         begin, crowded = session.time_ps - group[0].start_ps, len({p.scale for p in plans}) == 1
+        found: list[SessionLaunch] = []
         for launch, plan in zip(group, plans, strict=True):
             assert launch.timed is not None
             started = SessionLaunch(plan, self.machine, submit_ps=begin + launch.start_ps)
             started.resources = launch.timed.resources(plan, crowded)
             started.timing = started.resources.timing
-            session.start(started)
-        found = list(session.host.pending)
-        session.wait()
+            found.append(session.start(started))
+        session.wait(*found)
         self._idle += [session] * common
         return found
 
