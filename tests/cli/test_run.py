@@ -21,8 +21,8 @@ def run(*arguments: str) -> str:
 
 def test_a_product_is_verified_and_predicted(tmp_path: Path) -> None:
     text = run(f"{GEMM}(128, 192, 64)", "-m", "dgx-h100", "--trace", str(tmp_path / "t.json"))
-    assert "6 of 'block'" in text
-    assert "the Plan gives what the interpreter gives" in text
+    assert "6 blocks; " in text
+    assert "Plan matches the interpreter" in text
     assert "21_gemm_block.py:22" in text
     assert (tmp_path / "t.json").stat().st_size > 100
 

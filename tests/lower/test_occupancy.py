@@ -61,7 +61,7 @@ def test_blocks_whose_accumulators_fill_the_registers_do_not_fit_together() -> N
     """Accumulators of four blocks are the whole register file; with their operands, those of two are."""
     low = mt.lower(program(128, 128, 32, 2), machine="dgx-h100")
     assert low.plan.levels[0].slots == 2
-    assert "2 at a time on each of 132: 0.06 waves (limited by registers)" in low.explain()
+    assert "2 resident on each of 132 SMs, 0.06 waves (limited by registers)" in low.explain()
 
 
 def test_compilers_spill_rather_than_refuse() -> None:

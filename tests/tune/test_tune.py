@@ -217,7 +217,7 @@ def test_wrong_data_are_an_error():
         ({"factory": 3}, "makes no plans"),
         ({"machine": 3}, "no machine"),
         ({"machine": "dgx"}, "no machine 'dgx'"),
-        ({"objective": "beauty"}, "nothing to be least"),
+        ({"objective": "beauty"}, "unknown objective 'beauty'"),
         ({"executor": 3}, "runs nothing"),
         ({"workers": 0}, "do nothing"),
         ({"store": "/"}, "cannot be kept"),

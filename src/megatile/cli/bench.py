@@ -144,7 +144,7 @@ def bench(
     log: Annotated[
         Path | None, typer.Option(help="Write every operation on data: *.jsonl, for mt.replay.")
     ] = None,
-    report: Annotated[Path | None, typer.Option(help="Write a page to look at: out.html.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write an HTML report: out.html.")] = None,
     trust: TrustCode = False,
     json: Json = False,
 ) -> None:

@@ -87,7 +87,7 @@ def collective(
         bool | None,
         typer.Option(
             "--in-place/--out-of-place",
-            help="In place unless said; all_to_all, whose blocks must be equal for it, out of place.",
+            help="In place by default; all_to_all is out of place by default (in place needs equal blocks).",
             show_default=False,
         ),
     ] = None,

@@ -44,8 +44,8 @@ def kernel(
     trust: Trust = False,
     json: Json = False,
 ) -> None:
-    """Predict how long a library's kernel takes on one device; extents are options of their names, with one
-    value or several.
+    """Predict how long a library's kernel takes on one device. Pass each dimension as an option, with one
+    value or several, e.g. --m 64,128.
 
     Examples: megatile kernel gemm --m 16,256,4096 --n 4096 --k 4096 -d fp8 ·
     megatile kernel attention --batch 8 --queries 1 --context 4096 --heads 32 --kv-heads 8

@@ -117,7 +117,7 @@ def simulate(
     ] = None,
     graph: Annotated[bool, typer.Option("-G", "--graph", help="Captured: no launch by the host.")] = False,
     trace: Annotated[Path | None, typer.Option(help="Write the trace (.json, .jsonl).")] = None,
-    report: Annotated[Path | None, typer.Option(help="Write a page to look at (.html).")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write an HTML report.")] = None,
     sources: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Show source lines on the page, of files in this folder."),
@@ -160,7 +160,7 @@ def simulate(
             print(f"\n{result.what_helps()}")
     if report is not None:
         result.report(report, sources=sources)
-        print(f"page written to {report}", file=sys.stderr)
+        print(f"report written to {report}", file=sys.stderr)
     if trace is not None:
         result.write_trace(trace)
         print(f"trace written to {trace}", file=sys.stderr)

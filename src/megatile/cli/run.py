@@ -61,7 +61,7 @@ def run(
         ),
     ] = None,
     trace: Annotated[Path | None, typer.Option(help="Write the trace (.json, .jsonl).")] = None,
-    report: Annotated[Path | None, typer.Option(help="Write a page to look at (.html).")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write an HTML report.")] = None,
     why: Annotated[
         bool,
         typer.Option("--explain", help="Also print what does each statement, and what others would cost."),
@@ -122,15 +122,15 @@ def run(
         print(f"trace written to {trace}", file=sys.stderr)
     if report is not None:
         result.report(report, texts=(("Program", str(lowered)), ("Plan", str(lowered.plan))))
-        print(f"page written to {report}", file=sys.stderr)
+        print(f"report written to {report}", file=sys.stderr)
     if json:
         print_json("run", found.as_dict() | {"verified": verdict})
         return
     print(explain(lowered) if why else found)
     if verdict is None:
-        print("data not compared (--verify does it, however long it takes)")
+        print("Results not checked; use --verify (may be slow)")
     else:
-        print(f"data: the Plan gives what the interpreter gives ({verdict})")
+        print(f"Plan matches the interpreter ({verdict})")
     if _data_decide(lowered):
         print("time on random data: what the program does depends on its data (mt.simulate takes yours)")
     print(result.summary())

@@ -60,7 +60,7 @@ def _extend(document: Document, trust: bool) -> Document:
     while "extends" in layers[-1].data:
         top = layers[-1]
         if len(layers) > MOST_EXTENDS:
-            raise top.error("extends goes round in a circle or too deep", ("extends",))
+            raise top.error(f"'extends' is circular or nested more than {MOST_EXTENDS} deep", ("extends",))
         layers.append(_base(top, trust))
     result = layers.pop()
     while layers:

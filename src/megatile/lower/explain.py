@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 MOST_ROUNDS = 4096
 
 
+def counted(number: int, noun: str) -> str:
+    """Return "64 blocks", "132 SMs" (short names are abbreviations) or "1 SM"."""
+    return f"{number} {noun.upper() if len(noun) <= 3 else noun}{'' if number == 1 else 's'}"
+
+
 @dataclass(frozen=True)
 class LevelFigures:
     """A level of instances: how many, how many at a time, in how many waves, and what limits that."""
@@ -32,14 +37,16 @@ class LevelFigures:
     units: int
     waves: float
     limit: str
+    unit: str = "unit"
+    """The hardware that they are resident on."""
 
     def __str__(self) -> str:
         if self.slots is None:
-            return f"{self.instances} of '{self.name}', all there from the beginning"
+            return f"{counted(self.instances, self.name)}, all resident"
         waves = f"{self.waves:.2f}" if self.waves >= 0.01 else "less than 0.01"
         return (
-            f"{self.instances} of '{self.name}', {self.slots} at a time on each of {self.units}: "
-            f"{waves} waves (limited by {self.limit})"
+            f"{counted(self.instances, self.name)}; {self.slots} resident on each of "
+            f"{counted(self.units, self.unit)}, {waves} waves (limited by {self.limit})"
         )
 
 
@@ -146,7 +153,9 @@ class Figures:
             for line, (memory, tile, turns) in self.conflicts.items()
         ]
         if self.versions:
-            lines.append("  versions: " + ", ".join(f"{name} {count}" for name, count in self.versions))
+            lines.append(
+                "  pipeline buffers: " + ", ".join(f"{name} {count}" for name, count in self.versions)
+            )
         return "\n".join(lines)
 
 
@@ -213,7 +222,8 @@ def _level(lowered: Lowered, level: pm.Level) -> LevelFigures:
     units = hda.count(level.scale) // hda.count(plan.scale) * plan.units
     found = limits(lowered.draft, lowered.draft.levels[level.name])
     limit = min(found, key=lambda name: found[name])
-    return LevelFigures(level.name, count, level.slots, units, count / (units * level.slots), limit)
+    unit = hda.scale(level.scale).level
+    return LevelFigures(level.name, count, level.slots, units, count / (units * level.slots), limit, unit)
 
 
 def _work(body: Any, env: dict[str, Any], times: Any) -> Iterator[tuple[str, int, int]]:

@@ -119,4 +119,4 @@ def table(found: Sequence[Sensitivity], limit: int = 12) -> str:
     ]
     idle = len(found) - len(rows)
     text = text_table(("figure", "is", "changed", "time", "change", "elasticity"), rows[:limit])
-    return text + (f"\n{idle} other figures change nothing" if idle else "")
+    return text + (f"\n{idle} other parameters have no effect" if idle else "")

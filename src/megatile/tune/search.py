@@ -119,7 +119,7 @@ def tune(
     _check_factory(factory, points)
     hda = machine_of(machine)
     if objective != "time" and not callable(objective):
-        raise TuneError(f"objective={objective!r} is nothing to be least", advice='"time", or a function')
+        raise TuneError(f"unknown objective {objective!r}", advice='give "time" or a function')
     task = Task(partial(_make, factory, hda), points, None if objective == "time" else objective, arguments)  # type: ignore[arg-type]
     what = f"tuning {getattr(factory, '__name__', 'plans')}"
     with Store(store) as known, workers_for(task, executor, workers) as crew, shown(what, progress):

@@ -20,7 +20,7 @@ class ProgramError(MegatileError, ValueError):
 
 
 class ProgramWarning(UserWarning):
-    """A kernel that has a meaning, though hardly the intended one."""
+    """Valid code that is probably a mistake."""
 
 
 # --- Python's own errors in a kernel, in the words of the language ------------------------------------------
