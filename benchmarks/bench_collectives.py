@@ -107,3 +107,24 @@ def fidelity() -> Iterator[Row]:
     median, worst = score([r for r in rows if r.kind == "scored"])
     yield Row("scored rows, median error", median, "", bar=at_most(0.10))
     yield Row("scored rows, worst error", worst, "", bar=at_most(0.35))
+
+
+@bench("collective relations")
+def relations() -> Iterator[Row]:
+    from metamorphic import CASES, report
+
+    count = sized(CASES, 20)
+    yield Row(f"relations broken in {count} random cases", len(report(count)), "", bar=at_most(0))
+
+
+@bench("transports fit")
+def transports() -> Iterator[Row]:
+    """Leave one out: each open row predicted by a fit without it."""
+    from fit_transports import SETS, leave_one_out
+
+    for name in sized(("dgx-h100", "hgx-a100"), ()):
+        score, constants = leave_one_out(name), len(SETS[name].constants)
+        yield Row(
+            f"{name}, {constants} constants, rows left out, median", score.median, "", bar=at_most(0.06)
+        )
+        yield Row(f"{name}, rows left out, p90", score.p90, "", bar=at_most(0.16))

@@ -59,7 +59,7 @@ def test_ll_has_one_slot_more_than_it_sends_and_works_in_passes():
 
 
 def test_peers_take_turns_on_a_link():
-    assert us(Way("direct", "LL"), "all_to_all", 4, 4096) == pytest.approx(6 + 2)
+    assert us(Way("direct", "LL"), "all_to_all", 4, 4096) == pytest.approx(6 + 3)
     assert us(Way("direct", "Simple"), "all_to_all", 4, 4 * 10**6) == pytest.approx(12 + 3 * 5 + 1)
     assert us(Way("direct", "Simple"), "send_recv", 2, 10**6) == pytest.approx(12 + 5)
 

@@ -8,7 +8,7 @@ its slots of b = S/n in turn: k = n - 1 of them send, 2(n - 1) in an all-reduce,
     LL      start + (k + 1) (step + first · min(x, 1) + next · max(0, ⌈x⌉ - 1)),  x = passes of a channel
     NVLS    start + S/link
     tree    start + 2 ((p - 1) step + ⌈log2 nodes⌉ far_step) + S · max(2/link, w/cards) + fill
-    peers   start + (n - 2) step + (n - 1) b/link + b/copy + fill · min((n - 1) b, fill_bytes)/link
+    peers   start + (n - 1) max(step, b/link) + b/copy + fill · min((n - 1) b, fill_bytes)/link
 
 with p ranks on a node and w = 1 for two nodes, 2 for more: an inner node of the double tree sends twice S.
 `head` and `message` give the same in the form that simulated Plans take it: once for each rank, and for each
@@ -37,6 +37,7 @@ PEERS = ("all_to_all", "gather", "scatter", "send_recv")
 CHAINS = ("broadcast", "reduce")
 RING_BLOCK = 16
 """Blocks of a ring all-reduce are multiples of 16 B (NCCL ``all_reduce.h``)."""
+SWITCHED = ("switch", "tree", "fat_tree", "rails")
 RINGS = ("ring", "rail_rings", "hamilton")
 PREFIX = {"node_tree": "tree_", "direct": "peer_"}
 
@@ -89,7 +90,9 @@ def fabric(hda: HDA, scale: str = "device") -> Fabric:
 
 
 def _latency_ps(network: Network) -> int:
-    return network.latency_ps * (1 if network.topology.kind == "full_mesh" else 2) + network.hop_overhead_ps
+    """From a unit to its neighbour: over a switch where there is one."""
+    switched = network.topology.kind in SWITCHED
+    return network.latency_ps * (2 if switched else 1) + (network.hop_overhead_ps if switched else 0)
 
 
 WIRES = TransportFigures()
@@ -117,10 +120,9 @@ class Rule:
         for each in (name, f"{prefix}Simple", f"{prefix}LL", way.protocol, "Simple"):
             if each in known:
                 return known[each]
-        fabric = self.fabric
-        return ProtocolFigures(
-            step_ps=fabric.latency_ps, far_step_ps=max(0, fabric.far_latency_ps - fabric.latency_ps)
-        )
+        near, far = self.fabric.latency_ps, self.fabric.far_latency_ps
+        start, step = (near, 0) if operation in PEERS else (0, near)  # peers are sent to at the same time
+        return ProtocolFigures(start, step, max(0, far - near))
 
     def link(self, way: Way, ranks: int, operation: str = "") -> float:
         """Bytes per second that a rank sends inside a node; several links of a mesh are used at once."""
@@ -176,7 +178,7 @@ class Rule:
             sent = block * (ranks - 1) if operation != "send_recv" else size
             own = 0 * block if operation == "send_recv" else block
             extra = self.copy_ps(figures, own) + self.fill_ps(figures, link, sent)
-            return figures.start_ps - figures.step_ps + extra
+            return figures.start_ps + extra
         if way.algorithm == "direct" or operation in CHAINS:
             return figures.start_ps + self.fill_ps(figures, link, size)
         if way.algorithm in RINGS:
