@@ -42,6 +42,7 @@ def cached_in_owner(function: Function, key: Callable[..., Hashable] | None = No
             results[asked] = function(owner, *others)
         return results[asked]
 
+    known.key = name  # type: ignore[attr-defined]
     return known  # type: ignore[return-value]
 
 

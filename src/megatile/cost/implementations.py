@@ -12,10 +12,12 @@ One without a price is taken only where ``impl=`` names it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
+from megatile.core.cached import cached
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError, did_you_mean
 from megatile.cost.cheapest import cheapest
@@ -154,11 +156,17 @@ def check_implementation(primitive: str, name: str) -> None:
         )
 
 
-def prices(request: Request) -> dict[str, int]:
+def prices(request: Request) -> Mapping[str, int]:
     """Picoseconds of every candidate that can do this, cheapest first."""
+    return _prices(request, tuple(CANDIDATES[request.primitive].values()))
+
+
+@cached(most=4096)
+def _prices(request: Request, candidates: tuple[Candidate, ...]) -> Mapping[str, int]:
+    every = {one.name: one for one in candidates}
 
     def price(name: str) -> int | None:
-        found = CANDIDATES[request.primitive][name].price(request)
+        found = every[name].price(request)
         if found is not None and not (isinstance(found, (int, float)) and 0 <= found < 1 << 63):
             raise MegatileError(
                 f"the price of '{name}' for {request.primitive.lower()} must be non-negative picoseconds or "
@@ -167,10 +175,10 @@ def prices(request: Request) -> dict[str, int]:
             )
         return found
 
-    return cheapest(CANDIDATES[request.primitive], price).times
+    return MappingProxyType(cheapest(every, price).times)
 
 
-def choose(request: Request, forced: str | None = None) -> tuple[str, dict[str, int]]:
+def choose(request: Request, forced: str | None = None) -> tuple[str, Mapping[str, int]]:
     """The implementation of a statement among those that lowering knows (a body in ``T`` has been read in its
     place), and the prices of all that could do it; "" where no figures of the machine say anything."""
     every = prices(request)

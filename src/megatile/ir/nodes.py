@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
+from megatile.core.cached import cached_in_owner
 from megatile.core.errors import Place
 from megatile.core.expr import Const, Expr
 from megatile.core.placement import Layout
@@ -25,6 +26,7 @@ class Span:
     line: int
     column: int = 1
 
+    @cached_in_owner
     def place(self) -> Place:
         return Place(
             self.file, self.line, self.column, snippet=linecache.getline(self.file, self.line) or None
@@ -462,7 +464,8 @@ _BODIES = _Fields(lambda kind: [f.name for f in fields(kind) if f.name in ("body
 
 def bodies(node: Node) -> list[tuple[str, tuple[Node, ...]]]:
     """The statement lists inside a statement, by field name."""
-    return [(name, getattr(node, name)) for name in _BODIES[type(node)]]
+    names = _BODIES[type(node)]
+    return [(name, getattr(node, name)) for name in names] if names else []
 
 
 def with_bodies(node: Node, change: Callable[[tuple[Node, ...]], tuple[Node, ...]]) -> Node:
@@ -514,6 +517,24 @@ NOT_ITS_OWN = ("span", "choice", "body", "orelse")
 
 OWN_FIELDS = _Fields(lambda kind: tuple(f.name for f in fields(kind) if f.name not in NOT_ITS_OWN))
 """The names of its fields, without its place in the source and the statements inside it."""
+ANNOTATIONS = ("versions", "slices", "fresh", "impl", "algorithm", "phase", "after")
+"""Fields in which passes write what they have chosen: no names, scales or expressions."""
+_MEANT = _Fields(lambda kind: tuple(name for name in OWN_FIELDS[kind] if name not in ANNOTATIONS))
+
+
+def only_annotated(before: tuple[Node, ...], after: tuple[Node, ...]) -> bool:
+    """Whether statements are others by their annotations at most."""
+    return len(before) == len(after) and all(
+        old is new
+        or (
+            type(old) is type(new)
+            and all(getattr(old, name) is getattr(new, name) for name in _MEANT[type(old)])
+            and all(only_annotated(getattr(old, name), getattr(new, name)) for name in _BODIES[type(old)])
+        )
+        for old, new in zip(before, after, strict=True)
+    )
+
+
 EXPRESSION_FIELDS = _Fields(
     lambda kind: [f.name for f in fields(kind) if "Expr" in str(f.type) or "Region" in str(f.type)]
 )

@@ -8,7 +8,7 @@ from typing import Any
 from megatile.core.cached import cached_in_owner
 from megatile.core.placement import Layout, Part, compose, is_whole, part, share_length
 from megatile.ir.launch import ROOT, Launch, Param
-from megatile.ir.nodes import Alloc, Chain, Node, Reshape, View, walk
+from megatile.ir.nodes import Alloc, Chain, Node, Reshape, View, only_annotated, walk
 from megatile.ir.printer import show
 
 
@@ -88,6 +88,22 @@ def bindings(program: Program) -> dict[str, Binding]:
             source = table[node.source]
             table[node.name] = Binding(node.name, source.base, node.shape, node.dtype, source.scale)
     return table
+
+
+def same_names(before: Program, after: Program) -> bool:
+    """Whether two Programs differ by annotations at most; if so, what is known of the names of one is known
+    of the other's."""
+    tensors = zip(before.params, after.params, strict=False)
+    same = (
+        before.launch is after.launch
+        and before.symbols == after.symbols
+        and len(before.params) == len(after.params)
+        and all(a is b or replace(a, home=b.home) == b for a, b in tensors)
+        and only_annotated(before.body, after.body)
+    )
+    if same:
+        after.__dict__[bindings.key] = before.__dict__.get(bindings.key, {})  # type: ignore[attr-defined]
+    return same
 
 
 def seen(

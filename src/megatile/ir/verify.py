@@ -30,7 +30,7 @@ class _Verifier:
             self.define(param.name, param.parts)
 
     def fail(self, node: n.Node, message: str) -> NoReturn:
-        raise VerificationError(message, place=node.span.place() if node.span else None)
+        raise VerificationError(message, place=node.place)
 
     def define(self, name: str, parts: tuple[n.Chain, ...] = ()) -> None:
         self.defined.update((name, *(part_name(name, chain) for chain in parts)))

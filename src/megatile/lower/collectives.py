@@ -29,9 +29,8 @@ from megatile.ir import nodes as n
 from megatile.lower.commands import compute, copy_block, key_of
 from megatile.lower.elements import Command, Scope, whole
 from megatile.lower.errors import cannot
-from megatile.lower.inline import Buffers, inlined, library_plan
+from megatile.lower.inline import Buffers, inlined
 from megatile.lower.regions import Axis, Block, Regions, length, part
-from megatile.lower.storage import Home
 from megatile.lower.streams import NUMBERS, Frame
 from megatile.lower.units import tidy
 from megatile.plan import model as pm
@@ -62,21 +61,6 @@ def run_of(total: Expr, size: int, rank: Expr) -> tuple[Expr, Expr]:
     return low, maximum(minimum((rank + 1) * each, total) - low, 0)
 
 
-def algorithm_of(frame: Frame, node: n.Collective) -> str:
-    """What does a collective of units of a level: an algorithm of the library, the network (``multicast``),
-    every unit itself, which gets the parts of the others (``gets``), or the unit alone (``local``)."""
-    member = _member(frame, node)
-    _gather_home(member)
-    if member.size == 1:
-        return "local"
-    if node.impl == "multicast" and _spreads(member):
-        return "multicast"
-    found = library_plan(frame, node, member.size, _buffers(frame, node))
-    if found is not None:
-        return found[0]
-    return "multicast" if _spreads(member) else "gets"
-
-
 def _member(frame: Frame, node: n.Collective) -> Member:
     me, size, _ = frame.line(node.axis, node.scale)
     if size > 1 and frame.level.depth != frame.group[1]:
@@ -91,8 +75,6 @@ def _member(frame: Frame, node: n.Collective) -> Member:
 
 def between_units(frame: Frame, node: n.Collective) -> None:
     """A collective of units of a level of the Plan, by its ``algorithm``."""
-    if node.algorithm is None:  # which a pass of a user has put here
-        node = replace(node, algorithm=algorithm_of(frame, node))
     member = _member(frame, node)
     size = member.size
     group = frame.draft.barrier(frame.level, key_of(frame, node.axis, node.scale)) if size > 1 else ""
@@ -101,8 +83,10 @@ def between_units(frame: Frame, node: n.Collective) -> None:
         if size > 1:
             frame.emit(pm.Collective("barrier", group))
 
-    _gather_home(member)
-    if size > 1 and any(n.remote(m) is not None for m in n.walk(frame.draft.program.body)):
+    gathered = frame.draft.homes.gather(node, frame.level.depth)
+    if gathered is not None:
+        frame.draft.declare(gathered, frame.level)
+    if size > 1 and frame.draft.puts:
         meet()  # what was put before is visible after
     if node.algorithm == "multicast":
         _by_network(member, group)
@@ -156,16 +140,6 @@ def _all_slices(frames: list[Frame], node: n.Collective) -> bool:
     return True
 
 
-def _spreads(member: Member) -> bool:
-    """Whether the network may spread what a root has, which only the run tells."""
-    node, frame = member.node, member.frame
-    if node.kind != "broadcast" or node.algorithm is not None:
-        if node.impl == "multicast":
-            raise cannot(f"T.{node.kind} with impl='multicast', which only spreads what one unit has,", node)
-        return False
-    return not frame.regions.block(node.source[0]).cut and not frame.regions.block(node.to[0], True).cut
-
-
 def _by_network(member: Member, group: str) -> None:
     """Let the network spread what a root has."""
     node, frame = member.node, member.frame
@@ -184,11 +158,7 @@ def _buffers(frame: Frame, node: n.Collective) -> Buffers | None:
         home = frame.draft.homes.gathered.get(frame.draft.homes.table[node.to[0].source].base)
         targets = [] if home is None else [whole(home)]
     x = frame.regions.block(node.source[0])
-    if len(targets) != 1 or not x.kept or len(x.kept) != len(targets[0].kept):
-        return None
-    sizes = [known(x.axes[a].extent) or 0 for a in x.kept]
-    longest = max(range(len(sizes)), key=lambda d: sizes[d])
-    return Buffers(x, targets[0], longest if node.kind in ("allreduce", "broadcast") else node.dim)
+    return Buffers.of(node, x, targets[0]) if len(targets) == 1 else None
 
 
 def _scratch(member: Member, like: Block, dtype: str | None = None) -> Block:
@@ -294,29 +264,6 @@ def _result(member: Member) -> Callable[[], None]:
 
     _every(member, piece)
     return lambda: write(value)
-
-
-def _gather_home(member: Member) -> None:
-    """A tile of the whole for every unit of a divided tensor that is gathered; from here on the tensor's own
-    name means that."""
-    frame, node = member.frame, member.node
-    homes = frame.draft.homes
-    if node.kind != "gather_view" or not homes.home(node.to[0].source).views:
-        return
-    base = homes.table[node.to[0].source].base
-    home = homes.found[base]
-    if home.scattered or node.axis is not None:
-        raise cannot("T.allgather of a tensor whose parts are no runs, or along an axis,", node)
-    for m in n.walk(frame.draft.program.body):
-        for kind, region in n.regions(m):
-            bound = homes.table[region.source]
-            if kind != "read" and bound.base == base and not bound.owner:
-                raise cannot(f"a write to '{base}', which is gathered elsewhere,", m)
-    if base not in homes.gathered:
-        shape = tuple(int(e) for e in homes.program.param(base).shape)
-        made = Home(f"{base}_whole", shape, home.dtype, home.memory, frame.level.depth)
-        homes.found[made.name] = homes.gathered[base] = made
-        frame.draft.declare(made, frame.level)
 
 
 def _gather_parts(member: Member) -> None:

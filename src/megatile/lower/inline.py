@@ -51,6 +51,16 @@ class Buffers:
     y: Block
     dim: int
 
+    @classmethod
+    def of(cls, node: n.Collective, x: Block, y: Block) -> Buffers | None:
+        """Those of a collective, cut along its dimension or, where that does not matter, the longest; None:
+        they have none, or not equally many."""
+        if not x.kept or len(x.kept) != len(y.kept):
+            return None
+        sizes = [known(x.axes[a].extent) or 0 for a in x.kept]
+        longest = max(range(len(sizes)), key=lambda d: sizes[d])
+        return cls(x, y, longest if node.kind in ("allreduce", "broadcast") else node.dim)
+
     @property
     def in_place(self) -> bool:
         return self.x.region() == self.y.region()
@@ -81,12 +91,25 @@ def check_algorithm(node: n.Collective) -> str | None:
     return ALGORITHMS.find(name, node.place).name
 
 
-def library_plan(
-    frame: Frame, node: n.Collective, size: int, buffers: Buffers | None
-) -> tuple[str, pm.Plan] | None:
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of the library: a collective of ``size`` units of a scale on ``members`` of a machine."""
+
+    machine: HDA
+    scale: str
+    node: n.Collective
+    size: int
+    members: Callable[[], list[int]]
+    root: int | None
+    """None: it is not a number."""
+    buffers: Buffers | None
+
+
+def library_plan(asked: Asked) -> tuple[str, pm.Plan] | None:
     """The algorithm of the library for a collective, and its Plan of rows; None: there is none."""
+    node, buffers = asked.node, asked.buffers
     name = check_algorithm(node)
-    problem = _unfit(frame, node, size, buffers)
+    problem = _unfit(asked)
     if problem is not None:
         if name is not None:
             raise cannot(f"T.{node.kind} with algorithm='{node.algorithm or node.impl}' {problem}", node)
@@ -96,11 +119,11 @@ def library_plan(
     count = max(buffers.rows(buffers.x) or 0, buffers.rows(buffers.y) or 0)
     dtype = buffers.x.home.dtype
     nbytes = count * math.prod(buffers.row) * itemsize(dtype)
-    members = hardware_units(frame.draft, frame.level, key_of(frame, node.axis, node.scale), size)
-    root = known(frame.whole(node.root)) or 0
-    asked = (n.PLANNER_NAMES[node.kind], tuple(members), nbytes, dtype, node.op, root, buffers.in_place)
     try:
-        algorithm, job = _choice(frame.draft.hda, frame.level.scale, name, *asked)
+        algorithm, job = _choice(
+            asked.machine, asked.scale, name, n.PLANNER_NAMES[node.kind], tuple(asked.members()), nbytes,
+            dtype, node.op, asked.root or 0, buffers.in_place,
+        )  # fmt: skip
         # One row for each element; the memory is that of the program's own tile.
         plan = _plan_of(algorithm, replace(job, count=count, memory=buffers.x.home.memory))
     except MegatileError as error:
@@ -115,7 +138,13 @@ def library_plan(
 
 def inlined(frame: Frame, node: n.Collective, size: int, me: Expr, buffers: Buffers | None) -> None:
     """Write the collective as the library does it."""
-    found = library_plan(frame, node, size, buffers)
+    draft, level = frame.draft, frame.level
+
+    def members() -> list[int]:
+        return hardware_units(draft.structure, level, frame.stream.first, frame.among(node.scale), node.axis)
+
+    root = known(frame.whole(node.root))
+    found = library_plan(Asked(draft.hda, level.scale, node, size, members, root, buffers))
     assert found is not None
     assert buffers is not None
     _Inliner(frame, node, me, buffers, found[1]).write()
@@ -126,8 +155,9 @@ def _plan_of(algorithm: Algorithm, job: Job) -> pm.Plan:
     return algorithm.plan(job)
 
 
-def _unfit(frame: Frame, node: n.Collective, size: int, buffers: Buffers | None) -> str | None:
+def _unfit(asked: Asked) -> str | None:
     """Why a collective is not for the library."""
+    node, size, buffers = asked.node, asked.size, asked.buffers
     if node.fn is not None:
         return "and fn=, which merges directly,"
     if buffers is None or buffers.x.cut or buffers.y.cut or buffers.row is None:
@@ -138,7 +168,7 @@ def _unfit(frame: Frame, node: n.Collective, size: int, buffers: Buffers | None)
     even = {"allgather": y == x * size, "gather_view": y == x * size, "reduce_scatter": x == y * size}
     if not even.get(node.kind, x == y and (node.kind in ("allreduce", "broadcast") or x % size == 0)):
         return "of parts that are not equally long"
-    if node.kind == "broadcast" and known(frame.whole(node.root)) is None:
+    if node.kind == "broadcast" and asked.root is None:
         return "from a root that is not a number"
     if size > MOST and node.algorithm is None:
         return "of so many units"

@@ -171,8 +171,13 @@ def lower(
         with enough_memory(
             f"lowering program '{program.name}'", "launch fewer blocks, or raise the memory limit"
         ):
-            done = tuple(steps(program, inserted(passes_for(hda), passes)))
-            draft = PlanDraft(done[-1].program, hda)
+            own = passes_for(hda)
+            every = inserted(own, passes)
+            done = tuple(steps(program, every))
+            last = done[-1].program
+            if len(every) > len(own):  # which may have left an algorithm open
+                last = ChooseCollectives(hda).apply(last)
+            draft = PlanDraft(last, hda)
             draft.run()
             return Lowered(program, done[-1].program, hda, done, draft.homes.found, assemble(draft), draft)
     except MegatileError as error:

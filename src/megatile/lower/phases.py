@@ -197,8 +197,6 @@ def within(frame: Frame, node: n.Scale, low: int) -> None:
     counts = [s.count for s in launch.scales[frame.place.depth : high]]
     total, group = math.prod(counts), (low, high)
     if total > 1 and is_elementwise(node):
-        if frame.draft.surveys:
-            return
         elementwise_units(frame, node, total, counts, group)
         return
     if total > UNROLLED:
@@ -222,7 +220,7 @@ def together(frames: list[Frame], body: tuple[n.Node, ...], scale: str) -> None:
         elif isinstance(node, n.Collective):
             for frame in frames:
                 frame.node = node
-            (frames[0].draft.inside or between_copies)(frames, node)
+            between_copies(frames, node)
         elif isinstance(node, n.Loop) and _meets(node):
             frames[0].node = node
             with loop_frames(frames, node) as inners:

@@ -15,7 +15,7 @@ from megatile.ir.launch import Launch
 from megatile.language.tile.capacity import thread_count
 from megatile.language.tile.launch import instance_of
 from megatile.lower.errors import LoweringError
-from megatile.lower.levels import Level
+from megatile.lower.levels import Level, Levels
 from megatile.lower.streams import PlanDraft
 from megatile.lower.units import tidy
 from megatile.plan import model as pm
@@ -35,13 +35,13 @@ def placed(draft: PlanDraft) -> tuple[list[pm.Level], Expr]:
         if level.parent is not draft.first:
             place = ZERO
         elif level.talks or lives(draft, level):
-            place = together(draft, level)
+            place = together(draft.structure, level)
         else:
             slots = fit(draft, level)
         parent = level.parent.name if level.parent is not None else None
         parent = parent or draft.first.scale
         levels.append(pm.Level(level.name or level.scale, level.scale, (level.total,), place, parent, slots))
-    return levels, spread(draft)
+    return levels, spread(draft.structure)
 
 
 def lives(draft: PlanDraft, level: Level) -> bool:
@@ -126,10 +126,10 @@ def _with_overhead(draft: PlanDraft, layer: MemoryLayer, tiles: int, declared: i
     return max(tiles, min(needed, layer.size, (layer.per_thread or layer.size) * threads))
 
 
-def together(draft: PlanDraft, level: Level) -> Expr:
+def together(levels: Levels, level: Level) -> Expr:
     """A place for each instance of a level whose instances wait for each other."""
-    hda, launch = draft.hda, draft.launch
-    there = hda.count(level.scale) // hda.count(draft.first.scale)
+    hda, launch = levels.hda, levels.launch
+    there = hda.count(level.scale) // hda.count(levels.first.scale)
     if launch.slots is not None and level.total > launch.slots:
         raise LoweringError(
             f"{level.total} instances of '{level.scale}' wait for each other, and {launch.slots} fit at once",
@@ -163,35 +163,42 @@ def _on_grid(extents: tuple[int, ...], dims: tuple[int, ...]) -> Expr | None:
     return None
 
 
-def hardware_units(draft: PlanDraft, level: Level, key: Expr, size: int) -> list[int]:
-    """Where the units of the first group lie that have a key in common, by rank."""
-    numbers = np.arange(level.instances)
-    keys = np.broadcast_to(key.evaluate({"unit": numbers}), numbers.shape)
-    members = np.flatnonzero(keys == keys[keys >= 0][0])[:size]
-    return [int(place) for place in _places(draft, level)[members]]
+def hardware_units(
+    levels: Levels, level: Level, first: int, group: tuple[int, int], axis: int | None = None
+) -> list[int]:
+    """Where the units of the first group (along ``axis``) of a region lie, by rank, or the first instance in
+    each of them where they are larger; ``first`` is the region's first instance."""
+    launch, (low, high) = levels.launch, group
+    grid = launch.grid(launch.at(high), launch.at(low))
+    stride, size = (1, math.prod(grid)) if axis is None else (math.prod(grid[:axis]), grid[axis])
+    ranks = np.arange(size) * stride * launch.count(launch.at(level.depth), launch.at(high))
+    if level.parent is not None:
+        each = math.prod(s.count for s in launch.scales[level.parent.depth : level.depth])
+        ranks = ranks // each * level.total + first + ranks % each
+    return [int(place) for place in _places(levels, level)[ranks]]
 
 
-def _places(draft: PlanDraft, level: Level) -> np.ndarray:
+def _places(levels: Levels, level: Level) -> np.ndarray:
     """The hardware unit of every instance of a level that stays where it is."""
     numbers = np.arange(level.instances)
     if level.parent is None:
-        return np.broadcast_to(spread(draft).evaluate({"unit": numbers}), numbers.shape)
-    per = draft.hda.count(level.scale) // draft.hda.count(level.parent.scale)
-    place = together(draft, level) if level.parent is draft.first else ZERO
-    above = _places(draft, level.parent)[numbers // level.total]
+        return np.broadcast_to(spread(levels).evaluate({"unit": numbers}), numbers.shape)
+    per = levels.hda.count(level.scale) // levels.hda.count(level.parent.scale)
+    place = together(levels, level) if level.parent is levels.first else ZERO
+    above = _places(levels, level.parent)[numbers // level.total]
     return above * per + place.evaluate({"unit": numbers % level.total})
 
 
-def spread(draft: PlanDraft) -> Expr:
+def spread(levels: Levels) -> Expr:
     """Devices of a launch that takes a part of every node."""
-    hda, launch = draft.hda, draft.launch
+    hda, launch = levels.hda, levels.launch
     number: Expr = unit
     place: Expr = ZERO
     below = 1
-    for scale in reversed(launch.scales[: draft.first.depth]):
+    for scale in reversed(launch.scales[: levels.first.depth]):
         place = place + (number % scale.count if scale.count > 1 else ZERO) * below
         number = number // scale.count
         at = launch.depth(scale.name)
         above = launch.scales[at - 2].name if at > 1 else None
         below *= hda.count(scale.name) // hda.count(above) if above else 1
-    return unit if draft.first.total == 1 else tidy(place, {"unit": (0, draft.first.total - 1)})
+    return unit if levels.first.total == 1 else tidy(place, {"unit": (0, levels.first.total - 1)})

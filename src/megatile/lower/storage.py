@@ -20,6 +20,7 @@ from megatile.hda import HDA
 from megatile.ir import nodes as n
 from megatile.ir.launch import ROOT, Launch, Param
 from megatile.ir.program import Binding, Program, bindings, placements, seen
+from megatile.lower.errors import cannot
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,26 @@ class Homes:
         home = Home(node.name, node.shape, node.dtype, node.level, level_depth, lead, deepest, flag=node.flag)
         self.found[node.name] = home
         return home
+
+    def gather(self, node: n.Collective, depth: int) -> Home | None:
+        """The home of the whole, for every unit at ``depth``, of a divided tensor that is gathered: from here
+        on the tensor's own name means that. None: nothing is gathered, or no parts are."""
+        if node.kind != "gather_view" or not self.home(node.to[0].source).views:
+            return None
+        base = self.table[node.to[0].source].base
+        home = self.found[base]
+        if home.scattered or node.axis is not None:
+            raise cannot("T.allgather of a tensor whose parts are no runs, or along an axis,", node)
+        for other in n.walk(self.program.body):
+            for kind, region in n.regions(other):
+                bound = self.table[region.source]
+                if kind != "read" and bound.base == base and not bound.owner:
+                    raise cannot(f"a write to '{base}', which is gathered elsewhere,", other)
+        if base not in self.gathered:
+            shape = tuple(int(e) for e in self.program.param(base).shape)
+            made = Home(f"{base}_whole", shape, home.dtype, home.memory, depth)
+            self.found[made.name] = self.gathered[base] = made
+        return self.gathered[base]
 
     def home(self, name: str) -> Home:
         binding = self.table[name]

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -235,7 +236,7 @@ class Frame:
     def lower(self, body: tuple[n.Node, ...]) -> None:
         for node in body:
             self.node = node
-            rule = self.draft.rules.get(type(node))
+            rule = RULES.get(type(node))
             if rule is None:
                 raise cannot(f"'{type(node).__name__}'", node)
             try:
@@ -258,11 +259,6 @@ class PlanDraft:
 
     def __init__(self, program: Program, hda: HDA):
         self.program, self.hda, self.launch = program, hda, program.launch
-        self.rules: dict[type[n.Node], Callable[[Frame, Any], None]] = RULES
-        self.inside: Callable[[list[Frame], n.Collective], None] | None = None
-        """What is done with collectives inside an instance, if they are not written."""
-        self.surveys = False
-        """Whether nothing is written: frames are asked for only."""
         self.homes = Homes(program, hda)
         self.structure = Levels(program, hda)
         self.first, self.levels = self.structure.first, self.structure.further
@@ -295,6 +291,11 @@ class PlanDraft:
         tiles = [b for b in self.homes.table.values() if b.base not in self.homes.found]
         self.picks = any(uneven(view.layout) for b in tiles for view in b.owner)
         """Whether units have elements of a tile that are no run."""
+
+    @cached_property
+    def puts(self) -> bool:
+        """Whether units reach into each other's memory."""
+        return any(n.remote(node) is not None for node in n.walk(self.program.body))
 
     @property
     def streams(self) -> int:

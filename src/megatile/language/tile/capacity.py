@@ -51,7 +51,7 @@ def checked_memory(machine: HDA, program: Program, spills: bool = False) -> dict
             raise ProgramError(
                 f"the tiles of one {use.home} need {format_bytes(used[place])} of '{node.level}', "
                 f"but there are {format_bytes(room)} (last: '{node.name}', {node.dtype}{list(node.shape)})",
-                place=node.span.place() if node.span else None,
+                place=node.place,
                 advice="use smaller tiles, a smaller dtype, or another level",
             )
         if most is not None and threads > 1 and used[place] > most * threads:
@@ -59,7 +59,7 @@ def checked_memory(machine: HDA, program: Program, spills: bool = False) -> dict
                 f"the tiles of one {use.home} need {-(-used[place] // threads)} B of '{node.level}' in each "
                 f"of its {threads} threads, but a thread has at most {most} B "
                 f"(last: '{node.name}', {node.dtype}{list(node.shape)})",
-                place=node.span.place() if node.span else None,
+                place=node.place,
                 advice="launch more threads, use smaller tiles, or another level",
             )
     return {level: size for (home, level), size in used.items() if home == program.launch.dispatch}

@@ -12,7 +12,7 @@ from megatile.ir import nodes as n
 from megatile.ir.launch import ROOT
 from megatile.ir.program import Program
 from megatile.lower.levels import Levels
-from megatile.lower.passes.survey import annotated
+from megatile.lower.passes.sites import annotated
 from megatile.lower.storage import Home, Homes
 
 

@@ -8,7 +8,7 @@ from megatile.hda import HDA
 from megatile.ir import nodes as n
 from megatile.ir.program import Program, bindings
 from megatile.lower.levels import Levels
-from megatile.lower.passes.survey import annotated
+from megatile.lower.passes.sites import annotated
 
 
 @dataclass(frozen=True)

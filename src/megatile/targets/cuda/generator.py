@@ -323,7 +323,7 @@ class DeviceWriter(Writer):
         raise CompileError(
             f"the tiles of this region take {size} bytes of shared memory, and a block has {SHARED_LIMIT}"
             + (f"; the largest is '{largest.name}'" if largest else ""),
-            place=node.span.place() if node.span else None,
+            place=node.place,
             advice="use smaller tiles or fewer stages",
         )
 

@@ -173,7 +173,7 @@ class Group:
         return DeadlockError(
             f"{word} is not reached by {self.scale} {shown}; {describe(waiting, self.launch)} waits there"
             + under,
-            place=node.span.place() if node.span else None,
+            place=node.place,
             advice=f"every {self.scale} of the region must come to it: move it out of the 'if'",
         )
 
