@@ -84,7 +84,9 @@ def test_extends_of_a_name_that_cannot_be(megatile, tmp_path, name) -> None:
 def test_a_chain_of_extends_and_a_circle(megatile, tmp_path) -> None:
     for number in range(20):
         (tmp_path / f"m{number}.yaml").write_text(f"extends: m{(number + 1) % 20}.yaml\nname: x\n")
-    assert "circle or too deep" in one_error(megatile("machine", "show", tmp_path / "m0.yaml"))
+    assert "circular or nested more than 8 deep" in one_error(
+        megatile("machine", "show", tmp_path / "m0.yaml")
+    )
 
 
 @NO_DISK

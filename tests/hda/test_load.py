@@ -58,9 +58,9 @@ def test_extends_in_a_chain(tmp_path: Path) -> None:
     assert (hda.name, hda.spec.description) == ("c", "kept")
 
 
-def test_circles_are_refused(tmp_path: Path) -> None:
+def test_circular_extends_are_refused(tmp_path: Path) -> None:
     write(tmp_path, "b.yaml", "extends: m.yaml\n")
-    with pytest.raises(MachineError, match="circle or too deep"):
+    with pytest.raises(MachineError, match="is circular or nested more than 8 deep"):
         HDA.from_yaml(write(tmp_path, "m.yaml", "name: m\nextends: b.yaml\n"))
 
 
