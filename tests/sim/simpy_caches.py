@@ -49,24 +49,26 @@ class Caches:
 
         return self.env.process(process())
 
-    def insert(self, fabric: Any, caches: tuple[Any, ...], block: Key, held: Held) -> None:
-        there = self.of(caches[0])
+    def insert(self, fabric: Any, caches: tuple[Any, ...], block: Key, held: Held) -> list[Any]:
+        """Put a block into a cache; turns that write what makes room for it to the layers behind."""
+        there, turns = self.of(caches[0]), list[Any]()
         if len(there) == caches[0].blocks:
             old, gone = there.popitem(last=False)
             if gone.changed:
-                self.write_behind(fabric, caches, old, gone.nbytes)
+                turns = self.write_behind(fabric, caches, old, gone.nbytes)
         there[block] = held
+        return turns
 
-    def write_behind(self, fabric: Any, caches: tuple[Any, ...], block: Key, nbytes: int) -> None:
-        self.ask(fabric, caches[0], nbytes)
+    def write_behind(self, fabric: Any, caches: tuple[Any, ...], block: Key, nbytes: int) -> list[Any]:
+        turns = [self.ask(fabric, caches[0], nbytes)]
         if len(caches) == 1:
-            return
+            return turns
         behind = self.of(caches[1])
         if block in behind:
             behind.move_to_end(block)
             behind[block].changed = True
-        else:
-            self.insert(fabric, caches[1:], block, Held(self.env, nbytes, self.env.now, True))
+            return turns
+        return turns + self.insert(fabric, caches[1:], block, Held(self.env, nbytes, self.env.now, True))
 
     def load(self, fabric: Any, caches: tuple[Any, ...], blocks: list[Key], size: int) -> Any:
         """Look up blocks: turns of the layers behind that serve what is missing (with their latencies), and
@@ -89,15 +91,17 @@ class Caches:
         return turns, sum(cache.behind.latency_ps for cache in asked), new, found
 
     def store(self, fabric: Any, caches: tuple[Any, ...], blocks: list[Key], size: int, nbytes: int) -> Any:
-        """Write blocks; turns of the layers behind that have to serve them too, each with its latency."""
-        turns, latency = [], 0
+        """Write blocks; turns of the layers behind that have to serve them too, or what makes room for them,
+        each with its latency."""
+        turns, latency = list[Any](), 0
         for level, cache in enumerate(caches):
             there = self.of(cache)
             for block in blocks:
                 if block in there:
                     there.move_to_end(block)
                 elif cache.writes_back:
-                    self.insert(fabric, caches[level:], block, Held(self.env, size, self.env.now))
+                    new = Held(self.env, size, self.env.now)
+                    turns += [(turn, 0) for turn in self.insert(fabric, caches[level:], block, new)]
                 if cache.writes_back:
                     there[block].changed = True
             if cache.writes_back:

@@ -9,6 +9,7 @@ import pytest
 from tests.sim.toys import toy
 
 from megatile.core.expr import unit
+from megatile.cost.price import price
 from megatile.hda import HDA, machine
 from megatile.plan.build import PlanBuilder
 from megatile.plan.model import Plan
@@ -73,6 +74,38 @@ def test_writes_back_and_through() -> None:
     traffic = simulate(rows([0, 1, 2], write=True), machine=back).traffic
     assert traffic["front"].written_bytes == 3 * 64
     assert traffic["common"].written_bytes == 2 * 64
+
+
+def test_a_write_waits_for_the_changed_block_that_makes_room() -> None:
+    """The engine takes a row every 52 ps, which is at the cache 20 ps later. One block: the second row has to
+    wait until the first is in memory (64 ps from 72 on), the third for the turn after that."""
+    assert times(rows([0, 1, 2], write=True), cached(blocks=1)) == [(0, 67), (52, 136 + 5), (104, 200 + 5)]
+    assert times(rows([0, 1, 2], write=True), cached(blocks=2)) == [(0, 67), (52, 119), (104, 188 + 5)]
+    assert times(rows([0, 1, 2], write=True), cached(blocks=3)) == [(0, 67), (52, 119), (104, 171)]
+
+
+def test_writes_beyond_the_caches_take_the_time_of_the_memory() -> None:
+    """Of 64 rows that eight cores write, all but the last four go to memory before the end."""
+    b = PlanBuilder("stores", scale="core", units=8)
+    x = b.tile("x", (64, 16), "f32", memory="common", role="output", owner=unit * 0, owners=1)
+    t = b.tile("t", (1, 16), "f32", memory="local")
+    with b.loop(0, 8) as loop:
+        b.copy(x[unit * 8 + loop.index, 0:16], t)
+    found = simulate(b.finish(), machine=cached(blocks=4, cores=8))
+    assert found.traffic["common"].written_bytes == 60 * 64
+    assert found.time_ps == 20 + 60 * 64 + 5
+
+
+def test_stores_of_a_kernel_take_no_less_than_the_lower_bound() -> None:
+    """128 MiB through an L2 cache of 50 MiB: at least 78 MiB go to memory before the end."""
+    b = PlanBuilder("fill", scale="device", units=1)
+    block = b.level("block", scale="block", grid=128 * 16, parent="device", slots=2)
+    x = b.tile("x", (128 * 16 * 128, 128), "f32", memory="hbm", role="output")
+    t = b.tile("t", (128, 128), "f32", memory="registers", level=block)
+    with b.stream(level=block):
+        b.copy(x[unit * 128 : unit * 128 + 128, 0:128], t)
+    plan, hda = b.finish(), machine("dgx-h100")
+    assert simulate(plan, machine=hda).time_ps > price(plan, machine=hda).lower_ps > 78 * 2**20 / 3.35
 
 
 def test_a_fill_may_be_slower_than_the_memory() -> None:

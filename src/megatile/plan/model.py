@@ -158,8 +158,9 @@ which it leaves; without a miss it is that at the cache. A hit on a block that i
 tail wait for it. A copy that writes looks up its blocks when its head asks for the turn at the cache. A
 cache that writes back takes them, new or not, and they are changed; one that writes through takes only those
 that are there, and the layer behind it serves the bytes of the copy at once, before whose end (and latency)
-the tail has not passed. What makes room and was changed is written to the layer behind by a turn that nobody
-waits for. Messages in their slots are always in the cache.
+the tail has not passed. What makes room and was changed is written to the layer behind by a turn of its own;
+the tail of a copy that writes has not passed before the end of those that make room for it, and what is
+changed at the end of a launch stays in the cache. Messages in their slots are always in the cache.
 
 A copy ends when it arrives, a send when it has left. A credit takes ``credit_ps`` from the slot being free, a
 signal ``message_ps`` from taking effect, a collective ``collective_ps`` from the last member taking part

@@ -411,6 +411,8 @@ class CacheBlock(Row):
     newer: int
     older: int
     filled_at: int
+    room_at: int
+    """When the block that it replaced, if that was changed, has been written behind."""
     dirty: int
     nbytes: int
     next: int

@@ -145,8 +145,9 @@ def link(s: State, block_id: int) -> None:
 
 @jit
 def insert_block(s: State, cache_id: int, key: int, index: int, nbytes: int, time: int) -> int:
-    """A block that is new in a cache; the one used longest ago makes room."""
+    """A block that is new in a cache; the one used longest ago makes room, if need be when it is behind."""
     cache = s.caches[cache_id]
+    room_at = time
     if cache.used < cache.capacity:
         cache.used += 1
         block_id = s.block_count
@@ -164,7 +165,7 @@ def insert_block(s: State, cache_id: int, key: int, index: int, nbytes: int, tim
                 last = s.blocks[last].next
             s.blocks[last].next = block.next
         if block.dirty == 1:
-            write_behind(s, cache_id, block.key, block.index, block.nbytes, time)
+            room_at = write_behind(s, cache_id, block.key, block.index, block.nbytes, time)
     block = s.blocks[block_id]
     block.cache = cache_id
     block.key = key
@@ -172,28 +173,32 @@ def insert_block(s: State, cache_id: int, key: int, index: int, nbytes: int, tim
     block.nbytes = nbytes
     block.dirty = 0
     block.filled_at = UNKNOWN
+    block.room_at = room_at
     into_bucket(s, block_id)
     link(s, block_id)
     return block_id
 
 
 @jit
-def write_behind(s: State, cache_id: int, key: int, index: int, nbytes: int, time: int) -> None:
-    """A block that was changed goes to what is behind its cache; nobody waits for that."""
+def write_behind(s: State, cache_id: int, key: int, index: int, nbytes: int, time: int) -> int:
+    """A block that was changed goes to what is behind its cache; when it is there."""
     cache = s.caches[cache_id]
     cache.evicted += nbytes
-    ask_behind(s, cache_id, time, nbytes)
+    spent = cache.spent
+    end = ask_behind(s, cache_id, time, nbytes) + cache.spent - spent
     behind = cache.behind
     if behind == NONE:
-        return
+        return end
     block_id = find_block(s, behind, key, index)
     if block_id == NONE:
         block_id = insert_block(s, behind, key, index, nbytes, time)
         s.blocks[block_id].filled_at = time
+        end = max(end, s.blocks[block_id].room_at)
     else:
         unlink(s, block_id)
         link(s, block_id)
     s.blocks[block_id].dirty = 1
+    return end
 
 
 @jit
@@ -275,7 +280,8 @@ def load(s: State, command_id: int, time: int) -> int:
 
 @jit
 def store(s: State, command_id: int, time: int) -> int:
-    """Write what a copy writes into the caches; when it is in what is behind those that do not keep it."""
+    """Write what a copy writes into the caches; when these had room for it, and it is in what is behind those
+    that do not keep it."""
     command = s.commands[command_id]
     span_id = command.span_written
     command.span_written = NONE
@@ -296,6 +302,7 @@ def store(s: State, command_id: int, time: int) -> int:
             elif cache.writes_back == 1:
                 block_id = insert_block(s, cache_id, key, index, nbytes, time)
                 s.blocks[block_id].filled_at = time
+                tail = max(tail, s.blocks[block_id].room_at)
             if cache.writes_back == 1:
                 s.blocks[block_id].dirty = 1
         if cache.writes_back == 1:
