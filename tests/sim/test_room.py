@@ -49,7 +49,7 @@ def space(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
 
 
 @pytest.mark.parametrize("engine", ["plain", "compiled"])
-@pytest.mark.parametrize(("shares", "table"), [({}, "commands"), ({"commands": 60, "memo": 9}, "nodes")])
+@pytest.mark.parametrize(("shares", "table"), [({}, "commands"), ({"commands": 60, "answers": 9}, "nodes")])
 def test_a_full_table_is_named_and_room_for_all_changes_nothing(
     engine: str, shares: Any, table: str, space: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
