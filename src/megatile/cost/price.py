@@ -459,10 +459,10 @@ class _Loads:
         total = sum(plan.instances(x.name) * v.to_begin_ps for x, v in slotted)
         waiting = (RECEIVE, RECEIVE_ANY, READ_SCALAR, SIGNAL, WAIT, st.BEGIN)
         total += sum(one.times * one.whole for one in every if one.kind not in waiting)
-        credited = run.simulation.table("queues")[:, Queue.credit].tolist()
-        memo = run.simulation.table("memo")
+        credited = run.simulation.table("queues")[:, Queue.credit_ps].tolist()
+        answers = run.simulation.table("answers")
         credit, message = (
-            int(memo[memo[:, Answer.question] == reason][:, Answer.value].max(initial=0))
+            int(answers[answers[:, Answer.question] == reason][:, Answer.value].max(initial=0))
             for reason in (st.ASK_CREDIT, st.ASK_MESSAGE)
         )
         total += sum(one.times * (credited[one.queue] + credit) for one in every if one.kind == SEND)

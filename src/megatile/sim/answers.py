@@ -135,37 +135,37 @@ class MachineQueries:
 
     # what was found
 
-    def remember(self, tag: int, a: int, b: int, c: int, d: int, value: int) -> int:
-        memo = self.arena.rows("memo")
-        if 2 * (self.simulation.memoised + 1) > len(memo):
-            self.remember_all(np.array([[tag, a, b, c, d, value]], dtype=np.int64))
+    def cache_answer(self, tag: int, a: int, b: int, c: int, d: int, value: int) -> int:
+        answers = self.arena.rows("answers")
+        if 2 * (self.simulation.answer_count + 1) > len(answers):
+            self.cache_answers(np.array([[tag, a, b, c, d, value]], dtype=np.int64))
             return value
-        self.simulation.memoised += 1
-        h = plain.engine().memo_hash(tag, a, b, c, d) & (len(memo) - 1)
-        while memo[h, Answer.question] != NONE:
-            h = (h + 1) & (len(memo) - 1)
-        memo[h] = tag, a, b, c, d, value
+        self.simulation.answer_count += 1
+        h = plain.engine().answer_hash(tag, a, b, c, d) & (len(answers) - 1)
+        while answers[h, Answer.question] != NONE:
+            h = (h + 1) & (len(answers) - 1)
+        answers[h] = tag, a, b, c, d, value
         return value
 
-    def remember_all(self, rows: Array) -> None:
-        """Rows of `memo`: four numbers of each kind of question, and the answer."""
-        memo = self.arena.rows("memo")
-        self.simulation.memoised += len(rows)
-        if 2 * self.simulation.memoised > len(memo):
-            asked = memo[:, Answer.question]
-            rows = np.concatenate([memo[(asked != NONE) & (asked != st.GONE)], rows])
-            self.simulation.memoised = len(rows)
-            self.arena.set_size("memo", max(len(memo), 1 << (4 * len(rows) - 1).bit_length()))
-            memo = self.arena.rows("memo")
-            memo[:] = NONE
-        h = plain.engine().memo_hash(*rows.T[: Answer.value]) & (len(memo) - 1)
+    def cache_answers(self, rows: Array) -> None:
+        """Rows of `answers`: four numbers of each kind of question, and the answer."""
+        answers = self.arena.rows("answers")
+        self.simulation.answer_count += len(rows)
+        if 2 * self.simulation.answer_count > len(answers):
+            asked = answers[:, Answer.question]
+            rows = np.concatenate([answers[(asked != NONE) & (asked != st.GONE)], rows])
+            self.simulation.answer_count = len(rows)
+            self.arena.set_size("answers", max(len(answers), 1 << (4 * len(rows) - 1).bit_length()))
+            answers = self.arena.rows("answers")
+            answers[:] = NONE
+        h = plain.engine().answer_hash(*rows.T[: Answer.value]) & (len(answers) - 1)
         while len(rows):
-            free = np.flatnonzero(memo[h, Answer.question] == NONE)
+            free = np.flatnonzero(answers[h, Answer.question] == NONE)
             places, first = np.unique(h[free], return_index=True)
-            memo[places] = rows[free[first]]
+            answers[places] = rows[free[first]]
             left = np.ones(len(rows), dtype=bool)
             left[free[first]] = False
-            rows, h = rows[left], (h[left] + 1) & (len(memo) - 1)
+            rows, h = rows[left], (h[left] + 1) & (len(answers) - 1)
 
     def _site(self, pc: int, count: int, rows: Array, values: Array) -> None:
         """The figures that some of the rows of a level always need at an instruction."""
@@ -195,13 +195,13 @@ class MachineQueries:
             there = self.arena.rows("launch_queues")[
                 launched.first_queues[channel] + numbers, LaunchQueue.number
             ]
-            receivers, members = np.divmod(numbers[there == 0], described.members)
+            receivers, members = np.divmod(numbers[there == NONE], described.members)
             senders = self._senders(launched.sources[channel], receivers, members)
             fed = (senders >= 0) & (senders < units)
             receivers, members = receivers[fed], members[fed]
         self._make_queues(launched, channel, level, receivers, members, fixed)
         place = launched.first_queues[channel] + receiver * described.members + member
-        return self.arena.launch_queues[place].number - 1
+        return self.arena.launch_queues[place].number
 
     @staticmethod
     def _senders(source: Any, receivers: Any, members: Any) -> Any:
@@ -258,7 +258,7 @@ class MachineQueries:
                 described.slots,
                 ring + described.slots * np.arange(count),
             )
-            rows[:, Queue.credit] = credit
+            rows[:, Queue.credit_ps] = credit
             rows[
                 :, [Queue.sender, Queue.receiver, Queue.data_waiter, Queue.credit_waiter, Queue.path_memory]
             ] = NONE
@@ -278,7 +278,7 @@ class MachineQueries:
         launched.queue_ends.update({q: (channel, r, m) for q, r, m in ended})
         rows = arena.rows("launch_queues")
         at = launched.first_queues[channel] + receivers * described.members + members
-        rows[at, LaunchQueue.number] = numbers + 1
+        rows[at, LaunchQueue.number] = numbers
         rows[at, LaunchQueue.fed_by] = np.where(here, first + senders, NONE)
         rows[at, LaunchQueue.sent] = 0
 
@@ -296,7 +296,7 @@ class MachineQueries:
         ends = [here if end == NONE else end for end in (source, target)]
         path = view.path(ends[0], names[0], ends[1], names[1], same=bool(mover & 1), caches=True, by=by)
         number = self.simulation.paths.number(path, view.fabric)
-        return number if kept else self.remember(st.ASK_PATH, mover, memories, source, target, number)
+        return number if kept else self.cache_answer(st.ASK_PATH, mover, memories, source, target, number)
 
     def _paths_at(
         self, peers: StreamPeers, mover: int, memories: int, names: tuple[str, str], by: str
@@ -323,7 +323,7 @@ class MachineQueries:
             rows[:, Answer.question], rows[:, Answer.b] = st.ASK_PATH, memories
             rows[:, Answer.a] = (mover & -2) + same
             rows[:, Answer.c], rows[:, Answer.d], rows[:, Answer.value] = here, there, numbers
-            self.remember_all(rows)
+            self.cache_answers(rows)
         return True
 
     def _same_paths(self, peers: StreamPeers, memories: int) -> None:
@@ -423,7 +423,7 @@ class MachineQueries:
         channel = max(i for i, first in enumerate(launched.first_queues) if first <= queue)
         described = launched.plan.channels[channel]
         level = launched.table.levels[launched.plan.level(described.level).name]
-        view, asked = launched.views[level], int(arena.rows("launch_queues")[queue, LaunchQueue.number]) - 1
+        view, asked = launched.views[level], int(arena.rows("launch_queues")[queue, LaunchQueue.number])
         first = arena.rows("queues")[asked, Queue.path_memory] == NONE and not described.installed
         numbers = np.array([asked])
         if first:
@@ -442,7 +442,7 @@ class MachineQueries:
             rows = arena.rows("queues")
             rows[numbers, Queue.path_memory], rows[numbers, Queue.path] = memory, paths
         else:
-            self.remember(st.ASK_PATH, queue, memory, -2, -2, int(paths[0]))
+            self.cache_answer(st.ASK_PATH, queue, memory, -2, -2, int(paths[0]))
         return int(paths[numbers == asked][0])
 
     def route(self, channel: int, memory: int, source: int, target: int, g: int) -> int:
@@ -450,18 +450,18 @@ class MachineQueries:
         described, name = launched.plan.channels[channel - launched.channels], launched.table.memories
         path = view.path(source, name[memory >> 24], target, described.memory, described.chunk_bytes)
         number = self.simulation.paths.number(path, view.fabric)
-        return self.remember(st.ASK_ROUTE, channel, memory, source, target, number)
+        return self.cache_answer(st.ASK_ROUTE, channel, memory, source, target, number)
 
     def lane(self, channel: int, level: int, source: int, target: int, g: int) -> int:
         launched, _, view = self.simulation.view(g)
         name = launched.plan.channels[channel - launched.channels].name
         lane = int(launched.table.message_queue(view.virtual_channel(name, source, target)))
-        return self.remember(st.ASK_LANE, channel, level, source, target, lane)
+        return self.cache_answer(st.ASK_LANE, channel, level, source, target, lane)
 
     def credit(self, channel: int, level: int, source: int, target: int, g: int) -> int:
         launched, _, view = self.simulation.view(g)
         travels = view.credit_ps(source, target, launched.plan.channels[channel - launched.channels])
-        return self.remember(st.ASK_CREDIT, channel, level, source, target, travels)
+        return self.cache_answer(st.ASK_CREDIT, channel, level, source, target, travels)
 
     # work, messages, meetings
 
@@ -471,7 +471,7 @@ class MachineQueries:
         busy = view.compute_ps(statements[pc], flops, self._first(g))
         work = statements[pc].work
         if who != NONE or constant(work.flops) is None or constant(work.bytes) is None:
-            return self.remember(st.ASK_BUSY, pc, flops, nbytes, who, busy)
+            return self.cache_answer(st.ASK_BUSY, pc, flops, nbytes, who, busy)
         # What else the stream does on this engine will be asked next.
         end = pc + int(np.argmax(code[pc:, Instruction.kind] == END))
         for i in (np.flatnonzero(code[pc:end, Instruction.kind] == WORK) + pc).tolist():
@@ -505,7 +505,7 @@ class MachineQueries:
             else:
                 members = tuple(int(plain.engine().where(self.arena.memory, g, row, m)) for m in members)
         delay = view.collective_ps(statement, members, nbytes)
-        return self.remember(st.ASK_RENDEZVOUS, pc, meeting, nbytes, here, delay)
+        return self.cache_answer(st.ASK_RENDEZVOUS, pc, meeting, nbytes, here, delay)
 
     def message(self, level: int, source: int, target: int, _: int, g: int) -> int:
         peers, code = StreamPeers.to(self.simulation, g), self.arena.rows("code")
@@ -524,9 +524,9 @@ class MachineQueries:
                     rows = np.zeros((len(chosen), Answer.width), dtype=np.int64)
                     rows[:, Answer.question], rows[:, Answer.a] = st.ASK_MESSAGE, level
                     rows[:, Answer.b], rows[:, Answer.c], rows[:, Answer.value] = here, there, delays
-                    self.remember_all(rows)
+                    self.cache_answers(rows)
                 return view.signal_ps(source, target)
-        return self.remember(st.ASK_MESSAGE, level, source, target, 0, view.signal_ps(source, target))
+        return self.cache_answer(st.ASK_MESSAGE, level, source, target, 0, view.signal_ps(source, target))
 
     def value(self, pc: int, actor: int, count: int, _: int, g: int) -> int:
         launched = self.simulation.launch_of(g)
@@ -535,7 +535,7 @@ class MachineQueries:
         total = launched.offsets[level + 1] - launched.offsets[level]
         if not (isinstance(scalars, Assumed) and scalars.has(statement.name, total)):
             value = scalars(statement, launched.chooser(actor), count)
-            return self.remember(st.ASK_VALUE, pc, actor, count, 0, int(value))
+            return self.cache_answer(st.ASK_VALUE, pc, actor, count, 0, int(value))
         first = number // ASKED_AT_ONCE * ASKED_AT_ONCE
         numbers = np.arange(first, min(first + ASKED_AT_ONCE, total))
         rows = np.zeros((len(numbers), Answer.width), dtype=np.int64)
@@ -543,14 +543,14 @@ class MachineQueries:
         rows[:, Answer.b] = actor - number + numbers
         rows[:, Answer.value] = scalars(statement, numbers, count)
         found = int(rows[number - first, Answer.value])
-        self.remember_all(rows)
+        self.cache_answers(rows)
         return found
 
     def delay(self, flow: int, number: int, path: int, nbytes: int, duration: int) -> int:
         launched = next(x for x in self.simulation.launches if flow in x.flows)
         faults = launched.resources.faults
         delay = faults.delay_ps(flow - launched.flows.start, number, duration)
-        return self.remember(st.ASK_DELAY, flow, number, path, nbytes, delay)
+        return self.cache_answer(st.ASK_DELAY, flow, number, path, nbytes, delay)
 
     def misuse(self, pc: int, g: int, what: int, a: int, b: int) -> int:
         statement = self.simulation.rows.statements[pc]

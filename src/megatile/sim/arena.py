@@ -43,7 +43,7 @@ _FILLED = {
 """Tables whose rows the engine takes: the total that says how many."""
 _TOTALS = [getattr(State, total) for total in _FILLED.values()]
 """Where those totals are."""
-_NOT_COUNTED = ("memo", "buckets", "asked", "accesses", "scratch")
+_NOT_COUNTED = ("answers", "buckets", "asked", "accesses", "scratch")
 """Tables that have all their rows from the beginning."""
 RESERVED_BYTES = 1 << 37
 """Address space of an arena, of which only what is used takes memory; halved until it is granted."""
@@ -55,7 +55,7 @@ LEAST_BYTES = 1 << 28
 """Memory of an arena where no such address space is granted."""
 SHARES = {"records": 24, "recorded_accesses": 24}
 """How many shares of it a table has; others have one."""
-MEMO_ROOM = 256
+ANSWER_ROOM = 256
 MAX_SPARE_BYTES = 1 << 28
 """Memory that a pooled arena keeps."""
 _STAGGER = 552
@@ -125,7 +125,7 @@ def _layout(words: int) -> tuple[Any, dict[str, int], dict[str, int], dict[str, 
         bases[name] = head[BASES[name]] = at + number * stagger
         words_of[name] = share * SHARES.get(name, 1) - number * stagger
         widths[name] = 1 if row is None else row.width + DIMENSIONS.get(name, 0)
-        rooms[name] = head[ROOMS[name]] = {"memo": MEMO_ROOM, "buckets": 0}.get(
+        rooms[name] = head[ROOMS[name]] = {"answers": ANSWER_ROOM, "buckets": 0}.get(
             name, words_of[name] // widths[name]
         )
         at += share * SHARES.get(name, 1)
@@ -157,7 +157,7 @@ class Arena(State, view=True):
         self.memory[:HEADER] = head
         self.widths, self._rooms = dict(widths), dict(rooms)
         self.used, self._views = dict.fromkeys(TABLES, 0), dict[str, Any]()
-        self.rows("memo")[:] = NONE
+        self.rows("answers")[:] = NONE
         # Views of tables refer to this array, so it is gone when nobody looks at them any more.
         finalize(self.memory, _give_back, self.memory.base, self.used, self.widths).atexit = False
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _NOTHING = (
     UnitRow.cause,
     UnitRow.visible,
+    UnitRow.visible_by,
     UnitRow.waits_for,
     UnitRow.blocked_since,
     UnitRow.chosen_queue,
@@ -117,7 +118,7 @@ class Instances:
             described[LevelRow.stream_list], described[LevelRow.stream], _ = table.level_lists[i]
             described[LevelRow.start_at] = begin + starts[i] - starts[0]
             u = units[rows.all]
-            u[:, UnitRow.now], u[:, UnitRow.floor] = begin, 0
+            u[:, UnitRow.now] = begin
             at, engines = rows.tails
             arena.rows("engine_queues")[at : at + engines * len(rows), :3] = (0, NONE, NONE)
             at, slots = rows.held
@@ -134,11 +135,11 @@ class Instances:
         if not self.pools:
             return
         pools = arena.rows("pools")[self.pools.start : self.pools.stop]
-        pools[:, Pool.free] = pools[:, Pool.slots]
+        pools[:, Pool.free] = pools[:, Pool.units]
         pools[:, [Pool.first_waiting, Pool.last_waiting, Pool.due]] = NONE
         for pool in pools.tolist():
-            at, first, count = pool[Pool.heap], pool[Pool.first_slot], pool[Pool.slots]
-            arena.rows("free_slots")[at : at + count] = np.arange(first, first + count)
+            at, first, count = pool[Pool.heap], pool[Pool.first_unit], pool[Pool.units]
+            arena.rows("free_units")[at : at + count] = np.arange(first, first + count)
         arena.rows("children")[self.below.start : self.below.stop, Children.waiting] = 0
 
     @property
@@ -175,9 +176,9 @@ class Instances:
         arena = self.arena
         for pool in self.pools if seats else ():
             row = arena.rows("pools")[pool]
-            at, first, count = row[[Pool.heap, Pool.first_slot, Pool.slots]].tolist()
+            at, first, count = row[[Pool.heap, Pool.first_unit, Pool.units]].tolist()
             free = [g for g in range(first, first + count) if g not in seats]
-            arena.rows("free_slots")[at : at + len(free)] = free
+            arena.rows("free_units")[at : at + len(free)] = free
             row[Pool.free] = len(free)
 
     def _rows(self, level: pm.Level) -> LevelRows:
@@ -206,10 +207,10 @@ class Instances:
         within = np.arange(len(pools)) - np.repeat(np.cumsum(seats) - seats, seats)
         places = bases[pools] + within % below
         first = arena.extend("units", len(places))
-        heap = arena.extend("free_slots", len(places))
+        heap = arena.extend("free_units", len(places))
         rows = arena.rows("pools")[first_pool : first_pool + len(bases)]
-        rows[:, Pool.slots] = seats
-        rows[:, Pool.first_slot] = first + np.cumsum(seats) - seats
+        rows[:, Pool.units] = seats
+        rows[:, Pool.first_unit] = first + np.cumsum(seats) - seats
         rows[:, Pool.heap] = heap + np.cumsum(seats) - seats
         pool_of = first_pool + np.searchsorted(bases, outer)
         return LevelRows(first, places, np.full(len(places), NONE), first_pool + pools, False, pool_of)

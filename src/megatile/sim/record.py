@@ -104,8 +104,8 @@ class Record:
         self.statements = simulation.rows.statements
         self._paths, self._known = simulation.paths, dict[int, Path]()
         self.queue_ends = launched.queue_ends
-        memo = simulation.table("memo")
-        self.answers = memo[memo[:, Answer.question] == st.ASK_BUSY]
+        answers = simulation.table("answers")
+        self.answers = answers[answers[:, Answer.question] == st.ASK_BUSY]
         """How long commands take whose work is not the same every time."""
         self.operands = simulation.operands
         """Whether it is known what commands touch."""

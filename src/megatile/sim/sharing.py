@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from megatile.core.errors import RouteError
 from megatile.plan import model as pm
 from megatile.sim.answers import MachineQueries, StreamPeers
 from megatile.sim.instructions import END, Instruction
@@ -33,6 +32,8 @@ Ends = tuple[int, Any, Any, Any]
 def find_shared(simulation: Simulation, launched: EngineLaunch) -> None:
     """Count the flows on every link that a launch may use."""
     paths = simulation.paths
+    if launched.resources.faults.link_down:  # who needs a link that is down is refused when it does
+        paths.everything_shared = True
     if paths.everything_shared or not paths.contended:
         return
     found: list[Ends] = []
@@ -49,13 +50,7 @@ def find_shared(simulation: Simulation, launched: EngineLaunch) -> None:
         for group in view.fabric.alike(view.level.name, a, b):
             one = group.pairs[0]
             if a[one] != b[one]:
-                try:
-                    stages = view.fabric.stages(view.hardware(int(here[one])), view.hardware(int(there[one])))
-                except RouteError:
-                    if not view.faults.link_down:
-                        raise
-                    paths.everything_shared = True  # who needs a link that is down is refused later
-                    return
+                stages = view.fabric.stages(view.hardware(int(here[one])), view.hardware(int(there[one])))
                 hops += len(stages) * len(group.pairs)
                 if hops > MOST_HOPS:
                     raise TimingError(

@@ -219,7 +219,7 @@ class Simulation:
         self._spent = 0.0
         """Wall-clock seconds of the instructions that have run."""
         self.most_records = record
-        self.memoised = 0
+        self.answer_count = 0
         self.arena = arena = Arena()
         self.paths = Paths(arena, contended, everything_shared)
         self.operands = operands
@@ -418,12 +418,12 @@ class Simulation:
     def release(self, launched: EngineLaunch) -> None:
         """A launch has ended: its rows may be used by another of the same plan, its records are dropped."""
         self.idle.setdefault(id(launched.table), []).append(launched)
-        memo, flows, units = self.arena.rows("memo"), launched.flows, launched.offsets[-1]
-        asked, flow, actor = memo[:, Answer.question], memo[:, Answer.a], memo[:, Answer.b]
+        answers, flows, units = self.arena.rows("answers"), launched.flows, launched.offsets[-1]
+        asked, flow, actor = answers[:, Answer.question], answers[:, Answer.a], answers[:, Answer.b]
         value, delay = asked == st.ASK_VALUE, asked == st.ASK_DELAY
         value &= (actor >= launched.first) & (actor < launched.first + units)
         delay &= (flow >= flows.start) & (flow < flows.stop)
-        memo[value | delay, Answer.question] = st.GONE
+        answers[value | delay, Answer.question] = st.GONE
 
     def forget_records(self, active: list[EngineLaunch]) -> None:
         """Drop the records before those of launches under way, when they are most of all."""
@@ -469,7 +469,7 @@ class Simulation:
                     f"channel '{channel.name}' has {count} queues: too many to be simulated",
                     advice="use fewer members or units",
                 )
-            first = arena.extend("launch_queues", count)
+            first = arena.extend("launch_queues", count, NONE)
             launched.first_queues.append(first)
             row = (
                 first,
@@ -573,9 +573,9 @@ class Simulation:
             flows += count
             place = launched.first_queues[i]
             rows = arena.rows("launch_queues")[place : place + count]
-            rows[:, LaunchQueue.sent] = 0
             if channel.installed:
-                rows[:] = 0
+                rows[:] = NONE
+            rows[:, LaunchQueue.sent] = 0
         launched.queue_ends = {q: launched.queue_ends[q] for q in launched.own_queues}
         queue, ring = arena.rows("queues"), arena.rows("slots")
         for q in launched.own_queues:
@@ -740,7 +740,7 @@ class Simulation:
 
     def table(self, name: str) -> Any:
         """The rows of a table that are in use."""
-        if name == "memo":
+        if name == "answers":
             return self.arena.rows(name)
         used = self.arena.recorded if name == "records" else self.arena.used[name]
         return self.arena.rows(name)[:used]

@@ -15,9 +15,9 @@ UNKNOWN = -1
 INFINITE = float("inf")
 """The rate of what takes no time."""
 GONE = -2
-"""The question of a row of `memo` whose answer holds no longer."""
+"""The question of a row of `answers` whose answer holds no longer."""
 LOW = (1 << 28) - 1
-"""The bits of a number by which questions are spread over `memo`."""
+"""The bits of a number by which questions are spread over `answers`."""
 BINDINGS = 256
 """Where new bindings are collected in `scratch`, after the stack of expressions."""
 MAX_PIECES = 1024
@@ -26,7 +26,7 @@ PIECES = 2048
 """Message numbers are spread by this, so that the pieces of a message have numbers of their own."""
 HOPS = 4096
 """Numbers of pieces are spread by this, so that the stages of each have numbers of their own."""
-DMA = 5
+DMA = 4
 """The first queue of the DMA engine among the engine queues of an instance; see table.py."""
 ACCESS_BITS = 10
 """In recorded accesses the storage stands above this bit; below, twice its dimensions, and whether it
@@ -197,6 +197,9 @@ class UnitRow(Row):
     """Counts those of all levels and launches."""
     visible: int
     """A list of commands in flight whose accesses others see."""
+    visible_until: int
+    visible_by: int
+    """When the last of those has ended that are not in flight any more, and its record."""
     unfinished: int
     """Commands that have not ended."""
     floor: int
@@ -230,18 +233,18 @@ class UnitRow(Row):
 
 
 class Pool(Row):
-    """The slots of a level below one hardware unit."""
+    """The rows of `units` in which instances of a level take turns below one hardware unit: as many as may be
+    resident there."""
 
-    first_slot: int
-    """Its first row of `units`."""
+    first_unit: int
     free: int
     heap: int
-    """Where the heap of free slots begins in `free_slots`."""
+    """Where the heap of those that are free begins in `free_units`."""
     first_waiting: int
     last_waiting: int
     due: int
     """When it is dispatched, if that is in the time queue."""
-    slots: int
+    units: int
 
 
 class Children(Row):
@@ -262,11 +265,11 @@ class HeldSlot(Row):
     handles: int
     queue: int
     message: int
-    credit: int
+    credit_ps: int
 
 
 class EngineQueue(Row):
-    """The last command of an instance on an engine; its first queue keeps the last access that others see."""
+    """The last command of an instance on an engine."""
 
     free_at: int
     """When the last command leaves it whose times are known."""
@@ -283,7 +286,7 @@ class LaunchQueue(Row):
     """A queue as a launch numbers it."""
 
     number: int
-    """1 + its row of `queues`; 0: it has not been used."""
+    """Its row of `queues` (NONE: it has not been used)."""
     fed_by: int
     sent: int
 
@@ -298,7 +301,7 @@ class Queue(Row):
     sender: int
     receiver: int
     engine_queue: int
-    credit: int
+    credit_ps: int
     """How long credits travel, if both ends are there from the beginning."""
     data_waiter: int
     credit_waiter: int
@@ -618,7 +621,7 @@ class State(Row):
     storages: Table[Storage]
     units: Table[UnitRow]
     pools: Table[Pool]
-    free_slots: Words
+    free_units: Words
     children: Table[Children]
     places: Words
     frames: Words
@@ -646,7 +649,7 @@ class State(Row):
     events: Table[Event]
     ready: Words
     todo: Words
-    memo: Table[Answer]
+    answers: Table[Answer]
     records: Table[Recorded]
     recorded_accesses: Words
     asked: Table[Question]

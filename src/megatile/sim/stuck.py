@@ -54,7 +54,7 @@ def _outside(simulation: Simulation) -> Iterator[Waiter]:
     """Instances that wait for a slot which nobody leaves."""
     rows, units = simulation.table("children"), simulation.table("units")
     for below in rows[rows[:, Children.waiting] > 0].tolist():
-        seat = int(simulation.table("pools")[below[Children.pool], Pool.first_slot])
+        seat = int(simulation.table("pools")[below[Children.pool], Pool.first_unit])
         level = simulation.arena.rows("levels")[units[seat, UnitRow.level]]
         for number in range(
             below[Children.next_number], below[Children.next_number] + below[Children.waiting]

@@ -27,9 +27,8 @@ from megatile.sim.instructions import COPY, RECEIVE, RECEIVE_ANY, Copy, Instruct
 from megatile.sim.state import NONE
 from megatile.sim.stream_table import StreamTable
 
-ENGINES = ("", "tensor", "vector", "channel", "control")
-"""The queues of commands in every instance; the first stands for all accesses that others see. The virtual
-channels of the DMA engine follow."""
+ENGINES = ("tensor", "vector", "channel", "control")
+"""The queues of commands in every instance; the virtual channels of the DMA engine follow."""
 DMA = st.DMA
 assert len(ENGINES) == DMA
 MOST_QUEUES = 1 << 31

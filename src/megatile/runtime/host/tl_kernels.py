@@ -6,7 +6,7 @@ A tensor argument is a pointer to its virtual range, so that ``pointer + pid * s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
@@ -101,11 +101,10 @@ class KernelCache:
         tensors = [a for a in args if isinstance(a, Tensor)]
         if not tensors:
             raise LaunchError(f"kernel '{name}' has no tensor, so it is not known where to run it")
-        key = (name, fn, _keys(args), tuple(sorted(options.items())))
-        try:
-            known = self._known.get(key)
-        except TypeError:  # an argument that has no hash: read it every time
+        if not all(map(_hashable, args)):
             return self._read(name, fn, args, tensors, options)
+        key = (name, fn, _keys(args), tuple(sorted(options.items())))
+        known = self._known.get(key)
         if known is None:
             known = self._known[key] = self._read(name, fn, args, tensors, options)
         return known
@@ -228,6 +227,11 @@ def _access(problem: MegatileError, tensor: Tensor, machine: HDA, shape: DeviceS
     place = (tensor.device_index * shape.cubes + cube) * shape.pes + pe
     (name,) = place_names(machine, shape.pe_scale, [place])
     return [f"{name} is the first to reach for it, at {(tensor.va_base or 0) + at:#x}"]
+
+
+def _hashable(value: Any) -> bool:
+    """Whether an argument can be part of a key."""
+    return all(map(_hashable, value)) if isinstance(value, tuple) else isinstance(value, Hashable)
 
 
 def _keys(args: Sequence[Any]) -> tuple[Any, ...]:

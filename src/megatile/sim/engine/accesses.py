@@ -226,7 +226,7 @@ def log_accesses(s: State, unit_id: int, command_id: int, count: int, time: int)
                 s.commands[after_id].previous_visible = command_id
             s.units[unit_id].visible = command_id
         else:
-            visible_until(s, s.units[unit_id].engine_queues, time, s.commands[command_id].record)
+            seen_until(s, unit_id, time, s.commands[command_id].record)
 
 
 @jit
@@ -241,12 +241,12 @@ def drop_access(s: State, pending_id: int) -> None:
 
 
 @jit
-def visible_until(s: State, engines: int, time: int, why: int) -> None:
-    """An access that others see ends at ``time``; the first queue of an instance keeps the latest."""
-    engine_queue = s.engine_queues[engines]
-    if time > engine_queue.free_at:
-        engine_queue.free_at = time
-        engine_queue.cause = why
+def seen_until(s: State, unit_id: int, time: int, why: int) -> None:
+    """An access of an instance that others see ends at ``time``."""
+    unit = s.units[unit_id]
+    if time > unit.visible_until:
+        unit.visible_until = time
+        unit.visible_by = why
 
 
 @jit
@@ -275,4 +275,4 @@ def settle(s: State, command_id: int, time: int) -> None:
     if after_id != NONE:
         s.commands[after_id].previous_visible = last_id
     command.previous_visible = command_id
-    visible_until(s, unit.engine_queues, time, command.record)
+    seen_until(s, command.unit, time, command.record)

@@ -34,7 +34,7 @@ def drop(s: State, unit_id: int, storage_id: int) -> None:
     command = s.commands[command_id]
     command.target = s.held_slots[held_id].queue
     command.message = s.held_slots[held_id].message
-    command.amount = s.held_slots[held_id].credit
+    command.amount = s.held_slots[held_id].credit_ps
     head = s.units[unit_id].access_lists + storage_id
     pending_id = s.access_lists[head]
     while pending_id != NONE:

@@ -115,9 +115,9 @@ def join_engine_queue(s: State, unit_id: int, command_id: int, engine: int) -> N
 @inlined
 def wait_for_visible(s: State, unit_id: int, command_id: int) -> None:
     """Let a command wait for the accesses of its instance that others see."""
-    first_id = s.units[unit_id].engine_queues
-    depend(s, command_id, s.engine_queues[first_id].free_at, NONE, s.engine_queues[first_id].cause, 0)
-    other_id = s.units[unit_id].visible
+    unit = s.units[unit_id]
+    depend(s, command_id, unit.visible_until, NONE, unit.visible_by, 0)
+    other_id = unit.visible
     while other_id != NONE:
         depend(s, command_id, 0, other_id, NONE, 0)
         other_id = s.commands[other_id].next_visible

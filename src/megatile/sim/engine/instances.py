@@ -100,7 +100,7 @@ def allow(s: State, unit_id: int, time: int, why: int) -> None:
     if unit.predecessors > 0:
         return
     if unit.pool != NONE:
-        free_slot(s, unit_id, time)
+        free_unit(s, unit_id, time)
         return
     since = s.launches[unit.launch].began
     if time > since:
@@ -117,7 +117,7 @@ def over(s: State, unit_id: int, time: int) -> None:
     its launch takes its place."""
     pool_id = s.units[unit_id].pool
     if pool_id != NONE:
-        free_slot(s, unit_id, time)
+        free_unit(s, unit_id, time)
         if s.pools[pool_id].first_waiting != NONE:
             return
     let_follow(s, unit_id, time)
@@ -145,6 +145,8 @@ def start(s: State, unit_id: int, number: int, time: int, why: int) -> None:
     unit.now = max(time, level.start_at)
     unit.cause = why
     unit.visible = NONE
+    unit.visible_until = 0
+    unit.visible_by = NONE
     unit.blocked_since = NONE
     unit.chosen_queue = NONE
     unit.copies = 0
@@ -228,7 +230,7 @@ def dispatch(s: State, pool_id: int, time: int) -> None:
         children.waiting -= 1
         if children.waiting == 0:
             pool.first_waiting = children.next_waiting
-        unit_id = take_slot(s, pool_id)
+        unit_id = take_unit(s, pool_id)
         unit = s.units[unit_id]
         unit.parent = children.parent
         why = unit.over_by  # the one before in this slot, if it has been waited for
@@ -236,17 +238,17 @@ def dispatch(s: State, pool_id: int, time: int) -> None:
             why = s.units[children.parent].cause if children.parent != NONE else NONE
         start(s, unit_id, number, time + s.levels[unit.level].begin_ps, why)
     if pool.first_waiting == NONE:
-        for unit_id in range(pool.first_slot, pool.first_slot + pool.slots):
+        for unit_id in range(pool.first_unit, pool.first_unit + pool.units):
             unit = s.units[unit_id]
             if unit.followers != NONE and unit.parts == 0 and unit.over_at <= time:
                 let_follow(s, unit_id, time)
 
 
 @jit
-def take_slot(s: State, pool_id: int) -> int:
+def take_unit(s: State, pool_id: int) -> int:
     """The lowest free row of a pool, out of its heap."""
     pool = s.pools[pool_id]
-    heap = s.free_slots.at(pool.heap)
+    heap = s.free_units.at(pool.heap)
     lowest = heap[0]
     n = pool.free - 1
     pool.free = n
@@ -265,11 +267,11 @@ def take_slot(s: State, pool_id: int) -> int:
 
 
 @jit
-def free_slot(s: State, unit_id: int, time: int) -> None:
+def free_unit(s: State, unit_id: int, time: int) -> None:
     """A slot is free; whoever waits gets it later in this picosecond."""
     pool_id = s.units[unit_id].pool
     pool = s.pools[pool_id]
-    heap = s.free_slots.at(pool.heap)
+    heap = s.free_units.at(pool.heap)
     i = pool.free
     pool.free = i + 1
     while i > 0 and heap[(i - 1) >> 1] > unit_id:

@@ -8,7 +8,7 @@ from megatile.sim.engine.caches import touch_caches
 from megatile.sim.engine.commands import join_engine_queue, new_command, wait_for_visible
 from megatile.sim.engine.instances import block, seen_from
 from megatile.sim.engine.marks import jit
-from megatile.sim.engine.queues import channel_of, offer, queue_number, queue_place, receiver_of
+from megatile.sim.engine.queues import channel_of, offer, queue_of, queue_place, receiver_of
 from megatile.sim.engine.recording import record, recorded
 from megatile.sim.engine.transfers import copy_path, delay_of, transfer
 from megatile.sim.engine.values import ask, evaluate, figure, misuse
@@ -47,7 +47,7 @@ def credit_of(s: State, unit_id: int, queue_id: int) -> int:
     channel_id = channel_of(s, unit_id)
     level_id = s.channels[channel_id].level
     if level_id == unit.level and s.levels[level_id].fixed == 1:
-        return queue.credit
+        return queue.credit_ps
     peer = seen_from(s, unit_id, level_id, queue.sender - s.levels[level_id].first_actor)
     return figure(s, ASK_CREDIT, channel_id, unit.level, unit.place, peer, unit_id)
 
@@ -56,8 +56,8 @@ def credit_of(s: State, unit_id: int, queue_id: int) -> int:
 def queue_in_use(s: State, unit_id: int, receiver: int, member: int) -> int:
     """Return a queue of the channel that the instruction names, set up when it is first used; NONE where
     there is none."""
-    queue_id = queue_number(s, channel_of(s, unit_id), receiver, member) - 1
-    if queue_id < 0:
+    queue_id = queue_of(s, channel_of(s, unit_id), receiver, member)
+    if queue_id == NONE:
         pc = s.units[unit_id].pc
         return ask(s, ASK_QUEUE, Channelled.of(s.code[pc]).channel, receiver, member, unit_id, pc)
     return queue_id
@@ -190,7 +190,7 @@ def take(s: State, unit_id: int, pc: int, queue_id: int, kind: int) -> int:
         s.held_slots[held_id].handles = 1
         s.held_slots[held_id].queue = queue_id
         s.held_slots[held_id].message = number
-        s.held_slots[held_id].credit = credit
+        s.held_slots[held_id].credit_ps = credit
         bind(s, unit_id, op.handle, storage_id)
         return GO_ON
     command_id = new_command(s, INTO, unit_id, pc)

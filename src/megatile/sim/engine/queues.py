@@ -33,11 +33,11 @@ def queue_place(s: State, channel_id: int, receiver: int, member: int) -> int:
 
 
 @jit
-def queue_number(s: State, channel_id: int, receiver: int, member: int) -> int:
-    """1 + the number of a queue among those in use; 0 where it has not been used, -1 where there is none."""
+def queue_of(s: State, channel_id: int, receiver: int, member: int) -> int:
+    """Return the row of a queue in `queues`; NONE where it has not been used, or there is none."""
     place = queue_place(s, channel_id, receiver, member)
     if place == NONE:
-        return -1
+        return NONE
     return s.launch_queues[place].number
 
 
@@ -80,8 +80,8 @@ def offer(s: State, unit_id: int) -> None:
     best = NONE
     at = s.units[unit_id].waits_for
     for i in range(s.lists[at]):
-        queue_id = queue_number(s, channel_of(s, unit_id), receiver_of(s, unit_id), s.lists[at + 1 + i]) - 1
-        if queue_id >= 0:
+        queue_id = queue_of(s, channel_of(s, unit_id), receiver_of(s, unit_id), s.lists[at + 1 + i])
+        if queue_id != NONE:
             queue = s.queues[queue_id]
             if queue.sent > queue.taken:
                 time = s.slots[queue.ring + queue.taken % queue.slots].arrived
@@ -104,7 +104,7 @@ def decide(s: State, unit_id: int, now: int) -> None:
     when = 0
     for i in range(s.lists[at]):
         member = s.lists[at + 1 + i]
-        queue_id = queue_number(s, channel_of(s, unit_id), receiver_of(s, unit_id), member) - 1
+        queue_id = queue_of(s, channel_of(s, unit_id), receiver_of(s, unit_id), member)
         queue = s.queues[queue_id]
         if queue.sent > queue.taken:
             time = s.slots[queue.ring + queue.taken % queue.slots].arrived
@@ -116,7 +116,7 @@ def decide(s: State, unit_id: int, now: int) -> None:
     if best == NONE or when > now:
         return  # decided already: this was offered for an earlier one
     for i in range(s.lists[at]):
-        queue_id = queue_number(s, channel_of(s, unit_id), receiver_of(s, unit_id), s.lists[at + 1 + i]) - 1
+        queue_id = queue_of(s, channel_of(s, unit_id), receiver_of(s, unit_id), s.lists[at + 1 + i])
         s.queues[queue_id].data_waiter = NONE
     unit.chosen_queue = best
     s.frames[unit.frame + ReceiveAny.of(s.code[pc]).chosen] = s.queues[best].member

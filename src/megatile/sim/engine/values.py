@@ -17,19 +17,19 @@ def serialise(amount: int, rate: float) -> int:
 
 
 @jit
-def memo_hash(question: int, a: int, b: int, c: int, d: int) -> int:
-    """Where a question's row is in `memo`, before it is cut to size; also of columns of questions."""
+def answer_hash(question: int, a: int, b: int, c: int, d: int) -> int:
+    """Where a question's row is in `answers`, before it is cut to size; also of columns of questions."""
     h = (a & LOW) * 2654435761 + (b % 1000003) * 2246822519 + (c & LOW) * 3266489917 + (d & LOW) * 668265263
     return (h ^ (h >> 17)) + question
 
 
 @jit
 def find(s: State, question: int, a: int, b: int, c: int, d: int) -> int:
-    """The row of `memo` that answers a question to the machine, or NONE."""
-    mask = s.memo.size - 1
-    answer_id = memo_hash(question, a, b, c, d) & mask
-    while s.memo[answer_id].question != NONE:
-        answer = s.memo[answer_id]
+    """The row of `answers` that answers a question to the machine, or NONE."""
+    mask = s.answers.size - 1
+    answer_id = answer_hash(question, a, b, c, d) & mask
+    while s.answers[answer_id].question != NONE:
+        answer = s.answers[answer_id]
         if (
             answer.question == question
             and answer.a == a
@@ -48,13 +48,13 @@ def figure(s: State, question: int, a: int, b: int, c: int, d: int, e: int) -> i
     answer_id = find(s, question, a, b, c, d)
     if answer_id == NONE:
         return ask(s, question, a, b, c, d, e)
-    return s.memo[answer_id].value
+    return s.answers[answer_id].value
 
 
 @apart
 def ask(s: State, reason: int, a: int, b: int, c: int, d: int, e: int) -> int:
-    """Call Python, which returns what was asked for and keeps it in `memo` or elsewhere, for whoever may need
-    it next. Where it fails the run has to stop: ``stopped`` says so."""
+    """Call Python, which returns what was asked for and caches it in `answers` or elsewhere, for whoever may
+    need it next. Where it fails the run has to stop: ``stopped`` says so."""
     asked = s.asked[0]
     asked.reason = reason
     asked.a = a
