@@ -10,6 +10,7 @@ from megatile.hda import machine
 from megatile.hda.model import ProtocolFigures, TransportFigures
 from megatile.timing.collective_choice import choose, library_of, rule_of, times_ps
 from megatile.timing.collective_rule import Fabric, Rule, Way
+from megatile.timing.database import predict_kernel
 from megatile.timing.view import TimingError
 
 US = 10**6
@@ -181,3 +182,14 @@ def test_whole_tables_are_timed_at_once():
     alone = [float(times_ps(rule, "all_reduce", n, s)) for n, s in zip(ranks, sizes, strict=True)]
     assert together.tolist() == alone
     assert together[3] == 0
+
+
+def test_operations_and_types_without_rows_say_so():
+    def said(operation: str, dtype: str = "f16", name: str = "dgx-h100") -> str:
+        return predict_kernel(operation, machine=name, ranks=4, bytes=4096, dtype=dtype).origin.source
+
+    assert "no measured rows" not in said("all_reduce") + said("all_to_all", "f32")
+    assert "no measured rows of broadcast by NCCL" in said("broadcast")
+    assert "no measured rows in i8" in said("all_gather", "i8")
+    assert "no measured rows of all_gather by RCCL" in said("all_gather", "f32", "mi300x-8")
+    assert "the wires alone" in said("all_reduce", "f32", "ahbm")

@@ -46,6 +46,25 @@ OURS = {
 """Our names of NCCL's algorithms, inside a node and over nodes."""
 
 
+MEASURED = {
+    "nccl": ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
+    "rccl": ("all_reduce",),
+}
+"""Operations of which there are measured rows that constants were fitted to."""
+MEASURED_TYPES = ("f16", "f32")
+
+
+def reservation(rule: Rule, operation: str, dtype: str) -> str | None:
+    """What to know of a time that no measured row stands behind; None where some do."""
+    if not rule.figures.protocols:
+        return None
+    if operation not in MEASURED.get(rule.library, ()):
+        return f"no measured rows of {operation} by {rule.library.upper()}: the rule of its other operations"
+    if dtype not in MEASURED_TYPES:
+        return f"no measured rows in {dtype}: as many bytes of {' or '.join(MEASURED_TYPES)}"
+    return None
+
+
 def library_of(hda: HDA, scale: str = "device") -> str | None:
     """The library that a machine's collectives use unless another is named: the first of its transports."""
     return next(iter(hda.transports.get(hda.scale(scale).name, ())), None)

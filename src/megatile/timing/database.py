@@ -339,4 +339,5 @@ def predict_kernel(
         if known is not None:
             return known
     device = Device.of(hda)
-    return KernelTime(float(found.formula(device, shape, kind)), device.origin(found.kernels(shape, kind)))
+    origin = device.origin(found.kernels(shape, kind), found.name, kind)
+    return KernelTime(float(found.formula(device, shape, kind)), origin)

@@ -24,7 +24,7 @@ from megatile.core.registry import Registry
 from megatile.hda import HDA
 from megatile.hda.catalog import assumed_kernel
 from megatile.hda.model import Engine, KernelFigures
-from megatile.timing.collective_choice import library_of, rule_of, times_ps
+from megatile.timing.collective_choice import library_of, reservation, rule_of, times_ps
 from megatile.timing.library import between_experts
 from megatile.timing.view import Origin, TimingError
 
@@ -102,14 +102,15 @@ class Device:
         own = self.figures.get(name) or self.hda.kernel(name)
         return own or (self.kernel(FALLBACKS[name]) if name in FALLBACKS else assumed_kernel(name))
 
-    def origin(self, names: tuple[str, ...]) -> Origin:
+    def origin(self, names: tuple[str, ...], operation: str = "", dtype: str = "") -> Origin:
         """Where the time of kernels comes from: figures of the machine file, or what is assumed of all."""
         specs = {k.name: k for k in self.hda.spec.kernels}
         if not names:
             library = library_of(self.hda)
             if library is None:
                 return Origin("assumed", f"{self.hda.name} has no transports: the wires alone count")
-            return Origin("rule", f"transports.device.{library} of {self.hda.name}")
+            doubt = reservation(rule_of(self.hda), operation, dtype)
+            return Origin("rule", f"transports.device.{library}{f'; {doubt}' if doubt else ''}")
         unknown = [n for n in names if n not in specs and FALLBACKS.get(n) not in specs]
         if unknown:
             return Origin("assumed", f"{self.hda.name} has no figures for kernel '{unknown[0]}'")
