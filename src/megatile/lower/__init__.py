@@ -13,8 +13,8 @@
 * ``commands.py``, ``loops.py``, ``collectives.py``, ``statements.py``: rules of statements;
 * ``gathered.py``: parts whose indices are no run; ``messages.py``: puts as messages;
 * ``elements.py``, ``nests.py``: elementwise code;
-* ``phases.py``, ``flags.py``: regions of further levels, the flags between them, and regions inside an
-  instance;
+* ``phases.py``: regions of further levels, and those inside an instance;
+* ``waits.py``, ``flags.py``: the flags between regions, put into the streams when these are written;
 * ``residency.py``: slots, places, and how many versions of a tile fit;
 * ``lowered.py``, ``calls.py``: what users call.
 """

@@ -28,6 +28,7 @@ from megatile.lower.passes.synchronise import Synchronise
 from megatile.lower.residency import placed
 from megatile.lower.storage import Home
 from megatile.lower.streams import PlanDraft
+from megatile.lower.waits import place_waits
 from megatile.plan import model as pm
 from megatile.plan.statements import regions_of, write_of
 
@@ -179,6 +180,7 @@ def lower(
                 last = ChooseCollectives(hda).apply(last)
             draft = PlanDraft(last, hda)
             draft.run()
+            place_waits(draft)
             return Lowered(program, done[-1].program, hda, done, draft.homes.found, assemble(draft), draft)
     except MegatileError as error:
         raise error.with_traceback(None) from None
@@ -190,7 +192,7 @@ def assemble(draft: PlanDraft) -> pm.Plan:
     streams = []
     for level in (draft.first, *draft.levels.values()):
         for stream in level.streams:
-            if not stream.busy and level is draft.first and draft.levels:
+            if not stream.out and level is draft.first and draft.levels:
                 continue
             runs = tuple(
                 (p * level.total + stream.first, p * level.total + stream.first + stream.count, 1)

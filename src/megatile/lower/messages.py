@@ -120,10 +120,9 @@ def _pair(frame: Frame, node: n.Copy, target: Block, source: Block) -> Any:
 def _alike(frame: Frame, other: Block) -> bool:
     """Whether all units of the level run this statement equally often, on the same part of their tiles."""
     stream, rounds = frame.stream, {turn.name for turn in frame.turns}
-    around = len(stream.around) - (frame.level is not frame.draft.first)
     return (
         stream.count == frame.level.total
-        and around == len(frame.turns) + len(frame.conditions)
+        and stream.depth == len(frame.turns) + len(frame.conditions)
         and all(symbols(c) <= rounds for c in frame.conditions)
         and all(symbols(a.start) <= rounds for a in other.axes)
         and not any(isinstance(m, n.Wait) for m in n.walk(frame.draft.program.body))

@@ -6,16 +6,16 @@ import math
 import re
 from itertools import pairwise
 
-from megatile.core.expr import ONE, ZERO, Const, Expr, Symbol, expr, known, select, substitute, symbols, unit
+from megatile.core.expr import ZERO, Const, Expr, Symbol, expr, known, select, substitute, symbols, unit
 from megatile.ir import nodes as n
 from megatile.lower.collectives import between_copies
 from megatile.lower.errors import LoweringError, cannot
-from megatile.lower.flags import Phase, earliest, touched
 from megatile.lower.levels import talks
 from megatile.lower.loops import branch, loop_frames
 from megatile.lower.nests import elementwise_units, is_elementwise
 from megatile.lower.streams import Frame, Stream, rule
 from megatile.lower.units import Place, split_number, tidy
+from megatile.lower.waits import Meeting, Started
 from megatile.plan import model as pm
 
 UNROLLED = 8
@@ -59,7 +59,7 @@ def _phase_of_devices(frame: Frame, node: n.Scale, outer: int) -> None:
     """Devices that reached into each other's memory meet before the next region."""
     if frame.draft.first.total > 1 and talks(node, frame.draft.homes.table):
         key = frame.place.rank(0, outer)
-        frame.stream.pending.append(pm.Collective("barrier", frame.draft.barrier(frame.level, key)))
+        frame.stream.out.append(Meeting(pm.Collective("barrier", frame.draft.barrier(frame.level, key))))
 
 
 def child(frame: Frame, node: n.Scale, scale: str, outer: int) -> None:
@@ -134,61 +134,27 @@ def rasterised(number: Expr, grid: tuple[int, ...], body: tuple[n.Node, ...]) ->
 def _phase(
     frame: Frame, child: Frame, node: n.Scale, counted: tuple[Expr, int], conditions: tuple[Expr, ...]
 ) -> None:
-    draft, launch = frame.draft, frame.place.launch
+    draft = frame.draft
     turn, each = counted
-    number = draft.fresh()
-    go, done = f"go_{number}", f"done_{number}"
-    owner = frame.level.name
-    target = launch.depth(node.scale)
+    number, streams = draft.fresh(), draft.streams
     if any(symbols(condition) - {"unit"} for condition in conditions):
         raise cannot("a region under a condition that data decides", node)
     index: Expr = ZERO
     for loop in frame.turns:
         index = index * loop.trips + (Symbol(loop.name) - loop.start) // loop.step
-    # Where a condition may leave rounds out, each has a counter of its own.
     rounds = math.prod(loop.trips for loop in frame.turns) if conditions else 1
-    theirs, mine = (turn, index) if rounds > 1 else (ZERO, ZERO)
-    streams = draft.streams
-    with child.stream.inner() as body:
-        if target > child.level.depth:
-            within(child, node, child.level.depth)
-        else:
-            child.lower(node.body)
-    above = child.place.rank(0, frame.level.depth) if _is_first(frame) else unit // child.level.total
-    source = node.place
-    region = touched(pm.statements(tuple(body))) if draft.streams == streams else None
-    stream = frame.stream
-    plain = region is not None and _is_first(frame) and not (stream.around or conditions or child.level.talks)
-    if plain:
-        body = stream.settled(body, child.ranges, child.stream.units, node.after) or body
+    if frame.place.launch.depth(node.scale) > child.level.depth:
+        within(child, node, child.level.depth)
     else:
-        stream.flush()
-    waits = stream.busy or frame.turns
-    if waits:
-        draft.flags[go] = pm.Flag(go, rounds, owner)
-        body.insert(0, pm.Wait(go, ONE if rounds > 1 else turn + 1, theirs, source=source))
-    draft.flags[done] = pm.Flag(done, rounds, owner)
-    body.append(pm.Signal(done, above, theirs, source=source))
-    for condition in reversed(conditions):
-        body = [pm.If(condition, tuple(body))]
-    child.stream.out += body
-    child.stream.busy = True
-    if waits:
-        place = len(stream.out)
-        if region is not None and _is_first(frame):  # before commands that do not concern it: they overlap
-            place = earliest(stream.out, region, draft.first.total)
-        stream.out.insert(place, pm.Signal(go, unit, mine, source=source))
-        stream.busy = True
-    wait = pm.Wait(done, Const(each) if rounds > 1 else (index + 1) * each, mine, source=source)
-    units = child.stream.units
-    parents = units // child.level.total
-    stream.pending.append(
-        Phase(wait, draft, units, parents, owner, above, child.stream.out, region, plain, node.phase)
-    )
-
-
-def _is_first(frame: Frame) -> bool:
-    return frame.level is frame.draft.first
+        child.lower(node.body)
+    first = frame.level is draft.first
+    above = child.place.rank(0, frame.level.depth) if first else unit // child.level.total
+    frame.stream.out.append(
+        Started(
+            number, child.stream, child.ranges, frame.level.name, above, rounds, turn, index, each,
+            bool(frame.turns), conditions, draft.streams == streams, node.phase, node.after, node.place,
+        )
+    )  # fmt: skip
 
 
 def within(frame: Frame, node: n.Scale, low: int) -> None:

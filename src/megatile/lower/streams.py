@@ -1,9 +1,9 @@
-"""Levels, their instances and slots; the streams of a Plan; phases and the flags between them.
+"""Streams of a Plan as they are written, and the frame in which statements are.
 
 The devices of a launch are the Plan's first level. A region at a smaller scale is a part of a further level:
 its instances are numbered region after region (and iteration after iteration of the loops around it), so that
 an earlier phase is dispatched before a later one. The stream of the larger unit signals ``go`` when it comes
-to a region and waits for ``done`` before what touches the same (``flags.py``). Scales inside an instance are
+to a region and waits for ``done`` before what touches the same (``waits.py``). Scales inside an instance are
 not levels: their units' code is written one after the other into the instance's stream, statement by
 statement (engines work on them at the same time all the same), unless they wait for each other's signals.
 """
@@ -26,7 +26,6 @@ from megatile.ir import nodes as n
 from megatile.ir.program import Program
 from megatile.lower.banks import arranged
 from megatile.lower.errors import LoweringError, cannot
-from megatile.lower.flags import Phase, guarded
 from megatile.lower.levels import Level, Levels
 from megatile.lower.regions import Regions
 from megatile.lower.storage import Home, Homes, uneven
@@ -50,37 +49,10 @@ class Stream:
     first: int = 0
     count: int = 1
     out: list[Any] = field(default_factory=list)
-    pending: list[Any] = field(default_factory=list)
-    """Regions before that may still be at work (`Phase`), and meetings after them."""
-    busy: bool = False
-    """Whether anything was written."""
-    around: list[tuple[list[Any], list[Any]]] = field(default_factory=list)
-    """Statements and regions before the loops and branches that are being written, outermost first."""
+    depth: int = 0
+    """Loops and branches around what is being written."""
     meets: Callable[[Expr], Expr] | None = None
     """The key of a group among all instances of the level, from that among those of this region."""
-
-    def emit(self, statement: Any) -> None:
-        """Write a statement after what it has to wait for."""
-        ranges = {"unit": (0, self.level.instances - 1)}
-        found = self.settled([statement], ranges, self.units) if self.pending else None
-        self.out += [statement] if found is None else found
-        self.busy = True
-
-    def settled(
-        self, body: list[Any], ranges: Ranges, units: Any, after: tuple[int, ...] | None = None
-    ) -> list[Any] | None:
-        """Statements with waits for regions before (those ``after`` which they come, if it is known); None:
-        all of these were waited for here."""
-        if not all(isinstance(one, Phase) and one.fine for one in self.pending):
-            self.flush()
-        phases = [one for one in self.pending if after is None or one.number in after]
-        if not phases:
-            return None
-        found, whole = guarded(body, phases, ranges, units)
-        self.out += [phase.wait for phase in whole]
-        self.busy = self.busy or bool(whole)
-        self.pending = [phase for phase in self.pending if phase not in whole]
-        return found
 
     @property
     def units(self) -> Any:
@@ -88,25 +60,16 @@ class Stream:
         parents, each = self.level.parents, self.level.total
         return (np.arange(parents)[:, None] * each + np.arange(self.first, self.first + self.count)).ravel()
 
-    def flush(self) -> None:
-        """Wait for all regions before, also for those before the loops and branches that this is in."""
-        for out, pending in (*self.around, (self.out, self.pending)):
-            out += [one.wait if isinstance(one, Phase) else one for one in pending]
-            self.busy = self.busy or bool(pending)
-            pending.clear()
-
     @contextmanager
     def inner(self) -> Iterator[list[Any]]:
-        """Statements of a loop's or branch's body; the waits among them are found when it is written."""
-        outer, pending = self.out, self.pending
-        self.around.append((outer, pending))
-        self.out, self.pending = [], []
+        """Statements of a loop's or branch's body."""
+        outer, self.out = self.out, []
+        self.depth += 1
         try:
             yield self.out
-            self.out += [one.wait if isinstance(one, Phase) else one for one in self.pending]
         finally:
-            self.out, self.pending = outer, pending
-            self.around.pop()
+            self.out = outer
+            self.depth -= 1
 
 
 @dataclass(frozen=True)
@@ -169,7 +132,8 @@ class Frame:
             return None
 
     def emit(self, statement: Any) -> None:
-        self.stream.emit(replace(statement, source=self.node.place if self.node is not None else None))
+        place = self.node.place if self.node is not None else None
+        self.stream.out.append(replace(statement, source=place))
 
     def read(self, name: str, region: pm.Region, bound: int, **change: Any) -> Expr:
         """A number of the stream that is read from a tile, and perhaps changed there."""
