@@ -31,6 +31,42 @@ def test_machines_lists_every_shipped_machine(megatile):
     assert "989.4 TFLOP/s f16" in done.out
 
 
+def test_machines_stand_under_their_kind(megatile):
+    lines = [line.split("  ")[0] or line.split()[0] for line in megatile("machines").out.splitlines() if line]
+    kinds = [
+        lines.index(kind) for kind in ("GPU node", "GPU rack", "GPU cluster", "TPU", "wafer", "near-memory")
+    ]
+    assert kinds == sorted(kinds)
+    assert kinds[0] < lines.index("b200-8") < kinds[1] < lines.index("gb200-nvl72") < kinds[2]
+
+
+def test_compare_is_one_table(megatile):
+    out = megatile("machine", "compare", "dgx-h100", "v100-8", "cerebras-wse2").out
+    rows = {line[:26].strip(): line[26:].split() for line in out.splitlines()}
+    assert rows["products f16"] == ["989.4", "TFLOP/s", "125.3", "TFLOP/s", "7.48", "PFLOP/s"]
+    assert rows["products bf16"][2] == "–"
+    assert rows["FLOP/B of device memory"] == ["295", "139", "0.367"]
+    assert rows["between nodes"] == [] if "between nodes" in rows else True
+
+
+def test_compare_as_json_has_plain_numbers(megatile):
+    found = json.loads(megatile("machine", "compare", "dgx-h100", "h100-cluster", "--json").out)
+    figures = {(f["section"], f["name"]): f for f in found["figures"]}
+    assert found["machines"] == ["dgx-h100", "h100-cluster"]
+    link = figures["networks", "between nodes, link"]
+    assert (link["unit"], link["values"]) == ("B/s", {"dgx-h100": None, "h100-cluster": 50e9})
+    assert figures["scales", "devices"]["values"] == {"dgx-h100": 8, "h100-cluster": 32}
+
+
+def test_compare_takes_files_and_names_what_is_missing(megatile, tmp_path: Path):
+    file = tmp_path / "copy.yaml"
+    file.write_text("extends: hgx-a100\nname: mine\nclocks: {gpu: 2 GHz}\n")
+    assert "442.4 TFLOP/s" in megatile("machine", "compare", "hgx-a100", file).out
+    done = megatile("machine", "compare", "hgx-a100", "hgx-a10")
+    assert done.code == 1
+    assert "did you mean" in done.err
+
+
 def test_machines_as_json(megatile):
     rows = {row["name"]: row for row in json.loads(megatile("machines", "--json").out)["rows"]}
     assert rows["dgx-h100"]["devices"] == 8

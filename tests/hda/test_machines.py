@@ -6,10 +6,14 @@ import pytest
 
 from megatile.hda import HDA, machine, machine_names
 from megatile.hda.document import read_document
-from megatile.hda.load import find
+from megatile.hda.load import find, resolve
 from megatile.hda.model import STANDARD_SCALES
 
-NAMES = ["ahbm", "cerebras-wse2", "cpu", "dgx-h100", "h100-cluster", "hgx-a100", "mi300x-8"]
+NAMES = [
+    "a100-cluster", "ahbm", "b200-8", "cerebras-wse2", "cpu", "dgx-h100", "gb200-nvl72", "h100-cluster",
+    "h100-cluster-efa", "h100-cluster-roce", "h100-cluster-tcpxo", "h200-8", "h800-8", "hgx-a100", "l20-8",
+    "mi300x-8", "mi300x-cluster", "mi325x-8", "tpu-v5p", "v100-8",
+]  # fmt: skip
 QUANTITIES = {"size", "reserved", "bandwidth", "latency", "efficiency", "throughput", "startup", "overhead"}
 QUANTITIES |= {"hop_overhead", "granule", "chunk", "page", "credit"}
 ALIASES = {
@@ -68,11 +72,27 @@ def test_l0_l1_l2_are_memories_to_allocate_in(name: str) -> None:
         ("mi300x-8", "f8e4m3", "tensor", 2614.9),
         ("mi300x-8", "f32", "tensor", 163.4),
         ("cerebras-wse2", "f16", "tensor", 7500),
+        ("h200-8", "f16", "tensor", 989),
+        ("h800-8", "f8e4m3", "tensor", 1979),
+        ("b200-8", "bf16", "tensor", 2250),
+        ("b200-8", "f8e4m3", "tensor", 4500),
+        ("b200-8", "f4e2m1", "tensor", 9000),
+        ("gb200-nvl72", "bf16", "tensor", 2500),
+        ("l20-8", "f16", "tensor", 119.5),
+        ("l20-8", "i8", "tensor", 239),
+        ("l20-8", "f32", "vector", 59.35),
+        ("v100-8", "f16", "tensor", 125),
+        ("v100-8", "f32", "vector", 15.7),
+        ("mi325x-8", "f16", "tensor", 1307.4),
+        ("tpu-v5p", "bf16", "tensor", 459),
+        ("tpu-v5p", "i8", "tensor", 918),
     ],
 )
 def test_peaks_are_the_published_ones(name: str, dtype: str, kind: str, tera: float) -> None:
     # The published f32 peak of the H100 is at 1.98 GHz, the others at 1.83 GHz: hence 8 %.
-    within = 0.08 if (name, dtype) == ("dgx-h100", "f32") else 0.005
+    # That of the L20 is 0.7 % more than its tensor cores give at the boost clock.
+    loose = {("dgx-h100", "f32"): 0.08, ("l20-8", "f16"): 0.01, ("l20-8", "i8"): 0.01}
+    within = loose.get((name, dtype), 0.005)
     assert machine(name).throughput("device", dtype, kind) == pytest.approx(tera * 1e12, rel=within)
 
 
@@ -92,6 +112,17 @@ def test_peaks_are_the_published_ones(name: str, dtype: str, kind: str, tera: fl
         ("mi300x-8", "registers", 512 * 2**10, None),
         ("cerebras-wse2", "sram", 48 * 2**10, 24e9),
         ("ahbm", "hbm", 48 * 2**30, 1.2e12),
+        ("h200-8", "hbm", 141e9, 4800e9),
+        ("h200-8", "l2_cache", 50 * 2**20, None),
+        ("b200-8", "hbm", 180e9, 8000e9),
+        ("gb200-nvl72", "hbm", 186e9, 8000e9),
+        ("l20-8", "hbm", 48e9, 864e9),
+        ("l20-8", "shared", 100 * 2**10, None),
+        ("v100-8", "hbm", 32e9, 900e9),
+        ("v100-8", "l2_cache", 6 * 2**20, None),
+        ("mi325x-8", "hbm", 256e9, 6000e9),
+        ("tpu-v5p", "hbm", 95e9, 2765e9),
+        ("tpu-v5p", "vmem", 64 * 2**20, None),
     ],
 )
 def test_memories_are_the_published_ones(
@@ -111,6 +142,19 @@ def test_memories_are_the_published_ones(
         ("h100-cluster", "infiniband", 50e9),
         ("cerebras-wse2", "fabric", 4 * 1.1e9),
         ("ahbm", "sips", 128e9),
+        ("h200-8", "nvlink", 450e9),
+        ("h800-8", "nvlink", 200e9),
+        ("b200-8", "nvlink", 900e9),
+        ("gb200-nvl72", "nvlink", 900e9),
+        ("l20-8", "pcie", 31e9),
+        ("v100-8", "nvlink", 25e9),
+        ("mi325x-8", "xgmi", 64e9),
+        ("tpu-v5p", "ici", 100e9),
+        ("a100-cluster", "infiniband", 25e9),
+        ("mi300x-cluster", "roce", 50e9),
+        ("h100-cluster-roce", "roce", 50e9),
+        ("h100-cluster-efa", "efa", 50e9),
+        ("h100-cluster-tcpxo", "tcpxo", 25e9),
     ],
 )
 def test_links_are_the_published_ones(name: str, network: str, bandwidth: float) -> None:
@@ -128,6 +172,13 @@ def test_links_are_the_published_ones(name: str, network: str, bandwidth: float)
         ("cerebras-wse2", "core", "wafer", 850_000),
         ("h100-cluster", "node", "system", 4),
         ("ahbm", "pe", "sip", 128),
+        ("b200-8", "block", "device", 148),
+        ("gb200-nvl72", "device", "node", 72),
+        ("l20-8", "block", "device", 92),
+        ("v100-8", "block", "device", 80),
+        ("tpu-v5p", "device", "node", 64),
+        ("a100-cluster", "device", "system", 32),
+        ("mi300x-cluster", "node", "system", 4),
     ],
 )
 def test_counts_are_the_published_ones(name: str, scale: str, within: str, count: int) -> None:
@@ -151,20 +202,42 @@ def entries(value: Any, path: str = "") -> list[tuple[str, dict[str, Any]]]:
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n != "ahbm"])
 def test_every_number_has_a_source(name: str) -> None:
+    """Every file for what it says, also over another one; and the whole of it."""
     path = find(name)
     assert path is not None
-    data = read_document(path).data
-    for where, entry in entries(data):
+    own, data = read_document(path).data, resolve(read_document(path), {}).data
+    for where, entry in (*entries(own), *entries(data)):
         source = entry.get("source")
         assert source, f"{where} has no source"
         if isinstance(source, dict):
             lacking = (QUANTITIES & set(entry)) - set(source)
             assert not lacking, f"{where}: no source for {lacking}"
-            assert not set(source) - set(entry), f"{where}: sources of what is not there"
+    for where, entry in entries(data):
+        if isinstance(entry["source"], dict):
+            assert not set(entry["source"]) - set(entry), f"{where}: sources of what is not there"
     for part in ("pe", "pe_groups"):
         assert all(level.get("source") for level in data["hw_spec"].get(part, []))
     for view in data["hw_abstr"]:
         assert view.get("source") or not {"max_resident", "limits"} & set(view), view
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_says_of_what_kind_it_is(name: str) -> None:
+    assert machine(name).spec.kind
+
+
+def test_a_cube_mesh_has_six_links_for_each_gpu_and_no_way_to_all() -> None:
+    hda = machine("v100-8")
+    edges = hda.network("nvlink").topology.edges  # type: ignore[attr-defined]
+    assert [sum(n for a, b, n in edges if gpu in (a, b)) for gpu in range(8)] == [6] * 8
+    assert hda.route("gpu:0", "gpu:3").bandwidth == 2 * hda.route("gpu:0", "gpu:1").bandwidth
+    assert hda.route("gpu:3", "gpu:4").hop_count == 2
+
+
+def test_sockets_of_a_pcie_server_share_a_link() -> None:
+    hda = machine("l20-8")
+    assert hda.route("gpu:0", "gpu:3").hop_count == 2
+    assert hda.route("gpu:0", "gpu:4").hop_count == 4
 
 
 def test_the_paper_machine_has_one_source_for_all() -> None:

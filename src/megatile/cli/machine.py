@@ -1,8 +1,9 @@
-"""``megatile machines``, ``megatile machine show|check|diff|route`` and ``megatile measure``."""
+"""``megatile machines``, ``megatile machine show|check|compare|diff|route`` and ``megatile measure``."""
 
 from __future__ import annotations
 
 import sys
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -62,6 +63,8 @@ TrustCode = Annotated[
         help="Import modules that ccl.yaml names; let the machine file extend files outside its folder.",
     ),
 ]
+KINDS = ("GPU node", "GPU rack", "GPU cluster", "TPU", "wafer", "near-memory", "host")
+"""In this order; others follow."""
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
 
@@ -114,22 +117,26 @@ def environment(settings: list[str] | None) -> dict[str, str]:
 
 
 def machines(json: Json = False) -> None:
-    """List the machines that come with megatile."""
+    """List the machines that come with megatile, by kind."""
     from megatile.hda import machine, machine_names
     from megatile.report.machine_text import summary_row
 
     rows = [summary_row(machine(name)) for name in machine_names()]
+    rows.sort(key=lambda row: (KINDS.index(row["kind"]) if row["kind"] in KINDS else len(KINDS), row["name"]))
     if json:
         print_json("machines", rows)
         return
     columns = ["name", "devices", "blocks per device", "peak per device", "memory", "network", "parameters"]
-    shown = [
-        (*(row[c] for c in columns[:-1]), ", ".join(f"{k}={v}" for k, v in row["parameters"].items()))
-        for row in rows
-    ]
+    shown: list[tuple[Any, ...]] = []
+    for kind, members in groupby(rows, key=lambda row: row["kind"]):
+        shown.append((kind, *[""] * (len(columns) - 1)))
+        for row in members:
+            parameters = ", ".join(f"{k}={v}" for k, v in row["parameters"].items())
+            shown.append((f"  {row['name']}", *(row[c] for c in columns[1:-1]), parameters))
     print_table(columns, shown, left=len(columns))
     print(
-        "\nmegatile machine show NAME shows more; --set changes a parameter; a YAML file works like a name."
+        "\nmegatile machine show NAME shows more, machine compare A B sets them side by side; --set changes "
+        "a parameter; a YAML file works like a name."
     )
 
 
@@ -225,6 +232,35 @@ def _problem_json(problem: MegatileError) -> dict[str, Any]:
         "message": problem.message,
         "advice": problem.advice,
     }
+
+
+@app.command()
+def compare(
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MACHINE...", help="Shipped machines or YAML files.", autocompletion=complete_machine
+        ),
+    ],
+    trust: Trust = False,
+    json: Json = False,
+) -> None:
+    """Set machines side by side: peak rates, memories, networks, scales, and ratios such as FLOP/B.
+
+    Example: megatile machine compare dgx-h100 b200-8 mi300x-8
+    """
+    from megatile.report.machine_compare import compared
+
+    figures = compared([load(name, trust=trust) for name in names])
+    if json:
+        rows = [figure.json(names) for figure in figures]
+        print_json("machine.compare", {"machines": names, "figures": rows})
+        return
+    shown: list[tuple[str, ...]] = []
+    for section, members in groupby(figures, key=lambda figure: figure.section):
+        shown.append((section, *[""] * len(names)))
+        shown += [(f"  {figure.name}", *figure.words()) for figure in members]
+    print_table(("", *names), shown)
 
 
 @app.command()

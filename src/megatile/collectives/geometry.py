@@ -12,6 +12,7 @@ from megatile.collectives.job import CollectiveError
 from megatile.core.expr import Expr, table, unit
 from megatile.core.quantities import whole
 from megatile.hda import HDA
+from megatile.hda.direct import Edges
 from megatile.hda.model import Level, MemoryLayer, Network
 
 Ranks = int | Sequence[int] | None
@@ -19,7 +20,7 @@ Ranks = int | Sequence[int] | None
 
 @dataclass(frozen=True)
 class Geometry:
-    """See ``Job`` for ``levels``, ``dims``, ``wrap``, ``reduces`` and ``place``."""
+    """See ``Job`` for ``levels``, ``dims``, ``wrap``, ``reduces``, ``place`` and ``cables``."""
 
     scale: str
     numbers: Sequence[int]
@@ -28,6 +29,7 @@ class Geometry:
     wrap: tuple[bool, ...]
     reduces: tuple[tuple[str, ...], ...]
     place: Expr
+    cables: tuple[tuple[int, int, int], ...] = ()
 
     @property
     def ranks(self) -> int:
@@ -50,7 +52,17 @@ def survey(hda: HDA, scale: str, ranks: Ranks = None) -> Geometry:
         wrap += known or (False,) * (len(grid) if fits else 1)
         reduces.append(network.in_network_reduction if network else ())
     name = hda.scale(scale).name
-    return Geometry(name, numbers, levels, tuple(dims), tuple(wrap), tuple(reduces), _place(numbers))
+    cables = _cables(nesting[0][1], numbers) if len(nesting) == 1 else ()
+    return Geometry(name, numbers, levels, tuple(dims), tuple(wrap), tuple(reduces), _place(numbers), cables)
+
+
+def _cables(network: Network | None, numbers: Sequence[int]) -> tuple[tuple[int, int, int], ...]:
+    """Pairs of ranks that a network given by its edges joins directly, and how many cables they have."""
+    topology = network.topology if network is not None else None
+    if not isinstance(topology, Edges):
+        return ()
+    ranks = {number % topology.size: rank for rank, number in enumerate(numbers)}
+    return tuple((ranks[a], ranks[b], count) for a, b, count in topology.edges if {a, b} <= ranks.keys())
 
 
 def _numbers(hda: HDA, scale: str, ranks: Ranks) -> Sequence[int]:

@@ -66,8 +66,9 @@ class Job:
 
     ``levels``: how ranks are nested, innermost first (8 GPUs in each of 4 nodes: ``(8, 4)``); ``dims`` and
     ``wrap``: the grid they stand on, x first; ``reduces``: for every level the reductions that its network
-    does by itself; ``place``: rank → hardware unit of ``scale``. ``peer`` is the receiver of a ``send_recv``
-    from ``root``; without it every rank sends to the next one, as in nccl-tests.
+    does by itself; ``place``: rank → hardware unit of ``scale``; ``cables``: pairs of ranks and how many
+    cables join them, where their network is a list of these. ``peer`` is the receiver of a ``send_recv`` from
+    ``root``; without it every rank sends to the next one, as in nccl-tests.
     """
 
     operation: str
@@ -86,6 +87,7 @@ class Job:
     wrap: tuple[bool, ...] = ()
     reduces: tuple[tuple[str, ...], ...] = ()
     place: Expr = unit
+    cables: tuple[tuple[int, int, int], ...] = ()
 
     def __post_init__(self) -> None:
         if self.operation not in OPERATIONS:

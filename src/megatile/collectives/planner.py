@@ -142,6 +142,7 @@ def make_job(
         wrap=found.wrap,
         reduces=found.reduces,
         place=found.place,
+        cables=found.cables,
     )
     return job, found
 

@@ -152,6 +152,7 @@ class _Pe(_Part):
 class _Topology(_Part):
     name: Name = "ahbm"
     description: str | None = None
+    kind: str | None = None
     source: str | None = None
     system: _System
     sip: _Sip
@@ -223,6 +224,7 @@ class _Writer:
         return {
             "name": top.name,
             "description": top.description,
+            "kind": top.kind,
             "hw_spec": {
                 "pe": [self.level("pe", 1)],
                 "pe_groups": [

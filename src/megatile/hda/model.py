@@ -251,8 +251,9 @@ class Engine:
     None: they do all of the tiles."""
 
     def rate(self, dtype: str) -> float | None:
-        """Operations per second for a dtype; ``f8`` stands for both 8-bit floats, ``any`` for the rest."""
-        for key in (dtype, "f8" if dtype.startswith("f8") else dtype, "any"):
+        """Operations per second for a dtype; ``f8`` and ``f4`` stand for all floats of these widths, ``any``
+        for the rest."""
+        for key in (dtype, dtype[:2] if dtype.startswith(("f8", "f4")) else dtype, "any"):
             if key in self.throughput:
                 return self.throughput[key] * self.efficiency
         return None

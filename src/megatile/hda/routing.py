@@ -25,6 +25,13 @@ class Leg(NamedTuple):
     owner: int
     runs: tuple[Run, ...]
 
+    @property
+    def width(self) -> int:
+        """The fewest cables of a link on it; only paths along given edges have several."""
+        paths = (run for run in self.runs if run.axis == "path")
+        topology = self.network.topology
+        return min((topology.width(link) for run in paths for link in topology.links(run)), default=1)
+
 
 @dataclass(slots=True)
 class Route:
@@ -59,11 +66,9 @@ class Route:
 
     @property
     def bandwidth(self) -> float:
-        """Of the narrowest link, in bytes/s; infinite where nothing is crossed.
-
-        One cable's worth where a link bundles several: a message takes one of them.
-        """
-        return min((leg.network.effective_bandwidth for leg in self.legs), default=float("inf"))
+        """Of the narrowest link, in bytes/s; infinite where nothing is crossed. A message is spread over all
+        cables of a link."""
+        return min((leg.network.effective_bandwidth * leg.width for leg in self.legs), default=float("inf"))
 
     def hops(self) -> Iterator[Link]:
         """Every directed link on the route."""

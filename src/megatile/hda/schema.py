@@ -181,6 +181,7 @@ MachineSpec: Any = create_model(
     __doc__="A whole machine description. ``extends`` and ``parameters`` were applied before and are gone.",
     name=(Name, "machine"),
     description=(str | None, None),
+    kind=(str | None, None),
     source=(Source | None, None),
     hw_spec=(HardwareSpecification, ...),
     hw_abstr=(tuple[ScaleView, ...], ...),

@@ -125,6 +125,7 @@ def summary_row(hda: HDA) -> dict[str, Any]:
     outer = max(hda.networks, key=lambda n: hda.level(n.level).position, default=None)
     return {
         "name": hda.name,
+        "kind": hda.spec.kind or "other",
         "description": hda.spec.description or "",
         "devices": hda.count("device"),
         "blocks per device": hda.count("block", within="device"),

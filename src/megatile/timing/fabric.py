@@ -214,13 +214,8 @@ class Fabric:
         key: Hashable = link
         if not network.duplex:
             key = (network.name, link.owner, *sorted(network.topology.ends(link.number)))
-        self.widths.setdefault(key, network.topology.width(link.number))
-        return Stage(
-            key,
-            max(1, network.latency_ps + overhead),
-            network.effective_bandwidth / speed,
-            network.granule,
-        )
+        rate = network.effective_bandwidth * network.topology.width(link.number) / speed
+        return Stage(key, max(1, network.latency_ps + overhead), rate, network.granule)
 
     def _through_memory(self, a: Unit, b: Unit) -> Stage:
         layer = self.hda.shared_memory(a, b)

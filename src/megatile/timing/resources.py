@@ -373,6 +373,9 @@ class Resources:
         place = next(i for i, n in enumerate(self.hda.networks) if n.name == network.name)
         if run.axis == "direct":
             side = (run.step - run.start) % network.topology.size
+        elif run.axis == "path":
+            first = network.topology.ends(next(iter(network.topology.links(run))))[1]
+            side = [str(near) for near in network.topology.neighbors(run.start)].index(first)
         else:
             side = 2 * "xyz".find(run.axis) + (run.step > 0) if run.axis in "xyz" else 0
         return PORTS * place + side

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from megatile.collectives.blocks import Blocks
 from megatile.collectives.decompositions import gen_hamilton_circle, most_rings, partial_rings
+from megatile.collectives.decompositions.graph import rings_on_graph
 from megatile.collectives.phases.chain import along_tree, heap
 from megatile.collectives.phases.ring import Ring
 from megatile.collectives.rank_groups import RankGroup, all_ranks, along_cycles, bidirectional
@@ -19,7 +20,10 @@ OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce
 
 @algorithm("ring", *OPERATIONS)
 def ring(w: Writer, chunks: int = 1) -> None:
-    """Each rank talks to the next one: 2(n-1) steps of a block for an all-reduce, every link equally used."""
+    """Each rank talks to the next one: 2(n-1) steps of a block for an all-reduce, every link equally used.
+
+    On a network of cables (a cube mesh) the data goes round as many rings as these allow, along the cables.
+    """
     everybody = all_ranks(w.job.ranks)
     match w.job.operation:
         case "send_recv":
@@ -28,7 +32,8 @@ def ring(w: Writer, chunks: int = 1) -> None:
             w.put_root_data()
             along_tree(w, heap(everybody, w.job.root, arity=1), Blocks(w.job.count, chunks), w.own)
         case _:
-            write_rings(w, everybody, chunks)
+            rings = rings_on_graph(w.job.ranks, w.job.cables) if w.job.cables else ()
+            write_rings(w, along_cycles(rings) if rings else everybody, chunks)
 
 
 @algorithm("ring_bidirectional", "all_reduce", "reduce_scatter", "all_gather")
