@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from megatile.core.frozen import Frozen
-from megatile.hda import machine
+from megatile.hda import HDA, machine
 from megatile.hda.model import ProtocolFigures, TransportFigures
 from megatile.timing.collective_choice import choose, library_of, rule_of, times_ps
 from megatile.timing.collective_rule import Fabric, Rule, Way
 from megatile.timing.database import predict_kernel
 from megatile.timing.view import TimingError
+from toy_machines import chips
 
 US = 10**6
 FIGURES = TransportFigures(
@@ -193,3 +194,12 @@ def test_operations_and_types_without_rows_say_so():
     assert "no measured rows in i8" in said("all_gather", "i8")
     assert "no measured rows of all_gather by RCCL" in said("all_gather", "f32", "mi300x-8")
     assert "the wires alone" in said("all_reduce", "f32", "ahbm")
+
+
+def test_libraries_lay_rings_on_all_links_that_are_listed():
+    cube = [(0, 1, 1), (0, 2, 1), (0, 3, 2), (1, 2, 2), (1, 3, 1), (2, 3, 1)]
+    described = {**chips("full_mesh", 4).to_dict()}
+    described["networks"] = [{**described["networks"][0], "topology": "edges", "edges": cube}]
+    rule = replace(rule_of(HDA.from_dict(described)), figures=FIGURES)
+    assert rule.fabric.lanes[2:] == (1, 2, 4)
+    assert rule.link(Way("ring", "Simple"), 4) == pytest.approx(0.5 * 4 * rule.fabric.near)

@@ -26,6 +26,7 @@ import numpy as np
 from megatile.core.cached import cached_in_owner
 from megatile.core.errors import MissingDescriptionError
 from megatile.hda import HDA
+from megatile.hda.direct import Edges
 from megatile.hda.model import Network, ProtocolFigures, TransportFigures
 
 WIRE = {"LL": 0.5, "MSCCL++": 0.5, "LL128": 0.9375}
@@ -62,6 +63,8 @@ class Fabric:
     switched: bool
     latency_ps: int
     far_latency_ps: int
+    lanes: tuple[int, ...] = ()
+    """Where links are listed one by one: those that each of the first n ranks has to the others, by n."""
 
     def nodes(self, ranks: int) -> int:
         return max(1, -(-ranks // self.inside))
@@ -86,7 +89,20 @@ def fabric(hda: HDA, scale: str = "device") -> Fabric:
         bool(near.in_network_reduction),
         _latency_ps(near),
         _latency_ps(far) if far else 0,
+        _lanes(near.topology) if isinstance(near.topology, Edges) else (),
     )
+
+
+def _lanes(topology: Edges) -> tuple[int, ...]:
+    """Rings that a library can lay on listed links: at most as many as the links of the poorest rank."""
+    found = [1, 1]
+    for n in range(2, topology.size + 1):
+        degrees = [0] * n
+        for a, b, cables in topology.edges:
+            if a < n and b < n:
+                degrees[a], degrees[b] = degrees[a] + cables, degrees[b] + cables
+        found.append(max(1, min(degrees)))
+    return tuple(found)
 
 
 def _latency_ps(network: Network) -> int:
@@ -129,6 +145,8 @@ class Rule:
         figures, links = self.protocol(way, operation), 1
         if self.fabric.mesh and way.algorithm in ("hamilton", "direct"):
             links = max(1, min(ranks, self.fabric.inside) - 1)
+        elif self.fabric.lanes and self.figures.protocols:
+            links = self.fabric.lanes[min(ranks, self.fabric.inside)]
         rate = self.fabric.near * links * figures.share * WIRE.get(way.protocol, 1.0)
         if self.figures.channel is not None and way.channels is not None:
             rate = min(rate, self.figures.channel * way.channels)
