@@ -141,6 +141,7 @@ SETS = {
             "LL": ProtocolFigures(far_step_ps=us(2.7)),
             "LL128": ProtocolFigures(far_step_ps=us(4.0)),
             "Simple": ProtocolFigures(far_step_ps=us(14.0), far_share=0.985),
+            "peer_LL": ProtocolFigures(far_step_ps=us(5.0)),
             "peer_Simple": ProtocolFigures(far_step_ps=us(14.0), far_share=0.985),
             "tree_LL": ProtocolFigures(
                 us(6.8), us(0.6), us(5.0), first_ps=us(0.3), next_ps=us(0.6), pass_bytes=4096
@@ -162,7 +163,7 @@ SETS = {
             Constant("far_fill", ("NVLSTree",)),
         ),
         "H100x16_309a, H100x32_309b and H100x16_309g",
-        dict.fromkeys(("LL", "LL128", "tree_Simple"), "estimate: NCCL tuning.cc, between nodes"),
+        dict.fromkeys(("LL", "LL128", "peer_LL", "tree_Simple"), "estimate: NCCL tuning.cc, between nodes"),
     ),
     "mi300x-8": Set(
         "rccl",
@@ -176,7 +177,7 @@ SETS = {
             "pairs_LL": ProtocolFigures(us(12), us(0.8), share=0.7),
             "pairs_Simple": ProtocolFigures(us(17), us(2.1), share=0.7),
             "pairs_MSCCL++": ProtocolFigures(us(5), us(0.8), share=0.98),
-            "tree_LL": ProtocolFigures(us(12), us(0.9), us(10.5), share=0.5),
+            "tree_LL": ProtocolFigures(us(12), us(0.9), us(10.5), share=0.14),
             "peer_LL": ProtocolFigures(us(12), us(0.8)),
             "peer_Simple": ProtocolFigures(us(17), 0, us(25), share=0.98),
         },

@@ -143,7 +143,7 @@ class Rule:
     def link(self, way: Way, ranks: int, operation: str = "") -> float:
         """Bytes per second that a rank sends inside a node; several links of a mesh are used at once."""
         figures, links = self.protocol(way, operation), 1
-        if self.fabric.mesh and way.algorithm in ("hamilton", "direct"):
+        if self.fabric.mesh and way.algorithm in ("hamilton", "direct", "node_tree"):
             links = max(1, min(ranks, self.fabric.inside) - 1)
         elif self.fabric.lanes and self.figures.protocols:
             links = self.fabric.lanes[min(ranks, self.fabric.inside)]
@@ -323,7 +323,7 @@ class Rule:
             return near_ps
         rate = self.fabric.far * figures.far_share
         far_ps = (peers - near) * block / rate * 1e12
-        return np.maximum(near_ps, far_ps) + figures.far_step_ps
+        return np.maximum(peers * figures.step_ps, np.maximum(near_ps, far_ps)) + figures.far_step_ps
 
 
 def with_figures(rule: Rule, **protocols: ProtocolFigures) -> Rule:

@@ -255,6 +255,8 @@ def prices(
     depth = int(np.log2(nodes))
     power = np.clip(np.log2(np.maximum(size, 64) / 64).astype(int), 0, 22)
     for i, protocol in enumerate(PROTOCOLS):
+        if protocol == "LL128" and not figures.links and OPERATIONS[operation] not in settings.protocols:
+            continue  # it relies on how NVLink orders stores; over PCIe it must be asked for
         if settings.allows(operation, "Ring", protocol):
             bandwidth = {
                 "LL": min(ll_max, speed / 2),
