@@ -77,7 +77,9 @@ def between_units(frame: Frame, node: n.Collective) -> None:
     """A collective of units of a level of the Plan, by its ``algorithm``."""
     member = _member(frame, node)
     size = member.size
-    group = frame.draft.barrier(frame.level, key_of(frame, node.axis, node.scale)) if size > 1 else ""
+    group = (
+        frame.draft.declared.barrier(frame.level, key_of(frame, node.axis, node.scale)) if size > 1 else ""
+    )
 
     def meet() -> None:
         if size > 1:
@@ -85,8 +87,8 @@ def between_units(frame: Frame, node: n.Collective) -> None:
 
     gathered = frame.draft.homes.gather(node, frame.level.depth)
     if gathered is not None:
-        frame.draft.declare(gathered, frame.level)
-    if size > 1 and frame.draft.puts:
+        frame.draft.declared.home(gathered, frame.level)
+    if size > 1 and frame.draft.facts.puts:
         meet()  # what was put before is visible after
     if node.algorithm == "multicast":
         _by_network(member, group)
@@ -178,7 +180,7 @@ def _every(member: Member, do: Callable[[Expr], None], first: int = 0) -> None:
     """Something with every rank from ``first`` on: in a loop, unless there is one or ranks are numbers, as
     inside one instance."""
     frame = member.frame
-    number = 0 if isinstance(member.me, Const) else frame.draft.fresh()
+    number = 0 if isinstance(member.me, Const) else frame.draft.declared.fresh()
     if not number or member.size - first == 1:
         for rank in range(first, member.size):
             do(Const(rank))
@@ -308,7 +310,9 @@ def _counted(member: Member, meet: Callable[[], None]) -> None:
 
     def fetch(rank: Expr, at: Expr) -> Expr:
         got, end = (
-            frame.read(draft.name(word), part(part(b, 0, rank, ONE), 1, member.me, ONE).region(), most)
+            frame.read(
+                draft.declared.name(word), part(part(b, 0, rank, ONE), 1, member.me, ONE).region(), most
+            )
             for b, most, word in ((counts, min(held, room), "received"), (ends, held, "end"))
         )
         start = minimum(at, room)
@@ -322,7 +326,7 @@ def _counted(member: Member, meet: Callable[[], None]) -> None:
             arrived = fetch(Const(number), arrived)
         NUMBERS["data"](frame, arrived, room, "arrived")
         return
-    name, total = f"rank_{draft.fresh()}", Symbol(draft.name("arrived"))
+    name, total = f"rank_{draft.declared.fresh()}", Symbol(draft.declared.name("arrived"))
     frame.ranges |= {name: (0, size - 1)}
     with frame.stream.inner() as body:
         after = fetch(Symbol(name), total)

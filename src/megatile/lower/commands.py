@@ -68,7 +68,7 @@ def rounded(frame: Frame, block: Block, width: int) -> tuple[float, Expr]:
     factor = taken / (run * width)
     if frame.node is not None and frame.node.span:
         line = f"{frame.node.span.file}:{frame.node.span.line}"
-        frame.draft.waste[line] = (layer.name, run * width, factor)
+        frame.draft.notes.waste[line] = (layer.name, run * width, factor)
     return factor, simplify(product(axis.extent for axis, _ in axes) * taken)
 
 
@@ -146,11 +146,11 @@ def banked(frame: Frame, accesses: Iterable[Access], elements: Expr) -> Expr:
 def noted(frame: Frame, home: Home, turns: Callable[..., int], *given: Any) -> int:
     """The turns that lanes take in the banks of a tile, unless a hint arranges it; the line where they take
     most is kept for the result."""
-    found = 1 if home.name in frame.draft.arranged else turns(*given)
+    found = 1 if home.name in frame.draft.facts.arranged else turns(*given)
     if found > 1 and frame.node is not None and frame.node.span:
         line = f"{frame.node.span.file}:{frame.node.span.line}"
-        if found > frame.draft.conflicts.get(line, ("", "", 1))[2]:
-            frame.draft.conflicts[line] = (frame.draft.hda.memory(home.memory).name, home.name, found)
+        if found > frame.draft.notes.conflicts.get(line, ("", "", 1))[2]:
+            frame.draft.notes.conflicts[line] = (frame.draft.hda.memory(home.memory).name, home.name, found)
     return found
 
 
@@ -242,7 +242,7 @@ def chosen(frame: Frame, request: Request, forced: str | None) -> str:
         return forced
     choice = choice_of(request, forced, frame.node.place if frame.node is not None else None)
     key = (request.primitive, str(choice.source), choice.name, request.elements)
-    frame.draft.choices.setdefault(key, choice)
+    frame.draft.notes.choices.setdefault(key, choice)
     return choice.name
 
 

@@ -361,8 +361,8 @@ def _work(values: tuple[Expr, ...], loops: Sequence[tuple[str, Expr]], draft: Pl
                 name = OPERATION_NAMES.get(part.operator, part.operator)
                 own = OPERATIONS[name].flops((1,)) if name in OPERATIONS else 1
                 special = part.operator in FUNCTIONS
-                cost, wait = draft.special or own if special else own, wait or special
+                cost, wait = draft.facts.special[0] or own if special else own, wait or special
                 counts[max((depth.get(s, 0) for s in symbols(part)), default=0)] += cost
     counts[-1] = max(1, counts[-1])
-    counts[0] += draft.special_wait if wait else 0
+    counts[0] += draft.facts.special[1] if wait else 0
     return sum((count * product(e for _, e in loops[:d]) for d, count in enumerate(counts) if count), ZERO)

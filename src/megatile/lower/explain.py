@@ -179,7 +179,7 @@ def figures(lowered: Lowered, result: Result | None = None) -> Figures:
     levels = tuple(_level(lowered, level) for level in plan.levels)
     versions = tuple((t.name, t.versions) for t in plan.tiles if t.versions > 1)
     found = Figures(plan.name, hda.name, levels, flops, moved, peaks, None, versions)
-    found = replace(found, waste=lowered.draft.waste, conflicts=lowered.draft.conflicts)
+    found = replace(found, waste=lowered.draft.notes.waste, conflicts=lowered.draft.notes.conflicts)
     if result is None:
         return found
     layer = hda.memory("l2")
@@ -200,7 +200,7 @@ def explain(lowered: Lowered) -> str:
             ", ".join(f"{name} {format_time(price)}" for name, price in c.prices.items() if name != c.name),
             f"{c.source.file}:{c.source.line}" if c.source is not None else "",
         )
-        for c in lowered.draft.choices.values()
+        for c in lowered.draft.notes.choices.values()
     ]
     table = text_table(("statement", "by", "price", "others", "source"), rows)
     return f"{figures(lowered)}\n{table}"

@@ -31,7 +31,7 @@ Picked = tuple[str, tuple[Pick, ...]]
 def gathered(frame: Frame, node: n.Node) -> Iterator[n.Node]:
     """The statement with tiles of the unit's own in place of parts that are no runs."""
     found = _Gatherer(frame)
-    shown = found.statement(node) if frame.draft.picks and isinstance(node, LEAVES) else node
+    shown = found.statement(node) if frame.draft.facts.picks and isinstance(node, LEAVES) else node
     for key, home in found.tiles.items():
         for part, there in _pairs(frame, home, key):
             copy_block(frame, part, there)

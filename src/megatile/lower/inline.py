@@ -267,7 +267,7 @@ class _Inliner:
             level=self.frame.level.name,
         )
         # Collectives that are alike have one: units meet at whatever line they come to it.
-        self.names[channel.name] = draft.channel(made)
+        self.names[channel.name] = draft.declared.channel(made)
 
     # --- numbers and regions ----------------------------------------------------------------------
 
@@ -301,7 +301,7 @@ class _Inliner:
 
     def renamed(self, name: str) -> str:
         if name not in self.names:
-            self.names[name] = self.frame.draft.name(name)
+            self.names[name] = self.frame.draft.declared.name(name)
         return self.names[name]
 
     # --- statements -------------------------------------------------------------------------------
@@ -330,14 +330,14 @@ class _Inliner:
         group = next(g for g in self.plan.groups if g.name == name)
         own, wider = key_of(frame, self.node.axis, self.node.scale), self.expr(group.key)
         key = own if wider == Const(0) else select(own < 0, own, own * self.plan.units + wider)
-        return frame.draft.barrier(frame.level, tidy(key, frame.ranges))
+        return frame.draft.declared.barrier(frame.level, tidy(key, frame.ranges))
 
     def value(self, value: Any) -> Any:
         """A number, or the name of a tile."""
         return self.renamed(value) if isinstance(value, str) else self.expr(value)
 
     def loop(self, s: pm.Loop) -> pm.Loop:
-        index = self.frame.draft.name(s.index)
+        index = self.frame.draft.declared.name(s.index)
         self.numbers[s.index] = Symbol(index)
         inits = [self.value(c.init) for c in s.carries]
         for carry in s.carries:

@@ -36,7 +36,7 @@ def loop_frames(frames: list[Frame], node: n.Loop) -> Iterator[list[Frame]]:
     inners, named = [], []
     for one in frames:
         inner = one.inside(one.place, one.group)
-        names = {v: Symbol(frame.draft.name(v)) for v in carried if v in one.names}
+        names = {v: Symbol(frame.draft.declared.name(v)) for v in carried if v in one.names}
         inner.names |= {node.var: Symbol(node.var)} | names
         inner.ranges, inner.turns, inner.fresh, inner.looped = dict(ranges), turns, fresh, True
         inners.append(inner)
@@ -86,7 +86,7 @@ def branch(frames: list[Frame], node: n.If, condition: Expr, run: Run) -> None:
             if then is None or orelse is None:
                 frame.names.pop(name, None)
             elif then != orelse:
-                merges.append(pm.MergeInt(frame.draft.name(name), then, orelse))
+                merges.append(pm.MergeInt(frame.draft.declared.name(name), then, orelse))
                 frame.names[name] = Symbol(merges[-1].name)
             else:
                 frame.names[name] = then

@@ -203,16 +203,20 @@ def assemble(draft: PlanDraft) -> pm.Plan:
             streams.append(pm.Stream(runs, tuple(stream.out), level.name))
     used = {region.tile for s in streams for st in pm.statements(s.body) for region in regions_of(st)}
     tiles = [
-        replace(t, versions=draft.versions.get(t.name, 1)) for t in draft.tiles.values()
+        replace(t, versions=draft.declared.versions.get(t.name, 1)) for t in draft.declared.tiles.values()
         if t.role != "local" or t.name in used
     ]  # fmt: skip
     waited = {s.flag for st in streams for s in pm.statements(st.body) if isinstance(s, pm.Wait)}
     streams = [replace(s, body=_without(s.body, waited)) for s in streams]
-    flags = [f for f in draft.flags.values() if f.name in waited or not f.name.startswith(("go_", "done_"))]
-    channels = tuple(replace(channel, name=name) for channel, name in draft.channels.items())
+    flags = [
+        f
+        for f in draft.declared.flags.values()
+        if f.name in waited or not f.name.startswith(("go_", "done_"))
+    ]
+    channels = tuple(replace(channel, name=name) for channel, name in draft.declared.channels.items())
     return pm.Plan(
         draft.program.name, draft.first.scale, (draft.first.total,), tuple(tiles),
-        channels, tuple(flags), tuple(draft.groups.values()), tuple(streams), place, tuple(levels),
+        channels, tuple(flags), tuple(draft.declared.groups.values()), tuple(streams), place, tuple(levels),
     )  # fmt: skip
 
 

@@ -48,7 +48,7 @@ def by_messages(frame: Frame, node: n.Copy) -> bool:
     channel = pm.Channel(
         "queue", members, feeds, slots, each * row, target.home.memory, level=frame.level.name
     )
-    name, index = frame.draft.channel(channel), frame.draft.name("piece")
+    name, index = frame.draft.declared.channel(channel), frame.draft.declared.name("piece")
     work = pm.Work(ZERO, Const(each * row), source.home.dtype)
     first = ZERO if rows == each else Symbol(index) * each
     into = part(target, 0, first, Const(each))

@@ -45,7 +45,7 @@ def let(frame: Frame, node: n.Let) -> None:
     """A variable that is no whole number known to the stream."""
     scope = Scope(frame)
     value = scope.resolve(node.value)
-    if not any(isinstance(part, Load) for part in walk(value)) and frame.draft.once(node.name):
+    if not any(isinstance(part, Load) for part in walk(value)) and frame.draft.facts.once(node.name):
         frame.values[node.name] = value
         return
     if node.value.dtype in ("float", "bool"):
@@ -61,7 +61,7 @@ def let(frame: Frame, node: n.Let) -> None:
 
 def read_number(frame: Frame, value: Expr, bound: int, word: str) -> Expr:
     """A whole number that an expression on data gives."""
-    name, scope = frame.draft.name(word), Scope(frame)
+    name, scope = frame.draft.declared.name(word), Scope(frame)
     home = frame.draft.scratch(frame, (1,), "i32", word)
     _store(scope, whole(home), (ZERO,), scope.resolve(value))
     return frame.read(name, pm.Region(home.name), bound)
@@ -112,7 +112,7 @@ def elementwise_units(
     frame: Frame, node: n.Scale, total: int, counts: list[int], group: tuple[int, int]
 ) -> None:
     """All units of a region at once: their number is an iteration."""
-    name = f"{node.scale}_{frame.draft.fresh()}"
+    name = f"{node.scale}_{frame.draft.declared.fresh()}"
     place = Place(frame.place.launch, (*frame.place.path, *split_number(Symbol(name), counts)))
     _body(Scope(frame.inside(place, group), ((name, Const(total)),)), node.body)
 

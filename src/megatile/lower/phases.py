@@ -59,7 +59,9 @@ def _phase_of_devices(frame: Frame, node: n.Scale, outer: int) -> None:
     """Devices that reached into each other's memory meet before the next region."""
     if frame.draft.first.total > 1 and talks(node, frame.draft.homes.table):
         key = frame.place.rank(0, outer)
-        frame.stream.out.append(Meeting(pm.Collective("barrier", frame.draft.barrier(frame.level, key))))
+        frame.stream.out.append(
+            Meeting(pm.Collective("barrier", frame.draft.declared.barrier(frame.level, key)))
+        )
 
 
 def child(frame: Frame, node: n.Scale, scale: str, outer: int) -> None:
@@ -136,7 +138,7 @@ def _phase(
 ) -> None:
     draft = frame.draft
     turn, each = counted
-    number, streams = draft.fresh(), draft.streams
+    number, streams = draft.declared.fresh(), draft.streams
     if any(symbols(condition) - {"unit"} for condition in conditions):
         raise cannot("a region under a condition that data decides", node)
     index: Expr = ZERO

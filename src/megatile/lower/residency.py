@@ -57,10 +57,10 @@ def fit(draft: PlanDraft, level: Level) -> int:
         try:
             return max(1, min(limits(draft, level).values()))
         except InstanceError:
-            most = max(draft.versions.values(), default=1)
+            most = max(draft.declared.versions.values(), default=1)
             if most == 1:
                 raise
-            draft.versions.update({k: min(v, most - 1) for k, v in draft.versions.items()})
+            draft.declared.versions.update({k: min(v, most - 1) for k, v in draft.declared.versions.items()})
 
 
 def named_extents(launch: Launch) -> dict[str, tuple[int, ...]]:
@@ -101,10 +101,12 @@ def bytes_of(draft: PlanDraft, level: Level, blocks: int) -> dict[str, int]:
         every = [s for st in streams for s in pm.statements(tuple(st.out))]
         products = {s.write.tile for s in every if isinstance(s, pm.Compute) and s.operation in PRODUCTS}
         needed: dict[str, list[int]] = {}
-        for name in {r.tile for s in every for r in regions_of(s)} & set(draft.tiles):  # others are messages
-            tile = draft.tiles[name]
+        for name in {r.tile for s in every for r in regions_of(s)} & set(
+            draft.declared.tiles
+        ):  # others are messages
+            tile = draft.declared.tiles[name]
             if tile.level in each and hda.level(hda.memory(tile.memory).level).position <= here:
-                size = math.prod(tile.shape) * itemsize(tile.dtype) * draft.versions.get(name, 1)
+                size = math.prod(tile.shape) * itemsize(tile.dtype) * draft.declared.versions.get(name, 1)
                 size = -(-size * each[tile.level] // blocks)
                 total = needed.setdefault(hda.memory(tile.memory).name, [0, 0, 0])
                 for i, counts in enumerate((True, name in draft.homes.table, name in products)):

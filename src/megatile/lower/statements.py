@@ -79,7 +79,7 @@ rule(n.Collective)(between_units)
 def _alloc(frame: Frame, node: n.Alloc) -> None:
     draft = frame.draft
     if node.name not in draft.homes.found:
-        draft.declare(draft.homes.tile(node, frame.level.depth), frame.level)
+        draft.declared.home(draft.homes.tile(node, frame.level.depth), frame.level)
 
 
 @rule(n.Let)
@@ -100,7 +100,7 @@ def _read_scalar(frame: Frame, node: n.ReadScalar) -> None:
     value = frame.static(node.value)
     if isinstance(node.value, Load) and all(frame.static(i) is not None for i in node.value.index):
         block = frame.regions.block(n.Region(node.value.source, tuple(n.Dim(i) for i in node.value.index)))
-        value = frame.read(frame.draft.name(node.name), brought(frame, block).region(), bound)
+        value = frame.read(frame.draft.declared.name(node.name), brought(frame, block).region(), bound)
     elif value is None or not bound:  # reading more than 0 stops the run
         value = read_number(frame, node.value, bound, node.name)
     frame.names[node.name] = value
@@ -219,8 +219,9 @@ def _atomic(frame: Frame, node: n.Atomic) -> None:
     if block.home.dtype not in WHOLE or (swaps and block.home.depth < frame.level.depth):
         # Units that wait for each other's locks would turn in a loop for ever: the first never lets go.
         raise cannot(f"an atomic_{node.op} of {block.home.dtype} that several units may share", node)
+    name = frame.draft.declared.name(node.result)
     frame.names[node.result] = frame.read(
-        frame.draft.name(node.result), block.region(), 2**31 - 1, write=block.region(), combine=node.op,
+        name, block.region(), 2**31 - 1, write=block.region(), combine=node.op,
         expected=ZERO if node.expected is None else frame.whole(node.expected), value=frame.whole(node.value),
     )  # fmt: skip
 
@@ -245,7 +246,7 @@ def _barrier(frame: Frame, node: n.Barrier) -> None:
         for number in node.units:
             among = among | eq(me, number)
         key = select(among, key, -1)
-    frame.emit(pm.Collective("barrier", frame.draft.barrier(frame.level, key, node.name)))
+    frame.emit(pm.Collective("barrier", frame.draft.declared.barrier(frame.level, key, node.name)))
 
 
 def _check_count(frame: Frame, node: n.Barrier, key: Expr, wanted: int) -> None:

@@ -11,11 +11,9 @@ statement (engines work on them at the same time all the same), unless they wait
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,11 +22,11 @@ from megatile.core.expr import ZERO, Expr, Symbol, simplify, unit
 from megatile.hda import HDA
 from megatile.ir import nodes as n
 from megatile.ir.program import Program
-from megatile.lower.banks import arranged
+from megatile.lower.declarations import Declarations, Facts, Notes
 from megatile.lower.errors import LoweringError, cannot
 from megatile.lower.levels import Level, Levels
 from megatile.lower.regions import Regions
-from megatile.lower.storage import Home, Homes, uneven
+from megatile.lower.storage import Home, Homes
 from megatile.lower.units import WHOLE, NotStatic, Place, Ranges, split_number, tidy
 from megatile.plan import model as pm
 
@@ -219,105 +217,50 @@ class Frame:
 
 
 class PlanDraft:
-    """A Plan in the making: what of it one Program on one machine has been given so far."""
+    """A Plan in the making: one Program on one machine, and what of it has been written so far."""
 
     def __init__(self, program: Program, hda: HDA):
         self.program, self.hda, self.launch = program, hda, program.launch
         self.homes = Homes(program, hda)
         self.structure = Levels(program, hda)
-        self.first, self.levels = self.structure.first, self.structure.further
-        self.tiles: dict[str, pm.Tile] = {}
-        self.flags: dict[str, pm.Flag] = {}
-        self.channels: dict[pm.Channel, str] = {}
-        """By what they are, under the name that the library gave them."""
-        self.groups: dict[tuple[str | None, Expr, str], pm.Group] = {}
-        every = list(n.walk(program.body))
-        self.versions = {a.name: a.versions for a in every if isinstance(a, n.Alloc) and a.versions > 1}
-        self.count = 0
-        self.used = {v for m in every for v in _loop_names(m)} | set(self.homes.table)
-        """Names of numbers."""
+        self.facts = Facts(program, hda, self.homes)
+        every = self.facts.statements
+        self.declared = Declarations(
+            {v for m in every for v in _loop_names(m)} | set(self.homes.table),
+            {a.name: a.versions for a in every if isinstance(a, n.Alloc) and a.versions > 1},
+        )
+        self.notes = Notes({i: m.choice for i, m in enumerate(every) if m.choice})
         self.scattered: dict[str, int] = {}
         """Tensors of which every unit has reduced its own part along a dimension."""
         self.variables: dict[str, Home] = {}
         """Tiles of variables."""
-        self.assigned = Counter(m.name for m in every if isinstance(m, n.Let))
-        self.special, self.special_wait = _special(hda)
-        self.choices: dict[Any, Any] = {i: m.choice for i, m in enumerate(every) if m.choice}
-        """What does each statement: `commands.Choice`."""
-        self.waste: dict[str, tuple[str, int, float]] = {}
-        """By source line: the memory, the bytes of a row, and how many times those its sectors are."""
-        self.conflicts: dict[str, tuple[str, str, int]] = {}
-        """By source line: the memory, the tile, and the turns that lanes take in its banks."""
         self.filled: dict[str, tuple[tuple[Turn, ...], tuple[tuple[Expr, Expr], ...]]] = {}
         """By tile that a copy of a tensor has filled: in which loops, and for each axis the elements that
         were inside the tensor, and all."""
-        self.arranged = arranged(every)
-        tiles = [b for b in self.homes.table.values() if b.base not in self.homes.found]
-        self.picks = any(uneven(view.layout) for b in tiles for view in b.owner)
-        """Whether units have elements of a tile that are no run."""
 
-    @cached_property
-    def puts(self) -> bool:
-        """Whether units reach into each other's memory."""
-        return any(n.remote(node) is not None for node in n.walk(self.program.body))
+    @property
+    def first(self) -> Level:
+        return self.structure.first
+
+    @property
+    def levels(self) -> dict[str, Level]:
+        return self.structure.further
 
     @property
     def streams(self) -> int:
         """How many streams there are."""
         return sum(len(level.streams) for level in self.levels.values())
 
-    def fresh(self) -> int:
-        self.count += 1
-        return self.count
-
-    def name(self, word: str) -> str:
-        """A name for a number of a stream that no other has."""
-        while word in self.used:
-            word = f"{word}_{self.fresh()}"
-        self.used.add(word)
-        return word
-
-    def once(self, name: str) -> bool:
-        """Whether a variable gets its value in one place only."""
-        return self.assigned[name] == 1
-
-    # --- declarations -----------------------------------------------------------------------------
-
-    def declare(self, home: Home, level: Level) -> None:
-        if home.flag:
-            self.flags[home.name] = pm.Flag(home.name, math.prod(home.extents), level.name)
-        elif home.name not in self.tiles:
-            self.tiles[home.name] = pm.Tile(
-                home.name, home.extents, home.dtype, home.memory, level=level.name
-            )
-
     def scratch(
         self, frame: Frame, shape: tuple[int, ...], dtype: str, word: str = "part", level: str = "l0"
     ) -> Home:
         """A tile of the stream's own."""
-        self.count += 1
         memory = self.hda.memory(level if frame.level is not self.first else "l2").name
-        home = Home(self.name(f"{word}_{self.count}"), shape, dtype, memory, frame.level.depth)
+        name = self.declared.name(f"{word}_{self.declared.fresh()}")
+        home = Home(name, shape, dtype, memory, frame.level.depth)
         self.homes.found[home.name] = home
-        self.declare(home, frame.level)
+        self.declared.home(home, frame.level)
         return home
-
-    def barrier(self, level: Level, key: Expr, name: str = "") -> str:
-        """The group of units of a level with the same key, for barriers of a name."""
-        found = self.groups.get((level.name, key, name))
-        if found is None:
-            word = f"group_{len(self.groups) + 1}"
-            found = self.groups[level.name, key, name] = pm.Group(word, key, level.name)
-        return found.name
-
-    def channel(self, channel: pm.Channel) -> str:
-        """The name of a channel like that, made if there is none."""
-        found = self.channels.get(channel)
-        if found is None:
-            found = self.channels[channel] = self.name(channel.name)
-        return found
-
-    # --- the whole --------------------------------------------------------------------------------
 
     def run(self) -> None:
         for param in self.program.params:
@@ -326,23 +269,11 @@ class PlanDraft:
             tile = pm.Tile(home.name, home.extents, home.dtype, home.memory, role="inout", level=level.name)
             if home.shared:
                 tile = replace(tile, owner=ZERO, owners=1)
-            self.tiles[home.name] = tile
+            self.declared.tiles[home.name] = tile
         stream = Stream(self.first, 0, self.first.total)
         self.first.streams.append(stream)
         frame = Frame(self, stream, Place(self.launch, ()), ranges={"unit": (0, self.first.instances - 1)})
         frame.lower(self.program.body)
-
-
-def _special(hda: HDA) -> tuple[int | None, int]:
-    """How many operations of the vector engine take as long as a special function (None: it has no engine),
-    and how many as long as the first one of a command is under way."""
-    first = {e.kind: e for e in reversed(hda.engines) if e.kind in ("vector", "scalar")}
-    own = {kind: (e.rate("f32") or 0) * e.count for kind, e in first.items()}
-    rates = {kind: rate * hda.level(first[kind].level).total for kind, rate in own.items()}
-    if len(rates) < 2 or not rates["scalar"]:
-        return None, 0
-    wait = round(first["scalar"].latency_ps * own["vector"] / 1e12)
-    return max(1, round(rates["vector"] / rates["scalar"])), wait
 
 
 def _loop_names(node: n.Node) -> tuple[str, ...]:

@@ -158,10 +158,10 @@ class _Order:
             self.flush()
         waits = self.busy or region.in_loop
         if waits:
-            draft.flags[go] = pm.Flag(go, region.rounds, region.owner)
+            draft.declared.flags[go] = pm.Flag(go, region.rounds, region.owner)
             count = ONE if region.rounds > 1 else region.turn + 1
             body.insert(0, pm.Wait(go, count, theirs, source=region.source))
-        draft.flags[done] = pm.Flag(done, region.rounds, region.owner)
+        draft.declared.flags[done] = pm.Flag(done, region.rounds, region.owner)
         body.append(pm.Signal(done, region.above, theirs, source=region.source))
         for condition in reversed(region.conditions):
             body = [pm.If(condition, tuple(body))]
