@@ -82,7 +82,7 @@ def _nvlink(copy_gbps: float, share: float) -> dict[str, ProtocolFigures]:
         "Simple": ProtocolFigures(
             us(8.4), us(3.4), share=share, copy_rate=copy, fill=0.35, fill_bytes=48 * MIB
         ),
-        "peer_LL": ProtocolFigures(us(6.6), us(0.6)),
+        "peer_LL": ProtocolFigures(us(6.6), us(0.6), first_ps=us(0.3), pass_bytes=4096),
         "peer_Simple": ProtocolFigures(us(8.4), share=share, copy_rate=copy, fill=0.35, fill_bytes=8 * MIB),
     }
 
@@ -100,6 +100,7 @@ _RINGS = (
 _PEERS = (
     Constant("start_ps", ("peer_LL",)),
     Constant("step_ps", ("peer_LL",)),
+    Constant("first_ps", ("peer_LL",)),
     Constant("start_ps", ("peer_Simple",)),
     Constant("share", ("peer_Simple",), 0.15),
     Constant("fill", ("peer_Simple",)),

@@ -8,7 +8,7 @@ its slots of b = S/n in turn: k = n - 1 of them send, 2(n - 1) in an all-reduce,
     LL      start + (k + 1) (step + first · min(x, 1) + next · max(0, ⌈x⌉ - 1)),  x = passes of a channel
     NVLS    start + S/link
     tree    start + 2 ((p - 1) step + ⌈log2 nodes⌉ far_step) + S · max(2/link, w/cards) + fill
-    peers   start + (n - 1) max(step, b/link) + b/copy + fill · min((n - 1) b, fill_bytes)/link
+    peers   start + (n - 1) max(step, b/link) + b/copy + fill · min((n - 1) b, fill_bytes)/link; LL: + passes
 
 with p ranks on a node and w = 1 for two nodes, 2 for more: an inner node of the double tree sends twice S.
 `head` and `message` give the same in the form that simulated Plans take it: once for each rank, and for each
@@ -17,7 +17,7 @@ message. Everything works on arrays of sizes. Times are in picoseconds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil, log2
 from typing import Any, NamedTuple
 
@@ -166,12 +166,8 @@ class Rule:
         wire = np.asarray(block, float) / self.link(way, ranks) * 1e12
         if way.protocol != "LL" or figures.pass_bytes is None:
             return wire
-        channels = np.clip(
-            np.floor(np.asarray(block, float) / figures.pass_bytes), 1, self.most_channels(way)
-        )
-        passes = np.asarray(block, float) / channels / figures.pass_bytes
-        first, following = np.minimum(passes, 1), np.maximum(0, np.ceil(passes) - 1)
-        return np.maximum(wire, first * figures.first_ps + following * figures.next_ps)
+        channels = np.clip(np.floor(block / figures.pass_bytes), 1, self.most_channels(way))
+        return np.maximum(wire, passes_ps(figures, np.asarray(block, float) / channels))
 
     def most_channels(self, way: Way) -> float:
         return float(self.figures.channels if way.channels is None else way.channels)
@@ -196,6 +192,8 @@ class Rule:
             sent = block * (ranks - 1) if operation != "send_recv" else size
             own = 0 * block if operation == "send_recv" else block
             extra = self.copy_ps(figures, own) + self.fill_ps(figures, link, sent)
+            if way.protocol == "LL":
+                extra = extra + passes_ps(figures, sent / max(1, ranks - 1))
             return figures.start_ps + extra
         if way.algorithm == "direct" or operation in CHAINS:
             return figures.start_ps + self.fill_ps(figures, link, size)
@@ -326,7 +324,11 @@ class Rule:
         return np.maximum(peers * figures.step_ps, np.maximum(near_ps, far_ps)) + figures.far_step_ps
 
 
-def with_figures(rule: Rule, **protocols: ProtocolFigures) -> Rule:
-    """The rule with some protocols' figures replaced, as a fit tries them."""
-    known = {**rule.figures.protocols, **protocols}
-    return replace(rule, figures=replace(rule.figures, protocols=known))
+def passes_ps(figures: ProtocolFigures, nbytes: Any) -> Any:
+    """How long the threads of a channel pass over bytes of LL; without ``next`` all passes are alike."""
+    if figures.pass_bytes is None:
+        return 0.0 * np.asarray(nbytes, float)
+    passes = np.asarray(nbytes, float) / figures.pass_bytes
+    if not figures.next_ps:
+        return passes * figures.first_ps
+    return np.minimum(passes, 1) * figures.first_ps + np.maximum(0, np.ceil(passes) - 1) * figures.next_ps
