@@ -141,8 +141,10 @@ def test_benches_register_themselves(megatile, folder) -> None:
 
 def test_probe_prints_a_time_per_case(megatile) -> None:
     shown = megatile("bench", "probe")
-    lines = {line[1:33].strip(): float(line.split()[-4]) for line in shown.out.splitlines()}
+    rows = {line[1:33].strip(): line[33:].split() for line in shown.out.splitlines()[1:]}
+    lines = {name: float(row[0]) for name, row in rows.items()}
     assert lines["own memory"] == pytest.approx(119.7)  # 5 ns setup, 110 ns latency, 256 B at a PE's share
+    assert 100 < float(rows["128 PEs on PE 0's memory"][4]) < 150  # GB/s: a PE's share is 1.2 TB/s / 8
     assert lines["own memory"] < lines["another PE of the cube"] < lines["worst remote cube"]
     assert lines["worst remote cube"] < lines["remote SIP"]
     hot = [lines[f"hot target, issuers: {n}"] for n in (1, 2, 3)]

@@ -161,3 +161,22 @@ def test_launches_beside_each_other_share_a_cache() -> None:
     results = [s.submit(plan.part([u])) for u in range(2)]
     s.wait()
     assert max(r.end_ps for r in results) == whole.time_ps
+
+
+@pytest.mark.parametrize("engine", ["plain", "compiled"])
+@pytest.mark.parametrize("readers", [1, 2, 3, 8])
+def test_readers_of_one_slice_take_turns(readers: int, engine: str) -> None:
+    """HBM of 1.2 TB/s in 8 slices: 16 KiB of one take 109.227 ns, for each who reads, its own PE too."""
+    b = PlanBuilder("hot", scale="pe", units=8)
+    x = b.tile("x", (16384,), "u8", memory="hbm", role="input")
+    with b.when(unit < readers):
+        b.copy(b.tile("t", (16384,), "u8", memory="tcm"), x.whole().at(0))
+    took = simulate(b.finish(), machine="ahbm", engine=engine).time_ps
+    before = 783_000 + 5_000 + 110_000 + 3_000  # launch, start of the DMA engine, latencies of HBM and TCM
+    service = -(-16384 * 10**12 // 150_000_000_000)
+    near = simulate(reader(0, 16384, scale="pe", far="hbm", near="tcm"), machine="ahbm").time_ps
+    assert near == before + service
+    if readers == 1:
+        assert took == near
+    else:  # the last one's first byte passes a link of the NoC or two while others are served
+        assert before + readers * service <= took <= before + readers * service + 10_000

@@ -24,7 +24,7 @@ from megatile.hda.model import Control, Engine, MemoryLayer, Unit
 from megatile.plan import model as pm
 from megatile.plan.cohort import spread
 from megatile.plan.residency import copies, units_below
-from megatile.plan.statements import engine_of
+from megatile.plan.statements import engine_of, regions_of
 from megatile.timing.caches import Cache, brick, chain, extents
 from megatile.timing.fabric import FEW, LONGEST_COMMAND_PS, Alike, Fabric, Path, Stage, equal, serialise_ps
 from megatile.timing.faults import FaultError, Faults
@@ -111,7 +111,7 @@ class Resources:
         self.views[plan.level(level).name] = self
         count = FEW + 1 if plan.levels else plan.units
         self.fabric: Fabric = beside.fabric if beside else Fabric.between(hda, self.faults, self.view, count)
-        known = self.fabric.known.setdefault((self.level.name, level), {})
+        known = self.fabric.known.setdefault((self.level.name, level, self._contended_slices), {})
         self._paths: dict[tuple[Any, ...], Path] = known.setdefault("paths", {})
         self._messages: dict[tuple[int, int, int], int] = known.setdefault("messages", {})
         self._ports: dict[tuple[int, int], int | None] = known.setdefault("ports", {})
@@ -403,7 +403,7 @@ class Resources:
             bandwidth *= level.total // self.level.total
         elif level.position > self.level.position:
             inside = self.level.total // level.total
-            if not layer.shared or layer.slices >= inside > 1:
+            if not layer.shared or self._is_sliced(layer):
                 bandwidth /= inside
             else:
                 contended = self._several_inside(level.name)
@@ -411,11 +411,26 @@ class Resources:
             contended = self._several_inside(level.name)
         return layer, bandwidth, contended
 
+    @cached_property
+    def _contended_slices(self) -> frozenset[str]:
+        """Memories of which every unit has a slice that commands of other units name too."""
+        where = {tile.name: tile.memory for tile in self.plan.tiles}
+        bodies = [s for stream in self.plan.streams for s in pm.statements(stream.body)]
+        named = {where[r.tile] for s in bodies for r in regions_of(s) if r.at is not None}
+        layers = {self.hda.memory(name) for name in named}
+        return frozenset(layer.name for layer in layers if self._is_sliced(layer))
+
+    def _is_sliced(self, layer: MemoryLayer) -> bool:
+        """Whether every unit has its own slice of the layer's memory."""
+        return layer.slices >= self.level.total // self.hda.level(layer.level).total > 1
+
     def _memory_stage(self, name: str, unit: int, shared: bool = False) -> Stage:
         layer, bandwidth, contended = self.memory(name)
-        key = (
-            ("memory", layer.name, self._instance(name, unit)) if contended or layer.cache or shared else None
-        )
+        key: tuple[str, str, int] | None = None
+        if contended or layer.cache or shared:
+            key = ("memory", layer.name, self._instance(name, unit))
+        elif layer.name in self._contended_slices:
+            key = ("memory", f"{layer.name} slice", self.places[unit])
         latency_ps = 0 if layer.name in self.view.counted else layer.latency_ps
         return Stage(key, latency_ps, bandwidth)
 
@@ -510,8 +525,7 @@ class Resources:
     ) -> Iterator[tuple[Path, Alike]]:
         key = np.zeros(len(units), dtype=np.int64) if same is not None else (units == peers).astype(np.int64)
         for name, ends in ((memory, units), (peer_memory, peers)):
-            for layer in self._told_apart(name):
-                total = self.hda.level(layer.level).total
+            for total in self._told_apart(name):
                 which = self.spots[ends] * total // self.level.total
                 key = np.unique(key * total + which, return_inverse=True)[1]
         for group in self.fabric.alike(self.level.name, self.spots[units], self.spots[peers]):
@@ -521,12 +535,14 @@ class Resources:
                 path = self.path(ends[0], memory, ends[1], peer_memory, chunk, same, *how)
                 yield path, Alike(group.network, pairs, shifts)
 
-    def _told_apart(self, memory: str) -> tuple[MemoryLayer, ...]:
-        """The layers on the path to a memory of which it matters which one it is."""
+    def _told_apart(self, memory: str) -> tuple[int, ...]:
+        """How many there are of the layers on the path to a memory of which it matters which one it is."""
         layer, _, contended = self.memory(memory)
         between = chain(self.hda, memory, self.level.position)
+        if layer.name in self._contended_slices:
+            return (self.level.total,)
         apart = contended or self._is_single(layer) or layer.cache or between
-        return (*between, layer) if apart else ()
+        return tuple(self.hda.level(each.level).total for each in (*between, layer)) if apart else ()
 
     @cached_property
     def spots(self) -> Any:
@@ -549,7 +565,9 @@ class Resources:
 
     def private(self, memory: str) -> bool:
         """Whether units have nothing in common on the path to a memory: paths are alike for all of them."""
-        return not self.memory(memory)[2] and not chain(self.hda, memory, self.level.position)
+        layer, _, contended = self.memory(memory)
+        shared = contended or layer.name in self._contended_slices
+        return not shared and not chain(self.hda, memory, self.level.position)
 
     def bricks(self, memory: str) -> dict[str, tuple[int, ...]]:
         """The shape of the blocks in which caches hold the tiles of a memory; none where it has no caches."""
