@@ -71,17 +71,17 @@ def test_a_collective_beside_a_kernel_on_other_engines() -> None:
 
         def body(rank):
             x, y = torch.empty(SIZE).fill_(rank), torch.zeros(4096)
-            torch.launch("busy", busy, y, 4096, 50)
+            torch.launch("busy", busy, y, 4096, 500)
             dist.all_reduce(x)
             begin = torch.clock_ps
             dist.all_reduce(x)
             one = torch.clock_ps - begin
             begin = torch.clock_ps
-            torch.launch("busy", busy, y, 4096, 50)
+            torch.launch("busy", busy, y, 4096, 500)
             other = torch.clock_ps - begin
             begin = torch.clock_ps
             work = dist.all_reduce(x, async_op=True)
-            torch.launch("busy", busy, y, 4096, 50)
+            torch.launch("busy", busy, y, 4096, 500)
             work.wait()
             both = torch.clock_ps - begin
             return one, other, both, x.numpy()[0]

@@ -54,11 +54,17 @@ class Piece:
 
     @property
     def elements(self) -> Any:
+        if self.shard is not None:
+            return self.tensor._data[self.shard].reshape(-1)[self.first : self.first + self.count]
         return self.tensor.contents().reshape(-1)[self.first : self.first + self.count]
 
     def put(self, values: Any) -> None:
         """Put elements into the tensor."""
-        if self.count == self.tensor.numel():
+        if self.shard is not None:
+            row = np.array(self.tensor._data[self.shard])
+            row.reshape(-1)[self.first : self.first + self.count] = values
+            self.tensor._data[self.shard] = row
+        elif self.count == self.tensor.numel():
             self.tensor.set_contents(values)
         elif self.count:
             whole = np.array(self.tensor.contents()).reshape(-1)

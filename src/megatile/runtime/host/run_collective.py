@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from megatile.collectives.algorithms import algorithms
+from megatile.collectives.columns import side_by_side
 from megatile.collectives.planner import Prediction, predict
 from megatile.core.dtypes import itemsize, numpy_dtype
 from megatile.core.quantities import format_bytes
 from megatile.plan.deadlock import PlanDeadlock
 from megatile.plan.model import Plan
+from megatile.runtime.host.columns import Columns, columns_of
 from megatile.runtime.host.engine import Launch
 from megatile.runtime.host.groups import Call, ProcessGroup
 from megatile.runtime.host.oplog import Binding, Rows, blocks, pieces, shard_rows
@@ -105,6 +107,7 @@ class Collectives:
     def __init__(self, context: RuntimeContext, algorithm: str) -> None:
         self.context, self.algorithm = context, algorithm
         self._plans: dict[tuple[Any, ...], Prediction] = {}
+        self._columns: dict[tuple[Any, ...], Prediction] = {}
         self._installed: set[int] = set()
 
     def run(self, group: ProcessGroup, calls: list[Call]) -> Launch:
@@ -139,11 +142,11 @@ class Collectives:
         return Launch(self.context.engine, "nothing", (), at, end=at)
 
     def prediction(self, ranks: tuple[int, ...], call: Call, count: int, **fields: Any) -> Prediction:
-        """The plan of a collective of the library over devices."""
+        """The plan of a collective of the library over devices, or over units of a ``scale``."""
         key = (call.operation, ranks, count, call.dtype, call.reduction, call.root, *fields.values())
         if key not in self._plans:
             context = self.context
-            everyone = ranks == tuple(range(context.shape.devices))
+            everyone = "scale" not in fields and ranks == tuple(range(context.shape.devices))
             self._plans[key] = predict(
                 call.operation,
                 machine=context.machine,
@@ -154,9 +157,8 @@ class Collectives:
                 reduction=call.reduction,
                 root=call.root,
                 in_place=call.operation in IN_PLACE,
-                memory=context.shape.hbm,
                 timed=False,
-                **fields,
+                **{"memory": context.shape.hbm, **fields},
             )
         return self._plans[key]
 
@@ -178,13 +180,23 @@ class Collectives:
 
     def _library(self, group: ProcessGroup, calls: list[Call], at: int) -> Launch:
         first = calls[0]
+        stored = [first.operation not in ONE_GETS or number == first.root for number in range(len(calls))]
+        columns = columns_of(calls, stored, self.context.shape)
+        if columns is not None:
+            return self._on_pes(group.ranks, first, columns, at)
         found = self.prediction(group.ranks, first, first.count)
         load = [pieces(call.inputs) for call in calls]
-        store = [
-            pieces(call.outputs) if first.operation not in ONE_GETS or number == first.root else []
-            for number, call in enumerate(calls)
-        ]
+        store = [pieces(call.outputs) if kept else [] for call, kept in zip(calls, stored, strict=True)]
         return self._submit(found, group.ranks, load, store, at)
+
+    def _on_pes(self, ranks: Sequence[int], call: Call, columns: Columns, at: int, **fields: Any) -> Launch:
+        """Run a collective on the PEs where its tensors lie."""
+        scale, memory = self.context.shape.pe_scale, columns.memory
+        found = self.prediction(columns.places[0], call, columns.count, scale=scale, memory=memory, **fields)
+        key = id(found), columns.places
+        if key not in self._columns:
+            self._columns[key] = replace(found, plan=side_by_side(found.plan, columns.places))
+        return self._submit(self._columns[key], ranks, columns.load, columns.store, at)
 
     def _uneven(self, group: ProcessGroup, calls: list[Call], at: int) -> Launch:
         """All-to-all with splits of any size: every block has the room of the largest one."""
@@ -210,7 +222,7 @@ class Collectives:
         plan, job, inputs, binding = found.plan, found.job, None, None
         shape = job.shapes[0]
         if self.context.engine.data and shape is not None:
-            x = np.zeros((len(ranks), *shape), numpy_dtype(job.dtype))
+            x = np.zeros((len(load), *shape), numpy_dtype(job.dtype))
             for row, parts in zip(x, load, strict=True):
                 for piece in parts:
                     row[piece.at : piece.at + piece.count] = piece.elements
@@ -272,12 +284,18 @@ class Collectives:
         at = max(at, send.inputs[0].ready_ps, receive.outputs[0].ready_ps)
         if not send.count:
             return self._nothing(at)
-        found = self.prediction(
-            ranks, replace(send, root=ranks.index(send.rank)), send.count, peer=ranks.index(receive.rank)
-        )
-        load = [pieces(send.inputs)] * 2
-        store = [pieces(receive.outputs) if rank == receive.rank else [] for rank in ranks]
-        work = self._submit(found, ranks, load, store, at)
+        sent, peer = replace(send, root=ranks.index(send.rank)), ranks.index(receive.rank)
+        given, got = replace(send, outputs=()), replace(receive, inputs=receive.outputs)
+        ends = [given if rank == send.rank else got for rank in ranks]
+        stored = [rank == receive.rank for rank in ranks]
+        columns = columns_of(ends, stored, self.context.shape)
+        if columns is not None:
+            work = self._on_pes(ranks, sent, columns, at, peer=peer)
+        else:
+            found = self.prediction(ranks, sent, send.count, peer=peer)
+            load = [pieces(send.inputs)] * 2
+            store = [pieces(receive.outputs) if kept else [] for kept in stored]
+            work = self._submit(found, ranks, load, store, at)
         receive.outputs[0].writer = work
         self._count(send, (send.rank, receive.rank), work)
         return work
