@@ -25,9 +25,10 @@ from megatile.collectives.algorithms import algorithms
 from megatile.collectives.candidates import Candidate
 from megatile.collectives.libraries import offered, reason_against
 from megatile.collectives.planner import make_job
-from megatile.collectives.ranking import plan_of, timing_of, variants
+from megatile.collectives.ranking import on_transport, plan_of, variants
 from megatile.sim import simulate
 from megatile.timing.library import costs, paths
+from megatile.timing.transports import head_cost, launch_floor_ps
 
 ROW_SPREAD, PRIOR_SPREAD = 0.05, math.log(2)
 NCCL, RCCL = "NCCL tuning.cc", "RCCL tuning.cc"
@@ -70,17 +71,18 @@ class Way:
 
     def __init__(self, job: Any, candidate: Any, hda: Any, library: str):
         self.candidate = candidate
-        self.plan, self.timing = plan_of(candidate, job), timing_of(candidate, job, hda, library)
+        self.job, self.plan = job, on_transport(plan_of(candidate, job), candidate, job, hda, library)
         self.known: dict[tuple[float, ...], int] = {}
 
     def total_ps(self, hda: Any, launch: bool) -> int:
-        paid = costs(hda, self.candidate.path, self.candidate.algorithm)
+        paid, transport = costs(hda, self.candidate.path, self.candidate.algorithm), self.plan.transports[0]
+        head = head_cost(hda, transport, self.job.operation, self.job.ranks, self.job.nbytes)
         key = (paid.step_ps, paid.far_step_ps, paid.share)
         if key not in self.known:
-            asked = {"machine": hda, "timing": self.timing, "launch": False, "record": False}
+            asked = {"machine": hda, "launch": False, "record": False}
             found = simulate(self.plan, **asked, capacity=False).time_ps  # libraries send in small slots
-            self.known[key] = found - self.timing.whole_ps(hda, self.plan.scale, 0, launch=False)
-        return self.timing.whole_ps(hda, self.plan.scale, self.known[key], launch)
+            self.known[key] = found - head
+        return max(launch_floor_ps(hda, transport) if launch else 0, head + self.known[key])
 
 
 def ways_of(row: Measured, hda: Any) -> list[Way]:

@@ -56,8 +56,6 @@ if TYPE_CHECKING:
     from megatile.timing.database import Database as Database, predict_kernel as predict_kernel
     from megatile.timing.faults import Faults as Faults, faults as faults
     from megatile.timing.formulas import KernelTime as KernelTime
-    from megatile.timing.library import Library as Library
-    from megatile.timing.view import Timing as Timing
     from megatile.trace.events import Trace as Trace
     from megatile.tune.machines import Sweep as Sweep, sweep as sweep
     from megatile.tune.search import Tuned as Tuned, tune as tune
@@ -94,8 +92,6 @@ _NAMES = {
     "megatile.timing.database": "Database predict_kernel",
     "megatile.timing.faults": "Faults faults",
     "megatile.timing.formulas": "KernelTime",
-    "megatile.timing.library": "Library",
-    "megatile.timing.view": "Timing",
     "megatile.trace.events": "Trace",
     "megatile.tune.machines": "Sweep sweep",
     "megatile.tune.search": "Tuned tune",

@@ -11,7 +11,8 @@ from megatile.collectives.provenance import prove
 from megatile.collectives.rank_groups import beyond, nearest_last
 from megatile.collectives.ranking import variants
 from megatile.core.expr import Symbol
-from megatile.timing import Library
+from megatile.plan.model import Transport
+from megatile.timing.transports import kernel_view
 
 NIC = mt.machine("h100-cluster").network("infiniband").effective_bandwidth
 
@@ -94,27 +95,35 @@ def test_blocks_that_go_to_the_nearest_partner_first_come_home(operation, ranks,
 def test_large_blocks_to_near_partners_are_chosen_between_nodes(operation):
     hda, nbytes = mt.machine("h100-cluster", nodes=2), 4 << 20
     far = predict(operation, machine=hda, nbytes=nbytes, algorithm="halving_doubling")
-    found = predict(operation, machine=hda, nbytes=nbytes)
+    found = predict(operation, machine=hda, nbytes=nbytes, algorithm="fastest")
     assert found.candidate.label == "halving_doubling(near=True)"
     assert found.time_ps < 0.6 * far.time_ps
     # Also where the copies of the blocks cost time of their own.
     plans = [
-        mt.collective(operation, machine=hda, nbytes=nbytes, algorithm="halving_doubling", settings=settings)
+        mt.collective(
+            operation,
+            machine=hda,
+            nbytes=nbytes,
+            algorithm="halving_doubling",
+            settings=settings,
+            transport="copy_engine",
+        )
         for settings in ({}, {"near": True})
     ]
     times = [mt.simulate(plan, machine=hda).time_ps for plan in plans]
     assert times[1] < 0.65 * times[0]
 
 
-@pytest.mark.parametrize("path", ["bulk", "small", "switch"])
-def test_the_share_of_nvlink_is_not_that_of_network_cards(path):
+@pytest.mark.parametrize("protocol", ["Simple", "LL", "NVLS"])
+def test_the_share_of_nvlink_is_not_that_of_network_cards(protocol):
     hda = mt.machine("h100-cluster", **{"protocol.share": "50 %", "protocol.switch_share": "50 %"})
-    view = Library(path).view(hda, "device")
-    wire = 0.5 if path == "small" else 1.0
+    transport = Transport("kernel", protocol=protocol)
+    view = kernel_view(hda, "device", transport)
+    wire = 0.5 if protocol == "LL" else 1.0
     assert view.networks["infiniband"].effective_bandwidth == pytest.approx(wire * NIC)
     assert view.networks["nvlink"].efficiency == pytest.approx(0.5 * hda.network("nvlink").efficiency)
     own = mt.machine("h100-cluster", **{"networks.infiniband.share": "80 %"})
-    seen = Library(path).view(own, "device").networks["infiniband"]
+    seen = kernel_view(own, "device", transport).networks["infiniband"]
     assert seen.effective_bandwidth == pytest.approx(0.8 * wire * NIC)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from megatile.collectives.algorithms import find_algorithm
 from megatile.collectives.job import CollectiveError
-from megatile.collectives.libraries import LIBRARIES, offered, ring_steps
+from megatile.collectives.libraries import LIBRARIES, offered
 from megatile.collectives.planner import make_job, predict
 from megatile.collectives.provenance import prove
 from megatile.collectives.ranking import Floors, rank
@@ -16,6 +16,7 @@ from megatile.hda import machine
 from megatile.hda.load import FOLDER, machine_names
 from megatile.plan.check import check
 from megatile.timing.library import costs
+from megatile.timing.transports import ring_steps
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 SECTIONS = {
@@ -50,7 +51,7 @@ def us(hda, nbytes, algorithm, path, **settings):
 
 def test_a_ring_is_a_start_and_a_step_per_message():
     hda = machine("dgx-h100", **{"protocol.start": "7 us", "protocol.small_step": "0.5 us"})
-    assert us(hda, 8, "ring", "small") == pytest.approx(7 + 14 * 0.5, rel=0.01)
+    assert us(hda, 128, "ring", "small") == pytest.approx(7 + 14 * 0.5, rel=0.01)
 
 
 def test_a_tree_over_nodes_pays_far_steps_twice_per_level():
@@ -115,7 +116,7 @@ def test_a_library_leaves_blocks_of_a_ring_empty():
         found = predict("all_reduce", machine=hda, nbytes=nbytes, algorithm="nccl", in_place=True)
         assert found.candidate.path == "small"
         assert found.time_ps / 1e6 == pytest.approx(7 + steps * 0.5, rel=0.01)
-    assert us(hda, 8, "ring", "small") == pytest.approx(7 + 14 * 0.5, rel=0.01)
+        assert us(hda, nbytes, "ring", "small") == pytest.approx(7 + steps * 0.5, rel=0.01)
 
 
 def test_channels_come_with_size():

@@ -17,9 +17,8 @@ from megatile.language import tl
 from megatile.plan.build import PlanBuilder
 from megatile.plan.check import check
 from megatile.plan.execute import execute
-from megatile.plan.model import Plan
+from megatile.plan.model import Plan, Transport, with_transport
 from megatile.sim import TimingError, simulate
-from megatile.timing.library import Library
 from megatile.trace import read_trace
 
 
@@ -253,10 +252,16 @@ def test_units_without_a_network_send_through_the_memory_they_share() -> None:
 
 def test_a_timeline_counts_the_queues_of_messages_that_are_used() -> None:
     """NCCL's kernels send through the 17th queue of an H100's; nobody knows the 16 before it."""
-    plan = ring(4, 64, scale="device", memory="hbm")
-    trace = simulate(plan, machine="dgx-h100", timing=Library("bulk", "ring")).trace
+    plan = with_transport(
+        ring(4, 64, scale="device", memory="hbm"),
+        Transport("kernel", "nccl", "ring", "Simple"),
+        "all_reduce",
+        4,
+        256,
+    )
+    trace = simulate(plan, machine="dgx-h100").trace
     assert {e.engine for e in trace if e.operation == "send"} == {"dma.1"}
-    assert {e.operation for e in trace if e.engine == "control"} == {"launch ring"}
+    assert {e.operation for e in trace if e.engine == "control"} == {"start"}
 
 
 def test_the_engines_memory_goes_with_the_result() -> None:

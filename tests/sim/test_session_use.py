@@ -125,13 +125,13 @@ def test_what_came_first_is_known_without_records(record: int) -> None:
 def test_a_collective_of_a_library_has_its_time_and_its_devices() -> None:
     """Alone it takes what simulate says; a kernel behind it on one of the devices waits for all of it."""
     found = predict("all_reduce", machine="dgx-h100", nbytes=1 << 20, dtype="f16")
-    alone = simulate(found.plan, machine="dgx-h100", timing=found.timing, installed=True)
+    alone = simulate(found.plan, machine="dgx-h100", installed=True)
     b = PlanBuilder("kernel", scale="device", units=1)
     x = b.tile("own", (1 << 14,), "f16", memory="hbm", role="inout")
     b.compute("exp", x, [x])
     kernel = simulate(b.finish(), machine="dgx-h100")
     with Session("dgx-h100") as s:
-        collective, behind = s.submit(found.plan, timing=found.timing), s.submit(b.finish())
+        collective, behind = s.submit(found.plan), s.submit(b.finish())
         s.wait()
     assert collective.result.time_ps == alone.time_ps
     began = Resources(s.machine, b.plan).start_ps(0)

@@ -6,7 +6,9 @@ from megatile.attention.plans import Problem
 from megatile.attention.predict import predict as predict_attention
 from megatile.collectives.planner import predict
 from megatile.hda import HDA, machine
-from megatile.timing.library import Library, paths
+from megatile.plan.model import Transport
+from megatile.timing.library import paths
+from megatile.timing.transports import kernel_view
 
 
 @pytest.fixture
@@ -27,14 +29,15 @@ def test_attention_under_a_new_name(renamed):
 def test_collectives_under_a_new_name(renamed, nbytes):
     asked = {"nbytes": nbytes, "algorithm": "nccl"}
     mine, theirs = (predict("all_reduce", machine=hda, **asked) for hda in (renamed, machine("dgx-h100")))
-    assert (mine.time_ps, mine.timing) == (theirs.time_ps, theirs.timing)
+    assert (mine.time_ps, mine.plan.transports) == (theirs.time_ps, theirs.plan.transports)
 
 
 def test_a_library_figure_can_be_changed(renamed):
     slow = machine("dgx-h100", **{"library.line_step": {"ring": "3.8/3.4"}})
     assert paths(slow, "auto", algorithm="ring") == ("bulk", "line", "small")
     assert paths(slow, "auto", algorithm="node_tree") == ("bulk", "small")
-    view, base = (Library("line", "ring").view(hda, "device") for hda in (slow, renamed))
+    line = Transport("kernel", "nccl", "ring", "LL128")
+    view, base = (kernel_view(hda, "device", line) for hda in (slow, renamed))
     assert view.networks["nvlink"].latency_ps == 2 * base.networks["nvlink"].latency_ps
 
 

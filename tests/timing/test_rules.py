@@ -3,9 +3,12 @@
 import pytest
 
 import megatile as mt
+from megatile.collectives.algorithms import find_algorithm
+from megatile.collectives.planner import make_job
 from megatile.hda import HDA, machine
 from megatile.plan.build import PlanBuilder
-from megatile.timing import Library, Resources
+from megatile.plan.model import Transport, with_transport
+from megatile.timing import Resources
 from megatile.timing.rules import RULES, operands, rule
 
 H100 = machine("dgx-h100")
@@ -94,12 +97,13 @@ def test_a_rule_of_ones_own():
 
 
 def test_origins():
-    plan = mt.collective("all_reduce", machine=H100, nbytes=1 << 20, algorithm="ring")
+    job, _ = make_job("all_reduce", machine=H100, nbytes=1 << 20)
+    plan = find_algorithm("ring").plan(job)
     bare = Resources(H100, plan).origins()
     assert bare["add on vector"].kind == bare["messages"].kind == "rule"
     assert "nvlink" in bare["messages"].source
-    library = Resources(H100, plan, timing=Library("bulk", "ring")).origins()
-    assert library["messages"].kind == "measured"
+    library = Resources(H100, mt.collective("all_reduce", machine=H100, nbytes=1 << 20)).origins()
+    assert library["messages"].kind == library["start"].kind == "measured"
     assert "fit_protocol" in library["messages"].source
     data = H100.to_dict()
     for part in (*data["engines"], *data["networks"]):
@@ -111,7 +115,8 @@ def test_origins():
 def test_library_kernels_were_measured_with_their_reductions():
     plan = adding(MI, "hbm")
     command = plan.streams[0].body[0]
-    by_library = Resources(H100, plan, timing=Library("bulk")).compute_ps(command, MI, 0)
+    kernel = with_transport(plan, Transport("kernel", protocol="Simple"), "all_reduce", 1, MI)
+    by_library = Resources(H100, kernel).compute_ps(command, MI, 0)
     assert by_library < Resources(H100, plan).compute_ps(command, MI, 0)
 
 

@@ -77,13 +77,12 @@ def collective(
     begin: Annotated[str, typer.Option("-b", "--begin", help="Smallest size in bytes.")] = "8",
     end: Annotated[str | None, typer.Option("-e", "--end", help="Largest size.")] = None,
     factor: Annotated[float, typer.Option("-f", "--factor", help="Step from size to size.")] = 2.0,
-    algorithm: Annotated[str, typer.Option("-a", "--algorithm", help="Names, auto, nccl, all.")] = "auto",
-    scale: Annotated[str, typer.Option(help="What the ranks are: device, block, pe, …")] = "device",
-    ranks: Annotated[str | None, typer.Option(help="How many, or which: 16 or 0,8,16-23.")] = None,
-    dtype: Annotated[str, typer.Option("-d", "--dtype", help="Of the elements.")] = "f32",
-    redop: Annotated[str, typer.Option("-o", "--op", help="sum, max, min, prod or avg.")] = "sum",
-    root: Annotated[int, typer.Option("-r", "--root", help="Of broadcast, reduce, gather, scatter.")] = 0,
-    in_place: Annotated[
+    algorithm: Annotated[str, typer.Option("-a", "--algorithm", help="Names, auto, nccl, fastest, all.")] =
+    "auto", scale: Annotated[str, typer.Option(help="What the ranks are: device, block, pe, …")] = "device",
+    ranks: Annotated[str | None, typer.Option(help="How many, or which: 16 or 0,8,16-23.")] = None, dtype:
+    Annotated[str, typer.Option("-d", "--dtype", help="Of the elements.")] = "f32", redop: Annotated[str,
+    typer.Option("-o", "--op", help="sum, max, min, prod or avg.")] = "sum", root: Annotated[int,
+    typer.Option("-r", "--root", help="Of broadcast, reduce, gather, scatter.")] = 0, in_place: Annotated[
         bool | None,
         typer.Option(
             "--in-place/--out-of-place",
@@ -160,7 +159,7 @@ def _in_place(operation: str, asked: bool | None) -> bool:
 def _among_needs_auto(among: str | None, names: list[str]) -> None:
     from megatile.collectives.libraries import LIBRARIES
 
-    if among is not None and not {"auto", *LIBRARIES} & set(names):
+    if among is not None and not {"auto", "fastest", *LIBRARIES} & set(names):
         raise MegatileError(
             f"--among is for -a auto, not for {', '.join(names)}", advice="leave one of them out"
         )
@@ -182,7 +181,7 @@ def _origins(hda: HDA, prediction: Prediction) -> dict[str, Origin]:
     """Where the times of a prediction come from."""
     from megatile.timing.resources import Resources
 
-    return Resources(hda, prediction.plan, timing=prediction.timing).origins()
+    return Resources(hda, prediction.plan).origins()
 
 
 def _record(line: Line, prediction: Prediction, explain: bool, hda: HDA) -> dict[str, Any]:
@@ -206,7 +205,7 @@ def _algorithms(
         return [a.name for a in algorithms().values() if a.reason_against(job) is None]
     names = read_names(asked, ALGORITHMS)
     for name in names:
-        if name != "auto" and name not in LIBRARIES and name not in kernels["algorithms"]:
+        if name not in ("auto", "fastest") and name not in LIBRARIES and name not in kernels["algorithms"]:
             find_algorithm(name)
     return names
 
@@ -301,5 +300,5 @@ def _plot(lines: list[Line], path: Path, title: str) -> None:
 def _trace(hda: Any, found: Prediction, path: Path, launch: bool) -> None:
     from megatile.sim import simulate
 
-    simulate(found.plan, machine=hda, launch=launch, timing=found.timing).write_trace(path)
+    simulate(found.plan, machine=hda, launch=launch).write_trace(path)
     print(f"trace written to {path}", file=sys.stderr)

@@ -109,12 +109,6 @@ def check(
 def simulate(
     file: File,
     machine: Machine,
-    library: Annotated[
-        str | None,
-        typer.Option(
-            help="As kernels of a library run it: an algorithm (ring) or one on a path (ring:small)."
-        ),
-    ] = None,
     graph: Annotated[bool, typer.Option("-G", "--graph", help="Captured: no launch by the host.")] = False,
     trace: Annotated[Path | None, typer.Option(help="Write the trace (.json, .jsonl).")] = None,
     report: Annotated[Path | None, typer.Option(help="Write an HTML report.")] = None,
@@ -128,28 +122,24 @@ def simulate(
     trust: Trust = False,
     json: Json = False,
 ) -> None:
-    """How long a plan that passes `plan check` takes on a machine (with --library: as `megatile collective`
-    predicts it)."""
+    """How long a plan that passes `plan check` takes on a machine, on the transports that it names."""
     from megatile.plan.check import check as check_plan
     from megatile.report.page import check_page
     from megatile.sim import simulate as simulate_plan
-    from megatile.timing import Library
 
-    algorithm, _, path = (library or "").partition(":")
-    timing = Library(path or "auto", algorithm) if library else None
     if report is not None:
         check_page(report, sources)
         check_folder(report)
     plan, hda = read_plan(file), load(machine, settings, trust)
     check_plan(plan)  # a time of what cannot run would mislead
-    result = simulate_plan(plan, machine=hda, timing=timing, launch=not graph, progress=True)
+    result = simulate_plan(plan, machine=hda, launch=not graph, progress=True)
     if json:
         print_json(
             "plan.simulate",
             {
                 "plan": plan.name,
                 "machine": hda.name,
-                "path": getattr(result.timing, "path", None),
+                "model": result.model,
                 "time_ps": result.time_ps,
                 **({"what_helps": [vars(s) for s in result.sensitivities()]} if helps else {}),
             },

@@ -12,10 +12,12 @@ that change times are in the section ``library`` of machine files.
 
 from __future__ import annotations
 
-from math import ceil
-
+from megatile.collectives.candidates import Candidate
 from megatile.collectives.job import Job
+from megatile.hda import HDA
 from megatile.hda.model import LibraryFigures
+from megatile.plan.model import Transport
+from megatile.timing.transports import PROTOCOL_OF, library_of, protocol_of
 
 LIBRARIES = {
     "nccl": ("ring", "node_tree", "rail_rings", "in_network", "in_network_tree"),
@@ -61,20 +63,22 @@ def channels_in_use(figures: LibraryFigures, algorithm: str, path: str, job: Job
     return max(1.0, job.nbytes / (each * (job.ranks if (algorithm, path) == ("ring", "small") else 1)))
 
 
-def steps_saved(figures: LibraryFigures, algorithm: str, path: str, job: Job) -> float:
-    """Steps that a ring all-reduce of few bytes saves because some of its blocks are empty."""
-    ring = algorithm == "ring" and path == "small" and job.operation == "all_reduce" and len(job.nesting) == 1
-    if not ring or figures.ring_block is None:
-        return 0.0
-    blocks = min(job.ranks, ceil(job.nbytes / figures.ring_block))
-    return 2 * (job.ranks - 1) - ring_steps(job.ranks, blocks) if blocks else 0.0
-
-
-def ring_steps(ranks: int, blocks: int) -> float:
-    """Steps per ring all-reduce where one follows another and ``blocks`` of the ranks' blocks have data.
-
-    The first rank of a block has its sum back after n steps, and begins the next all-reduce while the sum
-    still goes round. Another rank that begins a block waits for the sum longer, at most 2(n-1) steps, from
-    the rank two ahead of it. With m ranks that wait for each other so, it takes 2n - n/m steps.
-    """
-    return min(2 * (ranks - 1), 2 * ranks - ranks / ceil(blocks / 2))
+def transport_of(
+    candidate: Candidate, job: Job, hda: HDA, library: str | None, captured: bool
+) -> Transport | None:
+    """Return how the messages of a candidate travel: on a library's kernel between devices (that of
+    ``library``, or of the machine where it offers the algorithm, else a custom one), by stores inside a
+    device. None on machines that describe no library: their own engines do the work."""
+    if hda.protocol is None:
+        return None
+    if protocol_of(hda, job.scale) is None:
+        return Transport("lsu", name="lsu")
+    name, path = candidate.algorithm, candidate.path
+    own = library or library_of(hda) or ""
+    if library is None and (
+        name not in offered(own, job.operation) or reason_against(own, name, path, job, captured)
+    ):
+        own = "custom"
+    channels = channels_in_use(hda.library, name, path, job) if own in LIBRARIES else None
+    kind = "switch" if path == "switch" else "kernel"
+    return Transport(kind, own, name, PROTOCOL_OF[path], channels, name=own)

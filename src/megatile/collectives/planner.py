@@ -4,7 +4,9 @@
     plan, why = collective("all_reduce", machine="dgx-h100", nbytes=1 << 20, explain=True)
     print(why)
 
-``auto`` takes the fastest of all (``ranking.py``), ``"nccl"`` and ``"rccl"`` of what these libraries offer.
+``auto`` is what the machine's communication library does, ``"nccl"`` and ``"rccl"`` what these libraries
+do, and ``"fastest"`` the fastest of all (``ranking.py``; also ``auto`` where the machine's file describes
+no library).
 """
 
 from __future__ import annotations
@@ -15,13 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
-from megatile.collectives.algorithms import find_algorithm
+from megatile.collectives.algorithms import algorithms, find_algorithm
 from megatile.collectives.candidates import Candidate, Explanation, in_network
 from megatile.collectives.choice_table import Choices, Table
 from megatile.collectives.geometry import BUFFERS, Geometry, Ranks, buffer_memory, survey
 from megatile.collectives.job import CollectiveError, Job, operation_name, read_bytes
 from megatile.collectives.libraries import LIBRARIES, offered
-from megatile.collectives.ranking import Floors, named, plan_of, rank, timing_of
+from megatile.collectives.ranking import Floors, named, on_transport, plan_of, rank
 from megatile.core.arguments import known_keywords
 from megatile.core.dtypes import dtype as dtype_name, itemsize
 from megatile.core.errors import did_you_mean
@@ -30,7 +32,7 @@ from megatile.hda import HDA, machine as find_machine
 from megatile.plan.model import Plan
 from megatile.sim import simulate
 from megatile.timing.library import PATHS
-from megatile.timing.view import Timing
+from megatile.timing.transports import library_of, model_of, protocol_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -50,6 +52,7 @@ class Options(TypedDict, total=False):
     slot_memory: str | None
     algorithm: str
     path: str | None
+    transport: str | None
     settings: Mapping[str, Any] | None
     among: Sequence[str] | None
     launch: bool
@@ -59,19 +62,23 @@ class Options(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Prediction:
-    """A collective's plan with its predicted time on a machine, and whose kernels take it: the same time is
-    ``simulate(plan, machine=…, timing=timing)``."""
+    """A collective's plan with its predicted time on a machine, which is that of ``simulate(plan,
+    machine=…)``."""
 
     plan: Plan
     job: Job
     time_ps: int
     candidate: Candidate
-    timing: Timing
     explanation: Explanation | None = field(default=None, compare=False, repr=False)
 
     @property
     def algorithm(self) -> str:
         return self.candidate.algorithm
+
+    @property
+    def model(self) -> str:
+        """The name of the timing model: ``NCCL ring, LL``."""
+        return model_of(self.plan)
 
     @property
     def algbw(self) -> float:
@@ -183,6 +190,7 @@ def collective(
     slot_memory: str | None = None,
     algorithm: str = "auto",
     path: str | None = None,
+    transport: str | None = None,
     settings: Mapping[str, Any] | None = None,
     among: Sequence[str] | None = None,
     launch: bool = True,
@@ -191,16 +199,18 @@ def collective(
 ) -> Plan | tuple[Plan, Explanation]:
     """Return the plan of collective ``op`` over ``ranks`` (all units of ``scale``) of a machine.
 
-    ``nbytes`` is the whole buffer's size as nccl-tests counts it; ``algorithm`` a name, an import path or
-    ``"auto"``, and ``settings`` the options of a named one. ``ranks`` is a count or unit numbers; ``peer`` is
-    the receiver of a ``send_recv``. ``memory`` and ``slot_memory`` name where buffers and queues lie.
-    ``path``, ``among``, ``launch``, ``table`` and ``progress`` are those of ``predict``. With ``explain``
-    also return the reasons: candidates, prices, why not.
+    ``nbytes`` is the whole buffer's size as nccl-tests counts it; ``algorithm`` a name, an import path,
+    ``"auto"`` (what the machine's library does) or ``"fastest"``, and ``settings`` the options of a named
+    one. ``ranks`` is a count or unit numbers; ``peer`` is the receiver of a ``send_recv``. ``memory`` and
+    ``slot_memory`` name where buffers and queues lie. ``path``, ``transport``, ``among``, ``launch``,
+    ``table`` and ``progress`` are those of ``predict``. With ``explain`` also return the reasons:
+    candidates, prices, why not.
     """
     found = predict(
-        op, machine=machine, nbytes=nbytes, algorithm=algorithm, path=path, settings=settings, among=among,
-        launch=launch, table=table, timed=False, progress=progress, scale=scale, dtype=dtype, ranks=ranks,
-        reduction=reduction, root=root, peer=peer, in_place=in_place, memory=memory, slot_memory=slot_memory,
+        op, machine=machine, nbytes=nbytes, algorithm=algorithm, path=path, transport=transport,
+        settings=settings, among=among, launch=launch, table=table, timed=False, progress=progress,
+        scale=scale, dtype=dtype, ranks=ranks, reduction=reduction, root=root, peer=peer, in_place=in_place,
+        memory=memory, slot_memory=slot_memory,
     )  # fmt: skip
     if not explain:
         return found.plan
@@ -216,6 +226,7 @@ def predict(
     nbytes: int | str | None = None,
     algorithm: str = "auto",
     path: str | None = None,
+    transport: str | None = None,
     settings: Mapping[str, Any] | None = None,
     among: Sequence[str] | None = None,
     launch: bool = True,
@@ -238,19 +249,26 @@ def predict(
     ``progress`` (as of ``collective``) shows a bar on stderr while candidates are priced and simulated, or
     calls a function with (what, done, of).
 
-    ``path`` fixes the protocol's path, ``among`` the algorithms that ``auto`` may take; ``launch=False``
-    leaves the host's launch out, as captured graphs do. ``table`` (a dict, or the name of a file that is
-    read, extended and written) remembers choices; ``floors`` carries prices from size to size of a sweep.
+    ``path`` fixes the protocol's path, ``among`` the algorithms of which the fastest is taken;
+    ``launch=False`` leaves the host's launch out, as captured graphs do. ``table`` (a dict, or the name of
+    a file that is read, extended and written) remembers choices; ``floors`` carries prices from size to
+    size of a sweep. ``transport="copy_engine"`` lets the machine's copy engines send, as a host's copies
+    do, not a library's kernel.
     """
     hda = read_machine(machine)
+    if transport not in (None, "copy_engine"):
+        raise CollectiveError(
+            f"a collective has no transport '{transport}'",
+            advice='leave it out, or use transport="copy_engine"',
+        )
     check_choice(algorithm, path, settings, among, table)
     job, _ = make_job(
         op, machine=hda, nbytes=nbytes, scale=scale, dtype=dtype, ranks=ranks, reduction=reduction,
         root=root, peer=peer, in_place=in_place, memory=memory, slot_memory=slot_memory,
     )  # fmt: skip
-    library = algorithm if algorithm in LIBRARIES else None
-    if algorithm == "auto" or library:
-        choices = Choices(table, hda, job, algorithm, among=among, launch=launch, path=path)
+    library = library_for(hda, job, algorithm, among) if transport is None else None
+    if algorithm in ("auto", "fastest", *LIBRARIES):
+        choices = Choices(table, hda, job, algorithm, among=among, launch=launch, path=path or transport)
         found = choices.find()
         if library:
             among = [n for n in offered(library, job.operation) if among is None or n in among]
@@ -258,17 +276,31 @@ def predict(
             ranking = [found]
         else:
             with shown(f"predicting {job.operation}", progress) if progress else nullcontext():
-                ranking = rank(hda, job, among, launch, floors, library, path)
+                ranking = rank(hda, job, among, launch, floors, library, path, transport)
             choices.keep(ranking[0])
     else:
-        ranking = named(hda, job, find_algorithm(algorithm), path, settings or {}, launch, timed)
+        ranking = named(hda, job, find_algorithm(algorithm), path, settings or {}, launch, transport)
     best = ranking[0]
-    plan, timing = plan_of(best, job), timing_of(best, job, hda, library)
+    plan = on_transport(plan_of(best, job), best, job, hda, library, launch, transport)
     time = best.time_ps
     if time is None:
-        time = simulate(plan, machine=hda, launch=launch, timing=timing).time_ps if timed else 0
+        time = simulate(plan, machine=hda, launch=launch).time_ps if timed else 0
     why = Explanation(job, hda.name, tuple(ranking), in_network(plan))
-    return Prediction(plan, job, time, best, timing, why)
+    return Prediction(plan, job, time, best, why)
+
+
+def library_for(hda: HDA, job: Job, algorithm: str, among: Sequence[str] | None) -> str | None:
+    """Return the library whose own choice is asked for; None where the fastest algorithm is, or a named
+    one."""
+    if algorithm in LIBRARIES:
+        return algorithm
+    library = library_of(hda) if protocol_of(hda, job.scale) is not None else None
+    if algorithm != "auto" or among is not None or library is None:
+        return None
+    able = [
+        name for name in offered(library, job.operation) if algorithms()[name].reason_against(job) is None
+    ]
+    return library if able else None
 
 
 # --- what a user asks, read, and refused where it makes no sense ---
@@ -290,7 +322,7 @@ def check_choice(algorithm: Any, path: str | None, settings: Any, among: Any, ta
         raise CollectiveError(
             f"there is no path '{path}'", advice=did_you_mean(str(path), PATHS, what="paths")
         )
-    if settings and (algorithm == "auto" or not isinstance(settings, Mapping)):
+    if settings and (algorithm in ("auto", "fastest", *LIBRARIES) or not isinstance(settings, Mapping)):
         raise CollectiveError(
             "settings are the options of one algorithm",
             advice='name it: algorithm="ring", settings={"chunks": 4}',

@@ -16,7 +16,7 @@ from megatile.collectives.algorithms import algorithms, find_algorithm
 from megatile.collectives.algorithms.hierarchical import overlaps
 from megatile.collectives.candidates import Candidate, Key
 from megatile.collectives.job import CollectiveError, Job
-from megatile.collectives.libraries import channels_in_use, reason_against, steps_saved
+from megatile.collectives.libraries import reason_against, transport_of
 from megatile.collectives.registry import Algorithm
 from megatile.core.errors import MegatileError
 from megatile.core.progress import tell
@@ -25,9 +25,10 @@ from megatile.cost.price import lower_bound
 from megatile.cost.walk import Values, Walk, value_of
 from megatile.hda import HDA
 from megatile.plan import model as pm
-from megatile.plan.model import Plan, PlanError
+from megatile.plan.model import Plan, PlanError, Transport, with_transport
 from megatile.sim import TimeBudgetExceeded, simulate
-from megatile.timing.library import Library, paths, protocol_of
+from megatile.timing.library import paths
+from megatile.timing.transports import protocol_of
 
 MAX_SIMULATED_CANDIDATES = 4
 """At most so many of the cheapest candidates are simulated, with more ranks than ``MAX_RANKS_TO_TRY_ALL``."""
@@ -51,13 +52,23 @@ def plan_of(candidate: Candidate, job: Job) -> Plan:
     return find_algorithm(candidate.algorithm).plan(job, **dict(candidate.options))
 
 
-def timing_of(candidate: Candidate, job: Job, hda: HDA, library: str | None = None) -> Library:
-    """How kernels do a candidate's plan on its path; a library treats small sizes in its own manner."""
-    name, path, figures = candidate.algorithm, candidate.path, hda.library
-    if library is None:
-        return Library(path, name)
-    saved = float(steps_saved(figures, name, path, job))
-    return Library(path, name, channels_in_use(figures, name, path, job), saved)
+def on_transport(
+    plan: Plan,
+    candidate: Candidate,
+    job: Job,
+    hda: HDA,
+    library: str | None = None,
+    launch: bool = True,
+    by: str | None = None,
+) -> Plan:
+    """Return a candidate's plan with the transport on which its messages travel; ``by``: not on a kernel."""
+    if by is not None:
+        channels = tuple(replace(channel, transport=by) for channel in plan.channels)
+        return replace(plan, channels=channels, transports=(Transport(by, name=by),))
+    transport = transport_of(candidate, job, hda, library, captured=not launch)
+    return (
+        plan if transport is None else with_transport(plan, transport, job.operation, job.ranks, job.nbytes)
+    )
 
 
 @dataclass
@@ -82,10 +93,11 @@ def rank(
     floors: Floors | None = None,
     library: str | None = None,
     path: str | None = None,
+    by: str | None = None,
 ) -> list[Candidate]:
     """All candidates: simulated ones by time, then priced ones, then the unfit with their reason."""
     known_prices: dict[Key, int] = {}
-    search, guess = _Search(hda, job, among, launch, library, path), None
+    search, guess = _Search(hda, job, among, launch, library, path, by), None
     if floors is not None and floors.best is not None and floors.nbytes <= job.nbytes:
         guess, known_prices = floors.best, floors.prices
         if search.refused(guess.algorithm, guess.path):
@@ -168,6 +180,7 @@ class _Search:
     launch: bool
     library: str | None
     path: str | None
+    by: str | None
     too_large: dict[Key, str] = field(default_factory=dict)
     """Why candidates are not tried, by label and path."""
     plans: dict[str, Plan] = field(default_factory=dict)
@@ -184,7 +197,7 @@ class _Search:
 
     def paths(self, known: Algorithm) -> tuple[str, ...]:
         """The paths of an algorithm, or the one that was asked for if it has it."""
-        every = paths(self.hda, known.path, self.job.scale, known.name)
+        every = ("bulk",) if self.by else possible_paths(self.hda, known, self.job.scale)
         return tuple(each for each in every if self.path in (None, each))
 
     def first_guess(self) -> Candidate | None:
@@ -262,6 +275,10 @@ class _Search:
                 spent += needed
 
     def plan(self, candidate: Candidate) -> Plan:
+        plan = self.plain_plan(candidate)
+        return on_transport(plan, candidate, self.job, self.hda, self.library, self.launch, self.by)
+
+    def plain_plan(self, candidate: Candidate) -> Plan:
         label = candidate.label
         if label not in self.plans:
             if self.job.ranks > MAX_RANKS_TO_TRY_ALL:
@@ -271,8 +288,7 @@ class _Search:
 
     def priced(self, candidate: Candidate) -> Candidate:
         try:
-            timing = timing_of(candidate, self.job, self.hda, self.library)
-            least = lower_bound(self.plan(candidate), self.hda, launch=self.launch, timing=timing)
+            least = lower_bound(self.plan(candidate), self.hda, launch=self.launch)
         except TimeBudgetExceeded:
             raise
         except MegatileError as problem:
@@ -280,7 +296,7 @@ class _Search:
         return replace(candidate, price_ps=least)
 
     def timed(self, candidate: Candidate) -> Candidate:
-        return _timed(self.hda, self.job, candidate, self.plan(candidate), self.launch, self.library)
+        return _timed(self.hda, candidate, self.plan(candidate), self.launch)
 
 
 def _guessed_options(name: str, job: Job) -> dict[str, Any]:
@@ -317,12 +333,14 @@ def variants(known: Algorithm, job: Job, ring_piece: int | None = None) -> Itera
             yield {"outer": "in_network"}
 
 
-def _timed(
-    hda: HDA, job: Job, candidate: Candidate, plan: Plan, launch: bool, library: str | None = None
-) -> Candidate:
-    timing = timing_of(candidate, job, hda, library)
+def possible_paths(hda: HDA, known: Algorithm, scale: str) -> tuple[str, ...]:
+    """The paths on which an algorithm sends between units of a scale."""
+    return ("bulk",) if protocol_of(hda, scale) is None else paths(hda, known.path, known.name)
+
+
+def _timed(hda: HDA, candidate: Candidate, plan: Plan, launch: bool) -> Candidate:
     try:
-        found = simulate(plan, machine=hda, launch=launch, timing=timing, record=False)
+        found = simulate(plan, machine=hda, launch=launch, record=False)
     except PlanError as problem:  # its queues do not fit the memory
         return replace(candidate, why_not=problem.message)
     return replace(candidate, time_ps=found.time_ps)
@@ -335,20 +353,19 @@ def named(
     path: str | None,
     settings: Mapping[str, Any],
     launch: bool,
-    timed: bool,
+    by: str | None = None,
 ) -> list[Candidate]:
-    """The one algorithm asked for, on its faster path; where no time is asked for, the plan is all."""
+    """The one algorithm asked for, on its faster path."""
     options = tuple(sorted(settings.items()))
-    possible = paths(hda, known.path, job.scale, known.name)
+    possible = possible_paths(hda, known, job.scale)
     if path not in (None, *possible) and protocol_of(hda, job.scale) is not None:
         raise CollectiveError(f"'{known.name}' has no path '{path}'", advice=f"use {' or '.join(possible)}")
-    if not timed:
-        return [Candidate(known.name, options, path or known.path)]
-    tried = possible if path is None else (path,)
+    tried = ("bulk",) if by else possible if path is None else (path,)
     if len(tried) == 1:
         return [Candidate(known.name, options, tried[0])]
     plan = known.plan(job, **settings)
-    every = [_timed(hda, job, Candidate(known.name, options, each), plan, launch) for each in tried]
+    candidates = [Candidate(known.name, options, each) for each in tried]
+    every = [_timed(hda, c, on_transport(plan, c, job, hda, None, launch), launch) for c in candidates]
     if every[0].why_not is not None:
         raise PlanError(every[0].why_not)
     return sorted(every, key=lambda c: c.time_ps or 0)

@@ -25,7 +25,7 @@ from megatile.timing.library import AUTO
 @dataclass(frozen=True)
 class Algorithm:
     """``write`` puts the commands; ``unfit`` says why a job is not for it (None: it is); ``path`` is how its
-    kernels send (``timing.Library``)."""
+    kernels send (``timing/library.py``)."""
 
     name: str
     operations: tuple[str, ...]

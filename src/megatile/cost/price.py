@@ -177,10 +177,7 @@ def _runs(plan: Plan, machine: HDA | str, timing: Timing | None, launch: bool) -
         )
     check_structure(plan)
     hda = find_machine(machine)
-    return [
-        Launch(plan, hda, option, control=launch, contended=False)
-        for option in as_timing(timing).options(hda, plan.scale)
-    ]
+    return [Launch(plan, hda, as_timing(timing), control=launch, contended=False)]
 
 
 def _blocks(tile: pm.Tile, region: pm.Region, brick: tuple[int, ...]) -> tuple[int, int]:

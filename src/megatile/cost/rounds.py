@@ -36,7 +36,7 @@ MAX_KEPT_COMMANDS = 1 << 21
 MAX_PERIOD = 64
 """Rounds after which buffers and slots must come back to the same turn."""
 LOCAL = (pm.Compute, pm.Free, pm.Loop)
-REPEATING = (*LOCAL, pm.If, pm.Send, pm.Receive, pm.Collective)
+REPEATING = (*LOCAL, pm.If, pm.Send, pm.Receive, pm.Collective, pm.Start)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,6 @@ from megatile.plan.check import Checked, check as check_plan
 from megatile.plan.execute import Results, execute as execute_plan
 from megatile.plan.model import Plan
 from megatile.sim import Result, simulate as simulate_plan
-from megatile.timing.view import Timing
 
 PROGRAMS = (ProgramFunction, Program, Lowered)
 Timeable: TypeAlias = Plan | ProgramFunction | Program | Lowered
@@ -105,7 +104,6 @@ def simulate(
     engine: str | None = None,
     assume: Mapping[str, Any] | None = None,
     installed: bool = False,
-    timing: Timing | None = None,
     launch: bool = True,
     record: bool = True,
     capacity: bool = True,
@@ -128,7 +126,7 @@ def simulate(
         data = None
     result = simulate_plan(
         plan, *given, machine=machine, data=data,  # type: ignore[arg-type]
-        engine=engine, assume=assume, installed=installed, timing=timing, launch=launch,
+        engine=engine, assume=assume, installed=installed, launch=launch,
         record=record, capacity=capacity, max_seconds=max_seconds, progress=progress,
     )  # fmt: skip
     if low is not None and given[0] is not None and result.outputs is not None:
@@ -141,17 +139,16 @@ def price(
     *given: Any,
     machine: str | HDA | None = None,
     assume: Mapping[str, Any] | None = None,
-    timing: Timing | None = None,
     launch: bool = True,
 ) -> Price:
     """Bounds of the time of a Plan, or of a program with arrays or shapes, on a machine.
 
-    ``assume``, ``timing`` and ``launch`` are those of ``simulate``.
+    ``assume`` and ``launch`` are those of ``simulate``.
     """
     if not isinstance(plan, PROGRAMS):
-        return price_plan(plan, *(given or (machine,)), assume=assume, timing=timing, launch=launch)
+        return price_plan(plan, *(given or (machine,)), assume=assume, launch=launch)
     low = _lowered(plan, _arrays(given), machine)
-    return price_plan(low.plan, low.machine, assume=assume, timing=timing, launch=launch)
+    return price_plan(low.plan, low.machine, assume=assume, launch=launch)
 
 
 __all__ = ["Plan", "check", "execute", "price", "simulate"]

@@ -74,8 +74,8 @@ def _is(value: Any, wanted: Any) -> bool:
     if origin is tuple:
         inner = get_args(wanted)
         return isinstance(value, tuple) and (inner[-1] is Ellipsis or len(value) == len(inner))
-    if wanted is int:
-        return isinstance(value, int) and not isinstance(value, bool)
+    if wanted in (int, float):
+        return isinstance(value, int if wanted is int else (int, float)) and not isinstance(value, bool)
     return isinstance(value, wanted)
 
 

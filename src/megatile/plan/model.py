@@ -82,6 +82,7 @@ What holds up *issue* (the unit's clock), and nothing else does:
   * ``Receive``/``ReceiveAny`` until the message at the head of the queue has arrived;
   * ``ReadScalar`` until its element is written; its value is then known;
   * ``Wait`` until the flag has reached the value;
+  * ``Start`` until the kernel of its transport has started;
   * ``Collective`` until it has completed for this unit.
 ``Loop``, ``If``, ``Free`` and ``Signal`` cost nothing by themselves.
 
@@ -113,6 +114,15 @@ message (send before its receive), ``Signal``/``Wait`` (the k-th unit of count b
 ``Collective`` (everything before it on every member before everything after it). For this to hold, ``Send``,
 ``Signal`` and ``Collective`` take effect only after the unit's earlier accesses to such storage have
 finished. Two unordered accesses that overlap, one of them a write, are a race.
+
+Transports
+----------
+A ``Transport`` says how messages travel: by the ``kernel`` of a library, by a ``copy_engine``, by loads and
+stores of blocks (``lsu``, ``tma``), by a network card (``nic``), through a queue in a memory (``channel``),
+or through a ``switch`` that reduces. A channel or group may name one; without it the machine's engines
+nearest to the unit do the work. ``Start`` is the head of a collective in a unit's stream: it holds issue
+while the kernel of its transport starts. A plan may *be* the kernel of a transport (``Plan.kernel``): then
+this kernel also copies and reduces, and the library's launch takes the place of the machine's control path.
 
 Groups and collectives
 ----------------------
@@ -201,12 +211,12 @@ from typing import Any
 from megatile.core.cached import cached_in_owner
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError, did_you_mean, how_to_give
-from megatile.core.expr import ZERO, Expr, unit
+from megatile.core.expr import ZERO, Const, Expr, unit
 from megatile.plan.spec import ALWAYS, ARGUMENT, HIDDEN, KEYWORD, part
 from megatile.plan.statements import *  # noqa: F403
-from megatile.plan.statements import Statement, __all__ as _STATEMENTS, statements
+from megatile.plan.statements import Start, Statement, Work, __all__ as _STATEMENTS, statements
 
-__all__ = ["Channel", "Flag", "Group", "Level", "Plan", "PlanError", "Stream", "Tile"]
+__all__ = ["Channel", "Flag", "Group", "Level", "Plan", "PlanError", "Stream", "Tile", "Transport"]
 __all__ += _STATEMENTS
 
 ENGINES = ("dma", "tensor", "vector", "channel", "control")
@@ -274,6 +284,43 @@ class Tile:
         return self.owner is not unit and self.owner != unit
 
 
+TRANSPORTS = {
+    "kernel": "library kernel",
+    "copy_engine": "copy engines",
+    "lsu": "peer stores by SMs",
+    "tma": "bulk copies by SMs",
+    "nic": "network cards",
+    "channel": "queues in memory",
+    "switch": "in-switch reduction",
+}
+"""The kinds of transports, and what the time of one is called where no library is named."""
+
+LIBRARY_NAMES = {"nccl": "NCCL", "rccl": "RCCL", "deepep": "DeepEP"}
+
+
+@dataclass(frozen=True)
+class Transport:
+    """How messages travel. See "Transports" above.
+
+    ``library`` (``nccl``, ``rccl``), ``algorithm`` (``ring``) and ``protocol`` (``LL``, ``LL128``,
+    ``Simple``, ``NVLS``) name whose kernel it is; ``channels`` how many of its channels a library takes for
+    the size (None: all it has).
+    """
+
+    kind: str = part("text", ARGUMENT)
+    library: str = part("text", KEYWORD, "")
+    algorithm: str = part("text", KEYWORD, "")
+    protocol: str = part("text", KEYWORD, "")
+    channels: float | None = part("literal", KEYWORD, None)
+    name: str = ""
+
+    def model_name(self) -> str:
+        """Return the name of the timing model for people: ``NCCL ring, LL``, ``copy engines``."""
+        words = [LIBRARY_NAMES.get(self.library, self.library), self.algorithm.replace("_", " ")]
+        named = " ".join(word for word in words if word) or TRANSPORTS.get(self.kind, self.kind)
+        return f"{named}, {self.protocol}" if self.protocol else named
+
+
 @dataclass(frozen=True)
 class Channel:
     """A family of bounded queues at (receiving unit, member). See "Channels" above.
@@ -296,6 +343,7 @@ class Channel:
     chunk_bytes: int | None = part("literal", KEYWORD, None, order=1)
     level: str | None = part("text", KEYWORD, None, order=1)
     installed: bool = part("literal", KEYWORD, False, order=1)
+    transport: str | None = part("text", KEYWORD, None, order=1)
 
     def label(self, index: int) -> str:
         return f"{self.name}.{self.names[index]}" if index < len(self.names) else f"{self.name}[{index}]"
@@ -319,9 +367,12 @@ class Group:
     name: str
     key: Expr = part("expr", ARGUMENT, ZERO)
     level: str | None = part("text", KEYWORD, None)
+    transport: str | None = part("text", KEYWORD, None)
 
 
-DECLARED: dict[str, type] = {"level": Level, "tile": Tile, "channel": Channel, "flag": Flag, "group": Group}
+DECLARED: dict[str, type] = {
+    "level": Level, "transport": Transport, "tile": Tile, "channel": Channel, "flag": Flag, "group": Group,
+}  # fmt: skip
 """What a plan declares by name, as its text and its fields (``tiles``, ...) call it."""
 
 
@@ -373,6 +424,9 @@ class Plan:
     place: Expr = part("expr", KEYWORD, unit)
     levels: tuple[Level, ...] = ()
     partial: bool = part("literal", KEYWORD, False)
+    transports: tuple[Transport, ...] = ()
+    kernel: str | None = part("text", KEYWORD, None)
+    """The transport whose kernel the plan is."""
 
     @property
     def units(self) -> int:
@@ -443,7 +497,11 @@ class Plan:
     def _by_name(self) -> dict[tuple[str, str], Any]:
         tiles: dict[tuple[str, str], Any] = {("tile", tile.name): tile for tile in self.tiles}
         tiles |= {("level", level.name): level for level in self.all_levels}
+        tiles |= {("transport", transport.name): transport for transport in self.transports}
         return tiles | {("channel", channel.name): channel for channel in self.channels}
+
+    def transport(self, name: str) -> Transport:
+        return self._named("transport", name)
 
     def tile(self, name: str) -> Tile:
         return self._named("tile", name)
@@ -487,6 +545,18 @@ class Plan:
     def digest(self) -> str:
         """A hash of the plan that is the same in every process and does not depend on source lines."""
         return str(FORMS["digest"](self))
+
+
+def with_transport(plan: Plan, transport: Transport, operation: str, ranks: int, nbytes: int) -> Plan:
+    """Return the plan as the kernel of a transport that does ``operation`` on a buffer of ``nbytes``: its
+    channels and groups name the transport, and every stream begins with a ``Start``."""
+    name = transport.name or transport.library or transport.kind
+    head = Start(name, operation, ranks, Work(bytes=Const(nbytes)))
+    channels = tuple(replace(channel, transport=name) for channel in plan.channels)
+    groups = tuple(replace(group, transport=name) for group in plan.groups)
+    streams = tuple(replace(stream, body=(head, *stream.body)) for stream in plan.streams)
+    declared = (replace(transport, name=name),)
+    return replace(plan, channels=channels, groups=groups, streams=streams, transports=declared, kernel=name)
 
 
 def require_plan(value: Any, word: str) -> None:

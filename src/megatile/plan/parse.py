@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, replace
 from itertools import takewhile
@@ -15,7 +14,7 @@ from megatile.core.expr import ExprReader
 from megatile.core.operations import OPERATIONS
 from megatile.core.quantities import format_bytes
 from megatile.plan.fields import check_fields
-from megatile.plan.model import DECLARED, FORMS, Plan, PlanError, Stream
+from megatile.plan.model import DECLARED, FORMS, Plan, PlanError, Stream, Transport, with_transport
 from megatile.plan.spec import ALWAYS, ARGUMENT, HIDDEN, KEYWORD, TARGET, FieldSpec, parts
 from megatile.plan.statements import (
     COMMANDS,
@@ -84,13 +83,16 @@ def _reason(error: Exception) -> str:
     return "something is missing, too much, or not of the form that plans are written in"
 
 
-def note_library(path: Any, algorithm: Any) -> None:
-    """Files from before 1.0 say which kernels of a library send; a plan no longer does."""
-    warnings.warn(
-        f"the plan names library kernels (path {path!r}, algorithm {algorithm!r}), which are no part of a "
-        f"plan any more: give timing=Library({path!r}, {algorithm!r}) to simulate or price",
-        stacklevel=2,
-    )
+PROTOCOLS = {"small": "LL", "line": "LL128", "bulk": "Simple", "switch": "NVLS"}
+"""Protocols by the names that plans of before give them."""
+
+
+def with_library(plan: Plan, path: Any, algorithm: Any) -> Plan:
+    """Return a plan of before, which names a path and algorithm of a library, with that transport."""
+    protocol = PROTOCOLS.get(path, "") if isinstance(path, str) else ""
+    transport = Transport("kernel", algorithm=str(algorithm), protocol=protocol, name="library")
+    nbytes = max((tile.nbytes for tile in plan.tiles), default=0)
+    return with_transport(plan, transport, plan.name.partition(" ")[0], plan.units, nbytes)
 
 
 class _Reader:
@@ -117,9 +119,6 @@ class _Reader:
         if _word(first) != "plan":
             raise self.error(first, "a plan begins with plan(...)")
         plan, given = self.construct(Plan, first.value, beside=("path", "kernels"))
-        if "path" in given:
-            kernels = ast.literal_eval(given["kernels"]) if "kernels" in given else ("",)
-            note_library(ast.literal_eval(given["path"]), kernels[0])
         declared: dict[str, list[Any]] = {word: [] for word in DECLARED}
         streams: list[Stream] = []
         for node in tree.body[1:]:
@@ -135,7 +134,11 @@ class _Reader:
             else:
                 raise self.error(node, "neither a declaration nor a stream")
         things = {f"{word}s": tuple(made) for word, made in declared.items()}
-        return replace(plan, streams=tuple(streams), **things)
+        plan = replace(plan, streams=tuple(streams), **things)
+        if "path" not in given:
+            return plan
+        kernels = ast.literal_eval(given["kernels"]) if "kernels" in given else ("",)
+        return with_library(plan, ast.literal_eval(given["path"]), kernels[0])
 
     def keywords(self, call: ast.Call) -> dict[str, ast.expr]:
         if any(k.arg is None for k in call.keywords):

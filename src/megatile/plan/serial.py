@@ -40,8 +40,6 @@ def from_json(text: str) -> Plan:
     if not isinstance(document, dict) or document.pop("format", None) not in READ:
         raise PlanError(f"not a plan in format {' or '.join(map(str, READ))}")
     path, kernels = document.pop("path", None), document.pop("kernels", None)
-    if path is not None:
-        parse.note_library(path, kernels.get("algorithm", "") if isinstance(kernels, dict) else "")
     try:
         plan = decode(document)
     except RecursionError:
@@ -49,7 +47,9 @@ def from_json(text: str) -> Plan:
     if not isinstance(plan, Plan):
         raise PlanError("the document is no plan")
     check_fields(plan)
-    return plan
+    if path is None:
+        return plan
+    return parse.with_library(plan, path, kernels.get("algorithm", "") if isinstance(kernels, dict) else "")
 
 
 def digest(plan: Plan) -> str:

@@ -17,8 +17,8 @@ from megatile.plan.spec import ARGUMENT, HIDDEN, KEYWORD, TARGET, having, part
 
 __all__ = [
     "Attribute", "CarryInt", "CarryTile", "Collective", "Compute", "Free", "If", "Loop", "MergeInt",
-    "MergeTile", "ReadScalar", "Receive", "ReceiveAny", "Region", "Send", "Signal", "Statement", "Wait",
-    "Work", "statements",
+    "MergeTile", "ReadScalar", "Receive", "ReceiveAny", "Region", "Send", "Signal", "Start", "Statement",
+    "Wait", "Work", "statements",
 ]  # fmt: skip
 
 
@@ -181,6 +181,21 @@ class Collective:
 
 
 @dataclass(frozen=True)
+class Start:
+    """The head of a collective in the stream of a rank: hold issue while the kernel of ``transport`` starts.
+
+    What the kernel has been asked for is ``collective`` over ``ranks`` ranks with a buffer of ``work.bytes``.
+    """
+
+    word: ClassVar[str] = "start"
+    transport: str = part("word", ARGUMENT, role="transport")
+    collective: str = part("text", ARGUMENT)
+    ranks: int = part("literal")
+    work: Work = part("work", KEYWORD, Work())
+    source: Place | None = _source()
+
+
+@dataclass(frozen=True)
 class Free:
     """The named handles end here. For a slot whose last name this is, the credit returns when its users have
     finished.
@@ -267,7 +282,7 @@ class If:
     source: Place | None = _source()
 
 
-Command = Union[Compute, Send, Receive, ReceiveAny, ReadScalar, Signal, Wait, Collective, Free]  # noqa: UP007
+Command = Union[Compute, Send, Receive, ReceiveAny, ReadScalar, Signal, Wait, Collective, Start, Free]  # noqa: UP007
 Statement = Union[Command, Loop, If]  # noqa: UP007
 COMMANDS: dict[str, type] = {kind.word: kind for kind in Command.__args__}  # type: ignore[attr-defined]
 

@@ -24,6 +24,7 @@ from megatile.plan.model import (
     Loop,
     Receive,
     Send,
+    Start,
     Statement,
     Work,
     statements,
@@ -54,7 +55,7 @@ def repeats(loop: Loop) -> bool:
         return False
     changing = {loop.index} | {c.name for c in carried}
     for statement in statements(loop.body):
-        if not isinstance(statement, (Compute, Send, Receive, Collective, Free, Loop, If)):
+        if not isinstance(statement, (Compute, Send, Receive, Collective, Start, Free, Loop, If)):
             return False
         if any(changing & symbols(e) for e in deciding(statement)):
             return False

@@ -12,7 +12,7 @@ from megatile.core.dtypes import itemsize
 from megatile.core.errors import did_you_mean
 from megatile.core.expr import constant
 from megatile.core.operations import OPERATIONS, REDUCTIONS
-from megatile.plan.model import ENGINES, ROLES, Level, Plan, PlanError, Stream, Tile
+from megatile.plan.model import ENGINES, ROLES, TRANSPORTS, Level, Plan, PlanError, Stream, Tile
 from megatile.plan.names import check_names
 from megatile.plan.spec import having, parts
 from megatile.plan.statements import (
@@ -60,7 +60,8 @@ def check_structure(plan: Plan) -> None:
             raise PlanError(f"flag '{flag.name}' needs at least one member")
         if flag.installed and flag.level is not None:
             raise PlanError(f"flag '{flag.name}' is installed and so belongs to the first level")
-    for kind in ("tiles", "channels", "flags", "groups"):
+    _check_transports(plan)
+    for kind in ("transports", "tiles", "channels", "flags", "groups"):
         names = [thing.name for thing in getattr(plan, kind)]
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
@@ -69,6 +70,7 @@ def check_structure(plan: Plan) -> None:
         "channel": {channel.name: channel for channel in plan.channels},
         "flag": {flag.name: flag for flag in plan.flags},
         "group": {group.name: group for group in plan.groups},
+        "transport": {transport.name: transport for transport in plan.transports},
         "shared": {tile.name: tile for tile in plan.tiles if tile.shared},
     }
     for body in plan.bodies:
@@ -78,6 +80,20 @@ def check_structure(plan: Plan) -> None:
     if plan.levels:
         for stream in plan.streams:
             check_owners(plan, stream)
+
+
+def _check_transports(plan: Plan) -> None:
+    """Transports are of known kinds, and whoever names one names one of the plan."""
+    for transport in plan.transports:
+        if transport.kind not in TRANSPORTS:
+            advice = did_you_mean(transport.kind, TRANSPORTS, what="kinds")
+            raise PlanError(f"transport '{transport.name}' has kind '{transport.kind}'", advice=advice)
+        if transport.channels is not None and not 0 < transport.channels < 1e9:
+            raise PlanError(f"transport '{transport.name}' has {transport.channels} channels, not above 0")
+    users: list[Any] = [*plan.channels, *plan.groups]
+    for name in (plan.kernel, *(user.transport for user in users)):
+        if name is not None:
+            plan.transport(name)
 
 
 def check_levels(plan: Plan) -> None:
@@ -205,7 +221,7 @@ def check_statement(statement: Any, known: Mapping[str, Mapping[str, Any]]) -> N
         if write is not None and write.tile in known["shared"]:
             raise PlanError(f"a new version of shared tile '{write.tile}'", place=statement.source)
     for spec in parts(type(statement)):
-        if spec.role in ("channel", "flag", "group"):
+        if spec.role in ("channel", "flag", "group", "transport"):
             _one_of(getattr(statement, spec.name), known[spec.role], spec.role, statement)
     rule = _RULES.get(type(statement))
     if rule is not None:

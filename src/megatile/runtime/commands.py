@@ -232,6 +232,9 @@ class Commands:
             missing -= self.transport.signals(flag, member)
         return missing <= 0
 
+    def step_start(self, instance: Instance, instruction: Instruction) -> None:
+        """Nothing: processes have started."""
+
     def step_collective(self, instance: Instance, instruction: Instruction) -> bool:
         statement: Any = instruction.statement
         group = self.groups[statement.group]

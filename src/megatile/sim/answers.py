@@ -21,6 +21,7 @@ from megatile.sim.instructions import (
     END,
     RECEIVE,
     SEND,
+    START,
     WORK,
     Branch,
     Copy,
@@ -239,8 +240,9 @@ class MachineQueries:
             peers = self._senders(launched.senders[channel], receivers, members)
             places = simulation.places(launched)[launched.offsets[level] : launched.offsets[level + 1]]
             ends = (peers, receivers) if not plan.levels else (places[peers], places[receivers])
-            credit = view.messages_ps(ends[1], ends[0], view.credit_bytes(described))
-            lane = view.virtual_channels(described.name, *ends)
+            seen = view.on_channel(described)
+            credit = seen.messages_ps(ends[1], ends[0], seen.credit_bytes(described))
+            lane = seen.virtual_channels(described.name, *ends)
         here = np.ones(count, dtype=bool) if plan.levels else launched.present[senders]
         there = np.ones(count, dtype=bool) if plan.levels else launched.present[receivers]
         key = None
@@ -437,6 +439,7 @@ class MachineQueries:
             places = self.simulation.places(launched)[launched.offsets[level] :]
             senders, receivers = places[senders], places[receivers]
         names = launched.table.memories[memory], described.memory
+        view = view.on_channel(described)
         paths = self.numbered(view, senders, names, receivers, {"chunk": described.chunk_bytes})
         if first:
             rows = arena.rows("queues")
@@ -448,14 +451,16 @@ class MachineQueries:
     def route(self, channel: int, memory: int, source: int, target: int, g: int) -> int:
         launched, _, view = self.simulation.view(g)
         described, name = launched.plan.channels[channel - launched.channels], launched.table.memories
+        view = view.on_channel(described)
         path = view.path(source, name[memory >> 24], target, described.memory, described.chunk_bytes)
         number = self.simulation.paths.number(path, view.fabric)
         return self.cache_answer(st.ASK_ROUTE, channel, memory, source, target, number)
 
     def lane(self, channel: int, level: int, source: int, target: int, g: int) -> int:
         launched, _, view = self.simulation.view(g)
-        name = launched.plan.channels[channel - launched.channels].name
-        lane = int(launched.table.message_queue(view.virtual_channel(name, source, target)))
+        described = launched.plan.channels[channel - launched.channels]
+        number = view.on_channel(described).virtual_channel(described.name, source, target)
+        lane = int(launched.table.message_queue(number))
         return self.cache_answer(st.ASK_LANE, channel, level, source, target, lane)
 
     def credit(self, channel: int, level: int, source: int, target: int, g: int) -> int:
@@ -468,6 +473,9 @@ class MachineQueries:
     def busy(self, pc: int, flops: int, nbytes: int, who: int, g: int) -> int:
         _, _, view = self.simulation.view(g)
         statements, code = self.simulation.rows.statements, self.arena.rows("code")
+        if code[pc, Instruction.kind] == START:
+            head = view.head_ps(statements[pc], nbytes)
+            return self.cache_answer(st.ASK_BUSY, pc, flops, nbytes, who, head)
         busy = view.compute_ps(statements[pc], flops, self._first(g))
         work = statements[pc].work
         if who != NONE or constant(work.flops) is None or constant(work.bytes) is None:

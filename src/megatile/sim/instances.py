@@ -219,7 +219,7 @@ class Instances:
         """Frames, lists of accesses, queues of engines; who has a stream and waits for the launch."""
         arena, table, launched = self.arena, self.table, self.launched
         count, view = len(rows), launched.views[i]
-        slots, engines = table.storages - table.first_slot, table.lanes(view.dma.channels)
+        slots, engines = table.storages - table.first_slot, table.lanes(view.message_queues)
         streams = table.stream_of[i]
         sizes = np.array([len(s.frame) for s in table.streams] + [0])
         used = sizes[streams] if rows.fixed else np.full(count, sizes[np.unique(streams)].max(initial=0))

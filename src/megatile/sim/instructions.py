@@ -10,7 +10,7 @@ from megatile.sim.rows import Row
 
 # Kinds of instructions: control flow, then commands.
 ENTER, TEST, AGAIN, BRANCH, JUMP, MERGE, FREE, END = range(8)
-WORK, COPY, SEND, RECEIVE, RECEIVE_ANY, READ_SCALAR, SIGNAL, WAIT, RENDEZVOUS = range(8, 17)
+WORK, COPY, SEND, RECEIVE, RECEIVE_ANY, READ_SCALAR, SIGNAL, WAIT, RENDEZVOUS, START = range(8, 18)
 
 # Expressions: a constant, an integer of the frame, one plus a constant (both in a row of bytecode: SUM), or
 # bytecode. The value of CACHED bytecode stays in the frame as long as no loop goes on whose index it needs:
@@ -174,6 +174,10 @@ class JoinRendezvous(Instruction, kind=RENDEZVOUS):
     rendezvous: int
     """The list of the rendezvous of every unit."""
     regions: int
+    nbytes: int
+
+
+class Start(Instruction, kind=START):
     nbytes: int
 
 

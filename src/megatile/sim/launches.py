@@ -55,8 +55,6 @@ class Launch:
     scalars: Scalars = field(default_factory=lambda: Assumed(None))
     turns: bool = False
     """Whether it waits for earlier launches on its units, instead of running beside them."""
-    delay_ps: int | None = None
-    """Time of a library before its first message; None: what a library adds comes on top at the end."""
     submit_ps: int = 0
     """When it was submitted or, if later, those before it (``after``) have ended."""
     after: tuple[Launch, ...] = ()
@@ -176,9 +174,9 @@ class Launch:
         self._state = DONE if self.error is None else FAILED
 
     def set_times(self, spent_ps: int, passed_ps: int) -> None:
-        """End it, when its commands have taken so long; a library adds what it spends and saves once."""
-        late, self.passed_ps, self.timed_by = self.delay_ps is None, passed_ps, str(self.units)
-        took = self.resources.whole_ps(spent_ps, self.control) if late else spent_ps
+        """End it, when its commands have taken so long, but not before a library's launch by the host."""
+        self.passed_ps, self.timed_by = passed_ps, str(self.units)
+        took = self.resources.whole_ps(spent_ps, self.control)
         self.begin_ps = max(0, took - spent_ps)
         self.end(took)
 

@@ -203,7 +203,7 @@ class Record:
 
     def _engine_names(self) -> list[str]:
         """Queues of the DMA engine for messages are counted as far as they are used: ``dma.1``, …"""
-        channels = max(view.dma.channels for view in self.launched.views)
+        channels = max(view.message_queues for view in self.launched.views)
         own = self.launched.table.engine_names
         names, used = [*own, *[""] * (channels - 1)], np.unique(self.rows[:, Recorded.engine])
         for i, engine in enumerate(used[used >= len(own)].tolist(), 1):

@@ -19,6 +19,7 @@ from megatile.sim.launches import Launch
 from megatile.sim.record import Record, Traffic, Usage
 from megatile.timing.origins import origin_lines
 from megatile.timing.resources import Resources
+from megatile.timing.transports import model_of
 from megatile.timing.view import Origin, Timing
 from megatile.trace import (
     CriticalStep,
@@ -52,7 +53,8 @@ class Result:
         self.timed_by = launch.timed_by
         """Which units were timed, and why: every one, or unit 0 where all do the same at the same times."""
         self.timing: Timing = launch.timing
-        """Who did the work; of several paths of a library, the fastest."""
+        self.model = model_of(launch.plan)
+        """The name of the model that times its communication: ``NCCL ring, LL``, ``copy engines``."""
         self.launch = launch
 
     def __repr__(self) -> str:

@@ -131,7 +131,7 @@ class RunningMachine:
         for all, and nothing is beside it."""
         launch.submit_ps = max([launch.submit_ps, *(other.end_ps or 0 for other in launch.after)])
         if launch.plan is not None:
-            launch.key = id(launch.resources), launch.turns, launch.control, launch.delay_ps
+            launch.key = id(launch.resources), launch.turns, launch.control
         launch.known = launch.known or self._alone.get(launch.key or ())
         beside = [other for other in (*self._held, *self._active.values()) if launch.meets(other)]
         if not beside and launch.known is not None:
@@ -167,7 +167,7 @@ class RunningMachine:
             resources,
             launch.scalars,
             at=at if launch.turns else None,
-            begin=at + resources.start_ps(0) + (launch.delay_ps or 0),
+            begin=at + resources.start_ps(0),
         )
         self._active[launch.rows.number] = launch
         if launch.data is not None:
@@ -366,7 +366,7 @@ class RunningMachine:
         if launch.simulation is None:
             assert one is not None
             launch.simulation = Simulation(record=0, engine=self.engine, contended=False)
-            begin = resources.start_ps(0) + (launch.delay_ps or 0)
+            begin = resources.start_ps(0)
             launch.simulation.add(one, resources, launch.scalars, begin=begin)
         simulation = launch.simulation
         while simulation.run(deadline=deadline) is not None:

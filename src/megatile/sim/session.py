@@ -29,7 +29,6 @@ from megatile.hda import HDA
 from megatile.plan.memory import check_memory
 from megatile.plan.model import Plan
 from megatile.plan.structure import check_structure
-from megatile.sim.alone import time_alone
 from megatile.sim.contents import Contents, with_raw_kept
 from megatile.sim.data import Assumed
 from megatile.sim.install import InstallError, Queues
@@ -214,7 +213,7 @@ class Session(RunningMachine):
         prepared = self._prepared.get(key)
         if prepared is None:
             check_structure(plan)
-            prepared = self._fastest(Launch(plan, self.machine, key[2], key[1], self.engine, installed))
+            prepared = Launch(plan, self.machine, key[2], key[1], self.engine, installed)
             lasting, prepared.turns = with_raw_kept(plan), True
             prepared.resources = Resources(
                 self.machine, lasting, key[1], installed=installed, timing=prepared.timing
@@ -225,16 +224,6 @@ class Session(RunningMachine):
             self._checked[id(plan)] = beside
         self._prepared[key] = prepared
         return prepared
-
-    def _fastest(self, launch: Launch) -> Launch:
-        """Return the launch by the fastest of several ways of a library on an idle machine, with what its
-        kernels spend before the first message."""
-        if type(launch.timing) is Timing:
-            return launch
-        options = launch.timing.options(self.machine, launch.plan.scale)
-        tried = [time_alone(replace(launch, timing=option, installed=True), 0) for option in options]
-        best = min(tried, key=lambda done: done.took_ps)
-        return replace(launch, timing=best.timing, delay_ps=best.begin_ps or None)
 
     def _beside(self, plan: Plan) -> Plan:
         """The plan with the tensors that take room beside its own."""

@@ -8,14 +8,13 @@ r = simulate(plan, {"x": x}, machine="ahbm")     # with data: r.outputs too
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from megatile.core.limits import enough_memory, time_limit
 from megatile.core.progress import Listener, estimated
 from megatile.hda import HDA, machine as find_machine
 from megatile.plan.memory import check_memory
-from megatile.plan.model import Plan, ReadScalar, require_plan
+from megatile.plan.model import Plan, require_plan
 from megatile.plan.structure import check_structure
 from megatile.sim.alone import time_alone
 from megatile.sim.data import Assumed
@@ -44,9 +43,9 @@ def simulate(
 ) -> Result:
     """Time a plan on a machine; with ``inputs`` (also as ``data=``) compute its outputs too.
 
-    The machine's own engines and control path do the work, or what ``timing`` says: with the ``timing`` of a
-    prediction (a `Library`) a collective takes the time of library kernels, where the machine has a protocol
-    for them; ``launch=False`` leaves the host's launch out, as captured graphs do.
+    Messages travel on the transports that the plan names (a library's kernel for the plan of a collective),
+    on the machine's own engines where it names none; ``launch=False`` leaves the host's launch out, as
+    captured graphs do. ``timing`` replaces the machine's engines by kernels that were measured (attention).
 
     ``data=True`` asks for outputs of a plan without inputs, ``data=False`` for times alone.
 
@@ -78,23 +77,14 @@ def simulate(
         estimated(progress),
         enough_memory(f"plan '{plan.name}' of {plan.units} units"),
     ):
-        options = as_timing(timing).options(hda, plan.scale)
-        launches = [
-            Launch(plan, hda, option, current_faults(), engine, installed, launch, scalars=Assumed(assume))
-            for option in options
-        ]
-        for prepared in launches:
-            prepared.resources  # noqa: B018  (plans that need more units than there are are refused first)
+        prepared = Launch(
+            plan, hda, as_timing(timing), current_faults(), engine, installed, launch, scalars=Assumed(assume)
+        )
+        prepared.resources  # noqa: B018  (plans that need more units than there are are refused first)
         if capacity:
             check_memory(plan, hda)
-        given, records = (inputs or {}) if with_data else None, MAX_RECORDS if record else 0
-        at_once = len(launches) == 1 or ReadScalar in plan.kinds
-        for prepared in launches:
-            time_alone(prepared, records, inputs=given if at_once else None)
-        best = min(launches, key=lambda done: done.took_ps)
-        if not at_once and given is not None:
-            best = time_alone(replace(best), records, inputs=given)
-        result = Result(best)
+        given = (inputs or {}) if with_data else None
+        result = Result(time_alone(prepared, MAX_RECORDS if record else 0, inputs=given))
     if record and wants_communication_trace():
         result.print_communication()
     return result

@@ -513,7 +513,7 @@ class Simulation:
             arena.append("levels", (
                 parent, level.count, places, units_below(hda, level, plan) if plan.levels else 0,
                 view.level.total if plan.levels else 0, plan.instances(level.name), streams, one, memory,
-                launched.first + launched.offsets[i], 0, 0, table.lanes(view.dma.channels), int(fixed), 0,
+                launched.first + launched.offsets[i], 0, 0, table.lanes(view.message_queues), int(fixed), 0,
                 view.to_begin_ps,
             ))  # fmt: skip
             if table.memories:

@@ -216,6 +216,9 @@ class StreamTable:
         flag, per = self.table.flag(s.flag, self.level)
         self.emit(s, si.Wait, flag=flag, value=value, member=member, per=per)
 
+    def on_start(self, s: Any) -> None:
+        self.emit(s, si.Start, nbytes=self.value(s.work.bytes))
+
     def on_collective(self, s: Any) -> None:
         write = write_of(s)
         reads = [self.region(r) for r in reads_of(s)]

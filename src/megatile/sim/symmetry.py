@@ -173,7 +173,7 @@ def _alike(statement: Any, n: int) -> bool:
     if isinstance(statement, pm.If):
         merged = [e for m in statement.merges if isinstance(m, pm.MergeInt) for e in (m.then, m.orelse)]
         return _same(statement.condition, *merged)
-    return isinstance(statement, (pm.Compute, pm.Free))
+    return isinstance(statement, (pm.Compute, pm.Free, pm.Start))
 
 
 def _block_of(start: Expr, extent: Expr, n: int, ranges: dict[str, tuple[int, int]]) -> Any:
@@ -228,18 +228,19 @@ def _alike_on_the_machine(plan: pm.Plan, resources: Resources) -> bool:
         return False
     used: set[Any] = set()
     for channel in plan.channels:
+        seen = resources.on_channel(channel)
         for member in range(channel.members):
             figures = set()
             for receiver, sender in _pairs(plan, channel, member):
                 if resources.places[sender] == resources.places[receiver]:
                     return False
-                stages = resources.fabric.stages(resources.hardware(sender), resources.hardware(receiver))
+                stages = seen.fabric.stages(resources.hardware(sender), resources.hardware(receiver))
                 servers = [s.resource for s in stages if s.resource is not None]
                 if used.intersection(servers):
                     return False
                 used.update(servers)
-                lane = resources.virtual_channel(channel.name, sender, receiver)
-                credit = resources.credit_ps(receiver, sender, channel)
+                lane = seen.virtual_channel(channel.name, sender, receiver)
+                credit = seen.credit_ps(receiver, sender, channel)
                 figures.add((lane, credit, *((s.latency_ps, s.bandwidth, s.granule) for s in stages)))
             if len(figures) != 1:
                 return False

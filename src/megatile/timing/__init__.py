@@ -1,13 +1,13 @@
 """What commands cost on an HDA: the one table of durations, for the simulator and for the price.
 
 `Resources` is an HDA as one plan sees it, `Fabric` and `Path` are paths through its networks, `Faults` what
-is wrong with it, `Timing` who does the work: the machine's own engines, or the kernels of a `Library`.
+is wrong with it, `Timing` who does the work: the machine's own engines, or kernels that were measured. What
+messages cost on the transports of a Plan is in ``transports.py``.
 Integer picoseconds throughout.
 """
 
 from megatile.timing.fabric import Fabric, Path, Stage
 from megatile.timing.faults import FaultError, Faults, current_faults, faults
-from megatile.timing.library import Library
 from megatile.timing.resources import Dma, Resources
 from megatile.timing.view import Timing, TimingError, View, as_timing
 
@@ -16,7 +16,6 @@ __all__ = [
     "Fabric",
     "FaultError",
     "Faults",
-    "Library",
     "Path",
     "Resources",
     "Stage",

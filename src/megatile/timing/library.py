@@ -1,4 +1,4 @@
-"""How communication libraries run collectives: ``simulate(plan, machine=…, timing=Library("auto", "ring"))``.
+"""What the kernels of communication libraries cost, as machine files have it, and closed forms over tables.
 
 Collectives on real devices do not use the copy engines: kernels move the data. What they add to the wires is
 modelled as communication libraries model themselves when they choose an algorithm (NCCL's ``tuning.cc``): a
@@ -7,8 +7,6 @@ A *path* is a way to send: ``small`` puts a flag beside every word, so a step is
 lost (LL); ``line`` puts one into every line of 128 bytes (LL128); ``bulk`` synchronises once per message
 (Simple); ``switch`` lets the switch reduce (NVLS). The sections ``protocol`` (fitted) and ``library`` (from
 the libraries' sources) of a machine file give the constants; machines without ``protocol`` are as they are.
-Collectives of units inside a device (warps, blocks) are part of a kernel that runs already: they pay for the
-wires alone.
 
 `collective` and `between_experts` are closed forms of the same over arrays of sizes, for whole tables at
 once: a start, a time for each step of the data's path, and bytes over an achievable rate, on the fastest
@@ -18,75 +16,24 @@ The simulated Plans of `collectives` know more (trees, chunks).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from megatile.core.cached import cached_in_owner
 from megatile.core.dtypes import itemsize
-from megatile.core.errors import MissingDescriptionError, did_you_mean
+from megatile.core.errors import MissingDescriptionError
 from megatile.hda import HDA
 from megatile.hda.model import Engine, KernelFigures, Network, Protocol
-from megatile.timing.view import Origin, Timing, TimingError, View
+from megatile.timing.view import TimingError
 
 PATHS = ("bulk", "line", "small", "switch")
 AUTO = "auto"
 """In place of a path: the fastest of those on which messages are sent."""
 
 
-@dataclass(frozen=True)
-class Library(Timing):
-    """Whose kernels a collective's plan stands for: the path, the algorithm, how many channels a library
-    takes for the size (None: all it has), and how many steps it saves because blocks stay empty."""
-
-    path: str = AUTO
-    algorithm: str = ""
-    channels: float | None = None
-    steps_saved: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.path not in (*PATHS, AUTO):
-            advice = did_you_mean(str(self.path), (*PATHS, AUTO), what="paths")
-            raise TimingError(f"a library has no path '{self.path}'", advice=advice)
-        numbers = (self.channels if self.channels is not None else 1, self.steps_saved)
-        if not all(isinstance(n, (int, float)) and 0 <= n < 1e9 for n in numbers) or not numbers[0]:
-            raise TimingError("a library has channels above 0 and saves steps from 0 on")
-
-    def options(self, hda: HDA, scale: str) -> tuple[Library, ...]:
-        return tuple(replace(self, path=path) for path in paths(hda, self.path, scale, self.algorithm))
-
-    def view(self, hda: HDA, scale: str) -> View:
-        if protocol_of(hda, scale) is None:
-            return _wires(hda, scale)
-        path = "bulk" if self.path == AUTO else self.path
-        paid = costs(hda, path, self.algorithm)
-        share = paid.share
-        if self.channels is not None and hda.library.filling:
-            share = min(share, paid.wire * self.channels / hda.library.filling)
-        return _kernels(hda, scale, path, paid, share)
-
-    def whole_ps(self, hda: HDA, scale: str, messages_ps: int, launch: bool = True) -> int:
-        """Collectives follow one another; the host's launch runs beside the one before, so it shows only
-        where it is the longer of the two. The start of the kernels comes on top of the messages."""
-        protocol = protocol_of(hda, scale)
-        if protocol is None:
-            return messages_ps
-        paid = costs(hda, self.path, self.algorithm)
-        kernel = messages_ps - round(self.steps_saved * paid.step_ps) + paid.start_ps
-        return max(protocol.launch_ps, kernel) if launch else kernel
-
-
-def protocol_of(hda: HDA, scale: str) -> Protocol | None:
-    """The protocol of collectives among the units of a scale, if they have one."""
-    inside = hda.level(hda.scale(scale).level).position < hda.level(hda.scale("device").level).position
-    return None if inside else hda.protocol
-
-
-def paths(hda: HDA, path: str, scale: str = "device", algorithm: str = "") -> tuple[str, ...]:
+def paths(hda: HDA, path: str, algorithm: str = "") -> tuple[str, ...]:
     """The paths to try on a machine: the one that is named, or all on which an algorithm sends messages."""
-    if protocol_of(hda, scale) is None:
-        return ("bulk",)
     if path != AUTO:
         return (path,)
     return ("bulk", "line", "small") if algorithm in hda.library.line_step else ("bulk", "small")
@@ -128,51 +75,16 @@ def moving_kernel(hda: HDA, scale: str) -> Engine:
     return Engine("collective_kernel", "dma", level, channels=1 + hda.library.queues)
 
 
-@cached_in_owner
-def _wires(hda: HDA, scale: str) -> View:
-    """Where no protocol says what kernels add."""
-    return View(hda.engines) if hda.protocol is None else _moved(hda, scale)
-
-
-def _moved(hda: HDA, scale: str) -> View:
-    return replace(View(hda.engines).with_engine(moving_kernel(hda, scale)), roofline=False)
-
-
-@cached_in_owner
-def _kernels(hda: HDA, scale: str, path: str, paid: Costs, near_share: float) -> View:
+def networks_between(hda: HDA, scale: str) -> list[Network]:
+    """The networks between the units of a scale, the innermost first."""
     level = hda.level(hda.scale(scale).level)
     outside = [n for n in hda.networks if hda.level(n.level).position > level.position]
-    nearest = min((hda.level(n.level).position for n in outside), default=0)
-    networks = {}
-    for network in outside:
-        near = hda.level(network.level).position == nearest
-        # The protocol's shares were found on the innermost network; further out only flags cost.
-        share = near_share if near else paid.wire * network.share
-        networks[network.name] = replace(
-            network,
-            efficiency=network.efficiency * share,
-            latency_ps=max(1, _latency_ps(network, paid, path, near)),
-        )
-    # A step is everything from data ready at the sender to data ready at the receiver, so it stands in
-    # for the latencies of the memories and of the innermost network.
-    counted = frozenset(m.name for m in hda.memories if m.level == level.name and not m.cache)
-    spec = hda.spec.protocol
-    source = str(spec.source) if spec is not None and spec.source else "protocol"
-    fitted = Origin("measured", f"fitted: {source}")
-    origins = {"messages": fitted, "launch": fitted}
-    return replace(_moved(hda, scale), networks=networks, counted=counted, origins=origins)
+    return sorted(outside, key=lambda n: hda.level(n.level).position)
 
 
 def links_of(network: Network) -> int:
     """The links between two units that a switch or nothing stands between."""
     return 1 if network.topology.kind == "full_mesh" else 2
-
-
-def _latency_ps(network: Network, paid: Costs, path: str, near: bool) -> int:
-    links = links_of(network)
-    if near:
-        return 0 if path == "switch" else paid.step_ps // links
-    return network.latency_ps + (paid.step_ps + paid.far_step_ps) // links
 
 
 # --- closed forms over whole tables
@@ -198,9 +110,7 @@ def between_experts(
 
 def _networks(hda: HDA) -> tuple[Network, Network | None]:
     """The network between the devices of a node, and the one between nodes."""
-    device = hda.level(hda.scale("device").level)
-    outside = [n for n in hda.networks if hda.level(n.level).position > device.position]
-    outside.sort(key=lambda n: hda.level(n.level).position)
+    outside = networks_between(hda, "device")
     if not outside:
         raise MissingDescriptionError(
             f"machine '{hda.name}' describes no network between devices", advice="add one under 'networks'"

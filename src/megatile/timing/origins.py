@@ -33,6 +33,8 @@ def origins(resources: Resources) -> dict[str, Origin]:
         outside = [n for n in hda.networks if hda.level(n.level).position > resources.level.position]
         own = _origin(outside[0] if outside else None, hda.spec.networks, "bandwidth")
         found["messages"] = known.get("messages", own)
+    if pm.Start in plan.kinds and "start" in known:
+        found["start"] = known["start"]
     if hda.control is not None and hda.control.launch:
         stations = hda.spec.control.launch if hda.spec.control is not None else ()
         found["launch"] = known.get("launch") or _origin(hda.control.launch[0], stations, "overhead")

@@ -30,7 +30,8 @@ from megatile.timing.fabric import FEW, LONGEST_COMMAND_PS, Alike, Fabric, Path,
 from megatile.timing.faults import FaultError, Faults
 from megatile.timing.origins import Origin, origins
 from megatile.timing.rules import Command, Operands, operands, rule_of
-from megatile.timing.view import Timing, TimingError
+from megatile.timing.transports import KERNELS, head_cost, kernel_view, launch_floor_ps, protocol_of
+from megatile.timing.view import Timing, TimingError, View
 
 COPIES = frozenset({"copy", "pad"})
 PORTS = 16
@@ -91,11 +92,12 @@ class Resources:
         timing: Timing | None = None,
         level: str | None = None,
         beside: Resources | None = None,
+        view: View | None = None,
     ) -> None:
         self.hda = hda
         self.timing = timing or Timing()
         self.scale = plan.level(level).scale
-        self.view = self.timing.view(hda, self.scale)
+        self.view = self._own_view(plan) if view is None else view
         self.begin_ps = begin_ps
         self.plan = plan
         self.installed = installed
@@ -108,9 +110,12 @@ class Resources:
         self._control = hda.control or Control()
         self.places = self._places()
         self.views: dict[str, Resources] = {} if beside is None else beside.views
-        self.views[plan.level(level).name] = self
+        self._by_transport: dict[int, Resources] = {}
+        if view is None:
+            self.views[plan.level(level).name] = self
         count = FEW + 1 if plan.levels else plan.units
-        self.fabric: Fabric = beside.fabric if beside else Fabric.between(hda, self.faults, self.view, count)
+        shared = beside if beside and view is None else None
+        self.fabric: Fabric = shared.fabric if shared else Fabric.between(hda, self.faults, self.view, count)
         known = self.fabric.known.setdefault((self.level.name, level, self._contended_slices), {})
         self._paths: dict[tuple[Any, ...], Path] = known.setdefault("paths", {})
         self._messages: dict[tuple[int, int, int], int] = known.setdefault("messages", {})
@@ -119,6 +124,43 @@ class Resources:
         self._durations: dict[tuple[int, int], int] = {}
         if beside is None:
             self._check_rates()
+
+    def _own_view(self, plan: pm.Plan) -> View:
+        """The view of commands that name no transport: the kernel's if the plan is one."""
+        if plan.kernel is None or type(self.timing) is not Timing:
+            return self.timing.view(self.hda, self.scale)
+        largest = max((channel.slot_bytes for channel in plan.channels), default=0)
+        return kernel_view(self.hda, self.scale, plan.transport(plan.kernel), largest, plan.units)
+
+    def on(self, transport: str | None, nbytes: int) -> Resources:
+        """The machine as messages of ``nbytes`` see it that travel on a transport of the plan."""
+        if transport is None or type(self.timing) is not Timing:
+            return self
+        found = self.plan.transport(transport)
+        if found.kind not in KERNELS:
+            return self
+        view = kernel_view(self.hda, self.scale, found, nbytes, self.plan.units)
+        if view is self.view:
+            return self
+        if id(view) not in self._by_transport:
+            level = next(name for name, seen in self.views.items() if seen is self)
+            more = {"installed": self.installed, "begin_ps": self.begin_ps, "timing": self.timing}
+            made = Resources(
+                self.hda, self.plan, self.faults, level=level if self.plan.levels else None, beside=self,
+                view=view, **more,  # type: ignore[arg-type]
+            )  # fmt: skip
+            self._by_transport[id(view)] = made
+        return self._by_transport[id(view)]
+
+    def on_channel(self, channel: pm.Channel) -> Resources:
+        """The machine as the messages of a channel see it."""
+        return self.on(channel.transport, channel.slot_bytes)
+
+    @cached_property
+    def message_queues(self) -> int:
+        """How many queues for copies and messages a unit has, of its DMA engine or of kernels that send."""
+        mine = [c for c in self.plan.channels if self.views.get(self.plan.level(c.level).name) is self]
+        return max([self.dma.channels, *(self.on_channel(c).dma.channels for c in mine)])
 
     def _check_rates(self) -> None:
         """Refuse a rate so low that moving a tile takes longer than the engine can count."""
@@ -591,7 +633,7 @@ class Resources:
 
     def credit_ps(self, receiver: int, sender: int, channel: pm.Channel) -> int:
         """How long a returned credit travels: latency of the path back and its own bytes."""
-        return self.message_ps(receiver, sender, self.credit_bytes(channel))
+        return self.on_channel(channel).message_ps(receiver, sender, self.credit_bytes(channel))
 
     def credit_bytes(self, channel: pm.Channel) -> int:
         if channel.credit_bytes is not None:
@@ -650,14 +692,25 @@ class Resources:
         return control_ps(self.hda, self.level.position) if self.view.control else 0
 
     def whole_ps(self, messages_ps: int, launch: bool = True) -> int:
-        """The time of the plan whose commands take so long: with what kernels spend and save once."""
-        return self.timing.whole_ps(self.hda, self.plan.scale, messages_ps, launch)
+        """The time of the plan whose commands take so long. Collectives follow one another; the host's
+        launch runs beside the one before, so it shows only where it is the longer of the two."""
+        kernel = self.plan.kernel if launch and protocol_of(self.hda, self.scale) is not None else None
+        least = 0 if kernel is None else launch_floor_ps(self.hda, self.plan.transport(kernel))
+        return max(least, messages_ps)
+
+    def head_ps(self, statement: pm.Start, nbytes: int) -> int:
+        """How long a rank is held up while the kernel of a collective starts."""
+        if protocol_of(self.hda, self.scale) is None:
+            return 0
+        transport = self.plan.transport(statement.transport)
+        return head_cost(self.hda, transport, statement.collective, statement.ranks, nbytes)
 
     def collective_ps(self, statement: pm.Collective, members: tuple[int, ...], nbytes: int) -> int:
         """What a barrier, or a reduction or broadcast done by the network itself, adds for a group."""
         if len(members) == 1:
             return 1
-        away, widest = self._reach(statement.group, members)
+        group = next(group for group in self.plan.groups if group.name == statement.group)
+        away, widest = self.on(group.transport, nbytes)._reach(statement.group, members)
         if statement.kind == "barrier":
             return 2 * away
         if statement.kind == "all_reduce":

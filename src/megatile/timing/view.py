@@ -2,13 +2,13 @@
 
 A `Timing` says what it changes about a machine for the units of a scale, as a `View`: which engines move
 data and compute, what a message pays on each network, whether the host's control path is travelled. The
-machine itself is never rewritten. ``Timing()`` changes nothing; ``Library`` (``library.py``) is how
-communication libraries run collectives.
+machine itself is never rewritten. ``Timing()`` changes nothing; what the transports of a plan change is in
+``transports.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -55,17 +55,9 @@ class View:
 class Timing:
     """The machine's own engines and control path do the work."""
 
-    def options(self, hda: HDA, scale: str) -> Sequence[Timing]:
-        """What to try: the fastest counts."""
-        return (self,)
-
     def view(self, hda: HDA, scale: str) -> View:
         """What it changes; of plans with the same view one may use what was found out for the other."""
         return _plain(hda)
-
-    def whole_ps(self, hda: HDA, scale: str, messages_ps: int, launch: bool = True) -> int:
-        """The time of a plan whose commands take ``messages_ps``; ``launch=False`` as in captured graphs."""
-        return messages_ps
 
 
 @cached_in_owner
@@ -81,6 +73,6 @@ def as_timing(timing: Timing | None) -> Timing:
     if not isinstance(timing, Timing):
         raise TimingError(
             f"timing={timing!r} does not say who does the work",
-            advice='give timing=Library("auto", algorithm="ring"), or the timing of a prediction',
+            advice="give a Timing; transports of a plan need none",
         )
     return timing

@@ -22,7 +22,6 @@ from megatile.language.kernel.to_plan import read_kernel
 from megatile.language.kernel.values import Computed, Tensor
 from megatile.plan.model import Plan
 from megatile.sim import simulate
-from megatile.timing.view import Timing
 
 
 @no_none
@@ -192,7 +191,7 @@ def predict_kernel(
         "all_reduce", plan.units, plan.tile("t").elements, element, reduction, in_place=True, scale="pe"
     )
     time_ps = simulate(plan, machine=machine, launch=launch).time_ps
-    return Prediction(plan, job, time_ps, Candidate(name, path="kernel", time_ps=time_ps), Timing())
+    return Prediction(plan, job, time_ps, Candidate(name, path="kernel", time_ps=time_ps))
 
 
 __all__ = ["kernel_plan", "plan_of_module", "predict_kernel", "read_installed"]

@@ -28,7 +28,6 @@ from megatile.sim.simulation import MAX_RECORDS
 from megatile.timing.fabric import serialise_ps
 from megatile.timing.faults import current_faults
 from megatile.timing.resources import Resources, control_ps
-from megatile.timing.view import Timing
 from megatile.trace import Trace, TraceBuilder, join_traces
 
 MOST_TOGETHER = 16
@@ -54,16 +53,14 @@ class Timed:
     @cached_property
     def bound_ps(self) -> int:
         """What it would take if nothing were shared."""
-        bound = lower_bound(self.plan, self.machine, timing=self.result.timing)
+        bound = lower_bound(self.plan, self.machine)
         return bound - self.resources(self.plan).control_ps() * (self.installed and bool(self.plan.channels))
 
     def resources(self, plan: Plan, crowded: bool = False) -> Resources:
         """The machine as the plan sees it; ``crowded``: it shares the engines of its units with others."""
         key = id(plan), crowded, current_faults()
         if key not in self.known:
-            self.known[key] = made = Resources(
-                self.machine, plan, key[2], installed=self.installed, timing=self.result.timing
-            )
+            self.known[key] = made = Resources(self.machine, plan, key[2], installed=self.installed)
             made.crowded |= crowded
         return self.known[key]
 
@@ -142,7 +139,6 @@ class Engine:
         devices: Iterable[int],
         *,
         inputs: Mapping[str, Any] | None = None,
-        timing: Timing | None = None,
         installed: bool = True,
         name: str | None = None,
         placed: Plan | None = None,
@@ -151,7 +147,7 @@ class Engine:
     ) -> tuple[Launch, Mapping[str, Any] | None]:
         """Run a plan from ``at_ps`` on, after the work before it on its devices or ``beside`` it; its
         outputs."""
-        timed = self.timed(plan, timing, installed, inputs)
+        timed = self.timed(plan, installed, inputs)
         launch = self._note(
             Launch(self, name or plan.name, tuple(devices), at_ps, timed, placed=placed, beside=beside)
         )
@@ -162,9 +158,7 @@ class Engine:
         with np.errstate(all="ignore"):  # devices overflow silently, also on contents of torch.empty
             return launch, execute(plan, inputs, order=timed.result, races=False)
 
-    def timed(
-        self, plan: Plan, timing: Timing | None = None, installed: bool = True, inputs: Any = None
-    ) -> Timed:
+    def timed(self, plan: Plan, installed: bool = True, inputs: Any = None) -> Timed:
         """The time of a plan alone; found once, unless it depends on the data."""
         key = (id(plan), installed)
         known = self._timed.get(key)
@@ -177,7 +171,6 @@ class Engine:
             machine=self.machine,
             data=False if not decided else None,
             installed=installed,
-            timing=timing,
             record=False,
             capacity=False,  # the allocators keep count
         )

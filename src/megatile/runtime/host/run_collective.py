@@ -234,7 +234,6 @@ class Collectives:
             at,
             ranks,
             inputs=inputs,
-            timing=found.timing,
             installed=not self.first_time(plan),
             name=job.operation,
             beside=True,

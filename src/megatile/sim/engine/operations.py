@@ -24,12 +24,14 @@ from megatile.sim.instructions import (
     RENDEZVOUS,
     SEND,
     SIGNAL,
+    START,
     WAIT,
     WORK,
     Copy,
     JoinRendezvous,
     ReadScalar,
     Signal,
+    Start,
     Wait,
     Work,
 )
@@ -216,6 +218,21 @@ def do_wait(s: State, unit_id: int, pc: int) -> int:
 
 
 @jit
+def do_start(s: State, unit_id: int, pc: int) -> int:
+    """Hold the instance while the kernel of a transport starts."""
+    op = Start.of(s.code[pc])
+    unit = s.units[unit_id]
+    nbytes = evaluate(s, op.nbytes, unit.frame)
+    begin = unit.now
+    busy = figure(s, ASK_BUSY, pc, 0, nbytes, NONE, unit_id)
+    if busy == NONE:
+        return STOPPED
+    unit.now = begin + busy
+    unit.cause = record(s, unit_id, pc, START, NONE, begin, unit.now, unit.cause, nbytes, NONE, NONE, NONE)
+    return GO_ON
+
+
+@jit
 def do_rendezvous(s: State, unit_id: int, pc: int) -> int:
     """Hold the instance until all of its group have come."""
     op = JoinRendezvous.of(s.code[pc])
@@ -270,6 +287,8 @@ def issue_command(s: State, unit_id: int, pc: int) -> int:
         return do_signal(s, unit_id, pc)
     if kind == WAIT:
         return do_wait(s, unit_id, pc)
+    if kind == START:
+        return do_start(s, unit_id, pc)
     if kind == RENDEZVOUS:
         return do_rendezvous(s, unit_id, pc)
     if kind == READ_SCALAR:
