@@ -94,7 +94,7 @@ def test_an_error_in_an_answer_comes_out_whole_and_ends_the_run(engine: str, err
         with pytest.raises(type(error)) as raised:
             simulation.run()
         assert raised.value is error
-    assert not plain.ANSWERING
+    assert not plain.FUNCTIONS.answering
     assert started(everything(), engine, Assumed({"times": 1})).run() is not None
 
 
@@ -103,7 +103,7 @@ def test_the_engine_returns_for_five_reasons() -> None:
     returned = {name for name in ("FINISHED", "PAUSED", "ENDED", "BUDGET", "STOPPED") if hasattr(state, name)}
     named = {
         node.id
-        for path, text in plain._sources()
+        for path, text in plain.FUNCTIONS.sources
         for function in ast.parse(text).body
         if isinstance(function, ast.FunctionDef) and function.name in ("run", "issue")
         for statement in ast.walk(function)

@@ -13,8 +13,9 @@ from tests.sim.toys import toy
 from megatile.core.expr import unit
 from megatile.plan.build import PlanBuilder
 from megatile.plan.model import Plan
-from megatile.sim import arena, simulate
-from megatile.sim.arena import Arena, TableFull
+from megatile.records import arena
+from megatile.sim import simulate
+from megatile.sim.arena import LAYOUT, Arena, TableFull
 
 BLOCKS, READS = 40, 20
 
@@ -41,11 +42,11 @@ def space(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
         monkeypatch.setattr(arena, "RESERVED_BYTES", nbytes)
         monkeypatch.setattr(arena, "LEAST_BYTES", nbytes)
         arena._SPARE.clear()
-        arena._layout.cache_clear()
+        arena._divided.cache_clear()
 
     yield set_space
     arena._SPARE.clear()
-    arena._layout.cache_clear()
+    arena._divided.cache_clear()
 
 
 @pytest.mark.parametrize("engine", ["plain", "compiled"])
@@ -55,7 +56,7 @@ def test_a_full_table_is_named_and_room_for_all_changes_nothing(
 ) -> None:
     plan, hda = crowded(), toy(3)
     expected = simulate(plan, machine=hda, engine=engine).time_ps
-    monkeypatch.setattr(arena, "SHARES", shares)
+    monkeypatch.setattr(LAYOUT, "shares", shares)
     full, enough = list[str](), 0
     for mebibytes in range(2, 30, 2):
         space(mebibytes << 20)
@@ -121,16 +122,16 @@ def test_too_many_records_are_dropped_and_the_time_stays(
 
 def test_memory_is_pooled_when_nobody_looks_at_a_table() -> None:
     arena._SPARE.clear()
-    first = arena.Arena()
+    first = Arena()
     address, view = first.memory.ctypes.data, first.rows("asked")
     view[0, 0] = 7
     del first
     assert not arena._SPARE
-    second = arena.Arena()
+    second = Arena()
     assert second.memory.ctypes.data != address
     assert view[0, 0] == 7
     del view
-    third = arena.Arena()
+    third = Arena()
     assert third.memory.ctypes.data == address
     del second, third
     assert len(arena._SPARE) == 1

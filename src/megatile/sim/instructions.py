@@ -6,7 +6,7 @@ integers, as their names say. `table` writes them; the engine reads them as ``Se
 
 from __future__ import annotations
 
-from megatile.sim.rows import Row
+from megatile.records.rows import Row
 
 # Kinds of instructions: control flow, then commands.
 ENTER, TEST, AGAIN, BRANCH, JUMP, MERGE, FREE, END = range(8)

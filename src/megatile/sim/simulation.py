@@ -24,7 +24,7 @@ from megatile.plan import model as pm
 from megatile.plan.residency import units_below
 from megatile.sim import plain, state as st
 from megatile.sim.answers import MachineQueries, QueueMisuse
-from megatile.sim.arena import BASES, Arena
+from megatile.sim.arena import LAYOUT, Arena
 from megatile.sim.compiled import compiled, is_compiled
 from megatile.sim.data import Assumed, Scalars
 from megatile.sim.install import place_numbers
@@ -648,11 +648,11 @@ class Simulation:
         be continued after one that raises.
         """
         with held_signals() as signals:
-            plain.ANSWERING[self._owner] = lambda: self._answer(deadline, signals)
+            plain.FUNCTIONS.answering[self._owner] = lambda: self._answer(deadline, signals)
             try:
                 return self._run(until, deadline, signals)
             finally:
-                del plain.ANSWERING[self._owner]
+                del plain.FUNCTIONS.answering[self._owner]
 
     def _run(self, until: int, deadline: float | None, signals: HeldSignals) -> EngineLaunch | None:
         soon = self.engine == "compiled" or (self.engine is None and (self._long or is_compiled()))
@@ -708,7 +708,7 @@ class Simulation:
         """Raise what stopped the engine; its state means nothing any more."""
         arena = self.arena
         if self._failure is None:
-            name = next(name for name, at in BASES.items() if at == arena.full)
+            name = next(name for name, at in LAYOUT.bases.items() if at == arena.full)
             self._failure = arena.no_room(name)
         if isinstance(self._failure, QueueMisuse):
             last = arena.ready_count - 1  # whoever issued it

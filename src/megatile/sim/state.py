@@ -8,8 +8,8 @@ names several rows, it holds the number of the first.
 
 from __future__ import annotations
 
+from megatile.records.rows import NONE as NONE, Row, Table, Words
 from megatile.sim.instructions import Bytecode, ExpressionRow, Instruction
-from megatile.sim.rows import NONE as NONE, Row, Table, Words
 
 UNKNOWN = -1
 INFINITE = float("inf")

@@ -9,7 +9,7 @@ that what it grants is final. When the queue is empty, all are done or the state
 
 The functions work on rows of the tables that `state.py` declares: ``unit`` is a row, ``unit_id`` its number.
 They are a subset of Python: integers, rows, ``if``, ``while``, ``for`` over a range. What runs is the same
-without rows (`desugar.py`), as Python (`plain.py`) or as machine code (`compiled.py`). Where a figure of the
+without rows (`records/`), as Python (`plain.py`) or as machine code (`compiled.py`). Where a figure of the
 machine is needed that is not in the tables yet they call Python (`ask` in `values`), which finds it for all
 instances that will need one there; an instruction is never done twice.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from megatile.records.rows import Words
 from megatile.sim.engine.accesses import storage_of
 from megatile.sim.engine.completion import has_left
 from megatile.sim.engine.events import push, serve
@@ -9,7 +10,6 @@ from megatile.sim.engine.lists import claim
 from megatile.sim.engine.marks import jit
 from megatile.sim.engine.transfers import occupied
 from megatile.sim.engine.values import serialise
-from megatile.sim.rows import Words
 from megatile.sim.state import HOPS, NONE, REQUESTS, UNKNOWN, State
 
 

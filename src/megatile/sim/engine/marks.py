@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from megatile.sim.rows import Row
+from megatile.records.rows import Row
 from megatile.sim.state import State
 
 F = TypeVar("F", bound=Callable[..., object])

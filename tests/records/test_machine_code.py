@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from megatile.core.cached import CACHE_VARIABLE, read_cached, write_cached
-from megatile.sim import compiled
+from megatile.records import machine_code
+from megatile.sim import plain
 
 llvm = pytest.importorskip("llvmlite.binding", reason="needs llvmlite")
 
@@ -17,15 +18,17 @@ def test_an_object_that_does_not_load_or_lacks_its_symbol(
 ) -> None:
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
     # The engine itself takes seconds.
-    monkeypatch.setattr(compiled, "translate", lambda nodes: "define i64 @run(i64 %s) { ret i64 7 }")
-    assert compiled._Compiled()._run(0) == 7
+    monkeypatch.setattr(
+        machine_code, "translate", lambda nodes, by_hand: "define i64 @run(i64 %s) { ret i64 7 }"
+    )
+    assert machine_code.MachineCode(plain.FUNCTIONS)._run(0) == 7
     (path,) = (tmp_path / "cache").iterdir()
     good = read_cached(path)
     machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
     empty = machine.emit_object(llvm.parse_assembly("define i64 @other() { ret i64 0 }"))
     for bad in (b"no object code", b"", empty):
         write_cached(path, bad)
-        assert compiled._Compiled()._run(0) == 7
+        assert machine_code.MachineCode(plain.FUNCTIONS)._run(0) == 7
         assert read_cached(path) == good
-    monkeypatch.setattr(compiled, "translate", None)
-    assert compiled._Compiled()._run(0) == 7, "what is kept is used"
+    monkeypatch.setattr(machine_code, "translate", None)
+    assert machine_code.MachineCode(plain.FUNCTIONS)._run(0) == 7, "what is kept is used"

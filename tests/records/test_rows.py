@@ -10,11 +10,12 @@ from tests.sim.toys import toy
 
 from megatile.core.expr import unit
 from megatile.plan.build import PlanBuilder
-from megatile.sim import desugar, plain
-from megatile.sim.arena import WIDTHS, Arena
+from megatile.records import desugar
+from megatile.records.rows import NONE, Row, Words, show
+from megatile.sim import plain
+from megatile.sim.arena import LAYOUT, Arena
 from megatile.sim.data import Assumed
 from megatile.sim.instructions import Receive, Send
-from megatile.sim.rows import NONE, Row, Words, show
 from megatile.sim.simulation import Simulation
 from megatile.sim.state import Access, CommandRow, PathRow, Queue
 from megatile.timing import Resources
@@ -77,7 +78,7 @@ def test_a_row_of_a_simulation_can_be_shown() -> None:
 
 def without_rows(text: str) -> str:
     source = f"@jit\n{text}\n@jit\ndef of(s: State, i: int) -> Queue:\n    return s.queues[i]\n"
-    (_, function), _ = desugar.functions([("", source)])
+    (_, function), _ = desugar.functions([("", source)], desugar.Names(plain.FUNCTIONS.names, LAYOUT))
     return "\n".join(ast.unparse(function).splitlines()[2:])
 
 
@@ -102,7 +103,7 @@ def place(name: str) -> int:
 def test_functions_without_rows(line: str, expected: str) -> None:
     for name in ("queues", "lists", "pending", "code", "paths"):
         expected = expected.replace(f"{{{name}}}", str(place(name)))
-    expected = expected.replace("{width}", str(WIDTHS["pending"]))
+    expected = expected.replace("{width}", str(LAYOUT.widths["pending"]))
     text = "def f(s: State, i: int) -> int:\n    " + line.replace("; ", "\n    ")
     assert [part.strip() for part in without_rows(text).splitlines()] == expected.splitlines()
 
@@ -114,7 +115,7 @@ def test_what_no_row_has_is_refused_with_its_line(wrong: str) -> None:
 
 
 def test_no_function_of_the_engine_knows_the_array() -> None:
-    for path, text in plain._sources():
+    for path, text in plain.FUNCTIONS.sources:
         named = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Subscript)]
         raw = [n.lineno for n in named if isinstance(n.value, ast.Name) and n.value.id == "s"]
         assert not raw, f"{path}: {raw}"

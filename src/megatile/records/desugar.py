@@ -1,7 +1,7 @@
-"""Records in functions of the engine become accesses to one array.
+"""Records in functions become accesses to one array.
 
-The functions of `engine/` are written with rows of tables; what runs, as plain Python or as machine code, is
-the same syntax tree without them: a row is the place where it begins.
+Functions are written with rows of tables; what runs, as plain Python or as machine code, is the same syntax
+tree without them: a row is the place where it begins.
 
     queue = s.queues[unit.queue]        queue = s[42] + s[unit + 7] * 14
     queue.sent += 1                     s[queue] += 1
@@ -10,24 +10,30 @@ the same syntax tree without them: a row is the place where it begins.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from megatile.sim import instructions, state
-from megatile.sim.arena import ROOMS, WIDTHS
-from megatile.sim.rows import Row, Words
-from megatile.sim.state import State
-
-_NAMES = {**vars(instructions), **vars(state)}
-CONSTANTS = {name: value for name, value in _NAMES.items() if isinstance(value, (int, float))}
-RECORDS: dict[str, type[Row]] = {
-    name: kind for name, kind in _NAMES.items() if isinstance(kind, type) and issubclass(kind, Row)
-}
-KINDS: dict[str, Any] = {**RECORDS, "Words": Words}
-"""Annotations that say what an integer stands for: a row, or a run of words."""
+from megatile.records.arena import Layout
+from megatile.records.rows import Row, Words
 
 
-def functions(sources: Iterable[tuple[str, str]]) -> list[tuple[str, ast.FunctionDef]]:
+class Names:
+    """What names in functions mean: constants, records, and the layout of the array."""
+
+    def __init__(self, names: Mapping[str, Any], layout: Layout) -> None:
+        self.layout = layout
+        self.constants = {name: value for name, value in names.items() if isinstance(value, (int, float))}
+        self.records: dict[str, type[Row]] = {
+            name: kind for name, kind in names.items() if isinstance(kind, type) and issubclass(kind, Row)
+        }
+
+    def kind(self, annotation: ast.expr | None) -> Any:
+        """What an annotation says that an integer stands for: a row, or a run of words."""
+        name = getattr(annotation, "id", "")
+        return Words if name == "Words" else self.records.get(name)
+
+
+def functions(sources: Iterable[tuple[str, str]], names: Names) -> list[tuple[str, ast.FunctionDef]]:
     """The marked functions of modules (path and text of each), without records; each with its path."""
     found = [
         (path, node)
@@ -35,20 +41,17 @@ def functions(sources: Iterable[tuple[str, str]]) -> list[tuple[str, ast.Functio
         for node in ast.parse(text).body
         if isinstance(node, ast.FunctionDef) and node.decorator_list
     ]
-    returned = {node.name: _kind(node.returns) for _, node in found}
-    return [(path, _Desugar(node, returned).function) for path, node in found]
-
-
-def _kind(annotation: ast.expr | None) -> Any:
-    return KINDS.get(getattr(annotation, "id", ""))
+    returned = {node.name: names.kind(node.returns) for _, node in found}
+    return [(path, _Desugar(node, returned, names).function) for path, node in found]
 
 
 class _Desugar(ast.NodeTransformer):
     """One function. ``kinds`` says of names and expressions what record they stand for, if any."""
 
-    def __init__(self, node: ast.FunctionDef, returned: dict[str, Any]) -> None:
-        self.returned = returned
-        self.kinds = {a.arg: _kind(a.annotation) for a in node.args.args}
+    def __init__(self, node: ast.FunctionDef, returned: dict[str, Any], names: Names) -> None:
+        self.returned, self.records, self.constants = returned, names.records, names.constants
+        self.layout = names.layout
+        self.kinds = {a.arg: names.kind(a.annotation) for a in node.args.args}
         self.name = node.name
         for argument in node.args.args:
             argument.annotation = None
@@ -76,11 +79,11 @@ class _Desugar(ast.NodeTransformer):
                 return Words if found == "Words" else found if found.startswith("Table[") else None
         if isinstance(node, ast.Subscript):
             owner = self.kind(node.value)
-            return RECORDS[owner[6:-1]] if isinstance(owner, str) else None
+            return self.records[owner[6:-1]] if isinstance(owner, str) else None
         if isinstance(node, ast.Call):
             if isinstance(node.func, ast.Attribute):
                 owner = node.func.value
-                return RECORDS[owner.id] if node.func.attr == "of" else self.kind(owner)  # type: ignore[attr-defined]
+                return self.records[owner.id] if node.func.attr == "of" else self.kind(owner)  # type: ignore[attr-defined]
             return self.returned.get(getattr(node.func, "id", ""))
         return None
 
@@ -90,18 +93,18 @@ class _Desugar(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
-        return ast.Constant(CONSTANTS[node.id]) if node.id in CONSTANTS else node
+        return ast.Constant(self.constants[node.id]) if node.id in self.constants else node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        if isinstance(node.value, ast.Name) and node.value.id in RECORDS:
-            return ast.Constant(RECORDS[node.value.id].fields[node.attr].at)
+        if isinstance(node.value, ast.Name) and node.value.id in self.records:
+            return ast.Constant(self.records[node.value.id].fields[node.attr].at)
         owner = self.kind(node.value)
         if node.attr == "size" and isinstance(node.value, ast.Attribute):
-            return _head(ROOMS[node.value.attr], node.ctx)
+            return _head(self.layout.rooms[node.value.attr], node.ctx)
         if owner is None or owner is Words or node.attr not in owner.fields:
             raise self.fail(node)
         field = owner.fields[node.attr]
-        if owner is State:
+        if owner is self.layout.state:
             return _head(field.at, node.ctx, table=field.kind != "int")
         place = _add(self.visit(node.value), ast.Constant(field.at))
         if field.kind == "Words":
@@ -116,9 +119,9 @@ class _Desugar(ast.NodeTransformer):
             return _word(_add(self.visit(node.value), index), node.ctx)
         if not isinstance(kind, str):
             raise self.fail(node)
-        width: ast.expr = ast.Constant(RECORDS[kind[6:-1]].width)
-        if isinstance(node.value, ast.Attribute) and node.value.attr in WIDTHS:
-            width = _head(WIDTHS[node.value.attr], ast.Load(), table=True)
+        width: ast.expr = ast.Constant(self.records[kind[6:-1]].width)
+        if isinstance(node.value, ast.Attribute) and node.value.attr in self.layout.widths:
+            width = _head(self.layout.widths[node.value.attr], ast.Load(), table=True)
         base = self.visit(node.value)
         if isinstance(index, ast.Constant) and index.value == 0:
             return base
