@@ -26,7 +26,7 @@ from megatile.collectives import predict
         ({"ranks": {1, 2}}, "does not say which ranks"),
         ({"ranks": [1, "2"]}, "does not say which ranks"),
         ({"scale": "gpuu"}, "did you mean 'gpu'"),
-        ({"machine": "h200"}, "dgx-h100"),
+        ({"machine": "h200"}, "did you mean 'h200-8'"),
         ({"machine": 5}, "is not a machine"),
         ({"algorithm": "rings"}, "did you mean 'ring'"),
         ({"algorithm": None}, "None is not an algorithm"),

@@ -421,7 +421,7 @@ class _Loads:
         spent: dict[tuple[int, int], int] = {}
         sent: dict[tuple[int, int], list[_Kind]] = {}
         for one in every:
-            if one.engine >= 1 and one.kind != SEND:
+            if one.engine != st.NONE and one.kind != SEND:
                 took = one.times * one.took if one.kind == WORK else 0
                 spent[one.who, one.engine] = spent.get((one.who, one.engine), 0) + took
             if one.path != st.NONE:
