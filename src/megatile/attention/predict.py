@@ -24,6 +24,7 @@ from megatile.collectives.geometry import nearest_memory
 from megatile.core.cached import cached
 from megatile.core.progress import Listener, shown, tell
 from megatile.core.quantities import format_time
+from megatile.cost.cheapest import cheapest
 from megatile.hda import HDA, machine as find_machine
 from megatile.plan.memory import blocks
 from megatile.plan.model import Plan
@@ -262,20 +263,19 @@ def predict(
     named = schedules is not None
     most = most or (MOST_MESSAGES if named else MOST_UNASKED)
     wanted: Sequence[str] = list(schedules or schedules_for(hda, count, problem, scale))
-    found: list[Prediction] = []
-    unfit: list[tuple[str, str]] = []
-    for number, name in enumerate(wanted):
-        tell(f"{name}, {problem.length} tokens", number, len(wanted))
-        try:
-            _refuse_endless(make_schedule(name, count), backward, most)
-            found.append(predict_one(hda, problem, name, count, backward, scale))
-        except (ScheduleError, DecompositionError) as error:
-            if named and len(wanted) == 1:
-                raise
-            unfit.append((name, error.message))
+    found: dict[str, Prediction] = {}
+
+    def time(name: str) -> int:
+        tell(f"{name}, {problem.length} tokens", len(found), len(wanted))
+        _refuse_endless(make_schedule(name, count), backward, most)
+        found[name] = predict_one(hda, problem, name, count, backward, scale)
+        return found[name].time_ps
+
+    alone = named and len(wanted) == 1
+    refused = cheapest(wanted, time, refuses=() if alone else (ScheduleError, DecompositionError)).refused
     if not found:
-        raise ScheduleError("; ".join(f"{name}: {reason}" for name, reason in unfit))
-    return Comparison(hda.name, problem, tuple(found), tuple(unfit))
+        raise ScheduleError("; ".join(f"{name}: {reason}" for name, reason in refused.items()))
+    return Comparison(hda.name, problem, tuple(found.values()), tuple(refused.items()))
 
 
 def _refuse_endless(schedule: Schedule, backward: bool, most: int) -> None:
