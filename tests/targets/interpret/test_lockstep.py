@@ -49,8 +49,9 @@ def both(monkeypatch: pytest.MonkeyPatch, program: Any, *arrays: np.ndarray, **o
 
 @pytest.mark.parametrize("name", NAMES)
 def test_examples(name: str) -> None:
-    """Every example compares its result with NumPy itself."""
+    """Every example compares its result with NumPy itself; no attempt in lockstep is given up."""
     load(name).main()
+    assert all(OUTCOMES)
 
 
 def random_kernel(seed: int) -> Any:
