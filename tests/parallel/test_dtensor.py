@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tests.parallel.hosts import on_ranks
 
+import megatile as mt
 from megatile.parallel import (
     DeviceMesh,
     DTensor,
@@ -210,3 +211,27 @@ def test_a_divided_mlp_gives_the_same_numbers_everywhere(machine: str) -> None:
     expected = np.maximum(A @ np.tile(B, (1, 2)), 0) @ np.tile(B, (1, 2)).T
     assert all(np.array_equal(np.array(y), expected) for y, _ in found)
     assert all(time > 0 for _, time in found)
+
+
+@pytest.mark.parametrize("rows", [8, 6])
+@pytest.mark.parametrize("placement", [S0, S1, R, Partial()])
+def test_the_first_rank_of_a_dimension_gives_the_data(rows, placement) -> None:
+    """As torch does; ``src_data_rank=None`` takes what every rank has."""
+    data = np.random.default_rng(2).integers(0, 9, (4, rows, 4)).astype(np.float32)
+    with mt.host("ahbm", sips=4) as torch:
+
+        def worker(rank) -> None:
+            torch.accelerator.set_device_index(rank)
+            torch.distributed.init_process_group()
+            mesh = init_device_mesh("ahbm", (2, 2), torch=torch)
+            given = torch.tensor(data[rank])
+            for source in (0, 1):
+                x = distribute_tensor(given, mesh, [R, placement], src_data_rank=source)
+                assert np.array_equal(x.full_tensor().numpy(), data[3 * source])
+            assert np.array_equal(given.numpy(), data[rank])
+            own = distribute_tensor(data[rank], mesh, [R, R], src_data_rank=None)
+            assert np.array_equal(own.to_local().numpy(), data[rank])
+            with pytest.raises(ParallelError, match="src_data_rank 2 is not among the 2 ranks"):
+                distribute_tensor(given, mesh, [R, S0], src_data_rank=2)
+
+        torch.multiprocessing.spawn(worker, nprocs=4)

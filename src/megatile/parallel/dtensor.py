@@ -186,20 +186,56 @@ def distribute_tensor(
     device_mesh: DeviceMesh,
     placements: Sequence[Placement],
     *,
+    src_data_rank: int | None = 0,
     dp: Any = None,
     dtype: Any = None,
 ) -> DTensor:
-    """Every rank takes its part of a tensor or array that all ranks have; ``dp`` says how it lies there."""
-    array = np.asarray(tensor.numpy() if isinstance(tensor, Tensor) else tensor)
-    state = _checked(device_mesh, placements, array.ndim)
-    at, host = device_mesh.get_coordinate(), device_mesh.torch
-    held = runs(state, array.shape, device_mesh.shape, at)
-    local = array[tuple(slice(start, stop) for start, stop in held)]
-    first = all(at[n] == 0 for n, p in enumerate(state) if isinstance(p, Partial))
-    local = local if first else np.zeros_like(local)
-    kind = dtype or (tensor.dtype if isinstance(tensor, Tensor) else dtype_name(array.dtype))
-    placed = host.empty(local.shape, dtype=kind, **({} if dp is None else {"dp": dp})).copy_(local)
-    return DTensor(placed, device_mesh, state, array.shape)
+    """Divide a tensor or array over a mesh; ``dp`` says how its parts lie on their devices.
+
+    As in torch, the rank ``src_data_rank`` of every dimension of the mesh scatters or broadcasts what it has;
+    with None every rank takes its part of what it has itself, and nothing is sent.
+    """
+    host, whole = device_mesh.torch, tensor if isinstance(tensor, Tensor) else np.asarray(tensor)
+    state = _checked(device_mesh, placements, whole.ndim)
+    kind, shape = (
+        dtype or (whole.dtype if isinstance(whole, Tensor) else dtype_name(whole.dtype)),
+        whole.shape,
+    )
+    lies = {} if dp is None else {"dp": dp}
+    if src_data_rank is None:
+        array = np.asarray(whole.numpy() if isinstance(whole, Tensor) else whole)
+        at = device_mesh.get_coordinate()
+        held = runs(state, shape, device_mesh.shape, at)
+        local = array[tuple(slice(start, stop) for start, stop in held)]
+        first = all(at[n] == 0 for n, p in enumerate(state) if isinstance(p, Partial))
+        local = local if first else np.zeros_like(local)
+        return DTensor(host.empty(local.shape, dtype=kind, **lies).copy_(local), device_mesh, state, shape)
+    sent = host.empty(shape, dtype=kind).copy_(whole)
+    for number, placement in enumerate(state):
+        sent = _from_source(sent, device_mesh, number, placement, src_data_rank)
+    if lies:
+        sent = host.empty(sent.shape, dtype=kind, **lies).copy_(sent)
+    return DTensor(sent, device_mesh, state, shape)
+
+
+def _from_source(local: Any, mesh: DeviceMesh, number: int, placement: Placement, source: int) -> Any:
+    """Give every rank along a dimension of the mesh its part of what the source has."""
+    group, dist, place = mesh.get_group(number), mesh.torch.distributed, mesh.get_local_rank(number)
+    ranks = mesh.ranks_along(number)
+    if not 0 <= source < len(ranks):
+        raise ParallelError(f"src_data_rank {source} is not among the {len(ranks)} ranks of a dimension")
+    if isinstance(placement, Shard) and local.numel() and local.shape[placement.dim] % len(ranks) == 0:
+        parts = local.chunk(len(ranks), placement.dim)
+        mine = mesh.torch.empty(parts[0].shape, dtype=local.dtype)
+        dist.scatter(mine, list(parts) if place == source else None, src=ranks[source], group=group)
+        return mine
+    dist.broadcast(local, src=ranks[source], group=group)
+    if isinstance(placement, Partial) and place:
+        return mesh.torch.zeros(local.shape, dtype=local.dtype)
+    if isinstance(placement, Shard):
+        (held,) = runs((Shard(0),), (local.shape[placement.dim],), (len(ranks),), (place,))
+        return local.narrow(placement.dim, int(held[0]), int(held[1] - held[0]))
+    return local
 
 
 def _filled(name: str) -> Callable[..., DTensor]:
