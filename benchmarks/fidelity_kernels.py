@@ -1,7 +1,7 @@
-"""Single kernels of ``data/validation.csv``: floors from the peak rates of the machine files, and attention.
+"""Single kernels of ``data/validation.csv``: floors from the rates of the machine files, and attention.
 
-A floor is a launch and the longer of computing and moving the data once; nothing is fitted. Real kernels stay
-above it: clocks fall under load, and the ends of a kernel overlap with nothing.
+A floor is a launch and the longer of computing, at the rate that lasts under load, and moving the data once;
+nothing is fitted. Real kernels stay above it: the ends of a kernel overlap with nothing.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ class Product:
     into: str = "bf16"
 
     def us(self) -> float:
-        times = KernelTimes.of(machine(self.machine), self.dtype)
+        hda = machine(self.machine)
+        times = KernelTimes.of(hda, self.dtype)
         moved = (self.m + self.n) * self.k * itemsize(self.dtype) + self.m * self.n * itemsize(self.into)
-        work = 2 * self.m * self.n * self.k / times.peak
+        sustained = next(e.sustained for e in hda.engines if e.kind == "tensor")
+        work = 2 * self.m * self.n * self.k / (times.peak * sustained)
         return 1e6 * (times.launch + max(work, moved / times.bandwidth))
 
 

@@ -138,8 +138,8 @@ def validated(rows: list[Compared]) -> Iterator[str]:
             error = c.predicted / c.us - 1
             yield f"| {c.number} | {c.tests} | {c.case} | {c.us:g} | {c.predicted:.2f} | {error:+.1%} |"
     yield ""
-    yield "Single kernels: floors from peak rates of the machine files, and attention (V17) as on its page."
-    yield "Nothing is fitted, and what clocks lose under load is not modelled."
+    yield "Single kernels: floors from the machine files, products at the rate under load (`sustained`), and"
+    yield "attention (V17) as on its page. Nothing is fitted to these rows."
     yield ""
     yield "| | tests | case | measured (µs) | floor (µs) | difference |"
     yield "|---|---|---|---:|---:|---:|"

@@ -9,6 +9,7 @@ import megatile as mt
 import megatile.language as T
 from megatile.core.errors import MegatileError
 from megatile.cost.implementations import CANDIDATES, Candidate, Request, choose, prices
+from megatile.lower.errors import LoweringError
 from megatile.plan.build import PlanBuilder
 
 H100, CLUSTER = mt.machine("dgx-h100"), mt.machine("h100-cluster")
@@ -146,7 +147,7 @@ with units((0, 1, 1)):
         (request(memories=("hbm", "registers")), {"lsu"}),  # bulk copies do not reach registers
         (request(memories=("hbm", "shared"), row=100), {"lsu"}),  # nor take rows of 100 bytes
         (request(memories=("hbm", "shared"), row=112), {"tma", "lsu"}),
-        (request(memories=("hbm", "registers"), hda=mt.machine("mi300x-8")), {"tma", "lsu"}),
+        (request(memories=("hbm", "registers"), hda=mt.machine("mi300x-8")), {"dma", "lsu"}),
         (request(memories=("shared", "hbm"), reach="node", hda=CLUSTER), {"nic"}),
         (request(memories=("shared", "shared"), reach="block", paired=True), {"dsmem", "software_channel"}),
     ],
@@ -288,3 +289,14 @@ def test_a_price_is_a_number_of_picoseconds(price: Any, monkeypatch: pytest.Monk
     request = Request("Gemm", mt.machine("dgx-h100"), "block", "f16", 64, 1 << 16, (32, 32, 32))
     with pytest.raises(MegatileError, match="price of 'odd' for gemm must be non-negative picoseconds"):
         prices(request)
+
+
+@pytest.mark.parametrize(
+    "name", ["hgx-a100", "mi300x-8", "v100-8", "l20-8", "tpu-v5p", "cerebras-wse2", "ahbm"]
+)
+def test_a_tma_is_refused_where_there_is_none(name: str) -> None:
+    with pytest.raises(
+        LoweringError, match=f"'tma' cannot do this copy .* '{name}' .*impl= may be"
+    ) as caught:
+        mt.lower(gemm(copy="tma"), machine=name)
+    assert caught.value.place is not None

@@ -8,6 +8,7 @@ import pytest
 
 import megatile as mt
 from megatile.sim import sharing
+from megatile.timing.resources import control_ps
 
 stencil = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "38_stencil.py"))["stencil"]
 WAFER = mt.machine("cerebras-wse2", width=6, height=5)
@@ -40,3 +41,14 @@ def test_transfers_without_end_are_refused_in_a_sentence(monkeypatch):
     monkeypatch.setattr(sharing, "MOST_HOPS", 100)
     with pytest.raises(mt.MegatileError, match=r"cross more than 100 links.*side by side.*'fabric'"):
         mt.simulate(stencil(7, 4, h=2, w=2, steps=1), machine=WAFER)
+
+
+@pytest.mark.parametrize("name", ["cerebras-wse2", "ahbm", "tpu-v5p"])
+def test_a_captured_launch_leaves_the_host_out(name: str) -> None:
+    """Neither the message that installs queues nor the one that starts the plan comes from the host."""
+    hda = mt.machine(name, **({"width": 8, "height": 8} if name == "cerebras-wse2" else {}))
+    plan = mt.collective("all_reduce", machine=hda, scale="block", nbytes=1024, algorithm="ring", ranks=2)
+    usual, captured = (mt.simulate(plan, machine=hda, launch=launch).time_ps for launch in (True, False))
+    assert usual - captured == 2 * control_ps(hda, hda.level(hda.scale("block").level).position)
+    bounds = mt.price(plan, hda, launch=False)
+    assert bounds.lower_ps <= captured <= bounds.upper_ps

@@ -36,7 +36,7 @@ Busy = dict[tuple[str, str], Any]
 def floor(plan: pm.Plan, machine: HDA | str, *, launch: bool = True) -> int:
     """Picoseconds that the plan takes at least."""
     hda = find_machine(machine) if isinstance(machine, str) else machine
-    whole = Resources(hda, plan)
+    whole = Resources(hda, plan, control=launch)
     places = copies(plan, hda)
     longest, loads = 0, dict[tuple[str, str, str], float]()
     for stream in plan.streams:

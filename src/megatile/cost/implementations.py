@@ -26,6 +26,8 @@ from megatile.hda.model import Engine
 from megatile.timing.fabric import serialise_ps
 from megatile.timing.rules import Command, rule_of
 
+BULK = ("tma", "dma")
+"""What a unit's own engine for bulk copies is called: NVIDIA's since Hopper, and any other."""
 BY_SCALE = ("dsmem", "copy_engine", "nic")
 """What carries a copy between units: of one device, of one node, of several nodes."""
 
@@ -320,12 +322,13 @@ def _near_ps(request: Request) -> int:
     return max((hda.memory(m).latency_ps for m in near), default=0)
 
 
-@candidate("Copy", "tma", *BY_SCALE)
+@candidate("Copy", *BULK, *BY_SCALE)
 def _bulk(request: Request, name: str) -> int | None:
-    """Bulk copies by a DMA engine: between a unit's memory and one above it or another device's (tma), blocks
-    of a device (dsmem), memories of a node (copy_engine), nodes (nic)."""
+    """Bulk copies by a DMA engine: between a unit's memory and one above it or another device's (tma, or dma
+    where the machine has none), blocks of a device (dsmem), memories of a node (copy_engine), nodes (nic)."""
     apart = request.reach is not None and not request.inside
-    wanted = "copy_engine" if _at_device(request) else "tma"
+    has_tma = any("tma" in engine.copies for engine in request.machine.engines)
+    wanted = "copy_engine" if _at_device(request) else BULK[not has_tma]
     if apart and (_at_device(request) or _carrier(request) != "copy_engine"):
         wanted = _carrier(request)
     moves = _at_device(request) or request.far or apart
@@ -341,7 +344,7 @@ def _channel(request: Request, _: str) -> int | None:
     hda = request.machine
     credit = sum(n.latency_ps for n in hda.networks[:1])
     pieces = -(-request.nbytes // (channel_of(request)[1] or max(1, request.nbytes)))
-    direct = [_lsu(request, "lsu"), *(_bulk(request, name) for name in ("tma", *BY_SCALE))]
+    direct = [_lsu(request, "lsu"), *(_bulk(request, name) for name in (*BULK, *BY_SCALE))]
     there = min((p for p in direct if p is not None), default=transfer_ps(request))
     out = transfer_ps(replace(request, reach=None), by="software_channel")
     return there + out + max(0, pieces - channel_of(request)[0]) * credit

@@ -49,7 +49,7 @@ class Launch:
     installed: bool = False
     """Whether its queues are there already; else installing them comes first."""
     control: bool = True
-    """Whether the host's part of a library's time counts."""
+    """Whether the host launches it; not so in captured graphs."""
     contended: bool = True
     """Whether commands wait for what others use; if not, the time is a lower bound."""
     scalars: Scalars = field(default_factory=lambda: Assumed(None))
@@ -115,12 +115,13 @@ class Launch:
         """The machine as the plan sees it; plans that need more units than there are are refused. What was
         found out about the last machine is cached with the plan."""
         if self._resources is None or self._resources.crowded < self.crowded:
-            key, how = (Resources, self.crowded), (self.faults, self.installed, self.timing)
+            key, how = (Resources, self.crowded), (self.faults, self.installed, self.timing, self.control)
             last = self.plan.cached.get(key)
             if last is None or last[0].hda is not self.hda or last[1] != how:
                 made = Resources(
-                    self.hda, self.plan, self.faults, installed=self.installed, timing=self.timing
-                )
+                    self.hda, self.plan, self.faults, installed=self.installed, timing=self.timing,
+                    control=self.control,
+                )  # fmt: skip
                 made.crowded |= self.crowded
                 self.plan.cached[key] = last = made, how
             self._resources = last[0]

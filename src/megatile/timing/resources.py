@@ -79,7 +79,7 @@ def control_ps(hda: HDA, position: int = 0) -> int:
 class Resources:
     """An HDA as one plan sees it; ``timing`` says who does the work (the machine's own engines, if nothing
     is said), ``installed`` that its queues are there from an earlier launch, ``begin_ps`` what goes before
-    the plan's start on every unit."""
+    the plan's start on every unit, ``control`` that the host launches it."""
 
     def __init__(
         self,
@@ -93,12 +93,13 @@ class Resources:
         level: str | None = None,
         beside: Resources | None = None,
         view: View | None = None,
+        control: bool = True,
     ) -> None:
         self.hda = hda
         self.timing = timing or Timing()
         self.scale = plan.level(level).scale
         self.view = self._own_view(plan) if view is None else view
-        self.begin_ps = begin_ps
+        self.begin_ps, self.control = begin_ps, control
         self.plan = plan
         self.installed = installed
         self.faults = faults or Faults()
@@ -144,10 +145,9 @@ class Resources:
             return self
         if id(view) not in self._by_transport:
             level = next(name for name, seen in self.views.items() if seen is self)
-            more = {"installed": self.installed, "begin_ps": self.begin_ps, "timing": self.timing}
             made = Resources(
                 self.hda, self.plan, self.faults, level=level if self.plan.levels else None, beside=self,
-                view=view, **more,  # type: ignore[arg-type]
+                view=view, **self._how,
             )  # fmt: skip
             self._by_transport[id(view)] = made
         return self._by_transport[id(view)]
@@ -177,9 +177,16 @@ class Resources:
     def of(self, level: str) -> Resources:
         """The machine as a level of the plan sees it."""
         if level not in self.views:
-            more = {"installed": self.installed, "begin_ps": self.begin_ps, "timing": self.timing}
-            Resources(self.hda, self.plan, self.faults, level=level, beside=self, **more)  # type: ignore[arg-type]
+            Resources(self.hda, self.plan, self.faults, level=level, beside=self, **self._how)
         return self.views[level]
+
+    @property
+    def _how(self) -> dict[str, Any]:
+        """How the plan is launched, alike for all that sees its machine."""
+        return {
+            "installed": self.installed, "begin_ps": self.begin_ps, "timing": self.timing,
+            "control": self.control,
+        }  # fmt: skip
 
     @cached_property
     def _resident(self) -> dict[str, tuple[Any, Any]]:
@@ -685,11 +692,11 @@ class Resources:
 
     def host_link_ps(self) -> int:
         """How long a message of the host occupies its link: the next one follows."""
-        return host_link_ps(self._control) if self.view.control else 0
+        return host_link_ps(self._control) if self.view.control and self.control else 0
 
     def control_ps(self) -> int:
         """One message of the host to a unit."""
-        return control_ps(self.hda, self.level.position) if self.view.control else 0
+        return control_ps(self.hda, self.level.position) if self.view.control and self.control else 0
 
     def whole_ps(self, messages_ps: int, launch: bool = True) -> int:
         """The time of the plan whose commands take so long. Collectives follow one another; the host's
