@@ -37,7 +37,20 @@ def test_mistakes(megatile, tmp_path):
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 def test_bench_runs_checks_and_prints(megatile):
-    small = ["--nproc", 2, "--seqlen", 66, "--heads", 2, "--dim", 8, "--repeats", 1, "--causal", "--backward"]
+    small = [
+        "--nproc",
+        2,
+        "--seqlen",
+        66,
+        "--heads",
+        2,
+        "--head-dim",
+        8,
+        "--repeats",
+        1,
+        "--causal",
+        "--backward",
+    ]
     shown = megatile("attention", "bench", "--schedule", "zigzag,hamilton", *small, "--json")
     rows = json.loads(shown.out)["rows"]
     assert [row["schedule"] for row in rows] == ["zigzag", "hamilton"]

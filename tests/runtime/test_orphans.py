@@ -17,7 +17,7 @@ pytest.importorskip("torch", reason="torch is not installed: there are no proces
 if not Path("/proc/self/environ").exists():
     pytest.skip("processes are found by /proc", allow_module_level=True)
 
-BENCH = "attention bench --nproc 2 --seqlen 64 --heads 2 --dim 8 --schedule ring --repeats 1000000"
+BENCH = "attention bench --nproc 2 --seqlen 64 --heads 2 --head-dim 8 --schedule ring --repeats 1000000"
 LAUNCH = """
 import numpy as np
 from megatile.plan.build import PlanBuilder

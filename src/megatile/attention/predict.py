@@ -24,6 +24,7 @@ from megatile.collectives.geometry import nearest_memory
 from megatile.core.cached import cached
 from megatile.core.progress import Listener, shown, tell
 from megatile.core.quantities import format_time
+from megatile.core.times import HasTime
 from megatile.cost.cheapest import cheapest
 from megatile.hda import HDA, machine as find_machine
 from megatile.plan.memory import blocks
@@ -44,7 +45,7 @@ SAME_LAYOUT = ("hamilton", "zigzag", "direct")
 
 
 @dataclass(frozen=True)
-class Prediction:
+class Prediction(HasTime):
     """One schedule for one problem on one machine.
 
     ``compute_ps`` is the longest time any rank's kernels take together, ``communication_ps`` the whole time

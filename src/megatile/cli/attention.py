@@ -53,12 +53,12 @@ def _complete_schedule(incomplete: str) -> list[str]:
 
 @app.command()
 def predict(
-    machine: Machine = "mi300x-8",
+    machine: Machine = "dgx-h100",
     seqlen: Annotated[
         str, typer.Option("--seqlen", help="Tokens of the whole sequence: 8192 or 10K,20K,1M.")
     ] = "10K,20K,50K,100K",
     heads: Annotated[int, typer.Option("--heads", help="Query heads.")] = 32,
-    dim: Annotated[int, typer.Option("--dim", help="Elements of a head.")] = 128,
+    dim: Annotated[int, typer.Option("--head-dim", help="Elements of a head.")] = 128,
     causal: Annotated[bool, typer.Option("--causal", help="A query sees no later keys.")] = False,
     kv_heads: Annotated[
         int | None, typer.Option("--kv-heads", help="KV heads (as many as query heads).")
@@ -81,7 +81,7 @@ def predict(
 ) -> None:
     """Compare schedules on a machine: compute, communication, what is exposed, and who wins.
 
-    Example: megatile attention predict -m mi300x-8 --seqlen 10K,100K --heads 32 --dim 128 --causal
+    Example: megatile attention predict -m mi300x-8 --seqlen 10K,100K --heads 32 --head-dim 128 --causal
     """
     from megatile.attention.plans import Problem
     from megatile.attention.predict import predict as compare
@@ -137,7 +137,7 @@ def bench(
     seqlen: Annotated[str, typer.Option(help="Tokens of the whole sequence: 8192 or 10K.")] = "4096",
     heads: Annotated[int, typer.Option(min=1, help="Query heads.")] = 8,
     kv_heads: Annotated[int | None, typer.Option(min=1, help="Default: as many as heads.")] = None,
-    dim: Annotated[int, typer.Option(min=1, help="Size of a head.")] = 64,
+    dim: Annotated[int, typer.Option("--head-dim", min=1, help="Size of a head.")] = 64,
     dtype: Annotated[str, typer.Option(help="f32, bf16 or f16.")] = "f32",
     causal: Causal = False,
     backward: Annotated[bool, typer.Option("--backward", help="Forward and backward.")] = False,

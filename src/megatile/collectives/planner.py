@@ -28,6 +28,7 @@ from megatile.core.arguments import known_keywords
 from megatile.core.dtypes import dtype as dtype_name, itemsize
 from megatile.core.errors import did_you_mean
 from megatile.core.progress import Listener, shown
+from megatile.core.times import HasTime
 from megatile.hda import HDA, machine as find_machine
 from megatile.plan.model import Plan
 from megatile.sim import simulate
@@ -61,7 +62,7 @@ class Options(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class Prediction:
+class Prediction(HasTime):
     """A collective's plan with its predicted time on a machine, which is that of ``simulate(plan,
     machine=…)``."""
 

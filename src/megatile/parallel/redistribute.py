@@ -15,6 +15,7 @@ from typing import Any
 from megatile.core.dtypes import itemsize
 from megatile.core.placement import Partial, Replicate, Shard, runs
 from megatile.core.quantities import format_time
+from megatile.core.times import HasTime
 from megatile.cost.cheapest import Search
 from megatile.parallel.mesh import DeviceMesh, Placement
 from megatile.runtime.host.groups import Call
@@ -25,7 +26,7 @@ State = tuple[Placement, ...]
 
 
 @dataclass(frozen=True)
-class Step:
+class Step(HasTime):
     """One change: along which dimension of the mesh, from what to what, by which collective, how long."""
 
     mesh_dim: int
@@ -40,7 +41,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Path:
+class Path(HasTime):
     """The steps of a redistribution and their predicted time."""
 
     steps: tuple[Step, ...]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from megatile.core.quantities import format_bytes, format_time
+from megatile.core.times import HasTime
 from megatile.plan.residency import copies
 from megatile.sim.alone import recorded
 from megatile.sim.launches import Launch
@@ -34,12 +35,14 @@ from megatile.trace import (
 TRACE_SWITCH = "MEGATILE_TRACE"
 
 
-class Result:
+class Result(HasTime):
     """The outcome of one simulation.
 
     ``trace``, ``busy``, ``links``, ``critical_path`` … come from what was recorded in the same run; where
     nothing was, or it was too much, the run is repeated when they are first asked for.
     """
+
+    time_ps: int
 
     def __init__(self, launch: Launch) -> None:
         self.plan = launch.plan
@@ -59,10 +62,6 @@ class Result:
 
     def __repr__(self) -> str:
         return f"Result({self.plan.name} on {self.machine.name}: {format_time(self.time_ps)})"
-
-    @property
-    def time_ns(self) -> float:
-        return self.time_ps / 1000
 
     @cached_property
     def record(self) -> Record:

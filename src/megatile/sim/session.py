@@ -25,6 +25,7 @@ import numpy as np
 from megatile.core.errors import MegatileError
 from megatile.core.limits import enough_memory
 from megatile.core.quantities import format_time
+from megatile.core.times import HasTime
 from megatile.hda import HDA
 from megatile.plan.memory import check_memory
 from megatile.plan.model import Plan
@@ -48,7 +49,7 @@ KEPT = 1 << 18
 """Commands of all launches that are kept for traces unless more are asked for."""
 
 
-class Session(RunningMachine):
+class Session(RunningMachine, HasTime):
     """One machine and what it remembers between launches.
 
     ``record`` says how many commands are kept for traces; the oldest launches are forgotten first.
@@ -82,10 +83,6 @@ class Session(RunningMachine):
         """When the last launch or install ended, as far as time has come."""
         ends = [launch.end_ps or 0 for launch in (*self.launches[-1:], *self._installs[-1:])]
         return max([self.now_ps, *ends, *(w.clock_ps for w in self.workers)])
-
-    @property
-    def time_ns(self) -> float:
-        return self.time_ps / 1000
 
     # installing
 

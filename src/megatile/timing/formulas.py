@@ -45,6 +45,14 @@ class KernelTime(NamedTuple):
     origin: Origin
     error: float | None = None
 
+    @property
+    def time_ps(self) -> int:
+        return round(self.time_us * 1e6)
+
+    @property
+    def time_ns(self) -> float:
+        return self.time_us * 1e3
+
 
 @dataclass(frozen=True)
 class Operation:

@@ -20,6 +20,7 @@ from typing import Any
 from megatile.core.errors import did_you_mean
 from megatile.core.progress import Listener, shown, tell
 from megatile.core.quantities import format_time
+from megatile.core.times import HasTime
 from megatile.cost.cheapest import ALWAYS, Search
 from megatile.hda import HDA
 from megatile.plan.model import Plan
@@ -33,7 +34,7 @@ PIECE = 4
 
 
 @dataclass(frozen=True)
-class Tuned:
+class Tuned(HasTime):
     """What a search found. ``best`` is the winner's choice, ``made`` what the factory makes of it."""
 
     best: dict[str, Any]
@@ -47,8 +48,9 @@ class Tuned:
     """How the winner's data were verified, or why they were not."""
 
     @property
-    def time_ns(self) -> float:
-        return self.value / 1000
+    def time_ps(self) -> int:
+        """The winner's time; with an objective of your own, its value."""
+        return round(self.value)
 
     @property
     def default(self) -> float | None:
