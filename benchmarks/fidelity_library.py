@@ -51,9 +51,8 @@ signed, 90 % of the rows within {p90:.1%}: the furthest are those of little work
 """
 OTHERS = """
 Layers of experts (two products over the experts that tokens meet, spread evenly whatever their distribution),
-DeepEP's dispatch and combine on one node, and NCCL's collectives in closed form (rings, the switch): every
-row of the tables. The figures of experts were fitted to these rows; collectives have the constants that were
-fitted to three sizes of one all-reduce.
+DeepEP's dispatch and combine on one node, and NCCL's collectives in closed form: every
+row of the tables. All figures were fitted to these rows (collectives: `benchmarks/fit_transports.py`).
 
 | table | rows | formula: median | p90 | signed | held out: median | database: median |
 |---|---:|---:|---:|---:|---:|---:|

@@ -326,6 +326,10 @@ def section(name: str, figures: dict[str, ProtocolFigures]) -> str:
     return "\n".join(lines)
 
 
+def text_of(name: str) -> str:
+    return (MACHINES / f"{name}.yaml").read_text(encoding="utf-8")
+
+
 def write(name: str, text: str) -> None:
     """Put fitted protocols into the machine file."""
     path = MACHINES / f"{name}.yaml"

@@ -417,7 +417,7 @@ class ProtocolFigures:
 @dataclass(frozen=True)
 class TransportFigures:
     """How a library's kernels move data between the units of a scale: ``transports`` of a machine file, by
-    scale and library (``nccl``, ``rccl``, ``custom``).
+    scale and library (``nccl``, ``rccl``).
 
     ``generation`` and ``cpu`` choose the rows of the library's own tuning tables, ``links`` and ``cards`` are
     what it counts of a device and a node. ``channels`` are its thread blocks, each with ``channel`` bytes per

@@ -153,7 +153,7 @@ ControlSpec = _spec(
 ChannelSpec = _spec(model.ChannelQueues)
 ProtocolSpec = _spec(model.Protocol)
 LibrarySpec = _spec(model.LibraryFigures)
-LibraryName = Literal["nccl", "rccl", "custom"]
+LibraryName = Literal["nccl", "rccl"]
 ProtocolName = Literal[
     "LL", "LL128", "Simple", "tree_LL", "tree_LL128", "tree_Simple", "NVLS", "NVLSTree",
     "pairs_LL", "pairs_Simple", "pairs_MSCCL++", "peer_LL", "peer_Simple",
