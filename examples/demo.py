@@ -9,7 +9,7 @@ import numpy as np
 import megatile as mt
 import megatile.language as T
 from megatile.core.quantities import format_bytes, format_rate, format_time
-from megatile.lower.explain import figures
+from megatile.lowering.explain import figures
 from megatile.report import draw_timeline
 from megatile.report.machine_picture import draw_machine
 

@@ -15,13 +15,13 @@ PACKAGE = Path(__file__).parents[1] / "src" / "megatile"
 
 ALLOWED = {
     "tilelang": "compat",
-    "compat": "attention tune report",
+    "compat": "attention tuning report",
     "attention": "parallel runtime collectives sim cost plan hda",
     "parallel": "runtime collectives",
-    "runtime": "lower targets sim collectives plan",
-    "tune": "lower targets sim cost",
-    "targets": "lower ir hda",
-    "lower": "ir collectives cost plan hda",
+    "runtime": "lowering targets sim collectives plan",
+    "tuning": "lowering targets sim cost",
+    "targets": "lowering ir hda",
+    "lowering": "ir collectives cost plan hda",
     "collectives": "language sim cost plan hda",
     "language": "ir cost plan",
     "sim": "timing plan hda trace report records",

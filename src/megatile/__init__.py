@@ -37,8 +37,13 @@ if TYPE_CHECKING:
     from megatile.ir.program import Program as Program
     from megatile.language.kernel.mock import run_kernel_in_mock as run_kernel_in_mock
     from megatile.language.tile.program import ProgramFunction as ProgramFunction
-    from megatile.lower.calls import check as check, execute as execute, price as price, simulate as simulate
-    from megatile.lower.lowered import Lowered as Lowered, lower as lower
+    from megatile.lowering.calls import (
+        check as check,
+        execute as execute,
+        price as price,
+        simulate as simulate,
+    )
+    from megatile.lowering.lowered import Lowered as Lowered, lower as lower
     from megatile.parallel.comm_debug import CommDebug as CommDebug, comm_debug as comm_debug
     from megatile.plan.build import PlanBuilder as PlanBuilder
     from megatile.plan.check import Checked as Checked
@@ -57,8 +62,8 @@ if TYPE_CHECKING:
     from megatile.timing.faults import Faults as Faults, faults as faults
     from megatile.timing.formulas import KernelTime as KernelTime
     from megatile.trace.events import Trace as Trace
-    from megatile.tune.machines import Sweep as Sweep, sweep as sweep
-    from megatile.tune.search import Tuned as Tuned, tune as tune
+    from megatile.tuning.machines import Sweep as Sweep, sweep as sweep
+    from megatile.tuning.search import Tuned as Tuned, tune as tune
 
 _NAMES = {
     "megatile.attention": "hamilton_attention shard_sequence unshard_sequence",
@@ -73,8 +78,8 @@ _NAMES = {
     "megatile.ir.program": "Program",
     "megatile.language.kernel.mock": "run_kernel_in_mock",
     "megatile.language.tile.program": "ProgramFunction",
-    "megatile.lower.calls": "check execute price simulate",
-    "megatile.lower.lowered": "Lowered lower",
+    "megatile.lowering.calls": "check execute price simulate",
+    "megatile.lowering.lowered": "Lowered lower",
     "megatile.parallel.comm_debug": "CommDebug comm_debug",
     "megatile.plan.build": "PlanBuilder",
     "megatile.plan.check": "Checked",
@@ -93,8 +98,8 @@ _NAMES = {
     "megatile.timing.faults": "Faults faults",
     "megatile.timing.formulas": "KernelTime",
     "megatile.trace.events": "Trace",
-    "megatile.tune.machines": "Sweep sweep",
-    "megatile.tune.search": "Tuned tune",
+    "megatile.tuning.machines": "Sweep sweep",
+    "megatile.tuning.search": "Tuned tune",
 }
 """Every public name by its module; for type checkers the same stands above."""
 _WHERE = {name: module for module, names in _NAMES.items() for name in names.split()}
@@ -105,7 +110,7 @@ extend("megatile.attention", "megatile.compat.attention_names")
 extend("megatile.collectives", "megatile.compat.ccl")
 extend("megatile.collectives.sweeps", "megatile.compat.ccl.kernel_plans")
 extend("megatile.hda.load", "megatile.compat.kernbench")
-extend("megatile.language", "megatile.tune")
+extend("megatile.language", "megatile.tuning")
 extend("megatile.runtime.host.context", "megatile.compat.ccl.host")
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import megatile as mt
 
-FACTORIES = Path(__file__).parents[1] / "tune" / "factories.py"
+FACTORIES = Path(__file__).parents[1] / "tuning" / "factories.py"
 
 
 def test_tune_a_program(megatile, tmp_path):

@@ -10,7 +10,7 @@ from megatile.attention.plans import Problem
 from megatile.attention.predict import predict
 from megatile.collectives import predict as predict_collective
 from megatile.sim import Session
-from megatile.tune import tune
+from megatile.tuning import tune
 
 
 @T.program

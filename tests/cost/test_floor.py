@@ -1,7 +1,7 @@
 """The bound without a run: by hand, below every simulated time, and near it where engines are busy."""
 
 import pytest
-from tests.tune.factories import gemm
+from tests.tuning.factories import gemm
 
 import megatile as mt
 import megatile.language as T

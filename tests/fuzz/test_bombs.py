@@ -23,7 +23,7 @@ from megatile.plan.model import Plan
 from megatile.runtime.host.oplog import SCHEMA
 from megatile.timing.database import Database
 from megatile.trace import TraceBuilder, read_trace, write_trace
-from megatile.tune.store import Store
+from megatile.tuning.store import Store
 
 SECONDS = 3.0
 """Of the processor, on a machine with much else to do; each takes less than one on a quiet machine."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.report.browser import SCREENSHOTS, chromium, errors, wait_for
-from tests.tune.factories import gemm
+from tests.tuning.factories import gemm
 
 import megatile as mt
 from megatile.collectives import predict

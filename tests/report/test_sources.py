@@ -81,7 +81,7 @@ def test_lines_of_a_plan_made_in_this_process_are_shown() -> None:
 
 
 def test_lines_of_a_tile_program_are_shown() -> None:
-    from tests.tune.factories import gemm
+    from tests.tuning.factories import gemm
 
     result = mt.simulate(gemm(), machine="dgx-h100")
     names = {

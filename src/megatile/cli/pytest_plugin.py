@@ -78,8 +78,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 def _checked(returned: Any, machine: Any, races: bool) -> float:
     """Check a program or Plan on a machine; return the microseconds that it is predicted to take."""
     from megatile.hda import HDA, machine as find_machine
-    from megatile.lower.calls import check, is_program, simulate
-    from megatile.lower.lowered import Lowered, lower
+    from megatile.lowering.calls import check, is_program, simulate
+    from megatile.lowering.lowered import Lowered, lower
     from megatile.plan.model import Plan
     from megatile.targets.interpret.run import run
     from megatile.targets.interpret.verify import random_arrays, verify

@@ -20,7 +20,7 @@ from megatile.core.user_modules import user_module
 if TYPE_CHECKING:
     from megatile.hda import HDA
     from megatile.language.tile.program import ProgramFunction
-    from megatile.lower.lowered import Lowered
+    from megatile.lowering.lowered import Lowered
 
 
 ProgramName = Annotated[
@@ -88,9 +88,9 @@ def run(
 
     Example: megatile run examples/21_gemm_block.py:gemm(512,512,512) -m dgx-h100
     """
-    from megatile.lower.calls import simulate
-    from megatile.lower.explain import explain, figures
-    from megatile.lower.lowered import lower
+    from megatile.lowering.calls import simulate
+    from megatile.lowering.explain import explain, figures
+    from megatile.lowering.lowered import lower
     from megatile.targets.interpret.verify import random_arrays
 
     prog = find_program(program)
@@ -139,9 +139,9 @@ def run(
 
 def _on_each(prog: ProgramFunction, given: list[Any], machines: list[HDA], json: bool) -> None:
     """One table: the program's time on every machine, and what limits it there."""
-    from megatile.lower.calls import simulate
-    from megatile.lower.explain import figures
-    from megatile.lower.lowered import lower
+    from megatile.lowering.calls import simulate
+    from megatile.lowering.explain import figures
+    from megatile.lowering.lowered import lower
     from megatile.targets.interpret.verify import random_arrays
     from megatile.trace.critical import critical_groups
 
@@ -304,7 +304,7 @@ def lower(
     """
     from difflib import unified_diff
 
-    from megatile.lower.lowered import lower as lower_program
+    from megatile.lowering.lowered import lower as lower_program
 
     prog = find_program(program)
     found = lower_program(prog, *read_shapes(shapes, prog), machine=load(machine, settings, trust))

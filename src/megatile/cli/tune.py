@@ -62,7 +62,7 @@ def tune(
 
     Example: megatile tune gemm.py:gemm(1024,1024,1024) -c bM=64,128 -c bN=64,128 -m dgx-h100
     """
-    from megatile.tune.search import tune as search
+    from megatile.tuning.search import tune as search
 
     choices = _values(choose, "--choose")
     file, _, name = factory.partition(":")
@@ -117,7 +117,7 @@ def sweep(
 
     Example: megatile sweep all_reduce -b 64MiB -o 'networks.nvlink.bandwidth=225 GB/s,450 GB/s' -o gpus=4,8
     """
-    from megatile.tune.machines import sweep as times
+    from megatile.tuning.machines import sweep as times
 
     if plot is not None:
         check_folder(plot)

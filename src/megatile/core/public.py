@@ -62,8 +62,8 @@ class PublicNames:
 def _module_class(names: Container[str]) -> type[ModuleType]:
     """Return a class of modules whose public ``names`` hide folders and files of the same name.
 
-    ``mt.tune`` is the function also after something has imported the folder ``megatile.tune``, which the
-    import system would put in its place.
+    ``report.summary`` is the function also after something has imported the file ``report/summary.py``, which
+    the import system would put in its place.
     """
 
     class Package(ModuleType):

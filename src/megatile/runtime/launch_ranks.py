@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from megatile.core.errors import MegatileError
-from megatile.lower.lowered import Lowered, lower
+from megatile.lowering.lowered import Lowered, lower
 from megatile.runtime.errors import LaunchError, PeerError, named
 from megatile.runtime.forked import prepared, run_forked
 from megatile.runtime.processes import Started

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from tests.language.tile.random_programs import random_program
 from tests.language.tile.random_reach import reaching_program
-from tests.lower import unusual
-from tests.lower.test_examples import EXAMPLES, programs_of
+from tests.lowering import unusual
+from tests.lowering.test_examples import EXAMPLES, programs_of
 
 import megatile as mt
 import megatile.language as T
@@ -21,7 +21,7 @@ from megatile.ir.passes.resolve_views import ResolveViews
 from megatile.ir.program import Program
 from megatile.ir.shares import ViewError
 from megatile.ir.verify import verify
-from megatile.lower.lowered import build
+from megatile.lowering.lowered import build
 
 LAUNCH = 'launch(device=4, block=2, warpgroup=2, dispatch="block", host="device")'
 

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 SOURCES = [ROOT / "src/megatile" / folder for folder in ("language", "ir", "targets/interpret")]
-TESTS = [ROOT / "tests" / folder for folder in ("language", "ir", "lower", "targets")]
+TESTS = [ROOT / "tests" / folder for folder in ("language", "ir", "lowering", "targets")]
 OF_BOTH = {"blocks", "mock_record", "symbols"}
 """Modules of ``tl`` whose messages are held here; the others have tests of their own."""
 

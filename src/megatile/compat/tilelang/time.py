@@ -17,7 +17,7 @@ from megatile.core.expr import known
 from megatile.hda import HDA
 from megatile.ir import nodes as n
 from megatile.ir.program import Program, bindings
-from megatile.lower.calls import simulate
+from megatile.lowering.calls import simulate
 from megatile.targets.compile import compile as compile_program
 from megatile.targets.interpret.run import run
 

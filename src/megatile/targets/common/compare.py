@@ -18,7 +18,7 @@ from megatile.hda.document import parse_document
 from megatile.hda.model import MemoryLayer
 from megatile.hda.probe import measured_file
 from megatile.ir import nodes as n
-from megatile.lower.calls import simulate
+from megatile.lowering.calls import simulate
 from megatile.sim import Result
 from megatile.timing.origins import origin_lines
 from megatile.trace import Trace, TraceBuilder, join_traces, text_table, write_perfetto

@@ -291,6 +291,6 @@ class CompiledKernel:
     def explain(self, *given: Any, machine: str | HDA | None = None) -> str:
         """What does each statement on a machine (else the one it was compiled for), what others would cost,
         and how many blocks run at a time; ``given`` are arrays or shapes, where extents are symbolic."""
-        from megatile.lower.lowered import lower
+        from megatile.lowering.lowered import lower
 
         return lower(self.prog, *given, machine=machine or self.machine).explain()

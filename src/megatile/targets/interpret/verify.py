@@ -8,8 +8,8 @@ import numpy as np
 
 from megatile.core.dtypes import is_float, numpy_dtype
 from megatile.core.errors import MegatileError
-from megatile.lower.calls import execute
-from megatile.lower.lowered import Lowered
+from megatile.lowering.calls import execute
+from megatile.lowering.lowered import Lowered
 from megatile.targets.interpret.run import run
 
 TOLERANCE = {"f64": 1e-9, "f32": 1e-4, "f16": 1e-2, "bf16": 5e-2}

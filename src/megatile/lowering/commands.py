@@ -1,0 +1,306 @@
+"""Commands on blocks: computing, copying with edges, meeting; and which implementation does a statement: what
+lowering asks the registry, and remembers to explain."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from megatile.core.dtypes import itemsize
+from megatile.core.errors import MegatileError, Place as Source
+from megatile.core.expr import ONE, ZERO, Const, Expr, Symbol, bounds, constant, known, simplify
+from megatile.core.quantities import format_time
+from megatile.cost.implementations import Request, choose
+from megatile.hda import HDA
+from megatile.ir.launch import ROOT, Launch
+from megatile.lowering.banks import degree
+from megatile.lowering.errors import LoweringError
+from megatile.lowering.regions import Block, product
+from megatile.lowering.storage import Home
+from megatile.lowering.streams import Frame
+from megatile.lowering.units import Place
+from megatile.plan import model as pm
+
+
+def compute(
+    frame: Frame, operation: str, write: Block, reads: list[Block], attributes: dict[str, Any] | None = None,
+    engine: str = "vector", flops: Expr = ZERO, dtype: str = "f32", fresh: bool = False, by: str = "",
+    banked: Expr = ZERO,
+) -> None:  # fmt: skip
+    """``banked``: bytes through the banks of a memory where lanes take turns there, each turn counted."""
+    size = bytes_moved(frame, reads[0] if reads else write, write) if engine == "dma" else banked
+    given = tuple(sorted((attributes or {}).items()))
+    frame.draft.filled.pop(write.home.name, None)
+    frame.emit(
+        pm.Compute(
+            operation, write.region(), tuple(r.region() for r in reads), given, engine,
+            pm.Work(simplify(flops), size, dtype), fresh, by=by,
+        )
+    )  # fmt: skip
+
+
+def bytes_moved(frame: Frame, source: Block, target: Block) -> Expr:
+    """The bytes of a copy, with rows rounded up to the sectors of the memories on both sides."""
+    found = [rounded(frame, block, itemsize(source.home.dtype)) for block in (source, target)]
+    exact = simplify(product(a.extent for a in source.axes) * itemsize(source.home.dtype))
+    factor, size = max(found, key=lambda one: one[0])
+    return size if factor > 1 else exact
+
+
+def rounded(frame: Frame, block: Block, width: int) -> tuple[float, Expr]:
+    """How many times its bytes a block takes in whole sectors of its memory, and how many these are. Rows
+    that follow each other without a gap are one."""
+    layer = frame.draft.hda.memory(block.home.memory)
+    run, axes = 1, list(zip(block.axes, block.home.extents, strict=True))
+    while layer.sector and axes:
+        axis, whole = axes.pop()
+        extent = constant(axis.extent)
+        if extent is None or extent == 0:
+            return 1.0, ZERO
+        run *= int(extent)
+        if extent != whole:
+            break
+    if not layer.sector or run * width % layer.sector == 0:
+        return 1.0, ZERO
+    taken = -(-run * width // layer.sector) * layer.sector
+    factor = taken / (run * width)
+    if frame.node is not None and frame.node.span:
+        line = f"{frame.node.span.file}:{frame.node.span.line}"
+        frame.draft.notes.waste[line] = (layer.name, run * width, factor)
+    return factor, simplify(product(axis.extent for axis, _ in axes) * taken)
+
+
+def copy_block(
+    frame: Frame,
+    target: Block,
+    source: Block,
+    forced: str | None = None,
+    between: str | None = None,
+) -> None:
+    """The elements of one block to another; what is outside is zero, or not written. ``between``: the scale
+    of units from one of which to another it goes."""
+    request = copy_request(frame, target, source, between)
+    name = chosen(frame, request, forced)
+    through = name == "lsu" and (request.far or not request.inside) and not request.in_registers
+    if through and _in_registers(frame, source):
+        middle = between_blocks(frame, source, "l0")
+        _moved(frame, middle, source, name, copy_request(frame, middle, source), 2)
+        _moved(frame, target, middle, name, copy_request(frame, target, middle), 2)
+    elif source.cut and target.cut:
+        middle = between_blocks(frame, source, "l0")
+        copy_block(frame, middle, source)
+        copy_block(frame, target, middle)
+    else:
+        _moved(frame, target, source, name, request)
+
+
+def _moved(frame: Frame, target: Block, source: Block, name: str, request: Request, each: int = 1) -> None:
+    """One command of a copy: by the lanes between memories of the unit (``each`` operations on an element),
+    or by a DMA engine."""
+    near = not request.far and request.inside and frame.level is not frame.draft.first
+    fresh = target.home.name in frame.fresh
+    frame.fresh.discard(target.home.name)
+    engine, flops = ("vector", target.elements * each) if near else ("dma", ZERO)
+    by = "" if near else _by(request, name)
+    if source.cut:
+        attributes: dict[str, Any] = {}
+        for d, axis in enumerate(source.axes):
+            attributes |= {f"at{d}": plain(axis.offset), f"n{d}": plain(axis.size)}
+        compute(frame, "pad", target, [source], attributes, engine, flops, fresh=fresh, by=by)
+    else:
+        inner = source.inner(target) if target.cut else source
+        banked = lane_turns(frame, (inner, target)) if near else ZERO
+        compute(frame, "copy", target, [inner], None, engine, flops, target.home.dtype, fresh, by, banked)
+    kept = tuple((source.axes[i].extent, source.axes[i].size) for i in source.kept)
+    if source.home.tensor and target.is_whole and len(kept) == len(target.axes):
+        frame.draft.filled[target.home.name] = frame.turns, kept
+
+
+def lane_turns(frame: Frame, blocks: Sequence[Block]) -> Expr:
+    """Bytes through banks of a copy by lanes, neighbours of which have neighbouring elements."""
+    accesses = []
+    for block in blocks:
+        loops = [(f"d{d}", axis.extent) for d, axis in enumerate(block.axes) if axis.extent != ONE]
+        index = [Symbol(f"d{d}") if axis.extent != ONE else ZERO for d, axis in enumerate(block.axes)]
+        accesses.append((block.home, index, loops))
+    return banked(frame, accesses, blocks[-1].elements)
+
+
+Access = tuple[Home, Sequence[Expr], Sequence[tuple[str, Expr]]]
+"""An element of a tile in each iteration of loops."""
+
+
+def banked(frame: Frame, accesses: Iterable[Access], elements: Expr) -> Expr:
+    """Bytes through the banks of memories where lanes take turns there, each turn counted; else none."""
+    total, most = 0, 1
+    for home, index, loops in accesses:
+        memory, width = frame.draft.hda.memory(home.memory), itemsize(home.dtype)
+        if memory.banks:
+            turns = noted(frame, home, degree, memory, home.extents, index, width, loops)
+            total, most = total + turns * max(width, memory.bank), max(most, turns)
+    return simplify(elements * total) if most > 1 else ZERO
+
+
+def noted(frame: Frame, home: Home, turns: Callable[..., int], *given: Any) -> int:
+    """The turns that lanes take in the banks of a tile, unless a hint arranges it; the line where they take
+    most is kept for the result."""
+    found = 1 if home.name in frame.draft.facts.arranged else turns(*given)
+    if found > 1 and frame.node is not None and frame.node.span:
+        line = f"{frame.node.span.file}:{frame.node.span.line}"
+        if found > frame.draft.notes.conflicts.get(line, ("", "", 1))[2]:
+            frame.draft.notes.conflicts[line] = (frame.draft.hda.memory(home.memory).name, home.name, found)
+    return found
+
+
+def _by(request: Request, name: str) -> str:
+    """The DMA engine of an implementation, where it is not the nearest one anyway."""
+    found, nearest = request.mover(name), request.engine("dma")
+    return found[0].name if found is not None and nearest is not None and found[0] != nearest[0] else ""
+
+
+def _in_registers(frame: Frame, block: Block) -> bool:
+    """Whether there is room for a block in registers: an eighth of them; larger ones go in pieces, which are
+    one command all the same."""
+    sizes = [known(axis.size) for axis in block.axes]
+    room = frame.draft.hda.memory("l0").size // 8
+    return None not in sizes and math.prod(s or 0 for s in sizes) * itemsize(block.home.dtype) <= room
+
+
+def brought(frame: Frame, block: Block) -> Block:
+    """A block in a tile of the stream's own if it lies in a memory above the unit: what it holds has to come
+    from there before anybody knows it."""
+    if frame.level is frame.draft.first or not copy_request(frame, block, block).far:
+        return block
+    here = between_blocks(frame, block, "l0")
+    copy_block(frame, here, block)
+    return here
+
+
+def between_blocks(frame: Frame, source: Block, level: str) -> Block:
+    """A tile of the stream's own, through which a copy goes."""
+    shape = tuple(known(a.size) or 0 for a in source.axes)
+    home = frame.draft.scratch(frame, shape, source.home.dtype, level=level)
+    axes = (replace(a, start=ZERO, extent=a.size, offset=ZERO, cut=False) for a in source.axes)
+    return Block(home, tuple(axes))
+
+
+def plain(value: Expr) -> Any:
+    return value.value if isinstance(value, Const) else value
+
+
+def key_of(frame: Frame, axis: int | None, scale: str | None = None) -> Expr:
+    """What the units of a meeting have in common: the unit around them, their line along ``axis`` and, where
+    they meet as parts of units of a larger ``scale``, their place inside those."""
+    (low, high), launch = frame.among(scale), frame.place.launch
+    key = frame.place.rank(0, low)
+    if axis is not None:
+        me, _, stride = frame.line(axis, scale)
+        key = simplify(
+            key * launch.count(launch.at(high), launch.at(low)) + frame.place.rank(low, high) - me * stride
+        )
+    inside = frame.group[1]
+    if high < inside:
+        key = simplify(
+            key * launch.count(launch.at(inside), launch.at(high)) + frame.place.rank(high, inside)
+        )
+    return key if frame.stream.meets is None else frame.stream.meets(key)
+
+
+# --- which implementation does a statement --------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What does a statement, and what every implementation that could would take."""
+
+    primitive: str
+    name: str
+    forced: bool
+    prices: Mapping[str, int]
+    source: Source | None
+
+    def __str__(self) -> str:
+        prices = ", ".join(f"{name} {format_time(price)}" for name, price in self.prices.items())
+        return f"{'asked for' if self.forced else 'cheapest'}: {prices}" if prices else "no other"
+
+
+def choice_of(request: Request, forced: str | None, place: Source | None) -> Choice:
+    """What does what is asked for at a place of the source: the cheapest, or what is ``forced``."""
+    try:
+        name, found = choose(request, forced)
+    except MegatileError as error:
+        raise LoweringError(error.message, place=place, advice=error.advice) from None
+    return Choice(request.primitive.lower(), name, forced is not None, found, place)
+
+
+def chosen(frame: Frame, request: Request, forced: str | None) -> str:
+    """The implementation of the statement that is being written, or of what is written for it."""
+    decided = frame.node.choice if frame.node is not None else None
+    if forced is not None and decided is not None and decided.name == forced:
+        return forced
+    choice = choice_of(request, forced, frame.node.place if frame.node is not None else None)
+    key = (request.primitive, str(choice.source), choice.name, request.elements)
+    frame.draft.notes.choices.setdefault(key, choice)
+    return choice.name
+
+
+def count(frame: Frame, block: Block) -> int:
+    """Elements of a block; where they vary, the most."""
+    size = simplify(block.elements)
+    exact = known(size)
+    if exact is not None:
+        return int(exact)
+    found = bounds(size, frame.ranges)
+    return int(found[1]) if found is not None else 0
+
+
+def copy_request(
+    frame: Frame, target: Block, source: Block, between: str | None = None, paired: bool = False
+) -> Request:
+    """``between``: the scale whose units put or get, also where both are inside one instance."""
+    draft = frame.draft
+    away = next((block for block in (target, source) if block.at is not None), None)
+    reach = between
+    if away is not None and between is None:
+        reach = draft.launch.scales[max(away.home.depth, 1) - 1].name
+    return Request(
+        "Copy", draft.hda, frame.level.scale, source.home.dtype, count(frame, target),
+        memories=(source.home.memory, target.home.memory), reach=reach, inside=away is None,
+        row=math.gcd(_row(source), _row(target)), paired=paired,
+        ahead=frame.looped or several_instances(draft.launch, draft.hda),
+    )  # fmt: skip
+
+
+def several_instances(launch: Launch, hda: HDA) -> bool:
+    """Whether units have several instances of a launch, one of which works while another waits."""
+    above = 1 if launch.host == ROOT else hda.count(launch.host)
+    return launch.count(launch.dispatch, launch.host) * above > hda.count(launch.dispatch)
+
+
+def reach_of(frame: Frame, peer: Place) -> str:
+    """The largest scale at which a peer is, or is in, another unit than this one."""
+    launch, mine = frame.place.launch, frame.place.path
+    apart = (
+        s.name for s, a, b in zip(launch.scales, mine, peer.path, strict=False) if a != b and s.count > 1
+    )
+    return next(apart, launch.scales[frame.group[1] - 1].name)
+
+
+def _row(block: Block) -> int:
+    return common_row(block.home.dtype, [known(axis.size) for axis in block.axes], block.home.extents)
+
+
+def common_row(dtype: str, sizes: Sequence[int | None], extents: Sequence[int]) -> int:
+    """Bytes that the rows of a block, and what lies between their beginnings, have in common; 0: they follow
+    each other without a gap, or only the run tells."""
+    width, found = itemsize(dtype), 0
+    run = width
+    for size, whole in reversed(list(zip(sizes, extents, strict=True))):
+        if size is None or found:
+            return found
+        run *= size
+        if size != whole:
+            found = math.gcd(run, width * extents[-1])
+    return found or run

@@ -1,0 +1,118 @@
+"""What a Plan declares as it is written, what is known of its Program, and what writing it found out."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from megatile.core.expr import Expr
+from megatile.hda import HDA
+from megatile.ir import nodes as n
+from megatile.ir.program import Program
+from megatile.lowering.banks import arranged
+from megatile.lowering.levels import Level
+from megatile.lowering.storage import Home, Homes, uneven
+from megatile.plan import model as pm
+
+
+class Declarations:
+    """Tiles and how many versions of them, flags, channels and groups; and names that are free."""
+
+    def __init__(self, used: set[str], versions: dict[str, int]):
+        self.tiles: dict[str, pm.Tile] = {}
+        self.versions = versions
+        self.flags: dict[str, pm.Flag] = {}
+        self.channels: dict[pm.Channel, str] = {}
+        """By what they are, under the name that the library gave them."""
+        self.groups: dict[tuple[str | None, Expr, str], pm.Group] = {}
+        self._count, self._used = 0, used
+
+    def fresh(self) -> int:
+        """A number that no other has."""
+        self._count += 1
+        return self._count
+
+    def name(self, word: str) -> str:
+        """A name for a number of a stream that no other has."""
+        while word in self._used:
+            word = f"{word}_{self.fresh()}"
+        self._used.add(word)
+        return word
+
+    def home(self, home: Home, level: Level) -> None:
+        """The tile or flag of a home, owned by the units of a level."""
+        if home.flag:
+            self.flags[home.name] = pm.Flag(home.name, math.prod(home.extents), level.name)
+        elif home.name not in self.tiles:
+            self.tiles[home.name] = pm.Tile(
+                home.name, home.extents, home.dtype, home.memory, level=level.name
+            )
+
+    def barrier(self, level: Level, key: Expr, name: str = "") -> str:
+        """The group of units of a level with the same key, for barriers of a name."""
+        found = self.groups.get((level.name, key, name))
+        if found is None:
+            word = f"group_{len(self.groups) + 1}"
+            found = self.groups[level.name, key, name] = pm.Group(word, key, level.name)
+        return found.name
+
+    def channel(self, channel: pm.Channel) -> str:
+        """The name of a channel like that, made if there is none."""
+        found = self.channels.get(channel)
+        if found is None:
+            found = self.channels[channel] = self.name(channel.name)
+        return found
+
+
+class Facts:
+    """What is known of a Program on a machine."""
+
+    def __init__(self, program: Program, hda: HDA, homes: Homes):
+        self.statements = list(n.walk(program.body))
+        self.hda = hda
+        self.arranged = arranged(self.statements)
+        """Tiles whose layout in banks a hint takes care of."""
+        tiles = [b for b in homes.table.values() if b.base not in homes.found]
+        self.picks = any(uneven(view.layout) for b in tiles for view in b.owner)
+        """Whether units have elements of a tile that are no run."""
+
+    @cached_property
+    def _assigned(self) -> Counter[str]:
+        return Counter(m.name for m in self.statements if isinstance(m, n.Let))
+
+    def once(self, name: str) -> bool:
+        """Whether a variable gets its value in one place only."""
+        return self._assigned[name] == 1
+
+    @cached_property
+    def puts(self) -> bool:
+        """Whether units reach into each other's memory."""
+        return any(n.remote(node) is not None for node in self.statements)
+
+    @cached_property
+    def special(self) -> tuple[int | None, int]:
+        """How many operations of the vector engine take as long as a special function (None: it has no
+        engine), and how many as long as the first one of a command is under way."""
+        hda = self.hda
+        first = {e.kind: e for e in reversed(hda.engines) if e.kind in ("vector", "scalar")}
+        own = {kind: (e.rate("f32") or 0) * e.count for kind, e in first.items()}
+        rates = {kind: rate * hda.level(first[kind].level).total for kind, rate in own.items()}
+        if len(rates) < 2 or not rates["scalar"]:
+            return None, 0
+        wait = round(first["scalar"].latency_ps * own["vector"] / 1e12)
+        return max(1, round(rates["vector"] / rates["scalar"])), wait
+
+
+@dataclass
+class Notes:
+    """What writing a Plan found out, to explain it."""
+
+    choices: dict[Any, Any]
+    """What does each statement: `commands.Choice`."""
+    waste: dict[str, tuple[str, int, float]] = field(default_factory=dict)
+    """By source line: the memory, the bytes of a row, and how many times those its sectors are."""
+    conflicts: dict[str, tuple[str, str, int]] = field(default_factory=dict)
+    """By source line: the memory, the tile, and the turns that lanes take in its banks."""

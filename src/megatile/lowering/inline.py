@@ -1,0 +1,380 @@
+"""A collective of a Program by an algorithm of the collectives library, with the program's tiles as buffers.
+
+The library's Plan moves elements of one-dimensional tiles; here an element is a row: all that lies at one
+index of the dimension that is shared out. Its ranks become units of the group, its buffers blocks of homes,
+its channels and scratch tiles those of the level. What cannot be said so (blocks over an edge or of extents
+that only data tells, parts that are not equally long) is not inlined.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from megatile.collectives.algorithms import ALGORITHMS
+from megatile.collectives.job import CollectiveError, Job
+from megatile.collectives.planner import make_job
+from megatile.collectives.ranking import GUESSES, MAX_RANKS_TO_TRY_ALL
+from megatile.collectives.registry import Algorithm
+from megatile.core.cached import cached
+from megatile.core.dtypes import itemsize
+from megatile.core.errors import MegatileError
+from megatile.core.expr import ZERO, Const, Expr, Symbol, bounds, known, select, simplify, substitute
+from megatile.cost.cheapest import cheapest
+from megatile.cost.floor import floor
+from megatile.hda import HDA
+from megatile.ir import nodes as n
+from megatile.lowering.commands import key_of
+from megatile.lowering.elements import whole
+from megatile.lowering.errors import cannot
+from megatile.lowering.regions import Block, length, part
+from megatile.lowering.residency import hardware_units
+from megatile.lowering.streams import Frame
+from megatile.lowering.units import tidy
+from megatile.plan import model as pm
+from megatile.plan.model import PlanError
+from megatile.plan.spec import parts
+from megatile.sim import TimeBudgetExceeded, simulate
+
+MOST = 256
+"""Units up to which the planner is asked for its choice; more of them get directly from each other."""
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """What a collective reads (``x``) and writes (``y``; the same block where it is done in place), cut into
+    rows along a dimension."""
+
+    x: Block
+    y: Block
+    dim: int
+
+    @classmethod
+    def of(cls, node: n.Collective, x: Block, y: Block) -> Buffers | None:
+        """Those of a collective, cut along its dimension or, where that does not matter, the longest; None:
+        they have none, or not equally many."""
+        if not x.kept or len(x.kept) != len(y.kept):
+            return None
+        sizes = [known(x.axes[a].extent) or 0 for a in x.kept]
+        longest = max(range(len(sizes)), key=lambda d: sizes[d])
+        return cls(x, y, longest if node.kind in ("allreduce", "broadcast") else node.dim)
+
+    @property
+    def in_place(self) -> bool:
+        return self.x.region() == self.y.region()
+
+    def rows(self, block: Block) -> int | None:
+        return known(length(block, self.dim))
+
+    @property
+    def row(self) -> tuple[int, ...] | None:
+        """The extents of a row, with 1 for the dimension; None: they are not known, or not equal."""
+        at = self.x.kept[self.dim]
+        if at != self.y.kept[self.dim] or len(self.x.axes) != len(self.y.axes):
+            return None
+        found = []
+        for d, (a, b) in enumerate(zip(self.x.axes, self.y.axes, strict=True)):
+            sizes = [1, 1] if d == at else [known(a.extent), known(b.extent)]
+            if sizes[0] is None or sizes[0] != sizes[1]:
+                return None
+            found.append(sizes[0])
+        return tuple(found)
+
+
+def check_algorithm(node: n.Collective) -> str | None:
+    """The registered name that ``algorithm=`` gives (or ``impl="in_network"``); None: the fastest."""
+    name = node.algorithm or ("in_network" if node.impl == "in_network" else None)
+    if name is None or name == "auto":
+        return None
+    return ALGORITHMS.find(name, node.place).name
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of the library: a collective of ``size`` units of a scale on ``members`` of a machine."""
+
+    machine: HDA
+    scale: str
+    node: n.Collective
+    size: int
+    members: Callable[[], list[int]]
+    root: int | None
+    """None: it is not a number."""
+    buffers: Buffers | None
+
+
+def library_plan(asked: Asked) -> tuple[str, pm.Plan] | None:
+    """The algorithm of the library for a collective, and its Plan of rows; None: there is none."""
+    node, buffers = asked.node, asked.buffers
+    name = check_algorithm(node)
+    problem = _unfit(asked)
+    if problem is not None:
+        if name is not None:
+            raise cannot(f"T.{node.kind} with algorithm='{node.algorithm or node.impl}' {problem}", node)
+        return None
+    assert buffers is not None
+    assert buffers.row is not None
+    count = max(buffers.rows(buffers.x) or 0, buffers.rows(buffers.y) or 0)
+    dtype = buffers.x.home.dtype
+    nbytes = count * math.prod(buffers.row) * itemsize(dtype)
+    try:
+        algorithm, job = _choice(
+            asked.machine, asked.scale, name, n.PLANNER_NAMES[node.kind], tuple(asked.members()), nbytes,
+            dtype, node.op, asked.root or 0, buffers.in_place,
+        )  # fmt: skip
+        # One row for each element; the memory is that of the program's own tile.
+        plan = _plan_of(algorithm, replace(job, count=count, memory=buffers.x.home.memory))
+    except MegatileError as error:
+        if name is None and not isinstance(error, TimeBudgetExceeded):
+            return None
+        error.place = error.place or node.place
+        raise
+    if len(plan.streams) > 1 or plan.flags:
+        raise cannot(f"algorithm '{algorithm.name}', whose ranks do different things,", node)
+    return algorithm.name, plan
+
+
+def inlined(frame: Frame, node: n.Collective, size: int, me: Expr, buffers: Buffers | None) -> None:
+    """Write the collective as the library does it."""
+    draft, level = frame.draft, frame.level
+
+    def members() -> list[int]:
+        return hardware_units(draft.structure, level, frame.stream.first, frame.among(node.scale), node.axis)
+
+    root = known(frame.whole(node.root))
+    found = library_plan(Asked(draft.hda, level.scale, node, size, members, root, buffers))
+    assert found is not None
+    assert buffers is not None
+    _Inliner(frame, node, me, buffers, found[1]).write()
+
+
+@cached(most=64)
+def _plan_of(algorithm: Algorithm, job: Job) -> pm.Plan:
+    return algorithm.plan(job)
+
+
+def _unfit(asked: Asked) -> str | None:
+    """Why a collective is not for the library."""
+    node, size, buffers = asked.node, asked.size, asked.buffers
+    if node.fn is not None:
+        return "and fn=, which merges directly,"
+    if buffers is None or buffers.x.cut or buffers.y.cut or buffers.row is None:
+        return "of parts whose extents differ or are known only at run time"
+    x, y = buffers.rows(buffers.x), buffers.rows(buffers.y)
+    if x is None or y is None or x * y == 0:
+        return "of parts whose extents are known only at run time"
+    even = {"allgather": y == x * size, "gather_view": y == x * size, "reduce_scatter": x == y * size}
+    if not even.get(node.kind, x == y and (node.kind in ("allreduce", "broadcast") or x % size == 0)):
+        return "of parts that are not equally long"
+    if node.kind == "broadcast" and asked.root is None:
+        return "from a root that is not a number"
+    if size > MOST and node.algorithm is None:
+        return "of so many units"
+    return None
+
+
+@cached(most=512)
+def _choice(
+    hda: HDA, scale: str, algorithm: str | None, operation: str, members: tuple[int, ...], nbytes: int,
+    dtype: str, reduction: str, root: int, in_place: bool,
+) -> tuple[Algorithm, Job]:  # fmt: skip
+    """The algorithm named, or the fastest for this machine, these units and this size.
+
+    Times are those of messages of the units' own engines, as in the program, not of a library's kernels.
+    """
+    fields: dict[str, Any] = {"root": root, "in_place": in_place}
+    if operation in ("all_reduce", "reduce_scatter"):
+        fields["reduction"] = reduction
+    if algorithm is not None and len(set(members)) < len(members):  # several of them on one unit
+        job = Job(operation, len(members), nbytes // itemsize(dtype), dtype, scale=scale, **fields)
+    else:
+        job, _ = make_job(
+            operation, machine=hda, scale=scale, nbytes=nbytes, dtype=dtype, ranks=members, **fields
+        )
+    able = {a.name: a for a in ALGORITHMS.values() if a.reason_against(job) is None}
+    if algorithm is not None:
+        if algorithm not in able:
+            raise CollectiveError(
+                f"{algorithm} cannot do {operation} over {job.ranks} ranks: "
+                f"{ALGORITHMS[algorithm].reason_against(job)}",
+                advice=f"one of {', '.join(sorted(able))}",
+            )
+        return able[algorithm], job
+    if job.ranks > MAX_RANKS_TO_TRY_ALL:
+        able = {name: a for name, a in able.items() if name in GUESSES} or able
+    plans: dict[str, pm.Plan] = {}
+
+    def bound(name: str) -> int | None:
+        plans[name] = plan = able[name].plan(job)
+        inlines = len(plan.streams) == 1 and not plan.flags
+        return floor(plan, hda, launch=False) if inlines else None
+
+    def time(name: str) -> int:
+        return simulate(plans[name], machine=hda, launch=False, record=False).time_ps
+
+    # Refused: its queues do not fit the memory, or ranks do different things.
+    found = cheapest(sorted(able), time, bound, refuses=PlanError)
+    if found.winner is None:
+        raise CollectiveError(f"no algorithm does {operation} over {job.ranks} ranks")
+    return able[found.winner], job
+
+
+@dataclass
+class _Inliner:
+    """One Plan of the library on its way into a stream."""
+
+    frame: Frame
+    node: n.Collective
+    me: Expr
+    buffers: Buffers
+    plan: pm.Plan
+    names: dict[str, str] = field(default_factory=dict)
+    blocks: dict[str, Block] = field(default_factory=dict)
+    numbers: dict[str, Expr] = field(default_factory=dict)
+
+    def write(self) -> None:
+        draft = self.frame.draft
+        self.numbers["unit"] = self.me
+        self.row = self.buffers.row or ()
+        self.axis = self.buffers.x.kept[self.buffers.dim]
+        for tile in self.plan.tiles:
+            if tile.name in ("x", "y"):
+                self.blocks[tile.name] = self.buffers.x if tile.name == "x" else self.buffers.y
+            else:
+                home = draft.scratch(self.frame, self.shape(tile.shape[0]), tile.dtype, tile.name)
+                self.blocks[tile.name] = whole(home)
+        for channel in self.plan.channels:
+            self.channel(channel)
+        for statement in self.body(self.plan.streams[0].body):
+            self.frame.emit(statement)
+
+    def shape(self, rows: int) -> tuple[int, ...]:
+        return tuple(rows if d == self.axis else e for d, e in enumerate(self.row))
+
+    def channel(self, channel: pm.Channel) -> None:
+        """The same queues between the units of every group; other instances of the level have none."""
+        draft, key = self.frame.draft, key_of(self.frame, self.node.axis, self.node.scale)
+        feeds = self.expr(channel.source)
+        source = select(feeds < 0, -1, self.unit_at(feeds))
+        if self.frame.stream.meets is not None:
+            source = select(key < 0, -1, source)
+        made = replace(
+            channel,
+            source=tidy(source, {**self.frame.ranges, "member": (0, channel.members - 1)}),
+            slot_bytes=channel.slot_bytes * math.prod(self.row),
+            level=self.frame.level.name,
+        )
+        # Collectives that are alike have one: units meet at whatever line they come to it.
+        self.names[channel.name] = draft.declared.channel(made)
+
+    # --- numbers and regions ----------------------------------------------------------------------
+
+    def expr(self, value: Expr) -> Expr:
+        return tidy(substitute(value, self.numbers), self.frame.ranges)
+
+    def unit_at(self, rank: Expr) -> Expr:
+        frame = self.frame
+        return tidy(frame.number(frame.peer(rank, self.node.axis, self.node.scale)), frame.ranges)
+
+    def region(self, region: pm.Region) -> pm.Region:
+        block = self.blocks.get(region.tile)
+        if block is None:  # a message: all of it, or rows of it
+            if not region.start:
+                return pm.Region(self.renamed(region.tile))
+            start = tuple(e if d == self.axis else ZERO for d, e in enumerate(self.extents(region.start)))
+            return pm.Region(self.renamed(region.tile), start, self.extents(region.shape))
+        if region.start:
+            axis = self.expr(region.start[0]), self.expr(region.shape[0])
+            block = part(block, block.kept.index(self.axis), *axis)
+        return block.region()
+
+    def extents(self, shape: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        return tuple(self.expr(shape[0]) if d == self.axis else Const(e) for d, e in enumerate(self.row))
+
+    def work(self, work: pm.Work) -> pm.Work:
+        row = math.prod(self.row)
+        return pm.Work(
+            simplify(self.expr(work.flops) * row), simplify(self.expr(work.bytes) * row), work.dtype
+        )
+
+    def renamed(self, name: str) -> str:
+        if name not in self.names:
+            self.names[name] = self.frame.draft.declared.name(name)
+        return self.names[name]
+
+    # --- statements -------------------------------------------------------------------------------
+
+    def body(self, body: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(self.statement(s) for s in body)
+
+    def statement(self, s: Any) -> Any:
+        """The same statement of the program's stream."""
+        rule: Any = {pm.Loop: self.loop, pm.If: self.branch}.get(type(s), self.command)
+        return replace(rule(s), source=self.node.place)
+
+    def command(self, s: Any) -> Any:
+        """Every field as its declaration says."""
+        change: dict[str, Any] = {}
+        for one in parts(type(s)):
+            rule, value = _FIELDS.get(one.role) or _FIELDS.get(one.kind), getattr(s, one.name)
+            if rule is not None and value is not None:
+                change[one.name] = rule(self, value)
+        if isinstance(s, pm.Send):
+            change["to"] = self.unit_at(change["to"])
+        return replace(s, **change)
+
+    def group(self, name: str) -> str:
+        frame = self.frame
+        group = next(g for g in self.plan.groups if g.name == name)
+        own, wider = key_of(frame, self.node.axis, self.node.scale), self.expr(group.key)
+        key = own if wider == Const(0) else select(own < 0, own, own * self.plan.units + wider)
+        return frame.draft.declared.barrier(frame.level, tidy(key, frame.ranges))
+
+    def value(self, value: Any) -> Any:
+        """A number, or the name of a tile."""
+        return self.renamed(value) if isinstance(value, str) else self.expr(value)
+
+    def loop(self, s: pm.Loop) -> pm.Loop:
+        index = self.frame.draft.declared.name(s.index)
+        self.numbers[s.index] = Symbol(index)
+        inits = [self.value(c.init) for c in s.carries]
+        for carry in s.carries:
+            if isinstance(carry, pm.CarryInt):
+                self.numbers[carry.name] = Symbol(self.renamed(carry.name))
+        limits = self.expr(s.start), self.expr(s.stop), self.expr(s.step)
+        low, high = (bounds(e, self.frame.ranges) for e in limits[:2])
+        if low is not None and high is not None and known(limits[2]) == 1:
+            self.frame.ranges[index] = (low[0], max(low[0], high[1] - 1))
+        body = self.body(s.body)
+        carries: Any = (
+            type(c)(self.renamed(c.name), init, self.value(c.next))
+            for c, init in zip(s.carries, inits, strict=True)
+        )
+        frees = tuple(self.renamed(f) for f in s.frees)
+        return pm.Loop(index, *limits[:2], body, limits[2], tuple(carries), frees)
+
+    def branch(self, s: pm.If) -> pm.If:
+        condition, body, orelse = self.expr(s.condition), self.body(s.body), self.body(s.orelse)
+        merges: list[Any] = []
+        for merge in s.merges:
+            sides = self.value(merge.then), self.value(merge.orelse)
+            merges.append(type(merge)(self.renamed(merge.name), *sides))
+            if isinstance(merge, pm.MergeInt):
+                self.numbers[merge.name] = Symbol(self.names[merge.name])
+        return pm.If(condition, body, orelse, tuple(merges))
+
+
+_FIELDS: dict[str, Callable[[_Inliner, Any], Any]] = {
+    "channel": lambda inliner, name: inliner.names[name],
+    "group": _Inliner.group,
+    "binds": _Inliner.renamed,
+    "words": lambda inliner, names: tuple(map(inliner.renamed, names)),
+    "expr": _Inliner.expr,
+    "region": _Inliner.region,
+    "regions": lambda inliner, regions: tuple(map(inliner.region, regions)),
+    "typed": _Inliner.extents,
+    "work": _Inliner.work,
+}
+"""What becomes of a field, by its role or else its kind."""

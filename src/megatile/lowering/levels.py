@@ -1,0 +1,155 @@
+"""The levels of a Plan: which regions start instances, how many there are, and of which scale."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from megatile.core.expr import known
+from megatile.hda import HDA
+from megatile.ir import nodes as n
+from megatile.ir.program import Binding, Program, bindings
+from megatile.lowering.errors import cannot
+from megatile.lowering.storage import device_depth
+
+
+@dataclass(eq=False)
+class Level:
+    """A level of the Plan while it grows: its streams, and how many instances each unit of the parent has."""
+
+    name: str | None
+    scale: str
+    depth: int
+    parent: Level | None = None
+    total: int = 1
+    talks: bool = False
+    """Whether instances wait for each other, and so must all be there."""
+    streams: list[Any] = field(default_factory=list)
+
+    @property
+    def parents(self) -> int:
+        return 1 if self.parent is None else self.parent.instances
+
+    @property
+    def instances(self) -> int:
+        return self.parents * self.total
+
+
+class Levels:
+    """The devices of a launch (``first``) and the ``further`` levels of instances that its regions start."""
+
+    def __init__(self, program: Program, hda: HDA):
+        self.hda, self.launch, self.table = hda, program.launch, bindings(program)
+        depth = device_depth(self.launch, hda)
+        scale = self.launch.scales[depth - 1].name
+        self.first = Level(None, scale, depth, total=self.launch.count(scale))
+        self.further: dict[str, Level] = {}
+        self.parts: dict[int, tuple[int, int]] = {}
+        """Regions of further levels: the first instance, and how often the region runs."""
+        self._count_regions(program.body, depth, 1)
+
+    def walk(self, body: tuple[n.Node, ...]) -> Iterator[tuple[Level, n.Node]]:
+        """Every statement, with the level whose instances run it."""
+        return self._walk(body, self.first, self.first.depth)
+
+    def _walk(self, body: tuple[n.Node, ...], level: Level, depth: int) -> Iterator[tuple[Level, n.Node]]:
+        for node in body:
+            yield level, node
+            inner, below = level, depth
+            if isinstance(node, n.Scale):
+                scale = self.child_scale(node, depth)
+                inner = level if scale is None else self.further[scale]
+                below = max(depth, self.launch.depth(node.scale))
+            for _, part in n.bodies(node):
+                yield from self._walk(part, inner, below)
+
+    def child_scale(self, node: n.Scale, depth: int) -> str | None:
+        """The scale of the level that a region below a unit at ``depth`` makes; None: it makes none."""
+        target = self.launch.depth(node.scale)
+        dispatch = self.launch.depth(self.launch.dispatch)
+        if depth <= self.first.depth < target and not self.launch.resident:
+            return self.launch.scales[min(target, dispatch) - 1].name
+        if depth >= self.first.depth and target > depth and self.waits(node):
+            return node.scale
+        return None
+
+    def waits(self, node: n.Scale) -> bool:
+        """Whether units of a region inside an instance wait for each other's signals."""
+        return self.launch.count(node.scale) > 1 and any(
+            isinstance(m, (n.Signal, n.Wait)) for m in n.walk(node.body)
+        )
+
+    def _count_regions(self, body: tuple[n.Node, ...], depth: int, times: int) -> None:
+        for node in body:
+            if isinstance(node, n.Scale):
+                scale = self.child_scale(node, depth)
+                inner = max(depth, self.launch.depth(node.scale))
+                if scale is None:
+                    self._count_regions(node.body, inner, times)
+                    continue
+                level = self._level(scale, depth)
+                level.talks = level.talks or talks(node, self.table)
+                each = self.launch.count(scale, self.launch.scales[depth - 1].name)
+                self.parts[id(node)] = (level.total, times)
+                level.total += each * times
+                self._count_regions(node.body, inner, 1)
+            elif isinstance(node, n.Loop):
+                trips = _trips(node)
+                if trips is None and any(
+                    isinstance(m, n.Scale) and self.child_scale(m, depth) for m in n.walk(node.body)
+                ):
+                    raise cannot("a region inside a loop whose trip count is not a number", node)
+                self._count_regions(node.body, depth, times * (trips or 1))
+            else:
+                for _, inner_body in n.bodies(node):
+                    self._count_regions(inner_body, depth, times)
+
+    def _level(self, scale: str, depth: int) -> Level:
+        if scale not in self.further:
+            above = [lv for lv in (self.first, *self.further.values()) if lv.depth <= depth]
+            parent = max(above, key=lambda lv: lv.depth)
+            self.further[scale] = Level(
+                scale, self.hardware(scale), self.launch.depth(scale), parent, total=0
+            )
+        return self.further[scale]
+
+    def hardware(self, scale: str) -> str:
+        """The smallest scale, up to this one, whose units have a place for each block of an instance: the
+        pair of SMs for a cluster of two."""
+        hda, dispatch = self.hda, self.launch.dispatch
+        if self.launch.depth(scale) >= self.launch.depth(dispatch):
+            return scale
+        blocks, top = self.launch.count(dispatch, scale), hda.scale(scale).position
+        between = [s for s in hda.scales if hda.scale(dispatch).position < s.position <= top]
+        return next((s.name for s in between if hda.count(dispatch, within=s.name) >= blocks), scale)
+
+
+def talks(node: n.Scale, table: dict[str, Binding]) -> bool:
+    """Whether the units of a region meet, put, get or signal among each other, or units in them do so."""
+
+    def among(body: tuple[n.Node, ...], own: bool) -> bool:
+        for m in body:
+            scale = getattr(m, "scale", None)
+            if isinstance(m, (n.Signal, n.Wait)):
+                if table[m.flag].scale == node.scale:
+                    return True
+            elif isinstance(m, n.Scale):
+                if among(m.body, False):
+                    return True
+            elif (
+                (isinstance(m, (n.Barrier, n.Collective)) and (own or scale == node.scale))
+                or (n.remote(m) is not None and (scale == node.scale or (own and scale is None)))
+                or any(among(inner, own) for _, inner in n.bodies(m))
+            ):
+                return True
+        return False
+
+    return among(node.body, True)
+
+
+def _trips(node: n.Loop) -> int | None:
+    values = [known(e) for e in (node.start, node.stop, node.step)]
+    if None in values or values[2] == 0:
+        return None
+    return len(range(*values))  # type: ignore[arg-type]

@@ -1,0 +1,231 @@
+"""``lower(prog, …, machine=)``: a Program on a machine as a lowered Program and as a Plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from megatile.core.dtypes import numpy_dtype
+from megatile.core.errors import MegatileError, how_to_give
+from megatile.core.limits import enough_memory
+from megatile.core.placement import cut, numpy_index
+from megatile.hda import HDA, divided, machine as find_machine
+from megatile.ir.passes.driver import Pass, Step, inserted, steps
+from megatile.ir.passes.normalise import Normalise
+from megatile.ir.passes.remove_jumps import RemoveJumps
+from megatile.ir.passes.resolve_views import ResolveViews
+from megatile.ir.program import Program
+from megatile.language.tile.program import DEFAULT_MACHINE, ProgramFunction
+from megatile.lowering import gathered, phases, statements
+from megatile.lowering.passes.choose_collectives import ChooseCollectives
+from megatile.lowering.passes.choose_implementations import ChooseImplementations
+from megatile.lowering.passes.place_tiles import PlaceTiles
+from megatile.lowering.passes.synchronise import Synchronise
+from megatile.lowering.residency import placed
+from megatile.lowering.storage import Home
+from megatile.lowering.streams import PlanDraft
+from megatile.lowering.waits import place_waits
+from megatile.plan import model as pm
+from megatile.plan.statements import regions_of, write_of
+
+assert phases.rule is statements.rule  # both add to the table of rules
+assert gathered.AROUND  # as does this
+
+
+def passes_for(machine: HDA) -> list[Pass]:
+    """What is done to a Program before it becomes a Plan, in order."""
+    return [
+        Normalise(), ResolveViews(), RemoveJumps(), PlaceTiles(machine), ChooseImplementations(machine),
+        ChooseCollectives(machine), Synchronise(machine),
+    ]  # fmt: skip
+
+
+class ArgumentsError(MegatileError, ValueError):
+    """Arrays or shapes that do not fit a program."""
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A Program (``source``) on a machine. ``steps`` are the Program after each pass, ``homes`` say where the
+    elements of every tensor and tile lie, ``plan`` is what the units do."""
+
+    source: Program
+    program: Program
+    machine: HDA
+    steps: tuple[Step, ...]
+    homes: Mapping[str, Home]
+    plan: pm.Plan
+    draft: PlanDraft = field(compare=False, repr=False)
+
+    def __str__(self) -> str:
+        where = "\n".join(f"    # {home}" for home in self.homes.values())
+        head, _, rest = str(self.program).partition("\n")
+        return f"{head}\n{where}\n{rest}"
+
+    def explain(self) -> str:
+        """Residency and work, and for each statement what does it and what the others would cost."""
+        from megatile.lowering.explain import explain
+
+        return explain(self)
+
+    @cached_property
+    def written(self) -> tuple[str, ...]:
+        """Tensors that the program writes."""
+        every = (s for st in self.plan.streams for s in pm.statements(st.body))
+        names = {write.tile for write in map(write_of, every) if write is not None}
+        return tuple(p.name for p in self.program.params if p.name in names)
+
+    def scatter(self, arrays: Sequence[Any]) -> dict[str, Any]:
+        """The inputs of the Plan: every owner's part of every array."""
+        inputs = {}
+        for param, array in zip(self.program.params, arrays, strict=True):
+            home, tile = self.homes[param.name], self.plan.tile(param.name)
+            whole = np.asarray(array, dtype=numpy_dtype(param.dtype))
+            if not home.views:
+                inputs[param.name] = np.broadcast_to(whole, (self.plan.owners(tile), *whole.shape))
+                continue
+            parts = np.zeros((self.plan.owners(tile), *tile.shape), whole.dtype)
+            for number, index in enumerate(self._indices(home)):
+                held = whole[index]
+                parts[number][tuple(slice(0, e) for e in held.shape)] = held
+            inputs[param.name] = parts
+        return inputs
+
+    def gather(self, outputs: Mapping[str, Any], arrays: Sequence[Any]) -> dict[str, Any]:
+        """The tensors written, put together from their parts; where units hold copies, the first one's."""
+        results = {}
+        for param, array in zip(self.program.params, arrays, strict=True):
+            if param.name not in self.written:
+                continue
+            home, parts = self.homes[param.name], outputs[param.name]
+            whole = np.array(array, dtype=numpy_dtype(param.dtype))
+            indices = self._indices(home) if home.views else [tuple(slice(0, e) for e in whole.shape)]
+            if param.name in self.draft.scattered:
+                _join(whole, parts, self.draft.scattered[param.name])
+                indices = []
+            for number in reversed(range(len(indices))):
+                index = indices[number]
+                shape = whole[index].shape
+                whole[index] = parts[number][tuple(slice(0, e) for e in shape)]
+            results[param.name] = whole
+        return results
+
+    def _indices(self, home: Home) -> list[Any]:
+        shape = tuple(int(e) for e in self.program.param(home.name).shape)
+        return [numpy_index(part) for part in self.draft.homes.parts(shape, home.views)]
+
+
+def _join(whole: Any, parts: Any, dim: int) -> None:
+    """Every unit's own run of a dimension."""
+    for number in range(len(parts)):
+        index = [slice(None)] * whole.ndim
+        index[dim] = slice(*cut(whole.shape[dim], len(parts), number))
+        whole[tuple(index)] = parts[number][tuple(index)]
+
+
+def build(
+    prog: ProgramFunction | Program, given: Sequence[Any], machine: str | HDA | None
+) -> tuple[Program, HDA]:
+    """The Program for a machine and the shapes of arrays (or shapes themselves, or nothing)."""
+    hda = find_machine(machine or DEFAULT_MACHINE) if not isinstance(machine, HDA) else machine
+    if isinstance(prog, Program):
+        return prog, hda
+    if not isinstance(prog, ProgramFunction):
+        raise ArgumentsError(
+            f"{prog!r} is not a tile program",
+            advice=how_to_give(prog, "decorate the function with @T.program"),
+        )
+    if given and len(given) != len(prog.tensors):
+        raise ArgumentsError(
+            f"'{prog.__name__}' takes {len(prog.tensors)} arrays or shapes ({', '.join(prog.tensors)}), "
+            f"{len(given)} were given",
+            advice="outputs are arguments too: give arrays to be filled, or their shapes",
+        )
+    if not given and prog.symbols:
+        raise ArgumentsError(
+            f"'{prog.__name__}' has extents that its arguments decide ({', '.join(prog.symbols)})",
+            advice="give arrays, or their shapes",
+        )
+    shapes = [tuple(getattr(a, "shape", a)) for a in given]
+    return prog.build(hda, **(prog.bind_symbols(shapes) if given else {})), hda
+
+
+def lower(
+    prog: ProgramFunction | Program,
+    *given: Any,
+    machine: str | HDA | None = None,
+    passes: Iterable[Pass] = (),
+) -> Lowered:
+    """Lower a program with arrays or shapes to a Plan for a machine.
+
+    ``lower(p).steps`` are the Program after each pass, ``lower(p).plan`` is the Plan. ``passes`` are passes
+    of your own: frozen dataclasses with a ``name``, ``apply(program)`` and, if they are not to follow
+    ``resolve_views``, ``after``, the name of the pass that they follow.
+    """
+    program, hda = build(prog, given, machine)
+    hda = divided(hda, program.launch.devices)
+    try:
+        with enough_memory(
+            f"lowering program '{program.name}'", "launch fewer blocks, or raise the memory limit"
+        ):
+            own = passes_for(hda)
+            every = inserted(own, passes)
+            done = tuple(steps(program, every))
+            last = done[-1].program
+            if len(every) > len(own):  # which may have left an algorithm open
+                last = ChooseCollectives(hda).apply(last)
+            draft = PlanDraft(last, hda)
+            draft.run()
+            place_waits(draft)
+            return Lowered(program, done[-1].program, hda, done, draft.homes.found, assemble(draft), draft)
+    except MegatileError as error:
+        raise error.with_traceback(None) from None
+
+
+def assemble(draft: PlanDraft) -> pm.Plan:
+    """The Plan of all streams, with slots, places and versions."""
+    levels, place = placed(draft)
+    streams = []
+    for level in (draft.first, *draft.levels.values()):
+        for stream in level.streams:
+            if not stream.out and level is draft.first and draft.levels:
+                continue
+            runs = tuple(
+                (p * level.total + stream.first, p * level.total + stream.first + stream.count, 1)
+                for p in range(level.parents)
+            )
+            if len(level.streams) == 1:
+                runs = ((0, level.instances, 1),)
+            streams.append(pm.Stream(runs, tuple(stream.out), level.name))
+    used = {region.tile for s in streams for st in pm.statements(s.body) for region in regions_of(st)}
+    tiles = [
+        replace(t, versions=draft.declared.versions.get(t.name, 1)) for t in draft.declared.tiles.values()
+        if t.role != "local" or t.name in used
+    ]  # fmt: skip
+    waited = {s.flag for st in streams for s in pm.statements(st.body) if isinstance(s, pm.Wait)}
+    streams = [replace(s, body=_without(s.body, waited)) for s in streams]
+    flags = [
+        f
+        for f in draft.declared.flags.values()
+        if f.name in waited or not f.name.startswith(("go_", "done_"))
+    ]
+    channels = tuple(replace(channel, name=name) for channel, name in draft.declared.channels.items())
+    return pm.Plan(
+        draft.program.name, draft.first.scale, (draft.first.total,), tuple(tiles),
+        channels, tuple(flags), tuple(draft.declared.groups.values()), tuple(streams), place, tuple(levels),
+    )  # fmt: skip
+
+
+def _without(body: tuple[Any, ...], waited: set[str]) -> tuple[Any, ...]:
+    """The statements without signals of phases that nobody waits for."""
+    result = []
+    for s in body:
+        if isinstance(s, pm.Signal) and s.flag not in waited and s.flag.startswith(("go_", "done_")):
+            continue
+        inner = {name: _without(getattr(s, name), waited) for name in ("body", "orelse") if hasattr(s, name)}
+        result.append(replace(s, **inner) if inner else s)
+    return tuple(result)

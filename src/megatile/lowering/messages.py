@@ -1,0 +1,151 @@
+"""Puts and gets as messages: a bounded queue with slots in the receiver's memory, and credits back.
+
+A put names who gets it; a message also needs somebody to take it out. Where every unit of a group runs the
+same statement and its peers are a rotation of the group, each unit sends its part and takes out what comes to
+it; large ones go in pieces of a slot's size. Units inside one instance send to the instance itself.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from megatile.core.dtypes import itemsize
+from megatile.core.expr import ZERO, Const, Expr, Symbol, known, simplify, substitute, symbols, unit
+from megatile.cost.implementations import channel_of
+from megatile.ir import nodes as n
+from megatile.lowering.commands import chosen, copy_request
+from megatile.lowering.regions import Block, length, part
+from megatile.lowering.storage import Home
+from megatile.lowering.streams import Frame
+from megatile.lowering.units import Place, tidy
+from megatile.plan import model as pm
+
+MOST = 64
+"""Units of a group that have a queue for every other one."""
+ROUNDS = 4096
+"""Rounds of the loops around a statement whose peers are looked at."""
+
+
+def by_messages(frame: Frame, node: n.Copy) -> bool:
+    """Whether a put or get could be messages; where ``impl=`` asks for them, it is written so."""
+    mine = _blocks(frame, node)
+    pair = None if mine is None else _pair(frame, node, *mine)
+    if mine is None or pair is None:
+        return False
+    target, source = mine
+    request = copy_request(frame, target, source, frame.place.launch.scales[frame.group[1] - 1].name, True)
+    if node.impl != "software_channel":
+        return True
+    chosen(frame, request, node.impl)
+    slots, most = channel_of(request)
+    rows = known(length(source, 0)) or 1
+    row = math.prod(known(a.extent) or 1 for a in source.axes) // rows * itemsize(source.home.dtype)
+    each = next(e for e in range(min(rows, max(1, (most or rows * row) // row)), 0, -1) if rows % e == 0)
+    to, member, taken, feeds, members = pair
+    channel = pm.Channel(
+        "queue", members, feeds, slots, each * row, target.home.memory, level=frame.level.name
+    )
+    name, index = frame.draft.declared.channel(channel), frame.draft.declared.name("piece")
+    work = pm.Work(ZERO, Const(each * row), source.home.dtype)
+    first = ZERO if rows == each else Symbol(index) * each
+    into = part(target, 0, first, Const(each))
+    shape = tuple(a.extent for a in into.axes)
+    body = (
+        pm.Send(name, to, member, part(source, 0, first, Const(each)).region(), work, source=node.place),
+        pm.Receive(
+            name, taken, None, shape, source.home.dtype, into.region(), work=work, source=node.place
+        ),
+    )  # fmt: skip
+    for s in (pm.Loop(index, ZERO, Const(rows // each), body),) if rows > each else body:
+        frame.emit(s)
+    return True
+
+
+def _blocks(frame: Frame, node: n.Copy) -> tuple[Block, Block] | None:
+    """The unit's own target and source; None where they are not all alike."""
+    regions = frame.regions
+    there, peer = _inside(frame, node.source, node.src, node), _inside(frame, node.to, node.dst, node)
+    targets, source = regions.blocks(node.to, True, peer), regions.block(node.source, peer=there)
+    if len(targets) != 1 or targets[0].cut or source.cut or not source.kept or not targets[0].kept:
+        return None
+    target = targets[0]
+    if [known(a.extent) for a in source.axes if a.kept] != [known(a.extent) for a in target.axes if a.kept]:
+        return None
+    alike = source.home.dtype == target.home.dtype and all(known(a.extent) for a in source.axes)
+    return (target, source) if alike else None
+
+
+def _inside(frame: Frame, region: n.Region, number: Expr | None, node: n.Copy) -> Place | None:
+    """A peer in the same instance."""
+    home, peer = frame.draft.homes.home(region.source), frame.peer_of(node, number)
+    return peer if peer is not None and _is_inside(frame, home, peer) else None
+
+
+def _is_inside(frame: Frame, home: Home, peer: Place) -> bool:
+    return frame.owner(home, peer) is None and frame.group[1] > home.depth == frame.level.depth
+
+
+def _pair(frame: Frame, node: n.Copy, target: Block, source: Block) -> Any:
+    """Where a message goes and under which member, that of the one taken out, who feeds a queue, and how many
+    queues a unit has; None where no unit can know who sends to it."""
+    number = node.dst if node.dst is not None else node.src
+    assert number is not None
+    rank = frame.whole(number)
+    peer = frame.peer(rank, node.axis, node.scale)
+    other = target if node.dst is not None else source
+    if _is_inside(frame, other.home, peer):
+        return unit, ZERO, ZERO, unit, 1
+    if other.home.depth != frame.level.depth or node.scale is not None or not _alike(frame, other):
+        return None
+    me, size, _ = frame.line(node.axis)
+    shift = _shift(frame, rank, me, size)
+    if shift is None:
+        return None
+
+    def at(number: Expr) -> Expr:
+        return tidy(frame.number(frame.peer(tidy(number, frame.ranges), node.axis)), frame.ranges)
+
+    back = simplify((me + size - shift) % size)
+    ahead, behind = (rank, back) if node.dst is not None else (back, rank)
+    if not symbols(shift):
+        return at(ahead), ZERO, ZERO, at(behind), 1
+    if size > MOST:
+        return None
+    return at(ahead), tidy(me, frame.ranges), tidy(behind, frame.ranges), at(Symbol("member")), size
+
+
+def _alike(frame: Frame, other: Block) -> bool:
+    """Whether all units of the level run this statement equally often, on the same part of their tiles."""
+    stream, rounds = frame.stream, {turn.name for turn in frame.turns}
+    return (
+        stream.count == frame.level.total
+        and stream.depth == len(frame.turns) + len(frame.conditions)
+        and all(symbols(c) <= rounds for c in frame.conditions)
+        and all(symbols(a.start) <= rounds for a in other.axes)
+        and not any(isinstance(m, n.Wait) for m in n.walk(frame.draft.program.body))
+    )
+
+
+def _shift(frame: Frame, rank: Expr, me: Expr, size: int) -> Expr | None:
+    """By how much every unit's peer is further round the group than itself, in every round."""
+    if not symbols(rank) <= {"unit", *(turn.name for turn in frame.turns)}:
+        return None
+    units = frame.stream.units
+    mine = np.broadcast_to(me.evaluate({"unit": units}), units.shape)
+    first = int(units[np.flatnonzero(mine == 0)[0]])
+    shift = tidy(substitute(rank, {"unit": Const(first)}), frame.ranges)
+    turns = [t for t in frame.turns if t.name in symbols(rank)]
+    trips = [t.trips for t in turns]
+    if math.prod(trips) > ROUNDS or any(known(t.start) is None for t in turns):
+        return None
+    for index in np.ndindex(*trips):
+        env: dict[str, Any] = {
+            t.name: (known(t.start) or 0) + i * t.step for t, i in zip(turns, index, strict=True)
+        }
+        there = np.broadcast_to(rank.evaluate({**env, "unit": units}), units.shape)
+        if not np.array_equal(there, (mine + int(shift.evaluate(env))) % size):
+            return None
+    return shift

@@ -1,0 +1,82 @@
+"""Where tensors and tiles lie, and how many versions of a tile there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from megatile.core.expr import known
+from megatile.hda import HDA
+from megatile.ir import nodes as n
+from megatile.ir.launch import ROOT
+from megatile.ir.program import Program
+from megatile.lowering.levels import Levels
+from megatile.lowering.passes.sites import annotated
+from megatile.lowering.storage import Home, Homes
+
+
+@dataclass(frozen=True)
+class PlaceTiles:
+    """Say of every tensor and tile which memory holds it, whose it is, and in how many versions.
+
+    ``A: f32[64]`` → ``A: f32[64] @ home("hbm", "device")``;
+    ``t = alloc((8,), "f32", "shared", "block")`` → the same with ``versions=2`` where a pipelined loop fills
+    it anew in each step (``for k in pipelined(0, 4, 1, stages=2, fresh=("t",))``), and with ``slices=2``
+    where two units inside a block have a copy each.
+
+    Versions are those that loops ask for; the Plan has as many of them as fit into the memory.
+    """
+
+    machine: HDA
+    name: str = "place_tiles"
+
+    def apply(self, program: Program) -> Program:
+        homes = Homes(program, self.machine)
+        tiles: list[n.Alloc] = []
+        versions: dict[str, int] = {}
+        change: dict[int, dict[str, Any]] = {}
+        for level, node in Levels(program, self.machine).walk(program.body):
+            if isinstance(node, n.Alloc):
+                tiles.append(node)
+                if node.name not in homes.found:
+                    homes.tile(node, level.depth)
+            elif isinstance(node, n.Loop) and node.kind == "pipelined" and node.stages > 1:
+                fresh = tuple(streamed(homes, node, level.depth))
+                change[id(node)] = {"fresh": fresh}
+                versions |= {name: max(versions.get(name, 1), node.stages) for name in fresh}
+        for tile in tiles:
+            change[id(tile)] = {"versions": versions.get(tile.name, 1), "slices": homes.found[tile.name].lead}
+        params = tuple(replace(p, home=self.home(homes, homes.found[p.name])) for p in program.params)
+        return replace(annotated(program, change), params=params)
+
+    @staticmethod
+    def home(homes: Homes, home: Home) -> tuple[str, str]:
+        return home.memory, ROOT if home.shared else homes.launch.at(home.depth)
+
+
+def streamed(homes: Homes, loop: n.Loop, depth: int) -> Iterator[str]:
+    """Tiles of a level's own that a pipelined loop fills with one copy (of each of their parts) in each
+    iteration, which so begins a new version."""
+    writers: dict[str, list[n.Node]] = {}
+    for node in n.walk(loop.body):
+        for kind, region in n.regions(node):
+            if kind != "read":
+                writers.setdefault(homes.table[region.source].base, []).append(node)
+    for name, nodes in writers.items():
+        home = homes.found.get(name)
+        if home is None or home.tensor or home.depth != depth or home.lead > 1:
+            continue
+        if all(isinstance(m, n.Copy) and _covers(m, homes) for m in nodes):
+            yield name
+
+
+def _covers(copy: n.Copy, homes: Homes) -> bool:
+    """Whether a copy from elsewhere fills all that its name stands for."""
+    if copy.dst is not None or copy.src is not None:
+        return False
+    to, source = homes.table[copy.to.source], homes.table[copy.source.source]
+    sizes = [known(d.extent) for d in copy.to.dims if d.extent is not None]
+    if to.base == source.base or None in sizes or any(d.limits is not None for d in copy.to.dims):
+        return False
+    return sizes == list(homes.part_lengths(to))

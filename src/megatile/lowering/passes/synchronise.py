@@ -1,0 +1,70 @@
+"""Which regions wait for which."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from megatile.hda import HDA
+from megatile.ir import nodes as n
+from megatile.ir.program import Program, bindings
+from megatile.lowering.levels import Levels
+from megatile.lowering.passes.sites import annotated
+
+
+@dataclass(frozen=True)
+class Synchronise:
+    """Number the regions that start instances of a device, and say which earlier ones each waits for.
+
+    ``with scale("block"): a`` and ``with scale("block"): b`` → ``with scale("block", phase=1): a`` and
+    ``with scale("block", phase=2, after=(1,)): b``, where b touches what a writes, or writes what a reads.
+
+    A region in a loop or branch, or whose units meet or signal, waits for all before it. The Plan waits at
+    the finest grain that is safe: for the instances whose boxes a command touches, where it names them.
+    """
+
+    machine: HDA
+    name: str = "synchronise"
+
+    def apply(self, program: Program) -> Program:
+        levels = Levels(program, self.machine)
+        regions = [
+            node for level, node in levels.walk(program.body)
+            if level is levels.first and isinstance(node, n.Scale) and id(node) in levels.parts
+        ]  # fmt: skip
+        if len(regions) < 2:
+            return annotated(program, {id(node): {"phase": 1, "after": ()} for node in regions})
+        straight = {id(node) for node in n.walk(program.body, (n.Loop, n.If))}
+        touched = [_Touched.of(node, program, id(node) in straight) for node in regions]
+        changes = {}
+        for number, (node, mine) in enumerate(zip(regions, touched, strict=True), 1):
+            before = enumerate(touched[: number - 1], 1)
+            after = tuple(k for k, one in before if mine.waits_for(one))
+            changes[id(node)] = {"phase": number, "after": after}
+        return annotated(program, changes)
+
+
+@dataclass(frozen=True)
+class _Touched:
+    """Tensors and tiles that a region reads and writes; ``plain``: nothing else orders it among others."""
+
+    reads: frozenset[str]
+    writes: frozenset[str]
+    plain: bool
+
+    @classmethod
+    def of(cls, region: n.Scale, program: Program, straight: bool) -> _Touched:
+        table, inside = bindings(program), list(n.walk(region.body))
+        every = [(kind, table[r.source].base) for node in inside for kind, r in n.regions(node)]
+        meets = any(
+            isinstance(node, (n.Signal, n.Wait, n.Barrier, n.Collective)) or n.remote(node) is not None
+            for node in inside
+        )
+        return cls(
+            frozenset(name for kind, name in every if kind != "write"),
+            frozenset(name for kind, name in every if kind != "read"),
+            straight and not meets,
+        )
+
+    def waits_for(self, other: _Touched) -> bool:
+        conflict = self.writes & (other.reads | other.writes) or self.reads & other.writes
+        return bool(conflict) or not self.plain or not other.plain

@@ -1,0 +1,229 @@
+"""Regions: those of further levels with the flags between phases, and those inside an instance."""
+
+from __future__ import annotations
+
+import math
+import re
+from itertools import pairwise
+
+from megatile.core.expr import ZERO, Const, Expr, Symbol, expr, known, select, substitute, symbols, unit
+from megatile.ir import nodes as n
+from megatile.lowering.collectives import between_copies
+from megatile.lowering.errors import LoweringError, cannot
+from megatile.lowering.levels import talks
+from megatile.lowering.loops import branch, loop_frames
+from megatile.lowering.nests import elementwise_units, is_elementwise
+from megatile.lowering.streams import Frame, Stream, rule
+from megatile.lowering.units import Place, split_number, tidy
+from megatile.lowering.waits import Meeting, Started
+from megatile.plan import model as pm
+
+UNROLLED = 8
+"""Units inside an instance whose statements are written out."""
+
+
+@rule(n.Scale)
+def _scale(frame: Frame, node: n.Scale) -> None:
+    draft, launch = frame.draft, frame.place.launch
+    target, outer = launch.depth(node.scale), frame.place.depth
+    if outer < draft.first.depth:  # every device runs it, as a part of the larger unit or as itself
+        counts = [s.count for s in launch.scales[: draft.first.depth]]
+        high = min(target, draft.first.depth)
+        path = tuple(tidy(e, frame.ranges) for e in split_number(unit, counts)[:high])
+        frame = frame.inside(Place(launch, path), (outer, high))
+    if target < draft.first.depth and draft.first.total > 1:
+        _check_larger(node, launch.at(draft.first.depth))
+    if target == frame.place.depth:
+        frame.lower(node.body)
+        _phase_of_devices(frame, node, outer)
+        return
+    scale = draft.structure.child_scale(node, frame.place.depth)
+    if scale is not None:
+        child(frame, node, scale, outer)
+    else:
+        within(frame, node, outer)
+
+
+def _check_larger(node: n.Scale, device: str) -> None:
+    """Refuse statements of a unit larger than a device: it has neither engines nor memory of its own."""
+    for one in n.own_statements(node.body):
+        if any(True for _ in n.regions(one)) or isinstance(one, (n.Alloc, n.Barrier, n.Signal, n.Wait)):
+            raise LoweringError(
+                f"a {type(one).__name__.lower()} of a '{node.scale}' itself, which has no engine",
+                place=one.place,
+                advice=f'put it inside with T.Scale("{device}"); there scale="{node.scale}" means the others',
+            )
+
+
+def _phase_of_devices(frame: Frame, node: n.Scale, outer: int) -> None:
+    """Devices that reached into each other's memory meet before the next region."""
+    if frame.draft.first.total > 1 and talks(node, frame.draft.homes.table):
+        key = frame.place.rank(0, outer)
+        frame.stream.out.append(
+            Meeting(pm.Collective("barrier", frame.draft.declared.barrier(frame.level, key)))
+        )
+
+
+def child(frame: Frame, node: n.Scale, scale: str, outer: int) -> None:
+    """A region of a further level: its stream, and the flags between it and this one. ``outer`` is the
+    depth of the unit whose region it is (the launch, where ``frame`` is a device)."""
+    draft, launch = frame.draft, frame.place.launch
+    level, (first, times) = draft.levels[scale], draft.structure.parts[id(node)]
+    parent = frame.place
+    each = math.prod(s.count for s in launch.scales[parent.depth : level.depth])
+    stream = Stream(level, first, each * times)
+    level.streams.append(stream)
+    number = unit if level.parents > 1 else unit - first
+    if level.parents > 1:
+        number = (
+            (unit % level.total - first) % (each * times)
+            if each * times < level.total
+            else unit % level.total
+        )
+    above = unit // level.total if level.parents > 1 else ZERO
+    turn = number // each if times > 1 else ZERO
+    if level.total > each:
+        index = unit % level.total if level.parents > 1 else unit
+        mine = (index >= first) & (index < first + each * times)
+        stream.meets = lambda key: select(mine, key * times + turn, -1)
+    inner = number % each if times > 1 else number
+    values: dict[str, Expr] = {"unit": above}
+    below = times
+    for loop in frame.turns:
+        below //= loop.trips
+        index = turn // below % loop.trips if below * loop.trips < times else turn // below
+        values[loop.name] = substitute(loop.start, values) + index * loop.step
+    moved = {k: substitute(v, values) for k, v in frame.names.items()}
+    path = tuple(substitute(e, values) for e in parent.path)
+    scales = launch.scales[parent.depth : level.depth]
+    counts = [s.count for s in scales]
+    if scales[-1].count == each and not level.talks:
+        inner = rasterised(inner, scales[-1].extents, node.body)
+    low, high = (first, first + each * times - 1) if level.parents == 1 else (0, level.instances - 1)
+    ranges = {"unit": (low, high)}
+    path = (*(tidy(e, ranges) for e in path), *(tidy(e, ranges) for e in split_number(inner, counts)))
+    place = Place(launch, path)
+    child = Frame(
+        draft, stream, place, moved, dict(frame.values), ranges,
+        group=(outer, level.depth), around=(*frame.around, frame.group), node=node,
+    )  # fmt: skip
+    _phase(frame, child, node, (turn, each), tuple(substitute(c, values) for c in frame.conditions))
+
+
+def rasterised(number: Expr, grid: tuple[int, ...], body: tuple[n.Node, ...]) -> Expr:
+    """Which block of a grid begins as ``number``: in order, or as a hint ``use_swizzle`` says: in panels of
+    some rows, column by column and to and fro, so that blocks of one time share rows and columns."""
+    hint = next((m for m in body if isinstance(m, n.Hint) and m.word == "use_swizzle"), None)
+    sizes = (
+        [int(word) for word in re.findall(r"(?<![\w=])\d+|(?<=panel_size=)\d+", hint.text)] if hint else []
+    )
+    other = hint is not None and ("column" in hint.text or "enable=False" in hint.text)
+    if not sizes or len(grid) < 2 or sizes[0] < 1 or other:
+        return number
+    across, rows = grid[:2]
+    height = min(sizes[0], rows)
+    flat = number % (across * rows)
+    panel = flat // (height * across)
+    within = flat % (height * across)
+    last = rows - (rows - 1) // height * height
+    tall = select(panel < (rows - 1) // height, height, last) if last != height else expr(height)
+    column = within // tall
+    column = select(panel % 2 > 0, across - 1 - column, column)
+    row = panel * height + within % tall
+    return number - flat + row * across + column
+
+
+def _phase(
+    frame: Frame, child: Frame, node: n.Scale, counted: tuple[Expr, int], conditions: tuple[Expr, ...]
+) -> None:
+    draft = frame.draft
+    turn, each = counted
+    number, streams = draft.declared.fresh(), draft.streams
+    if any(symbols(condition) - {"unit"} for condition in conditions):
+        raise cannot("a region under a condition that data decides", node)
+    index: Expr = ZERO
+    for loop in frame.turns:
+        index = index * loop.trips + (Symbol(loop.name) - loop.start) // loop.step
+    rounds = math.prod(loop.trips for loop in frame.turns) if conditions else 1
+    if frame.place.launch.depth(node.scale) > child.level.depth:
+        within(child, node, child.level.depth)
+    else:
+        child.lower(node.body)
+    first = frame.level is draft.first
+    above = child.place.rank(0, frame.level.depth) if first else unit // child.level.total
+    frame.stream.out.append(
+        Started(
+            number, child.stream, child.ranges, frame.level.name, above, rounds, turn, index, each,
+            bool(frame.turns), conditions, draft.streams == streams, node.phase, node.after, node.place,
+        )
+    )  # fmt: skip
+
+
+def within(frame: Frame, node: n.Scale, low: int) -> None:
+    """A region inside the instance: every unit's statements, one after the other."""
+    launch, high = frame.place.launch, frame.place.launch.depth(node.scale)
+    counts = [s.count for s in launch.scales[frame.place.depth : high]]
+    total, group = math.prod(counts), (low, high)
+    if total > 1 and is_elementwise(node):
+        elementwise_units(frame, node, total, counts, group)
+        return
+    if total > UNROLLED:
+        raise cannot(f"code of {total} {node.scale}s that is not all elementwise", node)
+    frames = [
+        frame.inside(Place(launch, (*frame.place.path, *split_number(Const(r), counts))), group)
+        for r in range(total)
+    ]
+    together(frames, node.body, node.scale)
+
+
+def together(frames: list[Frame], body: tuple[n.Node, ...], scale: str) -> None:
+    """The statements of units that run one region, each for all of them before the next."""
+    for node in body:
+        if len(frames) == 1:
+            frames[0].lower((node,))
+        elif isinstance(node, (n.Barrier, n.Collective)) and node.scale != scale:
+            raise cannot(f"a meeting of scale '{node.scale}' by {len(frames)} {scale}s of one instance", node)
+        elif isinstance(node, (n.Barrier, n.Fence)):
+            continue
+        elif isinstance(node, n.Collective):
+            for frame in frames:
+                frame.node = node
+            between_copies(frames, node)
+        elif isinstance(node, n.Loop) and _meets(node):
+            frames[0].node = node
+            with loop_frames(frames, node) as inners:
+                together(inners, node.body, scale)
+        elif isinstance(node, n.If) and _meets(node):
+            conditions = [f.whole(node.condition) for f in frames]
+            if any(c != conditions[0] for c in conditions):
+                _on_both_sides(frames, node, [known(c) for c in conditions], scale)
+            else:
+                branch(frames, node, conditions[0], lambda inners, body: together(inners, body, scale))
+        else:
+            for frame in frames:
+                frame.lower((node,))
+
+
+def _on_both_sides(frames: list[Frame], node: n.If, taken: list[int | None], scale: str) -> None:
+    """Units take different sides of a branch and meet where these have the same meetings in the same order:
+    each does what is before on its side, then they meet."""
+    sides = [_between_meetings(body) for body in (node.orelse, node.body)]
+    if None in (*taken, *sides[0][0], *sides[1][0]) or sides[0][1] != sides[1][1]:
+        raise cannot("a branch whose sides, taken by different units, have different meetings", node)
+    for i, before in enumerate(zip(*(side[0] for side in sides), strict=True)):
+        for frame, side in zip(frames, taken, strict=True):
+            frame.lower(before[bool(side)] or ())
+        together(frames, tuple(sides[0][1][i : i + 1]), scale)
+
+
+def _between_meetings(body: tuple[n.Node, ...]) -> tuple[list[tuple[n.Node, ...] | None], list[n.Node]]:
+    """The statements before, between and after the meetings of a body (None: one has a meeting inside), and
+    these."""
+    meetings: list[n.Node] = [m for m in body if isinstance(m, (n.Barrier, n.Collective))]
+    ends = [-1, *(i for i, m in enumerate(body) if isinstance(m, (n.Barrier, n.Collective))), len(body)]
+    parts = [body[a + 1 : b] for a, b in pairwise(ends)]
+    return [None if any(map(_meets, part)) else part for part in parts], meetings
+
+
+def _meets(node: n.Node) -> bool:
+    return any(isinstance(m, (n.Barrier, n.Collective)) for m in n.walk((node,)))

@@ -1,0 +1,137 @@
+"""Lanes that want different words of one bank take turns; padded and swizzled tiles have no such turns."""
+
+import pytest
+
+import megatile as mt
+import megatile.language as T
+from megatile.lowering.explain import figures
+
+
+def transpose(pad: int, dtype: str = "f32", n: int = 64):
+    @T.program
+    def program(X: T.Tensor((n, n), dtype), Y: T.Tensor((n, n), dtype)):
+        with T.Kernel(block=1, threads=128):
+            x = T.alloc((n, n + pad), dtype, level="l1")
+            y = T.alloc((n, n), dtype, level="l1")
+            T.copy(x[0:n, 0:n], X[0, 0])
+            for i, j in T.Parallel(n, n):
+                y[i, j] = x[j, i]
+            T.copy(Y[0, 0], y)
+
+    return program
+
+
+@pytest.mark.parametrize(
+    ("pad", "dtype", "turns"),
+    [(0, "f32", 32), (1, "f32", 1), (2, "f32", 2), (16, "f32", 16), (0, "f16", 32), (2, "f16", 1)],
+)
+def test_strides_of_columns(pad, dtype, turns):
+    lowered = mt.lower(transpose(pad, dtype), machine="dgx-h100")
+    found = figures(lowered)
+    if turns == 1:
+        assert found.conflicts == {}
+    else:
+        ((line, (memory, tile, meet)),) = found.conflicts.items()
+        assert line.endswith("test_banks.py:18")
+        assert (memory, tile, meet) == ("shared", "x", turns)
+        assert f"{turns} lanes meet" in str(found)
+        assert found.as_dict()["bank_conflicts"][0]["turns"] == turns
+
+
+def test_turns_take_their_time():
+    """128 warps of 32 lanes, each 32 turns of a cycle: 4096 cycles of 1.83 GHz."""
+    slow, fast = (mt.simulate(transpose(pad), machine="dgx-h100") for pad in (0, 1))
+    nests = [
+        max(r.trace[i].duration_ps for i in range(len(r.trace)) if r.trace[i].operation == "nest")
+        for r in (slow, fast)
+    ]
+    turns = 64 * 64 / 32 * (32 + 1)  # the store's own turn too
+    assert nests[0] == pytest.approx(turns / 1.83e9 * 1e12, rel=0.01)
+    assert nests[1] < nests[0] / 20
+
+
+def test_a_swizzled_layout_of_tilelang_has_no_turns():
+    import megatile.tilelang.language as TL
+    from megatile import tilelang
+
+    def kernel(swizzled: bool):
+        @TL.prim_func
+        def main(X: TL.Tensor((64, 64), "float32"), Y: TL.Tensor((64, 64), "float32")):
+            with TL.Kernel(1, threads=128):
+                x = TL.alloc_shared((64, 64), "float32")
+                y = TL.alloc_shared((64, 64), "float32")
+                if swizzled:
+                    TL.annotate_layout({x: tilelang.layout.make_swizzled_layout(x)})
+                TL.copy(X, x)
+                for i, j in TL.Parallel(64, 64):
+                    y[i, j] = x[j, i]
+                TL.copy(y, Y)
+
+        return main
+
+    plain, arranged = (
+        tilelang.compile(kernel(s)).get_profiler().do_bench(machine="dgx-h100") for s in (False, True)
+    )
+    assert plain > 1.3 * arranged
+
+
+def product(machine: str, pad: int = 0, k: int = 64):
+    @T.program
+    def program(
+        A: T.Tensor((128, k * 8), "f16"), B: T.Tensor((k * 8, 128), "f16"), C: T.Tensor((128, 128), "f32")
+    ):
+        with T.Kernel(block=1, threads=128):
+            a = T.alloc((128, k + pad), "f16", level="l1")
+            b = T.alloc((k, 128 + pad), "f16", level="l1")
+            c = T.alloc((128, 128), "f32")
+            T.clear(c)
+            for i in T.Pipelined(8, num_stages=2):
+                T.copy(a[0:128, 0:k], A[0, i * k])
+                T.copy(b[0:k, 0:128], B[i * k, 0])
+                T.gemm(a[0:128, 0:k], b[0:k, 0:128], c)
+            T.copy(C[0, 0], c)
+
+    lowered = mt.lower(program, machine=machine)
+    return figures(lowered), longest(lowered, "tensor")
+
+
+def longest(lowered, engine: str, line: str = "") -> int:
+    events = list(mt.simulate(lowered).trace)
+    return max(e.duration_ps for e in events if e.engine == engine and e.source.endswith(line))
+
+
+def test_rows_of_a_products_operands_meet_in_banks():
+    """``ldmatrix`` reads 8 rows of 16 bytes: rows of 128 bytes lie in the same four banks."""
+    (plain, slow), (padded, fast) = product("hgx-a100"), product("hgx-a100", 8)
+    ((line, (memory, _, turns)),) = plain.conflicts.items()
+    assert (memory, turns) == ("shared", 8)
+    assert line.endswith("test_banks.py:91")
+    assert padded.conflicts == {}
+    turns = 2 * 128 * 64 * 2 * 8 / 128  # of 128 bytes in a cycle of 1.41 GHz, eight times each
+    assert slow == pytest.approx(turns / 1.41e9 * 1e12, rel=0.03)
+    assert slow > 1.5 * fast
+    assert product("dgx-h100")[0].conflicts == {}  # operands lie as the engine likes them
+
+
+def test_columns_that_lanes_copy_meet_in_banks():
+    def columns(pad: int):
+        @T.program
+        def program(X: T.Tensor((64, 64), "f32"), Y: T.Tensor((64,), "f32")):
+            with T.Kernel(block=1, threads=64):
+                x = T.alloc((64, 64 + pad), "f32", level="l1")
+                y = T.alloc((64, 1), "f32")
+                T.copy(x[0:64, 0:64], X[0, 0])
+                T.copy(y, x[0:64, 3:4])
+                for i in T.Parallel(64):
+                    Y[i] = y[i, 0]
+
+        lowered = mt.lower(program, machine="dgx-h100")
+        return figures(lowered).conflicts, longest(lowered, "vector", "test_banks.py:124")
+
+    (plain, slow), (padded, fast) = columns(0), columns(4)
+    ((line, (_, tile, turns)),) = plain.items()
+    assert (tile, turns) == ("x", 32)
+    assert line.endswith("test_banks.py:124")
+    assert [turns for _, _, turns in padded.values()] == [4]
+    assert columns(1)[0] == {}
+    assert slow > fast

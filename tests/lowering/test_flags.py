@@ -1,0 +1,223 @@
+"""Flags between phases: per granule where a reader names one, a count per phase where it does not."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import megatile as mt
+import megatile.language as T
+from megatile.lowering import flags
+
+
+@pytest.fixture
+def coarse(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Lower with a count per phase only."""
+
+    def do() -> None:
+        monkeypatch.setattr(flags.Phase, "waits", lambda self, *_: None)
+
+    return do
+
+
+def chain(M: int, N: int, K: int, t: int = 64, read: int | None = None, shift: tuple[int, int] = (0, 0)):
+    """Y = (X · 2) in one region of blocks; Z = Y (moved by ``shift``) + 1 in the next."""
+    r = read or t
+
+    @T.program
+    def kernel(X: T.Tensor((M, N), "f32"), Y: T.Tensor((M, N), "f32"), Z: T.Tensor((M, N), "f32")):
+        with T.Kernel(device=1, block=(-(-N // t), -(-M // t)), threads=128) as (bx, by):
+            with T.Scale("block"):
+                x = T.alloc((t, t), "f32")
+                T.copy(x, X[by * t, bx * t])
+                for _ in T.serial(K):
+                    for i, j in T.Parallel(t, t):
+                        x[i, j] = x[i, j] * 2.0
+                T.copy(Y[by * t, bx * t], x)
+            with T.Scale("block"):
+                y = T.alloc((r, r), "f32")
+                for a in T.serial(t // r):
+                    for b in T.serial(t // r):
+                        T.copy(y, Y[by * t + a * r + shift[0], bx * t + b * r + shift[1]])
+                        for i, j in T.Parallel(r, r):
+                            y[i, j] = y[i, j] + 1.0
+                        T.copy(Z[by * t + a * r, bx * t + b * r], y)
+
+    x = np.random.default_rng(0).integers(0, 9, (M, N)).astype("f4")
+    return kernel, [x, np.zeros_like(x), np.zeros_like(x)]
+
+
+def judged(prog: Any, arrays: list[np.ndarray], machine: str = "dgx-h100") -> Any:
+    """The lowered program, after its Plan was checked and gave what the interpreter gives."""
+    wanted = [a.copy() for a in arrays]
+    mt.run(prog, *wanted, machine=machine)
+    lowered = mt.lower(prog, *arrays, machine=machine)
+    mt.check(lowered)
+    for got in (mt.execute(lowered, *arrays), mt.simulate(lowered, *arrays).outputs):
+        for param, before, after in zip(lowered.program.params, arrays, wanted, strict=True):
+            np.testing.assert_allclose(got.get(param.name, before), after, rtol=1e-5, atol=1e-5)
+    return lowered
+
+
+def counters(lowered: Any) -> dict[str, int]:
+    return {f.name: f.members for f in lowered.plan.flags}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "members"),
+    [
+        ((256, 192, 1), 12),  # one writer for each reader
+        ((250, 130, 1), 12),  # over the edges
+        ((256, 192, 1, 64, 32), 12),  # four readings of one writer's tile
+    ],
+)
+def test_a_reader_waits_for_the_writer_of_its_tile(sizes: tuple[int, ...], members: int) -> None:
+    lowered = judged(*chain(*sizes))
+    assert counters(lowered) == {"done_1_Y": members}
+    assert "go_" not in str(lowered.plan)
+
+
+def test_a_reader_of_tiles_in_one_column_waits_for_the_column() -> None:
+    lowered = judged(*chain(256, 192, 1, shift=(8, 0)))
+    assert counters(lowered) == {"done_1_Y": 3}
+    assert "wait(done_1_Y, value=4, " in str(lowered.plan)
+
+
+def test_a_reader_whose_writers_cannot_be_named_waits_for_all() -> None:
+    lowered = judged(*chain(256, 192, 1, shift=(8, 8)))
+    assert counters(lowered) == {"done_1": 1, "go_2": 1}
+    assert "wait(done_1, value=12)" in str(lowered.plan)
+
+
+def test_blocks_begin_while_earlier_ones_still_work(coarse: Any) -> None:
+    prog, arrays = chain(64 * 40, 64 * 30, 6)
+    fine = mt.simulate(prog, *(a.shape for a in arrays)).time_ps
+    text = str(mt.lower(prog).plan)
+    coarse()
+    assert fine < mt.simulate(prog, *(a.shape for a in arrays)).time_ps
+    assert len(text) < 1.1 * len(str(mt.lower(prog).plan)) + 400
+
+
+def test_the_text_of_the_plan_does_not_grow() -> None:
+    small, large = (str(mt.lower(chain(64 * n, 64 * n, 1)[0]).plan) for n in (8, 64))
+    numbers = re.compile(r"\d+")
+    assert numbers.sub("0", small) == numbers.sub("0", large)
+
+
+def reduced(M: int, N: int, K: int, devices: int, t: int, algorithm: str = "ring", panels: int = 1):
+    rows = M // panels
+
+    @T.program
+    def kernel(A: T.Tensor((M, K), "f32"), B: T.Tensor((K, N), "f32"), C: T.Tensor((M, N), "f32")):
+        with T.Kernel(device=devices, block=(N // t, M // t), threads=128) as (bx, by):
+            with T.Scale("device"):
+                my_A, my_B = T.view(A, layout=T.FullCol), T.view(B, layout=T.FullRow)
+                my_C = T.view(C, layout=T.Replica)
+            with T.Scale("block"):
+                a = T.alloc((t, 32), "f32", level="l1")
+                b = T.alloc((32, t), "f32", level="l1")
+                c = T.alloc((t, t), "f32")
+                T.clear(c)
+                for k in T.serial(K // devices // 32):
+                    T.copy(a, my_A[by * t, k * 32])
+                    T.copy(b, my_B[k * 32, bx * t])
+                    T.gemm(a, b, c)
+                T.copy(my_C[by * t, bx * t], c)
+            with T.Scale("device"):
+                for p in T.serial(panels):
+                    T.allreduce(my_C[p * rows : p * rows + rows, :], algorithm=algorithm)
+
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-2, 3, s).astype("f4") for s in ((M, K), (K, N)))
+    return kernel, [a, b, np.zeros((M, N), "f4")]
+
+
+@pytest.mark.parametrize(
+    ("devices", "algorithm", "panels"),
+    [(2, "ring", 1), (4, "ring", 1), (3, "ring", 2), (2, "direct", 2)],
+)
+def test_a_collective_waits_for_the_rows_it_sends(devices: int, algorithm: str, panels: int) -> None:
+    lowered = judged(*reduced(32 * devices, 64, 32 * devices, devices, 16, algorithm, panels))
+    (flag,) = counters(lowered)
+    assert flag == "done_1_C"
+
+
+def test_a_collective_whose_parts_shrink_waits_for_all() -> None:
+    assert list(counters(judged(*reduced(128, 64, 128, 4, 16, "halving_doubling")))) == ["done_1"]
+
+
+def test_a_collective_of_rows_begins_before_the_last_block_has_finished(coarse: Any) -> None:
+    prog, arrays = reduced(128 * 48, 128 * 33, 512, 4, 128, panels=4)
+    shapes = [a.shape for a in arrays]
+    fine = mt.simulate(prog, *shapes).time_ps
+    coarse()
+    assert fine < 0.95 * mt.simulate(prog, *shapes).time_ps
+
+
+def test_what_a_region_reads_is_not_overwritten_too_early() -> None:
+    """The second region writes what blocks of the first read, each its own tile: one counter for each."""
+
+    @T.program
+    def kernel(X: T.Tensor((128, 64), "f32"), Y: T.Tensor((128, 64), "f32")):
+        with T.Kernel(device=1, block=4, threads=64) as bx:
+            with T.Scale("block"):
+                x = T.alloc((32, 64), "f32")
+                T.copy(x, X[bx * 32, 0])
+                T.copy(Y[bx * 32, 0], x)
+                T.copy(X[bx * 32, 0], x)
+            with T.Scale("block"):
+                z = T.alloc((32, 64), "f32")
+                T.fill(z, 3.0)
+                T.copy(X[bx * 32, 0], z)
+            with T.Scale("block"):
+                w = T.alloc((32, 64), "f32")
+                T.copy(w, Y[(3 - bx) * 32, 0])
+                T.copy(X[bx * 32, 0], w)
+
+    x = np.arange(128 * 64, dtype="f4").reshape(128, 64)
+    lowered = judged(kernel, [x, np.zeros_like(x)])
+    assert all(members == 4 for members in counters(lowered).values())
+
+
+def test_regions_that_only_read_what_the_next_writes_have_ended_before() -> None:
+    @T.program
+    def kernel(X: T.Tensor((128, 64), "f32"), Y: T.Tensor((128, 64), "f32")):
+        with T.Kernel(device=1, block=4, threads=64) as bx:
+            with T.Scale("block"):
+                x = T.alloc((128, 64), "f32")
+                T.copy(x, X)
+                T.copy(Y[bx * 32, 0], x[bx * 32 : bx * 32 + 32, :])
+            with T.Scale("block"):
+                z = T.alloc((32, 64), "f32")
+                T.fill(z, 3.0)
+                T.copy(X[bx * 32, 0], z)
+
+    x = np.arange(128 * 64, dtype="f4").reshape(128, 64)
+    assert counters(judged(kernel, [x, np.zeros_like(x)])) == {"done_1": 1, "go_2": 1}
+
+
+def test_regions_that_have_nothing_in_common_do_not_wait() -> None:
+    @T.program
+    def kernel(X: T.Tensor((128, 64), "f32"), Y: T.Tensor((128, 64), "f32")):
+        with T.Kernel(device=1, block=4, threads=64) as bx:
+            for out, value in ((X, 1.0), (Y, 2.0)):
+                with T.Scale("block"):
+                    x = T.alloc((32, 64), "f32")
+                    T.fill(x, value)
+                    T.copy(out[bx * 32, 0], x)
+
+    x = np.zeros((128, 64), "f4")
+    assert counters(judged(kernel, [x, x.copy()])) == {}
+
+
+def test_a_wait_for_too_few_is_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the tests above rest on: were a granule's count too small, executing the Plan would say so."""
+    prog, arrays = chain(256, 192, 1, shift=(8, 0))
+    wanted = flags.Granule.wanted
+    monkeypatch.setattr(flags.Granule, "wanted", lambda self, index: wanted(self, index) - 1)
+    monkeypatch.setattr(flags.Phase, "_adds_up", lambda *_: True)
+    with pytest.raises(mt.MegatileError, match="race on tile 'Y'"):
+        mt.execute(prog, *arrays)

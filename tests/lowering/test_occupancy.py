@@ -1,0 +1,76 @@
+"""Registers that a block takes: its tiles, and what compilers need beside them; ptxas is the judge."""
+
+import ctypes
+import re
+import subprocess
+from pathlib import Path
+from statistics import median
+
+import pytest
+from tests.targets.cuda.test_compile import gemm
+from tests.targets.cuda.test_nvrtc import library, to_ptx
+
+import megatile as mt
+from megatile.lowering.residency import bytes_of
+
+# Rows, columns and depth of a tile, stages, threads; registers of a thread by ptxas 12.9 for sm_80 and sm_90.
+PTXAS = {
+    (32, 32, 32, 3, 128): (55, 56), (64, 32, 32, 3, 128): (64, 63), (64, 64, 32, 1, 128): (95, 79),
+    (64, 64, 32, 3, 128): (96, 96), (128, 64, 32, 1, 128): (152, 128), (128, 64, 32, 3, 128): (160, 160),
+    (128, 128, 32, 3, 128): (225, 225), (128, 128, 64, 1, 128): (233, 217),
+    (192, 128, 32, 3, 128): (255, 253), (128, 128, 64, 3, 256): (125, 126),
+    (256, 128, 64, 3, 256): (231, 223),
+}  # fmt: skip
+MACHINES = ("hgx-a100", "dgx-h100")
+
+
+def program(rows: int, columns: int, depth: int, stages: int, threads: int = 128):
+    return gemm(512, 512, 512, rows, columns, depth, "bf16", stages=stages, threads=threads)
+
+
+def registers(prog, machine: str, threads: int = 128) -> float:
+    """What we count for a thread."""
+    low = mt.lower(prog, machine=machine)
+    return bytes_of(low.draft, low.draft.levels["block"], 1)["registers"] / 4 / threads
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_registers_are_near_those_of_ptxas(machine: str) -> None:
+    found = {key: registers(program(*key), machine, key[-1]) for key in PTXAS}
+    apart = {key: found[key] / regs[MACHINES.index(machine)] - 1 for key, regs in PTXAS.items()}
+    assert max(map(abs, apart.values())) < 0.28, apart
+    assert median(map(abs, apart.values())) < 0.14, apart
+
+
+def test_ptxas_still_says_so(tmp_path: Path) -> None:
+    triton = pytest.importorskip("triton", reason="needs ptxas, which Triton brings")
+    ptxas, text = Path(triton.__file__).parent / "backends/nvidia/bin/ptxas", tmp_path / "kernel.ptx"
+    assert isinstance(library(), ctypes.CDLL)
+    for key in ((64, 64, 32, 3, 128), (128, 128, 64, 3, 256)):
+        text.write_text(to_ptx(mt.compile(program(*key), target="cuda").source))
+        for chip, recorded in zip(("sm_80", "sm_90"), PTXAS[key], strict=True):
+            told = subprocess.run(
+                [ptxas, "-v", f"-arch={chip}", text, "-o", tmp_path / "kernel.cubin"],
+                capture_output=True, text=True, check=True,
+            )  # fmt: skip
+            (used,) = re.findall(r"Used (\d+) registers", told.stderr)
+            assert abs(int(used) / recorded - 1) < 0.1
+
+
+def test_blocks_whose_accumulators_fill_the_registers_do_not_fit_together() -> None:
+    """Accumulators of four blocks are the whole register file; with their operands, those of two are."""
+    low = mt.lower(program(128, 128, 32, 2), machine="dgx-h100")
+    assert low.plan.levels[0].slots == 2
+    assert "2 resident on each of 132 SMs, 0.06 waves (limited by registers)" in low.explain()
+
+
+def test_compilers_spill_rather_than_refuse() -> None:
+    assert registers(program(192, 128, 32, 3), "dgx-h100") == 255
+
+
+def test_what_limits_does_not_depend_on_hash_order() -> None:
+    for machine in ("dgx-h100", "mi300x-8"):
+        low = mt.lower(program(64, 64, 32, 3), machine=machine)
+        needed = list(bytes_of(low.draft, low.draft.levels["block"], 1))
+        assert needed == [m.name for m in low.machine.memories if m.name in needed]
+        assert len(needed) == 2
