@@ -57,7 +57,9 @@ def hosted(plan: Plan, count: int, pairs: bool) -> int:
     engine, at = Engine(machine("ahbm"), data=False), 0
     for i in range(count):
         launch, _ = engine.submit(plan, at + 7 * i * (i % 2), [0], beside=pairs)
-        at = launch.end_ps if i % 2 or not pairs else at
+        if i % 2 or not pairs:
+            engine.settle(launch)
+            at = launch.end_ps or 0
     return engine.end_ps
 
 

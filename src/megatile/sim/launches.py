@@ -56,11 +56,13 @@ class Launch:
     turns: bool = False
     """Whether it waits for earlier launches on its units, instead of running beside them."""
     submit_ps: int = 0
-    """When it was submitted or, if later, those before it (``after``) have ended."""
+    """When it was submitted or, if later, launches before it (``after``) have ended."""
     after: tuple[Launch, ...] = ()
     """Launches that must end before it begins."""
     uses: frozenset[Any] | None = None
     """Parts of the machine outside of which it meets no other launch (None: all of it)."""
+    devices: tuple[int, ...] = ()
+    """The devices for which a host has submitted it."""
     known: Launch | None = None
     """An earlier launch that had the machine for itself; without others beside it, this one takes as long."""
     crowded: bool = False

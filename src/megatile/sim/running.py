@@ -89,6 +89,8 @@ class RunningMachine:
         """When the last link, memory and shared engine is free, as far as launches have ended."""
         self._withdrawn = 0
         """Launches that were cancelled and that the engine still has."""
+        self.lasting_caches = True
+        """Whether caches keep what they have when nothing is under way."""
         self._count = 0
         self._over: str | None = None
         self.workers: list[Worker] = []
@@ -130,6 +132,7 @@ class RunningMachine:
         """Begin a launch whose turn it is: without the engine where its times are known, or one unit stands
         for all, and nothing is beside it."""
         launch.submit_ps = max([launch.submit_ps, *(other.end_ps or 0 for other in launch.after)])
+        launch.after = ()
         if launch.plan is not None:
             launch.key = id(launch.resources), launch.turns, launch.control
         launch.known = launch.known or self._alone.get(launch.key or ())
@@ -155,6 +158,8 @@ class RunningMachine:
         """Give a launch to the engine, in which others are ``beside`` it."""
         if launch in self._held:
             self._held.remove(launch)
+        if not (self._active or self.lasting_caches) and any(m.cache for m in self.machine.memories):
+            self.simulation, self._quiet_ps = self._new(), 0
         launch.crowded |= not launch.turns and any(w.plan.scale == launch.plan.scale for w in beside)
         resources, simulation, at = launch.resources, self.simulation, launch.submit_ps
         if ReceiveAny in resources.plan.kinds:
@@ -260,7 +265,7 @@ class RunningMachine:
         if worker.blocked:
             late = worker.give_up()
             if budget_ps is not None and deadline is None:
-                self.now_ps = worker.clock_ps = max(self.now_ps, worker.clock_ps, until)
+                worker.clock_ps = max(self.now_ps, worker.clock_ps)
             raise self._too_late(late[0])
         results = worker.results()
         return results[0] if single else results
@@ -288,6 +293,11 @@ class RunningMachine:
             if not self.step():
                 raise self._too_late(next(p for w in self.workers for p in w.waits_for if not p.over))
 
+    @property
+    def busy(self) -> bool:
+        """Whether a launch is under way."""
+        return bool(self._held or self._active or self._waiting)
+
     def step(self, until: int = NEVER, deadline: float | None = None) -> bool:
         """Let time pass until a launch has ended; whether one has, before ``until`` and the deadline."""
         if self._over is not None:
@@ -309,6 +319,8 @@ class RunningMachine:
             return True
         if first is None and until == NEVER:
             self._stuck()
+        if until != NEVER:
+            self.now_ps = max(self.now_ps, until)
         return False
 
     def _run(self, until: int, deadline: float | None) -> bool:

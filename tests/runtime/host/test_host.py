@@ -198,9 +198,9 @@ def test_launches_on_different_devices_overlap(torch) -> None:
         torch.accelerator.set_device_index(device)
         tensors.append(torch.zeros(8))
     one, two = (torch.launch("double", double, x, 8, _defer_wait=True) for x in tensors)
-    assert one.start_ps == two.start_ps
+    assert one.submit_ps == two.submit_ps
     again = torch.launch("double", double, tensors[0], 8)
-    assert again.start_ps == one.end_ps
+    assert again.submit_ps == one.end_ps
     assert torch.clock_ps == again.end_ps
 
 

@@ -79,6 +79,6 @@ def _runs(engine: Any, ccl: CclAlgorithm) -> Counter[Plan]:
     plans = {id(plan): plan for plan in ccl.plans}
     runs: Counter[Plan] = Counter()
     for launch in engine.launches:
-        if launch.timed is not None and id(launch.timed.plan) in plans:
-            runs[launch.timed.plan] += 1
+        if launch.plan is not None and id(launch.known.plan) in plans:
+            runs[launch.known.plan] += 1
     return runs

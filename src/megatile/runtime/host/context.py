@@ -152,7 +152,7 @@ class RuntimeContext(Namespace):
         self.installed = True
         took = self.engine.control_ps()
         for device in range(self.ccl.sips):
-            self.engine.occupy("install", self.clock_ps, took, device, 0)
+            self.engine.occupy("install", self.clock_ps, took, (device,))
         self.wait_for(self.clock_ps + took)
 
     def install_ipcq(

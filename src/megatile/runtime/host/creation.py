@@ -142,7 +142,7 @@ class Creation(HostState):
         if handle.shards and self.engine.machine.memory(self.shape.hbm).page is not None:
             took = self.engine.control_ps()
             device = handle.shards[0].sip
-            self.wait_for(self.engine.occupy(f"map {title}", self.clock_ps, took, device, 0).end_ps)
+            self.wait_on(self.engine.occupy(f"map {title}", self.clock_ps, took, (device,)))
 
     def release(self, handle: TensorHandle) -> None:
         """Give the memory of a tensor back."""

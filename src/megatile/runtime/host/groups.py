@@ -23,7 +23,7 @@ from megatile.runtime.host.workers import DistributedError, Stuck, call_site, ra
 
 if TYPE_CHECKING:
     from megatile.runtime.host.context import RuntimeContext
-    from megatile.runtime.host.engine import Launch
+    from megatile.sim import Launch
 
 
 @dataclass
@@ -99,10 +99,10 @@ class Work:
 
     def is_completed(self) -> bool:
         """Whether it is done; asking takes the worker a microsecond, so that loops of it end."""
-        self._context.workers.give_way()
         self._context.wait_for(self._context.clock_ps + 1_000_000)
+        self._context.engine.settle(until_ps=self._context.clock_ps)
         work = self._epoch.work
-        return work is not None and work.end_ps <= self._context.clock_ps
+        return work is not None and self._context.are_over([work])
 
     is_success = is_completed
 

@@ -8,7 +8,6 @@ from typing import Any
 from megatile.plan.model import PlanError
 from megatile.runtime.host.creation import Creation
 from megatile.runtime.host.distributed import Distributed
-from megatile.runtime.host.engine import Launch
 from megatile.runtime.host.groups import Call
 from megatile.runtime.host.oplog import Binding, shard_rows
 from megatile.runtime.host.relayout import Move
@@ -16,6 +15,7 @@ from megatile.runtime.host.run_collective import Collectives, tell_kernel
 from megatile.runtime.host.storage import Stored, TensorError
 from megatile.runtime.host.tensor import Tensor
 from megatile.runtime.host.tl_kernels import Kernel, KernelCache, explained
+from megatile.sim import Launch
 
 MOST_PAIRS = 1 << 11
 """Pairs of PEs between which copies are made; if every PE is to have everything, more go through one PE."""
@@ -30,23 +30,15 @@ class Launches(Creation):
     installed: bool
     ccl: Any
 
-    def wait_on(self, launch: Launch) -> None:
-        """Let the worker's time go on to the end of some work. Before that others may join what this rank has
-        joined, so that it is known what runs at the same time."""
-        if launch.end is None and self.workers.current and self.distributed.waiting(self.rank):
-            self.workers.give_way()
-        self.wait_for(launch.end_ps)
-
     def wait(self, handle: Launch, **_: Any) -> None:
         """Wait for a launch that was started with ``_defer_wait``."""
         self.wait_on(handle)
 
     def host_copy(self, name: str, nbytes: int, pieces: int, tensor: Stored) -> None:
         """Bytes between the host and a device, after what the tensor waits for."""
-        launch = self.engine.host_copy(
-            name, nbytes, pieces, max(self.clock_ps, tensor.ready_ps), tensor.device_index
+        self.wait_on(
+            self.engine.host_copy(name, nbytes, pieces, self.clock_ps, tensor.device_index, tensor.writers)
         )
-        self.wait_for(launch.end_ps)
 
     def relayout(
         self, source: Tensor, target: Tensor, moves: Sequence[Move] | None = None, zero: bool = False
@@ -80,7 +72,7 @@ class Launches(Creation):
         sent, got = (
             Call("send_recv", end.device_index, *what, at_ps=self.clock_ps) for end in (source, target)
         )
-        self.wait_for(self.collectives.message(sent, got).end_ps)
+        self.wait_on(self.collectives.message(sent, got))
 
     def launch(
         self, name: str, fn: Callable[..., Any], *args: Any, _defer_wait: bool = False, **options: Any
@@ -100,8 +92,8 @@ class Launches(Creation):
             launch = self._start(name, kernel, used)
         except PlanError as problem:
             raise explained(problem, name, args, self.machine, self.shape) from problem
-        if launch.timed is not None and kernel.communicates:
-            tell_kernel(name, launch.timed.result)
+        if launch.known is not None and kernel.communicates:
+            tell_kernel(name, launch.known)
         if not _defer_wait:
             self.wait_on(launch)
         return launch
@@ -117,7 +109,6 @@ class Launches(Creation):
         """Submit a kernel whose tiles are shards of these tensors."""
         tiles = {tile: (used[n], numbers) for tile, (n, numbers) in kernel.tiles.items()}
         device = next(iter(used.values())).device_index
-        at = max([self.clock_ps, *(t.ready_ps for t in used.values())])
         inputs = None
         if self.engine.data:
             inputs = {
@@ -125,13 +116,14 @@ class Launches(Creation):
             }
         launch, outputs = self.engine.submit(
             kernel.plan,
-            at,
+            self.clock_ps,
             (device,),
             inputs=inputs,
             binding=_binding(tiles, kernel) if self.op_log is not None else None,
             placed=kernel.on(device, self.shape) if device else None,
             installed=not kernel.plan.channels or not self.collectives.first_time(kernel.plan),
             name=name,
+            after=[w for tensor in used.values() for w in tensor.writers],
         )
         for tile in kernel.written & tiles.keys():
             tensor, numbers = tiles[tile]

@@ -30,10 +30,11 @@ from megatile.plan.model import Plan
 from megatile.plan.storage import Access
 
 if TYPE_CHECKING:
-    from megatile.runtime.host.engine import Launch
     from megatile.runtime.host.placement import PlacedShard
     from megatile.runtime.host.storage import Stored
     from megatile.runtime.host.tensor import Tensor
+    from megatile.sim import Launch
+    from megatile.trace import Trace
 
 SCHEMA = "megatile.oplog/1"
 
@@ -160,7 +161,7 @@ class OpLog:
         self.add("write", tensor=base.name, number=len(self.inputs[base.name]) - 1)
 
     def execute(
-        self, launch: Launch, plan: Plan, inputs: Mapping[str, Any], binding: Binding
+        self, launch: Launch, plan: Plan, inputs: Mapping[str, Any], binding: Binding, trace: Trace
     ) -> dict[str, Any]:
         """Run a plan and note every operation; its outputs."""
         number, self.launches = self.launches, self.launches + 1
@@ -170,12 +171,11 @@ class OpLog:
             launch=number,
             name=launch.name,
             devices=list(launch.devices),
-            start_ps=launch.start_ps,
+            start_ps=launch.submit_ps,
             tiles=tiles,
             load=_written(binding.load),
         )
-        assert launch.timed is not None
-        run = _Recorder(plan, inputs, launch, binding, number)
+        run = _Recorder(plan, inputs, launch, binding, number, trace)
         run.run()
         self.entries += run.entries
         outputs = run.outputs()
@@ -211,13 +211,18 @@ class _Recorder(Executor):
     """An execution that notes every operation of every unit."""
 
     def __init__(
-        self, plan: Plan, inputs: Mapping[str, Any], launch: Launch, binding: Binding, number: int
+        self,
+        plan: Plan,
+        inputs: Mapping[str, Any],
+        launch: Launch,
+        binding: Binding,
+        number: int,
+        trace: Trace,
     ) -> None:
-        assert launch.timed is not None
-        super().__init__(plan, inputs, order=launch.timed.result, races=False)
+        super().__init__(plan, inputs, order=launch.known, races=False)
         self.entries: list[dict[str, Any]] = []
         self.number, self.binding = number, binding
-        self.times, self.units = _times(launch)
+        self.times, self.units = _times(trace, launch.submit_ps), launch.resources.names
         self.roles: list[Any] = []
 
     def note(self, unit: int, op: str, write: Any, reads: list[Any], **more: Any) -> None:
@@ -358,13 +363,9 @@ def _number(value: Any, at: int) -> Any:
     return int(value[at]) if isinstance(value, np.ndarray) else value
 
 
-def _times(launch: Launch) -> tuple[dict[tuple[str, str], Any], list[str]]:
-    """By unit and operation the times of its commands in order, and the names of the units."""
-    assert launch.timed is not None
-    assert launch.plan is not None
+def _times(trace: Trace, start_ps: int) -> dict[tuple[str, str], Any]:
+    """By unit and operation, the times of its commands in order."""
     found: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
-    for event in launch.engine.trace_of(launch):
-        found[event.unit, event.operation].append(
-            (launch.start_ps + event.start_ps, launch.start_ps + event.end_ps)
-        )
-    return {key: iter(times) for key, times in found.items()}, launch.timed.resources(launch.plan).names
+    for event in trace:
+        found[event.unit, event.operation].append((start_ps + event.start_ps, start_ps + event.end_ps))
+    return {key: iter(times) for key, times in found.items()}

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -22,11 +22,10 @@ from megatile.core.quantities import format_bytes
 from megatile.plan.deadlock import PlanDeadlock
 from megatile.plan.model import Plan
 from megatile.runtime.host.columns import Columns, columns_of
-from megatile.runtime.host.engine import Launch
 from megatile.runtime.host.groups import Call, ProcessGroup
 from megatile.runtime.host.oplog import Binding, Rows, blocks, pieces, shard_rows
 from megatile.runtime.host.workers import DistributedError
-from megatile.sim import Deadlock
+from megatile.sim import Deadlock, Launch, Result
 
 if TYPE_CHECKING:
     from megatile.runtime.host.context import RuntimeContext
@@ -66,9 +65,9 @@ def tell(call: Communicated) -> None:
         watch(call)
 
 
-def tell_kernel(name: str, result: Any) -> None:
+def tell_kernel(name: str, launch: Launch) -> None:
     """What a kernel communicates, if somebody wants to know."""
-    for call in communicated(result, name) if WATCHERS else ():
+    for call in communicated(Result(launch), name) if WATCHERS else ():
         tell(call)
 
 
@@ -93,6 +92,13 @@ def communicated(result: Any, name: str = "") -> list[Communicated]:
     return found
 
 
+class When(NamedTuple):
+    """When a collective begins: from a time on, after some launches."""
+
+    clock_ps: int
+    after: Sequence[Launch]
+
+
 IN_PLACE = ("all_reduce", "broadcast", "reduce")
 ONE_GETS = ("reduce", "gather")
 
@@ -115,7 +121,7 @@ class Collectives:
         first = calls[0]
         context = self.context
         tensors = [t for call in calls for t in (*call.inputs, *call.outputs)]
-        at = max([*(call.at_ps for call in calls), *(t.ready_ps for t in tensors)])
+        at = When(max(call.at_ps for call in calls), [w for t in tensors for w in t.writers])
         if first.operation == "all_reduce" and context.ccl is not None and group.size() == context.ccl.sips:
             work = self._kernel(calls, at)
         elif first.splits:
@@ -138,8 +144,8 @@ class Collectives:
         tell(said)
         self.context.communications.append(said)
 
-    def _nothing(self, at: int) -> Launch:
-        return Launch(self.context.engine, "nothing", (), at, end=at)
+    def _nothing(self, at: When) -> Launch:
+        return self.context.engine.occupy("nothing", at.clock_ps, 0, (), at.after)
 
     def prediction(self, ranks: tuple[int, ...], call: Call, count: int, **fields: Any) -> Prediction:
         """The plan of a collective of the library over devices, or over units of a ``scale``."""
@@ -178,7 +184,7 @@ class Collectives:
         self._installed.add(id(plan))
         return new
 
-    def _library(self, group: ProcessGroup, calls: list[Call], at: int) -> Launch:
+    def _library(self, group: ProcessGroup, calls: list[Call], at: When) -> Launch:
         first = calls[0]
         stored = [first.operation not in ONE_GETS or number == first.root for number in range(len(calls))]
         columns = columns_of(calls, stored, self.context.shape)
@@ -189,7 +195,7 @@ class Collectives:
         store = [pieces(call.outputs) if kept else [] for call, kept in zip(calls, stored, strict=True)]
         return self._submit(found, group.ranks, load, store, at)
 
-    def _on_pes(self, ranks: Sequence[int], call: Call, columns: Columns, at: int, **fields: Any) -> Launch:
+    def _on_pes(self, ranks: Sequence[int], call: Call, columns: Columns, at: When, **fields: Any) -> Launch:
         """Run a collective on the PEs where its tensors lie."""
         scale, memory = self.context.shape.pe_scale, columns.memory
         found = self.prediction(columns.places[0], call, columns.count, scale=scale, memory=memory, **fields)
@@ -198,7 +204,7 @@ class Collectives:
             self._columns[key] = replace(found, plan=side_by_side(found.plan, columns.places))
         return self._submit(self._columns[key], ranks, columns.load, columns.store, at)
 
-    def _uneven(self, group: ProcessGroup, calls: list[Call], at: int) -> Launch:
+    def _uneven(self, group: ProcessGroup, calls: list[Call], at: When) -> Launch:
         """All-to-all with splits of any size: every block has the room of the largest one."""
         splits = [call.splits for call in calls if call.splits]
         for i, call in enumerate(calls):
@@ -217,7 +223,7 @@ class Collectives:
         store = [blocks(c.outputs, wanted, largest) for c, (_, wanted) in zip(calls, splits, strict=True)]
         return self._submit(found, group.ranks, load, store, at)
 
-    def _submit(self, found: Prediction, ranks: Sequence[int], load: Rows, store: Rows, at: int) -> Launch:
+    def _submit(self, found: Prediction, ranks: Sequence[int], load: Rows, store: Rows, at: When) -> Launch:
         """Run a plan whose tile has one row of elements per rank, taken from tensors and put into tensors."""
         plan, job, inputs, binding = found.plan, found.job, None, None
         shape = job.shapes[0]
@@ -231,13 +237,14 @@ class Collectives:
             binding = Binding(dict.fromkeys(inputs, load), dict.fromkeys(outputs, store))
         launch, results = self.context.engine.submit(
             plan,
-            at,
+            at.clock_ps,
             ranks,
             inputs=inputs,
             installed=not self.first_time(plan),
             name=job.operation,
             beside=True,
             binding=binding,
+            after=at.after,
         )
         if results is not None:
             (result,) = results.values()
@@ -246,7 +253,7 @@ class Collectives:
                     piece.put(row[piece.at : piece.at + piece.count])
         return launch
 
-    def _kernel(self, calls: list[Call], at: int) -> Launch:
+    def _kernel(self, calls: list[Call], at: When) -> Launch:
         """All-reduce by the kernel of ``ccl.yaml``, on the PEs where the tensors lie."""
         ccl = self.context.ccl
         assert ccl is not None
@@ -262,7 +269,14 @@ class Collectives:
             binding = Binding({"t": lying}, {"t": lying})
         try:
             launch, outputs = self.context.engine.submit(
-                plan, at, range(len(calls)), inputs=inputs, name=ccl.name, beside=True, binding=binding
+                plan,
+                at.clock_ps,
+                range(len(calls)),
+                inputs=inputs,
+                name=ccl.name,
+                beside=True,
+                binding=binding,
+                after=at.after,
             )
         except Deadlock as stuck:
             lines = ccl.rings(dict.fromkeys(w.unit for w in stuck.graph.waiters))
@@ -279,8 +293,8 @@ class Collectives:
     def message(self, send: Call, receive: Call) -> Launch:
         """A tensor from one rank to another."""
         ranks = tuple(sorted((send.rank, receive.rank)))
-        at = max(c.at_ps for c in (send, receive))
-        at = max(at, send.inputs[0].ready_ps, receive.outputs[0].ready_ps)
+        writers = [*send.inputs[0].writers, *receive.outputs[0].writers]
+        at = When(max(send.at_ps, receive.at_ps), writers)
         if not send.count:
             return self._nothing(at)
         sent, peer = replace(send, root=ranks.index(send.rank)), ranks.index(receive.rank)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from megatile.core.errors import MegatileError, did_you_mean
@@ -12,7 +13,8 @@ from megatile.runtime.host.allocators import Allocators
 from megatile.runtime.host.engine import Engine
 from megatile.runtime.host.oplog import OpLog
 from megatile.runtime.host.storage import Device
-from megatile.runtime.host.workers import Workers
+from megatile.runtime.host.workers import Stuck, Workers
+from megatile.sim import Launch
 
 DEBUG_SWITCH = "MEGATILE_DEBUG"
 ELSEWHERE = (
@@ -102,7 +104,7 @@ class HostState:
     default_dtype = "f16"
 
     def __init__(self, engine: Engine, target_device: DeviceSelector | str) -> None:
-        self.engine, self.shape, self.workers = engine, engine.shape, Workers()
+        self.engine, self.shape, self.workers = engine, engine.shape, Workers(engine.pass_time)
         self.machine = engine.machine
         self.memory = Allocators(self.machine)
         self.target_device = (
@@ -113,7 +115,7 @@ class HostState:
                 f"there is no device {self.target_device.index}",
                 advice=f"there are {self.shape.devices}, from 0",
             )
-        engine.horizon = self._horizon
+        engine.wait = self._block
         self._clock_ps = 0
         self._device: int | None = self.target_device.index
 
@@ -147,8 +149,23 @@ class HostState:
         else:
             self._clock_ps = max(self._clock_ps, time_ps)
 
-    def _horizon(self) -> int:
-        return min([w.clock_ps for w in self.workers.all if w.alive], default=self._clock_ps)
+    def _block(self, settled: Callable[[], bool], until_ps: int | None) -> None:
+        """Let other workers go on until something has ended in simulated time."""
+        if self.workers.current is not None:
+            said = f"rank {self.rank} waits for work of its device"
+            self.workers.wait_until(settled, lambda: Stuck(self.rank, said, ()), until_ps)
+
+    def wait_on(self, *launches: Launch) -> None:
+        """Let the worker's time go on to the end of some work."""
+        self.engine.settle(*launches)
+        for launch in launches:
+            self.wait_for(launch.end_ps or 0)
+
+    def are_over(self, launches: Sequence[Launch]) -> bool:
+        """Return whether some work has ended at the worker's time."""
+        if not all(w.over for w in launches):
+            self.engine.settle(until_ps=self.clock_ps)
+        return all(w.end_ps is not None and w.end_ps <= self.clock_ps for w in launches)
 
     @property
     def time_ns(self) -> float:
@@ -158,7 +175,7 @@ class HostState:
     def synchronize(self, device: Any = None) -> None:
         """Wait for all work of the current device."""
         where = self.current_device() if device is None else self._device_number(device)
-        self.wait_for(self.engine.free_ps(where))
+        self.wait_on(*self.engine.of_device(where))
 
     def set_device(self, device: Any) -> None:
         """Choose the device for new tensors of this worker: a number, or ``torch.device("cuda:1")``."""

@@ -20,7 +20,7 @@ from megatile.runtime.host.placement import PlacedShard, TensorHandle
 
 if TYPE_CHECKING:
     from megatile.runtime.host.context import RuntimeContext
-    from megatile.runtime.host.engine import Launch
+    from megatile.sim import Launch
 
 
 class TensorError(MegatileError, RuntimeError):
@@ -70,9 +70,9 @@ class Stored:
             self._finalizer = weakref.finalize(self, _release, context, handle)
 
     @property
-    def ready_ps(self) -> int:
-        """When it holds what was last written."""
-        return 0 if self.writer is None else self.writer.end_ps
+    def writers(self) -> tuple[Launch, ...]:
+        """The work after which it holds what was last written."""
+        return () if self.writer is None else (self.writer,)
 
     # what it is
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from megatile.runtime.host.state import HostError, Names
 from megatile.runtime.host.workers import SpawnException
+from megatile.sim import Launch
 
 if TYPE_CHECKING:
     from megatile.runtime.host.context import RuntimeContext
@@ -19,29 +20,35 @@ class Event:
 
     def __init__(self, context: RuntimeContext, enable_timing: bool = False, **_: Any) -> None:
         self._context = context
-        self._time_ps: int | None = None
+        self._work: tuple[int, list[Launch]] | None = None
 
     def record(self, stream: Any = None) -> None:
         context = self._context
-        self._time_ps = max(context.clock_ps, context.engine.free_ps(context.current_device()))
+        self._work = context.clock_ps, context.engine.of_device(context.current_device())
 
     def synchronize(self) -> None:
-        self._context.wait_for(self._recorded())
+        self._context.wait_for(self._time_ps())
 
     def query(self) -> bool:
-        return self._recorded() <= self._context.clock_ps
+        return self._context.are_over(self._recorded()[1])
 
     def wait(self, stream: Any = None) -> None:
         """Nothing to do: work of a device runs in the order in which it was submitted."""
 
     def elapsed_time(self, end_event: Event) -> float:
         """Return the milliseconds from this event to another."""
-        return (end_event._recorded() - self._recorded()) / 1e9
+        return (end_event._time_ps() - self._time_ps()) / 1e9
 
-    def _recorded(self) -> int:
-        if self._time_ps is None:
+    def _recorded(self) -> tuple[int, list[Launch]]:
+        if self._work is None:
             raise HostError("the event was not recorded", advice="event.record()")
-        return self._time_ps
+        return self._work
+
+    def _time_ps(self) -> int:
+        """Return when it came, which is known when the work before it has ended."""
+        at, work = self._recorded()
+        self._context.engine.settle(*work)
+        return max([at, *(w.end_ps or 0 for w in work)])
 
 
 class Stream:
@@ -56,7 +63,7 @@ class Stream:
         self._context.synchronize(self.device_index)
 
     def query(self) -> bool:
-        return self._context.engine.free_ps(self.device_index) <= self._context.clock_ps
+        return self._context.are_over(self._context.engine.of_device(self.device_index))
 
     def record_event(self, event: Event | None = None) -> Event:
         event = event or Event(self._context)

@@ -24,7 +24,7 @@ from megatile.runtime.host.state import missing
 from megatile.runtime.host.storage import ShapeMismatch, Stored, TensorError, pieces_of
 
 if TYPE_CHECKING:
-    from megatile.runtime.host.engine import Launch
+    from megatile.sim import Launch
 
 _NUMPY: dict[str, Callable[[Any, Any], Any]] = {
     "add": operator.add,

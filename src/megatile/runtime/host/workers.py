@@ -60,6 +60,9 @@ class Worker:
         self.device: int | None = None
         self.wait: tuple[Callable[[], bool], Callable[[], Stuck]] | None = None
         """Whether what it waits for is there, and that in words."""
+        self.until_ps: int | None = None
+        """When it goes on in any case."""
+        self.gave_way = False
         self.error: BaseException | None = None
         self.last = "nothing"
         """Its last collective, with the line."""
@@ -85,9 +88,11 @@ class Worker:
 
 
 class Workers:
-    """The workers of one spawn, and whose turn it is."""
+    """The workers of one spawn, and whose turn it is. When all of them wait, simulated time passes
+    (``pass_time`` says whether there was anything to do)."""
 
-    def __init__(self) -> None:
+    def __init__(self, pass_time: Callable[[int | None], bool]) -> None:
+        self.pass_time = pass_time
         self.current: Worker | None = None
         self.all: list[Worker] = []
 
@@ -95,8 +100,11 @@ class Workers:
     def running(self) -> bool:
         return bool(self.all)
 
-    def wait_until(self, ready: Callable[[], bool], what: Callable[[], Stuck]) -> None:
-        """Let the others go on until something holds; outside a worker it must hold already."""
+    def wait_until(
+        self, ready: Callable[[], bool], what: Callable[[], Stuck], until_ps: int | None = None
+    ) -> None:
+        """Let the others, and time, go on until something holds (at most until some time); outside a worker
+        it must hold already."""
         worker = self.current
         while not ready():
             if worker is None:
@@ -104,15 +112,15 @@ class Workers:
                     f"{what().text}, but there are no workers",
                     advice="call it in a function given to torch.multiprocessing.spawn",
                 )
-            worker.wait = ready, what
+            worker.wait, worker.until_ps = (ready, what), until_ps
             self._hub.switch()
         if worker is not None:
-            worker.wait = None
+            worker.wait = worker.until_ps = None
 
     def give_way(self) -> None:
-        """Let all other workers have a turn."""
+        """Let all other workers have a turn; if these only wait, time passes."""
         if self.current is not None:
-            self.current.wait = None
+            self.current.wait, self.current.gave_way = None, True
             self._hub.switch()
 
     def run(
@@ -150,10 +158,10 @@ class Workers:
             for worker in self.all:
                 if not worker.alive or (worker.wait is not None and not worker.wait[0]()):
                     continue
-                moved = True
-                self.current = worker
+                self.current, worker.gave_way = worker, False
                 worker.greenlet.switch()
                 self.current = None
+                moved |= not worker.gave_way
                 if isinstance(worker.error, KeyboardInterrupt):
                     raise worker.error  # the user's, not the rank's
                 if worker.error is not None:
@@ -161,7 +169,9 @@ class Workers:
             waiting = [w for w in self.all if w.alive]
             if not waiting:
                 return
-            if not moved:
+            until = min((w.until_ps for w in waiting if w.until_ps is not None), default=None)
+            stuck = not moved and not self.pass_time(until) and until is None
+            if stuck and not any(w.gave_way for w in waiting):
                 raise self.blame([w.wait[1]() for w in waiting if w.wait is not None])
 
     def blame(self, stuck: Sequence[Stuck]) -> SpawnException:
