@@ -1,5 +1,6 @@
 """``megatile machine fit`` reads logs of nccl-tests and writes a machine file."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -36,8 +37,15 @@ def test_a_log_becomes_a_machine_file(tmp_path, megatile):
     assert (
         figures["LL"].step_ps > 1.2 * machine("dgx-h100").transports["device"]["nccl"].protocols["LL"].step_ps
     )
-    shown = megatile("machine", "fit", log, "--json")
-    assert '"LL.step"' in shown.out
+    shown = json.loads(megatile("machine", "fit", log, "--json").out)["constants"]["LL.step"]
+    assert shown["unit"] == "us"
+    assert shown["value"] > 0.9
+    again, other = tmp_path / "again.yaml", tmp_path / "b"
+    other.mkdir()
+    assert megatile("machine", "fit", log, "-m", out, "-o", again).code == 0
+    assert HDA.from_yaml(again).name == "again"
+    assert megatile("machine", "fit", log, "-m", out, "-o", other / "c.yaml").code == 0
+    assert HDA.from_yaml(other / "c.yaml", trust=True).name == "c"
 
 
 @pytest.mark.parametrize(

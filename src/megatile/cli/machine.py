@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from itertools import groupby
 from pathlib import Path
@@ -347,6 +348,7 @@ def fit(
     Example: megatile machine fit all_reduce.log all_gather.log -m dgx-h100 -o mine.yaml
     """
     from megatile.core.files import write_text
+    from megatile.hda.load import find
     from megatile.timing.collective_choice import rule_of
     from megatile.timing.fit_transports import fit_measurements, machine_text
     from megatile.timing.measurements import read_measurements
@@ -362,7 +364,7 @@ def fit(
     }
     if json:
         constants = {
-            c.name: {"value": c.of(found.figures), "deviation": d}
+            c.name: {**c.quantity(found.figures), "deviation": d}
             for c, d in zip(found.constants, found.deviations, strict=True)
         }
         judged = {name: score._asdict() for name, score in scores.items() if score}
@@ -380,7 +382,8 @@ def fit(
         names = ", ".join(log.name for log in logs)
         source = f"fitted to {names} ({found.before.rows} rows, megatile machine fit)"
         library = rule_of(hda).library
-        write_text(output, machine_text(output.stem, machine, library, found, source), MegatileError)
+        base = machine if find(machine) else os.path.relpath(machine, output.parent)
+        write_text(output, machine_text(output.stem, base, library, found, source), MegatileError)
         print(f"machine file written to {output}; use it as -m {output}", file=sys.stderr)
 
 

@@ -68,6 +68,12 @@ class Constant:
     def of(self, figures: TransportFigures) -> float:
         return float(getattr(figures.protocols[self.protocols[0]], self.field))
 
+    def quantity(self, figures: TransportFigures) -> dict[str, Any]:
+        """The value with its unit, for scripts."""
+        units = {"ps": (1e-6, "us"), "rate": (1e-9, "GB/s"), "share": (100, "%")}
+        scale, unit = units.get(self.field.rpartition("_")[2], (1, ""))
+        return {"value": float(f"{scale * self.of(figures):.6g}"), "unit": unit}
+
     def put(self, protocols: dict[str, Any], value: float) -> None:
         for name in self.protocols:
             if name in protocols:
