@@ -32,6 +32,7 @@ from megatile.cost.floor import floor
 from megatile.cost.rounds import shortened
 from megatile.hda import HDA, machine as find_machine
 from megatile.plan import model as pm
+from megatile.plan.counts import command_count
 from megatile.plan.model import Plan, require_plan
 from megatile.plan.residency import copies, units_below
 from megatile.plan.statements import reads_of, write_of
@@ -42,7 +43,6 @@ from megatile.sim.data import Assumed
 from megatile.sim.instructions import READ_SCALAR, RECEIVE, RECEIVE_ANY, SEND, SIGNAL, WAIT, WORK
 from megatile.sim.launches import Launch
 from megatile.sim.record import Record
-from megatile.sim.simulation import commands
 from megatile.sim.state import Answer, Queue, Recorded
 from megatile.sim.table import DMA
 from megatile.timing.caches import Cache
@@ -158,7 +158,7 @@ def lower_bound(plan: Plan, machine: HDA | str, *, launch: bool = True, timing: 
 
 def _chain_ps(run: Launch) -> int:
     """When a run ends in which nothing is shared; very long loops are run in part where that is enough."""
-    for short in shortened(run.plan) if commands(run.plan) > LONG else ():
+    for short in shortened(run.plan) if command_count(run.plan) > LONG else ():
         part = time_alone(replace(run, plan=short.plan), EVERYTHING)
         assert part.simulation is not None
         assert part.rows is not None
@@ -254,7 +254,7 @@ def _loads(run: Launch, assume: Mapping[str, int], ordered: bool) -> _Loads:
         end = short.end_ps(part.simulation, part.rows) if ordered else part.simulation.last_ps
         if end is not None:
             return _Loads(part, end, short.factors(part.simulation.rows.statements))
-    count, most = commands(run.plan), _physical_memory() // RECORD_BYTES
+    count, most = command_count(run.plan), _physical_memory() // RECORD_BYTES
     if count > most:
         raise OutOfMemory(
             f"plan '{run.plan.name}' issues about {count:.2g} commands, more than can be recorded here "

@@ -24,8 +24,9 @@ import numpy as np
 
 from megatile.core.expr import Expr, Symbol, bounds, constant, expr, from_linear, linear, substitute, symbols
 from megatile.plan import model as pm
+from megatile.plan.counts import command_count
 from megatile.plan.statements import engine_of, regions_of, write_of
-from megatile.sim.simulation import EngineLaunch, Simulation, commands
+from megatile.sim.simulation import EngineLaunch, Simulation
 from megatile.sim.state import RELEASE, Recorded
 
 MANY_COMMANDS = 1 << 15
@@ -180,7 +181,7 @@ class Shortened:
 def shortened(plan: pm.Plan, ordered: bool = True) -> Iterator[Shortened]:
     """Yield the plan with gaps in its long loops, with more and more rounds kept; nothing where it is short
     or its loops must be run as they are. Without ``ordered`` only what it does is wanted, not when."""
-    if commands(plan) <= MANY_COMMANDS or any(t.offset is not None for t in plan.tiles):
+    if command_count(plan) <= MANY_COMMANDS or any(t.offset is not None for t in plan.tiles):
         return
     together = plan.channels or plan.flags or plan.levels or any(t.shared for t in plan.tiles)
     apart = not together and pm.Collective not in plan.kinds
@@ -192,7 +193,7 @@ def shortened(plan: pm.Plan, ordered: bool = True) -> Iterator[Shortened]:
             gaps.append(found)
         short = replace(plan, streams=tuple(streams))
         alike = len({tuple((g.rounds, g.before, g.period) for g in one) for one in gaps}) == 1
-        if not any(gaps) or commands(short) > MAX_KEPT_COMMANDS or (ordered and not (apart or alike)):
+        if not any(gaps) or command_count(short) > MAX_KEPT_COMMANDS or (ordered and not (apart or alike)):
             return
         yield Shortened(short, gaps, apart)
 

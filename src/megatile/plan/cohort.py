@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from megatile.core.expr import Expr
 from megatile.plan.model import Channel, Plan, PlanError
 
 Value = Any  # an int, or an int64 array aligned with the cohort's units
@@ -78,6 +79,12 @@ def highest(value: Value) -> int:
 def spread(value: Value, count: int) -> Any:
     """As an array with one entry per unit."""
     return value if isinstance(value, np.ndarray) else np.full(count, value, dtype=np.int64)
+
+
+def of_units(expression: Expr, units: int, **known: int) -> Any:
+    """The values of an expression for so many units, as an array that is only read."""
+    numbers = np.arange(units, dtype=np.int64)
+    return np.broadcast_to(expression.evaluate({"unit": numbers, **known}), numbers.shape)
 
 
 @dataclass(eq=False)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from megatile.plan.counts import command_count
 from megatile.plan.model import ReceiveAny
 from megatile.sim.launches import Launch
 from megatile.sim.record import Record
 from megatile.sim.running import RunningMachine
-from megatile.sim.simulation import EVERYTHING, Simulation, commands
+from megatile.sim.simulation import EVERYTHING, Simulation
 from megatile.timing.view import TimingError
 
 MAX_OPERANDS = 1 << 16
@@ -21,7 +22,7 @@ def time_alone(
 ) -> Launch:
     """Run a prepared launch on a machine of its own, recording at most so many commands; what they touch only
     if there are few, or with ``operands``. With ``inputs`` it computes its outputs too."""
-    count = commands(launch.plan)
+    count = command_count(launch.plan)
     # What a receive-from-any took is found in the records.
     most = EVERYTHING if ReceiveAny in launch.plan.kinds else records if count <= records else 0
     operands |= count <= MAX_OPERANDS

@@ -11,6 +11,7 @@ import numpy as np
 
 from megatile.core.cached import cached_in_owner
 from megatile.core.errors import MegatileError
+from megatile.plan.cohort import of_units
 from megatile.plan.model import Channel, Flag, Plan
 from megatile.trace import Pointers
 
@@ -139,10 +140,7 @@ class Queues:
 @cached_in_owner
 def places_of(plan: Plan) -> Any:
     """Return the unit of the hardware of every unit of a plan, as an array that nobody may change."""
-    units = np.arange(plan.units, dtype=np.int64)
-    found = np.broadcast_to(plan.place.evaluate({"unit": units}), units.shape)
-    found.flags.writeable = False
-    return found
+    return of_units(plan.place, plan.units)
 
 
 @cached_in_owner
@@ -159,13 +157,11 @@ def ends(plan: Plan) -> dict[Place, dict[str, Installed]]:
             f"several units of plan '{plan.name}' stand on one {plan.scale}: installed queues need one each",
             advice="place every unit on a unit of its own",
         )
-    units = np.arange(plan.units, dtype=np.int64)
     found: dict[Place, dict[str, Installed]] = {(plan.scale, int(place)): {} for place in places}
     for channel in plan.channels:
         columns = []
         for member in range(channel.members):
-            source = channel.source.evaluate({"unit": units, "member": member})
-            source = np.broadcast_to(source, units.shape)
+            source = of_units(channel.source, plan.units, member=member)
             there = (source >= 0) & (source < plan.units)
             columns.append(np.where(there, places[np.where(there, source, 0)], -1))
         for place, sources in zip(places.tolist(), np.stack(columns, axis=1).tolist(), strict=True):

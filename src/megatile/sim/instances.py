@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from megatile.plan import model as pm
+from megatile.plan.cohort import of_units
 from megatile.plan.residency import units_below
 from megatile.sim import state as st
 from megatile.sim.state import NONE, Children, EngineQueue, LaunchRow, LevelRow, Pool, StreamRow, UnitRow
@@ -190,9 +191,7 @@ class Instances:
         above = self.levels[level.parent] if level.parent is not None else None
         outer = np.zeros(1, dtype=np.int64) if above is None else above.places * below
         if level.slots is None:
-            index = np.arange(level.count)
-            own = np.broadcast_to(level.place.evaluate({"unit": index}), index.shape)
-            places = (outer[:, None] + own[None, :]).reshape(-1)
+            places = (outer[:, None] + of_units(level.place, level.count)[None, :]).reshape(-1)
             parents = np.full(len(places), NONE)
             if above is not None:
                 parents = np.repeat(np.arange(above.first, above.first + len(above)), level.count)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from megatile.plan import model as pm
+from megatile.plan.cohort import of_units
 from megatile.sim.answers import MachineQueries, StreamPeers
 from megatile.sim.instructions import END, Instruction
 from megatile.sim.state import NONE, RegionRow
@@ -78,15 +79,15 @@ def _messages(simulation: Simulation, launched: EngineLaunch) -> Iterator[Ends |
         return
     for channel in channels:
         name = plan.level(channel.level).name
-        level, units = table.levels[name], np.arange(plan.instances(channel.level), dtype=np.int64)
+        level, units = table.levels[name], plan.instances(channel.level)
         rows = simulation.instances[launched.number].levels[name]
         if used[channel.name] != {name} or not rows.fixed:
             yield None
             return
         places = rows.places
         for member in range(channel.members):
-            sources = np.broadcast_to(channel.source.evaluate({"unit": units, "member": member}), units.shape)
-            receivers = np.flatnonzero((sources >= 0) & (sources < len(units)))
+            sources = of_units(channel.source, units, member=member)
+            receivers = np.flatnonzero((sources >= 0) & (sources < units))
 
             def flow(i: int, key: Any = (channel.name, member), receivers: Any = receivers) -> Any:
                 return (*key, int(receivers[i]))

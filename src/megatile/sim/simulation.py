@@ -13,14 +13,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from megatile.core.cached import cached_in_owner
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import did_you_mean
-from megatile.core.expr import constant
 from megatile.core.limits import HeldSignals, held_signals
 from megatile.core.progress import tell
 from megatile.core.quantities import format_time
 from megatile.plan import model as pm
+from megatile.plan.counts import command_count
 from megatile.plan.residency import units_below
 from megatile.sim import plain, state as st
 from megatile.sim.answers import MachineQueries, QueueMisuse
@@ -69,27 +68,6 @@ LEAST_SLICE, MOST_SLICE, SLICE_SECONDS = 1 << 8, 1 << 24, 0.02
 LONG_SECONDS = 1.0
 """From then on a run tells how far it has come."""
 NEVER = 1 << 62
-
-
-@cached_in_owner
-def commands(plan: pm.Plan, received: int = 1, control: int = 0) -> int:
-    """About how many commands a plan issues, as far as its loops say; a receive counts as so many, and so
-    does the control flow of a branch or of a round of a loop."""
-
-    def count(body: Any) -> int:
-        found = 0
-        for statement in body:
-            if isinstance(statement, pm.Loop):
-                bounds = [constant(e) for e in (statement.start, statement.stop, statement.step)]
-                times = len(range(*bounds)) if None not in bounds else 8  # type: ignore[arg-type]
-                found += times * (count(statement.body) + 2 * control) + 2 * control
-            elif isinstance(statement, pm.If):
-                found += max(count(statement.body), count(statement.orelse)) + control
-            else:
-                found += received if isinstance(statement, (pm.Receive, pm.ReceiveAny)) else 1
-        return found
-
-    return sum(stream.unit_count() * count(stream.body) for stream in plan.streams)
 
 
 def engine_name(engine: str | None) -> str | None:
@@ -275,7 +253,7 @@ class Simulation:
         idle = self.idle.get(id(table))
         launched = idle.pop() if idle else self._allocate(table, resources)
         launched.scalars = scalars
-        self._expected += commands(plan, 1, 1)
+        self._expected += command_count(plan, 1)
         begin = resources.start_ps(0) if begin is None else begin
         self._restart(launched, begin)
         arena = self.arena
@@ -296,7 +274,7 @@ class Simulation:
         self.launches.append(launched)
         for view in launched.views:
             self.paths.use(view, launched.offsets[-1])
-        self._long |= commands(table.plan) >= WARM_UP
+        self._long |= command_count(table.plan) >= WARM_UP
         self._declare(launched)
         self._levels(launched)
         self.instances[launched.number] = Instances(self, launched)
@@ -673,7 +651,7 @@ class Simulation:
                 return None
             if reason == st.ENDED:
                 launched = self.launches[arena.ended]
-                self._expected -= commands(launched.plan, 1, 1)
+                self._expected -= command_count(launched.plan, 1)
                 self._ran, self._spent = 0, 0.0
                 return launched
             if reason == st.STOPPED:

@@ -11,16 +11,26 @@ all, exactly.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from megatile.core.expr import ZERO, Binary, Expr, Symbol, bounds, constant, from_linear, linear, symbols
+from megatile.core.expr import (
+    ZERO,
+    Binary,
+    Expr,
+    Symbol,
+    bounds,
+    constant,
+    from_linear,
+    linear,
+    symbols,
+    unit,
+)
 from megatile.plan import model as pm
-from megatile.plan.statements import engine_of, regions_of, write_of
-from megatile.sim.simulation import MAX_RECORDS, commands
+from megatile.plan.cohort import of_units
+from megatile.plan.counts import command_count
+from megatile.plan.statements import engine_of, int_flows, regions_of, write_of
+from megatile.sim.simulation import MAX_RECORDS
 from megatile.timing.resources import Resources
 
 MAX_QUEUES = 1 << 15
@@ -45,7 +55,7 @@ BESIDE = TimedUnits(None, "other launches are on the machine")
 
 def choose_units(plan: pm.Plan, resources: Resources, records: int) -> TimedUnits:
     """Choose the units to time, in a run that records so many commands."""
-    if records > MAX_RECORDS or commands(plan) <= max(records, LARGE):
+    if records > MAX_RECORDS or command_count(plan) <= max(records, LARGE):
         return TimedUnits(None, "their commands are recorded, or few")
     return find_symmetry(plan, resources)
 
@@ -115,16 +125,9 @@ def _turning(node: Expr, units: int) -> int | None:
 
 def _factor(node: Expr) -> int | None:
     """By how much the unit counts in a sum; None where it is more than a sum."""
-    if "unit" not in symbols(node):
-        return 0
-    if isinstance(node, Symbol):
-        return 1
-    if isinstance(node, Binary) and node.operator in ("+", "-"):
-        left, right = _factor(node.left), _factor(node.right)
-        if left is None or right is None:
-            return None
-        return left + right if node.operator == "+" else left - right
-    return None
+    terms, _ = linear(node)
+    factor = terms.pop(unit, 0)
+    return factor if _same(*terms) else None
 
 
 def _alike_in_the_plan(plan: pm.Plan) -> bool:
@@ -162,17 +165,15 @@ def _alike(statement: Any, n: int) -> bool:
     work = getattr(statement, "work", None)
     if work is not None and not _same(work.flops, work.bytes):
         return False
+    flows = [value for flow in int_flows(statement) for value in flow.values]
     if isinstance(statement, pm.Send):
         return _turning(statement.to, n) == 1 and _same(statement.member)
     if isinstance(statement, pm.Receive):
         return _same(statement.member, *statement.shape)
     if isinstance(statement, pm.Loop):
-        counted = [c for c in statement.carries if isinstance(c, pm.CarryInt)]
-        carried = [e for c in counted for e in (c.init, c.next)]
-        return _same(statement.start, statement.stop, statement.step, *carried)
+        return _same(statement.start, statement.stop, statement.step, *flows)
     if isinstance(statement, pm.If):
-        merged = [e for m in statement.merges if isinstance(m, pm.MergeInt) for e in (m.then, m.orelse)]
-        return _same(statement.condition, *merged)
+        return _same(statement.condition, *flows)
     return isinstance(statement, (pm.Compute, pm.Free, pm.Start))
 
 
@@ -231,7 +232,7 @@ def _alike_on_the_machine(plan: pm.Plan, resources: Resources) -> bool:
         seen = resources.on_channel(channel)
         for member in range(channel.members):
             figures = set()
-            for receiver, sender in _pairs(plan, channel, member):
+            for receiver, sender in enumerate(of_units(channel.source, plan.units, member=member).tolist()):
                 if resources.places[sender] == resources.places[receiver]:
                     return False
                 stages = seen.fabric.stages(resources.hardware(sender), resources.hardware(receiver))
@@ -245,9 +246,3 @@ def _alike_on_the_machine(plan: pm.Plan, resources: Resources) -> bool:
             if len(figures) != 1:
                 return False
     return True
-
-
-def _pairs(plan: pm.Plan, channel: pm.Channel, member: int) -> Iterator[tuple[int, int]]:
-    units = np.arange(plan.units, dtype=np.int64)
-    senders = np.broadcast_to(channel.source.evaluate({"unit": units, "member": member}), units.shape)
-    return enumerate(senders.tolist())

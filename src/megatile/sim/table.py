@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from megatile.core.cached import cached_in_owner
-from megatile.core.expr import constant
 from megatile.plan import model as pm
 from megatile.plan.code import compile_plan
+from megatile.plan.cohort import of_units
 from megatile.plan.memory import aliases
 from megatile.plan.statements import regions_of
 from megatile.sim import state as st
@@ -84,13 +84,10 @@ class Rows(ExpressionRows):
     def list(self, numbers: Iterable[int]) -> int:
         """Where a list of numbers begins, its length first."""
         values = list(numbers)
-        if not values:
-            return 0
-        at = len(self.lists)
-        self.lists.extend([len(values), *values])
-        return at
+        return self.raw([len(values), *values]) if values else 0
 
     def raw(self, numbers: Iterable[int]) -> int:
+        """Where numbers begin."""
         at = len(self.lists)
         self.lists.extend(numbers)
         return at
@@ -149,9 +146,7 @@ class CommandTable:
             elif mine:
                 streams = rows.raw((found.astype(np.int64) + self.stream_base).tolist())
             if plan.levels and level.slots is None:
-                index = np.arange(level.count, dtype=np.int64)
-                where = np.broadcast_to(level.place.evaluate({"unit": index}), index.shape)
-                places = rows.raw(where.tolist())
+                places = rows.raw(of_units(level.place, level.count).tolist())
             self.level_lists.append((streams, one, places))
 
     def lanes(self, channels: int) -> int:
@@ -262,7 +257,7 @@ class CommandTable:
             return NONE, NONE, 0
         count = self.plan.instances(tile.level)
         units = np.arange(count, dtype=np.int64)
-        owners = np.broadcast_to(tile.owner.evaluate({"unit": units}), units.shape)
+        owners = of_units(tile.owner, count)
         first = np.full(max(self.plan.owners(tile), int(owners.max()) + 1), NONE, dtype=np.int64)
         first[owners[::-1][owners[::-1] >= 0]] = units[::-1][owners[::-1] >= 0]
         return self.rows.raw(owners.tolist()), self.rows.raw(first.tolist()), len(first)
@@ -282,18 +277,9 @@ class CommandTable:
     def _groups(self) -> None:
         """Meetings are numbered over all groups and keys; every unit has a list entry per group."""
         self.members: list[tuple[int, ...]] = []
-        self.meeting_groups: list[str] = []
         self.group_lists: dict[str, int] = {}
         for group in self.plan.groups:
-            key = constant(group.key)
-            if key is not None and key >= 0:  # all units meet
-                count, number = self.plan.instances(group.level), len(self.members)
-                self.members.append(tuple(range(count)))
-                self.meeting_groups.append(group.name)
-                self.group_lists[group.name] = self.rows.raw([number] * count)
-                continue
-            units = np.arange(self.plan.instances(group.level), dtype=np.int64)
-            keys = np.broadcast_to(group.key.evaluate({"unit": units}), units.shape)
+            keys = of_units(group.key, self.plan.instances(group.level))
             found, inverse, sizes = np.unique(keys, return_inverse=True, return_counts=True)
             parts = np.split(np.argsort(inverse, kind="stable"), np.cumsum(sizes)[:-1])
             numbers = np.full(len(found), NONE, dtype=np.int64)
@@ -301,7 +287,6 @@ class CommandTable:
                 if key >= 0:
                     numbers[i] = len(self.members)
                     self.members.append(tuple(parts[i].tolist()))
-                    self.meeting_groups.append(group.name)
             self.group_lists[group.name] = self.rows.raw(numbers[inverse].tolist())
 
 

@@ -1,0 +1,30 @@
+"""How many commands a plan issues."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from megatile.core.cached import cached_in_owner
+from megatile.core.expr import constant
+from megatile.plan.model import If, Loop, Plan
+
+
+@cached_in_owner
+def command_count(plan: Plan, control: int = 0) -> int:
+    """Return about how many commands a plan issues, as far as its loops say; the control flow of a branch or
+    of a round of a loop counts as so many."""
+
+    def count(body: Any) -> int:
+        found = 0
+        for statement in body:
+            if isinstance(statement, Loop):
+                bounds = [constant(e) for e in (statement.start, statement.stop, statement.step)]
+                times = len(range(*bounds)) if None not in bounds else 8  # type: ignore[arg-type]
+                found += times * (count(statement.body) + 2 * control) + 2 * control
+            elif isinstance(statement, If):
+                found += max(count(statement.body), count(statement.orelse)) + control
+            else:
+                found += 1
+        return found
+
+    return sum(stream.unit_count() * count(stream.body) for stream in plan.streams)
