@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.report.browser import SCREENSHOTS, chromium, errors, wait_for
+from tests.sim.toys import toy
 from tests.tuning.factories import gemm
 
 import megatile as mt
@@ -19,10 +20,12 @@ from megatile.collectives import predict
 from megatile.core.errors import MegatileError
 from megatile.hda import machine
 from megatile.hda.vary import figures, scaled
+from megatile.plan.build import PlanBuilder
 from megatile.report import page as pages
 from megatile.report.page import LinkUse, page
 from megatile.sim import simulate
-from megatile.sim.page import link_use, memory_bytes, result_page
+from megatile.sim.alone import recorded
+from megatile.sim.page import link_use, result_page
 from megatile.trace import TraceBuilder
 
 
@@ -99,20 +102,16 @@ def test_networks_of_shipped_machines_can_be_drawn(name: str) -> None:
 
 
 def test_bytes_of_memories_are_counted_by_layer() -> None:
-    b = TraceBuilder("toy")
-    b.add(
-        unit="u", engine="dma", operation="copy", start_ps=0, end_ps=5, bytes=8, operand="hbm:x[0:4] -> tcm:y"
-    )
-    b.add(
-        unit="u",
-        engine="dma",
-        operation="copy",
-        start_ps=5,
-        end_ps=9,
-        bytes=2,
-        operand="tcm:y, tcm:z -> hbm:x",
-    )
-    assert memory_bytes(b.build()) == {"tcm": 12, "hbm": 10}
+    """Bytes of a copy or of work count for each operand: twice for what is read and written in one memory."""
+    b = PlanBuilder("counted", scale="core", units=2)
+    x = b.tile("x", (8, 16), "f32", memory="common", role="inout")
+    t = b.tile("t", (1, 16), "f32", memory="local")
+    for row in range(3):
+        b.copy(t, x[row : row + 1, 0:16])
+    b.compute("exp", t, [t])
+    b.copy(x[7:8, 0:16], t)
+    found = recorded(simulate(b.finish(), machine=toy(2)).launch, operands=True).memory_bytes()
+    assert found == {"local": 2 * (3 * 64 + 2 * 128 + 64), "common": 2 * (3 * 64 + 64)}
 
 
 def test_a_page_ends_in_html(result: Any, tmp_path: Path) -> None:

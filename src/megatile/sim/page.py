@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from megatile.core.quantities import format_bytes, format_time
+from megatile.core.quantities import format_bytes, format_rate, format_time
 from megatile.hda.routing import Link
 from megatile.report.page import LinkUse, Retiming, Roofline, page
 from megatile.sim import sensitivity, state as st
+from megatile.sim.alone import recorded
 from megatile.sim.state import Recorded
-from megatile.trace import Trace
 
 if TYPE_CHECKING:
     from megatile.sim.result import Result
@@ -25,7 +24,6 @@ MOST_SLIDERS = 10
 SECONDS = 20.0
 """How long the runs for the sliders may take together."""
 _LONGEST_TEXT = 200_000
-_MEMORY = re.compile(r"(?<![\w\[])([A-Za-z_][\w.-]*):(?=[A-Za-z_])")
 
 
 def result_page(
@@ -58,23 +56,16 @@ def _cards(result: Result) -> list[tuple[str, str]]:
     cards += [(f"instances of {x.name}", str(result.plan.instances(x.name))) for x in result.plan.levels]
     flops = result.flops
     if flops:
-        cards.append(("reached", _rate(flops / (whole * 1e-12), "FLOP/s")))
+        cards.append(("reached", format_rate(flops / (whole * 1e-12), "FLOP/s")))
     cards += [(f"{name} busy", f"{result.use(name):.1%}") for name in result.busy]
     cards.append(("exposed communication", format_time(round(result.exposed_ns * 1000))))
     cards.append(("events", f"{len(result.trace)}"))
     return cards
 
 
-def _rate(value: float, unit: str) -> str:
-    for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
-        if value >= factor:
-            return f"{value / factor:.4g} {prefix}{unit}"
-    return f"{value:.4g} {unit}"
-
-
 def _traffic(result: Result) -> list[tuple[str, str, str, str]]:
     """Every memory layer with its bytes, the busiest of its memories and its hits; then the busiest links."""
-    layers = memory_bytes(result.trace)
+    layers = recorded(result.launch, operands=True).memory_bytes()
     moved = result.usage.bytes_on
     shares: dict[str, float] = {}
     served: dict[str, int] = {}
@@ -96,17 +87,6 @@ def _traffic(result: Result) -> list[tuple[str, str, str, str]]:
         rest = sum(moved[n] for n, _ in ranked[8:])
         rows.append((f"… {len(ranked) - 8} more links", format_bytes(rest), "", ""))
     return rows
-
-
-def memory_bytes(trace: Trace) -> dict[str, int]:
-    """Bytes read from and written to each memory layer by transfers, most first."""
-    operand, counted = trace.columns["operand"], trace.columns["bytes"]
-    moved = np.bincount(operand, weights=counted, minlength=len(trace.operands)) if len(trace) else ()
-    found: dict[str, int] = {}
-    for text, nbytes in zip(trace.operands, moved, strict=False):
-        for memory in _MEMORY.findall(text) if nbytes else ():
-            found[memory] = found.get(memory, 0) + int(nbytes)
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
 def link_use(result: Result, bins: int = BINS) -> list[LinkUse]:
@@ -159,22 +139,21 @@ def _roofline(result: Result) -> Roofline:
         for kind, dtype in sorted(used)
     }
     memories, points = {}, {}
-    for name, nbytes in memory_bytes(result.trace).items():
+    for name, nbytes in recorded(result.launch, operands=True).memory_bytes().items():
         layer = hda.memory(name)
         count = hda.level(layer.level).total * result.share_of_machine
         memories[name] = layer.effective_bandwidth * max(1.0, count)
         behind = result.traffic.get(name)  # what caches before it left to it
         nbytes = behind.read_bytes + behind.written_bytes if behind is not None else nbytes
         if nbytes:
-            points[f"{_rate(flops / seconds, 'FLOP/s')} at {flops / nbytes:.3g} per byte of {name}"] = (
+            points[f"{format_rate(flops / seconds, 'FLOP/s')} at {flops / nbytes:.3g} per byte of {name}"] = (
                 flops / nbytes,
                 flops / seconds,
             )
-    note = (
-        f"{_rate(flops, 'FLOP')} ({', '.join(dtypes)}); peaks and bandwidths are those of the units in use."
-    )
+    done = format_rate(flops, "FLOP")
+    note = f"{done} ({', '.join(dtypes)}); peaks and bandwidths are those of the units in use."
     if not points:
-        note = f"{_rate(flops, 'FLOP')}, but no memory traffic, so there is no intensity to plot."
+        note = f"{done}, but no memory traffic, so there is no intensity to plot."
     return Roofline(peaks, memories, points, note)
 
 

@@ -79,6 +79,15 @@ class Usage:
     exposed: dict[str, int]
 
 
+class Touched(NamedTuple):
+    """An access of a command: its storage, dimensions and whether it writes in one number (`ACCESS_BITS`),
+    its owner, and start and extent of each dimension."""
+
+    what: int
+    owner: int
+    bounds: Any
+
+
 class _Names:
     """Texts and their numbers."""
 
@@ -235,23 +244,40 @@ class Record:
 
     def _operands(self, rows: Any, names: _Names) -> Any:
         """The blocks each command touches, with their memories: ``local:x[0:4] -> common:y``."""
-        aux, table = self.aux, self.launched.table
-        found = np.empty(len(rows), dtype=np.int64)
+        numbers, touched = self._touched(rows)
+        texts = [names(_operand_text(each, self.launched.table)) for each in touched]
+        return np.array(texts, dtype=np.int64)[numbers]
+
+    def _touched(self, rows: Any) -> tuple[Any, list[list[Touched]]]:
+        """Of every row the number of what it touches, and what that is."""
+        aux, numbers = self.aux, np.zeros(len(rows), dtype=np.int64)
         known: dict[bytes, int] = {}
+        found: list[list[Touched]] = [[]]
         for i, at in enumerate(rows[:, Recorded.accesses].tolist()):
             if at == NONE:
-                found[i] = names("")
                 continue
             at -= self.first_aux
             end = at + 1
             for _ in range(int(aux[at])):
                 end += 2 + (int(aux[end]) & _BOUNDS)
-            key = aux[at:end].tobytes()
-            number = known.get(key)
-            if number is None:
-                number = known[key] = names(_operand_text(aux[at:end].tolist(), table))
-            found[i] = number
-        return found
+            key = aux[at + 1 : end].tobytes()
+            if key not in known:
+                known[key] = len(found)
+                found.append(_accesses(aux[at + 1 : end]))
+            numbers[i] = known[key]
+        return numbers, found
+
+    def memory_bytes(self) -> dict[str, int]:
+        """Bytes that commands read from and wrote to each memory, most first: those of a command count for
+        each of its operands."""
+        numbers, touched = self._touched(self.rows)
+        moved = np.bincount(numbers, self.rows[:, Recorded.nbytes], len(touched)).astype(np.int64).tolist()
+        found: dict[str, int] = {}
+        for each, nbytes in zip(touched, moved, strict=True):
+            for access in each if nbytes else ():
+                memory, _ = self.launched.table.storage_name(access.what >> st.ACCESS_BITS)
+                found[memory] = found.get(memory, 0) + nbytes
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
 
     def _causes(self, rows: Any, order: Any, place: Any, unit: Any, at_launch: Any, launches: int) -> Any:
         """Numbers of events instead of records; what nothing held up was released by its launch."""
@@ -474,18 +500,24 @@ class Record:
         return found
 
 
-def _operand_text(numbers: list[int], table: Any) -> str:
+def _accesses(words: Any) -> list[Touched]:
+    """What a command touches, as it was recorded."""
+    found, at = list[Touched](), 0
+    while at < len(words):
+        what, owner = words[at : at + 2].tolist()
+        found.append(Touched(what, owner, words[at + 2 : at + 2 + (what & _BOUNDS)]))
+        at += 2 + (what & _BOUNDS)
+    return found
+
+
+def _operand_text(touched: list[Touched], table: Any) -> str:
     reads: list[str] = []
     writes: list[str] = []
-    at = 1
-    for _ in range(numbers[0]):
-        what, owner = numbers[at : at + 2]
-        bounds = numbers[at + 2 : at + 2 + (what & _BOUNDS)]
+    for what, owner, bounds in touched:
         memory, name = table.storage_name(what >> st.ACCESS_BITS)
-        edges = ", ".join(f"{i}:{i + n}" for i, n in zip(bounds[::2], bounds[1::2], strict=True))
-        text = f"{memory}:{name}[{edges}]" if bounds else f"{memory}:{name}"
+        edges = ", ".join(f"{i}:{i + n}" for i, n in bounds.reshape(-1, 2).tolist())
+        text = f"{memory}:{name}[{edges}]" if edges else f"{memory}:{name}"
         (writes if what & 1 else reads).append(text + (f"@{owner}" if owner != NONE else ""))
-        at += 2 + len(bounds)
     left = ", ".join(reads)
     return f"{left} -> {', '.join(writes)}" if writes else left
 
