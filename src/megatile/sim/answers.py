@@ -394,13 +394,11 @@ class MachineQueries:
     ) -> Array:
         """The numbers of many paths."""
         options: list[Any] = [{"same": flag, "caches": True, "by": by} for flag in (False, True)]
-        some = int(np.count_nonzero(same))
-        if some in (0, len(here)):
-            return self.numbered(view, here, names, there, options[some > 0])
         found = np.empty(len(here), dtype=np.int64)
         for flag, option in enumerate(options):
             chosen = np.flatnonzero(same == flag)
-            found[chosen] = self.numbered(view, here[chosen], names, there[chosen], option)
+            if len(chosen):
+                found[chosen] = self.numbered(view, here[chosen], names, there[chosen], option)
         return found
 
     def numbered(self, view: Resources, a: Array, names: Any, b: Array, options: Any) -> Array:

@@ -127,7 +127,9 @@ def _waiters(simulation: Simulation, g: int, signals: Mapping[int, list[int]]) -
         for peer in map(simulation.name, signals.get(on, ())) if on in signals else ("nobody",):
             yield Waiter(me, "wait", "signal", statement.flag, peer, source)
     elif state == st.AT_RENDEZVOUS:
-        there = {int(u) for u in _came(simulation, on)}
+        units = simulation.table("units")
+        at_it = (units[:, UnitRow.state] == st.AT_RENDEZVOUS) & (units[:, UnitRow.waits_for] == on)
+        there = set(units[at_it, UnitRow.actor].tolist())
         label = f"{statement.kind} {statement.group}"
         first = actor - launched.which(actor)[1]
         for member in launched.table.members[on - launched.meetings]:
@@ -136,15 +138,6 @@ def _waiters(simulation: Simulation, g: int, signals: Mapping[int, list[int]]) -
                 yield Waiter(me, label, "barrier", statement.group, name, source)
     else:
         yield Waiter(me, "read_scalar", "data", "", "nobody", source)
-
-
-def _came(simulation: Simulation, meeting: int) -> Any:
-    """The instances that are at a meeting, or on their way to it."""
-    units = simulation.table("units")
-    return units[
-        (units[:, UnitRow.state] == st.AT_RENDEZVOUS) & (units[:, UnitRow.waits_for] == meeting),
-        UnitRow.actor,
-    ]
 
 
 def _pointers(simulation: Simulation) -> Iterator[Pointers]:

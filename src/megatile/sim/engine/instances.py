@@ -175,9 +175,7 @@ def start(s: State, unit_id: int, number: int, time: int, why: int) -> None:
             engine_queue.free_at = 0
             engine_queue.last = NONE
             engine_queue.cause = NONE
-        unit.state = READY
-        s.ready[s.ready_count] = unit_id
-        s.ready_count += 1
+        wake(s, unit_id, 0, NONE)
     for k in range(unit.child_levels):
         parts += s.children[unit.children + k].count
     unit.parts = parts

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from megatile.sim.engine.events import push
-from megatile.sim.engine.instances import wake_all
+from megatile.sim.engine.instances import wake, wake_all
 from megatile.sim.engine.marks import jit
 from megatile.sim.engine.recording import record, recorded
 from megatile.sim.instructions import Channelled, ReceiveAny
-from megatile.sim.state import ANYDATA, DECISIONS, NONE, READY, RELEASE, UNKNOWN, State
+from megatile.sim.state import ANYDATA, DECISIONS, NONE, RELEASE, UNKNOWN, State
 
 
 @jit
@@ -75,51 +75,50 @@ def give_back(s: State, queue_id: int, message: int, time: int, why: int, credit
 
 
 @jit
-def offer(s: State, unit_id: int) -> None:
-    """A receive-from-any is decided at the earliest arrival that is known; another may come before that."""
+def first_arrival(s: State, unit_id: int) -> int:
+    """Return the queue of a receive-from-any whose next message arrives first (the lowest member on ties);
+    NONE where no arrival is known."""
     best = NONE
+    when = 0
     at = s.units[unit_id].waits_for
     for i in range(s.lists[at]):
-        queue_id = queue_of(s, channel_of(s, unit_id), receiver_of(s, unit_id), s.lists[at + 1 + i])
+        member = s.lists[at + 1 + i]
+        queue_id = queue_of(s, channel_of(s, unit_id), receiver_of(s, unit_id), member)
         if queue_id != NONE:
             queue = s.queues[queue_id]
-            if queue.sent > queue.taken:
-                time = s.slots[queue.ring + queue.taken % queue.slots].arrived
-                if time != UNKNOWN and (best == NONE or time < best):
-                    best = time
+            time = s.slots[queue.ring + queue.taken % queue.slots].arrived
+            known = queue.sent > queue.taken and time != UNKNOWN
+            if known and (best == NONE or time < when or (time == when and member < s.queues[best].member)):
+                best = queue_id
+                when = time
+    return best
+
+
+@jit
+def offer(s: State, unit_id: int) -> None:
+    """A receive-from-any is decided at the earliest arrival that is known; another may come before that."""
+    best = first_arrival(s, unit_id)
     if best != NONE:
+        queue = s.queues[best]
+        time = s.slots[queue.ring + queue.taken % queue.slots].arrived
         s.sequence += 1
-        push(s, best, DECISIONS, unit_id, s.sequence, unit_id)
+        push(s, time, DECISIONS, unit_id, s.sequence, unit_id)
 
 
 @jit
 def decide(s: State, unit_id: int, now: int) -> None:
-    """A receive-from-any takes the earliest arrival (the lowest member on ties)."""
+    """A receive-from-any takes the message that has arrived first."""
     unit = s.units[unit_id]
     if unit.state != ANYDATA:
         return
-    at = unit.waits_for
-    pc = unit.pc
-    best = NONE
-    when = 0
-    for i in range(s.lists[at]):
-        member = s.lists[at + 1 + i]
-        queue_id = queue_of(s, channel_of(s, unit_id), receiver_of(s, unit_id), member)
-        queue = s.queues[queue_id]
-        if queue.sent > queue.taken:
-            time = s.slots[queue.ring + queue.taken % queue.slots].arrived
-            if time != UNKNOWN and (
-                best == NONE or time < when or (time == when and member < s.queues[best].member)
-            ):
-                best = queue_id
-                when = time
-    if best == NONE or when > now:
+    best = first_arrival(s, unit_id)
+    queue = s.queues[best]
+    if best == NONE or s.slots[queue.ring + queue.taken % queue.slots].arrived > now:
         return  # decided already: this was offered for an earlier one
+    at = unit.waits_for
     for i in range(s.lists[at]):
         queue_id = queue_of(s, channel_of(s, unit_id), receiver_of(s, unit_id), s.lists[at + 1 + i])
         s.queues[queue_id].data_waiter = NONE
     unit.chosen_queue = best
-    s.frames[unit.frame + ReceiveAny.of(s.code[pc]).chosen] = s.queues[best].member
-    unit.state = READY
-    s.ready[s.ready_count] = unit_id
-    s.ready_count += 1
+    s.frames[unit.frame + ReceiveAny.of(s.code[unit.pc]).chosen] = queue.member
+    wake(s, unit_id, 0, NONE)
