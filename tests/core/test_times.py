@@ -31,6 +31,15 @@ MADE = {
 }
 
 
+@pytest.mark.parametrize("name", ["Result", "Prediction", "attention", "Session", "Tuned"])
+def test_results_are_short_to_print(name: str) -> None:
+    found = MADE[name]()
+    assert len(repr(found)) < 130
+    for part in ("plan", "trace", "machine", "made"):
+        assert len(repr(getattr(found, part, ""))) < 130
+    assert len(repr(mt.lower(copied))) < 130
+
+
 @pytest.mark.parametrize("name", MADE)
 def test_times_are_the_same_in_every_unit(name: str) -> None:
     found = MADE[name]()

@@ -44,7 +44,7 @@ SAME_LAYOUT = ("hamilton", "zigzag", "direct")
 """Schedules that divide sequences alike, so that ``schedule="auto"`` may choose among them."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Prediction(HasTime):
     """One schedule for one problem on one machine.
 
@@ -62,6 +62,9 @@ class Prediction(HasTime):
     busiest_link_ps: int
     links: int
     result: Result
+
+    def __repr__(self) -> str:
+        return f"Prediction({self.schedule} on {self.ranks} ranks: {format_time(self.time_ps)})"
 
     @property
     def exposed_ps(self) -> int:

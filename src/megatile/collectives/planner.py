@@ -28,6 +28,7 @@ from megatile.core.arguments import known_keywords
 from megatile.core.dtypes import dtype as dtype_name, itemsize
 from megatile.core.errors import did_you_mean
 from megatile.core.progress import Listener, shown
+from megatile.core.quantities import format_time
 from megatile.core.times import HasTime
 from megatile.hda import HDA, machine as find_machine
 from megatile.plan.model import Plan
@@ -61,7 +62,7 @@ class Options(TypedDict, total=False):
     progress: bool | Listener
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Prediction(HasTime):
     """A collective's plan with its predicted time on a machine, which is that of ``simulate(plan,
     machine=…)``."""
@@ -71,6 +72,9 @@ class Prediction(HasTime):
     time_ps: int
     candidate: Candidate
     explanation: Explanation | None = field(default=None, compare=False, repr=False)
+
+    def __repr__(self) -> str:
+        return f"Prediction({self.plan.name}: {format_time(self.time_ps)}, {self.model})"
 
     @property
     def algorithm(self) -> str:

@@ -12,7 +12,7 @@ from megatile.ir.nodes import Alloc, Chain, Node, Reshape, View, only_annotated,
 from megatile.ir.printer import show
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Program:
     """What a function under ``@T.program`` means on one machine."""
 
@@ -28,6 +28,9 @@ class Program:
 
     def __str__(self) -> str:
         return show(self)
+
+    def __repr__(self) -> str:
+        return f"Program({self.name}({', '.join(p.name for p in self.params)}) for {self.machine})"
 
     def param(self, name: str) -> Param:
         return next(p for p in self.params if p.name == name)

@@ -48,7 +48,7 @@ class ArgumentsError(MegatileError, ValueError):
     """Arrays or shapes that do not fit a program."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Lowered:
     """A Program (``source``) on a machine. ``steps`` are the Program after each pass, ``homes`` say where the
     elements of every tensor and tile lie, ``plan`` is what the units do."""
@@ -60,6 +60,11 @@ class Lowered:
     homes: Mapping[str, Home]
     plan: pm.Plan
     draft: PlanDraft = field(compare=False, repr=False)
+
+    def __repr__(self) -> str:
+        return (
+            f"Lowered({self.program.name} for {self.machine.name}: {len(self.steps)} passes, {self.plan!r})"
+        )
 
     def __str__(self) -> str:
         where = "\n".join(f"    # {home}" for home in self.homes.values())

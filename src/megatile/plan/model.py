@@ -409,7 +409,7 @@ def runs(units: Sequence[int] | range) -> tuple[tuple[int, int, int], ...]:
     return tuple(result)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """See the module's text. ``grid``: the extents of the unit's coordinates, the first varying fastest."""
 
@@ -427,6 +427,9 @@ class Plan:
     transports: tuple[Transport, ...] = ()
     kernel: str | None = part("text", KEYWORD, None)
     """The transport whose kernel the plan is."""
+
+    def __repr__(self) -> str:
+        return f"Plan({self.name}: {self.units} {self.scale}s, {len(self.streams)} streams)"
 
     @property
     def units(self) -> int:

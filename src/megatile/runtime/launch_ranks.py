@@ -102,7 +102,7 @@ class _Planned:
         constant = {p.name for p in program.params} - set(self.lowered.written)
         check_writable(program, arrays, constant)
         refuse_one_sided(self.plan)
-        self.code = repr(self.plan)
+        self.code = self.plan.digest
 
     def run(self, values: list[np.ndarray], timeout: float) -> float:
         from megatile.runtime.stream import UnitRun

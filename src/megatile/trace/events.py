@@ -93,7 +93,7 @@ class Counter:
     __hash__ = None  # type: ignore[assignment]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Trace:
     """What happened when and why.
 
@@ -111,6 +111,9 @@ class Trace:
     flows: np.ndarray = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64))
     counters: tuple[Counter, ...] = ()
     machine: str = ""
+
+    def __repr__(self) -> str:
+        return f"Trace({self.machine}: {len(self)} events of {len(self.units)} units)"
 
     def __post_init__(self) -> None:
         if set(self.columns) != set(COLUMNS):
