@@ -33,7 +33,9 @@ def time_alone(
         machine.start(launch, inputs=inputs)
         machine.wait(launch)
     finally:
-        machine.release(launch)
+        # The engine's memory goes with the last result that reads it, not with a garbage collection.
+        launch.worker = None
+        del machine.simulation
     launch.simulation, launch.repeatable = None if launch.rows is None else simulation, True
     return launch
 

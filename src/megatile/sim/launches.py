@@ -134,11 +134,6 @@ class Launch:
         self._resources = given
 
     @property
-    def shares(self) -> bool:
-        """Whether it can meet other launches at all."""
-        return self.uses is None or bool(self.uses)
-
-    @property
     def until_ps(self) -> int:
         """When it is over, where that is known: it is not in the engine."""
         return NEVER if self.known is None or self.rows is not None else self.submit_ps + self.known.passed_ps
@@ -258,7 +253,6 @@ class Worker:
     def give_up(self) -> list[Launch]:
         """Wait no longer; what has not ended can be waited for again."""
         late = [launch for launch in self.waits_for if not launch.over]
-        self.pending += [launch for launch in late if launch not in self.pending]
         self.waits_for, self.waiting, self._ended = [], False, 0
         return late
 
@@ -272,7 +266,8 @@ class Worker:
         waited = self.waits_for
         self.waits_for, self.waiting, self._ended = [], False, 0
         over = {id(launch) for launch in waited}
-        self.pending = [p for p in self.pending if id(p) not in over]
+        for worker in {launch.worker for launch in waited}:
+            worker.pending = [p for p in worker.pending if id(p) not in over]
         self.clock_ps = max([self.clock_ps, *(w.end_ps for w in waited if w.end_ps is not None)])
         for launch in waited:
             if launch.error is not None:

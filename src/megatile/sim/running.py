@@ -33,7 +33,6 @@ from megatile.sim.simulation import MAX_RECORDS, NEVER, EngineLaunch, Simulation
 from megatile.sim.stuck import deadlock, explain, wait_graph
 from megatile.sim.symmetry import BESIDE, choose_units
 from megatile.timing.resources import Resources
-from megatile.trace import WaitGraph
 
 BETWEEN = 64
 """Launches that end between looks for records that can be dropped while others are under way."""
@@ -133,19 +132,20 @@ class RunningMachine:
         for all, and nothing is beside it."""
         launch.submit_ps = max([launch.submit_ps, *(other.end_ps or 0 for other in launch.after)])
         launch.after = ()
-        if launch.plan is not None:
-            launch.key = id(launch.resources), launch.turns, launch.control
-        launch.known = launch.known or self._alone.get(launch.key or ())
+        if launch.plan is None:
+            self._held.append(launch)
+            return
+        launch.key = id(launch.resources), launch.turns, launch.control
+        launch.known = launch.known or self._alone.get(launch.key)
         beside = [other for other in (*self._held, *self._active.values()) if launch.meets(other)]
         if not beside and launch.known is not None:
             launch.units = launch.known.units
         elif not beside:
             records = self.simulation.most_records
             launch.units = choose_units(launch.resources.plan, launch.resources, records)
-        quiet = launch.submit_ps >= self._quiet_ps or not launch.shares
-        if beside or self._withdrawn or not quiet:
+        if beside or self._withdrawn or launch.submit_ps < self._quiet_ps:
             launch.key = None
-        if launch.units.one is not None or (launch.known is not None and (launch.key or not launch.shares)):
+        if launch.units.one is not None or (launch.known is not None and launch.key is not None):
             self._held.append(launch)
             return
         for other in beside:
@@ -177,12 +177,6 @@ class RunningMachine:
         self._active[launch.rows.number] = launch
         if launch.data is not None:
             self._joint.active.append(launch.data)
-
-    def release(self, launch: Launch) -> None:
-        """Let go of the engine, of which nothing more is asked: its memory then goes with the last result
-        that reads it, not with a garbage collection of what refers to this machine."""
-        launch.worker = None
-        del self.simulation
 
     def has_begun(self, launch: Launch) -> bool:
         """Return whether a launch that has not ended does something already."""
@@ -252,8 +246,6 @@ class RunningMachine:
             None if seconds is None else monotonic() + checked_seconds(seconds, "seconds", SessionError)
         )
         worker.block(*launches)
-        for other in {launch.worker for launch in worker.waits_for} - {worker}:
-            other.pending = [p for p in other.pending if p not in launches]
         try:
             plans = [launch.plan for launch in worker.waits_for]
             with enough_memory(f"plan '{plans[0].name}' of {plans[0].units} units" if plans else "a session"):
@@ -284,12 +276,11 @@ class RunningMachine:
             woken = [w for w in self.workers if w.waiting and not w.blocked]
             if woken or not any(w.waiting for w in self.workers):
                 return woken
-            for worker in self.workers:
-                if not worker.waiting and (worker is not self.host or worker.pending):
-                    raise SessionError(
-                        f"{worker} is not blocked, so time cannot pass",
-                        advice="block() it, or close() it when it has ended",
-                    )
+            for worker in self._not_waiting():
+                raise SessionError(
+                    f"{worker} is not blocked, so time cannot pass",
+                    advice="block() it, or close() it when it has ended",
+                )
             if not self.step():
                 raise self._too_late(next(p for w in self.workers for p in w.waits_for if not p.over))
 
@@ -331,13 +322,10 @@ class RunningMachine:
         except QueueMisuse as misuse:
             launch = self._active.get(misuse.launch) or next(iter(self._active.values()))
             launch._state = FAILED
-            self._over = f"launch {launch.number} ('{launch.name}') misused its queues"
+            self._over = f"{self._names([launch])} misused its queues"
             explain(launch.plan, launch.scalars, misuse)
         except MegatileError as error:
-            active = list(self._active.values())
-            for launch in active:
-                launch._state = FAILED
-            self._over = f"{self._names(active)} ended with an error: {error.message}"
+            self._fail(f"ended with an error: {error.message}")
             raise
         self.now_ps = max(self.now_ps, simulation.clock_ps)
         if rows is None:
@@ -351,25 +339,31 @@ class RunningMachine:
 
     def _stuck(self) -> None:
         """Nothing can go on: say who waits for what, unless another worker may still submit it."""
-        stuck = list(self._active.values())
-        others = [w for w in self.workers if not w.waiting and (w is not self.host or w.pending)]
+        others = self._not_waiting()
         if others:
             raise SessionError(
-                f"{self._names(stuck)} cannot go on unless {others[0]} submits something",
+                f"{self._names(self._active.values())} cannot go on unless {others[0]} submits something",
                 advice="submit it before you wait, or close() a worker that has ended",
             )
-        for launch in stuck:
+        said = self._fail(f"{'are' if len(self._active) > 1 else 'is'} deadlocked")
+        names = {n: f"launch {w.number} '{w.name}'" for n, w in self._active.items() if not self._lent}
+        raise deadlock(said, wait_graph(self.simulation, names))
+
+    def _fail(self, what: str) -> str:
+        """Let everything that is under way fail; the session is over, and this is why."""
+        self._over = f"{self._names(self._active.values())} {what}"
+        for launch in self._active.values():
             launch._state = FAILED
-        self._over = f"{self._names(stuck)} {'are' if len(stuck) > 1 else 'is'} deadlocked"
-        raise deadlock(self._over, self._waits())
+        return self._over
 
-    def _names(self, launches: list[Launch]) -> str:
-        """Return what launches are called where there is one at a time."""
-        return ", ".join(f"plan '{launch.plan.name}'" for launch in launches)
+    def _not_waiting(self) -> list[Worker]:
+        """Return the workers that may still submit something."""
+        return [w for w in self.workers if not w.waiting and (w is not self.host or w.pending)]
 
-    def _waits(self) -> WaitGraph | None:
-        """Return who waits for what."""
-        return wait_graph(self.simulation)
+    def _names(self, launches: Iterable[Launch]) -> str:
+        """Return what launches are called in messages."""
+        one = "plan '{0.name}'" if self._lent else "launch {0.number} ('{0.name}')"
+        return ", ".join(map(one.format, launches))
 
     def _time_one_unit(self, launch: Launch, deadline: float | None) -> bool:
         """Find the times of a launch that has the machine for itself by the unit that stands for all; whether

@@ -37,7 +37,7 @@ from megatile.sim.launches import Launch, SessionError, Worker
 from megatile.sim.result import Result
 from megatile.sim.running import RunningMachine, whole_number
 from megatile.sim.simulation import engine_name
-from megatile.sim.stuck import counts, wait_graph
+from megatile.sim.stuck import counts
 from megatile.sim.timeline import install_trace, one_timeline
 from megatile.timing.faults import Faults, current_faults
 from megatile.timing.resources import Resources, place_names
@@ -236,13 +236,6 @@ class Session(RunningMachine, HasTime):
             f"tensor '{name}' of plan '{plan.name}' {problem}", advice=f"launch(plan, {{'{name}': …}})"
         )
 
-    def _names(self, launches: list[Launch]) -> str:
-        return ", ".join(f"launch {launch.number} ('{launch.plan.name}')" for launch in launches)
-
-    def _waits(self) -> WaitGraph | None:
-        names = {n: f"launch {x.number} '{x.plan.name}'" for n, x in self._active.items()}
-        return wait_graph(self.simulation, names)
-
     def _keep(self, launch: Launch) -> Launch:
         """Counts of messages, a line of the history; what a launch without data wrote is not known."""
         plan, kept, launch.result = launch.resources.plan, launch.without_data(), Result(launch)
@@ -257,12 +250,6 @@ class Session(RunningMachine, HasTime):
             self._forgotten += 1
             oldest.forget_records()
         return kept
-
-    def _clear_up(self, launch: Launch) -> None:
-        before = self.simulation
-        super()._clear_up(launch)
-        if self.simulation is not before:
-            self._prepared.clear()
 
     # memory
 
