@@ -224,6 +224,7 @@ class Instances:
         used = sizes[streams] if rows.fixed else np.full(count, sizes[np.unique(streams)].max(initial=0))
         frames = arena.extend("frames", int(used.sum()))
         heads = arena.extend("access_lists", table.storages * count, NONE)
+        arena.extend("pending_writes", table.storages * count)
         rows.held = arena.extend("held_slots", slots * count), slots
         rows.tails = arena.extend("engine_queues", engines * count), engines
         self._engines(simulation, view, *rows.tails, rows.places)

@@ -626,6 +626,7 @@ class State(Row):
     places: Words
     frames: Words
     access_lists: Words
+    pending_writes: Words
     held_slots: Table[HeldSlot]
     engine_queues: Table[EngineQueue]
     launch_queues: Table[LaunchQueue]

@@ -146,6 +146,8 @@ def conflicts(s: State, unit_id: int, command_id: int, access_id: int) -> None:
     floor = s.units[unit_id].floor
     last = NONE
     pending_id = s.access_lists[head]
+    if access.write == 0 and s.pending_writes[head] == 0:  # reads do not conflict with reads
+        pending_id = NONE
     while pending_id != NONE:
         pending = s.pending[pending_id]
         after_id = pending.next
@@ -164,6 +166,7 @@ def conflicts(s: State, unit_id: int, command_id: int, access_id: int) -> None:
                 s.access_lists[head] = after_id
             else:
                 s.pending[last].next = after_id
+            s.pending_writes[head] -= pending.write
             drop_access(s, pending_id)
         else:
             last = pending_id
@@ -204,6 +207,7 @@ def log_accesses(s: State, unit_id: int, command_id: int, count: int, time: int)
         head = s.units[unit_id].access_lists + access.storage
         pending.next = s.access_lists[head]
         s.access_lists[head] = pending_id
+        s.pending_writes[head] += access.write
         pending.owner = access.owner
         pending.write = access.write
         pending.until = time

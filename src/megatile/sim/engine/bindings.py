@@ -50,6 +50,7 @@ def drop(s: State, unit_id: int, storage_id: int) -> None:
         drop_access(s, pending_id)
         pending_id = after_id
     s.access_lists[head] = NONE
+    s.pending_writes[head] = 0
     if command.dependencies == 0:
         enqueue(s, command_id)
 

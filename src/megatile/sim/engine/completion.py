@@ -35,6 +35,7 @@ def retire(s: State, unit_id: int) -> None:
             drop_access(s, pending_id)
             pending_id = after
         s.access_lists[head] = NONE
+        s.pending_writes[head] = 0
     if unit.latest >= unit.now:
         part_over(s, unit_id, unit.latest, unit.latest_by)
     else:
