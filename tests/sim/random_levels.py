@@ -64,11 +64,18 @@ def one_case(rng: random.Random, seed: int, where: Any, hda: HDA) -> Case:
         per = min(per, room)
     b = PlanBuilder(f"levels{seed}", scale=outer, units=devices)
     block = b.level("block", scale=inner, grid=per, parent=outer, slots=slots)
-    x = b.tile("x", (per, size), "f32", memory=far, role="inout")
+    other_rng = random.Random(-1 - seed)
+
+    def spread(*shape: int) -> dict[str, Any]:
+        """Some tensors lie in blocks with the units of the blocks."""
+        cut = tuple(other_rng.randint(1, extent) for extent in shape)
+        return {"over": block, "block": cut} if other_rng.random() < 0.3 else {}
+
+    x = b.tile("x", (per, size), "f32", memory=far, role="inout", **spread(per, size))
     row = b.tile("row", (1, size), "f32", memory=near, level=block, versions=rng.randint(1, 2))
     work = b.tile("work", (size,), "f32", memory=near, level=block)
     rows = rng.randint(1, 6)
-    y = b.tile("y", (rows, 2 * size), "f32", memory=far, role="input")
+    y = b.tile("y", (rows, 2 * size), "f32", memory=far, role="input", **spread(rows, 2 * size))
     other = b.tile("other", (rows, size), "f32", memory=near, level=block)
     reading = rng.randint(0, 4)
     over, loaded, done = b.flag("over"), b.flag("loaded", level=block), b.flag("done", level=block)

@@ -469,6 +469,28 @@ class Unit:
             return place * mine // other
         return self.spot if self.spot * other // mine == place else place * (mine // other)
 
+    def part_of(self, tile: pm.Tile, low: list[int], extent: list[int]) -> int:
+        """Where a copy of a region of a spread tile begins or ends, in units of this unit's own scale."""
+        grid = [-(-whole // size) for whole, size in zip(tile.shape, tile.block, strict=True)]
+        covered = [max(1, n // size) for n, size in zip(extent, tile.block, strict=True)]
+        turn = (self.number + int(np.prod(covered)) // 2) % int(np.prod(covered))
+        steps = np.unravel_index(turn, covered)
+        first = [at // size + int(step) for at, size, step in zip(low, tile.block, steps, strict=True)]
+        number, blocks = 0, int(np.prod(grid))
+        for at, count in zip(first, grid, strict=True):
+            number = number * count + at
+        level, levels = self.plan.level(tile.over), self.reader.levels
+        below = levels.below(level)
+        count = level.count if level.slots is None else min(level.count, below)
+        place = min(max(number, 0), blocks - 1) * count // blocks
+        if level.slots is None:
+            place = int(level.place.evaluate({"unit": place}))
+        other, mine = levels.views[level.name].level.total, self.machine.level.total
+        place += self.spot * (other // below) // mine * below
+        if other >= mine:
+            return place * mine // other
+        return self.spot if self.spot * other // mine == place else place * (mine // other)
+
     def nearest(self, tile: pm.Tile, owner: int) -> tuple[int, Any]:
         """Where a copy of a tile is, and whose: one's own, or that of the first who owns it."""
         above = self.plan.per(self.level.name, tile.level)
@@ -541,6 +563,9 @@ class Unit:
         array = None if data is None else data[tile.name][owner, buffer][cut]
         seen = tile.name in self.reader.seen
         stands, whose = self.nearest(tile, owner)
+        if tile.over is not None and region.at is None:
+            stands = self.part_of(tile, low or [0] * len(tile.shape), extent or list(tile.shape))
+            whose = None if stands == self.spot else ("spread", stands)
         return Block((tile.name, buffer, owner), bounds, seen, stands, tile.memory, array, whose)
 
     def conflicts(self, block: Block, write: bool) -> list[simpy.Event]:

@@ -51,6 +51,8 @@ class Request:
     """The scale whose units a put or get goes between; None: it stays with the unit."""
     inside: bool = False
     """Whether these are units inside one instance, which share its memories."""
+    spread: bool = False
+    """Whether an operand is spread over the memories of units: it comes over their network."""
     row: int = 0
     """Bytes of the rows of a copy, and of what they are apart, in common; 0: any."""
     ahead: bool = False
@@ -69,9 +71,9 @@ class Request:
 
     @property
     def far(self) -> bool:
-        """Whether an operand lies in a memory above the unit."""
+        """Whether an operand lies in a memory above the unit, or in those of other units."""
         hda, position = self.machine, self.position
-        return any(hda.level(hda.memory(m).level).position > position for m in self.memories)
+        return self.spread or any(hda.level(hda.memory(m).level).position > position for m in self.memories)
 
     @property
     def in_registers(self) -> bool:

@@ -7,6 +7,7 @@ are not known without running count as none.
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from megatile.hda.model import Unit
 from megatile.hda.routing import Link
 from megatile.plan import model as pm
 from megatile.plan.residency import copies
-from megatile.timing.fabric import Stage, serialise_ps
+from megatile.timing.fabric import Stage
 from megatile.timing.resources import Resources
 
 MOST_HOPS = 1 << 24
@@ -31,7 +32,7 @@ def busiest_link(whole: Resources) -> int:
     for stream in whole.plan.streams:
         for name, pairs in _Transfers(whole, stream).found.items():
             moved.setdefault(name, []).extend(pairs)
-    busy, hops = dict[Any, float](), 0
+    busy, hops = dict[str, Any](), 0
     for name, found in moved.items():
         view = whole.of(name) if whole.plan.levels else whole
         here, there, nbytes = (np.concatenate(part) for part in zip(*found, strict=True))
@@ -48,24 +49,24 @@ def busiest_link(whole: Resources) -> int:
             shifts, which = np.unique(group.shifts, return_inverse=True)
             sums = np.bincount(which.reshape(-1), amounts[group.pairs], len(shifts))
             for stage in stages:
-                _count(busy, view, stage, shifts.tolist(), sums.tolist())
-    return int(max(busy.values(), default=0.0))
+                _count(busy, view, stage, shifts, sums)
+    return int(max((float(np.max(served, initial=0.0)) for served in busy.values()), default=0.0))
 
 
-def _count(
-    busy: dict[Any, float], view: Resources, stage: Stage, shifts: list[int], sums: list[float]
-) -> None:
+def _count(busy: dict[str, Any], view: Resources, stage: Stage, shifts: Any, sums: Any) -> None:
     """Count bytes over a link, and over those as far from it as their transfers are from the first."""
     key = stage.resource
     if key is None:
         return
-    width = view.fabric.widths[key]
-    for shift, amount in zip(shifts, sums, strict=True):
-        other = key
-        if shift:
-            per = view.hda.network(key.network).topology.link_count
-            other = Link(key.network, *divmod(key.owner * per + key.number + shift, per))
-        busy[other] = busy.get(other, 0.0) + max(0, serialise_ps(amount, stage.bandwidth) - 1) / width
+    served = np.maximum(0.0, np.floor(sums * 1e12 / stage.bandwidth) - 1) / view.fabric.widths[key]
+    if not isinstance(key, Link):
+        busy[str(key)] = busy.get(str(key), 0.0) + served.sum()
+        return
+    network = view.hda.network(key.network)
+    per = network.topology.link_count
+    if key.network not in busy:
+        busy[key.network] = np.zeros(view.hda.level(network.level).total * per)
+    busy[key.network][key.owner * per + key.number + shifts] += served
 
 
 class _End(NamedTuple):
@@ -96,16 +97,32 @@ class _Transfers(Walk):
             self.transfer(self.end(s.read, known), there, nbytes, times)
         elif isinstance(s, pm.Compute) and s.engine == "dma":
             source = s.reads[0] if s.reads else s.write
-            if source.at is not None or s.write.at is not None:
-                self.transfer(self.end(source, known), self.end(s.write, known), nbytes, times)
+            ends = self.end(source, known), self.end(s.write, known)
+            if any(r.at is not None or self.is_spread(r) for r in (source, s.write)):
+                self.transfer(*ends, nbytes, times)
 
     def end(self, region: pm.Region, known: Values) -> _End:
         """Who has a region, and where it lies: that of a message lies in the memory of some channel."""
         tile = self.tiles.get(region.tile)
         memories = {c.memory for c in self.plan.channels} if tile is None else {tile.memory}
+        if tile is not None and self.is_spread(region):
+            return _End(str(tile.over), self.part(tile, region, known), memories)
         if region.at is None or tile is None:
             return _End(self.own, known["unit"], memories)
         return _End(self.plan.level(tile.level).name, value_of(region.at, known), memories)
+
+    def is_spread(self, region: pm.Region) -> bool:
+        """Whether a region lies with other units; not those of a level with slots, which are not known."""
+        over = self.tiles[region.tile].over if region.tile in self.tiles and region.at is None else None
+        return over is not None and self.plan.per(self.own, over) is not None
+
+    def part(self, tile: pm.Tile, region: pm.Region, known: Values) -> Any:
+        """The instance with which the block of a spread tile lies where copies of a region begin."""
+        number, level = value_of(tile.block_of(region), known), self.plan.level(tile.over)
+        if number is None:
+            return None
+        blocks, around = prod(tile.block_grid), (self.plan.per(self.own, tile.over) or 1) * level.count
+        return known["unit"] // around * level.count + np.clip(number, 0, blocks - 1) * level.count // blocks
 
     def transfer(self, here: _End, there: _End, nbytes: Any, times: Any) -> None:
         level = self.outer(here.level, there.level)

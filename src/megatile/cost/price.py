@@ -54,6 +54,9 @@ RECORD_BYTES = 100
 """About as many for each command of a run that is recorded."""
 LONG = 1 << 24
 """Commands from which on a lower bound alone looks for loops that repeat themselves."""
+MANY_SPREAD = 1 << 14
+"""Commands of a plan with spread tiles from which on the upper bound, with a route for each, is found when it
+is asked for."""
 FEW = 64
 """Up to so many instances in turns, both bounds come from runs at once."""
 
@@ -135,7 +138,9 @@ def price(
     if not plan.levels or timing is not None:
         return bounds()
     least = floor(plan, machine, launch=launch)
-    if _takes_turns(plan, find_machine(machine), FEW) and not {pm.ReceiveAny, pm.ReadScalar} & plan.kinds:
+    many = any(tile.over for tile in plan.tiles) and command_count(plan) > MANY_SPREAD
+    turns = many or _takes_turns(plan, find_machine(machine), FEW)
+    if turns and not {pm.ReceiveAny, pm.ReadScalar} & plan.kinds:
         return Price.bounded(least, bounds)
     try:
         found = bounds()

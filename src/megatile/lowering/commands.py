@@ -29,7 +29,16 @@ def compute(
     engine: str = "vector", flops: Expr = ZERO, dtype: str = "f32", fresh: bool = False, by: str = "",
     banked: Expr = ZERO,
 ) -> None:  # fmt: skip
-    """``banked``: bytes through the banks of a memory where lanes take turns there, each turn counted."""
+    """``banked``: bytes through the banks of a memory where lanes take turns there, each turn counted.
+
+    What is spread over other units is copied before it is computed on, and back after."""
+    if engine != "dma" and frame.level is not frame.draft.first:
+        reads = [_fetched(frame, block) for block in reads]
+        if write.home.spread and _sized(write):
+            here = between_blocks(frame, write, "l0")
+            compute(frame, operation, here, reads, attributes, engine, flops, dtype, fresh, by, banked)
+            copy_block(frame, write, here)
+            return
     size = bytes_moved(frame, reads[0] if reads else write, write) if engine == "dma" else banked
     given = tuple(sorted((attributes or {}).items()))
     frame.draft.filled.pop(write.home.name, None)
@@ -39,6 +48,15 @@ def compute(
             pm.Work(simplify(flops), size, dtype), fresh, by=by,
         )
     )  # fmt: skip
+
+
+def _fetched(frame: Frame, block: Block) -> Block:
+    """A block that is spread over other units in a tile of the stream's own."""
+    return brought(frame, block) if block.home.spread and _sized(block) else block
+
+
+def _sized(block: Block) -> bool:
+    return not block.cut and all(known(axis.size) for axis in block.axes)
 
 
 def bytes_moved(frame: Frame, source: Block, target: Block) -> Expr:
@@ -270,6 +288,7 @@ def copy_request(
         memories=(source.home.memory, target.home.memory), reach=reach, inside=away is None,
         row=math.gcd(_row(source), _row(target)), paired=paired,
         ahead=frame.looped or several_instances(draft.launch, draft.hda),
+        spread=source.home.spread or target.home.spread,
     )  # fmt: skip
 
 

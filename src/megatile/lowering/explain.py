@@ -74,6 +74,8 @@ class Figures:
     bandwidth: float = 0.0
     """Of device memory, for the units of the launch."""
     memory: str = ""
+    spread: tuple[str, ...] = ()
+    """What is said of tensors that are spread over units."""
 
     @property
     def intensity(self) -> float | None:
@@ -152,6 +154,7 @@ class Figures:
             f"  {turns} lanes meet in one bank of '{memory}': '{tile}' (pad or swizzle it) ({line})"
             for line, (memory, tile, turns) in self.conflicts.items()
         ]
+        lines += [f"  {line}" for line in self.spread]
         if self.versions:
             lines.append(
                 "  pipeline buffers: " + ", ".join(f"{name} {count}" for name, count in self.versions)
@@ -179,7 +182,12 @@ def figures(lowered: Lowered, result: Result | None = None) -> Figures:
     levels = tuple(_level(lowered, level) for level in plan.levels)
     versions = tuple((t.name, t.versions) for t in plan.tiles if t.versions > 1)
     found = Figures(plan.name, hda.name, levels, flops, moved, peaks, None, versions)
-    found = replace(found, waste=lowered.draft.notes.waste, conflicts=lowered.draft.notes.conflicts)
+    found = replace(
+        found,
+        spread=tuple(plan.spread_lines()),
+        waste=lowered.draft.notes.waste,
+        conflicts=lowered.draft.notes.conflicts,
+    )
     if result is None:
         return found
     layer = hda.memory("l2")

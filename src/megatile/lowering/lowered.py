@@ -31,6 +31,7 @@ from megatile.lowering.streams import PlanDraft
 from megatile.lowering.waits import place_waits
 from megatile.plan import model as pm
 from megatile.plan.statements import regions_of, write_of
+from megatile.timing.caches import extents
 
 assert phases.rule is statements.rule  # both add to the table of rules
 assert gathered.AROUND  # as does this
@@ -219,10 +220,22 @@ def assemble(draft: PlanDraft) -> pm.Plan:
         if f.name in waited or not f.name.startswith(("go_", "done_"))
     ]
     channels = tuple(replace(channel, name=name) for channel, name in draft.declared.channels.items())
-    return pm.Plan(
+    plan = pm.Plan(
         draft.program.name, draft.first.scale, (draft.first.total,), tuple(tiles),
         channels, tuple(flags), tuple(draft.declared.groups.values()), tuple(streams), place, tuple(levels),
     )  # fmt: skip
+    spread = {home.name for home in draft.homes.found.values() if home.spread}
+    return replace(plan, tiles=tuple(_spread(plan, t) if t.name in spread else t for t in tiles))
+
+
+def _spread(plan: pm.Plan, tile: pm.Tile) -> pm.Tile:
+    """A tensor in the memories of the units of the launch, cut as copies take it; one that is only taken as a
+    whole, so that every unit has a part."""
+    level = next(level for level in plan.levels if level.parent == plan.first.name)
+    block, axis = [max(1, extent) for extent in extents(plan)[tile.name]], 0
+    while block == list(tile.shape) and axis < len(block):
+        block[axis], axis = max(1, -(-block[axis] // level.count)), axis + 1
+    return replace(tile, over=level.name, block=tuple(block))
 
 
 def _without(body: tuple[Any, ...], waited: set[str]) -> tuple[Any, ...]:

@@ -40,6 +40,8 @@ class Home:
     shared: bool = False
     """One copy for the whole launch."""
     flag: bool = False
+    spread: bool = False
+    """Whether it lies in the memories of the units of its home, in blocks."""
     scattered: bool = False
     """Whether units hold indices of a tensor that are no run: only local indices make sense then."""
 
@@ -51,7 +53,8 @@ class Home:
     def __str__(self) -> str:
         layout = "".join(f" as {view.layout} over {view.scale}" for view in self.views)
         slices = f", {self.lead} slices" if self.lead > 1 else ""
-        return f"{self.name}: {self.dtype}{list(self.shape)} in {self.memory}{slices}{layout}"
+        spread = ", spread" if self.spread else ""
+        return f"{self.name}: {self.dtype}{list(self.shape)} in {self.memory}{slices}{layout}{spread}"
 
 
 class Homes:
@@ -79,16 +82,26 @@ class Homes:
     def tensor(self, param: Param, depths: list[int]) -> Home:
         """The home of a tensor, divided over the units at the first of ``depths`` where it has views."""
         name, shape = param.name, tuple(int(e) for e in param.shape)
-        memory = self.hda.memory("l2").name
+        memory, spread = self.hda.memory("l2").name, self.is_spread()
         for depth in depths:
             views = self._views(name, depth)
             if views:
                 largest, scattered = self._largest(shape, views)
                 return Home(
-                    name, largest, param.dtype, memory, depth, views=views, tensor=True, scattered=scattered
-                )
+                    name, largest, param.dtype, memory, depth, views=views, tensor=True,
+                    spread=spread and depth == self.device_depth, scattered=scattered,
+                )  # fmt: skip
         several = self.launch.count(self.launch.at(self.device_depth)) > 1
-        return Home(name, shape, param.dtype, memory, self.device_depth, tensor=True, shared=several)
+        return Home(
+            name, shape, param.dtype, memory, self.device_depth, tensor=True, shared=several, spread=spread
+        )
+
+    def is_spread(self) -> bool:
+        """Whether device memory belongs to units inside a device, of which the launch has several."""
+        launch, device = self.launch, self.launch.at(self.device_depth)
+        memory, whole = self.hda.memory("l2").level, self.hda.scale(device).level
+        below = self.hda.level(memory).position < self.hda.level(whole).position
+        return below and not launch.resident and launch.count(launch.dispatch, device) > 1
 
     def _views(self, base: str, depth: int) -> n.Chain:
         """The views of a tensor down to a scale, if any divides or copies it there."""

@@ -141,11 +141,16 @@ class PlanBuilder:
         owners: int | None = None,
         offset: int | None = None,
         level: str | None = None,
+        over: str | None = None,
+        block: Sequence[int] = (),
     ) -> Handle:
         """Declare storage; see ``plan.model`` for what the fields mean."""
         name = self.fresh(name)
         extents = tuple(int(s) for s in shape)
-        tile = Tile(name, extents, dtype_name(dtype), memory, versions, role, owner, owners, offset, level)
+        tile = Tile(
+            name, extents, dtype_name(dtype), memory, versions, role, owner, owners, offset, level, over,
+            tuple(block),
+        )  # fmt: skip
         self.tiles[name] = tile
         return Handle(name, extents, tile.dtype, memory)
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from math import prod
 from typing import Any
 from weakref import ref
 
 import numpy as np
 
 from megatile.core.cached import cached_in_owner
+from megatile.core.dtypes import itemsize
 from megatile.hda import HDA
-from megatile.plan.model import Level, Plan, PlanError
+from megatile.plan.model import Level, Plan, PlanError, Tile
 from megatile.plan.residency import copies
 from megatile.plan.statements import regions_of, statements
 
@@ -19,6 +21,10 @@ from megatile.plan.statements import regions_of, statements
 def blocks(plan: Plan, level: str | None = None) -> Iterator[tuple[str, str, int, int | None]]:
     """(what, memory, bytes per unit, offset) of every tile and every receive range of a level."""
     for tile in plan.tiles:
+        if tile.over is not None and plan.level(tile.over).slots is None:
+            if tile.over == level:
+                yield f"a part of tile '{tile.name}'", tile.memory, _part_bytes(plan, tile), None
+            continue
         if tile.level != level:
             continue
         size = tile.nbytes * tile.versions
@@ -32,6 +38,12 @@ def blocks(plan: Plan, level: str | None = None) -> Iterator[tuple[str, str, int
         for member in range(channel.members):
             offset = None if channel.offset is None else channel.offset + member * size
             yield f"receive range {channel.label(member)}", channel.memory, size, offset
+
+
+def _part_bytes(plan: Plan, tile: Tile) -> int:
+    """The most bytes that one place has of a spread tile."""
+    each = -(-prod(tile.block_grid) // plan.level(tile.over).count)
+    return min(tile.nbytes, each * prod(tile.block) * itemsize(tile.dtype)) * tile.versions
 
 
 def check_ranges(plan: Plan) -> None:

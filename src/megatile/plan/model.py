@@ -52,6 +52,15 @@ share has ``owner = unit // sharers``. A ``Region`` is a block of a tile; it mea
 ``at`` names another owner (a put or a get). Indices count elements per dimension; an empty ``start`` is the
 whole tile.
 
+*Spread.* A tile with ``over``, a level below its own, lies in the memories of the hardware units on which the
+instances of that level begin: cut into blocks of ``block`` elements per dimension, which in row-major order
+are dealt in runs, as even as whole blocks allow: block b of n to entry ``b * m // n`` of the m places (of a
+level with slots: as many of its hardware units as it has instances, or all). It stays one tile for data and
+order. A copy begins (or ends) where the block of its region lies, and passes the route between there and its
+unit. Where a region has several blocks (so many as its extents, if they are constants, have whole blocks),
+it is one of them: in row-major order the one half-way round from the unit's number, so that units take
+different ones. Regions with ``at`` are where their owner is.
+
 A tile has ``versions`` >= 1 buffers. A command with ``fresh=True`` begins a *new version* of the tile it
 writes: the tile's name means that version from then on, and version ``v`` lies in buffer ``v % versions``, so
 it must wait for the accesses to version ``v - versions`` (that is all that software pipelining is). Without
@@ -211,7 +220,7 @@ from typing import Any
 from megatile.core.cached import cached_in_owner
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError, did_you_mean, how_to_give
-from megatile.core.expr import ZERO, Const, Expr, unit
+from megatile.core.expr import ZERO, Const, Expr, constant, simplify, unit
 from megatile.plan.spec import ALWAYS, ARGUMENT, HIDDEN, KEYWORD, part
 from megatile.plan.statements import *  # noqa: F403
 from megatile.plan.statements import Start, Statement, Work, __all__ as _STATEMENTS, statements
@@ -263,6 +272,25 @@ class Tile:
     owners: int | None = part("literal", KEYWORD, None)
     offset: int | None = part("literal", KEYWORD, None)
     level: str | None = part("text", KEYWORD, None)
+    over: str | None = part("text", KEYWORD, None)
+    block: tuple[int, ...] = part("literal", KEYWORD, ())
+
+    @property
+    def block_grid(self) -> tuple[int, ...]:
+        """Blocks of a spread tile per dimension."""
+        return tuple(-(-extent // size) for extent, size in zip(self.shape, self.block, strict=True))
+
+    def block_of(self, region: Region) -> Expr:  # noqa: F405
+        """The number, in row-major order, of the block of a spread tile where copies of a region begin."""
+        start = region.start or (ZERO,) * len(self.shape)
+        known = [constant(e) for e in region.shape] if region.shape else self.shape
+        inside = [max(1, (n or 1) // size) for n, size in zip(known, self.block, strict=True)]
+        covered = prod(inside)
+        turn, number = (unit + covered // 2) % covered if covered > 1 else ZERO, ZERO
+        for axis, (at, size, count) in enumerate(zip(start, self.block, self.block_grid, strict=True)):
+            step = turn // prod(inside[axis + 1 :]) % inside[axis] if inside[axis] > 1 else ZERO
+            number = number * count + at // size + step
+        return simplify(number)
 
     @property
     def elements(self) -> int:
@@ -485,6 +513,19 @@ class Plan:
         """How many instances a level has in all."""
         found = self.level(level)
         return found.count * (self.instances(found.parent) if found.parent is not None else 1)
+
+    def spread_lines(self) -> list[str]:
+        """What a summary says of tiles that lie in blocks with the instances of a level."""
+        found: dict[str, list[str]] = {}
+        for tile in self.tiles:
+            if tile.over is not None:
+                blocks = "×".join(map(str, tile.block))
+                found.setdefault(tile.over, []).append(f"{tile.name} ({blocks})")
+        return [
+            f"spread over {self.level(over).count} × {over}, in blocks (others than one's own come over the "
+            f"network): {', '.join(names)}"
+            for over, names in found.items()
+        ]
 
     def part(self, units: Iterable[int]) -> Plan:
         """The plan for some of its units alone: the others are in other launches, which its channels (now

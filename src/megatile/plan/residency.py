@@ -8,13 +8,14 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Iterator
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from megatile.hda import HDA
 from megatile.plan.cohort import spread
-from megatile.plan.model import Level, Plan, PlanError
+from megatile.plan.model import Level, Plan, PlanError, Tile
 
 Array = Any
 
@@ -55,6 +56,16 @@ def copies(plan: Plan, hda: HDA) -> dict[str, tuple[Array, Array]]:
         units = (above[:, None] * (per if level.parent else 0) + places[None, :]).reshape(-1)
         found[level.name] = units, np.repeat(times, len(places))
     return found
+
+
+def part_places(plan: Plan, hda: HDA, tile: Tile, blocks: Array | None, units: Array | None = None) -> Array:
+    """The hardware units, below that of the first owner, with which blocks of a spread tile lie; without
+    ``blocks``, those of instances of the level it is spread over (``units``)."""
+    level = plan.level(tile.over)
+    below, total = units_below(hda, level, plan), prod(tile.block_grid)
+    count = level.count if level.slots is None else min(level.count, below)
+    index = np.asarray(units) % count if blocks is None else np.clip(blocks, 0, total - 1) * count // total
+    return index if level.slots is not None else spread(level.place.evaluate({"unit": index}), len(index))
 
 
 class Residency:

@@ -46,6 +46,8 @@ def check_structure(plan: Plan) -> None:
         if tile.versions < 1 or any(extent < 0 for extent in tile.shape):
             raise PlanError(f"tile '{tile.name}' needs versions >= 1 and extents >= 0")
         itemsize(tile.dtype)
+        if tile.over is not None:
+            check_spread(plan, tile)
     for channel in plan.channels:
         if channel.slots < 1 or channel.members < 1 or channel.slot_bytes < 1:
             raise PlanError(f"channel '{channel.name}' needs at least one member, one slot and one byte")
@@ -94,6 +96,21 @@ def _check_transports(plan: Plan) -> None:
     for name in (plan.kernel, *(user.transport for user in users)):
         if name is not None:
             plan.transport(name)
+
+
+def check_spread(plan: Plan, tile: Tile) -> None:
+    """A tile is spread over a level right below its own, in blocks that have its dimensions."""
+    inside = [level.name for level in plan.levels if level.parent == plan.level(tile.level).name]
+    if tile.over not in inside:
+        raise PlanError(
+            f"tile '{tile.name}' is spread over '{tile.over}', which is no level right below its own",
+            advice=did_you_mean(str(tile.over), inside, what="levels there"),
+        )
+    if len(tile.block) != len(tile.shape) or any(size < 1 for size in tile.block):
+        raise PlanError(
+            f"tile '{tile.name}' of shape {tile.shape} is spread in blocks of {tile.block}",
+            advice="give a block one extent of at least 1 for each dimension",
+        )
 
 
 def check_levels(plan: Plan) -> None:

@@ -109,18 +109,24 @@ class StreamPeers:
     def seen(self, level: int, numbers: Array) -> tuple[Array, Array] | None:
         """Where they reach instances of a level (counted in the plan), and which of these there are; None
         where that is not the same all the time."""
-        mine, other = (self.described[self.launched.levels + i] for i in (self.level, level))
+        other = self.described[self.launched.levels + level]
         if not other[LevelRow.fixed]:
             return None
         there = (numbers >= 0) & (numbers < other[LevelRow.count])
         place = self.all_rows[level].places[np.where(there, numbers, 0)]
-        here, all_there = int(mine[LevelRow.hardware]), int(other[LevelRow.hardware])
-        if all_there > here:
-            place = place * here // all_there
-        elif all_there < here:
-            inside = self.places * all_there // here == place
-            place = np.where(inside, self.places, place * (here // all_there))
-        return place, there
+        return self.as_seen(place, int(other[LevelRow.hardware])), there
+
+    def as_seen(self, place: Array, count: int) -> Array:
+        """Return some of ``count`` hardware units as these see them."""
+        mine = int(self.described[self.launched.levels + self.level, LevelRow.hardware])
+        if count >= mine:
+            return place if count == mine else place * mine // count
+        return np.where(self.places * count // mine == place, self.places, place * (mine // count))
+
+
+def is_own(region: list[int]) -> bool:
+    """Whether a region is always the instance's own."""
+    return region[RegionRow.owner] == NONE and region[RegionRow.piece] == NONE
 
 
 class MachineQueries:
@@ -346,7 +352,7 @@ class MachineQueries:
             known = code[pc, Instruction.figures] != NONE
             if kind == COPY and row[Copy.mover] == asked[Copy.mover] and not known:
                 ends = [rows.regions[rows.lists[i]] for i in (at + 1, at + rows.lists[at])]
-                if all(end[RegionRow.mode] == st.DECLARED and end[RegionRow.owner] == NONE for end in ends):
+                if all(end[RegionRow.mode] == st.DECLARED and is_own(end) for end in ends):
                     source, target = (
                         int(stored[rows.tiles[end[RegionRow.tile]][TileRow.base]]) for end in ends
                     )
@@ -363,21 +369,42 @@ class MachineQueries:
             row = None if region == NONE else rows.regions[region]
             if row is not None and row[RegionRow.mode] == st.HANDLE:
                 return None
-            if row is None or row[RegionRow.owner] == NONE:
+            if row is None or is_own(row):
                 found.append(own)
                 continue
-            end = self._end(peers, row)
+            end = self._end(peers, row) if row[RegionRow.piece] == NONE else self._piece(peers, row)
             if end is None:
                 return None
             possible, always = end[2] if possible is everyone else possible & end[2], always and end[3]
             found.append(end[:2])
         return found[0], found[1], possible, always
 
+    def _piece(self, peers: StreamPeers, row: list[int]) -> tuple[Array, Array, Array, bool] | None:
+        """The same of a region of a spread tile; who has its block is told apart by where that is."""
+        if not peers.fixed:
+            return None
+        stored = self._stored(peers, row)
+        level = peers.described[peers.launched.levels + stored[Storage.over]].tolist()
+        numbers, always = peers.value(row[RegionRow.piece])
+        pieces, per, places = (
+            stored[Storage.pieces],
+            level[LevelRow.hardware_per_parent],
+            level[LevelRow.places],
+        )
+        mine, total = (
+            int(x[LevelRow.hardware]) for x in (peers.described[peers.launched.levels + peers.level], level)
+        )
+        count = level[LevelRow.per_parent] if places != NONE else min(level[LevelRow.per_parent], per)
+        place = np.clip(numbers, 0, pieces - 1) * count // pieces
+        if places != NONE:
+            place = self.arena.rows("lists")[places + place]
+        place = peers.as_seen(peers.places * (total // per) // mine * per + place, total)
+        held = np.where(place == peers.places, NONE, place)
+        return place, held, np.ones(len(place), dtype=bool), always
+
     def _end(self, peers: StreamPeers, row: list[int]) -> tuple[Array, Array, Array, bool] | None:
         """The same of a region that names its owner."""
-        base = self.simulation.rows.tiles[row[RegionRow.tile]][TileRow.base]
-        at = int(peers.described[peers.launched.levels + peers.level, LevelRow.storages]) + base
-        stored = self.arena.rows("storages")[at].tolist()
+        stored = self._stored(peers, row)
         if stored[Storage.owners] != NONE or not peers.fixed:
             return None
         owners, always = peers.value(row[RegionRow.owner])
@@ -388,6 +415,13 @@ class MachineQueries:
         mine = (peers.units // per == owners) if per else np.zeros(len(owners), dtype=bool)
         held = np.where(mine, NONE, (level << 40) + owners)
         return np.where(mine, peers.places, seen[0]), held, seen[1], always
+
+    def _stored(self, peers: StreamPeers, row: list[int]) -> list[int]:
+        """The row of the storage of a region, as the level of its unit sees it."""
+        base = self.simulation.rows.tiles[row[RegionRow.tile]][TileRow.base]
+        at = int(peers.described[peers.launched.levels + peers.level, LevelRow.storages]) + base
+        found: list[int] = self.arena.rows("storages")[at].tolist()
+        return found
 
     def _numbers(
         self, view: Resources, here: Array, names: tuple[str, str], there: Array, same: Array, by: str

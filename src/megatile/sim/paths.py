@@ -24,6 +24,8 @@ from megatile.timing.resources import Resources
 
 DENSE = 1024
 """Links of a grid for every unit up to which all of them get servers."""
+DENSE_SPREAD = 1 << 18
+"""The same for plans with spread tiles, of which units reach all parts."""
 
 
 @cached(most=1 << 12)
@@ -66,7 +68,7 @@ class Paths:
             return
         self.grids[network.name] = None
         count = view.hda.level(network.level).total * network.topology.link_count
-        if count <= DENSE * units:
+        if count <= (DENSE_SPREAD if any(t.over for t in view.plan.tiles) else DENSE) * units:
             lanes, first = self.arena.extend("lanes", count), self.arena.extend("servers", count)
             rows = self.arena.rows("servers")[first : first + count]
             rows[:, Server.lanes], rows[:, Server.lane_count] = np.arange(lanes, lanes + count), 1

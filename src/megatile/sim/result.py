@@ -223,7 +223,7 @@ class Result(HasTime):
             f"exposed communication {format_time(round(self.exposed_ns * 1000))}"
         )
         shown = text_table(("what", "busy", "use", "bytes"), rows)
-        return "\n".join([head, shown, *origin_lines(self.origins)])
+        return "\n".join([head, *self.plan.spread_lines(), shown, *origin_lines(self.origins)])
 
     def print_communication(self, start_ps: int = 0) -> None:
         """One line per message on stderr, in order of time; ``start_ps`` is when the launch began."""

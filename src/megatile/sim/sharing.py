@@ -14,8 +14,9 @@ import numpy as np
 
 from megatile.plan import model as pm
 from megatile.plan.cohort import of_units
-from megatile.sim.answers import MachineQueries, StreamPeers
+from megatile.sim.answers import MachineQueries, StreamPeers, is_own
 from megatile.sim.instructions import END, Instruction
+from megatile.sim.spread import check_routes
 from megatile.sim.state import NONE, RegionRow
 from megatile.timing.view import TimingError
 
@@ -37,6 +38,7 @@ def find_shared(simulation: Simulation, launched: EngineLaunch) -> None:
         paths.everything_shared = True
     if paths.everything_shared or not paths.contended:
         return
+    check_routes(launched, MOST_HOPS)
     found: list[Ends] = []
     for ends in (*_messages(simulation, launched), *_copies(simulation, launched)):
         if ends is None:
@@ -104,7 +106,7 @@ def _copies(simulation: Simulation, launched: EngineLaunch) -> Iterator[Ends | N
         pc = launched.table.streams[number].first
         while rows.code[pc][Instruction.kind] != END:
             ends = rows.ends(pc)
-            if any(rows.regions[r][RegionRow.owner] != NONE for r in ends if r != NONE):
+            if not all(is_own(rows.regions[r]) for r in ends if r != NONE):
                 peers = StreamPeers(simulation, launched, level, number, pc)
                 found = answers.copy_ends(peers)
                 if found is None or not found[3]:

@@ -81,6 +81,8 @@ class RegionRow(Row):
     """Whether accesses to it may conflict."""
     own: int
     """Whether it is always the instance's own where no owner is named."""
+    piece: int
+    """Of a spread tile: the expression of its block (NONE: it is not spread)."""
 
 
 class TileRow(Row):
@@ -170,6 +172,10 @@ class Storage(Row):
     """The list of the owner of each of those (NONE: itself)."""
     first_of_owner: int
     owner_count: int
+    over: int
+    """The level, counted in the plan, over which it is spread (NONE: it is not)."""
+    pieces: int
+    """Into how many blocks it is cut then."""
     blocks: int
     """Its blocks in caches (NONE: there is none before it): a list of dimensions, bytes of a block, what to
     add to the storage's number if it outlives its launch (else 0), a block's shape, how many there are."""
@@ -505,6 +511,8 @@ class Access(Row):
     dimensions: int
     visible: int
     tracked: int
+    piece: int
+    """Of a spread tile: its block (NONE: it is not spread)."""
     bounds: Words
 
 

@@ -135,15 +135,19 @@ class StreamTable:
         owner = NONE if region.at is None else self.value(region.at)
         visible, own, tracked = owner != NONE, table.plain, True
         mode, what = self.meant(region.tile)
+        piece = NONE
         if mode == st.DECLARED:
             tile = table.plan.tiles[table.tiles[region.tile]]
             tracked = region.tile in self.written and tile.elements > 0
             visible |= region.tile in table.visible
             own = not tile.shared and tile.level == self.level
+            if tile.over is not None and region.at is None:
+                piece = self.value(tile.block_of(region))
         rows.regions.append(
             RegionRow.row(
                 mode=mode, tile=what, dimensions=len(region.start), bounds=rows.raw(bounds), owner=owner,
                 visible=int(visible and self.tells), tracked=int(tracked), own=int(own),
+                piece=piece,
             )
         )  # fmt: skip
         return len(rows.regions) - 1

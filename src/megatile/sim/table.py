@@ -11,6 +11,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable
 from copy import copy
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -230,7 +231,10 @@ class CommandTable:
                 if placed is not None:
                     level = self.levels[plan.level(placed.level).name]
                     seen = (level, plan.per(name, placed.level) or 0, *owners[placed.name])
-                rows.memory_of.append(((number, 0, *seen, NONE), times))
+                spread = (NONE, 0)
+                if placed is not None and placed.over is not None:
+                    spread = (self.levels[placed.over], prod(placed.block_grid))
+                rows.memory_of.append(((number, 0, *seen, *spread, NONE), times))
         rows.memories += len(self.levels) * count
         over: dict[str, str] = aliases(self.plan)
         self.alias_base = NONE

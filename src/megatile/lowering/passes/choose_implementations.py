@@ -76,7 +76,7 @@ class _Chooser(Chooser):
         return Request(
             "Copy", self.machine, site.level.scale, source.dtype, self.elements(node.to, site),
             memories=(source.memory, to.memory), reach=reach, inside=inside, row=math.gcd(*rows),
-            ahead=site.looped or self.several,
+            ahead=site.looped or self.several, spread=to.spread or source.spread,
         )  # fmt: skip
 
     def across_nodes(self, node: n.Copy, site: Site) -> bool | Expr:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from megatile.sim.engine.commands import depend
-from megatile.sim.engine.instances import seen_from
+from megatile.sim.engine.instances import as_seen, seen_from
 from megatile.sim.engine.lists import claim
 from megatile.sim.engine.marks import inlined, jit
 from megatile.sim.engine.values import evaluate
@@ -54,11 +54,31 @@ def owner_of(s: State, unit_id: int, access_id: int) -> int:
 
 
 @jit
-def location(s: State, unit_id: int, held_by: int) -> int:
-    """Where a holder is, in units of the scale of the instance."""
+def location(s: State, unit_id: int, access_id: int, held_by: int) -> int:
+    """Where what an access touches is, in units of the scale of the instance."""
+    if s.accesses[access_id].piece != NONE:
+        return piece_place(s, unit_id, access_id)
     if held_by == NONE:
         return s.units[unit_id].place
     return seen_from(s, unit_id, held_by >> 40, held_by & ((1 << 40) - 1))
+
+
+@jit
+def piece_place(s: State, unit_id: int, access_id: int) -> int:
+    """Where the block of a spread tile is that an access touches first."""
+    storage = storage_of(s, unit_id, s.accesses[access_id].storage)
+    level = s.levels[s.launches[s.units[unit_id].launch].levels + storage.over]
+    count = level.per_parent
+    if level.places == NONE:
+        count = min(count, level.hardware_per_parent)
+    piece = min(max(s.accesses[access_id].piece, 0), storage.pieces - 1)
+    place = piece * count // storage.pieces
+    if level.places != NONE:
+        place = s.lists[level.places + place]
+    own = s.units[unit_id].place
+    mine = s.levels[s.units[unit_id].level].hardware
+    above = own * (level.hardware // level.hardware_per_parent) // mine
+    return as_seen(above * level.hardware_per_parent + place, level.hardware, own, mine)
 
 
 @inlined
@@ -91,6 +111,9 @@ def resolve_access(s: State, unit_id: int, region_id: int, write: int, access_id
         access.bounds[i] = evaluate(s, s.lists[region.bounds + i], frame)
     access.visible = region.visible
     access.tracked = region.tracked
+    access.piece = NONE
+    if region.piece != NONE:
+        access.piece = evaluate(s, region.piece, frame)
     for i in range(dimensions):
         if access.bounds[2 * i + 1] == 0:
             access.tracked = 0

@@ -301,17 +301,21 @@ def where(s: State, unit_id: int, level_id: int, number: int) -> int:
 
 
 @jit
+def as_seen(place: int, count: int, own: int, mine: int) -> int:
+    """Return one of ``count`` hardware units as the unit at ``own`` of ``mine`` sees it."""
+    if mine == count:
+        return place
+    if count > mine:
+        return place * mine // count
+    if own * count // mine == place:
+        return own
+    return place * (mine // count)
+
+
+@jit
 def seen_from(s: State, unit_id: int, level_id: int, number: int) -> int:
     """Return the same in units of the scale of the instance: what contains it; of what it contains, its own
     or the first."""
     place = where(s, unit_id, level_id, number)
     mine = s.levels[s.units[unit_id].level].hardware
-    other = s.levels[level_id].hardware
-    if mine == other:
-        return place
-    if other > mine:
-        return place * mine // other
-    own = s.units[unit_id].place
-    if own * other // mine == place:
-        return own
-    return place * (mine // other)
+    return as_seen(place, s.levels[level_id].hardware, s.units[unit_id].place, mine)

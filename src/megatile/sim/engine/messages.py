@@ -165,6 +165,7 @@ def take(s: State, unit_id: int, pc: int, queue_id: int, kind: int) -> int:
         source = s.accesses[1]
         source.storage = storage_id
         source.owner = NONE
+        source.piece = NONE
         if op.version != NONE:
             s.frames[frame + op.version] += 1
         resolve_access(s, unit_id, into, 1, 0)

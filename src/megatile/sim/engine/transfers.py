@@ -49,15 +49,18 @@ def copy_path(s: State, unit_id: int, source: int, target: int, mover: int) -> i
         access = s.accesses[wrong]
         misuse(s, s.units[unit_id].pc, unit_id, NO_OWNER, access.owner, access.storage)
         return NONE
-    path_id = cached_figure(s, unit_id, source_owner == NONE and target_owner == NONE)
+    spread = s.accesses[source].piece != NONE or s.accesses[target].piece != NONE
+    own = source_owner == NONE and target_owner == NONE and not spread
+    path_id = cached_figure(s, unit_id, own)
     if path_id != NONE:
         return path_id
     here = NONE
     there = NONE
-    if source_owner != NONE or target_owner != NONE or read.private == 0 or written.private == 0:
-        here = location(s, unit_id, source_owner)
-        there = location(s, unit_id, target_owner)
-    asked_by = 2 * (mover * MOVERS + s.units[unit_id].level) + (1 if source_owner == target_owner else 0)
+    if not own or read.private == 0 or written.private == 0:
+        here = location(s, unit_id, source, source_owner)
+        there = location(s, unit_id, target, target_owner)
+    same = source_owner == target_owner and (not spread or here == there)
+    asked_by = 2 * (mover * MOVERS + s.units[unit_id].level) + (1 if same else 0)
     memories = read.memory * (1 << 24) + written.memory
     return figure(s, ASK_PATH, asked_by, memories, here, there, unit_id)
 

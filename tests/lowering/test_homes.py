@@ -1,0 +1,168 @@
+"""Tensors on machines whose memory belongs to cores: they lie in blocks with them, and routes are paid."""
+
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.tuning.factories import gemm
+
+import megatile as mt
+import megatile.language as T
+from megatile.core.dtypes import numpy_dtype
+from megatile.core.expr import unit
+from megatile.plan import model as pm
+from megatile.plan.build import PlanBuilder
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+WAFER = mt.machine("cerebras-wse2", width=16, height=16)
+ROUNDS, BYTES = 8, 4 * 64 * 4
+
+
+def reads(cores: int, which):
+    """Every core adds up blocks of X, ``which(core, round)``, and writes its own block of Y."""
+
+    @T.program
+    def kernel(X: T.Tensor((cores * 4, 64), "f32"), Y: T.Tensor((cores * 4, 64), "f32")):
+        with T.Kernel(block=cores, threads=1) as b:
+            x = T.alloc((4, 64), "f32", level="l1")
+            y = T.alloc((4, 64), "f32", level="l1")
+            T.clear(y)
+            for i in T.serial(ROUNDS):
+                T.copy(x, X[which(b, i) * 4, 0])
+                for r, c in T.Parallel(4, 64):
+                    y[r, c] += x[r, c]
+            T.copy(Y[b * 4, 0], y)
+
+    return kernel
+
+
+def own(b, i):
+    return b
+
+
+def all_of_them(b, i):
+    return i
+
+
+def crossed(result: mt.Result) -> int:
+    """Bytes over links, each hop counted."""
+    return sum(n for name, n in result.usage.bytes_on.items() if not name.startswith("memory"))
+
+
+@pytest.mark.parametrize("machine", [WAFER, mt.machine("ahbm")], ids=lambda m: m.name)
+def test_reading_one_tensor_from_64_cores_costs_its_routes(machine) -> None:
+    near, far = (mt.simulate(reads(64, which), machine=machine) for which in (own, all_of_them))
+    assert crossed(near) == 0
+    busiest = max(n for name, n in far.usage.bytes_on.items() if not name.startswith("memory"))
+    assert crossed(far) >= 64 * (ROUNDS - 1) * BYTES
+    if machine is WAFER:  # a link takes 4 bytes a cycle, and all blocks come over those of 8 cores
+        assert far.time_ps - near.time_ps > busiest / 4.4e9 * 1e12 / 2
+    assert far.time_ps > near.time_ps
+    assert "spread over 64 × " in far.summary()
+    assert "X (4×64), Y (4×64)" in far.summary()
+
+
+def test_a_route_is_paid_hop_by_hop() -> None:
+    """Two cores side by side read each other's block: a hop of one cycle more than their own, each time."""
+    near, far = (
+        mt.simulate(reads(2, which), machine=WAFER, record=False).time_ps
+        for which in (own, lambda b, i: 1 - b)
+    )
+    hop = round(1e12 / 1.1e9)
+    assert ROUNDS * hop <= far - near <= ROUNDS * (hop + 2 * hop)
+
+
+@pytest.mark.parametrize("machine", [WAFER, mt.machine("ahbm")], ids=lambda m: m.name)
+@pytest.mark.parametrize("make", [lambda: reads(8, all_of_them), lambda: gemm(64, 96, 32, 16, 16, 16)])
+def test_data_and_bounds_hold(machine, make) -> None:
+    program = make()
+    low = mt.lower(program, machine=machine)
+    assert all(t.over for t in low.plan.tiles if t.role != "local")
+    rng = np.random.default_rng(0)
+    arrays = [rng.integers(-2, 3, p.shape).astype(numpy_dtype(p.dtype)) for p in low.program.params]
+    expected = [a.copy() for a in arrays]
+    mt.run(low.program, *expected, machine=machine)
+    mt.check(low.plan, machine)
+    for name, found in mt.execute(low, *arrays).items():
+        at = [p.name for p in low.program.params].index(name)
+        np.testing.assert_array_equal(found, expected[at])
+    bounds = mt.price(low)
+    assert bounds.lower_ps <= mt.simulate(low, record=False).time_ps <= bounds.upper_ps
+
+
+def test_a_product_on_the_wafer_touches_the_fabric() -> None:
+    result = mt.simulate(gemm(256, 256, 256, 16, 16, 16, 2), machine=WAFER)
+    least = 2 * 256 * 256 * 2 * 15  # every core but one of a row or column gets each block from another
+    assert crossed(result) > least
+    assert result.time_ps >= mt.price(gemm(256, 256, 256, 16, 16, 16, 2), machine=WAFER).lower_ps
+
+
+def test_more_routes_than_can_be_followed_are_refused_in_a_sentence() -> None:
+    program = gemm(8192, 8192, 8192, 32, 32, 32)
+    with pytest.raises(mt.MegatileError, match=r"cross about 2\.\de\+09 links.*mt\.price bounds its time"):
+        mt.simulate(program, machine="cerebras-wse2")
+    assert mt.price(program, machine="cerebras-wse2").lower_ps > 1.9e9
+
+
+def test_parts_have_to_fit_with_the_tiles() -> None:
+    with pytest.raises(mt.MegatileError, match=r"'sram'.*49152 bytes, the plan needs"):
+        mt.simulate(gemm(512, 512, 512, 64, 64, 64), machine=WAFER)
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("number", "machine", "crosses"),
+    [
+        ("20", "ahbm", False), ("20", "cerebras-wse2", False), ("24", "ahbm", True), ("25", "ahbm", False),
+        ("26", "cerebras-wse2", True), ("29", "ahbm", True), ("30", "ahbm", True), ("34", "ahbm", True),
+        ("35", "ahbm", True), ("38", "cerebras-wse2", True),
+    ],
+)  # fmt: skip
+def test_examples_show_their_fabric_traffic(number: str, machine: str, crosses: bool, monkeypatch) -> None:
+    """Those whose units read and write their own parts alone have none."""
+    (path,) = EXAMPLES.glob(f"{number}_*.py")
+    found = []
+
+    def kept(*given, **options):
+        found.append(mt.simulate(*given, machine=machine))
+        raise Stop
+
+    monkeypatch.setattr(mt, "run", kept)
+    with pytest.raises(Stop):
+        runpy.run_path(str(path))["main"](machine)
+    assert ("link " in found[0].summary()) is crosses is (crossed(found[0]) > 0)
+    assert "spread over " in found[0].summary() or number in ("34", "35", "38")
+
+
+def spread_plan(**options) -> pm.Plan:
+    b = PlanBuilder("k", scale="wafer", units=1)
+    core = b.level("core", scale="core", grid=4, parent="wafer")
+    x = b.tile("x", (8, 4), "f32", memory="sram", role="input", **{"over": core, "block": (2, 4)} | options)
+    t = b.tile("t", (2, 4), "f32", memory="sram", level=core)
+    with b.stream(level=core):
+        b.copy(t, x[2 * (3 - unit) : 2 * (3 - unit) + 2, 0:4])
+    return b.finish()
+
+
+def test_plans_say_how_tiles_are_spread() -> None:
+    plan = spread_plan()
+    assert 'x = tile(f32, (8, 4), memory="sram", role="input", over="core", block=(2, 4))' in str(plan)
+    assert mt.Plan.from_json(plan.to_json()) == plan == mt.Plan.from_text(str(plan))
+    assert {k: v for k, v in mt.simulate(plan, machine=WAFER).usage.bytes_on.items() if "fabric" in k}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"over": "cor"}, "spread over 'cor', which is no level right below"),
+        ({"block": (2,)}, r"of shape \(8, 4\) is spread in blocks of \(2,\)"),
+        ({"block": (0, 4)}, r"in blocks of \(0, 4\)"),
+    ],
+)
+def test_wrong_spreads_are_refused(options, message) -> None:
+    with pytest.raises(mt.MegatileError, match=message):
+        mt.check(spread_plan(**options), WAFER)
