@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from megatile.compat.ccl.spec import spec_of
@@ -19,7 +20,8 @@ from megatile.hda import HDA, machine as find_machine
 from megatile.runtime.host.context import RuntimeContext
 from megatile.runtime.host.engine import Engine
 from megatile.runtime.host.state import DeviceSelector, HostError
-from megatile.runtime.host.times import all_launches
+from megatile.runtime.host.times import all_launches, launch_times
+from megatile.sim import Launch
 
 __all__ = [
     "BenchResult",
@@ -57,9 +59,23 @@ def resolve_device(text: str = "all") -> DeviceSelector:
     return DeviceSelector(text)
 
 
+class KernBenchEngine(Engine):
+    """An engine with the two attributes of KernBench's that its test programs read."""
+
+    @property
+    def _env(self) -> Any:
+        """``now``: when all work that was submitted is done, in nanoseconds."""
+        return SimpleNamespace(now=self.end_ps / 1000)
+
+    @property
+    def _results(self) -> dict[str, tuple[Launch, dict[str, Any]]]:
+        return {f"{n} {w.name}": (w, launch_times(w)) for n, w in enumerate(self.launches)}
+
+
 def GraphEngine(topology: Topology | HDA | str, enable_data: bool = True) -> Engine:
     """Return an engine for a `RuntimeContext`; without data it finds out times only."""
-    return Engine(topology.machine if isinstance(topology, Topology) else find_machine(topology), enable_data)
+    hda = topology.machine if isinstance(topology, Topology) else find_machine(topology)
+    return KernBenchEngine(hda, enable_data)
 
 
 @dataclass(frozen=True)

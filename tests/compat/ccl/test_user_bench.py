@@ -13,7 +13,14 @@ import megatile.parallel as tp
 from megatile.cli.main import main
 from megatile.compat.ccl.install import build_install_plans
 from megatile.compat.ccl.spec import spec_of
+from megatile.compat.runtime_api import (
+    DeviceSelector,
+    GraphEngine,
+    RuntimeContext,
+    resolve_topology,
+)
 from megatile.hda import HDA, machine
+from megatile.language.tl import IpcqInvalidDirection
 from megatile.runtime.host.placement import DPPolicy
 
 BENCH = """
@@ -261,3 +268,115 @@ def test_own_mapper_and_validator_get_the_dict(folder) -> None:
         x = torch.zeros((16, 8), dp=DPPolicy(cube="row_wise", num_pes=1))
         with pytest.raises(RuntimeError, match="all_reduce by 'mine': 16 shards"):
             torch.ccl.check(x.shards)
+
+
+APP = """
+import importlib
+import math
+import numpy as np
+from megatile.collectives import configure_sfr_intercube_multisip, load_ccl_config, resolve_algorithm_config
+from megatile.runtime.host.placement import DPPolicy
+
+def run_allreduce(ctx, engine, spec, *, algorithm=None, ccl_yaml=None):
+    cfg = resolve_algorithm_config(load_ccl_config(ccl_yaml), algorithm)
+    algo_module = importlib.import_module(cfg["module"])
+    kernel_fn, kinds = algo_module.kernel, algo_module.TOPO_NAME_TO_KIND
+    n_elem = int(cfg.get("n_elem", 8))
+    n_sips = int(spec.get("system", {}).get("sips", {}).get("count", 1))
+    sip_topo = str(spec.get("system", {}).get("sips", {}).get("topology", "ring_1d"))
+    cube_w, cube_h = int(spec["sip"]["cube_mesh"]["w"]), int(spec["sip"]["cube_mesh"]["h"])
+    n_cubes = cube_w * cube_h
+    side = 0 if sip_topo == "ring_1d" else int(round(math.sqrt(n_sips)))
+    configure_sfr_intercube_multisip(engine, spec, cfg)
+    dp = DPPolicy(cube="row_wise", pe="replicate", num_pes=1, num_cubes=n_cubes)
+    tensors = []
+    for sip in range(n_sips):
+        ctx.ahbm.set_device(sip)
+        t = ctx.zeros((n_cubes, n_elem), dtype="f16", dp=dp, name=f"sip{sip}")
+        t.copy_(ctx.from_numpy(np.full((n_cubes, n_elem), float(sip + 1), dtype=np.float16)))
+        tensors.append(t)
+    t_start, all_pending = engine._env.now, []
+    for sip_rank, t in enumerate(tensors):
+        pending = ctx.launch(
+            "allreduce", kernel_fn, t, n_elem, cube_w, cube_h, n_sips, sip_rank, kinds.get(sip_topo, 0),
+            side, side, _defer_wait=True,
+        )
+        all_pending.extend(pending)
+    for h, sip_id, meta in all_pending:
+        ctx.wait(h, _meta=meta)
+    latency_ns = engine._env.now - t_start
+    traces = [trace for _, trace in engine._results.values() if trace["name"] == "allreduce"]
+    expected = float(n_cubes * sum(range(1, n_sips + 1)))
+    for t in tensors:
+        assert np.allclose(t.numpy(), expected), t.numpy()
+    return {"ok_cubes": n_sips * n_cubes, "latency_ns": latency_ns, "traces": traces}
+"""
+
+
+@pytest.mark.parametrize(("sips", "topology"), [(2, "ring_1d"), (4, "torus_2d"), (4, "mesh_2d_no_wrap")])
+def test_launches_on_all_sips_exchange_messages(folder, monkeypatch, sips, topology) -> None:
+    """KernBench's test program ``allreduce_app``: a deferred launch per SIP, then all are waited for."""
+    monkeypatch.syspath_prepend(str(folder))
+    Path("column_kernel.py").write_text(COLUMN)
+    ccl("column", "column_kernel", "none")
+    namespace: dict = {}
+    exec(APP, namespace)
+    topo = resolve_topology(machine("ahbm", sips=sips, sip_topology=topology))
+    engine = GraphEngine(topo.topology_obj, enable_data=True)
+    with RuntimeContext(engine=engine, target_device=DeviceSelector("all"), trust=True) as ctx:
+        found = namespace["run_allreduce"](ctx, engine, topo.spec, ccl_yaml="ccl.yaml")
+    assert found["ok_cubes"] == 16 * sips
+    (trace,) = found["traces"]
+    assert trace["sips"] == tuple(range(sips))
+    assert trace["network_ns"] + trace["pe_exec_ns"] == pytest.approx(trace["total_ns"])
+    assert found["latency_ns"] == pytest.approx(trace["total_ns"])
+    assert trace["total_ns"] > 783 + 2 * 300, "the messages between SIPs take their time"
+
+
+def test_held_launches_run_when_their_tensors_are_needed(folder) -> None:
+    """A deferred launch of one SIP alone, and two of one SIP one after the other."""
+
+    def double(t_ptr, count, tl):
+        mine = t_ptr + tl.program_id(1) * count * 2
+        tl.store(mine, tl.load(mine, shape=(count,), dtype="f16") * 2.0)
+
+    with mt.host("ahbm", ccl="ccl.yaml") as torch:
+        torch.install_ipcq(algorithm="intercube_allreduce")
+        dp = DPPolicy(cube="row_wise", num_cubes=16, num_pes=1)
+        x = torch.ones((16, 8), dp=dp)
+        one = torch.launch("double", double, x, 8, _defer_wait=True)
+        two = torch.launch("double", double, x, 8, _defer_wait=True)
+        assert (x.numpy() == 4).all()
+        assert one.end_ps < two.end_ps
+        torch.wait(two)
+        held = torch.launch("double", double, x, 8, _defer_wait=True)
+        x.copy_(np.ones((16, 8), np.float16))
+        assert (x.numpy() == 1).all()
+        assert held.end_ps <= torch.clock_ps
+
+
+def test_ranks_launch_kernels_that_send_to_each_other() -> None:
+    """Each rank has its own launch; one that alone waits for messages of the others is a deadlock."""
+
+    def swap(t_ptr, count, tl):
+        mine = t_ptr + tl.program_id(1) * count * 2
+        tl.send(dir="global_E", src=tl.load(mine, shape=(count,), dtype="f16"))
+        tl.store(mine, tl.recv(dir="global_W", shape=(count,), dtype="f16"))
+
+    dp = DPPolicy(cube="row_wise", num_cubes=16, num_pes=1)
+    with mt.host("ahbm", ccl="ccl.yaml", log=True) as torch:
+        torch.install_ipcq(algorithm="intercube_allreduce")
+
+        def worker(rank) -> None:
+            torch.ahbm.set_device(rank)
+            x = torch.ones((16, 8), dp=dp, name=f"x{rank}").copy_(np.full((16, 8), rank + 1.0, np.float16))
+            launch = torch.launch("swap", swap, x, 8, _defer_wait=True)
+            torch.wait(launch)
+            assert (x.numpy() == 2 - rank).all()
+
+        torch.multiprocessing.spawn(worker, nprocs=2)
+        again = mt.replay(torch.op_log)
+        assert (again["x0"] == 2).all()
+        lonely = torch.launch("swap", swap, torch.ones((16, 8), dp=dp), 8, _defer_wait=True)
+        with pytest.raises(IpcqInvalidDirection, match="global_E"):
+            torch.wait(lonely)

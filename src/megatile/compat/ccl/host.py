@@ -17,7 +17,7 @@ from megatile.compat.ccl.install import (
     SipInstallPlan,
     build_install_plans,
 )
-from megatile.compat.ccl.kernel_plans import kernel_plan
+from megatile.compat.ccl.kernel_plans import kernel_plan, neighbor_maps
 from megatile.compat.ccl.spec import spec_of
 from megatile.compat.ccl.topologies import floor_of, resolve_validator
 from megatile.core.dtypes import itemsize
@@ -155,6 +155,12 @@ class CclAlgorithm:
             "slot_size": first.slot_size,
             "buffer_kind": first.buffer_kind,
         }
+
+    @cached_property
+    def joint_options(self) -> dict[str, Any]:
+        """The queues between the PEs of all SIPs as options of a launch."""
+        maps = neighbor_maps(list(self._install_plans()))
+        return {**self._options, "topology": from_neighbors(lambda unit, count: maps[unit], len(maps))}
 
     def rings(self, units: Iterable[str]) -> list[str]:
         """Directions and receive ranges of some PEs (``sip0/cube0/pe0``), as lines."""

@@ -112,7 +112,7 @@ def read_installed(
     count = len(places)
     full = [(cube, pe) for cube in sorted(cubes) for pe in range(per_cube)]
     rectangle = all(list(one.participating_pes) == full for one in installs)
-    maps = _maps(installs)
+    maps = neighbor_maps(installs)
     names = () if hasattr(module, "neighbors") else direction_names(topology_of(config, module), count)
     plan = read_kernel(
         module.kernel,
@@ -158,7 +158,8 @@ def _arguments(module: Any, install: SipInstallPlan, config: Mapping[str, Any], 
     return [tensor, *own, Computed(lambda tl: tl.program_id(2)), kinds.get(name, 0), width, height]
 
 
-def _maps(installs: list[SipInstallPlan]) -> list[dict[str, int]]:
+def neighbor_maps(installs: list[SipInstallPlan]) -> list[dict[str, int]]:
+    """Return for every participant of all SIPs the number of its neighbour in each direction."""
     seats = [(p.sip, cube, pe) for p in installs for cube, pe in p.participating_pes]
     number = {seat: i for i, seat in enumerate(seats)}
     return [
@@ -194,4 +195,4 @@ def predict_kernel(
     return Prediction(plan, job, time_ps, Candidate(name, path="kernel", time_ps=time_ps))
 
 
-__all__ = ["kernel_plan", "plan_of_module", "predict_kernel", "read_installed"]
+__all__ = ["kernel_plan", "neighbor_maps", "plan_of_module", "predict_kernel", "read_installed"]

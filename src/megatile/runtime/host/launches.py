@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from megatile.plan.model import PlanError
 from megatile.runtime.host.creation import Creation
 from megatile.runtime.host.distributed import Distributed
 from megatile.runtime.host.groups import Call
+from megatile.runtime.host.joint_launch import HeldLaunch, HeldLaunches
 from megatile.runtime.host.oplog import Binding, shard_rows
 from megatile.runtime.host.relayout import Move
 from megatile.runtime.host.run_collective import Collectives, tell_kernel
@@ -79,24 +81,46 @@ class Launches(Creation):
     ) -> Launch:
         """Run a ``tl`` kernel ``fn(*args, tl)`` on the PEs where its tensors lie, and wait for it.
 
-        ``_defer_wait`` goes on at once; reads of its tensors wait. ``options`` are those of
-        ``tl.read_kernel`` (``topology``, ``n_slots`` …).
+        ``_defer_wait`` goes on at once; reads of its tensors wait. Such launches of one kernel on all devices
+        run together where queues are installed (`joint_launch`). ``options`` are those of ``tl.read_kernel``
+        (``topology``, ``n_slots`` …).
         """
-        kernel = self.kernels.checked(name, fn, args, self._queues(args) | options)
+        if _defer_wait and self.held.takes(args):
+            held = HeldLaunch(self, name, fn, args, options, self.clock_ps)
+            self.held.hold(held)
+            return held  # type: ignore[return-value]
+        launch = self.start_kernel(name, fn, args, options)
+        if not _defer_wait:
+            self.wait_on(launch)
+        return launch
+
+    def start_kernel(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        args: Sequence[Any],
+        options: Mapping[str, Any],
+        at_ps: int | None = None,
+    ) -> Launch:
+        """Submit a kernel on the PEs of one device."""
+        kernel = self.kernels.checked(name, fn, args, {**self._queues(args), **options})
         tensors = {f"t{i}": a for i, a in enumerate(args) if isinstance(a, Tensor)}
         used = {n: tensors[n] for n, _ in kernel.tiles.values()}
         for tile in kernel.written & used.keys():
             used[tile].check_writable()
         self._check_scratch(name, kernel.scratch_bytes, next(iter(used.values())))
         try:
-            launch = self._start(name, kernel, used)
+            launch = self._start(name, kernel, used, at_ps)
         except PlanError as problem:
             raise explained(problem, name, args, self.machine, self.shape) from problem
         if launch.known is not None and kernel.communicates:
             tell_kernel(name, launch.known)
-        if not _defer_wait:
-            self.wait_on(launch)
         return launch
+
+    @cached_property
+    def held(self) -> HeldLaunches:
+        """Launches that wait for those of other devices."""
+        return HeldLaunches(self)
 
     def _queues(self, args: Sequence[Any]) -> dict[str, Any]:
         """Return the queues that are installed on the PEs of a launch, as options of it."""
@@ -105,7 +129,9 @@ class Launches(Creation):
             return {}
         return self.ccl.launch_options({(s.cube, s.pe) for s in first.shards})
 
-    def _start(self, name: str, kernel: Kernel, used: Mapping[str, Tensor]) -> Launch:
+    def _start(
+        self, name: str, kernel: Kernel, used: Mapping[str, Tensor], at_ps: int | None = None
+    ) -> Launch:
         """Submit a kernel whose tiles are shards of these tensors."""
         tiles = {tile: (used[n], numbers) for tile, (n, numbers) in kernel.tiles.items()}
         device = next(iter(used.values())).device_index
@@ -116,7 +142,7 @@ class Launches(Creation):
             }
         launch, outputs = self.engine.submit(
             kernel.plan,
-            self.clock_ps,
+            self.clock_ps if at_ps is None else at_ps,
             (device,),
             inputs=inputs,
             binding=_binding(tiles, kernel) if self.op_log is not None else None,

@@ -16,6 +16,7 @@ import numpy as np
 
 from megatile.core.dtypes import itemsize, numpy_dtype
 from megatile.core.errors import MegatileError
+from megatile.runtime.host.joint_launch import HeldLaunch
 from megatile.runtime.host.placement import PlacedShard, TensorHandle
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class Stored:
     @property
     def writers(self) -> tuple[Launch, ...]:
         """The work after which it holds what was last written."""
+        self.settle()
         return () if self.writer is None else (self.writer,)
 
     # what it is
@@ -174,8 +176,14 @@ class Stored:
         self.context.host_copy(f"read {self.name}", self.nbytes if nbytes is None else nbytes, pieces, self)
         return array
 
+    def settle(self) -> None:
+        """Run the launch that is held until somebody needs this tensor, if there is one."""
+        if isinstance(self.writer, HeldLaunch):
+            self.writer.settle()
+
     def contents(self) -> Any:
         """What the device holds, at no cost: for the runtime itself."""
+        self.settle()
         handle = self._there()
         if self._data is None:
             raise TensorError(
@@ -188,6 +196,7 @@ class Stored:
 
     def set_contents(self, array: Any) -> None:
         """Replace what the device holds, at no cost: for the runtime itself."""
+        self.settle()
         handle = self._there()
         if self._data is not None:
             self._data = _packed(handle, np.asarray(array, dtype=numpy_dtype(self.dtype)).reshape(self.shape))
@@ -201,6 +210,7 @@ class Stored:
     def rows(self, numbers: Sequence[int] | None = None) -> Any:
         """One row per shard (or per shard of these numbers), as a plan takes them; shards that differ in
         shape are no rows."""
+        self.settle()
         if numbers is not None and not (self._there().even and len(numbers) == len(self.shards)):
             return np.stack([self._data[n] for n in numbers])
         if not self._there().even:

@@ -6,19 +6,20 @@ A tensor argument is a pointer to its virtual range, so that ``pointer + pid * s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError, did_you_mean
-from megatile.core.expr import symbols, unit
+from megatile.core.expr import symbols, table, unit
 from megatile.hda import HDA
 from megatile.hda.addresses import DeviceShape
 from megatile.language.kernel.symbols import NoBlockError
 from megatile.language.kernel.to_plan import read_kernel
-from megatile.language.kernel.values import Tensor as KernelTensor
+from megatile.language.kernel.values import Computed, Tensor as KernelTensor
 from megatile.plan.check import check
 from megatile.plan.cohort import InvalidDirection
 from megatile.plan.deadlock import PlanDeadlock
@@ -44,6 +45,8 @@ class LaunchDirection(LaunchError, InvalidDirection):
     """A kernel that uses a direction in which its PE has no neighbour."""
 
 
+DIFFERS = object()
+"""Stands for an argument that devices have each their own of."""
 OPTIONS = ("topology", "neighbors", "n_slots", "slot_size", "buffer_kind", "scratch")
 """What a launch may say of its queues and scratch memory; see ``tl.read_kernel``."""
 
@@ -85,8 +88,13 @@ class KernelCache:
         self, name: str, fn: Callable[..., Any], args: Sequence[Any], options: dict[str, Any]
     ) -> Kernel:
         """As `find`; what is wrong with a kernel is said of the caller's tensors."""
-        try:
+        with self._explaining(name, args):
             return self.find(name, fn, args, options)
+
+    @contextmanager
+    def _explaining(self, name: str, args: Sequence[Any]) -> Iterator[None]:
+        try:
+            yield
         except (LaunchError, TensorError):
             raise
         except MegatileError as problem:
@@ -121,15 +129,47 @@ class KernelCache:
         cubes = len({cube for cube, _ in seats})
         if len(seats) % cubes or seats != [(c, p) for c in range(cubes) for p in range(len(seats) // cubes)]:
             raise LaunchError(f"kernel '{name}': its PEs {seats} are no rectangle of cubes and PEs")
+        pes = len(seats) // cubes
+        kernel = self._planned(name, fn, args, (pes, cubes), options)
+        if pes == self.shape.pes:
+            return kernel
+        return replace(kernel, plan=replace(kernel.plan, place=unit // pes * self.shape.pes + unit % pes))
+
+    def joint(
+        self, name: str, fn: Callable[..., Any], given: Sequence[Sequence[Any]], options: dict[str, Any]
+    ) -> Kernel | None:
+        """The kernel on several devices at a time, each with its arguments (`joint_launch`); None where these
+        differ so that it is not one kernel."""
+        if len({len(args) for args in given}) > 1 or not all(_hashable(v) for args in given for v in args):
+            return None
+        key = (name, fn, tuple(map(_keys, given)))
+        if key not in self._known:
+            args = [_for_all(values) for values in zip(*given, strict=True)]
+            if any(value is DIFFERS for value in args):
+                return None
+            seats = _seats(name, [a for a in args if isinstance(a, Tensor)])
+            cubes, devices = len({cube for cube, _ in seats}), len(given)
+            with self._explaining(name, args):
+                kernel = self._planned(name, fn, args, (len(seats) // cubes, cubes, devices), options)
+            each = self.shape.cubes * self.shape.pes
+            places = [d * each + c * self.shape.pes + p for d in range(devices) for c, p in seats]
+            self._known[key] = replace(kernel, plan=replace(kernel.plan, place=table(places, unit)))
+        return self._known[key]
+
+    def _planned(
+        self, name: str, fn: Callable[..., Any], args: Sequence[Any], grid: tuple[int, ...], options: Any
+    ) -> Kernel:
         names: dict[int, str] = {}
         values: list[Any] = []
         for number, value in enumerate(args):
             if isinstance(value, Tensor):
                 names.setdefault(id(value), f"t{number}")
-                values.append(_kernel_tensor(value, names[id(value)], self.shape))
+                made = _kernel_tensor(value, names[id(value)], self.shape)
+                if len(grid) > 2 and not made.replicated:  # every device has all parts
+                    made = replace(made, period=made.period or grid[0] * grid[1])
+                values.append(made)
             else:
                 values.append(value)
-        pes = len(seats) // cubes
         settings = {
             "memory": self.shape.hbm,
             "scratch": self.shape.l1,
@@ -137,7 +177,7 @@ class KernelCache:
             **options,
         }
         plan = read_kernel(
-            fn, values, grid=(pes, cubes), scale=self.shape.pe_scale, name=name, split=True, **settings
+            fn, values, grid=grid, scale=self.shape.pe_scale, name=name, split=True, **settings
         )
         written = frozenset(
             region.tile
@@ -151,8 +191,6 @@ class KernelCache:
         )
         plan = replace(plan, tiles=tuple(roles))
         check(plan, self.machine)
-        if pes != self.shape.pes:
-            plan = replace(plan, place=unit // pes * self.shape.pes + unit % pes)
         near = [b for b in blocks(plan) if b[1] == self.shape.l1]
         scratch = sum(
             size for what, _, size, _ in near if what not in {f"tile '{n}'" for n in names.values()}
@@ -276,3 +314,18 @@ def _kernel_tensor(tensor: Tensor, name: str, shape: DeviceShape) -> KernelTenso
     period = copies * different
     period = 0 if period == len(shards) else period
     return KernelTensor(name, local, tensor.dtype, memory=memory, copies=copies, period=period)
+
+
+def _for_all(values: Sequence[Any]) -> Any:
+    """Return an argument for all devices: the value they share, a number that grows evenly, or DIFFERS."""
+    first = values[0]
+    if isinstance(first, Tensor):
+        alike = all(isinstance(v, Tensor) for v in values)
+        return first if alike and len({t._there().layout_key for t in values}) == 1 else DIFFERS
+    if all(type(v) is type(first) and v == first for v in values):
+        return first
+    if all(type(v) is int for v in values):
+        step = values[1] - first
+        if list(values) == [first + step * i for i in range(len(values))]:
+            return Computed(lambda tl: first + step * tl.program_id(2))
+    return DIFFERS
