@@ -150,7 +150,6 @@ class Engine:
             self.settle(*launch.after)
         if turns:
             self._last |= dict.fromkeys(launch.devices, launch)
-        self._close()
         if launch.devices:
             self._open.append(launch)
             self.launches.append(launch)
@@ -164,7 +163,9 @@ class Engine:
         def settled() -> bool:
             return all(w.over for w in launches) if until_ps is None else self.run.now_ps >= until_ps
 
-        if not settled() and self.wait is not None:
+        if settled():
+            return
+        if self.wait is not None:
             self.wait(settled, until_ps)
         while not settled():
             self.pass_time(until_ps)
@@ -179,7 +180,8 @@ class Engine:
 
     def _close(self) -> None:
         """Forget what has ended; whoever wants to know sees its messages, at the time of the machine."""
-        ended, self._open = [w for w in self._open if w.over], [w for w in self._open if not w.over]
+        ended = [w for w in self._open if w.over]
+        self._open = [w for w in self._open if not w.over] if ended else self._open
         for launch in ended:
             for device in launch.devices:
                 self._ended[device] = max(launch, self._ended.get(device, launch), key=_end)
