@@ -13,7 +13,7 @@ from tests.lowering.machines import user_machine
 import megatile as mt
 import megatile.language as T
 from megatile.sim.launches import Launch
-from megatile.sim.running import RunningMachine
+from megatile.sim.running import MachineRun
 
 ROWS, COLUMNS = 16, 6
 
@@ -305,13 +305,13 @@ def test_sums_on_a_device_have_its_memory_although_blocks_run_there_too() -> Non
 def test_a_time_is_asked_for_at_most_once_per_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
     """The GEMM of the README: bounds take no run, and the times of a machine are asked for once."""
     runs = Counter[str]()
-    start = RunningMachine.start
+    start = MachineRun.start
 
-    def counted(self: RunningMachine, launch: Launch, **keywords: Any) -> Any:
+    def counted(self: MachineRun, launch: Launch, **keywords: Any) -> Any:
         runs[launch.plan.name] += 1
         return start(self, launch, **keywords)
 
-    monkeypatch.setattr(RunningMachine, "start", counted)
+    monkeypatch.setattr(MachineRun, "start", counted)
     machine = mt.machine("dgx-h100", **{"networks.nvlink.latency": "501 ns"})
 
     @T.program

@@ -14,13 +14,13 @@ from megatile.plan.model import Plan
 from megatile.sim import SessionError
 from megatile.sim.alone import time_alone
 from megatile.sim.launches import Launch
-from megatile.sim.running import RunningMachine
+from megatile.sim.running import MachineRun
 from megatile.sim.session import Session
 
 
 def test_a_launch_begins_when_those_before_it_have_ended() -> None:
     hda = toy(4)
-    machine = RunningMachine(hda)
+    machine = MachineRun(hda)
     first = machine.start(Launch(work(0, times=3), hda))
     second = machine.start(Launch(work(2), hda, after=(first,), submit_ps=10))
     third = machine.start(Launch(work(2), hda, after=(second,), submit_ps=1000))
@@ -32,7 +32,7 @@ def test_a_launch_begins_when_those_before_it_have_ended() -> None:
 
 def test_what_comes_after_a_cancelled_launch_begins() -> None:
     hda = toy(4)
-    machine = RunningMachine(hda)
+    machine = MachineRun(hda)
     first = machine.start(Launch(work(0, times=3), hda, submit_ps=500))
     second = machine.start(Launch(work(0), hda, after=(first,)))
     third = machine.start(Launch(work(0), hda, after=(second,)))
@@ -60,7 +60,7 @@ def test_launches_of_known_times_end_as_if_the_engine_had_them(seed: int) -> Non
     known = {id(plan): time_alone(Launch(plan, hda), 0) for plan in plans}
 
     def ends(quick: bool) -> list[tuple[int, int | None]]:
-        machine, found, at, choose = RunningMachine(hda), list[Launch](), 0, random.Random(seed)
+        machine, found, at, choose = MachineRun(hda), list[Launch](), 0, random.Random(seed)
         for _ in range(12):
             plan = choose.choice(plans)
             core = int(plan.place.evaluate({"unit": 0}))

@@ -14,7 +14,7 @@ from tests.sim.toys import toy
 
 from megatile.core.errors import MegatileError
 from megatile.sim import Session, TimeBudgetExceeded
-from megatile.sim.running import RunningMachine
+from megatile.sim.running import MachineRun
 from megatile.timing.faults import Faults, faults
 
 
@@ -52,17 +52,17 @@ def history(case: Launches, record: int) -> list[Any]:
 def test_what_was_timed_before_ends_as_if_it_were_timed_again(
     make: Any, record: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    again, ended = list[int](), RunningMachine._end_as_known
+    again, ended = list[int](), MachineRun._end_as_known
     cases = [make(seed) for seed in range(25)]
 
     def count(*found: Any) -> None:
         again.append(1)
         ended(*found)
 
-    monkeypatch.setattr(RunningMachine, "_end_as_known", count)
+    monkeypatch.setattr(MachineRun, "_end_as_known", count)
     quick = [history(case, record) for case in cases]
     assert len(again) > 30
-    monkeypatch.setattr(RunningMachine, "_remember", lambda *_: None)
+    monkeypatch.setattr(MachineRun, "_remember", lambda *_: None)
     assert quick == [history(case, record) for case in cases]
 
 

@@ -26,7 +26,7 @@ from megatile.core.expr import Expr, Symbol, bounds, constant, expr, from_linear
 from megatile.plan import model as pm
 from megatile.plan.counts import command_count
 from megatile.plan.statements import engine_of, regions_of, write_of
-from megatile.sim.simulation import EngineLaunch, Simulation
+from megatile.sim.simulation import LaunchRows, Simulation
 from megatile.sim.state import RELEASE, Recorded
 
 MANY_COMMANDS = 1 << 15
@@ -87,7 +87,7 @@ class Shortened:
         known = {one: gap.factor for one, (gap, _) in self._known.items()}
         return [known.get(id(statement), Fraction(1)) for statement in statements]
 
-    def end_ps(self, simulation: Simulation, launched: EngineLaunch) -> int | None:
+    def end_ps(self, simulation: Simulation, launched: LaunchRows) -> int | None:
         """When the whole plan ends, from a recorded run of this one; None where it does not repeat itself."""
         rows, statements = simulation.table("records"), simulation.rows.statements
         ends = np.maximum(rows[:, Recorded.end], rows[:, Recorded.arrived])

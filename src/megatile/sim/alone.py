@@ -9,7 +9,7 @@ from megatile.plan.counts import command_count
 from megatile.plan.model import ReceiveAny
 from megatile.sim.launches import Launch
 from megatile.sim.record import Record
-from megatile.sim.running import RunningMachine
+from megatile.sim.running import MachineRun
 from megatile.sim.simulation import EVERYTHING, Simulation
 from megatile.timing.view import TimingError
 
@@ -28,7 +28,7 @@ def time_alone(
     operands |= count <= MAX_OPERANDS
     # Only what the plan's own units share has to be waited for.
     simulation = Simulation(record=most, engine=launch.engine, contended=launch.contended, operands=operands)
-    machine = RunningMachine(launch.hda, engine=launch.engine, simulation=simulation)
+    machine = MachineRun(launch.hda, engine=launch.engine, simulation=simulation)
     try:
         machine.start(launch, inputs=inputs)
         machine.wait(launch)

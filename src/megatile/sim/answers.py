@@ -47,7 +47,7 @@ from megatile.sim.state import (
 )
 
 if TYPE_CHECKING:
-    from megatile.sim.simulation import EngineLaunch, Simulation
+    from megatile.sim.simulation import LaunchRows, Simulation
     from megatile.timing.resources import Resources
 
 MOST_GUESSED = 1 << 16
@@ -68,7 +68,7 @@ class StreamPeers:
     one of them."""
 
     def __init__(
-        self, simulation: Simulation, launched: EngineLaunch, level: int, stream: int, pc: int, frame: int = 0
+        self, simulation: Simulation, launched: LaunchRows, level: int, stream: int, pc: int, frame: int = 0
     ) -> None:
         self.arena, self.launched, self.level = simulation.arena, launched, level
         self.view, self.pc, self.frame = launched.views[level], pc, frame
@@ -235,7 +235,7 @@ class MachineQueries:
         return found
 
     def _make_queues(
-        self, launched: EngineLaunch, channel: int, level: int, receivers: Array, members: Array, fixed: bool
+        self, launched: LaunchRows, channel: int, level: int, receivers: Array, members: Array, fixed: bool
     ) -> None:
         simulation, arena, plan = self.simulation, self.arena, launched.plan
         described, view = plan.channels[channel], launched.views[level]
@@ -256,8 +256,8 @@ class MachineQueries:
             direction = described.names[members[0]] if described.names else int(members[0])
             place = int(ends[1][0]) if plan.levels else view.places[int(receivers[0])]
             key = (view.level.name, place, described.name, direction)
-        if key is not None and key in simulation.installed:
-            numbers = np.array([simulation.installed[key]])
+        if key is not None and key in simulation.lasting_queues:
+            numbers = np.array([simulation.lasting_queues[key]])
         else:
             ring = arena.extend("slots", described.slots * count, st.UNKNOWN)
             numbers = np.arange(count) + arena.extend("queues", count, 0)
@@ -275,7 +275,7 @@ class MachineQueries:
             if key is None:
                 launched.own_queues += numbers.tolist()
             else:
-                simulation.installed[key] = int(numbers[0])
+                simulation.lasting_queues[key] = int(numbers[0])
         queue = arena.rows("queues")
         queue[numbers[here], Queue.sender] = first + senders[here]
         queue[numbers[here], Queue.engine_queue] = launched.table.message_queue(lane[here])

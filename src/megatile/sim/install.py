@@ -1,4 +1,9 @@
-"""Which queues stand at which units of the hardware: installed once per unit, then used by every launch."""
+"""Which queues are at which units of the hardware.
+
+A queue is *installed* at a unit by one message of the host, once. A channel or flag that a plan marks as
+``installed`` *lasts*: messages and counts go from one launch to the next. ``installed=True`` of `simulate`
+and `Launch` says that the message of the host is not part of the time.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +29,13 @@ class InstallError(MegatileError, ValueError):
 
 
 @dataclass(frozen=True)
-class Installed:
+class QueueFamily:
     """One channel family at one unit: its description, and where its messages come from (per member)."""
 
     channel: Channel
     sources: tuple[int, ...]
 
-    def differs(self, other: Installed) -> str | None:
+    def differs(self, other: QueueFamily) -> str | None:
         """Why a plan that needs ``other`` cannot use this one; None if it can. Directions go by name."""
         mine, needed = self.channel, other.channel
         for what in ("slots", "memory", "offset"):
@@ -56,7 +61,7 @@ class Queues:
     """The queues of a machine, by scale, unit of the hardware and name."""
 
     def __init__(self) -> None:
-        self._at: dict[Place, dict[str, Installed]] = {}
+        self._at: dict[Place, dict[str, QueueFamily]] = {}
         self._flags: dict[tuple[str, str], tuple[Flag, tuple[int, ...]]] = {}
         self._sent: Counter[tuple[Place, str, str | int]] = Counter()
 
@@ -83,7 +88,7 @@ class Queues:
                 self._check(plan, place, families)
         return bool(new)
 
-    def _check(self, plan: Plan, place: Place, families: dict[str, Installed]) -> None:
+    def _check(self, plan: Plan, place: Place, families: dict[str, QueueFamily]) -> None:
         for name, needed in families.items():
             there = self._at[place].get(name)
             problem = "is not installed" if there is None else there.differs(needed)
@@ -126,11 +131,11 @@ class Queues:
         """Both ends of every installed queue that has a feeder. ``live`` gives how many messages were sent,
         have arrived and are freed where that goes on from launch to launch."""
         for place, families in self._at.items():
-            for name, installed in families.items():
-                for member, (direction, source) in enumerate(installed.by_direction().items()):
+            for name, family in families.items():
+                for member, (direction, source) in enumerate(family.by_direction().items()):
                     if source < 0:
                         continue
-                    label, slots = installed.channel.label(member), installed.channel.slots
+                    label, slots = family.channel.label(member), family.channel.slots
                     counts = live(place, name, direction) or (self._sent[place, name, direction],) * 3
                     yield from Pointers.of_queue(
                         label, names(place), names((place[0], source)), *counts, slots
@@ -149,7 +154,7 @@ def place_numbers(plan: Plan) -> tuple[int, ...]:
     return tuple(places_of(plan).tolist())
 
 
-def ends(plan: Plan) -> dict[Place, dict[str, Installed]]:
+def ends(plan: Plan) -> dict[Place, dict[str, QueueFamily]]:
     """For each unit of the hardware, the channel families that a plan wants there."""
     places = places_of(plan)
     if any(c.installed for c in plan.channels) and len(np.unique(places)) < len(places):
@@ -157,7 +162,7 @@ def ends(plan: Plan) -> dict[Place, dict[str, Installed]]:
             f"several units of plan '{plan.name}' stand on one {plan.scale}: installed queues need one each",
             advice="place every unit on a unit of its own",
         )
-    found: dict[Place, dict[str, Installed]] = {(plan.scale, int(place)): {} for place in places}
+    found: dict[Place, dict[str, QueueFamily]] = {(plan.scale, int(place)): {} for place in places}
     for channel in plan.channels:
         columns = []
         for member in range(channel.members):
@@ -165,5 +170,5 @@ def ends(plan: Plan) -> dict[Place, dict[str, Installed]]:
             there = (source >= 0) & (source < plan.units)
             columns.append(np.where(there, places[np.where(there, source, 0)], -1))
         for place, sources in zip(places.tolist(), np.stack(columns, axis=1).tolist(), strict=True):
-            found[plan.scale, place][channel.name] = Installed(channel, tuple(sources))
+            found[plan.scale, place][channel.name] = QueueFamily(channel, tuple(sources))
     return found

@@ -19,7 +19,7 @@ from megatile.sim import state as st
 from megatile.sim.state import NONE, Children, EngineQueue, LaunchRow, LevelRow, Pool, StreamRow, UnitRow
 
 if TYPE_CHECKING:
-    from megatile.sim.simulation import EngineLaunch, Simulation
+    from megatile.sim.simulation import LaunchRows, Simulation
 
 
 _NOTHING = (
@@ -68,7 +68,7 @@ class LevelRows:
 class Instances:
     """The rows of a launch; they serve again when it has ended."""
 
-    def __init__(self, simulation: Simulation, launched: EngineLaunch) -> None:
+    def __init__(self, simulation: Simulation, launched: LaunchRows) -> None:
         self.arena, self.launched = simulation.arena, launched
         self.beside = simulation.paths.everything_shared
         self.plan, self.table = launched.plan, launched.table

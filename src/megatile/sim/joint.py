@@ -27,7 +27,7 @@ from megatile.sim.state import LaunchRow, UnitRow
 
 if TYPE_CHECKING:
     from megatile.sim.launches import Launch
-    from megatile.sim.running import RunningMachine
+    from megatile.sim.running import MachineRun
 
 Array = Any
 Mail = dict[tuple[Any, ...], "deque[tuple[Array, Any]]"]
@@ -37,7 +37,7 @@ class LaunchData(Executor):
     """The execution of one launch: a unit begins when the timed run has begun it, and takes what the timed
     run took. ``seen`` is what every unit has read."""
 
-    def __init__(self, launch: Launch, given: Mapping[str, Any], contents: Contents, joint: Joint) -> None:
+    def __init__(self, launch: Launch, given: Mapping[str, Any], contents: Contents, joint: DataRuns) -> None:
         plan, hda = launch.resources.plan, launch.hda
         super().__init__(plan, contents.inputs(plan, given))
         self.launch, self.contents, self.joint, self.mail = launch, contents, joint, joint.mail
@@ -286,10 +286,10 @@ class LaunchData(Executor):
         return self._known[1]
 
 
-class Joint:
+class DataRuns:
     """All launches with data that are under way on a machine, in the order in which they were submitted."""
 
-    def __init__(self, machine: RunningMachine) -> None:
+    def __init__(self, machine: MachineRun) -> None:
         self.machine = machine
         self.mail: Mail = {}
         self.flags: dict[tuple[str, str], Array] = {}

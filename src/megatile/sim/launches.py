@@ -13,7 +13,7 @@ from megatile.hda import HDA
 from megatile.plan.model import Plan
 from megatile.sim.data import Assumed, Scalars
 from megatile.sim.record import Record
-from megatile.sim.simulation import NEVER, EngineLaunch, Simulation
+from megatile.sim.simulation import NEVER, LaunchRows, Simulation
 from megatile.sim.symmetry import BESIDE, TimedUnits
 from megatile.timing.faults import Faults
 from megatile.timing.resources import Resources
@@ -47,7 +47,7 @@ class Launch:
     faults: Faults = field(default_factory=Faults)
     engine: str | None = None
     installed: bool = False
-    """Whether its queues are there already; else installing them comes first."""
+    """Whether its queues are there already; if not, their install is part of its time."""
     control: bool = True
     """Whether the host launches it; not so in captured graphs."""
     contended: bool = True
@@ -98,7 +98,7 @@ class Launch:
         self.error: MegatileError | None = None
         self.simulation: Simulation | None = None
         """The engine that had the launch for itself, with all it recorded."""
-        self.rows: EngineLaunch | None = None
+        self.rows: LaunchRows | None = None
         """Its rows in the engine, as long as that has it."""
         self.data: LaunchData | None = None
         """Its execution on data, until it has ended."""

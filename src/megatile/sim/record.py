@@ -14,7 +14,7 @@ from megatile.core.quantities import format_bytes, format_time
 from megatile.hda.routing import Link
 from megatile.sim import state as st
 from megatile.sim.instructions import RECEIVE, RECEIVE_ANY, SEND, SIGNAL, WORK
-from megatile.sim.simulation import EngineLaunch, Simulation
+from megatile.sim.simulation import LaunchRows, Simulation
 from megatile.sim.state import NONE, Answer, CacheRow, LaunchRow, Recorded
 from megatile.sim.table import ENGINES
 from megatile.timing.fabric import Path
@@ -108,7 +108,7 @@ class Record:
     memory is used later.
     """
 
-    def __init__(self, simulation: Simulation, launched: EngineLaunch, origin_ps: int | None = None) -> None:
+    def __init__(self, simulation: Simulation, launched: LaunchRows, origin_ps: int | None = None) -> None:
         self.launched = launched
         self.statements = simulation.rows.statements
         self._paths, self._known = simulation.paths, dict[int, Path]()
@@ -145,7 +145,7 @@ class Record:
             self.present = np.flatnonzero(launched.present)
         self.start_ps = int(simulation.table("launches")[launched.number, LaunchRow.began]) - (origin_ps or 0)
         """When its units begin, if nothing is before them."""
-        self.installed = {q: key for key, q in simulation.installed.items() if q in self.queue_ends}
+        self.lasting_queues = {q: key for key, q in simulation.lasting_queues.items() if q in self.queue_ends}
         self.events: Any = None
         """Of every record, its event in the trace, once there is one."""
         if origin_ps is not None:
@@ -532,7 +532,7 @@ def _counter(name: str, steps: list[tuple[Any, int]]) -> Counter:
     return Counter(name, moments[last], levels[last])
 
 
-def choices(simulation: Simulation, launched: EngineLaunch) -> dict[Any, list[int]]:
+def choices(simulation: Simulation, launched: LaunchRows) -> dict[Any, list[int]]:
     """Per unit, the members its receive-from-any took."""
     if not simulation.complete_record:
         raise simulation.arena.no_room("records")

@@ -26,10 +26,10 @@ from megatile.plan.model import ReadScalar, ReceiveAny
 from megatile.sim.answers import QueueMisuse
 from megatile.sim.contents import Contents
 from megatile.sim.data import seen_values
-from megatile.sim.joint import Joint, LaunchData
+from megatile.sim.joint import DataRuns, LaunchData
 from megatile.sim.launches import CANCELLED, FAILED, SUBMITTED, Launch, SessionError, Worker
 from megatile.sim.record import Record, choices
-from megatile.sim.simulation import MAX_RECORDS, NEVER, EngineLaunch, Simulation, engine_name
+from megatile.sim.simulation import MAX_RECORDS, NEVER, LaunchRows, Simulation, engine_name
 from megatile.sim.stuck import deadlock, explain, wait_graph
 from megatile.sim.symmetry import BESIDE, choose_units
 from megatile.timing.resources import Resources
@@ -48,7 +48,7 @@ def leaves_nothing(resources: Resources) -> bool:
     return not (lasting or cached or resources.faults or ReadScalar in plan.kinds)
 
 
-class RunningMachine:
+class MachineRun:
     """A machine, what is under way on it, and the workers of its host."""
 
     def __init__(
@@ -70,7 +70,7 @@ class RunningMachine:
         self.now_ps = 0
         """How far time has come."""
         self.engine = engine_name(engine)
-        self._joint = Joint(self)
+        self._joint = DataRuns(self)
         self._lent = simulation is not None
         self.simulation = simulation or self._new()
         self._waiting: list[Launch] = []
@@ -405,7 +405,7 @@ class RunningMachine:
         self._keep(launch)
         self._follow()
 
-    def _ended(self, launch: Launch, rows: EngineLaunch) -> None:
+    def _ended(self, launch: Launch, rows: LaunchRows) -> None:
         """A launch has ended in the timed run."""
         simulation, launch.messages = self.simulation, {}
         try:

@@ -8,10 +8,19 @@
     s.time_ns, s.summary()
 
 Launches on the same units take turns in the order in which they were submitted. Time passes only in `wait`,
-up to the first launch that somebody waits for; so a launch that is submitted then comes in time. A host with
-several workers (`worker`) has a clock for each: `Worker.block` and `advance` are for its scheduler. Tensors
-(tiles with a role) are known by name, raw memory by its address; all other scratch begins undefined, so that
-an earlier kernel cannot leak into a later one.
+up to the end of the first launch that somebody waits for, so that what is submitted then still comes in time.
+A host with several workers (`worker`) has a clock for each; its scheduler uses `Worker.block` and `advance`.
+Tensors (tiles with a role) are known by name, raw memory by its address; all other scratch begins undefined,
+so that an earlier kernel cannot leak into a later one.
+
+What happens on failure:
+
+* A call that is refused (a plan that does not fit, other queues, unknown inputs) changes nothing.
+* An error in the data of one launch is raised to whoever waits for it; other launches go on.
+* Too little time (``budget_ps``, ``seconds``) raises `TimeBudgetExceeded`; wait again to go on.
+* Ctrl-C and other signals leave the session as it is; wait again to go on.
+* A deadlock, misused queues or an error of the machine ends the session: launches that are under way are
+  ``failed``, and every later call says why.
 """
 
 from __future__ import annotations
@@ -35,7 +44,7 @@ from megatile.sim.data import Assumed
 from megatile.sim.install import InstallError, Queues
 from megatile.sim.launches import Launch, SessionError, Worker
 from megatile.sim.result import Result
-from megatile.sim.running import RunningMachine, whole_number
+from megatile.sim.running import MachineRun, whole_number
 from megatile.sim.simulation import engine_name
 from megatile.sim.stuck import counts
 from megatile.sim.timeline import install_trace, one_timeline
@@ -49,7 +58,7 @@ KEPT = 1 << 18
 """Commands of all launches that are kept for traces unless more are asked for."""
 
 
-class Session(RunningMachine, HasTime):
+class Session(MachineRun, HasTime):
     """One machine and what it remembers between launches.
 
     ``record`` says how many commands are kept for traces; the oldest launches are forgotten first.
@@ -156,8 +165,8 @@ class Session(RunningMachine, HasTime):
         """Run a plan on the machine as the launches before leave it, from the worker's clock (or ``at``) on.
 
         Inputs that are not given are those in memory. Where some are unknown, times alone are found out
-        (``data=True`` makes that an error). Queues that are not installed are installed first, as `simulate`
-        does. ``assume``, ``engine`` and ``timing`` are those of `simulate`.
+        (``data=True`` makes that an error). If a unit has no queues yet, their install comes first, as in
+        `simulate`. ``assume``, ``engine`` and ``timing`` are those of `simulate`.
         """
         worker = self._worker(worker)
         prepared = self._prepare(plan, timing)
@@ -276,7 +285,7 @@ class Session(RunningMachine, HasTime):
             return self.machine.scale(place[0]).level
 
         def live(place: tuple[str, int], name: str, direction: Any) -> tuple[int, int, int] | None:
-            number = self.simulation.installed.get((level(place), place[1], name, direction))
+            number = self.simulation.lasting_queues.get((level(place), place[1], name, direction))
             return None if number is None else counts(self.simulation, number)
 
         def unit(place: tuple[str, int]) -> str:

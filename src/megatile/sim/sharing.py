@@ -21,7 +21,7 @@ from megatile.sim.state import NONE, RegionRow
 from megatile.timing.view import TimingError
 
 if TYPE_CHECKING:
-    from megatile.sim.simulation import EngineLaunch, Simulation
+    from megatile.sim.simulation import LaunchRows, Simulation
 
 MOST_QUEUES = 1 << 20
 """Up to so many queues it is found out beforehand which links only one of them uses."""
@@ -31,7 +31,7 @@ Ends = tuple[int, Any, Any, Any]
 """Level (counted in the plan), where transfers begin and end, and what tells their flows apart."""
 
 
-def find_shared(simulation: Simulation, launched: EngineLaunch) -> None:
+def find_shared(simulation: Simulation, launched: LaunchRows) -> None:
     """Count the flows on every link that a launch may use."""
     paths = simulation.paths
     if launched.resources.faults.link_down:  # who needs a link that is down is refused when it does
@@ -67,7 +67,7 @@ def find_shared(simulation: Simulation, launched: EngineLaunch) -> None:
                 paths.count(view.fabric, stages, group, flows, users)
 
 
-def _messages(simulation: Simulation, launched: EngineLaunch) -> Iterator[Ends | None]:
+def _messages(simulation: Simulation, launched: LaunchRows) -> Iterator[Ends | None]:
     """The ends of all queues into which something is sent; None where they are not always the same."""
     plan, table = launched.plan, launched.table
     used: dict[str, set[Any]] = {}
@@ -97,7 +97,7 @@ def _messages(simulation: Simulation, launched: EngineLaunch) -> Iterator[Ends |
             yield level, places[sources[receivers]], places[receivers], flow
 
 
-def _copies(simulation: Simulation, launched: EngineLaunch) -> Iterator[Ends | None]:
+def _copies(simulation: Simulation, launched: LaunchRows) -> Iterator[Ends | None]:
     """The ends of all copies between instances."""
     rows, answers = simulation.rows, MachineQueries(simulation)
     known: list[tuple[Any, ...]] = []

@@ -79,7 +79,7 @@ def engine_name(engine: str | None) -> str | None:
     return engine
 
 
-class EngineLaunch:
+class LaunchRows:
     """One plan that was submitted: its instances, and how the machine answers for it."""
 
     def __init__(self, table: CommandTable, resources: Resources, number: int, first: int) -> None:
@@ -171,9 +171,9 @@ class Simulation:
         """``record``: how many commands, with ``operands`` or without what they touch."""
         self.rows = Rows()
         self.tables: dict[tuple[int, int], CommandTable] = {}
-        self.launches: list[EngineLaunch] = []
+        self.launches: list[LaunchRows] = []
         self.instances: dict[int, Instances] = {}
-        self.idle: dict[int, list[EngineLaunch]] = {}
+        self.idle: dict[int, list[LaunchRows]] = {}
         """By table, launches that have ended: their rows are used again."""
         self.holders: dict[str, dict[int, list[int]]] = {}
         """By level and hardware unit, the instances of the last launch there."""
@@ -185,9 +185,9 @@ class Simulation:
         self.tensors: dict[tuple[Any, ...], int] = {}
         """Numbers in caches of what outlives launches."""
         self._tensors = 1 << 20
-        self.installed: dict[tuple[Any, ...], int] = {}
+        self.lasting_queues: dict[tuple[Any, ...], int] = {}
         """Queues that outlive launches, by level, hardware unit, channel and direction."""
-        self.installed_flags: dict[tuple[str, str], int] = {}
+        self.lasting_flags: dict[tuple[str, str], int] = {}
         """The first counters of flags that do, by level and name."""
         self.labels: list[tuple[Any, ...]] = []
         """Of every queue: channel, member, and the instances that receive and send; or their names."""
@@ -233,7 +233,7 @@ class Simulation:
         *,
         at: int | None = None,
         begin: int | None = None,
-    ) -> EngineLaunch:
+    ) -> LaunchRows:
         """Submit a plan. Its instances are ready at their start; with ``at`` (when it was submitted, in the
         time of the machine) and ``begin`` (when it reaches the units) after those before them on the same
         units of the hardware."""
@@ -268,9 +268,9 @@ class Simulation:
         self.at(begin + min(starts) - starts[0], st.BEGINS, launched.number)
         return launched
 
-    def _allocate(self, table: CommandTable, resources: Resources) -> EngineLaunch:
+    def _allocate(self, table: CommandTable, resources: Resources) -> LaunchRows:
         """Rows for a launch that no other uses."""
-        launched = EngineLaunch(table, resources, self.arena.used["launches"], self.arena.used["places"])
+        launched = LaunchRows(table, resources, self.arena.used["launches"], self.arena.used["places"])
         self.launches.append(launched)
         for view in launched.views:
             self.paths.use(view, launched.offsets[-1])
@@ -282,7 +282,7 @@ class Simulation:
         self.arena.jitter |= int(resources.faults.jitter is not None)
         return launched
 
-    def _ready(self, launched: EngineLaunch) -> None:
+    def _ready(self, launched: LaunchRows) -> None:
         """All instances may go on at once, unit 0 first."""
         arena = self.arena
         rows = int(self.table("launches")[launched.number, LaunchRow.first_unit]) + np.flatnonzero(
@@ -293,7 +293,7 @@ class Simulation:
         arena.ready_count = ready + len(rows)
         arena.rows("units")[rows, UnitRow.state] = st.READY
 
-    def _queue_up(self, launched: EngineLaunch, at: int) -> None:
+    def _queue_up(self, launched: LaunchRows, at: int) -> None:
         """Every instance or slot without a parent waits for those before it on its unit of the hardware."""
         arena, instances = self.arena, self.instances[launched.number]
         unit, before = arena.rows("units"), list[tuple[int, int]]()
@@ -351,7 +351,7 @@ class Simulation:
         self.arena.sequence += 1
         plain.engine().push(self.arena.memory, time, phase, what, self.arena.sequence, what)
 
-    def withdraw(self, launched: EngineLaunch) -> bool:
+    def withdraw(self, launched: LaunchRows) -> bool:
         """A launch shall do nothing: each instance ends as soon as those before it are over. False where one
         has begun."""
         arena, instances = self.arena, self.instances[launched.number]
@@ -372,7 +372,7 @@ class Simulation:
         return True
 
     def continue_from(self, other: Simulation) -> None:
-        """Time and installed queues as another simulation left them, in which nothing is under way."""
+        """Time and lasting queues as another simulation left them, in which nothing is under way."""
         mine, theirs = self.arena, other.arena
         mine.clock, mine.last, mine.sequence = theirs.clock, theirs.last, theirs.sequence
         mine.record_base = theirs.record_base + theirs.recorded
@@ -380,20 +380,20 @@ class Simulation:
         self._flows, self._serial = other._flows, other._serial
         self.tensors, self._tensors = other.tensors, other._tensors
         self.paths.remember(other.paths)
-        if other.installed_flags:
+        if other.lasting_flags:
             counters = other.table("counters")
             self.arena.extend("counters", len(counters))
             self.arena.rows("counters")[: len(counters)] = counters
-            self.installed_flags = dict(other.installed_flags)
-        for key, number in other.installed.items():
+            self.lasting_flags = dict(other.lasting_flags)
+        for key, number in other.lasting_queues.items():
             queue = other.table("queues")[number].copy()
             slots, ring = int(queue[Queue.slots]), int(queue[Queue.ring])
             queue[Queue.ring] = at = self.arena.extend("slots", slots)
             self.arena.rows("slots")[at : at + slots] = other.table("slots")[ring : ring + slots]
-            self.installed[key] = self.arena.append("queues", queue)
+            self.lasting_queues[key] = self.arena.append("queues", queue)
             self.labels.append(other.label(number))
 
-    def release(self, launched: EngineLaunch) -> None:
+    def release(self, launched: LaunchRows) -> None:
         """A launch has ended: its rows may be used by another of the same plan, its records are dropped."""
         self.idle.setdefault(id(launched.table), []).append(launched)
         answers, flows, units = self.arena.rows("answers"), launched.flows, launched.offsets[-1]
@@ -403,7 +403,7 @@ class Simulation:
         delay &= (flow >= flows.start) & (flow < flows.stop)
         answers[value | delay, Answer.question] = st.GONE
 
-    def forget_records(self, active: list[EngineLaunch]) -> None:
+    def forget_records(self, active: list[LaunchRows]) -> None:
         """Drop the records before those of launches under way, when they are most of all."""
         arena = self.arena
         for name, base, used, starts in (
@@ -434,7 +434,7 @@ class Simulation:
             rows.memory_of = []
         arena.set_dimensions(rows.dimensions)
 
-    def _declare(self, launched: EngineLaunch) -> None:
+    def _declare(self, launched: LaunchRows) -> None:
         """The channels, flags and meetings of a launch."""
         plan, table, arena = launched.plan, launched.table, self.arena
         launched.channels = arena.extend("channels", len(plan.channels))
@@ -464,12 +464,12 @@ class Simulation:
         for i, flag in enumerate(plan.flags):
             units = plan.instances(flag.level)
             key = (launched.resources.level.name, flag.name)
-            first = self.installed_flags.get(key, NONE) if flag.installed else NONE
+            first = self.lasting_flags.get(key, NONE) if flag.installed else NONE
             if first == NONE:
                 first = arena.extend("counters", units * flag.members)
                 arena.rows("counters")[first : first + units * flag.members] = (0, NONE, NONE)
             if flag.installed:
-                self.installed_flags[key] = first
+                self.lasting_flags[key] = first
             level = launched.levels + table.levels[plan.level(flag.level).name]
             arena.rows("flags")[launched.flags + i] = (first, flag.members, units, level)
         launched.meetings = arena.extend("rendezvous", len(table.members))
@@ -480,7 +480,7 @@ class Simulation:
             launched.levels, table.storages, arena.used["units"], 0, 0, 0, 0, 0, 0, 0,
         ))  # fmt: skip
 
-    def _levels(self, launched: EngineLaunch) -> None:
+    def _levels(self, launched: LaunchRows) -> None:
         """The levels of a launch, and what is private to their units."""
         plan, table, arena, hda = launched.plan, launched.table, self.arena, launched.resources.hda
         for i, (level, view) in enumerate(zip(plan.all_levels, launched.views, strict=True)):
@@ -500,7 +500,7 @@ class Simulation:
                 rows[:, Storage.private] = private[rows[:, Storage.memory]]
                 self._bricks(launched, view, memory)
 
-    def _bricks(self, launched: EngineLaunch, view: Resources, memory: int) -> None:
+    def _bricks(self, launched: LaunchRows, view: Resources, memory: int) -> None:
         """The blocks of tiles in front of whose memory a level sees caches."""
         table, found = launched.table, list[tuple[int, int, int]]()
         for name in table.memories:
@@ -519,7 +519,7 @@ class Simulation:
         for first, versions, at in found:
             self.arena.rows("storages")[first : first + versions, Storage.blocks] = at
 
-    def _kept(self, launched: EngineLaunch, tile: pm.Tile, shape: tuple[int, ...]) -> int | None:
+    def _kept(self, launched: LaunchRows, tile: pm.Tile, shape: tuple[int, ...]) -> int | None:
         """The number of a tensor whose blocks outlive its launch in caches: whoever means the same memory and
         cuts it into blocks alike finds them again."""
         if tile.role == "local":
@@ -538,7 +538,7 @@ class Simulation:
         first, self._tensors = self._tensors, self._tensors + versions
         return first
 
-    def _restart(self, launched: EngineLaunch, begin: int) -> None:
+    def _restart(self, launched: LaunchRows, begin: int) -> None:
         """All rows of a launch as they are before it begins."""
         plan, arena = launched.plan, self.arena
         counts = [plan.instances(c.level) * c.members for c in plan.channels]
@@ -578,10 +578,10 @@ class Simulation:
         if not count:
             self.at(begin, st.HOSTS, launched.number)
 
-    def launch_of(self, g: int) -> EngineLaunch:
+    def launch_of(self, g: int) -> LaunchRows:
         return self.launches[int(self.arena.rows("units")[g, UnitRow.launch])]
 
-    def places(self, launched: EngineLaunch) -> Any:
+    def places(self, launched: LaunchRows) -> Any:
         """The hardware units of all instances of a launch (NONE: it has not begun)."""
         return self.arena.rows("places")[launched.first : launched.first + launched.offsets[-1]]
 
@@ -597,13 +597,13 @@ class Simulation:
         launched = next(k for k in reversed(self.launches) if k.first <= actor)
         return launched.name(*launched.which(actor), int(self.arena.rows("places")[actor]))
 
-    def view(self, g: int) -> tuple[EngineLaunch, int, Resources]:
+    def view(self, g: int) -> tuple[LaunchRows, int, Resources]:
         """The launch of an instance, its level there, and the machine as that sees it."""
         launched = self.launch_of(g)
         level = int(self.arena.rows("units")[g, UnitRow.level]) - launched.levels
         return launched, level, launched.views[level]
 
-    def messages(self, launched: EngineLaunch) -> dict[str, dict[int, int]]:
+    def messages(self, launched: LaunchRows) -> dict[str, dict[int, int]]:
         """Per channel, how many messages were sent to each queue (receiver * members + member)."""
         found: dict[str, dict[int, int]] = {c.name: {} for c in launched.plan.channels}
         queues, places = self.table("queues"), self.table("launch_queues")
@@ -619,7 +619,7 @@ class Simulation:
 
     # running
 
-    def run(self, until: int = NEVER, deadline: float | None = None) -> EngineLaunch | None:
+    def run(self, until: int = NEVER, deadline: float | None = None) -> LaunchRows | None:
         """Go on until a launch has ended (it is returned), nothing can go on, or the time is over.
 
         The engine runs in slices: handlers of signals are called between them, so that what is under way can
@@ -632,7 +632,7 @@ class Simulation:
             finally:
                 del plain.FUNCTIONS.answering[self._owner]
 
-    def _run(self, until: int, deadline: float | None, signals: HeldSignals) -> EngineLaunch | None:
+    def _run(self, until: int, deadline: float | None, signals: HeldSignals) -> LaunchRows | None:
         soon = self.engine == "compiled" or (self.engine is None and (self._long or is_compiled()))
         engine: Any = compiled() if soon else plain.engine()
         slice_, now = SLICE["compiled" if engine is not plain.engine() else "plain"], monotonic()
@@ -706,7 +706,7 @@ class Simulation:
         """The time of the last event; whatever comes from outside comes later."""
         return self.arena.clock
 
-    def last_of(self, launched: EngineLaunch) -> int:
+    def last_of(self, launched: LaunchRows) -> int:
         """When the last thing of a launch ends."""
         return int(self.table("launches")[launched.number, LaunchRow.last])
 

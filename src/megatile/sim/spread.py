@@ -13,7 +13,7 @@ from megatile.plan.residency import part_places
 from megatile.timing.view import TimingError
 
 if TYPE_CHECKING:
-    from megatile.sim.simulation import EngineLaunch
+    from megatile.sim.simulation import LaunchRows
 
 SAMPLED_UNITS = 32
 """Units whose routes are looked at to estimate those of all."""
@@ -21,7 +21,7 @@ GUESSED_ROUNDS = 8
 """Rounds of a loop whose trip count is no constant."""
 
 
-def check_routes(launched: EngineLaunch, most: int) -> None:
+def check_routes(launched: LaunchRows, most: int) -> None:
     """Refuse a launch whose copies of spread tiles cross more than ``most`` links in all."""
     crossed = sum(_crossed(launched, stream) for stream in launched.plan.streams)
     if crossed > most:
@@ -32,7 +32,7 @@ def check_routes(launched: EngineLaunch, most: int) -> None:
         )
 
 
-def _crossed(launched: EngineLaunch, stream: pm.Stream) -> float:
+def _crossed(launched: LaunchRows, stream: pm.Stream) -> float:
     """About how many links the copies of a stream cross."""
     plan, crossed = launched.plan, 0.0
     spread = {tile.name: tile for tile in plan.tiles if tile.over is not None}
@@ -49,7 +49,7 @@ def _crossed(launched: EngineLaunch, stream: pm.Stream) -> float:
     return crossed
 
 
-def _mean_hops(launched: EngineLaunch, tile: pm.Tile, units: Any, blocks: Any) -> float:
+def _mean_hops(launched: LaunchRows, tile: pm.Tile, units: Any, blocks: Any) -> float:
     """The links between units and blocks of a tile, on average."""
     view = launched.views[launched.table.levels[str(tile.over)]]
     ends = [part_places(launched.plan, view.hda, tile, *which) for which in ((None, units), (blocks,))]

@@ -68,14 +68,14 @@ def _flows(records: Sequence[tuple[Record, int]]) -> Any:
     sent: dict[Any, int] = {}
     received: dict[Any, int] = {}
     for record, at in records:
-        if not record.installed:
+        if not record.lasting_queues:
             continue
         for found, rows in zip((sent, received), record.messages(), strict=True):
             for (queue, message), row in rows.items():
-                if queue in record.installed:
-                    found[record.installed[queue], message] = int(record.events[row]) + at
+                if queue in record.lasting_queues:
+                    found[record.lasting_queues[queue], message] = int(record.events[row]) + at
         own = set(record.messages()[0]) & set(record.messages()[1])
         for queue, message in own:
-            sent.pop((record.installed.get(queue), message), None)
+            sent.pop((record.lasting_queues.get(queue), message), None)
     pairs = [(sent[key], event) for key, event in received.items() if key in sent]
     return np.array(pairs, dtype=np.int64).reshape(-1, 2)

@@ -1,6 +1,6 @@
 """The seam between the host and the simulator: what work costs, when it runs, and what it computes.
 
-All work goes to one machine (`RunningMachine`). Kernels and copies of one device take turns, in the order in
+All work goes to one machine (`MachineRun`). Kernels and copies of one device take turns, in the order in
 which they were submitted; collectives go on beside them, and what overlaps shares links, memories and
 engines. Time passes when somebody waits, so what is submitted before that is taken into account.
 """
@@ -20,7 +20,7 @@ from megatile.plan.model import Plan, ReadScalar
 from megatile.runtime.host.oplog import Binding, OpLog
 from megatile.sim import Launch, Result, simulate
 from megatile.sim.result import wants_communication_trace
-from megatile.sim.running import RunningMachine
+from megatile.sim.running import MachineRun
 from megatile.sim.simulation import MAX_RECORDS
 from megatile.timing.fabric import serialise_ps
 from megatile.timing.resources import control_ps
@@ -46,7 +46,7 @@ class Engine:
 
     def __post_init__(self) -> None:
         self.shape = DeviceShape.of(self.machine)
-        self.run = RunningMachine(self.machine, record=MAX_RECORDS if wants_communication_trace() else 0)
+        self.run = MachineRun(self.machine, record=MAX_RECORDS if wants_communication_trace() else 0)
         self._timed: dict[tuple[int, bool], Launch] = {}
         self._last: dict[int, Launch] = {}
         self._open: list[Launch] = []
@@ -219,7 +219,7 @@ class Engine:
         self.settle(*self._open)
         parts = [(w.submit_ps, self.trace_of(w)) for w in self.launches if w.like is not None]
         for group in self.groups():
-            again = RunningMachine(self.machine, record=MAX_RECORDS)
+            again = MachineRun(self.machine, record=MAX_RECORDS)
             same = [replace(w, known=None, worker=None) for w in group if w.like is None]
             for launch in same:
                 again.start(launch)

@@ -87,14 +87,14 @@ def do_send(s: State, unit_id: int, pc: int) -> int:
     number = queue.sent
     slot_id = queue.ring + number % queue.slots
     if number >= queue.slots:
-        credit = s.slots[slot_id].returned
-        if credit == UNKNOWN:
+        returned = s.slots[slot_id].returned
+        if returned == UNKNOWN:
             unit.next_waiter = queue.credit_waiter
             queue.credit_waiter = unit_id
             block(s, unit_id, CREDIT, queue_id)
             return HELD_UP
-        if credit > unit.now:
-            unit.now = credit
+        if returned > unit.now:
+            unit.now = returned
             unit.cause = s.slots[slot_id].returned_by
     resolve_access(s, unit_id, op.region, 0, 0)
     memory = storage_of(s, unit_id, s.accesses[0].storage).memory
