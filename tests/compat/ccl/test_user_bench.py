@@ -313,12 +313,15 @@ def run_allreduce(ctx, engine, spec, *, algorithm=None, ccl_yaml=None):
 """
 
 
+@pytest.mark.parametrize(
+    "module", ["column_kernel", f"{OURS}intercube_allreduce", f"{OURS}lrab_hierarchical_allreduce"]
+)
 @pytest.mark.parametrize(("sips", "topology"), [(2, "ring_1d"), (4, "torus_2d"), (4, "mesh_2d_no_wrap")])
-def test_launches_on_all_sips_exchange_messages(folder, monkeypatch, sips, topology) -> None:
+def test_launches_on_all_sips_exchange_messages(folder, monkeypatch, sips, topology, module) -> None:
     """KernBench's test program ``allreduce_app``: a deferred launch per SIP, then all are waited for."""
     monkeypatch.syspath_prepend(str(folder))
     Path("column_kernel.py").write_text(COLUMN)
-    ccl("column", "column_kernel", "none")
+    ccl("column", module, "none")
     namespace: dict = {}
     exec(APP, namespace)
     topo = resolve_topology(machine("ahbm", sips=sips, sip_topology=topology))

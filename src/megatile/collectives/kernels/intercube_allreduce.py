@@ -8,9 +8,12 @@ global_S); on a mesh without wrap-around they are reduced along a chain and the 
 from typing import Any
 
 from megatile.collectives.kernels import REDUCE_OPS, elements_in_flight, in_pieces, merged  # noqa: F401
+from megatile.core.dtypes import itemsize
 
 TOPOLOGY, MAPPER, TOPOLOGIES = "intercube", "cube_leaders", ("intercube",)
-KERNEL_HELPERS = ("gathered", "piece_reduced", "spread")
+KERNEL_HELPERS = ("gathered", "own_parts", "piece_reduced", "spread")
+TOPO_NAME_TO_KIND = {"ring_1d": 0, "torus_2d": 1, "mesh_2d": 1, "mesh_2d_no_wrap": 2}
+"""What KernBench's argument ``sip_topo_kind`` stands for; a ring has neither width nor height."""
 
 
 def kernel_args(
@@ -27,8 +30,17 @@ def kernel_args(
     reduce_op: str = "sum",
     **config: Any,
 ) -> tuple[Any, ...]:
-    piece = elements_in_flight(n_elem, dtype, config)
-    return (n_elem, mesh_w, mesh_h, sip_w, sip_h, sip_wrap, root_cube, dtype, reduce_op, piece)
+    kind, piece = 1 if sip_wrap else 2, elements_in_flight(n_elem, dtype, config)
+    return (
+        n_elem, mesh_w, mesh_h, sip_w * sip_h, None, kind, sip_w, sip_h, root_cube, dtype, reduce_op, piece,
+    )  # fmt: skip
+
+
+def own_parts(tl: Any, t_ptr: Any, sip_rank: Any, nbytes: int) -> Any:
+    """Return the tensor of all SIPs; with a ``sip_rank`` the pointer is that of the SIP's own tensor."""
+    if sip_rank is None:
+        return t_ptr
+    return t_ptr + (tl.program_id(1) - tl.rank) * nbytes
 
 
 def gathered(tl: Any, total: Any, place: Any, root: int, extent: int, low: str, high: str, **how: Any) -> Any:
@@ -94,8 +106,13 @@ def piece_reduced(
 
 
 def kernel(
-    t_ptr: Any, n_elem: int, mesh_w: int, mesh_h: int, sip_w: int, sip_h: int, wrap: bool, root_cube: int,
+    t_ptr: Any, n_elem: int, cube_w: int, cube_h: int, n_sips: int, sip_rank: Any = None,
+    sip_topo_kind: int = 0, sip_topo_w: int = 0, sip_topo_h: int = 0, root_cube: int | None = None,
     dtype: str = "f16", op: str = "sum", piece: int = 0, tl: Any = None,
 ) -> None:  # fmt: skip
-    how = (mesh_w, mesh_h, sip_w, sip_h, wrap, root_cube, dtype, op)
-    in_pieces(tl, piece_reduced, t_ptr, n_elem, dtype, piece, *how)
+    """KernBench's arguments up to ``sip_topo_h``: launches on all SIPs may call it as KernBench does."""
+    width, height = (n_sips, 1) if sip_topo_kind == 0 else (sip_topo_w, sip_topo_h)
+    root = cube_w * cube_h - 1 if root_cube is None else root_cube
+    how = (cube_w, cube_h, width, height, sip_topo_kind != 2, root, dtype, op)
+    own = own_parts(tl, t_ptr, sip_rank, n_elem * itemsize(dtype))
+    in_pieces(tl, piece_reduced, own, n_elem, dtype, piece, *how)

@@ -8,7 +8,14 @@ mesh without wrap-around towards its centre and back. The result goes back the s
 from typing import Any
 
 from megatile.collectives.kernels import REDUCE_OPS, in_pieces, merged  # noqa: F401
-from megatile.collectives.kernels.intercube_allreduce import gathered, kernel_args, spread  # noqa: F401
+from megatile.collectives.kernels.intercube_allreduce import (
+    TOPO_NAME_TO_KIND as TOPO_NAME_TO_KIND,
+    gathered,
+    kernel_args as kernel_args,
+    own_parts,
+    spread,
+)
+from megatile.core.dtypes import itemsize
 
 TOPOLOGY, MAPPER, TOPOLOGIES = "intercube", "cube_leaders", ("intercube",)
 KERNEL_HELPERS = ("both_ways", "piece_reduced")
@@ -64,8 +71,13 @@ def piece_reduced(
 
 
 def kernel(
-    t_ptr: Any, n_elem: int, mesh_w: int, mesh_h: int, sip_w: int, sip_h: int, wrap: bool, root: int,
+    t_ptr: Any, n_elem: int, cube_w: int, cube_h: int, n_sips: int, sip_rank: Any = None,
+    sip_topo_kind: int = 0, sip_topo_w: int = 0, sip_topo_h: int = 0, root: int | None = None,
     dtype: str = "f16", op: str = "sum", piece: int = 0, tl: Any = None,
 ) -> None:  # fmt: skip
-    how = (mesh_w, mesh_h, sip_w, sip_h, wrap, root, dtype, op)
-    in_pieces(tl, piece_reduced, t_ptr, n_elem, dtype, piece, *how)
+    """KernBench's arguments up to ``sip_topo_h``, as of ``intercube_allreduce``."""
+    width, height = (n_sips, 1) if sip_topo_kind == 0 else (sip_topo_w, sip_topo_h)
+    centre = root_cube(cube_w, cube_h) if root is None else root
+    how = (cube_w, cube_h, width, height, sip_topo_kind != 2, centre, dtype, op)
+    own = own_parts(tl, t_ptr, sip_rank, n_elem * itemsize(dtype))
+    in_pieces(tl, piece_reduced, own, n_elem, dtype, piece, *how)
