@@ -258,15 +258,15 @@ class MachineRun:
             late = worker.give_up()
             if budget_ps is not None and deadline is None:
                 worker.clock_ps = max(self.now_ps, worker.clock_ps)
-            raise self._too_late(late[0])
+            raise self.too_late(late[0])
         results = worker.results()
         return results[0] if single else results
 
-    def _too_late(self, launch: Launch) -> TimeBudgetExceeded:
+    def too_late(self, launch: Launch) -> TimeBudgetExceeded:
         """Say how far a launch is that has not ended within the time given."""
         simulation = launch.simulation or self.simulation
         return TimeBudgetExceeded(
-            f"plan '{launch.plan.name}' has not ended within the time given: {simulation.how_far()}",
+            f"plan '{launch.name}' has not ended within the time given: {simulation.how_far()}",
             advice="wait for it again, give more time, or find bounds by mt.price",
         )
 
@@ -282,7 +282,7 @@ class MachineRun:
                     advice="block() it, or close() it when it has ended",
                 )
             if not self.step():
-                raise self._too_late(next(p for w in self.workers for p in w.waits_for if not p.over))
+                raise self.too_late(next(p for w in self.workers for p in w.waits_for if not p.over))
 
     @property
     def busy(self) -> bool:

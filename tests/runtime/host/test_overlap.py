@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import megatile as mt
+from megatile.core.limits import TimeBudgetExceeded, time_limit
 from megatile.runtime.host.engine import Engine
 from megatile.runtime.host.times import compute_ps
 
@@ -173,6 +174,40 @@ def test_the_report_is_of_the_busiest_device() -> None:
     assert 4 * times[0] <= report["pe_exec_ns"] < 5 * times[0]
     assert report["pe_exec_ns"] + report["network_ns"] == pytest.approx(report["kernels_ns"])
     assert 4 * times[0] < report["bound_ns"] <= report["total_ns"]
+
+
+def test_a_rank_that_polls_lets_time_pass_for_those_that_wait() -> None:
+    """Rank 1 joins after its kernel; rank 0 asks whether that is done, or just lets others go on."""
+    with mt.host("ahbm", algorithm="ring") as torch:
+        seen: list[int] = []
+
+        def body(rank):
+            x, y = torch.ones(64), torch.zeros(4096)
+            if rank:
+                torch.launch("busy", busy, y, 4096, 50)
+                seen.append(torch.clock_ps)
+                torch.distributed.all_reduce(x)
+            else:
+                while not seen:
+                    torch.distributed.cooperative_yield()
+                work = torch.distributed.all_reduce(x, async_op=True)
+                while not work.is_completed():
+                    pass
+            return torch.clock_ps, x.numpy()[0]
+
+        found = run(torch, body)
+    assert [value for _, value in found.values()] == [2, 2]
+    assert found[0][0] >= found[1][0] > seen[0] > 0
+
+
+def test_work_that_overlaps_heeds_a_time_limit() -> None:
+    machine = mt.machine("ahbm")
+    plan, engine = mt.collective("all_reduce", machine=machine, nbytes=65536), Engine(machine, data=False)
+    pair = [engine.submit(plan, at, [0], beside=True)[0] for at in (0, 100)]
+    with pytest.raises(TimeBudgetExceeded, match="has not ended within the time given"), time_limit(1e-9):
+        engine.settle(*pair)
+    engine.settle(*pair)
+    assert pair[0].end_ps > pair[1].submit_ps
 
 
 @pytest.mark.parametrize("name", ["ahbm", "dgx-h100"])

@@ -21,7 +21,7 @@ from megatile.runtime.host.oplog import Binding, OpLog
 from megatile.sim import Launch, Result, simulate
 from megatile.sim.result import wants_communication_trace
 from megatile.sim.running import MachineRun
-from megatile.sim.simulation import MAX_RECORDS
+from megatile.sim.simulation import MAX_RECORDS, NEVER
 from megatile.timing.fabric import serialise_ps
 from megatile.timing.resources import control_ps
 from megatile.trace import Trace, TraceBuilder, join_traces
@@ -173,9 +173,9 @@ class Engine:
 
     def pass_time(self, until_ps: int | None = None) -> bool:
         """Let time pass until something ends, at most until some time; whether there was anything to do."""
-        busy = self.run.busy
-        if busy or until_ps is not None:
-            self.run.step(*(() if until_ps is None else (until_ps,)))
+        busy, until = self.run.busy, NEVER if until_ps is None else until_ps
+        if (busy or until_ps is not None) and not self.run.step(until) and self.run.now_ps < until:
+            raise self.run.too_late(next(w for w in self._open if not w.over))
         return busy
 
     def _close(self) -> None:

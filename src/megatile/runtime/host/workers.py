@@ -1,7 +1,8 @@
 """Workers of ``torch.multiprocessing.spawn``: greenlets of one process that take turns in order of rank.
 
-A worker runs until it waits for others, yields or ends. When nobody can go on, that is a deadlock, and it is
-said who waits for what. The first failure ends all workers; what they left behind is cleared.
+A worker runs until it waits, yields or ends. When all of them wait, simulated time passes until some work of
+the devices ends; when there is none, that is a deadlock, and it is said who waits for what. The first failure
+ends all workers; what they left behind is cleared.
 """
 
 from __future__ import annotations
