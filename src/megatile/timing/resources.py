@@ -463,9 +463,11 @@ class Resources:
     @cached_property
     def _contended_slices(self) -> frozenset[str]:
         """Memories of which every unit has a slice that commands of other units name too."""
+        if not any(map(self._is_sliced, self.hda.memories)):
+            return frozenset()
         where = {tile.name: tile.memory for tile in self.plan.tiles}
         bodies = [s for stream in self.plan.streams for s in pm.statements(stream.body)]
-        named = {where[r.tile] for s in bodies for r in regions_of(s) if r.at is not None}
+        named = {where[r.tile] for s in bodies for r in regions_of(s) if r.at is not None and r.tile in where}
         layers = {self.hda.memory(name) for name in named}
         return frozenset(layer.name for layer in layers if self._is_sliced(layer))
 

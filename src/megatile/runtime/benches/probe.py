@@ -49,7 +49,8 @@ def cases(torch: Any) -> Iterator[tuple[str, Loads]]:
     far = max(range(cubes), key=lambda cube: transfer_ns(torch, Loads(1, offset=cube * pes), SMALL))
     yield "own memory", Loads(1)
     yield "another PE of the cube", Loads(1, offset=pes - 1)
-    yield "worst remote cube", Loads(1, offset=far * pes)
+    if cubes > 1:
+        yield "worst remote cube", Loads(1, offset=far * pes)
     if devices > 1:
         yield "remote SIP", Loads(1, offset=pes * cubes)
     for issuers in range(1, min(3, cubes) + 1):
@@ -57,7 +58,7 @@ def cases(torch: Any) -> Iterator[tuple[str, Loads]]:
     some, every = (min(count, MAX_ISSUERS) for count in (pes, pes * cubes))
     if cubes > 1:
         yield f"{some} PEs over one link", Loads(some, factor=1, offset=pes)
-    yield f"{some} PEs on PE 0's memory", Loads(some)
+        yield f"{some} PEs on PE 0's memory", Loads(some)
     yield f"{every} PEs, each its own memory", Loads(every, factor=1)
     yield f"{every} PEs on PE 0's memory", Loads(every)
 
