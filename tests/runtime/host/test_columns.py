@@ -149,6 +149,12 @@ def test_results_are_right_however_tensors_lie(name: str, machine: str) -> None:
             out = [put(np.zeros(shape)) for _ in range(n)]
             dist.all_to_all(out, [put(data[rank] + 10 * i) for i in range(n)])
             assert np.array_equal([t.numpy() for t in out], data + 10 * rank)
+            x = put(np.zeros(shape))
+            dist.scatter(x, [put(data[i]) for i in range(n)] if rank == 1 else None, src=1)
+            assert np.array_equal(x.numpy(), data[rank])
+            out = [put(np.zeros(shape)) for _ in range(n)] if rank == 1 else None
+            dist.gather(put(data[rank]), out, dst=1)
+            assert out is None or np.array_equal([t.numpy() for t in out], data)
             if rank == 0:
                 dist.send(put(data[0]), 2)
             elif rank == 2:

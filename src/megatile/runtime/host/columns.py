@@ -54,7 +54,7 @@ def columns_of(calls: Sequence[Call], stored: Sequence[bool], shape: DeviceShape
     if any([(_seat(s), s.slices) for s in t.shards] != lies for t in tensors[1:]):
         return None
     rows = [
-        (_shards(call.inputs), _shards(call.outputs) if kept else [()] * len(lies))
+        (_shards(call.inputs, len(lies)), _shards(call.outputs if kept else (), len(lies)))
         for call, kept in zip(calls, stored, strict=True)
     ]
     load = [list(given[column]) for column in range(len(lies)) for given, _ in rows]
@@ -64,14 +64,14 @@ def columns_of(calls: Sequence[Call], stored: Sequence[bool], shape: DeviceShape
     return Columns(places_of, calls[0].count // tensors[0].numel() * largest, memory, load, store)
 
 
-def _shards(tensors: Sequence[Tensor]) -> list[tuple[Piece, ...]]:
+def _shards(tensors: Sequence[Tensor], columns: int) -> list[tuple[Piece, ...]]:
     """The shards of every column, one tensor after the other; each has the room of the largest."""
     found, place = [], 0
     for tensor in tensors:
         sizes = [prod(shard.spec.shape) for shard in tensor.shards]
         found.append([Piece(tensor, 0, size, place, number) for number, size in enumerate(sizes)])
         place += max(sizes)
-    return list(zip(*found, strict=True))
+    return list(zip(*found, strict=True)) or [()] * columns
 
 
 def _seat(shard: PlacedShard) -> tuple[int, int]:
