@@ -67,12 +67,12 @@ def lines(*arguments):
     return json.loads(done.stdout)["rows"]
 
 
-def test_among_path_and_graph():
+def test_among_protocol_and_graph():
     (free,) = lines("-b", 4096)
     (bound,) = lines("-b", 4096, "--among", "ring,tree")
     assert bound["algorithm"].split("(")[0] in ("ring", "tree")
     assert bound["time_us"] >= free["time_us"]
-    bulk, small = (lines("-b", 64, "-a", "ring", "--path", path)[0]["time_us"] for path in ("bulk", "small"))
+    bulk, small = (lines("-b", 64, "-a", "ring", "--protocol", p)[0]["time_us"] for p in ("Simple", "LL"))
     assert small < bulk
     found = predict(
         "all_reduce", machine="mi300x-8", nbytes=64, algorithm="ring", launch=False, in_place=True

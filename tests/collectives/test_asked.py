@@ -48,7 +48,7 @@ from megatile.collectives import predict
         ({"memory": "l9"}, "no memory 'l9'"),
         ({"slot_memory": "l9"}, "no memory 'l9'"),
         ({"in_plase": True}, "did you mean 'in_place'"),
-        ({"path": "fast"}, "paths there are"),
+        ({"protocol": "fast"}, "protocols there are"),
         ({"among": ["rng"]}, "did you mean 'ring'"),
         ({"table": 7}, "give a dict"),
     ],

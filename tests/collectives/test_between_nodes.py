@@ -12,7 +12,7 @@ from megatile.collectives.rank_groups import beyond, nearest_last
 from megatile.collectives.ranking import variants
 from megatile.core.expr import Symbol
 from megatile.plan.model import Transport
-from megatile.timing.transports import kernel_view
+from megatile.timing.transports import Asked, kernel_view
 
 NIC = mt.machine("h100-cluster").network("infiniband").effective_bandwidth
 
@@ -114,17 +114,18 @@ def test_large_blocks_to_near_partners_are_chosen_between_nodes(operation):
     assert times[1] < 0.65 * times[0]
 
 
-@pytest.mark.parametrize("protocol", ["Simple", "LL", "NVLS"])
+@pytest.mark.parametrize("protocol", ["Simple", "LL"])
 def test_the_share_of_nvlink_is_not_that_of_network_cards(protocol):
-    hda = mt.machine("h100-cluster", **{"protocol.share": "50 %", "protocol.switch_share": "50 %"})
-    transport = Transport("kernel", protocol=protocol)
-    view = kernel_view(hda, "device", transport)
+    near, far = (
+        f"transports.device.nccl.protocols.{protocol}.share",
+        f"transports.device.nccl.protocols.{protocol}.far_share",
+    )
+    hda = mt.machine("h100-cluster", **{near: "50 %", far: "80 %"})
+    transport, asked = Transport("kernel", "nccl", "tree", protocol), Asked("all_reduce", 16)
+    view = kernel_view(hda, "device", transport, 1 << 20, asked)
     wire = 0.5 if protocol == "LL" else 1.0
-    assert view.networks["infiniband"].effective_bandwidth == pytest.approx(wire * NIC)
-    assert view.networks["nvlink"].efficiency == pytest.approx(0.5 * hda.network("nvlink").efficiency)
-    own = mt.machine("h100-cluster", **{"networks.infiniband.share": "80 %"})
-    seen = kernel_view(own, "device", transport).networks["infiniband"]
-    assert seen.effective_bandwidth == pytest.approx(0.8 * wire * NIC)
+    assert view.networks["infiniband"].effective_bandwidth == pytest.approx(0.8 * wire * NIC)
+    assert view.networks["nvlink"].efficiency == pytest.approx(0.5 * wire * hda.network("nvlink").efficiency)
 
 
 @pytest.mark.parametrize("nodes", [2, 3])
@@ -139,7 +140,7 @@ def test_overlapped_levels_are_right(nodes, chunks, in_place):
 
 def test_overlapped_levels_take_the_time_of_the_longer():
     hda, nbytes = mt.machine("h100-cluster", nodes=4), 256 << 20
-    asked = {"machine": hda, "nbytes": nbytes, "algorithm": "hierarchical", "path": "bulk"}
+    asked = {"machine": hda, "nbytes": nbytes, "algorithm": "hierarchical", "protocol": "Simple"}
     one_by_one = predict("all_reduce", **asked, settings={"overlap": False}).time_ps
     overlapped = predict("all_reduce", **asked).time_ps
     inside = 2 * nbytes * 7 / 8 / hda.network("nvlink").effective_bandwidth * 1e12

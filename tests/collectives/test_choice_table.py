@@ -41,7 +41,7 @@ def test_what_was_asked_differently_is_another_choice(file, other):
 
 def test_another_description_of_the_machine_is_chosen_anew_with_a_word(file):
     predict("all_reduce", table=file, **ASKED)
-    changed = machine("mi300x-8", **{"protocol.start": "9 us"})
+    changed = machine("mi300x-8", **{"transports.device.rccl.protocols.LL.start": "9 us"})
     with pytest.warns(UserWarning, match="another description of 'mi300x-8'"):
         predict("all_reduce", table=file, **{**ASKED, "machine": changed})
     with warnings.catch_warnings():
@@ -76,12 +76,12 @@ def test_a_file_that_is_no_table_is_one_clear_error(file, text):
     [
         (7, "no choice"),
         (["ring", {}], "no choice"),
-        (["ring", [], "bulk"], "no choice"),
-        (["os:system", {}, "bulk"], "no algorithm 'os:system'"),
-        (["ring", {}, "fast"], "no path 'fast'"),
-        (["ring", {"chunks": -1}, "bulk"], "chunks=-1"),
-        (["ring", {"speed": 1}, "bulk"], "no option 'speed'"),
-        (["tree", {"chunks": "x"}, "bulk"], "chunks='x'"),
+        (["ring", [], "Simple"], "no choice"),
+        (["os:system", {}, "Simple"], "no algorithm 'os:system'"),
+        (["ring", {}, "fast"], "no protocol 'fast'"),
+        (["ring", {"chunks": -1}, "Simple"], "chunks=-1"),
+        (["ring", {"speed": 1}, "Simple"], "no option 'speed'"),
+        (["tree", {"chunks": "x"}, "Simple"], "chunks='x'"),
     ],
 )
 def test_entries_are_not_trusted(file, entry, words):

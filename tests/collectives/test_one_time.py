@@ -10,8 +10,8 @@ from megatile.collectives.planner import make_job, predict
 from megatile.hda.load import FOLDER, machine_names
 from megatile.plan.model import Plan, PlanError, Transport
 from megatile.sim import Session
-from megatile.timing import TimingError
-from megatile.timing.transports import protocol_of
+from megatile.timing.collective_choice import library_of, rule_of, times_ps
+from megatile.timing.transports import head_cost
 from toy_machines import chips
 
 MACHINES = [
@@ -19,7 +19,7 @@ MACHINES = [
 ]
 MACHINES += ["h100-cluster", "v100-8"]
 """One of each kind of network."""
-KERNELS = [name for name in MACHINES if mt.machine(name).protocol is not None]
+KERNELS = [name for name in MACHINES if mt.machine(name).transports]
 
 
 @pytest.mark.parametrize("name", MACHINES)
@@ -51,6 +51,49 @@ def test_simulated_is_predicted(name, operation, algorithm):
         assert bounds.lower_ps <= found.time_ps <= bounds.upper_ps
 
 
+GPUS = [name for name in machine_names() if mt.machine(name).transports]
+SIZES = (512, 96 << 10, 1 << 20, 256 << 20)
+OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_the_ways_to_ask_give_one_time(name):
+    """Of all shipped GPU machines, a sample of operations, ranks and sizes, another one for each: predict,
+    simulate, kernel prices and the closed form."""
+    hda, number = mt.machine(name), GPUS.index(name)
+    devices = hda.count("device")
+    ranks = [n for n in (2, 3, 4, 8, 16) if n <= devices]
+    for i, operation in enumerate(OPERATIONS):
+        for nbytes in SIZES[(number + i) % 2 :: 2]:
+            n = ranks[(number + i + nbytes.bit_length()) % len(ranks)]
+            nbytes = nbytes // (4 * n) * 4 * n
+            asked = {"machine": hda, "nbytes": nbytes, "ranks": n}
+            found = predict(operation, **asked)
+            assert found.model.startswith(("NCCL ", "RCCL ")), found.model
+            again = mt.simulate(Plan.from_json(mt.collective(operation, **asked).to_json()), machine=hda)
+            assert (again.time_ps, again.model) == (found.time_ps, found.model), (operation, n, nbytes)
+            record = float(times_ps(rule_of(hda), operation, n, nbytes))
+            assert found.time_ps == pytest.approx(record, rel=0.02), (operation, n, nbytes, found.model)
+            kernel = mt.predict_kernel(operation, ranks=n, bytes=nbytes, machine=hda)
+            assert kernel.time_us == pytest.approx(record / 1e6, rel=1e-3)
+
+
+def test_another_transport_says_its_own_name():
+    asked = {"machine": "dgx-h100", "nbytes": 1 << 16, "ranks": 4}
+    library, copied = (predict("all_reduce", transport=t, **asked) for t in (None, "copy_engine"))
+    assert (library.model, copied.model) == ("NCCL ring, LL", "copy engines")
+    assert copied.time_ps != library.time_ps
+    with pytest.raises(mt.MegatileError, match="no transport 'pigeon'"):
+        predict("all_reduce", transport="pigeon", **asked)
+
+
+def test_the_fastest_is_not_slower_than_what_the_library_does():
+    for nbytes in (1 << 10, 1 << 16, 1 << 26):
+        asked = {"machine": "dgx-h100", "nbytes": nbytes, "ranks": 8}
+        fastest, own = (predict("all_reduce", algorithm=a, **asked) for a in ("fastest", "auto"))
+        assert fastest.time_ps <= own.time_ps
+
+
 @pytest.mark.parametrize("scale", ["warpgroup", "block", "device", "node"])
 def test_at_every_scale(scale):
     asked = {"machine": "h100-cluster", "nbytes": 4096, "scale": scale, "ranks": 4, "algorithm": "ring"}
@@ -79,14 +122,10 @@ def test_trace_and_reports_end_when_predicted(name, nbytes):
     steps = result.critical_path
     assert sum(step.adds_ps for step in steps) == found.time_ps
     head = [s.adds_ps for s in steps if s.event.operation in ("start", f"launch {found.plan.name}")]
-    assert sum(head) == before(name, found)
+    (transport,) = found.plan.transports
+    started = head_cost(mt.machine(name), transport, "all_reduce", found.job.ranks, nbytes)
+    assert sum(head) == max(started, found.time_ps - sum(s.adds_ps for s in steps if s.adds_ps not in head))
     assert max(result.links.values()) <= 1
-
-
-def before(name, found):
-    """What goes before the first message."""
-    hda = mt.machine(name, **{"protocol.start": "0 us", "protocol.launch": "0 us"})
-    return found.time_ps - mt.simulate(found.plan, machine=hda).time_ps
 
 
 def test_a_session_counts_the_same_time():
@@ -115,9 +154,9 @@ def test_plan_files_that_name_library_kernels_are_still_read(form):
     assert mt.simulate(again, machine="dgx-h100").model == "ring, LL"
 
 
-@pytest.mark.parametrize("library", ["nccl", "rccl"])
 @pytest.mark.parametrize("name", KERNELS)
-def test_libraries_have_one_time_too(name, library):
+def test_libraries_have_one_time_too(name):
+    library = library_of(mt.machine(name))
     for nbytes in (64, 1 << 15):
         found = predict("all_reduce", machine=name, nbytes=nbytes, algorithm=library, ranks=8)
         for plan in (found.plan, Plan.from_text(str(found.plan)), Plan.from_json(found.plan.to_json())):
@@ -139,13 +178,6 @@ def test_impossible_transports_are_refused(change, said):
         mt.simulate(wrong, machine="dgx-h100")
 
 
-def test_a_protocol_that_an_algorithm_lacks_is_refused():
-    plan = mt.collective("all_reduce", machine="dgx-h100", nbytes=64, algorithm="direct")
-    wrong = replace(plan, transports=(replace(plan.transports[0], protocol="LL128"),))
-    with pytest.raises(TimingError, match="path 'line' of machine 'dgx-h100' has no algorithm 'direct'"):
-        mt.simulate(wrong, machine="dgx-h100")
-
-
 @pytest.mark.parametrize("name", KERNELS)
 def test_without_a_transport_the_machine_is_as_it_is(name):
     """Copy engines and control path: what any other plan gets."""
@@ -160,7 +192,7 @@ def test_without_a_transport_the_machine_is_as_it_is(name):
 
 def test_a_machine_without_protocol_is_as_it_is():
     hda = chips("ring", 8)
-    assert protocol_of(hda, "device") is None
+    assert library_of(hda) is None
     plan = mt.collective("all_reduce", machine=hda, nbytes=1 << 12, algorithm="ring")
     assert plan.transports == ()
     assert mt.simulate(plan, machine=hda).model == "copy engines"

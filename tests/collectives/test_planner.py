@@ -25,8 +25,8 @@ def test_named_algorithm_gives_its_plan():
 def test_choice_depends_on_size():
     small = predict("all_reduce", machine="mi300x-8", nbytes=256)
     large = predict("all_reduce", machine="mi300x-8", nbytes=1 << 28)
-    assert small.candidate.path == "small"
-    assert large.candidate.path == "bulk"
+    assert small.candidate.protocol == "LL"
+    assert large.candidate.protocol == "Simple"
     assert large.algbw > 100e9
 
 
@@ -35,7 +35,7 @@ def test_explanation_lists_candidates_prices_and_reasons():
         "all_reduce", machine="dgx-h100", nbytes=1 << 26, algorithm="fastest", explain=True
     )
     text = str(why)
-    assert plan.name.split()[1] == why.chosen.algorithm == "in_network"
+    assert plan.name.split()[1] == why.chosen.algorithm
     assert "chosen" in text
     assert "the ranks are not nested in equal groups" in text
     assert why.chosen.time_ps == min(c.time_ps for c in why.candidates if c.time_ps is not None)
@@ -151,20 +151,18 @@ def test_who_reduces_is_told():
     assert "the network itself" not in str(why)
 
 
-def test_auto_keeps_to_the_path_asked_for():
-    for path in ("bulk", "small", "switch"):
-        found = predict("all_reduce", machine="dgx-h100", nbytes=1 << 12, path=path, ranks=4)
-        assert found.candidate.path == path
+def test_auto_keeps_to_the_protocol_asked_for():
+    for protocol in ("Simple", "LL", "NVLS"):
+        found = predict("all_reduce", machine="dgx-h100", nbytes=1 << 12, protocol=protocol, ranks=4)
+        assert found.candidate.protocol == protocol
         assert found.explanation is not None
-        assert {c.path for c in found.explanation.candidates if c.why_not is None} == {path}
+        assert {c.protocol for c in found.explanation.candidates if c.why_not is None} == {protocol}
 
 
-@pytest.mark.parametrize(
-    ("name", "path"), [("ring", "switch"), ("in_network", "small"), ("rail_rings", "small")]
-)
-def test_a_path_that_an_algorithm_has_not(name, path):
-    with pytest.raises(CollectiveError, match=f"'{name}' has no path '{path}'"):
-        predict("all_reduce", machine="h100-cluster", nbytes=64, algorithm=name, path=path)
+@pytest.mark.parametrize(("name", "protocol"), [("ring", "NVLS"), ("in_network", "LL"), ("tree", "LL128")])
+def test_a_protocol_that_an_algorithm_has_not(name, protocol):
+    with pytest.raises(CollectiveError, match=f"'{name}' has no protocol '{protocol}'"):
+        predict("all_reduce", machine="h100-cluster", nbytes=64, algorithm=name, protocol=protocol)
 
 
 def test_nothing_allowed_does_it():

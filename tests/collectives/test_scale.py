@@ -42,7 +42,7 @@ def between_nodes(nodes, nbytes):
     """Halving and doubling between nodes: links have many users, who never meet on them."""
     cluster = mt.machine("h100-cluster", nodes=nodes, gpus=2)
     asked = {"machine": cluster, "algorithm": "hierarchical", "settings": {"outer": "messages"}}
-    plan = mt.collective("all_reduce", nbytes=nbytes, path="bulk", **asked)
+    plan = mt.collective("all_reduce", nbytes=nbytes, protocol="Simple", **asked)
     return lambda engine=None: mt.simulate(plan, machine=cluster, engine=engine)
 
 
@@ -88,9 +88,9 @@ def test_between_many_nodes_the_network_reduces():
     assert not product.groups
 
 
-def test_an_algorithm_and_path_asked_for_by_name_are_planned_without_simulation(monkeypatch):
+def test_an_algorithm_and_protocol_asked_for_by_name_are_planned_without_simulation(monkeypatch):
     monkeypatch.setattr(ranking, "simulate", None)
-    assert mt.collective("all_reduce", machine="dgx-h100", algorithm="ring", path="small", nbytes=1 << 20)
+    assert mt.collective("all_reduce", machine="dgx-h100", algorithm="ring", protocol="LL", nbytes=1 << 20)
 
 
 @pytest.mark.parametrize("option", [{"inner": "rings"}, {"outer": "networks"}])

@@ -7,8 +7,7 @@ from megatile.attention.predict import predict as predict_attention
 from megatile.collectives.planner import predict
 from megatile.hda import HDA, machine
 from megatile.plan.model import Transport
-from megatile.timing.library import paths
-from megatile.timing.transports import kernel_view
+from megatile.timing.transports import Asked, kernel_view
 
 
 @pytest.fixture
@@ -33,11 +32,9 @@ def test_collectives_under_a_new_name(renamed, nbytes):
 
 
 def test_a_library_figure_can_be_changed(renamed):
-    slow = machine("dgx-h100", **{"library.line_step": {"ring": "3.8/3.4"}})
-    assert paths(slow, "auto", algorithm="ring") == ("bulk", "line", "small")
-    assert paths(slow, "auto", algorithm="node_tree") == ("bulk", "small")
-    line = Transport("kernel", "nccl", "ring", "LL128")
-    view, base = (kernel_view(hda, "device", line) for hda in (slow, renamed))
+    slow = machine("dgx-h100", **{"transports.device.nccl.protocols.LL128.step": "3.02 us"})
+    line, asked = Transport("kernel", "nccl", "ring", "LL128"), Asked("all_reduce", 8)
+    view, base = (kernel_view(hda, "device", line, 1024, asked) for hda in (slow, renamed))
     assert view.networks["nvlink"].latency_ps == 2 * base.networks["nvlink"].latency_ps
 
 

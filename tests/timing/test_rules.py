@@ -104,7 +104,7 @@ def test_origins():
     assert "nvlink" in bare["messages"].source
     library = Resources(H100, mt.collective("all_reduce", machine=H100, nbytes=1 << 20)).origins()
     assert library["messages"].kind == library["start"].kind == "measured"
-    assert "fit_protocol" in library["messages"].source
+    assert "fit_transports" in library["messages"].source
     data = H100.to_dict()
     for part in (*data["engines"], *data["networks"]):
         part.pop("source")

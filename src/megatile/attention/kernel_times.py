@@ -22,10 +22,8 @@ from megatile.core.frozen import Frozen
 from megatile.hda import HDA
 from megatile.hda.catalog import assumed_kernel
 from megatile.hda.model import Engine, KernelFigures
-from megatile.plan.model import Transport
 from megatile.timing.formulas import tensor_engine
-from megatile.timing.library import links_of, moving_kernel
-from megatile.timing.transports import kernel_view
+from megatile.timing.library import bulk_view, links_of, moving_kernel
 from megatile.timing.view import Origin, Timing, View
 
 FLOPS = 4
@@ -153,7 +151,6 @@ def efficiency(hda: HDA, divided: Divided, communication: float = 0.0, scale: st
     return flops / times.peak / seconds if flops else times.kernels.share
 
 
-BULK = Transport("kernel", protocol="Simple")
 PACKETS = 64
 NO_TIME = 1e30
 """Operations per second of an engine that takes no time."""
@@ -180,7 +177,7 @@ class AttentionKernels(Timing):
         return cls(None, _granule(divided))
 
     def view(self, hda: HDA, scale: str) -> View:
-        found = kernel_view(hda, scale, BULK)
+        found = bulk_view(hda, scale)
         if hda.protocol is None:
             found = found.with_engine(moving_kernel(hda, scale))
         level = hda.level(hda.scale(scale).level)

@@ -95,7 +95,7 @@ def collective(
     trace: Annotated[Path | None, typer.Option(help="Write the last size's trace (.json).")] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Candidates and prices.")] = False,
     among: Annotated[str | None, typer.Option(help="What auto may choose: ring,tree,…")] = None,
-    path: Annotated[str | None, typer.Option(help="How named ones send: bulk, line, small, switch.")] = None,
+    protocol: Annotated[str | None, typer.Option(help="How kernels send: LL, LL128, Simple, NVLS.")] = None,
     graph: Annotated[bool, typer.Option("-G", "--graph", help="Captured: no launch by the host.")] = False,
     table: Annotated[Path | None, typer.Option(help="Remember choices in this file (.json).")] = None,
     ccl: Annotated[Path | None, typer.Option(help="A ccl.yaml whose kernels -a may name.")] = None,
@@ -126,7 +126,7 @@ def collective(
     kernels = load_ccl_config(ccl)
     names = _algorithms(operation, algorithm, hda, every[0], fields, kernels)
     _among_needs_auto(among, names)
-    fields |= {"path": path, "launch": not graph, "table": table}
+    fields |= {"protocol": protocol, "launch": not graph, "table": table}
     fields |= {"among": None if among is None else read_names(among, ALGORITHMS)}
     work = sweep(operation, hda, every, names, verify=check, kernels=kernels, trust=trust, **fields)
     with _notes():
@@ -261,6 +261,7 @@ def _print_table(machine: str, first: Prediction, lines: list[Line]) -> None:
         "type",
         "redop",
         "algorithm",
+        "model",
         "time (us)",
         "algbw (GB/s)",
         "busbw (GB/s)",
@@ -268,7 +269,7 @@ def _print_table(machine: str, first: Prediction, lines: list[Line]) -> None:
     )
     rows = [
         (
-            str(x.size), str(x.count), x.type, x.redop, x.algorithm,
+            str(x.size), str(x.count), x.type, x.redop, x.algorithm, x.model,
             f"{x.time_us:.2f}", f"{x.algbw:.2f}", f"{x.busbw:.2f}",
             "N/A" if x.wrong is None else str(x.wrong),
         )

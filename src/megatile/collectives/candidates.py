@@ -11,16 +11,16 @@ from megatile.plan.model import Collective, Plan, statements
 from megatile.trace import text_table
 
 Key = tuple[str, str]
-"""The label and path that tell a candidate from others."""
+"""The label and protocol that tell a candidate from others."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One algorithm with its options on one path; prices include what is spent once per collective."""
+    """One algorithm with its options on one protocol; prices include what is spent once per collective."""
 
     algorithm: str
     options: tuple[tuple[str, Any], ...] = ()
-    path: str = "bulk"
+    protocol: str = "Simple"
     price_ps: int | None = None
     time_ps: int | None = None
     why_not: str | None = None
@@ -32,7 +32,7 @@ class Candidate:
 
     @property
     def key(self) -> Key:
-        return self.label, self.path
+        return self.label, self.protocol
 
 
 IN_NETWORK = (
@@ -69,7 +69,7 @@ class Explanation:
             {
                 "algorithm": c.algorithm,
                 "options": dict(c.options),
-                "path": c.path,
+                "protocol": c.protocol,
                 "price_ps": c.price_ps,
                 "time_ps": c.time_ps,
                 "note": c.why_not or self._note(c),
@@ -96,11 +96,11 @@ class Explanation:
         rows = [
             (
                 c.label,
-                c.path if c.why_not is None else "",
+                c.protocol if c.why_not is None else "",
                 format_time(c.price_ps) if c.price_ps is not None else "",
                 format_time(c.time_ps) if c.time_ps is not None else "",
                 c.why_not or self._note(c),
             )
             for c in self.candidates
         ]
-        return f"{head}\n{text_table(('algorithm', 'path', 'price', 'simulated', 'note'), rows)}"
+        return f"{head}\n{text_table(('algorithm', 'protocol', 'price', 'simulated', 'note'), rows)}"

@@ -21,10 +21,10 @@ from megatile.core.errors import Place, did_you_mean
 from megatile.core.files import parse_json, read_text, write_text
 from megatile.core.version import __version__
 from megatile.hda import HDA
-from megatile.timing.library import AUTO, PATHS
+from megatile.timing.transports import PROTOCOLS
 
 Table = dict[str, Any] | str | Path
-FORMAT = 1
+FORMAT = 2
 LARGEST = 8 << 20
 _DIGITS = 12
 """So much of a machine's fingerprint stands in a key."""
@@ -58,7 +58,7 @@ class Choices:
     def keep(self, best: Candidate) -> None:
         if self.entries is None:
             return
-        self.entries[self.key] = [best.algorithm, dict(best.options), best.path]
+        self.entries[self.key] = [best.algorithm, dict(best.options), best.protocol]
         if self.path is not None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # said when it was read
@@ -73,14 +73,14 @@ def choice_key(
     *,
     among: Sequence[str] | None = None,
     launch: bool = True,
-    path: str | None = None,
+    protocol: str | None = None,
 ) -> str:
     """What a choice depends on: machine, ranks, operation, dtype, reduction, size, and what was allowed."""
     parts = (hda.name, hda.fingerprint()[:_DIGITS], job.scale, str(job.ranks), str(job.place))
     place = "in" if job.in_place else "out"
     allowed = "+".join(sorted(among)) if among is not None else "all"
     what = (job.operation, job.dtype, job.reduction, str(job.root), place, str(job.nbytes))
-    return "/".join((*parts, *what, algorithm, allowed, path or "any", "launch" if launch else "graph"))
+    return "/".join((*parts, *what, algorithm, allowed, protocol or "any", "launch" if launch else "graph"))
 
 
 def read_entry(entry: Any, place: Place) -> Candidate:
@@ -90,15 +90,14 @@ def read_entry(entry: Any, place: Place) -> Candidate:
         raise CollectiveError(
             f"{entry!r} is no choice", place=place, advice="delete the table: it is made anew"
         )
-    name, options, path = entry
+    name, options, protocol = entry
     if name not in algorithms():
         advice = did_you_mean(name, algorithms(), what="algorithms")
         raise CollectiveError(f"there is no algorithm '{name}'", place=place, advice=advice)
-    if path not in (*PATHS, AUTO):
-        raise CollectiveError(
-            f"there is no path {path!r}", place=place, advice=did_you_mean(str(path), PATHS)
-        )
-    return Candidate(name, tuple(sorted(options.items())), path)
+    if protocol not in PROTOCOLS:
+        advice = did_you_mean(str(protocol), PROTOCOLS)
+        raise CollectiveError(f"there is no protocol {protocol!r}", place=place, advice=advice)
+    return Candidate(name, tuple(sorted(options.items())), protocol)
 
 
 def read_file(path: Path) -> dict[str, Any]:

@@ -1,84 +1,122 @@
-"""What communication libraries offer: ``algorithm="nccl"`` or ``"rccl"`` chooses among their algorithms.
+"""What communication libraries offer: ``algorithm="nccl"`` or ``"rccl"`` is what these libraries do.
 
 NCCL (``src/graph/tuning.cc``, ``src/device``): rings, one per channel and on all rails between nodes; trees
 that are chains inside nodes and binary between them; in-switch reduction (NVLS) inside a node and as NVLSTree
 across nodes; point-to-point operations are sent directly. RCCL on a full mesh (``tools/msccl-algorithms``,
-``src/graph/rome_models.cc``): all-pairs exchange, and rings that use every link of the mesh.
-
-What they do with small sizes is modelled too: few channels, blocks that stay empty, and the sizes for which
-RCCL has an all-pairs algorithm. None of it is fitted; the figures are those of the libraries' sources. Those
-that change times are in the section ``library`` of machine files.
+``src/graph/rome_models.cc``): all-pairs exchange, rings that use every link of the mesh, and hierarchically
+over nodes. What they take for a size is in ``timing/collective_choice.py``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from megatile.collectives.candidates import Candidate
 from megatile.collectives.job import Job
+from megatile.collectives.registry import ALGORITHMS, Algorithm
+from megatile.core.dtypes import itemsize
 from megatile.hda import HDA
-from megatile.hda.model import LibraryFigures
 from megatile.plan.model import Transport
-from megatile.timing.transports import PROTOCOL_OF, library_of, protocol_of
+from megatile.timing.collective_choice import channels_of, choose, library_of, rule_of
+from megatile.timing.collective_rule import PEERS, PREFIX, Way
+from megatile.timing.transports import has_library
+from megatile.timing.view import TimingError
 
 LIBRARIES = {
     "nccl": ("ring", "node_tree", "rail_rings", "in_network", "in_network_tree"),
-    "rccl": ("direct", "ring", "hamilton"),
+    "rccl": ("direct", "ring", "hamilton", "node_tree", "hierarchical"),
 }
-CHANNELLED = ("ring", "node_tree", "rail_rings")
-CAPTURED_BYTES, CAPTURED_UNIT = 1 << 20, 32
-"""RCCL in captured graphs: MSCCL++ for multiples of 32 bytes up to 1 MiB (``mscclEnqueueCheck``)."""
-PAIRS_UNIT, PAIRS_IN_BULK = 256, 512 << 10
-"""RCCL's all-pairs files: 256 chunks per loop divide the elements; from 512 KiB on, Simple follows LL."""
-POINT_TO_POINT = ("all_to_all", "gather", "scatter", "send_recv")
+NCCL_NAMES = {
+    "ring": "Ring",
+    "rail_rings": "Ring",
+    "node_tree": "Tree",
+    "in_network": "NVLS",
+    "in_network_tree": "NVLSTree",
+}
+"""How NCCL_ALGO calls them."""
 
 
 def offered(library: str, operation: str) -> tuple[str, ...]:
-    """The algorithms with which a library does an operation."""
-    return ("direct",) if operation in POINT_TO_POINT else LIBRARIES[library]
+    """Return the algorithms with which a library does an operation."""
+    return ("direct",) if operation in PEERS else LIBRARIES.get(library, ())
 
 
-def reason_against(library: str, algorithm: str, path: str, job: Job, captured: bool) -> str | None:
-    """Why a library does not take one of its algorithms on a path for a job, or None."""
-    if library != "rccl" or job.operation != "all_reduce":
+def library_way(
+    hda: HDA,
+    job: Job,
+    library: str,
+    *,
+    launch: bool = True,
+    env: Mapping[str, Any] | None = None,
+    algorithm: str | None = None,
+) -> Way | None:
+    """Return how a library does a job; None where it has no way that a Plan can take. ``algorithm``: if
+    only that one is allowed, as NCCL_ALGO says it."""
+    if job.operation == "barrier" or job.ranks < 2:
         return None
-    if (algorithm, path) == ("hamilton", "small"):
-        return "small sizes take one ring"
-    if algorithm != "direct":
+    if algorithm is not None and (algorithm not in offered(library, job.operation) or library == "rccl"):
         return None
-    if captured and job.nbytes <= CAPTURED_BYTES and job.nbytes % CAPTURED_UNIT == 0:
-        return None if path == "small" else "captured graphs send such sizes on the small path"
-    if job.count % PAIRS_UNIT:
-        return f"all pairs take multiples of {PAIRS_UNIT} elements"
-    if (path == "bulk") != (job.nbytes >= PAIRS_IN_BULK):
-        return f"all pairs are sent in bulk from {PAIRS_IN_BULK} bytes on, and on the small path below"
-    return None
+    env = dict(env or {})
+    if algorithm is not None and job.operation not in PEERS:
+        env["NCCL_ALGO"] = NCCL_NAMES[algorithm]
+    try:
+        rule = rule_of(hda, library, job.scale)
+        size = itemsize(job.dtype)
+        way = choose(rule, job.operation, job.ranks, job.nbytes, graph=not launch, env=env, itemsize=size)
+    except TimingError:
+        if algorithm is None:
+            raise
+        return None
+    if way.algorithm == "hamilton" and job.ranks == 2:
+        way = way._replace(algorithm="ring")  # two ranks have one link
+    return way if algorithm in (None, way.algorithm) and stand_in(way, job) is not None else None
 
 
-def channels_in_use(figures: LibraryFigures, algorithm: str, path: str, job: Job) -> float | None:
-    """The channels that a library takes for a size, one for every ``small_channel`` (or that of the path);
-    None: all it has."""
-    sizes = {"small": figures.small_channel, "line": figures.line_channel, "bulk": figures.bulk_channel}
-    each = sizes.get(path)
-    if algorithm not in CHANNELLED or each is None:
-        return None
-    return max(1.0, job.nbytes / (each * (job.ranks if (algorithm, path) == ("ring", "small") else 1)))
+def stand_in(way: Way, job: Job) -> str | None:
+    """Return the algorithm whose Plan shows a library's way: the same, or a ring where ours cannot do the
+    job."""
+    return next((n for n in (way.algorithm, "ring") if ALGORITHMS[n].reason_against(job) is None), None)
+
+
+def protocols(hda: HDA, known: Algorithm, job: Job) -> tuple[str, ...]:
+    """Return the protocols on which an algorithm may send in a job."""
+    if known.protocol or not has_library(hda, job.scale):
+        return (known.protocol or "Simple",)
+    figures, prefix = rule_of(hda, "", job.scale).figures, PREFIX.get(known.name, "")
+    if known.name == "direct" and job.operation in PEERS:
+        block = job.nbytes if job.operation == "send_recv" else job.nbytes / job.ranks
+        small = "peer_LL" in figures.protocols and block <= figures.peer_bytes
+        return ("LL",) if small else ("Simple",)
+    if known.name == "hamilton":
+        return ("Simple",)
+    line = known.name in NCCL_NAMES and f"{prefix}LL128" in figures.protocols
+    return ("Simple", "LL128", "LL") if line else ("Simple", "LL")
 
 
 def transport_of(
-    candidate: Candidate, job: Job, hda: HDA, library: str | None, captured: bool
+    candidate: Candidate, job: Job, hda: HDA, library: str | None, way: Way | None = None
 ) -> Transport | None:
     """Return how the messages of a candidate travel: on a library's kernel between devices (that of
     ``library``, or of the machine where it offers the algorithm, else a custom one), by stores inside a
-    device. None on machines that describe no library: their own engines do the work."""
-    if hda.protocol is None:
+    device, by network cards between nodes. None on machines that describe no library: their own engines do
+    the work."""
+    if not hda.transports:
         return None
-    if protocol_of(hda, job.scale) is None:
-        return Transport("lsu", name="lsu")
-    name, path = candidate.algorithm, candidate.path
-    own = library or library_of(hda) or ""
-    if library is None and (
-        name not in offered(own, job.operation) or reason_against(own, name, path, job, captured)
-    ):
-        own = "custom"
-    channels = channels_in_use(hda.library, name, path, job) if own in LIBRARIES else None
-    kind = "switch" if path == "switch" else "kernel"
-    return Transport(kind, own, name, PROTOCOL_OF[path], channels, name=own)
+    if not has_library(hda, job.scale):
+        inside = (
+            hda.level(hda.scale(job.scale).level).position < hda.level(hda.scale("device").level).position
+        )
+        return Transport("lsu", name="lsu") if inside else Transport("nic", name="nic")
+    if way is not None and library is not None:
+        kind = "switch" if way.protocol == "NVLS" else "kernel"
+        return Transport(kind, library, *way, name=library)
+    name, own = candidate.algorithm, library or library_of(hda, job.scale) or ""
+    if name not in offered(own, job.operation) or (name == "ring" and len(job.nesting) > 1):
+        own = "custom"  # the rings of libraries take all rails between nodes
+    channels = None
+    if own == "nccl" and name in NCCL_NAMES:
+        rule = rule_of(hda, own, job.scale)
+        channels = channels_of(rule, name, candidate.protocol, job.ranks, job.nbytes)
+    kind = "switch" if candidate.protocol == "NVLS" else "kernel"
+    return Transport(kind, own, name, candidate.protocol, channels, name=own)

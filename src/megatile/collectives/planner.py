@@ -22,7 +22,8 @@ from megatile.collectives.candidates import Candidate, Explanation, in_network
 from megatile.collectives.choice_table import Choices, Table
 from megatile.collectives.geometry import BUFFERS, Geometry, Ranks, buffer_memory, survey
 from megatile.collectives.job import CollectiveError, Job, operation_name, read_bytes
-from megatile.collectives.libraries import LIBRARIES, offered
+from megatile.collectives.libraries import LIBRARIES, library_way, offered, stand_in
+from megatile.collectives.pace import paced
 from megatile.collectives.ranking import Floors, named, on_transport, plan_of, rank
 from megatile.core.arguments import known_keywords
 from megatile.core.dtypes import dtype as dtype_name, itemsize
@@ -33,11 +34,16 @@ from megatile.core.times import HasTime
 from megatile.hda import HDA, machine as find_machine
 from megatile.plan.model import Plan
 from megatile.sim import simulate
-from megatile.timing.library import PATHS
-from megatile.timing.transports import library_of, model_of, protocol_of
+from megatile.timing.collective_choice import library_of
+from megatile.timing.collective_rule import CHAINS
+from megatile.timing.transports import PROTOCOLS, has_library, model_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+PIPELINED = ("node_tree", "in_network_tree", "hierarchical")
+"""Algorithms that libraries cut into as many chunks as are good; the others are timed whole, but for
+chains."""
 
 
 class Options(TypedDict, total=False):
@@ -53,8 +59,9 @@ class Options(TypedDict, total=False):
     memory: str | None
     slot_memory: str | None
     algorithm: str
-    path: str | None
+    protocol: str | None
     transport: str | None
+    env: Mapping[str, Any] | None
     settings: Mapping[str, Any] | None
     among: Sequence[str] | None
     launch: bool
@@ -194,8 +201,9 @@ def collective(
     memory: str | None = None,
     slot_memory: str | None = None,
     algorithm: str = "auto",
-    path: str | None = None,
+    protocol: str | None = None,
     transport: str | None = None,
+    env: Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
     among: Sequence[str] | None = None,
     launch: bool = True,
@@ -207,13 +215,13 @@ def collective(
     ``nbytes`` is the whole buffer's size as nccl-tests counts it; ``algorithm`` a name, an import path,
     ``"auto"`` (what the machine's library does) or ``"fastest"``, and ``settings`` the options of a named
     one. ``ranks`` is a count or unit numbers; ``peer`` is the receiver of a ``send_recv``. ``memory`` and
-    ``slot_memory`` name where buffers and queues lie. ``path``, ``transport``, ``among``, ``launch``,
-    ``table`` and ``progress`` are those of ``predict``. With ``explain`` also return the reasons:
-    candidates, prices, why not.
+    ``slot_memory`` name where buffers and queues lie. ``protocol``, ``transport``, ``env``, ``among``,
+    ``launch``, ``table`` and ``progress`` are those of ``predict``. With ``explain`` also return the
+    reasons: candidates, prices, why not.
     """
     found = predict(
-        op, machine=machine, nbytes=nbytes, algorithm=algorithm, path=path, transport=transport,
-        settings=settings, among=among, launch=launch, table=table, timed=False, progress=progress,
+        op, machine=machine, nbytes=nbytes, algorithm=algorithm, protocol=protocol, transport=transport,
+        env=env, settings=settings, among=among, launch=launch, table=table, timed=False, progress=progress,
         scale=scale, dtype=dtype, ranks=ranks, reduction=reduction, root=root, peer=peer, in_place=in_place,
         memory=memory, slot_memory=slot_memory,
     )  # fmt: skip
@@ -230,8 +238,9 @@ def predict(
     machine: HDA | str,
     nbytes: int | str | None = None,
     algorithm: str = "auto",
-    path: str | None = None,
+    protocol: str | None = None,
     transport: str | None = None,
+    env: Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
     among: Sequence[str] | None = None,
     launch: bool = True,
@@ -254,7 +263,8 @@ def predict(
     ``progress`` (as of ``collective``) shows a bar on stderr while candidates are priced and simulated, or
     calls a function with (what, done, of).
 
-    ``path`` fixes the protocol's path, ``among`` the algorithms of which the fastest is taken;
+    ``protocol`` (LL, LL128, Simple, NVLS) fixes how kernels send, ``env`` has variables of NCCL
+    (``NCCL_ALGO``, ``NCCL_PROTO`` …), ``among`` the algorithms of which the fastest is taken;
     ``launch=False`` leaves the host's launch out, as captured graphs do. ``table`` (a dict, or the name of
     a file that is read, extended and written) remembers choices; ``floors`` carries prices from size to
     size of a sweep. ``transport="copy_engine"`` lets the machine's copy engines send, as a host's copies
@@ -266,45 +276,63 @@ def predict(
             f"a collective has no transport '{transport}'",
             advice='leave it out, or use transport="copy_engine"',
         )
-    check_choice(algorithm, path, settings, among, table)
+    check_choice(algorithm, protocol, settings, among, table)
     job, _ = make_job(
         op, machine=hda, nbytes=nbytes, scale=scale, dtype=dtype, ranks=ranks, reduction=reduction,
         root=root, peer=peer, in_place=in_place, memory=memory, slot_memory=slot_memory,
     )  # fmt: skip
-    library = library_for(hda, job, algorithm, among) if transport is None else None
+    library, way = library_for(hda, job, algorithm, among) if transport is None else None, None
     if algorithm in ("auto", "fastest", *LIBRARIES):
-        choices = Choices(table, hda, job, algorithm, among=among, launch=launch, path=path or transport)
-        found = choices.find()
-        if library:
-            among = [n for n in offered(library, job.operation) if among is None or n in among]
+        how = {"among": among, "launch": launch, "protocol": protocol or transport}
+        choices = Choices(table, hda, job, algorithm, **how)
+        found = choices.find() if env is None else None
+        if library and protocol is None:
+            way = library_way(hda, job, library, launch=launch, env=env)
+        shape = stand_in(way, job) if way is not None else None
         if found is not None:
             ranking = [found]
+        elif way is not None and way.algorithm not in PIPELINED and job.operation not in CHAINS:
+            ranking = [Candidate(shape or way.algorithm, (), way.protocol)]
         else:
+            if way is not None and shape is not None:
+                among, protocol = [shape], way.protocol
+            elif library:
+                among = [n for n in offered(library, job.operation) if among is None or n in among]
             with shown(f"predicting {job.operation}", progress) if progress else nullcontext():
-                ranking = rank(hda, job, among, launch, floors, library, path, transport)
+                ranking = rank(hda, job, among, launch, floors, library, protocol, transport)
+        if found is None and env is None:
             choices.keep(ranking[0])
     else:
-        ranking = named(hda, job, find_algorithm(algorithm), path, settings or {}, launch, transport)
+        ranking = named(hda, job, find_algorithm(algorithm), protocol, settings or {}, launch, transport)
     best = ranking[0]
-    plan = on_transport(plan_of(best, job), best, job, hda, library, launch, transport)
-    time = best.time_ps
+    # With options of one's own it is no longer what the library does.
+    own = "custom" if settings and has_library(hda, job.scale) else library
+    plain = on_transport(plan_of(best, job), best, job, hda, own, transport, way)
+    plan = paced(plain, job, hda)
+    time = best.time_ps if plan is plain else None
     if time is None:
         time = simulate(plan, machine=hda, launch=launch).time_ps if timed else 0
     why = Explanation(job, hda.name, tuple(ranking), in_network(plan))
-    return Prediction(plan, job, time, best, why)
+    predicted = Prediction(plan, job, time, best, why)
+    if algorithm == "fastest" and among is protocol is transport is None and library_of(hda, job.scale):
+        usual = predict(
+            op, machine=hda, nbytes=nbytes, launch=launch, scale=scale, dtype=dtype, ranks=ranks,
+            reduction=reduction, root=root, peer=peer, in_place=in_place, memory=memory,
+            slot_memory=slot_memory,
+        )  # fmt: skip
+        return min(predicted, usual, key=lambda one: one.time_ps)
+    return predicted
 
 
 def library_for(hda: HDA, job: Job, algorithm: str, among: Sequence[str] | None) -> str | None:
     """Return the library whose own choice is asked for; None where the fastest algorithm is, or a named
     one."""
     if algorithm in LIBRARIES:
-        return algorithm
-    library = library_of(hda) if protocol_of(hda, job.scale) is not None else None
+        return algorithm if has_library(hda, job.scale) else None
+    library = library_of(hda, job.scale)
     if algorithm != "auto" or among is not None or library is None:
         return None
-    able = [
-        name for name in offered(library, job.operation) if algorithms()[name].reason_against(job) is None
-    ]
+    able = [n for n in offered(library, job.operation) if algorithms()[n].reason_against(job) is None]
     return library if able else None
 
 
@@ -319,14 +347,13 @@ def read_machine(machine: HDA | str) -> HDA:
     return find_machine(machine) if isinstance(machine, str) else machine
 
 
-def check_choice(algorithm: Any, path: str | None, settings: Any, among: Any, table: Any) -> None:
+def check_choice(algorithm: Any, protocol: str | None, settings: Any, among: Any, table: Any) -> None:
     """Arguments that say how, not what."""
     if not isinstance(algorithm, str):
         raise CollectiveError(f"{algorithm!r} is not an algorithm", advice="use 'auto', 'ring', …")
-    if path is not None and path not in PATHS:
-        raise CollectiveError(
-            f"there is no path '{path}'", advice=did_you_mean(str(path), PATHS, what="paths")
-        )
+    if protocol is not None and protocol not in PROTOCOLS:
+        advice = did_you_mean(str(protocol), PROTOCOLS, what="protocols")
+        raise CollectiveError(f"there is no protocol '{protocol}'", advice=advice)
     if settings and (algorithm in ("auto", "fastest", *LIBRARIES) or not isinstance(settings, Mapping)):
         raise CollectiveError(
             "settings are the options of one algorithm",

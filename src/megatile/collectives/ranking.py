@@ -16,7 +16,7 @@ from megatile.collectives.algorithms import algorithms, find_algorithm
 from megatile.collectives.algorithms.hierarchical import overlaps
 from megatile.collectives.candidates import Candidate, Key
 from megatile.collectives.job import CollectiveError, Job
-from megatile.collectives.libraries import reason_against, transport_of
+from megatile.collectives.libraries import library_way, protocols, transport_of
 from megatile.collectives.registry import Algorithm
 from megatile.core.errors import MegatileError
 from megatile.core.progress import tell
@@ -27,8 +27,9 @@ from megatile.hda import HDA
 from megatile.plan import model as pm
 from megatile.plan.model import Plan, PlanError, Transport, with_transport
 from megatile.sim import TimeBudgetExceeded, simulate
-from megatile.timing.library import paths
-from megatile.timing.transports import protocol_of
+from megatile.timing.collective_choice import library_of, rule_of
+from megatile.timing.collective_rule import Way
+from megatile.timing.transports import KERNELS, has_library
 
 MAX_SIMULATED_CANDIDATES = 4
 """At most so many of the cheapest candidates are simulated, with more ranks than ``MAX_RANKS_TO_TRY_ALL``."""
@@ -58,17 +59,17 @@ def on_transport(
     job: Job,
     hda: HDA,
     library: str | None = None,
-    launch: bool = True,
     by: str | None = None,
+    way: Way | None = None,
 ) -> Plan:
     """Return a candidate's plan with the transport on which its messages travel; ``by``: not on a kernel."""
-    if by is not None:
-        channels = tuple(replace(channel, transport=by) for channel in plan.channels)
-        return replace(plan, channels=channels, transports=(Transport(by, name=by),))
-    transport = transport_of(candidate, job, hda, library, captured=not launch)
-    return (
-        plan if transport is None else with_transport(plan, transport, job.operation, job.ranks, job.nbytes)
-    )
+    transport = transport_of(candidate, job, hda, library, way) if by is None else Transport(by, name=by)
+    if transport is None:
+        return plan
+    if transport.kind in KERNELS:
+        return with_transport(plan, transport, job.operation, job.ranks, job.nbytes)
+    channels = tuple(replace(channel, transport=transport.name) for channel in plan.channels)
+    return replace(plan, channels=channels, transports=(transport,))
 
 
 @dataclass
@@ -92,15 +93,15 @@ def rank(
     launch: bool = True,
     floors: Floors | None = None,
     library: str | None = None,
-    path: str | None = None,
+    protocol: str | None = None,
     by: str | None = None,
 ) -> list[Candidate]:
     """All candidates: simulated ones by time, then priced ones, then the unfit with their reason."""
     known_prices: dict[Key, int] = {}
-    search, guess = _Search(hda, job, among, launch, library, path, by), None
+    search, guess = _Search(hda, job, among, launch, library, protocol, by), None
     if floors is not None and floors.best is not None and floors.nbytes <= job.nbytes:
         guess, known_prices = floors.best, floors.prices
-        if search.refused(guess.algorithm, guess.path):
+        if guess.protocol not in search.protocols(algorithms()[guess.algorithm]):
             guess = None
     search.find_too_large()
     guess = guess or search.first_guess()
@@ -114,12 +115,8 @@ def rank(
         tell(f"pricing {known.name}", number, len(algorithms()))
         reason = known.reason_against(job)
         if reason is None:
-            for each in search.paths(known):
-                refused = search.refused(known.name, each)
-                if refused is None:
-                    priced += search.priced_variants(known, each, timed, known_prices)
-                elif not any((c.algorithm, c.why_not) == (known.name, refused) for c in unfit):
-                    unfit.append(Candidate(known.name, path=each, why_not=refused))
+            for each in search.protocols(known):
+                priced += search.priced_variants(known, each, timed, known_prices)
         elif job.operation in known.operations:
             unfit.append(Candidate(known.name, why_not=reason))
     if search.too_large:
@@ -171,34 +168,31 @@ def rank(
 
 @dataclass
 class _Search:
-    """What is asked for, and what is known on the way. Plans are kept for other paths, and with them what was
-    found out about the machine, as far as there are few ranks."""
+    """What is asked for, and what is known on the way. Plans are kept for other protocols, and with them
+    what was found out about the machine, as far as there are few ranks."""
 
     hda: HDA
     job: Job
     among: Sequence[str] | None
     launch: bool
     library: str | None
-    path: str | None
+    protocol: str | None
     by: str | None
     too_large: dict[Key, str] = field(default_factory=dict)
-    """Why candidates are not tried, by label and path."""
+    """Why candidates are not tried, by label and protocol."""
     plans: dict[str, Plan] = field(default_factory=dict)
 
     def asked_for(self, name: str) -> bool:
         return self.among is None or name in self.among
 
-    def refused(self, name: str, path: str) -> str | None:
-        return reason_against(self.library, name, path, self.job, not self.launch) if self.library else None
-
     @property
     def ring_piece(self) -> int | None:
-        return self.hda.library.ring_piece if self.library else None
+        return rule_of(self.hda, self.library, self.job.scale).figures.ring_piece if self.library else None
 
-    def paths(self, known: Algorithm) -> tuple[str, ...]:
-        """The paths of an algorithm, or the one that was asked for if it has it."""
-        every = ("bulk",) if self.by else possible_paths(self.hda, known, self.job.scale)
-        return tuple(each for each in every if self.path in (None, each))
+    def protocols(self, known: Algorithm) -> tuple[str, ...]:
+        """The protocols of an algorithm, or the one that was asked for if it has it."""
+        every = ("Simple",) if self.by else protocols(self.hda, known, self.job)
+        return tuple(each for each in every if self.protocol in (None, each))
 
     def first_guess(self) -> Candidate | None:
         """A candidate that is rarely bad: what must take longer than it need not be priced to the end."""
@@ -206,18 +200,18 @@ class _Search:
         for name in ("rail_rings", *GUESSES) if large else GUESSES:
             if name not in algorithms() or not self.asked_for(name):
                 continue
-            possible = self.paths(algorithms()[name])
+            possible = self.protocols(algorithms()[name])
             if not possible or algorithms()[name].reason_against(self.job):
                 continue
             guess = Candidate(name, tuple(_guessed_options(name, self.job).items()), possible[0])
-            if not self.refused(name, possible[0]) and guess.key not in self.too_large:
+            if guess.key not in self.too_large:
                 return guess
         return None
 
     def priced_variants(
         self,
         known: Algorithm,
-        path: str,
+        protocol: str,
         timed: Mapping[Key, Candidate],
         known_prices: Mapping[Key, int],
     ) -> Iterator[Candidate]:
@@ -233,7 +227,7 @@ class _Search:
             alike = "chunks" in options
             if alike and before == DEARER:
                 continue
-            candidate = Candidate(known.name, tuple(sorted(options.items())), path)
+            candidate = Candidate(known.name, tuple(sorted(options.items())), protocol)
             if known.name in LANED and candidate.key in timed:
                 continue
             if candidate.key in self.too_large:
@@ -264,11 +258,11 @@ class _Search:
                     needed = effort(plan_of(candidate, self.job))
                 except MegatileError:
                     continue  # it is refused with its reason when it is priced
-                efforts += [(needed, candidate.label, each) for each in self.paths(known)]
+                efforts += [(needed, candidate.label, each) for each in self.protocols(known)]
         spent = 0
-        for needed, label, path in sorted(efforts):
+        for needed, label, protocol in sorted(efforts):
             if needed > MOST or spent + needed > MOST_IN_ALL:
-                self.too_large[label, path] = (
+                self.too_large[label, protocol] = (
                     f"too large: about {needed / 1e6:.3g} million commands to simulate"
                 )
             else:
@@ -276,7 +270,7 @@ class _Search:
 
     def plan(self, candidate: Candidate) -> Plan:
         plan = self.plain_plan(candidate)
-        return on_transport(plan, candidate, self.job, self.hda, self.library, self.launch, self.by)
+        return on_transport(plan, candidate, self.job, self.hda, self.library, self.by)
 
     def plain_plan(self, candidate: Candidate) -> Plan:
         label = candidate.label
@@ -333,11 +327,6 @@ def variants(known: Algorithm, job: Job, ring_piece: int | None = None) -> Itera
             yield {"outer": "in_network"}
 
 
-def possible_paths(hda: HDA, known: Algorithm, scale: str) -> tuple[str, ...]:
-    """The paths on which an algorithm sends between units of a scale."""
-    return ("bulk",) if protocol_of(hda, scale) is None else paths(hda, known.path, known.name)
-
-
 def _timed(hda: HDA, candidate: Candidate, plan: Plan, launch: bool) -> Candidate:
     try:
         found = simulate(plan, machine=hda, launch=launch, record=False)
@@ -350,22 +339,28 @@ def named(
     hda: HDA,
     job: Job,
     known: Algorithm,
-    path: str | None,
+    protocol: str | None,
     settings: Mapping[str, Any],
     launch: bool,
     by: str | None = None,
 ) -> list[Candidate]:
-    """The one algorithm asked for, on its faster path."""
+    """The one algorithm asked for: on the protocol that the machine's library takes, or the fastest."""
     options = tuple(sorted(settings.items()))
-    possible = possible_paths(hda, known, job.scale)
-    if path not in (None, *possible) and protocol_of(hda, job.scale) is not None:
-        raise CollectiveError(f"'{known.name}' has no path '{path}'", advice=f"use {' or '.join(possible)}")
-    tried = ("bulk",) if by else possible if path is None else (path,)
-    if len(tried) == 1:
-        return [Candidate(known.name, options, tried[0])]
+    possible = ("Simple",) if by else protocols(hda, known, job)
+    if protocol not in (None, *possible) and has_library(hda, job.scale):
+        advice = f"use {' or '.join(possible)}"
+        raise CollectiveError(f"'{known.name}' has no protocol '{protocol}'", advice=advice)
+    open_choice = len(possible) > 1 and protocol is None and not settings
+    library = library_of(hda, job.scale) if open_choice else None
+    way = library_way(hda, job, library, launch=launch, algorithm=known.name) if library else None
+    if way is not None:
+        protocol = way.protocol
+    if protocol is not None or len(possible) == 1:
+        return [Candidate(known.name, options, protocol or possible[0])]
     plan = known.plan(job, **settings)
-    candidates = [Candidate(known.name, options, each) for each in tried]
-    every = [_timed(hda, c, on_transport(plan, c, job, hda, None, launch), launch) for c in candidates]
+    candidates = [Candidate(known.name, options, each) for each in possible]
+    own = "custom" if settings else None
+    every = [_timed(hda, c, on_transport(plan, c, job, hda, own), launch) for c in candidates]
     if every[0].why_not is not None:
         raise PlanError(every[0].why_not)
     return sorted(every, key=lambda c: c.time_ps or 0)

@@ -19,19 +19,18 @@ from megatile.core.errors import did_you_mean
 from megatile.core.quantities import whole
 from megatile.core.registry import Registry
 from megatile.plan.model import Plan
-from megatile.timing.library import AUTO
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """``write`` puts the commands; ``unfit`` says why a job is not for it (None: it is); ``path`` is how its
-    kernels send (``timing/library.py``)."""
+    """``write`` puts the commands; ``unfit`` says why a job is not for it (None: it is); ``protocol`` is the
+    only one on which its kernels send ("NVLS" where the switch reduces), if there is only one."""
 
     name: str
     operations: tuple[str, ...]
     write: Callable[..., None]
     unfit: Callable[[Job], str | None]
-    path: str = AUTO
+    protocol: str = ""
 
     @property
     def summary(self) -> str:
@@ -105,12 +104,12 @@ ALGORITHMS: Registry[Algorithm] = Registry("collective algorithms")
 
 @no_none
 def algorithm(
-    name: str, *operations: str, unfit: Callable[[Job], str | None] = lambda job: None, path: str = AUTO
+    name: str, *operations: str, unfit: Callable[[Job], str | None] = lambda job: None, protocol: str = ""
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a function ``f(writer, **options)`` as an algorithm."""
 
     def register(write: Callable[..., None]) -> Callable[..., None]:
-        ALGORITHMS.add(name, Algorithm(name, operations, write, unfit, path))
+        ALGORITHMS.add(name, Algorithm(name, operations, write, unfit, protocol))
         return write
 
     return register

@@ -30,6 +30,8 @@ class Line:
     redop: str
     asked: str
     algorithm: str
+    model: str
+    """The timing model: ``NCCL ring, LL``."""
     time_us: float
     algbw: float
     busbw: float
@@ -84,14 +86,14 @@ def _line(found: Prediction, asked: str, wrong: int | None) -> Line:
     bandwidths = found.algbw / 1e9, found.busbw / 1e9
     time = found.time_ps / 1e6
     label = found.candidate.label
-    return Line(job.nbytes, job.count, job.dtype, redop, asked, label, time, *bandwidths, wrong)
+    return Line(job.nbytes, job.count, job.dtype, redop, asked, label, found.model, time, *bandwidths, wrong)
 
 
 def count_wrong(found: Prediction) -> int:
     """Run the plan (or its twin of a smaller size that is cut alike) on data and count wrong elements."""
     from megatile.plan.execute import execute
 
-    if found.candidate.path == "kernel":
+    if found.candidate.protocol == "kernel":
         inputs = make_inputs(found.job)
         return wrong_elements(found.job, inputs, execute(found.plan, {"t": inputs}, races=False)["t"])
     job = small_twin(found.job)

@@ -340,6 +340,7 @@ class Transport:
     algorithm: str = part("text", KEYWORD, "")
     protocol: str = part("text", KEYWORD, "")
     channels: float | None = part("literal", KEYWORD, None)
+    pace: float = part("literal", KEYWORD, 1.0)
     name: str = ""
 
     def model_name(self) -> str:

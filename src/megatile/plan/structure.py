@@ -92,6 +92,8 @@ def _check_transports(plan: Plan) -> None:
             raise PlanError(f"transport '{transport.name}' has kind '{transport.kind}'", advice=advice)
         if transport.channels is not None and not 0 < transport.channels < 1e9:
             raise PlanError(f"transport '{transport.name}' has {transport.channels} channels, not above 0")
+        if not 0 < transport.pace < 1e9:
+            raise PlanError(f"transport '{transport.name}' has pace {transport.pace}, not above 0")
     users: list[Any] = [*plan.channels, *plan.groups]
     for name in (plan.kernel, *(user.transport for user in users)):
         if name is not None:

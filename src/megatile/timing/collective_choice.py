@@ -161,6 +161,11 @@ def _channels(rule: Rule, algorithm: str, protocol: str, ranks: int, size: Any, 
     return np.clip(np.floor(size / each), min(chosen.min_channels, most), most)
 
 
+def channels_of(rule: Rule, algorithm: str, protocol: str, ranks: int, nbytes: int) -> float:
+    """Return the channels that NCCL takes for a size of an algorithm and protocol."""
+    return float(_channels(rule, algorithm, protocol, ranks, np.asarray([nbytes], float), Settings())[0])
+
+
 def _rccl(
     rule: Rule, operation: str, ranks: int, size: Any, graph: bool, itemsize: int
 ) -> list[tuple[Way, Any]]:

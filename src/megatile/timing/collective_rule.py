@@ -40,6 +40,8 @@ RING_BLOCK = 16
 """Blocks of a ring all-reduce are multiples of 16 B (NCCL ``all_reduce.h``)."""
 SWITCHED = ("switch", "tree", "fat_tree", "rails")
 RINGS = ("ring", "rail_rings", "hamilton")
+MESHED = ("hamilton", "direct", "node_tree")
+"""Algorithms that use the links to several peers of a full mesh at once."""
 PREFIX = {"node_tree": "tree_", "direct": "peer_"}
 
 
@@ -142,15 +144,21 @@ class Rule:
 
     def link(self, way: Way, ranks: int, operation: str = "") -> float:
         """Bytes per second that a rank sends inside a node; several links of a mesh are used at once."""
-        figures, links = self.protocol(way, operation), 1
-        if self.fabric.mesh and way.algorithm in ("hamilton", "direct", "node_tree"):
-            links = max(1, min(ranks, self.fabric.inside) - 1)
-        elif self.fabric.lanes and self.figures.protocols:
-            links = self.fabric.lanes[min(ranks, self.fabric.inside)]
+        figures, links = self.protocol(way, operation), self.links(way, ranks, operation)
         rate = self.fabric.near * links * figures.share * WIRE.get(way.protocol, 1.0)
         if self.figures.channel is not None and way.channels is not None:
             rate = min(rate, self.figures.channel * way.channels)
         return rate
+
+    def links(self, way: Way, ranks: int, operation: str = "") -> int:
+        """Links that a rank uses at once inside a node; a message takes one of them."""
+        if operation == "send_recv":
+            return 1
+        if self.fabric.mesh and way.algorithm in MESHED:
+            return max(1, min(ranks, self.fabric.inside) - 1)
+        if self.fabric.lanes and self.figures.protocols:
+            return self.fabric.lanes[min(ranks, self.fabric.inside)]
+        return 1
 
     def card(self, way: Way, operation: str = "") -> float:
         """Bytes per second that all network cards of a node send."""

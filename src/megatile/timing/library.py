@@ -16,16 +16,17 @@ The simulated Plans of `collectives` know more (trees, chunks).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from megatile.core.cached import cached_in_owner
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import MissingDescriptionError
 from megatile.hda import HDA
 from megatile.hda.model import Engine, KernelFigures, Network, Protocol
-from megatile.timing.view import TimingError
+from megatile.timing.view import Origin, TimingError, View
 
 PATHS = ("bulk", "line", "small", "switch")
 AUTO = "auto"
@@ -80,6 +81,33 @@ def networks_between(hda: HDA, scale: str) -> list[Network]:
     level = hda.level(hda.scale(scale).level)
     outside = [n for n in hda.networks if hda.level(n.level).position > level.position]
     return sorted(outside, key=lambda n: hda.level(n.level).position)
+
+
+@cached_in_owner
+def bulk_view(hda: HDA, scale: str) -> View:
+    """The machine as messages of kernels see it that synchronise once per message (``protocol``)."""
+    if hda.protocol is None:
+        return View(hda.engines)
+    paid, level = costs(hda, "bulk"), hda.level(hda.scale(scale).level)
+    outside, networks = networks_between(hda, scale), {}
+    for network in outside:
+        near, links = network.level == outside[0].level, links_of(network)
+        far_ps = network.latency_ps + (paid.step_ps + paid.far_step_ps) // links
+        networks[network.name] = replace(
+            network,
+            efficiency=network.efficiency * (paid.share if near else paid.wire * network.share),
+            latency_ps=max(1, paid.step_ps // links if near else far_ps),
+        )
+    spec = hda.spec.protocol
+    source = str(spec.source) if spec is not None and spec.source else "protocol"
+    fitted = Origin("measured", f"fitted: {source}")
+    return replace(
+        View(hda.engines).with_engine(moving_kernel(hda, scale)),
+        networks=networks,
+        counted=frozenset(m.name for m in hda.memories if m.level == level.name and not m.cache),
+        origins={"messages": fitted, "launch": fitted},
+        roofline=False,
+    )
 
 
 def links_of(network: Network) -> int:

@@ -30,7 +30,7 @@ from megatile.timing.fabric import FEW, LONGEST_COMMAND_PS, Alike, Fabric, Path,
 from megatile.timing.faults import FaultError, Faults
 from megatile.timing.origins import Origin, origins
 from megatile.timing.rules import Command, Operands, operands, rule_of
-from megatile.timing.transports import KERNELS, head_cost, kernel_view, launch_floor_ps, protocol_of
+from megatile.timing.transports import KERNELS, Asked, asked_of, head_cost, kernel_view, launch_floor_ps
 from megatile.timing.view import Timing, TimingError, View
 
 COPIES = frozenset({"copy", "pad"})
@@ -131,7 +131,8 @@ class Resources:
         if plan.kernel is None or type(self.timing) is not Timing:
             return self.timing.view(self.hda, self.scale)
         largest = max((channel.slot_bytes for channel in plan.channels), default=0)
-        return kernel_view(self.hda, self.scale, plan.transport(plan.kernel), largest, plan.units)
+        asked = asked_of(plan, plan.kernel)
+        return kernel_view(self.hda, self.scale, plan.transport(plan.kernel), largest, asked)
 
     def on(self, transport: str | None, nbytes: int) -> Resources:
         """The machine as messages of ``nbytes`` see it that travel on a transport of the plan."""
@@ -140,7 +141,7 @@ class Resources:
         found = self.plan.transport(transport)
         if found.kind not in KERNELS:
             return self
-        view = kernel_view(self.hda, self.scale, found, nbytes, self.plan.units)
+        view = kernel_view(self.hda, self.scale, found, nbytes, self._asked(transport))
         if view is self.view:
             return self
         if id(view) not in self._by_transport:
@@ -151,6 +152,10 @@ class Resources:
             )  # fmt: skip
             self._by_transport[id(view)] = made
         return self._by_transport[id(view)]
+
+    @cached_in_owner
+    def _asked(self, transport: str) -> Asked:
+        return asked_of(self.plan, transport)
 
     def on_channel(self, channel: pm.Channel) -> Resources:
         """The machine as the messages of a channel see it."""
@@ -703,16 +708,14 @@ class Resources:
     def whole_ps(self, messages_ps: int, launch: bool = True) -> int:
         """The time of the plan whose commands take so long. Collectives follow one another; the host's
         launch runs beside the one before, so it shows only where it is the longer of the two."""
-        kernel = self.plan.kernel if launch and protocol_of(self.hda, self.scale) is not None else None
-        least = 0 if kernel is None else launch_floor_ps(self.hda, self.plan.transport(kernel))
+        kernel = self.plan.kernel if launch else None
+        least = 0 if kernel is None else launch_floor_ps(self.hda, self.plan.transport(kernel), self.scale)
         return max(least, messages_ps)
 
     def head_ps(self, statement: pm.Start, nbytes: int) -> int:
         """How long a rank is held up while the kernel of a collective starts."""
-        if protocol_of(self.hda, self.scale) is None:
-            return 0
         transport = self.plan.transport(statement.transport)
-        return head_cost(self.hda, transport, statement.collective, statement.ranks, nbytes)
+        return head_cost(self.hda, transport, statement.collective, statement.ranks, nbytes, self.scale)
 
     def collective_ps(self, statement: pm.Collective, members: tuple[int, ...], nbytes: int) -> int:
         """What a barrier, or a reduction or broadcast done by the network itself, adds for a group."""

@@ -1,29 +1,27 @@
 """What a message and the start of a collective cost on a transport: pure functions of the machine and names.
 
-A library's kernel costs one start (`head_cost`), then for each message a step and its bytes at an
-achievable rate (`message_cost`). `kernel_view` is the machine as the messages of a transport see it.
+A library's kernel costs one head for each rank (`head_cost`), then for each message a step and its bytes at
+an achievable rate (`message_cost`); both are parts of the rule in ``collective_rule.py``. `kernel_view` is
+the machine as the messages of a transport see it.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from math import ceil
 from typing import Any, NamedTuple
 
 from megatile.core.cached import cached_in_owner
 from megatile.hda import HDA
-from megatile.hda.model import Network, Protocol
-from megatile.plan.model import TRANSPORTS, Plan, Transport
-from megatile.timing.library import Costs, costs, links_of, moving_kernel, networks_between
+from megatile.hda.model import Engine, Network
+from megatile.plan.model import TRANSPORTS, Plan, Start, Transport
+from megatile.timing.collective_choice import library_of, rule_of
+from megatile.timing.collective_rule import SWITCHED, Rule, Way
+from megatile.timing.library import moving_kernel, networks_between
 from megatile.timing.view import Origin, View
 
 KERNELS = ("kernel", "switch", "lsu")
 """Kinds of transports that kernels do, which move data without the machine's DMA engines."""
-PATH_OF = {"LL": "small", "LL128": "line", "Simple": "bulk", "NVLS": "switch", "": "bulk"}
-"""The machine file's name of each protocol."""
-
-
-PROTOCOL_OF = {path: protocol for protocol, path in PATH_OF.items() if protocol}
+PROTOCOLS = ("LL", "LL128", "Simple", "NVLS", "MSCCL++")
 
 
 class MessageCost(NamedTuple):
@@ -33,122 +31,133 @@ class MessageCost(NamedTuple):
     latency_ps: int
 
 
+class Asked(NamedTuple):
+    """What the kernel of a transport has been asked for: the head of a collective says it."""
+
+    operation: str = ""
+    ranks: int = 2
+
+
+def asked_of(plan: Plan, transport: str) -> Asked:
+    """Return what the first ``Start`` of a transport in a plan asks for."""
+    heads = (s for body in plan.bodies for s in body if isinstance(s, Start) and s.transport == transport)
+    head = next(heads, None)
+    return Asked("", max(2, plan.units)) if head is None else Asked(head.collective, max(2, head.ranks))
+
+
 def model_of(plan: Plan) -> str:
     """Return the names of the models that time a plan's communication: ``NCCL ring, LL``."""
     named = [transport.model_name() for transport in plan.transports]
     return " and ".join(dict.fromkeys(named)) or TRANSPORTS["copy_engine"]
 
 
-def library_of(hda: HDA) -> str | None:
-    """Return the communication library of a machine's devices; None where its file describes none."""
-    if hda.protocol is None:
-        return None
-    outside = networks_between(hda, "device")
-    return "rccl" if outside and outside[0].topology.kind == "full_mesh" else "nccl"
+def rule_for(hda: HDA, transport: Transport, scale: str = "device") -> Rule:
+    """Return the rule of the library of a transport; kernels of no library cost what those of the machine's
+    do."""
+    known = transport.library in hda.transports.get(hda.scale(scale).name, {})
+    return rule_of(hda, transport.library if known else "", scale)
 
 
-def protocol_of(hda: HDA, scale: str) -> Protocol | None:
-    """Return the protocol of collectives among the units of a scale; None inside a device."""
-    inside = hda.level(hda.scale(scale).level).position < hda.level(hda.scale("device").level).position
-    return None if inside else hda.protocol
+def has_library(hda: HDA, scale: str) -> bool:
+    """Return whether the machine's file describes a library for collectives among the units of a scale."""
+    return library_of(hda, scale) is not None
 
 
-def _paid(hda: HDA, transport: Transport) -> tuple[Costs, str]:
-    path = PATH_OF.get(transport.protocol, "bulk")
-    return costs(hda, path, transport.algorithm), path
+def way_of(transport: Transport) -> Way:
+    return Way(transport.algorithm, transport.protocol or "Simple", transport.channels)
 
 
 def message_cost(
-    hda: HDA, transport: Transport, nbytes: int, ranks: int, near: bool, network: Network | None = None
+    hda: HDA,
+    transport: Transport,
+    nbytes: int,
+    asked: Asked,
+    network: Network,
+    near: bool,
+    scale: str = "device",
 ) -> MessageCost:
-    """Return what a message of ``nbytes`` costs between devices of a node (``near``), or over a further
-    network."""
-    outside = networks_between(hda, "device")
-    network = network or outside[0 if near else -1]
-    paid, path = _paid(hda, transport)
-    share = paid.share if near else paid.wire * network.share
-    if near and transport.channels is not None and hda.library.filling:
-        share = min(share, paid.wire * transport.channels / hda.library.filling)
-    busy = nbytes * 1e12 / (network.effective_bandwidth * share)
-    if near:
-        return MessageCost(busy, 0 if path == "switch" else paid.step_ps)
-    return MessageCost(busy, network.latency_ps * links_of(network) + paid.step_ps + paid.far_step_ps)
+    """Return what a message of ``nbytes`` costs on a network: between devices of a node (``near``), or
+    further."""
+    rule, way = rule_for(hda, transport, scale), way_of(transport)
+    busy, latency = rule.message_ps(way, asked.ranks, nbytes, near, asked.operation)
+    if near:  # the rule counts all links of a rank; a message takes one of them
+        busy = busy * rule.links(way, asked.ranks, asked.operation)
+    else:
+        busy = busy * rule.fabric.far / network.effective_bandwidth
+    return MessageCost(float(busy) * transport.pace, int(latency * transport.pace))
 
 
-def head_cost(hda: HDA, transport: Transport, operation: str, ranks: int, nbytes: int) -> int:
-    """Return the picoseconds that a rank spends once in a collective, before its first message."""
-    if transport.kind not in ("kernel", "switch") or hda.protocol is None:
+def head_cost(
+    hda: HDA, transport: Transport, operation: str, ranks: int, nbytes: int, scale: str = "device"
+) -> int:
+    """Return the picoseconds that a rank spends once in a collective, beside its messages."""
+    if transport.kind not in ("kernel", "switch") or not has_library(hda, scale):
         return 0
-    paid, path = _paid(hda, transport)
-    saved = _steps_saved(hda, transport, operation, ranks, nbytes) * paid.step_ps if path == "small" else 0
-    return max(0, paid.start_ps - round(saved))
+    found = rule_for(hda, transport, scale).head_ps(way_of(transport), operation, max(1, ranks), nbytes)
+    return max(0, round(float(found)))
 
 
-def launch_floor_ps(hda: HDA, transport: Transport) -> int:
+def launch_floor_ps(hda: HDA, transport: Transport, scale: str = "device") -> int:
     """Return the host's time from one collective to the next: none that the host launches is shorter."""
-    return (
-        hda.protocol.launch_ps if hda.protocol is not None and transport.kind in ("kernel", "switch") else 0
-    )
+    if transport.kind not in ("kernel", "switch") or not has_library(hda, scale):
+        return 0
+    return rule_for(hda, transport, scale).figures.launch_ps
 
 
-def _steps_saved(hda: HDA, transport: Transport, operation: str, ranks: int, nbytes: int) -> float:
-    """Steps that a library's ring all-reduce of few bytes saves because some of its blocks are empty.
-
-    The first rank of a block has its sum back after n steps, and begins the next all-reduce while the sum
-    still goes round. Another rank that begins a block waits for the sum longer, at most 2(n-1) steps, from
-    the rank two ahead of it. With m ranks that wait for each other so, it takes 2n - n/m steps.
-    """
-    block = hda.library.ring_block
-    outside = networks_between(hda, "device")
-    inside = hda.level(hda.scale("device").level).total // hda.level(outside[0].level).total if outside else 1
-    ring = (transport.algorithm, operation) == ("ring", "all_reduce") and ranks <= inside
-    if not ring or block is None or transport.library not in ("nccl", "rccl"):
-        return 0.0
-    blocks = min(ranks, ceil(nbytes / block))
-    return 2 * (ranks - 1) - ring_steps(ranks, blocks) if blocks else 0.0
+def links_of(network: Network) -> int:
+    """Return the links between two units that a switch or nothing stands between."""
+    return 2 if network.topology.kind in SWITCHED else 1
 
 
-def ring_steps(ranks: int, blocks: int) -> float:
-    """Return the steps per ring all-reduce where one follows another and ``blocks`` blocks have data."""
-    return min(2 * (ranks - 1), 2 * ranks - ranks / ceil(blocks / 2))
-
-
-def kernel_view(hda: HDA, scale: str, transport: Transport, nbytes: int = 0, ranks: int = 0) -> View:
+def kernel_view(hda: HDA, scale: str, transport: Transport, nbytes: int, asked: Asked) -> View:
     """Return the machine as messages of ``nbytes`` of a transport see it."""
-    if transport.kind not in ("kernel", "switch") or protocol_of(hda, scale) is None:
+    if transport.kind not in ("kernel", "switch") or not has_library(hda, scale):
         return _wires(hda, scale)
     outside = networks_between(hda, scale)
     seen: list[tuple[float, int]] = []
     for network in outside:
         near, size = network.level == outside[0].level, max(1, nbytes)
-        cost = message_cost(hda, transport, size, ranks, near, network)
-        rate = size * 1e12 / cost.busy_ps if cost.busy_ps > 0 else float("inf")
+        cost = message_cost(hda, transport, size, asked, network, near, scale)
+        rate = size * 1e12 / cost.busy_ps if cost.busy_ps > 0 else network.bandwidth
         # Rounded, so that messages of all sizes share a view where the rate is the same.
         seen.append((float(f"{rate / network.bandwidth:.12g}"), max(1, cost.latency_ps // links_of(network))))
-    return _kernels(hda, scale, tuple(seen))
+    return _kernels(hda, scale, tuple(seen), rule_for(hda, transport, scale).library)
 
 
 @cached_in_owner
 def _wires(hda: HDA, scale: str) -> View:
-    """Where no protocol says what kernels add."""
-    return View(hda.engines) if hda.protocol is None else _moved(hda, scale)
+    """Where no library says what kernels add."""
+    return View(hda.engines) if not hda.transports else _moved(hda, scale)
 
 
 def _moved(hda: HDA, scale: str) -> View:
-    return replace(View(hda.engines).with_engine(moving_kernel(hda, scale)), roofline=False)
+    engine: Engine = moving_kernel(hda, scale)
+    return replace(View(hda.engines).with_engine(engine), roofline=False)
 
 
 @cached_in_owner
-def _kernels(hda: HDA, scale: str, seen: tuple[tuple[float, int], ...]) -> View:
+def _kernels(hda: HDA, scale: str, seen: tuple[tuple[float, int], ...], library: str) -> View:
     level = hda.level(hda.scale(scale).level)
     networks: dict[str, Any] = {}
     for network, (efficiency, latency) in zip(networks_between(hda, scale), seen, strict=True):
-        networks[network.name] = replace(network, efficiency=efficiency, latency_ps=latency)
+        networks[network.name] = replace(
+            network, efficiency=efficiency, latency_ps=latency, hop_overhead_ps=0
+        )
     # A step is everything from data ready at the sender to data ready at the receiver, so it stands in
-    # for the latencies of the memories and of the innermost network.
+    # for the latencies of the memories and of the networks.
     counted = frozenset(m.name for m in hda.memories if m.level == level.name and not m.cache)
-    spec = hda.spec.protocol
-    source = str(spec.source) if spec is not None and spec.source else "protocol"
-    fitted = Origin("measured", f"fitted: {source}")
-    origins = {"messages": fitted, "launch": fitted, "start": fitted}
-    return replace(_moved(hda, scale), networks=networks, counted=counted, origins=origins)
+    spec = hda.spec.transports.get(scale, {}).get(library)
+    origin = _origin(spec)
+    return replace(
+        _moved(hda, scale),
+        networks=networks,
+        counted=counted,
+        origins={"messages": origin, "launch": origin, "start": origin},
+    )
+
+
+def _origin(spec: Any) -> Origin:
+    """Where the figures of a library's protocols come from, as the machine file says."""
+    sources = [p.source for p in spec.protocols.values() if p.source] if spec is not None else []
+    text = "; ".join(dict.fromkeys(map(str, sources))) or "transports of the machine file"
+    return Origin("measured" if "fitted" in text else "assumed", text)

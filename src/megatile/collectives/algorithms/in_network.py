@@ -27,7 +27,9 @@ def _reduced(where: tuple[Callable[[Job], bool], str]) -> Callable[[Job], str | 
     return lambda job: needs(where)(job) or network_reduces(job, 0)
 
 
-@algorithm("in_network", "all_reduce", "broadcast", "barrier", unfit=_reduced(ON_ONE_NETWORK), path="switch")
+@algorithm(
+    "in_network", "all_reduce", "broadcast", "barrier", unfit=_reduced(ON_ONE_NETWORK), protocol="NVLS"
+)
 def in_network(w: Writer) -> None:
     """The switch reduces: every rank sends and receives each element once."""
     match w.job.operation:
@@ -40,7 +42,7 @@ def in_network(w: Writer) -> None:
             w.collective("all_reduce", 0, w.whole(w.own), w.whole(w.sums))
 
 
-@algorithm("in_network_tree", "all_reduce", unfit=_reduced(ON_NODES), path="switch")
+@algorithm("in_network_tree", "all_reduce", unfit=_reduced(ON_NODES), protocol="NVLS")
 def in_network_tree(w: Writer, chunks: int = 1) -> None:
     """Each node's switch reduces a chunk while earlier chunks travel between nodes and spread inside them."""
     Pipeline(w, chunks).write()

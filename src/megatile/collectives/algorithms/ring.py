@@ -119,7 +119,7 @@ ON_RAILS = needs(
 
 
 # Rings on all rails at once need many channels; libraries run the small path on one or few.
-@algorithm("rail_rings", "all_reduce", "reduce_scatter", "all_gather", unfit=ON_RAILS, path="bulk")
+@algorithm("rail_rings", "all_reduce", "reduce_scatter", "all_gather", unfit=ON_RAILS)
 def rail_rings(w: Writer, chunks: int = 1, lag: int = 0) -> None:
     """One ring per rank of a node; each enters and leaves nodes on its own rail.
 

@@ -192,7 +192,7 @@ def predict_kernel(
         "all_reduce", plan.units, plan.tile("t").elements, element, reduction, in_place=True, scale="pe"
     )
     time_ps = simulate(plan, machine=machine, launch=launch).time_ps
-    return Prediction(plan, job, time_ps, Candidate(name, path="kernel", time_ps=time_ps))
+    return Prediction(plan, job, time_ps, Candidate(name, protocol="kernel", time_ps=time_ps))
 
 
 __all__ = ["kernel_plan", "neighbor_maps", "plan_of_module", "predict_kernel", "read_installed"]

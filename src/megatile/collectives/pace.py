@@ -1,0 +1,61 @@
+"""The pace of a library's messages: what makes a Plan take the time of the library's rule on an idle machine.
+
+A Plan shows who sends what. Libraries cut it finer (pipelines of broadcasts and trees, rings on all rails
+at once), so the messages of such a Plan take longer or shorter than the library's steps. Their transport
+says by how much, so that the whole takes what the rule says; rings, pairs and switches inside a node are
+the rule itself and need no pace.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from megatile.collectives.job import Job
+from megatile.collectives.libraries import LIBRARIES
+from megatile.core.expr import unit
+from megatile.hda import HDA
+from megatile.plan.model import Plan
+from megatile.sim import simulate
+from megatile.timing.collective_rule import CHAINS
+from megatile.timing.library import networks_between
+from megatile.timing.transports import head_cost, rule_for, way_of
+
+CLOSE = 0.001
+"""Differences from the rule's time up to which nothing is changed."""
+TRIES = 6
+MIN_PACE = 1e-3
+MAX_RANKS = 256
+"""Ranks up to which a plan is simulated to find its pace."""
+
+
+def paced(plan: Plan, job: Job, hda: HDA) -> Plan:
+    """Return the plan with the pace at which it takes the time of its library's rule."""
+    transport = plan.transport(plan.kernel) if plan.kernel is not None else None
+    if transport is None or transport.library not in LIBRARIES or not 2 <= job.ranks <= MAX_RANKS:
+        return plan
+    rule, way = rule_for(hda, transport, job.scale), way_of(transport)
+    nodes, alone = rule.fabric.nodes(job.ranks), job.operation in ("barrier", "send_recv")
+    places = np.broadcast_to(
+        (unit if job.place is None else job.place).evaluate({"unit": np.arange(job.ranks)}), job.ranks
+    )
+    if alone or len(np.unique(places // rule.fabric.inside)) != nodes:
+        return plan  # the rule is for ranks that fill their nodes
+    plain = networks_between(hda, job.scale)[0].topology.kind in ("switch", "full_mesh")
+    if nodes == 1 and plain and way.algorithm != "hamilton" and job.operation not in CHAINS:
+        return plan
+    head = head_cost(hda, transport, job.operation, job.ranks, job.nbytes, job.scale)
+    wanted = float(rule.time_ps(way, job.operation, job.ranks, job.nbytes))
+    before: tuple[float, int] | None = None
+    for _ in range(TRIES):
+        found = simulate(plan, machine=hda, launch=False, record=False, capacity=False).time_ps
+        if abs(found - wanted) <= CLOSE * wanted or found <= head or wanted <= head:
+            break
+        pace = transport.pace * (wanted - head) / (found - head)
+        if before is not None and before[1] != found:  # part of the time is not that of messages
+            pace = transport.pace + (wanted - found) * (transport.pace - before[0]) / (found - before[1])
+        before = transport.pace, found
+        transport = replace(transport, pace=float(f"{max(MIN_PACE, pace):.6g}"))
+        plan = replace(plan, transports=(transport,))
+    return plan
