@@ -19,7 +19,6 @@ SECTIONS = {
     "`memory`": schema.MemorySpec,
     "`networks`": schema.NetworkSpec,
     "`engines`": schema.EngineSpec,
-    "Protocol": schema.ProtocolSpec,
     "Transports": schema.TransportSpec,
     "Protocols of a transport": schema.ProtocolFiguresSpec,
 }

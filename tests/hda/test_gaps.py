@@ -45,12 +45,12 @@ def test_no_dma_engine_is_reported():
     assert "1 us" in gap.message.replace("µ", "u")
 
 
-def test_a_protocol_without_networks_is_reported():
+def test_transports_without_networks_are_reported():
     data = machine("mi300x-8").to_dict()
     data["networks"] = []
-    (gap,) = [gap for gap in gaps(HDA.from_dict(data)) if gap.path == "protocol"]
+    (gap,) = [gap for gap in gaps(HDA.from_dict(data)) if gap.path == "transports"]
     assert "no network joins devices" in gap.message
-    with pytest.raises(MegatileError, match="cannot reach gpu:0: no network joins them"):
+    with pytest.raises(MegatileError, match="describes no network between devices"):
         mt.collective("all_reduce", machine=HDA.from_dict(data), nbytes=1024)
 
 

@@ -23,7 +23,7 @@ from megatile.hda import HDA
 from megatile.hda.catalog import assumed_kernel
 from megatile.hda.model import Engine, KernelFigures
 from megatile.timing.formulas import tensor_engine
-from megatile.timing.library import bulk_view, links_of, moving_kernel
+from megatile.timing.library import exchange_figures, exchange_view, links_of, moving_kernel
 from megatile.timing.view import Origin, Timing, View
 
 FLOPS = 4
@@ -177,11 +177,11 @@ class AttentionKernels(Timing):
         return cls(None, _granule(divided))
 
     def view(self, hda: HDA, scale: str) -> View:
-        found = bulk_view(hda, scale)
-        if hda.protocol is None:
+        found, paid = exchange_view(hda, scale), exchange_figures(hda, scale)
+        if paid is None:
             found = found.with_engine(moving_kernel(hda, scale))
         level = hda.level(hda.scale(scale).level)
-        start_ps = hda.protocol.start_ps if hda.protocol is not None else 0
+        start_ps = paid[1].start_ps if paid is not None else 0
         networks = {}
         for network in hda.networks:
             seen = found.networks.get(network.name, network)

@@ -36,7 +36,11 @@ from megatile.plan.model import Plan
 from megatile.sim import simulate
 from megatile.timing.collective_choice import library_of
 from megatile.timing.collective_rule import CHAINS
+from megatile.timing.database import Database, measured_time
+from megatile.timing.formulas import OPERATIONS as KERNELS, KernelTime
+from megatile.timing.measurements import CAPTURED
 from megatile.timing.transports import PROTOCOLS, has_library, model_of
+from megatile.timing.view import Origin
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -79,6 +83,8 @@ class Prediction(HasTime):
     time_ps: int
     candidate: Candidate
     explanation: Explanation | None = field(default=None, compare=False, repr=False)
+    origin: Origin | None = None
+    """Where the time comes from, if from measured rows of a database."""
 
     def __repr__(self) -> str:
         return f"Prediction({self.plan.name}: {format_time(self.time_ps)}, {self.model})"
@@ -241,6 +247,7 @@ def predict(
     protocol: str | None = None,
     transport: str | None = None,
     env: Mapping[str, Any] | None = None,
+    database: Database | str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
     among: Sequence[str] | None = None,
     launch: bool = True,
@@ -267,7 +274,9 @@ def predict(
     (``NCCL_ALGO``, ``NCCL_PROTO`` …), ``among`` the algorithms of which the fastest is taken;
     ``launch=False`` leaves the host's launch out, as captured graphs do. ``table`` (a dict, or the name of
     a file that is read, extended and written) remembers choices; ``floors`` carries prices from size to
-    size of a sweep. ``transport="copy_engine"`` lets the machine's copy engines send, as a host's copies
+    size of a sweep. ``database`` (a `Database` or its file) has measured times: where it has rows near the
+    size, they say the time of the library's own choice, and the rule elsewhere (`Prediction.origin`).
+    ``transport="copy_engine"`` lets the machine's copy engines send, as a host's copies
     do, not a library's kernel.
     """
     hda = read_machine(machine)
@@ -313,15 +322,27 @@ def predict(
     if time is None:
         time = simulate(plan, machine=hda, launch=launch).time_ps if timed else 0
     why = Explanation(job, hda.name, tuple(ranking), in_network(plan))
+    usual = library is not None and (env, protocol, among) == (None, None, None)
+    known = measured(hda, job, launch, database) if database is not None and usual else None
+    if known is not None:
+        return Prediction(plan, job, round(known.time_us * 1e6), best, why, known.origin)
     predicted = Prediction(plan, job, time, best, why)
     if algorithm == "fastest" and among is protocol is transport is None and library_of(hda, job.scale):
-        usual = predict(
+        usual_way = predict(
             op, machine=hda, nbytes=nbytes, launch=launch, scale=scale, dtype=dtype, ranks=ranks,
             reduction=reduction, root=root, peer=peer, in_place=in_place, memory=memory,
             slot_memory=slot_memory,
         )  # fmt: skip
-        return min(predicted, usual, key=lambda one: one.time_ps)
+        return min(predicted, usual_way, key=lambda one: one.time_ps)
     return predicted
+
+
+def measured(hda: HDA, job: Job, launch: bool, database: Database | str | Path) -> KernelTime | None:
+    """Return the measured time of what a library does for a job; None where nothing near was measured."""
+    if job.operation not in KERNELS or job.scale != hda.scale("device").name:
+        return None
+    shape = {"ranks": job.ranks, "bytes": job.nbytes}
+    return measured_time(KERNELS[job.operation], hda, job.dtype, shape, "" if launch else CAPTURED, database)
 
 
 def library_for(hda: HDA, job: Job, algorithm: str, among: Sequence[str] | None) -> str | None:

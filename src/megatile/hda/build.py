@@ -20,11 +20,9 @@ from megatile.hda.model import (
     Engine,
     HostLink,
     KernelFigures,
-    LibraryFigures,
     MemoryLayer,
     Network,
     Parts,
-    Protocol,
     ProtocolFigures,
     Scale,
     Station,
@@ -49,8 +47,6 @@ def build(spec: Any, document: Document) -> Parts:
         engines=builder.each("engines", builder.engine),
         control=builder.build_control(),
         channels=builder.each("channels", builder.channel),
-        protocol=builder.described(Protocol, "protocol"),
-        library=builder.described(LibraryFigures, "library") or LibraryFigures(),
         transports=builder.build_transports(names),
         kernels=builder.each("kernels", builder.kernel),
         scale_names=names,
@@ -272,19 +268,12 @@ class _Builder(Figures):
         credit = round(c.credit.value) if c.credit else 0
         return self.resolved(ChannelQueues, c, level, key_path, credit=credit)
 
-    def described(self, part: type[T], key: str) -> T | None:
-        """A part of the machine as a whole, where the description has it."""
-        spec = getattr(self.spec, key)
-        return None if spec is None else self.resolved(part, spec, self.top, (key,))
-
     def build_transports(self, scales: dict[str, Scale]) -> Mapping[str, Mapping[str, TransportFigures]]:
         """How libraries move data, by scale and library."""
         for scale in self.spec.transports:
             if scale not in scales:
                 advice = did_you_mean(scale, scales, what="scales")
                 self.fail(f"there is no scale '{scale}'", ("transports", scale), advice)
-        if not self.spec.transports and self.spec.protocol is not None:
-            return self.converted()
         return Frozen(
             {
                 scales[scale].name: Frozen(
@@ -293,26 +282,6 @@ class _Builder(Figures):
                 for scale, libraries in self.spec.transports.items()
             }
         )
-
-    def converted(self) -> Mapping[str, Mapping[str, TransportFigures]]:
-        """The sections ``protocol`` and ``library`` of before as transports."""
-        p, own = self.described(Protocol, "protocol") or Protocol(), self.described(LibraryFigures, "library")
-        far, mesh = p.far_step_ps, any(n.topology == "full_mesh" for n in self.spec.networks)
-        protocols = {
-            "LL": ProtocolFigures(p.start_ps, p.small_step_ps, far, min(1.0, 2 * p.small_share)),
-            "Simple": ProtocolFigures(p.start_ps, p.step_ps, far, p.share),
-            "NVLS": ProtocolFigures(p.switch_step_ps, share=p.switch_share),
-            "NVLSTree": ProtocolFigures(p.switch_step_ps, 0, far, p.switch_share),
-            "tree_LL": ProtocolFigures(p.start_ps, p.small_step_ps, far, min(1.0, 2 * p.small_share)),
-            "tree_Simple": ProtocolFigures(p.start_ps, p.step_ps, far, p.share),
-        }
-        kept = ("small_channel", "line_channel", "bulk_channel", "ring_piece")
-        figures = TransportFigures(
-            Frozen(protocols),
-            launch_ps=p.launch_ps,
-            **{k: getattr(own or p, k, None) for k in kept},  # type: ignore[arg-type]
-        )
-        return Frozen({"device": Frozen({"rccl" if mesh else "nccl": figures})})
 
     def transport(self, t: Any, key_path: KeyPath) -> TransportFigures:
         protocols = {

@@ -72,11 +72,11 @@ def _without_gateway(hda: HDA) -> Iterator[Gap]:
 
 def _without_network(hda: HDA) -> Iterator[Gap]:
     device = hda.level(hda.scale("device").level).position
-    if hda.protocol is not None and not any(hda.level(n.level).position > device for n in hda.networks):
+    if hda.transports and not any(hda.level(n.level).position > device for n in hda.networks):
         yield Gap(
-            "protocol",
-            "no network joins devices: the protocol of collectives among them has no effect",
-            "add a network, or leave the protocol out",
+            "transports",
+            "no network joins devices: the transports of collectives among them have no effect",
+            "add a network, or leave the transports out",
         )
 
 

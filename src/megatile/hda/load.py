@@ -16,6 +16,7 @@ from megatile.core.files import exists, is_inside
 from megatile.core.public import extensions
 from megatile.hda import schema
 from megatile.hda.document import Document, KeyPath, read_document
+from megatile.hda.old_keys import OLD_KEYS, convert_old_keys
 from megatile.hda.probe import probed
 
 MOST_EXTENDS = 8
@@ -42,6 +43,7 @@ def resolve(document: Document, overrides: Mapping[str, Any], trust: bool = Fals
     document = _extend(document, trust)
     _override(document, overrides)
     _parameters(document)
+    convert_old_keys(document)
     return document
 
 
@@ -172,6 +174,8 @@ def _override(document: Document, overrides: Mapping[str, Any]) -> None:
         if name in parameters:
             parameters[name] = value
         elif "." in name:
+            if name.partition(".")[0] in OLD_KEYS:
+                document.data.setdefault(name.partition(".")[0], {})
             _set_path(document, name, value)
         else:
             raise MachineError(
@@ -266,8 +270,6 @@ _FIELDS: dict[tuple[str, ...], Any] = {
     ("control", "host_link"): schema.HostLinkSpec,
     ("control", "launch"): schema.LaunchSpec,
     ("channels",): schema.ChannelSpec,
-    ("protocol",): schema.ProtocolSpec,
-    ("library",): schema.LibrarySpec,
     ("transports",): schema.TransportSpec,
     ("transports", "protocols"): schema.ProtocolFiguresSpec,
     ("kernels",): schema.KernelSpec,

@@ -23,7 +23,6 @@ from megatile.hda.values import (
     PerSecond,
     Picoseconds,
     Portion,
-    Ratio,
     Throughputs,
     Whole,
 )
@@ -201,7 +200,7 @@ class Network:
     in_network_reduction: tuple[Literal["sum", "min", "max", "prod", "avg"], ...] = ()
     efficiency: Portion = 1.0
     share: Portion = 1.0
-    """What library kernels achieve of it; of the innermost network ``protocol.share`` says it."""
+    """What library kernels achieve of it, where ``transports`` do not say it."""
 
     @property
     def effective_bandwidth(self) -> float:
@@ -300,33 +299,6 @@ class ChannelQueues:
 
 
 @dataclass(frozen=True)
-class LibraryFigures:
-    """How the machine's communication library sends, as its own sources have it; nothing here is fitted.
-
-    ``small_wire`` and ``line_wire`` are what flags leave of the wire on these paths. ``filling`` channels
-    fill a link. ``queues`` messages of a unit are under way side by side. The line path has a start beside
-    that of the small path (``line_start``), and by algorithm a step and a far step beside the others'.
-    Without ``line_step`` there is no line path.
-
-    A library takes another channel for every ``small_channel``, ``line_channel`` or ``bulk_channel`` of the
-    path. Its rings cut blocks larger than ``ring_piece``, and a block of them has at least ``ring_block``.
-    """
-
-    small_wire: Portion = 0.5
-    line_wire: Portion = 1.0
-    filling: Count | None = None
-    queues: Count = 64
-    line_start: Ratio = 1.0
-    line_step: Mapping[Name, Ratio] = field(default_factory=Frozen)
-    line_far_step: Mapping[Name, Ratio] = field(default_factory=Frozen)
-    small_channel: Bytes | None = None
-    line_channel: Bytes | None = None
-    bulk_channel: Bytes | None = None
-    ring_piece: Bytes | None = None
-    ring_block: Bytes | None = None
-
-
-@dataclass(frozen=True)
 class KernelFigures:
     """How fast a known kernel of a device is, by name: ``attention`` is the local kernel of a schedule.
 
@@ -360,29 +332,6 @@ class KernelFigures:
     exposed: Portion = 0.0
     softmax: Factor = 0.0
     split_us: Microseconds | None = None
-
-
-@dataclass(frozen=True)
-class Protocol:
-    """What collective kernels add to the bare wires: at most six of these constants in one machine.
-
-    ``launch`` is the host's time from one collective to the next. ``start`` is spent once in a collective on
-    the bulk and the small path, ``switch_step`` once with in-switch reduction. ``step`` and ``small_step``
-    are what a message takes besides its bytes on the bulk and on the small path, in place of the latencies of
-    memory and innermost network; ``far_step`` is added to each message that leaves the innermost network.
-    ``share``, ``small_share`` (half: a flag beside every word) and ``switch_share`` are what the bulk path,
-    the small path and in-switch reduction achieve of the link rate.
-    """
-
-    launch_ps: Picoseconds = 0
-    start_ps: Picoseconds = 0
-    step_ps: Picoseconds = 0
-    small_step_ps: Picoseconds = 0
-    far_step_ps: Picoseconds = 0
-    share: Portion = 1.0
-    small_share: Portion = 0.5
-    switch_share: Portion = 1.0
-    switch_step_ps: Picoseconds = 0
 
 
 @dataclass(frozen=True)
@@ -454,10 +403,6 @@ class Parts:
     engines: tuple[Engine, ...]
     control: Control | None
     channels: tuple[ChannelQueues, ...]
-    protocol: Protocol | None
-    """What collective kernels add to the wires, where it was measured."""
-    library: LibraryFigures
-    """How the machine's communication library sends."""
     transports: Mapping[str, Mapping[str, TransportFigures]]
     """How libraries move data between the units of a scale: by scale, then by library."""
     kernels: tuple[KernelFigures, ...]

@@ -151,8 +151,6 @@ ControlSpec = _spec(
     launch=_many(LaunchSpec),
 )
 ChannelSpec = _spec(model.ChannelQueues)
-ProtocolSpec = _spec(model.Protocol)
-LibrarySpec = _spec(model.LibraryFigures)
 LibraryName = Literal["nccl", "rccl"]
 ProtocolName = Literal[
     "LL", "LL128", "Simple", "tree_LL", "tree_LL128", "tree_Simple", "NVLS", "NVLSTree",
@@ -191,8 +189,6 @@ MachineSpec: Any = create_model(
     engines=_many(EngineSpec),
     control=(ControlSpec | None, None),
     channels=_many(ChannelSpec),
-    protocol=(ProtocolSpec | None, None),
-    library=(LibrarySpec | None, None),
     transports=(dict[Name, dict[LibraryName, TransportSpec]], Field(default_factory=dict)),
     kernels=_many(KernelSpec),
 )

@@ -85,18 +85,6 @@ def _edge(raw: Any) -> Any:
     return _whole(parts[0]), _whole(parts[1]), _count(parts[2])
 
 
-def _ratio(raw: Any) -> Any:
-    parts = raw.split("/") if isinstance(raw, str) else [raw]
-    try:
-        numbers = [float(part) for part in parts]
-        found = numbers[0] / (numbers[1] if len(numbers) == 2 else 1.0)
-    except (ValueError, TypeError, ArithmeticError):
-        found = -1.0
-    if len(parts) > 2 or not 1e-9 < found < 1e9 or isinstance(raw, bool):
-        raise ValueError(f"a ratio above 0 is needed, such as 0.5 or 14/6.6, not {raw!r}")
-    return found
-
-
 def _by_dtype(raw: Any) -> Any:
     return raw if isinstance(raw, dict) else {"any": raw}
 
@@ -110,7 +98,6 @@ Throughput = Annotated[InstanceOf[Quantity], _reader("ops/s"), _AS_TEXT]
 Share = Annotated[InstanceOf[Quantity], _reader("share"), _AS_TEXT]
 Count = Annotated[int, BeforeValidator(_count)]
 Whole = Annotated[int, BeforeValidator(_whole), Field(ge=0)]
-Ratio = Annotated[float, BeforeValidator(_ratio)]
 Factor = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 Name = Annotated[str, BeforeValidator(_name)]
 InferLambda = Annotated[str, BeforeValidator(_lambda)]

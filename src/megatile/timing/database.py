@@ -333,11 +333,24 @@ def predict_kernel(
     kind = dtype_name(dtype if dtype is not None else found.dtype)
     shape = found.shape(extents)
     if database is not None:
-        opened = nullcontext(database) if isinstance(database, Database) else Database(database, create=False)
-        with opened as measured:
-            known = measured.predict(found, hda, kind, shape, implementation)
+        known = measured_time(found, hda, kind, shape, implementation, database)
         if known is not None:
             return known
     device = Device.of(hda)
     origin = device.origin(found.kernels(shape, kind), found.name, kind)
     return KernelTime(float(found.formula(device, shape, kind)), origin)
+
+
+def measured_time(
+    operation: Operation,
+    hda: HDA,
+    dtype: str,
+    shape: dict[str, int],
+    implementation: str | None,
+    database: Database | str | Path,
+) -> KernelTime | None:
+    """The time that a database (or the file of one) has for an operation; None where nothing near was
+    measured."""
+    opened = nullcontext(database) if isinstance(database, Database) else Database(database, create=False)
+    with opened as measured:
+        return measured.predict(operation, hda, dtype, shape, implementation)

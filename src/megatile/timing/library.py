@@ -1,22 +1,12 @@
-"""What the kernels of communication libraries cost, as machine files have it, and closed forms over tables.
+"""What kernels that move data see of a machine, and how long experts exchange tokens.
 
-Collectives on real devices do not use the copy engines: kernels move the data. What they add to the wires is
-modelled as communication libraries model themselves when they choose an algorithm (NCCL's ``tuning.cc``): a
-collective costs one start, then a time per step on the route of the data, then bytes over an achievable rate.
-A *path* is a way to send: ``small`` puts a flag beside every word, so a step is short and half of the wire is
-lost (LL); ``line`` puts one into every line of 128 bytes (LL128); ``bulk`` synchronises once per message
-(Simple); ``switch`` lets the switch reduce (NVLS). The sections ``protocol`` (fitted) and ``library`` (from
-the libraries' sources) of a machine file give the constants; machines without ``protocol`` are as they are.
-
-`collective` and `between_experts` are closed forms of the same over arrays of sizes, for whole tables at
-once: a start, a time for each step of the data's path, and bytes over an achievable rate, on the fastest
-of the paths: rings, one step where every device has a link to every other one, or the switch that reduces.
-The simulated Plans of `collectives` know more (trees, chunks).
+Data between devices are moved by kernels, not by the copy engines. `exchange_view` is the machine for
+kernels that send point to point (the exchanges of attention); collectives are in ``transports.py``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,55 +15,18 @@ from megatile.core.cached import cached_in_owner
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import MissingDescriptionError
 from megatile.hda import HDA
-from megatile.hda.model import Engine, KernelFigures, Network, Protocol
-from megatile.timing.view import Origin, TimingError, View
+from megatile.hda.model import Engine, KernelFigures, Network, ProtocolFigures
+from megatile.timing.view import Origin, View
 
-PATHS = ("bulk", "line", "small", "switch")
-AUTO = "auto"
-"""In place of a path: the fastest of those on which messages are sent."""
-
-
-def paths(hda: HDA, path: str, algorithm: str = "") -> tuple[str, ...]:
-    """The paths to try on a machine: the one that is named, or all on which an algorithm sends messages."""
-    if path != AUTO:
-        return (path,)
-    return ("bulk", "line", "small") if algorithm in hda.library.line_step else ("bulk", "small")
-
-
-@dataclass(frozen=True)
-class Costs:
-    """What an algorithm pays on a path: once, per message, per message between nodes, of the link rate."""
-
-    start_ps: int
-    step_ps: int
-    far_step_ps: int
-    share: float
-    wire: float = 1.0
-    """What flags leave of the wire; part of ``share``."""
-
-
-def costs(hda: HDA, path: str, algorithm: str = "") -> Costs:
-    p, library = hda.protocol or Protocol(), hda.library
-    if path == "small":
-        return Costs(p.start_ps, p.small_step_ps, p.far_step_ps, p.small_share, library.small_wire)
-    if path == "switch":
-        return Costs(p.switch_step_ps, p.step_ps, p.far_step_ps, p.switch_share)
-    if path == "line":
-        if algorithm not in library.line_step:
-            raise TimingError(
-                f"path 'line' of machine '{hda.name}' has no algorithm '{algorithm}'",
-                advice=f"there are {', '.join(library.line_step) or 'none'}",
-            )
-        step, far = round(library.line_step[algorithm] * p.step_ps), library.line_far_step.get(algorithm, 1.0)
-        start, wire = round(library.line_start * p.start_ps), library.line_wire
-        return Costs(start, step, round(far * p.far_step_ps), wire * p.share, wire)
-    return Costs(p.start_ps, p.step_ps, p.far_step_ps, p.share)
+MESSAGES = 64
+"""Messages of a unit that are under way side by side: they never wait for one of the kernels."""
+PEERS = "peer_Simple"
 
 
 def moving_kernel(hda: HDA, scale: str) -> Engine:
     """The engine that stands for kernels that move data: one queue for copies, the rest for messages."""
     level = hda.level(hda.scale(scale).level).name
-    return Engine("collective_kernel", "dma", level, channels=1 + hda.library.queues)
+    return Engine("collective_kernel", "dma", level, channels=1 + MESSAGES)
 
 
 def networks_between(hda: HDA, scale: str) -> list[Network]:
@@ -83,29 +36,39 @@ def networks_between(hda: HDA, scale: str) -> list[Network]:
     return sorted(outside, key=lambda n: hda.level(n.level).position)
 
 
+def exchange_figures(hda: HDA, scale: str) -> tuple[str, ProtocolFigures] | None:
+    """The library that sends point to point between the units of a scale, and its figures."""
+    for library, figures in hda.transports.get(hda.scale(scale).name, {}).items():
+        if PEERS in figures.protocols or "Simple" in figures.protocols:
+            return library, figures.protocols.get(PEERS) or figures.protocols["Simple"]
+    return None
+
+
 @cached_in_owner
-def bulk_view(hda: HDA, scale: str) -> View:
-    """The machine as messages of kernels see it that synchronise once per message (``protocol``)."""
-    if hda.protocol is None:
+def exchange_view(hda: HDA, scale: str) -> View:
+    """The machine as messages of kernels see it that send point to point; their start comes on top."""
+    found = exchange_figures(hda, scale)
+    if found is None:
         return View(hda.engines)
-    paid, level = costs(hda, "bulk"), hda.level(hda.scale(scale).level)
+    library, paid = found
     outside, networks = networks_between(hda, scale), {}
     for network in outside:
         near, links = network.level == outside[0].level, links_of(network)
         far_ps = network.latency_ps + (paid.step_ps + paid.far_step_ps) // links
         networks[network.name] = replace(
             network,
-            efficiency=network.efficiency * (paid.share if near else paid.wire * network.share),
+            efficiency=network.efficiency * (paid.share if near else paid.far_share),
             latency_ps=max(1, paid.step_ps // links if near else far_ps),
         )
-    spec = hda.spec.protocol
-    source = str(spec.source) if spec is not None and spec.source else "protocol"
-    fitted = Origin("measured", f"fitted: {source}")
+    level = hda.level(hda.scale(scale).level)
+    spec = hda.spec.transports[hda.scale(scale).name][library].protocols.get(PEERS)
+    said = str(spec.source) if spec is not None and spec.source else f"transports.{library}"
+    origin = Origin("measured" if "fitted" in said else "assumed", said)
     return replace(
         View(hda.engines).with_engine(moving_kernel(hda, scale)),
         networks=networks,
         counted=frozenset(m.name for m in hda.memories if m.level == level.name and not m.cache),
-        origins={"messages": fitted, "launch": fitted},
+        origins={"messages": origin, "launch": origin},
         roofline=False,
     )
 
