@@ -22,9 +22,13 @@ ROWS = Path(__file__).parent / "data" / "tilelang_gemm.csv"
 PAGE = Path(__file__).parent.parent / "docs" / "fidelity.md"
 BEGIN, END = "<!-- tile programs: begin -->", "<!-- tile programs: end -->"
 PREFILL = Path(__file__).parent / "data" / "kernels" / "attention_prefill_h100.csv.gz"
-ALLOWED = 0.15
+ALLOWED = 0.10
 ALLOWED_ATTENTION = 0.20
+MEDIAN_ATTENTION, P90_ATTENTION = 8, 15
 MACHINE = "dgx-h100"
+L2_SHARE = (32 << 20, 8 << 20)
+"""Keys and values that FlashAttention 3 means to keep in the L2: of batches as they are, and of ragged ones
+(tile_scheduler.hpp, flash_prepare_scheduler.cu)."""
 
 
 def gemm(M: int, N: int, K: int, bM: int = 128, bN: int = 256, bK: int = 64, stages: int = 3) -> Any:
@@ -47,15 +51,20 @@ def gemm(M: int, N: int, K: int, bM: int = 128, bN: int = 256, bK: int = 64, sta
 
 
 def flash_attention(
-    batch: int, heads: int, kv_heads: int, seq: int, dim: int, rows: int = 64, ragged: bool = False
-) -> Any:
-    """FlashAttention 3's structure, causal: blocks of 128 rows (192 at head dimension 64), the longest first
-    (of ragged batches: within each sequence), a row for each token and each of the heads that share its key;
-    one warp group loads tiles of 128 keys and values into two slots, the others compute, each on its rows."""
+    batch: int, heads: int, kv_heads: int, seq: int, dim: int, rows: int = 64, ragged: bool = False,
+    section: int | None = None,
+) -> Any:  # fmt: skip
+    """FlashAttention 3's structure, causal: blocks of 128 rows (192 at head dimension 64), a row for each
+    token and each of the heads that share its key; one warp group loads tiles of 128 keys and values into two
+    slots, the others compute, each on its rows. Blocks come in FlashAttention 3's order: the longest first of
+    as many heads (``section``) as the L2 holds the keys and values of, then of the next ones; in ragged
+    batches sequence by sequence."""
     slots, consumers, bN = 2, 3 if dim == 64 else 2, 128
     bM, group, scale = rows * consumers, heads // kv_heads, math.log2(math.e) / math.sqrt(dim)
     blocks, least = -(-seq * group // bM), -T.infinity("f32")
-    grid = (kv_heads, blocks, batch) if ragged else (kv_heads, batch, blocks)
+    together = kv_heads if ragged else kv_heads * batch
+    held = L2_SHARE[ragged] // (2 * seq * dim * 2)
+    section = min(together, section or 1 << max(0, held.bit_length() - 1))
     half = bN // 2  # of three warp groups the weights in 16 bits have no room beside those in 32
 
     @T.program
@@ -65,9 +74,14 @@ def flash_attention(
         V: T.Tensor((batch, kv_heads, seq, dim), "f16"),
         Out: T.Tensor((batch, kv_heads, seq * group, dim), "f16"),
     ):
-        with T.Kernel(block=grid, warpgroup=1 + consumers) as (by, middle, outer):
-            turn, bz = (middle, outer) if ragged else (outer, middle)
-            bx = blocks - 1 - turn
+        with T.Kernel(block=kv_heads * batch * blocks, warpgroup=1 + consumers) as number:
+            before = number // (together * blocks) * together
+            first = number % (together * blocks) // (section * blocks) * section
+            here = T.min(section, together - first)
+            turn = number % (together * blocks) - first * blocks
+            head = before + first + turn % here
+            bx = blocks - 1 - turn // here
+            by, bz = head % kv_heads, head // kv_heads
             steps = T.min(T.ceildiv(seq, bN), T.ceildiv((bx + 1) * bM, bN * group))
             q = T.alloc((bM, dim), "f16", level="l1")
             key = T.alloc((slots, bN, dim), "f16", level="l1")
@@ -198,20 +212,21 @@ class Attention(NamedTuple):
         )
 
 
-def measured_attention(step: int = 12) -> tuple[list[Attention], list[Attention]]:
-    """FlashAttention 3's own figure and every twelfth of vLLM's rows that fill the machine: no window, at
-    least 2048 tokens in whole blocks, eight blocks for each SM (and no more than are simulated in a second
-    or two). Then every twelfth of all others with whole blocks."""
+def measured_attention(step: int = 8) -> tuple[list[Attention], list[Attention]]:
+    """FlashAttention 3's own figure and every eighth of vLLM's rows without a window and with at least 1024
+    tokens (and no more than are simulated in a few seconds), from the smallest batch to the largest; then
+    some of the shorter ones."""
     first = Attention(4, 16, 16, 4096, 128, 474.7, "FlashAttention 3 (validation.csv V17)", False)
-    full, others = list[Attention](), list[Attention]()
+    long, short = list[Attention](), list[Attention]()
     names = ("batch_size", "num_heads", "num_key_value_heads", "isl", "head_dim")
     with gzip.open(PREFILL, "rt", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             a = Attention(*(int(row[name]) for name in names), float(row["us"]), "vLLM")
             fa3 = row["kernel_source"] == "vllm_flash_attn_fa3" and row["step"] == row["window_size"] == "0"
             if fa3 and a.seq % 128 == 0 and a.dim in (64, 128) and a.blocks * a.seq <= 60_000 * 256:
-                (full if a.seq >= 2048 and a.blocks >= 8 * 132 else others).append(a)
-    return [first, *full[::step]], others[::step]
+                (long if a.seq >= 1024 else short).append(a)
+    long.sort(key=lambda a: a.batch)
+    return [first, *long[(len(long) - 1) % step :: step]], short[:: 3 * step]
 
 
 def measured() -> list[dict[str, str]]:
@@ -222,6 +237,43 @@ def measured() -> list[dict[str, str]]:
 def predicted_tflops(row: dict[str, str]) -> float:
     m, n, k = (int(row[name]) for name in "mnk")
     return 2 * m * n * k / mt.simulate(gemm(m, n, k), machine=MACHINE, record=False).time_ps
+
+
+def allgather_gemm(n: int, devices: int = 8, bM: int = 128, bN: int = 128, bK: int = 64) -> Any:
+    """AllGather-GEMM tile by tile: blocks put tiles of A into every device's memory and signal each; a block
+    waits for the rows it needs (`examples/44_allgather_gemm_tiles.py` with a pipeline along K)."""
+    rows, columns = n // devices, n // devices
+    tiles = rows // bM
+
+    @T.program
+    def kernel(A: T.Tensor((n, n), "f16"), B: T.Tensor((n, n), "f16"), C: T.Tensor((n, n), "f16")):
+        grid = (columns // bN, n // bM)
+        with T.Kernel(device=devices, block=grid, threads=256) as (bx, by), T.Scale("device") as (r, all_):
+            my_A = T.view(A, layout=T.FullRow)
+            my_B, my_C = T.view(B, layout=T.FullCol), T.view(C, layout=T.FullCol)
+            gathered = T.alloc((n, n), "f16", level="l2")
+            ready = T.alloc((n // bM,), "i32", level="l2")
+            with T.Scale("block"):
+                a = T.alloc((bM, bK), "f16", level="l1")
+                b = T.alloc((bK, bN), "f16", level="l1")
+                c = T.alloc((bM, bN), "f32")
+                tile = (r * tiles + by) % (n // bM)
+                if bx == 0 and by < tiles:
+                    for k in T.serial(n // bK):
+                        T.copy(a, my_A[by * bM, k * bK])
+                        for s in T.serial(all_):
+                            T.copy(gathered[tile * bM, k * bK], a, dst=(r + s) % all_, scale="device")
+                    for s in T.serial(all_):
+                        T.signal(ready[tile], dst=(r + s) % all_, scale="device")
+                T.wait(ready[tile], 1, scale="device")
+                T.clear(c)
+                for k in T.Pipelined(n // bK, num_stages=2):
+                    T.copy(a, gathered[tile * bM, k * bK])
+                    T.copy(b, my_B[k * bK, bx * bN])
+                    T.gemm(a, b, c)
+                T.copy(my_C[tile * bM, bx * bN], c)
+
+    return kernel
 
 
 @bench("tile programs")
@@ -237,6 +289,12 @@ def speed() -> Iterator[Row]:
     mt.simulate(lowered, record=False)
     took = time.process_time() - began
     yield Row("simulate each of its blocks (time of the processor)", took, "s", bar=at_most(1))
+    for machine, limit in (("dgx-h100", 3), ("mi300x-8", 5)):
+        gathered = mt.lower(allgather_gemm(sized(8192, 1024)), machine=machine)
+        began = time.process_time()
+        mt.simulate(gathered, record=False)
+        took = time.process_time() - began
+        yield Row(f"simulate an AllGather-GEMM of {n} on {machine}", took, "s", bar=at_most(limit))
 
 
 @bench("tile programs fidelity")
@@ -253,17 +311,24 @@ def fidelity() -> Iterator[Row]:
     attention, errors = [], []
     for a in full:
         us = a.predicted_us()
-        yield Row(f"attention {_name(a)}", us, "µs", a.us, a.source, _within(us, a.us, ALLOWED_ATTENTION))
         attention.append(_line(a, us))
-    rest = []
+        errors.append(abs(us / a.us - 1))
+        if not a.serving:
+            yield Row(f"attention {_name(a)}", us, "µs", a.us, a.source, _within(us, a.us, ALLOWED))
+    scored = sorted(errors[1:]) or [0.0]
+    median_, p90 = (100 * scored[int(share * (len(scored) - 1))] for share in (0.5, 0.9))
+    yield Row("attention of 1024 tokens and more: median error", median_, "%", bar=at_most(MEDIAN_ATTENTION))
+    yield Row("attention of 1024 tokens and more: nine of ten within", p90, "%", bar=at_most(P90_ATTENTION))
+    rest, short = [], []
     for a in others:
         us = a.predicted_us()
         rest.append(_line(a, us))
-        errors.append(abs(us / a.us - 1))
-    within = sum(e <= ALLOWED_ATTENTION for e in errors)
-    yield Row("attention of fewer blocks or shorter sequences: median error", 100 * median(errors), "%")
-    said = f"{within} of {len(errors)} are within 20 %, the median error is {median(errors):.1%}."
-    write_page(lines, attention, said, rest)
+        short.append(abs(us / a.us - 1))
+    within = sum(e <= ALLOWED_ATTENTION for e in short)
+    yield Row("attention of shorter sequences: median error", 100 * median(short), "%")
+    score = f"The median error of vLLM's rows is {median_:.1f} %, nine of ten are within {p90:.1f} %."
+    said = f"{within} of {len(short)} are within 20 %, the median error is {median(short):.1%}."
+    write_page(lines, attention, score, said, rest)
 
 
 def _name(a: Attention) -> str:
@@ -279,7 +344,7 @@ def _within(ours: float, theirs: float, allowed: float) -> Bar:
     return Bar(1 + allowed if above else 1 - allowed, on_ratio=True, at_most=above)
 
 
-def write_page(lines: list[str], attention: list[str], said: str, rest: list[str]) -> None:
+def write_page(lines: list[str], attention: list[str], score: str, said: str, rest: list[str]) -> None:
     section = "\n".join(
         [
             BEGIN,
@@ -296,12 +361,12 @@ def write_page(lines: list[str], attention: list[str], said: str, rest: list[str
             "",
             "Causal attention, f16, with the structure of FlashAttention 3 (a warp group that loads, two",
             "that compute, three at head dimension 64, each 64 rows; a row for every token and head that",
-            "share a key; 128 keys at a time, the longest blocks first): its own published figure, and",
-            "every twelfth of vLLM's rows without a window, with at least 2048 tokens and eight blocks for",
-            "each SM. A call of vLLM is three kernels in a row, each written in `T` and simulated with its",
-            "launch: keys and values go to the cache (a block for each token, which learns its place first,",
-            "then moves the key, then the value), the batch is scheduled, attention runs, one sequence after",
-            "another.",
+            "share a key; 128 keys at a time; the longest blocks first of as many heads as the L2 holds",
+            "keys and values of): its own published figure, and every eighth of vLLM's rows without a",
+            "window, with at least 1024 tokens, of all batches. A call of vLLM is three kernels, each in",
+            "`T` and simulated with its launch: keys and values go to the cache (a block for each token,",
+            "which learns its place first, then moves the key, then the value), the batch is scheduled,",
+            "attention runs, one sequence after another.",
             "",
             "One constant was fitted to rows of this table: how long a block takes to begin on an SM where",
             "another has ended (`begin`, 0.4 µs). Calls with many key heads for many tokens had been",
@@ -314,9 +379,11 @@ def write_page(lines: list[str], attention: list[str], said: str, rest: list[str
             "|---|---:|---:|---:|---|",
             *attention,
             "",
-            f"Every twelfth of the other rows, with fewer blocks or shorter sequences: {said}",
-            "Too short remain calls whose time is memory traffic, a third of it writing; too long those with",
-            "few blocks, which FlashAttention 3 divides along the keys.",
+            f"{score}",
+            "Too short are above all calls with a key head for each head and short sequences: a third of",
+            "their time is memory traffic, much of it writing, for which memory is slower than for reading.",
+            "",
+            f"Some of the rows with shorter sequences: {said}",
             "",
             "| batch × tokens, heads/kv heads | measured µs | predicted | error | source |",
             "|---|---:|---:|---:|---|",
