@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -189,10 +188,11 @@ class Launch:
         alone: dict[str, Any] = {"submit_ps": 0, "turns": False, "crowded": False, "after": (), "uses": None}
         return replace(self, worker=None, known=None, **alone, **changes)
 
-    def without_data(self) -> Launch:
-        """Return a copy for histories, which keeps neither outputs nor the engine alive."""
-        made = copy(self)
-        made.outputs = made.result = made.error = made.rows = made.worker = None
+    def copied(self, **changes: Any) -> Launch:
+        """Return a copy with other fields, of a prepared launch to submit it, of one that has ended to keep
+        its times. Quicker than ``dataclasses.replace``."""
+        made = Launch.__new__(Launch)
+        made.__dict__.update(self.__dict__, **changes)
         return made
 
     # records

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from copy import copy
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -293,13 +292,17 @@ class MachineRun:
         """Let time pass until a launch has ended; whether one has, before ``until`` and the deadline."""
         if self._over is not None:
             raise SessionError(f"this session is over: {self._over}", advice="begin a new Session")
-        deadline = min((limit for limit in (deadline, time_limit_end()) if limit is not None), default=None)
-        for launch in [held for held in self._held if held.known is None]:
-            if until != NEVER:
+        limit, first = time_limit_end(), None
+        if limit is not None:
+            deadline = limit if deadline is None else min(deadline, limit)
+        for launch in tuple(self._held):
+            if launch.known is None and until != NEVER:
                 self._give(launch)
-            elif not self._time_one_unit(launch, deadline):
+                continue
+            if launch.known is None and not self._time_one_unit(launch, deadline):
                 return False
-        first = min(self._held, key=lambda held: held.until_ps, default=None)
+            if first is None or launch.until_ps < first.until_ps:
+                first = launch
         if self._active or self._withdrawn:
             if self._run(until if first is None else min(until, first.until_ps), deadline):
                 return True
@@ -442,7 +445,7 @@ class MachineRun:
         """Keep the times of a launch for those like it, within as many records as a session keeps."""
         if key in self._alone:
             return
-        self._alone[key] = copy(known)
+        self._alone[key] = known.copied()
         self._alone_rows += known.recorded_commands
         while self._alone_rows > self.simulation.most_records and len(self._alone) > 1:
             self._alone_rows -= self._alone.pop(next(iter(self._alone))).recorded_commands

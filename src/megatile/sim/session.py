@@ -54,6 +54,8 @@ from megatile.timing.view import Timing, as_timing
 from megatile.trace import Trace, WaitGraph, critical_path, text_table, why_slow
 
 INSTALL = "install"
+NOT_KEPT: dict[str, Any] = dict.fromkeys(("outputs", "result", "error", "rows", "worker"))
+"""What the history does not keep of a launch: neither outputs nor the engine stay alive."""
 KEPT = 1 << 18
 """Commands of all launches that are kept for traces unless more are asked for."""
 
@@ -189,10 +191,7 @@ class Session(MachineRun, HasTime):
             self._say_missing(plan, unknown)
         if engine is not None:
             self.simulation.engine = engine_name(engine)
-        launch = replace(
-            prepared, submit_ps=now if at is None else at, scalars=Assumed(assume), worker=worker, turns=True
-        )
-        launch.resources = prepared.resources
+        launch = prepared.copied(submit_ps=now if at is None else at, scalars=Assumed(assume), worker=worker)
         before = {name: replace(tensor) for name, tensor in self._contents.tensors.items()}
         try:
             self._contents.declare(lasting, with_data)
@@ -247,7 +246,7 @@ class Session(MachineRun, HasTime):
 
     def _keep(self, launch: Launch) -> Launch:
         """Counts of messages, a line of the history; what a launch without data wrote is not known."""
-        plan, kept, launch.result = launch.resources.plan, launch.without_data(), Result(launch)
+        plan, kept, launch.result = launch.resources.plan, launch.copied(**NOT_KEPT), Result(launch)
         if launch.outputs is None:
             self._contents.keep(plan, None, launch.present)
         self._queues.count(plan, launch.messages)

@@ -48,6 +48,8 @@ class Engine:
         self.shape = DeviceShape.of(self.machine)
         self.run = MachineRun(self.machine, record=MAX_RECORDS if wants_communication_trace() else 0)
         self._timed: dict[tuple[int, bool], Launch] = {}
+        self._prepared: dict[tuple[Any, ...], Launch] = {}
+        """Launches to be copied, by the launch alone, the plan where it runs, devices and whether beside."""
         self._last: dict[int, Launch] = {}
         self._open: list[Launch] = []
         self._ended: dict[int, Launch] = {}
@@ -72,16 +74,15 @@ class Engine:
     ) -> tuple[Launch, Mapping[str, Any] | None]:
         """Run a plan from ``at_ps`` on, ``after`` some launches, and after the work before it on its devices
         or ``beside`` that; its outputs. ``placed`` is the plan where it runs, if it is timed elsewhere."""
-        known, devices = self.timed(plan, installed, inputs), tuple(devices)
-        launch = replace(
-            known,
-            plan=placed or plan,
-            name=name or plan.name,
-            known=known,
-            submit_ps=at_ps,
-            devices=devices,
-            uses=frozenset((*devices, NETWORK) if beside else devices),
-        )
+        known, devices, where = self.timed(plan, installed, inputs), tuple(devices), placed or plan
+        key = id(known), id(where), devices, beside
+        prepared = self._prepared.get(key)
+        if prepared is None:
+            uses = frozenset((*devices, NETWORK) if beside else devices)
+            prepared = replace(known, plan=where, known=known, devices=devices, uses=uses)
+            if ReadScalar not in plan.kinds:
+                self._prepared[key] = prepared
+        launch = prepared.copied(name=name or plan.name, submit_ps=at_ps)
         logged = self.log is not None and binding is not None and inputs is not None
         self._start(launch, after, not beside, logged)
         if inputs is None:
