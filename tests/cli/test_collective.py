@@ -154,3 +154,20 @@ def test_no_bytes_is_a_size_and_less_than_an_element_is_none(megatile):
     refused = megatile("collective", "all_reduce", "-m", "dgx-h100", "-b", 1, "-e", 3)
     assert refused.code == 1
     assert "no f32 fits into these sizes (try: let -e be at least 4)" in refused.err
+
+
+def test_variables_of_nccl_and_measured_times_are_options(tmp_path):
+    from megatile.timing.database import Database, Measurement
+
+    with Database(tmp_path / "perf.sqlite") as database:
+        database.add(
+            [Measurement("dgx-h100", "all_reduce", "f32", "", {"ranks": 8, "bytes": 1 << 26}, 400.0, "me")]
+        )
+    asked = ["collective", "all_reduce", "-b", str(1 << 26), "--no-check"]
+    usual = CliRunner().invoke(app, asked)
+    ring = CliRunner().invoke(app, [*asked, "--env", "NCCL_ALGO=Ring"])
+    measured = CliRunner().invoke(app, [*asked, "--db", str(tmp_path / "perf.sqlite")])
+    assert "NVLS" in usual.stdout
+    assert "NCCL ring, Simple" in ring.stdout
+    assert "400" in measured.stdout
+    assert "measured rows" in measured.stdout

@@ -35,6 +35,7 @@ def test_a_measured_row_is_taken_as_it_is(database):
     assert with_rows.time_ps == pytest.approx(1.5 * rule.time_ps, rel=1e-6)
     assert with_rows.origin.kind == "measured"
     assert with_rows.plan == rule.plan
+    assert (with_rows.model, rule.model) == ("measured rows", "NCCL ring, LL")
     assert rule.origin is None
 
 

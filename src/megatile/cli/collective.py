@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from megatile.cli.machine import Json, Machine, MaxSeconds, Set, TrustCode, load
+from megatile.cli.machine import Env, Json, Machine, MaxSeconds, Set, TrustCode, environment, load
 from megatile.cli.output import print_json, print_table, read_names
 from megatile.core.errors import MegatileError
 from megatile.core.progress import shown
@@ -97,6 +97,10 @@ def collective(
     among: Annotated[str | None, typer.Option(help="What auto may choose: ring,tree,…")] = None,
     protocol: Annotated[str | None, typer.Option(help="How kernels send: LL, LL128, Simple, NVLS.")] = None,
     graph: Annotated[bool, typer.Option("-G", "--graph", help="Captured: no launch by the host.")] = False,
+    env: Env = None,
+    db: Annotated[
+        Path | None, typer.Option("--db", help="Measured times that come first (megatile perfdb).")
+    ] = None,
     table: Annotated[Path | None, typer.Option(help="Remember choices in this file (.json).")] = None,
     ccl: Annotated[Path | None, typer.Option(help="A ccl.yaml whose kernels -a may name.")] = None,
     trust: TrustCode = False,
@@ -128,6 +132,8 @@ def collective(
     _among_needs_auto(among, names)
     fields |= {"protocol": protocol, "launch": not graph, "table": table}
     fields |= {"among": None if among is None else read_names(among, ALGORITHMS)}
+    fields |= {"env": environment(env)} if env else {}
+    fields |= {"database": db} if db else {}
     work = sweep(operation, hda, every, names, verify=check, kernels=kernels, trust=trust, **fields)
     with _notes():
         found = _progress(work, len(every) * len(names))

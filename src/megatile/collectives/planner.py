@@ -95,8 +95,8 @@ class Prediction(HasTime):
 
     @property
     def model(self) -> str:
-        """The name of the timing model: ``NCCL ring, LL``."""
-        return model_of(self.plan)
+        """The name of the timing model: ``NCCL ring, LL``, or how measured rows say the time."""
+        return model_of(self.plan) if self.origin is None else f"{self.origin.kind} rows"
 
     @property
     def algbw(self) -> float:
