@@ -66,6 +66,12 @@ class Launches(Creation):
         kernel = self.kernels.relayout(source, target, tuple(moves), zero)
         self.wait_on(self._start(f"copy to {target.name}", kernel, {"x": source, "y": target}))
 
+    def product(self, x: Tensor, w: Tensor, y: Tensor) -> None:
+        """``y = x @ w`` by all PEs, of matrices in one piece in a memory that they all reach."""
+        kernel = self.kernels.product(x, w, y)
+        self._check_scratch("matmul", kernel.scratch_bytes, y)
+        self.wait_on(self._start("matmul", kernel, {"x": x, "w": w, "y": y}))
+
     def move(self, source: Tensor, target: Tensor) -> None:
         """A tensor to another device, over the network between them."""
         if source.dtype != target.dtype:

@@ -7,6 +7,7 @@ where rows are whole. Tensors that lie otherwise are laid anew first: launches o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import product
 from math import inf, prod, sqrt
 from typing import Any, NamedTuple
 
@@ -150,7 +151,8 @@ def _product(x: Any, w: Any, y: Any, m: int, k: int, n: int, dtype: str, tl: Any
 
 
 def matmul(x: Any, w: Any) -> Any:
-    """``x @ w`` of matrices on one device; the columns of ``w`` are divided over its PEs."""
+    """``x @ w`` of matrices on one device; the columns are divided over its PEs. Where these reach all of the
+    device's memory, operands are read where they lie, tile by tile."""
     if x.ndim != 2 or w.ndim != 2 or x.shape[1] != w.shape[0]:
         raise OperationError(f"matmul of {tuple(x.shape)} and {tuple(w.shape)} does not fit")
     if x.dtype != w.dtype:
@@ -160,6 +162,10 @@ def matmul(x: Any, w: Any) -> Any:
         return host.zeros((m, n), dtype=x.dtype)
     seats = seats_for(host, n)
     split = _policy("column_wise", seats)
+    if host.shape.hbm_of == "device":
+        out = host.empty((m, n), dtype=x.dtype, dp=split)
+        host.product(relaid(x), relaid(w), out)
+        return out
     left, right = relaid(x, dp=_policy("replicate", seats)), relaid(w, dp=split)
     out = host.empty((m, n), dtype=x.dtype, dp=split)
     host.launch("matmul", _product, left, right, out, m, k, n // (seats[0] * seats[1]), x.dtype)
@@ -407,20 +413,45 @@ def reduced(name: str, x: Any, dim: int) -> Any:
 
 def _attend(
     q: Any, k: Any, v: Any, mask: Any, o: Any, heads: int, group: int, queries: int, keys: int, dim: int,
-    block: int, dtype: str, tl: Any,
+    block: int, step: int, dtype: str, tl: Any,
 ) -> None:  # fmt: skip
     size = itemsize(dtype)
     first = (tl.program_id(0) + tl.program_id(1) * tl.num_programs(0)) * heads
     for h in range(heads):
         head = first + h
-        key = tl.load(k + head // group * (keys * dim * size), shape=(keys, dim), dtype=dtype)
-        value = tl.load(v + head // group * (keys * dim * size), shape=(keys, dim), dtype=dtype)
         for i in range(queries // block):
             at = (head * queries + i * block) * (dim * size)
             query = tl.load(q + at, shape=(block, dim), dtype=dtype)
-            seen = tl.load(mask + i * (block * keys * size), shape=(block, keys), dtype=dtype)
-            scores = tl.dot(query, tl.trans(key)).to("f32") * (1.0 / sqrt(dim)) + seen.to("f32")
-            tl.store(o + at, tl.dot(tl.softmax(scores, axis=-1).to(dtype), value).to(dtype))
+            top = tl.full((block, 1), -1e30, "f32")
+            total = tl.zeros((block, 1), "f32")
+            mixed = tl.zeros((block, dim), "f32")
+            for j in range(keys // step):
+                there = (head // group * keys + j * step) * (dim * size)
+                key = tl.load(k + there, shape=(step, dim), dtype=dtype)
+                value = tl.load(v + there, shape=(step, dim), dtype=dtype)
+                hidden = mask + (i * (keys // step) + j) * (block * step * size)
+                seen = tl.load(hidden, shape=(block, step), dtype=dtype)
+                scores = tl.dot(query, tl.trans(key)).to("f32") * (1.0 / sqrt(dim)) + seen.to("f32")
+                high = tl.maximum(top, tl.max(scores, axis=-1, keepdims=True))
+                weight, before = tl.exp(scores - high), tl.exp(top - high)
+                total = total * before + tl.sum(weight, axis=-1, keepdims=True)
+                mixed = mixed * before + tl.dot(weight.to(dtype), value).to("f32")
+                top = high
+            tl.store(o + at, (mixed / total).to(dtype))
+
+
+def _attention_blocks(room: int, queries: int, keys: int, dim: int, size: int) -> tuple[int, int]:
+    """Queries and keys that are worked on at a time: the largest blocks whose tiles fit the near memory (each
+    operation of `_attend` has a tile of its own, in two buffers)."""
+
+    def needed(pair: tuple[int, int]) -> int:
+        block, step = pair
+        scores, rows = 64 + 8 * size, 44 + 7 * size
+        return 10 * size * step * dim + scores * block * step + rows * block * dim + 96 * block + 8
+
+    blocks, steps = ({-(-n // parts) for parts in range(1, n + 1)} for n in (queries, keys))
+    pairs = [pair for pair in product(blocks, steps) if pair[0] <= QUERIES and needed(pair) <= room]
+    return min(pairs, default=(1, 1), key=lambda p: (-(-queries // p[0]) * -(-keys // p[1]), p[0] * p[1]))
 
 
 @no_none
@@ -433,24 +464,41 @@ def attention(q: Any, k: Any, v: Any, *, heads: int, kv_heads: int | None = None
             f"{heads} heads over {shared} heads of keys do not fit {tuple(q.shape)} and {tuple(k.shape)}"
         )
     dim = q.shape[1] // heads
-    seats = seats_for(host, heads)
+    seats, room = seats_for(host, heads), host.shape.l1_bytes - host.shape.l1_reserved
+    block, step = _attention_blocks(room, queries, keys, dim, itemsize(q.dtype))
+    rows, columns = -(-queries // block) * block, -(-keys // step) * step
+    q, k, v = padded(q, (rows, q.shape[1])), *(padded(x, (columns, x.shape[1])) for x in (k, v))
 
     def by_head(x: Any, count: int, dp: DPPolicy) -> Any:
         return transposed(x, (1, 0, 2), (x.shape[0], count, dim), shape=(count * x.shape[0], dim), dp=dp)
 
     everywhere, split = _policy("replicate", seats), _policy("row_wise", seats)
     parts = by_head(q, heads, split), by_head(k, shared, everywhere), by_head(v, shared, everywhere)
-    hidden = np.zeros((queries, keys), numpy_dtype(q.dtype))
+    hidden = np.full((rows, columns), -6e4, numpy_dtype(q.dtype))
+    hidden[:, :keys] = 0
     if causal:
-        hidden[np.triu_indices(queries, keys - queries + 1, keys)] = -6e4
-    mask = host.empty(hidden.shape, dtype=q.dtype, dp=everywhere).copy_(hidden)
-    out = host.empty((heads * queries, dim), dtype=q.dtype, dp=split)
-    block = max(b for b in range(1, min(QUERIES, queries) + 1) if queries % b == 0)
+        hidden[:queries, :keys][np.triu_indices(queries, keys - queries + 1, keys)] = -6e4
+    tiled = hidden.reshape(rows // block, block, columns // step, step).swapaxes(1, 2).reshape(-1, step)
+    mask = host.empty(tiled.shape, dtype=q.dtype, dp=everywhere).copy_(np.ascontiguousarray(tiled))
+    out = host.empty((heads * rows, dim), dtype=q.dtype, dp=split)
     each = heads // (seats[0] * seats[1])
     host.launch(
-        "attention", _attend, *parts, mask, out, each, heads // shared, queries, keys, dim, block, q.dtype
+        "attention",
+        _attend,
+        *parts,
+        mask,
+        out,
+        each,
+        heads // shared,
+        rows,
+        columns,
+        dim,
+        block,
+        step,
+        q.dtype,
     )
-    return transposed(out, (1, 0, 2), (heads, queries, dim), shape=(queries, heads * dim))
+    found = transposed(out, (1, 0, 2), (heads, rows, dim), shape=(rows, heads * dim))
+    return found if rows == queries else taken(found, 0, 0, queries)
 
 
 def check_numbers(numbers: Any, count: int | None = None) -> None:

@@ -27,6 +27,7 @@ from megatile.plan.memory import blocks
 from megatile.plan.model import Plan, statements
 from megatile.plan.storage import OutsideError
 from megatile.runtime.errors import LaunchError
+from megatile.runtime.host.products import product_plan
 from megatile.runtime.host.relayout import Move, relayout
 from megatile.runtime.host.storage import TensorError
 from megatile.runtime.host.tensor import Tensor
@@ -212,6 +213,18 @@ class KernelCache:
             }
             written = frozenset(y.names.values())
             self._known[key] = Kernel(plan, tiles, written, written if whole else frozenset())
+        return self._known[key]
+
+    def product(self, x: Tensor, w: Tensor, y: Tensor) -> Kernel:
+        """The tiled product of two matrices that lie in one piece each, in a memory that all PEs reach."""
+        key = (product_plan, *(t._there().layout_key for t in (x, w, y)))
+        if key not in self._known:
+            (m, k), width = x.shape, y.shards[0].spec.shape[1]
+            plan = product_plan(m, k, width, len(y.shards), x.dtype, self.machine, self.shape)
+            check(plan, self.machine)
+            scratch = sum(size for _, memory, size, _ in blocks(plan) if memory == self.shape.l1)
+            tiles = {name: (name, None) for name in "xwy"}
+            self._known[key] = Kernel(plan, tiles, frozenset("y"), frozenset("y"), scratch)
         return self._known[key]
 
 
