@@ -84,7 +84,7 @@ class RuntimeContext(Namespace):
         """The machine as a nested dict: ``spec["system"]["sips"]["count"]`` …"""
         self._chosen, self._named, self._trust = ccl, algorithm is not None, trust
         self.memory_store = engine.memory_store = MemoryStore()
-        engine.host = self
+        engine.host, engine.submit_held = self, self.held.settle_all
         self.communications: list[Communicated] = []
         """Every collective and message so far, in the order in which they began."""
         self.collectives = Collectives(self, algorithm or "auto")

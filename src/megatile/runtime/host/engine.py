@@ -40,6 +40,8 @@ class Engine:
     log: OpLog | None = None
     wait: Callable[[Callable[[], bool], int | None], None] | None = None
     """How to wait until something has ended, or until some time; without it, time just passes."""
+    submit_held: Callable[[], None] = lambda: None
+    """Submits launches that wait for others of their kernel."""
     host: Any = None
     memory_store: Any = None
     """The `RuntimeContext` that this engine works for, and its memories by address."""
@@ -191,12 +193,14 @@ class Engine:
 
     def of_device(self, device: int) -> list[Launch]:
         """Return the last work of a device: what has not ended, and what ended last."""
+        self.submit_held()
         ended = [self._ended[device]] if device in self._ended else []
         return ended + [w for w in self._open if device in w.devices]
 
     @property
     def end_ps(self) -> int:
         """When the last work ends."""
+        self.submit_held()
         self.settle(*self._open)
         self._close()
         return max(map(_end, self._ended.values()), default=0)
@@ -217,6 +221,7 @@ class Engine:
     @property
     def trace(self) -> Trace:
         """Everything on one clock."""
+        self.submit_held()
         self.settle(*self._open)
         parts = [(w.submit_ps, self.trace_of(w)) for w in self.launches if w.like is not None]
         for group in self.groups():

@@ -81,7 +81,7 @@ class HeldLaunches:
     def takes(self, args: Sequence[Any]) -> bool:
         """Return whether a launch is on the PEs of a device that have queues to other devices."""
         context, tensors = self.context, tensors_of(args)
-        if not context.installed or context.ccl.sips < 2 or not tensors:
+        if not context.installed or not tensors:
             return False
         return {(s.cube, s.pe) for s in tensors[0].shards} == set(context.ccl.participants)
 
@@ -100,6 +100,10 @@ class HeldLaunches:
             tensor.writer = held  # type: ignore[assignment]
         if len(group) == self.context.ccl.sips:
             self.settle(held)
+
+    def settle_all(self) -> None:
+        for held in [held for group in self.waiting.values() for held in group]:
+            held.settle()
 
     def settle(self, held: HeldLaunch) -> None:
         """Run this launch and those that wait with it: as one if every device has one, else one by one."""
