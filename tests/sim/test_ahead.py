@@ -111,8 +111,19 @@ def streamed(rounds: int) -> Plan:
     return b.finish()
 
 
+def reading(rounds: int) -> Plan:
+    """Every round reads what was written once, before the loop."""
+    b = PlanBuilder("reading", scale="core", units=2)
+    t = b.tile("t", (rounds, 64), "f32", memory="local")
+    u = b.tile("u", (64,), "f32", memory="local")
+    b.compute("fill", t, value=1.0)
+    with b.loop(0, rounds) as loop:
+        b.compute("exp", u, [t[loop.index, 0:64]])
+    return b.finish()
+
+
 @pytest.mark.parametrize("engine", ["plain", "compiled"])
-@pytest.mark.parametrize("make", [beside, elementwise, streamed])
+@pytest.mark.parametrize("make", [beside, elementwise, streamed, reading])
 def test_memory_does_not_grow_with_the_rounds_of_a_loop(make: Any, engine: str) -> None:
     result = simulate(make(400), machine=toy(2), engine=engine, record=False)
     arena = result.launch.simulation.arena

@@ -35,21 +35,28 @@ def after_round(table: CommandTable, code: list[Instruction], again: Instruction
         depth += (i.kind in ("enter", "branch")) - (i.kind == "join")
         if i.kind == "compute":
             last[engine_of(i.statement)] = i.statement if depth == 0 else None  # else it may be another one
+    others = list[Any]()
+    for s in _following(code, again) if last else ():
+        if isinstance(s, pm.Compute):
+            others += [s] if engine_of(s) not in last else []
+        elif regions_of(s):
+            return RunAhead([], PAUSE_NEVER, False)
+        elif not isinstance(s, pm.Free):
+            others.append(s)
+    if not others:
+        return RunAhead(list(last), PAUSE_BUSY, True)
     certain = [s for s in last.values() if s is not None]
     tiles = {t.name for t in table.plan.tiles if t.versions == 1}
     written = {s.write.tile for s in certain if not s.write.start and s.write.at is None} & tiles
     seen = any(r.at is not None or r.tile in table.visible for s in certain for r in regions_of(s))
-    pause, floor = PAUSE_BUSY, True
-    for s in _following(code, again) if last else ():
-        if isinstance(s, pm.Free) or (isinstance(s, pm.Compute) and engine_of(s) in last):
-            continue
+
+    def comes_after(s: Any) -> bool:
         touched = [r for r in regions_of(s) if r.tile in written and r.at is None]
-        after = isinstance(s, pm.Compute) and any(all(constant(e) for e in r.shape) for r in touched)
-        pause = min(pause, PAUSE_ALL_BUSY if after or (isinstance(s, pm.Signal) and seen) else PAUSE_NEVER)
-        floor &= not regions_of(s)
-        if pause == PAUSE_NEVER and not floor:
-            return RunAhead([], PAUSE_NEVER, False)
-    return RunAhead(list(last), pause, floor)
+        return (isinstance(s, pm.Signal) and seen) or any(all(map(constant, r.shape)) for r in touched)
+
+    pause = PAUSE_ALL_BUSY if all(map(comes_after, others)) else PAUSE_NEVER
+    floor = not any(map(regions_of, others))
+    return RunAhead(list(last) if floor or pause != PAUSE_NEVER else [], pause, floor)
 
 
 def _following(code: list[Instruction], start: Instruction) -> Iterator[Any]:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from megatile.core.cached import cached_in_owner
+from megatile.core.expr import constant
 from megatile.plan import model as pm
 from megatile.plan.code import compile_plan
 from megatile.plan.cohort import of_units
@@ -283,7 +284,12 @@ class CommandTable:
         self.members: list[tuple[int, ...]] = []
         self.group_lists: dict[str, int] = {}
         for group in self.plan.groups:
-            keys = of_units(group.key, self.plan.instances(group.level))
+            count, key = self.plan.instances(group.level), constant(group.key)
+            if key is not None and key >= 0:  # all units meet
+                self.group_lists[group.name] = self.rows.raw([len(self.members)] * count)
+                self.members.append(tuple(range(count)))
+                continue
+            keys = of_units(group.key, count)
             found, inverse, sizes = np.unique(keys, return_inverse=True, return_counts=True)
             parts = np.split(np.argsort(inverse, kind="stable"), np.cumsum(sizes)[:-1])
             numbers = np.full(len(found), NONE, dtype=np.int64)

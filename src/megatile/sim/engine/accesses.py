@@ -169,8 +169,8 @@ def conflicts(s: State, unit_id: int, command_id: int, access_id: int) -> None:
     floor = s.units[unit_id].floor
     last = NONE
     pending_id = s.access_lists[head]
-    if access.write == 0 and s.pending_writes[head] == 0:  # reads do not conflict with reads
-        pending_id = NONE
+    if access.write == 0 and s.pending_writes[head] == 0 and floor <= now:
+        pending_id = NONE  # reads do not conflict with reads, and none of these is dropped
     while pending_id != NONE:
         pending = s.pending[pending_id]
         after_id = pending.next
