@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.language.tile.random_nodes import nested_program
 from tests.language.tile.random_programs import random_program
 from tests.language.tile.random_reach import reaching_program
 from tests.lowering import unusual
@@ -243,6 +244,8 @@ def test_unusual_sizes(make: Any) -> None:
 def test_random_programs(seed: int) -> None:
     for case in (random_program(seed), reaching_program(seed)):
         check_each_step(*_built(case.program, case.arrays(), "dgx-h100"))
+    nested = nested_program(seed)
+    check_each_step(*_built(nested.program, nested.arrays(), "h100-cluster"))
 
 
 def test_scattered_tiles_and_tensors() -> None:
