@@ -155,10 +155,6 @@ class ProcessGroup:
         missing = tuple(r for r in self.ranks if r not in meeting.calls)
         return Stuck(call.rank, f"rank {call.rank} waits in {call} for {ranks_text(missing)}", missing)
 
-    def waiting(self, rank: int) -> bool:
-        """Whether a rank has joined something that others have yet to join."""
-        return any(rank in epoch.calls for epoch in self.epochs.values())
-
     def unfinished(self) -> list[Stuck]:
         """Calls that some rank never joined."""
         return [self._waiting(call, e) for e in self.epochs.values() for call in e.calls.values()]
@@ -328,10 +324,6 @@ class Groups:
             raise DistributedError(f"{ranks_per_subgroup_list!r} are no groups without a common rank")
         made = [self.new_group(ranks) for ranks in ranks_per_subgroup_list]
         return next((g for g in made if self._context.rank in g.ranks), None), made
-
-    def waiting(self, rank: int) -> bool:
-        """Whether a rank has joined a collective that others have yet to join."""
-        return any(group.waiting(rank) for group in self._all_groups())
 
     def _all_groups(self) -> list[ProcessGroup]:
         return [*([self._world] if self._world else []), *(g for gs in self._groups.values() for g in gs)]
