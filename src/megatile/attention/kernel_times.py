@@ -22,7 +22,7 @@ from megatile.core.frozen import Frozen
 from megatile.hda import HDA
 from megatile.hda.catalog import assumed_kernel
 from megatile.hda.model import Engine, KernelFigures
-from megatile.timing.formulas import tensor_engine
+from megatile.timing.formulas import Device
 from megatile.timing.library import exchange_figures, exchange_view, links_of, moving_kernel
 from megatile.timing.view import Origin, Timing, View
 
@@ -84,10 +84,7 @@ class KernelTimes:
 
     @classmethod
     def of(cls, hda: HDA, dtype: str, scale: str = "device") -> KernelTimes:
-        engine = tensor_engine(hda)
-        level = hda.level(hda.scale(scale).level)
-        units = max(1, hda.level(engine.level).total // level.total)
-        rate = engine.rate(dtype) or max(engine.throughput.values(), default=0.0) * engine.efficiency
+        device, level = Device.of(hda, scale=scale), hda.level(hda.scale(scale).level)
         memories = [m for m in hda.memories if m.level == level.name]
         bandwidth = max((m.effective_bandwidth for m in memories if not m.cache), default=float("inf"))
         cache = max(((m.size, m.effective_bandwidth) for m in memories if m.cache), default=(0, bandwidth))
@@ -95,7 +92,7 @@ class KernelTimes:
         stations = hda.control.launch if hda.control else ()
         own = kernels.interval_ps
         launch = (sum(s.overhead_ps for s in stations) if own is None else own) / 1e12
-        return cls(kernels, units, rate * engine.count * units, bandwidth, cache, launch)
+        return cls(kernels, device.units, device.rate(dtype) * device.units, bandwidth, cache, launch)
 
     def attention(self, rows: int, columns: float, heads: int, dim: int, taken: int = 0) -> float:
         """One kernel over ``heads`` (times batch), launched, while others hold some units."""

@@ -99,8 +99,10 @@ class Device:
     figures: Mapping[str, KernelFigures]
 
     @classmethod
-    def of(cls, hda: HDA, figures: Mapping[str, KernelFigures] | None = None) -> Device:
-        level = hda.level(hda.scale("device").level)
+    def of(
+        cls, hda: HDA, figures: Mapping[str, KernelFigures] | None = None, scale: str = "device"
+    ) -> Device:
+        level = hda.level(hda.scale(scale).level)
         engine = next((e for e in hda.engines if e.kind == "tensor"), None)
         units = max(1, hda.level(engine.level).total // level.total) if engine else 1
         memories = [m.bandwidth for m in hda.memories if m.level == level.name and not m.cache]
