@@ -334,7 +334,6 @@ def test_a_time_is_asked_for_at_most_once_per_algorithm(monkeypatch: pytest.Monk
             with T.Scale("device"):
                 T.allreduce(c)
 
-    mt.lower(gemm, machine=machine)
-    assert set(runs.values()) == {1}
-    mt.lower(gemm, machine=machine)
-    assert set(runs.values()) == {1}
+    for _ in range(2):
+        mt.lower(gemm, machine=machine)
+        assert list(runs.values()) == [1]  # the latency of a message rules out all but the network's own

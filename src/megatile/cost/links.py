@@ -1,4 +1,5 @@
-"""What the links of a machine have to carry: the busiest one bounds a plan's time from below.
+"""What the links of a machine have to carry. The busiest one bounds a plan's time from below, and so does the
+latency of a message.
 
 The ends of a transfer are the hardware units of the instances that have its regions, as far as these stay
 where they are; of instances in slots it is the unit of those that they are in. Commands whose ends or bytes
@@ -27,10 +28,13 @@ Pairs = tuple[Any, Any, Any]
 
 
 def busiest_link(whole: Resources) -> int:
-    """Picoseconds that the busiest link serves at least."""
+    """Picoseconds that the busiest link serves at least, or that a message is on its way."""
     moved: dict[str, list[Pairs]] = {}
+    latency_ps = 0
     for stream in whole.plan.streams:
-        for name, pairs in _Transfers(whole, stream).found.items():
+        transfers = _Transfers(whole, stream)
+        latency_ps = max(latency_ps, transfers.latency_ps)
+        for name, pairs in transfers.found.items():
             moved.setdefault(name, []).extend(pairs)
     busy, hops = dict[str, Any](), 0
     for name, found in moved.items():
@@ -50,7 +54,8 @@ def busiest_link(whole: Resources) -> int:
             sums = np.bincount(which.reshape(-1), amounts[group.pairs], len(shifts))
             for stage in stages:
                 _count(busy, view, stage, shifts, sums)
-    return int(max((float(np.max(served, initial=0.0)) for served in busy.values()), default=0.0))
+    served_ps = max((float(np.max(served, initial=0.0)) for served in busy.values()), default=0.0)
+    return max(latency_ps, int(served_ps))
 
 
 def _count(busy: dict[str, Any], view: Resources, stage: Stage, shifts: Any, sums: Any) -> None:
@@ -81,12 +86,14 @@ class _Transfers(Walk):
     """The transfers of a stream between units that stay where they are, by the level of these."""
 
     def __init__(self, whole: Resources, stream: pm.Stream) -> None:
-        self.plan, self.hda = whole.plan, whole.hda
+        self.whole, self.plan, self.hda = whole, whole.plan, whole.hda
         self.own = self.plan.level(stream.level).name
         self.tiles = {tile.name: tile for tile in self.plan.tiles}
         self.channels = {channel.name: channel for channel in self.plan.channels}
         self.places = copies(self.plan, whole.hda) if self.plan.levels else {self.own: (whole.spots, None)}
         self.found: dict[str, list[Pairs]] = {}
+        self.latency_ps = 0
+        """How long a message is on its way, as if it were empty: the longest of those looked at."""
         super().__init__(stream)
 
     def command(self, s: Any, known: Values, times: Any) -> None:
@@ -95,11 +102,24 @@ class _Transfers(Walk):
             channel = self.channels[s.channel]
             there = _End(self.plan.level(channel.level).name, value_of(s.to, known), {channel.memory})
             self.transfer(self.end(s.read, known), there, nbytes, times)
+            self.message(s, known["unit"], there, times)
         elif isinstance(s, pm.Compute) and s.engine == "dma":
             source = s.reads[0] if s.reads else s.write
             ends = self.end(source, known), self.end(s.write, known)
             if any(r.at is not None or self.is_spread(r) for r in (source, s.write)):
                 self.transfer(*ends, nbytes, times)
+
+    def message(self, s: pm.Send, units: Any, there: _End, times: Any) -> None:
+        """Look at the message of the first unit that sends one."""
+        alive = np.flatnonzero(times > 0)
+        if self.plan.levels or there.number is None or not len(alive) or s.read.tile not in self.tiles:
+            return
+        unit, peer = (int(np.broadcast_to(x, times.shape)[alive[0]]) for x in (units, there.number))
+        if 0 <= peer < self.plan.units and peer != unit:
+            channel = self.channels[s.channel]
+            ends = unit, self.tiles[s.read.tile].memory, peer, channel.memory
+            path = self.whole.on_channel(channel).path(*ends, channel.chunk_bytes)
+            self.latency_ps = max(self.latency_ps, path.startup_ps + path.latency_ps)
 
     def end(self, region: pm.Region, known: Values) -> _End:
         """Who has a region, and where it lies: that of a message lies in the memory of some channel."""

@@ -42,6 +42,11 @@ MOST = 256
 """Units up to which the planner is asked for its choice; more of them get directly from each other."""
 
 
+MAX_USELESS_BOUNDS = 2
+"""How many more bounds may be below the time of the first guess than above it, before candidates are timed
+without one: where latency dominates they rule nothing out, and each takes half as long as a run."""
+
+
 @dataclass(frozen=True)
 class Buffers:
     """What a collective reads (``x``) and writes (``y``; the same block where it is done in place), cut into
@@ -205,17 +210,28 @@ def _choice(
     if job.ranks > MAX_RANKS_TO_TRY_ALL:
         able = {name: a for name, a in able.items() if name in GUESSES} or able
     plans: dict[str, pm.Plan] = {}
+    useless = 0
+
+    def time(name: str) -> int | None:
+        plan = plans[name] = plans.get(name) or able[name].plan(job)
+        if len(plan.streams) > 1 or plan.flags:
+            return None  # ranks do different things
+        return simulate(plan, machine=hda, launch=False, record=False).time_ps
+
+    # Refused: its queues do not fit the memory.
+    first = next((name for name in GUESSES if name in able), None)
+    known = cheapest([] if first is None else [first], time, refuses=PlanError).times
 
     def bound(name: str) -> int | None:
-        plans[name] = plan = able[name].plan(job)
-        inlines = len(plan.streams) == 1 and not plan.flags
-        return floor(plan, hda, launch=False) if inlines else None
+        nonlocal useless
+        plan = plans[name] = plans.get(name) or able[name].plan(job)
+        if useless >= MAX_USELESS_BOUNDS:
+            return 0
+        least = floor(plan, hda, launch=False)
+        useless += 1 if least < min(known.values(), default=0) else -1
+        return least
 
-    def time(name: str) -> int:
-        return simulate(plans[name], machine=hda, launch=False, record=False).time_ps
-
-    # Refused: its queues do not fit the memory, or ranks do different things.
-    found = cheapest(sorted(able), time, bound, refuses=PlanError)
+    found = cheapest(sorted(able), time, bound, refuses=PlanError, known=known)
     if found.winner is None:
         raise CollectiveError(f"no algorithm does {operation} over {job.ranks} ranks")
     return able[found.winner], job
