@@ -163,6 +163,7 @@ def test_channels_can_be_limited():
         ({"NCCL_PROTO": "allreduse:LL"}, "NCCL_PROTO has no function 'allreduse'"),
         ({"NCCL_MAX_NCHANNELS": "many"}, "NCCL_MAX_NCHANNELS needs a whole number"),
         ({"NCCL_ALGO": ["Ring"]}, "NCCL_ALGO needs a text or a number"),
+        ("NCCL_ALGO=Ring", "env='NCCL_ALGO=Ring' does not say which variables are set"),
         ({"NCCL_ALGO": "NVLS", "NCCL_NVLS_ENABLE": 0}, "NCCL has no algorithm and protocol for all_reduce"),
     ],
 )
@@ -187,7 +188,7 @@ def test_whole_tables_are_timed_at_once():
 
 def test_operations_and_types_without_rows_say_so():
     def said(operation: str, dtype: str = "f16", name: str = "dgx-h100") -> str:
-        return predict_kernel(operation, machine=name, ranks=4, bytes=4096, dtype=dtype).origin.source
+        return predict_kernel(operation, machine=name, ranks=2, bytes=4096, dtype=dtype).origin.source
 
     assert "no measured rows" not in said("all_reduce") + said("all_to_all", "f32")
     assert "no measured rows of broadcast by NCCL" in said("broadcast")
@@ -203,3 +204,16 @@ def test_libraries_lay_rings_on_all_links_that_are_listed():
     rule = replace(rule_of(HDA.from_dict(described)), figures=FIGURES)
     assert rule.fabric.lanes[2:] == (1, 2, 4)
     assert rule.link(Way("ring", "Simple"), 4) == pytest.approx(0.5 * 4 * rule.fabric.near)
+
+
+def test_rccl_heeds_the_variables_too():
+    rule = rule_of(machine("mi300x-8"))
+    assert choose(rule, "all_reduce", 8, 1 << 16, env={"NCCL_ALGO": "Ring"})[:2] == ("ring", "LL")
+    assert choose(rule, "all_reduce", 8, 1 << 16, env={"NCCL_PROTO": "Simple"})[:2] == ("hamilton", "Simple")
+    with pytest.raises(TimingError, match="RCCL has no algorithm and protocol for all_reduce in a node"):
+        choose(rule, "all_reduce", 8, 1 << 16, env={"NCCL_ALGO": "Tree"})
+
+
+def test_more_ranks_than_devices_are_refused():
+    with pytest.raises(TimingError, match="100 ranks are more than the 8 devices of 'dgx-h100'"):
+        predict_kernel("all_reduce", machine="dgx-h100", ranks=100, bytes=4096)

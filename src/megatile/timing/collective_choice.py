@@ -115,7 +115,7 @@ def choices(
         small = (block <= rule.figures.peer_bytes) & ("peer_LL" in rule.figures.protocols)
         return [(Way("direct", "LL"), small), (Way("direct", "Simple"), ~small)]
     if rule.library == "rccl" and rule.fabric.mesh:
-        return _rccl(rule, operation, ranks, size, graph, itemsize)
+        return _rccl(rule, operation, ranks, size, graph, itemsize, chosen)
     if not rule.figures.protocols:
         everything = np.full(size.shape, True)
         return [(Way("rail_rings" if rule.fabric.nodes(ranks) > 1 else "ring", "Simple"), everything)]
@@ -167,21 +167,30 @@ def channels_of(rule: Rule, algorithm: str, protocol: str, ranks: int, nbytes: i
 
 
 def _rccl(
-    rule: Rule, operation: str, ranks: int, size: Any, graph: bool, itemsize: int
+    rule: Rule, operation: str, ranks: int, size: Any, graph: bool, itemsize: int, chosen: Settings
 ) -> list[tuple[Way, Any]]:
+    allowed, protocols = _allowed(operation, chosen)
+    nowhere = np.full(size.shape, False)
     if rule.fabric.nodes(ranks) > 1:
-        few = _few_over_nodes(rule, operation, ranks, size)
+        few = _few_over_nodes(rule, operation, ranks, size) & ("Tree" in allowed and "LL" in protocols)
         return [(Way("node_tree", "LL"), few), (Way("hierarchical", "Simple"), ~few)]
+    if "Ring" not in allowed or not protocols & set(RCCL_LATENCY):
+        raise TimingError(
+            f"RCCL has no algorithm and protocol for {operation} in a node with these variables",
+            advice="allow Ring, and LL or Simple, in NCCL_ALGO and NCCL_PROTO",
+        )
     steps = (2 if operation == "all_reduce" else 1) * (ranks - 1)
     rate = rule.fabric.near * max(1, ranks - 1) / 1e9
     few, many = (
-        base + steps * step + size / (1e3 * rate * RCCL_SHARE[p]) * steps / ranks
+        np.where(p in protocols, 1.0, np.inf)
+        * (base + steps * step + size / (1e3 * rate * RCCL_SHARE[p]) * steps / ranks)
         for p, (base, step) in RCCL_LATENCY.items()
     )
-    reduces = operation == "all_reduce"
-    captured = (size <= CAPTURED_BYTES) & (size % CAPTURED_UNIT == 0) & (graph and reduces)
-    pairs = (size <= PAIRS_BYTES) & (size % (PAIRS_ELEMENTS * itemsize) == 0) & ~captured
-    pairs = pairs & (ranks == PAIRS_RANKS and reduces)
+    captured = pairs = nowhere
+    if operation == "all_reduce" and not chosen.algorithms and not chosen.protocols:
+        captured = (size <= CAPTURED_BYTES) & (size % CAPTURED_UNIT == 0) & graph
+        whole = size % (PAIRS_ELEMENTS * itemsize) == 0
+        pairs = (size <= PAIRS_BYTES) & whole & ~captured & (ranks == PAIRS_RANKS)
     rings = ~pairs & ~captured
     return [
         (Way("direct", "MSCCL++"), captured),
@@ -190,6 +199,15 @@ def _rccl(
         (Way("ring", "LL"), rings & (few <= many)),
         (Way("hamilton", "Simple"), rings & (few > many)),
     ]
+
+
+def _allowed(operation: str, chosen: Settings) -> tuple[frozenset[str], frozenset[str]]:
+    """The algorithms and protocols that NCCL_ALGO and NCCL_PROTO leave for an operation."""
+    function = nccl_tuning.OPERATIONS.get(operation, "")
+    return (
+        chosen.algorithms.get(function, frozenset(nccl_tuning.ALGORITHMS)),
+        chosen.protocols.get(function, frozenset(nccl_tuning.PROTOCOLS)),
+    )
 
 
 def _few_over_nodes(rule: Rule, operation: str, ranks: int, size: Any) -> Any:

@@ -263,7 +263,9 @@ def _moe_kernels(shape: Shape, dtype: str) -> tuple[str, ...]:
 
 def _collective(kind: str, device: Device, shape: Shape, dtype: str) -> Any:
     """With the library's own choice of algorithm and protocol; bytes as nccl-tests counts them."""
-    rule = rule_of(device.hda)
+    rule, most = rule_of(device.hda), device.hda.count("device")
+    if (ranks := int(np.max(shape["ranks"]))) > most:
+        raise TimingError(f"{ranks} ranks are more than the {most} devices of '{device.hda.name}'")
     return np.maximum(times_ps(rule, kind, shape["ranks"], shape["bytes"], itemsize=itemsize(dtype)), 1) / 1e6
 
 

@@ -135,6 +135,9 @@ class Settings:
 
 def settings(env: Mapping[str, Any] | None) -> Settings:
     """Read NCCL's environment variables from a mapping, never from the process."""
+    if env is not None and not isinstance(env, Mapping):
+        advice = 'give a mapping, like env={"NCCL_ALGO": "Ring"}'
+        raise TimingError(f"env={env!r} does not say which variables are set", advice=advice)
     env = dict(env or {})
     known = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_NVLS_ENABLE", *_CHANNELS)
     for key, value in env.items():
