@@ -45,7 +45,7 @@ def test_shared_memories_have_their_use() -> None:
 def test_summary_and_repr() -> None:
     r = simulate(ring(3, 64), machine=toy(3))
     lines = r.summary().splitlines()
-    assert lines[0] == "ring on toy: 1.91 ns, 3 units, exposed communication 1.772 ns"
+    assert lines[0] == "ring on toy: 1.91 ns, 3 units, exposed communication 1.772 ns (queues in memory)"
     assert any(line.split()[:2] == ["engine", "vector"] for line in lines)
     assert any("net 0->1" in line and "1 KiB" in line for line in lines)
     assert repr(r) == "Result(ring on toy: 1.91 ns)"

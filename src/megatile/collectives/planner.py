@@ -82,6 +82,8 @@ class Prediction(HasTime):
     job: Job
     time_ps: int
     candidate: Candidate
+    model: str
+    """The name of the timing model: ``NCCL ring, LL``."""
     explanation: Explanation | None = field(default=None, compare=False, repr=False)
     origin: Origin | None = None
     """Where the time comes from, if from measured rows of a database."""
@@ -92,11 +94,6 @@ class Prediction(HasTime):
     @property
     def algorithm(self) -> str:
         return self.candidate.algorithm
-
-    @property
-    def model(self) -> str:
-        """The name of the timing model: ``NCCL ring, LL``, or how measured rows say the time."""
-        return model_of(self.plan) if self.origin is None else f"{self.origin.kind} rows"
 
     @property
     def algbw(self) -> float:
@@ -322,11 +319,14 @@ def predict(
     if time is None:
         time = simulate(plan, machine=hda, launch=launch).time_ps if timed else 0
     why = Explanation(job, hda.name, tuple(ranking), in_network(plan))
+    model = model_of(plan, hda)
     usual = library is not None and (env, protocol, among) == (None, None, None)
     known = measured(hda, job, launch, database) if database is not None and usual else None
     if known is not None:
-        return Prediction(plan, job, round(known.time_us * 1e6), best, why, known.origin)
-    predicted = Prediction(plan, job, time, best, why)
+        return Prediction(
+            plan, job, round(known.time_us * 1e6), best, f"{known.origin.kind} rows", why, known.origin
+        )
+    predicted = Prediction(plan, job, time, best, model, why)
     if algorithm == "fastest" and among is protocol is transport is None and library_of(hda, job.scale):
         usual_way = predict(
             op, machine=hda, nbytes=nbytes, launch=launch, scale=scale, dtype=dtype, ranks=ranks,

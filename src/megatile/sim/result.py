@@ -56,8 +56,6 @@ class Result(HasTime):
         self.timed_by = launch.timed_by
         """Which units were timed, and why: every one, or unit 0 where all do the same at the same times."""
         self.timing: Timing = launch.timing
-        self.model = model_of(launch.plan)
-        """The name of the model that times its communication: ``NCCL ring, LL``, ``copy engines``."""
         self.launch = launch
 
     def __repr__(self) -> str:
@@ -197,6 +195,11 @@ class Result(HasTime):
         """By class of commands, where their times come from: measured, interpolated, rule or assumed."""
         return Resources(self.machine, self.plan, timing=self.timing).origins()
 
+    @cached_property
+    def model(self) -> str:
+        """The name of the model that times its communication: ``NCCL ring, LL``, ``copy engines``."""
+        return model_of(self.plan, self.machine)
+
     def summary(self) -> str:
         """Time, engines, links and exposed communication as a table, and where the times come from."""
         whole = max(1, self.time_ps)
@@ -220,7 +223,7 @@ class Result(HasTime):
                 rows.append((f"… {len(ranked) - 8} more {more}", "", "", ""))
         head = (
             f"{self.plan.name} on {self.machine.name}: {format_time(self.time_ps)}, {self.plan.units} units, "
-            f"exposed communication {format_time(round(self.exposed_ns * 1000))}"
+            f"exposed communication {format_time(round(self.exposed_ns * 1000))} ({self.model})"
         )
         shown = text_table(("what", "busy", "use", "bytes"), rows)
         return "\n".join([head, *self.plan.spread_lines(), shown, *origin_lines(self.origins)])

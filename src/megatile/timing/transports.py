@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from megatile.core.cached import cached_in_owner
 from megatile.hda import HDA
 from megatile.hda.model import Engine, Network
-from megatile.plan.model import TRANSPORTS, Plan, Start, Transport
+from megatile.plan.model import TRANSPORTS, Compute, Plan, Start, Transport
+from megatile.plan.statements import regions_of
 from megatile.timing.collective_choice import library_of, rule_of
 from megatile.timing.collective_rule import SWITCHED, Rule, Way
 from megatile.timing.library import moving_kernel, networks_between
@@ -45,10 +46,20 @@ def asked_of(plan: Plan, transport: str) -> Asked:
     return Asked("", max(2, plan.units)) if head is None else Asked(head.collective, max(2, head.ranks))
 
 
-def model_of(plan: Plan) -> str:
+def model_of(plan: Plan, hda: HDA) -> str:
     """Return the names of the models that time a plan's communication: ``NCCL ring, LL``."""
-    named = [transport.model_name() for transport in plan.transports]
-    return " and ".join(dict.fromkeys(named)) or TRANSPORTS["copy_engine"]
+    named = {transport.name: transport.model_name() for transport in plan.transports}
+    level = hda.level(hda.scale("device").level)
+    own = any(e.kind == "dma" and e.level == level.name for e in hda.engines)
+    copied, device = TRANSPORTS["copy_engine"] if own else "DMA engines", level.position
+    found: list[str] = list(named.values())
+    for channel in plan.channels:
+        inside = hda.level(hda.scale(plan.level(channel.level).scale).level).position < device
+        found.append(named.get(channel.transport or "", TRANSPORTS["channel"] if inside else copied))
+    for body in plan.bodies:
+        puts = (s for s in body if isinstance(s, Compute) and s.engine == "dma")
+        found += [TRANSPORTS.get(s.by, copied) for s in puts if any(r.at is not None for r in regions_of(s))]
+    return " and ".join(dict.fromkeys(found)) or "no communication"
 
 
 def rule_for(hda: HDA, transport: Transport, scale: str = "device") -> Rule:

@@ -191,8 +191,9 @@ def predict_kernel(
     job = Job(
         "all_reduce", plan.units, plan.tile("t").elements, element, reduction, in_place=True, scale="pe"
     )
-    time_ps = simulate(plan, machine=machine, launch=launch).time_ps
-    return Prediction(plan, job, time_ps, Candidate(name, protocol="kernel", time_ps=time_ps))
+    timed = simulate(plan, machine=machine, launch=launch)
+    candidate = Candidate(name, protocol="kernel", time_ps=timed.time_ps)
+    return Prediction(plan, job, timed.time_ps, candidate, timed.model)
 
 
 __all__ = ["kernel_plan", "neighbor_maps", "plan_of_module", "predict_kernel", "read_installed"]
