@@ -95,6 +95,8 @@ class Launch:
         self.like: Launch | None = None
         """An earlier launch whose times it has."""
         self.error: MegatileError | None = None
+        self.followers: tuple[Launch, ...] = ()
+        """Launches that wait for its end."""
         self.simulation: Simulation | None = None
         """The engine that had the launch for itself, with all it recorded."""
         self.rows: LaunchRows | None = None

@@ -72,7 +72,7 @@ class MachineRun:
         self._joint = DataRuns(self)
         self._lent = simulation is not None
         self.simulation = simulation or self._new()
-        self._waiting: list[Launch] = []
+        self._waiting: set[Launch] = set()
         """Launches that come after others that have not ended."""
         self._held: list[Launch] = []
         """Launches that the engine need not have as long as nothing comes beside them: their times are known,
@@ -118,13 +118,20 @@ class MachineRun:
             launch.data = LaunchData(launch, inputs, contents or Contents(lasting=False), self._joint)
             if ReadScalar in launch.resources.plan.kinds:
                 launch.scalars = partial(self._joint.scalar, launch.data)
-        if all(other.over for other in launch.after):
-            self._begin(launch)
-        else:
-            self._waiting.append(launch)
+        self._line_up(launch)
         self._count += 1
         launch._state = SUBMITTED
         return launch
+
+    def _line_up(self, launch: Launch) -> None:
+        """Begin a launch if those before it have ended; if not, look again when the first of them has."""
+        before = next((other for other in launch.after if not other.over), None)
+        if before is None:
+            self._waiting.discard(launch)
+            self._begin(launch)
+        else:
+            self._waiting.add(launch)
+            before.followers = (*before.followers, launch)
 
     def _begin(self, launch: Launch) -> None:
         """Begin a launch whose turn it is: without the engine where its times are known, or one unit stands
@@ -217,7 +224,7 @@ class MachineRun:
         launch.data, launch.rows, launch._state = None, None, CANCELLED
         if launch in launch.worker.pending:
             launch.worker.pending.remove(launch)
-        self._follow()
+        self._follow(launch)
 
     # time
 
@@ -406,7 +413,7 @@ class MachineRun:
         self._compute(launch)
         launch.end(known.took_ps)
         self._keep(launch)
-        self._follow()
+        self._follow(launch)
 
     def _ended(self, launch: Launch, rows: LaunchRows) -> None:
         """A launch has ended in the timed run."""
@@ -433,13 +440,14 @@ class MachineRun:
             self._remember(launch.key, kept)
         if not self._lent:
             self._clear_up(launch)
-        self._follow()
+        self._follow(launch)
 
-    def _follow(self) -> None:
-        """Begin what has waited for launches that have ended."""
-        for launch in [w for w in self._waiting if all(other.over for other in w.after)]:
-            self._waiting.remove(launch)
-            self._begin(launch)
+    def _follow(self, launch: Launch) -> None:
+        """Go on with those that have waited for a launch that is over."""
+        followers, launch.followers = launch.followers, ()
+        for other in followers:
+            if other in self._waiting:
+                self._line_up(other)
 
     def _remember(self, key: tuple[Any, ...], known: Launch) -> None:
         """Keep the times of a launch for those like it, within as many records as a session keeps."""
