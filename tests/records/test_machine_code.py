@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+import struct
 from pathlib import Path
 
 import pytest
@@ -32,3 +34,22 @@ def test_an_object_that_does_not_load_or_lacks_its_symbol(
         assert read_cached(path) == good
     monkeypatch.setattr(machine_code, "translate", None)
     assert machine_code.MachineCode(plain.FUNCTIONS)._run(0) == 7, "what is kept is used"
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="relocations of x86-64")
+def test_parts_of_the_code_may_lie_gigabytes_apart() -> None:
+    """LLVM ends the process where a relocation of 32 bits does not reach, which only the loader decides."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    text = "@x = global i64 1\ndefine i64 @run() { %v = call i64 @f()\n ret i64 %v }\n"
+    text += "define i64 @f() noinline { %v = ptrtoint ptr @x to i64\n ret i64 %v }"
+    code = machine_code._target_machine().emit_object(llvm.parse_assembly(text))
+    (sections,), (count,) = struct.unpack_from("<Q", code, 0x28), struct.unpack_from("<H", code, 0x3C)
+    kinds = set()
+    for at in range(sections, sections + 64 * count, 64):
+        (kind,) = struct.unpack_from("<I", code, at + 4)
+        offset, size = struct.unpack_from("<QQ", code, at + 24)
+        if kind == 4:  # relocations with addends
+            kinds |= {struct.unpack_from("<I", code, i + 8)[0] for i in range(offset, offset + size, 24)}
+    assert kinds <= {1, 24}, "only R_X86_64_64 and R_X86_64_PC64"
+    assert kinds

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import ctypes
+import platform
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -18,6 +19,9 @@ from typing import Any
 from megatile.core.cached import cache_directory, read_cached, write_cached
 from megatile.records.functions import Functions
 
+MODEL = ("large", "static") if platform.machine() in ("x86_64", "AMD64") else ("small", "pic")
+"""Code model and relocations. The parts of an object may be loaded with an arena of gigabytes between them,
+where distances of 32 bits do not reach: LLVM would end the process."""
 ByHand = Mapping[str, Callable[[Any], None]]
 """Functions that are not arithmetic on integers: what writes the LLVM of each."""
 
@@ -35,7 +39,7 @@ class MachineCode:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
         host = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten(), llvm.llvm_version_info
-        path = cache_directory() / f"{functions.folder.name}-{functions.key(*map(str, host))}.o"
+        path = cache_directory() / f"{functions.folder.name}-{functions.key(*map(str, (*host, *MODEL)))}.o"
         address, code = 0, read_cached(path)
         if code is not None:
             with suppress(RuntimeError):
@@ -88,7 +92,7 @@ def _target_machine() -> Any:
 
     return llvm.Target.from_default_triple().create_target_machine(
         cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3, jit=True,
-        codemodel="small", reloc="pic",
+        codemodel=MODEL[0], reloc=MODEL[1],
     )  # fmt: skip
 
 
