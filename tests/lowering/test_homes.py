@@ -98,6 +98,21 @@ def test_a_product_on_the_wafer_touches_the_fabric() -> None:
     assert result.time_ps >= mt.price(gemm(256, 256, 256, 16, 16, 16, 2), machine=WAFER).lower_ps
 
 
+@pytest.mark.parametrize("machine", [WAFER, mt.machine("ahbm")], ids=lambda m: m.name)
+@pytest.mark.parametrize("rows", [0, 3, 13])
+def test_tensors_smaller_than_their_blocks(machine, rows: int) -> None:
+    @T.program
+    def kernel(X: T.Tensor((rows, 8), "f32"), Y: T.Tensor((rows, 8), "f32")):
+        with T.Kernel(block=4, threads=1) as b:
+            x = T.alloc((4, 8), "f32", level="l1")
+            T.copy(x, X[b * 4, 0])
+            T.copy(Y[b * 4, 0], x)
+
+    low = mt.lower(kernel, machine=machine)
+    bounds = mt.price(low)
+    assert 0 < bounds.lower_ps <= mt.simulate(low, record=False).time_ps <= bounds.upper_ps
+
+
 def test_more_routes_than_can_be_followed_are_refused_in_a_sentence() -> None:
     program = gemm(8192, 8192, 8192, 32, 32, 32)
     with pytest.raises(mt.MegatileError, match=r"cross about 2\.\de\+09 links.*mt\.price bounds its time"):

@@ -471,7 +471,7 @@ class Unit:
 
     def part_of(self, tile: pm.Tile, low: list[int], extent: list[int]) -> int:
         """Where a copy of a region of a spread tile begins or ends, in units of this unit's own scale."""
-        grid = [-(-whole // size) for whole, size in zip(tile.shape, tile.block, strict=True)]
+        grid = [max(1, -(-whole // size)) for whole, size in zip(tile.shape, tile.block, strict=True)]
         covered = [max(1, n // size) for n, size in zip(extent, tile.block, strict=True)]
         turn = (self.number + int(np.prod(covered)) // 2) % int(np.prod(covered))
         steps = np.unravel_index(turn, covered)

@@ -277,8 +277,8 @@ class Tile:
 
     @property
     def block_grid(self) -> tuple[int, ...]:
-        """Blocks of a spread tile per dimension."""
-        return tuple(-(-extent // size) for extent, size in zip(self.shape, self.block, strict=True))
+        """Blocks of a spread tile per dimension; one where it has no elements."""
+        return tuple(max(1, -(-extent // size)) for extent, size in zip(self.shape, self.block, strict=True))
 
     def block_of(self, region: Region) -> Expr:  # noqa: F405
         """The number, in row-major order, of the block of a spread tile where copies of a region begin."""
