@@ -105,7 +105,7 @@ Price = Callable[[Request], int | None]
 NamedPrice = Callable[[Request, str], int | None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Candidate:
     """One way to do a primitive: its price, and its meaning in ``T`` where lowering does not know it."""
 

@@ -113,7 +113,8 @@ class _Chooser(Chooser):
             )
         elif not kept and self.program.padded and length is not None:
             cut = not site.unit.is_inside(dim.start, ONE, Const(length))
-        found = site.unit.interval(size)
-        if found is not None and found[0] == found[1]:
-            size = Const(found[0])
+        if not isinstance(size, Const):
+            found = site.unit.interval(size)
+            if found is not None and found[0] == found[1]:
+                size = Const(found[0])
         return Axis(dim.start, size, size, kept=kept, cut=cut)
