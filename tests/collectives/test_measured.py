@@ -2,7 +2,10 @@
 
 import pytest
 
+import megatile as mt
 from megatile.collectives.planner import predict
+from megatile.plan.model import Plan
+from megatile.timing.collective_choice import rule_of, times_ps
 from megatile.timing.database import Database, Measurement
 from megatile.timing.measurements import CAPTURED
 
@@ -62,3 +65,13 @@ def test_the_rule_says_what_was_not_measured(database, other):
     found = asked(4096, database=database, **other)
     assert found.origin is None
     assert found.time_ps == asked(4096, **other).time_ps
+
+
+def test_registered_buffers_are_part_of_the_plan():
+    usual, registered = (asked(1 << 28, ranks=4, registered=each) for each in (False, True))
+    assert registered.time_ps < usual.time_ps
+    assert mt.simulate(registered.plan, machine="dgx-h100").time_ps == registered.time_ps
+    assert Plan.from_json(registered.plan.to_json()) == registered.plan
+    assert registered.plan.transports[0].registered
+    rule = rule_of(mt.machine("dgx-h100"), "nccl", "device", True)
+    assert registered.time_ps == pytest.approx(float(times_ps(rule, "all_reduce", 4, 1 << 28)), rel=0.02)

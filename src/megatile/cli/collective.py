@@ -97,6 +97,9 @@ def collective(
     among: Annotated[str | None, typer.Option(help="What auto may choose: ring,tree,…")] = None,
     protocol: Annotated[str | None, typer.Option(help="How kernels send: LL, LL128, Simple, NVLS.")] = None,
     graph: Annotated[bool, typer.Option("-G", "--graph", help="Captured: no launch by the host.")] = False,
+    registered: Annotated[
+        bool, typer.Option("--registered", help="Buffers are registered with the library.")
+    ] = False,
     env: Env = None,
     db: Annotated[
         Path | None, typer.Option("--db", help="Measured times that come first (megatile perfdb).")
@@ -133,6 +136,7 @@ def collective(
     fields |= {"protocol": protocol, "launch": not graph, "table": table}
     fields |= {"among": None if among is None else read_names(among, ALGORITHMS)}
     fields |= {"env": environment(env)} if env else {}
+    fields |= {"registered": True} if registered else {}
     fields |= {"database": db} if db else {}
     work = sweep(operation, hda, every, names, verify=check, kernels=kernels, trust=trust, **fields)
     with _notes():

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
@@ -244,6 +244,7 @@ def predict(
     protocol: str | None = None,
     transport: str | None = None,
     env: Mapping[str, Any] | None = None,
+    registered: bool = False,
     database: Database | str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
     among: Sequence[str] | None = None,
@@ -271,10 +272,11 @@ def predict(
     (``NCCL_ALGO``, ``NCCL_PROTO`` …), ``among`` the algorithms of which the fastest is taken;
     ``launch=False`` leaves the host's launch out, as captured graphs do. ``table`` (a dict, or the name of
     a file that is read, extended and written) remembers choices; ``floors`` carries prices from size to
-    size of a sweep. ``database`` (a `Database` or its file) has measured times: where it has rows near the
-    size, they say the time of the library's own choice, and the rule elsewhere (`Prediction.origin`).
-    ``transport="copy_engine"`` lets the machine's copy engines send, as a host's copies
-    do, not a library's kernel.
+    size of a sweep. ``registered``: buffers are registered with the library, so that it copies nothing
+    locally and fills no pipeline (an estimate). ``database`` (a `Database` or its file) has measured times:
+    where it has rows near the size, they say the time of the library's own choice, and the rule elsewhere
+    (`Prediction.origin`). ``transport="copy_engine"`` lets the machine's copy engines send, as a host's
+    copies do, not a library's kernel.
     """
     hda = read_machine(machine)
     if transport not in (None, "copy_engine"):
@@ -314,13 +316,16 @@ def predict(
     # With options of one's own it is no longer what the library does.
     own = "custom" if settings and has_library(hda, job.scale) else library
     plain = on_transport(plan_of(best, job), best, job, hda, own, transport, way)
+    if registered:
+        kernels = (replace(t, registered=bool(t.library)) for t in plain.transports)
+        plain, best = replace(plain, transports=tuple(kernels)), replace(best, time_ps=None)
     plan = paced(plain, job, hda)
     time = best.time_ps if plan is plain else None
     if time is None:
         time = simulate(plan, machine=hda, launch=launch).time_ps if timed else 0
     why = Explanation(job, hda.name, tuple(ranking), in_network(plan))
     model = model_of(plan, hda)
-    usual = library is not None and (env, protocol, among) == (None, None, None)
+    usual = library is not None and (env, protocol, among, registered) == (None, None, None, False)
     known = measured(hda, job, launch, database) if database is not None and usual else None
     if known is not None:
         return Prediction(

@@ -332,7 +332,7 @@ class Transport:
 
     ``library`` (``nccl``, ``rccl``), ``algorithm`` (``ring``) and ``protocol`` (``LL``, ``LL128``,
     ``Simple``, ``NVLS``) name whose kernel it is; ``channels`` how many of its channels a library takes for
-    the size (None: all it has).
+    the size (None: all it has); ``registered`` whether its buffers are registered with the library.
     """
 
     kind: str = part("text", ARGUMENT)
@@ -341,6 +341,7 @@ class Transport:
     protocol: str = part("text", KEYWORD, "")
     channels: float | None = part("literal", KEYWORD, None)
     pace: float = part("literal", KEYWORD, 1.0)
+    registered: bool = part("literal", KEYWORD, False)
     name: str = ""
 
     def model_name(self) -> str:
