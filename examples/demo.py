@@ -94,13 +94,13 @@ def _indented(text: str) -> str:
 
 
 def show_collective(folder: Path) -> None:
-    print("\n5. The all-reduce it needs: planned for the machine, simulated with data, time predicted")
+    print("\n5. The same all-reduce by the machine's library: planned, simulated with data, time predicted")
     for nbytes in (2**10, 2**16, 2**20):
         plan = mt.collective("all_reduce", machine="dgx-h100", nbytes=nbytes, ranks=DEVICES)
         x = np.random.default_rng(0).integers(-8, 9, (DEVICES, nbytes // 4)).astype("f4")
         r = mt.simulate(plan, {"x": x}, machine="dgx-h100")
         assert (r.outputs["y"] == x.sum(axis=0)).all()
-        print(f"   {format_bytes(nbytes):>6}: {format_time(r.time_ns * 1000):>9}, data verified, {plan.name}")
+        print(f"   {format_bytes(nbytes):>6}: {format_time(r.time_ns * 1000):>9}, data verified, {r.model}")
     print(f"   trace for ui.perfetto.dev: {r.write_trace(folder / 'all_reduce.json.gz')}")
     print(f"   timeline: {draw_timeline(r.trace, folder / 'all_reduce.png')}")
     print()
