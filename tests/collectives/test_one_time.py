@@ -78,6 +78,13 @@ def test_the_ways_to_ask_give_one_time(name):
             assert kernel.time_us == pytest.approx(record / 1e6, rel=1e-3)
 
 
+@pytest.mark.parametrize("operation", ["gather", "scatter", "broadcast", "all_to_all"])
+def test_messages_without_bytes_have_a_time(operation):
+    for nbytes in (0, 4):
+        found = predict(operation, machine="v100-8", nbytes=nbytes, ranks=5)
+        assert mt.simulate(found.plan, machine="v100-8").time_ps == found.time_ps > 0
+
+
 def test_another_transport_says_its_own_name():
     asked = {"machine": "dgx-h100", "nbytes": 1 << 16, "ranks": 4}
     library, copied = (predict("all_reduce", transport=t, **asked) for t in (None, "copy_engine"))

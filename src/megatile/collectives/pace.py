@@ -25,7 +25,8 @@ from megatile.timing.transports import head_cost, rule_for, way_of
 CLOSE = 0.001
 """Differences from the rule's time up to which nothing is changed."""
 TRIES = 6
-MIN_PACE = 1e-3
+MIN_PACE, MAX_PACE = 1e-3, 1e3
+"""Beyond, messages have next to nothing to do with the time (they are empty): it stays as it is."""
 MAX_RANKS = 256
 """Ranks up to which a plan is simulated to find its pace."""
 
@@ -55,6 +56,8 @@ def paced(plan: Plan, job: Job, hda: HDA) -> Plan:
         pace = transport.pace * (wanted - head) / (found - head)
         if before is not None and before[1] != found:  # part of the time is not that of messages
             pace = transport.pace + (wanted - found) * (transport.pace - before[0]) / (found - before[1])
+        if pace > MAX_PACE:
+            return replace(plan, transports=(replace(transport, pace=1.0),))
         before = transport.pace, found
         transport = replace(transport, pace=float(f"{max(MIN_PACE, pace):.6g}"))
         plan = replace(plan, transports=(transport,))
