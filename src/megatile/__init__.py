@@ -54,6 +54,10 @@ if TYPE_CHECKING:
     from megatile.runtime.host.replay import replay as replay
     from megatile.runtime.launch import LaunchResults as LaunchResults, launch as launch
     from megatile.runtime.measure import Measured as Measured, measure as measure
+    from megatile.runtime.torch_estimate import (
+        TorchEstimate as TorchEstimate,
+        torch_estimate as torch_estimate,
+    )
     from megatile.sim import Result as Result, Session as Session
     from megatile.targets.common.kernel import CompiledKernel as CompiledKernel
     from megatile.targets.compile import compile as compile, export as export
@@ -90,6 +94,7 @@ _NAMES = {
     "megatile.runtime.host.replay": "replay",
     "megatile.runtime.launch": "LaunchResults launch",
     "megatile.runtime.measure": "Measured measure",
+    "megatile.runtime.torch_estimate": "TorchEstimate torch_estimate",
     "megatile.sim": "Result Session",
     "megatile.targets.common.kernel": "CompiledKernel",
     "megatile.targets.compile": "compile export",

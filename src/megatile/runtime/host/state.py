@@ -53,7 +53,8 @@ def no_autograd(what: str) -> NeedsAutograd:
     return NeedsAutograd(
         f"{what} is not there: a simulated machine has no autograd and no modules, it runs forward passes, "
         "kernels and collectives",
-        advice="write the forward pass with torch.matmul, collectives and the layers of megatile.parallel",
+        advice="write the forward pass with torch.matmul, collectives and the layers of megatile.parallel; "
+        "mt.torch_estimate prices real torch programs",
     )
 
 

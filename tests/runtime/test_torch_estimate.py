@@ -1,0 +1,107 @@
+"""Real torch programs priced kernel by kernel, on shapes alone."""
+
+from __future__ import annotations
+
+import pytest
+
+import megatile as mt
+
+torch = pytest.importorskip("torch", reason="needs torch")
+F = torch.nn.functional
+
+
+def mlp(width: int = 512, dtype=torch.bfloat16):  # type: ignore[no-untyped-def]
+    layers = torch.nn.Linear(width, 4 * width, bias=False), torch.nn.GELU(), torch.nn.Linear(4 * width, width)
+    return torch.nn.Sequential(*layers).to(dtype)
+
+
+def by_name(found: mt.TorchEstimate) -> dict[str, int]:
+    names: dict[str, int] = {}
+    for row in found.rows():
+        names[row["kernel"]] = names.get(row["kernel"], 0) + row["count"]
+    return names
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_the_kernels_are_those_of_predict_kernel(device: str) -> None:
+    found = mt.torch_estimate(mlp().to(device), torch.ones(256, 512, dtype=torch.bfloat16), graph=True)
+    assert by_name(found) == {"mm": 1, "gelu": 1, "addmm": 1}
+    products = [(256, 2048, 512), (256, 512, 2048)]
+    wanted = sum(
+        mt.predict_kernel("gemm", m=m, n=n, k=k, dtype="bf16", machine="dgx-h100").time_us
+        for m, n, k in products
+    )
+    rows = {row["kernel"]: row for row in found.rows()}
+    assert rows["mm"]["time_us"] + rows["addmm"]["time_us"] == pytest.approx(wanted)
+    read_and_written = 2 * 256 * 2048 * 2
+    bandwidth = mt.machine("dgx-h100").memory("hbm").effective_bandwidth
+    assert rows["gelu"]["time_us"] == pytest.approx(read_and_written / bandwidth * 1e6)
+    assert found.time_us == pytest.approx(sum(row["time_us"] for row in found.rows()), abs=1e-6)
+
+
+def test_the_backward_pass_has_two_products_for_each() -> None:
+    found = mt.torch_estimate(mlp(), torch.ones(256, 512, dtype=torch.bfloat16), backward=True)
+    names = by_name(found)
+    assert names["mm"] + names["addmm"] == 2 + 3  # the input of the first layer needs no gradient
+    assert names["gelu_backward"] == 1
+
+
+def test_attention_is_one_kernel_and_its_gradient_another() -> None:
+    q = torch.empty(2, 8, 1024, 128, dtype=torch.bfloat16, device="meta", requires_grad=True)
+
+    def causal(x):  # type: ignore[no-untyped-def]
+        return F.scaled_dot_product_attention(x, x, x, is_causal=True)
+
+    rows = {row["kernel"]: row for row in mt.torch_estimate(causal, q, backward=True, graph=True).rows()}
+    wanted = mt.predict_kernel(
+        "attention", batch=2, queries=1024, heads=8, kv_heads=8, machine="dgx-h100", dtype="bf16"
+    ).time_us
+    assert rows["attention"]["time_us"] == pytest.approx(wanted)
+    assert rows["attention backward"]["time_us"] == pytest.approx(2.5 * wanted)
+    long = torch.empty(1, 16, 8192, 128, dtype=torch.bfloat16, device="meta")
+    whole = mt.torch_estimate(lambda x: F.scaled_dot_product_attention(x, x, x), long, graph=True)
+    half = mt.torch_estimate(causal, long, graph=True)
+    assert whole.time_us == pytest.approx(2 * half.time_us, rel=0.15)
+
+
+def test_kernels_take_at_least_the_launch_interval() -> None:
+    eager = mt.torch_estimate(lambda x: x + 1 + 1 + 1, torch.ones(8))
+    captured = mt.torch_estimate(lambda x: x + 1 + 1 + 1, torch.ones(8), graph=True)
+    assert eager.time_us == pytest.approx(3 * 2.5)
+    assert captured.time_us < 0.01
+    assert repr(eager) == "TorchEstimate(3 kernels on dgx-h100: 7.5 µs)"
+    assert "bytes over hbm" in str(eager)
+
+
+def test_views_are_free_and_nothing_is_nothing() -> None:
+    assert mt.torch_estimate(lambda x: x.view(4, 2).t()[1:], torch.ones(8)).kernels == ()
+    assert mt.torch_estimate(lambda x: x @ x.t(), torch.ones(0, 4)).time_ps == 0
+
+
+@pytest.mark.parametrize(
+    "function", [lambda x: x[x > 0], lambda x: x.sum().item(), lambda x: x + torch.ones(3)]
+)
+def test_what_needs_values_is_one_sentence(function) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(mt.MegatileError, match="while running on shapes alone") as caught:
+        mt.torch_estimate(function, torch.ones(3))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_result_without_gradients_is_one_sentence() -> None:
+    with pytest.raises(mt.MegatileError, match="depends on a parameter"):
+        mt.torch_estimate(lambda x: x + 1, torch.ones(3), backward=True)
+
+
+def test_collectives_of_a_group_are_priced(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    functional = torch.distributed._functional_collectives
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=8)
+    try:
+        x = torch.ones(1 << 20, dtype=torch.bfloat16)
+        group = list(range(8))
+        found = mt.torch_estimate(lambda t: functional.all_reduce(t, "sum", group), x, graph=True)
+    finally:
+        torch.distributed.destroy_process_group()
+    wanted = mt.predict_kernel("all_reduce", ranks=8, bytes=2 << 20, dtype="bf16", machine="dgx-h100")
+    assert found.time_us == pytest.approx(wanted.time_us)
