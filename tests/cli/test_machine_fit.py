@@ -75,3 +75,11 @@ def test_variables_change_what_is_fitted(tmp_path, megatile):
     result = megatile("machine", "fit", log, "--env", "NCCL_NVLS_ENABLE=0", "--json")
     assert "NVLS" not in result.out
     assert "sets nothing" in megatile("machine", "fit", log, "--env", "NCCL_ALGO").err
+
+
+def test_constants_that_no_machine_may_have_are_not_written(tmp_path, megatile):
+    log, out = write_log(tmp_path / "a.log", 1e10), tmp_path / "mine.yaml"
+    result = megatile("machine", "fit", log, "-m", "dgx-h100", "-o", out)
+    assert result.code == 1
+    assert "the fitted constants cannot be used" in result.err
+    assert not out.exists()

@@ -131,7 +131,7 @@ def test_what_would_take_for_ever_says_what_is_too_large(megatile) -> None:
     assert "more than 1000 sizes from 1 bytes on" in one_error(sizes)
     ranks = megatile("attention", "plan", "--ranks", 1000)
     assert "hamilton over 1000 ranks sends 998001000 chunks" in one_error(ranks)
-    pairs = megatile("collective", "all_to_all", "-m", "h100-cluster", "--set", "nodes=64")
+    pairs = megatile("collective", "all_to_all", "-m", "h100-cluster", "--set", "nodes=64", "-a", "fastest")
     assert "direct: too large: about 27.2 million commands to simulate" in one_error(pairs)
 
 

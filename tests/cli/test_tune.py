@@ -21,7 +21,7 @@ def test_tune_a_program(megatile, tmp_path):
 
 
 def test_sweep_a_plan_a_program_and_a_collective(megatile, tmp_path):
-    plan = mt.collective("all_reduce", machine="dgx-h100", nbytes=4096, algorithm="ring")
+    plan = mt.collective("all_reduce", machine="dgx-h100", nbytes=1 << 22, algorithm="ring")
     file, picture = tmp_path / "p.json", tmp_path / "p.png"
     file.write_text(plan.to_json(), encoding="utf-8")
     over = ("-o", "networks.nvlink.bandwidth=45 GB/s,450 GB/s", "--workers", 1)

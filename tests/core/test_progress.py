@@ -22,7 +22,7 @@ def test_only_who_listens_is_told() -> None:
 
 def test_a_prediction_moves_within_one_size() -> None:
     heard: list[tuple[str, int, int]] = []
-    asked = {"machine": "dgx-h100", "nbytes": 4096}
+    asked = {"machine": "dgx-h100", "nbytes": 4096, "algorithm": "fastest"}
     plain = predict("all_reduce", **asked)
     assert predict("all_reduce", **asked, progress=lambda *said: heard.append(said)) == plain
     assert {text.split()[0] for text, _, _ in heard} == {"pricing", "simulating"}

@@ -110,4 +110,4 @@ def test_a_simulated_collective_arrives_with_names(tmp_path: Path) -> None:
     shown = dict(arguments)
     assert str(shown["args.engine"]).split(".")[0] == "dma"
     assert "_ps" in "".join(shown)
-    assert any(" control launch" in str(value) for value in shown.values())
+    assert any(" control start" in str(value) for value in shown.values())

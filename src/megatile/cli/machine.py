@@ -383,8 +383,26 @@ def fit(
         source = f"fitted to {names} ({found.before.rows} rows, megatile machine fit)"
         library = rule_of(hda).library
         base = machine if find(machine) else os.path.relpath(machine, output.parent)
+        there = machine if find(machine) else str(Path(machine).resolve())
+        _check_fitted(machine_text(output.stem, there, library, found, source))
         write_text(output, machine_text(output.stem, base, library, found, source), MegatileError)
         print(f"machine file written to {output}; use it as -m {output}", file=sys.stderr)
+
+
+def _check_fitted(text: str) -> None:
+    """Refuse constants that no machine file may have, as those of a log with impossible times."""
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "fitted.yaml")
+        path.write_text(text, encoding="utf-8")
+        try:
+            load(str(path), trust=True)
+        except MegatileError as error:
+            raise MegatileError(
+                f"the fitted constants cannot be used: {error.message}",
+                advice="look at the times in the log: nothing was written",
+            ) from None
 
 
 def measure(

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from megatile.core.cached import cached_in_owner
 from megatile.hda import HDA
 from megatile.hda.model import Engine, Network
-from megatile.plan.model import TRANSPORTS, Compute, Plan, Start, Transport
+from megatile.plan.model import TRANSPORTS, Collective, Compute, Plan, Start, Transport
 from megatile.plan.statements import regions_of
 from megatile.timing.collective_choice import library_of, rule_of
 from megatile.timing.collective_rule import SWITCHED, Rule, Way
@@ -59,6 +59,11 @@ def model_of(plan: Plan, hda: HDA) -> str:
     for body in plan.bodies:
         puts = (s for s in body if isinstance(s, Compute) and s.engine == "dma")
         found += [TRANSPORTS.get(s.by, copied) for s in puts if any(r.at is not None for r in regions_of(s))]
+    own_groups = {group.name for group in plan.groups if group.transport is None}
+    for body in plan.bodies:
+        reduced = (s for s in body if isinstance(s, Collective) and s.kind != "barrier")
+        if any(s.group in own_groups for s in reduced):
+            found.append("the network's own reduction")
     return " and ".join(dict.fromkeys(found)) or "no communication"
 
 
