@@ -290,6 +290,12 @@ def predict(
         root=root, peer=peer, in_place=in_place, memory=memory, slot_memory=slot_memory,
     )  # fmt: skip
     library, way = library_for(hda, job, algorithm, among) if transport is None else None, None
+    if env and (library is None or protocol is not None):
+        named_way = f"protocol={protocol!r}" if protocol else f"algorithm={algorithm!r} on '{hda.name}'"
+        raise CollectiveError(
+            f"variables of NCCL ({', '.join(env)}) decide nothing with {named_way}",
+            advice='algorithm="auto" on a machine with NCCL or RCCL takes what the library chooses',
+        )
     if algorithm in ("auto", "fastest", *LIBRARIES):
         how = {"among": among, "launch": launch, "protocol": protocol or transport}
         choices = Choices(table, hda, job, algorithm, **how)

@@ -124,6 +124,8 @@ def choices(
 
 def _nccl(rule: Rule, operation: str, ranks: int, size: Any, chosen: Settings) -> list[tuple[Way, Any]]:
     nodes = rule.fabric.nodes(ranks)
+    if ranks < 2:
+        return [(Way("ring", "LL", 1.0), np.full(size.shape, True))]
     priced = list(
         nccl_tuning.prices(
             *(rule.figures, operation, ranks, nodes, size),

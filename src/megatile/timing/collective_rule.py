@@ -195,6 +195,8 @@ class Rule:
     def head_ps(self, way: Way, operation: str, ranks: int, nbytes: Any) -> Any:
         """What a rank spends once, beside its messages: the start, the slot that sends nothing, the fill."""
         figures, size = self.protocol(way, operation), np.asarray(nbytes, float)
+        if ranks < 2:
+            return 0 * size
         block, link = size / ranks, self.link(way, ranks, operation)
         if operation in PEERS:
             sent = block * (ranks - 1) if operation != "send_recv" else size

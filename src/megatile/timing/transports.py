@@ -62,7 +62,7 @@ def model_of(plan: Plan, hda: HDA) -> str:
     own_groups = {group.name for group in plan.groups if group.transport is None}
     for body in plan.bodies:
         reduced = (s for s in body if isinstance(s, Collective) and s.kind != "barrier")
-        if any(s.group in own_groups for s in reduced):
+        if not plan.transports and any(s.group in own_groups for s in reduced):
             found.append("the network's own reduction")
     return " and ".join(dict.fromkeys(found)) or "no communication"
 
