@@ -13,7 +13,7 @@ from tests.lowering.machines import user_machine
 import megatile as mt
 import megatile.language as T
 from megatile.sim.launches import Launch
-from megatile.sim.running import MachineRun
+from megatile.sim.machine_run import MachineRun
 
 ROWS, COLUMNS = 16, 6
 

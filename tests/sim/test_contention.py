@@ -12,7 +12,7 @@ from megatile.core.expr import Const, table, unit
 from megatile.hda import HDA
 from megatile.plan.build import PlanBuilder
 from megatile.plan.model import Plan
-from megatile.sim import Session, running, simulate
+from megatile.sim import Session, machine_run, simulate
 
 
 def reader(first: int, nbytes: int = 4096, scale: str = "core", **memories: str) -> Plan:
@@ -116,7 +116,7 @@ MISS, HIT = 20 + 64 + 100 + 15, 20 + 32 + 15
 def test_caches_keep_their_blocks_between_launches(renewed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of four blocks the one used longest ago is gone; also where the engine's memory is made anew."""
     if renewed:
-        monkeypatch.setattr(running, "LARGE", 0)
+        monkeypatch.setattr(machine_run, "LARGE", 0)
     with Session(cached(blocks=4)) as s:
         took = [s.launch(read_row(row)).time_ps for row in (0, 0, 1, 2, 3, 0, 4, 1, 0)]
     assert took == [MISS, HIT, MISS, MISS, MISS, HIT, MISS, MISS, HIT]

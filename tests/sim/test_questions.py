@@ -13,8 +13,8 @@ from megatile.core.expr import unit
 from megatile.plan.build import PlanBuilder
 from megatile.plan.model import Plan
 from megatile.sim import plain, simulate, state
-from megatile.sim.answers import MachineQueries
 from megatile.sim.data import Assumed
+from megatile.sim.queries import MachineQueries
 from megatile.sim.simulation import Simulation
 from megatile.timing import Resources
 

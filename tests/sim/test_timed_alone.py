@@ -14,7 +14,7 @@ from tests.sim.toys import toy
 
 from megatile.core.errors import MegatileError
 from megatile.sim import Session, TimeBudgetExceeded
-from megatile.sim.running import MachineRun
+from megatile.sim.machine_run import MachineRun
 from megatile.timing.faults import Faults, faults
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from megatile.plan.counts import command_count
 from megatile.plan.model import ReceiveAny
 from megatile.sim.launches import Launch
+from megatile.sim.machine_run import MachineRun
 from megatile.sim.record import Record
-from megatile.sim.running import MachineRun
 from megatile.sim.simulation import EVERYTHING, Simulation
 from megatile.timing.view import TimingError
 

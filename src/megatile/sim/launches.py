@@ -20,7 +20,7 @@ from megatile.timing.view import Timing
 from megatile.trace import Trace
 
 if TYPE_CHECKING:
-    from megatile.sim.joint import LaunchData
+    from megatile.sim.data_runs import LaunchData
 
 PREPARED, SUBMITTED, RUNNING = "prepared", "submitted", "running"
 DONE, FAILED, CANCELLED = "done", "failed", "cancelled"

@@ -41,12 +41,12 @@ from megatile.plan.model import Plan
 from megatile.plan.structure import check_structure
 from megatile.sim.contents import Contents, with_raw_kept
 from megatile.sim.data import Assumed
+from megatile.sim.deadlock import counts
 from megatile.sim.install import InstallError, Queues
 from megatile.sim.launches import Launch, SessionError, Worker
+from megatile.sim.machine_run import MachineRun, whole_number
 from megatile.sim.result import Result
-from megatile.sim.running import MachineRun, whole_number
 from megatile.sim.simulation import engine_name
-from megatile.sim.stuck import counts
 from megatile.sim.timeline import install_trace, one_timeline
 from megatile.timing.faults import Faults, current_faults
 from megatile.timing.resources import Resources, place_names

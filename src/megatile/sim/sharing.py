@@ -14,8 +14,8 @@ import numpy as np
 
 from megatile.plan import model as pm
 from megatile.plan.cohort import of_units
-from megatile.sim.answers import MachineQueries, StreamPeers, is_own
 from megatile.sim.instructions import END, Instruction
+from megatile.sim.queries import MachineQueries, StreamPeers, is_own
 from megatile.sim.spread import check_routes
 from megatile.sim.state import NONE, RegionRow
 from megatile.timing.view import TimingError

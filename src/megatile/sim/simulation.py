@@ -22,7 +22,6 @@ from megatile.plan import model as pm
 from megatile.plan.counts import command_count
 from megatile.plan.residency import units_below
 from megatile.sim import plain, state as st
-from megatile.sim.answers import MachineQueries, QueueMisuse
 from megatile.sim.arena import LAYOUT, Arena
 from megatile.sim.compiled import compiled, is_compiled
 from megatile.sim.data import Assumed, Scalars
@@ -30,6 +29,7 @@ from megatile.sim.install import place_numbers
 from megatile.sim.instances import Instances
 from megatile.sim.instructions import WORK, End, Instruction, Work
 from megatile.sim.paths import Paths
+from megatile.sim.queries import MachineQueries, QueueMisuse
 from megatile.sim.sharing import find_shared
 from megatile.sim.state import (
     NONE,
@@ -100,7 +100,7 @@ class LaunchRows:
         self.levels = 0
         self.channels = 0
         self.flags = 0
-        self.meetings = 0
+        self.rendezvous = 0
         self.flows = range(0)
         """The numbers of its flows; those of a later launch are higher."""
         self.first_record = self.first_aux = 0
@@ -435,7 +435,7 @@ class Simulation:
         arena.set_dimensions(rows.dimensions)
 
     def _declare(self, launched: LaunchRows) -> None:
-        """The channels, flags and meetings of a launch."""
+        """The channels, flags and rendezvous of a launch."""
         plan, table, arena = launched.plan, launched.table, self.arena
         launched.channels = arena.extend("channels", len(plan.channels))
         launched.levels = arena.used["levels"]
@@ -472,11 +472,11 @@ class Simulation:
                 self.lasting_flags[key] = first
             level = launched.levels + table.levels[plan.level(flag.level).name]
             arena.rows("flags")[launched.flags + i] = (first, flag.members, units, level)
-        launched.meetings = arena.extend("rendezvous", len(table.members))
+        launched.rendezvous = arena.extend("rendezvous", len(table.members))
         for i, members in enumerate(table.members):
-            arena.rows("rendezvous")[launched.meetings + i] = (0, len(members), 0, NONE, NONE)
+            arena.rows("rendezvous")[launched.rendezvous + i] = (0, len(members), 0, NONE, NONE)
         arena.append("launches", (
-            table.first_slot, table.alias_base, launched.channels, launched.flags, launched.meetings,
+            table.first_slot, table.alias_base, launched.channels, launched.flags, launched.rendezvous,
             launched.levels, table.storages, arena.used["units"], 0, 0, 0, 0, 0, 0, 0,
         ))  # fmt: skip
 

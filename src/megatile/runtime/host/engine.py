@@ -19,8 +19,8 @@ from megatile.plan.execute import execute
 from megatile.plan.model import Plan, ReadScalar
 from megatile.runtime.host.oplog import Binding, OpLog
 from megatile.sim import Launch, Result, simulate
+from megatile.sim.machine_run import MachineRun
 from megatile.sim.result import wants_communication_trace
-from megatile.sim.running import MachineRun
 from megatile.sim.simulation import MAX_RECORDS, NEVER
 from megatile.timing.fabric import serialise_ps
 from megatile.timing.resources import control_ps

@@ -83,22 +83,22 @@ def work(s: State, command_id: int, time: int) -> None:
 
 @jit
 def reach_rendezvous(s: State, command_id: int, time: int) -> None:
-    """An instance is at its meeting; the last one completes it."""
+    """An instance is at its rendezvous; the last one completes it."""
     command = s.commands[command_id]
     settle(s, command_id, time)
-    meeting = s.rendezvous[command.target]
-    if meeting.came == 0 or time > meeting.last:
-        meeting.last = time
-        meeting.cause = command.cause
-    meeting.came += 1
-    command.next_visible = meeting.commands
-    meeting.commands = command_id
-    if meeting.came < meeting.members:
+    rendezvous = s.rendezvous[command.target]
+    if rendezvous.came == 0 or time > rendezvous.last:
+        rendezvous.last = time
+        rendezvous.cause = command.cause
+    rendezvous.came += 1
+    command.next_visible = rendezvous.commands
+    rendezvous.commands = command_id
+    if rendezvous.came < rendezvous.members:
         return
-    end = meeting.last + command.delay
-    meeting.came = 0
-    command_id = meeting.commands
-    meeting.commands = NONE
+    end = rendezvous.last + command.delay
+    rendezvous.came = 0
+    command_id = rendezvous.commands
+    rendezvous.commands = NONE
     while command_id != NONE:
         command = s.commands[command_id]
         after = command.next_visible
@@ -112,7 +112,7 @@ def reach_rendezvous(s: State, command_id: int, time: int) -> None:
             NONE,
             s.units[unit_id].blocked_since,
             end,
-            meeting.cause,
+            rendezvous.cause,
             command.nbytes,
             NONE,
             NONE,

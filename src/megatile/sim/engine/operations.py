@@ -238,19 +238,19 @@ def do_rendezvous(s: State, unit_id: int, pc: int) -> int:
     op = JoinRendezvous.of(s.code[pc])
     unit = s.units[unit_id]
     frame = unit.frame
-    meeting_id = s.lists[op.rendezvous + unit.number]
-    if meeting_id == NONE:
+    rendezvous_id = s.lists[op.rendezvous + unit.number]
+    if rendezvous_id == NONE:
         return misuse(s, pc, unit_id, NO_PART, 0, 0)
-    meeting_id += s.launches[unit.launch].rendezvous
+    rendezvous_id += s.launches[unit.launch].rendezvous
     nbytes = evaluate(s, op.nbytes, frame)
     here = 0 if s.levels[unit.level].fixed == 1 else unit.place
-    delay = figure(s, ASK_RENDEZVOUS, pc, meeting_id, nbytes, here, unit_id)
+    delay = figure(s, ASK_RENDEZVOUS, pc, rendezvous_id, nbytes, here, unit_id)
     if delay == NONE:
         return STOPPED
     command_id = new_command(s, RENDEZVOUS, unit_id, pc)
     command = s.commands[command_id]
     command.delay = delay
-    command.target = meeting_id
+    command.target = rendezvous_id
     command.nbytes = nbytes
     at = op.regions
     reads = s.lists[at]
@@ -264,7 +264,7 @@ def do_rendezvous(s: State, unit_id: int, pc: int) -> int:
         command.rest = record_words(s, reads + writes)
     wait_for_visible(s, unit_id, command_id)
     log_accesses(s, unit_id, command_id, reads + writes, UNKNOWN)
-    block(s, unit_id, AT_RENDEZVOUS, meeting_id)
+    block(s, unit_id, AT_RENDEZVOUS, rendezvous_id)
     unit.pc = pc + 1
     if command.dependencies == 0:
         enqueue(s, command_id)

@@ -22,14 +22,14 @@ from megatile.core.limits import (
 from megatile.core.quantities import whole
 from megatile.hda import HDA, machine as find_machine
 from megatile.plan.model import ReadScalar, ReceiveAny
-from megatile.sim.answers import QueueMisuse
 from megatile.sim.contents import Contents
 from megatile.sim.data import seen_values
-from megatile.sim.joint import DataRuns, LaunchData
+from megatile.sim.data_runs import DataRuns, LaunchData
+from megatile.sim.deadlock import deadlock, explain, wait_graph
 from megatile.sim.launches import CANCELLED, FAILED, SUBMITTED, Launch, SessionError, Worker
+from megatile.sim.queries import QueueMisuse
 from megatile.sim.record import Record, choices
 from megatile.sim.simulation import MAX_RECORDS, NEVER, LaunchRows, Simulation, engine_name
-from megatile.sim.stuck import deadlock, explain, wait_graph
 from megatile.sim.symmetry import BESIDE, choose_units
 from megatile.timing.resources import Resources
 
@@ -69,7 +69,7 @@ class MachineRun:
         self.now_ps = 0
         """How far time has come."""
         self.engine = engine_name(engine)
-        self._joint = DataRuns(self)
+        self._data_runs = DataRuns(self)
         self._lent = simulation is not None
         self.simulation = simulation or self._new()
         self._waiting: set[Launch] = set()
@@ -115,9 +115,9 @@ class MachineRun:
         """
         launch.number, launch.worker = self._count, self._worker(launch.worker)
         if inputs is not None:
-            launch.data = LaunchData(launch, inputs, contents or Contents(lasting=False), self._joint)
+            launch.data = LaunchData(launch, inputs, contents or Contents(lasting=False), self._data_runs)
             if ReadScalar in launch.resources.plan.kinds:
-                launch.scalars = partial(self._joint.scalar, launch.data)
+                launch.scalars = partial(self._data_runs.scalar, launch.data)
         self._line_up(launch)
         self._count += 1
         launch._state = SUBMITTED
@@ -182,7 +182,7 @@ class MachineRun:
         )
         self._active[launch.rows.number] = launch
         if launch.data is not None:
-            self._joint.active.append(launch.data)
+            self._data_runs.active.append(launch.data)
 
     def has_begun(self, launch: Launch) -> bool:
         """Return whether a launch that has not ended does something already."""
@@ -220,7 +220,7 @@ class MachineRun:
             del self._active[launch.rows.number]
             self._withdrawn += 1
             if launch.data is not None:
-                self._joint.active.remove(launch.data)
+                self._data_runs.active.remove(launch.data)
         launch.data, launch.rows, launch._state = None, None, CANCELLED
         if launch in launch.worker.pending:
             launch.worker.pending.remove(launch)
@@ -319,7 +319,7 @@ class MachineRun:
             self._end_as_known(first)
             return True
         if first is None and until == NEVER:
-            self._stuck()
+            self._raise_deadlock()
         if until != NEVER:
             self.now_ps = max(self.now_ps, until)
         return False
@@ -347,7 +347,7 @@ class MachineRun:
             self._withdrawn -= 1
         return True
 
-    def _stuck(self) -> None:
+    def _raise_deadlock(self) -> None:
         """Nothing can go on: say who waits for what, unless another worker may still submit it."""
         others = self._not_waiting()
         if others:
@@ -425,7 +425,7 @@ class MachineRun:
                 explain(rows.plan, rows.scalars, misuse)
             except MegatileError as error:
                 launch.error = error
-            self._joint.active = [d for d in self._joint.active if d is not launch.data]
+            self._data_runs.active = [d for d in self._data_runs.active if d is not launch.data]
         launch.present, launch.repeatable = np.flatnonzero(rows.present), False
         launch.choices = choices(simulation, rows) if ReceiveAny in rows.plan.kinds else {}
         self._compute(launch)
@@ -464,10 +464,10 @@ class MachineRun:
         if data is None:
             return
         if launch.rows is None:
-            self._joint.active.append(data)
+            self._data_runs.active.append(data)
         if launch.error is None:
             try:
-                launch.outputs = self._joint.finish(data)
+                launch.outputs = self._data_runs.finish(data)
             except MegatileError as error:
                 launch.error = error
         launch.scalars, launch.data = seen_values(data.seen), None

@@ -14,7 +14,7 @@ from megatile.plan.model import Plan
 from megatile.sim import SessionError
 from megatile.sim.alone import time_alone
 from megatile.sim.launches import Launch
-from megatile.sim.running import MachineRun
+from megatile.sim.machine_run import MachineRun
 from megatile.sim.session import Session
 
 

@@ -27,7 +27,7 @@ from megatile.sim.state import LaunchRow, UnitRow
 
 if TYPE_CHECKING:
     from megatile.sim.launches import Launch
-    from megatile.sim.running import MachineRun
+    from megatile.sim.machine_run import MachineRun
 
 Array = Any
 Mail = dict[tuple[Any, ...], "deque[tuple[Array, Any]]"]
@@ -37,10 +37,10 @@ class LaunchData(Executor):
     """The execution of one launch: a unit begins when the timed run has begun it, and takes what the timed
     run took. ``seen`` is what every unit has read."""
 
-    def __init__(self, launch: Launch, given: Mapping[str, Any], contents: Contents, joint: DataRuns) -> None:
+    def __init__(self, launch: Launch, given: Mapping[str, Any], contents: Contents, runs: DataRuns) -> None:
         plan, hda = launch.resources.plan, launch.hda
         super().__init__(plan, contents.inputs(plan, given))
-        self.launch, self.contents, self.joint, self.mail = launch, contents, joint, joint.mail
+        self.launch, self.contents, self.runs, self.mail = launch, contents, runs, runs.mail
         self.seen: dict[tuple[str, Any], list[int]] = {}
         self.level = hda.scale(plan.scale).level, hda.count(plan.scale)
         self.places = place_numbers(plan)
@@ -73,7 +73,7 @@ class LaunchData(Executor):
         for flag in plan.flags:
             if flag.installed:
                 key = (self.level[0], flag.name)
-                self.flags[flag.name] = joint.flags.setdefault(key, self.flags[flag.name])
+                self.flags[flag.name] = runs.flags.setdefault(key, self.flags[flag.name])
 
     @property
     def done(self) -> bool:
@@ -267,7 +267,7 @@ class LaunchData(Executor):
 
     def _begun(self) -> Array:
         """Return which units the timed run has begun; a launch that the engine need not have has ended."""
-        rows, simulation = self.launch.rows, self.joint.machine.simulation
+        rows, simulation = self.launch.rows, self.runs.machine.simulation
         if rows is None:
             return np.ones(self.plan.units, dtype=bool)
         first, count = simulation.table("launches")[
@@ -278,7 +278,7 @@ class LaunchData(Executor):
 
     def _chosen(self) -> dict[Any, list[int]]:
         """Return what the receive-from-any of each unit took so far."""
-        rows, simulation = self.launch.rows, self.joint.machine.simulation
+        rows, simulation = self.launch.rows, self.runs.machine.simulation
         if rows is None:
             return self.launch.choices
         if self._known[0] != simulation.arena.recorded:

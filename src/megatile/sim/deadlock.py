@@ -13,9 +13,9 @@ from megatile.plan.check import CountingWalk
 from megatile.plan.commands import chooser
 from megatile.plan.follow import PlanDeadlock
 from megatile.sim import state as st
-from megatile.sim.answers import QueueMisuse, StreamPeers
 from megatile.sim.data import Scalars
 from megatile.sim.instructions import AGAIN, END, SIGNAL, Instruction, LoopAgain, Signal
+from megatile.sim.queries import QueueMisuse, StreamPeers
 from megatile.sim.record import source_of
 from megatile.sim.simulation import NEVER, Simulation
 from megatile.sim.state import Children, LevelRow, Pool, Queue, Slot, UnitRow
@@ -132,7 +132,7 @@ def _waiters(simulation: Simulation, g: int, signals: Mapping[int, list[int]]) -
         there = set(units[at_it, UnitRow.actor].tolist())
         label = f"{statement.kind} {statement.group}"
         first = actor - launched.which(actor)[1]
-        for member in launched.table.members[on - launched.meetings]:
+        for member in launched.table.members[on - launched.rendezvous]:
             if first + member not in there:
                 name = simulation.name(first + member)
                 yield Waiter(me, label, "barrier", statement.group, name, source)

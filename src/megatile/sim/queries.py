@@ -1,4 +1,4 @@
-"""What the engine asks about the machine: figures of queues, paths, work, messages and meetings.
+"""What the engine asks about the machine: figures of queues, paths, work, messages and rendezvous.
 
 The engine calls `MachineQueries.answer` when an instance needs a figure that is not in the tables. The
 instances of its stream will need theirs at the same instruction, so all of them are answered at once: what
@@ -174,7 +174,7 @@ class MachineQueries:
             left[free[first]] = False
             rows, h = rows[left], (h[left] + 1) & (len(answers) - 1)
 
-    def _site(self, pc: int, count: int, rows: Array, values: Array) -> None:
+    def _cache_figures(self, pc: int, count: int, rows: Array, values: Array) -> None:
         """The figures that some of the rows of a level always need at an instruction."""
         code = self.arena.rows("code")
         at = int(code[pc, Instruction.figures])
@@ -323,7 +323,7 @@ class MachineQueries:
             return False
         numbers = self._numbers(peers.view, here, names, there, same, by)
         if always:
-            self._site(peers.pc, count, units, numbers)
+            self._cache_figures(peers.pc, count, units, numbers)
             if len(units) == count and (one == NONE).all() and (other == NONE).all():
                 self._same_paths(peers, memories)
         else:
@@ -500,7 +500,7 @@ class MachineQueries:
         travels = view.credit_ps(source, target, launched.plan.channels[channel - launched.channels])
         return self.cache_answer(st.ASK_CREDIT, channel, level, source, target, travels)
 
-    # work, messages, meetings
+    # work, messages, rendezvous
 
     def busy(self, pc: int, flops: int, nbytes: int, who: int, g: int) -> int:
         _, _, view = self.simulation.view(g)
@@ -528,9 +528,9 @@ class MachineQueries:
             g = int(units[g, UnitRow.parent])
         return int(units[g, UnitRow.number]) if g != NONE else NONE
 
-    def meeting(self, pc: int, meeting: int, nbytes: int, here: int, g: int) -> int:
+    def rendezvous(self, pc: int, rendezvous: int, nbytes: int, here: int, g: int) -> int:
         launched, level, view = self.simulation.view(g)
-        members = launched.table.members[meeting - launched.meetings]
+        members = launched.table.members[rendezvous - launched.rendezvous]
         statement = self.simulation.rows.statements[pc]
         if statement.kind == "broadcast" and symbols(statement.root) <= {"unit"}:
             number = int(self.arena.rows("units")[g, UnitRow.number])
@@ -545,7 +545,7 @@ class MachineQueries:
             else:
                 members = tuple(int(plain.engine().where(self.arena.memory, g, row, m)) for m in members)
         delay = view.collective_ps(statement, members, nbytes)
-        return self.cache_answer(st.ASK_RENDEZVOUS, pc, meeting, nbytes, here, delay)
+        return self.cache_answer(st.ASK_RENDEZVOUS, pc, rendezvous, nbytes, here, delay)
 
     def message(self, level: int, source: int, target: int, _: int, g: int) -> int:
         peers, code = StreamPeers.to(self.simulation, g), self.arena.rows("code")
@@ -559,7 +559,7 @@ class MachineQueries:
                 here, there = peers.places[chosen], seen[0][chosen]
                 delays = view.messages_ps(here, there)
                 if always:
-                    self._site(peers.pc, len(peers.rows), peers.units[chosen], delays)
+                    self._cache_figures(peers.pc, len(peers.rows), peers.units[chosen], delays)
                 else:
                     rows = np.zeros((len(chosen), Answer.width), dtype=np.int64)
                     rows[:, Answer.question], rows[:, Answer.a] = st.ASK_MESSAGE, level
@@ -609,7 +609,7 @@ class MachineQueries:
 
 
 _NAMES = {
-    st.ASK_QUEUE: "queue", st.ASK_PATH: "path", st.ASK_BUSY: "busy", st.ASK_RENDEZVOUS: "meeting",
+    st.ASK_QUEUE: "queue", st.ASK_PATH: "path", st.ASK_BUSY: "busy", st.ASK_RENDEZVOUS: "rendezvous",
     st.ASK_MESSAGE: "message", st.ASK_VALUE: "value", st.ASK_DELAY: "delay", st.ASK_ROUTE: "route",
     st.ASK_LANE: "lane", st.ASK_CREDIT: "credit", st.MISUSE: "misuse",
 }  # fmt: skip
