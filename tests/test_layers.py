@@ -15,7 +15,8 @@ PACKAGE = Path(__file__).parents[1] / "src" / "megatile"
 
 ALLOWED = {
     "tilelang": "compat",
-    "compat": "attention tuning report",
+    "compat": "models attention tuning report",
+    "models": "attention parallel sim cost timing plan hda report",
     "attention": "parallel runtime collectives sim cost plan hda",
     "parallel": "runtime collectives",
     "runtime": "lowering targets sim collectives plan",

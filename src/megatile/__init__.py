@@ -44,6 +44,8 @@ if TYPE_CHECKING:
         simulate as simulate,
     )
     from megatile.lowering.lowered import Lowered as Lowered, lower as lower
+    from megatile.models.model import Model as Model, model as model
+    from megatile.models.step import StepTime as StepTime
     from megatile.parallel.comm_debug import CommDebug as CommDebug, comm_debug as comm_debug
     from megatile.plan.build import PlanBuilder as PlanBuilder
     from megatile.plan.check import Checked as Checked
@@ -84,6 +86,8 @@ _NAMES = {
     "megatile.language.tile.program": "ProgramFunction",
     "megatile.lowering.calls": "check execute price simulate",
     "megatile.lowering.lowered": "Lowered lower",
+    "megatile.models.model": "Model model",
+    "megatile.models.step": "StepTime",
     "megatile.parallel.comm_debug": "CommDebug comm_debug",
     "megatile.plan.build": "PlanBuilder",
     "megatile.plan.check": "Checked",

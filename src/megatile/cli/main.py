@@ -32,6 +32,7 @@ COMMANDS = {
     "check-kernel": ("run.check_kernel", "Check, run and predict a file of TileLang kernels."),
     "machine": ("machine.app", "Look at machine descriptions."),
     "plan": ("plan.app", "Look at plans."),
+    "model": ("model.app", "Predict a language model on a machine: a step, memory, serving."),
     "attention": ("attention.app", "Attention over divided sequences: schedules and measurements."),
     "trace": ("trace.app", "Look at traces of simulated runs."),
     "perfdb": ("perfdb.app", "Measured times of library kernels, to predict from and to fit."),

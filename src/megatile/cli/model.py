@@ -1,0 +1,215 @@
+"""``megatile model list|memory|predict``: language models on machines."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from megatile.cli.machine import Json, Machine, Set, Trust, load
+from megatile.cli.output import Commands, print_json, print_table
+from megatile.core.errors import MegatileError
+from megatile.core.quantities import format_bytes
+
+if TYPE_CHECKING:
+    from megatile.models.deployment import Deployment
+
+app = Commands(help="Predict a language model on a machine: a step, memory, serving.", no_args_is_help=True)
+
+
+def complete_model(incomplete: str) -> list[str]:
+    from megatile.models.config import model_names
+
+    return [name for name in model_names() if name.lower().startswith(incomplete.lower())]
+
+
+Config = Annotated[
+    str,
+    typer.Argument(
+        help="A shipped model ('megatile model list') or a config.json.", autocompletion=complete_model
+    ),
+]
+Tp = Annotated[int, typer.Option("--tp", help="Tensor parallel: devices that divide every layer.")]
+Pp = Annotated[int, typer.Option("--pp", help="Pipeline stages.")]
+Ep = Annotated[int, typer.Option("--ep", help="Expert parallel: groups of devices with different experts.")]
+AttentionDp = Annotated[
+    int,
+    typer.Option("--attention-dp", help="Groups of TP devices with different requests and common experts."),
+]
+Cp = Annotated[int, typer.Option("--cp", help="Context parallel: devices that divide every sequence.")]
+Dp = Annotated[int, typer.Option("--dp", help="Replicas of the model.")]
+Dtype = Annotated[
+    str | None,
+    typer.Option("-d", "--dtype", help="bf16, fp8, fp8_block, int4, fp4; the config's own by default."),
+]
+KvDtype = Annotated[str | None, typer.Option("--kv-dtype", help="Type of the KV cache: bf16 or fp8.")]
+Library = Annotated[
+    str, typer.Option("--library", help="Whose kernels and scheduler: vllm, trtllm, sglang, torch.")
+]
+Graph = Annotated[bool, typer.Option("--graph/--eager", help="Whether decode steps replay a captured graph.")]
+Batch = Annotated[int, typer.Option("--batch", help="Requests of a step.")]
+Isl = Annotated[int, typer.Option("--isl", help="Tokens of a prompt.")]
+Osl = Annotated[int, typer.Option("--osl", help="Tokens of an answer.")]
+MemoryShare = Annotated[
+    float | None, typer.Option("--memory-share", help="Share of a device's memory that the engine uses.")
+]
+MaxSeqs = Annotated[int | None, typer.Option("--max-num-seqs", help="Requests that run at a time, at most.")]
+TokenBudget = Annotated[int | None, typer.Option("--token-budget", help="New tokens of a step, at most.")]
+Csv = Annotated[Path | None, typer.Option("--csv", help="Write the rows as CSV.")]
+
+
+@app.command("list")
+def list_(json: Json = False) -> None:
+    """List the models that come with megatile."""
+    from megatile.models.config import model_names, read_config
+
+    configs = [read_config(name) for name in model_names()]
+    rows: list[dict[str, Any]] = [
+        {
+            "model": c.name, "parameters": c.parameters(), "active": c.parameters(active=True),
+            "layers": c.layers, "hidden": c.hidden, "heads": c.heads, "kv_heads": c.kv_heads,
+            "experts": c.experts, "topk": c.topk, "dtype": c.scheme,
+        }
+        for c in configs
+    ]  # fmt: skip
+    if json:
+        print_json("models", rows)
+        return
+    texts = [
+        (r["model"], f"{r['parameters'] / 1e9:.4g} B", f"{r['active'] / 1e9:.3g} B", r["layers"], r["hidden"],
+         f"{r['heads']}/{r['kv_heads']}", f"{r['topk']} of {r['experts']}" if r["experts"] else "",
+         r["dtype"])
+        for r in rows
+    ]  # fmt: skip
+    print_table(("model", "parameters", "active", "layers", "hidden", "heads/KV", "experts", "dtype"), texts)
+
+
+@app.command()
+def memory(
+    config: Config,
+    machine: Machine = "dgx-h100",
+    tp: Tp = 1,
+    pp: Pp = 1,
+    ep: Ep = 1,
+    attention_dp: AttentionDp = 1,
+    cp: Cp = 1,
+    dtype: Dtype = None,
+    kv_dtype: KvDtype = None,
+    library: Library = "vllm",
+    requests: Annotated[int, typer.Option("--requests", help="Requests in the cache.")] = 1,
+    context: Annotated[int, typer.Option("--context", help="Tokens of each request in the cache.")] = 4096,
+    memory_share: MemoryShare = None,
+    settings: Set = None,
+    trust: Trust = False,
+    json: Json = False,
+) -> None:
+    """Say what a model takes of a device's memory, whether it fits, and what would make it fit."""
+    from megatile.models.memory import cache_bytes, memory as memory_of, smallest_change
+    from megatile.models.model import model
+
+    d = model(config).deployment(
+        load(machine, settings, trust), tp=tp, pp=pp, ep=ep, attention_dp=attention_dp, cp=cp, dtype=dtype,
+        kv_dtype=kv_dtype, library=library, memory_share=memory_share,
+    )  # fmt: skip
+    found = memory_of(d, requests=requests, context=context)
+    per_request = cache_bytes(d, context)
+    most = int(found.cache_room / per_request) * d.attention_dp if per_request else None
+    change = None if found.fits else smallest_change(d, requests, context)
+    if json:
+        values = {"rows": found.rows(), "fits": found.fits, "most_requests": most, "change": change}
+        print_json(
+            "model_memory", {"model": d.config.name, "machine": d.hda.name, "division": d.words(), **values}
+        )
+        return
+    rows = [(r["part"], format_bytes(r["bytes"]), f"{r['share']:.1%}") for r in found.rows()]
+    print_table(("part", "size", "of a device"), rows, f"{d.config.name} on {d.hda.name}, {d.words()}")
+    if change is not None:
+        print(f"does not fit (try: {change})")
+    elif most is not None:
+        print(f"fits; at most {most} requests of {context} tokens")
+
+
+@app.command()
+def predict(
+    config: Config,
+    machine: Machine = "dgx-h100",
+    tp: Tp = 1,
+    pp: Pp = 1,
+    ep: Ep = 1,
+    attention_dp: AttentionDp = 1,
+    cp: Cp = 1,
+    dp: Dp = 1,
+    batch: Batch = 1,
+    isl: Isl = 1024,
+    osl: Osl = 1024,
+    dtype: Dtype = None,
+    kv_dtype: KvDtype = None,
+    library: Library = "vllm",
+    graph: Graph = True,
+    csv_file: Csv = None,
+    settings: Set = None,
+    trust: Trust = False,
+    json: Json = False,
+) -> None:
+    """Predict the prefill of a batch and the decode step in the middle of its answers.
+
+    Example: megatile model predict Llama-3.1-70B -m dgx-h100 --tp 8 --batch 64 --isl 2048 --osl 512
+    """
+    from megatile.models.model import model
+
+    for name, value, least in (("batch", batch, 1), ("isl", isl, 1), ("osl", osl, 0)):
+        if value < least:
+            raise MegatileError(f"--{name} must be at least {least}, got {value}")
+    asked = model(config)
+    d = asked.deployment(
+        load(machine, settings, trust), tp=tp, pp=pp, ep=ep, attention_dp=attention_dp, cp=cp, dp=dp,
+        dtype=dtype, kv_dtype=kv_dtype, library=library, graph=graph,
+    )  # fmt: skip
+    _print_steps(d, batch, isl, osl, json, csv_file)
+
+
+def _print_steps(d: Deployment, batch: int, isl: int, osl: int, json: bool, csv_file: Path | None) -> None:
+    from megatile.models.step import step_time
+
+    found = {
+        "prefill": step_time(d, [(isl, 0)] * batch),
+        "decode": step_time(d, [(1, isl + osl // 2)] * batch),
+    }
+    rows = [{"step": name, **row} for name, step in found.items() for row in step.rows()]
+    if csv_file is not None:
+        _write_csv(csv_file, rows)
+    if json:
+        times = {f"{name}_ms": step.time_ms for name, step in found.items()}
+        values = {"model": d.config.name, "machine": d.hda.name, "division": d.words(), **times, "rows": rows}
+        print_json("model_predict", values)
+        return
+    for name, step in found.items():
+        texts = [
+            (r["operator"], r["shape"], r["count"], f"{r['each_us']:.4g}", f"{r['time_us']:.4g}", 
+             f"{r['share']:.1%}", r["origin"])
+            for r in step.rows()
+        ]  # fmt: skip
+        title = (
+            f"{name}: {step.time_ms:.4g} ms for {step.batch} ({d.config.name} on {d.hda.name}, {d.words()})"
+        )
+        print_table(
+            ("operator", "shape", "count", "µs each", "µs", "share", "known by"), texts, title, left=2
+        )
+        print()
+    print(f"memory of a device: {found['decode'].memory!r}")
+    for note in d.config.notes:
+        print(f"note: {note}")
+
+
+def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
+    from io import StringIO
+
+    from megatile.core.files import write_text
+
+    text = StringIO()
+    writer = csv.DictWriter(text, list(rows[0]))
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(path, text.getvalue())

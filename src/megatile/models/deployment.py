@@ -1,0 +1,155 @@
+"""A deployment: a model divided over the devices of a machine, served by one library."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from megatile.hda import HDA, machine as find_machine
+from megatile.models.config import ModelConfig
+from megatile.models.engines import ENGINES, Engine, engine
+from megatile.models.schemes import KV_BYTES, SCHEMES, ModelError, kv_dtype_name, scheme_name
+
+MAX_DEGREE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """How a model is divided: tensor (``tp``), pipeline (``pp``), expert (``ep``), context (``cp``) and data
+    parallel; with ``attention_dp`` groups of ``tp`` devices hold different requests and share the experts."""
+
+    config: ModelConfig
+    hda: HDA
+    tp: int = 1
+    pp: int = 1
+    ep: int = 1
+    attention_dp: int = 1
+    cp: int = 1
+    dp: int = 1
+    dtype: str = "bf16"
+    kv_dtype: str = "bf16"
+    engine: Engine = ENGINES["vllm"]
+    graph: bool = True
+
+    @property
+    def group(self) -> int:
+        """Devices that hold one pipeline stage of one replica."""
+        return self.tp * self.attention_dp * self.cp
+
+    @property
+    def devices(self) -> int:
+        return self.group * self.pp * self.dp
+
+    @property
+    def expert_tp(self) -> int:
+        """Devices that divide each expert."""
+        return self.tp * self.attention_dp // self.ep
+
+    @property
+    def library(self) -> str:
+        return self.engine.name
+
+    @cached_property
+    def attention_dtype(self) -> str:
+        """The scheme of the projections of attention."""
+        own = self.dtype == self.config.scheme and not self.config.quantised_attention
+        return "bf16" if own else self.dtype
+
+    @property
+    def kv_heads(self) -> int:
+        """KV heads on one device; those that are fewer than devices are replicated."""
+        return max(1, self.config.kv_heads // self.tp)
+
+    @property
+    def kv_bytes(self) -> float:
+        return KV_BYTES[self.kv_dtype]
+
+    @property
+    def stage_layers(self) -> int:
+        """Layers of the largest pipeline stage."""
+        return -(-self.config.layers // self.pp)
+
+    @cached_property
+    def memory_bytes(self) -> int:
+        """Memory of one device."""
+        level = self.hda.level(self.hda.scale("device").level)
+        memories = [m for m in self.hda.memories if m.level == level.name and not m.cache]
+        sizes = [m.size for m in memories if m.size]
+        if not sizes:
+            raise ModelError(f"machine '{self.hda.name}' describes no memory of a device")
+        return int(max(sizes))
+
+    def weight_bytes(self, parameters: float, scheme: str) -> float:
+        return parameters * SCHEMES[scheme].bits / 8
+
+    def words(self) -> str:
+        """Return the division in a few words: ``tp 8, ep 2, fp8``."""
+        degrees = {n: getattr(self, n) for n in ("tp", "pp", "ep", "attention_dp", "cp", "dp")}
+        said = [f"{name} {value}" for name, value in degrees.items() if value > 1 or name == "tp"]
+        kv = f", {self.kv_dtype} cache" if self.kv_dtype != "bf16" else ""
+        return f"{', '.join(said)}, {self.dtype}{kv}, {self.library}"
+
+
+def deployment(
+    config: ModelConfig,
+    machine: str | HDA,
+    *,
+    tp: int = 1,
+    pp: int = 1,
+    ep: int = 1,
+    attention_dp: int = 1,
+    cp: int = 1,
+    dp: int = 1,
+    dtype: str | None = None,
+    kv_dtype: str | None = None,
+    library: str | Engine = "vllm",
+    graph: bool = True,
+    **settings: Any,
+) -> Deployment:
+    """Return a checked deployment; without ``dtype`` and ``kv_dtype`` those of the config hold."""
+    hda = machine if isinstance(machine, HDA) else find_machine(machine)
+    degrees = {"tp": tp, "pp": pp, "ep": ep, "attention_dp": attention_dp, "cp": cp, "dp": dp}
+    for name, value in degrees.items():
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_DEGREE:
+            raise ModelError(f"{name} must be a whole number from 1 on, got {value!r}")
+    kind = config.scheme if dtype is None else scheme_name(dtype, config.scheme)
+    kv = config.kv_scheme if kv_dtype is None else kv_dtype_name(kv_dtype)
+    made = Deployment(
+        config, hda, **degrees, dtype=kind, kv_dtype=kv, engine=engine(library, **settings), graph=graph
+    )
+    check_division(made)
+    return made
+
+
+def check_division(d: Deployment) -> None:
+    """Refuse degrees that do not divide the model, and more devices than the machine has."""
+    c = d.config
+    if c.heads % d.tp:
+        raise ModelError(f"tp {d.tp} does not divide {c.heads} heads", advice=f"tp {_divisor(c.heads, d.tp)}")
+    if not c.latent and c.kv_heads % d.tp and d.tp % c.kv_heads:
+        raise ModelError(f"tp {d.tp} neither divides nor is a multiple of {c.kv_heads} KV heads")
+    if (d.tp * d.attention_dp) % d.ep:
+        world = d.tp * d.attention_dp
+        raise ModelError(
+            f"ep {d.ep} does not divide tp × attention_dp = {world}", advice=f"ep {_divisor(world, d.ep)}"
+        )
+    if d.ep > 1 and not c.experts:
+        raise ModelError(f"ep {d.ep}, but {c.name} has no experts", advice="leave ep out")
+    if c.experts and c.experts % d.ep:
+        raise ModelError(
+            f"ep {d.ep} does not divide {c.experts} experts", advice=f"ep {_divisor(c.experts, d.ep)}"
+        )
+    if d.pp > c.layers:
+        raise ModelError(f"pp {d.pp} is more than {c.layers} layers", advice=f"pp {c.layers} or less")
+    most = d.hda.count("device")
+    if d.devices > most:
+        raise ModelError(
+            f"{d.words()} needs {d.devices} devices, '{d.hda.name}' has {most}",
+            advice="choose smaller degrees, or a machine with more nodes",
+        )
+
+
+def _divisor(number: int, near: int) -> int:
+    """Return the largest divisor of a number that is at most ``near``."""
+    return max(n for n in range(1, min(near, number) + 1) if number % n == 0)

@@ -1,0 +1,51 @@
+"""``mt.model``: a model and what can be asked about it on a machine.
+
+llama = mt.model("Llama-3.1-70B")
+llama.memory(machine="dgx-h100", tp=8, requests=64, context=4096)
+llama.step([(1, 4096)] * 64, machine="dgx-h100", tp=8)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from megatile.hda import HDA
+from megatile.models.config import ModelConfig, read_config
+from megatile.models.deployment import Deployment, deployment
+from megatile.models.memory import Memory, memory
+from megatile.models.step import StepTime, step_time
+
+
+class Model:
+    """A model by its config; every question names a machine and how the model is divided over it."""
+
+    def __init__(self, config: ModelConfig):
+        self.config = config
+
+    @property
+    def name(self) -> str:
+        return self.config.name
+
+    def __repr__(self) -> str:
+        return f"Model({self.config})"
+
+    def deployment(self, machine: str | HDA, **division: Any) -> Deployment:
+        """Return the model divided over a machine: ``tp= pp= ep= attention_dp= cp= dp= dtype= kv_dtype=
+        library= graph=`` and settings of the engine."""
+        return deployment(self.config, machine, **division)
+
+    def memory(self, *, machine: str | HDA, requests: int = 1, context: int = 0, **division: Any) -> Memory:
+        """Return the memory of one device with ``requests`` requests of ``context`` tokens in the cache."""
+        return memory(self.deployment(machine, **division), requests=requests, context=context)
+
+    def step(self, requests: Any, *, machine: str | HDA, **division: Any) -> StepTime:
+        """Return the time of one forward pass over (new, cached) tokens of each request.
+
+        ``[(1, 4096)] * 64`` decodes a token for each of 64 requests, ``[(2048, 0)]`` prefills a prompt.
+        """
+        return step_time(self.deployment(machine, **division), requests)
+
+
+def model(source: Any) -> Model:
+    """Return the model of a shipped name, a ``config.json`` (or its folder), or a mapping of its keys."""
+    return source if isinstance(source, Model) else Model(read_config(source))

@@ -1,0 +1,177 @@
+"""The time of one forward pass as a closed sum over its operators, with memory, origins and rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from typing import Any, NamedTuple
+
+from megatile.core.tables import text_table
+from megatile.core.times import HasTime
+from megatile.models.batch import Batch
+from megatile.models.deployment import Deployment
+from megatile.models.memory import Memory, memory, require_fit
+from megatile.models.operators import Operator, operators
+from megatile.models.prices import Prices, prices
+from megatile.timing.view import Origin
+
+
+class Timed(NamedTuple):
+    """An operator with the microseconds of all its executions together."""
+
+    operator: Operator
+    time_us: float
+
+
+def host_us(d: Deployment, batch: Batch, kernels: int, device_us: float) -> float:
+    """Return the host time of a step that its device waits for.
+
+    A captured graph is one launch; without one the device waits wherever launches take longer than kernels.
+    """
+    own = d.engine.host_us + d.engine.host_request_us * batch.requests
+    captured = d.graph and batch.decode_only and batch.requests <= d.engine.graph_batch
+    if captured:
+        return own
+    each = d.engine.launch_us if d.graph else d.engine.eager_us
+    return own + max(0.0, kernels * each - device_us)
+
+
+def step_us(d: Deployment, batch: Batch, priced: Prices | None = None) -> float:
+    """Return the microseconds of a step as a closed sum: no rows, no checks; for loops."""
+    own = priced or prices(d.hda, d.library)
+    device, kernels = 0.0, 0
+    for operator in operators(d, batch):
+        device += operator.repeat * own.time_us(operator)
+        kernels += operator.repeat
+    return device + host_us(d, batch, kernels, device)
+
+
+@dataclass(frozen=True, repr=False)
+class StepTime(HasTime):
+    """The time of one forward pass and what it is made of."""
+
+    deployment: Deployment
+    batch: Batch
+    timed: tuple[Timed, ...]
+    host_us: float
+    memory: Memory
+
+    @property
+    def time_ps(self) -> int:
+        return round((self.host_us + sum(t.time_us for t in self.timed)) * 1e6)
+
+    @property
+    def time_ms(self) -> float:
+        return self.time_ps / 1e9
+
+    @cached_property
+    def origins(self) -> dict[str, Origin]:
+        """Where the time of each operator comes from."""
+        priced = prices(self.deployment.hda, self.deployment.library)
+        known = {t.operator.name: priced.explain(t.operator).origin for t in self.timed}
+        return {
+            **known,
+            "host": Origin("measured", f"host_us of '{self.deployment.library}', fitted to serving rows"),
+        }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row for each operator, and one for the host; their times add up to the step's."""
+        total = self.time_us or 1.0
+        found = [
+            {
+                "operator": o.name, "part": o.part, "kernel": o.kernel, "dtype": o.dtype, "shape": _shape(o),
+                "count": o.repeat, "each_us": time / o.repeat, "time_us": time, "share": time / total,
+                "origin": self.origins[o.name].kind,
+            }
+            for o, time in self.timed
+        ]  # fmt: skip
+        host = {"operator": "host", "part": "host", "kernel": "", "dtype": "", "shape": "", "count": 1}
+        times = {"each_us": self.host_us, "time_us": self.host_us, "share": self.host_us / total}
+        return [*found, {**host, **times, "origin": self.origins["host"].kind}]
+
+    def parts(self) -> dict[str, float]:
+        """Return microseconds by part of the model, communication apart, longest first."""
+        found: dict[str, float] = {"host": self.host_us}
+        for operator, time in self.timed:
+            name = "communication" if operator.communicates else operator.part
+            found[name] = found.get(name, 0.0) + time
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+    @cached_property
+    def plan(self) -> Any:
+        """The step as a Plan: ``mt.simulate(step.plan, machine=…)`` times and explains it."""
+        from megatile.models.plans import step_plan
+
+        return step_plan(self.deployment, self.batch)
+
+    def to_pandas(self) -> Any:
+        """Return the rows as a pandas DataFrame."""
+        import pandas
+
+        return pandas.DataFrame(self.rows())
+
+    def __repr__(self) -> str:
+        d = self.deployment
+        return (
+            f"StepTime({d.config.name} on {d.hda.name}, {d.words()}: {self.time_ms:.4g} ms for {self.batch})"
+        )
+
+    def __str__(self) -> str:
+        head = ("operator", "kernel", "shape", "count", "µs each", "µs", "share", "known by")
+        rows = [
+            (r["operator"], r["kernel"], r["shape"], r["count"], f"{r['each_us']:.4g}", f"{r['time_us']:.4g}",
+             f"{r['share']:.1%}", r["origin"])
+            for r in self.rows()
+        ]  # fmt: skip
+        return f"{self!r}\n{text_table(head, rows)}"
+
+    def _repr_html_(self) -> str:
+        head = ("operator", "kernel", "shape", "count", "time_us", "share")
+        cells = [[_cell(row[name]) for name in head] for row in self.rows()]
+        body = "".join(f"<tr>{''.join(f'<td>{escape(c)}</td>' for c in row)}</tr>" for row in cells)
+        names = "".join(f"<th>{name}</th>" for name in head)
+        return f"<p>{escape(repr(self))}</p><table><tr>{names}</tr>{body}</table>"
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _shape(operator: Operator) -> str:
+    extents: Mapping[str, int] = dict(operator.extents)
+    if operator.kernel == "gemm":
+        return f"{extents['m']}x{extents['n']}x{extents['k']} {operator.dtype}"
+    if operator.communicates:
+        return f"{extents['bytes']} B among {extents['ranks']}"
+    if operator.kernel == "elementwise":
+        return f"{extents['bytes']} B"
+    kept = (
+        "batch",
+        "queries",
+        "context",
+        "heads",
+        "kv_heads",
+        "head_dim",
+        "window",
+        "tokens",
+        "experts",
+        "topk",
+    )
+    return " ".join(f"{name} {extents[name]}" for name in kept if extents.get(name))
+
+
+def step_time(d: Deployment, requests: Any, *, check_memory: bool = True) -> StepTime:
+    """Return the time of one forward pass over (new, cached) tokens of each request."""
+    batch = Batch.of(requests)
+    longest = max(g.new + g.cached for g in batch.groups)
+    held = memory(
+        d, requests=batch.requests, context=-(-batch.context // batch.requests), step_tokens=batch.tokens
+    )
+    if check_memory:
+        require_fit(d, held, batch.requests, longest)
+    priced = prices(d.hda, d.library)
+    timed = tuple(Timed(o, o.repeat * priced.time_us(o)) for o in operators(d, batch))
+    kernels, device = sum(t.operator.repeat for t in timed), sum(t.time_us for t in timed)
+    return StepTime(d, batch, timed, host_us(d, batch, kernels, device), held)

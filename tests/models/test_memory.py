@@ -1,0 +1,83 @@
+"""Memory of a device, computed by hand, and what is said when a model does not fit."""
+
+from __future__ import annotations
+
+import pytest
+
+import megatile as mt
+from megatile.models.schemes import ModelError
+
+
+def test_llama_8b_on_one_device_by_hand() -> None:
+    found = mt.model("Llama-3.1-8B").memory(machine="dgx-h100", requests=10, context=1000)
+    assert found.weights == pytest.approx(8.03e9 * 2, rel=0.001)
+    assert found.cache == 10 * 1000 * 32 * 2 * 8 * 128 * 2
+    assert found.limit == round(0.9 * 80e9)
+    assert found.total == found.weights + found.cache + found.activations + found.workspace
+    assert found.fits
+
+
+def test_tensor_parallel_replicates_kv_heads() -> None:
+    llama = mt.model("Llama-3.1-70B")
+    caches = [llama.memory(machine="h100-cluster", tp=tp, requests=1, context=100).cache for tp in (4, 8, 16)]
+    assert caches[0] == 2 * caches[1] == 2 * caches[2]
+
+
+def test_latent_attention_caches_one_vector() -> None:
+    found = mt.model("DeepSeek-V3").memory(machine="h200-8", tp=8, requests=1, context=1000)
+    assert found.cache == 1000 * 61 * 576 * 2
+
+
+def test_windows_bound_the_cache() -> None:
+    short, long = (
+        mt.model("gpt-oss-120b").memory(machine="dgx-h100", requests=1, context=n).cache for n in (128, 1128)
+    )
+    assert long - short == 1000 * 18 * 2 * 8 * 64 * 2
+
+
+def test_parts_do_not_grow_with_devices() -> None:
+    llama = mt.model("Llama-3.1-70B")
+    weights = [llama.memory(machine="dgx-h100", tp=tp).weights for tp in (1, 2, 4, 8)]
+    assert weights == sorted(weights, reverse=True)
+    assert llama.memory(machine="dgx-h100", tp=4, pp=2).weights < weights[2]
+
+
+def test_what_does_not_fit_says_the_smallest_change() -> None:
+    llama = mt.model("Llama-3.1-70B")
+    with pytest.raises(ModelError) as caught:
+        llama.step([(1, 1000)], machine="dgx-h100", tp=1)
+    assert "weights 131.4 GiB" in str(caught.value)
+    assert "(try: tp 4)" in str(caught.value)
+    llama.step([(1, 1000)], machine="dgx-h100", tp=4)
+    with pytest.raises(ModelError, match=r"at most \d+ requests") as caught:
+        llama.step([(1, 100_000)] * 64, machine="dgx-h100", tp=8)
+    few = int(str(caught.value).partition("at most ")[2].split()[0])
+    llama.step([(1, 100_000)] * few, machine="dgx-h100", tp=8)
+    with pytest.raises(ModelError):
+        llama.step([(1, 100_000)] * (few + 1), machine="dgx-h100", tp=8)
+
+
+@pytest.mark.parametrize(
+    ("division", "said"),
+    [
+        ({"tp": 3}, "tp 3 does not divide 64 heads"),
+        ({"tp": 0}, "tp must be a whole number from 1 on, got 0"),
+        ({"tp": 2.0}, "tp must be a whole number"),
+        ({"tp": 16}, "needs 16 devices, 'dgx-h100' has 8"),
+        ({"ep": 2, "tp": 2}, "has no experts"),
+        ({"dtype": "fp3"}, "dtype 'fp3' is unknown"),
+        ({"kv_dtype": "int2"}, "KV cache type 'int2' is unknown"),
+        ({"library": "vlm"}, "library 'vlm' is unknown"),
+        ({"max_seqs": 3}, "has no setting 'max_seqs'"),
+        ({"memory_share": 1.5}, "memory_share must be in"),
+    ],
+)
+def test_bad_divisions_are_one_sentence(division: dict[str, object], said: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        mt.model("Llama-3.1-70B").memory(machine="dgx-h100", **division)
+    assert said in str(caught.value)
+
+
+def test_experts_must_divide() -> None:
+    with pytest.raises(ModelError, match="ep 3 does not divide tp"):
+        mt.model("Mixtral-8x7B-v0.1").memory(machine="dgx-h100", tp=4, ep=3)

@@ -1,0 +1,76 @@
+"""The closed sum of a step: rows add up, physics holds, bad batches are one sentence."""
+
+from __future__ import annotations
+
+import pytest
+
+import megatile as mt
+from megatile.models.schemes import ModelError
+from megatile.models.step import step_us
+
+LLAMA = {"machine": "dgx-h100", "tp": 8, "dtype": "fp8"}
+
+
+def test_rows_add_up() -> None:
+    step = mt.model("Llama-3.1-70B").step([(1, 4096)] * 64, **LLAMA)
+    assert sum(row["time_us"] for row in step.rows()) == pytest.approx(step.time_us, rel=1e-9)
+    assert sum(step.parts().values()) == pytest.approx(step.time_us, rel=1e-9)
+    assert step_us(step.deployment, step.batch) == pytest.approx(step.time_us, rel=1e-6)
+    assert set(step.origins) == {row["operator"] for row in step.rows()}
+    assert "StepTime(Llama-3.1-70B on dgx-h100" in repr(step)
+    assert "<table>" in step._repr_html_()
+
+
+@pytest.mark.parametrize(
+    "name", ["Llama-3.1-8B", "gpt-oss-20b", "DeepSeek-V2-Lite", "Qwen3-30B-A3B", "gemma-3-27b"]
+)
+def test_more_work_never_takes_less(name: str) -> None:
+    model = mt.model(name)
+    short = model.step([(1, 1000)] * 8, machine="dgx-h100", tp=2).time_us
+    assert model.step([(1, 30_000)] * 8, machine="dgx-h100", tp=2).time_us > short
+    assert model.step([(1, 1000)] * 64, machine="dgx-h100", tp=2).time_us > short
+    assert model.step([(1000, 0)] * 8, machine="dgx-h100", tp=2).time_us > short
+
+
+def test_flops_of_a_prefill_are_those_of_the_parameters() -> None:
+    """Products of a long prefill do 2 × parameters × tokens operations, logits of the last token apart."""
+    model = mt.model("Llama-3.1-8B")
+    step = model.step([(4096, 0)], machine="dgx-h100")
+    done = 0
+    for operator, _ in step.timed:
+        if operator.kernel == "gemm" and operator.name != "logits":
+            extents = dict(operator.extents)
+            done += operator.repeat * 2 * extents["m"] * extents["n"] * extents["k"]
+    blocks = model.config.parameters() - 2 * model.config.vocab * model.config.hidden
+    assert done == pytest.approx(2 * 4096 * blocks, rel=0.001)
+
+
+def test_a_mixed_step_holds_both_kinds_of_attention() -> None:
+    step = mt.model("Llama-3.1-8B").step([(1, 1000)] * 8 + [(512, 0), (256, 256)], machine="dgx-h100")
+    names = [row["operator"] for row in step.rows()]
+    assert names.count("decode attention") == 1
+    assert names.count("prefill attention") == 2
+
+
+def test_eager_waits_for_launches() -> None:
+    model = mt.model("Llama-3.1-8B")
+    graph, eager = (model.step([(1, 100)], machine="dgx-h100", tp=8, graph=g).time_us for g in (True, False))
+    assert eager > graph
+
+
+@pytest.mark.parametrize(
+    ("batch", "said"),
+    [
+        ([], "needs at least one request"),
+        ([(0, 5)], "new must be at least 1"),
+        ([(1, -1)], "cached at least 0"),
+        ([1, 2], "a batch is a list of"),
+        ([(1.5, 2)], "whole numbers"),
+        (7, "a batch is a list of"),
+        ([(10**12, 0)], "holds at most"),
+    ],
+)
+def test_bad_batches_are_one_sentence(batch: object, said: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        mt.model("Llama-3.1-8B").step(batch, machine="dgx-h100")
+    assert said in str(caught.value)
