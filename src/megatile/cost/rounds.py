@@ -26,7 +26,8 @@ from megatile.core.expr import Expr, Symbol, bounds, constant, expr, from_linear
 from megatile.plan import model as pm
 from megatile.plan.counts import command_count
 from megatile.plan.statements import engine_of, regions_of, write_of
-from megatile.sim.simulation import LaunchRows, Simulation
+from megatile.sim.launch_rows import LaunchRows
+from megatile.sim.simulation import Simulation
 from megatile.sim.state import RELEASE, Recorded
 
 MANY_COMMANDS = 1 << 15

@@ -267,13 +267,10 @@ class LaunchData(Executor):
 
     def _begun(self) -> Array:
         """Return which units the timed run has begun; a launch that the engine need not have has ended."""
-        rows, simulation = self.launch.rows, self.runs.machine.simulation
+        rows = self.launch.rows
         if rows is None:
             return np.ones(self.plan.units, dtype=bool)
-        first, count = simulation.table("launches")[
-            rows.number, [LaunchRow.first_unit, LaunchRow.units]
-        ].tolist()
-        free = simulation.table("units")[first : first + count, UnitRow.state] != st.PENDING
+        free = rows.units[:, UnitRow.state] != st.PENDING
         return np.full(self.plan.units, bool(free.all())) if self.plan.levels else free
 
     def _chosen(self) -> dict[Any, list[int]]:

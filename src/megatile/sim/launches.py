@@ -11,8 +11,9 @@ from megatile.core.quantities import format_time
 from megatile.hda import HDA
 from megatile.plan.model import Plan
 from megatile.sim.data import Assumed, Scalars
+from megatile.sim.launch_rows import LaunchRows
 from megatile.sim.record import Record
-from megatile.sim.simulation import NEVER, LaunchRows, Simulation
+from megatile.sim.simulation import NEVER, Simulation
 from megatile.sim.symmetry import BESIDE, TimedUnits
 from megatile.timing.faults import Faults
 from megatile.timing.resources import Resources

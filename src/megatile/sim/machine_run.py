@@ -26,10 +26,11 @@ from megatile.sim.contents import Contents
 from megatile.sim.data import seen_values
 from megatile.sim.data_runs import DataRuns, LaunchData
 from megatile.sim.deadlock import deadlock, explain, wait_graph
+from megatile.sim.launch_rows import LaunchRows
 from megatile.sim.launches import CANCELLED, FAILED, SUBMITTED, Launch, SessionError, Worker
 from megatile.sim.queries import QueueMisuse
 from megatile.sim.record import Record, choices
-from megatile.sim.simulation import MAX_RECORDS, NEVER, LaunchRows, Simulation, engine_name
+from megatile.sim.simulation import MAX_RECORDS, NEVER, Simulation, engine_name
 from megatile.sim.symmetry import BESIDE, choose_units
 from megatile.timing.resources import Resources
 
@@ -187,7 +188,7 @@ class MachineRun:
     def has_begun(self, launch: Launch) -> bool:
         """Return whether a launch that has not ended does something already."""
         if launch.rows is not None:
-            return self.simulation.instances[launch.rows.number].begun
+            return launch.rows.begun
         return launch in self._held and (launch.simulation is not None or self.now_ps > launch.submit_ps)
 
     def _worker(self, worker: Worker | None) -> Worker:

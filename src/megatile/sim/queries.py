@@ -47,7 +47,8 @@ from megatile.sim.state import (
 )
 
 if TYPE_CHECKING:
-    from megatile.sim.simulation import LaunchRows, Simulation
+    from megatile.sim.launch_rows import LaunchRows
+    from megatile.sim.simulation import Simulation
     from megatile.timing.resources import Resources
 
 MOST_GUESSED = 1 << 16
@@ -75,10 +76,10 @@ class StreamPeers:
         self.meanings, self.first = simulation.rows.meanings, launched.table.streams[stream].first
         self.code = simulation.rows.code
         self.described = simulation.arena.rows("levels")
-        self.all_rows = list(simulation.instances[launched.number].levels.values())
+        self.all_rows = launched.levels
         self.rows = self.all_rows[level]
         self.fixed = self.rows.fixed
-        self.units, self.places = self.rows.of_stream(launched.table.stream_of[level], stream)
+        self.units, self.places = self.rows.of_stream(stream)
         """Rows, counted from the first of the level; of a level without slots also the instances' numbers."""
         if self.fixed:
             self._leave_out(self.first)
@@ -109,7 +110,7 @@ class StreamPeers:
     def seen(self, level: int, numbers: Array) -> tuple[Array, Array] | None:
         """Where they reach instances of a level (counted in the plan), and which of these there are; None
         where that is not the same all the time."""
-        other = self.described[self.launched.levels + level]
+        other = self.described[self.launched.first_level + level]
         if not other[LevelRow.fixed]:
             return None
         there = (numbers >= 0) & (numbers < other[LevelRow.count])
@@ -118,7 +119,7 @@ class StreamPeers:
 
     def as_seen(self, place: Array, count: int) -> Array:
         """Return some of ``count`` hardware units as these see them."""
-        mine = int(self.described[self.launched.levels + self.level, LevelRow.hardware])
+        mine = int(self.described[self.launched.first_level + self.level, LevelRow.hardware])
         if count >= mine:
             return place if count == mine else place * mine // count
         return np.where(self.places * count // mine == place, self.places, place * (mine // count))
@@ -194,7 +195,7 @@ class MachineQueries:
         if not 0 <= self._senders(launched.sources[channel], receiver, member) < units:
             raise QueueMisuse(f"queue {described.label(member)} of unit {receiver} is fed by nobody")
         level = launched.table.levels[plan.level(described.level).name]
-        fixed = bool(self.arena.rows("levels")[launched.levels + level, LevelRow.fixed])
+        fixed = bool(self.arena.rows("levels")[launched.first_level + level, LevelRow.fixed])
         receivers, members = np.array([receiver]), np.array([member])
         if fixed and not described.installed:
             found = self._queues_at(pc, g, units, described.members)
@@ -244,7 +245,7 @@ class MachineQueries:
         credit = lane = np.zeros(count, dtype=np.int64)
         if fixed:
             peers = self._senders(launched.senders[channel], receivers, members)
-            places = simulation.places(launched)[launched.offsets[level] : launched.offsets[level + 1]]
+            places = launched.places[launched.offsets[level] : launched.offsets[level + 1]]
             ends = (peers, receivers) if not plan.levels else (places[peers], places[receivers])
             seen = view.on_channel(described)
             credit = seen.messages_ps(ends[1], ends[0], seen.credit_bytes(described))
@@ -384,7 +385,7 @@ class MachineQueries:
         if not peers.fixed:
             return None
         stored = self._stored(peers, row)
-        level = peers.described[peers.launched.levels + stored[Storage.over]].tolist()
+        level = peers.described[peers.launched.first_level + stored[Storage.over]].tolist()
         numbers, always = peers.value(row[RegionRow.piece])
         pieces, per, places = (
             stored[Storage.pieces],
@@ -392,7 +393,8 @@ class MachineQueries:
             level[LevelRow.places],
         )
         mine, total = (
-            int(x[LevelRow.hardware]) for x in (peers.described[peers.launched.levels + peers.level], level)
+            int(x[LevelRow.hardware])
+            for x in (peers.described[peers.launched.first_level + peers.level], level)
         )
         count = level[LevelRow.per_parent] if places != NONE else min(level[LevelRow.per_parent], per)
         place = np.clip(numbers, 0, pieces - 1) * count // pieces
@@ -411,7 +413,7 @@ class MachineQueries:
         seen = peers.seen(stored[Storage.level], owners)
         if seen is None:
             return None
-        per, level = stored[Storage.per], peers.launched.levels + stored[Storage.level]
+        per, level = stored[Storage.per], peers.launched.first_level + stored[Storage.level]
         mine = (peers.units // per == owners) if per else np.zeros(len(owners), dtype=bool)
         held = np.where(mine, NONE, (level << 40) + owners)
         return np.where(mine, peers.places, seen[0]), held, seen[1], always
@@ -419,7 +421,7 @@ class MachineQueries:
     def _stored(self, peers: StreamPeers, row: list[int]) -> list[int]:
         """The row of the storage of a region, as the level of its unit sees it."""
         base = self.simulation.rows.tiles[row[RegionRow.tile]][TileRow.base]
-        at = int(peers.described[peers.launched.levels + peers.level, LevelRow.storages]) + base
+        at = int(peers.described[peers.launched.first_level + peers.level, LevelRow.storages]) + base
         found: list[int] = self.arena.rows("storages")[at].tolist()
         return found
 
@@ -468,7 +470,7 @@ class MachineQueries:
         receivers, members = found[:, 1], found[:, 2]
         senders = self._senders(launched.senders[channel], receivers, members)
         if launched.plan.levels:
-            places = self.simulation.places(launched)[launched.offsets[level] :]
+            places = launched.places[launched.offsets[level] :]
             senders, receivers = places[senders], places[receivers]
         names = launched.table.memories[memory], described.memory
         view = view.on_channel(described)
@@ -524,7 +526,7 @@ class MachineQueries:
     def _first(self, g: int) -> int:
         """The unit of the first level that an instance is or belongs to."""
         launched, units = self.simulation.launch_of(g), self.arena.rows("units")
-        while g != NONE and units[g, UnitRow.level] != launched.levels:
+        while g != NONE and units[g, UnitRow.level] != launched.first_level:
             g = int(units[g, UnitRow.parent])
         return int(units[g, UnitRow.number]) if g != NONE else NONE
 
@@ -538,9 +540,9 @@ class MachineQueries:
             if not 0 <= root < len(members):
                 raise QueueMisuse(f"broadcast takes root {root} of a group of {len(members)}")
         if launched.plan.levels:
-            row = launched.levels + level
+            row = launched.first_level + level
             if self.arena.rows("levels")[row, LevelRow.fixed]:
-                places = self.simulation.places(launched)[launched.offsets[level] :]
+                places = launched.places[launched.offsets[level] :]
                 members = tuple(places[list(members)].tolist())
             else:
                 members = tuple(int(plain.engine().where(self.arena.memory, g, row, m)) for m in members)
@@ -553,7 +555,7 @@ class MachineQueries:
         if row[Instruction.figures] == NONE and peers.fixed:
             flag = self.arena.rows("flags")[peers.launched.flags + row[Signal.flag]].tolist()
             numbers, always = peers.value(row[Signal.to])
-            seen = peers.seen(flag[FlagRow.level] - peers.launched.levels, numbers)
+            seen = peers.seen(flag[FlagRow.level] - peers.launched.first_level, numbers)
             chosen = np.flatnonzero(seen[1]) if seen is not None else np.zeros(0, dtype=np.int64)
             if seen is not None and (always or len(chosen) <= MOST_GUESSED):
                 here, there = peers.places[chosen], seen[0][chosen]

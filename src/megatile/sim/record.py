@@ -14,7 +14,8 @@ from megatile.core.quantities import format_bytes, format_time
 from megatile.hda.routing import Link
 from megatile.sim import state as st
 from megatile.sim.instructions import RECEIVE, RECEIVE_ANY, SEND, SIGNAL, WORK
-from megatile.sim.simulation import LaunchRows, Simulation
+from megatile.sim.launch_rows import LaunchRows
+from megatile.sim.simulation import Simulation
 from megatile.sim.state import NONE, Answer, CacheRow, LaunchRow, Recorded
 from megatile.sim.table import ENGINES
 from megatile.timing.fabric import Path
@@ -125,7 +126,7 @@ class Record:
         who = rows[:, Recorded.actor]
         self.units = launched.offsets[-1]
         """How many instances there are, of all levels."""
-        self.places = simulation.places(launched).copy()
+        self.places = launched.places.copy()
         self.names = launched.names(self.places)
         mine = (who >= launched.first) & (who < launched.first + self.units)
         chosen = np.flatnonzero(mine & (rows[:, Recorded.kind] != st.RELEASE))

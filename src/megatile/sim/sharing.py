@@ -21,7 +21,8 @@ from megatile.sim.state import NONE, RegionRow
 from megatile.timing.view import TimingError
 
 if TYPE_CHECKING:
-    from megatile.sim.simulation import LaunchRows, Simulation
+    from megatile.sim.launch_rows import LaunchRows
+    from megatile.sim.simulation import Simulation
 
 MOST_QUEUES = 1 << 20
 """Up to so many queues it is found out beforehand which links only one of them uses."""
@@ -82,7 +83,7 @@ def _messages(simulation: Simulation, launched: LaunchRows) -> Iterator[Ends | N
     for channel in channels:
         name = plan.level(channel.level).name
         level, units = table.levels[name], plan.instances(channel.level)
-        rows = simulation.instances[launched.number].levels[name]
+        rows = launched.levels[level]
         if used[channel.name] != {name} or not rows.fixed:
             yield None
             return

@@ -13,7 +13,7 @@ from megatile.plan.residency import part_places
 from megatile.timing.view import TimingError
 
 if TYPE_CHECKING:
-    from megatile.sim.simulation import LaunchRows
+    from megatile.sim.launch_rows import LaunchRows
 
 SAMPLED_UNITS = 32
 """Units whose routes are looked at to estimate those of all."""

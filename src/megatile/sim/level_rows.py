@@ -1,0 +1,225 @@
+"""The rows of one level of a launch: its instances, or the slots in which they take turns.
+
+An instance needs a row of `units`, a frame, lists of unfinished accesses and queues of engines. Those of a
+level with slots, and all below them, take turns in the rows of their slots: memory grows with what is there
+at a time, not with what is launched.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from megatile.plan.cohort import of_units
+from megatile.plan.residency import units_below
+from megatile.sim import state as st
+from megatile.sim.state import NONE, Children, EngineQueue, LevelRow, Pool, UnitRow
+
+if TYPE_CHECKING:
+    from megatile.sim.launch_rows import LaunchRows
+
+_NOTHING = [
+    UnitRow.cause,
+    UnitRow.visible,
+    UnitRow.visible_by,
+    UnitRow.waits_for,
+    UnitRow.blocked_since,
+    UnitRow.chosen_queue,
+    UnitRow.followers,
+    UnitRow.pool,
+    UnitRow.next_waiter,
+    UnitRow.over_by,
+]
+"""Columns of `units` in which instances have nothing at first."""
+
+
+class LevelRows:
+    """The rows of one level; those below it come later."""
+
+    def __init__(self, launch: LaunchRows, number: int) -> None:
+        self.arena, self.number = launch.arena, number
+        self.level, self.view = launch.plan.all_levels[number], launch.views[number]
+        self.streams = launch.table.stream_of[number]
+        """The stream of every instance."""
+        self.above = next((rows for rows in launch.levels if rows.level.name == self.level.parent), None)
+        self.children: list[LevelRows] = []
+        self.fixed: bool = self.level.slots is None and (self.above is None or self.above.fixed)
+        """Whether row i has instance i from the beginning."""
+        self.pools = range(0)
+        self.pool_of: Any = NONE
+        """Of every instance above (or of the one launch), the pool in which those below it take turns."""
+        self.places: Any = np.arange(launch.plan.units)
+        """The hardware unit of every row; of a plan with one level: the unit."""
+        self._of_stream: dict[int, tuple[Any, Any]] = {}
+        self._place(launch)
+        self.roots = np.full(len(self), self.above is None) if launch.plan.levels else self.streams != NONE
+        """Which of its rows begin with the launch, if they have instances from the beginning."""
+        self._fill(launch)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @property
+    def numbers(self) -> Any:
+        """The numbers of its rows in `units`."""
+        return np.arange(self.first, self.first + len(self))
+
+    @property
+    def units(self) -> Any:
+        """Its rows of `units`."""
+        return self.arena.rows("units")[self.first : self.first + len(self)]
+
+    def of_stream(self, stream: int) -> tuple[Any, Any]:
+        """Those that have a stream (all, where instances take turns in them), and where they are."""
+        if stream not in self._of_stream:
+            mine = np.flatnonzero(self.streams == stream) if self.fixed else np.arange(len(self))
+            self._of_stream[stream] = mine, self.places[mine]
+        return self._of_stream[stream]
+
+    # making them
+
+    def _place(self, launch: LaunchRows) -> None:
+        """Find where instances are and what they are part of, or where their slots are."""
+        plan, level, above = launch.plan, self.level, self.above
+        pools: Any = NONE
+        below = units_below(self.view.hda, level, plan) if plan.levels else 0
+        outer = np.zeros(1, dtype=np.int64) if above is None else above.places * below
+        if plan.levels and level.slots is None:
+            self.places = (outer[:, None] + of_units(level.place, level.count)[None, :]).reshape(-1)
+        elif level.slots is not None:
+            bases, crowd = np.unique(outer, return_counts=True)
+            slots = np.minimum(below * level.slots, crowd * level.count)
+            if above is None and launch.beside:  # other launches may have the first ones
+                slots[:] = below * level.slots
+            first, ends = self.arena.extend("pools", len(bases), NONE), np.cumsum(slots)
+            self.pools = range(first, first + len(bases))
+            number = np.repeat(np.arange(len(bases)), slots)
+            self.places = bases[number] + (np.arange(len(number)) - (ends - slots)[number]) % below
+            pools, self.pool_of = first + number, first + np.searchsorted(bases, outer)
+        self.first = self.arena.extend("units", len(self.places))
+        self.units[:] = self._first_row(launch)
+        self.units[:, UnitRow.place], self.units[:, UnitRow.pool] = self.places, pools
+        if above is not None and level.slots is None:
+            self.units[:, UnitRow.parent] = np.repeat(above.numbers, level.count)
+        if self.pools:
+            rows, heap = self._rows_of_pools, self.arena.extend("free_units", len(self))
+            rows[:, Pool.units], rows[:, Pool.first_unit] = slots, self.first + ends - slots
+            rows[:, Pool.heap] = heap + ends - slots
+
+    @property
+    def _rows_of_pools(self) -> Any:
+        return self.arena.rows("pools")[self.pools.start : self.pools.stop]
+
+    def _first_row(self, launch: LaunchRows) -> Any:
+        """What all rows of `units` have in common."""
+        row = np.zeros(UnitRow.width, dtype=np.int64)
+        row[_NOTHING] = row[UnitRow.parent] = NONE
+        row[UnitRow.state], row[UnitRow.predecessors] = st.OVER, int(not self.pools)
+        row[UnitRow.level], row[UnitRow.launch] = launch.first_level + self.number, launch.number
+        return row
+
+    def _fill(self, launch: LaunchRows) -> None:
+        """Give every row a frame, lists of accesses and queues of engines; those with a stream wait."""
+        arena, table, count = self.arena, launch.table, len(self)
+        engines = table.lanes(self.view.message_queues)
+        sizes = np.array([len(s.frame) for s in table.streams] + [0])
+        used = np.broadcast_to(sizes[np.unique(self.streams)].max(initial=0), count)
+        if self.fixed:
+            used = sizes[self.streams]
+        slots = table.storages - table.first_slot
+        self.held = arena.extend("held_slots", slots * count), slots
+        self.queues = arena.extend("engine_queues", engines * count), engines
+        """Where the slots and the engines of its rows begin, and how many each row has."""
+        lists = arena.extend("access_lists", table.storages * count, NONE)
+        arena.extend("pending_writes", table.storages * count)
+        self._share_engines(launch)
+        arena.rows("levels")[launch.first_level + self.number, LevelRow.first_unit] = self.first
+        units, index = self.units, np.arange(count)
+        units[:, UnitRow.frame] = arena.extend("frames", int(used.sum())) + np.cumsum(used) - used
+        begins = {
+            UnitRow.access_lists: (lists, table.storages),
+            UnitRow.held_slots: self.held,
+            UnitRow.engine_queues: self.queues,
+        }
+        for column, (at, width) in begins.items():
+            units[:, column] = at + width * index
+        if self.fixed:
+            units[:, UnitRow.number] = index
+            units[:, UnitRow.actor] = launch.first + launch.offsets[self.number] + index
+            units[:, UnitRow.pc] = np.array([s.first for s in table.streams] + [0])[self.streams]
+            units[self.roots, UnitRow.state], units[self.roots, UnitRow.parts] = st.PENDING, 1
+
+    def _share_engines(self, launch: LaunchRows) -> None:
+        """Find the servers of engines that several instances share."""
+        paths, names, (first, engines) = launch.paths, launch.table.engine_names, self.queues
+        rows = self.arena.rows("engine_queues")[first : first + engines * len(self)]
+        rows[:] = (0, NONE, NONE, NONE)
+        for engine in sorted(launch.table.queues) if len(self) and paths.contended else ():
+            name = names[engine]
+            if self.view.engine_resource(name, 0) is None:
+                continue
+            keys = [self.view.engine_resource(name, place) for place in self.places.tolist()]
+            described = self.view.engine(name)
+            of_kinds = described is not None and described.shares is not None
+            if launch.plan.levels or of_kinds or len(set(keys)) < len(keys) or paths.everything_shared:
+                messages = range(len(names), engines) if name == "dma" else ()
+                for e in (engine, *messages):
+                    rows[e::engines, EngineQueue.server] = [paths.server(key, 1) for key in keys]
+
+    def link_children(self, found: list[LevelRows]) -> None:
+        """Describe what is below every row."""
+        self.children, count = found, len(found)
+        first = self.arena.extend("children", count * len(self), NONE)
+        self.units[:, UnitRow.children] = first + count * np.arange(len(self))
+        self.units[:, UnitRow.child_levels] = count
+        rows = self.arena.rows("children")[first:]
+        for k, child in enumerate(found):
+            child.describe(rows[k::count], self.numbers)
+
+    def describe(self, rows: Any, parents: Any) -> None:
+        """Fill rows of `children` for the instances of this level in each of the parents."""
+        rows[:, Children.count], rows[:, Children.parent] = self.level.count, parents
+        rows[:, Children.pool] = self.pool_of
+        if self.level.slots is None:
+            rows[:, Children.first_unit] = self.first + self.level.count * np.arange(len(rows))
+
+    # using them
+
+    def restart(self, launch: LaunchRows, begin: int, flows: int) -> None:
+        """Set all rows as they are before the launch begins; its first flow that is no queue's."""
+        arena, offsets = self.arena, launch.offsets[self.number : self.number + 2]
+        described, units = arena.rows("levels")[launch.first_level + self.number], self.units
+        described[LevelRow.first_flow] = flows + offsets[0]
+        described[LevelRow.stream_list], described[LevelRow.stream], _ = launch.table.level_lists[self.number]
+        described[LevelRow.start_at] = begin + self.view.start_ps(0) - launch.resources.start_ps(0)
+        units[:, UnitRow.now] = begin
+        at, engines = self.queues
+        arena.rows("engine_queues")[at : at + engines * len(self), : EngineQueue.server] = (0, NONE, NONE)
+        at, slots = self.held
+        arena.rows("held_slots")[at : at + slots * len(self)] = 0
+        launch.places[slice(*offsets)] = self.places if self.fixed else NONE
+        if self.fixed:
+            units[:, UnitRow.flow] = described[LevelRow.first_flow] + units[:, UnitRow.number]
+        for n, stream in enumerate(launch.table.streams if not launch.plan.levels else ()):
+            mine, _ = self.of_stream(n)
+            first, size = units[mine, UnitRow.frame], len(stream.frame)
+            arena.rows("frames")[first[:, None] + np.arange(size)] = stream.frame
+            arena.rows("frames")[first] = mine
+        if self.pools:
+            rows = self._rows_of_pools
+            rows[:, [Pool.first_waiting, Pool.last_waiting, Pool.due]] = NONE
+            self.free_slots([])
+
+    def free_slots(self, taken: list[int]) -> None:
+        """Let all slots be free but those that earlier launches have."""
+        for row in self._rows_of_pools:
+            at, first, count = row[[Pool.heap, Pool.first_unit, Pool.units]].tolist()
+            free = np.setdiff1d(np.arange(first, first + count), taken)
+            self.arena.rows("free_units")[at : at + len(free)], row[Pool.free] = free, len(free)
+
+    def begun(self, places: Any) -> bool:
+        """Return whether an instance has begun; ``places`` are those of all of the level."""
+        if not self.fixed:
+            return bool((places != NONE).any())
+        return bool((self.units[self.roots, UnitRow.state] != st.PENDING).any())
