@@ -11,7 +11,13 @@ from tests.attention.attention_machines import own_mesh
 from megatile.attention import kernel_times
 from megatile.attention.kernel_times import MERGES, KernelTimes, efficiency, kernels_of
 from megatile.attention.plans import Divided, Problem
-from megatile.attention.predict import MOST_UNASKED, best_schedule, predict, predict_one, schedules_for
+from megatile.attention.predict import (
+    MAX_MESSAGES_WITHOUT_ASKING,
+    best_schedule,
+    predict,
+    predict_one,
+    schedules_for,
+)
 from megatile.attention.schedules import ScheduleError, make_schedule
 from megatile.attention.schedules.division import KernelCall
 from megatile.core.errors import MegatileError, RouteError
@@ -410,9 +416,9 @@ def test_work_without_end_is_left_out_and_said_so():
     assert [p.schedule for p in found.predictions] == ["ulysses:8+ring"]
     assert found.unfit == (("hamilton", "2064512 messages between 128 ranks are too many to simulate"),)
     with pytest.raises(ScheduleError, match="name it: schedule hamilton:8x16"):
-        predict(hda, problem, schedules=["hamilton:8x16"], most=MOST_UNASKED)
+        predict(hda, problem, schedules=["hamilton:8x16"], most=MAX_MESSAGES_WITHOUT_ASKING)
     with pytest.raises(ScheduleError, match="390144 messages"):
-        predict(hda, problem, schedules=["hamilton:8x16"], backward=True, most=MOST_UNASKED)
+        predict(hda, problem, schedules=["hamilton:8x16"], backward=True, most=MAX_MESSAGES_WITHOUT_ASKING)
 
 
 def test_progress_goes_from_schedule_to_schedule(mesh):

@@ -10,7 +10,7 @@ import megatile as mt
 from megatile.core.errors import MachineError, QuantityError
 from megatile.core.quantities import LIMITS, UNITS, quantity, size
 from megatile.plan.build import PlanBuilder
-from megatile.timing.view import TimingError
+from megatile.timing.machine_timing import TimingError
 
 
 def test_every_dimension_has_limits() -> None:

@@ -16,7 +16,7 @@ from megatile.cost.price import lower_bound, price
 from megatile.plan.build import PlanBuilder
 from megatile.plan.model import PlanError
 from megatile.sim.simulate import simulate
-from megatile.timing.view import TimingError
+from megatile.timing.machine_timing import TimingError
 
 AHBM = mt.machine("ahbm")
 

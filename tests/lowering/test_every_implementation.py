@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.language.tile.random_programs import random_program
-from tests.lowering import test_kinds, unusual
+from tests.lowering import odd_size_programs, test_every_program_kind
 from tests.lowering.test_examples import same
 
 import megatile as mt
@@ -22,9 +22,15 @@ from megatile.lowering.errors import LoweringError
 
 NAMES = [name for name, one in CANDIDATES["Copy"].items() if one.body is None]
 CASES: dict[str, Any] = {f"random_{seed}": seed for seed in range(10)}
-CASES |= {kind.__name__: kind for kind in test_kinds.KINDS}
+CASES |= {kind.__name__: kind for kind in test_every_program_kind.KINDS}
 CASES |= {
-    f.__name__: f for f in (unusual.cannon3, unusual.stencil_cores, unusual.odd_gemm, unusual.cluster_mc)
+    f.__name__: f
+    for f in (
+        odd_size_programs.cannon3,
+        odd_size_programs.stencil_cores,
+        odd_size_programs.odd_gemm,
+        odd_size_programs.cluster_mc,
+    )
 }
 
 

@@ -7,14 +7,14 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings, strategies as st
 from tests.language.tile.random_programs import random_program
-from tests.lowering.test_kinds import KINDS
+from tests.lowering.test_every_program_kind import KINDS
 from tests.tuning.factories import gemm
 
 import megatile as mt
 import megatile.language as T
 from bench_programs import flash_attention
-from megatile.cost.floor import floor
-from megatile.hda.vary import RATES, figures, scaled
+from megatile.cost.static_bound import floor
+from megatile.hda.parameters import RATES, figures, scaled
 from megatile.plan import model as pm
 
 H100 = mt.machine("dgx-h100")

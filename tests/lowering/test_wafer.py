@@ -38,7 +38,7 @@ def test_neighbours_stay_near(nx, ny, furthest):
 
 
 def test_transfers_without_end_are_refused_in_a_sentence(monkeypatch):
-    monkeypatch.setattr(sharing, "MOST_HOPS", 100)
+    monkeypatch.setattr(sharing, "MAX_HOPS", 100)
     with pytest.raises(mt.MegatileError, match=r"cross more than 100 links.*side by side.*'fabric'"):
         mt.simulate(stencil(7, 4, h=2, w=2, steps=1), machine=WAFER)
 

@@ -19,7 +19,7 @@ import megatile as mt
 from megatile.collectives import predict
 from megatile.core.errors import MegatileError
 from megatile.hda import machine
-from megatile.hda.vary import figures, scaled
+from megatile.hda.parameters import figures, scaled
 from megatile.plan.build import PlanBuilder
 from megatile.report import page as pages
 from megatile.report.page import LinkUse, page
@@ -74,7 +74,7 @@ def test_an_empty_trace_has_a_page() -> None:
 
 
 def test_too_many_events_are_left_out_with_a_word(result: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "MOST_EVENTS", 30)
+    monkeypatch.setattr(pages, "MAX_EVENTS", 30)
     data = data_of(page(result.trace, title="short"))
     assert 0 < len(column(data, "start", "<f8")) <= 30
     assert f"of {len(result.trace)} events" in data["timeline"]["left_out"]

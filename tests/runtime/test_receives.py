@@ -20,7 +20,7 @@ from megatile.core.expr import unit  # noqa: E402
 from megatile.plan.build import PlanBuilder  # noqa: E402
 from megatile.plan.code import compile_plan  # noqa: E402
 from megatile.plan.execute import execute  # noqa: E402
-from megatile.runtime.control import MOST_ANNOUNCED, Inbox, Scout  # noqa: E402
+from megatile.runtime.control import MAX_ANNOUNCED_COLLECTIVES, Inbox, Scout  # noqa: E402
 from megatile.runtime.launch import launch  # noqa: E402
 from megatile.runtime.processes import run_processes  # noqa: E402
 
@@ -112,7 +112,7 @@ def test_a_long_stream_is_not_read_to_its_end_at_once():
     inbox, wires = inbox_of(loop_plan(rounds=100_000))
     inbox.look_ahead()
     assert len(wires.posted) == 6
-    assert inbox._count <= MOST_ANNOUNCED
+    assert inbox._count <= MAX_ANNOUNCED_COLLECTIVES
     for k in range(300):  # and what is taken next has always been posted
         for channel, member, source in (("one", 0, 2), ("one", 1, 2), ("other", 0, 1)):
             inbox.take(channel, member, source)
@@ -125,7 +125,7 @@ def test_every_message_is_posted_once_in_order_and_before_it_is_taken(data):
     """Random receives of random queues: whatever the order, taking never waits for what is not posted."""
     slots = data.draw(st.lists(st.integers(1, 3), min_size=2, max_size=4))
     sources = data.draw(st.lists(st.integers(1, 2), min_size=len(slots), max_size=len(slots)))
-    order = data.draw(st.lists(st.integers(0, len(slots) - 1), max_size=3 * MOST_ANNOUNCED))
+    order = data.draw(st.lists(st.integers(0, len(slots) - 1), max_size=3 * MAX_ANNOUNCED_COLLECTIVES))
     b = PlanBuilder("random", scale="device", units=3)
     channels = [
         b.channel(f"c{i}", source=(unit + s) % 3, slot_bytes=4, memory="l2", slots=count)

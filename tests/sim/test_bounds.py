@@ -12,8 +12,8 @@ from tests.sim.toys import ring, toy
 
 from megatile.core.errors import MegatileError
 from megatile.core.expr import member, unit
-from megatile.cost.floor import floor
 from megatile.cost.price import price
+from megatile.cost.static_bound import floor
 from megatile.hda import machine
 from megatile.language import tl
 from megatile.plan.build import PlanBuilder

@@ -11,7 +11,7 @@ from megatile.hda.model import ProtocolFigures, TransportFigures
 from megatile.timing.collective_choice import choose, library_of, rule_of, times_ps
 from megatile.timing.collective_rule import Fabric, Rule, Way
 from megatile.timing.database import predict_kernel
-from megatile.timing.view import TimingError
+from megatile.timing.machine_timing import TimingError
 from toy_machines import chips
 
 US = 10**6

@@ -17,7 +17,9 @@ from megatile.attention.packed import CAUSAL, Batch, Segment
 from megatile.attention.schedules.bands import Band, Part, Tile, part_of
 
 ROW_BLOCK = 256  # rows handled at once where a mask or scores are written to memory
-MOST_ELEMENTS = 2**15  # of a document that shares a call: copying larger ones costs more than a call
+MAX_SHARED_CALL_ELEMENTS = (
+    2**15
+)  # of a document that shares a call: copying larger ones costs more than a call
 SUPPORTED = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -65,7 +67,7 @@ class Kernel(ABC):
     def backward(self, block: Block, visible: Visible, options: KernelOptions) -> Gradients: ...
 
     def kind(self, segment: Segment, width: int) -> Hashable:
-        if (segment.rows + segment.columns) * width > MOST_ELEMENTS:
+        if (segment.rows + segment.columns) * width > MAX_SHARED_CALL_ELEMENTS:
             return None
         return segment.rows.bit_length(), segment.columns.bit_length(), segment.band == CAUSAL
 

@@ -24,11 +24,11 @@ from megatile.hda.catalog import assumed_kernel
 from megatile.hda.model import Engine, KernelFigures
 from megatile.timing.formulas import Device
 from megatile.timing.library import exchange_figures, exchange_view, links_of, moving_kernel
-from megatile.timing.view import Origin, Timing, View
+from megatile.timing.machine_timing import MachineTiming, Origin, Timing
 
 FLOPS = 4
 """Per visible pair and dimension, forward."""
-LOOKED_AT = 3
+SAMPLED_RANKS = 3
 """Ranks whose kernels stand for those of all: the first, the last and one between."""
 
 
@@ -136,7 +136,7 @@ def efficiency(hda: HDA, divided: Divided, communication: float = 0.0, scale: st
     ranks, routes = division.routes.ranks, division.routes
     peers = {t.peer for t in routes.sends(0, 0)} if routes.exchanges else set()
     taken = min(times.kernels.channels[0] * len(peers), times.kernels.channels[1])
-    chosen = sorted({r * (ranks - 1) // (LOOKED_AT - 1) for r in range(LOOKED_AT)})
+    chosen = sorted({r * (ranks - 1) // (SAMPLED_RANKS - 1) for r in range(SAMPLED_RANKS)})
     slowest: tuple[float, float] = (0.0, 0.0)  # seconds, and flops
     for rank in chosen:
         calls = [call for step in range(routes.exchanges + 1) for call in division.calls(step, rank)]
@@ -173,7 +173,7 @@ class AttentionKernels(Timing):
     def without_compute(cls, divided: Divided) -> AttentionKernels:
         return cls(None, _granule(divided))
 
-    def view(self, hda: HDA, scale: str) -> View:
+    def view(self, hda: HDA, scale: str) -> MachineTiming:
         found, paid = exchange_view(hda, scale), exchange_figures(hda, scale)
         if paid is None:
             found = found.with_engine(moving_kernel(hda, scale))

@@ -48,7 +48,7 @@ def merge_form(device: torch.device | str) -> str:
     return "fused"
 
 
-FEW_RUNS = 8  # of rows that are merged where they are; more are taken out and put back
+MAX_RUNS_MERGED_IN_PLACE = 8  # of rows that are merged where they are; more are taken out and put back
 
 
 class Accumulator:
@@ -75,7 +75,7 @@ class Accumulator:
             self._state = block_out.to(torch.float32), lse, torch.zeros_like(lse)
             return
         out, lse, rest = self._started()
-        if len(runs) > FEW_RUNS:
+        if len(runs) > MAX_RUNS_MERGED_IN_PLACE:
             rows = torch.cat([torch.arange(*run, device=out.device) for run in runs])
             here = out[:, rows], lse[:, :, rows], rest[:, :, rows]
             self._merge(block_out, block_lse, *here)

@@ -90,12 +90,12 @@ def set_shard_tag(x: Any, tag: ShardTag | None) -> Any:
 
 _MADE: dict[int, set[ShardTag]] = {}
 """The tags of shards that were made here, by their number of tokens, those made last at the end."""
-_MOST_MADE = 1024
+_MAX_CACHED_OWNERS = 1024
 
 
 def remember_shard(tokens: int, tag: ShardTag) -> None:
     _MADE[tokens] = {*_MADE.pop(tokens, ()), tag}
-    if len(_MADE) > _MOST_MADE:
+    if len(_MADE) > _MAX_CACHED_OWNERS:
         del _MADE[next(iter(_MADE))]
 
 

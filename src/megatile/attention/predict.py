@@ -33,13 +33,13 @@ from megatile.sim import simulate
 from megatile.sim.result import Result
 from megatile.trace import text_table
 
-MOST_MESSAGES = 500_000
+MAX_MESSAGES = 500_000
 """Of a schedule that is simulated: about a minute and a gigabyte."""
-MOST_UNASKED = 60_000
+MAX_MESSAGES_WITHOUT_ASKING = 60_000
 """The same for schedules that were not named: some seconds each."""
-NEAR = 0.01
+EQUAL_TIME_SHARE = 0.01
 """Times within this share of the best count as equally good."""
-_MOST_PAIRS = 2**63  # integers of arrays end there
+_MAX_PAIRS = 2**63  # integers of arrays end there
 SAME_LAYOUT = ("hamilton", "zigzag", "direct")
 """Schedules that divide sequences alike, so that ``schedule="auto"`` may choose among them."""
 
@@ -145,9 +145,9 @@ class Comparison:
     def winner(self) -> Prediction:
         """The fastest; of equally good ones that with the shortest communication, then the first named."""
         best = min(p.time_ps for p in self.predictions)
-        close = [p for p in self.predictions if p.time_ps <= best * (1 + NEAR)]
+        close = [p for p in self.predictions if p.time_ps <= best * (1 + EQUAL_TIME_SHARE)]
         least = min(p.communication_ps for p in close)
-        return next(p for p in close if p.communication_ps <= least * (1 + NEAR))
+        return next(p for p in close if p.communication_ps <= least * (1 + EQUAL_TIME_SHARE))
 
     @property
     def baseline(self) -> Prediction:
@@ -171,7 +171,7 @@ class Comparison:
             hidden = "hides its communication" if best.exposed_ps <= 0.02 * best.time_ps else "has no rival"
             return f"{best.schedule} {hidden}: {times}"
         gain = f"{self.speedup(best):.2f}x {base.schedule}"
-        if self.speedup(best) < 1 + NEAR:
+        if self.speedup(best) < 1 + EQUAL_TIME_SHARE:
             return f"{best.schedule} is as fast as {base.schedule}: compute hides either ({times})"
         if best.busiest_link_ps < 0.9 * base.busiest_link_ps:
             share = base.busiest_link_ps / max(1, best.busiest_link_ps)
@@ -260,12 +260,12 @@ def predict(
     count = hda.count(scale) if ranks is None else ranks
     if count < 1:
         raise ScheduleError(f"attention needs at least one device, got ranks={count}")
-    if problem.length * problem.keys >= _MOST_PAIRS:
+    if problem.length * problem.keys >= _MAX_PAIRS:
         raise ScheduleError(
             f"the pairs of {problem.length} queries and {problem.keys} keys are more than can be counted"
         )
     named = schedules is not None
-    most = most or (MOST_MESSAGES if named else MOST_UNASKED)
+    most = most or (MAX_MESSAGES if named else MAX_MESSAGES_WITHOUT_ASKING)
     wanted: Sequence[str] = list(schedules or schedules_for(hda, count, problem, scale))
     found: dict[str, Prediction] = {}
 
@@ -288,7 +288,7 @@ def _refuse_endless(schedule: Schedule, backward: bool, most: int) -> None:
     slots = len(routes.sends(0, 0)) if routes.exchanges else 0
     messages = schedule.ranks * slots * routes.exchanges * (3 if backward else 1)
     if messages > most:
-        named = f"; to wait for it, name it: schedule {schedule.name}" if messages <= MOST_MESSAGES else ""
+        named = f"; to wait for it, name it: schedule {schedule.name}" if messages <= MAX_MESSAGES else ""
         raise ScheduleError(
             f"{messages} messages between {schedule.ranks} ranks are too many to simulate{named}"
         )
@@ -333,4 +333,6 @@ def best_schedule(machine: HDA | str, ranks: int, problem: Problem) -> str:
     inside = devices_per_node(hda)
     if 1 < inside < ranks and ranks % inside == 0:
         names.append(f"hamilton:{inside}x{ranks // inside}")
-    return predict(hda, problem, schedules=names, ranks=ranks, most=MOST_UNASKED).winner.schedule
+    return predict(
+        hda, problem, schedules=names, ranks=ranks, most=MAX_MESSAGES_WITHOUT_ASKING
+    ).winner.schedule

@@ -15,7 +15,7 @@ import os
 
 from megatile.attention.errors import AttentionError
 from megatile.core.errors import did_you_mean
-from megatile.runtime.roll_call import TIMEOUT_VARIABLE, timeout_from_environment
+from megatile.runtime.rank_liveness import TIMEOUT_VARIABLE, timeout_from_environment
 
 PREFIX = "MEGATILE_ATTENTION_"
 VALUES: dict[str, tuple[str, ...]] = {

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from megatile.collectives.planner import Prediction
     from megatile.collectives.sweeps import Line
     from megatile.hda import HDA
-    from megatile.timing.view import Origin
+    from megatile.timing.machine_timing import Origin
 
-MOST_SIZES = 1000
+MAX_SIZES = 1000
 ALGORITHMS = ("no algorithm is named", "use -a auto, -a all, or names such as -a ring,tree")
-MOST_RANKS = 1_000_000
+MAX_RANKS = 1_000_000
 _BINARY = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -54,8 +54,8 @@ def read_ranks(text: str | None) -> int | list[int] | None:
         if not found:
             raise MegatileError(f"'{text[:80]}' names no ranks", advice="write 16 or 0,8,16-23")
         first, last = int(found[1]), int(found[2] or found[1])
-        if last - first + len(numbers) > MOST_RANKS:
-            raise MegatileError(f"'{text[:80]}' names more than {MOST_RANKS} ranks")
+        if last - first + len(numbers) > MAX_RANKS:
+            raise MegatileError(f"'{text[:80]}' names more than {MAX_RANKS} ranks")
         numbers += range(first, last + 1)
     return numbers[0] if len(numbers) == 1 and "," not in text and "-" not in text else numbers
 
@@ -239,10 +239,10 @@ def _whole_elements(sizes: Iterable[int], dtype: str) -> list[int]:
     from megatile.core.dtypes import dtype as dtype_name, itemsize
 
     unit = itemsize(dtype_name(dtype))
-    sizes = list(islice(sizes, MOST_SIZES + 1))
-    if len(sizes) > MOST_SIZES:
+    sizes = list(islice(sizes, MAX_SIZES + 1))
+    if len(sizes) > MAX_SIZES:
         raise MegatileError(
-            f"more than {MOST_SIZES} sizes from {sizes[0]} bytes on",
+            f"more than {MAX_SIZES} sizes from {sizes[0]} bytes on",
             advice="use a larger -f, or a smaller range",
         )
     whole = list(dict.fromkeys(size // unit * unit for size in sizes if size >= unit or size == 0))

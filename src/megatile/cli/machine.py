@@ -205,7 +205,7 @@ def check(
     """Check machine files; every problem with its line. Exit code 1 if there is one. Notes say what a sound
     file leaves out and what that does to times."""
     from megatile.hda import problems
-    from megatile.hda.gaps import gaps
+    from megatile.hda.lint import lint
 
     found = {str(file): problems(file, trust=trust) for file in files}
     if json:
@@ -219,8 +219,8 @@ def check(
             if not list_:
                 hda = load(file, trust=trust)
                 print(f"{file}: fine, {hda!r}")
-                for gap in gaps(hda):
-                    print(f"note: {gap.path}: {gap.message} (try: {gap.advice})", file=sys.stderr)
+                for note in lint(hda):
+                    print(f"note: {note.path}: {note.message} (try: {note.advice})", file=sys.stderr)
     if any(found.values()):
         raise typer.Exit(1)
 

@@ -22,7 +22,7 @@ Db = Annotated[
     typer.Option("--db", envvar="MEGATILE_PERFDB", help="The database (a SQLite file).", show_default=True),
 ]
 DEFAULT = Path("perf.sqlite")
-MOST_SHAPES = 10_000
+MAX_SHAPES = 10_000
 OnlyMachine = Annotated[str | None, typer.Option("-m", "--machine", help="Only of this machine.")]
 OnlyOperation = Annotated[str | None, typer.Option("--operation", help="Only of this operation.")]
 OnlyDtype = Annotated[str | None, typer.Option("-d", "--dtype", help="Only of this element type.")]
@@ -88,8 +88,8 @@ def _extents(arguments: list[str]) -> dict[str, list[int]]:
             message = f"'{name} {value}'".replace(" '", "'") + " gives no extent"
             raise MegatileError(message, advice="write --m 4096 --n 4096 --k 4096")
         found[name[2:].replace("-", "_")] = [int(n) for n in numbers]
-    if prod(len(values) for values in found.values()) > MOST_SHAPES:
-        raise MegatileError(f"more than {MOST_SHAPES} shapes", advice="give fewer values")
+    if prod(len(values) for values in found.values()) > MAX_SHAPES:
+        raise MegatileError(f"more than {MAX_SHAPES} shapes", advice="give fewer values")
     return found
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 app = Commands(help="Look at plans.", no_args_is_help=True)
 File = Annotated[Path, typer.Argument(help="A plan as JSON (plan.to_json()) or text (str(plan)).")]
 
-LARGEST = 256 << 20
+MAX_FILE_BYTES = 256 << 20
 ADVICE = "save a plan by 'megatile plan save', plan.to_json() or str(plan)"
 
 
@@ -30,7 +30,7 @@ def read_plan(path: Path) -> Plan:
     """A plan from a file, in either form."""
     from megatile.plan.model import Plan
 
-    text = read_text(path, LARGEST, advice=ADVICE)
+    text = read_text(path, MAX_FILE_BYTES, advice=ADVICE)
     try:
         with warnings.catch_warnings(record=True) as notes:
             warnings.simplefilter("always")

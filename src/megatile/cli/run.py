@@ -31,7 +31,7 @@ ProgramName = Annotated[
         "that makes it: gemm.py:gemm(512, 512, 512, bK=64).",
     ),
 ]
-MOST_WORK = 4e9
+MAX_OPERATIONS_VERIFIED_BY_DEFAULT = 4e9
 """Operations up to which a program's data is verified without being asked for."""
 
 
@@ -110,7 +110,7 @@ def run(
         return
     work = sum(figures(lowered).flops.values())
     verdict = None
-    if verify or (verify is None and work <= MOST_WORK):
+    if verify or (verify is None and work <= MAX_OPERATIONS_VERIFIED_BY_DEFAULT):
         from megatile.targets.interpret.verify import verify as verified
 
         verdict = verified(lowered)

@@ -25,7 +25,7 @@ from megatile.timing.transports import PROTOCOLS
 
 Table = dict[str, Any] | str | Path
 FORMAT = 2
-LARGEST = 8 << 20
+MAX_FILE_BYTES = 8 << 20
 _DIGITS = 12
 """So much of a machine's fingerprint stands in a key."""
 
@@ -106,7 +106,7 @@ def read_file(path: Path) -> dict[str, Any]:
     try:
         if not path.exists():
             return {}
-        document = parse_json(read_text(path, LARGEST, CollectiveError, "name another file"))
+        document = parse_json(read_text(path, MAX_FILE_BYTES, CollectiveError, "name another file"))
     except OSError as problem:
         raise CollectiveError(f"cannot read the table of choices: {problem.strerror}", place=place) from None
     except CollectiveError:

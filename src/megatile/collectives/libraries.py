@@ -20,8 +20,8 @@ from megatile.hda import HDA
 from megatile.plan.model import Transport
 from megatile.timing.collective_choice import channels_of, choose, library_of, rule_of
 from megatile.timing.collective_rule import PEERS, PREFIX, Way
+from megatile.timing.machine_timing import TimingError
 from megatile.timing.transports import has_library
-from megatile.timing.view import TimingError
 
 LIBRARIES = {
     "nccl": ("ring", "node_tree", "rail_rings", "in_network", "in_network_tree"),

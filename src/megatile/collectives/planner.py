@@ -38,9 +38,9 @@ from megatile.timing.collective_choice import library_of
 from megatile.timing.collective_rule import CHAINS
 from megatile.timing.database import Database, measured_time
 from megatile.timing.formulas import OPERATIONS as KERNELS, KernelTime
+from megatile.timing.machine_timing import Origin
 from megatile.timing.measurements import CAPTURED
 from megatile.timing.transports import PROTOCOLS, has_library, model_of
-from megatile.timing.view import Origin
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -22,7 +22,7 @@ from megatile.core.errors import MegatileError
 from megatile.core.progress import tell
 from megatile.cost.cheapest import cheapest
 from megatile.cost.price import lower_bound
-from megatile.cost.walk import Values, Walk, value_of
+from megatile.cost.stream_counts import Values, Walk, value_of
 from megatile.hda import HDA
 from megatile.plan import model as pm
 from megatile.plan.model import Plan, PlanError, Transport, with_transport
@@ -261,7 +261,7 @@ class _Search:
                 efforts += [(needed, candidate.label, each) for each in self.protocols(known)]
         spent = 0
         for needed, label, protocol in sorted(efforts):
-            if needed > MOST or spent + needed > MOST_IN_ALL:
+            if needed > MAX_COMMANDS_OF_A_TRIAL or spent + needed > MAX_COMMANDS_OF_ALL_TRIALS:
                 self.too_large[label, protocol] = (
                     f"too large: about {needed / 1e6:.3g} million commands to simulate"
                 )
@@ -368,9 +368,9 @@ def named(
 
 # --- how much work it is to simulate a plan, estimated without running it -------------------------
 
-MOST = 3_000_000
+MAX_COMMANDS_OF_A_TRIAL = 3_000_000
 """Commands that a plan may have to be tried without being named; a few seconds."""
-MOST_IN_ALL = 4_000_000
+MAX_COMMANDS_OF_ALL_TRIALS = 4_000_000
 """Of all plans that are tried for one choice."""
 
 QUEUE = 100

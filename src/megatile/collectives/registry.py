@@ -61,10 +61,10 @@ class Algorithm:
             )
         for name, value in options.items():
             _check_option(self.name, name, value, self.options[name])
-        if options.get("chunks", 1) > max(job.count, FEW_CHUNKS):
+        if options.get("chunks", 1) > max(job.count, MAX_CHUNKS_OF_SMALL_JOBS):
             raise CollectiveError(
                 f"{self.name} cannot cut {job.count} elements into {options['chunks']} chunks",
-                advice=f"use at most {max(job.count, FEW_CHUNKS)}",
+                advice=f"use at most {max(job.count, MAX_CHUNKS_OF_SMALL_JOBS)}",
             )
         writer = Writer(job, self.name)
         if job.ranks == 1:
@@ -74,7 +74,7 @@ class Algorithm:
         return writer.finish()
 
 
-FEW_CHUNKS = 64
+MAX_CHUNKS_OF_SMALL_JOBS = 64
 """So many chunks may be asked for whatever the size; those without an element are empty."""
 
 

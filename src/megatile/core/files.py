@@ -20,7 +20,7 @@ _BLOCK = 1 << 20
 MAX_UNPACKED_RATIO = 100
 """A gzip file may unpack to so many times its size (traces do to 20 times), or to `SMALL_UNPACKED` bytes."""
 SMALL_UNPACKED = 16 << 20
-FEW_MARKS = 100_000
+MAX_MARKS_UNCHECKED = 100_000
 _BYTES_PER_MARK = {"{": 12, "[": 6, ",": 3}
 """Files that we write have more bytes than these for each such mark, which takes up to 200 of memory."""
 _numbers = count()
@@ -101,9 +101,9 @@ def read_text(
 
 def parse_json(text: str, max_objects: int | None = None, **options: Any) -> Any:
     """Return the value of a JSON text; a `ValueError` refuses one that would take far more memory."""
-    if len(text) > FEW_MARKS:
+    if len(text) > MAX_MARKS_UNCHECKED:
         for mark, least in _BYTES_PER_MARK.items():
-            if text.count(mark) > FEW_MARKS + len(text) // least:
+            if text.count(mark) > MAX_MARKS_UNCHECKED + len(text) // least:
                 raise ValueError(f"too many empty values: {text.count(mark)} '{mark}' in {len(text)} bytes")
         if max_objects is not None and text.count("{") > max_objects:
             raise ValueError(f"more than {max_objects} objects")

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from megatile.cost.walk import Values, Walk, value_of
+from megatile.cost.stream_counts import Values, Walk, value_of
 from megatile.hda.model import Unit
 from megatile.hda.routing import Link
 from megatile.plan import model as pm
@@ -21,7 +21,7 @@ from megatile.plan.residency import copies
 from megatile.timing.fabric import Stage
 from megatile.timing.resources import Resources
 
-MOST_HOPS = 1 << 24
+MAX_HOPS = 1 << 24
 """Links of routes that are looked at."""
 Pairs = tuple[Any, Any, Any]
 """Where transfers begin and end, and how many bytes each has."""
@@ -48,7 +48,7 @@ def busiest_link(whole: Resources) -> int:
             ends = (Unit(view.level.name, int(end[first])) for end in (here, there))
             stages = view.fabric.stages(*ends)
             hops += len(stages) * len(group.pairs)
-            if hops > MOST_HOPS:
+            if hops > MAX_HOPS:
                 break
             shifts, which = np.unique(group.shifts, return_inverse=True)
             sums = np.bincount(which.reshape(-1), amounts[group.pairs], len(shifts))

@@ -27,9 +27,9 @@ from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError
 from megatile.core.expr import constant
 from megatile.core.limits import OutOfMemory, enough_memory
-from megatile.cost.extremes import Undecided, extreme
-from megatile.cost.floor import floor
 from megatile.cost.rounds import shortened
+from megatile.cost.static_bound import floor
+from megatile.cost.value_bounds import Undecided, extreme
 from megatile.hda import HDA, machine as find_machine
 from megatile.plan import model as pm
 from megatile.plan.counts import command_count
@@ -47,7 +47,7 @@ from megatile.sim.state import Answer, Queue, Recorded
 from megatile.sim.table import DMA
 from megatile.timing.caches import Cache
 from megatile.timing.fabric import serialise_ps
-from megatile.timing.view import Timing, as_timing
+from megatile.timing.machine_timing import Timing, as_timing
 
 EVERYTHING = 1 << 40
 RECORD_BYTES = 100
@@ -57,7 +57,7 @@ LONG = 1 << 24
 MANY_SPREAD = 1 << 14
 """Commands of a plan with spread tiles from which on the upper bound, with a route for each, is found when it
 is asked for."""
-FEW = 64
+MAX_INSTANCES_SIMULATED_FOR_BOUNDS = 64
 """Up to so many instances in turns, both bounds come from runs at once."""
 
 
@@ -139,7 +139,7 @@ def price(
         return bounds()
     least = floor(plan, machine, launch=launch)
     many = any(tile.over for tile in plan.tiles) and command_count(plan) > MANY_SPREAD
-    turns = many or _takes_turns(plan, find_machine(machine), FEW)
+    turns = many or _takes_turns(plan, find_machine(machine), MAX_INSTANCES_SIMULATED_FOR_BOUNDS)
     if turns and not {pm.ReceiveAny, pm.ReadScalar} & plan.kinds:
         return Price.bounded(least, bounds)
     try:

@@ -19,7 +19,7 @@ from megatile.hda.document import Document, KeyPath, read_document
 from megatile.hda.old_keys import OLD_KEYS, convert_old_keys
 from megatile.hda.probe import probed
 
-MOST_EXTENDS = 8
+MAX_EXTENDS = 8
 MAX_COMPUTED = 10_000
 MAX_PROBLEMS = 1000
 """Problems of a file that are described: each takes a tenth of a millisecond."""
@@ -61,8 +61,8 @@ def _extend(document: Document, trust: bool) -> Document:
     layers = [document]
     while "extends" in layers[-1].data:
         top = layers[-1]
-        if len(layers) > MOST_EXTENDS:
-            raise top.error(f"'extends' is circular or nested more than {MOST_EXTENDS} deep", ("extends",))
+        if len(layers) > MAX_EXTENDS:
+            raise top.error(f"'extends' is circular or nested more than {MAX_EXTENDS} deep", ("extends",))
         layers.append(_base(top, trust))
     result = layers.pop()
     while layers:

@@ -12,7 +12,7 @@
 * ``regions.py``: a region as a block of its home, cut at its edges;
 * ``commands.py``, ``loops.py``, ``collectives.py``, ``statements.py``: rules of statements;
 * ``gathered.py``: parts whose indices are no run; ``messages.py``: puts as messages;
-* ``elements.py``, ``nests.py``: elementwise code;
+* ``elements.py``, ``elementwise.py``: elementwise code;
 * ``phases.py``: regions of further levels, and those inside an instance;
 * ``waits.py``, ``flags.py``: the flags between regions, put into the streams when these are written;
 * ``residency.py``: slots, places, and how many versions of a tile fit;

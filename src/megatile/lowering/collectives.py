@@ -31,7 +31,7 @@ from megatile.lowering.elements import Command, Scope, whole
 from megatile.lowering.errors import cannot
 from megatile.lowering.inline import Buffers, inlined
 from megatile.lowering.regions import Axis, Block, Regions, length, part
-from megatile.lowering.streams import NUMBERS, Frame
+from megatile.lowering.streams import NUMBERS, StreamScope
 from megatile.lowering.units import tidy
 from megatile.plan import model as pm
 
@@ -40,7 +40,7 @@ from megatile.plan import model as pm
 class Member:
     """One unit among those of a collective: ``block(region, rank)`` is the tile of another."""
 
-    frame: Frame
+    frame: StreamScope
     node: n.Collective
     size: int
     me: Expr
@@ -61,7 +61,7 @@ def run_of(total: Expr, size: int, rank: Expr) -> tuple[Expr, Expr]:
     return low, maximum(minimum((rank + 1) * each, total) - low, 0)
 
 
-def _member(frame: Frame, node: n.Collective) -> Member:
+def _member(frame: StreamScope, node: n.Collective) -> Member:
     me, size, _ = frame.line(node.axis, node.scale)
     if size > 1 and frame.level.depth != frame.group[1]:
         raise cannot(f"T.{node.kind} here", node)
@@ -73,7 +73,7 @@ def _member(frame: Frame, node: n.Collective) -> Member:
     return Member(frame, node, size, tidy(me, frame.ranges), theirs)
 
 
-def between_units(frame: Frame, node: n.Collective) -> None:
+def between_units(frame: StreamScope, node: n.Collective) -> None:
     """A collective of units of a level of the Plan, by its ``algorithm``."""
     member = _member(frame, node)
     size = member.size
@@ -113,7 +113,7 @@ def between_units(frame: Frame, node: n.Collective) -> None:
         meet()
 
 
-def between_copies(frames: list[Frame], node: n.Collective) -> None:
+def between_copies(frames: list[StreamScope], node: n.Collective) -> None:
     """A collective of units inside one instance: all results are there before any is written."""
     if node.axis is not None:
         raise cannot(f"T.{node.kind} along an axis inside an instance", node)
@@ -130,7 +130,7 @@ def between_copies(frames: list[Frame], node: n.Collective) -> None:
         write()
 
 
-def _all_slices(frames: list[Frame], node: n.Collective) -> bool:
+def _all_slices(frames: list[StreamScope], node: n.Collective) -> bool:
     """An all-reduce in place of the slices of one tile is one command."""
     first = frames[0].regions.block(node.source[0])
     same = node.kind == "allreduce" and node.fn is None and node.to == node.source
@@ -151,7 +151,7 @@ def _by_network(member: Member, group: str) -> None:
     frame.emit(pm.Collective("broadcast", group, source.region(), target.region(), node.op, root, work))
 
 
-def _buffers(frame: Frame, node: n.Collective) -> Buffers | None:
+def _buffers(frame: StreamScope, node: n.Collective) -> Buffers | None:
     """The blocks that the library's algorithm reads and writes, if there is one of each."""
     if len(node.to) > 1 or node.fn is not None:
         return None
@@ -372,7 +372,9 @@ def _merged(member: Member, fn: n.Merge) -> Callable[[], None]:
     return write
 
 
-def _merge_one(frame: Frame, target: Block, result: Expr, left: list[Block], right: list[Block]) -> None:
+def _merge_one(
+    frame: StreamScope, target: Block, result: Expr, left: list[Block], right: list[Block]
+) -> None:
     """One result of a merge; tiles with fewer dimensions are repeated over the last ones of others."""
     scope = Scope(frame, tuple((f"i{d}", a.extent) for d, a in enumerate(target.axes)))
     command = Command(scope)

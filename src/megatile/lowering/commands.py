@@ -19,15 +19,15 @@ from megatile.lowering.banks import degree
 from megatile.lowering.errors import LoweringError
 from megatile.lowering.regions import Block, product
 from megatile.lowering.storage import Home
-from megatile.lowering.streams import Frame
+from megatile.lowering.streams import StreamScope
 from megatile.lowering.units import Place
 from megatile.plan import model as pm
 
 
 def compute(
-    frame: Frame, operation: str, write: Block, reads: list[Block], attributes: dict[str, Any] | None = None,
-    engine: str = "vector", flops: Expr = ZERO, dtype: str = "f32", fresh: bool = False, by: str = "",
-    banked: Expr = ZERO,
+    frame: StreamScope, operation: str, write: Block, reads: list[Block],
+    attributes: dict[str, Any] | None = None, engine: str = "vector", flops: Expr = ZERO, dtype: str = "f32",
+    fresh: bool = False, by: str = "", banked: Expr = ZERO,
 ) -> None:  # fmt: skip
     """``banked``: bytes through the banks of a memory where lanes take turns there, each turn counted.
 
@@ -50,7 +50,7 @@ def compute(
     )  # fmt: skip
 
 
-def _fetched(frame: Frame, block: Block) -> Block:
+def _fetched(frame: StreamScope, block: Block) -> Block:
     """A block that is spread over other units in a tile of the stream's own."""
     return brought(frame, block) if block.home.spread and _sized(block) else block
 
@@ -59,7 +59,7 @@ def _sized(block: Block) -> bool:
     return not block.cut and all(known(axis.size) for axis in block.axes)
 
 
-def bytes_moved(frame: Frame, source: Block, target: Block) -> Expr:
+def bytes_moved(frame: StreamScope, source: Block, target: Block) -> Expr:
     """The bytes of a copy, with rows rounded up to the sectors of the memories on both sides."""
     found = [rounded(frame, block, itemsize(source.home.dtype)) for block in (source, target)]
     exact = simplify(product(a.extent for a in source.axes) * itemsize(source.home.dtype))
@@ -67,7 +67,7 @@ def bytes_moved(frame: Frame, source: Block, target: Block) -> Expr:
     return size if factor > 1 else exact
 
 
-def rounded(frame: Frame, block: Block, width: int) -> tuple[float, Expr]:
+def rounded(frame: StreamScope, block: Block, width: int) -> tuple[float, Expr]:
     """How many times its bytes a block takes in whole sectors of its memory, and how many these are. Rows
     that follow each other without a gap are one."""
     layer = frame.draft.hda.memory(block.home.memory)
@@ -91,7 +91,7 @@ def rounded(frame: Frame, block: Block, width: int) -> tuple[float, Expr]:
 
 
 def copy_block(
-    frame: Frame,
+    frame: StreamScope,
     target: Block,
     source: Block,
     forced: str | None = None,
@@ -114,7 +114,9 @@ def copy_block(
         _moved(frame, target, source, name, request)
 
 
-def _moved(frame: Frame, target: Block, source: Block, name: str, request: Request, each: int = 1) -> None:
+def _moved(
+    frame: StreamScope, target: Block, source: Block, name: str, request: Request, each: int = 1
+) -> None:
     """One command of a copy: by the lanes between memories of the unit (``each`` operations on an element),
     or by a DMA engine."""
     near = not request.far and request.inside and frame.level is not frame.draft.first
@@ -136,7 +138,7 @@ def _moved(frame: Frame, target: Block, source: Block, name: str, request: Reque
         frame.draft.filled[target.home.name] = frame.turns, kept
 
 
-def lane_turns(frame: Frame, blocks: Sequence[Block]) -> Expr:
+def lane_turns(frame: StreamScope, blocks: Sequence[Block]) -> Expr:
     """Bytes through banks of a copy by lanes, neighbours of which have neighbouring elements."""
     accesses = []
     for block in blocks:
@@ -150,7 +152,7 @@ Access = tuple[Home, Sequence[Expr], Sequence[tuple[str, Expr]]]
 """An element of a tile in each iteration of loops."""
 
 
-def banked(frame: Frame, accesses: Iterable[Access], elements: Expr) -> Expr:
+def banked(frame: StreamScope, accesses: Iterable[Access], elements: Expr) -> Expr:
     """Bytes through the banks of memories where lanes take turns there, each turn counted; else none."""
     total, most = 0, 1
     for home, index, loops in accesses:
@@ -161,7 +163,7 @@ def banked(frame: Frame, accesses: Iterable[Access], elements: Expr) -> Expr:
     return simplify(elements * total) if most > 1 else ZERO
 
 
-def noted(frame: Frame, home: Home, turns: Callable[..., int], *given: Any) -> int:
+def noted(frame: StreamScope, home: Home, turns: Callable[..., int], *given: Any) -> int:
     """The turns that lanes take in the banks of a tile, unless a hint arranges it; the line where they take
     most is kept for the result."""
     found = 1 if home.name in frame.draft.facts.arranged else turns(*given)
@@ -178,7 +180,7 @@ def _by(request: Request, name: str) -> str:
     return found[0].name if found is not None and nearest is not None and found[0] != nearest[0] else ""
 
 
-def _in_registers(frame: Frame, block: Block) -> bool:
+def _in_registers(frame: StreamScope, block: Block) -> bool:
     """Whether there is room for a block in registers: an eighth of them; larger ones go in pieces, which are
     one command all the same."""
     sizes = [known(axis.size) for axis in block.axes]
@@ -186,7 +188,7 @@ def _in_registers(frame: Frame, block: Block) -> bool:
     return None not in sizes and math.prod(s or 0 for s in sizes) * itemsize(block.home.dtype) <= room
 
 
-def brought(frame: Frame, block: Block) -> Block:
+def brought(frame: StreamScope, block: Block) -> Block:
     """A block in a tile of the stream's own if it lies in a memory above the unit: what it holds has to come
     from there before anybody knows it."""
     if frame.level is frame.draft.first or not copy_request(frame, block, block).far:
@@ -196,7 +198,7 @@ def brought(frame: Frame, block: Block) -> Block:
     return here
 
 
-def between_blocks(frame: Frame, source: Block, level: str) -> Block:
+def between_blocks(frame: StreamScope, source: Block, level: str) -> Block:
     """A tile of the stream's own, through which a copy goes."""
     shape = tuple(known(a.size) or 0 for a in source.axes)
     home = frame.draft.scratch(frame, shape, source.home.dtype, level=level)
@@ -208,7 +210,7 @@ def plain(value: Expr) -> Any:
     return value.value if isinstance(value, Const) else value
 
 
-def key_of(frame: Frame, axis: int | None, scale: str | None = None) -> Expr:
+def key_of(frame: StreamScope, axis: int | None, scale: str | None = None) -> Expr:
     """What the units of a meeting have in common: the unit around them, their line along ``axis`` and, where
     they meet as parts of units of a larger ``scale``, their place inside those."""
     (low, high), launch = frame.among(scale), frame.place.launch
@@ -253,7 +255,7 @@ def choice_of(request: Request, forced: str | None, place: Source | None) -> Cho
     return Choice(request.primitive.lower(), name, forced is not None, found, place)
 
 
-def chosen(frame: Frame, request: Request, forced: str | None) -> str:
+def chosen(frame: StreamScope, request: Request, forced: str | None) -> str:
     """The implementation of the statement that is being written, or of what is written for it."""
     decided = frame.node.choice if frame.node is not None else None
     if forced is not None and decided is not None and decided.name == forced:
@@ -264,7 +266,7 @@ def chosen(frame: Frame, request: Request, forced: str | None) -> str:
     return choice.name
 
 
-def count(frame: Frame, block: Block) -> int:
+def count(frame: StreamScope, block: Block) -> int:
     """Elements of a block; where they vary, the most."""
     size = simplify(block.elements)
     exact = known(size)
@@ -275,7 +277,7 @@ def count(frame: Frame, block: Block) -> int:
 
 
 def copy_request(
-    frame: Frame, target: Block, source: Block, between: str | None = None, paired: bool = False
+    frame: StreamScope, target: Block, source: Block, between: str | None = None, paired: bool = False
 ) -> Request:
     """``between``: the scale whose units put or get, also where both are inside one instance."""
     draft = frame.draft
@@ -298,7 +300,7 @@ def several_instances(launch: Launch, hda: HDA) -> bool:
     return launch.count(launch.dispatch, launch.host) * above > hda.count(launch.dispatch)
 
 
-def reach_of(frame: Frame, peer: Place) -> str:
+def reach_of(frame: StreamScope, peer: Place) -> str:
     """The largest scale at which a peer is, or is in, another unit than this one."""
     launch, mine = frame.place.launch, frame.place.path
     apart = (

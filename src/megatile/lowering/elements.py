@@ -35,7 +35,7 @@ from megatile.lowering.commands import banked
 from megatile.lowering.errors import cannot
 from megatile.lowering.regions import Axis, Block, inside, local_runs, product
 from megatile.lowering.storage import Home
-from megatile.lowering.streams import Frame, PlanDraft
+from megatile.lowering.streams import LoweringState, StreamScope
 from megatile.lowering.units import NotStatic, Place, clamp, tidy
 from megatile.plan import model as pm
 
@@ -58,7 +58,7 @@ class Number(Expr):
 class Scope:
     """The iterations of elementwise code, and what its variables stand for."""
 
-    frame: Frame
+    frame: StreamScope
     vars: tuple[tuple[str, Expr], ...] = ()
     values: dict[str, Expr] = field(default_factory=dict)
     kept: dict[str, Home] = field(default_factory=dict)
@@ -350,7 +350,7 @@ def _plus(left: Expr, right: Expr) -> Expr:
     return simplify(applied("+", (left, right)))
 
 
-def _work(values: tuple[Expr, ...], loops: Sequence[tuple[str, Expr]], draft: PlanDraft) -> Expr:
+def _work(values: tuple[Expr, ...], loops: Sequence[tuple[str, Expr]], draft: LoweringState) -> Expr:
     """Operations of the vector engine: at least one for each element; what does not change in the inner loops
     is done once in each round of the outer ones. Functions take as long as their own engine does."""
     depth = {name: number for number, (name, _) in enumerate(loops, 1)}

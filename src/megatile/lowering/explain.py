@@ -19,7 +19,7 @@ from megatile.trace import text_table
 if TYPE_CHECKING:
     from megatile.lowering.lowered import Lowered
 
-MOST_ROUNDS = 4096
+MAX_ROUNDS = 4096
 
 
 def counted(number: int, noun: str) -> str:
@@ -243,7 +243,7 @@ def _work(body: Any, env: dict[str, Any], times: Any) -> Iterator[tuple[str, int
             start, stop, step = (_value(e, env) for e in (s.start, s.stop, s.step))
             trips = np.maximum(0, -((start - stop) // step)) + 0 * times
             used = {v for inner in pm.statements(s.body) for v in _symbols(inner)}
-            if s.index not in used or int(trips.max(initial=0)) > MOST_ROUNDS:
+            if s.index not in used or int(trips.max(initial=0)) > MAX_ROUNDS:
                 yield from _work(s.body, env | {s.index: start}, times * trips)
                 continue
             for turn in range(int(trips.max(initial=0))):

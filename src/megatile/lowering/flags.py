@@ -35,7 +35,7 @@ from megatile.plan import model as pm
 from megatile.plan.statements import reads_of, regions_of, write_of
 
 if TYPE_CHECKING:
-    from megatile.lowering.streams import PlanDraft
+    from megatile.lowering.streams import LoweringState
 
 Accesses = list[tuple[pm.Region, bool]]
 """Regions of a tile, and whether they are written."""
@@ -135,7 +135,7 @@ class Phase:
 
     wait: pm.Wait
     """For all of them."""
-    draft: PlanDraft
+    draft: LoweringState
     units: Any
     """The numbers of its instances, and those of the units above that have them."""
     parents: Any

@@ -16,9 +16,9 @@ from megatile.lowering.commands import copy_block
 from megatile.lowering.errors import cannot
 from megatile.lowering.regions import Axis, Block
 from megatile.lowering.storage import Home
-from megatile.lowering.streams import AROUND, Frame
+from megatile.lowering.streams import AROUND, StreamScope
 
-MOST = 64
+MAX_SCATTERED_INDICES = 64
 """Runs of a dimension that are written out."""
 LEAVES = (n.Copy, n.Fill, n.Gemm, n.Reduce, n.Cumsum, n.Store, n.Parallel)
 
@@ -28,7 +28,7 @@ Picked = tuple[str, tuple[Pick, ...]]
 
 
 @contextmanager
-def gathered(frame: Frame, node: n.Node) -> Iterator[n.Node]:
+def gathered(frame: StreamScope, node: n.Node) -> Iterator[n.Node]:
     """The statement with tiles of the unit's own in place of parts that are no runs."""
     found = _Gatherer(frame)
     shown = found.statement(node) if frame.draft.facts.picks and isinstance(node, LEAVES) else node
@@ -47,7 +47,7 @@ AROUND["statement"] = gathered
 class _Gatherer:
     """Finds the parts of a statement that are no runs, and puts names of tiles in their place."""
 
-    def __init__(self, frame: Frame):
+    def __init__(self, frame: StreamScope):
         self.frame = frame
         self.tiles: dict[Picked, Home] = {}
         self.written: set[Picked] = set()
@@ -92,7 +92,7 @@ class _Gatherer:
         return name, picks
 
 
-def _tile(frame: Frame, key: Picked) -> Home:
+def _tile(frame: StreamScope, key: Picked) -> Home:
     name, picks = key
     binding = frame.draft.homes.table[name]
     home = frame.draft.scratch(frame, tuple(pick.width for pick in picks), binding.dtype, "own")
@@ -100,7 +100,7 @@ def _tile(frame: Frame, key: Picked) -> Home:
     return home
 
 
-def _pairs(frame: Frame, home: Home, key: Picked) -> Iterator[tuple[Block, Block]]:
+def _pairs(frame: StreamScope, home: Home, key: Picked) -> Iterator[tuple[Block, Block]]:
     """Runs of the unit's own tile, and where they lie in the tile that is divided."""
     name, picks = key
     there = frame.draft.homes.home(name)
@@ -120,14 +120,16 @@ def _product(parts: list[list[tuple[Expr, Expr, Expr]]]) -> Iterator[tuple[tuple
             yield (run, *rest)
 
 
-def _runs(frame: Frame, sets: list[tuple[int, ...]], rank: Expr) -> Iterator[tuple[Expr, Expr, Expr]]:
+def _runs(frame: StreamScope, sets: list[tuple[int, ...]], rank: Expr) -> Iterator[tuple[Expr, Expr, Expr]]:
     """Pieces of a dimension: where each begins in the unit's own tile and in the other, and its length."""
     if len({*sets}) == 1 and sets[0] == tuple(range(len(sets[0]))):
         yield ZERO, ZERO, Const(len(sets[0]))
         return
     most = max(len(s) for s in sets)
-    if most > MOST:
-        raise cannot(f"a view whose owner function scatters more than {MOST} indices", frame.node)
+    if most > MAX_SCATTERED_INDICES:
+        raise cannot(
+            f"a view whose owner function scatters more than {MAX_SCATTERED_INDICES} indices", frame.node
+        )
     for k in range(most):
         start = table([s[k] if k < len(s) else 0 for s in sets], rank)
         size = ONE if all(k < len(s) for s in sets) else table([int(k < len(s)) for s in sets], rank)

@@ -23,7 +23,7 @@ from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError
 from megatile.core.expr import ZERO, Const, Expr, Symbol, bounds, known, select, simplify, substitute
 from megatile.cost.cheapest import cheapest
-from megatile.cost.floor import floor
+from megatile.cost.static_bound import floor
 from megatile.hda import HDA
 from megatile.ir import nodes as n
 from megatile.lowering.commands import key_of
@@ -31,14 +31,14 @@ from megatile.lowering.elements import whole
 from megatile.lowering.errors import cannot
 from megatile.lowering.regions import Block, length, part
 from megatile.lowering.residency import hardware_units
-from megatile.lowering.streams import Frame
+from megatile.lowering.streams import StreamScope
 from megatile.lowering.units import tidy
 from megatile.plan import model as pm
 from megatile.plan.model import PlanError
 from megatile.plan.spec import parts
 from megatile.sim import TimeBudgetExceeded, simulate
 
-MOST = 256
+MAX_UNITS_FOR_PLANNER = 256
 """Units up to which the planner is asked for its choice; more of them get directly from each other."""
 
 
@@ -141,7 +141,7 @@ def library_plan(asked: Asked) -> tuple[str, pm.Plan] | None:
     return algorithm.name, plan
 
 
-def inlined(frame: Frame, node: n.Collective, size: int, me: Expr, buffers: Buffers | None) -> None:
+def inlined(frame: StreamScope, node: n.Collective, size: int, me: Expr, buffers: Buffers | None) -> None:
     """Write the collective as the library does it."""
     draft, level = frame.draft, frame.level
 
@@ -175,7 +175,7 @@ def _unfit(asked: Asked) -> str | None:
         return "of parts that are not equally long"
     if node.kind == "broadcast" and asked.root is None:
         return "from a root that is not a number"
-    if size > MOST and node.algorithm is None:
+    if size > MAX_UNITS_FOR_PLANNER and node.algorithm is None:
         return "of so many units"
     return None
 
@@ -241,7 +241,7 @@ def _choice(
 class _Inliner:
     """One Plan of the library on its way into a stream."""
 
-    frame: Frame
+    frame: StreamScope
     node: n.Collective
     me: Expr
     buffers: Buffers

@@ -23,7 +23,7 @@ class Level:
     depth: int
     parent: Level | None = None
     total: int = 1
-    talks: bool = False
+    communicates: bool = False
     """Whether instances wait for each other, and so must all be there."""
     streams: list[Any] = field(default_factory=list)
 
@@ -89,7 +89,7 @@ class Levels:
                     self._count_regions(node.body, inner, times)
                     continue
                 level = self._level(scale, depth)
-                level.talks = level.talks or talks(node, self.table)
+                level.communicates = level.communicates or communicates(node, self.table)
                 each = self.launch.count(scale, self.launch.scales[depth - 1].name)
                 self.parts[id(node)] = (level.total, times)
                 level.total += each * times
@@ -125,7 +125,7 @@ class Levels:
         return next((s.name for s in between if hda.count(dispatch, within=s.name) >= blocks), scale)
 
 
-def talks(node: n.Scale, table: dict[str, Binding]) -> bool:
+def communicates(node: n.Scale, table: dict[str, Binding]) -> bool:
     """Whether the units of a region meet, put, get or signal among each other, or units in them do so."""
 
     def among(body: tuple[n.Node, ...], own: bool) -> bool:

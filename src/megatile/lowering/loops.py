@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from megatile.core.expr import Expr, Symbol, bounds, known, logical_not, simplify
 from megatile.ir import nodes as n
 from megatile.lowering.errors import cannot
-from megatile.lowering.streams import Frame, Turn
+from megatile.lowering.streams import StreamScope, Turn
 from megatile.plan import model as pm
 
 
 @contextmanager
-def loop_frames(frames: list[Frame], node: n.Loop) -> Iterator[list[Frame]]:
+def loop_frames(frames: list[StreamScope], node: n.Loop) -> Iterator[list[StreamScope]]:
     """A loop of the stream that units run together; what is lowered in the frames given becomes its body."""
     frame = frames[0]
     start, stop, step = (frame.whole(e) for e in (node.start, node.stop, node.step))
@@ -56,16 +56,16 @@ def loop_frames(frames: list[Frame], node: n.Loop) -> Iterator[list[Frame]]:
 
 
 @contextmanager
-def loop_frame(frame: Frame, node: n.Loop) -> Iterator[Frame]:
+def loop_frame(frame: StreamScope, node: n.Loop) -> Iterator[StreamScope]:
     """The same for one unit."""
     with loop_frames([frame], node) as inners:
         yield inners[0]
 
 
-Run = Callable[[list[Frame], tuple[n.Node, ...]], None]
+Run = Callable[[list[StreamScope], tuple[n.Node, ...]], None]
 
 
-def branch(frames: list[Frame], node: n.If, condition: Expr, run: Run) -> None:
+def branch(frames: list[StreamScope], node: n.If, condition: Expr, run: Run) -> None:
     """A branch that units take together: ``run`` lowers the body of either side."""
     decided = known(condition)
     if decided is not None:

@@ -27,7 +27,7 @@ from megatile.lowering.passes.place_tiles import PlaceTiles
 from megatile.lowering.passes.synchronise import Synchronise
 from megatile.lowering.residency import placed
 from megatile.lowering.storage import Home
-from megatile.lowering.streams import PlanDraft
+from megatile.lowering.streams import LoweringState
 from megatile.lowering.waits import place_waits
 from megatile.plan import model as pm
 from megatile.plan.statements import regions_of, write_of
@@ -60,7 +60,7 @@ class Lowered:
     steps: tuple[Step, ...]
     homes: Mapping[str, Home]
     plan: pm.Plan
-    draft: PlanDraft = field(compare=False, repr=False)
+    draft: LoweringState = field(compare=False, repr=False)
 
     def __repr__(self) -> str:
         return (
@@ -184,7 +184,7 @@ def lower(
             last = done[-1].program
             if len(every) > len(own):  # which may have left an algorithm open
                 last = ChooseCollectives(hda).apply(last)
-            draft = PlanDraft(last, hda)
+            draft = LoweringState(last, hda)
             draft.run()
             place_waits(draft)
             return Lowered(program, done[-1].program, hda, done, draft.homes.found, assemble(draft), draft)
@@ -192,7 +192,7 @@ def lower(
         raise error.with_traceback(None) from None
 
 
-def assemble(draft: PlanDraft) -> pm.Plan:
+def assemble(draft: LoweringState) -> pm.Plan:
     """The Plan of all streams, with slots, places and versions."""
     levels, place = placed(draft)
     streams = []

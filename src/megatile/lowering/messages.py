@@ -19,17 +19,17 @@ from megatile.ir import nodes as n
 from megatile.lowering.commands import chosen, copy_request
 from megatile.lowering.regions import Block, length, part
 from megatile.lowering.storage import Home
-from megatile.lowering.streams import Frame
+from megatile.lowering.streams import StreamScope
 from megatile.lowering.units import Place, tidy
 from megatile.plan import model as pm
 
-MOST = 64
+MAX_UNITS_WITH_A_QUEUE_EACH = 64
 """Units of a group that have a queue for every other one."""
 ROUNDS = 4096
 """Rounds of the loops around a statement whose peers are looked at."""
 
 
-def by_messages(frame: Frame, node: n.Copy) -> bool:
+def by_messages(frame: StreamScope, node: n.Copy) -> bool:
     """Whether a put or get could be messages; where ``impl=`` asks for them, it is written so."""
     mine = _blocks(frame, node)
     pair = None if mine is None else _pair(frame, node, *mine)
@@ -64,7 +64,7 @@ def by_messages(frame: Frame, node: n.Copy) -> bool:
     return True
 
 
-def _blocks(frame: Frame, node: n.Copy) -> tuple[Block, Block] | None:
+def _blocks(frame: StreamScope, node: n.Copy) -> tuple[Block, Block] | None:
     """The unit's own target and source; None where they are not all alike."""
     regions = frame.regions
     there, peer = _inside(frame, node.source, node.src, node), _inside(frame, node.to, node.dst, node)
@@ -78,17 +78,17 @@ def _blocks(frame: Frame, node: n.Copy) -> tuple[Block, Block] | None:
     return (target, source) if alike else None
 
 
-def _inside(frame: Frame, region: n.Region, number: Expr | None, node: n.Copy) -> Place | None:
+def _inside(frame: StreamScope, region: n.Region, number: Expr | None, node: n.Copy) -> Place | None:
     """A peer in the same instance."""
     home, peer = frame.draft.homes.home(region.source), frame.peer_of(node, number)
     return peer if peer is not None and _is_inside(frame, home, peer) else None
 
 
-def _is_inside(frame: Frame, home: Home, peer: Place) -> bool:
+def _is_inside(frame: StreamScope, home: Home, peer: Place) -> bool:
     return frame.owner(home, peer) is None and frame.group[1] > home.depth == frame.level.depth
 
 
-def _pair(frame: Frame, node: n.Copy, target: Block, source: Block) -> Any:
+def _pair(frame: StreamScope, node: n.Copy, target: Block, source: Block) -> Any:
     """Where a message goes and under which member, that of the one taken out, who feeds a queue, and how many
     queues a unit has; None where no unit can know who sends to it."""
     number = node.dst if node.dst is not None else node.src
@@ -112,12 +112,12 @@ def _pair(frame: Frame, node: n.Copy, target: Block, source: Block) -> Any:
     ahead, behind = (rank, back) if node.dst is not None else (back, rank)
     if not symbols(shift):
         return at(ahead), ZERO, ZERO, at(behind), 1
-    if size > MOST:
+    if size > MAX_UNITS_WITH_A_QUEUE_EACH:
         return None
     return at(ahead), tidy(me, frame.ranges), tidy(behind, frame.ranges), at(Symbol("member")), size
 
 
-def _alike(frame: Frame, other: Block) -> bool:
+def _alike(frame: StreamScope, other: Block) -> bool:
     """Whether all units of the level run this statement equally often, on the same part of their tiles."""
     stream, rounds = frame.stream, {turn.name for turn in frame.turns}
     return (
@@ -129,7 +129,7 @@ def _alike(frame: Frame, other: Block) -> bool:
     )
 
 
-def _shift(frame: Frame, rank: Expr, me: Expr, size: int) -> Expr | None:
+def _shift(frame: StreamScope, rank: Expr, me: Expr, size: int) -> Expr | None:
     """By how much every unit's peer is further round the group than itself, in every round."""
     if not symbols(rank) <= {"unit", *(turn.name for turn in frame.turns)}:
         return None

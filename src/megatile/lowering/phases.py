@@ -9,11 +9,11 @@ from itertools import pairwise
 from megatile.core.expr import ZERO, Const, Expr, Symbol, expr, known, select, substitute, symbols, unit
 from megatile.ir import nodes as n
 from megatile.lowering.collectives import between_copies
+from megatile.lowering.elementwise import elementwise_units, is_elementwise
 from megatile.lowering.errors import LoweringError, cannot
-from megatile.lowering.levels import talks
+from megatile.lowering.levels import communicates
 from megatile.lowering.loops import branch, loop_frames
-from megatile.lowering.nests import elementwise_units, is_elementwise
-from megatile.lowering.streams import Frame, Stream, rule
+from megatile.lowering.streams import Stream, StreamScope, rule
 from megatile.lowering.units import Place, split_number, tidy
 from megatile.lowering.waits import Meeting, Started
 from megatile.plan import model as pm
@@ -23,7 +23,7 @@ UNROLLED = 8
 
 
 @rule(n.Scale)
-def _scale(frame: Frame, node: n.Scale) -> None:
+def _scale(frame: StreamScope, node: n.Scale) -> None:
     draft, launch = frame.draft, frame.place.launch
     target, outer = launch.depth(node.scale), frame.place.depth
     if outer < draft.first.depth:  # every device runs it, as a part of the larger unit or as itself
@@ -55,16 +55,16 @@ def _check_larger(node: n.Scale, device: str) -> None:
             )
 
 
-def _phase_of_devices(frame: Frame, node: n.Scale, outer: int) -> None:
+def _phase_of_devices(frame: StreamScope, node: n.Scale, outer: int) -> None:
     """Devices that reached into each other's memory meet before the next region."""
-    if frame.draft.first.total > 1 and talks(node, frame.draft.homes.table):
+    if frame.draft.first.total > 1 and communicates(node, frame.draft.homes.table):
         key = frame.place.rank(0, outer)
         frame.stream.out.append(
             Meeting(pm.Collective("barrier", frame.draft.declared.barrier(frame.level, key)))
         )
 
 
-def child(frame: Frame, node: n.Scale, scale: str, outer: int) -> None:
+def child(frame: StreamScope, node: n.Scale, scale: str, outer: int) -> None:
     """A region of a further level: its stream, and the flags between it and this one. ``outer`` is the
     depth of the unit whose region it is (the launch, where ``frame`` is a device)."""
     draft, launch = frame.draft, frame.place.launch
@@ -97,13 +97,13 @@ def child(frame: Frame, node: n.Scale, scale: str, outer: int) -> None:
     path = tuple(substitute(e, values) for e in parent.path)
     scales = launch.scales[parent.depth : level.depth]
     counts = [s.count for s in scales]
-    if scales[-1].count == each and not level.talks:
+    if scales[-1].count == each and not level.communicates:
         inner = rasterised(inner, scales[-1].extents, node.body)
     low, high = (first, first + each * times - 1) if level.parents == 1 else (0, level.instances - 1)
     ranges = {"unit": (low, high)}
     path = (*(tidy(e, ranges) for e in path), *(tidy(e, ranges) for e in split_number(inner, counts)))
     place = Place(launch, path)
-    child = Frame(
+    child = StreamScope(
         draft, stream, place, moved, dict(frame.values), ranges,
         group=(outer, level.depth), around=(*frame.around, frame.group), node=node,
     )  # fmt: skip
@@ -134,7 +134,11 @@ def rasterised(number: Expr, grid: tuple[int, ...], body: tuple[n.Node, ...]) ->
 
 
 def _phase(
-    frame: Frame, child: Frame, node: n.Scale, counted: tuple[Expr, int], conditions: tuple[Expr, ...]
+    frame: StreamScope,
+    child: StreamScope,
+    node: n.Scale,
+    counted: tuple[Expr, int],
+    conditions: tuple[Expr, ...],
 ) -> None:
     draft = frame.draft
     turn, each = counted
@@ -159,7 +163,7 @@ def _phase(
     )  # fmt: skip
 
 
-def within(frame: Frame, node: n.Scale, low: int) -> None:
+def within(frame: StreamScope, node: n.Scale, low: int) -> None:
     """A region inside the instance: every unit's statements, one after the other."""
     launch, high = frame.place.launch, frame.place.launch.depth(node.scale)
     counts = [s.count for s in launch.scales[frame.place.depth : high]]
@@ -176,7 +180,7 @@ def within(frame: Frame, node: n.Scale, low: int) -> None:
     together(frames, node.body, node.scale)
 
 
-def together(frames: list[Frame], body: tuple[n.Node, ...], scale: str) -> None:
+def together(frames: list[StreamScope], body: tuple[n.Node, ...], scale: str) -> None:
     """The statements of units that run one region, each for all of them before the next."""
     for node in body:
         if len(frames) == 1:
@@ -204,7 +208,7 @@ def together(frames: list[Frame], body: tuple[n.Node, ...], scale: str) -> None:
                 frame.lower((node,))
 
 
-def _on_both_sides(frames: list[Frame], node: n.If, taken: list[int | None], scale: str) -> None:
+def _on_both_sides(frames: list[StreamScope], node: n.If, taken: list[int | None], scale: str) -> None:
     """Units take different sides of a branch and meet where these have the same meetings in the same order:
     each does what is before on its side, then they meet."""
     sides = [_between_meetings(body) for body in (node.orelse, node.body)]

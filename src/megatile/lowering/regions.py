@@ -34,7 +34,7 @@ from megatile.lowering.units import Place, Ranges, at_least, clamp, tidy
 from megatile.plan import model as pm
 
 if TYPE_CHECKING:
-    from megatile.lowering.streams import Frame
+    from megatile.lowering.streams import StreamScope
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class Regions:
     """Finds the blocks of regions for the code of a frame; with ``place``, those that the unit there means by
     them."""
 
-    def __init__(self, frame: Frame, place: Place | None = None):
+    def __init__(self, frame: StreamScope, place: Place | None = None):
         self.frame, self.homes, self.place = frame, frame.draft.homes, place
         self.launch = self.homes.launch
 

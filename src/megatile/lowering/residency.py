@@ -16,7 +16,7 @@ from megatile.language.tile.capacity import thread_count
 from megatile.language.tile.launch import instance_of
 from megatile.lowering.errors import LoweringError
 from megatile.lowering.levels import Level, Levels
-from megatile.lowering.streams import PlanDraft
+from megatile.lowering.streams import LoweringState
 from megatile.lowering.units import tidy
 from megatile.plan import model as pm
 from megatile.plan.statements import regions_of
@@ -26,7 +26,7 @@ REGISTER = 4
 """Bytes of a register of a thread."""
 
 
-def placed(draft: PlanDraft) -> tuple[list[pm.Level], Expr]:
+def placed(draft: LoweringState) -> tuple[list[pm.Level], Expr]:
     """The further levels of the Plan, and where the units of the first lie."""
     levels = []
     for level in draft.levels.values():
@@ -34,7 +34,7 @@ def placed(draft: PlanDraft) -> tuple[list[pm.Level], Expr]:
         place: Expr = unit
         if level.parent is not draft.first:
             place = ZERO
-        elif level.talks or lives(draft, level):
+        elif level.communicates or lives(draft, level):
             place = together(draft.structure, level)
         else:
             slots = fit(draft, level)
@@ -44,14 +44,14 @@ def placed(draft: PlanDraft) -> tuple[list[pm.Level], Expr]:
     return levels, spread(draft.structure)
 
 
-def lives(draft: PlanDraft, level: Level) -> bool:
+def lives(draft: LoweringState, level: Level) -> bool:
     """Whether device memory belongs to a level's units: each instance has a place of its own there."""
     hda = draft.hda
     room = level.instances <= hda.count(level.scale) // hda.count(draft.first.scale) * level.parents
     return room and draft.homes.memory_depth() == level.depth
 
 
-def fit(draft: PlanDraft, level: Level) -> int:
+def fit(draft: LoweringState, level: Level) -> int:
     """Instances that a hardware unit holds at a time, with as many versions of tiles as fit."""
     while True:
         try:
@@ -76,7 +76,7 @@ def named_extents(launch: Launch) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def limits(draft: PlanDraft, level: Level) -> dict[str, int]:
+def limits(draft: LoweringState, level: Level) -> dict[str, int]:
     """How many instances of a level a hardware unit could hold for each of what they need."""
     hda, launch = draft.hda, draft.launch
     instance = instance_of(hda, named_extents(launch))
@@ -88,7 +88,7 @@ def limits(draft: PlanDraft, level: Level) -> dict[str, int]:
     return {name: count * units // blocks for name, count in found.items()}
 
 
-def bytes_of(draft: PlanDraft, level: Level, blocks: int) -> dict[str, int]:
+def bytes_of(draft: LoweringState, level: Level, blocks: int) -> dict[str, int]:
     """What one block of a level needs of every memory, in the machine's order: its largest stream's tiles,
     those of the units inside it that are levels of their own, and what threads need beside them."""
     hda = draft.hda
@@ -116,7 +116,9 @@ def bytes_of(draft: PlanDraft, level: Level, blocks: int) -> dict[str, int]:
     return {m.name: found[m.name] for m in hda.memories if m.name in found}
 
 
-def _with_overhead(draft: PlanDraft, layer: MemoryLayer, tiles: int, declared: int, accumulators: int) -> int:
+def _with_overhead(
+    draft: LoweringState, layer: MemoryLayer, tiles: int, declared: int, accumulators: int
+) -> int:
     """What a block takes of a memory for its tiles, and for addresses and operands of its threads: no more
     than threads can have, as compilers spill what is not a tile. Operands are gone when what lies between two
     copies (tiles that the program does not declare) is there."""

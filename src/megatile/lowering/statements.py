@@ -19,7 +19,7 @@ from megatile.core.expr import (
 )
 from megatile.ir import nodes as n
 from megatile.ir.expr import Load
-from megatile.lowering import nests
+from megatile.lowering import elementwise
 from megatile.lowering.banks import fetch_turns
 from megatile.lowering.collectives import between_units
 from megatile.lowering.commands import (
@@ -32,12 +32,12 @@ from megatile.lowering.commands import (
     plain,
     reach_of,
 )
+from megatile.lowering.elementwise import read_number
 from megatile.lowering.errors import cannot
 from megatile.lowering.loops import branch, loop_frame
 from megatile.lowering.messages import by_messages
-from megatile.lowering.nests import read_number
 from megatile.lowering.regions import Block
-from megatile.lowering.streams import Frame, rule
+from megatile.lowering.streams import StreamScope, rule
 from megatile.lowering.units import WHOLE
 from megatile.plan import model as pm
 
@@ -48,27 +48,27 @@ GROUPS = 1 << 20
 
 
 @rule(n.View, n.Reshape, n.Print, n.Check, n.Breakpoint, n.Hint, n.Fence)
-def _nothing(frame: Frame, node: n.Node) -> None:
+def _nothing(frame: StreamScope, node: n.Node) -> None:
     """Resolved (or refused) where it is used, or no part of the result. A signal or meeting waits for puts by
     itself."""
 
 
 @rule(n.Loop)
-def _loop(frame: Frame, node: n.Loop) -> None:
+def _loop(frame: StreamScope, node: n.Loop) -> None:
     with loop_frame(frame, node) as inner:
         inner.lower(node.body)
 
 
 @rule(n.If)
-def _if(frame: Frame, node: n.If) -> None:
+def _if(frame: StreamScope, node: n.If) -> None:
     condition = frame.static(node.condition)
     if condition is None:  # it depends on data
         condition = read_number(frame, node.condition, 1, "condition")
     branch([frame], node, condition, lambda frames, body: frames[0].lower(body))
 
 
-rule(n.Parallel, n.Store)(nests.statement)
-rule(n.AtomicRegion)(nests.atomic_region)
+rule(n.Parallel, n.Store)(elementwise.statement)
+rule(n.AtomicRegion)(elementwise.atomic_region)
 rule(n.Collective)(between_units)
 
 
@@ -76,17 +76,17 @@ rule(n.Collective)(between_units)
 
 
 @rule(n.Alloc)
-def _alloc(frame: Frame, node: n.Alloc) -> None:
+def _alloc(frame: StreamScope, node: n.Alloc) -> None:
     draft = frame.draft
     if node.name not in draft.homes.found:
         draft.declared.home(draft.homes.tile(node, frame.level.depth), frame.level)
 
 
 @rule(n.Let)
-def _let(frame: Frame, node: n.Let) -> None:
+def _let(frame: StreamScope, node: n.Let) -> None:
     value = frame.static(node.value) if node.value.dtype in WHOLE and node.name not in frame.values else None
     if value is None:
-        nests.let(frame, node)
+        elementwise.let(frame, node)
         return
     frame.names[node.name] = value
     found = bounds(simplify(value), frame.ranges)
@@ -95,7 +95,7 @@ def _let(frame: Frame, node: n.Let) -> None:
 
 
 @rule(n.ReadScalar)
-def _read_scalar(frame: Frame, node: n.ReadScalar) -> None:
+def _read_scalar(frame: StreamScope, node: n.ReadScalar) -> None:
     bound = node.bound if node.bound is not None else 2**31 - 1
     value = frame.static(node.value)
     if isinstance(node.value, Load) and all(frame.static(i) is not None for i in node.value.index):
@@ -110,7 +110,7 @@ def _read_scalar(frame: Frame, node: n.ReadScalar) -> None:
 
 
 @rule(n.Copy)
-def _copy(frame: Frame, node: n.Copy) -> None:
+def _copy(frame: StreamScope, node: n.Copy) -> None:
     regions = frame.regions
     there, peer = frame.peer_of(node, node.src), frame.peer_of(node, node.dst)
     reaches = peer is not None or there is not None
@@ -123,7 +123,7 @@ def _copy(frame: Frame, node: n.Copy) -> None:
 
 
 @rule(n.Gemm)
-def _gemm(frame: Frame, node: n.Gemm) -> None:
+def _gemm(frame: StreamScope, node: n.Gemm) -> None:
     regions = frame.regions
     a, b = regions.block(node.a), regions.block(node.b)
     read_c = regions.block(node.c)
@@ -142,7 +142,7 @@ def _gemm(frame: Frame, node: n.Gemm) -> None:
         compute(frame, name, c, reads, attributes, engine, flops, a.home.dtype, banked=banked)
 
 
-def work_inside(frame: Frame, node: n.Gemm, operands: tuple[Block, Block], engine: str) -> Expr | None:
+def work_inside(frame: StreamScope, node: n.Gemm, operands: tuple[Block, Block], engine: str) -> Expr | None:
     """The operations of a product in a loop that fills both tiles from tensors, where the engine stops at
     their edges; None where it does all of the tiles."""
     steps = next((e.clips for e in frame.draft.hda.engines if e.kind == engine), None)
@@ -159,7 +159,7 @@ def work_inside(frame: Frame, node: n.Gemm, operands: tuple[Block, Block], engin
     return whole[0] * whole[1] * minimum(inner[0], depth[0]) * 2
 
 
-def fetched(frame: Frame, operands: tuple[Block, ...]) -> Expr:
+def fetched(frame: StreamScope, operands: tuple[Block, ...]) -> Expr:
     """Bytes of a product's operands through their banks, where rows that the engine reads at once meet."""
     engines = [e for e in frame.draft.hda.engines if e.kind == "tensor" and e.fetch]
     total, most = ZERO, 1
@@ -173,10 +173,10 @@ def fetched(frame: Frame, operands: tuple[Block, ...]) -> Expr:
 
 
 @rule(n.Fill)
-def _fill(frame: Frame, node: n.Fill) -> None:
+def _fill(frame: StreamScope, node: n.Fill) -> None:
     found = node.value if isinstance(node.value, Const) else frame.static(node.value)
     if found is None:
-        nests.fill(frame, node)
+        elementwise.fill(frame, node)
         return
     value = plain(found)
     for target in frame.regions.blocks(node.to, True):
@@ -184,7 +184,7 @@ def _fill(frame: Frame, node: n.Fill) -> None:
 
 
 @rule(n.Reduce)
-def _reduce(frame: Frame, node: n.Reduce) -> None:
+def _reduce(frame: StreamScope, node: n.Reduce) -> None:
     regions = frame.regions
     source, old = regions.block(node.source), regions.block(node.to)
     if source.cut:
@@ -200,7 +200,7 @@ def _reduce(frame: Frame, node: n.Reduce) -> None:
 
 
 @rule(n.Cumsum)
-def _cumsum(frame: Frame, node: n.Cumsum) -> None:
+def _cumsum(frame: StreamScope, node: n.Cumsum) -> None:
     source = frame.regions.block(node.source)
     attributes = {"axis": source.kept[node.dim]} | ({"reverse": True} if node.reverse else {})
     for target in frame.regions.blocks(node.to, True):
@@ -208,10 +208,10 @@ def _cumsum(frame: Frame, node: n.Cumsum) -> None:
 
 
 @rule(n.Atomic)
-def _atomic(frame: Frame, node: n.Atomic) -> None:
+def _atomic(frame: StreamScope, node: n.Atomic) -> None:
     """An atomic; the old value, if it is asked for, is a number of the stream."""
     if node.result is None:
-        nests.statement(frame, node)
+        elementwise.statement(frame, node)
         return
     peer = frame.peer_of(node, node.dst)
     block = frame.regions.block(n.Region(node.target, tuple(n.Dim(i) for i in node.index)), True, peer)
@@ -230,7 +230,7 @@ def _atomic(frame: Frame, node: n.Atomic) -> None:
 
 
 @rule(n.Barrier)
-def _barrier(frame: Frame, node: n.Barrier) -> None:
+def _barrier(frame: StreamScope, node: n.Barrier) -> None:
     if frame.line(None, node.scale)[1] == 1:
         return
     if frame.level.depth != frame.group[1]:
@@ -249,7 +249,7 @@ def _barrier(frame: Frame, node: n.Barrier) -> None:
     frame.emit(pm.Collective("barrier", frame.draft.declared.barrier(frame.level, key, node.name)))
 
 
-def _check_count(frame: Frame, node: n.Barrier, key: Expr, wanted: int) -> None:
+def _check_count(frame: StreamScope, node: n.Barrier, key: Expr, wanted: int) -> None:
     """As many units as meet are all those with the same key (or never come)."""
     numbers = np.arange(frame.level.instances)
     try:
@@ -261,7 +261,7 @@ def _check_count(frame: Frame, node: n.Barrier, key: Expr, wanted: int) -> None:
         raise cannot("a barrier of some of the units, whichever come,", node)
 
 
-def _flag(frame: Frame, name: str, index: tuple[Expr, ...]) -> Expr:
+def _flag(frame: StreamScope, name: str, index: tuple[Expr, ...]) -> Expr:
     home = frame.draft.homes.home(name)
     if not home.flag or home.lead > 1:
         raise cannot(f"a flag in '{name}'", frame.node)
@@ -272,7 +272,7 @@ def _flag(frame: Frame, name: str, index: tuple[Expr, ...]) -> Expr:
 
 
 @rule(n.Signal)
-def _signal(frame: Frame, node: n.Signal) -> None:
+def _signal(frame: StreamScope, node: n.Signal) -> None:
     home, member = frame.draft.homes.home(node.flag), _flag(frame, node.flag, node.index)
     peer = frame.peer_of(node, node.dst)
     to = frame.owner(home, peer) if peer is not None else None
@@ -282,7 +282,7 @@ def _signal(frame: Frame, node: n.Signal) -> None:
 
 
 @rule(n.Wait)
-def _wait(frame: Frame, node: n.Wait) -> None:
+def _wait(frame: StreamScope, node: n.Wait) -> None:
     if node.phase is not None:
         raise cannot("a wait for the parity of a phase", node)
     home = frame.draft.homes.home(node.flag)

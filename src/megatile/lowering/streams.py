@@ -30,12 +30,12 @@ from megatile.lowering.storage import Home, Homes
 from megatile.lowering.units import WHOLE, NotStatic, Place, Ranges, split_number, tidy
 from megatile.plan import model as pm
 
-RULES: dict[type[n.Node], Callable[[Frame, Any], None]] = {}
+RULES: dict[type[n.Node], Callable[[StreamScope, Any], None]] = {}
 """What each kind of statement becomes in a stream."""
 rule = n.registrar(RULES)
-AROUND: dict[str, Callable[[Frame, n.Node], AbstractContextManager[n.Node]]] = {}
+AROUND: dict[str, Callable[[StreamScope, n.Node], AbstractContextManager[n.Node]]] = {}
 """What is done before and after a ``statement``, and what is lowered in its place."""
-NUMBERS: dict[str, Callable[[Frame, Expr, int, str], Expr]] = {}
+NUMBERS: dict[str, Callable[[StreamScope, Expr, int, str], Expr]] = {}
 """How a whole number comes from an expression on ``data``."""
 
 
@@ -81,14 +81,14 @@ class Turn:
 
 
 @dataclass
-class Frame:
+class StreamScope:
     """Where statements are lowered: the stream, the unit's place, and the values of variables.
 
     ``names`` are whole numbers; ``values`` other variables, as typed expressions; ``group`` the depths
     between which the units of the innermost region are counted.
     """
 
-    draft: PlanDraft
+    draft: LoweringState
     stream: Stream
     place: Place
     names: dict[str, Expr] = field(default_factory=dict)
@@ -208,7 +208,7 @@ class Frame:
                 error.place = error.place or node.place
                 raise
 
-    def inside(self, place: Place, group: tuple[int, int]) -> Frame:
+    def inside(self, place: Place, group: tuple[int, int]) -> StreamScope:
         """The same stream for a unit further in."""
         around = self.around if group == self.group else (*self.around, self.group)
         return replace(
@@ -216,7 +216,7 @@ class Frame:
         )
 
 
-class PlanDraft:
+class LoweringState:
     """A Plan in the making: one Program on one machine, and what of it has been written so far."""
 
     def __init__(self, program: Program, hda: HDA):
@@ -252,7 +252,7 @@ class PlanDraft:
         return sum(len(level.streams) for level in self.levels.values())
 
     def scratch(
-        self, frame: Frame, shape: tuple[int, ...], dtype: str, word: str = "part", level: str = "l0"
+        self, frame: StreamScope, shape: tuple[int, ...], dtype: str, word: str = "part", level: str = "l0"
     ) -> Home:
         """A tile of the stream's own."""
         memory = self.hda.memory(level if frame.level is not self.first else "l2").name
@@ -272,7 +272,9 @@ class PlanDraft:
             self.declared.tiles[home.name] = tile
         stream = Stream(self.first, 0, self.first.total)
         self.first.streams.append(stream)
-        frame = Frame(self, stream, Place(self.launch, ()), ranges={"unit": (0, self.first.instances - 1)})
+        frame = StreamScope(
+            self, stream, Place(self.launch, ()), ranges={"unit": (0, self.first.instances - 1)}
+        )
         frame.lower(self.program.body)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from megatile.core.errors import Place as Source
 from megatile.core.expr import ONE, ZERO, Const, Expr, unit
 from megatile.lowering.flags import Phase, earliest, guarded, touched
-from megatile.lowering.streams import PlanDraft, Stream
+from megatile.lowering.streams import LoweringState, Stream
 from megatile.lowering.units import Ranges
 from megatile.plan import model as pm
 
@@ -57,7 +57,7 @@ class Meeting:
     barrier: pm.Collective
 
 
-def place_waits(draft: PlanDraft) -> None:
+def place_waits(draft: LoweringState) -> None:
     """Put the flags, signals and waits between regions into the streams of a Plan."""
     for stream in draft.first.streams:
         order = _Order(draft, stream)
@@ -68,7 +68,7 @@ def place_waits(draft: PlanDraft) -> None:
 class _Order:
     """A stream as it is written again, with what it has to wait for."""
 
-    def __init__(self, draft: PlanDraft, stream: Stream):
+    def __init__(self, draft: LoweringState, stream: Stream):
         self.draft, self.stream = draft, stream
         self.out: list[Any] = []
         self.pending: list[Phase | pm.Collective] = []
@@ -151,7 +151,7 @@ class _Order:
         body = list(_Order(draft, stream).inner(stream.out))
         touches = touched(pm.statements(tuple(body))) if region.simple else None
         plain = touches is not None and self.is_first
-        plain = plain and not (self.around or region.conditions or stream.level.talks)
+        plain = plain and not (self.around or region.conditions or stream.level.communicates)
         if plain:
             body = self.settled(body, region.ranges, stream.units, region.after) or body
         else:

@@ -36,7 +36,7 @@ class Prices:
         """Return the time with its origin and error bar."""
         extents: dict[str, Any] = dict(operator.extents)
         if operator.kernel == "elementwise":
-            from megatile.timing.view import Origin
+            from megatile.timing.machine_timing import Origin
 
             us = 2.0 * extents["kernels"] + extents["bytes"] / 2.6e12 * 1e6
             return KernelTime(us, Origin("assumed", "2 us and bytes over hbm"))

@@ -15,7 +15,7 @@ from megatile.models.deployment import Deployment
 from megatile.models.memory import Memory, memory, require_fit
 from megatile.models.operators import Operator, operators
 from megatile.models.prices import Prices, prices
-from megatile.timing.view import Origin
+from megatile.timing.machine_timing import Origin
 
 
 class Timed(NamedTuple):

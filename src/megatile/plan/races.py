@@ -19,7 +19,7 @@ from megatile.plan.storage import Access
 from megatile.plan.text import statement_text
 
 # Vector clocks need units x units numbers; beyond this the check would cost more than the execution.
-MOST_UNITS = 4096
+MAX_UNITS = 4096
 
 
 class RaceError(MegatileError, RuntimeError):
@@ -52,11 +52,11 @@ class RaceWatch:
                 if region.at is not None or level_of.get(region.tile, stream.level) != stream.level:
                     seen.add(region.tile)
         units = Actors(plan).count
-        if seen and units > MOST_UNITS:
+        if seen and units > MAX_UNITS:
             warnings.warn(
                 UncheckedWarning(
                     f"races of plan '{plan.name}' are not looked for: it has {units} units, "
-                    f"the check can follow {MOST_UNITS} (try: execute the same plan with fewer units)"
+                    f"the check can follow {MAX_UNITS} (try: execute the same plan with fewer units)"
                 ),
                 stacklevel=2,
             )

@@ -24,15 +24,15 @@ from megatile.plan.names import OutsideError
 
 Array = Any
 ALIGNMENT = 16
-MOST_BYTES = 1 << 35
+MAX_BYTES = 1 << 35
 
 
 def allocate(plan: Plan, tile: Tile, data: Array | None) -> Array:
     """Storage of a tile; what nobody has written yet is NaN (0 for integers)."""
     shape = (plan.owners(tile), tile.versions, *tile.shape)
-    if (needed := prod(shape) * itemsize(tile.dtype)) > MOST_BYTES:
+    if (needed := prod(shape) * itemsize(tile.dtype)) > MAX_BYTES:
         raise PlanError(
-            f"tile '{tile.name}' takes {needed} bytes over all owners: data is run with {MOST_BYTES} at most",
+            f"tile '{tile.name}' takes {needed} bytes over all owners: data is run with {MAX_BYTES} at most",
             advice="run a smaller size: simulate needs no data",
         )
     if data is None:

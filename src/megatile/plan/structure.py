@@ -145,28 +145,28 @@ def check_levels(plan: Plan) -> None:
             )
 
 
-MOST_UNITS = 2**24
-MOST_SLOTS = 2**24
+MAX_UNITS = 2**24
+MAX_SLOTS = 2**24
 """Slots of all queues of a channel: each is followed on its own, with ten bytes."""
 
 
 def check_extent(plan: Plan) -> None:
     """Refuse what could only be followed with more memory than a machine has."""
     for level in plan.all_levels:
-        if (count := plan.instances(level.name)) > MOST_UNITS:
-            raise PlanError(f"plan '{plan.name}' has {count} units: more than {MOST_UNITS} are not followed")
+        if (count := plan.instances(level.name)) > MAX_UNITS:
+            raise PlanError(f"plan '{plan.name}' has {count} units: more than {MAX_UNITS} are not followed")
     for channel in plan.channels:
         slots = plan.instances(channel.level) * max(1, channel.members) * max(1, channel.slots)
-        if slots > MOST_SLOTS:
+        if slots > MAX_SLOTS:
             raise PlanError(
-                f"channel '{channel.name}' has {slots} slots in all: more than {MOST_SLOTS} are not followed",
+                f"channel '{channel.name}' has {slots} slots in all: more than {MAX_SLOTS} are not followed",
                 advice="fewer members or slots do the same where senders wait for credit",
             )
     for flag in plan.flags:
         counters = plan.instances(flag.level) * flag.members
-        if counters > MOST_SLOTS:
+        if counters > MAX_SLOTS:
             raise PlanError(
-                f"flag '{flag.name}' has {counters} counters in all: more than {MOST_SLOTS} are not followed"
+                f"flag '{flag.name}' has {counters} counters in all: more than {MAX_SLOTS} are not followed"
             )
 
 

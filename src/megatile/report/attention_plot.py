@@ -16,7 +16,7 @@ from megatile.report.plots import draw_lines
 
 Bars = Sequence[tuple[int, str, float, float]]  # (rank, "compute" or "communication", start, end) in µs
 Times = Mapping[str, Sequence[tuple[int, float]]]
-_MOST_ROWS = 260
+_MAX_ROWS = 260
 _ROW_INCHES = 0.03  # 3.6 dots: 240 rows can be distinguished
 _COLOURS = {"compute": "#3b7dd8", "communication": "#e08a3c"}
 
@@ -35,7 +35,7 @@ def draw_prediction(
     ``bars``: {schedule: events of the ranks}; ``links``: how many links of the machine carry data.
     """
     rows = max((len(load) * (len(load) - 1) for load in loads.values()), default=0)
-    heat = max(3.4, _ROW_INCHES * min(rows, _MOST_ROWS))
+    heat = max(3.4, _ROW_INCHES * min(rows, _MAX_ROWS))
     figure = new_figure(max(10.0, 5.0 * len(loads)), 7.1 + heat, constrained_layout=True)
     parts: Any = figure.subfigures(3, 1, height_ratios=[3.5, heat, 3.6])
     top, middle, bottom = parts
@@ -97,7 +97,7 @@ def _draw_exchanges(figure: Any, axes: Any, name: str, load: Any, top: float, li
         axes.set_axis_off()
         return
     picture = np.array([load[a, b] for a, b in pairs]).reshape(len(pairs), -1) / 2**20
-    per_row = -(-len(pairs) // _MOST_ROWS) or 1
+    per_row = -(-len(pairs) // _MAX_ROWS) or 1
     shown = np.ma.masked_equal(_busiest(picture, per_row), 0)
     image = axes.imshow(
         shown, aspect="auto", cmap="YlOrRd", vmin=0, vmax=max(1e-9, top / 2**20), interpolation="nearest"
@@ -156,8 +156,8 @@ def _joined(bars: Bars, gap: float) -> list[tuple[int, float, float]]:
 
 # --- cycles of a schedule
 
-MOST_PANELS = 24
-MOST_NAMES = 32
+MAX_PANELS = 24
+MAX_NAMES = 32
 """Up to this many ranks every one has its number inside; beyond, some have it beside them."""
 NODE_SHADES = ("white", "#d9e6f7", "#fbe3cd", "#dff0d8")
 
@@ -166,7 +166,7 @@ def draw_cycles(
     cycles: Sequence[Sequence[int]], path: str | Path, title: str = "", node: int | None = None
 ) -> Path:
     """Draw the first cycles (at most 24) into a PNG, SVG or PDF file; ``node``: ranks of each node."""
-    shown = list(cycles[:MOST_PANELS]) or [[0]]
+    shown = list(cycles[:MAX_PANELS]) or [[0]]
     columns = min(len(shown), 4 if len(shown) <= 8 else 6)
     rows = ceil(len(shown) / columns)
     side = 2.2 if len(shown[0]) <= 8 else 2.8
@@ -196,7 +196,7 @@ def _draw_cycle(axes: Any, cycle: Sequence[int], number: int, node: int) -> None
         lines, heads = _arrows(spots[start], spots[stop], radius)
         away = start // node != stop // node
         style = ["--" if other else "-" for other in away.tolist()]
-        thin = 1.2 if n <= MOST_NAMES else 0.7
+        thin = 1.2 if n <= MAX_NAMES else 0.7
         axes.add_collection(LineCollection(list(lines), colors=colour, linewidths=thin, linestyles=style))
         axes.add_collection(PolyCollection(list(heads), facecolors=colour, edgecolors="none", zorder=3))
     shades = [NODE_SHADES[rank // node % len(NODE_SHADES)] for rank in range(n)]
@@ -233,7 +233,7 @@ def _arrows(start: Any, stop: Any, radius: float) -> tuple[Any, Any]:
 
 def _name_ranks(axes: Any, spots: Any, radius: float) -> None:
     n = len(spots)
-    inside = n <= MOST_NAMES
+    inside = n <= MAX_NAMES
     size = min(8.0, 78 * radius) if inside else 6.0
     for rank in range(0, n, 1 if inside else ceil(n / 16)):
         x, y = spots[rank] * (1 if inside else 1.12)

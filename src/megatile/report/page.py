@@ -30,12 +30,12 @@ from megatile.trace.critical import critical_events
 from megatile.trace.exposure import WAITING, engine_kind
 from megatile.trace.lanes import rows_of
 
-MOST_EVENTS = 1_000_000
-MOST_LINKS = 1500
-MOST_NETWORKS = 12
-MOST_UNITS = 200
+MAX_EVENTS = 1_000_000
+MAX_LINKS = 1500
+MAX_NETWORKS = 12
+MAX_UNITS = 200
 """Up to so many instances have rows of their own; beyond, those of one hardware unit share its rows."""
-MOST_DRAWN = 256
+MAX_DRAWN = 256
 """Endpoints up to which the links that carried nothing are drawn too."""
 _SOURCE_LIMIT = 1 << 20
 _AROUND = 3
@@ -151,7 +151,7 @@ def write_page(path: str | Path, text: str) -> Path:
 
 def _together(trace: Trace) -> Trace:
     """A trace whose many instances (``gpu0/sm3/block1700``) stand in the rows of their hardware unit."""
-    if len(trace.units) <= MOST_UNITS:
+    if len(trace.units) <= MAX_UNITS:
         return trace
     names = [name.rpartition("/")[0] or name for name in trace.units]
     units = dict.fromkeys(names)
@@ -196,8 +196,8 @@ def _timeline(alone: Trace) -> dict[str, Any]:
     critical[critical_events(trace)] = 1
     order = kept[np.lexsort((trace.columns["start_ps"][kept], row[kept]))]
     left_out = ""
-    if len(order) > MOST_EVENTS:
-        cut = int(row[order[MOST_EVENTS]])
+    if len(order) > MAX_EVENTS:
+        cut = int(row[order[MAX_EVENTS]])
         order = order[row[order] < cut]
         left_out = (
             f"{len(order)} of {len(trace)} events are here, those of {cut} of {len(every)} rows; "
@@ -286,15 +286,15 @@ def _networks(hda: HDA, links: Sequence[LinkUse]) -> list[dict[str, Any]]:
         groups.setdefault((use.network, use.owner), []).append(use)
     ranked = sorted(groups.items(), key=lambda item: -sum(float(np.mean(u.use)) for u in item[1]))
     found = []
-    for (name, owner), uses in ranked[:MOST_NETWORKS]:
+    for (name, owner), uses in ranked[:MAX_NETWORKS]:
         network = hda.network(name)
         drawn, nodes = _nodes(network.topology, uses)
         several = hda.level(network.level).total > 1
         note = f"{len(uses)} links of {name} carried data"
         if len(drawn) < len(uses):
             note += f"; the {len(drawn)} busiest are drawn"
-        if len(ranked) > MOST_NETWORKS:
-            note += f"; {len(ranked) - MOST_NETWORKS} more networks are not shown"
+        if len(ranked) > MAX_NETWORKS:
+            note += f"; {len(ranked) - MAX_NETWORKS} more networks are not shown"
         found.append(
             {
                 "name": f"{name} in {network.level} {owner}" if several else name,
@@ -309,13 +309,13 @@ def _networks(hda: HDA, links: Sequence[LinkUse]) -> list[dict[str, Any]]:
 
 def _nodes(topology: Any, uses: list[LinkUse]) -> tuple[list[Any], list[Any]]:
     """Links as [from, to, name, mean, use] and nodes as [x, y, name], in a field of 400 by 300."""
-    busiest = sorted(uses, key=lambda u: -float(np.mean(u.use)))[:MOST_LINKS]
+    busiest = sorted(uses, key=lambda u: -float(np.mean(u.use)))[:MAX_LINKS]
     names: dict[str, int] = {}
     links = []
     used = {u.link for u in busiest}
     idle = dict.fromkeys(
         link
-        for a in range(topology.size if topology.size <= MOST_DRAWN else 0)
+        for a in range(topology.size if topology.size <= MAX_DRAWN else 0)
         for b in list(topology.neighbors(a)[:8])
         for link in topology.hops(a, b)
     )

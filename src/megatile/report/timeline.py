@@ -15,7 +15,7 @@ from megatile.report.canvas import new_figure, save
 from megatile.trace import Trace, TraceError
 from megatile.trace.lanes import Row, rows_of
 
-MOST_ROWS = 64
+MAX_ROWS = 64
 _NARROWEST = 1 / 600
 """A bar is at least this share of the axis wide: at 12 inches about two dots."""
 _COLOURS = [f"C{i}" for i in range(10)] + [
@@ -25,7 +25,7 @@ _WAITING: dict[str, Any] = {"facecolors": "#eeeeee", "edgecolors": "#9a9a9a", "h
 
 
 @no_none
-def draw_timeline(trace: Trace, path: str | Path, *, rows: int = MOST_ROWS, units: str | None = None) -> Path:
+def draw_timeline(trace: Trace, path: str | Path, *, rows: int = MAX_ROWS, units: str | None = None) -> Path:
     """Draw a PNG, SVG or PDF with at most ``rows`` rows; ``units`` chooses whose.
 
     ``units`` is a list like ``0,8-15`` (numbers in the order of the trace) or ``sip0/cube0/*`` (names).

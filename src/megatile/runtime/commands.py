@@ -13,11 +13,11 @@ from megatile.core.operations import REDUCTIONS
 from megatile.plan.code import Instruction, RegionCode
 from megatile.plan.model import Channel, Group, Plan, PlanError, Tile
 from megatile.plan.text import statement_text
-from megatile.runtime.ahead import Ahead
 from megatile.runtime.control import Inbox
 from megatile.runtime.copies import Block, Copies, one_sided
 from megatile.runtime.errors import NoTorchRuleError
 from megatile.runtime.instance import Instance, Version
+from megatile.runtime.overlapped_compute import OverlappedCompute
 from megatile.runtime.tile_memory import Memory
 from megatile.runtime.torch_rules import DTYPES, RULES, accumulated, assign, compute
 from megatile.runtime.transport import Transport
@@ -41,7 +41,7 @@ class Commands:
     met: dict[tuple[str, int], dict[int, tuple[Instance, Instruction]]]
     choices: list[int]
     last_choice: dict[str, int]
-    ahead: Ahead
+    ahead: OverlappedCompute
     copies: Copies | None
     inbox: Inbox
 

@@ -16,7 +16,7 @@ from megatile.plan.control import STRUCTURE, ControlFlow
 from megatile.plan.model import Channel
 from megatile.plan.spec import having
 
-MOST_ANNOUNCED = 64
+MAX_ANNOUNCED_COLLECTIVES = 64
 """Messages that the scout may have found while there is no free slot for them."""
 MAX_STEPS_AHEAD = 4096
 """Instructions that the scout takes in search of one message: a long loop without messages is not its own."""
@@ -120,7 +120,7 @@ class Inbox:
 
     def look_ahead(self) -> None:
         """Post what is sure to come and has a free slot."""
-        while self._count < MOST_ANNOUNCED and (coming := self._scout.next()) is not None:
+        while self._count < MAX_ANNOUNCED_COLLECTIVES and (coming := self._scout.next()) is not None:
             self._announced[coming.source].append(coming)
             self._count += 1
             self._post(coming.source)

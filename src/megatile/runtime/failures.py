@@ -12,7 +12,7 @@ from typing import Any
 import torch.distributed as dist
 
 from megatile.runtime.errors import PeerError
-from megatile.runtime.roll_call import GIVE_UP, WATCHER, GroupWait, Limit, Roll, Verdict
+from megatile.runtime.rank_liveness import GIVE_UP, WATCHER, GroupWait, Limit, Roll, Verdict
 
 STORE_SILENT = "does not answer (it keeps the rendezvous store)"
 STORE_GONE = "ended (it kept the rendezvous store, which no longer answers)"

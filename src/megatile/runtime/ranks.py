@@ -202,7 +202,7 @@ class Meeting:
         import torch.distributed as dist
 
         from megatile.runtime.failures import wait_for
-        from megatile.runtime.roll_call import Limit
+        from megatile.runtime.rank_liveness import Limit
 
         limit = Limit(time.monotonic(), self.timeout + LATE_SECONDS, "timeout=")
         for array in arrays:
@@ -230,7 +230,7 @@ class Meeting:
         """Leave word of what went wrong here; who does so first is right."""
         import torch.distributed as dist
 
-        from megatile.runtime.roll_call import Roll, Verdict
+        from megatile.runtime.rank_liveness import Roll, Verdict
 
         text = str(problem) if isinstance(problem, MegatileError) else f"{type(problem).__name__}: {problem}"
         with contextlib.suppress(RuntimeError, dist.DistError):
@@ -241,7 +241,7 @@ class Meeting:
         """The error that another rank told of, or that of ranks that are lost."""
         import torch.distributed as dist
 
-        from megatile.runtime.roll_call import Roll, Verdict
+        from megatile.runtime.rank_liveness import Roll, Verdict
 
         found = None
         with contextlib.suppress(RuntimeError, dist.DistError):

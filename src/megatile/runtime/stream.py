@@ -13,22 +13,22 @@ from megatile.plan.code import Code, Instruction, compile_plan
 from megatile.plan.control import STRUCTURE
 from megatile.plan.model import Plan
 from megatile.plan.text import statement_text
-from megatile.runtime.ahead import Ahead
 from megatile.runtime.commands import Commands
 from megatile.runtime.control import Inbox, Scout
 from megatile.runtime.copies import Copies
 from megatile.runtime.errors import LaunchError, NoTorchRuleError
-from megatile.runtime.foresight import foreseen
 from megatile.runtime.instance import Instance, Version
+from megatile.runtime.overlapped_compute import OverlappedCompute
 from megatile.runtime.tile_memory import Memory, RankMemory
 from megatile.runtime.transport import POLL_SECONDS, Transport
+from megatile.runtime.upcoming_reads import foreseen
 
 
 class UnitRun(Commands):
     """One unit with the instances below it, which take turns.
 
-    Computations run beside the messages (``Ahead``), which are asked for before they are needed (``Inbox``).
-    Commands that wait for other processes are left until no instance can go on without them.
+    Computations run beside the messages (``OverlappedCompute``), which are asked for before they are needed
+    (``Inbox``). Commands that wait for other processes are left until no instance can go on without them.
     """
 
     def __init__(self, plan: Plan, unit: int, memory: Memory, transport: Transport):
@@ -52,7 +52,7 @@ class UnitRun(Commands):
         self.choices: list[int] = []
         self.last_choice: dict[str, int] = {}
         self.end = time.monotonic() + transport.timeout
-        self.ahead = Ahead()
+        self.ahead = OverlappedCompute()
         self.copies = Copies(memory, transport) if isinstance(memory, RankMemory) else None
         code = self.first.code if self.first else ()
         self.inbox = Inbox(Scout(code, unit, self.channels), transport.receive, self.channels)

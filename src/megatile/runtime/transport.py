@@ -16,7 +16,7 @@ from megatile.plan.model import Plan, ReceiveAny, statements
 from megatile.runtime.control import Coming
 from megatile.runtime.errors import LATE_SECONDS, LaunchError
 from megatile.runtime.failures import explained, wait_for
-from megatile.runtime.roll_call import Limit
+from megatile.runtime.rank_liveness import Limit
 from megatile.runtime.torch_rules import DTYPES
 
 POLL_SECONDS = 0.002

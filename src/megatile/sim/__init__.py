@@ -10,7 +10,7 @@ from megatile.sim.session import Session
 from megatile.sim.simulate import simulate
 from megatile.sim.simulation import ENGINES
 from megatile.timing.faults import FaultError, Faults, faults
-from megatile.timing.view import TimingError
+from megatile.timing.machine_timing import TimingError
 
 __all__ = [
     "ENGINES",

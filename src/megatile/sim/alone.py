@@ -11,7 +11,7 @@ from megatile.sim.launches import Launch
 from megatile.sim.machine_run import MachineRun
 from megatile.sim.record import Record
 from megatile.sim.simulation import EVERYTHING, Simulation
-from megatile.timing.view import TimingError
+from megatile.timing.machine_timing import TimingError
 
 MAX_OPERANDS = 1 << 16
 """Commands up to which it is recorded at once what each of them touches."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from megatile.plan import model as pm
-from megatile.timing.view import TimingError
+from megatile.timing.machine_timing import TimingError
 
 Scalars = Callable[[pm.ReadScalar, Any, Any], Any]
 

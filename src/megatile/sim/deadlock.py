@@ -19,7 +19,7 @@ from megatile.sim.queries import QueueMisuse, StreamPeers
 from megatile.sim.record import source_of
 from megatile.sim.simulation import NEVER, Simulation
 from megatile.sim.state import Children, LevelRow, Pool, Queue, Slot, UnitRow
-from megatile.timing.view import TimingError
+from megatile.timing.machine_timing import TimingError
 from megatile.trace import Pointers, Waiter, WaitGraph
 
 

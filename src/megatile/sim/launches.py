@@ -16,8 +16,8 @@ from megatile.sim.record import Record
 from megatile.sim.simulation import NEVER, Simulation
 from megatile.sim.symmetry import BESIDE, TimedUnits
 from megatile.timing.faults import Faults
+from megatile.timing.machine_timing import Timing
 from megatile.timing.resources import Resources
-from megatile.timing.view import Timing
 from megatile.trace import Trace
 
 if TYPE_CHECKING:

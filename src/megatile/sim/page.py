@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 BINS = 48
 FACTORS = (0.5, 0.7, 1.0, 1.4, 2.0)
-MOST_SLIDERS = 10
+MAX_SLIDERS = 10
 SECONDS = 20.0
 """How long the runs for the sliders may take together."""
 _LONGEST_TEXT = 200_000
@@ -162,7 +162,7 @@ def _retiming(result: Result) -> Retiming:
     ranked = [
         s.figure for s in sensitivity.sensitivities(result, seconds=SECONDS / 2) if s.time_ps != s.base_ps
     ]
-    chosen = ranked[:MOST_SLIDERS]
+    chosen = ranked[:MAX_SLIDERS]
     times: dict[str, list[int]] = {name: [] for name in chosen}
     values: dict[str, str] = {}
     lacking: set[str] = set()

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from megatile.sim.simulation import Simulation
     from megatile.timing.resources import Resources
 
-MOST_GUESSED = 1 << 16
+MAX_GUESSED = 1 << 16
 """Up to so many instances are answered at once what may be different in every round of a loop."""
 ASKED_AT_ONCE = 1 << 12
 """So many instances are answered at once what value is assumed for each."""
@@ -320,7 +320,7 @@ class MachineQueries:
         same = one == other
         if not possible.all():
             here, there, same, units = here[possible], there[possible], same[possible], units[possible]
-        if not always and len(units) > MOST_GUESSED:
+        if not always and len(units) > MAX_GUESSED:
             return False
         numbers = self._numbers(peers.view, here, names, there, same, by)
         if always:
@@ -449,7 +449,7 @@ class MachineQueries:
                 return view.path(int(a[k]), names[0], int(b[k]), names[1], **options)
 
             found[group.pairs] = paths.numbers(path, group, view.fabric, each)
-        if len(a) <= MOST_GUESSED:
+        if len(a) <= MAX_GUESSED:
             paths.asked[key] = found
         return found
 
@@ -557,7 +557,7 @@ class MachineQueries:
             numbers, always = peers.value(row[Signal.to])
             seen = peers.seen(flag[FlagRow.level] - peers.launched.first_level, numbers)
             chosen = np.flatnonzero(seen[1]) if seen is not None else np.zeros(0, dtype=np.int64)
-            if seen is not None and (always or len(chosen) <= MOST_GUESSED):
+            if seen is not None and (always or len(chosen) <= MAX_GUESSED):
                 here, there = peers.places[chosen], seen[0][chosen]
                 delays = view.messages_ps(here, there)
                 if always:

@@ -18,10 +18,10 @@ from megatile.plan.residency import copies
 from megatile.sim.alone import recorded
 from megatile.sim.launches import Launch
 from megatile.sim.record import Record, Traffic, Usage
+from megatile.timing.machine_timing import Origin, Timing
 from megatile.timing.origins import origin_lines
 from megatile.timing.resources import Resources
 from megatile.timing.transports import model_of
-from megatile.timing.view import Origin, Timing
 from megatile.trace import (
     CriticalStep,
     Event,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from megatile.core.errors import MegatileError
 from megatile.core.limits import TimeBudgetExceeded
 from megatile.core.quantities import format_time
-from megatile.hda.vary import RATES, figures, scaled
+from megatile.hda.parameters import RATES, figures, scaled
 from megatile.sim.alone import time_alone
 from megatile.trace import text_table
 from megatile.trace.exposure import engine_kind

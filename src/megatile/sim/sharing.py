@@ -18,15 +18,15 @@ from megatile.sim.instructions import END, Instruction
 from megatile.sim.queries import MachineQueries, StreamPeers, is_own
 from megatile.sim.spread import check_routes
 from megatile.sim.state import NONE, RegionRow
-from megatile.timing.view import TimingError
+from megatile.timing.machine_timing import TimingError
 
 if TYPE_CHECKING:
     from megatile.sim.launch_rows import LaunchRows
     from megatile.sim.simulation import Simulation
 
-MOST_QUEUES = 1 << 20
+MAX_QUEUES = 1 << 20
 """Up to so many queues it is found out beforehand which links only one of them uses."""
-MOST_HOPS = 1 << 26
+MAX_HOPS = 1 << 26
 """Links that the flows of a launch cross in all: beyond, they would be under way for hours."""
 Ends = tuple[int, Any, Any, Any]
 """Level (counted in the plan), where transfers begin and end, and what tells their flows apart."""
@@ -39,7 +39,7 @@ def find_shared(simulation: Simulation, launched: LaunchRows) -> None:
         paths.everything_shared = True
     if paths.everything_shared or not paths.contended:
         return
-    check_routes(launched, MOST_HOPS)
+    check_routes(launched, MAX_HOPS)
     found: list[Ends] = []
     for ends in (*_messages(simulation, launched), *_copies(simulation, launched)):
         if ends is None:
@@ -56,9 +56,9 @@ def find_shared(simulation: Simulation, launched: LaunchRows) -> None:
             if a[one] != b[one]:
                 stages = view.fabric.stages(view.hardware(int(here[one])), view.hardware(int(there[one])))
                 hops += len(stages) * len(group.pairs)
-                if hops > MOST_HOPS:
+                if hops > MAX_HOPS:
                     raise TimingError(
-                        f"the transfers of plan '{launched.plan.name}' cross more than {MOST_HOPS:,} links, "
+                        f"the transfers of plan '{launched.plan.name}' cross more than {MAX_HOPS:,} links, "
                         f"many of them {len(stages)} each: too many to be simulated one by one",
                         advice="place units that talk to each other side by side, as a grid does that fits "
                         f"the network '{group.network.name}' of {view.hda.name}"
@@ -77,7 +77,7 @@ def _messages(simulation: Simulation, launched: LaunchRows) -> Iterator[Ends | N
             if isinstance(s, pm.Send):
                 used.setdefault(s.channel, set()).add(plan.level(stream.level).name)
     channels = [c for c in plan.channels if c.name in used]
-    if sum(c.members * plan.instances(c.level) for c in channels) > MOST_QUEUES:
+    if sum(c.members * plan.instances(c.level) for c in channels) > MAX_QUEUES:
         yield None
         return
     for channel in channels:

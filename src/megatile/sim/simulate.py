@@ -22,7 +22,7 @@ from megatile.sim.launches import Launch
 from megatile.sim.result import Result, wants_communication_trace
 from megatile.sim.simulation import MAX_RECORDS, engine_name
 from megatile.timing.faults import current_faults
-from megatile.timing.view import Timing, TimingError, as_timing
+from megatile.timing.machine_timing import Timing, TimingError, as_timing
 
 
 def simulate(

@@ -35,8 +35,8 @@ from megatile.sim.state import (
     UnitRow,
 )
 from megatile.sim.table import TABLES, CommandTable, Rows, tabulated
+from megatile.timing.machine_timing import TimingError
 from megatile.timing.resources import Resources
-from megatile.timing.view import TimingError
 
 ENGINES = ("compiled", "plain")
 """How the engine runs: as machine code, or as the Python that it is translated from."""
@@ -50,7 +50,7 @@ MAX_RECORDS = 1 << 20
 """Commands that are recorded unless more are asked for."""
 SLICE = {"compiled": 1 << 15, "plain": 1 << 11}
 """Instructions that the engine runs at first before it checks signals and the time limit."""
-LEAST_SLICE, MOST_SLICE, SLICE_SECONDS = 1 << 8, 1 << 24, 0.02
+LEAST_SLICE, MAX_SLICE, SLICE_SECONDS = 1 << 8, 1 << 24, 0.02
 """Later as many as take about these seconds, within these limits."""
 LONG_SECONDS = 1.0
 """From then on a run tells how far it has come."""
@@ -380,7 +380,7 @@ class Simulation:
                 engine, slice_ = compiled(), SLICE["compiled"]
             elif ran == slice_:
                 times = SLICE_SECONDS / max(now - before, SLICE_SECONDS / 4)
-                slice_ = int(min(MOST_SLICE, max(LEAST_SLICE, slice_ * times)))
+                slice_ = int(min(MAX_SLICE, max(LEAST_SLICE, slice_ * times)))
 
     def _answer(self, deadline: float | None, signals: HeldSignals) -> int:
         """Answer what the engine asks. An error is kept: it cannot pass through machine code, and is raised

@@ -10,7 +10,7 @@ import numpy as np
 from megatile.core.expr import constant, symbols
 from megatile.plan import model as pm
 from megatile.plan.residency import part_places
-from megatile.timing.view import TimingError
+from megatile.timing.machine_timing import TimingError
 
 if TYPE_CHECKING:
     from megatile.sim.launch_rows import LaunchRows

@@ -33,7 +33,7 @@ ENGINES = ("tensor", "vector", "channel", "control")
 """The queues of commands in every instance; the virtual channels of the DMA engine follow."""
 DMA = st.DMA
 assert len(ENGINES) == DMA
-MOST_QUEUES = 1 << 31
+MAX_QUEUES = 1 << 31
 TABLES = ("code", "expressions", "bytecode", "constants", "lists", "regions", "tiles", "aliases", "streams")
 """Tables that grow with every plan."""
 
@@ -212,7 +212,7 @@ class CommandTable:
         self.slot_base: list[int] = []
         for channel in self.plan.channels:
             self.slot_base.append(count)
-            if channel.members * channel.slots > st.PHASE or count > MOST_QUEUES:
+            if channel.members * channel.slots > st.PHASE or count > MAX_QUEUES:
                 raise pm.PlanError(f"channel '{channel.name}' has too many slots to be simulated")
             count += channel.members * channel.slots
             if count - self.first_slot > 1 << 26:

@@ -14,7 +14,7 @@ from megatile.language.tile.program import ProgramFunction
 from megatile.targets.common.errors import CompileError
 from megatile.targets.common.kernel import CompiledKernel
 
-MOST_THREADS = 1024
+MAX_THREADS = 1024
 TARGETS = {"cpu": ("cpu.kernel", "CpuKernel", "cpu"), "cuda": ("cuda.kernel", "CudaKernel", "hgx-a100")}
 """Where the class of kernels of each target is, and the machine for which it builds if none is given."""
 LANGUAGES = {
@@ -55,8 +55,8 @@ def compile(
     """
     kernel, usual = _found(TARGETS, target, f"there is no target '{target}'", "targets")
     _check_program(prog)
-    if threads is not None and not 1 <= (whole(threads) or 0) <= MOST_THREADS:
-        raise CompileError(f"threads={threads!r}", advice=f"give a whole number from 1 to {MOST_THREADS}")
+    if threads is not None and not 1 <= (whole(threads) or 0) <= MAX_THREADS:
+        raise CompileError(f"threads={threads!r}", advice=f"give a whole number from 1 to {MAX_THREADS}")
     if isinstance(options, str):
         raise CompileError(f"options={options!r}", advice=f"give a tuple: options=({options!r},)")
     if threads is not None:

@@ -8,20 +8,20 @@ Integer picoseconds throughout.
 
 from megatile.timing.fabric import Fabric, Path, Stage
 from megatile.timing.faults import FaultError, Faults, current_faults, faults
+from megatile.timing.machine_timing import MachineTiming, Timing, TimingError, as_timing
 from megatile.timing.resources import Dma, Resources
-from megatile.timing.view import Timing, TimingError, View, as_timing
 
 __all__ = [
     "Dma",
     "Fabric",
     "FaultError",
     "Faults",
+    "MachineTiming",
     "Path",
     "Resources",
     "Stage",
     "Timing",
     "TimingError",
-    "View",
     "as_timing",
     "current_faults",
     "faults",

@@ -17,8 +17,8 @@ from megatile.core.errors import did_you_mean
 from megatile.hda import HDA
 from megatile.timing import nccl_tuning
 from megatile.timing.collective_rule import PEERS, WIRES, Rule, Way, fabric
+from megatile.timing.machine_timing import TimingError
 from megatile.timing.nccl_tuning import Settings, settings
-from megatile.timing.view import TimingError
 
 PAIRS_BYTES = 16 << 20
 """RCCL's all-pairs files end here; rings follow."""

@@ -28,7 +28,7 @@ from megatile.core.errors import MegatileError, Place
 from megatile.core.sqlite import table_only
 from megatile.hda import HDA, machine as find_machine, machine_names
 from megatile.timing.formulas import OPERATIONS, Device, KernelTime, Operation, hardware
-from megatile.timing.view import Origin
+from megatile.timing.machine_timing import Origin
 
 NEAREST = 12
 FARTHEST = 3.0

@@ -23,7 +23,7 @@ from megatile.hda.direct import Grid
 from megatile.hda.model import Network, Unit
 from megatile.hda.routing import Link
 from megatile.timing.faults import Faults
-from megatile.timing.view import TimingError, View
+from megatile.timing.machine_timing import MachineTiming, TimingError
 
 LONGEST_COMMAND_PS = 1 << 60
 """The longest time of one command, 13 days: a sum of several still fits into 63 bits."""
@@ -31,11 +31,11 @@ MAX_PIECES = 1024
 """A transfer is cut into at most so many granules, however long it is."""
 
 
-MOST_KNOWN = 1 << 10
+MAX_KNOWN = 1 << 10
 """Up to so many groups of pairs are cached, and up to so many pairs in each more than once."""
 
 
-FEW = 256
+MAX_UNITS_WITH_SHARED_CACHE = 256
 """Units of plans that share what they find out about a machine."""
 
 
@@ -165,17 +165,17 @@ class Fabric:
     _shared: ClassVar[WeakValueDictionary[tuple[int, int], Fabric]] = WeakValueDictionary()
 
     @classmethod
-    def between(cls, hda: HDA, faults: Faults, view: View, units: int) -> Fabric:
+    def between(cls, hda: HDA, faults: Faults, view: MachineTiming, units: int) -> Fabric:
         """The fabric of a machine as a view shows it: the one that is in use, if there is one and few units
         ask (what many have found out must not stay when they are gone)."""
-        if faults or units > FEW:
+        if faults or units > MAX_UNITS_WITH_SHARED_CACHE:
             return cls(hda, faults, view)
         # It holds both: while it is there, no others have their numbers.
         return cls._shared.get((id(hda), id(view))) or cls._shared.setdefault(
             (id(hda), id(view)), cls(hda, faults, view)
         )
 
-    def __init__(self, hda: HDA, faults: Faults, view: View | None = None) -> None:
+    def __init__(self, hda: HDA, faults: Faults, view: MachineTiming | None = None) -> None:
         self.hda = hda
         self.faults = faults
         self.view = view
@@ -246,7 +246,7 @@ class Fabric:
         routes that take equally long, shorter ones first."""
         key = (level, a.tobytes(), b.tobytes(), lengths)
         if key not in self._alike:
-            if len(self._alike) > MOST_KNOWN or len(a) > MOST_KNOWN:
+            if len(self._alike) > MAX_KNOWN or len(a) > MAX_KNOWN:
                 self._alike.clear()
             self._alike[key] = self._groups(level, a, b, lengths)
         return self._alike[key]

@@ -30,7 +30,7 @@ FREE = {
 }
 """What is fitted of a kernel; a constant that it does not have (no split) is left out."""
 SHARES = ("share", "bandwidth", "exposed")
-FEWEST = 10
+MIN_ROWS = 10
 ROUNDS, STEPS = 3, 150
 
 
@@ -110,9 +110,9 @@ def fit(hda: HDA, measurements: Sequence[Measurement], *, held_out: float = 0.2)
 def _fit(
     hda: HDA, operation: str, dtype: str, kernels: tuple[str, ...], rows: list[Measurement], held_out: float
 ) -> Fit:
-    if len(rows) < FEWEST:
+    if len(rows) < MIN_ROWS:
         raise DatabaseError(
-            f"{len(rows)} rows of {operation} in {dtype} are too few to fit: at least {FEWEST}"
+            f"{len(rows)} rows of {operation} in {dtype} are too few to fit: at least {MIN_ROWS}"
         )
     apart = np.array([_draw(row) < held_out for row in rows])
     found = OPERATIONS.find(operation)

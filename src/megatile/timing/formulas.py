@@ -26,12 +26,12 @@ from megatile.hda.catalog import assumed_kernel
 from megatile.hda.model import Engine, KernelFigures
 from megatile.timing.collective_choice import library_of, reservation, rule_of, times_ps
 from megatile.timing.library import between_experts
-from megatile.timing.view import Origin, TimingError
+from megatile.timing.machine_timing import Origin, TimingError
 
 Shape = Mapping[str, Any]
 """Extents by name: numbers, or arrays of the same length."""
 Formula = Callable[["Device", Shape, str], Any]
-LARGEST = 10**15
+MAX_EXTENT = 10**15
 SPLITS = (1, 2, 4, 8, 16, 32)
 
 FALLBACKS = {"gemm_f8": "gemm", "moe_f8": "moe", "moe_f8_tensor": "moe_f8"}
@@ -81,7 +81,7 @@ class Operation:
     def _extent(self, name: str, value: Any) -> int:
         least = 0 if self.extents[name] == 0 else 1
         whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-        if not whole or not least <= value <= LARGEST:
+        if not whole or not least <= value <= MAX_EXTENT:
             raise TimingError(f"{name} of {self.name} is a whole number from {least} on, not {value!r}")
         return int(value)
 

@@ -16,7 +16,7 @@ from megatile.core.dtypes import itemsize
 from megatile.core.errors import MissingDescriptionError
 from megatile.hda import HDA
 from megatile.hda.model import Engine, KernelFigures, Network, ProtocolFigures
-from megatile.timing.view import Origin, View
+from megatile.timing.machine_timing import MachineTiming, Origin
 
 MESSAGES = 64
 """Messages of a unit that are under way side by side: they never wait for one of the kernels."""
@@ -45,11 +45,11 @@ def exchange_figures(hda: HDA, scale: str) -> tuple[str, ProtocolFigures] | None
 
 
 @cached_in_owner
-def exchange_view(hda: HDA, scale: str) -> View:
+def exchange_view(hda: HDA, scale: str) -> MachineTiming:
     """The machine as messages of kernels see it that send point to point; their start comes on top."""
     found = exchange_figures(hda, scale)
     if found is None:
-        return View(hda.engines)
+        return MachineTiming(hda.engines)
     library, paid = found
     outside, networks = networks_between(hda, scale), {}
     for network in outside:
@@ -65,7 +65,7 @@ def exchange_view(hda: HDA, scale: str) -> View:
     said = str(spec.source) if spec is not None and spec.source else f"transports.{library}"
     origin = Origin("measured" if "fitted" in said else "assumed", said)
     return replace(
-        View(hda.engines).with_engine(moving_kernel(hda, scale)),
+        MachineTiming(hda.engines).with_engine(moving_kernel(hda, scale)),
         networks=networks,
         counted=frozenset(m.name for m in hda.memories if m.level == level.name and not m.cache),
         origins={"messages": origin, "launch": origin},

@@ -23,7 +23,7 @@ from megatile.timing.database import DatabaseError, Measurement
 from megatile.timing.formulas import OPERATIONS
 
 LARGEST_FILE = 1 << 30
-MOST_ROWS = 10_000_000
+MAX_ROWS = 10_000_000
 CAPTURED = "captured"
 """The implementation of collectives in captured graphs (``-G`` of nccl-tests)."""
 Row = Mapping[str, Any]
@@ -132,8 +132,8 @@ def _parquet(path: Path) -> Iterator[Row]:
     read_file(path, LARGEST_FILE, DatabaseError)  # regular, and not too large
     try:
         with parquet.ParquetFile(path) as opened:
-            if opened.metadata.num_rows > MOST_ROWS:
-                raise DatabaseError(f"has more than {MOST_ROWS} rows", place=Place(str(path)))
+            if opened.metadata.num_rows > MAX_ROWS:
+                raise DatabaseError(f"has more than {MAX_ROWS} rows", place=Place(str(path)))
             for batch in opened.iter_batches():
                 yield from batch.to_pylist()
     except (OSError, ValueError) as problem:  # what pyarrow raises for damaged files derives from both
@@ -146,8 +146,8 @@ def _table(rows: Iterable[Row], path: Path, machine: str | None, source: str) ->
     formats: tuple[Format, ...] = ()
     number = 0
     for number, row in enumerate(rows, 2):
-        if number > MOST_ROWS:
-            raise DatabaseError(f"has more than {MOST_ROWS} rows", place=Place(str(path)))
+        if number > MAX_ROWS:
+            raise DatabaseError(f"has more than {MAX_ROWS} rows", place=Place(str(path)))
         if number == 2 and not set(EXPORTED) <= set(row):
             formats = _format(set(row), path)
         if number % 10_000 == 0:

@@ -16,7 +16,7 @@ import numpy as np
 
 from megatile.core.errors import did_you_mean
 from megatile.hda.model import TransportFigures
-from megatile.timing.view import TimingError
+from megatile.timing.machine_timing import TimingError
 
 PROTOCOLS = ("LL", "LL128", "Simple")
 ALGORITHMS = ("Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT")

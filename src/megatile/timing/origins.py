@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from megatile.plan import model as pm
-from megatile.timing.view import Origin
+from megatile.timing.machine_timing import Origin
 
 if TYPE_CHECKING:
     from megatile.timing.resources import Resources

@@ -26,12 +26,21 @@ from megatile.plan.cohort import spread
 from megatile.plan.residency import copies, units_below
 from megatile.plan.statements import engine_of, regions_of
 from megatile.timing.caches import Cache, brick, chain, extents
-from megatile.timing.fabric import FEW, LONGEST_COMMAND_PS, Alike, Fabric, Path, Stage, equal, serialise_ps
+from megatile.timing.fabric import (
+    LONGEST_COMMAND_PS,
+    MAX_UNITS_WITH_SHARED_CACHE,
+    Alike,
+    Fabric,
+    Path,
+    Stage,
+    equal,
+    serialise_ps,
+)
 from megatile.timing.faults import FaultError, Faults
+from megatile.timing.machine_timing import MachineTiming, Timing, TimingError
 from megatile.timing.origins import Origin, origins
 from megatile.timing.rules import Command, Operands, operands, rule_of
 from megatile.timing.transports import KERNELS, Asked, asked_of, head_cost, kernel_view, launch_floor_ps
-from megatile.timing.view import Timing, TimingError, View
 
 COPIES = frozenset({"copy", "pad"})
 PORTS = 16
@@ -92,7 +101,7 @@ class Resources:
         timing: Timing | None = None,
         level: str | None = None,
         beside: Resources | None = None,
-        view: View | None = None,
+        view: MachineTiming | None = None,
         control: bool = True,
     ) -> None:
         self.hda = hda
@@ -114,7 +123,7 @@ class Resources:
         self._by_transport: dict[int, Resources] = {}
         if view is None:
             self.views[plan.level(level).name] = self
-        count = FEW + 1 if plan.levels else plan.units
+        count = MAX_UNITS_WITH_SHARED_CACHE + 1 if plan.levels else plan.units
         shared = beside if beside and view is None else None
         self.fabric: Fabric = shared.fabric if shared else Fabric.between(hda, self.faults, self.view, count)
         known = self.fabric.known.setdefault((self.level.name, level, self._contended_slices), {})
@@ -126,7 +135,7 @@ class Resources:
         if beside is None:
             self._check_rates()
 
-    def _own_view(self, plan: pm.Plan) -> View:
+    def _own_view(self, plan: pm.Plan) -> MachineTiming:
         """The view of commands that name no transport: the kernel's if the plan is one."""
         if plan.kernel is None or type(self.timing) is not Timing:
             return self.timing.view(self.hda, self.scale)
@@ -565,13 +574,13 @@ class Resources:
 
     def _of_all(self, what: tuple[Any, ...], units: Any, peers: Any, find: Callable[[], Any]) -> Any:
         """Something about many pairs of units; of few, plans that see the machine alike find it out once."""
-        if len(units) > FEW:
+        if len(units) > MAX_UNITS_WITH_SHARED_CACHE:
             return find()
         ends = self.spots[units], self.spots[peers], units == peers
         key = (*what, *(each.tobytes() for each in ends))
         if key not in self._pairs:
             found = find()
-            if len(self._pairs) > FEW:
+            if len(self._pairs) > MAX_UNITS_WITH_SHARED_CACHE:
                 self._pairs.clear()
             self._pairs[key] = found
         return self._pairs[key]

@@ -18,7 +18,7 @@ from megatile.plan.statements import regions_of
 from megatile.timing.collective_choice import library_of, rule_of
 from megatile.timing.collective_rule import SWITCHED, Rule, Way
 from megatile.timing.library import moving_kernel, networks_between
-from megatile.timing.view import Origin, View
+from megatile.timing.machine_timing import MachineTiming, Origin
 
 KERNELS = ("kernel", "switch", "lsu")
 """Kinds of transports that kernels do, which move data without the machine's DMA engines."""
@@ -125,7 +125,7 @@ def links_of(network: Network) -> int:
     return 2 if network.topology.kind in SWITCHED else 1
 
 
-def kernel_view(hda: HDA, scale: str, transport: Transport, nbytes: int, asked: Asked) -> View:
+def kernel_view(hda: HDA, scale: str, transport: Transport, nbytes: int, asked: Asked) -> MachineTiming:
     """Return the machine as messages of ``nbytes`` of a transport see it."""
     if transport.kind not in ("kernel", "switch") or not has_library(hda, scale):
         return _wires(hda, scale)
@@ -141,18 +141,18 @@ def kernel_view(hda: HDA, scale: str, transport: Transport, nbytes: int, asked: 
 
 
 @cached_in_owner
-def _wires(hda: HDA, scale: str) -> View:
+def _wires(hda: HDA, scale: str) -> MachineTiming:
     """Where no library says what kernels add."""
-    return View(hda.engines) if not hda.transports else _moved(hda, scale)
+    return MachineTiming(hda.engines) if not hda.transports else _moved(hda, scale)
 
 
-def _moved(hda: HDA, scale: str) -> View:
+def _moved(hda: HDA, scale: str) -> MachineTiming:
     engine: Engine = moving_kernel(hda, scale)
-    return replace(View(hda.engines).with_engine(engine), roofline=False)
+    return replace(MachineTiming(hda.engines).with_engine(engine), roofline=False)
 
 
 @cached_in_owner
-def _kernels(hda: HDA, scale: str, seen: tuple[tuple[float, int], ...], library: str) -> View:
+def _kernels(hda: HDA, scale: str, seen: tuple[tuple[float, int], ...], library: str) -> MachineTiming:
     level = hda.level(hda.scale(scale).level)
     networks: dict[str, Any] = {}
     for network, (efficiency, latency) in zip(networks_between(hda, scale), seen, strict=True):

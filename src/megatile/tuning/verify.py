@@ -16,9 +16,9 @@ from megatile.plan.model import Plan
 from megatile.targets.interpret.verify import TOLERANCE, verify as verify_program
 from megatile.tuning.work import Task, TuneError
 
-MOST_BYTES = 1 << 24
+MAX_BYTES = 1 << 24
 """Of inputs that are made up: beyond, running the plan in NumPy would take longer than the search."""
-TOO_LARGE = f"data not verified: more than {format_bytes(MOST_BYTES)} of them; give inputs="
+TOO_LARGE = f"data not verified: more than {format_bytes(MAX_BYTES)} of them; give inputs="
 
 
 def verify_outputs(task: Task, winner: int, reference: int, inputs: Any = None) -> str:
@@ -44,7 +44,7 @@ def _program(made: Any, hda: Any, arguments: tuple[Any, ...], inputs: Any) -> st
     arrays = inputs if inputs is not None else arguments
     if not (arrays and all(hasattr(a, "dtype") for a in arrays)):
         arrays = ()
-        if sum(prod(map(int, p.shape)) * itemsize(p.dtype) for p in low.program.params) > MOST_BYTES:
+        if sum(prod(map(int, p.shape)) * itemsize(p.dtype) for p in low.program.params) > MAX_BYTES:
             return TOO_LARGE
     return f"data equal those of the interpreter ({verify_program(low, *arrays)})"
 
@@ -53,7 +53,7 @@ def _random(plan: Plan) -> dict[str, Any] | None:
     """Random arrays, the same every time; None where they would be too large."""
     tiles = [t for t in plan.tiles if t.role in ("input", "inout")]
     wanted = [(t.name, (plan.owners(t), *t.shape), t.dtype) for t in tiles]
-    if sum(prod(shape) * itemsize(kind) for _, shape, kind in wanted) > MOST_BYTES:
+    if sum(prod(shape) * itemsize(kind) for _, shape, kind in wanted) > MAX_BYTES:
         return None
     generator = np.random.default_rng(0)
     return {

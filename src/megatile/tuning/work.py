@@ -12,8 +12,8 @@ from typing import Any
 
 from megatile.core.cached import cached
 from megatile.core.errors import MegatileError
-from megatile.cost.floor import floor
 from megatile.cost.price import lower_bound
+from megatile.cost.static_bound import floor
 from megatile.hda import HDA, machine as find_machine
 from megatile.lowering.calls import is_program
 from megatile.lowering.lowered import lower
@@ -22,7 +22,7 @@ from megatile.plan.model import Plan
 from megatile.sim import TimeBudgetExceeded, simulate
 from megatile.sim.result import Result
 
-MOST_POINTS = 1_000_000
+MAX_POINTS = 1_000_000
 TIMING_CODE = ("hda", "plan", "sim", "timing")
 """Folders whose code decides how long a plan takes on a machine."""
 Choice = Mapping[str, Any]
@@ -120,8 +120,8 @@ def points_of(choices: Mapping[str, Sequence[Any]] | Sequence[Choice]) -> list[d
             if isinstance(values, str) or not isinstance(values, Iterable) or not list(values):
                 raise TuneError(f"'{name}' has no values to choose from", advice=f"{{'{name}': [64, 128]}}")
         lists = {name: list(values) for name, values in choices.items()}
-        if prod(map(len, lists.values())) > MOST_POINTS:
-            raise TuneError(f"more than {MOST_POINTS} combinations", advice="give fewer values")
+        if prod(map(len, lists.values())) > MAX_POINTS:
+            raise TuneError(f"more than {MAX_POINTS} combinations", advice="give fewer values")
         points = [dict(zip(lists, values, strict=True)) for values in product(*lists.values())]
     elif isinstance(choices, Iterable) and all(isinstance(point, Mapping) for point in choices):
         points = [dict(point) for point in choices]

@@ -9,7 +9,7 @@ import pytest
 from tests.language.tile.random_nodes import nested_program
 from tests.language.tile.random_programs import random_program
 from tests.language.tile.random_reach import reaching_program
-from tests.lowering import unusual
+from tests.lowering import odd_size_programs
 from tests.lowering.test_examples import EXAMPLES, programs_of
 
 import megatile as mt
@@ -234,7 +234,9 @@ def test_examples(path: Any, capsys: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("make", [unusual.uneven_shards3, unusual.moe_ep3, unusual.conv1d_halo3])
+@pytest.mark.parametrize(
+    "make", [odd_size_programs.uneven_shards3, odd_size_programs.moe_ep3, odd_size_programs.conv1d_halo3]
+)
 def test_unusual_sizes(make: Any) -> None:
     check_each_step(*_built(*make(), "dgx-h100"))
 

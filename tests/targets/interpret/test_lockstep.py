@@ -28,14 +28,14 @@ def _watched(monkeypatch: pytest.MonkeyPatch) -> None:
         return OUTCOMES[-1]
 
     monkeypatch.setattr(lockstep.Lockstep, "run", noted)
-    monkeypatch.setattr(independent, "FEWEST", 2)
+    monkeypatch.setattr(independent, "MIN_UNITS_AT_ONCE", 2)
 
 
 def both(monkeypatch: pytest.MonkeyPatch, program: Any, *arrays: np.ndarray, **options: Any) -> Any:
     """Arrays after a run in lockstep and after one unit by unit, or the two errors."""
     results = []
     for fewest in (2, 1 << 40):
-        monkeypatch.setattr(independent, "FEWEST", fewest)
+        monkeypatch.setattr(independent, "MIN_UNITS_AT_ONCE", fewest)
         own = [a.copy() for a in arrays]
         try:
             with warnings.catch_warnings():

@@ -12,8 +12,8 @@ from megatile.attention.schedules.division import Division, division_for
 from megatile.attention.schedules.schedule import Schedule, ScheduleError
 from megatile.core.placement import Piece, Pieces
 
-MOST_SENT = 20_000_000
-MOST_TOKENS = 2**62  # integers of arrays end soon after
+MAX_MESSAGES_SENT = 20_000_000
+MAX_TOKENS = 2**62  # integers of arrays end soon after
 
 
 def schedule_summary(schedule: Schedule, length: int = 0, causal: bool = False) -> dict[str, Any]:
@@ -22,10 +22,10 @@ def schedule_summary(schedule: Schedule, length: int = 0, causal: bool = False) 
     """
     routes = schedule.routes
     length = length or schedule.ranks * routes.chunks * 2
-    if length >= MOST_TOKENS:
+    if length >= MAX_TOKENS:
         raise ScheduleError(f"{length} tokens are more than can be counted")
     moved = schedule.ranks * routes.chunks * routes.exchanges
-    if moved > MOST_SENT:
+    if moved > MAX_MESSAGES_SENT:
         raise ScheduleError(
             f"{schedule.name} over {schedule.ranks} ranks sends {moved} chunks, too many to list",
             advice="ask for fewer ranks; a larger schedule has the same form",
@@ -66,9 +66,9 @@ def _range(values: Collection[int]) -> list[int]:
 
 Array = Any
 _NOTHING = Piece(0, 0)
-_MOST = 16
+_MAX_PIECE_PAIRS = 16
 """Pairs of pieces of a rank and a chunk; beyond, arrays would be larger than they are worth."""
-_MOST_TOKENS = 2**30
+_MAX_EXACT_TOKENS = 2**30
 """Positions whose pairs the integers of arrays hold, with room for the sums of them."""
 
 
@@ -79,7 +79,7 @@ class StepWork:
         self._division = division
         per_rank, per_chunk = _most(division.q), max(map(_most, division.chunks))
         tokens = max(map(_end, (*division.q, *division.kv)))
-        self._small = per_rank * per_chunk <= _MOST and tokens <= _MOST_TOKENS
+        self._small = per_rank * per_chunk <= _MAX_PIECE_PAIRS and tokens <= _MAX_EXACT_TOKENS
         if self._small:
             self._q = _table(division.q, per_rank)
             self._k = _table([own for rank in division.chunks for own in rank], per_chunk)

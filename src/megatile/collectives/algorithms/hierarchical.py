@@ -18,7 +18,7 @@ from megatile.core.errors import did_you_mean
 from megatile.core.expr import eq, unit
 from megatile.plan.build import Handle
 
-LARGEST_RING = 64
+MAX_RING_NODES = 64
 """A level with more members than this is crossed by the network itself if it can, else in log2(n) rounds."""
 OVERLAPPED_FROM = 16 << 20
 """Bytes from which an all-reduce overlaps its levels without being asked."""
@@ -35,7 +35,7 @@ def two_levels(job: Job) -> bool:
 
 def overlaps(job: Job, chunks: int = 0) -> bool:
     """Whether the levels of a job overlap without being asked to."""
-    few = two_levels(job) and job.nesting[-1] <= LARGEST_RING
+    few = two_levels(job) and job.nesting[-1] <= MAX_RING_NODES
     return few and (chunks > 1 or job.nbytes >= OVERLAPPED_FROM)
 
 
@@ -81,7 +81,7 @@ def hierarchical(
         Messages(w, chunks or min(32, max(4, job.nbytes // CHUNK))).write()
         return
     if outer == "auto":
-        far = job.nesting[-1] > LARGEST_RING and network_reduces(job, -1) is None
+        far = job.nesting[-1] > MAX_RING_NODES and network_reduces(job, -1) is None
         outer = "in_network" if far else "messages"
     nested(w, job.nesting, chunks=max(1, chunks), inner=inner, outer=outer)
 
@@ -136,7 +136,7 @@ class Levels(Phase):
             mine, total = (piece(h, blocks.base, blocks.count) for h in (source, self.w.sums))
             self.w.collective("all_reduce", meeting, mine, total)
             return
-        if group.size <= LARGEST_RING:
+        if group.size <= MAX_RING_NODES:
             self._ring(group, blocks).all_reduce(source, self.w.sums)
             return
         if source is not self.w.sums:

@@ -68,10 +68,12 @@ def shift(w: Writer) -> None:
         w.copy(place, w.receive(channel, place))
 
 
-LARGEST = 128
+MAX_MESH_RANKS = 128
 
 
-ON_MESH = needs(ON_ONE_NETWORK, (lambda job: 3 <= job.ranks <= LARGEST, f"is for 3 to {LARGEST} ranks"))
+ON_MESH = needs(
+    ON_ONE_NETWORK, (lambda job: 3 <= job.ranks <= MAX_MESH_RANKS, f"is for 3 to {MAX_MESH_RANKS} ranks")
+)
 
 
 @algorithm("hamilton", "all_reduce", "reduce_scatter", "all_gather", unfit=ON_MESH)
@@ -110,11 +112,11 @@ def _step(w: Writer, channel: Channel, mine: Part, total: Part, n: int, on: bool
 
 # --- rings that leave a node through a different network card each, as many as a node has ranks ---
 
-LARGEST_RAILED = 1024
+MAX_RAIL_RANKS = 1024
 
 
 ON_RAILS = needs(
-    ON_NODES, (lambda job: job.ranks <= LARGEST_RAILED, f"is for at most {LARGEST_RAILED} ranks")
+    ON_NODES, (lambda job: job.ranks <= MAX_RAIL_RANKS, f"is for at most {MAX_RAIL_RANKS} ranks")
 )
 
 

@@ -46,7 +46,7 @@ def doubled_cycles(n: int) -> CycleFamily:
 
 def most_rings(n: int) -> int:
     """How many arc-disjoint Hamiltonian cycles over n ranks there are."""
-    return 2 * len(_MOST_FOR[n]) if n in _MOST_FOR else n - 1
+    return 2 * len(_DISJOINT_RINGS[n]) if n in _DISJOINT_RINGS else n - 1
 
 
 def partial_rings(n: int, count: int) -> CycleFamily:
@@ -55,8 +55,8 @@ def partial_rings(n: int, count: int) -> CycleFamily:
     At most n-1 exist (n-2 for n = 4 and 6).
     """
     cycles: Sequence[Sequence[int]] = gen_hamilton_circle(n)
-    if n in _MOST_FOR:
-        cycles = [ring[::direction] for ring in _MOST_FOR[n] for direction in (1, -1)]
+    if n in _DISJOINT_RINGS:
+        cycles = [ring[::direction] for ring in _DISJOINT_RINGS[n] for direction in (1, -1)]
     elif n > 2 and len(cycles) > n - 1:
         cycles = _first_disjoint(cycles)
     if not 0 <= count <= len(cycles):
@@ -68,7 +68,7 @@ def partial_rings(n: int, count: int) -> CycleFamily:
 
 
 # The most arc-disjoint rings of the two sizes that have no decomposition: each with its reverse.
-_MOST_FOR: dict[int, list[list[int]]] = {4: [[0, 1, 2, 3]], 6: [[0, 1, 2, 3, 4, 5], [0, 2, 4, 1, 5, 3]]}
+_DISJOINT_RINGS: dict[int, list[list[int]]] = {4: [[0, 1, 2, 3]], 6: [[0, 1, 2, 3, 4, 5], [0, 2, 4, 1, 5, 3]]}
 
 
 def zigzag(n: int) -> list[int]:

@@ -7,7 +7,7 @@ from itertools import islice, pairwise
 
 from megatile.core.cached import cached
 
-MOST_CYCLES = 2000
+MAX_CYCLES = 2000
 """Cycles of a graph that are looked at: a cube mesh of eight has 30."""
 Cables = tuple[tuple[int, int, int], ...]
 """Pairs of ranks, and how many cables join them."""
@@ -26,7 +26,7 @@ def rings_on_graph(ranks: int, cables: Cables) -> tuple[tuple[int, ...], ...]:
     if ranks == 2:
         return ((0, 1),) * free.get(frozenset((0, 1)), 0)
     around = [sorted(b for b in range(ranks) if frozenset((a, b)) in free) for a in range(ranks)]
-    every = list(islice(_cycles(ranks, around), MOST_CYCLES))
+    every = list(islice(_cycles(ranks, around), MAX_CYCLES))
     links = sum(free.values())
     for count in range(links // max(ranks, 1), 0, -1):
         found = _disjoint(every, free, count)

@@ -10,7 +10,7 @@ from megatile.collectives.decompositions.families import closed_arcs
 
 Adjacency = list[set[int]]
 Arc = tuple[int, int]
-_MOST_STEPS = 20_000_000
+_MAX_STEPS = 20_000_000
 """Looking for the smallest cut takes about ranks x links x degree steps; larger networks go without."""
 
 
@@ -142,7 +142,7 @@ def cut_bound(adjacency: list[set[int]], arcs: frozenset[Arc]) -> int:
     """
     ranks = len(adjacency)
     least = degree_bound(arcs, ranks)
-    if ranks * len(arcs) * max(1, least) > _MOST_STEPS:
+    if ranks * len(arcs) * max(1, least) > _MAX_STEPS:
         return least
     back = adjacency_of(((b, a) for a, b in arcs), ranks)
     for other in range(1, ranks):

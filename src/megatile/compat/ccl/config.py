@@ -62,7 +62,7 @@ LEAST = {
 SHAPE = "write kernel(t_ptr, …, tl) and kernel_args(*, n_elem, world_size, **config)"
 BACKPRESSURE = ("sleep",)
 """What a sender does while its queue is full: it sleeps until the credit wakes it."""
-LARGEST = 4 << 20
+MAX_FILE_BYTES = 4 << 20
 _OWN_KERNELS = "megatile.collectives.kernels."
 NAMES = ("module", "topology", "mapper", "validator", "buffer_kind", "reduce_op", "dtype")
 
@@ -109,7 +109,7 @@ def load_ccl_config(path: str | Path | None = None) -> dict[str, Any]:
         name = "ccl.yaml"
     else:
         name = str(path)
-        text = read_text(path, LARGEST, CollectiveError)
+        text = read_text(path, MAX_FILE_BYTES, CollectiveError)
     try:
         document = parse_document(text, name)
     except MachineError as problem:

@@ -52,7 +52,7 @@ def shaped_as(part: Part, extents: tuple[int, ...]) -> Part:
     return part
 
 
-MOST_PIECES = 10_000
+MAX_PIECES = 10_000
 
 
 def blocks_of(shape: tuple[int, ...], most: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -86,9 +86,9 @@ def pieces_of(
     if slot_size < itemsize(element):
         raise tl.error(f"not even one element of {element} fits a slot of {slot_size} bytes")
     most = slot_size // itemsize(element)
-    if prod(shape) > MOST_PIECES * most:
+    if prod(shape) > MAX_PIECES * most:
         raise tl.error(
-            f"a tile of {nbytes} bytes in slots of {slot_size} bytes makes more than {MOST_PIECES} messages",
+            f"a tile of {nbytes} bytes in slots of {slot_size} bytes makes more than {MAX_PIECES} messages",
             advice="give a larger slot_size",
         )
     return list(blocks_of(shape, most))

@@ -21,7 +21,7 @@ from megatile.plan.handles import Handle, Part
 from megatile.plan.model import Channel
 
 QUEUES = "ipcq"
-MOST_TRIED = 1 << 14
+MAX_TRIED = 1 << 14
 """Units for which an expression is tried one by one."""
 
 
@@ -131,7 +131,7 @@ class Tl(Math):
 
     def always(self, owner: Expr, me: Expr) -> bool:
         """Whether an expression of the unit's number is that number, for all of not too many units."""
-        if self.settings.units > MOST_TRIED or symbols(owner) - {"unit"} or symbols(me) - {"unit"}:
+        if self.settings.units > MAX_TRIED or symbols(owner) - {"unit"} or symbols(me) - {"unit"}:
             return False
         units = {"unit": np.arange(self.settings.units)}
         return bool(np.all(np.asarray(owner.evaluate(units)) == np.asarray(me.evaluate(units))))

@@ -14,7 +14,7 @@ from megatile.core.frames import caller
 from megatile.language.tile.errors import ProgramError
 from megatile.language.tile.scalars import Value, as_expr
 
-MOST = 1 << 20
+MAX_WHILE_ITERATIONS = 1 << 20
 """Turns of a ``while`` without a bound of its own."""
 
 

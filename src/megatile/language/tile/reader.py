@@ -25,7 +25,13 @@ from megatile.language.common.hooks import (
 from megatile.language.common.transform import HOOKS
 from megatile.language.tile.builder import LargerScale, ProgramBuilder, located
 from megatile.language.tile.errors import PYTHON_ERRORS, ProgramError, translated
-from megatile.language.tile.loops import MOST, Bounded, ParallelRange, PersistentRange, SerialRange
+from megatile.language.tile.loops import (
+    MAX_WHILE_ITERATIONS,
+    Bounded,
+    ParallelRange,
+    PersistentRange,
+    SerialRange,
+)
 from megatile.language.tile.scalars import Value, as_expr, operate
 from megatile.language.tile.tiles import Ref, Tile
 from megatile.language.tile.variables import (
@@ -353,7 +359,7 @@ class Reader(Hooks):
         state: State, context: LoopContext,
     ) -> _Result:  # fmt: skip
         def stage() -> _Result:
-            loop = SerialRange("bounded", 0, MOST, name="turn")
+            loop = SerialRange("bounded", 0, MAX_WHILE_ITERATIONS, name="turn")
 
             def turn(_: Value, *start: Any) -> _Result:
                 self.at(place)

@@ -19,7 +19,7 @@ from megatile.runtime.host.tensor import Tensor
 from megatile.runtime.host.tl_kernels import Kernel, KernelCache, explained
 from megatile.sim import Launch
 
-MOST_PAIRS = 1 << 11
+MAX_SHARD_PAIRS = 1 << 11
 """Pairs of PEs between which copies are made; if every PE is to have everything, more go through one PE."""
 
 
@@ -55,7 +55,7 @@ class Launches(Creation):
         if moves is None:
             whole = Move.reshaped(source.shape, target.shape)
             copies = len({shard.offset_bytes for shard in target.shards}) == 1
-            if whole is None or (copies and len(source.shards) * len(target.shards) > MOST_PAIRS):
+            if whole is None or (copies and len(source.shards) * len(target.shards) > MAX_SHARD_PAIRS):
                 # A PE that has all elements in order has them in any shape.
                 one = self.empty(source.shape, dtype=source.dtype)
                 self.relayout(source, one)

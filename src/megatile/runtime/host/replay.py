@@ -20,7 +20,7 @@ from megatile.core.quantities import format_bytes
 from megatile.plan.compute import compute, reduce_values
 from megatile.runtime.host.oplog import SCHEMA, OpLog, ReplayError
 
-LARGEST = 1 << 30
+MAX_FILE_BYTES = 1 << 30
 MAX_FILE_DATA = 4 << 30
 """Bytes of the tensors and tiles that the log of a file may ask for."""
 
@@ -63,7 +63,7 @@ def _entries(log: Any) -> Iterable[Mapping[str, Any]]:
         return log
     if str(log).endswith(".parquet"):
         return _parquet(log)
-    lines = read_text(log, LARGEST, ReplayError).splitlines()
+    lines = read_text(log, MAX_FILE_BYTES, ReplayError).splitlines()
     found = _lines(log, lines)
     first = next(found, None)
     if first is None or first.get("schema") != SCHEMA:
@@ -88,7 +88,7 @@ def _parquet(path: str | Path) -> Iterator[Any]:
         import pyarrow.parquet as parquet
     except ImportError:
         raise ReplayError("Parquet needs pyarrow", advice="pip install 'megatile[perf]'") from None
-    read_file(path, LARGEST, ReplayError)  # regular, and not too large
+    read_file(path, MAX_FILE_BYTES, ReplayError)  # regular, and not too large
     try:
         with parquet.ParquetFile(path) as opened:
             for batch in opened.iter_batches(batch_size=64, columns=["entry"]):

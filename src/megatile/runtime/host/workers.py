@@ -50,7 +50,7 @@ class Stuck(NamedTuple):
     lacks: tuple[int, ...]
 
 
-MOST_SHOWN = 4
+MAX_ERRORS_SHOWN = 4
 
 
 class Worker:
@@ -199,8 +199,8 @@ class Workers:
 
 
 def _few(texts: Sequence[str]) -> list[str]:
-    shown = list(texts[:MOST_SHOWN])
-    return [*shown, f"and {len(texts) - MOST_SHOWN} more"] if len(texts) > MOST_SHOWN else shown
+    shown = list(texts[:MAX_ERRORS_SHOWN])
+    return [*shown, f"and {len(texts) - MAX_ERRORS_SHOWN} more"] if len(texts) > MAX_ERRORS_SHOWN else shown
 
 
 def call_site() -> str:

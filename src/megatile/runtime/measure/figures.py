@@ -16,7 +16,7 @@ from megatile.hda import HDA
 from megatile.hda.document import parse_document
 from megatile.hda.probe import probed
 
-SHORTEST = 50e-6
+MIN_SAMPLE_SECONDS = 50e-6
 """Seconds that a sample takes at least: shorter work is repeated."""
 
 
@@ -96,7 +96,7 @@ def timed(call: Callable[[], object], runs: int) -> list[float]:
     call()
     begun = clock()
     call()
-    times = max(1, round(SHORTEST / max(clock() - begun, 1e-7)))
+    times = max(1, round(MIN_SAMPLE_SECONDS / max(clock() - begun, 1e-7)))
     found = []
     for _ in range(runs):
         begun = clock()

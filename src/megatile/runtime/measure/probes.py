@@ -30,7 +30,7 @@ from megatile.targets.common.errors import CompileError
 from megatile.targets.common.kernel import CompiledKernel
 from megatile.targets.compile import compile as compile_program
 
-LARGEST = 128 << 20
+MAX_ARRAY_BYTES = 128 << 20
 """Bytes of the largest array."""
 TILE = (40, 96)
 """Of elementwise work: it fits the first cache."""
@@ -76,7 +76,7 @@ class Host:
 
     @cached_property
     def large(self) -> list[np.ndarray]:
-        return [np.full(LARGEST // 4, 0.3, np.float32) for _ in range(2)]
+        return [np.full(MAX_ARRAY_BYTES // 4, 0.3, np.float32) for _ in range(2)]
 
     def step(
         self, make: Callable[..., Any], *args: Any, steps: int, threads: int = 1, runs: int = 0
@@ -107,16 +107,16 @@ class Host:
 
     def copying(self, both: int, threads: int = 1, tile: int = 0) -> Sample:
         """Seconds for each byte of copies through tiles; of the bytes of both arrays."""
-        count, runs = both // 8, self.runs if both <= LARGEST else 2
+        count, runs = both // 8, self.runs if both <= MAX_ARRAY_BYTES else 2
         return self.step(
             samples.copies, count, (tile or self.near) // 4, steps=8 * count, threads=threads, runs=runs
         )
 
     def copies(self, threads: int) -> dict[int, Sample]:
         """Seconds for each byte in copies, by bytes of both arrays: in the second cache and behind it."""
-        more = {8 * self.l2 * 2**e for e in range((LARGEST // self.l2 // 8).bit_length())}
+        more = {8 * self.l2 * 2**e for e in range((MAX_ARRAY_BYTES // self.l2 // 8).bit_length())}
         more |= set() if self.quick else {size * 3 // 2 for size in more}
-        sizes = {self.l2 // 2, 4 * self.l2, *(s for s in more if s <= LARGEST), 2 * LARGEST}
+        sizes = {self.l2 // 2, 4 * self.l2, *(s for s in more if s <= MAX_ARRAY_BYTES), 2 * MAX_ARRAY_BYTES}
         return {size: self.copying(size, threads) for size in sorted(sizes)}
 
     def fastest(self, copies: dict[int, Sample]) -> int:
@@ -134,7 +134,7 @@ class Host:
         def off(size: float) -> float:
             return statistics.fmean(abs(part - max(0.0, 1 - size / of)) for of, part in parts.items())
 
-        steps = range(8 * (LARGEST // self.l2).bit_length())
+        steps = range(8 * (MAX_ARRAY_BYTES // self.l2).bit_length())
         size = min((4 * self.l2 * 2 ** (e / 8) for e in steps), key=off)
         return round(size), off(size)
 
@@ -245,7 +245,12 @@ def _native() -> ctypes.CDLL:
 
 @probe("latencies")
 def latencies(host: Host) -> Iterator[Figure]:
-    sizes = {"l1_cache": host.l1 // 2, "scratch": host.l2 // 2, "l3_cache": 4 * host.l2, "ram": LARGEST}
+    sizes = {
+        "l1_cache": host.l1 // 2,
+        "scratch": host.l2 // 2,
+        "l3_cache": 4 * host.l2,
+        "ram": MAX_ARRAY_BYTES,
+    }
     for name, nbytes in sizes.items():
         chain, steps = _chain(nbytes), 20_000
         start = [ctypes.c_void_p(chain.ctypes.data)]

@@ -15,7 +15,7 @@ from megatile.targets.cpu.lanes import Lanes, lane_of
 from megatile.targets.cpu.moving import rows
 from megatile.targets.cpu.reducing import gathered, in_lanes, of_lane, together
 
-MOST_BETWEEN = 2
+MAX_BETWEEN = 2
 
 
 @dataclass
@@ -41,7 +41,7 @@ def recognised(scope: Scope, body: tuple[n.Node, ...], at: int) -> Fused | None:
     if not isinstance(store, n.Store) or store.index != tuple(map(Symbol, nest.vars)) or None in extents:
         return None
     after = next(
-        (i for i in range(at + 1, min(at + 2 + MOST_BETWEEN, len(body))) if isinstance(body[i], n.Reduce)),
+        (i for i in range(at + 1, min(at + 2 + MAX_BETWEEN, len(body))) if isinstance(body[i], n.Reduce)),
         None,
     )
     if after is None:

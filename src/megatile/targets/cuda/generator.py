@@ -39,7 +39,7 @@ _NAMED = re.compile(r"(\w+)(?=\(|##)|(?:define|struct) (\w+)|(\bu\d+)")
 _TAKEN = {word for found in _NAMED.findall(DEVICE + EMULATE) for word in found if word} | set(
     (_LOCAL + " " + _KEYWORDS).split()
 )
-MOST_THREADS = 1024
+MAX_THREADS = 1024
 _HOST = (n.Let, n.If, n.Loop, n.Scale, n.Alloc, n.Reshape, n.Hint, n.Fence, n.Print, n.Breakpoint)
 _SILENT = (n.Alloc, n.Reshape, n.Hint)
 
@@ -240,9 +240,9 @@ class DeviceWriter(Writer):
         alone = low == high
         name = self.fresh("alone_" if alone else f"{self.name(self.program.name)}_")
         self.kernel = _Kernel(instance, 256 if alone else threads(self.launch, instance), shared, together)
-        if self.kernel.threads > MOST_THREADS:
+        if self.kernel.threads > MAX_THREADS:
             raise CompileError(
-                f"a block of {self.kernel.threads} threads is more than a GPU has ({MOST_THREADS})",
+                f"a block of {self.kernel.threads} threads is more than a GPU has ({MAX_THREADS})",
                 advice="use fewer threads, or smaller clusters",
             )
         inner = DeviceScope(self, Text(1), dict(scope.path), low, {}, dict(scope.ranges), (low, high))

@@ -104,7 +104,7 @@ class Slices:
     order: tuple[int, ...]
 
 
-MOST_ITERATIONS = 1 << 28
+MAX_ITERATIONS = 1 << 28
 
 
 class Elementwise:
@@ -122,9 +122,9 @@ class Elementwise:
         extents = tuple(_extent(self.machine.compile(e)(unit)) for e in node.extents)
         if any(e < 0 for e in extents):
             raise RunError(f"T.Parallel over extents {extents}", advice="extents are at least 0: T.max(n, 0)")
-        if (iterations := math.prod(extents)) > MOST_ITERATIONS:
+        if (iterations := math.prod(extents)) > MAX_ITERATIONS:
             raise RunError(
-                f"T.Parallel of {iterations} iterations: at most {MOST_ITERATIONS} are run at once",
+                f"T.Parallel of {iterations} iterations: at most {MAX_ITERATIONS} are run at once",
                 advice="divide them over blocks, or over T.serial",
             )
         if 0 in extents:

@@ -16,7 +16,7 @@ from megatile.targets.interpret.errors import DataRaceError, DeadlockError, RunE
 from megatile.targets.interpret.expressions import unflatten
 from megatile.targets.interpret.units import Unit, describe
 
-MOST_INSTANCES = 4_000_000
+MAX_INSTANCES = 4_000_000
 
 WINDOW = 64
 """Instances started before any has finished, if none names another: those started can proceed."""
@@ -197,9 +197,9 @@ class Dispatcher:
         each = math.prod(self.counts[host - low : instance - low])
         places = math.prod(s.count for s in launch.scales[instance : launch.depth(launch.dispatch)])
         self.slots = max(launch.slots // places, 1) if launch.slots else each
-        if holders * each > MOST_INSTANCES:
+        if holders * each > MAX_INSTANCES:
             raise RunError(
-                f"{holders * each} instances of '{group.scale}' are more than {MOST_INSTANCES}",
+                f"{holders * each} instances of '{group.scale}' are more than {MAX_INSTANCES}",
                 advice="run a smaller grid: the program is the same",
             )
         self.queues = [deque(range(p * each, (p + 1) * each)) for p in range(holders)]

@@ -19,7 +19,7 @@ from megatile.ir.nodes import Span
 from megatile.targets.interpret.units import Unit
 
 READ, WRITE, ATOMIC = 0, 1, 2
-FEW = 8
+MIN_ITEMS_BEFORE_CLEANING = 8
 Items = tuple[Any, ...]
 """Per dimension (copies first): (start, stop) or a sorted array of indices; or one array of flat element
 numbers."""
@@ -63,7 +63,7 @@ class History:
 
     def __init__(self, rank: int):
         self.rank = rank
-        self.clear(FEW)
+        self.clear(MIN_ITEMS_BEFORE_CLEANING)
 
     def clear(self, size: int) -> None:
         self.low = np.zeros((size, self.rank), np.int64)
@@ -133,8 +133,8 @@ class History:
                 key = row.key()
                 if key not in kept or kept[key].time < time:
                     kept[key] = row
-        self.clear(max(FEW, 2 * len(kept)))
-        if len(kept) >= FEW:
+        self.clear(max(MIN_ITEMS_BEFORE_CLEANING, 2 * len(kept)))
+        if len(kept) >= MIN_ITEMS_BEFORE_CLEANING:
             self.grid = Grid(typical([row.box() for row in kept.values()]))
         for key, row in kept.items():
             self._append(row, key)

@@ -14,7 +14,7 @@ from megatile.ir import nodes as n
 from megatile.ir.expr import Coord, Load, Rank, has_loads, loads
 from megatile.ir.launch import Launch
 from megatile.targets.interpret.errors import DataRaceError, DependenceError, RunError
-from megatile.targets.interpret.group import MOST_INSTANCES
+from megatile.targets.interpret.group import MAX_INSTANCES
 from megatile.targets.interpret.places import Name
 from megatile.targets.interpret.units import Unit
 
@@ -22,14 +22,18 @@ if TYPE_CHECKING:
     from megatile.targets.interpret.machine import Interpreter
 
 
-FEWEST = 8
+MIN_UNITS_AT_ONCE = 8
 """Units below which it is not worth while."""
 _KINDS = (n.Alloc, n.Copy, n.Fill, n.Gemm, n.Reduce, n.Cumsum, n.Let, n.Store, n.Loop, n.Parallel)
 
 
 def can_run(machine: Interpreter, node: n.Scale, unit: Unit, size: int) -> bool:
     """Whether the units of a region of the whole launch qualify, by the text of their body."""
-    if unit.parent is not None or not FEWEST <= size <= MOST_INSTANCES or machine.recorder is not None:
+    if (
+        unit.parent is not None
+        or not MIN_UNITS_AT_ONCE <= size <= MAX_INSTANCES
+        or machine.recorder is not None
+    ):
         return False
     inside = list(n.walk(node.body))
     if not all(isinstance(one, _KINDS) for one in inside):

@@ -21,7 +21,7 @@ import numpy as np
 from megatile.core.dtypes import itemsize
 from megatile.core.expr import constant
 from megatile.cost.links import busiest_link
-from megatile.cost.walk import Values, Walk, value_of
+from megatile.cost.stream_counts import Values, Walk, value_of
 from megatile.hda import HDA, machine as find_machine
 from megatile.plan import model as pm
 from megatile.plan.residency import copies
@@ -137,7 +137,7 @@ def _level_of(view: Resources, what: str, name: str) -> str | None:
 class _Count(Walk):
     """Adds up what the instances of one stream do, all of them at once."""
 
-    MOST = -1  # rounds of a loop are counted, not told apart
+    MAX_ROWS = -1  # rounds of a loop are counted, not told apart
 
     def __init__(self, plan: pm.Plan, view: Resources, stream: pm.Stream) -> None:
         self.view = view

@@ -12,7 +12,7 @@ MAX_COMPUTATIONS_AHEAD = 32
 """Computations that may wait their turn: what they hold must fit in memory."""
 
 
-class Ahead:
+class OverlappedCompute:
     """Compute beside communication: commands of one unit that run in order on a thread of their own.
 
     The thread that follows the stream hands computations over and goes on to its messages. Before it sends a

@@ -74,7 +74,7 @@ def test_tiles_that_are_reduced_in_opposite_order(schedule: str) -> None:
             T.allreduce(a)
 
     first = crossed.__code__.co_firstlineno + 5
-    lines = [rf"\(\S*test_meetings.py:{first + i}\)" for i in (0, 1, 3, 4)]
+    lines = [rf"\(\S*test_barriers_and_groups.py:{first + i}\)" for i in (0, 1, 3, 4)]
     message = (
         r"opposite order: device 0 comes to '(\w+)' {}, then '(\w+)' {}; "
         r"device 2 comes to '\2' {}, then '\1' {}"

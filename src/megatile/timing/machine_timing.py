@@ -1,7 +1,7 @@
 """Who does the work of a plan: the machine's own engines, or kernels that stand in for them.
 
-A `Timing` says what it changes about a machine for the units of a scale, as a `View`: which engines move
-data and compute, what a message pays on each network, whether the host's control path is travelled. The
+A `Timing` says what it changes about a machine for the units of a scale, as a `MachineTiming`: which engines
+move data and compute, what a message pays on each network, whether the host's control path is travelled. The
 machine itself is never rewritten. ``Timing()`` changes nothing; what the transports of a plan change is in
 ``transports.py``.
 """
@@ -31,7 +31,7 @@ class Origin(NamedTuple):
 
 
 @dataclass(frozen=True)
-class View:
+class MachineTiming:
     """A machine as the commands of a plan see it."""
 
     engines: tuple[Engine, ...]
@@ -46,7 +46,7 @@ class View:
     origins: Mapping[str, Origin] = field(default_factory=dict)
     """Where times come from that do not follow from the machine's parts, by class of commands."""
 
-    def with_engine(self, engine: Engine) -> View:
+    def with_engine(self, engine: Engine) -> MachineTiming:
         """The view in which ``engine`` moves the data; what launches it is counted elsewhere."""
         return replace(self, engines=(engine, *self.engines), control=False)
 
@@ -55,15 +55,17 @@ class View:
 class Timing:
     """The machine's own engines and control path do the work."""
 
-    def view(self, hda: HDA, scale: str) -> View:
+    def view(self, hda: HDA, scale: str) -> MachineTiming:
         """What it changes; of plans with the same view one may use what was found out for the other."""
         return _plain(hda)
 
 
 @cached_in_owner
-def _plain(hda: HDA) -> View:
+def _plain(hda: HDA) -> MachineTiming:
     ahead = any(e.prefetch for e in hda.engines)
-    return View(hda.engines, counted=frozenset(m.name for m in hda.memories) if ahead else frozenset())
+    return MachineTiming(
+        hda.engines, counted=frozenset(m.name for m in hda.memories) if ahead else frozenset()
+    )
 
 
 def as_timing(timing: Timing | None) -> Timing:

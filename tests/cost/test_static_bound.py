@@ -7,7 +7,7 @@ import megatile as mt
 import megatile.language as T
 from megatile.collectives.algorithms import ALGORITHMS
 from megatile.collectives.planner import make_job
-from megatile.cost.floor import floor
+from megatile.cost.static_bound import floor
 from megatile.plan import model as pm
 from megatile.plan.build import PlanBuilder
 from megatile.timing.resources import Resources

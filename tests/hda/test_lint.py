@@ -6,7 +6,7 @@ import megatile as mt
 from megatile.collectives.planner import predict
 from megatile.core.errors import MachineError, MegatileError
 from megatile.hda import HDA, machine
-from megatile.hda.gaps import gaps
+from megatile.hda.lint import lint
 from toy_machines import chips
 
 
@@ -29,36 +29,36 @@ def test_channels_change_times_smoothly():
 
 
 def test_few_channels_are_reported():
-    (gap,) = gaps(changed(chips("full_mesh", 8), channels=4))
-    assert gap.path == "engines.ports"
-    assert "4 channels serve 7 links of 'links'" in gap.message
-    assert "300 GB/s of 700 GB/s" in gap.message
-    assert gaps(changed(chips("full_mesh", 8), channels=8)) == []
-    assert gaps(changed(chips("switch", 8), channels=2)) == []
+    (note,) = lint(changed(chips("full_mesh", 8), channels=4))
+    assert note.path == "engines.ports"
+    assert "4 channels serve 7 links of 'links'" in note.message
+    assert "300 GB/s of 700 GB/s" in note.message
+    assert lint(changed(chips("full_mesh", 8), channels=8)) == []
+    assert lint(changed(chips("switch", 8), channels=2)) == []
 
 
 def test_no_dma_engine_is_reported():
     data = chips("switch", 8).to_dict()
     data["engines"] = [e for e in data["engines"] if e["kind"] != "dma"]
-    (gap,) = gaps(HDA.from_dict(data))
-    assert "no DMA engine" in gap.message
-    assert "1 us" in gap.message.replace("µ", "u")
+    (note,) = lint(HDA.from_dict(data))
+    assert "no DMA engine" in note.message
+    assert "1 us" in note.message.replace("µ", "u")
 
 
 def test_transports_without_networks_are_reported():
     data = machine("mi300x-8").to_dict()
     data["networks"] = []
-    (gap,) = [gap for gap in gaps(HDA.from_dict(data)) if gap.path == "transports"]
-    assert "no network joins devices" in gap.message
+    (note,) = [note for note in lint(HDA.from_dict(data)) if note.path == "transports"]
+    assert "no network joins devices" in note.message
     with pytest.raises(MegatileError, match="describes no network between devices"):
         mt.collective("all_reduce", machine=HDA.from_dict(data), nbytes=1024)
 
 
 def test_a_missing_gateway_is_reported():
     data = machine("ahbm").to_dict()
-    assert "networks.noc" not in {gap.path for gap in gaps(HDA.from_dict(data))}
+    assert "networks.noc" not in {note.path for note in lint(HDA.from_dict(data))}
     del next(n for n in data["networks"] if n["name"] == "noc")["gateway"]
-    found = {gap.path: gap.message for gap in gaps(HDA.from_dict(data))}
+    found = {note.path: note.message for note in lint(HDA.from_dict(data))}
     words = "what a pe sends over 'cubes' does not cross 'noc' (up to 8 ns at 256 GB/s)"
     assert words in found["networks.noc"]
 

@@ -13,14 +13,14 @@ torch = pytest.importorskip("torch", reason="torch is not installed: there is no
 
 from tests.patience import patience, wait_until  # noqa: E402
 
-from megatile.runtime.roll_call import WATCH_SECONDS, GroupWait, Limit, Roll, Verdict, Watcher  # noqa: E402
+from megatile.runtime.rank_liveness import WATCH_SECONDS, GroupWait, Limit, Roll, Verdict, Watcher  # noqa: E402
 
 PROGRAM = """
 import time
 
 import torch.distributed as dist
 
-from megatile.runtime import roll_call
+from megatile.runtime import rank_liveness
 
 
 class Slow:
@@ -34,9 +34,9 @@ class Slow:
         raise RuntimeError
 
 
-roll_call.Roll = Slow
-with roll_call.WATCHER.during(roll_call.GroupWait(None, roll_call.Limit(0.0, None))):
-    time.sleep(3 * roll_call.WATCH_SECONDS)
+rank_liveness.Roll = Slow
+with rank_liveness.WATCHER.during(rank_liveness.GroupWait(None, rank_liveness.Limit(0.0, None))):
+    time.sleep(3 * rank_liveness.WATCH_SECONDS)
 print("end", flush=True)
 """
 

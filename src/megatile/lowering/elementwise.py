@@ -29,19 +29,19 @@ from megatile.lowering.elements import Command, Number, Scope, narrowed, whole
 from megatile.lowering.errors import cannot
 from megatile.lowering.loops import loop_frame
 from megatile.lowering.regions import Block
-from megatile.lowering.streams import NUMBERS, RULES, Frame
+from megatile.lowering.streams import NUMBERS, RULES, StreamScope
 from megatile.lowering.units import Place, split_number
 from megatile.plan import model as pm
 
 # --- statements -----------------------------------------------------------------------------------
 
 
-def statement(frame: Frame, node: n.Node) -> None:
+def statement(frame: StreamScope, node: n.Node) -> None:
     """Elementwise code, or a store or atomic of one unit outside of it."""
     _body(Scope(frame), (node,))
 
 
-def let(frame: Frame, node: n.Let) -> None:
+def let(frame: StreamScope, node: n.Let) -> None:
     """A variable that is no whole number known to the stream."""
     scope = Scope(frame)
     value = scope.resolve(node.value)
@@ -59,7 +59,7 @@ def let(frame: Frame, node: n.Let) -> None:
     frame.names.pop(node.name, None)
 
 
-def read_number(frame: Frame, value: Expr, bound: int, word: str) -> Expr:
+def read_number(frame: StreamScope, value: Expr, bound: int, word: str) -> Expr:
     """A whole number that an expression on data gives."""
     name, scope = frame.draft.declared.name(word), Scope(frame)
     home = frame.draft.scratch(frame, (1,), "i32", word)
@@ -70,14 +70,14 @@ def read_number(frame: Frame, value: Expr, bound: int, word: str) -> Expr:
 NUMBERS["data"] = read_number
 
 
-def fill(frame: Frame, node: n.Fill) -> None:
+def fill(frame: StreamScope, node: n.Fill) -> None:
     """Every element of a region gets a value that is only known at run time."""
     for target in frame.regions.blocks(node.to, True):
         scope = _over(frame, target)
         _store(scope, target, scope.index, scope.resolve(node.value))
 
 
-def atomic_region(frame: Frame, node: n.AtomicRegion) -> None:
+def atomic_region(frame: StreamScope, node: n.AtomicRegion) -> None:
     target = frame.regions.block(node.to, True, frame.peer_of(node, node.dst))
     source = frame.regions.block(node.source)
     if source.cut:
@@ -92,7 +92,7 @@ def atomic_region(frame: Frame, node: n.AtomicRegion) -> None:
     command.emit(target, places, command.operand(source, index), node.op)
 
 
-def _over(frame: Frame, target: Block) -> Scope:
+def _over(frame: StreamScope, target: Block) -> Scope:
     return Scope(frame, tuple((f"i{d}", target.axes[a].extent) for d, a in enumerate(target.kept)))
 
 
@@ -109,7 +109,7 @@ def is_elementwise(node: n.Scale) -> bool:
 
 
 def elementwise_units(
-    frame: Frame, node: n.Scale, total: int, counts: list[int], group: tuple[int, int]
+    frame: StreamScope, node: n.Scale, total: int, counts: list[int], group: tuple[int, int]
 ) -> None:
     """All units of a region at once: their number is an iteration."""
     name = f"{node.scale}_{frame.draft.declared.fresh()}"

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.lowering import unusual
+from tests.lowering import odd_size_programs
 from tests.lowering.machines import user_machine
 
 import megatile as mt
 import megatile.language as T
 
 PROGRAMS = [
-    make for name, make in inspect.getmembers(unusual, inspect.isfunction)
-    if make.__module__ == unusual.__name__ and name not in ("nrm", "z")
+    make for name, make in inspect.getmembers(odd_size_programs, inspect.isfunction)
+    if make.__module__ == odd_size_programs.__name__ and name not in ("nrm", "z")
 ]  # fmt: skip
 MACHINES = ("dgx-h100", "h100-cluster", "mi300x-8", "four-cards", "cerebras-wse2")
 

@@ -17,7 +17,7 @@ class Walk:
     """Goes through a stream; `command` takes each statement with what is known and how often each row of
     ``times`` does it. Rows are pairs of instance and round. What depends on data is left out."""
 
-    MOST = 1 << 20
+    MAX_ROWS = 1 << 20
     """Rows that are looked at: of longer loops the index is not known."""
 
     def __init__(self, stream: pm.Stream) -> None:
@@ -46,7 +46,7 @@ class Walk:
         start, stop, step = (np.broadcast_to(b, times.shape) for b in bounds)
         trips = np.maximum(0, -(-(stop - start) // np.where(step == 0, 1, step)))
         most = int(trips.max(initial=0))
-        if s.carries or most * len(times) > self.MOST:
+        if s.carries or most * len(times) > self.MAX_ROWS:
             self.block(s.body, {n: v for n, v in known.items() if n != s.index}, times * trips)
             return
         turns = np.repeat(np.arange(most), len(times))
