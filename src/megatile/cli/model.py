@@ -1,4 +1,4 @@
-"""``megatile model list|memory|predict``: language models on machines."""
+"""``megatile model list|memory|predict|serve``: language models on machines."""
 
 from __future__ import annotations
 
@@ -201,6 +201,66 @@ def _print_steps(d: Deployment, batch: int, isl: int, osl: int, json: bool, csv_
     print(f"memory of a device: {found['decode'].memory!r}")
     for note in d.config.notes:
         print(f"note: {note}")
+
+
+@app.command()
+def serve(
+    config: Config,
+    machine: Machine = "dgx-h100",
+    tp: Tp = 1,
+    pp: Pp = 1,
+    ep: Ep = 1,
+    attention_dp: AttentionDp = 1,
+    cp: Cp = 1,
+    dp: Dp = 1,
+    isl: Isl = 1024,
+    osl: Osl = 1024,
+    concurrency: Annotated[
+        int | None, typer.Option("--concurrency", help="Users that each ask again when answered.")
+    ] = None,
+    rate: Annotated[float | None, typer.Option("--rate", help="Requests per second (Poisson).")] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option("--requests", help="JSONL with timestamp, prompt_len and output_len on each line."),
+    ] = None,
+    count: Annotated[int | None, typer.Option("--count", help="Requests in all.")] = None,
+    spread: Annotated[
+        float, typer.Option("--spread", help="Lengths lie in [1 - spread, 1] times isl and osl.")
+    ] = 0.0,
+    seed: Annotated[int, typer.Option("--seed", help="Of random lengths and arrivals.")] = 0,
+    dtype: Dtype = None,
+    kv_dtype: KvDtype = None,
+    library: Library = "vllm",
+    graph: Graph = True,
+    memory_share: MemoryShare = None,
+    max_num_seqs: MaxSeqs = None,
+    token_budget: TokenBudget = None,
+    csv_file: Csv = None,
+    settings: Set = None,
+    trust: Trust = False,
+    json: Json = False,
+) -> None:
+    """Predict what users see under a load: time to first token, time per token, tokens per second.
+
+    Example: megatile model serve Llama-3.1-70B -m dgx-h100 --tp 8 -d fp8 --concurrency 64
+    """
+    from megatile.models.model import model
+
+    found = model(config).serve(
+        machine=load(machine, settings, trust), isl=isl, osl=osl, concurrency=concurrency, rate=rate,
+        requests=trace, count=count, spread=spread, seed=seed, tp=tp, pp=pp, ep=ep,
+        attention_dp=attention_dp, cp=cp, dp=dp, dtype=dtype, kv_dtype=kv_dtype, library=library,
+        graph=graph, memory_share=memory_share, max_num_seqs=max_num_seqs, token_budget=token_budget,
+    )  # fmt: skip
+    if csv_file is not None:
+        _write_csv(csv_file, found.rows())
+    if json:
+        rates = {n: getattr(found, n) for n in ("tokens_per_s", "tokens_per_s_device", "tokens_per_s_user")}
+        print_json(
+            "model_serve", {"asked": found.asked, "rows": found.rows(), **rates, "verdict": found.verdict}
+        )
+    else:
+        print(found)
 
 
 def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:

@@ -13,6 +13,7 @@ from megatile.hda import HDA
 from megatile.models.config import ModelConfig, read_config
 from megatile.models.deployment import Deployment, deployment
 from megatile.models.memory import Memory, memory
+from megatile.models.serving import Serving, serve
 from megatile.models.step import StepTime, step_time
 
 
@@ -44,6 +45,31 @@ class Model:
         ``[(1, 4096)] * 64`` decodes a token for each of 64 requests, ``[(2048, 0)]`` prefills a prompt.
         """
         return step_time(self.deployment(machine, **division), requests)
+
+    def serve(
+        self,
+        *,
+        machine: str | HDA,
+        isl: int = 1024,
+        osl: int = 1024,
+        concurrency: int | None = None,
+        rate: float | None = None,
+        requests: Any = None,
+        count: int | None = None,
+        spread: float = 0.0,
+        seed: int = 0,
+        **division: Any,
+    ) -> Serving:
+        """Return what users see under a load: time to first token, time per token, tokens per second.
+
+        ``concurrency`` users each ask again when answered; ``rate`` is a Poisson process of requests per
+        second; ``requests`` is a JSONL trace or (seconds, prompt, output) triples. ``count`` requests are
+        asked, whose lengths lie evenly in [1 − spread, 1] times ``isl`` and ``osl``.
+        """
+        return serve(
+            self.deployment(machine, **division), isl=isl, osl=osl, concurrency=concurrency, rate=rate,
+            requests=requests, count=count, spread=spread, seed=seed,
+        )  # fmt: skip
 
 
 def model(source: Any) -> Model:
