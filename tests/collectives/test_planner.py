@@ -179,7 +179,7 @@ def test_the_effort_of_a_plan_is_known_before_it_is_run(algorithm):
 
 
 def test_with_many_ranks_the_cheapest_to_simulate_are_tried(monkeypatch):
-    monkeypatch.setattr(ranking, "MOST_IN_ALL", 60_000)
+    monkeypatch.setattr(ranking, "MAX_COMMANDS_OF_ALL_TRIALS", 60_000)
     cluster = mt.machine("h100-cluster", nodes=9)
     with pytest.warns(
         UserWarning, match="not all variants of .*ring.* were tried, .* name one to wait for it"
