@@ -51,7 +51,7 @@ def kernel_shapes() -> Iterator[Row]:
 
     from megatile.attention.block_kernels import KernelOptions
     from megatile.attention.flash import choose_kernel
-    from megatile.attention.schedules.bands import Band, Tile
+    from megatile.attention.schedules.bands import Band, MaskTile
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -62,7 +62,7 @@ def kernel_shapes() -> Iterator[Row]:
             q, k, v = (torch.randn(1, tokens, h, dim).to(kind) for h in (heads, kv_heads, kv_heads))
             inner = [x.transpose(1, 2) for x in (q, k, v)]
             options = KernelOptions(dim**-0.5)
-            kernel, tile = choose_kernel(q, v, options), Tile(Band(None, 0 if causal else None))
+            kernel, tile = choose_kernel(q, v, options), MaskTile(Band(None, 0 if causal else None))
             ours, torchs = side_by_side(
                 lambda kernel=kernel, a=(q, k, v, tile, options): kernel.forward(*a),
                 lambda x=inner, c=causal: scaled_dot_product_attention(*x, is_causal=c, enable_gqa=True),

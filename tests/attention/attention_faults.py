@@ -22,7 +22,7 @@ from megatile.attention import (
     unshard_sequence,
 )
 from megatile.attention.communication import Communicator
-from megatile.attention.engine import Engine, _Gradients
+from megatile.attention.engine import AttentionEngine, _Gradients
 from megatile.compat import hamilton as forwards
 
 
@@ -212,7 +212,7 @@ def check_overlap(rank):
 def _kernels_that_wait(seconds=20.0):
     """Yields the numbers of the exchanges that were complete before the kernels ahead of them ended."""
     started, waited = [], []
-    exchange, call = Communicator.exchange, Engine._forward_call
+    exchange, call = Communicator.exchange, AttentionEngine._forward_call
     posted = dist.irecv
 
     def empty(buffer, *arguments):
@@ -232,11 +232,11 @@ def _kernels_that_wait(seconds=20.0):
                 waited.append(len(started))
         return call(self, *arguments)
 
-    dist.irecv, Communicator.exchange, Engine._forward_call = empty, noted, slow
+    dist.irecv, Communicator.exchange, AttentionEngine._forward_call = empty, noted, slow
     try:
         yield waited
     finally:
-        dist.irecv, Communicator.exchange, Engine._forward_call = posted, exchange, call
+        dist.irecv, Communicator.exchange, AttentionEngine._forward_call = posted, exchange, call
 
 
 def dies_in_the_middle(rank, schedule, victim, causal, backward):
@@ -250,7 +250,7 @@ def dies_in_the_middle(rank, schedule, victim, causal, backward):
 
     attend()
     if rank == victim:
-        owner, name = (_Gradients, "_call") if backward else (Engine, "_forward_call")
+        owner, name = (_Gradients, "_call") if backward else (AttentionEngine, "_forward_call")
         original = getattr(owner, name)
 
         def deadly(self, *args):
@@ -290,7 +290,7 @@ def _lose(how):
     }
     name, _, when = how.partition(", ")
     if when:
-        Engine._forward_call = lambda *_: means[name]()
+        AttentionEngine._forward_call = lambda *_: means[name]()
     else:
         means[name]()
 

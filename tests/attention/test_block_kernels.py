@@ -19,12 +19,12 @@ from hypothesis import (  # noqa: E402
 )
 
 from megatile.attention import _update_out_and_lse, flash, hamilton_attention  # noqa: E402
-from megatile.attention.block_kernels import Block, Blocked, CpuFlash, KernelOptions  # noqa: E402
-from megatile.attention.engine import Engine  # noqa: E402
+from megatile.attention.block_kernels import BackwardInputs, Blocked, CpuFlash, KernelOptions  # noqa: E402
+from megatile.attention.engine import AttentionEngine  # noqa: E402
 from megatile.attention.flash import choose_kernel  # noqa: E402
 from megatile.attention.merge import Accumulator  # noqa: E402
 from megatile.attention.schedules import Mask, division_for, make_schedule  # noqa: E402
-from megatile.attention.schedules.bands import Band, Tile  # noqa: E402
+from megatile.attention.schedules.bands import Band, MaskTile  # noqa: E402
 from megatile.core.placement import local_length  # noqa: E402
 
 bands = st.builds(
@@ -61,7 +61,7 @@ def run(kernel, q, k, v, d_out, tile, options):
     d_q, d_k, d_v = (torch.zeros_like(x) for x in (q, k, v))
     for part in kernel.divide(tile, q.shape[1], k.shape[1]):
         rows, columns = slice(*part.rows), slice(*part.columns)
-        block = Block(
+        block = BackwardInputs(
             d_out[:, rows],
             q[:, rows],
             k[:, columns],
@@ -92,18 +92,20 @@ def compare(kernel, tile, rows, columns, slopes=None, dim_v=4):
 @settings(max_examples=60, deadline=None)
 @given(bands, st.integers(1, 12), st.integers(1, 12), st.sampled_from([CpuFlash, Blocked]))
 def test_kernels_follow_the_definition(band, rows, columns, kernel):
-    compare(kernel(), Tile(band), rows, columns)
+    compare(kernel(), MaskTile(band), rows, columns)
 
 
 @settings(max_examples=25, deadline=None)
 @given(bands, st.integers(1, 9), st.integers(1, 9), st.integers(1, 3), st.integers(-9, 9))
 def test_alibi_and_another_dim_of_v(band, rows, columns, stride, offset):
-    compare(Blocked(), Tile(band, stride, offset), rows, columns, torch.tensor([0.5, 0.1, 0.2, 0.3]), dim_v=6)
+    compare(
+        Blocked(), MaskTile(band, stride, offset), rows, columns, torch.tensor([0.5, 0.1, 0.2, 0.3]), dim_v=6
+    )
 
 
 @pytest.mark.parametrize("band", [Band(-300, 40), Band(None, 100), Band(-7, None), Band(-3, 600)])
 def test_many_row_blocks(band):
-    compare(CpuFlash(), Tile(band), 700, 500)
+    compare(CpuFlash(), MaskTile(band), 700, 500)
 
 
 def test_the_kernel_fits_the_case():
@@ -169,7 +171,7 @@ def stand_in():
         return_softmax,
     ):
         band, _ = visible(q, k, window_size_left, 0 if causal else window_size_right)
-        out, lse = Blocked().forward(q, k, v, Tile(band), KernelOptions(softmax_scale))
+        out, lse = Blocked().forward(q, k, v, MaskTile(band), KernelOptions(softmax_scale))
         return out, lse, None, None
 
     def _flash_attn_backward(
@@ -177,8 +179,8 @@ def stand_in():
         window_size_right, softcap, alibi_slopes, deterministic, rng_state=None,
     ):  # fmt: skip
         band, _ = visible(q, k, window_size_left, 0 if causal else window_size_right)
-        given = Block(dout, q, k, v, out, softmax_lse)
-        grads = Blocked().backward(given, Tile(band), KernelOptions(softmax_scale))
+        given = BackwardInputs(dout, q, k, v, out, softmax_lse)
+        grads = Blocked().backward(given, MaskTile(band), KernelOptions(softmax_scale))
         for target, grad in zip((dq, dk, dv), grads, strict=True):
             target.copy_(grad)
 
@@ -238,7 +240,7 @@ def flash_attn():
 @given(bands, st.integers(1, 10), st.integers(1, 10))
 def test_bands_as_windows_of_flash_attn(band, rows, columns):
     with flash_attn():
-        compare(flash.FlashAttention(), Tile(band), rows, columns)
+        compare(flash.FlashAttention(), MaskTile(band), rows, columns)
 
 
 def test_one_rank_needs_no_process_group_and_equals_torch():
@@ -281,9 +283,9 @@ def test_documents_that_share_kernel_calls_change_nothing(kernel, name, window, 
         division, tokens = pack(3, name, causal, window)
         q, d_out = torch.randn(2, 1, tokens, 4, 8, generator=torch.Generator().manual_seed(1))
         k, v = torch.randn(2, tokens, 1, 2, 8, generator=torch.Generator().manual_seed(2))
-        engine = Engine(division, 0, Echo(), kernel(), KernelOptions(0.3))
+        engine = AttentionEngine(division, 0, Echo(), kernel(), KernelOptions(0.3))
         if not together:
-            monkeypatch.setattr(Engine, "_work", alone)
+            monkeypatch.setattr(AttentionEngine, "_work", alone)
         with flash_attn():
             out, lse, last = engine.forward(q, k, v)
             d_q, (d_k, d_v) = engine.backward(d_out, q, k, v, out, lse, last)
@@ -296,7 +298,7 @@ def test_documents_that_share_kernel_calls_change_nothing(kernel, name, window, 
 def test_a_step_of_a_pack_is_one_varlen_call(name):
     division, tokens = pack(3, name, causal=name == "zigzag")
     q, k, v = torch.randn(1, tokens, 2, 8), *torch.randn(2, tokens, 1, 2, 8)
-    engine = Engine(division, 0, Echo(), flash.FlashAttention(), KernelOptions(0.3))
+    engine = AttentionEngine(division, 0, Echo(), flash.FlashAttention(), KernelOptions(0.3))
     with flash_attn() as package:
         out, lse, last = engine.forward(q, k, v)
         assert package.calls == ["many"] * 3
@@ -314,7 +316,7 @@ def test_kernels_of_many_documents_do_not_grow_with_their_number(monkeypatch):
         division, tokens = pack(2, lengths=lengths)
         q, (k, v) = torch.randn(1, tokens, 2, 8), torch.randn(2, tokens, 1, 2, 8)
         counts.clear()
-        Engine(division, 0, Echo(), CpuFlash(), KernelOptions(0.3)).forward(q, k, v)
+        AttentionEngine(division, 0, Echo(), CpuFlash(), KernelOptions(0.3)).forward(q, k, v)
         found.append(len(counts))
     assert found[0] == found[1] < 16
 

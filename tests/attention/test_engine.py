@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: the attention functions cannot run")
 
 from megatile.attention.block_kernels import CpuFlash, KernelOptions  # noqa: E402
-from megatile.attention.engine import Engine  # noqa: E402
+from megatile.attention.engine import AttentionEngine  # noqa: E402
 from megatile.attention.heads import HeadExchange, exchange_heads  # noqa: E402
 from megatile.attention.schedules import Mask, division_for, make_schedule  # noqa: E402
 
@@ -43,7 +43,7 @@ def events(schedule, backward):
     pieces = make_schedule(schedule, 3).layout(False).pieces([12])
     division = division_for(routes, pieces, pieces, Mask(), [12], [12])
     recorder = Recorder()
-    engine = Engine(division, 0, recorder, recorder, KernelOptions(1.0))
+    engine = AttentionEngine(division, 0, recorder, recorder, KernelOptions(1.0))
     q, (k, v) = torch.randn(1, 4, 1, 8).bfloat16(), torch.randn(2, 4, 1, 1, 8).bfloat16()
     out, lse, last = engine.forward(q, k, v)
     if backward:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from megatile.attention.packed import CAUSAL, Batch, Segment
-from megatile.attention.schedules.bands import Band, Part, Tile, part_of
+from megatile.attention.schedules.bands import Band, MaskTile, Part, part_of
 
 ROW_BLOCK = 256  # rows handled at once where a mask or scores are written to memory
 MAX_SHARED_CALL_ELEMENTS = (
@@ -32,7 +32,7 @@ class KernelOptions:
     deterministic: bool = False
 
 
-class Block(NamedTuple):
+class BackwardInputs(NamedTuple):
     """What the gradients of a block follow from: the results over all keys and the gradient of the output."""
 
     d_out: Tensor
@@ -44,10 +44,10 @@ class Block(NamedTuple):
 
 
 Gradients = tuple[Tensor, Tensor, Tensor]  # of q, k and v
-Visible: TypeAlias = "Tile | Tensor"  # or the pairs that are hidden, [batch, rows, columns]
+Visible: TypeAlias = "MaskTile | Tensor"  # or the pairs that are hidden, [batch, rows, columns]
 
 
-class Kernel(ABC):
+class BlockKernel(ABC):
     """``divide`` cuts a block into parts in which every row sees a key; ``forward`` and ``backward`` do one.
 
     ``kind`` says which blocks of queries of this ``width`` may share a call (None: one that is done alone).
@@ -56,7 +56,7 @@ class Kernel(ABC):
     """
 
     @abstractmethod
-    def divide(self, tile: Tile, rows: int, columns: int) -> Iterator[Part]: ...
+    def divide(self, tile: MaskTile, rows: int, columns: int) -> Iterator[Part]: ...
 
     @abstractmethod
     def forward(
@@ -64,7 +64,7 @@ class Kernel(ABC):
     ) -> tuple[Tensor, Tensor]: ...
 
     @abstractmethod
-    def backward(self, block: Block, visible: Visible, options: KernelOptions) -> Gradients: ...
+    def backward(self, block: BackwardInputs, visible: Visible, options: KernelOptions) -> Gradients: ...
 
     def kind(self, segment: Segment, width: int) -> Hashable:
         if (segment.rows + segment.columns) * width > MAX_SHARED_CALL_ELEMENTS:
@@ -79,19 +79,19 @@ class Kernel(ABC):
         out, lse = self.forward(*filled, padding.mask(q.device), options)
         return padding.strip(out, True), padding.strip(lse.transpose(1, 2), True).transpose(0, 1)
 
-    def backward_many(self, block: Block, batch: Batch, options: KernelOptions) -> Gradients:
+    def backward_many(self, block: BackwardInputs, batch: Batch, options: KernelOptions) -> Gradients:
         padding = batch.padding
         # Rows that are filled in have no gradient and weigh nothing.
         d_out = batch.fill(block.d_out, True, 0.0)
         lse = batch.fill(block.lse.transpose(0, 1), True, float("inf")).transpose(1, 2)
         q, out = batch.fill(block.q, True), batch.fill(block.out, True)
         k, v = batch.fill(block.k, False), batch.fill(block.v, False)
-        grads = self.backward(Block(d_out, q, k, v, out, lse), padding.mask(q.device), options)
+        grads = self.backward(BackwardInputs(d_out, q, k, v, out, lse), padding.mask(q.device), options)
         d_q, d_k, d_v = (padding.strip(x, rows) for x, rows in zip(grads, (True, False, False), strict=True))
         return d_q, d_k, d_v
 
 
-def row_blocks(tile: Tile, rows: int, columns: int, size: int = ROW_BLOCK) -> Iterator[Part]:
+def row_blocks(tile: MaskTile, rows: int, columns: int, size: int = ROW_BLOCK) -> Iterator[Part]:
     """The visible part of each block of ``size`` rows."""
     for begin in range(0, rows, size):
         part = part_of(tile, (begin, min(rows, begin + size)), (0, columns))
@@ -99,13 +99,13 @@ def row_blocks(tile: Tile, rows: int, columns: int, size: int = ROW_BLOCK) -> It
             yield part
 
 
-class CpuFlash(Kernel):
+class CpuFlash(BlockKernel):
     """torch's flash attention for CPUs: what ``scaled_dot_product_attention`` calls, with its lse.
 
     It works in f32, whatever the tensors are: in low precision its gradients would be summed in it.
     """
 
-    def divide(self, tile: Tile, rows: int, columns: int) -> Iterator[Part]:
+    def divide(self, tile: MaskTile, rows: int, columns: int) -> Iterator[Part]:
         whole = part_of(tile, (0, rows), (0, columns))
         if whole is None:
             return
@@ -132,7 +132,7 @@ class CpuFlash(Kernel):
         )
         return out.transpose(1, 2), lse
 
-    def backward(self, block: Block, visible: Visible, options: KernelOptions) -> Gradients:
+    def backward(self, block: BackwardInputs, visible: Visible, options: KernelOptions) -> Gradients:
         tensors = [x.float() for x in block[:5]]
         causal, mask = _cpu_mask(visible, tensors[1], tensors[2])
         inner = (x.transpose(1, 2) for x in tensors)
@@ -145,7 +145,7 @@ class CpuFlash(Kernel):
 
 def _cpu_mask(visible: Visible, q: Tensor, k: Tensor) -> tuple[bool, Tensor | None]:
     """Whether the kernel's own causal mask will do, and the mask where it will not."""
-    if isinstance(visible, Tile):
+    if isinstance(visible, MaskTile):
         band = visible.band
         if band.full or band == CAUSAL:
             return not band.full, None
@@ -165,10 +165,10 @@ def _hidden(distance: Tensor, band: Band) -> Tensor:
     return hidden
 
 
-class Blocked(Kernel):
+class Blocked(BlockKernel):
     """Plain tensor operations in f32, some rows at a time: any device, any mask, ALiBi, any dim of v."""
 
-    def divide(self, tile: Tile, rows: int, columns: int) -> Iterator[Part]:
+    def divide(self, tile: MaskTile, rows: int, columns: int) -> Iterator[Part]:
         return row_blocks(tile, rows, columns)
 
     def forward(
@@ -180,7 +180,7 @@ class Blocked(Kernel):
         out = torch.einsum("bhgij,bjhd->bihgd", weights, v.float()).flatten(2, 3)
         return out, lse.flatten(1, 2)
 
-    def backward(self, block: Block, visible: Visible, options: KernelOptions) -> Gradients:
+    def backward(self, block: BackwardInputs, visible: Visible, options: KernelOptions) -> Gradients:
         d_out, q, k, v, out, lse = block
         groups = (k.shape[2], q.shape[2] // k.shape[2])
         scores = _scores(q, k, visible, options)
@@ -201,11 +201,11 @@ def _scores(q: Tensor, k: Tensor, visible: Visible, options: KernelOptions) -> T
     scores = torch.einsum("bihgd,bjhd->bhgij", q.float().unflatten(2, groups), k.float()) * options.scale
     rows = torch.arange(q.shape[1], device=q.device)[:, None]
     distance = torch.arange(k.shape[1], device=q.device)[None, :] - rows
-    if options.slopes is not None and isinstance(visible, Tile):
+    if options.slopes is not None and isinstance(visible, MaskTile):
         away = (visible.stride * distance + visible.offset).abs().float()
         slopes = options.slopes.float().unflatten(-1, groups)[..., None, None]
         scores = scores - slopes * away
-    if not isinstance(visible, Tile):
+    if not isinstance(visible, MaskTile):
         return scores.masked_fill(visible[:, None, None], float("-inf"))
     if not visible.band.full:
         scores = scores.masked_fill(_hidden(distance, visible.band), float("-inf"))

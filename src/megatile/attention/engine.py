@@ -9,7 +9,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from megatile.attention.block_kernels import Block, Kernel, KernelOptions
+from megatile.attention.block_kernels import BackwardInputs, BlockKernel, KernelOptions
 from megatile.attention.communication import Communicator, Pending
 from megatile.attention.merge import Accumulator
 from megatile.attention.packed import Batch, batches
@@ -22,13 +22,13 @@ Chunks = dict[Held, Pair]
 
 
 @dataclass(frozen=True)
-class Engine:
+class AttentionEngine:
     """Attention of one rank: its part of a division, with a kernel and a communicator."""
 
     division: Division
     rank: int
     communicator: Communicator
-    kernel: Kernel
+    kernel: BlockKernel
     options: KernelOptions
     profile: Profile | None = None
 
@@ -191,7 +191,9 @@ class Engine:
 class _Gradients:
     """What a backward run collects on one rank."""
 
-    def __init__(self, engine: Engine, d_out: Tensor, q: Tensor, pair: Pair, out: Tensor, lse: Tensor):
+    def __init__(
+        self, engine: AttentionEngine, d_out: Tensor, q: Tensor, pair: Pair, out: Tensor, lse: Tensor
+    ):
         self.engine, self.d_out, self.q, self.pair, self.out, self.lse = engine, d_out, q, pair, out, lse
         self.d_q = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
         self.home = _pair(torch.zeros(x.shape, dtype=torch.float32, device=q.device) for x in pair)
@@ -225,7 +227,7 @@ class _Gradients:
         """The documents of each batch in one kernel call."""
         for batch in together:
             k, v = (x[:, 0] for x in keys)
-            block = Block(self.d_out[0], self.q[0], k, v, self.out[0], self.lse[0])
+            block = BackwardInputs(self.d_out[0], self.q[0], k, v, self.out[0], self.lse[0])
             d_q, d_k, d_v = self.engine.kernel.backward_many(block, batch, self.engine.options)
             rows, columns = (torch.from_numpy(x).to(k.device) for x in (batch.rows, batch.columns))
             self.d_q[0].index_add_(0, rows, d_q.float())
@@ -251,7 +253,7 @@ class _Gradients:
         d_keys = _pair(torch.zeros_like(x, dtype=torch.float32) for x in keys)
         for part in self.engine.kernel.divide(call.tile, call.rows, call.columns):
             rows, columns = slice(*part.rows), slice(*part.columns)
-            block = Block(
+            block = BackwardInputs(
                 d_out[:, rows], queries[:, rows], k[:, columns], v[:, columns], out[:, rows], lse[:, :, rows]
             )
             d_q, d_k, d_v = self.engine.kernel.backward(block, part.tile, self.engine.options)

@@ -12,20 +12,20 @@ from torch import Tensor
 
 from megatile.attention.block_kernels import (
     SUPPORTED,
-    Block,
+    BackwardInputs,
     Blocked,
+    BlockKernel,
     CpuFlash,
     Gradients,
-    Kernel,
     KernelOptions,
     Visible,
 )
 from megatile.attention.packed import Batch, Segment
-from megatile.attention.schedules.bands import Band, Part, Tile, part_of
+from megatile.attention.schedules.bands import Band, MaskTile, Part, part_of
 from megatile.core.cached import cached
 
 
-def choose_kernel(q: Tensor, v: Tensor, options: KernelOptions) -> Kernel:
+def choose_kernel(q: Tensor, v: Tensor, options: KernelOptions) -> BlockKernel:
     """flash-attn on GPUs where it is installed, torch's own on CPUs, plain operations otherwise.
 
     Flash kernels scale scores after they hid some with -inf: a scale that is not above 0 would show those.
@@ -63,10 +63,10 @@ def window_of(band: Band, rows: int, columns: int) -> tuple[int, int]:
     return left, right
 
 
-class FlashAttention(Kernel):
+class FlashAttention(BlockKernel):
     """``_flash_attn_forward`` and ``_flash_attn_backward`` of flash-attn 2; arguments are matched by name."""
 
-    def divide(self, tile: Tile, rows: int, columns: int) -> Iterator[Part]:
+    def divide(self, tile: MaskTile, rows: int, columns: int) -> Iterator[Part]:
         part = part_of(tile, (0, rows), (0, columns))
         if part is not None:
             yield part
@@ -74,12 +74,12 @@ class FlashAttention(Kernel):
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, visible: Visible, options: KernelOptions
     ) -> tuple[Tensor, Tensor]:
-        assert isinstance(visible, Tile)
+        assert isinstance(visible, MaskTile)
         window = window_of(visible.band, q.shape[1], k.shape[1])
         return _forward("_flash_attn_forward", q, k, v, options, window)
 
-    def backward(self, block: Block, visible: Visible, options: KernelOptions) -> Gradients:
-        assert isinstance(visible, Tile)
+    def backward(self, block: BackwardInputs, visible: Visible, options: KernelOptions) -> Gradients:
+        assert isinstance(visible, MaskTile)
         window = window_of(visible.band, block.q.shape[1], block.k.shape[1])
         return _backward("_flash_attn_backward", block, options, window)
 
@@ -93,13 +93,13 @@ class FlashAttention(Kernel):
         lengths, window = _lengths(batch, q.device), self.kind(batch.segments[0])
         return _forward("_flash_attn_varlen_forward", *taken, options, window, **lengths)
 
-    def backward_many(self, block: Block, batch: Batch, options: KernelOptions) -> Gradients:
+    def backward_many(self, block: BackwardInputs, batch: Batch, options: KernelOptions) -> Gradients:
         d_out, q, k, v, out = (
             batch.take(x, rows) for x, rows in zip(block[:5], (True, True, False, False, True), strict=True)
         )
         lse = batch.take(block.lse.transpose(0, 1), True).transpose(0, 1)
         lengths, window = _lengths(batch, q.device), self.kind(batch.segments[0])
-        taken = Block(d_out, q, k, v, out, lse)
+        taken = BackwardInputs(d_out, q, k, v, out, lse)
         return _backward("_flash_attn_varlen_backward", taken, options, window, **lengths)
 
 
@@ -113,7 +113,7 @@ def _forward(
 
 
 def _backward(
-    name: str, block: Block, options: KernelOptions, window: tuple[int, int], **more: Any
+    name: str, block: BackwardInputs, options: KernelOptions, window: tuple[int, int], **more: Any
 ) -> Gradients:
     d_q, d_k, d_v = (torch.empty_like(x) for x in (block.q, block.k, block.v))
     _call(

@@ -24,7 +24,7 @@ from megatile.attention.arguments import (
 from megatile.attention.block_kernels import KernelOptions, attend_by_torch
 from megatile.attention.choice import choose, machine_text, predicted, uncompiled
 from megatile.attention.communication import Communicator, choose_transport
-from megatile.attention.engine import Chunks, Engine
+from megatile.attention.engine import AttentionEngine, Chunks
 from megatile.attention.errors import AttentionError
 from megatile.attention.flash import choose_kernel
 from megatile.attention.heads import HeadExchange, exchange_heads
@@ -168,7 +168,7 @@ def _divided(q: Tensor, k: Tensor, v: Tensor, call: _Call) -> tuple[Tensor, Tens
 class _Run:
     """An engine and, once it went forward, the chunks it held last: the backward pass begins with them."""
 
-    engine: Engine
+    engine: AttentionEngine
     last: Chunks = field(default_factory=dict)
 
 
@@ -224,12 +224,12 @@ def engine_for(
     options: KernelOptions,
     profile: Profile | None = None,
     width: int = 1,
-) -> Engine:
+) -> AttentionEngine:
     """The engine of this rank. Routes connect ranks that have the same place in their groups of ``width``
     ranks, which divide the heads."""
     transport = choose_transport(members.group, is_dense(division.routes))
     communicator = Communicator(members.group, transport, width, members.rank % width)
-    return Engine(
+    return AttentionEngine(
         division, members.rank // width, communicator, choose_kernel(q, v, options), options, profile
     )
 
@@ -267,7 +267,7 @@ def _attend(
         return out, whole().squeeze(-1).transpose(1, 2).contiguous()
 
 
-def _run(q: Tensor, k: Tensor, v: Tensor, engine: Engine) -> tuple[Tensor, Tensor]:
+def _run(q: Tensor, k: Tensor, v: Tensor, engine: AttentionEngine) -> tuple[Tensor, Tensor]:
     if _wants_gradient(q, k, v):
         out, lse = _Attention.apply(q, k, v, _Run(engine))
     else:
@@ -279,7 +279,7 @@ def _wants_gradient(*tensors: Tensor) -> bool:
     return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
 
 
-def _sequence_first(k: Tensor, v: Tensor, engine: Engine) -> tuple[Tensor, Tensor]:
+def _sequence_first(k: Tensor, v: Tensor, engine: AttentionEngine) -> tuple[Tensor, Tensor]:
     """[S, B, H, D], so that chunks are pieces of memory; where none travel that does not matter."""
     travels = engine.division.routes.exchanges > 0
     k, v = k.transpose(0, 1), v.transpose(0, 1)

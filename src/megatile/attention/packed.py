@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from megatile.attention.schedules.bands import FULL, Band, Tile, part_of
+from megatile.attention.schedules.bands import FULL, Band, MaskTile, part_of
 from megatile.attention.schedules.division import OWN, KernelCall, Run
 
 Array = Any
@@ -114,7 +114,7 @@ class Padding:
 
     rows: Array
     columns: Array
-    tile: Tile
+    tile: MaskTile
     hidden: Array | None
 
     @classmethod
@@ -124,7 +124,7 @@ class Padding:
         bands = {s.band for s in segments}
         causal = bands == {CAUSAL} and (heights == widths).all()  # only rows that are filled in see too much
         if causal or (bands == {FULL} and (columns >= 0).all()):
-            return cls(rows, columns, Tile(CAUSAL if causal else FULL), None)
+            return cls(rows, columns, MaskTile(CAUSAL if causal else FULL), None)
         hidden = np.broadcast_to((columns < 0)[:, None, :], (*rows.shape, columns.shape[1])).copy()
         distance = np.arange(columns.shape[1])[None, :] - np.arange(rows.shape[1])[:, None]
         for document, segment in enumerate(segments):
@@ -134,9 +134,9 @@ class Padding:
                 inside |= (distance < lower)[: segment.rows]
             if upper is not None:
                 inside |= (distance > upper)[: segment.rows]
-        return cls(rows, columns, Tile(FULL), hidden)
+        return cls(rows, columns, MaskTile(FULL), hidden)
 
-    def mask(self, device: torch.device) -> Tile | Tensor:
+    def mask(self, device: torch.device) -> MaskTile | Tensor:
         """The mask of all documents, as kernels want it."""
         return self.tile if self.hidden is None else torch.from_numpy(self.hidden).to(device)
 

@@ -49,7 +49,7 @@ class Dim:
         return index
 
 
-class Layout:
+class LaunchViews:
     """Views of a launch, checked against each other and the machine."""
 
     def __init__(self, hda: HDA, views: Sequence[ScaleView]):

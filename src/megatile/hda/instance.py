@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from megatile.core.errors import InstanceError, did_you_mean
 from megatile.core.frozen import Frozen
 from megatile.core.quantities import format_bytes, size, whole
-from megatile.hda.inference import Dim, Layout
+from megatile.hda.inference import Dim, LaunchViews
 from megatile.hda.model import Scale, Unit
 from megatile.hda.schema import ScaleView
 from megatile.hda.topology import coords_of
@@ -57,7 +57,7 @@ class Instance:
     @classmethod
     def make(cls, hda: HDA, views: Sequence[ScaleView]) -> Instance:
         """Check the views against each other and the machine, and infer what they leave open."""
-        dims, inferred = Layout(hda, views).result()
+        dims, inferred = LaunchViews(hda, views).result()
         return cls(hda, dims, Frozen(inferred))
 
     # counts

@@ -363,7 +363,7 @@ class Hint(Node):
 
 
 @dataclass(frozen=True)
-class Scale(Node):
+class ScaleRegion(Node):
     """The body on every unit of ``scale`` below the current one; one region is one phase. ``phase``, where
     phases are ordered: its number, if it starts instances; ``after``: the phases that it waits for."""
 
@@ -426,7 +426,7 @@ STATEMENTS: dict[str, type[Node]] = {
     for kind in (
         Alloc, View, Reshape, Let, ReadScalar, Copy, Gemm, Fill, Reduce, Cumsum, Store, Atomic,
         AtomicRegion, Barrier, Fence, Signal, Wait, Collective, Print, Check, Breakpoint, Hint, Break,
-        Continue, Return, Scale, Loop, Parallel, If,
+        Continue, Return, ScaleRegion, Loop, Parallel, If,
     )
 }  # fmt: skip
 
@@ -493,12 +493,12 @@ def with_scales(
     for node in body:
         yield scale, node
         for _, inner in bodies(node) if not isinstance(node, leave) else ():
-            yield from with_scales(inner, node.scale if isinstance(node, Scale) else scale, leave)
+            yield from with_scales(inner, node.scale if isinstance(node, ScaleRegion) else scale, leave)
 
 
 def own_statements(body: tuple[Node, ...]) -> Iterator[Node]:
     """The statements of one unit: not those of regions inside, and of elementwise loops."""
-    return walk(body, (Scale, Parallel))
+    return walk(body, (ScaleRegion, Parallel))
 
 
 def written(body: tuple[Node, ...]) -> set[str]:

@@ -186,7 +186,7 @@ class _Parser(TypedReader):
         call = tree.items[0].context_expr
         assert isinstance(call, ast.Call)
         given = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
-        return n.Scale(ast.literal_eval(call.args[0]), self.body(tree.body), **given)
+        return n.ScaleRegion(ast.literal_eval(call.args[0]), self.body(tree.body), **given)
 
     def value(self, tree: ast.expr) -> Any:
         """A field's value: text, None, tuple, layout, region, merge or expression."""

@@ -115,7 +115,7 @@ _HEADS: dict[type[n.Node], Callable[[Any], str]] = {
     n.ReadScalar: _named,
     n.Let: lambda s: f"{s.name} = {s.value.text()}",
     n.Store: lambda s: f"{s.target}[{', '.join(i.text() for i in s.index)}] = {s.value.text()}",
-    n.Scale: lambda s: f"with scale({_arguments(s)}):",
+    n.ScaleRegion: lambda s: f"with scale({_arguments(s)}):",
     n.Loop: _loop,
     n.Parallel: lambda s: (
         f"for {', '.join(s.vars)} in {'in_step' if s.in_step else 'parallel'}"

@@ -55,7 +55,7 @@ class _Verifier:
             seen.add(node.name)
         if isinstance(node, n.Atomic) and node.result is not None:
             seen.add(node.result)
-        if isinstance(node, n.Scale):
+        if isinstance(node, n.ScaleRegion):
             self.nesting(node, scale)
             scale = node.scale
         own = {node.var} if isinstance(node, n.Loop) else node.vars if isinstance(node, n.Parallel) else ()
@@ -64,7 +64,7 @@ class _Verifier:
         if isinstance(node, (n.If, n.Loop)):  # variables set on both sides, or before a loop, stay
             seen.update(m.name for _, part in n.bodies(node) for m in part if isinstance(m, n.Let))
 
-    def nesting(self, node: n.Scale, scale: str) -> None:
+    def nesting(self, node: n.ScaleRegion, scale: str) -> None:
         launch = self.program.launch
         if node.scale not in [one.name for one in launch.scales]:
             self.fail(node, f"scale '{node.scale}' is not in the launch")

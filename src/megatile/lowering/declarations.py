@@ -13,7 +13,7 @@ from megatile.hda import HDA
 from megatile.ir import nodes as n
 from megatile.ir.program import Program
 from megatile.lowering.banks import arranged
-from megatile.lowering.levels import Level
+from megatile.lowering.levels import LoweredLevel
 from megatile.lowering.storage import Home, Homes, uneven
 from megatile.plan import model as pm
 
@@ -42,7 +42,7 @@ class Declarations:
         self._used.add(word)
         return word
 
-    def home(self, home: Home, level: Level) -> None:
+    def home(self, home: Home, level: LoweredLevel) -> None:
         """The tile or flag of a home, owned by the units of a level."""
         if home.flag:
             self.flags[home.name] = pm.Flag(home.name, math.prod(home.extents), level.name)
@@ -51,7 +51,7 @@ class Declarations:
                 home.name, home.extents, home.dtype, home.memory, level=level.name
             )
 
-    def barrier(self, level: Level, key: Expr, name: str = "") -> str:
+    def barrier(self, level: LoweredLevel, key: Expr, name: str = "") -> str:
         """The group of units of a level with the same key, for barriers of a name."""
         found = self.groups.get((level.name, key, name))
         if found is None:

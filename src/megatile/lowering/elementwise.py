@@ -96,7 +96,7 @@ def _over(frame: StreamScope, target: Block) -> Scope:
     return Scope(frame, tuple((f"i{d}", target.axes[a].extent) for d, a in enumerate(target.kept)))
 
 
-def is_elementwise(node: n.Scale) -> bool:
+def is_elementwise(node: n.ScaleRegion) -> bool:
     """Whether the code of the units of a region is elementwise, so that all can run at once."""
     return all(
         isinstance(
@@ -109,7 +109,7 @@ def is_elementwise(node: n.Scale) -> bool:
 
 
 def elementwise_units(
-    frame: StreamScope, node: n.Scale, total: int, counts: list[int], group: tuple[int, int]
+    frame: StreamScope, node: n.ScaleRegion, total: int, counts: list[int], group: tuple[int, int]
 ) -> None:
     """All units of a region at once: their number is an iteration."""
     name = f"{node.scale}_{frame.draft.declared.fresh()}"

@@ -15,13 +15,13 @@ from megatile.lowering.storage import device_depth
 
 
 @dataclass(eq=False)
-class Level:
+class LoweredLevel:
     """A level of the Plan while it grows: its streams, and how many instances each unit of the parent has."""
 
     name: str | None
     scale: str
     depth: int
-    parent: Level | None = None
+    parent: LoweredLevel | None = None
     total: int = 1
     communicates: bool = False
     """Whether instances wait for each other, and so must all be there."""
@@ -43,28 +43,30 @@ class Levels:
         self.hda, self.launch, self.table = hda, program.launch, bindings(program)
         depth = device_depth(self.launch, hda)
         scale = self.launch.scales[depth - 1].name
-        self.first = Level(None, scale, depth, total=self.launch.count(scale))
-        self.further: dict[str, Level] = {}
+        self.first = LoweredLevel(None, scale, depth, total=self.launch.count(scale))
+        self.further: dict[str, LoweredLevel] = {}
         self.parts: dict[int, tuple[int, int]] = {}
         """Regions of further levels: the first instance, and how often the region runs."""
         self._count_regions(program.body, depth, 1)
 
-    def walk(self, body: tuple[n.Node, ...]) -> Iterator[tuple[Level, n.Node]]:
+    def walk(self, body: tuple[n.Node, ...]) -> Iterator[tuple[LoweredLevel, n.Node]]:
         """Every statement, with the level whose instances run it."""
         return self._walk(body, self.first, self.first.depth)
 
-    def _walk(self, body: tuple[n.Node, ...], level: Level, depth: int) -> Iterator[tuple[Level, n.Node]]:
+    def _walk(
+        self, body: tuple[n.Node, ...], level: LoweredLevel, depth: int
+    ) -> Iterator[tuple[LoweredLevel, n.Node]]:
         for node in body:
             yield level, node
             inner, below = level, depth
-            if isinstance(node, n.Scale):
+            if isinstance(node, n.ScaleRegion):
                 scale = self.child_scale(node, depth)
                 inner = level if scale is None else self.further[scale]
                 below = max(depth, self.launch.depth(node.scale))
             for _, part in n.bodies(node):
                 yield from self._walk(part, inner, below)
 
-    def child_scale(self, node: n.Scale, depth: int) -> str | None:
+    def child_scale(self, node: n.ScaleRegion, depth: int) -> str | None:
         """The scale of the level that a region below a unit at ``depth`` makes; None: it makes none."""
         target = self.launch.depth(node.scale)
         dispatch = self.launch.depth(self.launch.dispatch)
@@ -74,7 +76,7 @@ class Levels:
             return node.scale
         return None
 
-    def waits(self, node: n.Scale) -> bool:
+    def waits(self, node: n.ScaleRegion) -> bool:
         """Whether units of a region inside an instance wait for each other's signals."""
         return self.launch.count(node.scale) > 1 and any(
             isinstance(m, (n.Signal, n.Wait)) for m in n.walk(node.body)
@@ -82,7 +84,7 @@ class Levels:
 
     def _count_regions(self, body: tuple[n.Node, ...], depth: int, times: int) -> None:
         for node in body:
-            if isinstance(node, n.Scale):
+            if isinstance(node, n.ScaleRegion):
                 scale = self.child_scale(node, depth)
                 inner = max(depth, self.launch.depth(node.scale))
                 if scale is None:
@@ -97,7 +99,7 @@ class Levels:
             elif isinstance(node, n.Loop):
                 trips = _trips(node)
                 if trips is None and any(
-                    isinstance(m, n.Scale) and self.child_scale(m, depth) for m in n.walk(node.body)
+                    isinstance(m, n.ScaleRegion) and self.child_scale(m, depth) for m in n.walk(node.body)
                 ):
                     raise cannot("a region inside a loop whose trip count is not a number", node)
                 self._count_regions(node.body, depth, times * (trips or 1))
@@ -105,11 +107,11 @@ class Levels:
                 for _, inner_body in n.bodies(node):
                     self._count_regions(inner_body, depth, times)
 
-    def _level(self, scale: str, depth: int) -> Level:
+    def _level(self, scale: str, depth: int) -> LoweredLevel:
         if scale not in self.further:
             above = [lv for lv in (self.first, *self.further.values()) if lv.depth <= depth]
             parent = max(above, key=lambda lv: lv.depth)
-            self.further[scale] = Level(
+            self.further[scale] = LoweredLevel(
                 scale, self.hardware(scale), self.launch.depth(scale), parent, total=0
             )
         return self.further[scale]
@@ -125,7 +127,7 @@ class Levels:
         return next((s.name for s in between if hda.count(dispatch, within=s.name) >= blocks), scale)
 
 
-def communicates(node: n.Scale, table: dict[str, Binding]) -> bool:
+def communicates(node: n.ScaleRegion, table: dict[str, Binding]) -> bool:
     """Whether the units of a region meet, put, get or signal among each other, or units in them do so."""
 
     def among(body: tuple[n.Node, ...], own: bool) -> bool:
@@ -134,7 +136,7 @@ def communicates(node: n.Scale, table: dict[str, Binding]) -> bool:
             if isinstance(m, (n.Signal, n.Wait)):
                 if table[m.flag].scale == node.scale:
                     return True
-            elif isinstance(m, n.Scale):
+            elif isinstance(m, n.ScaleRegion):
                 if among(m.body, False):
                     return True
             elif (

@@ -22,8 +22,8 @@ UNROLLED = 8
 """Units inside an instance whose statements are written out."""
 
 
-@rule(n.Scale)
-def _scale(frame: StreamScope, node: n.Scale) -> None:
+@rule(n.ScaleRegion)
+def _scale(frame: StreamScope, node: n.ScaleRegion) -> None:
     draft, launch = frame.draft, frame.place.launch
     target, outer = launch.depth(node.scale), frame.place.depth
     if outer < draft.first.depth:  # every device runs it, as a part of the larger unit or as itself
@@ -44,7 +44,7 @@ def _scale(frame: StreamScope, node: n.Scale) -> None:
         within(frame, node, outer)
 
 
-def _check_larger(node: n.Scale, device: str) -> None:
+def _check_larger(node: n.ScaleRegion, device: str) -> None:
     """Refuse statements of a unit larger than a device: it has neither engines nor memory of its own."""
     for one in n.own_statements(node.body):
         if any(True for _ in n.regions(one)) or isinstance(one, (n.Alloc, n.Barrier, n.Signal, n.Wait)):
@@ -55,7 +55,7 @@ def _check_larger(node: n.Scale, device: str) -> None:
             )
 
 
-def _phase_of_devices(frame: StreamScope, node: n.Scale, outer: int) -> None:
+def _phase_of_devices(frame: StreamScope, node: n.ScaleRegion, outer: int) -> None:
     """Devices that reached into each other's memory meet before the next region."""
     if frame.draft.first.total > 1 and communicates(node, frame.draft.homes.table):
         key = frame.place.rank(0, outer)
@@ -64,7 +64,7 @@ def _phase_of_devices(frame: StreamScope, node: n.Scale, outer: int) -> None:
         )
 
 
-def child(frame: StreamScope, node: n.Scale, scale: str, outer: int) -> None:
+def child(frame: StreamScope, node: n.ScaleRegion, scale: str, outer: int) -> None:
     """A region of a further level: its stream, and the flags between it and this one. ``outer`` is the
     depth of the unit whose region it is (the launch, where ``frame`` is a device)."""
     draft, launch = frame.draft, frame.place.launch
@@ -136,7 +136,7 @@ def rasterised(number: Expr, grid: tuple[int, ...], body: tuple[n.Node, ...]) ->
 def _phase(
     frame: StreamScope,
     child: StreamScope,
-    node: n.Scale,
+    node: n.ScaleRegion,
     counted: tuple[Expr, int],
     conditions: tuple[Expr, ...],
 ) -> None:
@@ -163,7 +163,7 @@ def _phase(
     )  # fmt: skip
 
 
-def within(frame: StreamScope, node: n.Scale, low: int) -> None:
+def within(frame: StreamScope, node: n.ScaleRegion, low: int) -> None:
     """A region inside the instance: every unit's statements, one after the other."""
     launch, high = frame.place.launch, frame.place.launch.depth(node.scale)
     counts = [s.count for s in launch.scales[frame.place.depth : high]]

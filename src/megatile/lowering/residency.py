@@ -15,7 +15,7 @@ from megatile.ir.launch import Launch
 from megatile.language.tile.capacity import thread_count
 from megatile.language.tile.launch import instance_of
 from megatile.lowering.errors import LoweringError
-from megatile.lowering.levels import Level, Levels
+from megatile.lowering.levels import Levels, LoweredLevel
 from megatile.lowering.streams import LoweringState
 from megatile.lowering.units import tidy
 from megatile.plan import model as pm
@@ -44,14 +44,14 @@ def placed(draft: LoweringState) -> tuple[list[pm.Level], Expr]:
     return levels, spread(draft.structure)
 
 
-def lives(draft: LoweringState, level: Level) -> bool:
+def lives(draft: LoweringState, level: LoweredLevel) -> bool:
     """Whether device memory belongs to a level's units: each instance has a place of its own there."""
     hda = draft.hda
     room = level.instances <= hda.count(level.scale) // hda.count(draft.first.scale) * level.parents
     return room and draft.homes.memory_depth() == level.depth
 
 
-def fit(draft: LoweringState, level: Level) -> int:
+def fit(draft: LoweringState, level: LoweredLevel) -> int:
     """Instances that a hardware unit holds at a time, with as many versions of tiles as fit."""
     while True:
         try:
@@ -76,7 +76,7 @@ def named_extents(launch: Launch) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def limits(draft: LoweringState, level: Level) -> dict[str, int]:
+def limits(draft: LoweringState, level: LoweredLevel) -> dict[str, int]:
     """How many instances of a level a hardware unit could hold for each of what they need."""
     hda, launch = draft.hda, draft.launch
     instance = instance_of(hda, named_extents(launch))
@@ -88,7 +88,7 @@ def limits(draft: LoweringState, level: Level) -> dict[str, int]:
     return {name: count * units // blocks for name, count in found.items()}
 
 
-def bytes_of(draft: LoweringState, level: Level, blocks: int) -> dict[str, int]:
+def bytes_of(draft: LoweringState, level: LoweredLevel, blocks: int) -> dict[str, int]:
     """What one block of a level needs of every memory, in the machine's order: its largest stream's tiles,
     those of the units inside it that are levels of their own, and what threads need beside them."""
     hda = draft.hda
@@ -130,7 +130,7 @@ def _with_overhead(
     return max(tiles, min(needed, layer.size, (layer.per_thread or layer.size) * threads))
 
 
-def together(levels: Levels, level: Level) -> Expr:
+def together(levels: Levels, level: LoweredLevel) -> Expr:
     """A place for each instance of a level whose instances wait for each other."""
     hda, launch = levels.hda, levels.launch
     there = hda.count(level.scale) // hda.count(levels.first.scale)
@@ -168,7 +168,7 @@ def _on_grid(extents: tuple[int, ...], dims: tuple[int, ...]) -> Expr | None:
 
 
 def hardware_units(
-    levels: Levels, level: Level, first: int, group: tuple[int, int], axis: int | None = None
+    levels: Levels, level: LoweredLevel, first: int, group: tuple[int, int], axis: int | None = None
 ) -> list[int]:
     """Where the units of the first group (along ``axis``) of a region lie, by rank, or the first instance in
     each of them where they are larger; ``first`` is the region's first instance."""
@@ -182,7 +182,7 @@ def hardware_units(
     return [int(place) for place in _places(levels, level)[ranks]]
 
 
-def _places(levels: Levels, level: Level) -> np.ndarray:
+def _places(levels: Levels, level: LoweredLevel) -> np.ndarray:
     """The hardware unit of every instance of a level that stays where it is."""
     numbers = np.arange(level.instances)
     if level.parent is None:

@@ -24,7 +24,7 @@ from megatile.ir import nodes as n
 from megatile.ir.program import Program
 from megatile.lowering.declarations import Declarations, Facts, Notes
 from megatile.lowering.errors import LoweringError, cannot
-from megatile.lowering.levels import Level, Levels
+from megatile.lowering.levels import Levels, LoweredLevel
 from megatile.lowering.regions import Regions
 from megatile.lowering.storage import Home, Homes
 from megatile.lowering.units import WHOLE, NotStatic, Place, Ranges, split_number, tidy
@@ -43,7 +43,7 @@ NUMBERS: dict[str, Callable[[StreamScope, Expr, int, str], Expr]] = {}
 class Stream:
     """The commands of one region's instances (``first``, ``count`` of each parent) as they are written."""
 
-    level: Level
+    level: LoweredLevel
     first: int = 0
     count: int = 1
     out: list[Any] = field(default_factory=list)
@@ -110,7 +110,7 @@ class StreamScope:
         return Regions(self)
 
     @property
-    def level(self) -> Level:
+    def level(self) -> LoweredLevel:
         return self.stream.level
 
     def whole(self, expr: Expr) -> Expr:
@@ -149,7 +149,7 @@ class StreamScope:
             level = level.parent
         return self.number(peer, level)
 
-    def number(self, peer: Place, level: Level | None = None) -> Expr:
+    def number(self, peer: Place, level: LoweredLevel | None = None) -> Expr:
         """The number of the instance of a level (this one's) that a peer is, or is in."""
         level = level or self.level
         if level.parent is None:
@@ -239,11 +239,11 @@ class LoweringState:
         were inside the tensor, and all."""
 
     @property
-    def first(self) -> Level:
+    def first(self) -> LoweredLevel:
         return self.structure.first
 
     @property
-    def levels(self) -> dict[str, Level]:
+    def levels(self) -> dict[str, LoweredLevel]:
         return self.structure.further
 
     @property

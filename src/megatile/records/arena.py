@@ -36,7 +36,7 @@ _SPARE: list[Any] = []
 """The address space of an arena that is gone: clearing the pages of a new one takes longer than most runs."""
 
 
-class Layout:
+class ArenaLayout:
     """The tables that a class declares as fields, and what the array begins with: the fields, for how many
     rows each table has room, how wide the rows are of those that end with bounds."""
 
@@ -102,7 +102,7 @@ def _reserve() -> Any:
     return np.frombuffer(np.empty(LEAST_BYTES // 8, dtype=np.int64).data, dtype=np.int64)
 
 
-def _give_back(space: Any, layout: Layout, used: dict[str, int], widths: dict[str, int]) -> None:
+def _give_back(space: Any, layout: ArenaLayout, used: dict[str, int], widths: dict[str, int]) -> None:
     """Let another arena have the address space of one that is gone, with all views of its tables."""
     if _SPARE or memoryview(space).nbytes < LEAST_BYTES:
         return
@@ -112,7 +112,7 @@ def _give_back(space: Any, layout: Layout, used: dict[str, int], widths: dict[st
     _SPARE.append(space)
 
 
-def _words_used(head: Any, layout: Layout, used: dict[str, int], widths: dict[str, int]) -> int:
+def _words_used(head: Any, layout: ArenaLayout, used: dict[str, int], widths: dict[str, int]) -> int:
     """Return how much of an arena's memory is used, which begins with ``head``."""
     words = sum(map(mul, used.values(), widths.values()))
     filled = head[layout.totals].tolist()
@@ -123,7 +123,7 @@ def _words_used(head: Any, layout: Layout, used: dict[str, int], widths: dict[st
 
 @cached()
 def _divided(
-    layout: Layout, words: int
+    layout: ArenaLayout, words: int
 ) -> tuple[Any, dict[str, int], dict[str, int], dict[str, int], dict[str, int]]:
     """What memory of so many words begins with; of every table where it begins, the words of its share, how
     wide rows are and for how many there is room."""
@@ -148,7 +148,7 @@ def _divided(
 class Memory:
     """All tables of a layout in one array of integers, so that compiled functions take one argument."""
 
-    layout: ClassVar[Layout]
+    layout: ClassVar[ArenaLayout]
 
     def __init__(self) -> None:
         self._at = 0

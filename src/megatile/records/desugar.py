@@ -13,14 +13,14 @@ import ast
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from megatile.records.arena import Layout
+from megatile.records.arena import ArenaLayout
 from megatile.records.rows import Row, Words
 
 
 class Names:
     """What names in functions mean: constants, records, and the layout of the array."""
 
-    def __init__(self, names: Mapping[str, Any], layout: Layout) -> None:
+    def __init__(self, names: Mapping[str, Any], layout: ArenaLayout) -> None:
         self.layout = layout
         self.constants = {name: value for name, value in names.items() if isinstance(value, (int, float))}
         self.records: dict[str, type[Row]] = {

@@ -19,7 +19,7 @@ import numpy as np
 from megatile.core.cached import cache_directory, cache_key, read_cached, write_cached
 from megatile.core.version import __version__
 from megatile.records import desugar
-from megatile.records.arena import Layout
+from megatile.records.arena import ArenaLayout
 
 
 class Functions:
@@ -34,7 +34,7 @@ class Functions:
         self,
         folder: Path,
         names: Mapping[str, Any],
-        layout: Layout,
+        layout: ArenaLayout,
         meaning: Iterable[Path],
         by_hand: Mapping[str, Callable[[Any], None]],
     ) -> None:

@@ -26,7 +26,7 @@ from megatile.report.sketch_networks import sketch_network
 PADDING = 16.0
 
 
-class Block(ABC):
+class DrawnBlock(ABC):
     """Something as wide as the panel's inside, with the height it needs."""
 
     height: float
@@ -37,7 +37,7 @@ class Block(ABC):
 
 
 @dataclass
-class Heading(Block):
+class Heading(DrawnBlock):
     """Name and number of units; below, what programs call it, its clock and its peak."""
 
     name: str
@@ -59,7 +59,7 @@ class Heading(Block):
 
 
 @dataclass
-class Wires(Block):
+class Wires(DrawnBlock):
     """A network's name, wiring, rate and latency, beside a piece of its line."""
 
     network: Network
@@ -80,7 +80,7 @@ class Wires(Block):
 
 
 @dataclass
-class Units(Block):
+class Units(DrawnBlock):
     """The sketch of the units inside, and below it how many there really are."""
 
     sketch: Sketch
@@ -162,7 +162,7 @@ _SHAPES = {
 
 
 @dataclass
-class Bar(Block):
+class Bar(DrawnBlock):
     """A memory: its name, then size, rate and latency; on two lines where one is too narrow."""
 
     memory: MemoryLayer
@@ -189,7 +189,7 @@ class Bar(Block):
 
 
 @dataclass
-class Chips(Block):
+class Chips(DrawnBlock):
     """Engines as chips in rows: name and peak."""
 
     engines: tuple[Engine, ...]
@@ -231,7 +231,7 @@ class Stack:
     """A panel: a rounded box around blocks one above the other."""
 
     width: float
-    blocks: list[Block]
+    blocks: list[DrawnBlock]
 
     @property
     def height(self) -> float:
@@ -264,7 +264,7 @@ def stack(hda: HDA, panel: Panel, width: float) -> Stack:
     count = "the only one" if level.total == 1 else f"one of {number(level.total)}"
     if level is hda.levels[-1]:
         count = "the whole machine"
-    blocks: list[Block] = [Heading(level.name, count, details, inner)]
+    blocks: list[DrawnBlock] = [Heading(level.name, count, details, inner)]
     blocks += [Wires(network, extra=i > 0) for i, network in enumerate(panel.networks)]
     if panel.inside:
         sketch = sketch_network(panel.inside, panel.networks[0].topology if panel.networks else None, inner)

@@ -14,7 +14,7 @@ from megatile.plan.code import Instruction, RegionCode
 from megatile.plan.model import Channel, Group, Plan, PlanError, Tile
 from megatile.plan.text import statement_text
 from megatile.runtime.control import Inbox
-from megatile.runtime.copies import Block, Copies, one_sided
+from megatile.runtime.copies import Copies, MovedBlock, one_sided
 from megatile.runtime.errors import NoTorchRuleError
 from megatile.runtime.instance import Instance, Version
 from megatile.runtime.overlapped_compute import OverlappedCompute
@@ -53,13 +53,13 @@ class Commands:
 
     def _place(
         self, instance: Instance, code: RegionCode, fresh: bool = False
-    ) -> tuple[Tensor | None, Block]:
+    ) -> tuple[Tensor | None, MovedBlock]:
         """The tensor a region means, None if it is on another rank, and the block that it is."""
         handle = instance.names[code.tile]
         start = () if code.whole else tuple(int(f(instance.ints)) for f in code.start)
         if not isinstance(handle, Version):
             shape = () if code.whole else tuple(int(f(instance.ints)) for f in code.shape)
-            return Block(code.tile, 0, start, shape).of(handle), Block(code.tile, 0, start, shape)
+            return MovedBlock(code.tile, 0, start, shape).of(handle), MovedBlock(code.tile, 0, start, shape)
         tile = self.tiles[handle.tile]
         if code.at is not None:
             owner = int(code.at(instance.ints))
@@ -72,7 +72,7 @@ class Commands:
                 place=source,
             )
         shape = tile.shape if code.whole else tuple(int(f(instance.ints)) for f in code.shape)
-        block = Block(tile.name, owner, start or (0,) * len(shape), shape)
+        block = MovedBlock(tile.name, owner, start or (0,) * len(shape), shape)
         if not self.memory.here(tile.name, owner):
             return None, block
         number = handle.number + 1 if fresh else handle.number

@@ -27,7 +27,7 @@ from megatile.runtime.torch_rules import DTYPES
 from megatile.runtime.transport import Transport
 
 
-class Block(NamedTuple):
+class MovedBlock(NamedTuple):
     """A block of an owner's copy of a tile; no ``start`` is all of it."""
 
     tile: str
@@ -107,14 +107,14 @@ class Copies:
 
     def __init__(self, memory: RankMemory, transport: Transport):
         self.memory, self.transport = memory, transport
-        self._puts: list[tuple[Block, Tensor, Any]] = []
-        self._got: dict[Block, Tensor] = {}
+        self._puts: list[tuple[MovedBlock, Tensor, Any]] = []
+        self._got: dict[MovedBlock, Tensor] = {}
 
-    def put(self, block: Block, data: Tensor, statement: Any) -> None:
+    def put(self, block: MovedBlock, data: Tensor, statement: Any) -> None:
         """Take ``data`` to its owner at the next collective."""
         self._puts.append((block, data, statement))
 
-    def get(self, block: Block, statement: Any) -> Tensor:
+    def get(self, block: MovedBlock, statement: Any) -> Tensor:
         """Return what the last collective brought."""
         if any((p.tile, p.owner) == (block.tile, block.owner) for p, _, _ in self._puts):
             raise one_sided(statement, "it reads what this rank has put since the last barrier")
@@ -131,20 +131,20 @@ class Copies:
         if self._puts:
             raise one_sided(self._puts[0][2], "a message follows it before a barrier does")
 
-    def complete(self, group: str | None, wanted: Iterable[Block]) -> None:
+    def complete(self, group: str | None, wanted: Iterable[MovedBlock]) -> None:
         """Exchange puts, and the gets that are to come, with the ranks of a group (None: all)."""
         members, me = self.transport.members(group), self.memory.unit
         home = self.memory.home
         for block, _, statement in self._puts:
             if home(block.tile, block.owner) not in members:
                 raise one_sided(statement, "the next barrier is not one of both ranks")
-        asked: dict[int, list[Block]] = {rank: [] for rank in members}
+        asked: dict[int, list[MovedBlock]] = {rank: [] for rank in members}
         for block in dict.fromkeys(wanted):
             if (rank := home(block.tile, block.owner)) in asked:
                 asked[rank].append(block)
         given = {r: [(b, d) for b, d, _ in self._puts if home(b.tile, b.owner) == r] for r in members}
         came = self.transport.exchange(group, {r: _packed(given[r], asked[r]) for r in members if r != me})
-        requests: dict[int, list[Block]] = {}
+        requests: dict[int, list[MovedBlock]] = {}
         for rank in members:  # in the order of ranks, so that results do not depend on who came first
             puts, requests[rank] = self._unpacked(came[rank]) if rank != me else (given[me], asked[me])
             for block, data in puts:
@@ -157,7 +157,7 @@ class Copies:
             if rank != me:
                 self._got.update(zip(asked[rank], self._split(asked[rank], came[rank]), strict=True))
 
-    def _split(self, blocks: list[Block], data: Tensor) -> Iterator[Tensor]:
+    def _split(self, blocks: list[MovedBlock], data: Tensor) -> Iterator[Tensor]:
         at = 0
         for block in blocks:
             dtype = DTYPES[self.memory.tiles[block.tile].dtype]
@@ -165,16 +165,18 @@ class Copies:
             yield data[at : at + size].clone().view(dtype).reshape(block.shape)
             at += size
 
-    def _unpacked(self, message: Tensor) -> tuple[list[tuple[Block, Tensor]], list[Block]]:
+    def _unpacked(self, message: Tensor) -> tuple[list[tuple[MovedBlock, Tensor]], list[MovedBlock]]:
         if not message.numel():
             return [], []
         length = int(message[:8].clone().view(torch.int64)[0])
         puts, asks = json.loads(bytes(message[8 : 8 + length].tolist()))
-        blocks, wanted = ([Block(t, o, tuple(s), tuple(n)) for t, o, s, n in part] for part in (puts, asks))
+        blocks, wanted = (
+            [MovedBlock(t, o, tuple(s), tuple(n)) for t, o, s, n in part] for part in (puts, asks)
+        )
         return list(zip(blocks, self._split(blocks, message[8 + length :]), strict=True)), wanted
 
 
-def _packed(puts: list[tuple[Block, Tensor]], asks: list[Block]) -> Tensor:
+def _packed(puts: list[tuple[MovedBlock, Tensor]], asks: list[MovedBlock]) -> Tensor:
     """Eight bytes of length, that many of JSON, and the data of puts."""
     if not puts and not asks:
         return torch.empty(0, dtype=torch.uint8)

@@ -46,7 +46,7 @@ class EstimateError(MegatileError):
     """A torch program that cannot run on shapes alone."""
 
 
-class Kernel(NamedTuple):
+class PricedKernel(NamedTuple):
     """One kind of kernel: what it does, on which shapes, how its time is known."""
 
     name: str
@@ -105,12 +105,12 @@ def torch_estimate(
             f"{function!r} cannot be called", advice="give an nn.Module or a function of tensors"
         )
     hda = machine if isinstance(machine, HDA) else find_machine(machine)
-    found: Counter[Kernel] = Counter()
-    times: dict[Kernel, float] = {}
+    found: Counter[PricedKernel] = Counter()
+    times: dict[PricedKernel, float] = {}
     stations = hda.control.launch[:1] if hda.control is not None and not graph else ()
     least = sum(int(station.overhead_ps) for station in stations) / 1e6
 
-    def note(kernel: Kernel, time_us: float) -> None:
+    def note(kernel: PricedKernel, time_us: float) -> None:
         found[kernel] += 1
         times[kernel] = times.get(kernel, 0.0) + max(least, time_us)
 
@@ -159,7 +159,7 @@ def _total(result: Any) -> Any:
 class _Prices:
     """The time of each operation that torch dispatches."""
 
-    def __init__(self, hda: HDA, note: Callable[[Kernel, float], None]):
+    def __init__(self, hda: HDA, note: Callable[[PricedKernel, float], None]):
         self.hda, self.note = hda, note
         level = hda.scale("device").level
         memories = [m for m in hda.memories if m.level == level and not m.cache]
@@ -187,7 +187,9 @@ class _Prices:
         if not m * n * k:
             return
         time = predict_kernel("gemm", m=m, n=n, k=k, dtype=_dtype(dtype), machine=self.hda)
-        self.note(Kernel(name, f"{m}x{n}x{k} {_dtype(dtype)}", f"gemm, {time.origin.kind}"), time.time_us)
+        self.note(
+            PricedKernel(name, f"{m}x{n}x{k} {_dtype(dtype)}", f"gemm, {time.origin.kind}"), time.time_us
+        )
 
     def attention(self, q: Any, k: Any, causal: bool, times: float = 1.0) -> None:
         batch, (heads, queries, dim), keys = math.prod(q.shape[:-3]), q.shape[-3:], k.shape[-2]
@@ -199,14 +201,14 @@ class _Prices:
         )  # fmt: skip
         name = "attention" if times == 1 else "attention backward"
         shape = f"{batch}x{heads}x{queries}x{dim} over {keys}{' causal' if causal else ''} {_dtype(q.dtype)}"
-        self.note(Kernel(name, shape, f"attention, {time.origin.kind}"), times * time.time_us)
+        self.note(PricedKernel(name, shape, f"attention, {time.origin.kind}"), times * time.time_us)
 
     def bytes(self, name: str, given: list[Any], made: list[Any]) -> None:
         read = given[1:] if name == "embedding" else given
         size = sum(t.numel() * t.element_size() for t in (*read, *made))
         shape = f"{'x'.join(map(str, made[0].shape)) or 1} {_dtype(made[0].dtype)}"
         time = size / self.memory.effective_bandwidth * 1e6
-        self.note(Kernel(name, shape, f"bytes over {self.memory.name}, rule"), time)
+        self.note(PricedKernel(name, shape, f"bytes over {self.memory.name}, rule"), time)
 
     def collective(self, op: Any, name: str, arguments: Any, given: list[Any], made: list[Any]) -> None:
         operation = COLLECTIVES.get(name)
@@ -224,7 +226,7 @@ class _Prices:
             kind = _dtype(given[0].dtype)
             time = predict_kernel(operation, ranks=ranks, bytes=size, dtype=kind, machine=self.hda)
             shape = f"{size} B among {ranks} {kind}"
-            self.note(Kernel(operation, shape, f"collective, {time.origin.kind}"), time.time_us)
+            self.note(PricedKernel(operation, shape, f"collective, {time.origin.kind}"), time.time_us)
 
 
 def _dtype(dtype: Any) -> str:
@@ -280,4 +282,4 @@ class _Attended(torch.autograd.Function):
         return (*(torch.empty_like(t) for t in (query, key, value)), None, None)
 
 
-__all__ = ["EstimateError", "Kernel", "TorchEstimate", "torch_estimate"]
+__all__ = ["EstimateError", "PricedKernel", "TorchEstimate", "torch_estimate"]

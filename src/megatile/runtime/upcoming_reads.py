@@ -11,7 +11,7 @@ from megatile.plan.control import STRUCTURE
 from megatile.plan.model import statements
 from megatile.plan.statements import reads_of
 from megatile.runtime.control import Control
-from megatile.runtime.copies import Block
+from megatile.runtime.copies import MovedBlock
 
 if TYPE_CHECKING:
     from megatile.runtime.stream import UnitRun
@@ -31,7 +31,7 @@ class Walk(Control):
         """Tiles do not matter here."""
 
 
-def foreseen(run: UnitRun) -> list[Block]:
+def foreseen(run: UnitRun) -> list[MovedBlock]:
     """Return the blocks of other ranks that are read before the unit's next collective, as far as that is
     known: up to a message, or to an integer that is only known when it is read."""
     if not _reads_remotely(run):
@@ -39,7 +39,7 @@ def foreseen(run: UnitRun) -> list[Block]:
     walks = [Walk(i.code, i.number, i.level, i.cohort.pc, i.ints) for i in run.active]
     walks += [Walk(code.instructions, number, code.stream.level) for code, number in run.to_come]
     flags, moved = dict(run.flags), True
-    found: list[Block] = []
+    found: list[MovedBlock] = []
     while moved:
         moved = False
         for walk in walks:
@@ -54,7 +54,7 @@ def _reads_remotely(run: UnitRun) -> bool:
     return any(region.tile in names for s in every for region in reads_of(s))
 
 
-def _step(run: UnitRun, walk: Walk, flags: dict[Any, int], found: list[Block]) -> bool:
+def _step(run: UnitRun, walk: Walk, flags: dict[Any, int], found: list[MovedBlock]) -> bool:
     """Whether an instance goes on past its instruction."""
     instruction = walk.code[walk.cohort.pc]
     kind, statement = instruction.kind, instruction.statement
@@ -74,7 +74,7 @@ def _step(run: UnitRun, walk: Walk, flags: dict[Any, int], found: list[Block]) -
     return True
 
 
-def _blocks(run: UnitRun, walk: Walk, instruction: Any) -> Iterator[Block]:
+def _blocks(run: UnitRun, walk: Walk, instruction: Any) -> Iterator[MovedBlock]:
     for code in instruction.reads:
         tile = run.tiles.get(code.tile)
         if tile is None or tile.name not in run.memory.reached:
@@ -87,4 +87,4 @@ def _blocks(run: UnitRun, walk: Walk, instruction: Any) -> Iterator[Block]:
         if 0 <= owner < run.plan.owners(tile) and not run.memory.here(tile.name, owner):
             start = tuple(int(f(walk.ints)) for f in code.start) or (0,) * len(tile.shape)
             shape = tile.shape if code.whole else tuple(int(f(walk.ints)) for f in code.shape)
-            yield Block(tile.name, owner, start, shape)
+            yield MovedBlock(tile.name, owner, start, shape)

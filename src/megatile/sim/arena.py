@@ -6,12 +6,12 @@ from typing import ClassVar
 
 from megatile.core.limits import OutOfMemory
 from megatile.records import arena
-from megatile.records.arena import Layout, Memory
+from megatile.records.arena import ArenaLayout, Memory
 from megatile.records.rows import NONE
 from megatile.sim import state
 from megatile.sim.state import State
 
-LAYOUT = Layout(
+LAYOUT = ArenaLayout(
     State,
     vars(state),
     filled={
@@ -41,7 +41,7 @@ class Arena(Memory, State, view=True):
     """The tables and totals of one simulation, as attributes (``arena.clock``, ``arena.units[3].now``);
     ``arena.rows("units")`` is an array."""
 
-    layout: ClassVar[Layout] = LAYOUT
+    layout: ClassVar[ArenaLayout] = LAYOUT
 
     def __init__(self) -> None:
         super().__init__()

@@ -103,14 +103,16 @@ class TileLangWriter:
     def top(self, body: tuple[n.Node, ...]) -> None:
         """The regions of the device: each a kernel."""
         for node in body:
-            if isinstance(node, n.Scale) and node.scale == "block":
+            if isinstance(node, n.ScaleRegion) and node.scale == "block":
                 self.kernel(node)
-            elif isinstance(node, n.Scale) and self.launch.depth(node.scale) < self.launch.depth("block"):
+            elif isinstance(node, n.ScaleRegion) and self.launch.depth(node.scale) < self.launch.depth(
+                "block"
+            ):
                 self.top(node.body)
             elif not isinstance(node, n.Hint):
                 self.refuse(node, "stands outside the blocks")
 
-    def kernel(self, node: n.Scale) -> None:
+    def kernel(self, node: n.ScaleRegion) -> None:
         extents = self.launch.extents("block")
         if len(extents) > len(_AXES):
             self.refuse(node, f"has a grid of {len(extents)} dimensions, and TileLang has three")
@@ -143,7 +145,7 @@ class TileLangWriter:
                 raise
 
     def refuse(self, node: n.Node, why: str) -> None:
-        what = f"T.Scale('{node.scale}')" if isinstance(node, n.Scale) else type(node).__name__
+        what = f"T.Scale('{node.scale}')" if isinstance(node, n.ScaleRegion) else type(node).__name__
         raise CompileError(
             f"{what} {why} in a TileLang kernel",
             place=node.place,

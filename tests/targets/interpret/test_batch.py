@@ -58,7 +58,7 @@ def histogram() -> Any:
 def test_the_same_as_one_by_one(make: Any) -> None:
     program = make()
     built = program.build()
-    region = next(m for m in n.walk(built.body) if isinstance(m, n.Scale) and m.scale == "thread")
+    region = next(m for m in n.walk(built.body) if isinstance(m, n.ScaleRegion) and m.scale == "thread")
     depth = built.launch.depth("block")
     assert can_batch(region, depth, Places(built).names, built.launch)
     a = np.random.default_rng(0).standard_normal(N).astype(np.float32)

@@ -179,7 +179,7 @@ class PlanContext:
             result.append(_aligned([[_rectangles(own) for own in row] for row in calls]))
         return result
 
-    def kernels(self, slot: int | None = None, step: IntLike = 0) -> Iterator[Kernel]:
+    def kernels(self, slot: int | None = None, step: IntLike = 0) -> Iterator[KernelCommand]:
         """The kernels on what is held in a slot at a step (None: on the rank's own KV), to be written one
         after the other, each under the condition that it runs."""
         every = self.own_blocks if slot is None else self.slot_blocks[slot]
@@ -193,7 +193,7 @@ class PlanContext:
             there = shortest(blocks.where.astype(int), keys)
             if constant(there) != 0:
                 with self.only_where(there):
-                    yield Kernel(self, fields)
+                    yield KernelCommand(self, fields)
 
     @cached_property
     def own_heads(self) -> tuple[Expr, Expr]:
@@ -204,7 +204,7 @@ class PlanContext:
         return first, second
 
 
-class Kernel:
+class KernelCommand:
     """One kernel of all ranks: the rows, columns and band of it as expressions."""
 
     def __init__(self, context: PlanContext, fields: dict[str, Expr]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from megatile.attention.schedules.bands import Band, Mask, Tile
+from megatile.attention.schedules.bands import Band, Mask, MaskTile
 from megatile.attention.schedules.division import Division, KernelCall, division_for
 from megatile.attention.schedules.pieces import Layout, LayoutError
 from megatile.attention.schedules.routes import CycleRoutes, DirectRoutes, Held, Routes, Transfer
@@ -26,11 +26,11 @@ __all__ = [
     "Layout",
     "LayoutError",
     "Mask",
+    "MaskTile",
     "Piece",
     "Routes",
     "Schedule",
     "ScheduleError",
-    "Tile",
     "Transfer",
     "cycle_schedule",
     "division_for",

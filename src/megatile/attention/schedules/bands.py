@@ -26,7 +26,7 @@ class Band(NamedTuple):
 FULL = Band()
 
 
-class Tile(NamedTuple):
+class MaskTile(NamedTuple):
     """What queries i see of keys j. Their distance in the sequence is stride·(j-i) + offset."""
 
     band: Band
@@ -59,7 +59,7 @@ class Mask:
     def purely_causal(self) -> bool:
         return self.left is None and self.right == 0
 
-    def tile(self, q: Piece, k: Piece, shift: int = 0) -> Tile | None:
+    def tile(self, q: Piece, k: Piece, shift: int = 0) -> MaskTile | None:
         """The tile of two pieces, or None where nothing is visible. ``shift``: key minus query length."""
         if q.sequence != k.sequence or not q.length or not k.length:
             return None
@@ -72,7 +72,7 @@ class Mask:
             return None
         if lower is not None and upper is not None and lower > upper:
             return None
-        return Tile(
+        return MaskTile(
             Band(
                 None if lower is None or lower <= lowest else lower,
                 None if upper is None or upper >= highest else upper,
@@ -136,10 +136,10 @@ class Part(NamedTuple):
 
     rows: tuple[int, int]
     columns: tuple[int, int]
-    tile: Tile
+    tile: MaskTile
 
 
-def part_of(tile: Tile, rows: tuple[int, int], columns: tuple[int, int]) -> Part | None:
+def part_of(tile: MaskTile, rows: tuple[int, int], columns: tuple[int, int]) -> Part | None:
     """The visible rectangle of a tile inside these rows and columns, or None."""
     for _ in range(2):  # cutting columns can free rows and vice versa
         height, width = rows[1] - rows[0], columns[1] - columns[0]
@@ -153,4 +153,6 @@ def part_of(tile: Tile, rows: tuple[int, int], columns: tuple[int, int]) -> Part
     if height <= 0 or width <= 0:
         return None
     band = limited(moved(tile.band, rows[0], columns[0]), height, width)
-    return Part(rows, columns, Tile(band, tile.stride, tile.offset + tile.stride * (columns[0] - rows[0])))
+    return Part(
+        rows, columns, MaskTile(band, tile.stride, tile.offset + tile.stride * (columns[0] - rows[0]))
+    )

@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from megatile.attention.schedules.bands import FULL, Band, Mask, Tile, visible_pairs
+from megatile.attention.schedules.bands import FULL, Band, Mask, MaskTile, visible_pairs
 from megatile.attention.schedules.routes import Held, Routes
 from megatile.core.cached import cached_in_owner
 from megatile.core.placement import Piece, Pieces, cuts, local_length, split
 
-EVERYTHING = Tile(FULL)
+EVERYTHING = MaskTile(FULL)
 OWN = -1  # stands for the rank's own KV, not cut into chunks
 Array = Any
 Run = tuple[int, int]  # rows from..to
@@ -30,7 +30,7 @@ class KernelCall:
 
     q: tuple[Run, ...]
     kv: tuple[KeyRun, ...]
-    tile: Tile = EVERYTHING
+    tile: MaskTile = EVERYTHING
 
     @property
     def rows(self) -> int:
@@ -154,7 +154,7 @@ class Division:
             begin, _ = runs.get(piece.sequence, (at, at))
             at += piece.length
             runs[piece.sequence] = (begin, at)
-        causal = Tile(Band(None, 0))
+        causal = MaskTile(Band(None, 0))
         return [KernelCall((run,), ((OWN, *run),), causal) for run in runs.values() if run[0] < run[1]]
 
     @cached_property

@@ -46,7 +46,7 @@ def with_threads(body: tuple[n.Node, ...], state: KernelState) -> tuple[n.Node, 
     threads = _Threads(state)
     everyone = Role(np.arange(threads.count), None)
     return tuple(
-        replace(node, body=threads.region(node.body, everyone)) if isinstance(node, n.Scale) else node
+        replace(node, body=threads.region(node.body, everyone)) if isinstance(node, n.ScaleRegion) else node
         for node in body
     )
 
@@ -259,7 +259,7 @@ class _Threads:
             n.If(Binary("==", rank, integer(warp), "bool"), _without_allocs(body), span=body[0].span)
             for warp, body in merged.items()
         )
-        return [*allocs, n.Scale("warp", branches, span=branches[0].span)]
+        return [*allocs, n.ScaleRegion("warp", branches, span=branches[0].span)]
 
 
 def _has_units(condition: Expr) -> bool:

@@ -136,5 +136,5 @@ def _count(body: tuple[n.Node, ...], times: int, work: dict[str, int], dtypes: d
             bounds = [known(e) for e in (node.start, node.stop, node.step)]
             if node.kind != "bounded" and None not in bounds:
                 _count(node.body, times * len(range(*bounds)), work, dtypes)  # type: ignore[arg-type]
-        elif isinstance(node, n.Scale):
+        elif isinstance(node, n.ScaleRegion):
             _count(node.body, times, work, dtypes)

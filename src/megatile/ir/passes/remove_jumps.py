@@ -58,7 +58,7 @@ class _Jumps:
                 if flag is not None:
                     result.append(n.Let(flag, Const(1), span=node.span))
                 return tuple(result)
-            if isinstance(node, n.Scale):
+            if isinstance(node, n.ScaleRegion):
                 result.append(replace(node, body=self.body(node.body)))
             elif isinstance(node, n.Loop):
                 result += self.loop(node, done)
@@ -128,7 +128,7 @@ def _is_zero(name: str) -> Any:
 
 def _own(body: tuple[n.Node, ...], in_loop: bool = False) -> list[n.Node]:
     """The statements of a body through branches (and loops, unless jumps of loops are meant)."""
-    every = list(n.walk(body, (n.Scale,)))
+    every = list(n.walk(body, (n.ScaleRegion,)))
     if not in_loop:
         return every
-    return [*n.walk(body, (n.Scale, n.Loop)), *(m for m in every if isinstance(m, n.Return))]
+    return [*n.walk(body, (n.ScaleRegion, n.Loop)), *(m for m in every if isinstance(m, n.Return))]

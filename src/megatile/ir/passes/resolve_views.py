@@ -58,7 +58,7 @@ class _Resolver:
             if isinstance(node, n.View):
                 continue
             changed = self.statement(node, unit)
-            if isinstance(changed, n.Scale) and not changed.body:
+            if isinstance(changed, n.ScaleRegion) and not changed.body:
                 continue  # it had views only
             result.append(changed)
             unit = unit.after(node)

@@ -25,7 +25,7 @@ class Unit:
 
     def within(self, node: n.Node) -> Unit:
         """The unit, and what is known of numbers, in the statements inside a statement."""
-        if isinstance(node, n.Scale):
+        if isinstance(node, n.ScaleRegion):
             group = (self.group[1], self.launch.depth(node.scale))
             return replace(self, group=group, around=(*self.around, self.group))
         if isinstance(node, n.Loop):
@@ -43,7 +43,7 @@ class Unit:
         """What is known once a statement is done."""
         if isinstance(node, n.ReadScalar):
             return self.knowing(node.name, None if node.bound is None else (0, node.bound))
-        return self._without((node,)) if isinstance(node, (n.Let, n.Loop, n.If, n.Scale)) else self
+        return self._without((node,)) if isinstance(node, (n.Let, n.Loop, n.If, n.ScaleRegion)) else self
 
     def _without(self, body: tuple[n.Node, ...]) -> Unit:
         """Nothing is known of the numbers that statements change."""

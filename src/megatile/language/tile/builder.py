@@ -316,7 +316,7 @@ class ProgramBuilder:
     def leave_scale(self, span: Span | None) -> None:
         opened = self.scales.pop()
         body = tuple(self.bodies.pop().nodes)
-        self.bodies[-1].nodes.append(n.Scale(opened.scale, body, span=span))
+        self.bodies[-1].nodes.append(n.ScaleRegion(opened.scale, body, span=span))
 
     def open_implied(self) -> None:
         """Statements of a kernel outside every T.Scale run at the dispatched scale."""

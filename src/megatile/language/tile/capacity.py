@@ -131,7 +131,9 @@ def _lifetimes(program: Program) -> dict[str, tuple[int, int]]:
             start = clock = clock + 1
             for _, inner in n.bodies(node):
                 clock = visit(inner, clock)
-            at_once = isinstance(node, n.Scale) and launch.depth(node.scale) > launch.depth(launch.dispatch)
+            at_once = isinstance(node, n.ScaleRegion) and launch.depth(node.scale) > launch.depth(
+                launch.dispatch
+            )
             if at_once or isinstance(node, n.Loop):
                 for one in n.walk(node.body):  # type: ignore[attr-defined]
                     touch(one, start, clock)

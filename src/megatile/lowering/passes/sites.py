@@ -11,7 +11,7 @@ from megatile.hda import HDA
 from megatile.ir import nodes as n
 from megatile.ir.passes.unit import Unit
 from megatile.ir.program import Program
-from megatile.lowering.levels import Level, Levels
+from megatile.lowering.levels import Levels, LoweredLevel
 from megatile.lowering.storage import Homes
 
 
@@ -20,7 +20,7 @@ class Site:
     """Where a statement runs: the level of its instances, the first of those of its region, the depth of the
     unit, and whether a loop of the instance is around it."""
 
-    level: Level
+    level: LoweredLevel
     depth: int
     unit: Unit
     first: int = 0
@@ -71,7 +71,7 @@ class Chooser:
 
     def inside(self, node: n.Node, site: Site) -> Site:
         site = replace(site, unit=site.unit.within(node), looped=site.looped or isinstance(node, n.Loop))
-        if not isinstance(node, n.Scale):
+        if not isinstance(node, n.ScaleRegion):
             return site
         scale = self.levels.child_scale(node, site.depth)
         depth = max(site.depth, self.launch.depth(node.scale))

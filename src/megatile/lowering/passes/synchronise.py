@@ -29,7 +29,7 @@ class Synchronise:
         levels = Levels(program, self.machine)
         regions = [
             node for level, node in levels.walk(program.body)
-            if level is levels.first and isinstance(node, n.Scale) and id(node) in levels.parts
+            if level is levels.first and isinstance(node, n.ScaleRegion) and id(node) in levels.parts
         ]  # fmt: skip
         if len(regions) < 2:
             return annotated(program, {id(node): {"phase": 1, "after": ()} for node in regions})
@@ -52,7 +52,7 @@ class _Touched:
     plain: bool
 
     @classmethod
-    def of(cls, region: n.Scale, program: Program, straight: bool) -> _Touched:
+    def of(cls, region: n.ScaleRegion, program: Program, straight: bool) -> _Touched:
         table, inside = bindings(program), list(n.walk(region.body))
         every = [(kind, table[r.source].base) for node in inside for kind, r in n.regions(node)]
         meets = any(

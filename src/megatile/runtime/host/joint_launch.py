@@ -17,7 +17,7 @@ from megatile.runtime.host.oplog import Binding, shard_rows
 if TYPE_CHECKING:
     from megatile.runtime.host.launches import Launches
     from megatile.runtime.host.tensor import Tensor
-    from megatile.runtime.host.tl_kernels import Kernel
+    from megatile.runtime.host.tl_kernels import HostKernel
     from megatile.sim import Launch
 
 
@@ -122,11 +122,11 @@ class HeldLaunches:
         for one in group:
             one.launch = context.start_kernel(one.name, one.fn, one.args, one.options, one.at_ps)
 
-    def _kernel(self, group: Sequence[HeldLaunch]) -> Kernel | None:
+    def _kernel(self, group: Sequence[HeldLaunch]) -> HostKernel | None:
         context, first, given = self.context, group[0], [h.args for h in group]
         return context.kernels.joint(first.name, first.fn, given, context.ccl.joint_options | first.options)
 
-    def _start(self, group: Sequence[HeldLaunch], kernel: Kernel) -> Launch:
+    def _start(self, group: Sequence[HeldLaunch], kernel: HostKernel) -> Launch:
         context, first = self.context, group[0]
         tiles = {tile: [h.args[int(name[1:])] for h in group] for tile, (name, _) in kernel.tiles.items()}
         inputs, binding = None, None

@@ -16,7 +16,7 @@ from megatile.runtime.host.relayout import Move
 from megatile.runtime.host.run_collective import Collectives, tell_kernel
 from megatile.runtime.host.storage import Stored, TensorError
 from megatile.runtime.host.tensor import Tensor
-from megatile.runtime.host.tl_kernels import Kernel, KernelCache, explained
+from megatile.runtime.host.tl_kernels import HostKernel, KernelCache, explained
 from megatile.sim import Launch
 
 MAX_SHARD_PAIRS = 1 << 11
@@ -136,7 +136,7 @@ class Launches(Creation):
         return self.ccl.launch_options({(s.cube, s.pe) for s in first.shards})
 
     def _start(
-        self, name: str, kernel: Kernel, used: Mapping[str, Tensor], at_ps: int | None = None
+        self, name: str, kernel: HostKernel, used: Mapping[str, Tensor], at_ps: int | None = None
     ) -> Launch:
         """Submit a kernel whose tiles are shards of these tensors."""
         tiles = {tile: (used[n], numbers) for tile, (n, numbers) in kernel.tiles.items()}
@@ -172,7 +172,7 @@ class Launches(Creation):
                 pool.take(needed, f"scratch of kernel '{name}'")
 
 
-def _binding(tiles: Mapping[str, tuple[Tensor, Sequence[int] | None]], kernel: Kernel) -> Binding:
+def _binding(tiles: Mapping[str, tuple[Tensor, Sequence[int] | None]], kernel: HostKernel) -> Binding:
     rows, shards = {}, {}
     for tile, (tensor, numbers) in tiles.items():
         every, chosen = shard_rows(tensor), range(len(tensor.shards)) if numbers is None else numbers

@@ -53,7 +53,7 @@ OPTIONS = ("topology", "neighbors", "n_slots", "slot_size", "buffer_kind", "scra
 
 
 @dataclass(frozen=True)
-class Kernel:
+class HostKernel:
     """A plan for PEs counted from the device's first, and the tensors that it names."""
 
     plan: Plan
@@ -83,11 +83,11 @@ class KernelCache:
 
     def __init__(self, machine: HDA, shape: DeviceShape) -> None:
         self.machine, self.shape = machine, shape
-        self._known: dict[Any, Kernel] = {}
+        self._known: dict[Any, HostKernel] = {}
 
     def checked(
         self, name: str, fn: Callable[..., Any], args: Sequence[Any], options: dict[str, Any]
-    ) -> Kernel:
+    ) -> HostKernel:
         """As `find`; what is wrong with a kernel is said of the caller's tensors."""
         with self._explaining(name, args):
             return self.find(name, fn, args, options)
@@ -101,7 +101,9 @@ class KernelCache:
         except MegatileError as problem:
             raise explained(problem, name, args, self.machine, self.shape) from problem
 
-    def find(self, name: str, fn: Callable[..., Any], args: Sequence[Any], options: dict[str, Any]) -> Kernel:
+    def find(
+        self, name: str, fn: Callable[..., Any], args: Sequence[Any], options: dict[str, Any]
+    ) -> HostKernel:
         """The kernel for these arguments, read when they are first seen."""
         unknown = [o for o in options if o not in OPTIONS]
         if unknown:
@@ -125,7 +127,7 @@ class KernelCache:
         args: Sequence[Any],
         tensors: list[Tensor],
         options: dict[str, Any],
-    ) -> Kernel:
+    ) -> HostKernel:
         seats = _seats(name, tensors)
         cubes = len({cube for cube, _ in seats})
         if len(seats) % cubes or seats != [(c, p) for c in range(cubes) for p in range(len(seats) // cubes)]:
@@ -138,7 +140,7 @@ class KernelCache:
 
     def joint(
         self, name: str, fn: Callable[..., Any], given: Sequence[Sequence[Any]], options: dict[str, Any]
-    ) -> Kernel | None:
+    ) -> HostKernel | None:
         """The kernel on several devices at a time, each with its arguments (`joint_launch`); None where these
         differ so that it is not one kernel."""
         if len({len(args) for args in given}) > 1 or not all(_hashable(v) for args in given for v in args):
@@ -159,7 +161,7 @@ class KernelCache:
 
     def _planned(
         self, name: str, fn: Callable[..., Any], args: Sequence[Any], grid: tuple[int, ...], options: Any
-    ) -> Kernel:
+    ) -> HostKernel:
         names: dict[int, str] = {}
         values: list[Any] = []
         for number, value in enumerate(args):
@@ -196,9 +198,9 @@ class KernelCache:
         scratch = sum(
             size for what, _, size, _ in near if what not in {f"tile '{n}'" for n in names.values()}
         )
-        return Kernel(plan, {n: (n, None) for n in names.values()}, written, scratch_bytes=scratch)
+        return HostKernel(plan, {n: (n, None) for n in names.values()}, written, scratch_bytes=scratch)
 
-    def relayout(self, source: Tensor, target: Tensor, moves: tuple[Move, ...], zero: bool) -> Kernel:
+    def relayout(self, source: Tensor, target: Tensor, moves: tuple[Move, ...], zero: bool) -> HostKernel:
         """The copies that lay a tensor anew."""
         one, two = source._there(), target._there()
         key = (relayout, one.layout_key, two.layout_key, moves, zero)
@@ -212,10 +214,10 @@ class KernelCache:
                 for shape, name in side.names.items()
             }
             written = frozenset(y.names.values())
-            self._known[key] = Kernel(plan, tiles, written, written if whole else frozenset())
+            self._known[key] = HostKernel(plan, tiles, written, written if whole else frozenset())
         return self._known[key]
 
-    def product(self, x: Tensor, w: Tensor, y: Tensor) -> Kernel:
+    def product(self, x: Tensor, w: Tensor, y: Tensor) -> HostKernel:
         """The tiled product of two matrices that lie in one piece each, in a memory that all PEs reach."""
         key = (product_plan, *(t._there().layout_key for t in (x, w, y)))
         if key not in self._known:
@@ -224,7 +226,7 @@ class KernelCache:
             check(plan, self.machine)
             scratch = sum(size for _, memory, size, _ in blocks(plan) if memory == self.shape.l1)
             tiles = {name: (name, None) for name in "xwy"}
-            self._known[key] = Kernel(plan, tiles, frozenset("y"), frozenset("y"), scratch)
+            self._known[key] = HostKernel(plan, tiles, frozenset("y"), frozenset("y"), scratch)
         return self._known[key]
 
 

@@ -61,11 +61,11 @@ def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(math.prod(shape[d + 1 :]) for d in range(len(shape)))
 
 
-def dispatched(body: tuple[n.Node, ...], launch: Launch, depth: int = 0) -> Iterator[n.Scale]:
+def dispatched(body: tuple[n.Node, ...], launch: Launch, depth: int = 0) -> Iterator[n.ScaleRegion]:
     """The regions that start instances."""
     for node in body:
-        high = launch.depth(node.scale) if isinstance(node, n.Scale) else depth
-        if isinstance(node, n.Scale) and launch.is_dispatched(depth, high):
+        high = launch.depth(node.scale) if isinstance(node, n.ScaleRegion) else depth
+        if isinstance(node, n.ScaleRegion) and launch.is_dispatched(depth, high):
             yield node
             continue
         for _, inside in n.bodies(node):

@@ -26,8 +26,8 @@ def _left_out(scope: Scope, node: n.Node) -> None:
     scope.gen.left_out(node)
 
 
-@rule(n.Scale)
-def _region(scope: Scope, node: n.Scale) -> None:
+@rule(n.ScaleRegion)
+def _region(scope: Scope, node: n.ScaleRegion) -> None:
     scope.gen.around.append((scope.depth, scope.gen.launch.depth(node.scale)))
     scope.gen.region(scope, node)
     scope.gen.around.pop()

@@ -236,7 +236,7 @@ class Writer:
             scope.text.depth -= 1
             scope.text.add(*(["  procs.inside--;", "}", "meet();"] if outer else ["}"]))
 
-    def captured(self, scope: Scope, inner: Scope, node: n.Scale) -> list[tuple[str, str, str]]:
+    def captured(self, scope: Scope, inner: Scope, node: n.ScaleRegion) -> list[tuple[str, str, str]]:
         """Numbers that a region has from outside: (type, name, value)."""
         fields = []
         for scale, index in scope.path.items():

@@ -233,7 +233,7 @@ class Generator(Writer):
             self.packs.append(key)
         return pointer, depth // pack.dot.group + products.PADDING
 
-    def region(self, scope: Scope, node: n.Scale) -> None:
+    def region(self, scope: Scope, node: n.ScaleRegion) -> None:
         """Every unit of a scale below this one; one after the other, or over the threads of the pool."""
         low, high = scope.depth, self.launch.depth(node.scale)
         count = math.prod(s.count for s in self.launch.scales[low:high])
@@ -246,7 +246,7 @@ class Generator(Writer):
             with scope.text.block(), self.units(scope, low, high) as inner:
                 self._unit(inner, node.body)
 
-    def _dispatched(self, scope: Scope, node: n.Scale, low: int, high: int) -> None:
+    def _dispatched(self, scope: Scope, node: n.ScaleRegion, low: int, high: int) -> None:
         """The instances of a region, by the threads of the pool, in any order."""
         instance = min(high, self.launch.depth(self.launch.dispatch))
         name = self.fresh(f"{node.scale}_")

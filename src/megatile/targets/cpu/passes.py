@@ -36,7 +36,7 @@ class _Hoist:
             if isinstance(node, n.Parallel):
                 result += self.nest(node, scale)
                 continue
-            inner = node.scale if isinstance(node, n.Scale) else scale
+            inner = node.scale if isinstance(node, n.ScaleRegion) else scale
             result.append(n.with_bodies(node, partial(self.body, scale=inner)))
         return tuple(result)
 
@@ -113,7 +113,7 @@ def flops(program: Program) -> int | None:
                     return None
                 inner_extent = sizes[0] if node.transpose_a else sizes[1]
                 total += 2 * times * prod((inner_extent, *sizes[2:]))  # type: ignore[arg-type]
-            elif isinstance(node, n.Scale):
+            elif isinstance(node, n.ScaleRegion):
                 inner = program.launch.depth(node.scale)
                 count = times * prod(s.count for s in program.launch.scales[depth:inner])
             elif isinstance(node, n.Loop):
@@ -172,7 +172,7 @@ def without_copies(program: Program) -> Program:
         readers = sum(
             r == to and isinstance(x, n.Gemm) for x in rest for kind, r in n.regions(x) if kind == "read"
         )
-        if readers != uses[to.source] - 1 or any(isinstance(x, n.Scale) for x in n.walk(rest)):
+        if readers != uses[to.source] - 1 or any(isinstance(x, n.ScaleRegion) for x in n.walk(rest)):
             return False
         if any(
             kind != "read" and base_name(r.source) == source.source
@@ -268,7 +268,7 @@ def is_invariant(region: n.Region, loop: n.Loop) -> bool:
         for kind, touched in n.regions(node):
             if kind != "read" and base_name(touched.source) == base_name(region.source):
                 return False
-        if isinstance(node, (n.Reshape, n.Scale, n.Collective, n.Wait, n.Barrier)):
+        if isinstance(node, (n.Reshape, n.ScaleRegion, n.Collective, n.Wait, n.Barrier)):
             return False
     if any(symbols(e) & changed for e in region.expressions()):
         return False

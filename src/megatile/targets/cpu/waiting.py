@@ -28,20 +28,20 @@ _CODES = {
 _CODES |= {"bool": _CODES["u8"], "tf32": _CODES["f32"]}
 
 
-def must_wait(gen: Generator, node: n.Scale, count: int, low: int, high: int) -> bool:
+def must_wait(gen: Generator, node: n.ScaleRegion, count: int, low: int, high: int) -> bool:
     """Whether the units of a region meet, reach into each other's tiles, or wait for what others do, be it in
     regions inside them."""
     for one in n.own_statements(node.body):
         if isinstance(one, (n.Collective, n.Wait)) or (isinstance(one, n.Barrier) and count > 1):
             return True
-        if _reaches(one, None) or (isinstance(one, n.Scale) and waits_beyond(gen, one, high)):
+        if _reaches(one, None) or (isinstance(one, n.ScaleRegion) and waits_beyond(gen, one, high)):
             return True
         if count > 1 and any(gen.storages.names[name].owner_depth < high for name in _watched(one)):
             return True
     return waits_beyond(gen, node, low) or any(_reaches(one, node.scale) for one in n.walk(node.body))
 
 
-def waits_beyond(gen: Generator, node: n.Scale, depth: int) -> bool:
+def waits_beyond(gen: Generator, node: n.ScaleRegion, depth: int) -> bool:
     """Whether units of a region, or inside them, wait for what others do than those of the unit at ``depth``
     around them."""
     names = gen.storages.names
@@ -176,7 +176,7 @@ def _post(scope: Scope, node: n.Collective) -> None:
 # --- regions --------------------------------------------------------------------------------------
 
 
-def region(gen: Generator, scope: Scope, node: n.Scale, low: int, high: int, dispatched: bool) -> None:
+def region(gen: Generator, scope: Scope, node: n.ScaleRegion, low: int, high: int, dispatched: bool) -> None:
     """All units of a region together; those that wait for others than each other take turns with these."""
     name = gen.fresh(f"{node.scale}_")
     frame = Frame(name)
@@ -235,7 +235,7 @@ def region(gen: Generator, scope: Scope, node: n.Scale, low: int, high: int, dis
 
 
 def _call(
-    gen: Generator, scope: Scope, node: n.Scale, what: tuple[str, int, int, int, int],
+    gen: Generator, scope: Scope, node: n.ScaleRegion, what: tuple[str, int, int, int, int],
     fields: list[tuple[str, str, str]],
 ) -> None:  # fmt: skip
     """Begin, in the C of the unit around them; ``instances`` of them have memory of their own."""

@@ -17,7 +17,7 @@ from megatile.targets.common.expressions import whole, write
 from megatile.targets.common.peers import peer
 from megatile.targets.common.scalars import C_NUMBER, Scalars, Steps, lets, meets_itself
 from megatile.targets.common.scope import Axis, Box, Pair, Peer, matched, offset, refuse_parts, single
-from megatile.targets.cuda.layouts import Layout, unflattened
+from megatile.targets.cuda.layouts import SharedLayout, unflattened
 from megatile.targets.cuda.scope import DeviceScope
 
 
@@ -89,7 +89,9 @@ def split(scope: DeviceScope, number: str, names: list[str], sizes: list[str]) -
 
 
 @contextmanager
-def registers(scope: DeviceScope, layout: Layout, shape: tuple[int, ...]) -> Iterator[tuple[list[str], str]]:
+def registers(
+    scope: DeviceScope, layout: SharedLayout, shape: tuple[int, ...]
+) -> Iterator[tuple[list[str], str]]:
     """A loop over the elements of tiles in registers, each by the thread that has it."""
     with layout.each(scope.text, scope.crew, shape) as (indices, register):
         before = scope.owned

@@ -13,7 +13,7 @@ from megatile.ir.expr import has_loads
 from megatile.ir.launch import ROOT
 from megatile.ir.program import Program
 from megatile.targets.common.scalars import lets
-from megatile.targets.cuda.layouts import Layout, Mma, grid, mma
+from megatile.targets.cuda.layouts import Mma, SharedLayout, grid, mma
 from megatile.targets.interpret.places import Name
 
 HALVES = ("f16", "bf16")
@@ -106,8 +106,8 @@ class Fragments:
             first, other = self.group[held[0]], self.group[name]
             self.group = {k: first if v == other else v for k, v in self.group.items()}
 
-    def _layouts(self) -> dict[str, Layout]:
-        found: dict[str, Layout] = {}
+    def _layouts(self) -> dict[str, SharedLayout]:
+        found: dict[str, SharedLayout] = {}
         for name, shape in self.shapes.items():
             members = {k for k in self.shapes if self.group[k] == self.group[name]}
             gemms = [g for g in self.products if g.c.source in members]

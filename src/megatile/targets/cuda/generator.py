@@ -40,7 +40,7 @@ _TAKEN = {word for found in _NAMED.findall(DEVICE + EMULATE) for word in found i
     (_LOCAL + " " + _KEYWORDS).split()
 )
 MAX_THREADS = 1024
-_HOST = (n.Let, n.If, n.Loop, n.Scale, n.Alloc, n.Reshape, n.Hint, n.Fence, n.Print, n.Breakpoint)
+_HOST = (n.Let, n.If, n.Loop, n.ScaleRegion, n.Alloc, n.Reshape, n.Hint, n.Fence, n.Print, n.Breakpoint)
 _SILENT = (n.Alloc, n.Reshape, n.Hint)
 
 
@@ -150,7 +150,9 @@ class DeviceWriter(Writer):
         """The team meets first if the statement touches what others of it may still be at."""
         if self.kernel is None:
             return
-        touched = list(self.touched(n.walk((node,)) if isinstance(node, (n.Parallel, n.Scale)) else (node,)))
+        touched = list(
+            self.touched(n.walk((node,)) if isinstance(node, (n.Parallel, n.ScaleRegion)) else (node,))
+        )
         if scope.hazards.meets(touched):
             scope.sync()
         scope.hazards.add(touched)
@@ -202,7 +204,7 @@ class DeviceWriter(Writer):
             advice="use warps of 32 threads, and at most 15 larger units in a block",
         )
 
-    def region(self, scope: DeviceScope, node: n.Scale) -> None:
+    def region(self, scope: DeviceScope, node: n.ScaleRegion) -> None:
         low, high = scope.depth, self.launch.depth(node.scale)
         if self.kernel is None and self.launch.is_dispatched(low, high):
             instance = min(high, self.launch.depth(self.launch.dispatch))
@@ -224,13 +226,13 @@ class DeviceWriter(Writer):
 
     def _alone(self, scope: DeviceScope, node: n.Node) -> None:
         """A statement of the device itself: a kernel of one block."""
-        body = n.Scale(self.launch.host, (node,), span=node.span)
+        body = n.ScaleRegion(self.launch.host, (node,), span=node.span)
         self._dispatched(scope, body, (scope.depth, scope.depth, scope.depth))
 
     def _dispatched(
         self,
         scope: DeviceScope,
-        node: n.Scale,
+        node: n.ScaleRegion,
         depths: tuple[int, int, int],
         shared: int = 0,
         together: bool = False,
@@ -306,7 +308,7 @@ class DeviceWriter(Writer):
         memory = {"instance": "shared", "launch": "launch"}.get(storage.home)
         return [f"  {kind} *const {plain} = ({kind} *)({memory} + {storage.offset});"] if memory else []
 
-    def _flags(self, scope: DeviceScope, node: n.Scale) -> None:
+    def _flags(self, scope: DeviceScope, node: n.ScaleRegion) -> None:
         mine = {a.name for a in n.walk(node.body) if isinstance(a, n.Alloc) and a.flag}
         for storage in self.flags("instance"):
             if storage.name in mine:
@@ -317,7 +319,7 @@ class DeviceWriter(Writer):
         if scope.hazards.written:
             scope.sync()
 
-    def _too_large(self, node: n.Scale, size: int) -> None:
+    def _too_large(self, node: n.ScaleRegion, size: int) -> None:
         held = [s for s in self._touched_storages(node.body) if s.home == "instance"]
         largest = max(held, key=lambda s: s.bytes(self.launch), default=None)
         raise CompileError(

@@ -22,7 +22,7 @@ class Team:
 
 
 @dataclass(frozen=True)
-class Layout:
+class SharedLayout:
     """A tile of ``rows`` by ``columns`` over the threads of a team."""
 
     rows: int
@@ -66,7 +66,7 @@ def unflattened(index: str, shape: tuple[int, ...]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Grid(Layout):
+class Grid(SharedLayout):
     """Element (i, j) is with thread (i % high, j % wide)."""
 
     high: int = 1
@@ -103,7 +103,7 @@ class Grid(Layout):
 
 
 @dataclass(frozen=True)
-class Mma(Layout):
+class Mma(SharedLayout):
     """Accumulators of m16n8k16: ``high`` by ``wide`` of the warps, each with as many tiles of 16 by 8."""
 
     high: int = 1

@@ -9,7 +9,7 @@ from megatile.targets.common.errors import CompileError
 from megatile.targets.common.scope import Axis, Box, refuse_parts
 from megatile.targets.cuda.elements import Side, registers
 from megatile.targets.cuda.fragments import by_tensor_cores
-from megatile.targets.cuda.layouts import Grid, Layout, Mma, grid, mma
+from megatile.targets.cuda.layouts import Grid, Mma, SharedLayout, grid, mma
 from megatile.targets.cuda.scope import DeviceScope
 
 _NUMBER = {"f": "float", "d": "double", "l": "long"}
@@ -60,7 +60,7 @@ def _operand(scope: DeviceScope, region: n.Region) -> Box:
     return box
 
 
-def _accumulators(scope: DeviceScope, c: Side, layout: Layout, direction: str) -> None:
+def _accumulators(scope: DeviceScope, c: Side, layout: SharedLayout, direction: str) -> None:
     """A tile in memory, through registers."""
     wide = "f32" if c.storage.dtype in NARROW else c.storage.dtype
     if direction != "out":

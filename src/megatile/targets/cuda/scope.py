@@ -17,7 +17,7 @@ from megatile.targets.common.elements import NARROW, Value
 from megatile.targets.common.errors import CompileError
 from megatile.targets.common.scope import Peer, Scope
 from megatile.targets.cuda.fragments import Fragments, staged
-from megatile.targets.cuda.layouts import Layout, Team
+from megatile.targets.cuda.layouts import SharedLayout, Team
 
 SHARED_LIMIT = 163 * 1024
 """Bytes of shared memory that a block may have (sm_80)."""
@@ -153,7 +153,7 @@ class DeviceScope(Scope):
             self.text.add(self.crew.sync)
         self.hazards = Hazards()
 
-    def layout(self, name: str) -> Layout | None:
+    def layout(self, name: str) -> SharedLayout | None:
         storage = self.gen.storages.table[self.gen.storages.names[name].base]
         return self.gen.storages.fragments.layouts[name] if storage.home == "registers" else None
 

@@ -135,7 +135,7 @@ class Elementwise:
             variables[name] = np.arange(extent).reshape((1,) * d + (extent,) + (1,) * (rank - d - 1))
         self._apart(node, Iterations(unit, node.vars, extents, variables, in_step=node.in_step))
 
-    def _apart(self, node: n.Parallel | n.Scale, each: Iterations) -> None:
+    def _apart(self, node: n.Parallel | n.ScaleRegion, each: Iterations) -> None:
         """Run a body for all iterations, which must not depend on each other."""
         if id(node) not in self.prepared and not each.in_step:
             self.prepared.add(id(node))
@@ -158,7 +158,7 @@ class Elementwise:
         finally:
             unit.node = outer
 
-    def run_units(self, node: n.Scale, unit: Unit, counts: list[int]) -> None:
+    def run_units(self, node: n.ScaleRegion, unit: Unit, counts: list[int]) -> None:
         """All units of a region below ``unit`` at once."""
         ranks = np.arange(math.prod(counts))
         path, words = (*unit.path, *unflatten(ranks, counts)), wording(node.scale)

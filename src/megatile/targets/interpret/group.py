@@ -46,7 +46,7 @@ class Meeting:
 class Group:
     """The units of a scale below one unit, while they run a region."""
 
-    def __init__(self, launch: Launch, parent: Unit, node: n.Scale, within: str):
+    def __init__(self, launch: Launch, parent: Unit, node: n.ScaleRegion, within: str):
         self.launch = launch
         self.parent = parent
         self.node = node

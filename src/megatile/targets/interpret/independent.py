@@ -27,7 +27,7 @@ MIN_UNITS_AT_ONCE = 8
 _KINDS = (n.Alloc, n.Copy, n.Fill, n.Gemm, n.Reduce, n.Cumsum, n.Let, n.Store, n.Loop, n.Parallel)
 
 
-def can_run(machine: Interpreter, node: n.Scale, unit: Unit, size: int) -> bool:
+def can_run(machine: Interpreter, node: n.ScaleRegion, unit: Unit, size: int) -> bool:
     """Whether the units of a region of the whole launch qualify, by the text of their body."""
     if (
         unit.parent is not None
@@ -136,7 +136,7 @@ def _only_added(expr: Expr, name: str) -> bool:
 _ELEMENTWISE = (n.Store, n.Atomic, n.Let, n.If, n.Loop, n.Check)
 
 
-def can_batch(node: n.Scale, depth: int, names: dict[str, Name], launch: Launch) -> bool:
+def can_batch(node: n.ScaleRegion, depth: int, names: dict[str, Name], launch: Launch) -> bool:
     """Whether the units of a region below a unit at ``depth`` can run together."""
     inside = list(n.walk(node.body))
     if not all(isinstance(inner, _ELEMENTWISE) and n.remote(inner) is None for inner in inside):
@@ -194,7 +194,7 @@ class Touch:
     iterations: np.ndarray
 
 
-def watched(node: n.Parallel | n.Scale, names: dict[str, Name]) -> set[int]:
+def watched(node: n.Parallel | n.ScaleRegion, names: dict[str, Name]) -> set[int]:
     """Accesses (by id) to a tile the loop writes whose indices differ from those written.
 
     With equal indices an iteration touches only what it writes itself.

@@ -21,7 +21,15 @@ from megatile.ir import nodes as n
 from megatile.ir.expr import Load
 from megatile.targets.interpret.errors import RunError
 from megatile.targets.interpret.storage import StoredArray
-from megatile.targets.interpret.windows import Doubt, GridIndex, Tile, Watch, products, put_at, window_of
+from megatile.targets.interpret.windows import (
+    Doubt,
+    GridIndex,
+    LockstepTile,
+    Watch,
+    products,
+    put_at,
+    window_of,
+)
 
 if TYPE_CHECKING:
     from megatile.targets.interpret.machine import Interpreter
@@ -33,11 +41,11 @@ CHUNK_BYTES = 1 << 26
 class Lockstep:
     """All units of a region; ``vars``, ``path`` and ``shape`` are what expressions are evaluated in."""
 
-    def __init__(self, machine: Interpreter, node: n.Scale):
+    def __init__(self, machine: Interpreter, node: n.ScaleRegion):
         self.machine, self.node = machine, node
         self.scales = machine.launch.scales[: machine.launch.depth(node.scale)]
         self.vars: dict[str, Any] = {}
-        self.tiles: dict[str, Tile] = {}
+        self.tiles: dict[str, LockstepTile] = {}
         self.watch: dict[str, Watch] = {}
         self.names: tuple[str, ...] = ()
         self.extents: tuple[int, ...] = ()
@@ -121,7 +129,7 @@ class Lockstep:
     # --- statements ---------------------------------------------------------------------------------
 
     def alloc(self, node: n.Alloc) -> None:
-        self.tiles[node.name] = Tile(node.shape, node.dtype)
+        self.tiles[node.name] = LockstepTile(node.shape, node.dtype)
 
     def let(self, node: n.Let) -> None:
         self.vars[node.name] = self.value(node.value)
@@ -246,7 +254,7 @@ class Lockstep:
         tile.array[everywhere] = cast(data, tile.dtype)
         tile.written[index] = True
 
-    def _set(self, tile: Tile, data: Any) -> None:
+    def _set(self, tile: LockstepTile, data: Any) -> None:
         """The whole tile becomes ``data``, which may be a window on a tensor that nothing writes."""
         array = cast(data, tile.dtype)
         window = array is data or array.base is not None
@@ -263,7 +271,7 @@ class Lockstep:
             if name in self.machine.sharing.constant
         )
 
-    def _own(self, tile: Tile) -> None:
+    def _own(self, tile: LockstepTile) -> None:
         """Every unit's own elements, to be changed in place."""
         full = (*self.grid, *tile.shape)
         if tile.array is None:
@@ -272,7 +280,7 @@ class Lockstep:
             tile.array = np.broadcast_to(tile.array, full).copy()
         tile.owned = True
 
-    def _tile_index(self, region: n.Region, tile: Tile) -> tuple[tuple[Any, ...], bool]:
+    def _tile_index(self, region: n.Region, tile: LockstepTile) -> tuple[tuple[Any, ...], bool]:
         index: list[Any] = []
         inside = True
         for dim, length in zip(region.dims, tile.shape, strict=True):

@@ -152,7 +152,7 @@ class Interpreter:
 
     # --- regions ----------------------------------------------------------------------------------
 
-    def region(self, node: n.Scale, unit: Unit) -> Task:
+    def region(self, node: n.ScaleRegion, unit: Unit) -> Task:
         """Every unit of the scale below ``unit`` runs the body; ``unit`` goes on when all have finished."""
         within = self.launch.scales[unit.depth - 1].name if unit.depth else ROOT
         group = Group(self.launch, unit, node, within)
@@ -180,7 +180,7 @@ class Interpreter:
         yield WAIT
         unit.join()
 
-    def _batches(self, node: n.Scale, unit: Unit, high: int) -> bool:
+    def _batches(self, node: n.ScaleRegion, unit: Unit, high: int) -> bool:
         """Whether the units of a region need not run one by one; recording wants to know each."""
         if self.recorder is not None or self.launch.is_dispatched(unit.depth, high):
             return False

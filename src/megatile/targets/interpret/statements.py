@@ -45,7 +45,7 @@ rule = n.registrar(HANDLERS)
 # --- control --------------------------------------------------------------------------------------
 
 
-rule(n.Scale)(lambda machine, node, unit: machine.region(node, unit))
+rule(n.ScaleRegion)(lambda machine, node, unit: machine.region(node, unit))
 
 
 @rule(n.Loop)

@@ -32,7 +32,7 @@ class GridIndex:
         return other + self.flat
 
 
-class Tile:
+class LockstepTile:
     """A tile of every unit: ``array`` has the grid in front, 1 where all units have the same."""
 
     def __init__(self, shape: tuple[int, ...], dtype: str):
