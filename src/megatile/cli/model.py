@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +16,7 @@ from megatile.core.quantities import format_bytes
 
 if TYPE_CHECKING:
     from megatile.models.deployment import Deployment
+    from megatile.models.step import StepTime
 
 app = Commands(help="Predict a language model on a machine: a step, memory, serving.", no_args_is_help=True)
 
@@ -148,6 +150,13 @@ def predict(
     kv_dtype: KvDtype = None,
     library: Library = "vllm",
     graph: Graph = True,
+    report: Annotated[
+        Path | None, typer.Option("--report", help="Write an HTML report of the decode step.")
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option("--trace", help="Write the decode step's trace (.json.gz opens in ui.perfetto.dev)."),
+    ] = None,
     csv_file: Csv = None,
     settings: Set = None,
     trust: Trust = False,
@@ -158,6 +167,7 @@ def predict(
     Example: megatile model predict Llama-3.1-70B -m dgx-h100 --tp 8 --batch 64 --isl 2048 --osl 512
     """
     from megatile.models.model import model
+    from megatile.models.step import step_time
 
     for name, value, least in (("batch", batch, 1), ("isl", isl, 1), ("osl", osl, 0)):
         if value < least:
@@ -167,16 +177,31 @@ def predict(
         load(machine, settings, trust), tp=tp, pp=pp, ep=ep, attention_dp=attention_dp, cp=cp, dp=dp,
         dtype=dtype, kv_dtype=kv_dtype, library=library, graph=graph,
     )  # fmt: skip
-    _print_steps(d, batch, isl, osl, json, csv_file)
-
-
-def _print_steps(d: Deployment, batch: int, isl: int, osl: int, json: bool, csv_file: Path | None) -> None:
-    from megatile.models.step import step_time
-
     found = {
         "prefill": step_time(d, [(isl, 0)] * batch),
         "decode": step_time(d, [(1, isl + osl // 2)] * batch),
     }
+    _print_steps(d, found, json, csv_file)
+    if report is not None or trace is not None:
+        _write_simulated(found, report, trace)
+
+
+def _write_simulated(found: dict[str, StepTime], report: Path | None, trace: Path | None) -> None:
+    """Simulate the Plan of the decode step, and write its trace and its page."""
+    from megatile.sim import simulate
+
+    step = found["decode"]
+    result = simulate(step.plan, machine=step.deployment.hda)
+    if trace is not None:
+        result.write_trace(trace)
+        print(f"trace written to {trace}", file=sys.stderr)
+    if report is not None:
+        texts = [(name.capitalize(), str(one)) for name, one in found.items()]
+        result.report(report, texts=(*texts, ("Memory", str(step.memory))))
+        print(f"report written to {report}", file=sys.stderr)
+
+
+def _print_steps(d: Deployment, found: dict[str, StepTime], json: bool, csv_file: Path | None) -> None:
     rows = [{"step": name, **row} for name, step in found.items() for row in step.rows()]
     if csv_file is not None:
         _write_csv(csv_file, rows)

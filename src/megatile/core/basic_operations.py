@@ -305,6 +305,12 @@ def _pad(x: Array, **place: int) -> Array:
     return full
 
 
+def _library_kernel(x: Array, **kernel: Any) -> Array:
+    """Refuse: a library's kernel in a Plan says how long it takes (``timing/library_commands.py``)."""
+    name = kernel.get("name") or kernel.get("kernel")
+    raise OperationError(f"'{name}' is a library's kernel, which has a time and computes no data")
+
+
 register(
     (
         Operation(
@@ -323,6 +329,10 @@ register(
             for name, count in {"gemm": 2, "gemm_add": 3}.items()
         ),
         Operation("copy", lambda x: x, 1, "dma", _same_shape, lambda out, *_: 0),
+        Operation(
+            "library_kernel", _library_kernel, 1, "tensor", _same_shape, lambda out, *_, **__: 0,
+            attributes=("kernel", "kv_dtype", "library", "name", "scheme", "shape"),
+        ),
         Operation(
             "pad", _pad, 1, "dma", lambda x, **place: tuple(place[f"n{d}"] for d in range(len(place) // 2)),
             lambda out, *_, **__: 0,

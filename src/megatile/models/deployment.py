@@ -8,7 +8,7 @@ from typing import Any
 
 from megatile.hda import HDA, machine as find_machine
 from megatile.models.config import ModelConfig
-from megatile.models.engines import ENGINES, Engine, engine
+from megatile.models.engines import ENGINES, ServingEngine, engine
 from megatile.models.schemes import KV_BYTES, SCHEMES, ModelError, kv_dtype_name, scheme_name
 
 MAX_DEGREE = 1 << 20
@@ -29,7 +29,7 @@ class Deployment:
     dp: int = 1
     dtype: str = "bf16"
     kv_dtype: str = "bf16"
-    engine: Engine = ENGINES["vllm"]
+    engine: ServingEngine = ENGINES["vllm"]
     graph: bool = True
 
     @property
@@ -103,7 +103,7 @@ def deployment(
     dp: int = 1,
     dtype: str | None = None,
     kv_dtype: str | None = None,
-    library: str | Engine = "vllm",
+    library: str | ServingEngine = "vllm",
     graph: bool = True,
     **settings: Any,
 ) -> Deployment:
@@ -153,3 +153,10 @@ def check_division(d: Deployment) -> None:
 def _divisor(number: int, near: int) -> int:
     """Return the largest divisor of a number that is at most ``near``."""
     return max(n for n in range(1, min(near, number) + 1) if number % n == 0)
+
+
+def stage_range(d: Deployment, stage: int) -> range:
+    """Return the layers of a pipeline stage; earlier stages take what does not divide evenly."""
+    size, more = divmod(d.config.layers, d.pp)
+    first = stage * size + min(stage, more)
+    return range(first, first + size + (stage < more))

@@ -14,7 +14,7 @@ from megatile.models.schemes import ModelError
 
 
 @dataclass(frozen=True)
-class Engine:
+class ServingEngine:
     """How an inference engine schedules, and what its host adds to a step."""
 
     name: str
@@ -43,7 +43,7 @@ class Engine:
     workspace_gb: float
     """Memory beside weights, cache and activations: driver context, communication buffers, graphs."""
 
-    def with_settings(self, **settings: Any) -> Engine:
+    def with_settings(self, **settings: Any) -> ServingEngine:
         """Return the engine with other settings; an unknown one is an error."""
         own = {f.name: f.type for f in fields(self)}
         given = {name: value for name, value in settings.items() if value is not None}
@@ -71,18 +71,18 @@ operators each."""
 ENGINES = {
     e.name: e
     for e in (
-        Engine("vllm", 1024, 8192, 0.90, 16, True, True, 512, 300.0, 2.0, 4.0, EAGER_US, 2.0),
-        Engine("trtllm", 2048, 8192, 0.90, 32, False, True, 2048, 150.0, 1.0, 3.0, EAGER_US, 2.0),
-        Engine("sglang", 1024, 8192, 0.88, 1, True, False, 512, 200.0, 1.0, 4.0, EAGER_US, 2.0),
-        Engine("torch", 1024, 1 << 20, 1.0, 1, False, True, 0, 0.0, 0.0, 5.0, EAGER_US, 1.0),
+        ServingEngine("vllm", 1024, 8192, 0.90, 16, True, True, 512, 300.0, 2.0, 4.0, EAGER_US, 2.0),
+        ServingEngine("trtllm", 2048, 8192, 0.90, 32, False, True, 2048, 150.0, 1.0, 3.0, EAGER_US, 2.0),
+        ServingEngine("sglang", 1024, 8192, 0.88, 1, True, False, 512, 200.0, 1.0, 4.0, EAGER_US, 2.0),
+        ServingEngine("torch", 1024, 1 << 20, 1.0, 1, False, True, 0, 0.0, 0.0, 5.0, EAGER_US, 1.0),
     )
 }
 """vLLM: ``EngineArgs`` and ``CompilationConfig``; TensorRT-LLM: ``TorchLlmArgs``; SGLang: ``ServerArgs``."""
 
 
-def engine(name: str | Engine, **settings: Any) -> Engine:
+def engine(name: str | ServingEngine, **settings: Any) -> ServingEngine:
     """Return the engine of a name, with settings in place of its defaults."""
-    if isinstance(name, Engine):
+    if isinstance(name, ServingEngine):
         return name.with_settings(**settings)
     if name not in ENGINES:
         raise ModelError(

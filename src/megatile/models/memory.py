@@ -8,7 +8,7 @@ from typing import Any
 from megatile.core.quantities import format_bytes
 from megatile.core.tables import text_table
 from megatile.models.config import Layer
-from megatile.models.deployment import Deployment, check_division
+from megatile.models.deployment import Deployment, check_division, stage_range
 from megatile.models.schemes import ModelError
 
 ACTIVATION_WIDTHS = 2
@@ -71,13 +71,6 @@ def weights_of(d: Deployment, stage: int | None = None) -> int:
     if stage == d.pp - 1 and not (c.tied and d.pp == 1):
         total += vocabulary
     return round(total)
-
-
-def stage_range(d: Deployment, stage: int) -> range:
-    """Return the layers of a pipeline stage; earlier stages take what does not divide evenly."""
-    size, more = divmod(d.config.layers, d.pp)
-    first = stage * size + min(stage, more)
-    return range(first, first + size + (stage < more))
 
 
 def _attention_bytes(d: Deployment) -> float:

@@ -6,12 +6,13 @@ what is done. Extents are of one device; a collective has its ranks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from megatile.models.batch import Batch
 from megatile.models.config import Layer
-from megatile.models.deployment import Deployment
+from megatile.models.deployment import Deployment, stage_range
 
 WORD = 2
 """Bytes of an activation."""
@@ -32,6 +33,8 @@ class Operator(NamedTuple):
     extents: Extents
     kv_dtype: str = ""
     """Of attention: the type of the cache."""
+    block: int = 0
+    """Which run of equal layers it belongs to; operators outside layers have 0."""
 
     @property
     def communicates(self) -> bool:
@@ -59,17 +62,37 @@ def step_of(d: Deployment, batch: Batch) -> Step:
 def operators(d: Deployment, batch: Batch) -> list[Operator]:
     """Return every kernel and collective of a step on one device, over all pipeline stages."""
     step = step_of(d, batch)
+    sends = [_send(step, d.pp - 1)] if d.pp > 1 else []
+    return [*_embedding(step), *_layers(step, d.config.kinds), *sends, *_head(step)]
+
+
+def stage_operators(d: Deployment, batch: Batch, stage: int) -> list[Operator]:
+    """Return the kernels and collectives of one pipeline stage."""
+    step, kinds = step_of(d, batch), Counter(d.config.layer(n) for n in stage_range(d, stage))
+    first, last = stage == 0, stage == d.pp - 1
+    end = _head(step) if last else [_send(step, 1)]
+    return [*(_embedding(step) if first else []), *_layers(step, kinds), *end]
+
+
+def _embedding(step: Step) -> list[Operator]:
+    d = step.d
     found = [_passes("embedding", "head", 1, step.tokens * d.config.hidden * 2 * WORD)]
-    if d.tp > 1:
-        found.append(_all_reduce(step, "embedding all-reduce", "head", 1))
-    for layer, count in d.config.kinds.items():
-        found += layer_operators(step, layer, count)
-    found += _head(step)
-    if d.pp > 1:
-        moved = step.tokens * d.config.hidden * WORD
-        found.append(Operator("send to the next stage", "pipeline", d.pp - 1, "send_recv", "bf16",
-                              (("ranks", 2), ("bytes", moved))))  # fmt: skip
-    return found
+    return [*found, _all_reduce(step, "embedding all-reduce", "head", 1)] if d.tp > 1 else found
+
+
+def _layers(step: Step, kinds: Mapping[Layer, int]) -> list[Operator]:
+    """Return the kernels of all layers; those of one kind are one block."""
+    return [
+        operator._replace(block=number)
+        for number, (layer, count) in enumerate(kinds.items(), 1)
+        for operator in layer_operators(step, layer, count)
+    ]
+
+
+def _send(step: Step, repeat: int) -> Operator:
+    """Return the transfer of a stage's results to the next."""
+    moved = step.tokens * step.d.config.hidden * WORD
+    return _collective("send_recv", "send to the next stage", "pipeline", repeat, 2, moved)
 
 
 def layer_operators(step: Step, layer: Layer, count: int) -> list[Operator]:

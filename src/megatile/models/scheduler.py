@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import ceil
 
-from megatile.models.engines import Engine
+from megatile.models.engines import ServingEngine
 from megatile.models.schemes import ModelError
 
 StepUs = Callable[[tuple[tuple[int, int, int], ...]], float]
@@ -58,7 +58,7 @@ class Segment:
 class Scheduler:
     """One engine with its waiting, prefilling and decoding requests."""
 
-    engine: Engine
+    engine: ServingEngine
     step_us: StepUs
     cache_tokens: int
     """Tokens that the KV cache holds."""

@@ -8,14 +8,17 @@ from functools import cached_property
 from html import escape
 from typing import Any, NamedTuple
 
+from megatile.core.cached import cached_in_owner
 from megatile.core.tables import text_table
 from megatile.core.times import HasTime
+from megatile.hda import HDA
 from megatile.models.batch import Batch
 from megatile.models.deployment import Deployment
 from megatile.models.memory import Memory, memory, require_fit
 from megatile.models.operators import Operator, operators
 from megatile.models.prices import Prices, prices
 from megatile.timing.machine_timing import Origin
+from megatile.timing.resources import control_ps
 
 
 class Timed(NamedTuple):
@@ -30,12 +33,18 @@ def host_us(d: Deployment, batch: Batch, kernels: int, device_us: float) -> floa
 
     A captured graph is one launch; without one the device waits wherever launches take longer than kernels.
     """
-    own = d.engine.host_us + d.engine.host_request_us * batch.requests
+    own = d.engine.host_us + d.engine.host_request_us * batch.requests + launch_us(d.hda)
     captured = d.graph and batch.decode_only and batch.requests <= d.engine.graph_batch
     if captured:
         return own
     each = d.engine.launch_us if d.graph else d.engine.eager_us
     return own + max(0.0, kernels * each - device_us)
+
+
+@cached_in_owner
+def launch_us(hda: HDA) -> float:
+    """Return the microseconds of one launch on the machine's control path."""
+    return control_ps(hda, hda.level(hda.scale("device").level).position) / 1e6
 
 
 def step_us(d: Deployment, batch: Batch, priced: Prices | None = None) -> float:
@@ -104,7 +113,7 @@ class StepTime(HasTime):
         """The step as a Plan: ``mt.simulate(step.plan, machine=…)`` times and explains it."""
         from megatile.models.plans import step_plan
 
-        return step_plan(self.deployment, self.batch)
+        return step_plan(self.deployment, self.batch, self.host_us - launch_us(self.deployment.hda))
 
     def to_pandas(self) -> Any:
         """Return the rows as a pandas DataFrame."""

@@ -19,6 +19,7 @@ from megatile.sim.simulation import Simulation
 from megatile.sim.state import NONE, Answer, CacheRow, LaunchRow, Recorded
 from megatile.sim.table import ENGINES
 from megatile.timing.fabric import Path
+from megatile.timing.library_commands import LIBRARY_KERNEL
 from megatile.trace import LAUNCH, Counter, Trace
 from megatile.trace.exposure import COMMUNICATION, WAITING, covered_ps, engine_kind, uncovered_ps
 
@@ -34,9 +35,9 @@ _BOUNDS = (1 << st.ACCESS_BITS) - 2
 
 
 def event_name(statement: Any) -> str:
-    """Return what a command does: its operation, its kind of collective, or its word."""
+    """Return what a command does: its operation, a library kernel's name, or its word."""
     name: str = getattr(statement, "operation", "") or getattr(statement, "kind", "") or statement.word
-    return name
+    return str(dict(statement.attributes).get("name", name)) if name == LIBRARY_KERNEL else name
 
 
 def source_of(place: Place | None) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from megatile.plan import model as pm
+from megatile.timing.library_commands import LIBRARY_KERNEL, command_origin
 from megatile.timing.machine_timing import Origin
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ def origins(resources: Resources) -> dict[str, Origin]:
     computing = [(stream.level, s) for stream in plan.streams for s in pm.statements(stream.body)]
     for level, s in computing:
         if not isinstance(s, pm.Compute):
+            continue
+        if s.operation == LIBRARY_KERNEL:
+            found[str(dict(s.attributes).get("name", "kernel"))] = command_origin(hda, s.attributes)
             continue
         engine = resources.of(plan.level(level).name).engine(s.engine)
         if s.engine == "dma":

@@ -37,6 +37,7 @@ from megatile.timing.fabric import (
     serialise_ps,
 )
 from megatile.timing.faults import FaultError, Faults
+from megatile.timing.library_commands import LIBRARY_KERNEL, command_ps
 from megatile.timing.machine_timing import MachineTiming, Timing, TimingError
 from megatile.timing.origins import Origin, origins
 from megatile.timing.rules import Command, Operands, operands, rule_of
@@ -318,6 +319,8 @@ class Resources:
         return self.faults.slower(unit, known) if self.faults.straggler else known
 
     def _compute_ps(self, engine: Engine, statement: Any, flops: int) -> int:
+        if statement.operation == LIBRARY_KERNEL:
+            return command_ps(self.hda, statement.attributes, statement.source)
         rate = engine.rate(statement.work.dtype)
         if rate is None and engine.kind == "tensor" and statement.work.dtype in ("f32", "f64", "i32", "i64"):
             # Products of wide types that the matrix engine lacks are vector work.

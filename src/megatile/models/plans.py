@@ -1,0 +1,71 @@
+"""A step as a Plan: one stream per pipeline stage, a loop over equal layers, library kernels as commands.
+
+The ranks of a stage do the same at the same time, so one device stands for all of them; a collective is its
+library's kernel. Simulated, the Plan gives the critical path, the timeline and what-if answers of the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import groupby
+from typing import Any
+
+from megatile.core.expr import unit
+from megatile.models.batch import Batch
+from megatile.models.deployment import Deployment
+from megatile.models.operators import Operator, stage_operators
+from megatile.plan.build import Handle, PlanBuilder
+from megatile.plan.model import Plan, Work
+from megatile.timing.library_commands import HOST, LIBRARY_KERNEL, shape_text
+
+TOKEN_BYTES = 2
+"""A message between stages carries its time in its kernel; the message itself is one element."""
+
+
+def step_plan(d: Deployment, batch: Batch, host_us: float) -> Plan:
+    """Return the Plan of one forward pass over a batch."""
+    memory = _memory(d)
+    b = PlanBuilder(f"step of {d.config.name}", scale="device", units=d.pp, placement=unit * d.group)
+    state = b.tile("state", (1,), "bf16", memory=memory, role="inout")
+    ring = None
+    if d.pp > 1:
+        ring = b.channel("stages", source=unit - 1, slot_bytes=TOKEN_BYTES, memory=memory)
+    for stage in range(d.pp):
+        with b.stream(range(stage, stage + 1)):
+            if stage == 0:
+                host = Operator("host", "host", 1, HOST, "bf16", (("ns", round(host_us * 1e3)),))
+                _add(b, state, d, [host])
+            elif ring is not None:
+                b.receive(ring, (1,), "bf16", into=state)
+            _add(b, state, d, stage_operators(d, batch, stage))
+            if ring is not None and stage < d.pp - 1:
+                b.send(ring, state, to=unit + 1)
+    return b.finish()
+
+
+def _memory(d: Deployment) -> str:
+    level = d.hda.level(d.hda.scale("device").level)
+    return next(m.name for m in d.hda.memories if m.level == level.name and not m.cache)
+
+
+def _add(b: PlanBuilder, state: Handle, d: Deployment, operators: Iterable[Operator]) -> None:
+    """Write operators one after the other; those of equal layers are a loop."""
+    for (_, repeat), block in groupby(operators, key=lambda o: (o.block, o.repeat)):
+        if repeat == 1:
+            for operator in block:
+                _command(b, state, d, operator)
+        else:
+            with b.loop(0, repeat, index="layer"):
+                for operator in block:
+                    _command(b, state, d, operator)
+
+
+def _command(b: PlanBuilder, state: Handle, d: Deployment, o: Operator) -> None:
+    given: dict[str, Any] = {
+        "name": o.name, "kernel": o.kernel, "shape": shape_text(dict(o.extents)), "scheme": o.dtype,
+        "library": d.library,
+    }  # fmt: skip
+    if o.kv_dtype:
+        given["kv_dtype"] = o.kv_dtype
+    engine = "vector" if o.communicates else "tensor"
+    b.compute(LIBRARY_KERNEL, state, [state], engine=engine, work=Work(dtype="bf16"), **given)

@@ -1,0 +1,62 @@
+"""The Plan of a step gives the closed sum's time, and what-if answers that obey physics."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import megatile as mt
+from megatile.core.errors import MegatileError
+
+CASES = [
+    ("Llama-3.1-8B", "dgx-h100", {"tp": 2}),
+    ("gpt-oss-20b", "dgx-h100", {"dtype": "fp4"}),
+    ("DeepSeek-V2-Lite", "h200-8", {"tp": 2, "attention_dp": 2, "ep": 4}),
+    ("Llama-3.1-8B", "mi300x-8", {"tp": 4}),
+]
+
+
+@pytest.mark.parametrize(("name", "machine", "division"), CASES)
+@pytest.mark.parametrize(
+    "batch", [[(1, 1000)] * 16, [(512, 0), (100, 400), (1, 30)]], ids=["decode", "mixed"]
+)
+def test_the_plan_takes_the_time_of_the_closed_sum(name, machine, division, batch) -> None:
+    step = mt.model(name).step(batch, machine=machine, **division)
+    result = mt.simulate(step.plan, machine=machine)
+    assert abs(result.time_ps - step.time_ps) <= 2
+    assert mt.simulate(mt.Plan.from_text(str(step.plan)), machine=machine).time_ps == result.time_ps
+    assert {e.operation for e in result.trace} >= {"input norm", "host"}
+
+
+def test_stages_pass_on_what_they_have() -> None:
+    """With pipeline stages the Plan also pays for the message itself: a few microseconds a stage."""
+    step = mt.model("Llama-3.1-8B").step([(1, 1000)] * 16, machine="h100-cluster", pp=4, tp=2)
+    taken = mt.simulate(step.plan, machine="h100-cluster").time_us
+    assert step.time_us < taken < step.time_us + 3 * 15
+
+
+def test_faster_links_help_and_never_by_more_than_communication_takes() -> None:
+    batch, asked = [(4096, 0)], {"tp": 8}
+    slow, fast = (
+        mt.model("Llama-3.1-70B").step(batch, machine=mt.machine("dgx-h100", **changes), **asked)
+        for changes in ({}, {"networks.nvlink.bandwidth": "900 GB/s"})
+    )
+    assert slow.time_us - slow.parts()["communication"] < fast.time_us < slow.time_us
+    plan = mt.simulate(fast.plan, machine=fast.deployment.hda)
+    assert abs(plan.time_ps - fast.time_ps) <= 2
+
+
+def test_the_critical_path_is_the_whole_step() -> None:
+    step = mt.model("Llama-3.1-8B").step([(1, 1000)] * 16, machine="dgx-h100", tp=2)
+    result = mt.simulate(step.plan, machine="dgx-h100")
+    assert result.origins["qkv projection"] == step.origins["qkv projection"]
+    assert "down projection" in result.summary()
+
+
+def test_library_kernels_have_a_time_and_no_data() -> None:
+    plan = mt.model("Llama-3.1-8B").step([(1, 10)], machine="dgx-h100").plan
+    with pytest.raises(MegatileError, match="computes no data"):
+        mt.execute(plan, {"state": np.zeros((1, 1))})
+    broken = str(plan).replace('shape="ns=', 'shape="nn=', 1)
+    with pytest.raises(MegatileError, match="library_kernel: cannot read"):
+        mt.simulate(mt.Plan.from_text(broken), machine="dgx-h100")
