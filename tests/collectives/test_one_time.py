@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 import megatile as mt
+import megatile.language as T
 from megatile.collectives.algorithms import find_algorithm
 from megatile.collectives.planner import make_job, predict
 from megatile.hda.load import FOLDER, machine_names
@@ -76,6 +77,30 @@ def test_the_ways_to_ask_give_one_time(name):
             assert found.time_ps == pytest.approx(record, rel=0.02), (operation, n, nbytes, found.model)
             kernel = mt.predict_kernel(operation, ranks=n, bytes=nbytes, machine=hda)
             assert kernel.time_us == pytest.approx(record / 1e6, rel=1e-3)
+            own = {"in_place": operation in ("all_reduce", "broadcast"), "launch": False}
+            inside = mt.simulate(program(operation, n, nbytes), machine=hda, launch=False)
+            alone = predict(operation, **asked, **own)
+            assert (inside.time_ps, inside.model) == (alone.time_ps, alone.model), (operation, n, nbytes)
+
+
+def program(operation, n, nbytes):
+    """A program of devices that does nothing but a collective on a buffer of so many bytes."""
+    parts = {"all_gather": (1, n), "reduce_scatter": (n, 1), "all_to_all": (n, n)}.get(operation, (n, n))
+    first, second = (part * nbytes // 4 for part in parts)
+    do = {
+        "all_reduce": lambda y, x: T.allreduce(x),
+        "broadcast": lambda y, x: T.broadcast(x, root=0),
+        "all_gather": T.allgather,
+        "reduce_scatter": T.reduce_scatter,
+        "all_to_all": T.all_to_all,
+    }[operation]
+
+    @T.program
+    def only(X: T.Tensor((first,), "f32"), Y: T.Tensor((second,), "f32")):
+        with T.Kernel(device=n), T.Scale("device"):
+            do(T.view(Y, layout=T.FullRow), T.view(X, layout=T.FullRow))
+
+    return only
 
 
 @pytest.mark.parametrize("operation", ["gather", "scatter", "broadcast", "all_to_all"])

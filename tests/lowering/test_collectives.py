@@ -12,13 +12,22 @@ from tests.lowering.machines import user_machine
 
 import megatile as mt
 import megatile.language as T
+from megatile.plan import model as pm
+from megatile.plan.model import Plan
 from megatile.sim.launches import Launch
 from megatile.sim.machine_run import MachineRun
 
 ROWS, COLUMNS = 16, 6
 
 
-def program(kind: str, algorithm: str | None = None, devices: int = 4, op: str = "sum", root: int = 1) -> Any:
+def program(
+    kind: str,
+    algorithm: str | None = None,
+    devices: int = 4,
+    op: str = "sum",
+    root: int = 1,
+    impl: Any = None,
+) -> Any:
     """Every device's rows of X, put through a collective, are its rows of Y."""
     n = devices
     large = n if kind in ("reduce_scatter",) else 1
@@ -32,7 +41,7 @@ def program(kind: str, algorithm: str | None = None, devices: int = 4, op: str =
             b = T.alloc((out, COLUMNS), "f32", level="l2")
             T.copy(a, x)
             if kind == "allreduce":
-                T.allreduce(a, op=op, algorithm=algorithm)
+                T.allreduce(a, op=op, algorithm=algorithm, impl=impl)
                 T.copy(b, a)
             elif kind == "broadcast":
                 T.broadcast(a, root=root, algorithm=algorithm)
@@ -118,13 +127,48 @@ def test_any_number_of_devices(n: int, algorithm: str | None) -> None:
 
 def test_algorithms_differ_in_plan_and_time() -> None:
     names = ("ring", "tree", "direct", "halving_doubling", "in_network")
-    lowered = {name: mt.lower(program("allreduce", name), machine="dgx-h100") for name in names}
-    assert len({str(low.plan) for low in lowered.values()}) == len(names)
-    times = {name: mt.simulate(low).time_ps for name, low in lowered.items()}
-    assert len(set(times.values())) == len(names)
+    for impl in ("kernel", "copy_engine"):
+        progs = {name: program("allreduce", name, impl=impl) for name in names}
+        lowered = {name: mt.lower(prog, machine="dgx-h100") for name, prog in progs.items()}
+        assert len({str(low.plan) for low in lowered.values()}) == len(names)
+        times = {name: mt.simulate(low).time_ps for name, low in lowered.items()}
+        assert len(set(times.values())) == len(names)
     assert min(times, key=lambda name: times[name]) == "in_network"
-    best = mt.simulate(program("allreduce"), machine="dgx-h100").time_ps
+    best = mt.simulate(program("allreduce", impl="copy_engine"), machine="dgx-h100").time_ps
     assert best <= min(times.values())
+
+
+def test_a_library_does_it_unless_other_engines_are_asked_for() -> None:
+    found = {}
+    for impl in (None, "kernel", "copy_engine", "lsu"):
+        lowered = mt.lower(program("allreduce", "ring", impl=impl), machine="dgx-h100")
+        result = mt.simulate(lowered)
+        found[impl] = result.model, result.time_ps
+    assert [model for model, _ in found.values()] == [
+        "NCCL ring, LL", "NCCL ring, LL", "copy engines", "peer stores by SMs",
+    ]  # fmt: skip
+    assert len({time for _, time in found.values()}) == 3
+    with pytest.raises(mt.MegatileError, match="no implementation 'pigeon' of collective"):
+        mt.lower(program("allreduce", impl="pigeon"), machine="dgx-h100")
+
+
+def test_collectives_of_one_program_have_a_transport_each() -> None:
+    """Of another size or operation, what the library takes is another; alike ones have one."""
+
+    @T.program
+    def kernel(X: T.Tensor((4 * 256, 64), "f32"), Y: T.Tensor((4 * 1024, 64), "f32")):
+        with T.Kernel(device=4), T.Scale("device"):
+            x, y = T.view(X, layout=T.FullRow), T.view(Y, layout=T.FullRow)
+            T.allreduce(x)
+            T.allgather(y, x)
+            T.allreduce(x)
+
+    plan = mt.lower(kernel, machine="dgx-h100").plan
+    assert [t.model_name() for t in plan.transports] == ["NCCL ring, LL"] * 2
+    starts = [s for s in plan.streams[0].body if isinstance(s, pm.Start)]
+    assert [s.collective for s in starts] == ["all_reduce", "all_gather", "all_reduce"]
+    assert [s.transport for s in starts] == ["nccl", plan.transports[1].name, "nccl"]
+    assert Plan.from_text(str(plan)) == Plan.from_json(plan.to_json()) == plan
 
 
 def test_large_and_small_sizes_have_other_choices() -> None:
@@ -134,9 +178,11 @@ def test_large_and_small_sizes_have_other_choices() -> None:
             with T.Kernel(device=8), T.Scale("device"):
                 T.allreduce(T.view(X, layout=T.FullRow))
 
-        return mt.lower(kernel, machine="mi300x-8").plan.streams[0].body
+        return mt.simulate(kernel, machine="mi300x-8").model
 
-    assert len(chosen(8)) != len(chosen(1 << 16))
+    assert chosen(8) == "RCCL direct, MSCCL++"
+    assert chosen(1 << 14) == "RCCL direct, Simple"
+    assert chosen(1 << 18) == "RCCL hamilton, Simple"
 
 
 def test_along_one_axis_of_a_grid() -> None:
@@ -332,7 +378,7 @@ def test_a_time_is_asked_for_at_most_once_per_algorithm(monkeypatch: pytest.Monk
                     T.gemm(a_tile, b_tile, c_tile)
                 T.copy(c[by * 64, bx * 64], c_tile)
             with T.Scale("device"):
-                T.allreduce(c)
+                T.allreduce(c, impl="copy_engine")
 
     for _ in range(2):
         mt.lower(gemm, machine=machine)

@@ -79,7 +79,7 @@ def test_choose_collectives() -> None:
     ((prog, arrays, machine),) = programs_of(path)
     lines = text_after(mt.lower(prog, *arrays, machine=machine), "choose_collectives")
     whole = "(C.device[0::128, 0::128],)"
-    assert f'collective("allreduce", "device", {whole}, {whole}, algorithm="in_network")' in lines
+    assert f'collective("allreduce", "device", {whole}, {whole}, algorithm="ring", impl="nccl")' in lines
     mine = "(C_local.warpgroup[0::64, 0::64],)"
     assert f'collective("allreduce", "warpgroup", {mine}, {mine}, algorithm="shared")' in lines
 

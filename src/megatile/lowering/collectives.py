@@ -94,7 +94,7 @@ def between_units(frame: StreamScope, node: n.Collective) -> None:
         _by_network(member, group)
         return
     if node.algorithm not in ("local", "gets"):
-        inlined(frame, node, size, member.me, _buffers(frame, node))
+        inlined(frame, node, size, member.me, _buffers(frame, node, size))
         if node.kind == "scatter_view":
             mine = frame.regions.block(node.source[0])
             frame.draft.scattered[mine.home.name] = node.dim
@@ -151,7 +151,7 @@ def _by_network(member: Member, group: str) -> None:
     frame.emit(pm.Collective("broadcast", group, source.region(), target.region(), node.op, root, work))
 
 
-def _buffers(frame: StreamScope, node: n.Collective) -> Buffers | None:
+def _buffers(frame: StreamScope, node: n.Collective, size: int) -> Buffers | None:
     """The blocks that the library's algorithm reads and writes, if there is one of each."""
     if len(node.to) > 1 or node.fn is not None:
         return None
@@ -160,7 +160,7 @@ def _buffers(frame: StreamScope, node: n.Collective) -> Buffers | None:
         home = frame.draft.homes.gathered.get(frame.draft.homes.table[node.to[0].source].base)
         targets = [] if home is None else [whole(home)]
     x = frame.regions.block(node.source[0])
-    return Buffers.of(node, x, targets[0]) if len(targets) == 1 else None
+    return Buffers.of(node, x, targets[0], size) if len(targets) == 1 else None
 
 
 def _scratch(member: Member, like: Block, dtype: str | None = None) -> Block:

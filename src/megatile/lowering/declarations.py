@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -27,7 +27,9 @@ class Declarations:
         self.flags: dict[str, pm.Flag] = {}
         self.channels: dict[pm.Channel, str] = {}
         """By what they are, under the name that the library gave them."""
-        self.groups: dict[tuple[str | None, Expr, str], pm.Group] = {}
+        self.groups: dict[tuple[str | None, Expr, str, str | None], pm.Group] = {}
+        self.transports: dict[Any, pm.Transport] = {}
+        """By what they are and what they have been asked for."""
         self._count, self._used = 0, used
 
     def fresh(self) -> int:
@@ -51,12 +53,21 @@ class Declarations:
                 home.name, home.extents, home.dtype, home.memory, level=level.name
             )
 
-    def barrier(self, level: LoweredLevel, key: Expr, name: str = "") -> str:
-        """The group of units of a level with the same key, for barriers of a name."""
-        found = self.groups.get((level.name, key, name))
+    def barrier(self, level: LoweredLevel, key: Expr, name: str = "", transport: str | None = None) -> str:
+        """The group of units of a level with the same key, for barriers of a name or a transport."""
+        one = (level.name, key, name, transport)
+        found = self.groups.get(one)
         if found is None:
             word = f"group_{len(self.groups) + 1}"
-            found = self.groups[level.name, key, name] = pm.Group(word, key, level.name)
+            found = self.groups[one] = pm.Group(word, key, level.name, transport)
+        return found.name
+
+    def transport(self, transport: pm.Transport, asked: tuple[str, int]) -> str:
+        """The name of a transport like that, for an operation over so many ranks."""
+        found = self.transports.get((transport, asked))
+        if found is None:
+            found = replace(transport, name=self.name(transport.name))
+            self.transports[transport, asked] = found
         return found.name
 
     def channel(self, channel: pm.Channel) -> str:

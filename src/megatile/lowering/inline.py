@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from megatile.collectives.algorithms import ALGORITHMS
+from megatile.collectives.algorithms import ALGORITHMS, find_algorithm
 from megatile.collectives.job import CollectiveError, Job
-from megatile.collectives.planner import make_job
+from megatile.collectives.libraries import LIBRARIES
+from megatile.collectives.planner import make_job, predict
 from megatile.collectives.ranking import GUESSES, MAX_RANKS_TO_TRY_ALL
 from megatile.collectives.registry import Algorithm
 from megatile.core.cached import cached
@@ -34,14 +35,17 @@ from megatile.lowering.residency import hardware_units
 from megatile.lowering.streams import StreamScope
 from megatile.lowering.units import tidy
 from megatile.plan import model as pm
-from megatile.plan.model import PlanError
+from megatile.plan.model import PlanError, Transport, with_transport
 from megatile.plan.spec import parts
 from megatile.sim import TimeBudgetExceeded, simulate
+from megatile.timing.transports import has_library
 
 MAX_UNITS_FOR_PLANNER = 256
 """Units up to which the planner is asked for its choice; more of them get directly from each other."""
 
 
+OTHER_ENGINES = ("copy_engine", "lsu")
+"""What ``impl=`` may name in place of a library's kernel: the devices' copy engines, stores of their SMs."""
 MAX_USELESS_BOUNDS = 2
 """How many more bounds may be below the time of the first guess than above it, before candidates are timed
 without one: where latency dominates they rule nothing out, and each takes half as long as a run."""
@@ -57,13 +61,13 @@ class Buffers:
     dim: int
 
     @classmethod
-    def of(cls, node: n.Collective, x: Block, y: Block) -> Buffers | None:
-        """Those of a collective, cut along its dimension or, where that does not matter, the longest; None:
-        they have none, or not equally many."""
+    def of(cls, node: n.Collective, x: Block, y: Block, units: int) -> Buffers | None:
+        """Those of a collective of ``units``, cut along its dimension or, where that does not matter, the
+        longest that divides equally, or the longest; None: they have none, or not equally many."""
         if not x.kept or len(x.kept) != len(y.kept):
             return None
         sizes = [known(x.axes[a].extent) or 0 for a in x.kept]
-        longest = max(range(len(sizes)), key=lambda d: sizes[d])
+        longest = max(range(len(sizes)), key=lambda d: (sizes[d] > 0 and sizes[d] % units == 0, sizes[d]))
         return cls(x, y, longest if node.kind in ("allreduce", "broadcast") else node.dim)
 
     @property
@@ -89,9 +93,10 @@ class Buffers:
 
 
 def check_algorithm(node: n.Collective) -> str | None:
-    """The registered name that ``algorithm=`` gives (or ``impl="in_network"``); None: the fastest."""
+    """The registered name that ``algorithm=`` gives (or ``impl="in_network"``); None: what the machine's
+    library does, or the fastest."""
     name = node.algorithm or ("in_network" if node.impl == "in_network" else None)
-    if name is None or name == "auto":
+    if name is None or name == "auto" or node.impl in LIBRARIES:
         return None
     return ALGORITHMS.find(name, node.place).name
 
@@ -110,8 +115,18 @@ class Asked:
     buffers: Buffers | None
 
 
-def library_plan(asked: Asked) -> tuple[str, pm.Plan] | None:
-    """The algorithm of the library for a collective, and its Plan of rows; None: there is none."""
+class Chosen(NamedTuple):
+    """What does a collective: the algorithm, what sends its messages, and its Plan of rows."""
+
+    algorithm: str
+    impl: str | None
+    """A library (what it does by itself), ``kernel`` (an algorithm that was asked for, by kernels of the
+    library), ``copy_engine``, ``lsu``; None: the units' own engines."""
+    plan: pm.Plan
+
+
+def library_plan(asked: Asked) -> Chosen | None:
+    """What does a collective of units that send messages; None: no algorithm does."""
     node, buffers = asked.node, asked.buffers
     name = check_algorithm(node)
     problem = _unfit(asked)
@@ -125,20 +140,20 @@ def library_plan(asked: Asked) -> tuple[str, pm.Plan] | None:
     dtype = buffers.x.home.dtype
     nbytes = count * math.prod(buffers.row) * itemsize(dtype)
     try:
-        algorithm, job = _choice(
+        how = _choice(
             asked.machine, asked.scale, name, n.PLANNER_NAMES[node.kind], tuple(asked.members()), nbytes,
-            dtype, node.op, asked.root or 0, buffers.in_place,
+            dtype, node.op, asked.root or 0, buffers.in_place, node.impl,
         )  # fmt: skip
         # One row for each element; the memory is that of the program's own tile.
-        plan = _plan_of(algorithm, replace(job, count=count, memory=buffers.x.home.memory))
+        plan = _plan_of(how, replace(how.job, count=count, memory=buffers.x.home.memory))
     except MegatileError as error:
         if name is None and not isinstance(error, TimeBudgetExceeded):
             return None
         error.place = error.place or node.place
         raise
     if len(plan.streams) > 1 or plan.flags:
-        raise cannot(f"algorithm '{algorithm.name}', whose ranks do different things,", node)
-    return algorithm.name, plan
+        raise cannot(f"algorithm '{how.algorithm.name}', whose ranks do different things,", node)
+    return Chosen(how.algorithm.name, how.impl, plan)
 
 
 def inlined(frame: StreamScope, node: n.Collective, size: int, me: Expr, buffers: Buffers | None) -> None:
@@ -152,12 +167,34 @@ def inlined(frame: StreamScope, node: n.Collective, size: int, me: Expr, buffers
     found = library_plan(Asked(draft.hda, level.scale, node, size, members, root, buffers))
     assert found is not None
     assert buffers is not None
-    _Inliner(frame, node, me, buffers, found[1]).write()
+    _Inliner(frame, node, me, buffers, found.plan).write()
+
+
+@dataclass(frozen=True)
+class _How:
+    """How a job is done: an algorithm with its options, and the transport of its messages."""
+
+    algorithm: Algorithm
+    job: Job
+    options: tuple[tuple[str, Any], ...] = ()
+    transport: Transport | None = None
+    impl: str | None = None
+    """See `Chosen`."""
 
 
 @cached(most=64)
-def _plan_of(algorithm: Algorithm, job: Job) -> pm.Plan:
-    return algorithm.plan(job)
+def _plan_of(how: _How, job: Job) -> pm.Plan:
+    return _sent(how.algorithm.plan(job, **dict(how.options)), how.transport, job)
+
+
+def _sent(plan: pm.Plan, transport: Transport | None, job: Job) -> pm.Plan:
+    """Return the plan with its messages on a transport."""
+    if transport is None:
+        return plan
+    if transport.kind in ("kernel", "switch"):
+        return with_transport(plan, transport, job.operation, job.ranks, job.nbytes)
+    channels = tuple(replace(channel, transport=transport.name) for channel in plan.channels)
+    return replace(plan, channels=channels, transports=(transport,))
 
 
 def _unfit(asked: Asked) -> str | None:
@@ -183,37 +220,52 @@ def _unfit(asked: Asked) -> str | None:
 @cached(most=512)
 def _choice(
     hda: HDA, scale: str, algorithm: str | None, operation: str, members: tuple[int, ...], nbytes: int,
-    dtype: str, reduction: str, root: int, in_place: bool,
-) -> tuple[Algorithm, Job]:  # fmt: skip
-    """The algorithm named, or the fastest for this machine, these units and this size.
+    dtype: str, reduction: str, root: int, in_place: bool, impl: str | None,
+) -> _How:  # fmt: skip
+    """What the machine's library does for these units and this size, or its kernels with the algorithm named.
 
-    Times are those of messages of the units' own engines, as in the program, not of a library's kernels.
+    Where the machine describes no library, or ``impl`` asks for other engines, the algorithm named or the
+    fastest one.
     """
     fields: dict[str, Any] = {"root": root, "in_place": in_place}
     if operation in ("all_reduce", "reduce_scatter"):
         fields["reduction"] = reduction
-    if algorithm is not None and len(set(members)) < len(members):  # several of them on one unit
+    together = len(set(members)) < len(members)  # several of them on one unit
+    if algorithm is not None and together:
         job = Job(operation, len(members), nbytes // itemsize(dtype), dtype, scale=scale, **fields)
     else:
         job, _ = make_job(
             operation, machine=hda, scale=scale, nbytes=nbytes, dtype=dtype, ranks=members, **fields
         )
     able = {a.name: a for a in ALGORITHMS.values() if a.reason_against(job) is None}
+    if algorithm is not None and algorithm not in able:
+        raise CollectiveError(
+            f"{algorithm} cannot do {operation} over {job.ranks} ranks: "
+            f"{ALGORITHMS[algorithm].reason_against(job)}",
+            advice=f"one of {', '.join(sorted(able))}",
+        )
+    if impl not in OTHER_ENGINES and not together and has_library(hda, scale):
+        # Inside a program nothing is launched.
+        found = predict(
+            operation, machine=hda, scale=scale, nbytes=nbytes, dtype=dtype, ranks=members, launch=False,
+            algorithm=impl if impl in LIBRARIES else algorithm or "auto", timed=False, **fields,
+        )  # fmt: skip
+        (transport,) = found.plan.transports
+        own = algorithm is None and transport.library in LIBRARIES
+        return _How(
+            find_algorithm(found.algorithm), found.job, found.candidate.options, transport,
+            transport.library if own else "kernel",
+        )  # fmt: skip
+    transport = Transport(impl, name=impl) if impl is not None and impl in OTHER_ENGINES else None
     if algorithm is not None:
-        if algorithm not in able:
-            raise CollectiveError(
-                f"{algorithm} cannot do {operation} over {job.ranks} ranks: "
-                f"{ALGORITHMS[algorithm].reason_against(job)}",
-                advice=f"one of {', '.join(sorted(able))}",
-            )
-        return able[algorithm], job
+        return _How(able[algorithm], job, (), transport, impl)
     if job.ranks > MAX_RANKS_TO_TRY_ALL:
         able = {name: a for name, a in able.items() if name in GUESSES} or able
     plans: dict[str, pm.Plan] = {}
     useless = 0
 
     def time(name: str) -> int | None:
-        plan = plans[name] = plans.get(name) or able[name].plan(job)
+        plan = plans[name] = plans.get(name) or _sent(able[name].plan(job), transport, job)
         if len(plan.streams) > 1 or plan.flags:
             return None  # ranks do different things
         return simulate(plan, machine=hda, launch=False, record=False).time_ps
@@ -224,7 +276,7 @@ def _choice(
 
     def bound(name: str) -> int | None:
         nonlocal useless
-        plan = plans[name] = plans.get(name) or able[name].plan(job)
+        plan = plans[name] = plans.get(name) or _sent(able[name].plan(job), transport, job)
         if useless >= MAX_USELESS_BOUNDS:
             return 0
         least = floor(plan, hda, launch=False)
@@ -234,7 +286,7 @@ def _choice(
     found = cheapest(sorted(able), time, bound, refuses=PlanError, known=known)
     if found.winner is None:
         raise CollectiveError(f"no algorithm does {operation} over {job.ranks} ranks")
-    return able[found.winner], job
+    return _How(able[found.winner], job, (), transport, impl)
 
 
 @dataclass
@@ -281,9 +333,17 @@ class _Inliner:
             source=tidy(source, {**self.frame.ranges, "member": (0, channel.members - 1)}),
             slot_bytes=channel.slot_bytes * math.prod(self.row),
             level=self.frame.level.name,
+            transport=self.transport(channel.transport),
         )
         # Collectives that are alike have one: units meet at whatever line they come to it.
         self.names[channel.name] = draft.declared.channel(made)
+
+    def transport(self, name: str | None) -> str | None:
+        """The same transport of the program's plan."""
+        if name is None:
+            return None
+        asked = (self.plan.name.partition(" ")[0], self.plan.units)
+        return self.frame.draft.declared.transport(self.plan.transport(name), asked)
 
     # --- numbers and regions ----------------------------------------------------------------------
 
@@ -339,6 +399,8 @@ class _Inliner:
                 change[one.name] = rule(self, value)
         if isinstance(s, pm.Send):
             change["to"] = self.unit_at(change["to"])
+        if isinstance(s, pm.Compute) and self.plan.kernel is not None:
+            change["by"] = self.transport(self.plan.kernel)
         return replace(s, **change)
 
     def group(self, name: str) -> str:
@@ -346,7 +408,8 @@ class _Inliner:
         group = next(g for g in self.plan.groups if g.name == name)
         own, wider = key_of(frame, self.node.axis, self.node.scale), self.expr(group.key)
         key = own if wider == Const(0) else select(own < 0, own, own * self.plan.units + wider)
-        return frame.draft.declared.barrier(frame.level, tidy(key, frame.ranges))
+        transport = self.transport(group.transport)
+        return frame.draft.declared.barrier(frame.level, tidy(key, frame.ranges), transport=transport)
 
     def value(self, value: Any) -> Any:
         """A number, or the name of a tile."""
@@ -384,6 +447,7 @@ class _Inliner:
 
 _FIELDS: dict[str, Callable[[_Inliner, Any], Any]] = {
     "channel": lambda inliner, name: inliner.names[name],
+    "transport": _Inliner.transport,
     "group": _Inliner.group,
     "binds": _Inliner.renamed,
     "words": lambda inliner, names: tuple(map(inliner.renamed, names)),

@@ -223,6 +223,7 @@ def assemble(draft: LoweringState) -> pm.Plan:
     plan = pm.Plan(
         draft.program.name, draft.first.scale, (draft.first.total,), tuple(tiles),
         channels, tuple(flags), tuple(draft.declared.groups.values()), tuple(streams), place, tuple(levels),
+        transports=tuple(draft.declared.transports.values()),
     )  # fmt: skip
     spread = {home.name for home in draft.homes.found.values() if home.spread}
     return replace(plan, tiles=tuple(_spread(plan, t) if t.name in spread else t for t in tiles))

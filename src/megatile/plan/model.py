@@ -132,6 +132,7 @@ or through a ``switch`` that reduces. A channel or group may name one; without i
 nearest to the unit do the work. ``Start`` is the head of a collective in a unit's stream: it holds issue
 while the kernel of its transport starts. A plan may *be* the kernel of a transport (``Plan.kernel``): then
 this kernel also copies and reduces, and the library's launch takes the place of the machine's control path.
+In other plans it does the commands that say so (``by``).
 
 Groups and collectives
 ----------------------

@@ -57,7 +57,8 @@ class Compute:
     """Apply ``operation`` (of ``core.operations``) to ``reads`` and put the result in ``write``.
 
     Copies, casts and fills are operations too (``copy`` on engine ``dma``). ``attributes`` are sorted by
-    name. ``by`` names one of the machine's DMA engines, whose figures a copy takes (else the nearest one's).
+    name. ``by`` names one of the machine's DMA engines, whose figures a copy takes (else the nearest one's),
+    or, of another command, the transport whose kernel does it.
     """
 
     word: ClassVar[str] = "compute"

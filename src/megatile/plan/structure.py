@@ -95,7 +95,8 @@ def _check_transports(plan: Plan) -> None:
         if not 0 < transport.pace < 1e9:
             raise PlanError(f"transport '{transport.name}' has pace {transport.pace}, not above 0")
     users: list[Any] = [*plan.channels, *plan.groups]
-    for name in (plan.kernel, *(user.transport for user in users)):
+    done = (s.by for body in plan.bodies for s in body if isinstance(s, Compute) and s.engine != "dma")
+    for name in (plan.kernel, *(user.transport for user in users), *(by or None for by in done)):
         if name is not None:
             plan.transport(name)
 

@@ -22,8 +22,12 @@ def origins(resources: Resources) -> dict[str, Origin]:
     found: dict[str, Origin] = {}
     computing = [(stream.level, s) for stream in plan.streams for s in pm.statements(stream.body)]
     for level, s in computing:
-        if not isinstance(s, pm.Compute):
-            continue
+        if isinstance(s, pm.Start) and plan.kernel is None:
+            view = resources.of(plan.level(level).name).on(s.transport, 0).view
+            if "start" in view.origins:
+                found[plan.transport(s.transport).model_name()] = view.origins["start"]
+        if not isinstance(s, pm.Compute) or (s.by and s.engine != "dma"):
+            continue  # what a library's kernel computes is part of its time
         if s.operation == LIBRARY_KERNEL:
             found[str(dict(s.attributes).get("name", "kernel"))] = command_origin(hda, s.attributes)
             continue
@@ -33,7 +37,8 @@ def origins(resources: Resources) -> dict[str, Origin]:
         else:
             own = known.get(s.engine) or _origin(engine, hda.spec.engines, "throughput")
             found[f"{s.operation} on {s.engine}"] = own
-    if plan.channels:
+    kernels = {t.name for t in plan.transports if t.kind == "kernel"} if plan.kernel is None else set()
+    if any(channel.transport not in kernels for channel in plan.channels):
         outside = [n for n in hda.networks if hda.level(n.level).position > resources.level.position]
         own = _origin(outside[0] if outside else None, hda.spec.networks, "bandwidth")
         found["messages"] = known.get("messages", own)

@@ -306,6 +306,8 @@ class Resources:
 
     def compute_ps(self, statement: Any, flops: int, unit: int) -> int:
         """How long a command keeps a compute engine; at least 1 ps."""
+        if statement.by and (kernel := self.on(statement.by, 0)) is not self:  # its transport's
+            return kernel.compute_ps(statement, flops, unit)
         engine = self.engine(statement.engine)
         if engine is None:
             raise MissingDescriptionError(
@@ -707,7 +709,12 @@ class Resources:
 
     def start_ps(self, unit: int) -> int:
         """When a unit starts: the launch has travelled the control path, after the install of its queues."""
-        return self.begin_ps + self.control_ps() * (2 if self.plan.channels and not self.installed else 1)
+        own = [c for c in self.plan.channels if c.transport is None or not self._by_kernel(c.transport)]
+        return self.begin_ps + self.control_ps() * (2 if own and not self.installed else 1)
+
+    def _by_kernel(self, transport: str) -> bool:
+        """Whether a library's kernel sends, which has its queues before any launch."""
+        return self.plan.transport(transport).kind in ("kernel", "switch")
 
     def host_link_ps(self) -> int:
         """How long a message of the host occupies its link: the next one follows."""

@@ -23,11 +23,12 @@ WITHOUT_LIBRARY = ("shared", "multicast", "gets", "local")
 
 @dataclass(frozen=True)
 class ChooseCollectives:
-    """Name the algorithm of each collective: the fastest of the library for these units and this size, or
-    what ``algorithm=`` asks for.
+    """Name the algorithm of each collective and what sends its messages: what the machine's library (NCCL,
+    RCCL) does for these units and this size, or what ``algorithm=`` and ``impl=`` ask for.
 
-    ``collective("allreduce", "device", …)`` → ``collective("allreduce", "device", …, algorithm="ring")``.
-    Besides the library's there are ``shared`` (units inside one instance, which share its memory),
+    ``collective("allreduce", "device", …)`` → ``collective("allreduce", "device", …, algorithm="ring",
+    impl="nccl")``. Where the machine describes no library, it is the fastest algorithm, sent by the units'
+    own engines. Besides these there are ``shared`` (units inside one instance, which share its memory),
     ``multicast`` (the network spreads it), ``gets`` (every unit gets the parts of the others, where these are
     uneven or merged by a function) and ``local`` (one unit).
     """
@@ -46,30 +47,32 @@ class _Chooser(Chooser):
     def chosen(self, node: n.Node, site: Site) -> n.Node | None:
         if not isinstance(node, n.Collective) or node.algorithm in WITHOUT_LIBRARY:
             return None
-        return replace(node, algorithm=self.algorithm(node, site))
+        algorithm, impl = self.choice(node, site)
+        return replace(node, algorithm=algorithm, impl=node.impl if impl is None else impl)
 
-    def algorithm(self, node: n.Collective, site: Site) -> str:
+    def choice(self, node: n.Collective, site: Site) -> tuple[str, str | None]:
+        """The algorithm, and what sends its messages, if not the units' own engines."""
         group = site.among(node.scale)
         if site.unit.group[1] != site.level.depth and self.units(site.among()) > 1:
             check_algorithm(node)  # whichever it is: they share the instance's memory
-            return "shared"
+            return "shared", None
         size = self.units(group, node.axis)
         self.homes.gather(node, site.level.depth)
         if size == 1:
-            return "local"
+            return "local", None
         x, y = self.block(node.source[0], site), self.block(node.to[0], site)
         spreads = self.spreads(node) and not x.cut and not y.cut
         if node.impl == "multicast" and spreads:
-            return "multicast"
+            return "multicast", None
 
         def members() -> list[int]:
             return hardware_units(self.levels, site.level, site.first, group, node.axis)
 
-        root, buffers = known(node.root), self.buffers(node, x, y, site)
+        root, buffers = known(node.root), self.buffers(node, x, y, site, size)
         found = library_plan(Asked(self.machine, site.level.scale, node, size, members, root, buffers))
         if found is not None:
-            return found[0]
-        return "multicast" if spreads else "gets"
+            return found.algorithm, found.impl
+        return "multicast" if spreads else "gets", None
 
     def spreads(self, node: n.Collective) -> bool:
         """Whether the network may spread what a root has, which only the run tells."""
@@ -78,7 +81,7 @@ class _Chooser(Chooser):
             raise cannot(f"T.{node.kind} with impl='multicast', which only spreads what one unit has,", node)
         return found
 
-    def buffers(self, node: n.Collective, x: Block, y: Block, site: Site) -> Buffers | None:
+    def buffers(self, node: n.Collective, x: Block, y: Block, site: Site, size: int) -> Buffers | None:
         """What the library's algorithm reads and writes, if there is one block of each."""
         if len(node.to) > 1 or node.fn is not None:
             return None
@@ -86,7 +89,7 @@ class _Chooser(Chooser):
         if node.kind == "gather_view":
             home = self.homes.gathered.get(self.homes.table[node.to[0].source].base)
             y, copies = (y, 0) if home is None else (whole(home), 1)
-        return Buffers.of(node, x, y) if copies == 1 else None
+        return Buffers.of(node, x, y, size) if copies == 1 else None
 
     def copies(self, region: n.Region, site: Site) -> int:
         """How many slices of a tile a unit writes: those of all units below it that have one."""
