@@ -150,6 +150,10 @@ def test_a_library_does_it_unless_other_engines_are_asked_for() -> None:
     assert len({time for _, time in found.values()}) == 3
     with pytest.raises(mt.MegatileError, match="no implementation 'pigeon' of collective"):
         mt.lower(program("allreduce", impl="pigeon"), machine="dgx-h100")
+    with pytest.raises(mt.MegatileError, match="no transport 'nccl'"):
+        mt.lower(program("allreduce", impl="nccl"), machine="mi300x-8")
+    with pytest.raises(mt.MegatileError, match="describes no library for collectives of a device"):
+        mt.lower(program("allreduce", impl="kernel"), machine="tpu-v5p")
 
 
 def test_collectives_of_one_program_have_a_transport_each() -> None:

@@ -17,6 +17,12 @@ def reduced(X: T.Tensor((8, 1024), "f32")):
 
 
 @T.program
+def by_switch(X: T.Tensor((8, 1024), "f32")):
+    with T.Kernel(device=8), T.Scale("device"):
+        T.allreduce(T.view(X, layout=T.Shard(0)), algorithm="in_network", impl="copy_engine")
+
+
+@T.program
 def together(X: T.Tensor((8, 1024), "f32")):
     with T.Kernel(device=8, block=1), T.Scale("device"):
         x = T.view(X, layout=T.Shard(0))
@@ -27,7 +33,8 @@ def together(X: T.Tensor((8, 1024), "f32")):
 
 
 def test_a_reduction_in_the_switch_is_communication() -> None:
-    assert mt.simulate(reduced, machine="dgx-h100").model == "the network's own reduction"
+    assert mt.simulate(reduced, machine="dgx-h100").model == "NCCL in network, NVLS"
+    assert mt.simulate(by_switch, machine="dgx-h100").model == "the network's own reduction"
     assert mt.simulate(together, machine="dgx-h100").model == "no communication"
 
 

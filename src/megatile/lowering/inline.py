@@ -147,7 +147,7 @@ def library_plan(asked: Asked) -> Chosen | None:
         # One row for each element; the memory is that of the program's own tile.
         plan = _plan_of(how, replace(how.job, count=count, memory=buffers.x.home.memory))
     except MegatileError as error:
-        if name is None and not isinstance(error, TimeBudgetExceeded):
+        if name is None and node.impl is None and not isinstance(error, TimeBudgetExceeded):
             return None
         error.place = error.place or node.place
         raise
@@ -250,12 +250,18 @@ def _choice(
             operation, machine=hda, scale=scale, nbytes=nbytes, dtype=dtype, ranks=members, launch=False,
             algorithm=impl if impl in LIBRARIES else algorithm or "auto", timed=False, **fields,
         )  # fmt: skip
-        (transport,) = found.plan.transports
-        own = algorithm is None and transport.library in LIBRARIES
+        (kernel,) = found.plan.transports
+        own = algorithm is None and kernel.library in LIBRARIES
         return _How(
-            find_algorithm(found.algorithm), found.job, found.candidate.options, transport,
-            transport.library if own else "kernel",
+            find_algorithm(found.algorithm), found.job, found.candidate.options, kernel,
+            kernel.library if own else "kernel",
         )  # fmt: skip
+    if impl in (*LIBRARIES, "kernel") and not has_library(hda, scale):
+        raise CollectiveError(
+            f"machine '{hda.name}' describes no library for collectives of a {scale}, so impl='{impl}' has "
+            "no kernel",
+            advice="leave impl= out, or add 'transports' to the machine's file",
+        )
     transport = Transport(impl, name=impl) if impl is not None and impl in OTHER_ENGINES else None
     if algorithm is not None:
         return _How(able[algorithm], job, (), transport, impl)
@@ -283,10 +289,10 @@ def _choice(
         useless += 1 if least < min(known.values(), default=0) else -1
         return least
 
-    found = cheapest(sorted(able), time, bound, refuses=PlanError, known=known)
-    if found.winner is None:
+    fastest = cheapest(sorted(able), time, bound, refuses=PlanError, known=known)
+    if fastest.winner is None:
         raise CollectiveError(f"no algorithm does {operation} over {job.ranks} ranks")
-    return _How(able[found.winner], job, (), transport, impl)
+    return _How(able[fastest.winner], job, (), transport, impl)
 
 
 @dataclass
