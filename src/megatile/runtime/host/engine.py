@@ -48,7 +48,8 @@ class Engine:
 
     def __post_init__(self) -> None:
         self.shape = DeviceShape.of(self.machine)
-        self.run = MachineRun(self.machine, record=MAX_RECORDS if wants_communication_trace() else 0)
+        self._tells = wants_communication_trace()
+        self.run = MachineRun(self.machine, record=MAX_RECORDS if self._tells else 0)
         self._timed: dict[tuple[int, bool], Launch] = {}
         self._prepared: dict[tuple[Any, ...], Launch] = {}
         """Launches to be copied, by the launch alone, the plan where it runs, devices and whether beside."""
@@ -164,7 +165,12 @@ class Engine:
         """Let time pass until some launches have ended, or to some time."""
 
         def settled() -> bool:
-            return all(w.over for w in launches) if until_ps is None else self.run.now_ps >= until_ps
+            if until_ps is not None:
+                return self.run.now_ps >= until_ps
+            for launch in launches:  # noqa: SIM110 (quicker, and asked often)
+                if not launch.over:
+                    return False
+            return True
 
         if settled():
             return
@@ -187,8 +193,9 @@ class Engine:
         self._open = [w for w in self._open if not w.over] if ended else self._open
         for launch in ended:
             for device in launch.devices:
-                self._ended[device] = max(launch, self._ended.get(device, launch), key=_end)
-            if launch.plan is not None and wants_communication_trace():
+                if device not in self._ended or _end(self._ended[device]) <= _end(launch):
+                    self._ended[device] = launch
+            if launch.plan is not None and self._tells:
                 Result(launch).print_communication(launch.submit_ps)
 
     def of_device(self, device: int) -> list[Launch]:

@@ -168,11 +168,11 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 def for_members(method: Method) -> Method:
     """Let a call by a rank that is not in the ``group`` warn and return None, as torch's does."""
-    parameters = signature(method)
+    place = list(signature(method).parameters).index("group") - 1  # after ``self``
 
     @wraps(method)
     def call(self: Groups, *given: Any, **named: Any) -> Any:
-        group = parameters.bind(self, *given, **named).arguments.get("group")
+        group = named.get("group", given[place] if place < len(given) else None)
         rank = self._context.rank
         if group is None or rank in self._group(group).ranks:
             return method(self, *given, **named)

@@ -8,6 +8,7 @@ ends all workers; what they left behind is cleared.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from os.path import basename
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -206,4 +207,4 @@ def _few(texts: Sequence[str]) -> list[str]:
 def call_site() -> str:
     """``file:line`` of the nearest caller that is not the host runtime itself."""
     frame = frame_outside(HERE)
-    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}" if frame else "?"
+    return f"{basename(frame.f_code.co_filename)}:{frame.f_lineno}" if frame else "?"
