@@ -264,11 +264,12 @@ def test_a_timeline_counts_the_queues_of_messages_that_are_used() -> None:
     assert {e.operation for e in trace if e.engine == "control"} == {"start"}
 
 
-def test_the_engines_memory_goes_with_the_result() -> None:
+@pytest.mark.parametrize("decided_by_data", [False, True])
+def test_the_engines_memory_goes_with_the_result(decided_by_data: bool) -> None:
     b = PlanBuilder("counted", scale="core", units=2)
     x = b.tile("x", (64,), "f32", memory="local", role="inout")
     n = b.tile("n", (1,), "i32", memory="local", role="input")
-    with b.loop(0, b.read_scalar(n, 8)):
+    with b.loop(0, b.read_scalar(n, 8) if decided_by_data else 8):
         b.compute("add", x, [x, x])
     inputs = {"x": np.ones((2, 64), "f4"), "n": np.full((2, 1), 3, "i4")}
     gc.disable()

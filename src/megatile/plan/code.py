@@ -162,12 +162,12 @@ def _compile_stream(plan: Plan, stream: Stream) -> Code:
 
 def _mark_ragged(code: list[Instruction]) -> None:
     """Receives of messages that are only used as a whole: units need not agree on their shape."""
-    cut = {name for i in code for pair in i.tiles for name in pair}
-    cut |= {r.tile for i in code if i.statement is not None for r in regions_of(i.statement) if r.start}
-    for instruction in code:
-        if instruction.kind == "receive":
-            name = instruction.statement.name
-            instruction.ragged = bool(name) and name not in cut
+    receives = [i for i in code if i.kind == "receive" and i.statement.name]
+    if receives:
+        cut = {name for i in code for pair in i.tiles for name in pair}
+        cut |= {r.tile for i in code if i.statement is not None for r in regions_of(i.statement) if r.start}
+        for instruction in receives:
+            instruction.ragged = instruction.statement.name not in cut
 
 
 class _Compiler:
@@ -181,7 +181,9 @@ class _Compiler:
         self.code.append(instruction)
         return instruction
 
-    def block(self, body: tuple[Statement, ...]) -> None:
+    def block(self, body: tuple[Statement, ...]) -> tuple[str, ...]:
+        """Write a body; the names that end with it."""
+        known: dict[str, None] = {}
         for statement in body:
             if isinstance(statement, Loop):
                 self.loop(statement)
@@ -191,11 +193,10 @@ class _Compiler:
                 self.emit(
                     statement.word, statement, ended=statement.names if isinstance(statement, Free) else ()
                 )
-            self.bound |= set(binds(statement)[0])
-
-    def ended(self, body: tuple[Statement, ...]) -> tuple[str, ...]:
-        """Names that end with this body."""
-        return tuple(dict.fromkeys(name for s in body for names in binds(s) for name in names))
+            tiles, numbers = binds(statement)
+            self.bound.update(tiles)
+            known.update(dict.fromkeys((*tiles, *numbers)))
+        return tuple(known)
 
     def flows(self, statement: Statement, side: int) -> dict[str, Any]:
         """What carried and merged names mean: the first of their values, or the second."""
@@ -208,8 +209,8 @@ class _Compiler:
         self.emit("enter", loop, ended=loop.frees, **self.flows(loop, 0))
         test = self.emit("test", loop)
         begin = len(self.code)
-        self.block(loop.body)
-        self.emit("again", loop, target=begin - 1, ended=self.ended(loop.body), **self.flows(loop, 1))
+        ended = self.block(loop.body)
+        self.emit("again", loop, target=begin - 1, ended=ended, **self.flows(loop, 1))
         test.target = len(self.code)
         self.emit("join", loop)
 
@@ -223,8 +224,7 @@ class _Compiler:
         self.emit("join", branch)
 
     def side(self, branch: If, side: int) -> None:
-        body = (branch.body, branch.orelse)[side]
-        self.block(body)
-        merged = self.flows(branch, side) | {"ended": self.ended(body)}
+        ended = self.block((branch.body, branch.orelse)[side])
+        merged = self.flows(branch, side) | {"ended": ended}
         if any(merged.values()):
             self.emit("merge", branch, **merged)

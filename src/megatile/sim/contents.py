@@ -53,6 +53,10 @@ class Contents:
         self.tensors: dict[str, Tensor] = {}
         self.blocks: list[Block] = []
 
+    def copied_tensors(self) -> dict[str, Tensor]:
+        """Return the tensors as they are now, to be put back if a launch is refused."""
+        return {name: Tensor(**vars(tensor)) for name, tensor in self.tensors.items()}
+
     def missing(self, plan: Plan, given: Mapping[str, Any]) -> str | None:
         """The first input of a plan that is not known."""
         for tile in plan.tiles:

@@ -194,8 +194,9 @@ class Launch:
     def copied(self, **changes: Any) -> Launch:
         """Return a copy with other fields, of a prepared launch to submit it, of one that has ended to keep
         its times. Quicker than ``dataclasses.replace``."""
-        made = Launch.__new__(Launch)
-        made.__dict__.update(self.__dict__, **changes)
+        made, fields = Launch.__new__(Launch), self.__dict__.copy()
+        fields.update(changes)
+        made.__dict__ = fields
         return made
 
     # records

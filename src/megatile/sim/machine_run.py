@@ -126,18 +126,19 @@ class MachineRun:
 
     def _line_up(self, launch: Launch) -> None:
         """Begin a launch if those before it have ended; if not, look again when the first of them has."""
-        before = next((other for other in launch.after if not other.over), None)
-        if before is None:
-            self._waiting.discard(launch)
-            self._begin(launch)
-        else:
-            self._waiting.add(launch)
-            before.followers = (*before.followers, launch)
+        for before in launch.after:
+            if not before.over:
+                self._waiting.add(launch)
+                before.followers = (*before.followers, launch)
+                return
+        self._waiting.discard(launch)
+        self._begin(launch)
 
     def _begin(self, launch: Launch) -> None:
         """Begin a launch whose turn it is: without the engine where its times are known, or one unit stands
         for all, and nothing is beside it."""
-        launch.submit_ps = max([launch.submit_ps, *(other.end_ps or 0 for other in launch.after)])
+        for other in launch.after:
+            launch.submit_ps = max(launch.submit_ps, other.end_ps or 0)
         launch.after = ()
         if launch.plan is None:
             self._held.append(launch)
@@ -437,9 +438,9 @@ class MachineRun:
         kept = self._keep(launch)
         self._quiet_ps = int(simulation.table("lanes").max(initial=0))
         idle = self._quiet_ps <= self.now_ps and leaves_nothing(launch.resources)
-        if launch.key is not None and launch.error is None and idle:
-            self._remember(launch.key, kept)
         if not self._lent:
+            if launch.key is not None and launch.error is None and idle:
+                self._cache_times(launch.key, kept)
             self._clear_up(launch)
         self._follow(launch)
 
@@ -450,11 +451,11 @@ class MachineRun:
             if other in self._waiting:
                 self._line_up(other)
 
-    def _remember(self, key: tuple[Any, ...], known: Launch) -> None:
+    def _cache_times(self, key: tuple[Any, ...], known: Launch) -> None:
         """Keep the times of a launch for those like it, within as many records as a session keeps."""
         if key in self._alone:
             return
-        self._alone[key] = known.copied()
+        self._alone[key] = known.copied(rows=None)
         self._alone_rows += known.recorded_commands
         while self._alone_rows > self.simulation.most_records and len(self._alone) > 1:
             self._alone_rows -= self._alone.pop(next(iter(self._alone))).recorded_commands

@@ -192,7 +192,7 @@ class Session(MachineRun, HasTime):
         if engine is not None:
             self.simulation.engine = engine_name(engine)
         launch = prepared.copied(submit_ps=now if at is None else at, scalars=Assumed(assume), worker=worker)
-        before = {name: replace(tensor) for name, tensor in self._contents.tensors.items()}
+        before = self._contents.copied_tensors()
         try:
             self._contents.declare(lasting, with_data)
             with enough_memory(f"plan '{plan.name}' of {plan.units} units"):
