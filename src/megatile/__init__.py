@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     )
     from megatile.lowering.lowered import Lowered as Lowered, lower as lower
     from megatile.models.model import Model as Model, model as model
+    from megatile.models.search import ModelSearch as ModelSearch
     from megatile.models.serving import Serving as Serving
     from megatile.models.step import StepTime as StepTime
     from megatile.parallel.comm_debug import CommDebug as CommDebug, comm_debug as comm_debug
@@ -88,6 +89,7 @@ _NAMES = {
     "megatile.lowering.calls": "check execute price simulate",
     "megatile.lowering.lowered": "Lowered lower",
     "megatile.models.model": "Model model",
+    "megatile.models.search": "ModelSearch",
     "megatile.models.serving": "Serving",
     "megatile.models.step": "StepTime",
     "megatile.parallel.comm_debug": "CommDebug comm_debug",

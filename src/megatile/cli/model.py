@@ -1,4 +1,4 @@
-"""``megatile model list|memory|predict|serve``: language models on machines."""
+"""``megatile model list|memory|predict|serve|search``: language models on machines."""
 
 from __future__ import annotations
 
@@ -286,6 +286,78 @@ def serve(
         )
     else:
         print(found)
+
+
+@app.command("search")
+def search_(
+    config: Config,
+    machine: Machine = "dgx-h100",
+    isl: Isl = 1024,
+    osl: Osl = 1024,
+    ttft: Annotated[str | None, typer.Option("--ttft", help="The longest median TTFT, e.g. 500ms.")] = None,
+    tpot: Annotated[str | None, typer.Option("--tpot", help="The longest mean TPOT, e.g. 20ms.")] = None,
+    concurrency: Annotated[
+        str, typer.Option("--concurrency", help="Numbers of users of a replica to try.")
+    ] = "1,2,4,8,16,32,64,128,256",
+    dtype: Dtype = None,
+    kv_dtype: KvDtype = None,
+    library: Library = "vllm",
+    memory_share: MemoryShare = None,
+    max_num_seqs: MaxSeqs = None,
+    token_budget: TokenBudget = None,
+    store: Annotated[
+        Path | None, typer.Option("--store", help="A file that keeps results: a stopped search goes on.")
+    ] = None,
+    workers: Annotated[int, typer.Option("--workers", help="Processes.")] = 1,
+    csv_file: Csv = None,
+    settings: Set = None,
+    trust: Trust = False,
+    json: Json = False,
+) -> None:
+    """Find divisions of a model over a machine that keep limits of TTFT and TPOT, and print the Pareto front.
+
+    Example: megatile model search Llama-3.1-70B -m dgx-h100 -d fp8 --ttft 500ms --tpot 20ms
+    """
+    from concurrent.futures import ProcessPoolExecutor
+    from contextlib import nullcontext
+
+    from megatile.models.model import model
+
+    hda, asked = load(machine, settings, trust), model(config)
+    if workers < 1:
+        raise MegatileError(f"--workers must be at least 1, got {workers}")
+    with nullcontext() if workers == 1 else ProcessPoolExecutor(workers) as executor:
+        found = asked.search(
+            machine=hda, isl=isl, osl=osl, ttft_ms=_milliseconds("--ttft", ttft),
+            tpot_ms=_milliseconds("--tpot", tpot), concurrencies=_numbers(concurrency), executor=executor,
+            store=store, dtype=dtype, kv_dtype=kv_dtype, library=library, memory_share=memory_share,
+            max_num_seqs=max_num_seqs, token_budget=token_budget,
+        )  # fmt: skip
+    if csv_file is not None:
+        found.to_csv(csv_file)
+    if json:
+        print_json("model_search", {"asked": found.asked, "rows": found.rows(), "pareto": found.pareto()})
+    else:
+        print(found)
+
+
+def _milliseconds(option: str, text: str | None) -> float | None:
+    """``500ms`` → 500."""
+    from megatile.core.quantities import quantity
+
+    if text is None:
+        return None
+    found = quantity(text if not text.replace(".", "").isdigit() else f"{text} ms", "time").value * 1e3
+    if found <= 0:
+        raise MegatileError(f"{option} must be positive, got {text}")
+    return found
+
+
+def _numbers(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdigit() and 0 < int(part) < 10**6 for part in parts):
+        raise MegatileError(f"'{text}' is no list of numbers", advice="write --concurrency 8,16,32")
+    return [int(part) for part in parts]
 
 
 def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:

@@ -7,12 +7,16 @@ llama.step([(1, 4096)] * 64, machine="dgx-h100", tp=8)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from pathlib import Path
 from typing import Any
 
 from megatile.hda import HDA
 from megatile.models.config import ModelConfig, read_config
 from megatile.models.deployment import Deployment, deployment
 from megatile.models.memory import Memory, memory
+from megatile.models.search import ModelSearch, search
 from megatile.models.serving import Serving, serve
 from megatile.models.step import StepTime, step_time
 
@@ -69,6 +73,30 @@ class Model:
         return serve(
             self.deployment(machine, **division), isl=isl, osl=osl, concurrency=concurrency, rate=rate,
             requests=requests, count=count, spread=spread, seed=seed,
+        )  # fmt: skip
+
+    def search(
+        self,
+        *,
+        machine: str | HDA,
+        isl: int = 1024,
+        osl: int = 1024,
+        ttft_ms: float | None = None,
+        tpot_ms: float | None = None,
+        concurrencies: Sequence[int] = (1, 2, 4, 8, 16, 32, 64, 128, 256),
+        executor: Executor | None = None,
+        store: str | Path | None = None,
+        **options: Any,
+    ) -> ModelSearch:
+        """Return which divisions over a machine, with which load, keep limits of TTFT (median) and TPOT.
+
+        ``executor`` runs the simulations (any of ``concurrent.futures``); ``store`` is a file that keeps
+        results, so that a search that was stopped goes on where it was. ``options`` are ``dtype=``,
+        ``kv_dtype=``, ``library=`` and settings of the engine.
+        """
+        return search(
+            self.config, machine, isl=isl, osl=osl, ttft_ms=ttft_ms, tpot_ms=tpot_ms, executor=executor,
+            concurrencies=concurrencies, store=store, **options,
         )  # fmt: skip
 
 

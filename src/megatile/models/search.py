@@ -1,0 +1,275 @@
+"""Search over divisions and loads of a model: which serve within limits, and which of them are best.
+
+Every candidate has a bound first: a decode step without any prefill is the least time per token, a prefill
+alone the least time to the first. Candidates that cannot keep a limit, or that are worse in all respects than
+one that was simulated, are not simulated.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from html import escape
+from io import StringIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from megatile.core.files import exists, read_text, write_text
+from megatile.core.tables import text_table
+from megatile.hda import HDA, machine as find_machine
+from megatile.models.batch import Batch
+from megatile.models.config import ModelConfig
+from megatile.models.deployment import Deployment, deployment
+from megatile.models.memory import memory
+from megatile.models.schemes import ModelError
+from megatile.models.serving import serve
+from megatile.models.step import step_us
+
+ROUNDS = 3
+"""Requests of every user in a simulated candidate."""
+TOGETHER = 8
+"""Candidates that an executor gets at a time; after each batch those left are compared with what is known."""
+MAX_STORE_BYTES = 64 << 20
+DEGREES = ("tp", "pp", "ep", "attention_dp")
+
+
+class Candidate(NamedTuple):
+    """A division of the model and a number of users of one replica."""
+
+    tp: int
+    pp: int
+    ep: int
+    attention_dp: int
+    concurrency: int
+
+    @property
+    def devices(self) -> int:
+        return self.tp * self.pp * self.attention_dp
+
+
+@dataclass(frozen=True, repr=False)
+class ModelSearch:
+    """What a search found: one row per candidate, with limits, verdict and times."""
+
+    model: str
+    machine: str
+    asked: str
+    found: tuple[dict[str, Any], ...]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Simulated candidates within the limits, most tokens per second and device first."""
+        kept = [row for row in self.found if row["verdict"] == "ok"]
+        return sorted(kept, key=lambda row: -row["tokens_per_s_device"])
+
+    def pareto(self) -> list[dict[str, Any]]:
+        """The rows that no other beats both in tokens per second of a device and in those of a user."""
+        kept: list[dict[str, Any]] = []
+        for row in self.rows():
+            if not kept or row["tpot_ms"] < kept[-1]["tpot_ms"]:
+                kept.append(row)
+        return kept
+
+    @property
+    def best(self) -> dict[str, Any] | None:
+        """The row with the most tokens per second and device, if any candidate keeps the limits."""
+        rows = self.rows()
+        return rows[0] if rows else None
+
+    def to_csv(self, path: str | Path) -> Path:
+        """Write all candidates as CSV."""
+        text = StringIO()
+        names = list(dict.fromkeys(name for row in self.found for name in row))
+        writer = csv.DictWriter(text, names)
+        writer.writeheader()
+        writer.writerows(self.found)
+        return write_text(path, text.getvalue())
+
+    def to_pandas(self) -> Any:
+        """Return all candidates as a pandas DataFrame."""
+        import pandas
+
+        return pandas.DataFrame(list(self.found))
+
+    def __repr__(self) -> str:
+        kept = f"{len(self.rows())} of {len(self.found)} keep the limits"
+        return f"ModelSearch({self.model} on {self.machine}, {self.asked}: {kept})"
+
+    def __str__(self) -> str:
+        head = (*DEGREES, "concurrency", "ttft_ms", "tpot_ms", "tokens_per_s_user", "tokens_per_s_device")
+        rows = [[_cell(row[name]) for name in head] for row in self.pareto()]
+        if not rows:
+            return f"{self!r}\nno division keeps the limits"
+        return f"{self!r}\nPareto front:\n{text_table([name.replace('_', ' ') for name in head], rows)}"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def candidates(config: ModelConfig, hda: HDA, concurrencies: Sequence[int]) -> Iterator[Candidate]:
+    """Yield divisions that are powers of two, for every number of users."""
+    most = hda.count("device")
+    powers = [1 << n for n in range(most.bit_length()) if 1 << n <= most]
+    for tp in powers:
+        for pp in (p for p in powers if p <= 4):
+            for adp in powers if config.experts else (1,):
+                for ep in (e for e in powers if e in (1, tp * adp)) if config.experts else (1,):
+                    if tp * pp * adp <= most and not (adp > 1 and ep == 1):
+                        yield from (Candidate(tp, pp, ep, adp, users) for users in concurrencies)
+
+
+class _Job(NamedTuple):
+    """What a worker needs to simulate a candidate."""
+
+    config: ModelConfig
+    hda: HDA
+    isl: int
+    osl: int
+    candidate: Candidate
+    options: tuple[tuple[str, Any], ...]
+
+    def deployment(self) -> Deployment:
+        degrees = {name: getattr(self.candidate, name) for name in DEGREES}
+        return deployment(self.config, self.hda, **degrees, **dict(self.options))
+
+
+def _simulate(job: _Job) -> dict[str, float]:
+    """Return what users of a candidate see; a function of a module, so that any executor may run it."""
+    users = job.candidate.concurrency
+    found = serve(
+        job.deployment(), isl=job.isl, osl=job.osl, concurrency=users, count=ROUNDS * users, spread=0.2
+    )
+    return {
+        "ttft_ms": found.ttft["p50"], "tpot_ms": found.tpot_ms, "tokens_per_s_user": found.tokens_per_s_user,
+        "tokens_per_s_device": users * found.tokens_per_s_user / job.candidate.devices,
+    }  # fmt: skip
+
+
+class _Limits(NamedTuple):
+    ttft_ms: float
+    tpot_ms: float
+
+
+def search(
+    config: ModelConfig,
+    machine: str | HDA,
+    *,
+    isl: int = 1024,
+    osl: int = 1024,
+    ttft_ms: float | None = None,
+    tpot_ms: float | None = None,
+    concurrencies: Sequence[int] = (1, 2, 4, 8, 16, 32, 64, 128, 256),
+    executor: Executor | None = None,
+    store: str | Path | None = None,
+    **options: Any,
+) -> ModelSearch:
+    """Return the divisions and loads that keep limits of TTFT and TPOT; see `Model.search`."""
+    hda = machine if isinstance(machine, HDA) else find_machine(machine)
+    for name, value in (("ttft_ms", ttft_ms), ("tpot_ms", tpot_ms)):
+        if value is not None and not (isinstance(value, (int, float)) and value > 0):
+            raise ModelError(f"{name} must be positive, got {value!r}")
+    infinite = float("inf")
+    limits = _Limits(ttft_ms or infinite, tpot_ms or infinite)
+    known = _read_store(store)
+    rows: list[dict[str, Any]] = []
+    waiting: list[tuple[float, float, _Job, dict[str, Any]]] = []
+    for candidate in candidates(config, hda, concurrencies):
+        job = _Job(config, hda, isl, osl, candidate, tuple(sorted(options.items())))
+        row: dict[str, Any] = {**candidate._asdict(), "devices": candidate.devices}
+        bound = _bound(job, limits)
+        if isinstance(bound, str):
+            rows.append({**row, "verdict": bound})
+        else:
+            waiting.append((*bound, job, row))
+    waiting.sort(key=lambda one: -one[1])
+    rows += _simulated(waiting, limits, known, store, executor)
+    asked = f"{isl} → {osl} tokens, TTFT ≤ {limits.ttft_ms:g} ms, TPOT ≤ {limits.tpot_ms:g} ms"
+    return ModelSearch(config.name, hda.name, asked, tuple(rows))
+
+
+def _bound(job: _Job, limits: _Limits) -> tuple[float, float] | str:
+    """Return the least TPOT and the most tokens per second and device, or why a candidate is left out."""
+    try:
+        d = job.deployment()
+    except ModelError as problem:
+        return f"not possible: {problem.message}"
+    users = job.candidate.concurrency
+    if users < d.attention_dp * d.pp:
+        return "not possible: fewer users than groups"
+    if not memory(d, requests=1, context=job.isl + job.osl).fits:
+        return "does not fit memory"
+    step = step_us(d, Batch.from_groups([(users, 1, job.isl)]).share(d.pp)) / 1e3
+    prefill = step_us(d, Batch.from_groups([(1, job.isl, 0)])) / 1e3
+    if step > limits.tpot_ms:
+        return "TPOT above the limit (bound)"
+    if prefill > limits.ttft_ms:
+        return "TTFT above the limit (bound)"
+    return step, users * 1e3 / step / job.candidate.devices
+
+
+def _simulated(
+    waiting: list[tuple[float, float, _Job, dict[str, Any]]],
+    limits: _Limits,
+    known: dict[str, dict[str, float]],
+    store: str | Path | None,
+    executor: Executor | None,
+) -> list[dict[str, Any]]:
+    """Return the rows of candidates in the order of bounds, simulated unless others beat their bound."""
+    rows: list[dict[str, Any]] = []
+    while waiting:
+        batch, waiting = waiting[:TOGETHER], waiting[TOGETHER:]
+        left = []
+        for tpot, rate, job, row in batch:
+            if any(
+                r["verdict"] == "ok" and r["tpot_ms"] <= tpot and r["tokens_per_s_device"] >= rate
+                for r in rows
+            ):
+                rows.append({**row, "verdict": "another is better in all (bound)"})
+            else:
+                left.append((job, row))
+        new = [job for job, _ in left if _key(job) not in known]
+        found = list(executor.map(_simulate, new) if executor is not None else map(_simulate, new))
+        fresh = {_key(job): result for job, result in zip(new, found, strict=True)}
+        known.update(fresh)
+        _write_store(store, fresh)
+        for job, row in left:
+            result = known[_key(job)]
+            late = result["ttft_ms"] > limits.ttft_ms or result["tpot_ms"] > limits.tpot_ms
+            rows.append({**row, **result, "verdict": "above a limit" if late else "ok"})
+    return rows
+
+
+def _key(job: _Job) -> str:
+    """Return what tells a candidate's result from others in a store."""
+    return json.dumps(
+        [job.config.name, job.hda.name, job.isl, job.osl, list(job.candidate), list(map(list, job.options))]
+    )
+
+
+def _read_store(store: str | Path | None) -> dict[str, dict[str, float]]:
+    if store is None or not exists(store):
+        return {}
+    found = {}
+    for line in read_text(store, MAX_STORE_BYTES, ModelError).splitlines():
+        try:
+            key, result = json.loads(line)
+            found[str(key)] = {str(name): float(value) for name, value in result.items()}
+        except (ValueError, TypeError, AttributeError):
+            continue  # a line that was cut off when the search was stopped
+    return found
+
+
+def _write_store(store: str | Path | None, fresh: dict[str, dict[str, float]]) -> None:
+    if store is None or not fresh:
+        return
+    try:
+        with open(store, "a", encoding="utf-8") as file:
+            file.writelines(json.dumps([key, result]) + "\n" for key, result in fresh.items())
+    except OSError as problem:
+        raise ModelError(f"cannot write '{store}': {problem.strerror}") from None

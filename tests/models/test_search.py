@@ -1,0 +1,70 @@
+"""The search finds what simulating every candidate finds, and goes on where it was stopped."""
+
+from __future__ import annotations
+
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+
+import pytest
+
+import megatile as mt
+from megatile.models import search as module
+from megatile.models.schemes import ModelError
+
+ASKED = {"machine": "dgx-h100", "isl": 256, "osl": 32, "concurrencies": (1, 4, 16), "tpot_ms": 12.0}
+
+
+def test_the_front_is_that_of_all_candidates(monkeypatch) -> None:
+    found = mt.model("Llama-3.1-8B").search(**ASKED)
+    monkeypatch.setattr(module, "_bound", lambda job, limits: _unbounded(job))
+    everything = mt.model("Llama-3.1-8B").search(**ASKED)
+    assert len(everything.rows()) >= len(found.rows()) > 3
+    assert found.pareto() == everything.pareto()
+    assert found.best == found.pareto()[0]
+    speeds = [row["tokens_per_s_user"] for row in found.pareto()]
+    assert speeds == sorted(speeds)
+    assert all(row["tpot_ms"] <= 12.0 for row in found.rows())
+    assert "Pareto front" in str(found)
+
+
+def _unbounded(job: module._Job) -> tuple[float, float] | str:
+    try:
+        d = job.deployment()
+    except ModelError:
+        return "not possible"
+    return (0.0, float("inf")) if job.candidate.concurrency >= d.pp else "fewer users"
+
+
+def test_bounds_hold() -> None:
+    found = mt.model("gpt-oss-20b").search(machine="dgx-h100", isl=64, osl=16, concurrencies=(8,))
+    for row in found.rows():
+        one = module.Candidate(*(row[name] for name in module.Candidate._fields))
+        job = module._Job(mt.model("gpt-oss-20b").config, mt.machine("dgx-h100"), 64, 16, one, ())
+        tpot, rate = module._bound(job, module._Limits(float("inf"), float("inf")))
+        assert tpot <= row["tpot_ms"] * 1.0001
+        assert rate >= row["tokens_per_s_device"] * 0.9999
+
+
+def test_executors_and_stores(tmp_path, monkeypatch) -> None:
+    store = tmp_path / "found.jsonl"
+    plain = mt.model("Llama-3.1-8B").search(**ASKED)
+    with ThreadPoolExecutor(2) as executor:
+        assert mt.model("Llama-3.1-8B").search(**ASKED, executor=executor, store=store).found == plain.found
+    store.write_text(store.read_text() + '["cut of')
+    monkeypatch.setattr(module, "_simulate", lambda job: pytest.fail("simulated again"))
+    assert mt.model("Llama-3.1-8B").search(**ASKED, store=store).found == plain.found
+    assert plain.to_csv(tmp_path / "rows.csv").read_text().count("\n") == len(plain.found) + 1
+
+
+def test_processes() -> None:
+    small = {**ASKED, "concurrencies": (1,)}
+    with ProcessPoolExecutor(1) as executor:
+        found = mt.model("Llama-3.1-8B").search(**small, executor=executor)
+    assert found.found == mt.model("Llama-3.1-8B").search(**small).found
+
+
+def test_limits_that_nothing_keeps() -> None:
+    found = mt.model("Llama-3.1-70B").search(machine="dgx-h100", tpot_ms=0.1, concurrencies=(1,))
+    assert found.best is None
+    assert "no division keeps the limits" in str(found)
+    with pytest.raises(ModelError, match="ttft_ms must be positive"):
+        mt.model("Llama-3.1-70B").search(machine="dgx-h100", ttft_ms=-1)
