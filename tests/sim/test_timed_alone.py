@@ -62,7 +62,7 @@ def test_what_was_timed_before_ends_as_if_it_were_timed_again(
     monkeypatch.setattr(MachineRun, "_end_as_known", count)
     quick = [history(case, record) for case in cases]
     assert len(again) > 30
-    monkeypatch.setattr(MachineRun, "_remember", lambda *_: None)
+    monkeypatch.setattr(MachineRun, "_cache_times", lambda *_: None)
     assert quick == [history(case, record) for case in cases]
 
 

@@ -90,17 +90,11 @@ class Touched(NamedTuple):
     bounds: Any
 
 
-class _Names:
+class _Names(dict[str, int]):
     """Texts and their numbers."""
 
-    def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}
-
     def __call__(self, text: str) -> int:
-        return self.numbers.setdefault(text, len(self.numbers))
-
-    def __iter__(self) -> Any:
-        return iter(self.numbers)
+        return self.setdefault(text, len(self))
 
 
 class Record:

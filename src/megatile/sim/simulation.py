@@ -172,9 +172,6 @@ class Simulation:
         self._flows = launched.flows.stop
         if not launched.row[LaunchRow.unfinished]:
             self.at(begin, st.HOSTS, launched.number)
-        if at is None and not plan.levels:
-            self._ready(launched)
-            return launched
         if at is not None:
             self.occupancy.queue_up(launched, at)
         starts = [view.start_ps(0) for view in launched.views]
@@ -189,14 +186,6 @@ class Simulation:
         find_shared(self, launched)
         self.arena.jitter |= int(resources.faults.jitter is not None)
         return launched
-
-    def _ready(self, launched: LaunchRows) -> None:
-        """All instances may go on at once, unit 0 first."""
-        arena, ready = self.arena, self.arena.ready_count
-        rows = launched.levels[0].first + np.flatnonzero(launched.present)
-        arena.rows("ready")[ready : ready + len(rows)] = rows[::-1]
-        arena.ready_count = ready + len(rows)
-        arena.rows("units")[rows, UnitRow.state] = st.READY
 
     def at(self, time: int, phase: int, what: int) -> None:
         """An event from outside: a launch that comes."""

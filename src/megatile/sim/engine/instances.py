@@ -83,11 +83,13 @@ def part_over(s: State, unit_id: int, time: int, why: int) -> None:
 
 @jit
 def begin_launch(s: State, launch_id: int, time: int) -> None:
+    """Let the instances of a launch begin, and those of levels with slots wait for these."""
     launch = s.launches[launch_id]
     launch.began = time
-    for unit_id in range(launch.first_unit, launch.first_unit + launch.units):
-        if s.units[unit_id].state == PENDING:
-            allow(s, unit_id, time, NONE)
+    last = launch.first_unit + launch.units - 1
+    for i in range(launch.units):  # what is ready last is issued first
+        if s.units[last - i].state == PENDING:
+            allow(s, last - i, time, NONE)
     for children_id in range(launch.first_root, launch.first_root + launch.roots):
         enter(s, children_id, 0, time)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from megatile.sim.engine.accesses import conflicts, resolve_access, storage_of
 from megatile.sim.engine.bindings import bind
 from megatile.sim.engine.caches import touch_caches
-from megatile.sim.engine.commands import join_engine_queue, new_command, wait_for_visible
+from megatile.sim.engine.commands import join_engine_queue, wait_for_visible
 from megatile.sim.engine.instances import block, seen_from
 from megatile.sim.engine.marks import jit
 from megatile.sim.engine.queues import channel_of, offer, queue_of, queue_place, receiver_of
 from megatile.sim.engine.recording import record, recorded
-from megatile.sim.engine.transfers import copy_path, delay_of, transfer
+from megatile.sim.engine.transfers import copy_delay, copy_path, delay_of, new_transfer, number_copy, transfer
 from megatile.sim.engine.values import ask, evaluate, figure, misuse
 from megatile.sim.instructions import RECEIVE, RECEIVE_ANY, SEND, Channelled, Receive, ReceiveAny, Send, Take
 from megatile.sim.state import (
@@ -20,8 +20,6 @@ from megatile.sim.state import (
     ASK_PATH,
     ASK_QUEUE,
     ASK_ROUTE,
-    CLASS,
-    CLASSES,
     CREDIT,
     DATA,
     DMA,
@@ -119,14 +117,10 @@ def do_send(s: State, unit_id: int, pc: int) -> int:
     s.slots[slot_id].arrived = UNKNOWN
     s.slots[slot_id].returned = UNKNOWN
     s.slots[slot_id].nbytes = nbytes
-    command_id = new_command(s, SEND, unit_id, pc)
+    command_id = new_transfer(s, SEND, unit_id, path_id, nbytes, delay)
     command = s.commands[command_id]
     conflicts(s, unit_id, command_id, 0)
     wait_for_visible(s, unit_id, command_id)
-    command.path = path_id & CLASS
-    command.first_server = path_id >> CLASSES
-    command.nbytes = nbytes
-    command.delay = delay
     command.flow = flow
     command.order = number * PIECES
     command.target = queue_id
@@ -170,9 +164,8 @@ def take(s: State, unit_id: int, pc: int, queue_id: int, kind: int) -> int:
             s.frames[frame + op.version] += 1
         resolve_access(s, unit_id, into, 1, 0)
         path_id = copy_path(s, unit_id, 1, 0, 0)
-        if path_id != NONE:
-            delay = delay_of(s, unit.flow, unit.copies, path_id, nbytes)
-        if path_id == NONE or delay == NONE:
+        delay = copy_delay(s, unit_id, path_id, nbytes)
+        if delay == NONE:
             return STOPPED
     begin = unit.blocked_since if unit.blocked_since != NONE else unit.now
     unit.blocked_since = NONE
@@ -194,19 +187,13 @@ def take(s: State, unit_id: int, pc: int, queue_id: int, kind: int) -> int:
         s.held_slots[held_id].credit_ps = credit
         bind(s, unit_id, op.handle, storage_id)
         return GO_ON
-    command_id = new_command(s, INTO, unit_id, pc)
+    command_id = new_transfer(s, INTO, unit_id, path_id, nbytes, delay)
     command = s.commands[command_id]
     conflicts(s, unit_id, command_id, 0)
-    command.path = path_id & CLASS
-    command.first_server = path_id >> CLASSES
-    command.nbytes = nbytes
-    command.delay = delay
-    command.flow = unit.flow
-    command.order = unit.copies * PIECES
     command.target = queue_id
     command.message = number
     command.amount = credit
-    unit.copies += 1
+    number_copy(s, unit_id, command_id)
     touch_caches(s, unit_id, command_id, NONE, 0)
     join_engine_queue(s, unit_id, command_id, DMA)
     command.record = record(

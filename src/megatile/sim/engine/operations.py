@@ -15,7 +15,14 @@ from megatile.sim.engine.instances import block, seen_from
 from megatile.sim.engine.marks import inlined, jit
 from megatile.sim.engine.messages import do_any, do_receive, do_send
 from megatile.sim.engine.recording import record, record_accesses, record_words
-from megatile.sim.engine.transfers import cached_figure, copy_path, delay_of, transfer
+from megatile.sim.engine.transfers import (
+    cached_figure,
+    copy_delay,
+    copy_path,
+    new_transfer,
+    number_copy,
+    transfer,
+)
 from megatile.sim.engine.values import evaluate, figure, misuse
 from megatile.sim.instructions import (
     COPY,
@@ -41,8 +48,6 @@ from megatile.sim.state import (
     ASK_RENDEZVOUS,
     ASK_VALUE,
     AT_RENDEZVOUS,
-    CLASS,
-    CLASSES,
     FLAG,
     GO_ON,
     HAZARD,
@@ -114,24 +119,14 @@ def do_copy(s: State, unit_id: int, pc: int) -> int:
     count = resolve_accesses(s, unit_id, op)
     path_id = copy_path(s, unit_id, 0, count - 1, op.mover)
     nbytes = evaluate(s, op.nbytes, frame)
-    number = s.units[unit_id].copies
-    flow = s.units[unit_id].flow
-    delay = 0
-    if path_id != NONE:
-        delay = delay_of(s, flow, number, path_id, nbytes)
-    if path_id == NONE or delay == NONE:
+    delay = copy_delay(s, unit_id, path_id, nbytes)
+    if delay == NONE:
         return STOPPED
-    command_id = new_command(s, COPY, unit_id, pc)
+    command_id = new_transfer(s, COPY, unit_id, path_id, nbytes, delay)
     command = s.commands[command_id]
     for k in range(count):
         conflicts(s, unit_id, command_id, k)
-    command.path = path_id & CLASS
-    command.first_server = path_id >> CLASSES
-    command.nbytes = nbytes
-    command.delay = delay
-    command.flow = flow
-    command.order = number * PIECES
-    s.units[unit_id].copies += 1
+    number_copy(s, unit_id, command_id)
     touch_caches(s, unit_id, command_id, 0, count - 1)
     join_engine_queue(s, unit_id, command_id, op.engine)
     command.record = record(

@@ -13,12 +13,14 @@ from megatile.sim.state import (
     ASK_DELAY,
     ASK_PATH,
     CLASS,
+    CLASSES,
     HOPS,
     MAX_PIECES,
     MOVERS,
     NO_OWNER,
     NONE,
     PIECE,
+    PIECES,
     REQUESTS,
     UNKNOWN,
     State,
@@ -63,6 +65,26 @@ def copy_path(s: State, unit_id: int, source: int, target: int, mover: int) -> i
     asked_by = 2 * (mover * MOVERS + s.units[unit_id].level) + (1 if same else 0)
     memories = read.memory * (1 << 24) + written.memory
     return figure(s, ASK_PATH, asked_by, memories, here, there, unit_id)
+
+
+@inlined
+def new_transfer(s: State, kind: int, unit_id: int, path_id: int, nbytes: int, delay: int) -> int:
+    """Return a command that moves bytes along a path."""
+    command_id = new_command(s, kind, unit_id, s.units[unit_id].pc)
+    command = s.commands[command_id]
+    command.path = path_id & CLASS
+    command.first_server = path_id >> CLASSES
+    command.nbytes = nbytes
+    command.delay = delay
+    return command_id
+
+
+@inlined
+def number_copy(s: State, unit_id: int, command_id: int) -> None:
+    """Give a copy its place among the copies of its instance, which are one flow."""
+    s.commands[command_id].flow = s.units[unit_id].flow
+    s.commands[command_id].order = s.units[unit_id].copies * PIECES
+    s.units[unit_id].copies += 1
 
 
 @jit
@@ -223,6 +245,14 @@ def transfer(s: State, unit_id: int, command_id: int, count: int) -> None:
         complete_now(s, unit_id, command_id, count, source_free_at, end)
     else:
         complete_later(s, unit_id, command_id, count)
+
+
+@inlined
+def copy_delay(s: State, unit_id: int, path_id: int, nbytes: int) -> int:
+    """Return the jitter of the next copy of an instance; NONE where that, or its path, is not known."""
+    if path_id == NONE:
+        return NONE
+    return delay_of(s, s.units[unit_id].flow, s.units[unit_id].copies, path_id, nbytes)
 
 
 @inlined
