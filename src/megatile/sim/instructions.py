@@ -178,7 +178,10 @@ class JoinRendezvous(Instruction, kind=RENDEZVOUS):
 
 
 class Start(Instruction, kind=START):
+    """Start the kernel of a transport, or end it."""
+
     nbytes: int
+    ends: int
 
 
 class ExpressionRow(Row):

@@ -17,6 +17,8 @@ from megatile.sim import state as st
 from megatile.sim.state import NONE, Children, EngineQueue, LevelRow, Pool, UnitRow
 
 if TYPE_CHECKING:
+    from megatile.hda import HDA
+    from megatile.sim.arena import Arena
     from megatile.sim.launch_rows import LaunchRows
 
 _NOTHING = [
@@ -32,6 +34,14 @@ _NOTHING = [
     UnitRow.over_by,
 ]
 """Columns of `units` in which instances have nothing at first."""
+
+
+def describe_devices(arena: Arena, hda: HDA) -> None:
+    """Fill the rows of `devices` of a machine whose libraries have kernels, once."""
+    if not arena.used["devices"]:
+        blocks, devices = (hda.level(hda.scale(name).level).total for name in ("block", "device"))
+        arena.extend("devices", devices)
+        arena.rows("devices")[:devices] = blocks // devices, 0, NONE
 
 
 class LevelRows:
@@ -106,6 +116,12 @@ class LevelRows:
             rows, heap = self._rows_of_pools, self.arena.extend("free_units", len(self))
             rows[:, Pool.units], rows[:, Pool.first_unit] = slots, self.first + ends - slots
             rows[:, Pool.heap] = heap + ends - slots
+            rows[:, [Pool.parked, Pool.device, Pool.next_parked]] = NONE
+            hda = self.view.hda
+            if hda.transports and self.view.level.position < (device := hda.level("device")).position:
+                describe_devices(self.arena, hda)
+                rows[:, Pool.below] = self.view.level.total // device.total
+                rows[:, Pool.device] = bases * device.total // self.view.level.total
 
     @property
     def _rows_of_pools(self) -> Any:
@@ -208,7 +224,7 @@ class LevelRows:
             arena.rows("frames")[first] = mine
         if self.pools:
             rows = self._rows_of_pools
-            rows[:, [Pool.first_waiting, Pool.last_waiting, Pool.due]] = NONE
+            rows[:, [Pool.first_waiting, Pool.last_waiting, Pool.due, Pool.parked]] = NONE
             self.free_slots([])
 
     def free_slots(self, taken: list[int]) -> None:

@@ -33,6 +33,7 @@ from megatile.sim.instructions import (
     Signal,
     Work,
 )
+from megatile.sim.level_rows import describe_devices
 from megatile.sim.state import (
     NONE,
     Answer,
@@ -523,6 +524,22 @@ class MachineQueries:
                 code[i, Work.busy] = view.compute_ps(statements[i], each, self._first(g))
         return busy
 
+    def kernel(self, pc: int, number: int, _: int, __: int, g: int) -> int:
+        """Which device the kernel of a library is on, and how many compute units it takes there: all units of
+        the stream are told."""
+        launched, level, view = self.simulation.view(g)
+        plan, devices = launched.plan, view.hda.level("device").total
+        taken = view.kernel_units(self.simulation.rows.statements[pc])
+        if not taken or not (plan.levels or launched.beside):  # nobody is there from whom it takes any
+            return self.cache_answer(st.ASK_KERNEL, pc, number, 0, 0, 0)
+        describe_devices(self.arena, view.hda)
+        places = launched.levels[level].places if plan.levels else view.spots
+        rows = np.zeros((len(places), Answer.width), dtype=np.int64)
+        rows[:, Answer.question], rows[:, Answer.a], rows[:, Answer.b] = st.ASK_KERNEL, pc, range(len(places))
+        rows[:, Answer.value] = places * devices // view.level.total * st.MAX_TAKEN + taken
+        self.cache_answers(rows)
+        return int(rows[number, Answer.value])
+
     def _first(self, g: int) -> int:
         """The unit of the first level that an instance is or belongs to."""
         launched, units = self.simulation.launch_of(g), self.arena.rows("units")
@@ -613,5 +630,5 @@ class MachineQueries:
 _NAMES = {
     st.ASK_QUEUE: "queue", st.ASK_PATH: "path", st.ASK_BUSY: "busy", st.ASK_RENDEZVOUS: "rendezvous",
     st.ASK_MESSAGE: "message", st.ASK_VALUE: "value", st.ASK_DELAY: "delay", st.ASK_ROUTE: "route",
-    st.ASK_LANE: "lane", st.ASK_CREDIT: "credit", st.MISUSE: "misuse",
+    st.ASK_LANE: "lane", st.ASK_CREDIT: "credit", st.ASK_KERNEL: "kernel", st.MISUSE: "misuse",
 }  # fmt: skip

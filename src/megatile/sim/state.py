@@ -38,6 +38,8 @@ CLASS = (1 << CLASSES) - 1
 """The number of a path: its row, and from this bit on the server from which its stages count theirs."""
 MOVERS = 1 << 20
 """More levels than there are: in questions for paths the DMA engine counts from here on."""
+MAX_TAKEN = 4096
+"""More compute units than the kernel of a library takes."""
 PHASE = 1 << 58
 """Events of one picosecond are sorted by phase times this, plus their flow."""
 
@@ -48,10 +50,10 @@ INTO, RELEASE, PIECE, BEGIN = range(64, 68)
 READY, DATA, CREDIT, ANYDATA, FLAG, AT_RENDEZVOUS, HAZARD, AHEAD, PENDING, DONE, OVER = range(11)
 # How a region names its storage.
 DECLARED, HANDLE = range(2)
-# Phases within one picosecond, in order: instances end, launches begin, signals arrive, instances take free
-# slots, receives from any choose among all that has arrived by now, servers grant requests, hosts hear of
+# Phases within one picosecond, in order: instances end, launches begin, signals arrive, kernels of libraries
+# take compute units or leave them, instances take free slots, receives from any choose among all that has arrived by now, servers grant requests, hosts hear of
 # ends. Arrivals of messages and credits are no events: their times are known as soon as the transfer's are.
-OVERS, BEGINS, SIGNALS, DISPATCH, DECISIONS, REQUESTS, HOSTS = range(7)
+OVERS, BEGINS, SIGNALS, KERNELS, DISPATCH, DECISIONS, REQUESTS, HOSTS = range(8)
 # What issuing a command gives, if the engine need not return to Python.
 GO_ON, HELD_UP = 0, -1
 # Why the engine returns to Python: nothing can go on, an event is later than it may go, a launch has ended,
@@ -62,8 +64,8 @@ WRONG_SENDER, TOO_LARGE, WRONG_SIZE, NO_FLAG, NO_PART, NO_OWNER = range(6)
 # What it asks Python.
 (
     ASK_QUEUE, ASK_PATH, ASK_BUSY, ASK_RENDEZVOUS, ASK_MESSAGE, ASK_VALUE,
-    ASK_DELAY, ASK_LANE, ASK_CREDIT, ASK_ROUTE, MISUSE,
-) = range(11)  # fmt: skip
+    ASK_DELAY, ASK_LANE, ASK_CREDIT, ASK_ROUTE, ASK_KERNEL, MISUSE,
+) = range(12)  # fmt: skip
 
 
 # --- plans and launches ------------------------------------------------------------------------------------
@@ -236,6 +238,8 @@ class UnitRow(Row):
     """How many instances of earlier launches and the like are in the way of its begin."""
     followers: int
     """A list of those in whose way it is."""
+    kernel: int
+    """Of the kernel of a library that it has started: the device times MAX_TAKEN, and what that takes."""
 
 
 class Pool(Row):
@@ -251,6 +255,23 @@ class Pool(Row):
     due: int
     """When it is dispatched, if that is in the time queue."""
     units: int
+    device: int
+    """The row of `devices` that it is in (NONE: no kernel of a library takes anything from it)."""
+    below: int
+    """Hardware units of its level in a device."""
+    parked: int
+    """Its first free row that a kernel of a library keeps from being taken."""
+    next_parked: int
+    """Links pools of a device with such rows."""
+
+
+class Device(Row):
+    """A device, and what kernels of libraries have of it."""
+
+    compute_units: int
+    taken: int
+    """Compute units that such kernels have: those with the highest numbers."""
+    parked: int
 
 
 class Children(Row):
@@ -629,6 +650,7 @@ class State(Row):
     storages: Table[Storage]
     units: Table[UnitRow]
     pools: Table[Pool]
+    devices: Table[Device]
     free_units: Words
     children: Table[Children]
     places: Words

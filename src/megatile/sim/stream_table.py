@@ -22,6 +22,7 @@ from megatile.plan.statements import (
 )
 from megatile.sim import instructions as si, state as st
 from megatile.sim.expressions import FrameCache
+from megatile.sim.kernel_ends import kernel_ends
 from megatile.sim.run_ahead import after_round
 from megatile.sim.state import NONE, RegionRow
 
@@ -66,8 +67,11 @@ class StreamTable:
         self.tiles = self._tiles(commands)
         self.row_of: list[int] = []
         """The row of every instruction."""
-        for i in self.code:
+        ends = kernel_ends(table.plan, self.code)
+        for number, i in enumerate(self.code):
             self.row_of.append(len(self.rows.code))
+            if number in ends:
+                self.emit(None, si.Start, nbytes=NONE, ends=1)
             getattr(self, f"on_{i.kind}")(i.statement if i.kind in COMMANDS else i)
         for i, row in zip(self.code, self.row_of, strict=True):
             if i.kind in _JUMPS:
@@ -221,7 +225,7 @@ class StreamTable:
         self.emit(s, si.Wait, flag=flag, value=value, member=member, per=per)
 
     def on_start(self, s: Any) -> None:
-        self.emit(s, si.Start, nbytes=self.value(s.work.bytes))
+        self.emit(s, si.Start, nbytes=self.value(s.work.bytes), ends=0)
 
     def on_collective(self, s: Any) -> None:
         write = write_of(s)

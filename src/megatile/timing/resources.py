@@ -41,7 +41,15 @@ from megatile.timing.library_commands import LIBRARY_KERNEL, command_ps
 from megatile.timing.machine_timing import MachineTiming, Timing, TimingError
 from megatile.timing.origins import Origin, origins
 from megatile.timing.rules import Command, Operands, operands, rule_of
-from megatile.timing.transports import KERNELS, Asked, asked_of, head_cost, kernel_view, launch_floor_ps
+from megatile.timing.transports import (
+    KERNELS,
+    Asked,
+    asked_of,
+    channels_taken,
+    head_cost,
+    kernel_view,
+    launch_floor_ps,
+)
 
 COPIES = frozenset({"copy", "pad"})
 PORTS = 16
@@ -735,6 +743,15 @@ class Resources:
         """How long a rank is held up while the kernel of a collective starts."""
         transport = self.plan.transport(statement.transport)
         return head_cost(self.hda, transport, statement.collective, statement.ranks, nbytes, self.scale)
+
+    def kernel_units(self, statement: pm.Start) -> int:
+        """How many compute units of a device the kernel of a collective takes: one for each channel."""
+        scales = {scale.name for scale in self.hda.scales}
+        if "block" not in scales or not self._by_kernel(statement.transport):
+            return 0
+        taken = channels_taken(self.hda, self.plan.transport(statement.transport), self.scale)
+        every = self.hda.level(self.hda.scale("block").level).total // self.hda.level("device").total
+        return min(taken, every - 1)
 
     def collective_ps(self, statement: pm.Collective, members: tuple[int, ...], nbytes: int) -> int:
         """What a barrier, or a reduction or broadcast done by the network itself, adds for a group."""

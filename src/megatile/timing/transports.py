@@ -8,6 +8,7 @@ the machine as the messages of a transport see it.
 from __future__ import annotations
 
 from dataclasses import replace
+from math import ceil
 from typing import Any, NamedTuple
 
 from megatile.core.cached import cached_in_owner
@@ -118,6 +119,13 @@ def launch_floor_ps(hda: HDA, transport: Transport, scale: str = "device") -> in
     if transport.kind not in ("kernel", "switch") or not has_library(hda, scale):
         return 0
     return rule_for(hda, transport, scale).figures.launch_ps
+
+
+def channels_taken(hda: HDA, transport: Transport, scale: str = "device") -> int:
+    """Return the channels of a library's kernel: each is a thread block that has a compute unit for itself."""
+    if transport.kind not in ("kernel", "switch") or not has_library(hda, scale):
+        return 0
+    return ceil(rule_for(hda, transport, scale).most_channels(way_of(transport)))
 
 
 def links_of(network: Network) -> int:

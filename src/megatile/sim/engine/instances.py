@@ -10,7 +10,19 @@ from megatile.sim.engine.events import push
 from megatile.sim.engine.lists import free_node
 from megatile.sim.engine.marks import jit
 from megatile.sim.engine.recording import record
-from megatile.sim.state import BEGIN, DISPATCH, DONE, HOSTS, NONE, OVERS, PENDING, READY, State
+from megatile.sim.state import (
+    BEGIN,
+    DISPATCH,
+    DONE,
+    HOSTS,
+    KERNELS,
+    MAX_TAKEN,
+    NONE,
+    OVERS,
+    PENDING,
+    READY,
+    State,
+)
 
 
 @jit
@@ -224,13 +236,16 @@ def dispatch(s: State, pool_id: int, time: int) -> None:
     pool = s.pools[pool_id]
     pool.due = NONE
     while pool.free > 0 and pool.first_waiting != NONE:
+        unit_id = take_unit(s, pool_id)
+        if pool.device != NONE and is_taken(s, pool_id, unit_id):
+            park(s, pool_id, unit_id)
+            continue
         children = s.children[pool.first_waiting]
         number = children.next_number
         children.next_number = number + 1
         children.waiting -= 1
         if children.waiting == 0:
             pool.first_waiting = children.next_waiting
-        unit_id = take_unit(s, pool_id)
         unit = s.units[unit_id]
         unit.parent = children.parent
         why = unit.over_by  # the one before in this slot, if it has been waited for
@@ -280,6 +295,72 @@ def free_unit(s: State, unit_id: int, time: int) -> None:
     heap[i] = unit_id
     if pool.first_waiting != NONE:
         dispatch_at(s, pool_id, time)
+
+
+@jit
+def begin_kernel(s: State, unit_id: int, kernel: int) -> None:
+    """Take the compute units of a library's kernel that an instance starts now; see ``UnitRow.kernel``."""
+    end_kernel(s, unit_id)
+    if kernel % MAX_TAKEN > 0:
+        unit = s.units[unit_id]
+        unit.kernel = kernel
+        s.sequence += 1
+        push(s, unit.now, KERNELS, unit.flow, s.sequence, 2 * kernel)
+
+
+@jit
+def end_kernel(s: State, unit_id: int) -> None:
+    """Leave the compute units of the kernel that an instance has started, if it has."""
+    unit = s.units[unit_id]
+    if unit.kernel > 0:
+        s.sequence += 1
+        push(s, unit.now, KERNELS, unit.flow, s.sequence, 2 * unit.kernel + 1)
+        unit.kernel = 0
+
+
+@jit
+def change_kernels(s: State, what: int, time: int) -> None:
+    """Let a kernel take compute units of its device, or leave them to whoever waits there."""
+    count = what // 2 % MAX_TAKEN
+    device = s.devices[what // 2 // MAX_TAKEN]
+    if what % 2 == 0:
+        device.taken += count
+        return
+    device.taken -= count
+    pool_id = device.parked
+    device.parked = NONE
+    while pool_id != NONE:
+        pool = s.pools[pool_id]
+        unit_id = pool.parked
+        pool.parked = NONE
+        while unit_id != NONE:
+            after = s.units[unit_id].next_waiter
+            free_unit(s, unit_id, time)
+            unit_id = after
+        pool_id = pool.next_parked
+
+
+@jit
+def is_taken(s: State, pool_id: int, unit_id: int) -> int:
+    """Whether a slot is on a hardware unit that kernels of libraries have; one is left to others."""
+    pool = s.pools[pool_id]
+    device = s.devices[pool.device]
+    if device.taken == 0:
+        return 0
+    taken = min(pool.below - 1, -(-device.taken * pool.below // device.compute_units))
+    return s.units[unit_id].place % pool.below >= pool.below - taken
+
+
+@jit
+def park(s: State, pool_id: int, unit_id: int) -> None:
+    """Put a free slot aside until a kernel of a library ends."""
+    pool = s.pools[pool_id]
+    if pool.parked == NONE:
+        device = s.devices[pool.device]
+        pool.next_parked = device.parked
+        device.parked = pool_id
+    s.units[unit_id].next_waiter = pool.parked
+    pool.parked = unit_id
 
 
 @jit

@@ -6,7 +6,14 @@ from megatile.sim.engine.bindings import bind_all, end_handles
 from megatile.sim.engine.completion import retire
 from megatile.sim.engine.dispatch import granted, raise_flag, ready
 from megatile.sim.engine.events import pop
-from megatile.sim.engine.instances import begin_launch, dispatch, ended, over
+from megatile.sim.engine.instances import (
+    begin_launch,
+    change_kernels,
+    dispatch,
+    end_kernel,
+    ended,
+    over,
+)
 from megatile.sim.engine.marks import apart, inlined, jit, prefetch
 from megatile.sim.engine.operations import issue_command
 from megatile.sim.engine.queues import decide
@@ -42,6 +49,7 @@ from megatile.sim.state import (
     GO_ON,
     HELD_UP,
     HOSTS,
+    KERNELS,
     NONE,
     OVERS,
     PAUSED,
@@ -157,6 +165,8 @@ def issue(s: State, unit_id: int) -> int:
         if kind == END:
             control(s, unit_id, pc)
             drain(s)
+            if unit.kernel > 0:
+                end_kernel(s, unit_id)
             unit.state = DONE
             ended(s, unit_id, unit.now)
             retire(s, unit_id)
@@ -214,6 +224,8 @@ def run(s: State) -> int:
             raise_flag(s, what, time)
         elif phase == DISPATCH:
             dispatch(s, what, time)
+        elif phase == KERNELS:
+            change_kernels(s, what, time)
         elif phase == DECISIONS:
             decide(s, what, time)
         elif phase == OVERS:

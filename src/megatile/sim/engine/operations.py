@@ -11,7 +11,7 @@ from megatile.sim.engine.accesses import (
 from megatile.sim.engine.caches import touch_caches
 from megatile.sim.engine.commands import enqueue, join_engine_queue, new_command, wait_for_visible
 from megatile.sim.engine.completion import complete_later, complete_now
-from megatile.sim.engine.instances import block, seen_from
+from megatile.sim.engine.instances import begin_kernel, block, end_kernel, seen_from
 from megatile.sim.engine.marks import inlined, jit
 from megatile.sim.engine.messages import do_any, do_receive, do_send
 from megatile.sim.engine.recording import record, record_accesses, record_words
@@ -44,6 +44,7 @@ from megatile.sim.instructions import (
 )
 from megatile.sim.state import (
     ASK_BUSY,
+    ASK_KERNEL,
     ASK_MESSAGE,
     ASK_RENDEZVOUS,
     ASK_VALUE,
@@ -214,14 +215,21 @@ def do_wait(s: State, unit_id: int, pc: int) -> int:
 
 @jit
 def do_start(s: State, unit_id: int, pc: int) -> int:
-    """Hold the instance while the kernel of a transport starts."""
+    """Hold the instance while the kernel of a transport starts, or end that kernel."""
     op = Start.of(s.code[pc])
     unit = s.units[unit_id]
+    if op.ends != 0:
+        end_kernel(s, unit_id)
+        return GO_ON
+    kernel = figure(s, ASK_KERNEL, pc, unit.number, 0, 0, unit_id)
+    if kernel == NONE:
+        return STOPPED
     nbytes = evaluate(s, op.nbytes, unit.frame)
     begin = unit.now
     busy = figure(s, ASK_BUSY, pc, 0, nbytes, NONE, unit_id)
     if busy == NONE:
         return STOPPED
+    begin_kernel(s, unit_id, kernel)
     unit.now = begin + busy
     unit.cause = record(s, unit_id, pc, START, NONE, begin, unit.now, unit.cause, nbytes, NONE, NONE, NONE)
     return GO_ON
