@@ -34,7 +34,10 @@ free again when all commands of the instance, and of the instances below it, hav
 take slot storage: a memory must hold slots times what an instance places there (tiles that only one stream
 of the level names are its instances' alone). A tile of a level with slots is local, belongs to its
 instance and begins undefined. Waiting for an instance that is not resident and cannot become so is a
-deadlock.
+deadlock. The kernel of a library takes a compute unit (a unit of scale ``block``) for each of its channels,
+those with the highest numbers of its device, from its ``Start`` to the last statement beside it that names
+its transport, or to the next ``Start``: slots there that are or become free are not taken before it has
+ended, and instances that are there stay. One unit is left to others.
 
 *Reach.* What is sent, signalled, put or met goes to the hardware unit at which an instance is *reached*. One
 reaches the instances that one is in where they are; every other one below its parent: at ``place(index)``, or

@@ -26,8 +26,11 @@ def kernel_ends(plan: pm.Plan, code: Sequence[Instruction]) -> set[int]:
             if not isinstance(start, pm.Start):
                 continue
             rest = body[at + 1 :]
-            until = next((i for i, s in enumerate(rest) if isinstance(s, pm.Start)), len(rest))
-            mine = [s for s in rest[:until] if start.transport in {_by(x, named) for x in pm.statements((s,))}]
+            other = (any(isinstance(x, pm.Start) for x in pm.statements((s,))) for s in rest)
+            until = next((i for i, starts_another in enumerate(other) if starts_another), len(rest))
+            mine = [
+                s for s in rest[:until] if start.transport in {_by(x, named) for x in pm.statements((s,))}
+            ]
             inside = {id(x) for x in pm.statements((mine[-1] if mine else start,))}
             found |= {
                 max(j for j in range(i, len(code)) if id(code[j].statement) in inside or j == i) + 1

@@ -51,8 +51,9 @@ READY, DATA, CREDIT, ANYDATA, FLAG, AT_RENDEZVOUS, HAZARD, AHEAD, PENDING, DONE,
 # How a region names its storage.
 DECLARED, HANDLE = range(2)
 # Phases within one picosecond, in order: instances end, launches begin, signals arrive, kernels of libraries
-# take compute units or leave them, instances take free slots, receives from any choose among all that has arrived by now, servers grant requests, hosts hear of
-# ends. Arrivals of messages and credits are no events: their times are known as soon as the transfer's are.
+# take compute units or leave them, instances take free slots, receives from any choose among all that has
+# arrived by now, servers grant requests, hosts hear of ends. Arrivals of messages and credits are no events:
+# their times are known as soon as the transfer's are.
 OVERS, BEGINS, SIGNALS, KERNELS, DISPATCH, DECISIONS, REQUESTS, HOSTS = range(8)
 # What issuing a command gives, if the engine need not return to Python.
 GO_ON, HELD_UP = 0, -1

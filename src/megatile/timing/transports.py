@@ -122,7 +122,7 @@ def launch_floor_ps(hda: HDA, transport: Transport, scale: str = "device") -> in
 
 
 def channels_taken(hda: HDA, transport: Transport, scale: str = "device") -> int:
-    """Return the channels of a library's kernel: each is a thread block that has a compute unit for itself."""
+    """Return the channels of a library's kernel, each a thread block with a compute unit for itself."""
     if transport.kind not in ("kernel", "switch") or not has_library(hda, scale):
         return 0
     return ceil(rule_for(hda, transport, scale).most_channels(way_of(transport)))
