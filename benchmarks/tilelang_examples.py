@@ -1,6 +1,6 @@
 """Runs the examples of a TileLang (or TileScale) checkout, unedited but for their sizes, on this computer.
 
-    python benchmarks/tilelang_examples.py CHECKOUT [--only TEXT] [--results FILE] [--table docs/tilelang.md]
+    python benchmarks/tilelang_examples.py CHECKOUT [--only TEXT] [--results FILE] [--table PAGE.md]
 
 Each file runs in a process of its own with a limit of CPU time and memory. Sizes are made small by name
 (``M``, ``seq_len``, ``heads`` ...) in default arguments, options of argparse, assignments and calls outside

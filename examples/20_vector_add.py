@@ -1,4 +1,15 @@
-"""Vector add: the smallest tile program. Blocks take one tile each; the last one reaches over the edge."""
+"""Vector add.
+
+The smallest tile program: blocks take one tile each, add, and write back.
+
+* `@T.program` reads the function once and builds a *Program*; `print(vector_add(1000))` shows it as text.
+* `T.Kernel(block=..., threads=...)` says how many units of each scale run the body. Statements outside
+  every `T.Scale` run on blocks, and `as bx` is the block's number.
+* `A[bx * tile]` in a copy is an *anchor*: it takes its extent from the other side. Over the edge reads give
+  zero and writes are dropped, so the last tile needs no special case. A slice, `A[i : i + tile]`, must lie
+  inside.
+* `for i in T.Parallel(tile)` is elementwise code: all iterations at once, none depending on another.
+"""
 
 import numpy as np
 

@@ -1,4 +1,17 @@
-"""GEMM with one tile of C per block: copies in, a tile product, a pipelined loop over K."""
+"""GEMM, a tile per block.
+
+A matrix product in tiles: two copies in, a tile product, a loop over K that overlaps copies with
+arithmetic.
+
+* The destination comes first: `T.copy(to, source)`. Copies convert dtypes; here C is f32 and the inputs are
+  f16.
+* `level="l1"` is memory shared by a block, `level="l0"` its registers. The names come from the machine; the
+  size is checked while building.
+* `T.gemm(a, b, c)` adds to `c` in f32. Without `T.clear(c)` the run stops with "'c' is read before it is
+  written".
+* `T.Pipelined(n, num_stages=3)` means the same as `T.serial(n)`; targets run the copies ahead. If a copy
+  would then read what the loop writes, the program is refused.
+"""
 
 import numpy as np
 

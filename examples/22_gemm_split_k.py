@@ -1,7 +1,15 @@
-"""Split-K inside a block: warp groups share out the columns of A and the rows of B, and reduce at the end.
+"""Split-K inside a block.
 
-The views say who holds what: a warp group's copy into its part of ``a`` reads its own part of A (the anchor
-is the place of the whole tile, the view adds its origin), and everyone has a copy of ``c`` to accumulate in.
+The two warp groups of TileScale's README: each has half of the inner dimension, both reduce at the end.
+
+* `T.view(a, layout=T.FullCol)` is this warp group's part of the tile: its columns. `T.Replica` gives
+  everyone a copy of its own.
+* `T.copy(my_a, A[by * bM, k * bK])`: the anchor is the place of the *whole* tile; the view adds its own
+  origin, so the two groups load different halves.
+* The all-reduce stands after the loop. Inside, it would sum what was already summed; the build warns of
+  that.
+* Back at block scale, `T.copy(C[...], c)` reads a replica from outside: the copies must agree, which is
+  checked.
 """
 
 import numpy as np

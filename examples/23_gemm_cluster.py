@@ -1,7 +1,12 @@
-"""GEMM at cluster scale: one statement for a product that the blocks of a cluster hold together.
+"""GEMM at cluster scale.
 
-Each block of the cluster has half the rows of A and half the columns of B; they exchange nothing by hand. The
-tile product stands at the cluster's scale, where the whole tiles are visible.
+One `T.gemm` for tiles that the blocks of a cluster hold together.
+
+* Scales nest: `with T.Scale("cluster")` and inside it `with T.Scale("block")`, each region a phase. When
+  the block region ends, the cluster sees all it wrote.
+* `cluster.coords` are the coordinates of a launch with several dimensions; the first extent is x.
+* The same primitive works at any scale. What it becomes (one block's tensor core, a pair of blocks, a
+  device) is the target's business.
 """
 
 import numpy as np

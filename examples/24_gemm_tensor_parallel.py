@@ -1,8 +1,14 @@
-"""Four devices, two warp groups, one program: tensor-parallel GEMM.
+"""Tensor parallel GEMM.
 
-A is cut by columns over the devices, B by rows, so every device has a partial sum of all of C. Inside a
-block the
-warp groups cut the same way once more. Both levels end with an all-reduce, after their loops.
+Four devices and two warp groups in one program: the example of TileScale's README, corrected.
+
+* The first view of a tensor at a scale says how it is placed there: A by columns over the devices, B by
+  rows, C as a copy on each.
+* `with T.Scale("warpgroup") as wg_id, wg_num:` is accepted and means `as (wg_id, wg_num)`.
+* Regions one after the other are phases: blocks compute, then devices all-reduce; blocks may run in waves,
+  because nothing waits for a block that is not resident.
+* Leave the last all-reduce out, and the run ends with "the copies of 'C' differ at the end ... a reduction
+  is missing".
 """
 
 import numpy as np

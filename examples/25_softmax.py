@@ -1,4 +1,13 @@
-"""Softmax of rows, a block of rows each, in one pass over tiles of columns (the running maximum is kept)."""
+"""Softmax.
+
+Two passes over tiles of columns with a running maximum and a running sum.
+
+* `T.reduce_max(x, top, dim=1, clear=False)` keeps the maximum of before; `T.copy(before, top)` saves it
+  first, to rescale the sum.
+* Columns beyond the edge are zeros after an anchored copy; `T.if_then_else` turns them into minus infinity.
+* Assignments in `T.Parallel` are rounded to the tile's dtype, one operation at a time, as the hardware
+  does.
+"""
 
 import numpy as np
 

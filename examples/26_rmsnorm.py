@@ -1,4 +1,11 @@
-"""RMSNorm: the mean of squares of each row, its reciprocal root, and a weight per column."""
+"""RMSNorm.
+
+A reduction over rows and a weight per column, in bf16 with f32 inside.
+
+* A copy from a bf16 tensor into an f32 tile converts; the copy back rounds once.
+* `factor[i] / N + eps` mixes a tile's element with Python numbers: constants take the tile's dtype.
+* `W` is used whole: a tensor needs no index when its shape fits.
+"""
 
 import numpy as np
 

@@ -1,5 +1,15 @@
-"""FlashAttention forward: tiles of keys pass by, with a running maximum and a running sum. Causal, grouped
-queries."""
+"""FlashAttention, forward.
+
+Keys and values pass by in tiles; the maximum and the sum run along. Causal masks and grouped queries
+included.
+
+* `if causal:` is decided while building; `k * bN + j <= bx * bM + i` is known only at run time and becomes
+  part of the Program. Both are written as plain Python.
+* The trip count `T.min(steps, ...)` depends on the block: later blocks see more keys.
+* An anchor with more dimensions than the tile keeps the leading ones fixed: `Q[bz, by, bx * bM, 0]` is a
+  matrix.
+* `LSE` (log2 of the sums, plus the maximum) is what the backward pass and a merge across devices need.
+"""
 
 import math
 

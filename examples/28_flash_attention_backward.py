@@ -1,7 +1,10 @@
-"""FlashAttention backward in two phases: delta = rowsum(dO * O) for every row, then one tile of keys per
-block.
+"""FlashAttention, backward.
 
-A block keeps dK and dV of its keys and adds to dQ atomically; the order of the additions does not matter.
+Two phases: a sum per row first, then dK and dV per tile of keys and dQ by atomic additions.
+
+* The second region sees everything the first wrote, from all blocks: regions are phases.
+* `T.atomic_add` may hit the same element from many blocks; a plain `+=` there is reported as a data race.
+* `transpose_A=True` and `transpose_B=True` take the tiles the other way round without a copy.
 """
 
 import math

@@ -1,8 +1,15 @@
-"""FlashMLA decode with the keys spread over four devices (context parallel).
+"""FlashMLA decode over four devices.
 
-Inside a block the warp groups share out the columns of the scores and gather them. Across devices the
-outputs merge
-with ``T.lse_merge``, which needs the maximum too: lse = log2(sum) + max * scale.
+The second example of TileScale's README, corrected: context parallel over devices, scores shared by warp
+groups.
+
+* A layout may be a function from index to owning unit: `lambda i, j, k, l: j // (seqlen_kv // devices)`
+  cuts the sequence.
+* Each warp group writes its own columns on *all* copies (`dst=peer`), then a barrier; `T.allgather` would
+  do as well. Writing the same columns on both is reported: "the copies of 'acc_s_cast' differ".
+* `T.allreduce(output, lse, fn=T.lse_merge)` merges attention results; it needs the maximum too, lse =
+  log2(sum) + max * scale. Without a logarithm the build warns.
+* Any associative function of two tuples may stand in place of `T.lse_merge`.
 """
 
 import math

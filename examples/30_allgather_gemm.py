@@ -1,5 +1,13 @@
-"""AllGather-GEMM, overlapped: rows of A travel round a ring of devices while blocks work on the rows at
-hand."""
+"""AllGather-GEMM, overlapped.
+
+Rows of A travel round a ring while blocks work on the rows at hand.
+
+* `T.copy(tile, x, dst=rank)` puts into that unit's tile. On return the source may be reused; the data is
+  visible there after a barrier of this scale.
+* Two slots alternate: the neighbour may still read one while the other is filled. Use one slot only, and
+  the run reports a data race with both lines.
+* In time, a later statement may start when its data is there: the put and the block region overlap.
+"""
 
 import numpy as np
 

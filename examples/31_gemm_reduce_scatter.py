@@ -1,7 +1,11 @@
-"""GEMM-ReduceScatter, overlapped: a running sum travels round a ring, each device adds its term on the way.
+"""GEMM-ReduceScatter, overlapped.
 
-Step s of device r works on the rows that device (r - s - 1) mod n will own; at the last step these are its
-own.
+A running sum travels round the ring; every device adds its term on the way.
+
+* At step s, device r works on the rows that device r - s - 1 will own, so the sum arrives complete at its
+  owner.
+* `arriving` has two versions for the same reason as in ``30_allgather_gemm.py``.
+* A condition such as `if s > 0` on a loop index becomes a branch of the Program.
 """
 
 import numpy as np

@@ -1,5 +1,12 @@
-"""SUMMA on a grid of devices: broadcast a column of A along rows and a row of B along columns, multiply,
-repeat."""
+"""SUMMA on a grid of devices.
+
+Broadcast a column of A along rows and a row of B along columns, multiply, repeat.
+
+* `device=(p, p)` launches a grid; `device.coords` are the coordinates and `axis=` chooses the line of units
+  a collective acts on.
+* `layout=(T.Shard(0), T.Shard(1))` gives one layout per axis of the grid: axis 0 cuts rows, axis 1 columns.
+* `root=k` is the position along that axis.
+"""
 
 import numpy as np
 

@@ -1,4 +1,12 @@
-"""Cannon's algorithm: skew A and B once, then every device multiplies what it has and passes both on."""
+"""Cannon's algorithm.
+
+Skew once, then multiply and shift; no broadcast.
+
+* The skew is a put whose destination depends on the own coordinates: `dst=(col - row) % p, axis=1`.
+* A put to oneself is a put like any other: it needs the barrier too.
+* Swapping two tile variables in a loop is refused, because a loop body is read once; index a tile with `k %
+  2` instead.
+"""
 
 import numpy as np
 

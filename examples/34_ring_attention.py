@@ -1,5 +1,11 @@
-"""Ring attention: every device keeps its queries; keys and values go round while blocks work on those at
-hand."""
+"""Ring attention.
+
+Queries stay, keys and values go round, and the running maximum and sum live in device memory between steps.
+
+* Tiles allocated at device scale stay for the whole launch; those of a block end with its region.
+* The last statement is elementwise code at device scale, on a view of the output.
+* With `schedule="adversarial"` puts arrive as late as they may; a correct program gives the same result.
+"""
 
 import math
 

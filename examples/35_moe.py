@@ -1,9 +1,12 @@
-"""Mixture of experts: tokens go to the device of their expert and come back; how many is known only at run
-time.
+"""Mixture of experts.
 
-Counts are read from a tile (``T.read_scalar``) and used as extents of puts; an all-to-all tells everyone
-how many
-tokens to expect.
+Tokens go to the device of their expert and come back; how many is known only at run time.
+
+* `T.read_scalar(count[p], bound=capacity)` makes a number of the data usable in extents, trip counts, peers
+  and indices; the bound is checked.
+* `x[0, order[e, c], j]` is a gather.
+* `T.all_to_all` tells every device how many tokens to expect from each other one.
+* `for p in range(n)` is unrolled while building: n is a number.
 """
 
 import numpy as np

@@ -1,4 +1,12 @@
-"""MPI style: every device puts its data into its neighbour's tile, then a barrier makes it visible."""
+"""Message passing.
+
+MPI style: put, barrier, use.
+
+* Without the barrier the run reports: data race on 'remote_B', read by device 1 here and written by a put
+  of device 0.
+* A `T.signal(flag, dst=...)` after the put and a `T.wait(flag, 1)` at the receiver do the same between two
+  units.
+"""
 
 import numpy as np
 

@@ -1,5 +1,12 @@
-"""A producer warp group fills slots of shared memory, a consumer empties them; signals and waits keep them
-apart."""
+"""Producer and consumer.
+
+One warp group loads, the other multiplies; signals and waits keep them apart.
+
+* `if wg == 0:` specialises. Both branches are read; each unit takes its own.
+* A flag counts up and is never reset: the k-th use of a slot waits for the value `k // slots + 1`.
+* Drop the wait on `empty`, and the slot is overwritten while it is read: a data race. Drop the signal, and
+  the deadlock report names who waits where.
+"""
 
 import numpy as np
 

@@ -1,4 +1,13 @@
-"""A stencil on a wafer: every core keeps a patch, puts its edges into its neighbours' halos, and averages."""
+"""A stencil on a wafer.
+
+Every core keeps a patch, puts its edges into its neighbours' halos, and averages.
+
+* On `cerebras-wse2` a block is a core; on a GPU the same program runs on blocks.
+* Blocks that wait for each other must all be resident; with too many the run says how many fit.
+* `dst=x - 1, axis=0` is the neighbour along x.
+* Old and new values are two versions of one tile: reading and writing the same version in `T.Parallel`
+  would be refused.
+"""
 
 import numpy as np
 

@@ -1,4 +1,14 @@
-"""A queue of work: blocks take rows of uneven length by tickets, whichever block is free first."""
+"""A queue of work.
+
+Blocks take rows of uneven length by tickets, whichever block is free first.
+
+* `T.atomic_add(..., return_prev=True)` gives every ticket once; without the atomic the run reports a race
+  on `ticket`.
+* `while True:` with a `break` on a run-time value stays a loop of the Program; it must end within its bound
+  (`T.bounded`).
+* `T.read_scalar` makes a number of the data usable as a trip count.
+* `T.Input` arguments are protected: a write to them is refused while building.
+"""
 
 import numpy as np
 

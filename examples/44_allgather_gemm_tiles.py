@@ -1,5 +1,15 @@
-"""AllGather-GEMM, tile by tile: blocks put tiles of A into every device's memory and signal each; a block
-that multiplies waits for the tile it needs, and for nothing else."""
+"""AllGather-GEMM, tile by tile.
+
+Blocks put tiles of A into every device and signal it; a block that multiplies waits for the tile it needs,
+and for nothing else.
+
+* `dst=rank, scale="device"` counts devices: a block puts into another device's memory, and signals it
+  there.
+* The signal comes after the put to the same device; whoever waits for it may read what was put. To tell a
+  *third* device, put `T.fence("device")` between the two.
+* A block that only waits is no danger: those that send have smaller numbers, so they have their place
+  already.
+"""
 
 import numpy as np
 

@@ -1,5 +1,15 @@
-"""GEMM-ReduceScatter, tile by tile: a block puts its term of a tile into the memory of the device that owns
-it and signals; the owner's block adds the terms of a tile as soon as all of them are there."""
+"""GEMM-ReduceScatter, tile by tile.
+
+A block puts its term of a tile into the device that owns it; the owner adds the terms of a tile as soon as
+all are there.
+
+* Each device has a place for every device's term, so puts never collide; `arrived` counts them, tile by
+  tile.
+* A device works on its own tiles last: when they wait for the others' terms, no block that sends is left
+  waiting for a place.
+* Without the places, `T.atomic_add(sum[i, j], c, dst=owner, scale="device")` adds in the owner's memory (in
+  whatever order).
+"""
 
 import numpy as np
 

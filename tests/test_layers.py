@@ -121,7 +121,7 @@ def test_the_package_follows_the_table() -> None:
 
 
 def test_the_page_shows_the_table() -> None:
-    page = PACKAGE.parents[1] / "docs" / "decisions" / "0001-layers.md"
+    page = PACKAGE.parents[1] / "docs" / "contributing" / "decisions" / "0001-layers.md"
     rows = re.findall(r"^\| `(\w+)` \| ([\w ]+)", page.read_text(encoding="utf-8"), re.MULTILINE)
     assert {folder: below.strip() for folder, below in rows} == ALLOWED | {
         "cli": "everything",

@@ -1,4 +1,4 @@
-"""The tables of docs/kernbench-figures.md: KernBench's published PE-DMA times beside ours."""
+"""The tables of docs/reference/kernbench-figures.md: KernBench's published PE-DMA times beside ours."""
 
 from __future__ import annotations
 

@@ -28,6 +28,6 @@ def test_every_option_has_a_help() -> None:
 
 
 def test_the_page_of_questions_names_every_command() -> None:
-    page = (ROOT / "docs" / "which-command.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "how-to" / "README.md").read_text(encoding="utf-8")
     missing = [words for words, _ in all_commands() if f"`{words}" not in page]
     assert missing == []

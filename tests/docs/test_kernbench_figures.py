@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.docs import kernbench_figures as figures
 
-PAGE = Path(__file__).parents[2] / "docs" / "kernbench-figures.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "kernbench-figures.md"
 TABLE = re.compile(r"(<!-- table: (\w+) -->\n\n)(.*?)(\n?<!-- end of table -->)", re.DOTALL)
 
 

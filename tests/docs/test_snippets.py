@@ -7,10 +7,14 @@ only shown. An HTML comment on the line before a block changes what is expected 
     <!-- no-test -->             the block is not run
     <!-- raises: SomeError -->   the python block must raise it
     <!-- exit: 2 -->             every command of the console block must leave with this code
+    <!-- output -->              the text block shows what the block before it prints
+                                 (``pytest tests/docs/test_snippets.py --update-golden`` writes it anew)
 """
 
+import contextlib
 import importlib
 import importlib.util
+import io
 import re
 import shlex
 import sys
@@ -18,6 +22,7 @@ import types
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +31,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 FENCE = re.compile(r"^(?P<indent>[ \t]*)```(?P<language>\w*)[ \t]*$")
 MARK = re.compile(
-    r"^[ \t]*<!--[ \t]*(?P<word>no-test|raises|exit)(?::[ \t]*(?P<value>[\w.]+))?[ \t]*-->[ \t]*$"
+    r"^[ \t]*<!--[ \t]*(?P<word>no-test|raises|exit|output)(?::[ \t]*(?P<value>[\w.]+))?[ \t]*-->[ \t]*$"
 )
 
 
@@ -98,17 +103,27 @@ class Page:
         self.monkeypatch = monkeypatch
         self.module = types.ModuleType("__main__")
         self.module.__file__ = str(script)
+        self.lines = text.splitlines()
 
-    def run(self) -> None:
+    def run(self) -> str:
+        """Run all blocks; return the page with what they print in its blocks of output."""
         python = [block for block in self.blocks if block.language == "python"]
         self.script.write_text(script_of(python), encoding="utf-8")
         self.monkeypatch.chdir(self.script.parent)
         self.monkeypatch.setitem(sys.modules, "__main__", self.module)
+        printed, moved = "", 0
         for block in self.blocks:
-            if block.language == "python":
-                self.run_python(block)
-            elif block.language == "console":
-                self.run_console(block)
+            if block.language in ("python", "console"):
+                run = self.run_python if block.language == "python" else self.run_console
+                with contextlib.redirect_stdout(io.StringIO()) as out:
+                    run(block)
+                printed = out.getvalue()
+            elif "output" in block.marks:
+                shown = [line.rstrip() for line in printed.rstrip().splitlines()]
+                first = block.line - 1 + moved
+                self.lines[first : first + len(block.lines)] = shown
+                moved += len(shown) - len(block.lines)
+        return "\n".join(self.lines) + "\n"
 
     def run_python(self, block: Block) -> None:
         expected = block.marks.get("raises")
@@ -149,20 +164,20 @@ def run_command(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
     return code if isinstance(code, int) else int(code is not None)
 
 
-def run_page(
-    text: str, folder: Path, monkeypatch: pytest.MonkeyPatch, name: str = "page"
-) -> dict[str, object]:
+def run_page(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     """Run a page; returns the namespace its python blocks leave."""
-    page = Page(text, folder / f"{name}.py", monkeypatch)
+    page = Page(text, folder / "page.py", monkeypatch)
     page.run()
     return page.module.__dict__
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Any) -> None:
     monkeypatch.setenv("MPLBACKEND", "Agg")
+    monkeypatch.setenv("COLUMNS", "110")
+    script = tmp_path / f"{page.stem.replace('-', '_')}.py"
     try:
-        run_page(page.read_text(encoding="utf-8"), tmp_path, monkeypatch, page.stem.replace("-", "_"))
+        golden(page, Page(page.read_text(encoding="utf-8"), script, monkeypatch).run())
     except Exception as error:
         if lacks_torch(error):
             pytest.skip("needs torch, which is not installed")
@@ -224,6 +239,11 @@ def test_what_a_page_registers_is_gone_after_it(
     )
     known = run_page(text, tmp_path, monkeypatch)["known"]
     assert {"left_behind", "ring"} <= set(known)  # type: ignore[call-overload]
+
+
+def test_output_is_what_the_block_before_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = "```python\nprint('a\\nb')\n```\n\n<!-- output -->\n```text\n{}\n```\nend\n"
+    assert Page(page.format("old"), tmp_path / "p.py", monkeypatch).run() == page.format("a\nb")
 
 
 def test_no_test_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

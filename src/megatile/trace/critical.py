@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -67,9 +69,14 @@ def why_slow(trace: Trace, limit: int = 10) -> str:
     """The critical path as text, added up by operation and source line, the largest share first."""
     groups = critical_groups(trace)
     rows = [
-        (operation, engine, steps, format_time(spent), f"{share:.1%}", source)
+        (operation, engine, steps, format_time(spent), f"{share:.1%}", _from_here(source))
         for operation, engine, source, steps, spent, share in groups[:limit]
     ]
     table = text_table(("operation", "engine", "steps", "time", "share", "source"), rows)
     steps, total = sum(group[3] for group in groups), sum(group[4] for group in groups)
     return f"critical path: {steps} events, {format_time(total)}\n{table}"
+
+
+def _from_here(source: str) -> str:
+    """A source line's path as seen from the working directory, if it lies below it."""
+    return source.removeprefix(f"{Path.cwd()}{os.sep}")

@@ -104,7 +104,8 @@ class Missing:
 
     def __call__(self, *_: Any, **__: Any) -> Any:
         raise ProgramError(
-            f"{self.name} has no counterpart in megatile", advice="docs/tilelang.md lists what there is"
+            f"{self.name} has no counterpart in megatile",
+            advice="docs/how-to/from-tilelang.md lists what there is",
         )
 
     def __mro_entries__(self, bases: Any) -> tuple[type, ...]:
