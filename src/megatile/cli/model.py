@@ -347,7 +347,7 @@ def _milliseconds(option: str, text: str | None) -> float | None:
 
     if text is None:
         return None
-    found = quantity(text if not text.replace(".", "").isdigit() else f"{text} ms", "time").value * 1e3
+    found = quantity(text if not text.replace(".", "").isdigit() else f"{text} ms", "time").value / 1e9
     if found <= 0:
         raise MegatileError(f"{option} must be positive, got {text}")
     return found

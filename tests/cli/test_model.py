@@ -1,0 +1,69 @@
+"""``megatile model``: each command prints for people and as JSON, and says in a sentence what is wrong."""
+
+import json
+
+import pytest
+
+
+def test_list_and_memory(megatile):
+    rows = json.loads(megatile("model", "list", "--json").out)["rows"]
+    assert {"Llama-3.1-70B", "DeepSeek-R1"} <= {row["model"] for row in rows}
+    assert "70.55 B" in megatile("model", "list").out
+    text = megatile("model", "memory", "Llama-3.1-70B").out
+    assert "does not fit (try: tp 4)" in text
+    found = json.loads(megatile("model", "memory", "Llama-3.1-70B", "--tp", 4, "--json").out)
+    assert found["fits"]
+    most = found["most_requests"]
+    fits = [
+        json.loads(megatile("model", "memory", "Llama-3.1-70B", "--tp", 4, "--requests", n, "--json").out)[
+            "fits"
+        ]
+        for n in (most - 1, most + 2)
+    ]
+    assert fits == [True, False]
+
+
+def test_predict(megatile, tmp_path):
+    asked = ("model", "predict", "Llama-3.1-8B", "--tp", 2, "--batch", 4, "--isl", 128, "--osl", 64)
+    page, table = tmp_path / "p.html", tmp_path / "p.csv"
+    found = json.loads(megatile(*asked, "--json", "--csv", table).out)
+    decode = [row for row in found["rows"] if row["step"] == "decode"]
+    assert sum(row["time_us"] for row in decode) / 1e3 == pytest.approx(found["decode_ms"], rel=1e-6)
+    assert table.read_text().count("\n") == len(found["rows"]) + 1
+    text = megatile(*asked, "--report", page, "--trace", tmp_path / "t.json.gz").out
+    assert "decode attention" in text
+    assert "<html" in page.read_text()
+    faster = megatile(*asked, "--json", "--set", "memory.hbm.bandwidth='6700 GB/s'").out
+    assert json.loads(faster)["decode_ms"] < found["decode_ms"]
+
+
+def test_serve_and_search(megatile, tmp_path):
+    serve = ("model", "serve", "Llama-3.1-8B", "--isl", 64, "--osl", 16, "--concurrency", 4)
+    found = json.loads(megatile(*serve, "--json", "--csv", tmp_path / "s.csv").out)
+    assert [row["measure"] for row in found["rows"]] == ["ttft_ms", "tpot_ms", "itl_ms", "latency_ms"]
+    assert "token_budget 512" in megatile(*serve, "--token-budget", 512).out
+    search = ("model", "search", "Llama-3.1-8B", "--isl", 64, "--osl", 16, "--concurrency", "1,8")
+    text = megatile(*search, "--tpot", "6ms", "--csv", tmp_path / "f.csv").out
+    assert "TPOT ≤ 6 ms" in text
+    rows = json.loads(megatile(*search, "--tpot", "6", "--json").out)["pareto"]
+    assert rows
+    assert all(row["tpot_ms"] <= 6 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("predict", "Llama-9"), "there is no model or config file 'Llama-9'"),
+        (("predict", "Llama-3.1-8B", "--tp", 5), "tp 5 does not divide 32 heads"),
+        (("predict", "Llama-3.1-8B", "--isl", 0), "--isl must be at least 1"),
+        (("serve", "Llama-3.1-8B", "--rate", 0), "rate must be positive"),
+        (("serve", "Llama-3.1-8B", "--requests", "none.jsonl"), "none.jsonl: cannot be read"),
+        (("search", "Llama-3.1-8B", "--ttft", "5kg"), "unit 'kg'"),
+        (("search", "Llama-3.1-8B", "--concurrency", "many"), "'many' is no list of numbers"),
+    ],
+)
+def test_mistakes_are_one_sentence(megatile, words, said):
+    done = megatile("model", *words)
+    assert done.code == 1
+    assert said in done.err
+    assert done.err.count("\n") == 1
