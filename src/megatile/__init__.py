@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from megatile.models.search import ModelSearch as ModelSearch
     from megatile.models.serving import Serving as Serving
     from megatile.models.step import StepTime as StepTime
+    from megatile.models.training import TrainStep as TrainStep
     from megatile.parallel.comm_debug import CommDebug as CommDebug, comm_debug as comm_debug
     from megatile.plan.build import PlanBuilder as PlanBuilder
     from megatile.plan.check import Checked as Checked
@@ -92,6 +93,7 @@ _NAMES = {
     "megatile.models.search": "ModelSearch",
     "megatile.models.serving": "Serving",
     "megatile.models.step": "StepTime",
+    "megatile.models.training": "TrainStep",
     "megatile.parallel.comm_debug": "CommDebug comm_debug",
     "megatile.plan.build": "PlanBuilder",
     "megatile.plan.check": "Checked",

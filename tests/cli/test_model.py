@@ -50,6 +50,15 @@ def test_serve_and_search(megatile, tmp_path):
     assert all(row["tpot_ms"] <= 6 for row in rows)
 
 
+def test_train(megatile, tmp_path):
+    asked = ("model", "train", "Llama-3.1-8B", "--tp", 8, "--pp", 2, "--seq", 1024, "--global-batch", 4)
+    found = json.loads(megatile(*asked, "--json").out)
+    assert 0 < found["bubble"] < 0.5
+    page = tmp_path / "p.html"
+    assert "bubble" in megatile(*asked, "--schedule", "zero_bubble", "--report", page).out
+    assert "weight gradients" in page.read_text()
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

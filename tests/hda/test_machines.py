@@ -10,8 +10,9 @@ from megatile.hda.load import find, resolve
 from megatile.hda.model import STANDARD_SCALES
 
 NAMES = [
-    "a100-cluster", "ahbm", "b200-8", "cerebras-wse2", "cpu", "dgx-h100", "gb200-nvl72", "h100-cluster",
-    "h100-cluster-efa", "h100-cluster-roce", "h100-cluster-tcpxo", "h200-8", "h800-8", "hgx-a100", "l20-8",
+    "a100-cluster", "ahbm", "b200-8", "cerebras-wse2", "cpu", "dgx-h100", "gb200-nvl72",
+    "h100-500w-cluster", "h100-cluster", "h100-cluster-efa", "h100-cluster-roce", "h100-cluster-tcpxo",
+    "h200-8", "h800-8", "hgx-a100", "l20-8",
     "mi300x-8", "mi300x-cluster", "mi325x-8", "tpu-v5p", "v100-8",
 ]  # fmt: skip
 QUANTITIES = {"size", "reserved", "bandwidth", "latency", "efficiency", "throughput", "startup", "overhead"}

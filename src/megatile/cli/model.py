@@ -1,4 +1,4 @@
-"""``megatile model list|memory|predict|serve|search``: language models on machines."""
+"""``megatile model list|memory|predict|serve|train|search``: language models on machines."""
 
 from __future__ import annotations
 
@@ -284,6 +284,68 @@ def serve(
         print_json(
             "model_serve", {"asked": found.asked, "rows": found.rows(), **rates, "verdict": found.verdict}
         )
+    else:
+        print(found)
+
+
+@app.command()
+def train(
+    config: Config,
+    machine: Machine = "h100-cluster",
+    tp: Tp = 1,
+    pp: Pp = 1,
+    ep: Ep = 1,
+    cp: Cp = 1,
+    dp: Dp = 1,
+    seq: Annotated[int, typer.Option("--seq", help="Tokens of a sequence.")] = 4096,
+    micro_batch: Annotated[int, typer.Option("--micro-batch", help="Sequences of a micro-batch.")] = 1,
+    global_batch: Annotated[
+        int | None, typer.Option("--global-batch", help="Sequences of a step; micro-batch × dp by default.")
+    ] = None,
+    schedule: Annotated[
+        str | None, typer.Option("--schedule", help="1f1b, interleaved or zero_bubble.")
+    ] = None,
+    interleave: Annotated[int, typer.Option("--interleave", help="Chunks of layers on a stage.")] = 1,
+    recompute: Annotated[
+        str, typer.Option("--recompute", help="none, selective, alternate or full.")
+    ] = "selective",
+    fsdp: Annotated[bool, typer.Option("--fsdp", help="Divide weights among replicas.")] = False,
+    attention: Annotated[str, typer.Option("--attention", help="flash3, flash2 or unfused.")] = "flash3",
+    compiled: Annotated[
+        bool, typer.Option("--compile/--no-compile", help="Whether element-wise operators are fused.")
+    ] = True,
+    async_tp: Annotated[
+        bool, typer.Option("--async-tp", help="Hide tensor-parallel collectives behind products.")
+    ] = False,
+    dtype: Dtype = None,
+    report: Annotated[
+        Path | None, typer.Option("--report", help="Write an HTML report of the pipeline.")
+    ] = None,
+    settings: Set = None,
+    trust: Trust = False,
+    json: Json = False,
+) -> None:
+    """Predict one optimizer step: forward, backward, pipeline bubbles, data parallelism, MFU.
+
+    Example: megatile model train GPT-3-175B -m h100-cluster --set nodes=16 --tp 4 --pp 8 --dp 4
+    --interleave 6 --global-batch 256 --seq 2048
+    """
+    from megatile.models.model import model
+
+    found = model(config).train(
+        machine=load(machine, settings, trust), tp=tp, pp=pp, ep=ep, cp=cp, dp=dp, seq=seq,
+        micro_batch=micro_batch, global_batch=global_batch, schedule=schedule, interleave=interleave,
+        recompute=recompute, fsdp=fsdp, attention=attention, compiled=compiled, async_tp=async_tp,
+        dtype=dtype,
+    )  # fmt: skip
+    if report is not None:
+        from megatile.sim import simulate
+
+        simulate(found.plan, machine=found.deployment.hda).report(report)
+        print(f"report written to {report}", file=sys.stderr)
+    if json:
+        values = {n: getattr(found, n) for n in ("time_s", "tokens_per_s_device", "mfu", "bubble")}
+        print_json("model_train", {**values, "memory_bytes": found.memory_bytes, "rows": found.rows()})
     else:
         print(found)
 

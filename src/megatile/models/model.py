@@ -19,6 +19,7 @@ from megatile.models.memory import Memory, memory
 from megatile.models.search import ModelSearch, search
 from megatile.models.serving import Serving, serve
 from megatile.models.step import StepTime, step_time
+from megatile.models.training import TrainStep, train
 
 
 class Model:
@@ -73,6 +74,36 @@ class Model:
         return serve(
             self.deployment(machine, **division), isl=isl, osl=osl, concurrency=concurrency, rate=rate,
             requests=requests, count=count, spread=spread, seed=seed,
+        )  # fmt: skip
+
+    def train(
+        self,
+        *,
+        machine: str | HDA,
+        seq: int = 4096,
+        micro_batch: int = 1,
+        global_batch: int | None = None,
+        schedule: str | None = None,
+        interleave: int = 1,
+        recompute: str = "selective",
+        fsdp: bool = False,
+        attention: str = "flash3",
+        compiled: bool = True,
+        async_tp: bool = False,
+        **division: Any,
+    ) -> TrainStep:
+        """Return the time of one optimizer step over ``global_batch`` sequences of ``seq`` tokens.
+
+        ``schedule`` is ``1f1b``, ``interleaved`` (with ``interleave`` chunks a stage) or ``zero_bubble``;
+        ``recompute`` is ``none``, ``selective`` (the core of attention), ``alternate`` (every second layer)
+        or ``full``; ``attention`` is ``flash3``, ``flash2`` or ``unfused``; ``fsdp`` divides weights among
+        replicas; ``compiled=False`` is torch's eager mode; ``async_tp`` hides tensor-parallel collectives
+        behind products.
+        """
+        return train(
+            self.config, machine, seq=seq, micro_batch=micro_batch, global_batch=global_batch,
+            schedule=schedule, interleave=interleave, recompute=recompute, fsdp=fsdp, attention=attention,
+            compiled=compiled, async_tp=async_tp, **division,
         )  # fmt: skip
 
     def search(

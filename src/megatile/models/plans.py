@@ -6,7 +6,7 @@ library's kernel. Simulated, the Plan gives the critical path, the timeline and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -14,10 +14,17 @@ from megatile.core.expr import unit
 from megatile.models.batch import Batch
 from megatile.models.deployment import Deployment
 from megatile.models.operators import Operator, stage_operators
+from megatile.models.schedules import Order, StageTimes
+from megatile.models.schemes import ModelError
 from megatile.plan.build import Handle, PlanBuilder
 from megatile.plan.model import Plan, Work
 from megatile.timing.library_commands import HOST, LIBRARY_KERNEL, shape_text
 
+MAX_PASSES = 20_000
+"""Forward and backward passes of a Plan; longer schedules are timed without one."""
+PASSES = {"F": "forward", "B": "backward", "W": "weight gradients"}
+IN_FLIGHT = 4
+"""Results of a stage that may be on their way at once."""
 TOKEN_BYTES = 2
 """A message between stages carries its time in its kernel; the message itself is one element."""
 
@@ -69,3 +76,53 @@ def _command(b: PlanBuilder, state: Handle, d: Deployment, o: Operator) -> None:
         given["kv_dtype"] = o.kv_dtype
     engine = "vector" if o.communicates else "tensor"
     b.compute(LIBRARY_KERNEL, state, [state], engine=engine, work=Work(dtype="bf16"), **given)
+
+
+def pipeline_plan(
+    d: Deployment, orders: Sequence[Order], times: Sequence[StageTimes], send_us: float, chunks: int
+) -> Plan:
+    """Return the Plan of a pipeline schedule: one stream per stage, passes and sends as commands of stated
+    time, and a message for each micro-batch that goes on to another stage."""
+    passes = sum(len(order) for order in orders)
+    if passes > MAX_PASSES:
+        raise ModelError(f"{passes} passes are more than {MAX_PASSES}", advice="a smaller global batch")
+    stages, memory = len(orders), _memory(d)
+    b = PlanBuilder(f"train {d.config.name}", scale="device", units=stages, placement=unit * d.group)
+    ways, tiles = {}, {}
+    for kind, name, step in (("F", "activations", -1), ("B", "gradients", 1)):
+        ways[kind] = b.channel(
+            name,
+            source=(unit + step) % stages,
+            slot_bytes=TOKEN_BYTES,
+            memory=memory,
+            slots=stages * chunks + 1,
+        )
+        tiles[kind] = tuple(
+            b.tile(f"{part}_{name}", (1,), "bf16", memory=memory, role="inout", versions=IN_FLIGHT)
+            for part in ("received", "computed", "sent")
+        )
+    tiles["W"] = (b.tile("weights", (1,), "bf16", memory=memory, role="inout"),) * 3
+    last = stages * chunks - 1
+    for stage, order in enumerate(orders):
+        cost = dict(zip("FBW", times[stage], strict=True))
+        with b.stream(range(stage, stage + 1)):
+            for kind, _, chunk in order:
+                virtual, (received, computed, sent) = chunk * stages + stage, tiles[kind]
+                first, end = (0, last) if kind == "F" else (last, 0)
+                if kind != "W" and virtual != first:
+                    b.receive(ways[kind], (1,), "bf16", into=received, fresh=True)
+                _stated(b, d, computed, received, PASSES[kind], cost[kind], "tensor")
+                if kind != "W" and virtual != end:
+                    _stated(b, d, sent, computed, "send", send_us, "vector")
+                    b.send(ways[kind], sent, to=(unit + (1 if kind == "F" else -1)) % stages)
+    return b.finish()
+
+
+def _stated(
+    b: PlanBuilder, d: Deployment, write: Handle, read: Handle, name: str, time_us: float, engine: str
+) -> None:
+    """Write a command that takes a stated time."""
+    shape = shape_text({"ns": round(time_us * 1e3)})
+    given: dict[str, Any] = {"name": name, "kernel": HOST, "shape": shape, "library": d.library}
+    fresh = write.name != read.name
+    b.compute(LIBRARY_KERNEL, write, [read], engine=engine, work=Work(dtype="bf16"), fresh=fresh, **given)

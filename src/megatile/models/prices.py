@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 from megatile.core.cached import cached_in_owner
@@ -30,6 +31,12 @@ class Prices:
                 self._known.clear()
             found = self._known[key] = max(1, round(self.explain(operator).time_us * 1e6)) / 1e6
         return found
+
+    @cached_property
+    def memory_bandwidth(self) -> float:
+        """Bytes per second that a device's memory reaches."""
+        level = self.hda.level(self.hda.scale("device").level).name
+        return max(m.effective_bandwidth for m in self.hda.memories if m.level == level and not m.cache)
 
     def explain(self, operator: Operator) -> KernelTime:
         """Return the time with its origin and error bar."""
