@@ -50,12 +50,10 @@ LLMCompass (`ae/figure5/ab/real_hardware/matmul_A100.csv`). By formula: median e
 signed, 90 % of the rows within {p90:.1%}: the furthest are those of little work, which take 30 us there.
 """
 OTHERS = """
-Layers of experts (two products over the experts that tokens meet, spread evenly whatever their distribution),
-DeepEP's dispatch and combine on one node, and NCCL's collectives in closed form: every
-row of the tables. All figures were fitted to these rows (collectives: `benchmarks/fit_transports.py`).
+NCCL's collectives in closed form, fitted to these rows (`benchmarks/fit_transports.py`):
 
-| table | rows | formula: median | p90 | signed | held out: median | database: median |
-|---|---:|---:|---:|---:|---:|---:|
+| table | rows | formula: median | p90 | signed | database: median |
+|---|---:|---:|---:|---:|---:|
 """
 MODEL = """
 A kernel takes a start, a time for each wave of work-groups, and the longer of work and traffic with a part of
@@ -135,28 +133,18 @@ def section(found: tuple[Table, ...]) -> str:
 
 
 def others() -> Iterator[str]:
-    """Experts and collectives, a line for each operation and element type."""
-    for file, on in (
-        ("moe_h100", "dgx-h100"),
-        ("deepep_h100", "dgx-h100"),
-        ("nccl_h100", "dgx-h100"),
-        ("nccl_a100", "hgx-a100"),
-    ):
+    """Collectives, a line for each operation."""
+    for file, on in (("nccl_h100", "dgx-h100"), ("nccl_a100", "hgx-a100")):
         rows, hda = read_measurements(DATA / f"{file}.csv.gz", on), machine(on)
-        groups: dict[tuple[str, str, bool], list[Measurement]] = {}
-        for row in rows:
-            groups.setdefault((row.operation, row.dtype, "per_tensor" in row.shape), []).append(row)
-        for (operation, dtype, whole), mine in groups.items():
-            kind = f"{dtype} with one scale for each tensor" if whole else dtype
+        for operation in dict.fromkeys(row.operation for row in rows):
+            mine = [row for row in rows if row.operation == operation]
             score = Score.of(_errors(hda, mine))
-            fitted = [] if file.startswith("nccl") else fit(hda, mine, held_out=0.5)
             with Database(":memory:") as database:
                 database.add(mine)
-                known = Score.of(database.leave_one_out(operation, hda, dtype))
+                known = Score.of(database.leave_one_out(operation, hda, mine[0].dtype))
             yield (
-                f"| {operation} {kind}, {on} | {score.rows} | {score.median:.1%} | {score.p90:.1%} "
-                f"| {score.bias:+.1%} | {f'{fitted[0].after.median:.1%}' if fitted else ''} "
-                f"| {known.median:.1%} |"
+                f"| {operation} {mine[0].dtype}, {on} | {score.rows} | {score.median:.1%} | {score.p90:.1%} "
+                f"| {score.bias:+.1%} | {known.median:.1%} |"
             )
 
 

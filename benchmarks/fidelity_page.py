@@ -58,8 +58,7 @@ Rows that chose constants, for comparison:
   sources; the machine files say `estimate`.
 * **Registered buffers** (no local copy, no fill), `NCCL_MAX_NCHANNELS` and its relatives: by rule,
   without rows.
-* **All-reduce kernels of inference engines**, DeepEP's low-latency mode, Megatron and serving stacks as a
-  whole.
+* **SGLang's kernels**, which count as vLLM's, and kernels of frameworks on machines other than H100.
 * **Clocks under load**, other than the share that a machine file names (`sustained`); power caps; several
   jobs on one network.
 * **The first call**: warm-up, lazy connections, allocation.

@@ -174,7 +174,7 @@ def test_experts_that_no_token_meets_cost_nothing():
     halves = predict(operation="moe", tokens=4096, experts=256, **layer | {"expert_parallel": 2})
     assert halves.time_us < 0.6 * all_of_them.time_us
     blocks, whole = (
-        predict(operation="moe", dtype="f8", tokens=64, experts=256, per_tensor=p, **layer) for p in (0, 1)
+        predict(operation="moe", dtype=d, tokens=64, experts=256, **layer) for d in ("fp8_block", "fp8")
     )
     assert whole.time_us > 2 * blocks.time_us  # weights with one scale come at a quarter of the rate
 
@@ -194,7 +194,7 @@ def test_figures_are_assumed_for_every_kernel_without_any_and_say_so() -> None:
     shape = {name: 1 for operation in OPERATIONS.values() for name in operation.extents}
     for operation in OPERATIONS.values():
         for dtype in ("bf16", "f8e4m3"):
-            for name in operation.kernels(shape, dtype):
+            for name in operation.kernels(device, shape, dtype):
                 assert device.kernel(name) is not None
     assert (assumed_kernel("attention").share, assumed_kernel("gemm").share) == (0.5, 0.8)
 

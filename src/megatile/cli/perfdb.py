@@ -33,7 +33,19 @@ def kernel(
     context: typer.Context,
     operation: Annotated[str, typer.Argument(help="gemm, attention, moe, all_reduce, …")],
     machine: Machine = "dgx-h100",
-    dtype: Annotated[str | None, typer.Option("-d", "--dtype", help="Of the operands.")] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option("-d", "--dtype", help="Of the operands, or a scheme: fp8_block, int4, mxfp4, nvfp4."),
+    ] = None,
+    kv_dtype: Annotated[
+        str | None, typer.Option(help="Of the cache of attention, where it has another.")
+    ] = None,
+    library: Annotated[
+        str | None, typer.Option("-l", "--library", help="Whose kernels: vllm, trtllm, sglang or torch.")
+    ] = None,
+    graph: Annotated[
+        bool, typer.Option("-G", "--graph", help="Captured in a graph: no time of the host.")
+    ] = False,
     implementation: Annotated[
         str | None, typer.Option(help="Whose kernel, as the database names it.")
     ] = None,
@@ -47,8 +59,8 @@ def kernel(
     """Predict how long a library's kernel takes on one device. Pass each dimension as an option, with one
     value or several, e.g. --m 64,128.
 
-    Examples: megatile kernel gemm --m 16,256,4096 --n 4096 --k 4096 -d fp8 ·
-    megatile kernel attention --batch 8 --queries 1 --context 4096 --heads 32 --kv-heads 8
+    Examples: megatile kernel gemm --m 16,256,4096 --n 4096 --k 4096 -d fp8 --library trtllm ·
+    megatile kernel attention --batch 8 --queries 1 --context 4096 --heads 32 --kv-heads 8 --kv-dtype fp8
     """
     from contextlib import nullcontext
 
@@ -60,8 +72,9 @@ def kernel(
     with nullcontext() if db is None else Database(db, create=False) as database:
         for shape in (OPERATIONS.find(operation).shape(s) for s in shapes):
             found = predict_kernel(
-                operation, machine=hda, dtype=dtype, implementation=implementation, database=database, **shape
-            )
+                operation, machine=hda, dtype=dtype, kv_dtype=kv_dtype, library=library, captured=graph,
+                implementation=implementation, database=database, **shape,
+            )  # fmt: skip
             time = {"time_us": found.time_us, "error": found.error, **found.origin._asdict()}
             rows.append({"operation": operation, "machine": hda.name, "shape": shape, **time})
     if json:
@@ -235,11 +248,11 @@ def _fit_json(found: Any) -> dict[str, Any]:
 def _chosen(
     db: Path, machine: str | None, operation: str | None, dtype: str | None, implementation: str | None
 ) -> Any:
-    from megatile.core.dtypes import dtype as dtype_name
     from megatile.timing.database import Database
+    from megatile.timing.schemes import scheme_name
 
     with Database(db, create=False) as database:
-        kind = dtype_name(dtype) if dtype else None
+        kind = "/".join(map(scheme_name, dtype.split("/"))) if dtype else None
         keys = {"machine": machine, "operation": operation, "dtype": kind, "implementation": implementation}
         rows = list(database.rows(**keys))
     if not rows:

@@ -308,12 +308,14 @@ class KernelFigures:
     a queue (as the control path has it for a launch, unless given). ``channels``: compute units that messages
     hold. ``merge``: results are merged by one kernel (``fused``), by torch's operations, or as named.
 
-    Library kernels (``gemm``, ``gemm_f8``, ``quantise``, ``prefill``, ``decode``, ``moe``, ``moe_f8``,
-    ``moe_f8_tensor``; ``timing/formulas.py``) take ``start`` once and ``wave`` for each wave of work-groups
-    of ``rows`` by ``columns``; they reach ``bandwidth`` of the memory's peak. Of the shorter of work and
-    traffic ``exposed`` does not hide behind the longer. A softmax takes as long as so many dimensions of a
-    head more. Work-groups
-    that are too few are divided where ``split`` says what it costs to join the parts. ``dispatch`` and
+    Library kernels (``gemm``, ``prefill``, ``moe``, …; ``timing/formulas.py``) are named after the framework
+    that calls them where it is not the usual one (``trtllm.gemm``). They take ``start`` once and ``wave`` for
+    each wave of work-groups of ``rows`` by ``columns``, and reach ``bandwidth`` of the memory's peak. Of the
+    shorter of work and traffic ``exposed`` does not hide behind the longer. A softmax takes as long as so
+    many dimensions of a head more. Work-groups that are too few are divided where ``split`` says what it
+    costs to join the parts. Heads that share keys share work-groups if ``packed``; rows are permuted around
+    experts at ``passes`` of the memory's peak, only those of the rank if ``packed``. A call outside a
+    captured graph takes at least ``issue``. ``error`` is the median error on measured rows. ``dispatch`` and
     ``combine`` of experts: one compute unit fills a ``share`` of a device's link and spends ``wave`` on each
     message.
     """
@@ -332,6 +334,10 @@ class KernelFigures:
     exposed: Portion = 0.0
     softmax: Factor = 0.0
     split_us: Microseconds | None = None
+    packed: bool = True
+    passes: Portion = 1.0
+    issue_us: Microseconds = 0.0
+    error: Portion | None = None
 
 
 @dataclass(frozen=True)

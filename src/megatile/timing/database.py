@@ -23,10 +23,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from megatile.core.cached import cached_in_owner
-from megatile.core.dtypes import dtype as dtype_name
 from megatile.core.errors import MegatileError, Place
 from megatile.core.sqlite import table_only
 from megatile.hda import HDA, machine as find_machine, machine_names
+from megatile.timing.device import NUMBERS, device_of
 from megatile.timing.formulas import OPERATIONS, Device, KernelTime, Operation, hardware
 from megatile.timing.machine_timing import Origin
 
@@ -318,11 +318,19 @@ def predict_kernel(
     *,
     machine: str | HDA,
     dtype: Any = None,
+    kv_dtype: Any = None,
+    library: str | None = None,
+    captured: bool = False,
     implementation: str | None = None,
     database: Database | str | Path | None = None,
     **extents: int,
 ) -> KernelTime:
     """How long a library takes for an operation on one device of a machine, and how that is known.
+
+    ``library`` is the framework whose kernels are meant (vllm, trtllm, sglang, torch), ``dtype`` an element
+    type or, for products, a quantisation scheme (fp8, fp8_block, int4, mxfp4, nvfp4), ``kv_dtype`` the type
+    of a cache that has another. ``captured``: a graph replays the call, which then takes no time of the
+    host.
 
     ``database`` (a `Database` or its file) has measured times: a measured shape is taken as it is, others
     are interpolated between the nearest; where there are none near, and without a database, the formula of
@@ -330,15 +338,15 @@ def predict_kernel(
     """
     found = OPERATIONS.find(operation)
     hda = machine if isinstance(machine, HDA) else find_machine(machine)
-    kind = dtype_name(dtype if dtype is not None else found.dtype)
+    kind = found.dtype_of(dtype, kv_dtype)
     shape = found.shape(extents)
     if database is not None:
         known = measured_time(found, hda, kind, shape, implementation, database)
         if known is not None:
             return known
-    device = Device.of(hda)
-    origin = device.origin(found.kernels(shape, kind), found.name, kind)
-    return KernelTime(float(found.formula(device, shape, kind)), origin)
+    device = device_of(hda, library, captured, NUMBERS)
+    origin, error = found.origin(device, shape, kind)
+    return KernelTime(float(found.formula(device, shape, kind)), origin, error)
 
 
 def measured_time(

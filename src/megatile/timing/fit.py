@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,19 +18,18 @@ from megatile.timing.database import DatabaseError, Measurement
 from megatile.timing.formulas import OPERATIONS, Device
 
 FREE = {
-    "gemm": ("share", "bandwidth", "start_us", "split_us", "exposed"),
-    "gemm_f8": ("share", "bandwidth", "start_us", "split_us", "exposed"),
-    "quantise": ("bandwidth", "wave_us"),
-    "prefill": ("softmax", "bandwidth", "start_us", "wave_us"),
-    "decode": ("softmax", "bandwidth", "start_us", "wave_us", "split_us"),
-    "moe": ("share", "bandwidth", "start_us", "wave_us", "exposed"),
-    "moe_f8": ("share", "bandwidth", "start_us", "wave_us", "exposed"),
-    "moe_f8_tensor": ("share", "bandwidth", "start_us", "wave_us", "exposed"),
-    "dispatch": ("share", "start_us", "wave_us"),
-    "combine": ("share", "start_us", "wave_us"),
+    "gemm": ("share", "bandwidth", "start_us", "split_us", "exposed", "issue_us"),
+    "quantise": ("bandwidth", "start_us", "wave_us"),
+    "prefill": ("share", "softmax", "bandwidth", "start_us", "wave_us"),
+    "decode": ("share", "softmax", "bandwidth", "start_us", "wave_us", "split_us", "exposed"),
+    "mla": ("share", "bandwidth", "start_us", "wave_us", "split_us", "exposed"),
+    "moe": ("share", "bandwidth", "start_us", "passes", "exposed"),
+    "dispatch": ("share", "start_us", "wave_us", "split_us"),
+    "combine": ("share", "start_us", "wave_us", "split_us"),
 }
-"""What is fitted of a kernel; a constant that it does not have (no split) is left out."""
-SHARES = ("share", "bandwidth", "exposed")
+"""What is fitted of a kernel, by the first word of its name. A constant that it does not have (no split) is
+left out, and so is a share of 100 %."""
+SHARES = ("share", "bandwidth", "exposed", "passes")
 MIN_ROWS = 10
 ROUNDS, STEPS = 3, 150
 
@@ -64,10 +64,12 @@ class Fit:
 
     def lines(self) -> list[str]:
         """The figures as members of ``kernels`` in a machine file."""
-        return [
-            f"{{{', '.join(f'{key}: {value}' for key, value in _values(k).items())}}}"
-            for k in self.figures.values()
-        ]
+        return [figure_line(k) for k in self.figures.values()]
+
+
+def figure_line(kernel: KernelFigures) -> str:
+    """Return figures as a member of ``kernels`` in a machine file."""
+    return f"{{{', '.join(f'{key}: {value}' for key, value in _values(kernel).items())}}}"
 
 
 def machine_file(name: str, machine: str, fits: Sequence[Fit], source: str) -> str:
@@ -79,10 +81,20 @@ def machine_file(name: str, machine: str, fits: Sequence[Fit], source: str) -> s
 
 def _values(kernel: KernelFigures) -> dict[str, str]:
     values = {"name": kernel.name, "share": _text("share", kernel.share), "rows": str(kernel.rows)}
-    for field in ("columns", "bandwidth", "exposed", "softmax", "start_us", "wave_us", "split_us"):
-        if getattr(kernel, field):
+    for field in (
+        "columns",
+        "bandwidth",
+        "exposed",
+        "softmax",
+        "start_us",
+        "wave_us",
+        "split_us",
+        "passes",
+        "issue_us",
+    ):
+        if getattr(kernel, field) and (field, getattr(kernel, field)) != ("passes", 1.0):
             values[field.removesuffix("_us")] = _text(field, getattr(kernel, field))
-    return values
+    return values | ({} if kernel.packed else {"packed": "false"})
 
 
 def _text(field: str, value: float) -> str:
@@ -91,58 +103,113 @@ def _text(field: str, value: float) -> str:
     return f"{value:.4g} us" if field.endswith("_us") else f"{value:.4g}"
 
 
-def fit(hda: HDA, measurements: Sequence[Measurement], *, held_out: float = 0.2) -> list[Fit]:
+def fit(
+    hda: HDA, measurements: Sequence[Measurement], *, held_out: float = 0.2, library: str | None = None
+) -> list[Fit]:
     """Fit the kernels that the measurements time, one fit for each operation, element type and kernel.
 
     Which rows are held out follows from their shapes, so that it does not change from run to run.
+    ``library`` is the framework that called the kernels.
     """
+    return [p.judged(held_out) for p in problems(hda, measurements, library)]
+
+
+def problems(hda: HDA, measurements: Sequence[Measurement], library: str | None = None) -> list[Problem]:
+    """Return what there is to fit: the rows of each operation, element type and kernel."""
+    device = Device.of(hda, library=library)
     groups: dict[tuple[str, str, tuple[str, ...]], list[Measurement]] = {}
     for m in measurements:
         operation = OPERATIONS.find(m.operation)
-        kernels = operation.kernels(operation.shape(m.shape), m.dtype)
+        kernels = operation.kernels(device, operation.shape(m.shape), m.dtype)
         if kernels:
             groups.setdefault((m.operation, m.dtype, kernels), []).append(m)
     if not groups:
         raise DatabaseError("there is nothing to fit: no measurements of gemm, attention or experts")
-    return [_fit(hda, *key, rows, held_out) for key, rows in sorted(groups.items())]
+    return [Problem(device, *key, tuple(rows)) for key, rows in sorted(groups.items())]
 
 
-def _fit(
-    hda: HDA, operation: str, dtype: str, kernels: tuple[str, ...], rows: list[Measurement], held_out: float
-) -> Fit:
-    if len(rows) < MIN_ROWS:
-        raise DatabaseError(
-            f"{len(rows)} rows of {operation} in {dtype} are too few to fit: at least {MIN_ROWS}"
-        )
-    apart = np.array([_draw(row) < held_out for row in rows])
-    found = OPERATIONS.find(operation)
-    shapes = [found.shape(row.shape) for row in rows]
-    columns = {name: np.array([s[name] for s in shapes], float) for name in found.extents}
-    times = np.array([row.time_us for row in rows])
-    base = {name: replace(Device.of(hda).kernel(name), name=name) for name in kernels}
-    free = [(n, f) for n in kernels for f in FREE[n] if getattr(base[n], f)]
+@dataclass(frozen=True)
+class Problem:
+    """Measured rows of one operation, element type and kernel, and the constants that are free."""
 
-    def errors(figures: dict[str, KernelFigures], chosen: Any) -> Any:
+    device: Device
+    operation: str
+    dtype: str
+    kernels: tuple[str, ...]
+    rows: tuple[Measurement, ...]
+
+    @cached_property
+    def base(self) -> dict[str, KernelFigures]:
+        """The figures of the machine file, by kernel."""
+        device = self.device
+        return {n: replace(device.kernel(n), name=device.found(n) or n) for n in self.kernels}
+
+    @cached_property
+    def free(self) -> list[tuple[str, str]]:
+        """Kernels and the fields of theirs that are fitted."""
+        stems = [(n, FREE[n.partition("_")[0]]) for n in self.kernels]
+        found = [(n, f) for n, fields in stems for f in fields if getattr(self.base[n], f)]
+        return [(n, f) for n, f in found if not self._is_given(n, f)]
+
+    def _is_given(self, name: str, field: str) -> bool:
+        """Whether rows cannot tell a constant: a share of 100 %, a start that the host or a second kernel
+        hides."""
+        figures = self.base[name]
+        main = self.kernels[0]
+        hidden = self.base[main].issue_us or (len(self.kernels) > 1 and name == main)
+        return (field == "share" and figures.share == 1) or (field == "start_us" and bool(hidden))
+
+    @cached_property
+    def _columns(self) -> tuple[dict[str, Any], Any]:
+        found = OPERATIONS.find(self.operation)
+        shapes = [found.shape(row.shape) for row in self.rows]
+        columns = {name: np.array([s[name] for s in shapes], float) for name in found.extents}
+        return columns, np.array([row.time_us for row in self.rows])
+
+    def errors(self, figures: dict[str, KernelFigures], chosen: Any = slice(None)) -> Any:
+        """Return signed relative errors of the rows chosen, with these figures."""
+        columns, times = self._columns
         part = {name: column[chosen] for name, column in columns.items()}
-        return found.formula(Device.of(hda, figures), part, dtype) / times[chosen] - 1
+        device = replace(self.device, figures=figures)
+        return OPERATIONS.find(self.operation).formula(device, part, self.dtype) / times[chosen] - 1
 
-    def with_values(values: Any) -> dict[str, KernelFigures]:
-        figures = dict(base)
-        for (name, field), value in zip(free, values, strict=True):
-            bounded = min(float(value), 1.0) if field in SHARES else float(value)
-            change: dict[str, Any] = {field: bounded}
-            figures[name] = replace(figures[name], **change)
-        return figures
+    def fitted(self, chosen: Any = slice(None)) -> dict[str, KernelFigures]:
+        """Return the figures that fit the rows chosen best."""
 
-    def loss(values: Any) -> float:
-        return float(np.mean(np.abs(np.log1p(errors(with_values(values), ~apart)))))
+        def with_values(values: Any) -> dict[str, KernelFigures]:
+            figures = dict(self.base)
+            for (name, field), value in zip(self.free, values, strict=True):
+                change: dict[str, Any] = {field: min(float(value), 1.0) if field in SHARES else float(value)}
+                figures[name] = replace(figures[name], **change)
+            return figures
 
-    begin = np.array([getattr(base[name], field) for name, field in free])
-    values = minimise(loss, begin, f"fitting {operation} {dtype}")
-    figures = with_values(values)
-    judged = apart if apart.any() else ~apart  # nothing held out: judged on what was fitted
-    before, after = (Score.of(errors(f, judged)) for f in (base, figures))
-    return Fit(hda.name, operation, dtype, figures, int((~apart).sum()), before, after)
+        def loss(values: Any) -> float:
+            return float(np.mean(np.abs(np.log1p(self.errors(with_values(values), chosen)))))
+
+        begin = np.array([getattr(self.base[name], field) for name, field in self.free])
+        return with_values(minimise(loss, begin, f"fitting {self.operation} {self.dtype}"))
+
+    def left_out(self, labels: Sequence[Any]) -> Any:
+        """Return errors of rows, each group of equal labels predicted by a fit to the others."""
+        marks, errors = np.asarray(labels), np.empty(len(self.rows))
+        for label in np.unique(marks):
+            here = marks == label
+            errors[here] = self.errors(self.fitted(~here), here)
+        return errors
+
+    def judged(self, held_out: float) -> Fit:
+        """Return a fit to all rows but a part, with its errors on that part."""
+        if len(self.rows) < MIN_ROWS:
+            raise DatabaseError(
+                f"{len(self.rows)} rows of {self.operation} in {self.dtype} are too few to fit: "
+                f"at least {MIN_ROWS}"
+            )
+        apart = np.array([_draw(row) < held_out for row in self.rows])
+        figures = self.fitted(~apart)
+        judged = apart if apart.any() else ~apart  # nothing held out: judged on what was fitted
+        before, after = (Score.of(self.errors(f, judged)) for f in (self.base, figures))
+        rows = int((~apart).sum())
+        return Fit(self.device.hda.name, self.operation, self.dtype, figures, rows, before, after)
 
 
 def _draw(row: Measurement) -> float:

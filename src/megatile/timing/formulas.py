@@ -1,12 +1,11 @@
-"""How long a library's kernel takes on one device: a formula per operation, every figure from ``kernels`` of
-the machine file.
+"""How long a library's kernel takes on one device: a rule per operation, every figure from ``kernels`` of the
+machine file.
 
-    predict_kernel("gemm", m=4096, n=4096, k=4096, dtype="bf16", machine="dgx-h100").time_us
+    predict_kernel("gemm", m=4096, n=4096, k=4096, dtype="bf16", machine="dgx-h100", library="trtllm").time_us
+    kernel_times_us(hda, "gemm", "bf16", "trtllm", m=array, n=4096, k=4096)
 
-A kernel starts, its work-groups pass in waves over the compute units, and its operands travel: the longer of
-work and traffic counts, and of the shorter one what does not hide behind it (``exposed``). Where work-groups
-are fewer than units, libraries divide the inner loop (``split``) and pay for joining the parts. Formulas work
-on arrays, so that a whole table is timed, or fitted (``fit.py``), at once.
+The rules are in ``products.py``, ``attention_rules.py`` and ``exchange_rules.py``. They work on arrays, so
+that a whole table is timed, or fitted (``fit.py``), at once, and on plain numbers, which is quicker for one.
 """
 
 from __future__ import annotations
@@ -18,24 +17,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from megatile.core.dtypes import itemsize
-from megatile.core.errors import MissingDescriptionError, did_you_mean
+from megatile.core.dtypes import dtype as dtype_name
+from megatile.core.errors import did_you_mean
 from megatile.core.registry import Registry
 from megatile.hda import HDA
-from megatile.hda.catalog import assumed_kernel
-from megatile.hda.model import Engine, KernelFigures
-from megatile.timing.collective_choice import library_of, reservation, rule_of, times_ps
-from megatile.timing.library import between_experts
+from megatile.timing import attention_rules, exchange_rules, products
+from megatile.timing.device import ARRAYS, NUMBERS, Device, Shape, device_of, tensor_engine
 from megatile.timing.machine_timing import Origin, TimingError
+from megatile.timing.products import gemm
+from megatile.timing.schemes import scheme_name
 
-Shape = Mapping[str, Any]
-"""Extents by name: numbers, or arrays of the same length."""
-Formula = Callable[["Device", Shape, str], Any]
+__all__ = [
+    "OPERATIONS", "Device", "KernelTime", "Operation", "gemm", "hardware", "kernel_times_us", "tensor_engine"
+]  # fmt: skip
+
+Formula = Callable[[Device, Shape, str], Any]
 MAX_EXTENT = 10**15
-SPLITS = (1, 2, 4, 8, 16, 32)
-
-FALLBACKS = {"gemm_f8": "gemm", "moe_f8": "moe", "moe_f8_tensor": "moe_f8"}
-"""Kernels whose figures stand in for those that a machine file lacks."""
+MAX_CACHED_TIMES = 100_000
+"""Times of single shapes that are kept for each device, about 30 MB."""
 
 
 class KernelTime(NamedTuple):
@@ -61,9 +60,13 @@ class Operation:
     name: str
     extents: Mapping[str, int | None]
     formula: Formula
-    kernels: Callable[[Shape, str], tuple[str, ...]] = lambda shape, dtype: ()
+    kernels: Callable[[Device, Shape, str], tuple[str, ...]] = lambda device, shape, dtype: ()
     """The kernels whose figures the formula takes, the main one first."""
     dtype: str = "bf16"
+    schemes: bool = False
+    """Whether its element type may be a quantisation scheme (``fp8_block``)."""
+    cache: bool = False
+    """Whether a cache may have an element type of its own."""
 
     def shape(self, given: Shape) -> dict[str, int]:
         """The extents, checked and complete."""
@@ -79,73 +82,77 @@ class Operation:
         return {name: self._extent(name, value) for name, value in values.items()}
 
     def _extent(self, name: str, value: Any) -> int:
-        least = 0 if self.extents[name] == 0 else 1
+        least = 0 if self.extents[name] == 0 or name in FLAGS else 1
         whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
         if not whole or not least <= value <= MAX_EXTENT:
             raise TimingError(f"{name} of {self.name} is a whole number from {least} on, not {value!r}")
         return int(value)
 
+    def dtype_of(self, dtype: Any, kv_dtype: Any = None) -> str:
+        """Return the canonical element type: a scheme, or types of compute and cache (``bf16/f8e4m3``)."""
+        spelled = dtype if dtype is not None else self.dtype
+        if self.schemes:
+            name = scheme_name(spelled)
+        elif self.cache and isinstance(spelled, str) and "/" in spelled:
+            spelled, _, cache = spelled.partition("/")
+            return self.dtype_of(spelled, cache)
+        else:
+            name = dtype_name(spelled)
+        if kv_dtype is None:
+            return name
+        if not self.cache:
+            raise TimingError(f"{self.name} has no cache", advice="leave kv_dtype out")
+        cache = dtype_name(kv_dtype)
+        return name if cache == name else f"{name}/{cache}"
+
+    def origin(self, device: Device, shape: Shape, dtype: str) -> tuple[Origin, float | None]:
+        """Return where the time comes from, and the error to expect."""
+        names = self.kernels(device, shape, dtype)
+        return device.origin(names) if names else exchange_rules.collective_origin(device, self.name, dtype)
+
 
 OPERATIONS: Registry[Operation] = Registry("operations of libraries")
+FLAGS = ("causal", "gated")
+"""Extents that are 1 unless said."""
 
 
-@dataclass(frozen=True)
-class Device:
-    """What formulas need to know of one device of a machine, and where its figures come from."""
+def kernel_times_us(
+    hda: HDA,
+    operation: str,
+    dtype: Any = None,
+    library: str | None = None,
+    kv_dtype: Any = None,
+    captured: bool = True,
+    **extents: Any,
+) -> Any:
+    """Return microseconds without origin and checks, quickly; extents are numbers, or arrays of one length.
 
-    hda: HDA
-    units: int
-    bandwidth: float
-    figures: Mapping[str, KernelFigures]
+    ``captured``: a graph replays the kernel, so the host's time to issue it does not count.
+    """
+    found = OPERATIONS.find(operation)
+    kind = _canonical(found, dtype, kv_dtype)
+    for value in extents.values():
+        if type(value) is not int and type(value) is not float:
+            device = device_of(hda, library, captured, ARRAYS)
+            return found.formula(device, {**found.extents, **extents}, kind)
+    device = device_of(hda, library, captured, NUMBERS)
+    key = (operation, kind, *extents.items())
+    if (time := device.times.get(key)) is None:
+        if len(device.times) >= MAX_CACHED_TIMES:
+            device.times.clear()
+        time = device.times[key] = found.formula(device, {**found.extents, **extents}, kind)
+    return time
 
-    @classmethod
-    def of(
-        cls, hda: HDA, figures: Mapping[str, KernelFigures] | None = None, scale: str = "device"
-    ) -> Device:
-        level = hda.level(hda.scale(scale).level)
-        engine = next((e for e in hda.engines if e.kind == "tensor"), None)
-        units = max(1, hda.level(engine.level).total // level.total) if engine else 1
-        memories = [m.bandwidth for m in hda.memories if m.level == level.name and not m.cache]
-        return cls(hda, units, max(memories, default=float("inf")), figures or {})
 
-    def kernel(self, name: str) -> KernelFigures:
-        own = self.figures.get(name) or self.hda.kernel(name)
-        return own or (self.kernel(FALLBACKS[name]) if name in FALLBACKS else assumed_kernel(name))
+_CANONICAL: dict[tuple[str, Any, Any], str] = {}
 
-    def origin(self, names: tuple[str, ...], operation: str = "", dtype: str = "") -> Origin:
-        """Where the time of kernels comes from: figures of the machine file, or what is assumed of all."""
-        specs = {k.name: k for k in self.hda.spec.kernels}
-        if not names:
-            library = library_of(self.hda)
-            if library is None:
-                return Origin("assumed", f"{self.hda.name} has no transports: the wires alone count")
-            doubt = reservation(rule_of(self.hda), operation, dtype)
-            return Origin("rule", f"transports.device.{library}{f'; {doubt}' if doubt else ''}")
-        unknown = [n for n in names if n not in specs and FALLBACKS.get(n) not in specs]
-        if unknown:
-            return Origin("assumed", f"{self.hda.name} has no figures for kernel '{unknown[0]}'")
-        used = dict.fromkeys(n if n in specs else FALLBACKS[n] for n in names)
-        return Origin("rule", "; ".join(f"{n}: {_text(specs[n].source)}" for n in used))
 
-    def rate(self, dtype: str) -> float:
-        """Operations per second of a compute unit's tensor engines."""
-        engine = tensor_engine(self.hda)
-        rate = engine.rate(dtype) or max(engine.throughput.values(), default=0.0) * engine.efficiency
-        if not rate:
-            raise MissingDescriptionError(f"'{engine.name}' of '{self.hda.name}' has no throughput")
-        return rate * engine.count
-
-    def time(self, name: str, groups: Any, group_us: Any, moved: Any) -> Any:
-        """Microseconds of a kernel: ``groups`` of ``group_us`` each, ``moved`` bytes."""
-        k = self.kernel(name)
-        waves = _waves(groups, self.units)
-        work = waves * group_us
-        if k.split_us is not None:
-            tries = [_waves(groups * s, self.units) * group_us / s + k.split_us * (s > 1) for s in SPLITS]
-            work = np.min(tries, axis=0)
-        traffic = moved / (self.bandwidth * k.bandwidth) * 1e6
-        longer, shorter = np.maximum(work, traffic), np.minimum(work, traffic)
-        return k.start_us + waves * k.wave_us + longer + k.exposed * shorter
+def _canonical(operation: Operation, dtype: Any, kv_dtype: Any) -> str:
+    """Return the canonical element type, looked up."""
+    key = (operation.name, dtype, kv_dtype)
+    if (known := _CANONICAL.get(key)) is None:
+        known = _CANONICAL[key] = operation.dtype_of(dtype, kv_dtype)
+    return known
 
 
 def hardware(hda: HDA, linked: bool) -> tuple[Any, ...]:
@@ -157,139 +164,65 @@ def hardware(hda: HDA, linked: bool) -> tuple[Any, ...]:
     return inside, memories, [e for e in hda.engines if e.kind == "tensor"], hda.networks if linked else ()
 
 
-def tensor_engine(hda: HDA) -> Engine:
-    engines = [e for e in hda.engines if e.kind == "tensor"]
-    if not engines:
-        advice = "add one under 'engines'"
-        raise MissingDescriptionError(f"machine '{hda.name}' describes no tensor engine", advice=advice)
-    return engines[0]
-
-
-def _text(source: Any) -> str:
-    return source if isinstance(source, str) else "; ".join((source or {"": "no source"}).values())
-
-
-def _waves(groups: Any, units: int) -> Any:
-    return np.ceil(groups / units)
-
-
-def gemm(device: Device, shape: Shape, dtype: str) -> Any:
-    """(m × k) · (k × n) into 16 bits. For 8-bit operands the m × k activations are quantised from 16 bits
-    first, unless they are ``quantised`` already."""
-    m, n, k = (np.asarray(shape[name], float) for name in "mnk")
-    name, size = _gemm_kernels(shape, dtype)[0], itemsize(dtype)
-    figures = device.kernel(name)
-    rate = device.rate(dtype) * figures.share
-    groups = np.ceil(m / figures.rows) * np.ceil(n / figures.columns)
-    group = 2 * figures.rows * figures.columns * k / rate * 1e6
-    time = device.time(name, groups, group, (m + n) * k * size + m * n * max(2, size))
-    if "quantise" not in _gemm_kernels(shape, dtype):
-        return time
-    return time + device.time("quantise", m / device.kernel("quantise").rows, 0.0, m * k * (2 + size))
-
-
-def _gemm_kernels(shape: Shape, dtype: str) -> tuple[str, ...]:
-    if not dtype.startswith("f8"):
-        return ("gemm",)
-    return ("gemm_f8",) if np.any(shape["quantised"]) else ("gemm_f8", "quantise")
-
-
-def attention(device: Device, shape: Shape, dtype: str) -> Any:
-    """Causal attention of ``queries`` new tokens after ``context`` cached ones, keys and values put into the
-    cache on the way; a window lets a query see so many keys back. Heads that share keys share work-groups."""
-    decode, prefill = (_attention(device, name, shape, dtype) for name in ("decode", "prefill"))
-    return np.where(_is_decode(shape), decode, prefill)
-
-
-def _attention(device: Device, name: str, shape: Shape, dtype: str) -> Any:
-    batch, queries, context, heads, kv_heads, dim, window = (
-        np.asarray(shape[extent], float) for extent in OPERATIONS["attention"].extents
-    )
-    figures, size = device.kernel(name), itemsize(dtype)
-    kv_heads = np.where(kv_heads > 0, kv_heads, heads)
-    together = heads / kv_heads
-    keys = context + queries
-    reach = np.where(window > 0, np.minimum(window + 1, keys), keys)
-    whole = np.clip(reach - context, 0, queries)  # queries that see every key before them
-    seen = (whole * context + whole * (whole + 1) / 2 + (queries - whole) * reach) / queries
-    further = np.maximum(np.minimum(figures.rows / together, queries) - 1, 0)  # queries in a work-group
-    columns = np.minimum(seen + further / 2 * (1 + (whole < queries)), keys)
-    groups = np.ceil(queries * together / figures.rows) * batch * kv_heads
-    rate = device.rate(dtype) * figures.share
-    group = 4 * figures.rows * columns * (dim + figures.softmax) / rate * 1e6
-    moved = size * batch * dim * (2 * queries * heads + 2 * kv_heads * np.minimum(keys, reach + queries))
-    cached = 4 * size * batch * dim * queries * kv_heads / (device.bandwidth * figures.bandwidth) * 1e6
-    return device.time(name, groups, group, moved) + cached
-
-
-def _is_decode(shape: Shape) -> Any:
-    return (np.asarray(shape["queries"]) == 1) & (np.asarray(shape["context"]) > 0)
-
-
-def _attention_kernels(shape: Shape, dtype: str) -> tuple[str, ...]:
-    return ("decode",) if np.all(_is_decode(shape)) else ("prefill",)
-
-
-def moe(device: Device, shape: Shape, dtype: str) -> Any:
-    """A layer of experts on one device: two products (gate and up, then down) over the experts that some
-    token of the device's part goes to, 16-bit activations, tokens spread evenly. 8-bit weights have a scale
-    for every block, or one each (``per_tensor``), which is another kernel."""
-    whole = np.asarray(shape["per_tensor"]) > 0
-    return np.where(whole, *(_moe(device, shape, dtype, _moe_kernel(dtype, one)) for one in (True, False)))
-
-
-def _moe(device: Device, shape: Shape, dtype: str, kernel: str) -> Any:
-    tokens, hidden, inner, topk, experts, tensor, expert = (np.asarray(shape[name], float) for name in _MOE)
-    figures, size = device.kernel(kernel), itemsize(dtype)
-    rate = device.rate(dtype) * figures.share
-    own, pairs, inner = experts / expert, tokens * topk / expert, inner / tensor
-    met = np.maximum(1, own * (1 - (1 - 1 / np.maximum(experts, 2)) ** (tokens * topk)))
-    time = 0.0
-    for columns, depth in ((2 * inner, hidden), (hidden, inner)):
-        groups = met * np.ceil(pairs / met / figures.rows) * np.ceil(columns / figures.columns)
-        group = 2 * figures.rows * figures.columns * depth / rate * 1e6
-        moved = met * columns * depth * size + pairs * (columns + depth) * 2
-        time = time + device.time(kernel, groups, group, moved)
-    return time
-
-
-def _moe_kernel(dtype: str, per_tensor: bool) -> str:
-    return "moe" if not dtype.startswith("f8") else "moe_f8_tensor" if per_tensor else "moe_f8"
-
-
-def _moe_kernels(shape: Shape, dtype: str) -> tuple[str, ...]:
-    return (_moe_kernel(dtype, bool(np.any(np.asarray(shape["per_tensor"]) > 0))),)
-
-
-def _collective(kind: str, device: Device, shape: Shape, dtype: str) -> Any:
-    """With the library's own choice of algorithm and protocol; bytes as nccl-tests counts them."""
-    rule, most = rule_of(device.hda), device.hda.count("device")
-    if (ranks := int(np.max(shape["ranks"]))) > most:
-        raise TimingError(f"{ranks} ranks are more than the {most} devices of '{device.hda.name}'")
-    return np.maximum(times_ps(rule, kind, shape["ranks"], shape["bytes"], itemsize=itemsize(dtype)), 1) / 1e6
-
-
-def _experts(kind: str, device: Device, shape: Shape, dtype: str) -> Any:
-    extents = (shape[name] for name in ("nodes", "hidden", "tokens", "topk", "sms"))
-    return between_experts(device.hda, device.kernel(kind), dtype, *extents)
+def elementwise(device: Device, shape: Shape, dtype: str) -> Any:
+    """Passes over memory (norms, rotary embeddings, activations, sampling): a start each, and all their
+    bytes."""
+    figures = device.kernel("elementwise")
+    traffic = shape["bytes"] / (device.bandwidth * figures.bandwidth) * 1e6
+    return device.issued("elementwise", shape["kernels"] * figures.start_us + traffic)
 
 
 _ATTENTION = {"batch": 1, "queries": None, "context": 0, "heads": None, "kv_heads": 0, "head_dim": 128}
-_MOE = ("tokens", "hidden", "inner", "topk", "experts", "tensor_parallel", "expert_parallel")
+_MLA = {
+    "batch": 1,
+    "queries": None,
+    "context": 0,
+    "heads": None,
+    "kv_lora": 512,
+    "rope": 64,
+    "nope": 128,
+    "v": 128,
+}
+_MOE = {
+    **dict.fromkeys(("tokens", "hidden", "inner", "topk", "experts")),
+    **{"tensor_parallel": 1, "expert_parallel": 1, "skew": 0, "gated": 1},
+}
+_EXPERTS = {"nodes": 1, **dict.fromkeys(("hidden", "tokens", "topk", "experts")), "sms": 24, "low_latency": 0}
+_PRODUCT = {"m": None, "n": None, "k": None}
 for _operation in (
-    Operation("gemm", {"m": None, "n": None, "k": None, "quantised": 0}, gemm, _gemm_kernels),
-    Operation("attention", {**_ATTENTION, "window": 0}, attention, _attention_kernels),
-    Operation("moe", {**dict.fromkeys(_MOE), "per_tensor": 0}, moe, _moe_kernels),
+    Operation("gemm", {**_PRODUCT, "quantised": 0}, gemm, products.gemm_kernels, schemes=True),
+    Operation(
+        "grouped_gemm",
+        {**_PRODUCT, "groups": None},
+        products.grouped_gemm,
+        products.grouped_kernels,
+        schemes=True,
+    ),
+    Operation(
+        "attention",
+        {**_ATTENTION, "window": 0, "causal": 1, "backward": 0, "ragged": 0},
+        attention_rules.attention,
+        attention_rules.attention_kernels,
+        cache=True,
+    ),
+    Operation("mla", {**_MLA, "ragged": 0}, attention_rules.mla, attention_rules.mla_kernels, cache=True),
+    Operation("moe", _MOE, products.moe, products.moe_kernels, schemes=True),
+    Operation(
+        "elementwise",
+        {"bytes": None, "kernels": 1},
+        elementwise,
+        lambda device, shape, dtype: ("elementwise",),
+    ),
     *(
-        Operation(name, {"ranks": None, "bytes": None}, partial(_collective, name), dtype="f16")
-        for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
+        Operation(name, {"ranks": None, "bytes": None}, rule, dtype="f16")
+        for name, rule in exchange_rules.collective_rules.items()
     ),
     *(
         Operation(
             f"moe_{name}",
-            dict.fromkeys(("nodes", "hidden", "tokens", "topk", "experts", "sms")),
-            partial(_experts, name),
-            lambda shape, dtype, name=name: (name,),  # type: ignore[misc]
+            _EXPERTS,
+            partial(exchange_rules.experts, name),
+            partial(exchange_rules.experts_kernels, name),
         )
         for name in ("dispatch", "combine")
     ),

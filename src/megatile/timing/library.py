@@ -1,4 +1,4 @@
-"""What kernels that move data see of a machine, and how long experts exchange tokens.
+"""What kernels that move data see of a machine.
 
 Data between devices are moved by kernels, not by the copy engines. `exchange_view` is the machine for
 kernels that send point to point (the exchanges of attention); collectives are in ``transports.py``.
@@ -7,15 +7,10 @@ kernels that send point to point (the exchanges of attention); collectives are i
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
-
-import numpy as np
 
 from megatile.core.cached import cached_in_owner
-from megatile.core.dtypes import itemsize
-from megatile.core.errors import MissingDescriptionError
 from megatile.hda import HDA
-from megatile.hda.model import Engine, KernelFigures, Network, ProtocolFigures
+from megatile.hda.model import Engine, Network, ProtocolFigures
 from megatile.timing.machine_timing import MachineTiming, Origin
 
 MESSAGES = 64
@@ -76,38 +71,3 @@ def exchange_view(hda: HDA, scale: str) -> MachineTiming:
 def links_of(network: Network) -> int:
     """The links between two units that a switch or nothing stands between."""
     return 1 if network.topology.kind == "full_mesh" else 2
-
-
-# --- closed forms over whole tables
-
-
-def between_experts(
-    hda: HDA, figures: KernelFigures, dtype: str, nodes: Any, hidden: Any, tokens: Any, topk: Any, sms: Any
-) -> Any:
-    """Microseconds in which some compute units send every token to the devices of its experts, or their
-    results back: each unit a message (``wave``) and its bytes at a ``share`` of the link at a time."""
-    near, far = _networks(hda)
-    devices = np.asarray(nodes, float) * _devices(hda, near)
-    reached = devices * (1 - (1 - 1 / devices) ** np.asarray(topk, float))
-    messages, size = tokens * reached, np.asarray(hidden, float) * itemsize(dtype)
-    by_units = messages * (figures.wave_us + size / (near.bandwidth * figures.share) * 1e6) / sms
-    links = _devices(hda, near) - 1 if near.topology.kind == "full_mesh" else 1
-    by_link = messages * size / (near.bandwidth * near.efficiency * links) * 1e6
-    if far is not None:
-        crossing = tokens * (np.asarray(nodes, float) - 1) * size / (far.bandwidth * far.efficiency) * 1e6
-        by_link = np.maximum(by_link, crossing)
-    return figures.start_us + np.maximum(by_units, by_link)
-
-
-def _networks(hda: HDA) -> tuple[Network, Network | None]:
-    """The network between the devices of a node, and the one between nodes."""
-    outside = networks_between(hda, "device")
-    if not outside:
-        raise MissingDescriptionError(
-            f"machine '{hda.name}' describes no network between devices", advice="add one under 'networks'"
-        )
-    return outside[0], outside[1] if len(outside) > 1 else None
-
-
-def _devices(hda: HDA, network: Network) -> int:
-    return hda.level(hda.scale("device").level).total // hda.level(network.level).total

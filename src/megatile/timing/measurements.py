@@ -24,6 +24,8 @@ from megatile.timing.formulas import OPERATIONS
 
 LARGEST_FILE = 1 << 30
 MAX_ROWS = 10_000_000
+MARLIN = "marlin"
+"""A kernel that widens 4-bit weights of any kind."""
 CAPTURED = "captured"
 """The implementation of collectives in captured graphs (``-G`` of nccl-tests)."""
 Row = Mapping[str, Any]
@@ -42,9 +44,12 @@ class Format:
     also: tuple[Format, ...] = field(default=(), repr=False)
     """What the same rows say besides."""
 
+    fixed: Mapping[str, int] = field(default_factory=dict)
+    """Extents that all rows have."""
+
     @property
     def columns(self) -> set[str]:
-        named = {self.dtype} if self.dtype and not self.dtype.startswith("=") else set()
+        named = set() if self.dtype.startswith("=") else set(self.dtype.split("/")) - {""}
         return {*self.extents, *named, self.time, *self.implementation} | (
             {"op_name"} if callable(self.operation) else set()
         )
@@ -54,6 +59,7 @@ _ATTENTION = {
     "batch_size": "batch", "isl": "queries", "step": "context", "num_heads": "heads",
     "num_key_value_heads": "kv_heads", "head_dim": "head_dim", "window_size": "window",
 }  # fmt: skip
+_MLA = {"batch_size": "batch", "isl": "queries", "step": "context", "num_heads": "heads"}
 _MOE = {
     "num_tokens": "tokens", "hidden_size": "hidden", "inter_size": "inner", "topk": "topk",
     "num_experts": "experts", "moe_tp_size": "tensor_parallel", "moe_ep_size": "expert_parallel",
@@ -65,11 +71,15 @@ _DEEPEP = {
 _COMBINE = Format({**_DEEPEP, "combine_sms": "sms"}, "moe_combine", "=bf16", time="combine_transmit_us")
 FORMATS = (
     Format({"m": "m", "n": "n", "k": "k"}, "gemm", "gemm_dtype"),
+    Format({"m": "m", "n": "n", "k": "k"}, "gemm", "gemm_dtype", ("framework", "kernel_source")),
     Format({"m": "m", "n": "n", "k": "k"}, "gemm", "dtype", ("implementation",)),
     Format(_ATTENTION, "attention", "=bf16", ("kernel_source",)),
+    Format(_ATTENTION, "attention", "attn_dtype/kv_cache_dtype", ("framework", "kernel_source")),
+    Format(_MLA, "mla", "mla_dtype/kv_cache_dtype", ("framework",)),
     Format(_MOE, "moe", "moe_dtype", ("kernel_source", "distribution")),
     Format({"num_gpus": "ranks", "bytes": "bytes"}, lambda row: _collective(str(row["op_name"])), "=f16"),
     Format({"num_gpus": "ranks", "bytes": "bytes"}, "all_reduce", "=f16", ("backend",)),
+    Format({"num_gpus": "ranks", "bytes": "bytes"}, "all_reduce", "=f16", ("implementation",)),
     Format(
         {**_DEEPEP, "dispatch_sms": "sms"},
         "moe_dispatch",
@@ -77,14 +87,13 @@ FORMATS = (
         time="dispatch_transmit_us",
         also=(_COMBINE,),
     ),
-)
+    Format(
+        _DEEPEP, "moe_dispatch", "=bf16", time="dispatch_avg_t_us", fixed={"low_latency": 1},
+        also=(Format(_DEEPEP, "moe_combine", "=bf16", time="combine_avg_t_us", fixed={"low_latency": 1}),),
+    ),
+)  # fmt: skip
 EXPORTED = ("machine", "operation", "dtype", "implementation", "shape", "time_us", "source")
 """The columns that ``megatile perfdb export`` writes; they are read again."""
-_QUANTISED = {
-    "fp8_block": "f8e4m3", "fp8_static": "f8e4m3", "int8_wo": "i8", "int4_wo": "i4", "w4afp8": "i4",
-    "nvfp4": "f4e2m1", "w4a16_mxfp4": "f4e2m1", "w4a8_mxfp4_mxfp8": "f4e2m1",
-}  # fmt: skip
-"""How tables spell kinds of quantisation, and the type that operands have then."""
 
 
 def read_measurements(
@@ -179,15 +188,19 @@ def _format(columns: set[str], path: Path) -> tuple[Format, ...]:
 
 def _measurement(form: Format, row: Row, machine: str | None, source: str) -> Measurement:
     operation = form.operation if isinstance(form.operation, str) else form.operation(row)
-    OPERATIONS.find(operation)
-    spelled = form.dtype[1:] if form.dtype.startswith("=") else str(row[form.dtype])
-    shape = {extent: _whole(row[column], column) for column, extent in form.extents.items()}
-    if operation == "moe" and spelled == "fp8":
-        shape["per_tensor"] = 1
+    found = OPERATIONS.find(operation)
+    spelled = form.dtype[1:]
+    if not form.dtype.startswith("="):
+        spelled = "/".join(str(row[column]) for column in form.dtype.split("/"))
+    shape = {extent: _whole(row[column], column) for column, extent in form.extents.items()} | dict(
+        form.fixed
+    )
     implementation = " ".join(str(row[column]) for column in form.implementation)
-    if spelled in _QUANTISED:
-        implementation = f"{implementation} {spelled}".strip()
-    kind = dtype_name(_QUANTISED.get(spelled, spelled))
+    if operation == "moe":
+        law = str(row["distribution"]).partition("power_law_")[2]
+        shape["skew"] = round(100 * float(law)) if law else 0
+        spelled = "int4" if MARLIN in implementation else spelled
+    kind = found.dtype_of(spelled)
     return Measurement(_named(machine), operation, kind, implementation, shape, _time(row[form.time]), source)
 
 
@@ -196,10 +209,9 @@ def _exported(row: Row, machine: str | None) -> Measurement:
     shape = {name: _whole(value, name) for name, _, value in pairs}
     named = _named(machine or str(row["machine"]))
     time = _time(row["time_us"])
-    kind = dtype_name(str(row["dtype"]))
-    return Measurement(
-        named, str(row["operation"]), kind, str(row["implementation"]), shape, time, str(row["source"])
-    )
+    operation = str(row["operation"])
+    kind = OPERATIONS.find(operation).dtype_of(str(row["dtype"]))
+    return Measurement(named, operation, kind, str(row["implementation"]), shape, time, str(row["source"]))
 
 
 def _named(machine: str | None) -> str:

@@ -1,0 +1,220 @@
+"""How long operations between devices take: collectives, all-reduce kernels of inference engines, DeepEP.
+
+Engines reduce few bytes by kernels of their own that read the other devices' buffers: at once (``one-shot``:
+t₀ + (n - 1) S/B) or each its part first (``two-shot``: 2 t₀ + 2 (n - 1) S/(n B)), or let the switch sum
+(2 t₀ + (n + 1) S/(n B)). Where they change from one to the other, and to NCCL, is in their sources.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from megatile.core.cached import cached_in_owner
+from megatile.core.dtypes import itemsize
+from megatile.core.errors import MissingDescriptionError
+from megatile.hda import HDA
+from megatile.hda.model import Network
+from megatile.timing.collective_choice import library_of, reservation, rule_of, times_ps
+from megatile.timing.device import Device, Shape, every, some
+from megatile.timing.library import networks_between
+from megatile.timing.machine_timing import Origin, TimingError
+
+KIB, MIB = 1 << 10, 1 << 20
+EVERY = 1 << 62
+
+
+class Reach(NamedTuple):
+    """Up to how many bytes an engine's all-reduce takes one shot, two shots, and the switch's reduction."""
+
+    one_shot: int
+    two_shot: int
+    in_network: int = 0
+
+
+_VLLM = {2: EVERY, 4: 512 * KIB, 6: 256 * KIB, 8: 256 * KIB}
+"""vLLM, custom_all_reduce.cuh: one stage below so many bytes where every pair of devices has a link."""
+ENGINE_REACH: dict[tuple[str, str], dict[int, Reach]] = {
+    ("vllm", "hopper"): {
+        2: Reach(EVERY, 64 * MIB), 4: Reach(_VLLM[4], 32 * MIB),
+        6: Reach(_VLLM[6], 512 * KIB, 64 * MIB), 8: Reach(_VLLM[8], 256 * KIB, 64 * MIB),
+    },
+    ("vllm", "blackwell"): {
+        2: Reach(EVERY, 2 * MIB, 8 * MIB), 4: Reach(_VLLM[4], 2 * MIB, 32 * MIB),
+        6: Reach(_VLLM[6], 1 * MIB, 128 * MIB), 8: Reach(_VLLM[8], 1 * MIB, 128 * MIB),
+    },
+    ("vllm", ""): {n: Reach(one, 8 * MIB) for n, one in _VLLM.items()},
+    ("sglang", ""): {n: Reach(one, 8 * MIB) for n, one in _VLLM.items()},
+    ("trtllm", ""): {2: Reach(16 * MIB, 16 * MIB), 4: Reach(MIB, MIB), 8: Reach(512 * KIB, 512 * KIB)},
+}  # fmt: skip
+"""By engine and generation, ranks → sizes. vLLM: all_reduce_utils.py, CUSTOM_ALL_REDUCE_MAX_SIZES and
+SYMM_MEM_ALL_REDUCE_MAX_SIZES, 8 MiB elsewhere; SGLang: custom_all_reduce.py, 8 MiB; TensorRT-LLM:
+customAllReduceKernels, one shot below these sizes, NCCL above."""
+
+
+def collective(kind: str, device: Device, shape: Shape, dtype: str) -> Any:
+    """With the library's own choice of algorithm and protocol; bytes as nccl-tests counts them."""
+    ranks, most = shape["ranks"], device.hda.count("device")
+    if some(ranks > most):
+        rule_of(device.hda)  # says if there is no network at all
+        raise TimingError(
+            f"{int(np.max(ranks))} ranks are more than the {most} devices of '{device.hda.name}'"
+        )
+    if kind == "all_reduce" and _has_engine(device):
+        return engine_all_reduce(device, shape, dtype)
+    return _library(device, kind, shape["ranks"], shape["bytes"], dtype)
+
+
+@cached_in_owner
+def _has_engine(device: Device) -> bool:
+    """Return whether the framework reduces by kernels of its own."""
+    return bool(device.library) and device.found("all_reduce") is not None
+
+
+def _library(device: Device, kind: str, ranks: Any, nbytes: Any, dtype: str) -> Any:
+    if isinstance(ranks, (int, float)) and isinstance(nbytes, (int, float)):
+        return _library_us(device, kind, int(ranks), nbytes, itemsize(dtype))
+    return np.maximum(times_ps(rule_of(device.hda), kind, ranks, nbytes, itemsize=itemsize(dtype)), 1) / 1e6
+
+
+@cached_in_owner
+def _library_us(device: Device, kind: str, ranks: int, nbytes: float, size: int) -> float:
+    return max(float(times_ps(rule_of(device.hda), kind, ranks, nbytes, itemsize=size)), 1.0) / 1e6
+
+
+def engine_all_reduce(device: Device, shape: Shape, dtype: str) -> Any:
+    """Return the time of an engine's all-reduce: its own kernels for few bytes, NCCL's for many."""
+    if isinstance(shape["ranks"], (int, float)) and isinstance(shape["bytes"], (int, float)):
+        return _engine_us(device, int(shape["ranks"]), shape["bytes"], dtype)
+    every = np.broadcast_arrays(shape["ranks"], shape["bytes"])
+    each = [
+        _engine_us(device, int(n), float(s), dtype) for n, s in zip(*(a.ravel() for a in every), strict=True)
+    ]
+    return np.array(each).reshape(every[0].shape)
+
+
+def _engine_us(device: Device, ranks: int, nbytes: float, dtype: str) -> float:
+    reach = _reach(device, ranks)
+    if ranks < 2:
+        return 0.0
+    figures = device.kernel("all_reduce")
+    link = _networks(device.hda)[0].bandwidth * figures.share / 1e6
+    first = figures.start_us + (ranks - 1) * figures.wave_us
+    if reach is None or nbytes > max(reach.two_shot, reach.in_network):
+        time = _library(device, "all_reduce", ranks, nbytes, dtype)
+        return time if device.captured else max(time, figures.issue_us)
+    if nbytes < reach.one_shot and nbytes <= reach.two_shot:
+        time = first + (ranks - 1) * nbytes / link
+    elif nbytes <= reach.two_shot:
+        time = 2 * first + 2 * (ranks - 1) * nbytes / (ranks * link)
+    else:
+        time = 2 * first + (ranks + 1) * nbytes / (ranks * link)
+    if device.captured or not figures.issue_us:
+        return time
+    copied = 2 * nbytes / (device.bandwidth * figures.bandwidth) * 1e6  # into a buffer that others can read
+    return max(time + copied, figures.issue_us)
+
+
+@cached_in_owner
+def _reach(device: Device, ranks: int) -> Reach | None:
+    near, _ = _networks(device.hda)
+    if ranks > _devices(device.hda, near):
+        return None
+    figures = device.hda.transports.get(device.hda.scale("device").name, {}).get("nccl")
+    generation = figures.generation if figures is not None else ""
+    tables = (ENGINE_REACH.get((device.library, g), {}) for g in (str(generation), ""))
+    found = next((table for table in tables if table), {})
+    reach = found.get(ranks)
+    if reach is None or near.in_network_reduction:
+        return reach
+    return reach._replace(in_network=0)
+
+
+def collective_origin(device: Device, operation: str, dtype: str) -> tuple[Origin, float | None]:
+    """Return where the time of a collective comes from."""
+    if operation == "all_reduce" and _has_engine(device):
+        return device.origin(("all_reduce",))
+    library = library_of(device.hda)
+    if library is None:
+        return Origin("assumed", f"{device.hda.name} has no transports: the wires alone count"), None
+    doubt = reservation(rule_of(device.hda), operation, dtype)
+    return Origin("rule", f"transports.device.{library}{f'; {doubt}' if doubt else ''}"), None
+
+
+# --- experts
+
+
+def experts(kind: str, device: Device, shape: Shape, dtype: str) -> Any:
+    """DeepEP's exchange of tokens with their experts: by some compute units, or in low-latency mode."""
+    low = shape["low_latency"]
+    if not some(low):
+        return between_experts(device, kind, shape, dtype)
+    direct = low_latency(device, kind, shape)
+    return (
+        direct if every(low) else device.x.where(low > 0, direct, between_experts(device, kind, shape, dtype))
+    )
+
+
+def experts_kernels(kind: str, device: Device, shape: Shape, dtype: str) -> tuple[str, ...]:
+    return (f"{kind}_low_latency" if some(shape["low_latency"]) else kind,)
+
+
+def between_experts(device: Device, kind: str, shape: Shape, dtype: str) -> Any:
+    """Return the microseconds in which some compute units send every token to the devices of its experts, or
+    their results back: each unit a message (``wave``) and its bytes at a ``share`` of the link at a time."""
+    figures, x, hda = device.kernel(kind), device.x, device.hda
+    nodes, hidden, tokens, topk, sms = (
+        shape[extent] * 1.0 for extent in ("nodes", "hidden", "tokens", "topk", "sms")
+    )
+    near, far = _networks(hda)
+    devices = nodes * _devices(hda, near)
+    reached = devices * (1 - (1 - 1 / devices) ** topk)
+    messages, size = tokens * reached, hidden * itemsize(dtype)
+    by_units = messages * (figures.wave_us + size / (near.bandwidth * figures.share) * 1e6) / sms
+    links = _devices(hda, near) - 1 if near.topology.kind == "full_mesh" else 1
+    by_link = messages * size / (near.bandwidth * near.efficiency * links) * 1e6
+    if far is not None:
+        crossing = tokens * (nodes - 1) * size / (far.bandwidth * far.efficiency) * 1e6
+        by_link = x.maximum(by_link, crossing)
+    return figures.start_us + x.maximum(by_units, by_link)
+
+
+def low_latency(device: Device, kind: str, shape: Shape) -> Any:
+    """Return the microseconds of DeepEP's low-latency mode: every (token, expert) is a message of its own,
+    8-bit out and 16-bit back; each expert's messages arrive one after the other (``wave``), and the kernel
+    looks at every expert (``split``)."""
+    figures, x, hda = device.kernel(f"{kind}_low_latency"), device.x, device.hda
+    nodes, hidden, tokens, topk, experts = (
+        shape[extent] * 1.0 for extent in ("nodes", "hidden", "tokens", "topk", "experts")
+    )
+    near, far = _networks(hda)
+    ranks = nodes * _devices(hda, near)
+    size = hidden * (1 + 4 / 128 if kind == "dispatch" else 2)
+    away = 1 - 1 / ranks
+    by_link = tokens * topk * size * away / (near.bandwidth * figures.share) * 1e6
+    if far is not None:
+        outside = tokens * topk * size * (1 - 1 / nodes) / (far.bandwidth * far.efficiency) * 1e6
+        by_link = x.maximum(by_link, outside)
+    by_expert = tokens * topk * ranks / experts * figures.wave_us
+    return figures.start_us + (figures.split_us or 0.0) * experts + x.maximum(by_link, by_expert)
+
+
+@cached_in_owner
+def _networks(hda: HDA) -> tuple[Network, Network | None]:
+    """Return the network between the devices of a node, and the one between nodes."""
+    outside = networks_between(hda, "device")
+    if not outside:
+        raise MissingDescriptionError(
+            f"machine '{hda.name}' describes no network between devices", advice="add one under 'networks'"
+        )
+    return outside[0], outside[1] if len(outside) > 1 else None
+
+
+def _devices(hda: HDA, network: Network) -> int:
+    return hda.level(hda.scale("device").level).total // hda.level(network.level).total
+
+
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
+collective_rules = {kind: partial(collective, kind) for kind in COLLECTIVES}
