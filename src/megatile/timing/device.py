@@ -54,8 +54,12 @@ class Maths(NamedTuple):
     sqrt: Callable[[Any], Any]
 
 
+def _choose(condition: Any, this: Any, that: Any) -> Any:
+    return this if condition else that
+
+
 ARRAYS = Maths(np.ceil, np.maximum, np.minimum, np.where, np.exp, np.log, np.sqrt)
-NUMBERS = Maths(math.ceil, max, min, lambda c, a, b: a if c else b, math.exp, math.log, math.sqrt)
+NUMBERS = Maths(math.ceil, max, min, _choose, math.exp, math.log, math.sqrt)
 """Plain numbers: NumPy's functions take ten times as long for one."""
 
 

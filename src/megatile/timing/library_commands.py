@@ -18,7 +18,6 @@ from megatile.timing.machine_timing import Origin, TimingError
 
 LIBRARY_KERNEL = "library_kernel"
 HOST = "host"
-_STORED = {"fp8": "f8e4m3", "fp8_block": "f8e4m3", "mxfp4": "f8e4m3", "fp4": "f8e4m3", "int4": "f8e4m3"}
 
 
 def kernel_time(
@@ -28,16 +27,15 @@ def kernel_time(
     given: dict[str, Any] = dict(extents)
     if kernel == HOST:
         return KernelTime(given["ns"] / 1e3, Origin("measured", f"host time of '{library}'"))
-    if kernel == "elementwise":
-        us = 2.0 * given["kernels"] + given["bytes"] / 2.6e12 * 1e6
-        return KernelTime(us, Origin("assumed", "2 us and bytes over hbm"))
-    if kernel == "mla":
-        decode = given["queries"] == 1 and given["context"] > 0
-        given = {k: given[k] for k in ("batch", "queries", "context", "heads")}
-        given |= {"kv_heads": 1, "head_dim": 288} if decode else {"kv_heads": 0, "head_dim": 160}
-        return predict_kernel("attention", machine=hda, dtype="bf16", **given)
-    given.pop("skew", None)
-    return predict_kernel(kernel, machine=hda, dtype=_STORED.get(scheme, scheme), **given)
+    return predict_kernel(
+        kernel,
+        machine=hda,
+        dtype=scheme,
+        kv_dtype=kv_dtype or None,
+        library=library or None,
+        captured=True,
+        **given,
+    )
 
 
 def shape_text(extents: Mapping[str, int]) -> str:
