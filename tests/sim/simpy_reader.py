@@ -634,8 +634,8 @@ class Unit:
         record.end = self.env.now
         self.reader.note(self.env.now)
 
-    def shared_engine(self, kind: str) -> Any:
-        return self.machine.engine_resource(kind, self.spot)
+    def shared_engine(self, kind: str, channel: int = 0) -> Any:
+        return self.machine.engine_resource(kind, self.spot, channel)
 
     def blocks(self, caches: Any, block: Block) -> Any:
         """The blocks of a region that caches hold, and the bytes of each."""
@@ -664,10 +664,12 @@ class Unit:
         read: Any = None,
         written: Any = None,
         by: str = "",
+        channel: int = 0,
     ) -> Process:
-        """Start a transfer, after a turn on the DMA engine where several units share one; gives it back."""
+        """Start a transfer, after a turn on a channel of the DMA engine where several units share it; gives
+        it back."""
         jitter = self.machine.faults.delay_ps(flow, number, path.occupied_ps(nbytes) + path.latency_ps)
-        shared = self.shared_engine(f"dma.{by}" if by else "dma")
+        shared = self.shared_engine(f"dma.{by}" if by else "dma", channel)
         if shared is not None:
             busy = path.startup_ps + jitter + path.held_ps(nbytes)
             yield from self.reader.turn(shared, (flow, number * PIECES, -1), busy)
@@ -772,7 +774,7 @@ def _send(u: Unit, s: pm.Send) -> Process:
     path = u.machine.path(u.spot, read.memory, peer, channel.memory, channel.chunk_bytes)
 
     def work(end: simpy.Event) -> Process:
-        moving = yield from u.transfer(record, path, nbytes, queue.number, number)
+        moving = yield from u.transfer(record, path, nbytes, queue.number, number, channel=channel)
         data = None if read.array is None else read.array.copy()
         u.env.process(arrive(moving.landed, Message(queue, number, data)))
         yield moving.left
@@ -785,8 +787,8 @@ def _send(u: Unit, s: pm.Send) -> Process:
         queue.line.arrived.append((u.env.now, message))
         queue.line.bell.ring()
 
-    engine = f"dma.{u.machine.virtual_channel(s.channel, u.spot, peer)}"
-    u.issue(engine, [read], [], work, *u.seen_by_others)
+    channel = u.machine.virtual_channel(s.channel, u.spot, peer)
+    u.issue(f"dma.{channel}", [read], [], work, *u.seen_by_others)
 
 
 def _receive(u: Unit, s: pm.Receive) -> Process:

@@ -155,14 +155,14 @@ compute engine takes ``compute_ps``, and first a turn on the engine where severa
 *Transfers* are copies (``Compute`` on ``dma``, ``Receive(into=)``; queue ``dma.0``, or one of each engine
 that copies are done ``by``) and messages (the queue of their virtual channel). The path of a copy begins
 where its first operand lies (its destination, if it has none), and has start-up, latency and bandwidth of its
-engine. Where units share a DMA engine, a transfer takes a turn on it for startup + jitter + ``held_ps``. It
-then starts; after startup and jitter its head is at the first stage of its path. A path with a granule and a
-resource cuts it into pieces (``Path.pieces``), whoever else uses that path; each piece begins ``occupied_ps``
-after the one before and goes its own way: at a stage with a resource its head waits for a turn, the stage is
-busy for the piece's bytes, the head goes on after the latency; the tail has passed when the DMA engine and
-every stage have let it through. A transfer has *arrived* when the tails of all pieces have. Its source is
-free, and so is its engine, when all pieces have left: a piece has left ``occupied_ps`` after its head was at
-the first stage, later by what it waited for its first turn, and not before that turn.
+engine. Where units share a DMA engine, a transfer takes a turn on its virtual channel for startup + jitter +
+``held_ps``. It then starts; after startup and jitter its head is at the first stage of its path. A path with
+a granule and a resource cuts it into pieces (``Path.pieces``), whoever else uses that path; each piece begins
+``occupied_ps`` after the one before and goes its own way: at a stage with a resource its head waits for a
+turn, the stage is busy for the piece's bytes, the head goes on after the latency; the tail has passed when
+the DMA engine and every stage have let it through. A transfer has *arrived* when the tails of all pieces
+have. Its source is free, and so is its engine, when all pieces have left: a piece has left ``occupied_ps``
+after its head was at the first stage, later by what it waited for its first turn, and not before that turn.
 
 *Caches.* A copy between a unit and a memory that it reaches by itself (no other place is named) passes the
 caches in front of the memory that stand above the unit's own level of the hardware; the nearest one is a

@@ -180,8 +180,9 @@ class LevelRows:
             of_kinds = described is not None and described.shares is not None
             if launch.plan.levels or of_kinds or len(set(keys)) < len(keys) or paths.everything_shared:
                 messages = range(len(names), engines) if name == "dma" else ()
-                for e in (engine, *messages):
-                    rows[e::engines, EngineQueue.server] = [paths.server(key, 1) for key in keys]
+                for channel, queue in enumerate((engine, *messages)):
+                    keys = [self.view.engine_resource(name, place, channel) for place in self.places.tolist()]
+                    rows[queue::engines, EngineQueue.server] = [paths.server(key, 1) for key in keys]
 
     def link_children(self, found: list[LevelRows]) -> None:
         """Describe what is below every row."""

@@ -386,8 +386,9 @@ class Resources:
             return max(1, self._crowd(level))
         return max(Counter(place * total // self.level.total for place in self.places).values(), default=1)
 
-    def engine_resource(self, kind: str, unit: int) -> tuple[str, str, int] | None:
-        """The shared engine behind a unit's engine, or None where the unit has its own."""
+    def engine_resource(self, kind: str, unit: int, channel: int = 0) -> tuple[str, str, int] | None:
+        """Return the shared engine behind a unit's engine, None where the unit has its own; of a DMA engine,
+        its virtual ``channel``."""
         one, level = self.engine(kind), self.hda.level(self._engine_level(kind))
         if "." in kind and (one is None or one.name != kind.partition(".")[2]):
             kind = "dma"  # the machine has no engine of that name
@@ -399,7 +400,8 @@ class Resources:
             shared = together and kind.partition(".")[0] in ("dma", "tensor", "vector")
         else:
             shared = self._several_inside(level.name)
-        return ("engine", f"{level.name} {kind}", where) if shared else None
+        name = f"{level.name} {kind} {channel}" if channel else f"{level.name} {kind}"
+        return ("engine", name, where) if shared else None
 
     @cached_property
     def dma(self) -> Dma:
