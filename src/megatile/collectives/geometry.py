@@ -187,6 +187,14 @@ def nearest_memory(hda: HDA, scale: str, nbytes: int = 0) -> MemoryLayer:
     return biggest
 
 
+def near_memory(hda: HDA, scale: str, buffers: str) -> MemoryLayer | None:
+    """Return the memory that a unit of ``scale`` owns, if its buffers lie in one farther away."""
+    level = hda.level(hda.scale(scale).level)
+    if hda.level(hda.memory(buffers).level).position <= level.position:
+        return None
+    return next((m for m in hda.memories if m.level == level.name and m.shared and not m.cache), None)
+
+
 def _room(hda: HDA, scale: str, memory: MemoryLayer) -> int:
     """A unit's share of a memory that units have in common, or of all those below it."""
     return memory.available * hda.level(memory.level).total // hda.level(hda.scale(scale).level).total

@@ -68,7 +68,8 @@ class Job:
     ``wrap``: the grid they stand on, x first; ``reduces``: for every level the reductions that its network
     does by itself; ``place``: rank → hardware unit of ``scale``; ``cables``: pairs of ranks and how many
     cables join them, where their network is a list of these. ``peer`` is the receiver of a ``send_recv`` from
-    ``root``; without it every rank sends to the next one, as in nccl-tests.
+    ``root``; without it every rank sends to the next one, as in nccl-tests. ``near`` is the unit's own memory
+    where buffers lie in a farther one, and ``near_bytes`` how much of it a collective may use.
     """
 
     operation: str
@@ -88,6 +89,8 @@ class Job:
     reduces: tuple[tuple[str, ...], ...] = ()
     place: Expr = unit
     cables: tuple[tuple[int, int, int], ...] = ()
+    near: str | None = None
+    near_bytes: int = 0
 
     def __post_init__(self) -> None:
         if self.operation not in OPERATIONS:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 from megatile.collectives.algorithms import algorithms, find_algorithm
 from megatile.collectives.candidates import Candidate, Explanation, in_network
 from megatile.collectives.choice_table import Choices, Table
-from megatile.collectives.geometry import BUFFERS, Geometry, Ranks, buffer_memory, survey
+from megatile.collectives.geometry import BUFFERS, Geometry, Ranks, buffer_memory, near_memory, survey
 from megatile.collectives.job import CollectiveError, Job, operation_name, read_bytes
 from megatile.collectives.libraries import LIBRARIES, library_way, offered, stand_in
 from megatile.collectives.pace import paced
@@ -147,6 +147,8 @@ def make_job(
     for named_memory in (memory, slot_memory):
         if named_memory is not None:
             machine.memory(named_memory)
+    place = buffer_memory(machine, scale, BUFFERS * nbytes) if memory is None else memory
+    near = near_memory(machine, scale, place)
     job = Job(
         operation_name(op),
         found.ranks,
@@ -157,7 +159,7 @@ def make_job(
         peer,
         in_place,
         scale=found.scale,
-        memory=buffer_memory(machine, scale, BUFFERS * nbytes) if memory is None else memory,
+        memory=place,
         slot_memory=slot_memory,
         levels=found.levels,
         dims=found.dims,
@@ -165,6 +167,8 @@ def make_job(
         reduces=found.reduces,
         place=found.place,
         cables=found.cables,
+        near=None if near is None else near.name,
+        near_bytes=near.available // 2 if near else 0,  # the other half is for queues
     )
     return job, found
 

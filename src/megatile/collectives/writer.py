@@ -10,7 +10,7 @@ from megatile.collectives.job import REDUCING, Job
 from megatile.core.expr import Expr, IntLike, eq, expr, minimum, unit
 from megatile.core.operations import REDUCTIONS
 from megatile.plan.build import THROUGH, Handle, Operand, Part, PlanBuilder, part
-from megatile.plan.model import Channel, Plan
+from megatile.plan.model import Channel, Plan, Region
 
 __all__ = ["Writer"]
 THROUGH.add(__file__)
@@ -22,7 +22,8 @@ class Writer:
     ``own`` holds this rank's contribution and is never written out of place; ``sums`` is where results grow:
     the output, or the buffer itself in place, or scratch where the output holds only a block. Channels move
     data; ``copy`` moves it inside a unit with the vector engine, as collective kernels on real devices do, so
-    that it runs beside the sends.
+    that it runs beside the sends. A unit with a memory of its own, nearer than the buffers (``near``), copies
+    with its DMA engine, and rings add and send there: a sum is read and written once, not in every step.
     """
 
     def __init__(self, job: Job, name: str):
@@ -45,6 +46,19 @@ class Writer:
 
     def tile(self, name: str, shape: tuple[int, ...], role: str = "local") -> Handle:
         return self.builder.tile(name, shape, self.job.dtype, memory=self.job.memory, role=role)
+
+    def near(self, name: str, elements: int, versions: int = 1) -> Handle | None:
+        """Return a tile in the unit's own memory; None where buffers already lie there."""
+        if self.job.near is None:
+            return None
+        shape, memory = (max(1, elements),), self.job.near
+        return self.builder.tile(name, shape, self.job.dtype, memory=memory, versions=versions)
+
+    def pieces(self, elements: int, versions: int = 1) -> int:
+        """Return into how many pieces to cut elements so that ``versions`` of one fit into near memory."""
+        if self.job.near is None:
+            return 1
+        return max(1, -(-elements * self.job.itemsize * versions // max(1, self.job.near_bytes)))
 
     @property
     def out_of_place(self) -> bool:
@@ -80,7 +94,13 @@ class Writer:
         return handle
 
     def copy(self, to: Operand, what: Operand) -> None:
-        self.builder.copy(to, what, engine="vector")
+        self.builder.copy(to, what, engine="vector" if self.job.near is None else None)
+
+    def load(self, to: Handle, what: Part) -> Part:
+        """Copy ``what`` into the next version of a near tile and return where it lies."""
+        place = Part(to, Region(to.name, (expr(0),), what.region.shape))
+        self.builder.copy(place, what, fresh=True)
+        return place
 
     def reduce(self, to: Operand, a: Operand, b: Operand) -> None:
         """``to = a (reduction) b``."""

@@ -128,8 +128,8 @@ def test_pointer_dump_counts_messages() -> None:
         for _ in range(2):
             torch.distributed.all_reduce(x)
         lines = pointer_dump(torch).splitlines()
-        assert lines[1] == "  E: my_head=14 my_tail=0 peer_head_cache=0 peer_tail_cache=14"
-        assert lines[2] == "  W: my_head=0 my_tail=14 peer_head_cache=14 peer_tail_cache=0"
+        assert lines[1] == "  E: my_head=28 my_tail=0 peer_head_cache=0 peer_tail_cache=28"
+        assert lines[2] == "  W: my_head=0 my_tail=28 peer_head_cache=28 peer_tail_cache=0"
         with pytest.raises(IpcqDeadlock) as stuck:
             torch.launch("stuck", receives, x)
         assert "my_head=0 my_tail=0" in pointer_dump(stuck.value)

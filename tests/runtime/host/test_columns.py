@@ -10,6 +10,7 @@ import pytest
 import megatile as mt
 from megatile.collectives.columns import side_by_side
 from megatile.collectives.planner import collective
+from megatile.compat.ccl.kernel_plans import kernel_plan
 from megatile.plan.check import check
 from megatile.plan.execute import execute
 from megatile.runtime.host.placement import DPPolicy
@@ -59,9 +60,10 @@ def test_columns_do_what_one_does(algorithm: str) -> None:
 
 
 def test_where_a_tensor_lies_decides() -> None:
-    """The link between the SIPs is a bound: 2 × 512 KiB at 128 GB/s. One PE alone is slower."""
+    """The link between the SIPs is a bound: 2 × 512 KiB at 128 GB/s. One PE alone also adds and stores half
+    of it at 150 GB/s after the last byte; eight PEs do an eighth each."""
     one, cube, sip = all_reduce_ns(ONE), all_reduce_ns(CUBE), all_reduce_ns(SIP)
-    assert 2**20 / 128 < sip < cube < 0.5 * one
+    assert 2**20 / 128 < sip < cube < one - 7 / 8 * 2 * 2**19 / 150
     assert all_reduce_ns(DPPolicy(num_cubes=1, num_pes=8)) > 2 * one, "eight copies, each for itself"
     far = all_reduce_ns(DPPolicy(cube="row_wise", num_cubes=8, num_pes=1))
     assert cube < far, "eight PEs in as many cubes"
@@ -72,7 +74,7 @@ def test_where_a_tensor_lies_decides() -> None:
     [
         (ONE, "pe.components.pe_math.attrs.lanes", 8, 1024),
         (ONE, "cube.hbm.bandwidth", "300 GB/s", "4 TB/s"),
-        (SIP, "cube.hbm.bandwidth", "300 GB/s", "4 TB/s"),
+        (SIP, "cube.hbm.bandwidth", "150 GB/s", "4 TB/s"),
         (SIP, "sip.cube_mesh.link.bandwidth", "16 GB/s", "512 GB/s"),
         (CUBE, "cube.noc.link.bandwidth", "16 GB/s", "512 GB/s"),
         (SIP, "system.sips.link.bandwidth", "64 GB/s", "128 GB/s"),
@@ -82,27 +84,103 @@ def test_more_of_anything_takes_less_time(dp: DPPolicy, key: str, less: Any, mor
     assert all_reduce_ns(dp, **{key: less}) > 1.02 * all_reduce_ns(dp, **{key: more})
 
 
-@pytest.mark.parametrize("count", [8192, 131072, 524288])
-def test_the_ring_kernel_and_the_library_agree(count: int) -> None:
-    """Whole tiles go round in both, through queues in HBM that hold one."""
-    times = []
+class SeedRing:
+    """KernBench's own ring kernel: whole tiles go round, all ranks add what passes."""
+
+    kernel_args = staticmethod(lambda world_size, n_elem, **_: (n_elem, world_size))
+
+    @staticmethod
+    def kernel(t_ptr: Any, n_elem: int, world_size: int, tl: Any) -> None:
+        mine = t_ptr + tl.rank * n_elem * 2
+        acc = tl.load(mine, shape=(n_elem,), dtype="f16")
+        current = acc
+        for _ in range(world_size - 1):
+            tl.send(dir="E", src=current)
+            recv = tl.recv(dir="W", shape=(n_elem,), dtype="f16")
+            acc = acc + recv
+            current = recv
+        tl.store(mine, acc)
+
+
+def second_all_reduce(count: int, dtype: str, sips: int, **settings: Any) -> int:
+    with mt.host("ahbm", sips=sips, **settings) as torch:
+
+        def body(rank: int, torch: Any = torch) -> int:
+            x = torch.ones((count,), dtype=dtype)
+            torch.distributed.all_reduce(x)
+            before = torch.clock_ps
+            torch.distributed.all_reduce(x)
+            assert (x.numpy() == sips**2).all()
+            return torch.clock_ps - before
+
+        return spawn(torch, body)[0]
+
+
+def ccl_of(entry: dict[str, Any]) -> dict[str, Any]:
+    return {"algorithms": {"ring": entry}, "defaults": {"algorithm": "ring"}}
+
+
+@pytest.mark.parametrize(
+    ("sips", "topology"), [(2, "ring_1d"), (3, "ring_1d"), (4, "torus_2d"), (6, "mesh_2d"), (8, "ring_1d")]
+)
+@pytest.mark.parametrize("count", [8, 8192, 100_003, 524_288])
+@pytest.mark.parametrize("dtype", ["f16", "f32"])
+def test_the_ring_kernel_and_the_library_agree(sips: int, topology: str, count: int, dtype: str) -> None:
+    """Both are a reduce-scatter and an all-gather, through queues in HBM that hold blocks."""
+    size = {"f16": 2, "f32": 4}[dtype]
     base = mt.collectives.load_ccl_config()["algorithms"]["ring_allreduce_hbm"]
-    entry = {**base, "mapper": "leader_only", "n_slots": 4, "slot_size": 2 * count}
-    entry.pop("world_size", None)
-    ccl = {"algorithms": {"ring": entry}, "defaults": {"algorithm": "ring"}}
-    for settings in ({"ccl": ccl}, {"algorithm": "ring_naive"}):
-        with mt.host("ahbm", **settings) as torch:
+    entry = {**base, "mapper": "leader_only", "n_slots": 4, "slot_size": -(-count // sips) * size}
+    how = {"count": count, "dtype": dtype, "sips": sips, "sip_topology": topology}
+    kernel = second_all_reduce(ccl=ccl_of(entry), **how)
+    assert kernel == pytest.approx(
+        second_all_reduce(algorithm="ring", **how), rel=0.1 if count == 8 else 0.02
+    )
 
-            def body(rank: int, torch: Any = torch) -> int:
-                x = torch.ones((count,), dtype="f16")
-                torch.distributed.all_reduce(x)
-                before = torch.clock_ps
-                torch.distributed.all_reduce(x)
-                assert (x.numpy() == 4).all()
-                return torch.clock_ps - before
 
-            times.append(spawn(torch, body)[0])
-    assert times[0] == pytest.approx(times[1], rel=0.1)
+@pytest.mark.parametrize("sips", [2, 4, 8])
+@pytest.mark.parametrize("count", [8192, 100_003, 524_288])
+def test_the_seed_ring_kernel_and_the_naive_ring_agree(sips: int, count: int) -> None:
+    """Whole tiles go round in both; each rank reads its tile, and writes the sum, once."""
+    entry = {
+        "module": SeedRing, "topology": "ring_1d", "mapper": "leader_only", "buffer_kind": "hbm",
+        "n_slots": 4, "slot_size": 2 * count,
+    }  # fmt: skip
+    kernel = second_all_reduce(count, "f16", sips, ccl=ccl_of(entry))
+    assert kernel == pytest.approx(second_all_reduce(count, "f16", sips, algorithm="ring_naive"), rel=0.02)
+
+
+@pytest.mark.parametrize("kind", ["hbm", "tcm", "sram"])
+def test_rings_of_kernel_and_library_agree_on_all_pes(kind: str) -> None:
+    """Between SIPs the library keeps eight messages in flight, inside a cube four."""
+    for sips, slots in ((1, 4), (2, 8)):
+        machine = mt.machine("ahbm", sips=sips, cube_w=1, cube_h=1)
+        entry = {
+            **mt.collectives.load_ccl_config()["algorithms"][f"ring_allreduce_{kind}"],
+            "mapper": "all_pes",
+        }
+        entry |= {"n_slots": slots, "slot_size": 2 * -(-100_003 // (8 * sips))}
+        kernel = kernel_plan(entry, machine, world_size=sips, n_elem=100_003)
+        ring = collective(
+            "all_reduce", machine=machine, scale="pe", ranks=8 * sips, nbytes=200_006, dtype="f16",
+            algorithm="ring", memory="hbm", slot_memory=kind, in_place=True,
+        )  # fmt: skip
+        kernel_ps, ring_ps = (mt.simulate(plan, machine=machine).time_ps for plan in (kernel, ring))
+        assert kernel_ps == pytest.approx(ring_ps, rel=0.05)
+
+
+def test_sums_too_large_for_near_memory_pass_in_pieces() -> None:
+    for algorithm in ("ring", "ring_naive"):
+        plan = collective(
+            "all_reduce", machine=mt.machine("ahbm", **{"pe.tcm.size": "64 KiB", "pe.tcm.reserved": 0}),
+            scale="pe", ranks=[0, 128], nbytes=2 * 50_001 * 2, dtype="f16", algorithm=algorithm, memory="hbm",
+            in_place=True,
+        )  # fmt: skip
+        check(plan, "ahbm")
+        near = plan.tile("near")
+        assert near.versions * near.elements * 2 <= 32 << 10
+        x = np.random.default_rng(0).integers(0, 9, (2, 100_002)).astype(np.float16)
+        (found,) = execute(plan, {"x": x}).values()
+        assert np.array_equal(found, np.repeat(x[:1] + x[1:], 2, axis=0))
 
 
 POLICIES = {

@@ -148,11 +148,11 @@ def test_the_switch_prints_messages_at_the_time_of_the_machine(monkeypatch, capf
         run(torch, lambda rank: [torch.distributed.all_reduce(torch.zeros(8)) for _ in range(2)])
         launches = [w for w in torch.engine.launches if w.plan]
     lines = capfd.readouterr().err.splitlines()
-    assert len(lines) == 4
-    assert "sip0/cube0/pe0 -> sip1/cube0/pe0 16 B, there at " in lines[0]
+    assert len(lines) == 8, "two ranks, a block of the first and one of the second phase, twice"
+    assert "sip0/cube0/pe0 -> sip1/cube0/pe0 8 B, there at " in lines[0]
     assert "ipcq.W #0" in lines[0]
     assert "ring_allreduce.py" in lines[0]
-    first, second = (float(line.split()[1]) for line in (lines[0], lines[2]))
+    first, second = (float(line.split()[1]) for line in (lines[0], lines[4]))
     assert second - first == pytest.approx((launches[1].submit_ps - launches[0].submit_ps) / 1e6, rel=1e-2)
 
 

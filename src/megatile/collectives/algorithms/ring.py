@@ -90,17 +90,25 @@ def multi_ring(w: Writer, rings: int = 2, chunks: int = 1) -> None:
 
 @algorithm("ring_naive", "all_reduce")
 def ring_naive(w: Writer) -> None:
-    """Whole buffers go round; n-1 steps of the whole size."""
+    """Whole buffers go round; n-1 steps of the whole size. The ring kernel of ``ccl.yaml`` does the same."""
     n = w.job.ranks
-    channel = w.channel("ring", (unit - 1) % n, w.job.count)
-    own, total = w.whole(w.own), w.whole(w.sums)
-    w.send(channel, own, (unit + 1) % n)
-    if n > 2:
-        _step(w, channel, own, total, n, True)
-    if n > 3:
-        with w.loop(1, n - 2):
-            _step(w, channel, total, total, n, True)
-    _step(w, channel, own if n == 2 else total, total, n, False)
+    blocks = Blocks(w.job.count, w.pieces(w.job.count))
+    channel = w.channel("ring", (unit - 1) % n, blocks.most)
+    near = w.near("near", blocks.most)
+    with w.loop(0, blocks.parts, "piece") as number:
+        mine, result = (blocks.part(x, number) for x in (w.own, w.sums))
+        total = result
+        if near is not None:
+            mine = total = w.load(near, mine)
+        w.send(channel, mine, (unit + 1) % n)
+        if n > 2:
+            _step(w, channel, mine, total, n, True)
+        if n > 3:
+            with w.loop(1, n - 2):
+                _step(w, channel, total, total, n, True)
+        _step(w, channel, mine if n == 2 else total, total, n, False)
+        if near is not None:
+            w.copy(result, total)
 
 
 def _step(w: Writer, channel: Channel, mine: Part, total: Part, n: int, on: bool) -> None:

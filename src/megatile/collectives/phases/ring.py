@@ -11,11 +11,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from megatile.collectives.blocks import Blocks
+from megatile.collectives.job import REDUCING
 from megatile.collectives.phases import Phase
 from megatile.collectives.rank_groups import RankGroup
 from megatile.collectives.writer import Writer
 from megatile.core.expr import Expr, IntLike, member
 from megatile.plan.build import Handle, Part
+
+SLOTS = 4
+"""Messages in flight between units with queues in memory of their own, as ``n_slots`` of ccl.yaml."""
 
 
 class Ring(Phase):
@@ -24,11 +28,14 @@ class Ring(Phase):
     def __init__(
         self, writer: Writer, group: RankGroup, blocks: Blocks, chunks: int = 1, slots: int | None = None
     ):
+        chunks = max(chunks, writer.pieces(Blocks(blocks.most, group.lanes).most, versions=2))
         self.writer, self.group, self.blocks, self.chunks = writer, group, blocks, chunks
         most = Blocks(blocks.most, group.lanes * chunks).most
-        depth = max(2 * chunks if slots is None else slots, chunks + 1)
+        usual = 2 if writer.job.near is None else SLOTS
+        depth = max(usual * chunks if slots is None else slots, chunks + 1)
         source = group.lane(member).after(-1)
         self.channel = writer.channel("ring", source, most, members=group.lanes, slots=depth)
+        self.near = writer.near("near", most, versions=2) if writer.job.operation in REDUCING else None
 
     @contextmanager
     def every(self) -> Iterator[tuple[Expr, Expr]]:
@@ -62,17 +69,30 @@ class Ring(Phase):
         with self.every() as (lane, chunk):
             self.send(self.piece(own, 1, lane, chunk), lane)
 
-    def reduce_step(self, own: Handle, sums: Handle, step: IntLike, on: bool, into: Handle | None) -> None:
-        """Receive block ``step + 2`` behind, add mine, and send it on if ``on``."""
+    def reduce_step(
+        self,
+        own: Handle,
+        sums: Handle,
+        step: IntLike,
+        on: bool,
+        into: Handle | None = None,
+        last: bool = True,
+    ) -> None:
+        """Receive block ``step + 2`` behind, add mine, send it on if ``on``, keep it if this is the ``last``
+        step."""
         with self.every() as (lane, chunk):
             mine = self.piece(own, step + 2, lane, chunk)
-            total = self.piece(sums, step + 2, lane, chunk)
+            total = kept = self.piece(sums, step + 2, lane, chunk)
             if into is not None:
-                total = self.piece(into, step + 2, lane, chunk, local=True)
+                total = kept = self.piece(into, step + 2, lane, chunk, local=True)
+            if self.near is not None:
+                mine = total = self.writer.load(self.near, mine)
             message = self.receive(mine, lane)
             self.writer.reduce(total, mine, message)
             if on:
                 self.send(total, lane)
+            if last and self.near is not None:
+                self.writer.copy(kept, total)
 
     def reduce_scatter(self, own: Handle, sums: Handle, into: Handle | None = None) -> None:
         """My block is reduced in the end: in ``sums``, or at the beginning of ``into``."""
@@ -82,7 +102,7 @@ class Ring(Phase):
         self.begin_reduction(own)
         if size > 2:
             with self.writer.loop(0, size - 2) as step:
-                self.reduce_step(own, sums, step, True, None)
+                self.reduce_step(own, sums, step, True, last=False)
         self.reduce_step(own, sums, size - 2, False, into)
 
     def gather_step(self, sums: Handle, step: IntLike, on: bool) -> None:
@@ -116,6 +136,10 @@ class Ring(Phase):
         if size == 1:
             return
         self.begin_reduction(own)
-        with self.writer.loop(0, size - 1) as step:
-            self.reduce_step(own, sums, step, True, None)
+        first = 0 if self.near is None else size - 2
+        if first:
+            with self.writer.loop(0, first) as step:
+                self.reduce_step(own, sums, step, True, last=False)
+        with self.writer.loop(first, size - 1) as step:
+            self.reduce_step(own, sums, step, True)
         self._gather_rest(sums)
