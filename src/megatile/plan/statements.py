@@ -334,5 +334,7 @@ def _flows(statement: Statement) -> tuple[Flow, ...]:
 
 def binds(statement: Statement) -> tuple[list[str], list[str]]:
     """The names of tiles and of integers that are known after a statement, not counting inner scopes."""
-    tiles = [*having(statement, "binds"), *(f.name for f in tile_flows(statement))]
-    return tiles, [*having(statement, "counts"), *(f.name for f in int_flows(statement))]
+    tiles, numbers = [*having(statement, "binds")], [*having(statement, "counts")]
+    for flow in _flows(statement):
+        (tiles if isinstance(flow, (CarryTile, MergeTile)) else numbers).append(flow.name)
+    return tiles, numbers

@@ -44,7 +44,8 @@ def find_shared(simulation: Simulation, launched: LaunchRows) -> None:
         paths.everything_shared = True
     if paths.everything_shared or not paths.contended:
         return
-    _check_spread(launched, MAX_HOPS)
+    if any(tile.over is not None for tile in launched.plan.tiles):
+        _check_spread(launched, MAX_HOPS)
     found: list[Ends] = []
     for ends in (*_messages(simulation, launched), *_copies(simulation, launched)):
         if ends is None:
@@ -156,7 +157,7 @@ def _crossed(launched: LaunchRows, stream: pm.Stream) -> float:
     plan, crossed = launched.plan, 0.0
     spread = {tile.name: tile for tile in plan.tiles if tile.over is not None}
     numbers = np.linspace(0, stream.unit_count() - 1, SAMPLED_UNITS).astype(np.int64)
-    for s, times, indices in _repeated(stream.body, 1, {}) if spread else ():
+    for s, times, indices in _repeated(stream.body, 1, {}):
         for region in (*s.reads[:1], s.write) if s.engine == "dma" else ():
             tile, known = spread.get(region.tile), {**indices, "unit": numbers}
             if tile is None or tile.over != stream.level or region.at is not None:
