@@ -17,14 +17,12 @@ from megatile.sim import plain, state as st
 from megatile.sim.data import Assumed
 from megatile.sim.instructions import (
     BRANCH,
-    COPY,
     END,
     RECEIVE,
     SEND,
     START,
     WORK,
     Branch,
-    Copy,
     Instruction,
     Jump,
     Receive,
@@ -147,7 +145,7 @@ class MachineQueries:
     def cache_answer(self, tag: int, a: int, b: int, c: int, d: int, value: int) -> int:
         answers = self.arena.rows("answers")
         if 2 * (self.simulation.answer_count + 1) > len(answers):
-            self.cache_answers(np.array([[tag, a, b, c, d, value]], dtype=np.int64))
+            self.cache_answers(tag, a, b, c, d, [value])
             return value
         self.simulation.answer_count += 1
         h = plain.engine().answer_hash(tag, a, b, c, d) & (len(answers) - 1)
@@ -156,9 +154,9 @@ class MachineQueries:
         answers[h] = tag, a, b, c, d, value
         return value
 
-    def cache_answers(self, rows: Array) -> None:
-        """Rows of `answers`: four numbers of each kind of question, and the answer."""
-        answers = self.arena.rows("answers")
+    def cache_answers(self, *columns: Any) -> None:
+        """Cache the answers to many questions of one kind: its number, four others, and what was found."""
+        answers, rows = self.arena.rows("answers"), np.stack(np.broadcast_arrays(*columns), axis=1)
         self.simulation.answer_count += len(rows)
         if 2 * self.simulation.answer_count > len(answers):
             asked = answers[:, Answer.question]
@@ -326,40 +324,9 @@ class MachineQueries:
         numbers = self._numbers(peers.view, here, names, there, same, by)
         if always:
             self._cache_figures(peers.pc, count, units, numbers)
-            if len(units) == count and (one == NONE).all() and (other == NONE).all():
-                self._same_paths(peers, memories)
         else:
-            rows = np.empty((len(units), Answer.width), dtype=np.int64)
-            rows[:, Answer.question], rows[:, Answer.b] = st.ASK_PATH, memories
-            rows[:, Answer.a] = (mover & -2) + same
-            rows[:, Answer.c], rows[:, Answer.d], rows[:, Answer.value] = here, there, numbers
-            self.cache_answers(rows)
+            self.cache_answers(st.ASK_PATH, (mover & -2) + same, memories, here, there, numbers)
         return True
-
-    def _same_paths(self, peers: StreamPeers, memories: int) -> None:
-        """The other copies of a stream between an instance's own tiles in the same memories have the paths of
-        the one that was asked for."""
-        code, rows, table = self.arena.rows("code"), self.simulation.rows, peers.launched.table
-        stored = self.arena.rows("storages")[
-            table.memory_base + peers.level * table.storages :, Storage.memory
-        ]
-        asked = rows.code[peers.pc]
-        if asked[Instruction.kind] != COPY:
-            return
-        for pc in range(peers.first, len(rows.code)):
-            row = rows.code[pc]
-            kind, at = row[Instruction.kind], row[Copy.regions]
-            if kind == END:
-                return
-            known = code[pc, Instruction.figures] != NONE
-            if kind == COPY and row[Copy.mover] == asked[Copy.mover] and not known:
-                ends = [rows.regions[rows.lists[i]] for i in (at + 1, at + rows.lists[at])]
-                if all(end[RegionRow.mode] == st.DECLARED and is_own(end) for end in ends):
-                    source, target = (
-                        int(stored[rows.tiles[end[RegionRow.tile]][TileRow.base]]) for end in ends
-                    )
-                    if source << 24 | target == memories:
-                        code[pc, Instruction.figures] = code[peers.pc, Instruction.figures]
 
     def copy_ends(self, peers: StreamPeers) -> tuple[Any, Any, Array, bool] | None:
         """Where all instances read and write at an instruction, and who has that (NONE: each its own); for
@@ -580,10 +547,7 @@ class MachineQueries:
                 if always:
                     self._cache_figures(peers.pc, len(peers.rows), peers.units[chosen], delays)
                 else:
-                    rows = np.zeros((len(chosen), Answer.width), dtype=np.int64)
-                    rows[:, Answer.question], rows[:, Answer.a] = st.ASK_MESSAGE, level
-                    rows[:, Answer.b], rows[:, Answer.c], rows[:, Answer.value] = here, there, delays
-                    self.cache_answers(rows)
+                    self.cache_answers(st.ASK_MESSAGE, level, here, there, 0, delays)
                 return view.signal_ps(source, target)
         return self.cache_answer(st.ASK_MESSAGE, level, source, target, 0, view.signal_ps(source, target))
 
@@ -597,13 +561,9 @@ class MachineQueries:
             return self.cache_answer(st.ASK_VALUE, pc, actor, count, 0, int(value))
         first = number // ASKED_AT_ONCE * ASKED_AT_ONCE
         numbers = np.arange(first, min(first + ASKED_AT_ONCE, total))
-        rows = np.zeros((len(numbers), Answer.width), dtype=np.int64)
-        rows[:, Answer.question], rows[:, Answer.a], rows[:, Answer.c] = st.ASK_VALUE, pc, count
-        rows[:, Answer.b] = actor - number + numbers
-        rows[:, Answer.value] = scalars(statement, numbers, count)
-        found = int(rows[number - first, Answer.value])
-        self.cache_answers(rows)
-        return found
+        values = np.broadcast_to(scalars(statement, numbers, count), numbers.shape)
+        self.cache_answers(st.ASK_VALUE, pc, actor - number + numbers, count, 0, values)
+        return int(values[number - first])
 
     def delay(self, flow: int, number: int, path: int, nbytes: int, duration: int) -> int:
         launched = next(x for x in self.simulation.launches if flow in x.flows)

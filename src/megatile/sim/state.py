@@ -476,7 +476,6 @@ class CommandRow(Row, width=40):
     """Those who wait until its source is free."""
     record: int
     pc: int
-    start: int
     source_free_at: int
     end: int
     engine_queue: int
@@ -599,11 +598,8 @@ class State(Row):
     ready_count: int
     event_count: int
     free_command: int
-    live_commands: int
     free_node: int
-    live_nodes: int
     free_pending: int
-    live_pending: int
     recorded: int
     todo_count: int
     recording: int
@@ -617,7 +613,6 @@ class State(Row):
     record_base: int
     words_base: int
     free_span: int
-    live_spans: int
     block_count: int
     run_ahead: int
     """Unfinished commands from which on an instance need not run further ahead."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from megatile.sim.engine.commands import depend
+from megatile.sim.engine.events import claim
 from megatile.sim.engine.instances import as_seen, seen_from
-from megatile.sim.engine.lists import claim
 from megatile.sim.engine.marks import inlined, jit
 from megatile.sim.engine.values import evaluate
 from megatile.sim.instructions import Compute
@@ -226,7 +226,6 @@ def log_accesses(s: State, unit_id: int, command_id: int, count: int, time: int)
         else:
             s.free_pending = s.pending[pending_id].next
         pending = s.pending[pending_id]
-        s.live_pending += 1
         head = s.units[unit_id].access_lists + access.storage
         pending.next = s.access_lists[head]
         s.access_lists[head] = pending_id
@@ -264,7 +263,6 @@ def drop_access(s: State, pending_id: int) -> None:
     else:
         s.pending[pending_id].next = s.free_pending
         s.free_pending = pending_id
-        s.live_pending -= 1
 
 
 @jit

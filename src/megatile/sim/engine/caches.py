@@ -5,8 +5,7 @@ from __future__ import annotations
 from megatile.records.rows import Words
 from megatile.sim.engine.accesses import storage_of
 from megatile.sim.engine.completion import has_left
-from megatile.sim.engine.events import push, serve
-from megatile.sim.engine.lists import claim
+from megatile.sim.engine.events import claim, push, serve
 from megatile.sim.engine.marks import jit
 from megatile.sim.engine.transfers import occupied
 from megatile.sim.engine.values import serialise
@@ -29,7 +28,6 @@ def span_of(s: State, unit_id: int, access_id: int) -> int:
     else:
         s.free_span = s.spans[span_id].next
     span = s.spans[span_id]
-    s.live_spans += 1
     owner = access.owner
     if owner == NONE:
         owner = s.units[unit_id].number
@@ -64,7 +62,6 @@ def span_of(s: State, unit_id: int, access_id: int) -> int:
 def free_span(s: State, span_id: int) -> None:
     s.spans[span_id].next = s.free_span
     s.free_span = span_id
-    s.live_spans -= 1
 
 
 @jit

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from megatile.sim.engine.events import claim, free_node, new_node
 from megatile.sim.engine.instances import one_finished
-from megatile.sim.engine.lists import claim, free_node, new_node
 from megatile.sim.engine.marks import inlined, jit
 from megatile.sim.state import NONE, UNKNOWN, State
 
@@ -17,7 +17,6 @@ def new_command(s: State, kind: int, unit_id: int, pc: int) -> int:
     else:
         s.free_command = s.commands[command_id].waiters
     command = s.commands[command_id]
-    s.live_commands += 1
     s.launches[s.units[unit_id].launch].unfinished += 1
     command.kind = kind
     command.unit = unit_id
@@ -28,7 +27,6 @@ def new_command(s: State, kind: int, unit_id: int, pc: int) -> int:
     command.dependencies = 0
     command.waiters = NONE
     command.source_waiters = NONE
-    command.start = UNKNOWN
     command.source_free_at = UNKNOWN
     command.end = UNKNOWN
     command.engine_queue = NONE
@@ -49,7 +47,6 @@ def free_command(s: State, command_id: int) -> None:
     unit_id = s.commands[command_id].unit
     s.commands[command_id].waiters = s.free_command
     s.free_command = command_id
-    s.live_commands -= 1
     one_finished(s, s.units[unit_id].launch)
 
 

@@ -10,7 +10,7 @@ from megatile.sim.engine.events import push, serve
 from megatile.sim.engine.instances import ended, wake
 from megatile.sim.engine.marks import inlined, jit, prefetch
 from megatile.sim.engine.queues import give_back
-from megatile.sim.engine.recording import record, recorded
+from megatile.sim.engine.recording import record, record_start, recorded
 from megatile.sim.engine.transfers import move, next_piece, occupied, stage_busy, start_transfer, turn
 from megatile.sim.instructions import READ_SCALAR, RENDEZVOUS, SIGNAL, WORK
 from megatile.sim.state import HOPS, NONE, RELEASE, REQUESTS, SIGNALS, CommandRow, PendingAccess, State
@@ -72,13 +72,11 @@ def granted(s: State, command_id: int, time: int) -> None:
 
 @jit
 def work(s: State, command_id: int, time: int) -> None:
-    command = s.commands[command_id]
-    command.start = time
-    if command.record != NONE:
-        recorded(s, command.record).start = time
-        recorded(s, command.record).cause = command.cause
-    has_left(s, command_id, time + command.busy)
-    finished(s, command_id, time + command.busy)
+    """Let an engine compute from ``time`` on."""
+    record_start(s, command_id, time)
+    busy = s.commands[command_id].busy
+    has_left(s, command_id, time + busy)
+    finished(s, command_id, time + busy)
 
 
 @jit

@@ -1,10 +1,46 @@
-"""The time queue, and servers that take one request after another."""
+"""Rows of tables that are used again, the time queue, and servers that take one request after another."""
 
 from __future__ import annotations
 
-from megatile.sim.engine.lists import claim
+from typing import Any
+
 from megatile.sim.engine.marks import jit
-from megatile.sim.state import PHASE, Event, State
+from megatile.sim.state import NONE, PHASE, Event, State
+
+
+@jit
+def claim(s: State, top: int, size: int, table: Any) -> int:
+    """Take the row ``top`` of a table; the next that is free. The last one is never taken for good: when it
+    is reached the run stops."""
+    if top + 2 < size:
+        return top + 1
+    s.full = table
+    s.stopped = 1
+    s.steps = 0
+    return top
+
+
+@jit
+def new_node(s: State, after: int, item: int) -> int:
+    """Put an item before a list; the list that this gives."""
+    node_id = s.free_node
+    if node_id == NONE:
+        node_id = s.top_node
+        s.top_node = claim(s, node_id, s.nodes.size, State.nodes)
+    else:
+        s.free_node = s.nodes[node_id].next
+    s.nodes[node_id].next = after
+    s.nodes[node_id].item = item
+    return node_id
+
+
+@jit
+def free_node(s: State, node_id: int) -> int:
+    """Drop the first node of a list; the rest of it."""
+    after = s.nodes[node_id].next
+    s.nodes[node_id].next = s.free_node
+    s.free_node = node_id
+    return after
 
 
 @jit

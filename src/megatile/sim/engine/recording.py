@@ -62,6 +62,15 @@ def record(
 
 
 @inlined
+def record_start(s: State, command_id: int, time: int) -> None:
+    """Record when a command starts that was held up, and why then."""
+    command = s.commands[command_id]
+    if command.record != NONE:
+        recorded(s, command.record).start = time
+        recorded(s, command.record).cause = command.cause
+
+
+@inlined
 def record_words(s: State, count: int) -> int:
     """Where it is kept what a recorded command touches: the number of its accesses, then of each what it is
     (`ACCESS_BITS`), its owner and its bounds."""

@@ -7,7 +7,7 @@ from megatile.sim.engine.commands import new_command
 from megatile.sim.engine.completion import complete_later, complete_now, finished, has_left
 from megatile.sim.engine.events import push, serve
 from megatile.sim.engine.marks import inlined, jit
-from megatile.sim.engine.recording import record_accesses, recorded
+from megatile.sim.engine.recording import record_accesses, record_start
 from megatile.sim.engine.values import figure, misuse, serialise
 from megatile.sim.state import (
     ASK_DELAY,
@@ -140,11 +140,8 @@ def stage_busy(s: State, stage_id: int, nbytes: int) -> int:
 @jit
 def start_transfer(s: State, command_id: int, time: int) -> None:
     """Move the bytes of a command along its path, cut into granules where others may come between."""
+    record_start(s, command_id, time)
     command = s.commands[command_id]
-    command.start = time
-    if command.record != NONE:
-        recorded(s, command.record).start = time
-        recorded(s, command.record).cause = command.cause
     path = s.paths[command.path]
     nbytes = command.nbytes
     head = time + path.startup + command.delay
