@@ -16,7 +16,6 @@ from megatile.core.files import exists, is_inside
 from megatile.core.public import extensions
 from megatile.hda import schema
 from megatile.hda.document import Document, KeyPath, read_document
-from megatile.hda.old_keys import OLD_KEYS, convert_old_keys
 from megatile.hda.probe import probed
 
 MAX_EXTENDS = 8
@@ -43,7 +42,6 @@ def resolve(document: Document, overrides: Mapping[str, Any], trust: bool = Fals
     document = _extend(document, trust)
     _override(document, overrides)
     _parameters(document)
-    convert_old_keys(document)
     return document
 
 
@@ -174,8 +172,6 @@ def _override(document: Document, overrides: Mapping[str, Any]) -> None:
         if name in parameters:
             parameters[name] = value
         elif "." in name:
-            if name.partition(".")[0] in OLD_KEYS:
-                document.data.setdefault(name.partition(".")[0], {})
             _set_path(document, name, value)
         else:
             raise MachineError(
