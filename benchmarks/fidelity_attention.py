@@ -317,7 +317,7 @@ published one, away from it.
 * Short kernels of a queue begin 2.1 us after one another on AMD (measured on MI210), 2.5 us on H100.
 * Messages hold compute units while they travel: 8 per peer on MI300X (RCCL's source: 4 channels per xGMI
   peer, doubled on one node), 32 on NVIDIA machines (NCCL's logs).
-* The rank that takes longest counts.
+* Every command of a plan is timed by its own rows and columns; ranks wait for each other's data only.
 
 ### What it leaves out
 

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from megatile.attention import kernel_times
-from megatile.attention.kernel_times import MERGES, KernelTimes
 from megatile.attention.plans import Divided, Problem
 from megatile.attention.predict import Prediction, predict, predict_one
 from megatile.attention.schedules import make_schedule
+from megatile.attention.schedules.division import KernelCall
 from megatile.hda import HDA, machine
+from megatile.timing import attention_kernels
+from megatile.timing.attention_kernels import MERGES, KernelTimes
 
 TOKEN = 2 * 32 * 128 * 2
 """Bytes of K and V of one token: 32 heads of 128, bf16."""
@@ -46,7 +47,7 @@ class Step:
         most = (0.0, 0.0, [0])
         for rank in range(8):
             calls = [call for step in range(1, 8) for call in division.calls(step, rank)]
-            attention = sum(times.attention(c.rows, times.columns(c), width, 128) for c in calls)
+            attention = sum(times.attention(c.rows, _columns(times, c), width, 128) for c in calls)
             merge = sum(times.merge(c.rows, width, 128, 2) for c in calls)
             groups = [-(-c.rows // times.kernels.rows) * width for c in division.calls(1, rank)]
             most = max(most, (attention + merge, merge, groups))
@@ -55,6 +56,10 @@ class Step:
         exchange = found.communication_ps / 7e6
         each = (busy - merge) / 7 * 1e6, merge / 7 * 1e6
         return cls(tokens * TOKEN, exchange, groups, *each, found.time_ps / 1e6)
+
+
+def _columns(times: KernelTimes, call: KernelCall) -> float:
+    return times.columns(call.rows, call.columns, call.pairs)
 
 
 def steps_table(length: int) -> str:
@@ -96,7 +101,7 @@ def nic_table(length: int) -> str:
             for (a, b), tokens in division.link_tokens(0).items():
                 sent[a] += tokens if a // 8 != b // 8 else 0
             call = division.calls(1, 0)[0]
-            kernels = times.attention(call.rows, times.columns(call), 32, 128)
+            kernels = times.attention(call.rows, _columns(times, call), 32, 128)
             kernels += times.merge(call.rows, 32, 128, 2)
             share = max(sent) * TOKEN
             lines.append(
@@ -110,29 +115,31 @@ def nic_table(length: int) -> str:
 
 
 @contextmanager
-def assumed(kernels: dict[str, Any] | None = None, attention: Any = None) -> Iterator[None]:
+def assumed(kernels: dict[str, Any] | None = None, groups: Any = None) -> Iterator[None]:
     """Other figures of the machine's ``kernels``, or another time of attention kernels, for a while."""
-    figures = kernel_times.kernels_of
+    figures = attention_kernels.kernels_of
     with ExitStack() as stack:
         stack.enter_context(
-            patch.object(kernel_times, "kernels_of", lambda hda: replace(figures(hda), **(kernels or {})))
+            patch.object(
+                attention_kernels, "kernels_of", lambda hda: replace(figures(hda), **(kernels or {}))
+            )
         )
-        if attention is not None:
-            stack.enter_context(patch.object(KernelTimes, "attention", attention))
+        if groups is not None:
+            stack.enter_context(patch.object(KernelTimes, "groups", groups))
         yield
 
 
 def even(self: KernelTimes, rows: int, columns: float, heads: int, dim: int, taken: int = 0) -> float:
     """Attention that keeps all units busy to the end."""
     groups = rows / self.kernels.rows * heads / max(1, self.units - taken)
-    flops = 4 * dim * self.kernels.rows * (columns + self.kernels.ramp)
-    return self.launch + groups * flops * self.units / (self.peak * self.kernels.share)
+    flops = 4 * dim * self.kernels.rows * columns
+    return groups * flops * self.units / (self.peak * self.kernels.share)
 
 
 TORCH, RING_FLASH = MERGES["torch"], MERGES["ring-flash-attention"]
 ASSUMPTIONS: tuple[tuple[str, dict[str, Any], int], ...] = (
     ("as predicted", {}, 1),
-    ("no waves: work-groups divide evenly", {"attention": even}, 1),
+    ("no waves: work-groups divide evenly", {"groups": even}, 1),
     (f"merges by torch's {TORCH.kernels} kernels ({TORCH.traffic(2)} B)", {"kernels": {"merge": "torch"}}, 1),
     (
         f"merges as in ring-flash-attention ({RING_FLASH.kernels} kernels, {RING_FLASH.traffic(2)} B)",

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from megatile.attention.kernel_times import KernelTimes
 from megatile.core.dtypes import itemsize
 from megatile.hda import machine
+from megatile.timing.attention_kernels import KernelTimes
 
 
 @dataclass(frozen=True)

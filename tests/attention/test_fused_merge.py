@@ -16,8 +16,8 @@ from tests.attention.attention_merges import Operations, many_merges  # noqa: E4
 
 from megatile.attention import hamilton_attention  # noqa: E402
 from megatile.attention.errors import AttentionError  # noqa: E402
-from megatile.attention.kernel_times import MERGES  # noqa: E402
 from megatile.attention.merge import merge_form  # noqa: E402
+from megatile.timing.attention_kernels import MERGES  # noqa: E402
 
 NO_TRITON = "Triton is not installed: the fused merge can be neither compiled nor interpreted"
 

@@ -171,7 +171,7 @@ def test_work_is_counted_by_visible_pairs():
     def flops(causal):
         plan = attention_plan("zigzag", Problem(64, 2, 4, causal=causal, dtype="f32"), ranks=1)
         commands = [s for s in statements(plan.streams[0].body) if isinstance(s, Compute)]
-        (kernel,) = [c for c in commands if c.operation == "attention_add"]
+        (kernel,) = [c for c in commands if c.operation == "attention"]
         return kernel.work.flops.evaluate({"unit": 0})
 
     assert flops(False) == 4 * 64 * 64 * 2 * 4

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from tests.attention.attention_machines import own_mesh
 
-from megatile.attention import kernel_times
-from megatile.attention.kernel_times import MERGES, KernelTimes, efficiency, kernels_of
-from megatile.attention.plans import Divided, Problem
+from megatile.attention.kernel_times import AttentionKernels, seconds_of
+from megatile.attention.plans import Divided, Problem, attention_plan
 from megatile.attention.predict import (
     MAX_MESSAGES_WITHOUT_ASKING,
     best_schedule,
@@ -22,6 +21,9 @@ from megatile.attention.schedules import ScheduleError, make_schedule
 from megatile.attention.schedules.division import KernelCall
 from megatile.core.errors import MegatileError, RouteError
 from megatile.hda import HDA, machine
+from megatile.sim import simulate
+from megatile.timing import attention_kernels
+from megatile.timing.attention_kernels import MERGES, KernelTimes, kernels_of
 
 
 @pytest.fixture(scope="module")
@@ -207,7 +209,7 @@ def test_kernel_times_are_those_measured(mesh):
     problem = Problem(8192, 32, 128, 8, causal=True)
     calls = Divided(make_schedule("ring", 1), problem).division.calls(0, 0)
     for name, published in (("dgx-h100", 1 / 591.5), ("hgx-a100", 1 / 373.4)):
-        assert KernelTimes.of(machine(name), "bf16").calls(calls, problem, 32) == pytest.approx(
+        assert seconds_of(KernelTimes.of(machine(name), "bf16"), calls, problem, 32) == pytest.approx(
             published, rel=0.01
         )
 
@@ -243,7 +245,7 @@ def test_measured_rings_are_predicted(gpu, monkeypatch):
     slower = {"networks.nvlink.bandwidth": "200 GB/s", "networks.nvlink.efficiency": "80 %"}
     hda = machine("hgx-a100") if gpu == "A100" else machine("dgx-h100", **slower)
     theirs = replace(kernels_of(hda), merge="ring-flash-attention")
-    monkeypatch.setattr(kernel_times, "kernels_of", lambda _: theirs)
+    monkeypatch.setattr(attention_kernels, "kernels_of", lambda _: theirs)
     found = predict(hda, Problem(65_536, 32, 128, 8, causal=True), schedules=list(RING_FLASH[gpu]))
     for p in found.predictions:
         assert 1e12 / p.time_ps == pytest.approx(RING_FLASH[gpu][p.schedule], rel=0.10)
@@ -296,7 +298,9 @@ def test_every_run_of_rows_is_a_launch(mesh):
     assert thrice - once == pytest.approx(2 * times.launch)
     calls = [KernelCall(((0, 50), (60, 110)), ((0, 0, 64),))] * 2
     alone = 2 * times.attention(100, 64, 32, 128)
-    assert times.calls(calls, Problem(100), 32) == pytest.approx(alone + times.merge(100, 32, 128, 2, 2))
+    assert seconds_of(times, calls, Problem(100), 32) == pytest.approx(
+        alone + times.merge(100, 32, 128, 2, 2)
+    )
 
 
 def test_short_merges_run_in_the_cache(mesh):
@@ -315,9 +319,16 @@ def test_short_merges_run_in_the_cache(mesh):
 
 def test_merges_launches_and_messages_cost_kernels_time(mesh):
     def share(name, length, communication=0.0, causal=False):
-        return efficiency(
-            mesh, Divided(make_schedule(name, 8), Problem(length, causal=causal)), communication
+        problem = Problem(length, causal=causal)
+        divided = Divided(make_schedule(name, 8), problem)
+        result = simulate(
+            attention_plan(divided.schedule, problem),
+            machine=mesh,
+            timing=AttentionKernels.of(mesh, divided, communication),
+            capacity=False,
         )
+        flops = 4 * problem.dim * problem.heads * length**2 / 8 / (2 if causal else 1)
+        return flops / KernelTimes.of(mesh, "bf16").peak / max(result.work_ps("tensor")) * 1e12
 
     assert share("ring", 1_000_000) == pytest.approx(0.288, rel=0.02)
     assert share("ring", 10_000) < 0.6 * share("ring", 1_000_000)

@@ -478,15 +478,16 @@ class MachineQueries:
         if code[pc, Instruction.kind] == START:
             head = view.head_ps(statements[pc], nbytes)
             return self.cache_answer(st.ASK_BUSY, pc, flops, nbytes, who, head)
-        busy = view.compute_ps(statements[pc], flops, self._first(g))
+        extents = self._extents(pc, g) if view.reads_extents(statements[pc]) else ()
+        busy = view.compute_ps(statements[pc], flops, self._first(g), nbytes, extents)
         work = statements[pc].work
-        if who != NONE or constant(work.flops) is None or constant(work.bytes) is None:
+        if who != NONE or extents or constant(work.flops) is None or constant(work.bytes) is None:
             return self.cache_answer(st.ASK_BUSY, pc, flops, nbytes, who, busy)
         # What else the stream does on this engine will be asked next.
         end = pc + int(np.argmax(code[pc:, Instruction.kind] == END))
         for i in (np.flatnonzero(code[pc:end, Instruction.kind] == WORK) + pc).tolist():
             other, like = statements[i].work, statements[i].engine == statements[pc].engine
-            each = constant(other.flops)
+            each, like = constant(other.flops), like and not view.reads_extents(statements[i])
             if like and other.dtype == work.dtype and each is not None and constant(other.bytes) is not None:
                 code[i, Work.busy] = view.compute_ps(statements[i], each, self._first(g))
         return busy
@@ -506,6 +507,17 @@ class MachineQueries:
         rows[:, Answer.value] = places * devices // view.level.total * st.MAX_TAKEN + taken
         self.cache_answers(rows)
         return int(rows[number, Answer.value])
+
+    def _extents(self, pc: int, g: int) -> tuple[tuple[int, ...], ...]:
+        """Return the extents of what a command of an instance reads, then of what it writes."""
+        lists, regions = self.arena.rows("lists"), self.arena.rows("regions")
+        frame, at = self.arena.rows("units")[g, UnitRow.frame], self.arena.rows("code")[pc, Work.regions]
+        found = []
+        for region in lists[at + 1 : at + 1 + lists[at]].tolist():
+            dimensions, bounds = regions[region, [RegionRow.dimensions, RegionRow.bounds]].tolist()
+            values = lists[bounds + 1 : bounds + 2 * dimensions : 2].tolist()
+            found.append(tuple(int(plain.engine().evaluate(self.arena.memory, x, frame)) for x in values))
+        return tuple(found)
 
     def _first(self, g: int) -> int:
         """The unit of the first level that an instance is or belongs to."""

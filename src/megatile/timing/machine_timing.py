@@ -8,9 +8,9 @@ machine itself is never rewritten. ``Timing()`` changes nothing; what the transp
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from megatile.core.cached import cached_in_owner
 from megatile.core.errors import MegatileError
@@ -43,6 +43,8 @@ class MachineTiming:
     """Whether a launch travels the control path."""
     roofline: bool = True
     """Whether operands cost the bandwidth of memories; not where kernels were measured with all they do."""
+    rules: Mapping[str, Callable[[Any], int]] = field(default_factory=dict)
+    """Timing rules of operations in place of those in ``rules.py``; they also know the operands' extents."""
     origins: Mapping[str, Origin] = field(default_factory=dict)
     """Where times come from that do not follow from the machine's parts, by class of commands."""
 

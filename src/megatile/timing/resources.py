@@ -140,7 +140,7 @@ class Resources:
         self._messages: dict[tuple[int, int, int], int] = known.setdefault("messages", {})
         self._ports: dict[tuple[int, int], int | None] = known.setdefault("ports", {})
         self._pairs: dict[tuple[Any, ...], Any] = known.setdefault("pairs", {})
-        self._durations: dict[tuple[int, int], int] = {}
+        self._durations: dict[tuple[int, int, int], int] = {}
         if beside is None:
             self._check_rates()
 
@@ -312,7 +312,18 @@ class Resources:
             return engine.count
         return engine.count * (level.total // self.level.total)
 
-    def compute_ps(self, statement: Any, flops: int, unit: int) -> int:
+    def reads_extents(self, statement: Any) -> bool:
+        """Return whether the rule of a command wants to know the extents of its operands."""
+        return statement.operation in self.view.rules
+
+    def compute_ps(
+        self,
+        statement: Any,
+        flops: int,
+        unit: int,
+        nbytes: int = 0,
+        operands: tuple[tuple[int, ...], ...] = (),
+    ) -> int:
         """How long a command keeps a compute engine; at least 1 ps."""
         if statement.by and (kernel := self.on(statement.by, 0)) is not self:  # its transport's
             return kernel.compute_ps(statement, flops, unit)
@@ -323,12 +334,16 @@ class Resources:
                 place=statement.source,
                 advice="add one under 'engines' in the machine's file",
             )
-        known = self._durations.get((id(statement), flops))
+        key = id(statement), flops, nbytes if operands else 0
+        known = self._durations.get(key)
         if known is None:
-            known = self._durations[id(statement), flops] = self._compute_ps(engine, statement, flops)
+            known = self._compute_ps(engine, statement, flops, nbytes, operands)
+            self._durations[key] = known
         return self.faults.slower(unit, known) if self.faults.straggler else known
 
-    def _compute_ps(self, engine: Engine, statement: Any, flops: int) -> int:
+    def _compute_ps(
+        self, engine: Engine, statement: Any, flops: int, nbytes: int, operands: tuple[tuple[int, ...], ...]
+    ) -> int:
         if statement.operation == LIBRARY_KERNEL:
             return command_ps(self.hda, statement.attributes, statement.source)
         rate = engine.rate(statement.work.dtype)
@@ -347,8 +362,19 @@ class Resources:
         memory_ps = self._memory_ps(engine, statement, flops) if self.view.roofline else 0
         found = self._operands.get(id(statement))
         extents = found.extents if found else ()
-        command = Command(statement.operation, flops, statement.work.dtype, engine, rate, memory_ps, extents)
-        return max(1, rule_of(statement.operation)(command))
+        command = Command(
+            statement.operation,
+            flops,
+            statement.work.dtype,
+            engine,
+            rate,
+            memory_ps,
+            extents,
+            nbytes,
+            operands,
+        )
+        own = self.view.rules.get(statement.operation)
+        return max(1, (own or rule_of(statement.operation))(command))
 
     def _memory_ps(self, engine: Engine, statement: Any, flops: int) -> int:
         """How long the operands of a command take in the memories they lie in."""

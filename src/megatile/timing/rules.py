@@ -40,6 +40,10 @@ class Command:
     """How long the operands' bytes take in their memories; 0 where these are as fast as the engine."""
     extents: tuple[int, ...] = ()
     """Of the result."""
+    nbytes: int = 0
+    operands: tuple[tuple[int, ...], ...] = ()
+    """Extents of what is read, then of what is written, as they are in this run; () where nobody knows yet.
+    Only for rules of a view. Runs of one statement with equal flops and bytes must have equal extents."""
 
     @property
     def startup_ps(self) -> int:

@@ -17,14 +17,17 @@ from megatile.attention.schedules.division import KernelCall
 from megatile.attention.schedules.routes import CycleRoutes, Held
 from megatile.core.attention_operations import UNLIMITED
 from megatile.core.dtypes import itemsize
-from megatile.core.expr import ZERO, Const, Expr, IntLike, constant, expr, unit
+from megatile.core.expr import ONE, ZERO, Const, Expr, IntLike, constant, expr, unit
 from megatile.core.placement import local_length
 from megatile.plan.build import Handle, Operand, Part, PlanBuilder, part
 from megatile.plan.model import Region, Work
 
 Array = Any
+QUERY_AXES = 4
+"""Axes of queries and what belongs to them; keys and values have one more."""
 Span = tuple[IntLike, IntLike]  # first and count
-FIELDS = ("q", "rows", "k", "columns", "lower", "upper", "pairs")
+FIELDS = ("q", "rows", "k", "columns", "lower", "upper", "pairs", "begins")
+"""Of a kernel's part; ``begins``: it is the first part of its kernel for these rows."""
 
 
 def block(handle: Handle, *spans: Span | None) -> Part:
@@ -164,19 +167,23 @@ class PlanContext:
     @cached_property
     def own_blocks(self) -> list[Blocks]:
         """The kernels of step 0, on the rank's own KV in local order."""
-        return _aligned([[_rectangles(self.division.calls(0, r))] for r in range(self.routes.ranks)])
+        return _aligned([[_rectangles(self.division.calls(0, r), set())] for r in range(self.routes.ranks)])
 
     @cached_property
     def slot_blocks(self) -> list[list[Blocks]]:
         """Per slot, the kernels of steps 1, 2, … on the chunk in it."""
-        result = []
+        ranks, result = range(self.routes.ranks), []
+        # Where all is visible, the slots of a step share a kernel: by rank and step, the rows that have one.
+        begun: list[list[set[Any]]] = [[set() for _ in range(1, self.steps)] for _ in ranks]
         for slot in range(len(self.routes.held(1, 0)) if self.steps > 1 else 0):
             sources, chunks = self.held_in(slot)
             calls = [
                 [self.division.calls_on(Held(s, c), rank) for s, c in zip(*row, strict=True)]
                 for rank, row in enumerate(zip(sources.tolist(), chunks.tolist(), strict=True))
             ]
-            result.append(_aligned([[_rectangles(own) for own in row] for row in calls]))
+            by_rank = zip(calls, begun, strict=True)
+            parts = [[_rectangles(*both) for both in zip(*pair, strict=True)] for pair in by_rank]
+            result.append(_aligned(parts))
         return result
 
     def kernels(self, slot: int | None = None, step: IntLike = 0) -> Iterator[KernelCommand]:
@@ -222,12 +229,15 @@ class KernelCommand:
         return block(handle, *self._columns)
 
     def write(self, operation: str, target: Part, reads: Sequence[Operand], per_pair: int) -> None:
-        """``per_pair`` flops for each visible pair, head and dimension; bytes of everything touched."""
+        """Write a command: ``per_pair`` flops for each visible pair, head and dimension; bytes of everything
+        touched, of queries and what belongs to them only where the kernel begins."""
         problem = self.context.problem
         flops = self.fields["pairs"] * per_pair * problem.dim * problem.batch * self.context.own_heads[0]
         moved: Expr = ZERO
         for touched in map(part, (*reads, target)):
-            moved = moved + prod(touched.shape, start=expr(itemsize(touched.dtype)))
+            once = expr(itemsize(touched.dtype))
+            times = self.fields["begins"] if len(touched.shape) == QUERY_AXES else ONE
+            moved = moved + prod(touched.shape, start=once * times)
         limits = {name: self.fields[name] for name in ("lower", "upper")}
         known = {name: x.value if isinstance(x, Const) else x for name, x in limits.items()}
         given: dict[str, Any] = {
@@ -236,26 +246,30 @@ class KernelCommand:
         self.context.builder.compute(
             operation,
             target,
-            [*reads, target],
+            [*reads, target] if operation.endswith("_add") else reads,
             work=Work(flops, moved, problem.dtype),
             scale=problem.factor,
             **given,
         )
 
 
-def _rectangles(calls: list[KernelCall]) -> list[tuple[int, ...]]:
-    """Calls as rectangles of one run each: (first row, rows, first column, columns, lower, upper, pairs)."""
+def _rectangles(calls: list[KernelCall], begun: set[Any]) -> list[tuple[int, ...]]:
+    """Calls as rectangles of one run each, with `FIELDS`; ``begun``: rows whose kernel has begun."""
     result: list[tuple[int, ...]] = []
     for call in calls:
         band = call.tile.band
         lower = -UNLIMITED if band.lower is None else band.lower
         upper = UNLIMITED if band.upper is None else band.upper
         single = len(call.q) == 1 and len(call.kv) == 1
+        full = call.tile.band.full
         for q_begin, q_end in call.q:
-            for _, k_begin, k_end in call.kv:
+            for number, (_, k_begin, k_end) in enumerate(call.kv):
                 rows, columns = q_end - q_begin, k_end - k_begin
                 pairs = call.pairs if single else rows * columns
-                result.append((q_begin, rows, k_begin, columns, lower, upper, pairs))
+                begins = number == 0 and not (full and (q_begin, call.q) in begun)
+                result.append((q_begin, rows, k_begin, columns, lower, upper, pairs, int(begins)))
+            if full:
+                begun.add((q_begin, call.q))
     return result
 
 

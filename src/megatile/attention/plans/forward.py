@@ -199,9 +199,10 @@ class Forward:
 
     def _kernels(self, kv: Handle, slot: int | None = None, step: IntLike = 0) -> None:
         """The result takes in the attention over the rank's own KV, or over what is held in a slot."""
-        for kernel in self.context.kernels(slot, step):
-            result = kernel.rows(self.result)
-            kernel.write("attention_add", result, [kernel.rows(self.q), kernel.columns(kv)], FORWARD_FLOPS)
+        for number, kernel in enumerate(self.context.kernels(slot, step)):
+            result, reads = kernel.rows(self.result), [kernel.rows(self.q), kernel.columns(kv)]
+            merges = number > 0 or slot is not None  # the first kernel of all finds no result
+            kernel.write("attention_add" if merges else "attention", result, reads, FORWARD_FLOPS)
 
     def _finish(self) -> None:
         """Outputs in the type of the inputs, log-sum-exps in f32; both go back to their tokens."""

@@ -1,0 +1,158 @@
+"""How long attention kernels take on a device, command by command: ``kernels`` of the machine file.
+
+A kernel of the forward pass works on some query rows and key columns. Its work-groups take ``rows`` query
+rows each and pass in waves over the compute units (groups that share a unit share its rate: how many are
+resident does not change how long a unit takes for them). A group also spends a time that does not grow with
+the columns (loading queries, filling the pipeline, writing results), counted in columns as ``ramp``; tiles
+that a mask cuts are worked on as a whole. Results of a kernel after the first one of a rank are merged, in
+the cache of the device where they fit it, else in its memory. Kernels of a queue begin at least ``interval``
+after one another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, prod
+
+from megatile.core.dtypes import itemsize
+from megatile.hda import HDA
+from megatile.hda.catalog import assumed_kernel
+from megatile.hda.model import KernelFigures
+from megatile.timing.fabric import serialise_ps
+from megatile.timing.formulas import Device
+from megatile.timing.rules import Command, Rule
+
+FLOPS_PER_PAIR = {"attention": 4, "attention_grad_kv": 8, "attention_grad_q": 2}
+"""Per visible pair and dimension. Both gradients are parts of one kernel, which begins with that of KV."""
+
+
+@dataclass(frozen=True)
+class Merge:
+    """How one block of results is taken in: kernels for each run of rows, and what they move per element.
+
+    Log-sum-exps, one per row, are left out. ``words``: f32 values read and written beside the block itself;
+    ``cast``: a block that is not f32 is written as f32 first; ``live``: f32 values kept beside the block.
+    """
+
+    kernels: int
+    words: int
+    cast: bool
+    live: int
+
+    def traffic(self, size: int) -> int:
+        """Return the bytes read and written per element of a block whose elements have so many bytes."""
+        return size + (2 * 4 if self.cast and size != 4 else 0) + 4 * self.words
+
+    def held(self, size: int) -> int:
+        """Return the bytes per element that are worked on."""
+        return size + (4 if self.cast and size != 4 else 0) + 4 * self.live
+
+
+MERGES = {
+    "fused": Merge(kernels=1, words=2, cast=False, live=1),
+    "torch": Merge(kernels=20, words=2, cast=True, live=1),
+    "ring-flash-attention": Merge(kernels=9, words=7, cast=True, live=4),
+}
+"""Both forms of ``attention/merge.py``, and what zhuzilin/ring-flash-attention does, which others measured.
+
+Its ``out - sigmoid(block_lse - lse) * (out - block)`` and ``lse - logsigmoid(lse - block_lse)`` as written,
+one kernel per operation; torch's script compiler may make fewer of them.
+"""
+
+
+def kernels_of(hda: HDA) -> KernelFigures:
+    """Return the figures for a machine: those of its file, inherited ones too, or what is assumed of all."""
+    return hda.kernel("attention") or assumed_kernel("attention")
+
+
+@dataclass(frozen=True)
+class KernelTimes:
+    """The kernels of one machine: seconds, from rows, columns and heads."""
+
+    kernels: KernelFigures
+    units: int
+    peak: float  # flops per second of a device, all units
+    bandwidth: float  # bytes per second of the device's memory
+    cache: tuple[int, float]  # bytes of the device's last cache, and its bandwidth
+    launch: float  # seconds
+
+    @classmethod
+    def of(cls, hda: HDA, dtype: str, scale: str = "device") -> KernelTimes:
+        device, level = Device.of(hda, scale=scale), hda.level(hda.scale(scale).level)
+        memories = [m for m in hda.memories if m.level == level.name]
+        bandwidth = max((m.effective_bandwidth for m in memories if not m.cache), default=float("inf"))
+        cache = max(((m.size, m.effective_bandwidth) for m in memories if m.cache), default=(0, bandwidth))
+        kernels = kernels_of(hda)
+        stations = hda.control.launch if hda.control else ()
+        own = kernels.interval_ps
+        launch = (sum(s.overhead_ps for s in stations) if own is None else own) / 1e12
+        return cls(kernels, device.units, device.rate(dtype) * device.units, bandwidth, cache, launch)
+
+    def attention(self, rows: int, columns: float, heads: int, dim: int, taken: int = 0) -> float:
+        """Return the time of a launched kernel over ``heads`` (times batch) while others hold some units."""
+        return self.launch + self.groups(rows, columns + self.kernels.ramp, heads, dim, taken)
+
+    def groups(self, rows: int, columns: float, heads: int, dim: int, taken: int = 0) -> float:
+        """Return the time that the work-groups of a kernel spend on so many columns."""
+        waves = ceil(ceil(rows / self.kernels.rows) * heads / max(1, self.units - taken))
+        flops = FLOPS_PER_PAIR["attention"] * dim * self.kernels.rows * columns
+        return waves * flops * self.units / (self.peak * self.kernels.share)
+
+    def merge(
+        self, rows: int, heads: int, dim: int, size: int, runs: int = 1, form: str | None = None
+    ) -> float:
+        """Return the time in which a block of results is taken in, whose rows are so many runs."""
+        merge, elements = MERGES[form or self.kernels.merge], rows * heads * dim
+        fits = elements * merge.held(size) <= self.cache[0]
+        rate = max(self.bandwidth, self.cache[1]) if fits else self.bandwidth
+        return merge.kernels * runs * self.launch + elements * merge.traffic(size) / rate
+
+    def columns(self, rows: int, columns: int, pairs: int) -> float:
+        """Return the mean columns that a row is worked on with, where so many pairs are visible."""
+        seen = pairs / max(1, rows)
+        return min(seen + self.kernels.rows / 2, columns) if pairs < rows * columns else seen
+
+
+@dataclass(frozen=True)
+class AttentionRule:
+    """Time a command as (a part of) an attention kernel, by the extents of its queries and keys.
+
+    For a share ``beside`` of the time data travel, and the kernels that move them hold ``taken`` units. A
+    command that moves neither queries nor results goes on with the kernel of the command before it.
+    """
+
+    times: KernelTimes
+    beside: float = 0.0
+    taken: int = 0
+
+    def __call__(self, command: Command) -> int:
+        if not command.operands:  # not known yet: the work alone is less than any kernel takes
+            return serialise_ps(command.flops, self.times.peak * self.times.kernels.share)
+        (batch, rows, heads, dim), keys = command.operands[0][-4:], command.operands[1]
+        name, times, size = command.operation.removesuffix("_add"), self.times, itemsize(command.dtype)
+        width, per_pair = heads * batch, FLOPS_PER_PAIR[name]
+        pairs = command.flops // max(1, per_pair * dim * width)
+        columns = times.columns(rows, keys[-3], pairs)
+        begins = command.nbytes > prod(keys) * (size + 4 * (name == "attention_grad_kv"))
+        starts = begins and name != "attention_grad_q"
+        if starts:
+            columns += times.kernels.ramp
+        busy = [times.groups(rows, columns, width, dim, taken) for taken in (0, self.taken)]
+        seconds = (1 - self.beside) * busy[0] + self.beside * busy[1]
+        seconds = times.launch * starts + seconds * per_pair / FLOPS_PER_PAIR["attention"]
+        if begins and command.operation == "attention_add":
+            seconds += times.merge(rows, width, dim, size)
+        elif begins and command.operation == "attention_grad_q_add":
+            seconds += times.merge(rows, width, dim, size, form="fused")
+        return round(seconds * 1e12)
+
+
+def no_time(command: Command) -> int:
+    """Time a command as if its kernel took none, so that what remains is communication."""
+    return 0
+
+
+def attention_rules(rule: AttentionRule | None) -> dict[str, Rule]:
+    """Return the rule for every operation of attention kernels."""
+    names = (name + suffix for name in FLOPS_PER_PAIR for suffix in ("", "_add"))
+    return dict.fromkeys(names, rule or no_time)
