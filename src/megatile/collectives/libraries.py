@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from megatile.collectives.candidates import Candidate
 from megatile.collectives.job import Job
 from megatile.collectives.registry import ALGORITHMS, Algorithm
@@ -19,7 +21,7 @@ from megatile.core.dtypes import itemsize
 from megatile.hda import HDA
 from megatile.plan.model import Transport
 from megatile.timing.collective_choice import channels_of, choose, library_of, rule_of
-from megatile.timing.collective_rule import PEERS, PREFIX, Way
+from megatile.timing.collective_rule import PEERS, PREFIX, Way, fabric
 from megatile.timing.machine_timing import TimingError
 from megatile.timing.transports import has_library
 
@@ -61,7 +63,7 @@ def library_way(
     if algorithm is not None and job.operation not in PEERS:
         env["NCCL_ALGO"] = NCCL_NAMES[algorithm]
     try:
-        rule = rule_of(hda, library, job.scale)
+        rule = rule_of(hda, library, job.scale, False, ranks_per_node(hda, job))
         size = itemsize(job.dtype)
         way = choose(rule, job.operation, job.ranks, job.nbytes, graph=not launch, env=env, itemsize=size)
     except TimingError:
@@ -71,6 +73,14 @@ def library_way(
     if way.algorithm == "hamilton" and job.ranks == 2:
         way = way._replace(algorithm="ring")  # two ranks have one link
     return way if algorithm in (None, way.algorithm) and stand_in(way, job) is not None else None
+
+
+def ranks_per_node(hda: HDA, job: Job) -> int:
+    """Return how many ranks of a job are in each of its nodes; 0 where they fill as few nodes as they can."""
+    around = fabric(hda, job.scale)
+    places = np.broadcast_to(job.place.evaluate({"unit": np.arange(job.ranks)}), job.ranks)
+    nodes = len(np.unique(places // around.inside))
+    return 0 if nodes == around.nodes(job.ranks) else -(-job.ranks // nodes)
 
 
 def stand_in(way: Way, job: Job) -> str | None:
@@ -110,13 +120,14 @@ def transport_of(
         return Transport("lsu", name="lsu") if inside else Transport("nic", name="nic")
     if way is not None and library is not None:
         kind = "switch" if way.protocol == "NVLS" else "kernel"
-        return Transport(kind, library, *way, name=library)
+        return Transport(kind, library, *way, per_node=ranks_per_node(hda, job), name=library)
     name, own = candidate.algorithm, library or library_of(hda, job.scale) or ""
     if name not in offered(own, job.operation) or (name == "ring" and len(job.nesting) > 1):
         own = "custom"  # the rings of libraries take all rails between nodes
     channels = None
     if own == "nccl" and name in NCCL_NAMES:
-        rule = rule_of(hda, own, job.scale)
+        rule = rule_of(hda, own, job.scale, False, ranks_per_node(hda, job))
         channels = channels_of(rule, name, candidate.protocol, job.ranks, job.nbytes)
     kind = "switch" if candidate.protocol == "NVLS" else "kernel"
-    return Transport(kind, own, name, candidate.protocol, channels, name=own)
+    per_node = ranks_per_node(hda, job)
+    return Transport(kind, own, name, candidate.protocol, channels, per_node=per_node, name=own)

@@ -18,7 +18,7 @@ from megatile.core.expr import unit
 from megatile.hda import HDA
 from megatile.plan.model import Plan
 from megatile.sim import simulate
-from megatile.timing.collective_rule import CHAINS
+from megatile.timing.collective_rule import CHAINS, fabric
 from megatile.timing.library import networks_between
 from megatile.timing.transports import head_cost, rule_for, way_of
 
@@ -41,8 +41,9 @@ def paced(plan: Plan, job: Job, hda: HDA) -> Plan:
     places = np.broadcast_to(
         (unit if job.place is None else job.place).evaluate({"unit": np.arange(job.ranks)}), job.ranks
     )
-    if alone or len(np.unique(places // rule.fabric.inside)) != nodes:
-        return plan  # the rule is for ranks that fill their nodes
+    counts = np.unique(places // fabric(hda, job.scale).inside, return_counts=True)[1]
+    if alone or len(counts) != nodes or (transport.per_node and counts.min() != counts.max()):
+        return plan  # the rule is for ranks that fill their nodes, or nodes with equally many
     plain = networks_between(hda, job.scale)[0].topology.kind in ("switch", "full_mesh")
     if nodes == 1 and plain and way.algorithm != "hamilton" and job.operation not in CHAINS:
         return plan

@@ -336,7 +336,8 @@ class Transport:
 
     ``library`` (``nccl``, ``rccl``), ``algorithm`` (``ring``) and ``protocol`` (``LL``, ``LL128``,
     ``Simple``, ``NVLS``) name whose kernel it is; ``channels`` how many of its channels a library takes for
-    the size (None: all it has); ``registered`` whether its buffers are registered with the library.
+    the size (None: all it has); ``registered`` whether its buffers are registered with the library;
+    ``per_node`` how many ranks of the group are in each of its nodes (0: they fill their nodes).
     """
 
     kind: str = part("text", ARGUMENT)
@@ -346,6 +347,7 @@ class Transport:
     channels: float | None = part("literal", KEYWORD, None)
     pace: float = part("literal", KEYWORD, 1.0)
     registered: bool = part("literal", KEYWORD, False)
+    per_node: int = part("literal", KEYWORD, 0)
     name: str = ""
 
     def model_name(self) -> str:

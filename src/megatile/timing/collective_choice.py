@@ -8,6 +8,7 @@ nodes. Point-to-point operations are sent directly. Nothing here is fitted.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -71,14 +72,21 @@ def library_of(hda: HDA, scale: str = "device") -> str | None:
 
 
 @cached_in_owner
-def rule_of(hda: HDA, library: str = "", scale: str = "device", registered: bool = False) -> Rule:
-    """The rule for a library's collectives on a machine; for machines without figures the wires alone."""
+def rule_of(
+    hda: HDA, library: str = "", scale: str = "device", registered: bool = False, per_node: int = 0
+) -> Rule:
+    """The rule for a library's collectives on a machine; for machines without figures the wires alone.
+    ``per_node``: of groups with so many ranks in each of their nodes (0: as many as there are)."""
     known = hda.transports.get(hda.scale(scale).name, {})
     if library and known and library not in known:
         advice = did_you_mean(library, known, what="libraries")
         raise TimingError(f"machine '{hda.name}' has no transport '{library}'", advice=advice)
     name = library or library_of(hda, scale) or ""
-    return Rule(known.get(name, WIRES), fabric(hda, scale), name, registered)
+    figures, around = known.get(name, WIRES), fabric(hda, scale)
+    if per_node:
+        cards = -(-figures.cards * per_node // around.inside)  # the cards near those ranks
+        figures, around = replace(figures, cards=cards), replace(around, inside=per_node)
+    return Rule(figures, around, name, registered)
 
 
 def choose(
