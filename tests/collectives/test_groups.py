@@ -1,4 +1,4 @@
-"""Groups of ranks inside a machine: where they lie decides the time, and groups at once share what they share."""
+"""Groups of ranks inside a machine: where they lie decides the time, and groups at once share links."""
 
 import pytest
 
@@ -63,7 +63,9 @@ def test_data_parallel_groups_at_once_have_a_network_card_each() -> None:
 
     result = mt.simulate(only, machine="h100-cluster", launch=False)
     one = alone("h100-cluster", (0, 8), 16 << 20)
-    reduced_by = max(e.end_ps for e in result.trace if e.operation in ("add", "copy") and e.engine == "vector")
+    reduced_by = max(
+        e.end_ps for e in result.trace if e.operation in ("add", "copy") and e.engine == "vector"
+    )
     assert reduced_by == pytest.approx(one.time_ps, rel=0.01)
 
 

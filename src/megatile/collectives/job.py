@@ -14,7 +14,7 @@ from typing import Any
 
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError, did_you_mean
-from megatile.core.expr import Expr, unit
+from megatile.core.expr import Expr, IntLike, expr, table, unit
 from megatile.core.quantities import quantity, whole
 
 REDUCTIONS = ("sum", "max", "min", "prod", "avg")
@@ -69,7 +69,9 @@ class Job:
     does by itself; ``place``: rank → hardware unit of ``scale``; ``cables``: pairs of ranks and how many
     cables join them, where their network is a list of these. ``peer`` is the receiver of a ``send_recv`` from
     ``root``; without it every rank sends to the next one, as in nccl-tests. ``near`` is the unit's own memory
-    where buffers lie in a farther one, and ``near_bytes`` how much of it a collective may use.
+    where buffers lie in a farther one, and ``near_bytes`` how much of it a collective may use. ``splits``: of
+    an uneven all-to-all, the elements that each rank sends to each (a row per sender); every block has the
+    room of the largest.
     """
 
     operation: str
@@ -91,6 +93,7 @@ class Job:
     cables: tuple[tuple[int, int, int], ...] = ()
     near: str | None = None
     near_bytes: int = 0
+    splits: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if self.operation not in OPERATIONS:
@@ -106,12 +109,37 @@ class Job:
                 raise CollectiveError(
                     f"{name} {rank} is not a rank", advice=f"there are {self.ranks}, from 0"
                 )
+        if self.splits:
+            self._check_splits()
         if self.operation == "all_to_all" and self.in_place and self.count % self.ranks:
             raise CollectiveError(
                 f"all_to_all in place needs equal blocks, but {self.count} elements over {self.ranks} ranks "
                 "are uneven",
                 advice="use out of place, or a multiple of the number of ranks",
             )
+
+    def _check_splits(self) -> None:
+        if self.operation != "all_to_all" or self.in_place:
+            raise CollectiveError(f"{self.operation} takes no splits", advice="all_to_all out of place does")
+        sizes = [len(row) for row in self.splits]
+        if sizes != [self.ranks] * self.ranks:
+            raise CollectiveError(
+                f"splits need {self.ranks} rows of {self.ranks} numbers, got rows of {sizes}",
+                advice="a row per sender: the elements for each receiver",
+            )
+        wrong = [value for row in self.splits for value in row if whole(value) is None or value < 0]
+        if wrong:
+            raise CollectiveError(f"a split must be a whole number of elements, got {wrong[0]!r}")
+
+    def sent(self, sender: IntLike, receiver: IntLike) -> Expr:
+        """The elements that a rank sends to another, of an uneven all-to-all."""
+        return table([n for row in self.splits for n in row], expr(sender) * self.ranks + receiver)
+
+    @property
+    def most_moved(self) -> Expr:
+        """The elements that a rank sends or receives, whichever are more, of an uneven all-to-all."""
+        received = [sum(column) for column in zip(*self.splits, strict=True)]
+        return table([max(sum(row), came) for row, came in zip(self.splits, received, strict=True)], unit)
 
     @property
     def itemsize(self) -> int:

@@ -37,7 +37,7 @@ def paced(plan: Plan, job: Job, hda: HDA) -> Plan:
     if transport is None or transport.library not in LIBRARIES or not 2 <= job.ranks <= MAX_RANKS:
         return plan
     rule, way = rule_for(hda, transport, job.scale), way_of(transport)
-    nodes, alone = rule.fabric.nodes(job.ranks), job.operation in ("barrier", "send_recv")
+    nodes, alone = rule.fabric.nodes(job.ranks), job.operation in ("barrier", "send_recv") or job.splits
     places = np.broadcast_to(
         (unit if job.place is None else job.place).evaluate({"unit": np.arange(job.ranks)}), job.ranks
     )

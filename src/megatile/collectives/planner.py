@@ -62,6 +62,7 @@ class Options(TypedDict, total=False):
     in_place: bool
     memory: str | None
     slot_memory: str | None
+    splits: Sequence[Sequence[int]] | None
     algorithm: str
     protocol: str | None
     transport: str | None
@@ -131,10 +132,18 @@ def make_job(
     in_place: bool = False,
     memory: str | None = None,
     slot_memory: str | None = None,
+    splits: Sequence[Sequence[int]] | None = None,
 ) -> tuple[Job, Geometry]:
     """The job that the arguments of ``collective`` describe."""
     name = dtype_name(dtype)
     size = itemsize(name)
+    rows = tuple(map(tuple, splits or ()))
+    if rows:
+        if nbytes is not None:
+            raise CollectiveError("nbytes= and splits= both say how much is sent", advice="leave nbytes out")
+        nbytes = len(rows) * size * max((n for row in rows for n in row), default=0)
+        if len({n for row in rows for n in row}) == 1:
+            rows = ()
     if nbytes is None and operation_name(op) != "barrier":
         raise CollectiveError(f"{op} of how many bytes?", advice='give nbytes=1 << 20 or nbytes="1 MiB"')
     nbytes = read_bytes(0 if nbytes is None else nbytes)
@@ -169,6 +178,7 @@ def make_job(
         cables=found.cables,
         near=None if near is None else near.name,
         near_bytes=near.available // 2 if near else 0,  # the other half is for queues
+        splits=rows,
     )
     return job, found
 
@@ -207,6 +217,7 @@ def collective(
     in_place: bool = False,
     memory: str | None = None,
     slot_memory: str | None = None,
+    splits: Sequence[Sequence[int]] | None = None,
     algorithm: str = "auto",
     protocol: str | None = None,
     transport: str | None = None,
@@ -222,15 +233,16 @@ def collective(
     ``nbytes`` is the whole buffer's size as nccl-tests counts it; ``algorithm`` a name, an import path,
     ``"auto"`` (what the machine's library does) or ``"fastest"``, and ``settings`` the options of a named
     one. ``ranks`` is a count or unit numbers; ``peer`` is the receiver of a ``send_recv``. ``memory`` and
-    ``slot_memory`` name where buffers and queues lie. ``protocol``, ``transport``, ``env``, ``among``,
-    ``launch``, ``table`` and ``progress`` are those of ``predict``. With ``explain`` also return the
-    reasons: candidates, prices, why not.
+    ``slot_memory`` name where buffers and queues lie. ``splits`` are the elements of an uneven
+    ``all_to_all``, a row per sender with a number per receiver, in place of ``nbytes``. ``protocol``,
+    ``transport``, ``env``, ``among``, ``launch``, ``table`` and ``progress`` are those of ``predict``. With
+    ``explain`` also return the reasons: candidates, prices, why not.
     """
     found = predict(
         op, machine=machine, nbytes=nbytes, algorithm=algorithm, protocol=protocol, transport=transport,
         env=env, settings=settings, among=among, launch=launch, table=table, timed=False, progress=progress,
         scale=scale, dtype=dtype, ranks=ranks, reduction=reduction, root=root, peer=peer, in_place=in_place,
-        memory=memory, slot_memory=slot_memory,
+        memory=memory, slot_memory=slot_memory, splits=splits,
     )  # fmt: skip
     if not explain:
         return found.plan
@@ -266,6 +278,7 @@ def predict(
     in_place: bool = False,
     memory: str | None = None,
     slot_memory: str | None = None,
+    splits: Sequence[Sequence[int]] | None = None,
 ) -> Prediction:
     """Like ``collective``, with the predicted time.
 
@@ -291,7 +304,7 @@ def predict(
     check_choice(algorithm, protocol, settings, among, table)
     job, _ = make_job(
         op, machine=hda, nbytes=nbytes, scale=scale, dtype=dtype, ranks=ranks, reduction=reduction,
-        root=root, peer=peer, in_place=in_place, memory=memory, slot_memory=slot_memory,
+        root=root, peer=peer, in_place=in_place, memory=memory, slot_memory=slot_memory, splits=splits,
     )  # fmt: skip
     library, way = library_for(hda, job, algorithm, among) if transport is None else None, None
     if env and (library is None or protocol is not None):
@@ -346,7 +359,7 @@ def predict(
         usual_way = predict(
             op, machine=hda, nbytes=nbytes, launch=launch, scale=scale, dtype=dtype, ranks=ranks,
             reduction=reduction, root=root, peer=peer, in_place=in_place, memory=memory,
-            slot_memory=slot_memory,
+            slot_memory=slot_memory, splits=splits,
         )  # fmt: skip
         return min(predicted, usual_way, key=lambda one: one.time_ps)
     return predicted

@@ -67,7 +67,8 @@ def on_transport(
     if transport is None:
         return plan
     if transport.kind in KERNELS:
-        return with_transport(plan, transport, job.operation, job.ranks, job.nbytes)
+        nbytes = job.most_moved * job.itemsize if job.splits else job.nbytes
+        return with_transport(plan, transport, job.operation, job.ranks, nbytes)
     channels = tuple(replace(channel, transport=transport.name) for channel in plan.channels)
     return replace(plan, channels=channels, transports=(transport,))
 

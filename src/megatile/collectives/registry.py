@@ -46,6 +46,8 @@ class Algorithm:
     def reason_against(self, job: Job) -> str | None:
         if job.operation not in self.operations:
             return f"does {', '.join(self.operations)} only"
+        if job.splits and self.name != "direct":
+            return "sends blocks of one size"
         return self.unfit(job) if job.ranks > 1 else None
 
     def plan(self, job: Job, **options: Any) -> Plan:

@@ -224,7 +224,7 @@ from typing import Any
 from megatile.core.cached import cached_in_owner
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError, did_you_mean, how_to_give
-from megatile.core.expr import ZERO, Const, Expr, constant, simplify, unit
+from megatile.core.expr import ZERO, Expr, constant, expr, simplify, unit
 from megatile.plan.spec import ALWAYS, ARGUMENT, HIDDEN, KEYWORD, part
 from megatile.plan.statements import *  # noqa: F403
 from megatile.plan.statements import Start, Statement, Work, __all__ as _STATEMENTS, statements
@@ -599,11 +599,11 @@ class Plan:
         return str(FORMS["digest"](self))
 
 
-def with_transport(plan: Plan, transport: Transport, operation: str, ranks: int, nbytes: int) -> Plan:
+def with_transport(plan: Plan, transport: Transport, operation: str, ranks: int, nbytes: int | Expr) -> Plan:
     """Return the plan as the kernel of a transport that does ``operation`` on a buffer of ``nbytes``: its
     channels and groups name the transport, and every stream begins with a ``Start``."""
     name = transport.name or transport.library or transport.kind
-    head = Start(name, operation, ranks, Work(bytes=Const(nbytes)))
+    head = Start(name, operation, ranks, Work(bytes=expr(nbytes)))
     channels = tuple(replace(channel, transport=name) for channel in plan.channels)
     groups = tuple(replace(group, transport=name) for group in plan.groups)
     streams = tuple(replace(stream, body=(head, *stream.body)) for stream in plan.streams)

@@ -8,7 +8,8 @@ from megatile.collectives.phases.exchange import Direct
 from megatile.collectives.rank_groups import all_ranks, beyond
 from megatile.collectives.registry import algorithm
 from megatile.collectives.writer import Writer, is_rank
-from megatile.core.expr import eq, expr, member, select, unit
+from megatile.core.expr import IntLike, eq, expr, member, select, unit
+from megatile.plan.build import Part
 
 OPERATIONS = (
     "all_reduce",
@@ -46,13 +47,24 @@ def all_to_all(w: Writer) -> None:
     arrivals = arriving(w)
     source = beyond(nesting, member + 1, back=True)
     channel = w.channel("pairs", source, blocks.most, members=n - 1, slots=1)
+
+    def given(to: IntLike) -> Part:
+        return (
+            piece(w.own, blocks.start(to), w.job.sent(unit, to)) if w.job.splits else blocks.part(w.own, to)
+        )
+
+    def got(back: IntLike) -> Part:
+        if w.job.splits:
+            return piece(w.output, arrivals.start(back), w.job.sent(back, unit))
+        return arrivals.part(w.output, back)
+
     if w.out_of_place:
-        w.copy(arrivals.part(w.output, unit), blocks.part(w.own, unit))
+        w.copy(got(unit), given(unit))
     with w.loop(0, n - 1) as step:
         to = beyond(nesting, step + 1)
-        w.send(channel, blocks.part(w.own, to), to, step)
+        w.send(channel, given(to), to, step)
     with w.loop(0, n - 1) as step:
-        place = arrivals.part(w.output, beyond(nesting, step + 1, back=True))
+        place = got(beyond(nesting, step + 1, back=True))
         w.copy(place, w.receive(channel, place, step))
 
 

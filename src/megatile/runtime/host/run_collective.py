@@ -156,8 +156,8 @@ class Collectives:
             self._plans[key] = predict(
                 call.operation,
                 machine=context.machine,
-                algorithm=self._for(call.operation),
-                nbytes=count * itemsize(call.dtype),
+                algorithm="auto" if "splits" in fields else self._for(call.operation),
+                nbytes=None if "splits" in fields else count * itemsize(call.dtype),
                 dtype=call.dtype,
                 ranks=None if everyone else list(ranks),
                 reduction=call.reduction,
@@ -205,7 +205,7 @@ class Collectives:
         return self._submit(self._columns[key], ranks, columns.load, columns.store, at)
 
     def _uneven(self, group: ProcessGroup, calls: list[Call], at: When) -> Launch:
-        """All-to-all with splits of any size: every block has the room of the largest one."""
+        """All-to-all with splits of any size."""
         splits = [call.splits for call in calls if call.splits]
         for i, call in enumerate(calls):
             for j, other in enumerate(calls):
@@ -218,7 +218,8 @@ class Collectives:
         largest = max(max(given, default=0) for given, _ in splits)
         if not largest:
             return self._nothing(at)
-        found = self.prediction(group.ranks, calls[0], largest * group.size())
+        sent = tuple(given for given, _ in splits)
+        found = self.prediction(group.ranks, calls[0], largest * group.size(), splits=sent)
         load = [blocks(c.inputs, given, largest) for c, (given, _) in zip(calls, splits, strict=True)]
         store = [blocks(c.outputs, wanted, largest) for c, (_, wanted) in zip(calls, splits, strict=True)]
         return self._submit(found, group.ranks, load, store, at)
