@@ -59,3 +59,12 @@ def test_mistakes():
             mt.sweep(target, over, **FAST)
     with pytest.raises(TuneError, match="no machine"):
         mt.sweep(adding(), {"gpus": [1]}, machine=None)
+
+
+def test_every_row_names_the_model_of_its_time() -> None:
+    found = mt.sweep(
+        lambda hda: mt.collective("all_reduce", machine=hda, nbytes="64 MiB"),
+        {"gpus": [4, 8]},
+        machine="dgx-h100",
+    )
+    assert [row["model"] for row in found.rows()] == ["NCCL ring, Simple", "NCCL in network, NVLS"]

@@ -133,8 +133,10 @@ def sweep(
     if json:
         print_json("sweep", rows)
         return
-    texts = [[*(row[n] for n in values), _number(row["time_us"]), row["why"]] for row in rows]
-    print_table([*values, "time (us)", ""], texts, left=len(values))
+    texts = [
+        [*(row[n] for n in values), _number(row["time_us"]), row["why"] or row["model"]] for row in rows
+    ]
+    print_table([*values, "time (us)", "model"], texts, left=len(values))
     if plot is not None:
         print(f"picture written to {plot}")
 

@@ -30,9 +30,12 @@ class Sweep:
     outcomes: tuple[Outcome, ...]
 
     def rows(self) -> list[dict[str, Any]]:
-        """The parameters with the time, or why there is none."""
+        """The parameters with the time and the name of its model, or why there is none."""
         found = zip(self.points, self.outcomes, strict=True)
-        return [{**p, "time_us": None if o.value is None else o.value / 1e6, "why": o.why} for p, o in found]
+        return [
+            {**p, "time_us": None if o.value is None else o.value / 1e6, "model": o.model, "why": o.why}
+            for p, o in found
+        ]
 
     def __repr__(self) -> str:
         times = [o.value for o in self.outcomes if o.value is not None]

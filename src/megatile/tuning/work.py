@@ -21,6 +21,7 @@ from megatile.plan.memory import check_memory
 from megatile.plan.model import Plan
 from megatile.sim import TimeBudgetExceeded, simulate
 from megatile.sim.result import Result
+from megatile.timing.transports import model_of
 
 MAX_POINTS = 1_000_000
 TIMING_CODE = ("hda", "plan", "sim", "timing")
@@ -42,6 +43,8 @@ class Outcome:
     bound: float = 0.0
     value: float | None = None
     why: str = ""
+    model: str = ""
+    """The name of the timing model of its communication."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,8 @@ class Task:
             return Outcome(index, why=_first_line(problem))
         kind = "time" if self.objective is None else _name(self.objective)
         text = f"{code_digest()} {plan.digest} {hda.fingerprint()} {kind}"
-        return Outcome(index, hashlib.sha256(text.encode()).hexdigest(), bound)
+        key = hashlib.sha256(text.encode()).hexdigest()
+        return Outcome(index, key, bound, model=model_of(plan, hda))
 
     def measure(self, index: int) -> float:
         """The point's objective: its simulated time in picoseconds."""
