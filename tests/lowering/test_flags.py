@@ -10,6 +10,7 @@ import pytest
 
 import megatile as mt
 import megatile.language as T
+from megatile.plan import model as pm
 from megatile.lowering import flags
 
 
@@ -107,7 +108,9 @@ def test_the_text_of_the_plan_does_not_grow() -> None:
     assert numbers.sub("0", small) == numbers.sub("0", large)
 
 
-def reduced(M: int, N: int, K: int, devices: int, t: int, algorithm: str = "ring", panels: int = 1):
+def reduced(
+    M: int, N: int, K: int, devices: int, t: int, algorithm: str = "ring", panels: int = 1, impl: Any = None
+):
     rows = M // panels
 
     @T.program
@@ -128,7 +131,7 @@ def reduced(M: int, N: int, K: int, devices: int, t: int, algorithm: str = "ring
                 T.copy(my_C[by * t, bx * t], c)
             with T.Scale("device"):
                 for p in T.serial(panels):
-                    T.allreduce(my_C[p * rows : p * rows + rows, :], algorithm=algorithm)
+                    T.allreduce(my_C[p * rows : p * rows + rows, :], algorithm=algorithm, impl=impl)
 
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-2, 3, s).astype("f4") for s in ((M, K), (K, N)))
@@ -140,9 +143,14 @@ def reduced(M: int, N: int, K: int, devices: int, t: int, algorithm: str = "ring
     [(2, "ring", 1), (4, "ring", 1), (3, "ring", 2), (2, "direct", 2)],
 )
 def test_a_collective_waits_for_the_rows_it_sends(devices: int, algorithm: str, panels: int) -> None:
-    lowered = judged(*reduced(32 * devices, 64, 32 * devices, devices, 16, algorithm, panels))
-    (flag,) = counters(lowered)
+    sizes = (32 * devices, 64, 32 * devices, devices, 16, algorithm, panels)
+    (flag,) = counters(judged(*reduced(*sizes, impl="copy_engine")))
     assert flag == "done_1_C"
+    # The kernel of a library begins when all that it is asked for is there.
+    lowered = judged(*reduced(*sizes))
+    assert ("done_1_C" if panels > 1 else "done_1") in counters(lowered)
+    commands = [type(s) for s in pm.statements(lowered.plan.streams[0].body) if not isinstance(s, pm.Loop)]
+    assert commands[:2] == [pm.Wait, pm.Start]
 
 
 def test_a_collective_whose_parts_shrink_waits_for_all() -> None:

@@ -133,9 +133,7 @@ def sweep(
     if json:
         print_json("sweep", rows)
         return
-    texts = [
-        [*(row[n] for n in values), _number(row["time_us"]), row["why"] or row["model"]] for row in rows
-    ]
+    texts = [[*(row[n] for n in values), _number(row["time_us"]), row["why"] or row["model"]] for row in rows]
     print_table([*values, "time (us)", "model"], texts, left=len(values))
     if plot is not None:
         print(f"picture written to {plot}")

@@ -407,6 +407,8 @@ class _Inliner:
             change["to"] = self.unit_at(change["to"])
         if isinstance(s, pm.Compute) and self.plan.kernel is not None:
             change["by"] = self.transport(self.plan.kernel)
+        if isinstance(s, pm.Start) and self.node.kind != "broadcast":  # only the root has data then
+            change["read"] = self.buffers.x.region()
         return replace(s, **change)
 
     def group(self, name: str) -> str:

@@ -603,7 +603,7 @@ def with_transport(plan: Plan, transport: Transport, operation: str, ranks: int,
     """Return the plan as the kernel of a transport that does ``operation`` on a buffer of ``nbytes``: its
     channels and groups name the transport, and every stream begins with a ``Start``."""
     name = transport.name or transport.library or transport.kind
-    head = Start(name, operation, ranks, Work(bytes=expr(nbytes)))
+    head = Start(name, operation, ranks, work=Work(bytes=expr(nbytes)))
     channels = tuple(replace(channel, transport=name) for channel in plan.channels)
     groups = tuple(replace(group, transport=name) for group in plan.groups)
     streams = tuple(replace(stream, body=(head, *stream.body)) for stream in plan.streams)

@@ -186,12 +186,14 @@ class Start:
     """The head of a collective in the stream of a rank: hold issue while the kernel of ``transport`` starts.
 
     What the kernel has been asked for is ``collective`` over ``ranks`` ranks with a buffer of ``work.bytes``.
+    ``read`` is what must be there before: in a program of several kernels this one begins when it is.
     """
 
     word: ClassVar[str] = "start"
     transport: str = part("word", ARGUMENT, role="transport")
     collective: str = part("text", ARGUMENT)
     ranks: int = part("literal")
+    read: Region | None = part("region", KEYWORD, None, role="reads")
     work: Work = part("work", KEYWORD, Work())
     source: Place | None = _source()
 
