@@ -10,8 +10,8 @@ import pytest
 
 import megatile as mt
 import megatile.language as T
-from megatile.plan import model as pm
 from megatile.lowering import flags
+from megatile.plan import model as pm
 
 
 @pytest.fixture

@@ -502,11 +502,9 @@ class MachineQueries:
             return self.cache_answer(st.ASK_KERNEL, pc, number, 0, 0, 0)
         describe_devices(self.arena, view.hda)
         places = launched.levels[level].places if plan.levels else view.spots
-        rows = np.zeros((len(places), Answer.width), dtype=np.int64)
-        rows[:, Answer.question], rows[:, Answer.a], rows[:, Answer.b] = st.ASK_KERNEL, pc, range(len(places))
-        rows[:, Answer.value] = places * devices // view.level.total * st.MAX_TAKEN + taken
-        self.cache_answers(rows)
-        return int(rows[number, Answer.value])
+        found = places * devices // view.level.total * st.MAX_TAKEN + taken
+        self.cache_answers(st.ASK_KERNEL, pc, np.arange(len(places)), 0, 0, found)
+        return int(found[number])
 
     def _extents(self, pc: int, g: int) -> tuple[tuple[int, ...], ...]:
         """Return the extents of what a command of an instance reads, then of what it writes."""
