@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import csv
 import inspect
 import json
 import mmap
@@ -436,19 +437,20 @@ def _reason(row: dict[str, Any]) -> str:
     )
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    lines = ["| file | builds | equals | otherwise |", "|---|---|---|---|"]
-    for row in sorted(rows, key=lambda r: r["file"]):
-        text = reason(row).replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
-        built, equal = ("yes" if truth else "no" for truth in (builds(row), equals(row)))
-        lines.append(f"| `{row['file']}` | {built} | {equal} | {text} |")
-    return "\n".join(lines)
-
-
 def write_table(page: Path, title: str, rows: list[dict[str, Any]]) -> None:
-    """Replace the table between the comments ``<!-- title -->`` and ``<!-- end -->`` of a page."""
+    """Write the table beside a page, and its counts between ``<!-- title -->`` and ``<!-- end -->``."""
+    name = f"{title}_examples.csv"
+    with (page.parent.parent / "tables" / name).open("w", newline="") as out:
+        table = csv.writer(out, lineterminator="\n")
+        table.writerow(["file", "builds", "equals", "otherwise"])
+        for row in sorted(rows, key=lambda r: r["file"]):
+            yes = ["yes" if truth else "no" for truth in (builds(row), equals(row))]
+            table.writerow([row["file"], *yes, reason(row).replace("\n", " ")])
     total, built, equal = len(rows), sum(map(builds, rows)), sum(map(equals, rows))
-    new = f"{built} of {total} files build, {equal} equal their own reference.\n\n{table(rows)}"
+    new = (
+        f"{built} of {total} files build, {equal} equal their own reference. "
+        f"Every file with its reason: [{name}](../tables/{name})."
+    )
     pattern = re.compile(rf"(<!-- {title} -->\n).*?(<!-- end -->)", re.S)
     page.write_text(pattern.sub(lambda m: f"{m[1]}{new}\n{m[2]}", page.read_text()))
 
