@@ -8,7 +8,14 @@ from megatile.hda import HDA
 
 
 def chips(
-    topology: str, count: int, *, bandwidth: str = "100 GB/s", latency: str = "500 ns", **network: Any
+    topology: str,
+    count: int,
+    *,
+    bandwidth: str = "100 GB/s",
+    latency: str = "500 ns",
+    startup: str = "1 us",
+    memory_latency: str = "100 ns",
+    **network: Any,
 ) -> HDA:
     """``count`` chips on one network, each with a memory, a vector engine and a DMA engine for every link."""
     return HDA.from_dict(
@@ -21,7 +28,7 @@ def chips(
             "hw_abstr": [{"name": "device", "target": "chip"}],
             "memory": [
                 {"name": "hbm", "level": "chip", "aliases": ["l2"],
-                 "size": "64 GB", "bandwidth": "100 TB/s", "latency": "100 ns"}
+                 "size": "64 GB", "bandwidth": "100 TB/s", "latency": memory_latency}
             ],
             "networks": [
                 {"name": "links", "level": "system", "connects": "chip", "topology": topology,
@@ -29,7 +36,7 @@ def chips(
             ],
             "engines": [
                 {"name": "alu", "kind": "vector", "level": "chip", "throughput": {"any": "100 TFLOP/s"}},
-                {"name": "ports", "kind": "dma", "level": "chip", "channels": 129, "startup": "1 us"},
+                {"name": "ports", "kind": "dma", "level": "chip", "channels": 129, "startup": startup},
             ],
         }
     )  # fmt: skip
