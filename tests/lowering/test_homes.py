@@ -11,8 +11,10 @@ import megatile as mt
 import megatile.language as T
 from megatile.core.dtypes import numpy_dtype
 from megatile.core.expr import unit
+from megatile.cost import links
 from megatile.plan import model as pm
 from megatile.plan.build import PlanBuilder
+from megatile.timing.resources import Resources
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 WAFER = mt.machine("cerebras-wse2", width=16, height=16)
@@ -113,8 +115,23 @@ def test_tensors_smaller_than_their_blocks(machine, rows: int) -> None:
     assert 0 < bounds.lower_ps <= mt.simulate(low, record=False).time_ps <= bounds.upper_ps
 
 
-def test_more_routes_than_can_be_followed_are_refused_in_a_sentence() -> None:
+@pytest.mark.parametrize(("rows", "pairs", "run"), [(1 << 20, 1 << 22, 4), (1 << 9, 1 << 10, 2), (1, 1, 99)])
+def test_bounds_see_the_busiest_link(rows: int, pairs: int, run: int, monkeypatch) -> None:
+    """However the transfers are divided to be counted: the bytes of the simulated link at 4 a cycle."""
+    low = mt.lower(gemm(256, 256, 256, 16, 16, 32), machine=WAFER)
+    monkeypatch.setattr(links._Transfers, "MAX_ROWS", rows)
+    monkeypatch.setattr(links, "MAX_PAIRS", pairs)
+    monkeypatch.setattr(links, "MIN_RUN", run)
+    result = mt.simulate(low)
+    busiest = max(n for name, n in result.usage.bytes_on.items() if not name.startswith("memory"))
+    found = links.busiest_link(Resources(WAFER, low.plan))
+    assert found == pytest.approx(busiest / 4.4e9 * 1e12, rel=1e-4)
+    assert found < result.time_ps
+
+
+def test_more_routes_than_can_be_followed_are_refused_in_a_sentence(monkeypatch) -> None:
     program = gemm(8192, 8192, 8192, 32, 32, 32)
+    monkeypatch.setattr(links._Transfers, "MAX_ROWS_IN_ALL", 0)  # bytes of all links: 20 s
     with pytest.raises(mt.MegatileError, match=r"cross about 2\.\de\+09 links.*mt\.price bounds its time"):
         mt.simulate(program, machine="cerebras-wse2")
     assert mt.price(program, machine="cerebras-wse2").lower_ps > 1.9e9

@@ -8,6 +8,7 @@ are not known without running count as none.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import prod
 from typing import Any, NamedTuple
 
@@ -22,56 +23,132 @@ from megatile.timing.fabric import Stage
 from megatile.timing.resources import Resources
 
 MAX_HOPS = 1 << 24
-"""Links of routes that are looked at."""
+"""Parts of routes that are looked at: links, or runs of links at equal distances."""
+MAX_LOOP_ROWS = 1 << 24
+"""Commands in loops whose transfers are looked at; bytes of longer loops count as none."""
+MAX_PAIRS = 1 << 22
+"""Transfers that are kept before they are counted on their links."""
+ROUNDING = 1e-9
+"""Share of sums of floating point numbers that may be wrong."""
+MIN_RUN = 4
+"""Links of a run from which on only its ends are written down."""
 Pairs = tuple[Any, Any, Any]
 """Where transfers begin and end, and how many bytes each has."""
 
 
 def busiest_link(whole: Resources) -> int:
     """Picoseconds that the busiest link serves at least, or that a message is on its way."""
-    moved: dict[str, list[Pairs]] = {}
-    latency_ps = 0
+    loads, latency_ps = _Loads(whole), 0
     for stream in whole.plan.streams:
-        transfers = _Transfers(whole, stream)
-        latency_ps = max(latency_ps, transfers.latency_ps)
-        for name, pairs in transfers.found.items():
-            moved.setdefault(name, []).extend(pairs)
-    busy, hops = dict[str, Any](), 0
-    for name, found in moved.items():
-        view = whole.of(name) if whole.plan.levels else whole
-        here, there, nbytes = (np.concatenate(part) for part in zip(*found, strict=True))
-        keys, which = np.unique(here * view.level.total + there, return_inverse=True)
-        amounts = np.bincount(which.reshape(-1), nbytes, len(keys))
-        here, there = np.divmod(keys, view.level.total)
-        for group in view.fabric.alike(view.level.name, here, there):
-            first = int(group.pairs[0])
-            ends = (Unit(view.level.name, int(end[first])) for end in (here, there))
-            stages = view.fabric.stages(*ends)
-            hops += len(stages) * len(group.pairs)
-            if hops > MAX_HOPS:
-                break
-            shifts, which = np.unique(group.shifts, return_inverse=True)
-            sums = np.bincount(which.reshape(-1), amounts[group.pairs], len(shifts))
-            for stage in stages:
-                _count(busy, view, stage, shifts, sums)
-    served_ps = max((float(np.max(served, initial=0.0)) for served in busy.values()), default=0.0)
-    return max(latency_ps, int(served_ps))
+        latency_ps = max(latency_ps, _Transfers(whole, stream, loads).latency_ps)
+    return max(latency_ps, loads.longest_ps())
 
 
-def _count(busy: dict[str, Any], view: Resources, stage: Stage, shifts: Any, sums: Any) -> None:
-    """Count bytes over a link, and over those as far from it as their transfers are from the first."""
-    key = stage.resource
-    if key is None:
-        return
-    served = np.maximum(0.0, np.floor(sums * 1e12 / stage.bandwidth) - 1) / view.fabric.widths[key]
-    if not isinstance(key, Link):
-        busy[str(key)] = busy.get(str(key), 0.0) + served.sum()
-        return
-    network = view.hda.network(key.network)
-    per = network.topology.link_count
-    if key.network not in busy:
-        busy[key.network] = np.zeros(view.hda.level(network.level).total * per)
-    busy[key.network][key.owner * per + key.number + shifts] += served
+class _Loads:
+    """How long every link serves the transfers of a plan."""
+
+    def __init__(self, whole: Resources) -> None:
+        self.whole = whole
+        self.pairs: dict[str, list[Pairs]] = {}
+        self.kept = self.hops = 0
+        self.busy: dict[str, Any] = {}
+        self.ends: dict[tuple[str, int], Any] = {}
+        """By network and distance of links: where runs of them begin (+) and have ended (-)."""
+
+    def add(self, level: str, pairs: Pairs) -> None:
+        self.pairs.setdefault(level, []).append(pairs)
+        self.kept += len(pairs[0])
+        if self.kept > MAX_PAIRS:
+            self.count()
+
+    def count(self) -> None:
+        """Count the transfers that were kept on their links."""
+        for name, found in self.pairs.items():
+            view = self.whole.of(name) if self.whole.plan.levels else self.whole
+            here, there, nbytes = (np.concatenate(part) for part in zip(*found, strict=True))
+            keys, which = np.unique(here * view.level.total + there, return_inverse=True)
+            amounts = np.bincount(which.reshape(-1), nbytes, len(keys))
+            here, there = np.divmod(keys, view.level.total)
+            for group in view.fabric.alike(view.level.name, here, there):
+                if self.hops > MAX_HOPS:
+                    break
+                first = int(group.pairs[0])
+                ends = (Unit(view.level.name, int(end[first])) for end in (here, there))
+                shifts, which = np.unique(group.shifts, return_inverse=True)
+                sums = np.bincount(which.reshape(-1), amounts[group.pairs], len(shifts))
+                for run in _runs(view, view.fabric.stages(*ends)):
+                    self.hops += len(shifts)
+                    self._run(view, run, shifts, sums)
+        self.pairs, self.kept = {}, 0
+
+    def _run(self, view: Resources, run: _Run, shifts: Any, sums: Any) -> None:
+        """Count bytes over a run of links, and over those as far from it as their transfers are."""
+        served = np.maximum(0.0, np.floor(sums * 1e12 / run.bandwidth) - 1) / run.width
+        if run.network is None:
+            self.busy[run.name] = self.busy.get(run.name, 0.0) + served.sum()
+            return
+        network = view.hda.network(run.network)
+        size = view.hda.level(network.level).total * network.topology.link_count
+        if run.length < MIN_RUN:
+            busy = self.busy.setdefault(run.network, np.zeros(size))
+            for number in range(run.length):
+                busy[run.first + number * run.step + shifts] += served
+            return
+        ends = self.ends.setdefault((run.network, run.step), np.zeros(size + run.step))
+        ends[run.first + shifts] += served
+        ends[run.first + run.length * run.step + shifts] -= served
+
+    def longest_ps(self) -> int:
+        """How long the busiest link serves."""
+        self.count()
+        for (network, step), ends in self.ends.items():
+            lines = np.pad(ends, (0, -len(ends) % step)).reshape(-1, step)
+            served = lines.cumsum(axis=0).reshape(-1)[: len(ends) - step]
+            self.busy[network] = self.busy.get(network, 0.0) + served
+        self.ends = {}
+        longest = max((float(np.max(served, initial=0.0)) for served in self.busy.values()), default=0.0)
+        return int(longest * (1 - ROUNDING))
+
+
+class _Run(NamedTuple):
+    """Links of one rate in a row whose numbers are ``step`` apart (from the least on), or something else that
+    is shared (no network)."""
+
+    name: str
+    network: str | None
+    first: int
+    step: int
+    length: int
+    bandwidth: float
+    width: float
+
+
+def _runs(view: Resources, stages: Iterable[Stage]) -> list[_Run]:
+    """Divide a route into runs of links at equal distances."""
+    found: list[_Run] = []
+    for stage in stages:
+        key = stage.resource
+        if key is None:
+            continue
+        width = view.fabric.widths[key]
+        if not isinstance(key, Link):
+            found.append(_Run(str(key), None, 0, 1, 1, stage.bandwidth, width))
+            continue
+        number = key.owner * view.hda.network(key.network).topology.link_count + key.number
+        one = _Run(key.network, key.network, number, 0, 1, stage.bandwidth, width)
+        last = found[-1] if found else one
+        step = number - (last.first + (last.length - 1) * last.step)
+        alike = last is not one and last[1] == one[1] and last[5:] == one[5:] and step
+        if alike and (last.length == 1 or step == last.step):
+            found[-1] = last._replace(step=step, length=last.length + 1)
+        else:
+            found.append(one)
+    return [run if run.step >= 0 else _reversed(run) for run in found]
+
+
+def _reversed(run: _Run) -> _Run:
+    """The run from its other end."""
+    return run._replace(first=run.first + (run.length - 1) * run.step, step=-run.step)
 
 
 class _End(NamedTuple):
@@ -85,13 +162,14 @@ class _End(NamedTuple):
 class _Transfers(Walk):
     """The transfers of a stream between units that stay where they are, by the level of these."""
 
-    def __init__(self, whole: Resources, stream: pm.Stream) -> None:
-        self.whole, self.plan, self.hda = whole, whole.plan, whole.hda
+    MAX_ROWS_IN_ALL = MAX_LOOP_ROWS
+
+    def __init__(self, whole: Resources, stream: pm.Stream, loads: _Loads) -> None:
+        self.whole, self.plan, self.hda, self.loads = whole, whole.plan, whole.hda, loads
         self.own = self.plan.level(stream.level).name
         self.tiles = {tile.name: tile for tile in self.plan.tiles}
         self.channels = {channel.name: channel for channel in self.plan.channels}
         self.places = copies(self.plan, whole.hda) if self.plan.levels else {self.own: (whole.spots, None)}
-        self.found: dict[str, list[Pairs]] = {}
         self.latency_ps = 0
         """How long a message is on its way, as if it were empty: the longest of those looked at."""
         super().__init__(stream)
@@ -162,7 +240,7 @@ class _Transfers(Walk):
         if apart.any():
             moved = np.broadcast_to(nbytes, times.shape) * times
             pair = (ends[0][apart], ends[1][apart], moved[apart].astype(float))
-            self.found.setdefault(level, []).append(pair)
+            self.loads.add(level, pair)
 
     def outer(self, one: str, other: str) -> str | None:
         """The innermost level around both whose instances stay where they are."""

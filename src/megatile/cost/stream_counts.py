@@ -18,9 +18,12 @@ class Walk:
     ``times`` does it. Rows are pairs of instance and round. What depends on data is left out."""
 
     MAX_ROWS = 1 << 20
-    """Rows that are looked at: of longer loops the index is not known."""
+    """Rows that are looked at together."""
+    MAX_ROWS_IN_ALL: int | None = None
+    """Rows of loops that are looked at in all; None: as many as together. Of more the index is not known."""
 
     def __init__(self, stream: pm.Stream) -> None:
+        self.seen = 0
         units = np.fromiter(stream.unit_numbers(), np.int64)
         self.block(stream.body, {"unit": units}, np.ones(len(units), np.int64))
 
@@ -46,13 +49,20 @@ class Walk:
         start, stop, step = (np.broadcast_to(b, times.shape) for b in bounds)
         trips = np.maximum(0, -(-(stop - start) // np.where(step == 0, 1, step)))
         most = int(trips.max(initial=0))
-        if s.carries or most * len(times) > self.MAX_ROWS:
+        rows = most * len(times)
+        if s.carries or (
+            rows > self.MAX_ROWS if self.MAX_ROWS_IN_ALL is None else self.seen + rows > self.MAX_ROWS_IN_ALL
+        ):
             self.block(s.body, {n: v for n, v in known.items() if n != s.index}, times * trips)
             return
-        turns = np.repeat(np.arange(most), len(times))
-        wide = {name: np.tile(np.broadcast_to(v, times.shape), most) for name, v in known.items()}
-        wide[s.index] = np.tile(start, most) + turns * np.tile(step, most)
-        self.block(s.body, wide, np.where(turns < np.tile(trips, most), np.tile(times, most), 0))
+        self.seen += rows
+        each = max(1, self.MAX_ROWS // max(1, len(times)))
+        for first in range(0, most, each):
+            here = min(each, most - first)
+            turns = np.repeat(np.arange(first, first + here), len(times))
+            wide = {name: np.tile(np.broadcast_to(v, times.shape), here) for name, v in known.items()}
+            wide[s.index] = np.tile(start, here) + turns * np.tile(step, here)
+            self.block(s.body, wide, np.where(turns < np.tile(trips, here), np.tile(times, here), 0))
 
 
 def value_of(expression: Any, known: Values) -> Any:
