@@ -1,4 +1,4 @@
-"""Single kernels of ``data/validation.csv``: floors from the rates of the machine files, and attention.
+"""Single kernels of ``data/validation.csv``: floors from the rates of the machine files.
 
 A floor is a launch and the longer of computing, at the rate that lasts under load, and moving the data once;
 nothing is fitted. Real kernels stay above it: the ends of a kernel overlap with nothing.
@@ -33,27 +33,16 @@ class Product:
         return 1e6 * (times.launch + max(work, moved / times.bandwidth))
 
 
-@dataclass(frozen=True)
-class CausalAttention:
-    """A forward pass over ``tokens`` keys and queries, as the attention page models its kernels."""
-
-    machine: str
-    dtype: str
-    tokens: int
-    heads: int
-    dim: int
-
-    def us(self) -> float:
-        times = KernelTimes.of(machine(self.machine), self.dtype)
-        return 1e6 * times.attention(self.tokens, self.tokens / 2, self.heads, self.dim)
-
-
-KERNELS: dict[str, Product | CausalAttention] = {
+KERNELS: dict[str, Product] = {
     "V12": Product("dgx-h100", "bf16", 8192, 8192, 8192),
     "V13": Product("dgx-h100", "f16", 8192, 8192, 256),
     "V14": Product("dgx-h100", "f8", 64, 7168, 16384),
     "V15": Product("mi300x-8", "bf16", 4096, 4864, 32896),
     "V16": Product("hgx-a100", "f16", 1, 16384, 16384),
-    "V17": CausalAttention("dgx-h100", "bf16", 4096, 4 * 16, 128),
 }
-ELSEWHERE = {"V18": "stands under Attention", "V19": "is not predicted", "V20": "is not predicted"}
+ELSEWHERE = {
+    "V17": "stands under Tile programs",
+    "V18": "under Attention",
+    "V19": "is not predicted",
+    "V20": "is not predicted",
+}

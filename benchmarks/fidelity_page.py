@@ -207,8 +207,8 @@ def validated(rows: list[Compared]) -> Iterator[str]:
                 f"| {found / us - 1:+.1%} |"
             )
     yield ""
-    yield "Single kernels: floors from the machine files, products at the rate under load (`sustained`), and"
-    yield "attention (V17) as on its page. Nothing is fitted to these rows."
+    yield "Single kernels: floors from the machine files, products at the rate under load (`sustained`)."
+    yield "Nothing is fitted to these rows."
     yield ""
     yield "| | tests | case | measured (µs) | floor (µs) | difference |"
     yield "|---|---|---|---:|---:|---:|"

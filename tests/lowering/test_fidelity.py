@@ -7,6 +7,8 @@ import megatile as mt
 from bench_programs import (
     ALLOWED,
     ALLOWED_ATTENTION,
+    MEDIAN_ATTENTION,
+    P90_ATTENTION,
     Attention,
     flash_attention,
     measured,
@@ -57,9 +59,23 @@ def test_the_predicted_attention_computes_attention(ragged: bool, batch: int) ->
     q, k, v = (rng.standard_normal((batch, n, seq, dim)).astype("f2") for n in (heads, kv_heads, kv_heads))
     packed = q.transpose(0, 2, 1, 3).reshape(batch, kv_heads, -1, dim)  # one key head
     o = np.zeros_like(packed)
-    mt.run(kernel, packed, k, v, o)
+    starts = (np.arange(batch) * seq * heads).astype("i4")
+    tables = starts, np.full(batch, seq, "i4"), np.zeros((batch, 2), "i4")
+    rows = packed.reshape(1, -1, dim)
+    mt.run(kernel, rows, k, v, o, *tables)
     result = o.reshape(batch, seq, heads, dim).transpose(0, 2, 1, 3)
     score = q.astype("f4") @ k.astype("f4").swapaxes(2, 3) / np.sqrt(dim)
     weight = np.exp(np.where(np.tril(np.ones((seq, seq), bool)), score, -np.inf))
     np.testing.assert_allclose(result, weight @ v.astype("f4") / weight.sum(-1, keepdims=True), atol=4e-3)
-    np.testing.assert_array_equal(mt.execute(kernel, packed, k, v, 0 * o)["Out"], o)
+    np.testing.assert_array_equal(mt.execute(kernel, rows, k, v, 0 * o, *tables)["Out"], o)
+
+
+def test_calls_of_vllm_are_within_their_bars() -> None:
+    """The shortest call of every batch among those of the accuracy page; all of them: ``make bench``."""
+    chosen: dict[int, Attention] = {}
+    for a in sorted(measured_attention()[0][1:], key=lambda a: a.blocks * a.seq):
+        chosen.setdefault(a.batch, a)
+    errors = sorted(abs(a.predicted_us() / a.us - 1) for a in chosen.values())
+    assert len(errors) == 8
+    assert 100 * np.median(errors) <= MEDIAN_ATTENTION
+    assert 100 * np.quantile(errors, 0.9) <= P90_ATTENTION

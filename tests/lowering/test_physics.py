@@ -187,3 +187,36 @@ def test_a_larger_cache_never_adds_traffic_of_attention() -> None:
         read.append(mt.simulate(low.plan, machine=hda).traffic["hbm"].read_bytes)
     assert read == sorted(read, reverse=True)
     assert read[0] > read[-1]
+
+
+def exponentials(products: bool):
+    """Every block multiplies a tile, by itself or by a number."""
+
+    @T.program
+    def kernel(A: T.Tensor((64, 64), "f16"), B: T.Tensor((64, 64), "f32")):
+        with T.Kernel(block=1, threads=128):
+            a = T.alloc((64, 64), "f16", level="l1")
+            c = T.alloc((64, 64), "f32")
+            T.copy(a, A)
+            T.clear(c)
+            if products:
+                T.gemm(a, a, c)
+            for i, j in T.Parallel(64, 64):
+                c[i, j] = T.exp2(c[i, j])
+            T.copy(B, c)
+
+    return kernel
+
+
+def test_products_lower_the_clock_of_all_engines() -> None:
+    """One clock drives tensor and vector units: exponentials beside products take longer by what is lost."""
+
+    def nest_ps(products: bool, sustained: float) -> int:
+        hda = mt.machine("dgx-h100", **{"engines.tensor_core.sustained": sustained})
+        trace = mt.simulate(exponentials(products), machine=hda).trace
+        (row,) = [i for i, o in enumerate(trace.columns["operation"]) if trace.operations[o] == "nest"]
+        return int(trace.columns["end_ps"][row] - trace.columns["start_ps"][row])
+
+    full = nest_ps(True, 1.0)
+    assert nest_ps(False, 0.5) == full
+    assert nest_ps(True, 0.5) == pytest.approx(2 * full, rel=0.02)

@@ -359,6 +359,8 @@ class Resources:
                 advice=f"it has {', '.join(sorted(engine.throughput)) or 'none'}",
             )
         rate *= self.engines_per_unit(engine)
+        if engine.kind in ("vector", "scalar"):
+            rate *= self._clock_under_load
         memory_ps = self._memory_ps(engine, statement, flops) if self.view.roofline else 0
         found = self._operands.get(id(statement))
         extents = found.extents if found else ()
@@ -375,6 +377,15 @@ class Resources:
         )
         own = self.view.rules.get(statement.operation)
         return max(1, (own or rule_of(statement.operation))(command))
+
+    @cached_property
+    def _clock_under_load(self) -> float:
+        """The share of its clock that a unit keeps while the plan's products load the tensor engine: one
+        clock drives all engines of a unit."""
+        engine = self.engine("tensor")
+        if engine is None or engine.kind != "tensor" or not any("tensor" in k for k in self._kinds.values()):
+            return 1.0
+        return engine.sustained
 
     def _memory_ps(self, engine: Engine, statement: Any, flops: int) -> int:
         """How long the operands of a command take in the memories they lie in."""
