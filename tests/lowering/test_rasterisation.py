@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import megatile as mt
+import megatile.language as L
 from megatile.core.expr import substitute, unit
 from megatile.ir import nodes as n
 from megatile.lowering.phases import rasterised
@@ -26,9 +27,7 @@ def test_every_block_runs_once_and_panels_go_to_and_fro(across, rows, panel):
         assert (first % across, first // across) == (across - 1, panel)  # the next panel comes back
 
 
-@pytest.mark.parametrize(
-    "text", ["panel_size=8, enable=False", "panel_size=8, order=column", "", "panel_size=0"]
-)
+@pytest.mark.parametrize("text", ["panel_size=8, enable=False", "", "panel_size=0"])
 def test_other_hints_leave_the_order(text):
     assert rasterised(unit, (4, 16), (n.Hint("use_swizzle", text),)) is unit
 
@@ -67,3 +66,61 @@ def test_data_do_not_change():
     a, b = (rng.standard_normal((384, 384)).astype("f2") for _ in range(2))
     found = mt.execute(product(384, 384, 2), a, b, np.zeros((384, 384), "f2"), machine="dgx-h100")
     np.testing.assert_allclose(found["C"], a.astype("f4") @ b.astype("f4"), rtol=2e-2, atol=0.2)
+
+
+def test_panels_of_columns_and_the_last_block_first():
+    across, rows = 5, 7
+    hints = (n.Hint("use_swizzle", 'panel_size=2, order="column"'), n.Hint("reverse_blocks"))
+    columns, backwards = (
+        [int(str(substitute(rasterised(unit, (across, rows), hint), {"unit": i}))) for i in range(35)]
+        for hint in (hints[:1], hints[1:])
+    )
+    assert sorted(columns) == list(range(35))
+    assert columns[:4] == [0, 1, 5, 6]  # two columns, row by row
+    assert columns[14] == (rows - 1) * across + 2  # and the next two from the last row back
+    assert backwards == list(reversed(range(35)))
+
+
+def own_product(panel: int, order: str = "row"):
+    @L.program
+    def made(A: L.Tensor((160, 64), "f16"), B: L.Tensor((64, 224), "f16"), C: L.Tensor((160, 224), "f32")):
+        with L.Kernel(block=(7, 5), threads=32) as (bx, by):
+            if panel:
+                L.use_swizzle(panel, order=order)
+            a, b = L.alloc((32, 64), "f16", level="l1"), L.alloc((64, 32), "f16", level="l1")
+            c = L.alloc((32, 32), "f32")
+            L.copy(a, A[by * 32, 0])
+            L.copy(b, B[0, bx * 32])
+            L.gemm(a, b, c, clear_accum=True)
+            L.copy(C[by * 32, bx * 32], c)
+
+    return made
+
+
+@pytest.mark.parametrize("order", ["row", "column"])
+def test_our_own_word_is_lowered_and_exported(order):
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((160, 64)).astype("f2"), rng.standard_normal((64, 224)).astype("f2")
+    program, expected = own_product(2, order), a.astype("f4") @ b.astype("f4")
+    assert mt.lower(program).plan != mt.lower(own_product(0)).plan
+    np.testing.assert_allclose(
+        mt.execute(program, a, b, np.zeros((160, 224), "f4"))["C"], expected, rtol=1e-3, atol=1e-3
+    )
+    c = np.zeros((160, 224), "f4")
+    mt.compile(program, target="cuda")(a, b, c)  # by the emulation of the CUDA text
+    np.testing.assert_allclose(c, expected, rtol=1e-3, atol=1e-3)
+    assert f'T.use_swizzle(panel_size=2, order="{order}")' in mt.export(program, "tilelang")
+    assert "const long block_" in mt.export(program, "cuda")
+
+
+@pytest.mark.parametrize(
+    ("panel", "order", "said"), [(0, "row", "at least 1"), (2, "diagonal", "unknown order")]
+)
+def test_wrong_arguments_are_refused(panel, order, said):
+    @L.program
+    def wrong(A: L.Tensor((4,), "f32")):
+        with L.Kernel(block=4, threads=32):
+            L.use_swizzle(panel, order=order)
+
+    with pytest.raises(mt.MegatileError, match=said):
+        mt.lower(wrong)

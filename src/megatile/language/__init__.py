@@ -59,6 +59,7 @@ from megatile.language.tile.operations import (
     reduce_min,
     reduce_prod,
     reduce_sum,
+    use_swizzle,
 )
 from megatile.language.tile.program import macro, program
 from megatile.language.tile.scales import Kernel, Scale, Symmetric, implementation
@@ -167,6 +168,7 @@ __all__ = [
     "sqrt",
     "tanh",
     "unroll",
+    "use_swizzle",
     "vectorized",
     "view",
     "wait",

@@ -111,16 +111,18 @@ def child(frame: StreamScope, node: n.ScaleRegion, scale: str, outer: int) -> No
 
 
 def rasterised(number: Expr, grid: tuple[int, ...], body: tuple[n.Node, ...]) -> Expr:
-    """Which block of a grid begins as ``number``: in order, or as a hint ``use_swizzle`` says: in panels of
-    some rows, column by column and to and fro, so that blocks of one time share rows and columns."""
-    hint = next((m for m in body if isinstance(m, n.Hint) and m.word == "use_swizzle"), None)
-    sizes = (
-        [int(word) for word in re.findall(r"(?<![\w=])\d+|(?<=panel_size=)\d+", hint.text)] if hint else []
-    )
-    other = hint is not None and ("column" in hint.text or "enable=False" in hint.text)
-    if not sizes or len(grid) < 2 or sizes[0] < 1 or other:
+    """Return which block of a grid begins as ``number``: in order, or as hints say. ``use_swizzle``: in
+    panels of some rows (columns), column by column (row by row) and to and fro, so that blocks of one time
+    share rows and columns. ``reverse_blocks``: the last one first."""
+    words = {m.word: m.text for m in body if isinstance(m, n.Hint)}
+    if "reverse_blocks" in words:
+        number = math.prod(grid) - 1 - number
+    text = words.get("use_swizzle", "enable=False")
+    sizes = [int(word) for word in re.findall(r"(?<![\w=])\d+|(?<=panel_size=)\d+", text)]
+    if not sizes or len(grid) < 2 or sizes[0] < 1 or "enable=False" in text:
         return number
-    across, rows = grid[:2]
+    columns = "column" in text
+    across, rows = grid[1::-1] if columns else grid[:2]
     height = min(sizes[0], rows)
     flat = number % (across * rows)
     panel = flat // (height * across)
@@ -130,7 +132,7 @@ def rasterised(number: Expr, grid: tuple[int, ...], body: tuple[n.Node, ...]) ->
     column = within // tall
     column = select(panel % 2 > 0, across - 1 - column, column)
     row = panel * height + within % tall
-    return number - flat + row * across + column
+    return number - flat + (column * rows + row if columns else row * across + column)
 
 
 def _phase(

@@ -387,7 +387,15 @@ def _check(out: TileLangWriter, node: n.Check) -> None:
     out.add(f"T.device_assert({out.value(node.condition)}, {node.text!r})")
 
 
-@rule(n.Hint, n.Print, n.Breakpoint)
+@rule(n.Hint)
+def _hint(out: TileLangWriter, node: n.Hint) -> None:
+    if node.word == "use_swizzle":
+        out.add(f"T.use_swizzle({node.text})")
+    else:
+        _comment(out, node)
+
+
+@rule(n.Print, n.Breakpoint)
 def _comment(out: TileLangWriter, node: n.Node) -> None:
     """What data does not depend on."""
     where = f" of {Path(node.span.file).name}:{node.span.line}" if node.span else ""

@@ -349,6 +349,17 @@ def print_(*values: Any, unit: Any = None) -> None:
     current().emit(n.Print, text=text, values=tuple(shown), unit=peer(unit))
 
 
+def use_swizzle(panel_size: int, order: str = "row", enable: bool = True) -> None:
+    """Begin the blocks of a grid in panels of ``panel_size`` rows, column by column and back, so that blocks
+    that run at one time share rows and columns in the cache; ``order="column"`` makes panels of columns."""
+    if not isinstance(panel_size, int) or isinstance(panel_size, bool) or panel_size < 1:
+        raise ProgramError(f"panel_size must be at least 1, got {panel_size!r}", advice="T.use_swizzle(8)")
+    if order not in ("row", "column"):
+        raise ProgramError(f"unknown order {order!r}", advice='order="row" or order="column"')
+    if enable:
+        current().emit(n.Hint, word="use_swizzle", text=f'panel_size={panel_size}, order="{order}"')
+
+
 def device_assert(condition: Any, text: str = "") -> None:
     """Stop the run, naming the unit, if the condition is false."""
     current().emit(n.Check, condition=as_expr(condition), text=text)

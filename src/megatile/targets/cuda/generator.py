@@ -12,10 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path as File
 from typing import Any
 
-from megatile.core.expr import Const
+from megatile.core.expr import Const, Symbol
 from megatile.ir import nodes as n
 from megatile.ir.passes.resolve_views import without_views
 from megatile.ir.program import Program
+from megatile.lowering.phases import rasterised
+from megatile.targets.common.elements import Value
 from megatile.targets.common.errors import CompileError
 from megatile.targets.common.scope import Scope, Text
 from megatile.targets.common.writer import NUMBERS, Source, Writer
@@ -249,9 +251,10 @@ class DeviceWriter(Writer):
             )
         inner = DeviceScope(self, Text(1), dict(scope.path), low, {}, dict(scope.ranges), (low, high))
         fields = self.captured(scope, inner, node)
-        with self.units(inner, low, instance, rank="blockIdx.x") as unit:
+        block = self._ordered(inner, node, low, instance) if not together else "blockIdx.x"
+        with self.units(inner, low, instance, rank=block) as unit:
             assert isinstance(unit, DeviceScope)
-            unit.team, unit.rank = self.team(instance), "(long)blockIdx.x"
+            unit.team, unit.rank = self.team(instance), f"(long){block}"
             self._flags(unit, node)
             if instance < high:
                 self.region(unit, replace(node, scale=self.launch.scales[high - 1].name))
@@ -286,6 +289,18 @@ class DeviceWriter(Writer):
         sizes = f"{count}, {made.threads}, {made.shared + made.reserve}"
         launched = "LAUNCH_TOGETHER" if together else "LAUNCH"
         scope.text.add(f"{launched}({name}, {sizes}, {site}, {', '.join(values)});")
+
+    def _ordered(self, scope: DeviceScope, node: n.Scale, low: int, instance: int) -> str:
+        """The C of a block's number, in the order in which hints let blocks begin."""
+        scales = self.launch.scales[low:instance]
+        begun = Symbol("begun")
+        number = rasterised(begun, scales[-1].extents, node.body) if scales else begun
+        if number is begun or math.prod(s.count for s in scales) != scales[-1].count:
+            return "blockIdx.x"
+        name, scope.ranges["begun"] = self.fresh("block_"), (0, scales[-1].count - 1)
+        scope.vars["begun"] = Value("(long)blockIdx.x", "int")
+        scope.text.add(f"const long {name} = {scope.whole(number)};")
+        return name
 
     def reserve(self, size: int) -> str:
         """Shared memory for one statement, after the tiles."""
