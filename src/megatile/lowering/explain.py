@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from megatile.core.dtypes import itemsize
 from megatile.core.expr import Expr, symbols
 from megatile.core.quantities import format_bytes, format_time
+from megatile.hda import HDA
 from megatile.lowering.residency import limits
 from megatile.plan import model as pm
+from megatile.plan.statements import reads_of, write_of
 from megatile.sim import Result
 from megatile.sim.record import Traffic
 from megatile.trace import text_table
@@ -20,6 +24,8 @@ if TYPE_CHECKING:
     from megatile.lowering.lowered import Lowered
 
 MAX_ROUNDS = 4096
+ALL = 1 << 62
+"""More bytes than any tile has."""
 
 
 def counted(number: int, noun: str) -> str:
@@ -74,23 +80,40 @@ class Figures:
     bandwidth: float = 0.0
     """Of device memory, for the units of the launch."""
     memory: str = ""
+    """Device memory."""
+    compulsory_bytes: int = 0
+    """Bytes of device memory that the program cannot do without: every tensor's part that it touches, read
+    once, and written once beyond what caches may keep."""
+    busy: float = 0.0
+    """The share of the time in which the engines work that do its operations."""
+    sustained: float = 1.0
+    """The share of their peak that lasts under load."""
     spread: tuple[str, ...] = ()
     """What is said of tensors that are spread over units."""
 
     @property
-    def intensity(self) -> float | None:
-        """Operations per byte of device memory."""
+    def actual_bytes(self) -> int:
+        """Bytes that device memory moved."""
         used = self.traffic.get(self.memory)
-        nbytes = used.read_bytes + used.written_bytes if used else 0
-        return None if not nbytes else self._operations / nbytes
+        return used.read_bytes + used.written_bytes if used else 0
+
+    @property
+    def intensity(self) -> float | None:
+        """Operations per byte that device memory moved."""
+        return None if not self.actual_bytes else self._operations / self.actual_bytes
+
+    @property
+    def least_ps(self) -> float:
+        """The roofline: operations at the engines' peak, compulsory bytes at the memory's bandwidth."""
+        peak = self.peaks.get(self._engine)
+        compute = self._operations / peak if peak else 0.0
+        moves = self.compulsory_bytes / self.bandwidth if self.bandwidth else 0.0
+        return max(compute, moves) * 1e12
 
     @property
     def share_of_roofline(self) -> float | None:
-        """Of what engines and device memory allow at this intensity."""
-        peak, intensity = self.peaks.get(self._engine), self.intensity
-        if self.tflops is None or not peak or intensity is None or not self.bandwidth:
-            return None
-        return self.tflops * 1e12 / min(peak, intensity * self.bandwidth)
+        """The roofline's time as a share of the time taken."""
+        return self.least_ps / self.time_ps if self.time_ps and self.least_ps else None
 
     @property
     def _engine(self) -> str:
@@ -117,6 +140,8 @@ class Figures:
             "program": self.name, "machine": self.machine, "time_us": (self.time_ps or 0) / 1e6,
             "tflops": self.tflops, "share_of_peak": self.share_of_peak,
             "share_of_roofline": self.share_of_roofline, "intensity": self.intensity, "flops": self.flops,
+            "compulsory_bytes": self.compulsory_bytes, "device_memory_bytes": self.actual_bytes,
+            "engines_busy": self.busy,
             "traffic": {name: {**t._asdict(), "hit_rate": t.hit_rate} for name, t in self.traffic.items()},
             "moved_bytes": self.moved,
             "sector_waste": [
@@ -138,14 +163,27 @@ class Figures:
         lines = [f"{self.name} on {self.machine}"]
         if self.time_ps:
             rate = f", {self.tflops:.4g} TFLOP/s" if self.tflops else ""
-            roof = f", {self.share_of_roofline:.1%} of the roofline" if self.share_of_roofline else ""
-            share = f" ({self.share_of_peak:.1%} of peak{roof})" if self.share_of_peak else ""
-            lines[0] += f": {format_time(self.time_ps)}{rate}{share}"
+            shares = [
+                f"{share:.1%} of {what}"
+                for share, what in ((self.share_of_peak, "peak"), (self.share_of_roofline, "the roofline"))
+                if share
+            ]
+            lines[0] += f": {format_time(self.time_ps)}{rate}" + (f" ({', '.join(shares)})" if shares else "")
         lines += [f"  {level}" for level in self.levels]
         work = ", ".join(f"{count:.4g} on {engine}" for engine, count in self.flops.items() if count)
         lines.append(f"  operations: {work or 'none'}; copies move {format_bytes(self.moved)}")
-        if self.intensity is not None:
-            lines.append(f"  {self.intensity:.4g} operations for each byte of '{self.memory}'")
+        if self.busy and self.share_of_peak and self.share_of_peak < self.busy:
+            lasts = f"{self.sustained:.1%} is what lasts under load; " if self.sustained < 1 else ""
+            lines.append(
+                f"  {self._engine} engines work for {self.busy:.1%} of the time, at "
+                f"{self.share_of_peak / self.busy:.1%} of their peak ({lasts}start-ups and rounded extents)"
+            )
+        if self.actual_bytes:
+            times = f"{self.actual_bytes / max(1, self.compulsory_bytes):.3g}× "
+            lines.append(
+                f"  '{self.memory}' moves {format_bytes(self.actual_bytes)}, {times}the compulsory "
+                f"{format_bytes(self.compulsory_bytes)}; {self.intensity:.4g} operations for each byte"
+            )
         lines += [
             f"  {factor:.3g} × the bytes: rows of {format_bytes(row)} in sectors of '{memory}' ({line})"
             for line, (memory, row, factor) in self.waste.items()
@@ -167,11 +205,15 @@ def figures(lowered: Lowered, result: Result | None = None) -> Figures:
     plan, hda = lowered.plan, lowered.machine
     flops: dict[str, int] = {}
     moved = 0
+    touched: dict[tuple[bool, str], int] = {}
     for stream in plan.streams:
         units = np.concatenate([np.arange(*run) for run in stream.units])
-        for engine, work, size in _work(stream.body, {"unit": units}, np.ones(len(units), np.int64)):
-            flops[engine] = flops.get(engine, 0) + work
-            moved += size if engine == "dma" else 0
+        for command, work, size in _work(stream.body, {"unit": units}, np.ones(len(units), np.int64)):
+            flops[command.engine] = flops.get(command.engine, 0) + work
+            moved += size if command.engine == "dma" else 0
+            for region in (*command.reads, command.write):
+                key = (region is command.write, region.tile)
+                touched[key] = touched.get(key, 0) + (size if command.engine == "dma" else ALL)
     flops.pop("dma", None)
     share = plan.units / hda.count(plan.scale)
     peaks: dict[str, float] = {}
@@ -191,10 +233,35 @@ def figures(lowered: Lowered, result: Result | None = None) -> Figures:
     if result is None:
         return found
     layer = hda.memory("l2")
+    kind = "tensor" if flops.get("tensor") else "vector"
+    lasting = min((e.sustained for e in hda.engines if e.kind == kind), default=1.0)
     bandwidth = layer.effective_bandwidth * hda.level(layer.level).total * share
     return replace(
-        found, time_ps=result.time_ps, traffic=result.traffic, memory=layer.name, bandwidth=bandwidth
-    )
+        found, time_ps=result.time_ps, traffic=result.traffic, memory=layer.name, bandwidth=bandwidth,
+        compulsory_bytes=_compulsory(plan, layer.name, touched, hda, share), sustained=lasting,
+        busy=result.use(kind) if kind in result.busy else 0.0,
+    )  # fmt: skip
+
+
+def _compulsory(
+    plan: pm.Plan, memory: str, touched: dict[tuple[bool, str], int], hda: HDA, share: float
+) -> int:
+    """Bytes of a memory's tensors that commands read, and write beyond what caches may hold at the end, each
+    counted once."""
+    for body in plan.bodies:
+        for s in body:
+            if not isinstance(s, pm.Compute):
+                touched |= {(False, r.tile): ALL for r in reads_of(s)}
+                touched |= {(True, w.tile): ALL for w in [write_of(s)] if w is not None}
+    read = written = 0
+    for tile in plan.tiles:
+        if tile.role != "local" and hda.memory(tile.memory).name == memory:
+            size = math.prod(tile.shape) * itemsize(tile.dtype) * plan.owners(tile)
+            read += min(size, touched.get((False, tile.name), 0))
+            written += min(size, touched.get((True, tile.name), 0))
+    caches = [m for m in hda.memories if m.cache and m.of == memory and m.write == "write_back"]
+    held = sum(m.size * hda.level(m.level).total * share for m in caches)
+    return read + max(0, written - round(held))
 
 
 def explain(lowered: Lowered) -> str:
@@ -234,11 +301,11 @@ def _level(lowered: Lowered, level: pm.Level) -> LevelFigures:
     return LevelFigures(level.name, count, level.slots, units, count / (units * level.slots), limit, unit)
 
 
-def _work(body: Any, env: dict[str, Any], times: Any) -> Iterator[tuple[str, int, int]]:
-    """(engine, operations, bytes) of commands over all units and rounds; data decide nothing here."""
+def _work(body: Any, env: dict[str, Any], times: Any) -> Iterator[tuple[pm.Compute, int, int]]:
+    """(command, operations, bytes) of commands over all units and rounds; data decide nothing here."""
     for s in body:
         if isinstance(s, pm.Compute):
-            yield s.engine, _sum(s.work.flops, env, times), _sum(s.work.bytes, env, times)
+            yield s, _sum(s.work.flops, env, times), _sum(s.work.bytes, env, times)
         elif isinstance(s, pm.Loop):
             start, stop, step = (_value(e, env) for e in (s.start, s.stop, s.step))
             trips = np.maximum(0, -((start - stop) // step)) + 0 * times
