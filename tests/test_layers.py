@@ -19,6 +19,7 @@ ALLOWED = {
     "models": "attention parallel sim cost timing plan hda report",
     "attention": "parallel runtime collectives sim cost plan hda",
     "parallel": "runtime collectives",
+    "verdict": "lowering cost sim",
     "runtime": "lowering targets sim collectives plan",
     "tuning": "lowering targets sim cost",
     "targets": "lowering ir hda",

@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from megatile.trace.events import Trace as Trace
     from megatile.tuning.machines import Sweep as Sweep, sweep as sweep
     from megatile.tuning.search import Tuned as Tuned, tune as tune
+    from megatile.verdict.model import Finding as Finding, Verdict as Verdict
 
 _NAMES = {
     "megatile.attention": "hamilton_attention shard_sequence unshard_sequence",
@@ -115,6 +116,7 @@ _NAMES = {
     "megatile.trace.events": "Trace",
     "megatile.tuning.machines": "Sweep sweep",
     "megatile.tuning.search": "Tuned tune",
+    "megatile.verdict.model": "Finding Verdict",
 }
 """Every public name by its module; for type checkers the same stands above."""
 _WHERE = {name: module for module, names in _NAMES.items() for name in names.split()}
@@ -127,6 +129,7 @@ extend("megatile.collectives.sweeps", "megatile.compat.ccl.kernel_plans")
 extend("megatile.hda.load", "megatile.compat.kernbench")
 extend("megatile.language", "megatile.tuning")
 extend("megatile.runtime.host.context", "megatile.compat.ccl.host")
+extend("megatile.sim.result", "megatile.verdict")
 
 
 def __dir__() -> list[str]:

@@ -62,6 +62,10 @@ def run(
     ] = None,
     trace: Annotated[Path | None, typer.Option(help="Write the trace (.json, .jsonl).")] = None,
     report: Annotated[Path | None, typer.Option(help="Write an HTML report.")] = None,
+    judge: Annotated[
+        bool,
+        typer.Option("--verdict/--no-verdict", help="Say what limits it, and time remedies (some seconds)."),
+    ] = True,
     why: Annotated[
         bool,
         typer.Option("--explain", help="Also print what does each statement, and what others would cost."),
@@ -83,7 +87,7 @@ def run(
     trust: Trust = False,
     json: Json = False,
 ) -> None:
-    """Verify a tile program on random data, predict its time on a machine, and say where it goes; with
+    """Verify a tile program on random data, predict its time on a machine, and say what limits it; with
     --compare, compile it and print what it takes on this computer beside what was predicted.
 
     Example: megatile run examples/21_gemm_block.py:gemm(512,512,512) -m dgx-h100
@@ -109,28 +113,32 @@ def run(
         _compare(lowered, threads, trace, json)
         return
     work = sum(figures(lowered).flops.values())
-    verdict = None
+    verified = None
     if verify or (verify is None and work <= MAX_OPERATIONS_VERIFIED_BY_DEFAULT):
-        from megatile.targets.interpret.verify import verify as verified
+        from megatile.targets.interpret.verify import verify as verify_data
 
-        verdict = verified(lowered)
+        verified = verify_data(lowered)
     data = random_arrays(lowered) if _data_decide(lowered) else ()
     result = simulate(lowered, *data, progress=True)
     found = figures(lowered, result)
     if trace is not None:
         result.write_trace(trace)
         print(f"trace written to {trace}", file=sys.stderr)
+    verdict = result.verdict() if judge else None
     if report is not None:
         result.report(report, texts=(("Program", str(lowered)), ("Plan", str(lowered.plan))))
         print(f"report written to {report}", file=sys.stderr)
     if json:
-        print_json("run", found.as_dict() | {"verified": verdict})
+        said = {"verified": verified, "verdict": verdict.as_dict() if verdict is not None else None}
+        print_json("run", found.as_dict() | said)
         return
+    if verdict is not None:
+        print(verdict, end="\n\n")
     print(explain(lowered) if why else found)
-    if verdict is None:
+    if verified is None:
         print("Results not checked; use --verify (may be slow)")
     else:
-        print(f"Plan matches the interpreter ({verdict})")
+        print(f"Plan matches the interpreter ({verified})")
     if _data_decide(lowered):
         print("time on random data: what the program does depends on its data (mt.simulate takes yours)")
     print(result.summary())

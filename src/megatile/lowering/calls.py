@@ -129,6 +129,7 @@ def simulate(
         engine=engine, assume=assume, installed=installed, launch=launch,
         record=record, capacity=capacity, max_seconds=max_seconds, progress=progress,
     )  # fmt: skip
+    result.lowered = low
     if low is not None and given[0] is not None and result.outputs is not None:
         result.outputs = low.gather(result.outputs, [np.asarray(a) for a in arrays])
     return result

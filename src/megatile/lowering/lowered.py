@@ -61,6 +61,8 @@ class Lowered:
     homes: Mapping[str, Home]
     plan: pm.Plan
     draft: LoweringState = field(compare=False, repr=False)
+    function: ProgramFunction | None = field(default=None, compare=False, repr=False)
+    """What the Program was built from, if that is known."""
 
     def __repr__(self) -> str:
         return (
@@ -187,7 +189,9 @@ def lower(
             draft = LoweringState(last, hda)
             draft.run()
             place_waits(draft)
-            return Lowered(program, done[-1].program, hda, done, draft.homes.found, assemble(draft), draft)
+            function = prog if isinstance(prog, ProgramFunction) else None
+            plan = assemble(draft)
+            return Lowered(program, done[-1].program, hda, done, draft.homes.found, plan, draft, function)
     except MegatileError as error:
         raise error.with_traceback(None) from None
 

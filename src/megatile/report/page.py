@@ -81,6 +81,7 @@ def page(
     title: str,
     hda: HDA | None = None,
     cards: Sequence[tuple[str, str]] = (),
+    verdict: str = "",
     links: Sequence[LinkUse] = (),
     roofline: Roofline | None = None,
     traffic: Sequence[Sequence[str]] = (),
@@ -97,6 +98,7 @@ def page(
         "title": title,
         "time_ps": trace.end_ps,
         "cards": [list(map(str, card)) for card in cards],
+        "verdict": verdict,
         "timeline": _timeline(trace),
         "networks": _networks(hda, links) if hda is not None else [],
         "roofline": {

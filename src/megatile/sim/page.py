@@ -41,6 +41,7 @@ def result_page(
         title=f"{result.plan.name} on {result.machine.name}",
         hda=result.machine,
         cards=_cards(result),
+        verdict=str(result.verdict()) if retime else "",
         links=link_use(result),
         roofline=_roofline(result),
         traffic=_traffic(result),

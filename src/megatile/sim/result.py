@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from megatile.core.cached import cached_in_owner
+from megatile.core.public import extension
 from megatile.core.quantities import format_bytes, format_time
 from megatile.core.times import HasTime
 from megatile.plan.residency import copies
@@ -57,6 +59,8 @@ class Result(HasTime):
         """Which units were timed, and why: every one, or unit 0 where all do the same at the same times."""
         self.timing: Timing = launch.timing
         self.launch = launch
+        self.lowered: Any = None
+        """The lowered program that the plan is of, where it is of one."""
 
     def __repr__(self) -> str:
         return f"Result({self.plan.name} on {self.machine.name}: {format_time(self.time_ps)})"
@@ -123,6 +127,15 @@ class Result(HasTime):
         """The critical path as a table by operation and source line."""
         return why_slow(self.trace, limit)
 
+    @cached_in_owner
+    def verdict(self) -> Any:
+        """What limits the time, why and where, what to do next, and what that would bring.
+
+        Remedies are timed again, as changed programs, Plans or machines, which may take ten seconds; a
+        program that a function made (``gemm(M, N, K, bM=64)``) is made again with other integers.
+        """
+        return extension(__name__).verdict(self)
+
     def write_trace(self, path: str | FilePath) -> FilePath:
         """``*.json[.gz]`` for Perfetto, ``*.jsonl[.gz]`` for an op log."""
         return write_trace(self.trace, path)
@@ -175,9 +188,11 @@ class Result(HasTime):
         texts: Sequence[tuple[str, str]] = (),
         sources: str | FilePath | None = None,
     ) -> FilePath:
-        """Write one self-contained HTML page: timeline, links, roofline, traffic, critical path, sliders.
+        """Write one self-contained HTML page: verdict, timeline, links, roofline, traffic, critical path,
+        sliders.
 
-        ``retime=False`` leaves out the sliders, for which the plan is simulated some forty times; ``texts``
+        ``retime=False`` leaves out the verdict and the sliders, for which changed plans and machines are
+        simulated some forty times; ``texts``
         are further (title, text) pairs to fold in. Source lines are shown of programs that this process has
         read, and of files in the folder ``sources``: a plan that was read from a file may name any other.
         """

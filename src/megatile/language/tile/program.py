@@ -8,6 +8,7 @@ import re
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import FrameType
 from typing import Any
 
 from megatile.core.arguments import no_none
@@ -46,6 +47,8 @@ class ProgramFunction:
         self.tensors = {k: Tensor((1,), a, True) if isinstance(a, str) else a for k, a in annotations.items()}
         self.scalars = {name for name, annotation in annotations.items() if isinstance(annotation, str)}
         self._built: dict[Any, Program] = {}
+        self.made_by: tuple[Callable[..., Any], dict[str, Any]] | None = None
+        """The function around it that made it, and the arguments of that call, where these are known."""
 
     @property
     def symbols(self) -> tuple[str, ...]:
@@ -261,11 +264,26 @@ def program(function: Callable[..., Any]) -> ProgramFunction:
             advice="write @T.program above a def",
         )
     frame = inspect.currentframe()
-    names = dict(frame.f_back.f_locals) if frame is not None and frame.f_back is not None else {}
+    around = frame.f_back if frame is not None else None
+    names = dict(around.f_locals) if around is not None else {}
     try:
-        return ProgramFunction(function, names)
+        made = ProgramFunction(function, names)
+        made.made_by = _factory(around, names) if around is not None else None
+        return made
     except MegatileError as error:
         raise error.with_traceback(None) from None
+
+
+def _factory(frame: FrameType, names: Mapping[str, Any]) -> tuple[Callable[..., Any], dict[str, Any]] | None:
+    """The function of a frame and its arguments, if it is one of its module with a fixed number of them."""
+    code = frame.f_code
+    found = frame.f_globals.get(code.co_name)
+    found = getattr(found, "__wrapped__", found)
+    open_ended = code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
+    if not callable(found) or getattr(found, "__code__", None) is not code or open_ended:
+        return None
+    arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    return (found, {name: names[name] for name in arguments}) if set(arguments) <= set(names) else None
 
 
 @no_none

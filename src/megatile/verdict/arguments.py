@@ -1,0 +1,221 @@
+"""The same program made again: the function around it is called with other integers."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
+from math import prod
+from typing import Any, NamedTuple
+
+from megatile.core.cached import cached_in_owner
+from megatile.core.dtypes import itemsize
+from megatile.core.limits import TimeBudgetExceeded
+from megatile.cost.cheapest import Search
+from megatile.cost.floor import floor
+from megatile.ir import nodes as n
+from megatile.language.tile.program import ProgramFunction
+from megatile.lowering.explain import figures
+from megatile.lowering.lowered import Lowered, lower
+from megatile.plan.counts import command_count
+from megatile.verdict.study import OutOfBudget, Study
+
+FACTORS = (2, 8, 1 / 2, 1 / 8)
+STEP_OF_EXTENT = 16
+"""What extents are multiples of that are neither doubled nor halved."""
+MAX_ROUNDS = 4
+MAX_TRIALS = 6
+"""Programs that a round of the search times."""
+MIN_COMMANDS = 200_000
+"""Plans with fewer commands are always timed; others only up to twice as many as the Plan in question."""
+SAME_WORK = 0.2
+"""How far the operations of two programs may be apart that compute the same (tiles beyond an edge count)."""
+SAME_TENSORS = 0.05
+STEP = 0.02
+"""The share of the time that a round of the search must save to go on."""
+
+
+class Trial(NamedTuple):
+    """Arguments with other values, and the time of the program that they make."""
+
+    changes: dict[str, int]
+    time_ps: int
+    lowered: Lowered
+
+
+class Arguments:
+    """The integers that a program's factory was called with, by what they change."""
+
+    def __init__(self, study: Study) -> None:
+        self.study = study
+        function = study.lowered.function if study.lowered is not None else None
+        made_by = function.made_by if function is not None else None
+        self.factory: Callable[..., Any] | None = made_by[0] if made_by else None
+        self.given: dict[str, Any] = made_by[1] if made_by else {}
+        self._made: dict[tuple[tuple[str, int], ...], Lowered | None] = {}
+        self._climbs: dict[tuple[str, ...], Trial | None] = {}
+        self._times: dict[tuple[tuple[str, int], ...], int | None] = {}
+
+    @cached_property
+    def kinds(self) -> dict[str, str]:
+        """By name, what an integer decides: ``tile``, ``grid`` (blocks for the same tiles), ``stages``,
+        ``threads`` or ``other``; those that change the work are left out."""
+        found: dict[str, str] = {}
+        for name, value in self.given.items():
+            if type(value) is not int or value < 1:
+                continue
+            for other in (value * 2, value // 2, 1):
+                low = self.make({name: other}) if 0 < other != value else None
+                if low is not None and low.plan != self.study.plan:
+                    found[name] = self._kind(low)
+                    break
+        return found
+
+    def named(self, *kinds: str) -> list[str]:
+        return [name for name, kind in self.kinds.items() if kind in kinds]
+
+    def _kind(self, low: Lowered) -> str:
+        mine = self.study.lowered
+        assert mine is not None
+        (tiles, blocks, threads), (more, other_blocks, other_threads) = _shape(mine), _shape(low)
+        if tiles != more:
+            return "tile"
+        if blocks != other_blocks:
+            return "grid"
+        return (
+            "threads" if threads != other_threads else "stages" if _stages(mine) != _stages(low) else "other"
+        )
+
+    def make(self, changes: Mapping[str, int]) -> Lowered | None:
+        """Return the program with these arguments, lowered; None where it does not exist, or does not do the
+        same work."""
+        key = tuple(sorted(changes.items()))
+        if key not in self._made:
+            self._made[key] = self._lowered(changes) if self.factory is not None else None
+        return self._made[key]
+
+    def _lowered(self, changes: Mapping[str, int]) -> Lowered | None:
+        mine = self.study.lowered
+        assert mine is not None
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                made = self.factory(**{**self.given, **changes})  # type: ignore[misc]
+                if not isinstance(made, ProgramFunction):
+                    return None
+                shapes = [p.shape for p in mine.source.params] if made.symbols else []
+                low = lower(made, *shapes, machine=self.study.hda)
+        except TimeBudgetExceeded:
+            raise
+        except Exception:  # whatever a user's function raises: these arguments do not go together
+            return None
+        return low if _same_work(mine, low) else None
+
+    def time(self, changes: Mapping[str, int]) -> Trial | None:
+        key = tuple(sorted(changes.items()))
+        low = self.make(changes)
+        if low is None:
+            return None
+        if key not in self._times:
+            self._times[key] = self.study.plan_ps(low.plan)
+        took = self._times[key]
+        return None if took is None else Trial(dict(changes), took, low)
+
+    def best(self, names: Iterable[str]) -> Trial | None:
+        """Return the fastest program that a climb over these arguments finds, if it is faster than this."""
+        chosen, best = tuple(names), None
+        if chosen not in self._climbs:
+            try:
+                for best in self._climb(chosen):  # noqa: B007
+                    pass
+            except OutOfBudget:
+                pass
+            self._climbs[chosen] = best
+        return self._climbs[chosen]
+
+    def _climb(self, chosen: tuple[str, ...]) -> Iterator[Trial]:
+        """Every next program that is faster than all before: of each round, the fastest neighbour."""
+        best: Trial | None = None
+        for _ in range(MAX_ROUNDS):
+            values = {name: self.given[name] for name in chosen} | (best.changes if best else {})
+            goal = (best.time_ps if best else self.study.base_ps) * (1 - STEP)
+            search, moves = Search[dict[str, int]](), list(_moves(values, self.given))
+            for number, changes in enumerate(moves):
+                low = self.make(changes)
+                if low is not None and command_count(low.plan) <= self.most_commands:
+                    search.add(changes, floor(low.plan, self.study.hda), number)
+            search.timed(len(moves), goal)
+            found: Trial | None = None
+            for trials, (_, changes) in enumerate(search):
+                if trials == MAX_TRIALS:
+                    break
+                trial = self.time(changes)
+                if trial is not None and trial.time_ps < (found.time_ps if found else goal):
+                    found = trial
+                    search.timed(-1, trial.time_ps)
+            if found is None:
+                return
+            best = found
+            yield best
+
+    @cached_property
+    def most_commands(self) -> int:
+        return max(MIN_COMMANDS, 2 * command_count(self.study.plan))
+
+    def text(self, trial: Trial) -> str:
+        """``bM 16 -> 128, bN 16 -> 128``."""
+        return ", ".join(f"{name} {self.given[name]} -> {value}" for name, value in trial.changes.items())
+
+
+@cached_in_owner
+def arguments_of(study: Study) -> Arguments:
+    """Return the arguments of a study's program."""
+    return Arguments(study)
+
+
+def _moves(values: dict[str, int], given: Mapping[str, Any]) -> Iterator[dict[str, int]]:
+    """Every argument by itself larger and smaller, those of one value together, and one against another."""
+    pairs = [(a, b) for a in values for b in values if a < b]
+    changes = [{name: factor} for name in values for factor in FACTORS]
+    changes += [
+        dict.fromkeys(pair, f) for pair in pairs if values[pair[0]] == values[pair[1]] for f in FACTORS
+    ]
+    for up, down in ((2, 1 / 2), (3 / 2, 3 / 4)):
+        changes += [{a: up, b: down} for pair in pairs for a, b in (pair, pair[::-1])]
+    for change in changes:
+        after = dict(values)
+        for name, factor in change.items():
+            exact = values[name] * factor
+            after[name] = (
+                max(1, int(exact)) if factor in FACTORS or exact % STEP_OF_EXTENT == 0 else values[name]
+            )
+        if all(after[name] != values[name] for name in change):
+            yield {name: value for name, value in after.items() if value != given[name]}
+
+
+def _shape(low: Lowered) -> tuple[Any, int, int]:
+    launch = low.source.launch
+    tiles = sorted((a.name, a.shape) for a in n.each(n.Alloc, low.source.body))
+    return tiles, launch.count(launch.dispatch), launch.count(launch.scales[-1].name, launch.dispatch)
+
+
+def _stages(low: Lowered) -> list[int]:
+    return [loop.stages for loop in n.each(n.Loop, low.source.body)]
+
+
+def _same_work(one: Lowered, other: Lowered) -> bool:
+    sizes = [
+        sum(prod(int(e) for e in p.shape) * itemsize(p.dtype) for p in x.source.params) for x in (one, other)
+    ]
+    if abs(sizes[0] - sizes[1]) > SAME_TENSORS * max(sizes):
+        return False
+    counted = [figures(x) for x in (one, other)]
+    for kind in ("tensor", "vector"):
+        work = [f.flops.get(kind, 0) for f in counted]
+        if max(work):
+            return abs(work[0] - work[1]) <= SAME_WORK * max(work)
+    moved = [f.moved for f in counted]
+    return abs(moved[0] - moved[1]) <= SAME_WORK * max(moved)
+
+
+__all__ = ["Arguments", "Trial", "arguments_of"]

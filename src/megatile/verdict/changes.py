@@ -1,0 +1,240 @@
+"""Changes of a Program whose time is asked for: remedies as a programmer would write them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from megatile.core.expr import Expr, Symbol, symbols, walk
+from megatile.ir import nodes as n
+from megatile.ir.expr import Load
+from megatile.ir.passes.driver import rewrite_nodes
+from megatile.ir.program import Program, bindings
+
+
+def source_line(node: n.Node | None) -> str:
+    """``file:line`` of a statement, or nothing."""
+    return f"{node.span.file}:{node.span.line}" if node is not None and node.span is not None else ""
+
+
+def with_hint(program: Program, word: str, text: str = "", scale: str | None = None) -> Program:
+    """A hint at the top of every region of the dispatched scale, in place of others of that word."""
+    wanted = scale or program.launch.dispatch
+
+    def change(node: n.Node) -> n.Node | None:
+        if isinstance(node, n.Hint) and node.word == word:
+            return None
+        if isinstance(node, n.Scale) and node.scale == wanted:
+            return replace(node, body=(n.Hint(word, text, span=node.span), *node.body))
+        return node
+
+    return replace(program, body=rewrite_nodes(program.body, change))
+
+
+def loads_tiles(program: Program, loop: n.Loop) -> bool:
+    """Whether a loop loads tiles from tensors and computes on them."""
+    tensors = {p.name for p in program.params}
+    table = bindings(program)
+    copies = [m for m in loop.body if isinstance(m, n.Copy) and table[m.source.source].base in tensors]
+    written = {m.to.source for m in copies}
+    return any(
+        region.source in written
+        for m in n.walk(loop.body)
+        for access, region in n.regions(m)
+        if access != "write" and not isinstance(m, n.Copy)
+    )
+
+
+def pipelines(program: Program) -> list[n.Loop]:
+    """The loops that could be pipelines, or are."""
+    return [
+        loop for loop in n.each(n.Loop, program.body)
+        if loop.kind in ("pipelined", "serial", "persistent") and loads_tiles(program, loop)
+    ]  # fmt: skip
+
+
+def with_stages(program: Program, stages: int) -> Program:
+    """Every loop that loads tiles and computes on them as a pipeline of at least so many stages."""
+    wanted = {id(loop) for loop in pipelines(program) if loop.kind != "persistent" and loop.stages < stages}
+
+    def change(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
+        result = []
+        for node in body:
+            new = n.with_bodies(node, change)
+            if id(node) in wanted and isinstance(new, n.Loop):
+                new = replace(new, kind="pipelined", stages=stages)
+            result.append(new)
+        return tuple(result)
+
+    return replace(program, body=change(program.body)) if wanted else program
+
+
+def invariant_copies(program: Program) -> Iterator[tuple[n.Loop, n.Copy]]:
+    """Copies of tensors that every iteration of a loop repeats."""
+    tensors = {p.name for p in program.params}
+    table = bindings(program)
+    for loop in n.each(n.Loop, program.body):
+        inside = list(n.walk(loop.body))
+        changing = {loop.var} | {m.name for m in inside if isinstance(m, (n.Let, n.ReadScalar))}
+        changing |= {m.var for m in inside if isinstance(m, n.Loop)}
+        written = [table[r.source].base for m in inside for access, r in n.regions(m) if access != "read"]
+        for node in loop.body:
+            if (
+                isinstance(node, n.Copy)
+                and node.dst is None
+                and node.src is None
+                and table[node.source.source].base in tensors
+                and table[node.source.source].base not in written
+                and written.count(table[node.to.source].base) == 1
+                and not any(symbols(e) & changing or _reads(e) for e in n.expressions(node))
+            ):
+                yield loop, node
+
+
+def _reads(expr: Expr) -> bool:
+    return any(isinstance(part, Load) for part in walk(expr))
+
+
+def hoisted(program: Program) -> Program:
+    """Copies that every iteration repeats, before their loop."""
+    moved: dict[int, list[n.Node]] = {}
+    gone: set[int] = set()
+    for loop, copy in invariant_copies(program):
+        moved.setdefault(id(loop), []).append(copy)
+        gone.add(id(copy))
+
+    def change(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
+        result: list[n.Node] = []
+        for node in body:
+            result += moved.get(id(node), [])
+            if id(node) not in gone:
+                result.append(n.with_bodies(node, change))
+        return tuple(result)
+
+    return replace(program, body=change(program.body)) if gone else program
+
+
+def repeated_copies(program: Program) -> list[n.Copy]:
+    """Copies of what another statement of the same body has copied before, with nothing written between."""
+    tensors = {p.name for p in program.params}
+    table = bindings(program)
+    found: list[n.Copy] = []
+    written = n.written(program.body)
+
+    def look(body: tuple[n.Node, ...]) -> None:
+        known: set[n.Region] = set()
+        for node in body:
+            if isinstance(node, n.Copy) and table[node.source.source].base in tensors - written:
+                if node.source in known:
+                    found.append(node)
+                known.add(node.source)
+            for _, inner in n.bodies(node):
+                look(inner)
+
+    look(program.body)
+    return found
+
+
+def without(program: Program, nodes: list[n.Node]) -> Program:
+    """The program without some statements."""
+    gone = set(map(id, nodes))
+
+    def change(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
+        return tuple(n.with_bodies(node, change) for node in body if id(node) not in gone)
+
+    return replace(program, body=change(program.body)) if gone else program
+
+
+def barriers_in_loops(program: Program) -> list[n.Node]:
+    """Barriers that loops repeat."""
+    return [m for loop in n.each(n.Loop, program.body) for m in n.walk(loop.body) if isinstance(m, n.Barrier)]
+
+
+def wide_products(program: Program, narrow: str = "f16") -> tuple[Program, n.Gemm | None]:
+    """Operands of products in f32 as a narrower type, with the tensors that they are loaded from."""
+    table = bindings(program)
+    wide = [
+        g for g in n.each(n.Gemm, program.body) if table[g.a.source].dtype == table[g.b.source].dtype == "f32"
+    ]
+    names = {table[region.source].base for g in wide for region in (g.a, g.b)}
+    for copy in n.each(n.Copy, program.body):
+        if table[copy.to.source].base in names:
+            names.add(table[copy.source.source].base)
+    names -= {table[g.c.source].base for g in n.each(n.Gemm, program.body)}
+    if not wide or not names & {table[wide[0].a.source].base}:
+        return program, None
+
+    def change(node: n.Node) -> n.Node:
+        return replace(node, dtype=narrow) if isinstance(node, n.Alloc) and node.name in names else node
+
+    params = tuple(replace(p, dtype=narrow) if p.name in names else p for p in program.params)
+    return replace(program, params=params, body=rewrite_nodes(program.body, change)), wide[0]
+
+
+def products_by_hand(program: Program) -> Iterator[tuple[n.Loop, n.Gemm]]:
+    """Loops ``for q: for i, j in parallel: c[i, j] += a[i, q] * b[q, j]``, and the product that each is."""
+    table = bindings(program)
+    for loop in n.each(n.Loop, program.body):
+        body = [m for m in loop.body if not isinstance(m, (n.Hint, n.Barrier))]
+        inner = body[0] if len(body) == 1 else None
+        if not isinstance(inner, n.Parallel) or len(inner.body) != 1 or len(inner.vars) != 2:
+            continue
+        store = inner.body[0]
+        rows, columns = (Symbol(v) for v in inner.vars)
+        if not isinstance(store, n.Store) or store.index != (rows, columns):
+            continue
+        loads = [part for part in walk(store.value) if isinstance(part, Load)]
+        factors = [one for one in loads if one.source != store.target]
+        multiplies = any(getattr(part, "operator", "") == "*" for part in walk(store.value))
+        if len(factors) != 2 or len(loads) != 3 or not multiplies:
+            continue
+        step = Symbol(loop.var)
+        by_row = next((f for f in factors if f.index in ((rows, step), (step, rows))), None)
+        by_column = next((f for f in factors if f.index in ((step, columns), (columns, step))), None)
+        if by_row is None or by_column is None:
+            continue
+        left, right, total = (
+            n.whole(name, table[name].shape) for name in (by_row.source, by_column.source, store.target)
+        )
+        turned = by_row.index[0] == step, by_column.index[0] == columns
+        yield loop, n.Gemm(left, right, total, *turned, span=store.span)
+
+
+def with_products(program: Program) -> Program:
+    """Products written as loops, by the tensor engine."""
+    made = {id(loop): gemm for loop, gemm in products_by_hand(program)}
+
+    def change(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
+        return tuple(made.get(id(node)) or n.with_bodies(node, change) for node in body)
+
+    return replace(program, body=change(program.body)) if made else program
+
+
+def regions_of_scale(program: Program, scale: str) -> list[n.Node]:
+    """The regions of a scale."""
+    return [s for s in n.each(n.Scale, program.body) if s.scale == scale]
+
+
+def atomics(program: Program) -> list[n.Node]:
+    """Atomics that change tensors."""
+    tensors, table = {p.name for p in program.params}, bindings(program)
+    found: list[n.Node] = []
+    for node in n.walk(program.body):
+        name = node.target if isinstance(node, n.Atomic) else getattr(getattr(node, "to", None), "source", "")
+        if isinstance(node, (n.Atomic, n.AtomicRegion)) and table[name].base in tensors:
+            found.append(node)
+    return found
+
+
+def padded(program: Program, tiles: set[str]) -> Program:
+    """Tiles whose lanes no longer meet in banks."""
+    return with_hint(program, "annotate_layout", ", ".join(f"{tile}: swizzled" for tile in sorted(tiles)))
+
+
+def with_algorithm(program: Program, algorithm: str | None) -> Program:
+    """Collectives by another algorithm; None: by the planner's choice."""
+
+    def change(node: n.Node) -> n.Node:
+        return replace(node, algorithm=algorithm, impl=None) if isinstance(node, n.Collective) else node
+
+    return replace(program, body=rewrite_nodes(program.body, change))

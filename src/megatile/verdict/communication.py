@@ -1,0 +1,119 @@
+"""Rules about units that talk: exposed communication, algorithms, small messages, barriers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from megatile.core.expr import ZERO
+from megatile.core.quantities import format_bytes, format_time
+from megatile.hda.vary import figures
+from megatile.ir import nodes as n
+from megatile.plan import model as pm
+from megatile.sim.sensitivity import used_figures
+from megatile.verdict import changes
+from megatile.verdict.model import Finding
+from megatile.verdict.study import IDEAL, Study, rule
+
+PARTS = 4
+"""Into how many parts a single exchange is assumed to be cut."""
+SMALL_SHARE = 0.5
+"""The share of what free messages save that free latency must save, to call messages small."""
+
+
+def _figures(study: Study, *endings: str) -> list[str]:
+    """The figures of networks, of those in use if it is known which these are (in-network reductions show no
+    links)."""
+    every = used_figures(study.result) if study.result.links else list(figures(study.hda))
+    return [f for f in every if f.startswith("networks.") and f.endswith(endings)]
+
+
+def _talks(study: Study) -> bool:
+    return study.plan.units > 1 and (bool(study.result.links) or bool(_meetings(study)))
+
+
+@rule("barriers")
+def barriers(study: Study) -> Iterator[Finding]:
+    """Units meet in every iteration of a loop."""
+    if study.lowered is None:
+        return
+    found = changes.barriers_in_loops(study.lowered.source)
+    if found:
+        yield from study.finding(
+            "barriers", study.program_ps(lambda p: changes.without(p, found)),
+            "program timed again without the barriers in loops", bound=True,
+            bottleneck="barriers: units meet in every iteration",
+            reason=f"{study.share('control', 'channel'):.0%} of the critical path is waiting",
+            step="one barrier after the loop, or a signal and a wait between those that need each other",
+            source=changes.source_line(found[0]),
+        )  # fmt: skip
+
+
+@rule("communication")
+def communication(study: Study) -> Iterator[Finding]:
+    """Messages that no computation hides."""
+    if not _talks(study):
+        return
+    rates, waits = _figures(study, "bandwidth"), _figures(study, "latency", "hop_overhead")
+    waits_too = [f"engines.{e.name}.startup" for e in study.hda.engines if e.kind == "dma" and e.startup_ps]
+    waits_too += [f"memory.{m.name}.latency" for m in study.hda.memories if m.latency_ps]
+    free = study.figures_ps(dict.fromkeys(rates, IDEAL) | dict.fromkeys(waits, 1 / IDEAL))
+    quick = study.figures_ps(dict.fromkeys([*waits, *waits_too], 1 / IDEAL))
+    if free is None or quick is None:
+        return
+    sizes = study.result.usage.bytes_on
+    moved = max((sizes[name] for name in study.result.links), default=0)
+    line = study.line("channel", "dma", "control") or study.line()
+    mine = [row for row in study.groups if row[2] == line]
+    steps, spent = max(1, sum(row[3] for row in mine)), sum(row[4] for row in mine)
+    once = (
+        study.base_ps - spent * (1 - 1 / steps) + max(study.result.links.values(), default=0) * study.base_ps
+    )
+    if study.base_ps - quick > SMALL_SHARE * (study.base_ps - min(free, quick)):
+        yield from study.finding(
+            "small messages", once, "one message of that line on the critical path, all bytes on the link",
+            bound=True,
+            bottleneck="latency of messages: they are small, and wait for each other",
+            reason=f"{steps} in a row on the critical path; the busiest link carries {format_bytes(moved)} "
+            f"and works for {max(study.result.links.values(), default=0.0):.0%} of the time",
+            step="fewer, larger messages; or send the next before the last has arrived",
+            source=line,
+        )  # fmt: skip
+    if study.lowered is not None:
+        yield from _algorithms(study)
+    computes = study.share("tensor", "vector") > 0.02 or bool(study.result.flops)
+    if computes:
+        talk = study.base_ps - free
+        parts = _meetings(study)
+        parts = parts if parts > 1 else PARTS
+        yield from study.finding(
+            "exposed communication", max(free, talk) + min(free, talk) / parts,
+            f"timed again with free messages: {format_time(free)}; the other {format_time(talk)} hidden but "
+            f"for one part in {parts}",
+            bottleneck="exposed communication: nothing is computed while messages travel",
+            reason=f"messages add {format_time(talk)} to {format_time(free)} of work ({study.result.model})",
+            step="overlap: divide the work, and communicate one part while the next is computed",
+            source=line,
+        )  # fmt: skip
+
+
+def _meetings(study: Study) -> int:
+    """How many collectives with data a stream has at most."""
+    kinds = (pm.Collective, pm.Start)
+    each = (sum(isinstance(s, kinds) and s.work.bytes != ZERO for s in body) for body in study.plan.bodies)
+    return max(each, default=0)
+
+
+def _algorithms(study: Study) -> Iterator[Finding]:
+    """Collectives for which another algorithm was forced than the planner would take."""
+    assert study.lowered is not None
+    forced = [c for c in n.each(n.Collective, study.lowered.source.body) if c.algorithm or c.impl]
+    if forced:
+        named = forced[0].algorithm or forced[0].impl
+        yield from study.finding(
+            "algorithm", study.program_ps(lambda p: changes.with_algorithm(p, None)),
+            "program timed again with the planner's choice",
+            bottleneck=f"the algorithm of a collective: '{named}' is not the fastest here",
+            reason=f"algorithm='{named}' is given for {forced[0].kind}",
+            step="leave out algorithm=: the planner chooses by size and machine",
+            source=changes.source_line(forced[0]),
+        )  # fmt: skip

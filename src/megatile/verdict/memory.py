@@ -1,0 +1,172 @@
+"""Rules about memories: traffic that need not be, latency that nothing hides, banks and sectors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from megatile.core.quantities import format_bytes
+from megatile.hda import HDA
+from megatile.verdict import changes
+from megatile.verdict.model import Finding
+from megatile.verdict.study import IDEAL, Study, rule
+
+PANELS = (4, 8, 16)
+REREAD = 1.2
+"""Times the compulsory bytes of device memory from which on their order is worth a look."""
+MAX_STAGES = 5
+
+
+@rule("block order")
+def block_order(study: Study) -> Iterator[Finding]:
+    """Device memory is read again and again, as blocks of one time share little in the cache."""
+    found, hda = study.figures, study.hda
+    if found is None or not found.memory or found.actual_bytes < REREAD * found.compulsory_bytes:
+        return
+    caches = [m for m in hda.memories if m.cache and m.of == found.memory]
+    if not caches:
+        return
+    times = {
+        f"T.use_swizzle({panel})": study.program_ps(
+            partial(changes.with_hint, word="use_swizzle", text=f'panel_size={panel}, order="row"')
+        )
+        for panel in PANELS
+    }
+    known = {step: ps for step, ps in times.items() if ps is not None}
+    step = min(known, key=lambda s: known[s], default="")
+    ps, how, bound = known.get(step), f"program timed again with {step}", False
+    if ps is None or ps > study.base_ps * 0.95:
+        figure = f"memory.{caches[0].name}.size"
+        ps, how, bound = (
+            study.figures_ps({figure: IDEAL}),
+            f"timed again with a {caches[0].name} that holds all",
+            True,
+        )
+        step = "group the blocks, so that those that run at one time share rows and columns"
+    traffic = study.result.traffic.get(caches[0].name)
+    yield from study.finding(
+        "block order", ps, how, bound=bound,
+        bottleneck=f"low reuse in {caches[0].name}: blocks that run at one time share too little",
+        reason=f"{found.memory} moves {format_bytes(found.actual_bytes)}, "
+        f"{found.actual_bytes / max(1, found.compulsory_bytes):.1f}× the "
+        f"{format_bytes(found.compulsory_bytes)} of the tensors; "
+        f"{traffic.hit_text if traffic else 'no hits'}, {found.memory} busy {study.busy(found.memory):.0%}",
+        step=f"{step} in the kernel: blocks begin in panels" if step.startswith("T.") else step,
+        source=study.line("dma"),
+    )  # fmt: skip
+
+
+@rule("pipeline stages")
+def pipeline_stages(study: Study) -> Iterator[Finding]:
+    """Copies and computation of a loop take turns."""
+    if study.lowered is None:
+        return
+    loops = changes.pipelines(study.lowered.source)
+    if not loops:
+        return
+    now = min(loop.stages for loop in loops)
+    times: dict[int, int] = {}
+    for stages in range(max(2, now + 1), MAX_STAGES + 1):
+        ps = study.program_ps(partial(changes.with_stages, stages=stages))
+        if ps is not None:
+            times[stages] = ps
+    least = min(times.values(), default=None)
+    stages = next((s for s, ps in times.items() if least is not None and ps <= least * 1.02), 0)
+    loop = min(loops, key=lambda one: one.stages)
+    yield from study.finding(
+        "pipeline stages", times.get(stages), f"program timed again with num_stages={stages}",
+        bottleneck="exposed latency: copies and computation of the loop take turns",
+        reason=f"the loop has {now} stage{'' if now == 1 else 's'}, and {study.share('dma'):.0%} of the "
+        f"critical path is copies; tensor engines are busy {_use(study, 'tensor'):.0%}, vector engines "
+        f"{_use(study, 'vector'):.0%}",
+        step=f"T.Pipelined(…, num_stages={stages})",
+        source=changes.source_line(loop),
+    )  # fmt: skip
+
+
+def _use(study: Study, engine: str) -> float:
+    return study.result.use(engine) if engine in study.result.busy else 0.0
+
+
+@rule("repeated loads")
+def repeated_loads(study: Study) -> Iterator[Finding]:
+    """The same elements of a tensor are copied more than once by one block."""
+    if study.lowered is None:
+        return
+    source = study.lowered.source
+    inside = list(changes.invariant_copies(source))
+    if inside:
+        loop, copy = inside[0]
+        yield from study.finding(
+            "repeated loads", study.program_ps(changes.hoisted),
+            "program timed again with the copy before the loop",
+            bottleneck="redundant traffic: a tile is loaded again in every iteration",
+            reason=f"nothing in the copy of '{copy.source.source}' depends on '{loop.var}'",
+            step=f"copy '{copy.to.source}' once, before the loop",
+            source=changes.source_line(copy),
+        )  # fmt: skip
+    twice = changes.repeated_copies(source)
+    if twice:
+        yield from study.finding(
+            "repeated loads", study.program_ps(lambda p: changes.without(p, list(twice))),
+            "program timed again without the second copy",
+            bottleneck="redundant traffic: the same elements are loaded twice",
+            reason=f"'{twice[0].to.source}' gets what another copy of this body has loaded",
+            step="load the tile once and use it twice",
+            source=changes.source_line(twice[0]),
+        )  # fmt: skip
+
+
+@rule("bank conflicts")
+def bank_conflicts(study: Study) -> Iterator[Finding]:
+    """Lanes take turns in the banks of a memory."""
+    found = study.figures
+    if found is None or not found.conflicts:
+        return
+    line, (memory, tile, turns) = max(found.conflicts.items(), key=lambda item: (item[1][2], item[0]))
+    tiles = {name for _, name, _ in found.conflicts.values()}
+    yield from study.finding(
+        "bank conflicts", study.program_ps(lambda p: changes.padded(p, tiles)),
+        "program timed again with tiles that are swizzled",
+        bottleneck=f"bank conflicts in '{memory}'",
+        reason=f"{turns} lanes meet in one bank of '{tile}' at a time",
+        step=f"pad the rows of '{tile}' by one element, or swizzle it",
+        source=line,
+    )  # fmt: skip
+
+
+@rule("uncoalesced access")
+def sectors(study: Study) -> Iterator[Finding]:
+    """Rows are shorter than what a memory moves at once."""
+    found = study.figures
+    if found is None or not found.waste or study.lowered is None:
+        return
+    line, (memory, row, factor) = max(found.waste.items(), key=lambda item: (item[1][2], item[0]))
+    fine = HDA.from_dict(study.hda.to_dict(), **{f"memory.{memory}.sector": "1 B"})
+    low = study.lower(study.lowered.source, fine)
+    yield from study.finding(
+        "uncoalesced access", study.plan_ps(low.plan, fine) if low is not None else None,
+        f"timed again as if '{memory}' moved single bytes", bound=True,
+        bottleneck=f"uncoalesced access: '{memory}' moves {factor:.3g}× the bytes that are used",
+        reason=f"rows of {format_bytes(row)} lie in whole sectors",
+        step="let neighbouring lanes take neighbouring elements: wider tiles, or the other layout",
+        source=line,
+    )  # fmt: skip
+
+
+@rule("exposed latency")
+def latency(study: Study) -> Iterator[Finding]:
+    """Nothing is busy most of the time: units wait for memories to answer."""
+    if study.busiest[1] > 0.8 or study.plan.units > 1:
+        return
+    names = [f"memory.{m.name}.latency" for m in study.hda.memories if m.latency_ps]
+    names += [f"engines.{e.name}.latency" for e in study.hda.engines if e.kind == "dma" and e.latency_ps]
+    yield from study.finding(
+        "exposed latency", study.figures_ps(dict.fromkeys(names, 1 / IDEAL)),
+        "timed again with memories that answer at once", bound=True,
+        bottleneck="exposed latency: units wait for memories to answer",
+        reason=f"{study.share('dma'):.0%} of the critical path is copies, and nothing is busier than "
+        f"{study.busiest[0]} ({study.busiest[1]:.0%})",
+        step="keep more bytes in flight: more resident blocks, larger copies, or pipeline stages",
+        source=study.line("dma"),
+    )  # fmt: skip

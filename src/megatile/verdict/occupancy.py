@@ -1,0 +1,235 @@
+"""Rules about how blocks fill the machine: tile sizes, waves, balance, residency, launches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from megatile.core.quantities import format_time
+from megatile.verdict import changes
+from megatile.verdict.arguments import Arguments, arguments_of
+from megatile.verdict.model import Finding
+from megatile.verdict.study import IDEAL, Study, rule
+
+IDLE = 0.08
+"""The share of the units' time, idle at the end, from which on that is a symptom."""
+UNEVEN = 1.3
+"""The longest block against the middle one."""
+LOADED = 0.85
+SHARE_OF_STARTUP = 0.15
+
+
+def _level(study: Study) -> Any:
+    """The level whose instances run in waves, with its figures, or None."""
+    if study.figures is None:
+        return None
+    return next((one for one in study.figures.levels if one.slots is not None), None)
+
+
+def _idle(study: Study) -> tuple[float, float]:
+    """The share of the units' time after their last block, and the largest block against the middle one."""
+    found, level = study.instances, _level(study)
+    if found is None or level is None or not len(found[0]):
+        return 0.0, 1.0
+    place, end, work = found
+    last = np.zeros(level.units, np.int64)
+    _, where = np.unique(place, return_inverse=True)
+    np.maximum.at(last, where % level.units, end)
+    idle = float((end.max() - last).sum()) / max(1, level.units * study.base_ps)
+    return idle, float(work.max()) / max(1.0, float(np.median(work)))
+
+
+@rule("block balance")
+def balance(study: Study) -> Iterator[Finding]:
+    """Long blocks begin late, and the other units wait for them."""
+    idle, uneven = _idle(study)
+    if idle < IDLE or uneven < UNEVEN or study.lowered is None:
+        return
+    level = _level(study)
+    ps: float | None = study.program_ps(lambda p: changes.with_hint(p, "reverse_blocks"))
+    how, bound = "program timed again with the last block first", False
+    step = "begin with the blocks that have most to do: count the grid's index down"
+    if ps is None or ps > study.base_ps * 0.95:
+        ps, how, bound = study.base_ps * (1 - idle), "as if all units ended together", True
+        step = "divide the long blocks, or deal them out evenly (T.Persistent)"
+    yield from study.finding(
+        "block balance", ps, how, bound=bound,
+        bottleneck="load imbalance between blocks: units wait at the end",
+        reason=f"the largest block has {uneven:.1f}× the work of the median one, and units are idle for "
+        f"{idle:.0%} of the time after their last block ({level})",
+        step=step, source=_kernel_line(study),
+    )  # fmt: skip
+
+
+def _kernel_line(study: Study) -> str:
+    assert study.lowered is not None
+    launch = study.lowered.source.launch
+    regions = (s for s in changes.regions_of_scale(study.lowered.source, launch.dispatch))
+    return changes.source_line(next(regions, None)) or study.line()
+
+
+@rule("tile size")
+def tile_size(study: Study) -> Iterator[Finding]:
+    """Tiles that fill the machine badly, or are too small for what is loaded for them."""
+    level = _level(study)
+    if level is None or study.lowered is None:
+        return
+    arguments = arguments_of(study)
+    idle, uneven = _idle(study)
+    loads = max([study.busy(m.name) for m in study.hda.memories if m.cache] + [_use(study, "dma")])
+    waves = f"{level.instances} blocks are {level.waves:.2f} waves of {level.units * level.slots}"
+    if level.instances < level.units and study.base_ps > 2 * study.launch_ps:
+        yield from _few_blocks(study, arguments, level)
+        return
+    trial = arguments.best(arguments.named("tile"))
+    if trial is not None:
+        ps, how, bound = (
+            float(trial.time_ps),
+            f"program made and timed again with {arguments.text(trial)}",
+            False,
+        )
+        step = arguments.text(trial)
+    else:
+        ps, how, bound, step = 0.0, "", True, ""
+    if idle > IDLE and uneven < UNEVEN and level.waves < 8:
+        if trial is None:
+            ps, how = study.base_ps * (1 - idle), "as if the last wave were full"
+        yield from study.finding(
+            "tail wave", ps, how, bound=bound,
+            bottleneck="tail wave: the last blocks leave most of the machine idle",
+            reason=f"{waves}; units are idle for {idle:.0%} of the time after their last block",
+            step=f"another tile size: {step}" if step else "a tile size whose blocks fill whole waves, or "
+            "T.Persistent", source=_kernel_line(study),
+        )  # fmt: skip
+        return
+    if trial is not None and loads > LOADED and _use(study, "tensor") < LOADED:
+        yield from study.finding(
+            "small tile", ps, how,
+            bottleneck="tiles too small: loads limit the tensor engines" if _use(study, "tensor") else
+            "tiles too small: too little work for what is loaded",
+            reason=f"loads are busy {loads:.0%}, tensor engines {_use(study, 'tensor'):.0%}; {waves}",
+            step=f"another tile size: {step}", source=_kernel_line(study),
+        )  # fmt: skip
+        return
+    if trial is not None:
+        yield from study.finding(
+            "tile size", ps, how,
+            bottleneck=f"tile size: residency is limited by {level.limit}",
+            reason=f"{level.slots} resident on each {level.unit}; {waves}; tensor engines are busy "
+            f"{_use(study, 'tensor'):.0%}",
+            step=f"another tile size: {step}", source=_kernel_line(study),
+        )  # fmt: skip
+
+
+def _few_blocks(study: Study, arguments: Arguments, level: Any) -> Iterator[Finding]:
+    trial = arguments.best(arguments.named("tile", "grid"))
+    if trial is not None:
+        ps, how, bound = (
+            float(trial.time_ps),
+            f"program made and timed again with {arguments.text(trial)}",
+            False,
+        )
+    else:
+        rest = (study.base_ps - study.launch_ps) * level.instances / level.units
+        least = study.figures.least_ps if study.figures is not None else 0
+        ps, bound = max(study.launch_ps + rest, float(least)), True
+        how = f"as if the work were spread over all {level.units} units"
+    yield from study.finding(
+        "too few blocks", ps, how, bound=bound,
+        bottleneck=f"too few blocks: {level.units - level.instances} of {level.units} units are idle",
+        reason=str(level),
+        step=f"more blocks: {arguments.text(trial)}" if trial is not None else
+        "more, smaller blocks: smaller tiles, or divide the reduction and combine the parts",
+        source=_kernel_line(study),
+    )  # fmt: skip
+
+
+def _use(study: Study, engine: str) -> float:
+    return study.result.use(engine) if engine in study.result.busy else 0.0
+
+
+@rule("split reduction")
+def other_arguments(study: Study) -> Iterator[Finding]:
+    """Arguments that decide neither tiles nor stages: how far a reduction is split, chunks, panels."""
+    if study.lowered is None or study.plan.units > 1:
+        return
+    level = _level(study)
+    arguments = arguments_of(study)
+    names = arguments.named("grid", "other")
+    if level is None or not names or level.instances < level.units:
+        return
+    trial = arguments.best(names)
+    if trial is None:
+        return
+    atomics = changes.atomics(study.lowered.source)
+    split = bool(atomics) and trial.lowered.plan.instances() <= study.plan.instances()
+    yield from study.finding(
+        "split reduction" if split else "argument", trial.time_ps,
+        f"program made and timed again with {arguments.text(trial)}",
+        bottleneck="the reduction is split needlessly: combining its parts takes the time" if split else
+        f"an argument of the kernel: {arguments.text(trial)}",
+        reason=f"{level}; {study.share('dma'):.0%} of the critical path is copies and atomics",
+        step=arguments.text(trial), source=changes.source_line(atomics[0] if split else None) or study.line(),
+    )  # fmt: skip
+
+
+@rule("occupancy")
+def occupancy(study: Study) -> Iterator[Finding]:
+    """More resident blocks would hide latency, and something limits them."""
+    level = _level(study)
+    if level is None or level.instances <= level.units * level.slots or study.lowered is None:
+        return
+    more = tuple(replace(x, slots=x.slots + 1) if x.slots is not None else x for x in study.plan.levels)
+    if level.limit in ("blocks",):
+        return
+    step = {
+        "registers": "a smaller accumulator tile, or more threads",
+        "shared": "fewer pipeline stages, or smaller tiles in shared memory",
+        "threads": "fewer threads in a block",
+    }.get(level.limit, f"less of '{level.limit}' for each block")
+    yield from study.finding(
+        "occupancy", study.plan_ps(replace(study.plan, levels=more)),
+        f"Plan timed again with {level.slots + 1} resident blocks", bound=True,
+        bottleneck=f"low occupancy, limited by {level.limit}: too few blocks hide each other's latency",
+        reason=str(level), step=step, source=_kernel_line(study),
+    )  # fmt: skip
+
+
+@rule("short steps")
+def short_steps(study: Study) -> Iterator[Finding]:
+    """Commands are so short that starting them takes much of the time."""
+    names = {
+        f"engines.{e.name}.startup": 1 / IDEAL for e in study.hda.engines
+        if e.startup_ps
+    }  # fmt: skip
+    if not names or study.plan.units > 1:
+        return
+    arguments = arguments_of(study)
+    trial = arguments.best(arguments.named("tile")) if study.lowered is not None else None
+    ps = study.figures_ps(names)
+    if ps is None or ps > study.base_ps * (1 - SHARE_OF_STARTUP):
+        return
+    yield from study.finding(
+        "short steps", ps, "timed again with engines that start at once", bound=True,
+        bottleneck="short commands: starting them takes much of the time",
+        reason=f"engines' start-up is {1 - ps / study.base_ps:.0%} of the time",
+        step=f"more work in each step: {arguments.text(trial)}" if trial is not None else
+        "more work in each step: larger tiles, a larger step along K",
+        source=study.line(),
+    )  # fmt: skip
+
+
+@rule("launch")
+def launch_overhead(study: Study) -> Iterator[Finding]:
+    """The host's launch takes much of the time."""
+    if study.launch_ps < 0.2 * study.base_ps:
+        return
+    yield from study.finding(
+        "launch", study.plan_ps(study.plan, control=False), "Plan timed again without the host's launch",
+        bottleneck="launch overhead: the kernel is short beside its launch",
+        reason=f"{format_time(study.launch_ps)} of {format_time(study.base_ps)} go before the first command",
+        step="do more in one launch, or capture launches in a graph (launch=False)",
+    )  # fmt: skip

@@ -1,0 +1,204 @@
+"""A result under study: what rules ask of it, and how remedies are timed again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from megatile.core.errors import MegatileError
+from megatile.core.limits import TimeBudgetExceeded
+from megatile.hda import HDA
+from megatile.hda.vary import scaled
+from megatile.ir.program import Program
+from megatile.lowering.explain import Figures, figures
+from megatile.lowering.lowered import Lowered, lower
+from megatile.plan.counts import command_count
+from megatile.plan.model import Plan
+from megatile.sim import Result
+from megatile.sim.alone import time_alone
+from megatile.sim.state import NONE, Recorded
+from megatile.trace.critical import critical_groups
+from megatile.verdict.model import MIN_GAIN, Finding, Verdict
+
+MAX_COMMANDS = 6_000_000
+"""Commands that all re-timed Plans of a verdict may have together: some seconds."""
+IDEAL = 1000.0
+"""The factor by which a figure of the machine that is to cost nothing is better."""
+WEIGHTS = {
+    "repeated loads": 1.5, "bank conflicts": 1.5, "uncoalesced access": 1.5, "wrong engine": 1.5,
+    "wide operands": 1.5, "barriers": 1.5, "split reduction": 1.5, "block balance": 1.25,
+    "tile size": 0.8, "argument": 0.8, "launch": 0.5,
+}  # fmt: skip
+"""How much a saved second counts where findings are ranked: a defect of a line more than what a search over
+arguments finds, and than a launch that is short. Gains that no program was seen to have count four fifths."""
+
+Rule = Callable[["Study"], Iterator[Finding]]
+RULES: dict[Rule, str] = {}
+"""Every rule with what it looks for, in the order in which they are tried."""
+
+
+def rule(name: str) -> Callable[[Rule], Rule]:
+    """Register a rule: a generator of findings of a `Study`."""
+
+    def register(function: Rule) -> Rule:
+        RULES[function] = name
+        return function
+
+    return register
+
+
+class OutOfBudget(Exception):
+    """Re-timing more would take too long."""
+
+
+class Study:
+    """A result, the program that it is of (None for a Plan), and times of changed ones."""
+
+    def __init__(self, result: Result) -> None:
+        self.result, self.plan, self.hda = result, result.plan, result.machine
+        self.lowered: Lowered | None = result.lowered
+        self.base_ps = result.time_ps
+        self.left = MAX_COMMANDS
+        self.retimed = 0
+
+    # re-timing
+
+    def plan_ps(self, plan: Plan, hda: HDA | None = None, **changes: Any) -> int | None:
+        """Return how long a Plan takes (on another machine, launched otherwise); None: it cannot run."""
+        cost = max(1000, command_count(plan))
+        if cost > self.left:
+            raise OutOfBudget
+        self.left -= cost
+        self.retimed += 1
+        try:
+            return time_alone(self.result.launch.alone(plan=plan, hda=hda or self.hda, **changes), 0).took_ps
+        except TimeBudgetExceeded:
+            raise
+        except MegatileError:
+            return None
+
+    def lower(self, program: Program, hda: HDA | None = None) -> Lowered | None:
+        """Return a changed program lowered for the machine; None where it does not fit."""
+        try:
+            return lower(program, machine=hda or self.hda)
+        except TimeBudgetExceeded:
+            raise
+        except MegatileError:
+            return None
+
+    def program_ps(self, change: Callable[[Program], Program]) -> int | None:
+        """Return how long the program takes with a change; None: it cannot run, or nothing changes."""
+        if self.lowered is None:
+            return None
+        changed = change(self.lowered.source)
+        low = None if changed is self.lowered.source else self.lower(changed)
+        return None if low is None or low.plan == self.plan else self.plan_ps(low.plan)
+
+    def figures_ps(self, factors: Mapping[str, float]) -> int | None:
+        """Return how long the Plan takes with figures of the machine multiplied."""
+        try:
+            hda = scaled(self.hda, factors)
+        except MegatileError:
+            return None
+        return self.plan_ps(self.plan, hda)
+
+    def finding(
+        self, name: str, time_ps: float | None, how: str, *, bottleneck: str, reason: str, step: str,
+        source: str = "", bound: bool = False,
+    ) -> Iterator[Finding]:  # fmt: skip
+        """Yield the finding, if its remedy was timed and saves enough."""
+        if time_ps is not None and time_ps < self.base_ps * (1 - MIN_GAIN):
+            yield Finding(name, bottleneck, reason, source, step, self.base_ps, round(time_ps), how, bound)
+
+    # symptoms
+
+    @cached_property
+    def figures(self) -> Figures | None:
+        return None if self.lowered is None else figures(self.lowered, self.result)
+
+    @cached_property
+    def groups(self) -> list[tuple[str, str, str, int, int, float]]:
+        """The critical path by operation, engine and source line, the largest first."""
+        return critical_groups(self.result.trace)
+
+    def line(self, *engines: str) -> str:
+        """The source line with most of the critical path, on one of these engines if any are named."""
+        for _, engine, source, *_ in self.groups:
+            if source and (not engines or engine.split(".")[0] in engines):
+                return source
+        return ""
+
+    def share(self, *engines: str) -> float:
+        """The share of the critical path that is on these engines."""
+        return sum(row[5] for row in self.groups if row[1].split(".")[0] in engines)
+
+    @cached_property
+    def launch_ps(self) -> int:
+        """What goes before the first command."""
+        return int(self.result.record.start_ps + self.result.begin_ps)
+
+    @cached_property
+    def busiest(self) -> tuple[str, float]:
+        """The busiest engine, memory or link, and the share of the time in which it works."""
+        found = {f"{name} engines": self.result.use(name) for name in self.result.busy if name != "dma"}
+        found |= {n.removeprefix("memory ").split("[")[0]: share for n, share in self.result.memories.items()}
+        found |= self.result.links
+        return max(found.items(), key=lambda item: (item[1], item[0]), default=("nothing", 0.0))
+
+    def busy(self, layer: str) -> float:
+        """The share of the time in which the busiest memory of a layer works."""
+        shares = [
+            s for n, s in self.result.memories.items() if n.removeprefix("memory ").split("[")[0] == layer
+        ]
+        return max(shares, default=0.0)
+
+    @cached_property
+    def instances(self) -> tuple[Any, Any, Any] | None:
+        """Of every instance of the level in slots: the unit that it ran on, its end, and its own work (time
+        of compute engines, or bytes where it computes nothing)."""
+        levels = [level for level in self.plan.levels if level.slots is not None]
+        if len(levels) != 1:
+            return None
+        record = self.result.record
+        at = self.plan.all_levels.index(levels[0])
+        first, last = record.launched.offsets[at : at + 2]
+        who = record.rows[:, Recorded.actor] - record.launched.first
+        mine = (who >= first) & (who < last)
+        rows, number = record.rows[mine], (who - first)[mine]
+        end, spent, moved = (np.zeros(last - first, np.int64) for _ in range(3))
+        np.maximum.at(end, number, rows[:, Recorded.end])
+        computes = rows[:, Recorded.path] == NONE
+        took = np.maximum(0, rows[:, Recorded.end] - rows[:, Recorded.start])
+        np.add.at(spent, number[computes], took[computes])
+        np.add.at(moved, number, rows[:, Recorded.nbytes])
+        there = end > 0
+        return record.places[first:last][there], end[there], (spent if spent.any() else moved)[there]
+
+
+def verdict(result: Result) -> Verdict:
+    """Return what limits a simulated program, why, what to do next and what that would bring."""
+    study, found, untried = Study(result), list[Finding](), list[str]()
+    if result.time_ps:
+        for one, name in RULES.items():
+            try:
+                found += one(study)
+            except OutOfBudget:
+                untried.append(name)
+    found.sort(key=lambda f: (-f.saved * WEIGHTS.get(f.name, 1.0) * (0.8 if f.bound else 1.0), f.name))
+    name, share = study.busiest if result.time_ps else ("nothing", 0.0)
+    said = f"busiest: {name}, {share:.0%} of the time"
+    return Verdict(
+        result.plan.name,
+        result.machine.name,
+        result.time_ps,
+        tuple(found),
+        said,
+        study.retimed,
+        tuple(untried),
+    )
+
+
+__all__ = ["RULES", "OutOfBudget", "Study", "rule", "verdict"]

@@ -1,0 +1,323 @@
+"""Pairs of kernels: one with a single flaw, and its twin without it.
+
+Each was written as the textbook kernel first; then one thing was made worse in the source.
+"""
+
+import megatile.language as T
+
+
+def gemm(M, N, K, bM=128, bN=128, bK=64, stages=3, threads=128, dtype="f16", panel=0, accumulate="f32"):
+    @T.program
+    def product(A: T.Tensor((M, K), dtype), B: T.Tensor((K, N), dtype), C: T.Tensor((M, N), dtype)):
+        with T.Kernel(block=(T.ceildiv(N, bN), T.ceildiv(M, bM)), threads=threads) as (bx, by):
+            a = T.alloc((bM, bK), dtype, level="l1")
+            b = T.alloc((bK, bN), dtype, level="l1")
+            c = T.alloc((bM, bN), accumulate, level="l0")
+            if panel:
+                T.use_swizzle(panel)
+            T.clear(c)
+            for k in T.Pipelined(T.ceildiv(K, bK), num_stages=stages):
+                T.copy(a, A[by * bM, k * bK])
+                T.copy(b, B[k * bK, bx * bN])
+                T.gemm(a, b, c)
+            T.copy(C[by * bM, bx * bN], c)
+
+    return product
+
+
+def plain_gemm(grouped=False, stages=3):
+    """A product with its sizes as numbers, so that nobody can make it again with others: 28 672 columns do
+    not fit the cache."""
+
+    @T.program
+    def product(
+        A: T.Tensor((2048, 1024), "f16"), B: T.Tensor((1024, 28672), "f16"), C: T.Tensor((2048, 28672), "f16")
+    ):
+        with T.Kernel(block=(112, 16), threads=256) as (x, y):
+            a = T.alloc((128, 64), "f16", level="l1")
+            b = T.alloc((64, 256), "f16", level="l1")
+            c = T.alloc((128, 256), "f32", level="l0")
+            bx, by = x, y
+            if grouped:  # Triton's grouped order: eight rows at a time
+                number = y * 112 + x
+                by = number // 896 * 8 + number % 8
+                bx = number % 896 // 8
+            T.clear(c)
+            for k in T.Pipelined(16, num_stages=stages):
+                T.copy(a, A[by * 128, k * 64])
+                T.copy(b, B[k * 64, bx * 256])
+                T.gemm(a, b, c)
+            T.copy(C[by * 128, bx * 256], c)
+
+    return product
+
+
+def transpose(padded=False, n=4096):
+    pitch = 65 if padded else 64
+
+    @T.program
+    def turned(X: T.Tensor((n, n), "f32"), Y: T.Tensor((n, n), "f32")):
+        with T.Kernel(block=(n // 64, n // 64), threads=256) as (bx, by):
+            tile = T.alloc((64, pitch), "f32", level="l1")
+            out = T.alloc((64, 64), "f32", level="l0")
+            T.copy(tile[0:64, 0:64], X[by * 64, bx * 64])
+            for i, j in T.Parallel(64, 64):
+                out[i, j] = tile[j, i]
+            T.copy(Y[bx * 64, by * 64], out)
+
+    return turned
+
+
+def column_sums(width=8, n=4096):
+    """Every block sums a strip of columns; strips of two columns waste the sectors of device memory."""
+
+    @T.program
+    def sums(X: T.Tensor((n, n), "f32"), Y: T.Tensor((n,), "f32")):
+        with T.Kernel(block=n // width, threads=256) as bx:
+            part = T.alloc((256, width), "f32")
+            total = T.alloc((width,), "f32")
+            T.clear(total)
+            for k in T.Pipelined(n // 256, num_stages=2):
+                T.copy(part, X[k * 256, bx * width])
+                T.reduce_sum(part, total, dim=0, clear=False)
+            T.copy(Y[bx * width], total)
+
+    return sums
+
+
+def gelu(rows=16, n=8192):
+    """Elementwise work on a tile in registers; a tall one leaves room for a single block."""
+
+    @T.program
+    def activated(X: T.Tensor((n, 256), "f32"), Y: T.Tensor((n, 256), "f32")):
+        with T.Kernel(block=n // rows, threads=256) as bx:
+            x = T.alloc((rows, 256), "f32")
+            T.copy(x, X[bx * rows, 0])
+            for i, j in T.Parallel(rows, 256):
+                x[i, j] = x[i, j] * T.sigmoid(1.702 * x[i, j])
+            T.copy(Y[bx * rows, 0], x)
+
+    return activated
+
+
+def serial_total(blocks=1, n=1 << 22):
+    @T.program
+    def total(X: T.Tensor((n,), "f32"), Y: T.Tensor((blocks,), "f32")):
+        with T.Kernel(block=blocks, threads=256) as bx:
+            x = T.alloc((4096,), "f32")
+            s = T.alloc((1,), "f32")
+            T.clear(s)
+            for k in T.Pipelined(n // 4096 // blocks, num_stages=2):
+                T.copy(x, X[(bx * (n // 4096 // blocks) + k) * 4096])
+                T.reduce_sum(x, s, dim=0, clear=False)
+            T.copy(Y[bx], s)
+
+    return total
+
+
+def attention(longest_first=True, reload=False, seq=8192, heads=2, dim=128, stages=2, bM=128, bN=128):
+    @T.program
+    def forward(
+        Q: T.Tensor((heads, seq, dim), "f16"),
+        K: T.Tensor((heads, seq, dim), "f16"),
+        V: T.Tensor((heads, seq, dim), "f16"),
+        O: T.Tensor((heads, seq, dim), "f16"),
+    ):
+        with T.Kernel(block=(heads, seq // bM), threads=256) as (h, y):
+            q = T.alloc((bM, dim), "f16", level="l1")
+            key = T.alloc((bN, dim), "f16", level="l1")
+            value = T.alloc((bN, dim), "f16", level="l1")
+            score = T.alloc((bM, bN), "f32")
+            weight = T.alloc((bM, bN), "f16")
+            out = T.alloc((bM, dim), "f32")
+            row = seq // bM - 1 - y if longest_first else y
+            if not reload:
+                T.copy(q, Q[h, row * bM, 0])
+            T.clear(out)
+            for k in T.Pipelined((row + 1) * bM // bN, num_stages=stages):
+                if reload:
+                    T.copy(q, Q[h, row * bM, 0])
+                T.copy(key, K[h, k * bN, 0])
+                T.copy(value, V[h, k * bN, 0])
+                T.gemm(q, key, score, transpose_B=True, clear_accum=True)
+                for i, j in T.Parallel(bM, bN):
+                    score[i, j] = T.exp2(score[i, j])
+                T.copy(weight, score)
+                T.gemm(weight, value, out)
+            T.copy(O[h, row * bM, 0], out)
+
+    return forward
+
+
+def split_k(parts=1, M=2048, N=2048, K=2048, bM=128, bN=128, bK=64):
+    each = K // parts
+
+    @T.program
+    def product(A: T.Tensor((M, K), "f16"), B: T.Tensor((K, N), "f16"), C: T.Tensor((M, N), "f32")):
+        with T.Kernel(block=(N // bN, M // bM, parts), threads=256) as (bx, by, bz):
+            a = T.alloc((bM, bK), "f16", level="l1")
+            b = T.alloc((bK, bN), "f16", level="l1")
+            c = T.alloc((bM, bN), "f32", level="l0")
+            T.clear(c)
+            for k in T.Pipelined(each // bK, num_stages=3):
+                T.copy(a, A[by * bM, bz * each + k * bK])
+                T.copy(b, B[bz * each + k * bK, bx * bN])
+                T.gemm(a, b, c)
+            if parts > 1:
+                T.atomic_add(C[by * bM, bx * bN], c)
+            else:
+                T.copy(C[by * bM, bx * bN], c)
+
+    return product
+
+
+def gemm_allreduce(overlapped=False, M=4096, N=4096, K=16384, devices=8, bM=64, bN=128, bK=64):
+    """Two tensor parallel products, summed over the devices: at the end, or the first while the second is
+    computed."""
+    inner = K // devices
+
+    @T.program
+    def layer(
+        A: T.Tensor((M, K), "f16"),
+        B: T.Tensor((K, N), "f16"),
+        D: T.Tensor((K, N), "f16"),
+        C: T.Tensor((M, N), "f16"),
+        E: T.Tensor((M, N), "f16"),
+    ):
+        with T.Kernel(device=devices, block=(N // bN, M // bM), threads=256) as (bx, by):
+            with T.Scale("device"):
+                left, first, second = (
+                    T.view(A, layout=T.FullCol),
+                    T.view(B, layout=T.FullRow),
+                    T.view(D, layout=T.FullRow),
+                )
+                one, two = T.view(C, layout=T.Replica), T.view(E, layout=T.Replica)
+
+                def product(right, out):
+                    with T.Scale("block"):
+                        a = T.alloc((bM, bK), "f16", level="l1")
+                        b = T.alloc((bK, bN), "f16", level="l1")
+                        c = T.alloc((bM, bN), "f32", level="l0")
+                        T.clear(c)
+                        for k in T.Pipelined(inner // bK, num_stages=3):
+                            T.copy(a, left[by * bM, k * bK])
+                            T.copy(b, right[k * bK, bx * bN])
+                            T.gemm(a, b, c)
+                        T.copy(out[by * bM, bx * bN], c)
+
+                product(first, one)
+                if overlapped:
+                    product(second, two)
+                    T.allreduce(one)
+                    T.allreduce(two)
+                else:
+                    T.allreduce(one)
+                    product(second, two)
+                    T.allreduce(two)
+
+    return layer
+
+
+def shift(pieces=1, n=1 << 20, devices=8):
+    """Every device puts its vector into its neighbour's, in one message or in many."""
+    each = n // pieces
+
+    @T.program
+    def moved(X: T.Tensor((devices, n), "f32"), Y: T.Tensor((devices, n), "f32")):
+        with T.Kernel(device=devices), T.Scale("device") as (r, count):
+            x, y = T.view(X, layout=T.FullRow), T.view(Y, layout=T.FullRow)
+            landing = T.alloc((1, n), "f32", level="l2")
+            for i in T.serial(pieces):
+                T.copy(
+                    landing[:, i * each : i * each + each],
+                    x[:, i * each : i * each + each],
+                    dst=(r + 1) % count,
+                )
+            T.barrier()
+            T.copy(y, landing)
+
+    return moved
+
+
+def stencil(every_step=True, steps=64, cells=1 << 16, devices=8):
+    """Independent work on every device; a barrier is needed once, at the end."""
+
+    @T.program
+    def relaxed(X: T.Tensor((devices, cells), "f32"), Y: T.Tensor((devices, cells), "f32")):
+        with T.Kernel(device=devices), T.Scale("device"):
+            x, y = T.view(X, layout=T.FullRow), T.view(Y, layout=T.FullRow)
+            for s in T.serial(steps):
+                for i, j in T.Parallel(1, cells):
+                    y[i, j] = x[i, j] * 0.5
+                if every_step:
+                    T.barrier()
+            T.barrier()
+
+    return relaxed
+
+
+def scalar_product(tensor_cores=False, M=1024, N=1024, K=1024, bM=64, bN=64, bK=32):
+    """A product written as elementwise multiply and sum, or by T.gemm."""
+
+    @T.program
+    def product(A: T.Tensor((M, K), "f16"), B: T.Tensor((K, N), "f16"), C: T.Tensor((M, N), "f32")):
+        with T.Kernel(block=(N // bN, M // bM), threads=128) as (bx, by):
+            a = T.alloc((bM, bK), "f16", level="l1")
+            b = T.alloc((bK, bN), "f16", level="l1")
+            c = T.alloc((bM, bN), "f32", level="l0")
+            T.clear(c)
+            for k in T.Pipelined(K // bK, num_stages=3):
+                T.copy(a, A[by * bM, k * bK])
+                T.copy(b, B[k * bK, bx * bN])
+                if tensor_cores:
+                    T.gemm(a, b, c)
+                else:
+                    for q in T.serial(bK):
+                        for i, j in T.Parallel(bM, bN):
+                            c[i, j] += T.cast(a[i, q], "f32") * T.cast(b[q, j], "f32")
+            T.copy(C[by * bM, bx * bN], c)
+
+    return product
+
+
+PAIRS = {
+    "row-major blocks": ("block order", plain_gemm(), plain_gemm(grouped=True)),
+    "one stage": ("pipeline stages", gemm(2048, 2048, 2048, stages=1), gemm(2048, 2048, 2048)),
+    "one stage, sizes fixed": ("pipeline stages", plain_gemm(True, stages=1), plain_gemm(True)),
+    "tiles of 16": ("small tile", gemm(1024, 1024, 1024, 16, 16), gemm(1024, 1024, 1024)),
+    "steps of 8 along K": ("small tile", gemm(2048, 2048, 2048, bK=8), gemm(2048, 2048, 2048)),
+    "1.03 waves": (
+        "tail wave",
+        gemm(128 * 17, 256 * 8, 1024, 128, 256, threads=256),
+        gemm(128 * 17, 256 * 8, 1024, 192, 192, threads=256),
+    ),
+    "columns of a tile": ("bank conflicts", transpose(n=2048), transpose(True, n=2048)),
+    "strips of two columns": ("uncoalesced access", column_sums(2), column_sums(8)),
+    "tall tile in registers": ("tail wave", gelu(128, 24576), gelu(16, 24576)),
+    "short blocks first": (
+        "block balance",
+        attention(False, heads=8, seq=4096),
+        attention(heads=8, seq=4096),
+    ),
+    "queries loaded again": (
+        "repeated loads",
+        attention(reload=True, heads=8, seq=4096, bM=64, bN=64),
+        attention(heads=8, seq=4096, bM=64, bN=64),
+    ),
+    "f32 operands": ("wide operands", gemm(1024, 1024, 1024, dtype="f32", bK=32), gemm(1024, 1024, 1024)),
+    "product by hand": (
+        "wrong engine",
+        scalar_product(M=512, N=512, K=512),
+        scalar_product(True, M=512, N=512, K=512),
+    ),
+    "split 16 ways": ("split reduction", split_k(16, 1024, 1024, 1024), split_k(1, 1024, 1024, 1024)),
+    "one block": ("too few blocks", serial_total(n=1 << 20), serial_total(128, n=1 << 20)),
+    "sum after the product": (
+        "exposed communication",
+        gemm_allreduce(M=2048, N=2048, K=4096, bM=128),
+        gemm_allreduce(True, M=2048, N=2048, K=4096, bM=128),
+    ),
+    "256 messages": ("small messages", shift(256, n=1 << 18), shift(n=1 << 18)),
+    "a barrier each step": ("barriers", stencil(), stencil(False)),
+}
+"""By what was made worse: the finding it should lead to, the slow program and its twin."""

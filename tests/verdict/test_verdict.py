@@ -1,0 +1,89 @@
+"""`Result.verdict`: it names what was made worse in a kernel, and its estimate is the gain of the twin."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.verdict import flawed
+from typer.testing import CliRunner
+
+import megatile as mt
+import megatile.language as T
+from megatile.cli.main import app
+
+
+@pytest.mark.parametrize("flaw", flawed.PAIRS)
+def test_it_names_the_flaw_and_estimates_the_gain(flaw):
+    name, slow, twin = flawed.PAIRS[flaw]
+    result = mt.simulate(slow, machine="dgx-h100")
+    found = result.verdict().findings[0]
+    assert found.name == name
+    assert found.gain == pytest.approx(
+        result.time_ps / mt.simulate(twin, machine="dgx-h100").time_ps, rel=0.25
+    )
+    assert "flawed.py:" in found.source
+    assert found.reason
+    assert found.step
+
+
+def test_a_good_kernel_is_balanced():
+    good = flawed.gemm(4096, 4096, 4096, 256, 128, threads=256, stages=4, panel=8)
+    verdict = mt.simulate(good, machine="dgx-h100").verdict()
+    assert verdict.balanced
+    assert "balanced" in str(verdict)
+    assert "busiest: " in str(verdict)
+
+
+def test_the_text_has_bottleneck_line_step_and_how_it_was_estimated():
+    verdict = mt.simulate(flawed.transpose(n=512), machine="dgx-h100").verdict()
+    text = str(verdict)
+    assert text.startswith("verdict: bank conflicts in 'shared' (")
+    assert "32 lanes meet in one bank of 'tile'" in text
+    assert "program timed again with tiles that are swizzled" in text
+    assert verdict.as_dict()["findings"][0]["name"] == "bank conflicts"
+    assert "<pre>" in verdict._repr_html_()
+
+
+def test_a_plan_alone_has_a_verdict():
+    plan = mt.collective("all_reduce", machine="dgx-h100", nbytes=1 << 20)
+    assert mt.simulate(plan, machine="dgx-h100").verdict().time_ps > 0
+
+
+def test_nothing_to_do_is_balanced():
+    @T.program
+    def nothing(X: T.Tensor((4,), "f32")):
+        with T.Kernel(block=1, threads=32):
+            T.print("here")
+
+    assert "verdict" in str(mt.simulate(nothing, machine="dgx-h100").verdict())
+
+
+def test_it_is_the_first_thing_that_run_prints(tmp_path):
+    file = tmp_path / "kernel.py"
+    file.write_text(Path(flawed.__file__).read_text())
+    program = f"{file}:transpose(n=512)"
+    text = CliRunner().invoke(app, ["run", program, "--report", str(tmp_path / "page.html")]).output
+    assert text.splitlines()[0].startswith("verdict: bank conflicts")
+    assert "verdict: bank conflicts" in (tmp_path / "page.html").read_text()
+    data = json.loads(CliRunner().invoke(app, ["run", program, "--json"]).output)
+    assert data["verdict"]["findings"][0]["gain"] > 1.4
+    quiet = CliRunner().invoke(app, ["run", program, "--no-verdict"]).output
+    assert "verdict:" not in quiet
+
+
+def test_a_factory_that_fails_with_other_arguments_is_no_problem():
+    def picky(bM=64):
+        if bM != 64:
+            raise RuntimeError("64 only")
+
+        @T.program
+        def copied(X: T.Tensor((4096, 64), "f32"), Y: T.Tensor((4096, 64), "f32")):
+            with T.Kernel(block=4096 // bM, threads=128) as b:
+                x = T.alloc((bM, 64), "f32")
+                T.copy(x, X[b * bM, 0])
+                T.copy(Y[b * bM, 0], x)
+
+        return copied
+
+    globals()["picky"] = picky
+    assert mt.simulate(picky(), machine="dgx-h100").verdict().time_ps > 0
