@@ -171,49 +171,47 @@ def split_k(parts=1, M=2048, N=2048, K=2048, bM=128, bN=128, bK=64):
     return product
 
 
-def gemm_allreduce(overlapped=False, M=4096, N=4096, K=16384, devices=8, bM=64, bN=128, bK=64):
-    """Two tensor parallel products, summed over the devices: at the end, or the first while the second is
+def gemm_allreduce(halves=False, M=2048, N=4096, K=4096, devices=8, bM=128, bN=128, bK=64):
+    """A tensor parallel product, summed over the devices: at the end, or its first half while the second is
     computed."""
-    inner = K // devices
+    inner, wide = K // devices, N // 2 if halves else N
 
     @T.program
     def layer(
         A: T.Tensor((M, K), "f16"),
-        B: T.Tensor((K, N), "f16"),
-        D: T.Tensor((K, N), "f16"),
-        C: T.Tensor((M, N), "f16"),
-        E: T.Tensor((M, N), "f16"),
+        B: T.Tensor((2, K, N // 2), "f16"),
+        C: T.Tensor((M, N // 2), "f16"),
+        D: T.Tensor((M, N // 2), "f16"),
     ):
-        with T.Kernel(device=devices, block=(N // bN, M // bM), threads=256) as (bx, by):
+        with T.Kernel(device=devices, block=(wide // bN, M // bM), threads=256) as (bx, by):
             with T.Scale("device"):
-                left, first, second = (
-                    T.view(A, layout=T.FullCol),
-                    T.view(B, layout=T.FullRow),
-                    T.view(D, layout=T.FullRow),
-                )
-                one, two = T.view(C, layout=T.Replica), T.view(E, layout=T.Replica)
+                left, right = T.view(A, layout=T.FullCol), T.view(B, layout=T.Shard(1))
+                one, two = T.view(C, layout=T.Replica), T.view(D, layout=T.Replica)
 
-                def product(right, out):
+                def product(half, out, first):
+                    a = T.alloc((bM, bK), "f16", level="l1")
+                    b = T.alloc((bK, bN), "f16", level="l1")
+                    c = T.alloc((bM, bN), "f32", level="l0")
+                    T.clear(c)
+                    for k in T.Pipelined(inner // bK, num_stages=3):
+                        T.copy(a, left[by * bM, k * bK])
+                        T.copy(b, right[half, k * bK : k * bK + bK, first * bN : first * bN + bN])
+                        T.gemm(a, b, c)
+                    T.copy(out[by * bM, first * bN], c)
+
+                if halves:
                     with T.Scale("block"):
-                        a = T.alloc((bM, bK), "f16", level="l1")
-                        b = T.alloc((bK, bN), "f16", level="l1")
-                        c = T.alloc((bM, bN), "f32", level="l0")
-                        T.clear(c)
-                        for k in T.Pipelined(inner // bK, num_stages=3):
-                            T.copy(a, left[by * bM, k * bK])
-                            T.copy(b, right[k * bK, bx * bN])
-                            T.gemm(a, b, c)
-                        T.copy(out[by * bM, bx * bN], c)
-
-                product(first, one)
-                if overlapped:
-                    product(second, two)
-                    T.allreduce(one)
-                    T.allreduce(two)
+                        product(0, one, bx)
+                    with T.Scale("block"):
+                        product(1, two, bx)
                 else:
-                    T.allreduce(one)
-                    product(second, two)
-                    T.allreduce(two)
+                    with T.Scale("block"):
+                        if bx < wide // bN // 2:
+                            product(0, one, bx)
+                        else:
+                            product(1, two, bx - wide // bN // 2)
+                T.allreduce(one)
+                T.allreduce(two)
 
     return layer
 
@@ -314,8 +312,8 @@ PAIRS = {
     "one block": ("too few blocks", serial_total(n=1 << 20), serial_total(128, n=1 << 20)),
     "sum after the product": (
         "exposed communication",
-        gemm_allreduce(M=2048, N=2048, K=4096, bM=128),
-        gemm_allreduce(True, M=2048, N=2048, K=4096, bM=128),
+        gemm_allreduce(K=4096, devices=2),
+        gemm_allreduce(halves=True, K=4096, devices=2),
     ),
     "256 messages": ("small messages", shift(256, n=1 << 18), shift(n=1 << 18)),
     "a barrier each step": ("barriers", stencil(), stencil(False)),

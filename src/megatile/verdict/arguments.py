@@ -12,7 +12,7 @@ from megatile.core.cached import cached_in_owner
 from megatile.core.dtypes import itemsize
 from megatile.core.limits import TimeBudgetExceeded
 from megatile.cost.cheapest import Search
-from megatile.cost.floor import floor
+from megatile.cost.static_bound import floor
 from megatile.ir import nodes as n
 from megatile.language.tile.program import ProgramFunction
 from megatile.lowering.explain import figures

@@ -24,7 +24,7 @@ def with_hint(program: Program, word: str, text: str = "", scale: str | None = N
     def change(node: n.Node) -> n.Node | None:
         if isinstance(node, n.Hint) and node.word == word:
             return None
-        if isinstance(node, n.Scale) and node.scale == wanted:
+        if isinstance(node, n.ScaleRegion) and node.scale == wanted:
             return replace(node, body=(n.Hint(word, text, span=node.span), *node.body))
         return node
 
@@ -212,7 +212,7 @@ def with_products(program: Program) -> Program:
 
 def regions_of_scale(program: Program, scale: str) -> list[n.Node]:
     """The regions of a scale."""
-    return [s for s in n.each(n.Scale, program.body) if s.scale == scale]
+    return [s for s in n.each(n.ScaleRegion, program.body) if s.scale == scale]
 
 
 def atomics(program: Program) -> list[n.Node]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
 
 from megatile.core.expr import ZERO
 from megatile.core.quantities import format_bytes, format_time
-from megatile.hda.vary import figures
+from megatile.hda.parameters import figures
 from megatile.ir import nodes as n
 from megatile.plan import model as pm
 from megatile.sim.sensitivity import used_figures
@@ -54,46 +56,75 @@ def communication(study: Study) -> Iterator[Finding]:
     if not _talks(study):
         return
     rates, waits = _figures(study, "bandwidth"), _figures(study, "latency", "hop_overhead")
-    waits_too = [f"engines.{e.name}.startup" for e in study.hda.engines if e.kind == "dma" and e.startup_ps]
-    waits_too += [f"memory.{m.name}.latency" for m in study.hda.memories if m.latency_ps]
-    free = study.figures_ps(dict.fromkeys(rates, IDEAL) | dict.fromkeys(waits, 1 / IDEAL))
-    quick = study.figures_ps(dict.fromkeys([*waits, *waits_too], 1 / IDEAL))
+    others = [f"engines.{e.name}.startup" for e in study.hda.engines if e.kind == "dma" and e.startup_ps]
+    others += [f"memory.{m.name}.latency" for m in study.hda.memories if m.latency_ps]
+    silent = _rewritten(study.plan, _silent)
+    free = study.figures_ps(dict.fromkeys(rates, IDEAL) | dict.fromkeys(waits, 1 / IDEAL), silent)
+    quick = study.figures_ps(dict.fromkeys([*waits, *others], 1 / IDEAL))
     if free is None or quick is None:
         return
-    sizes = study.result.usage.bytes_on
-    moved = max((sizes[name] for name in study.result.links), default=0)
     line = study.line("channel", "dma", "control") or study.line()
-    mine = [row for row in study.groups if row[2] == line]
-    steps, spent = max(1, sum(row[3] for row in mine)), sum(row[4] for row in mine)
-    once = (
-        study.base_ps - spent * (1 - 1 / steps) + max(study.result.links.values(), default=0) * study.base_ps
-    )
     if study.base_ps - quick > SMALL_SHARE * (study.base_ps - min(free, quick)):
-        yield from study.finding(
-            "small messages", once, "one message of that line on the critical path, all bytes on the link",
-            bound=True,
-            bottleneck="latency of messages: they are small, and wait for each other",
-            reason=f"{steps} in a row on the critical path; the busiest link carries {format_bytes(moved)} "
-            f"and works for {max(study.result.links.values(), default=0.0):.0%} of the time",
-            step="fewer, larger messages; or send the next before the last has arrived",
-            source=line,
-        )  # fmt: skip
+        yield from _small_messages(study, line)
     if study.lowered is not None:
         yield from _algorithms(study)
-    computes = study.share("tensor", "vector") > 0.02 or bool(study.result.flops)
-    if computes:
-        talk = study.base_ps - free
-        parts = _meetings(study)
-        parts = parts if parts > 1 else PARTS
-        yield from study.finding(
-            "exposed communication", max(free, talk) + min(free, talk) / parts,
-            f"timed again with free messages: {format_time(free)}; the other {format_time(talk)} hidden but "
-            f"for one part in {parts}",
-            bottleneck="exposed communication: nothing is computed while messages travel",
-            reason=f"messages add {format_time(talk)} to {format_time(free)} of work ({study.result.model})",
-            step="overlap: divide the work, and communicate one part while the next is computed",
-            source=line,
-        )  # fmt: skip
+    if not study.result.flops:
+        return
+    alone = study.plan_ps(_rewritten(study.plan, _idle)) or 0
+    talk, parts = study.base_ps - free, max(2, _meetings(study)) if _meetings(study) != 1 else PARTS
+    yield from study.finding(
+        "exposed communication", max(alone, free + talk / parts),
+        f"timed again without messages: {format_time(free)}, and without work: {format_time(alone)}; all but "
+        f"one part in {parts} of the messages hidden",
+        bottleneck="exposed communication: nothing is computed while messages travel",
+        reason=f"messages add {format_time(talk)} to {format_time(free)} of work ({study.result.model})",
+        step="overlap: divide the work, and communicate one part while the next is computed",
+        source=line,
+    )  # fmt: skip
+
+
+def _small_messages(study: Study, line: str) -> Iterator[Finding]:
+    links = study.result.links
+    moved = max((study.result.usage.bytes_on[name] for name in links), default=0)
+    busy = max(links.values(), default=0.0)
+    mine = [row for row in study.groups if row[2] == line]
+    steps, spent = max(1, sum(row[3] for row in mine)), sum(row[4] for row in mine)
+    yield from study.finding(
+        "small messages", study.base_ps - spent * (1 - 1 / steps) + busy * study.base_ps,
+        "one message of that line on the critical path, all bytes on the link", bound=True,
+        bottleneck="latency of messages: they are small, and wait for each other",
+        reason=f"{steps} in a row on the critical path; the busiest link carries {format_bytes(moved)} and "
+        f"works for {busy:.0%} of the time",
+        step="fewer, larger messages; or send the next before the last has arrived",
+        source=line,
+    )  # fmt: skip
+
+
+def _rewritten(plan: pm.Plan, change: Callable[[Any], Any]) -> pm.Plan:
+    """The Plan with every command changed; None leaves one out."""
+
+    def body(statements: tuple[Any, ...]) -> tuple[Any, ...]:
+        found = []
+        for s in statements:
+            inner = {name: body(getattr(s, name)) for name in ("body", "orelse") if hasattr(s, name)}
+            new = replace(s, **inner) if inner else change(s)
+            found += [new] if new is not None else []
+        return tuple(found)
+
+    return replace(plan, streams=tuple(replace(stream, body=body(stream.body)) for stream in plan.streams))
+
+
+def _silent(s: Any) -> Any:
+    """A collective that units meet at without data; no kernel of a library."""
+    if isinstance(s, pm.Collective):
+        return pm.Collective("barrier", s.group, source=s.source)
+    return None if isinstance(s, pm.Start) else s
+
+
+def _idle(s: Any) -> Any:
+    """No work on a unit's own tiles."""
+    local = isinstance(s, pm.Compute) and all(region.at is None for region in (*s.reads, s.write))
+    return None if local else s
 
 
 def _meetings(study: Study) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 from megatile.core.errors import MegatileError
 from megatile.core.limits import TimeBudgetExceeded
 from megatile.hda import HDA
-from megatile.hda.vary import scaled
+from megatile.hda.parameters import scaled
 from megatile.ir.program import Program
 from megatile.lowering.explain import Figures, figures
 from megatile.lowering.lowered import Lowered, lower
@@ -19,6 +19,7 @@ from megatile.plan.counts import command_count
 from megatile.plan.model import Plan
 from megatile.sim import Result
 from megatile.sim.alone import time_alone
+from megatile.sim.instructions import WORK
 from megatile.sim.state import NONE, Recorded
 from megatile.trace.critical import critical_groups
 from megatile.verdict.model import MIN_GAIN, Finding, Verdict
@@ -97,13 +98,13 @@ class Study:
         low = None if changed is self.lowered.source else self.lower(changed)
         return None if low is None or low.plan == self.plan else self.plan_ps(low.plan)
 
-    def figures_ps(self, factors: Mapping[str, float]) -> int | None:
-        """Return how long the Plan takes with figures of the machine multiplied."""
+    def figures_ps(self, factors: Mapping[str, float], plan: Plan | None = None) -> int | None:
+        """Return how long the Plan (or another) takes with figures of the machine multiplied."""
         try:
             hda = scaled(self.hda, factors)
         except MegatileError:
             return None
-        return self.plan_ps(self.plan, hda)
+        return self.plan_ps(plan or self.plan, hda)
 
     def finding(
         self, name: str, time_ps: float | None, how: str, *, bottleneck: str, reason: str, step: str,
@@ -170,7 +171,7 @@ class Study:
         rows, number = record.rows[mine], (who - first)[mine]
         end, spent, moved = (np.zeros(last - first, np.int64) for _ in range(3))
         np.maximum.at(end, number, rows[:, Recorded.end])
-        computes = rows[:, Recorded.path] == NONE
+        computes = (rows[:, Recorded.kind] == WORK) & (rows[:, Recorded.path] == NONE)
         took = np.maximum(0, rows[:, Recorded.end] - rows[:, Recorded.start])
         np.add.at(spent, number[computes], took[computes])
         np.add.at(moved, number, rows[:, Recorded.nbytes])

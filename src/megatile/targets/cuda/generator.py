@@ -290,7 +290,7 @@ class DeviceWriter(Writer):
         launched = "LAUNCH_TOGETHER" if together else "LAUNCH"
         scope.text.add(f"{launched}({name}, {sizes}, {site}, {', '.join(values)});")
 
-    def _ordered(self, scope: DeviceScope, node: n.Scale, low: int, instance: int) -> str:
+    def _ordered(self, scope: DeviceScope, node: n.ScaleRegion, low: int, instance: int) -> str:
         """The C of a block's number, in the order in which hints let blocks begin."""
         scales = self.launch.scales[low:instance]
         begun = Symbol("begun")
