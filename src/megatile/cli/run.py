@@ -90,7 +90,7 @@ def run(
     """Verify a tile program on random data, predict its time on a machine, and say what limits it; with
     --compare, compile it and print what it takes on this computer beside what was predicted.
 
-    Example: megatile run examples/21_gemm_block.py:gemm(512,512,512) -m dgx-h100
+    Example: megatile run gemm.py:gemm(512,512,512) -m dgx-h100
     """
     from megatile.lowering.calls import simulate
     from megatile.lowering.explain import explain, figures
@@ -308,7 +308,7 @@ def lower(
 ) -> None:
     """Print a tile program after each pass of the compiler, and the Plan that it becomes.
 
-    Example: megatile lower examples/24_gemm_tensor_parallel.py:gemm_tensor_parallel(64,64,64) --diff
+    Example: megatile lower gemm.py:gemm(512,512,512) -m dgx-h100 --diff
     """
     from difflib import unified_diff
 
@@ -354,7 +354,7 @@ def export(
 ) -> None:
     """Write a tile program as TileLang, CUDA C++ or C. Nothing is compiled, and no GPU is needed.
 
-    Example: megatile export examples/21_gemm_block.py:gemm(512,512,512) --to cuda -o gemm.cu
+    Example: megatile export gemm.py:gemm(512,512,512) --to cuda -o gemm.cu
     """
     from megatile.targets.compile import export as write
 
