@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from megatile.core.cached import cached
 from megatile.core.expr import (
     OPERATORS,
     ZERO,
@@ -122,7 +123,13 @@ def at_least(node: Expr, low: int, ranges: Ranges) -> bool:
 
 
 def tidy(node: Expr, ranges: Ranges) -> Expr:
-    """The same value in fewer words, from what is known of the symbols' ranges."""
+    """Return the same value in fewer words, from what is known of the symbols' ranges."""
+    return _tidy(node, tuple(ranges.items()))
+
+
+@cached(most=4096)
+def _tidy(node: Expr, known: tuple[tuple[str, tuple[int, int]], ...]) -> Expr:
+    ranges = dict(known)
 
     def shorter(part: Expr) -> Expr:
         if not isinstance(part, Binary) or part.operator not in ("%", "//", "min", "max"):

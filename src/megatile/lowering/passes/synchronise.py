@@ -18,8 +18,10 @@ class Synchronise:
     ``with scale("block"): a`` and ``with scale("block"): b`` → ``with scale("block", phase=1): a`` and
     ``with scale("block", phase=2, after=(1,)): b``, where b touches what a writes, or writes what a reads.
 
-    A region in a loop or branch, or whose units meet or signal, waits for all before it. The Plan waits at
-    the finest grain that is safe: for the instances whose boxes a command touches, where it names them.
+    A region in a loop or branch, or whose units meet or signal, waits for all before it. No flag is placed
+    here: flags, signals and waits stand between commands, also those of inlined collectives, so
+    ``lowering/waits.py`` places them when the streams of the Plan have been written, at the finest grain
+    that is safe: for the instances whose boxes a command touches, where it names them.
     """
 
     machine: HDA
