@@ -11,7 +11,7 @@ from tests.sim.toys import toy
 from megatile.core.expr import unit
 from megatile.plan.build import PlanBuilder
 from megatile.plan.model import Plan
-from megatile.sim import plain, simulate
+from megatile.sim import TimingError, plain, simulate
 
 
 def loops(seed: int) -> Plan:
@@ -132,3 +132,14 @@ def test_memory_does_not_grow_with_the_rounds_of_a_loop(make: Any, engine: str) 
     assert arena.top_pending < 40
     twice = simulate(make(800), machine=toy(2), engine=engine, record=False)
     assert abs(twice.time_ps - 2 * result.time_ps) < result.time_ps / 20
+
+
+@pytest.mark.parametrize("engine", ["plain", "compiled"])
+def test_an_engine_that_falls_too_far_behind_is_an_error_with_the_line(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = toy(2, vector={"level": "box"})
+    monkeypatch.setattr("megatile.sim.simulation.MAX_IN_FLIGHT", 1 << 8)
+    assert simulate(beside(60), machine=shared, engine=engine, record=False).time_ps > 0
+    with pytest.raises(TimingError, match=r"an engine of core\d falls behind a loop by \d+ commands"):
+        simulate(beside(600), machine=shared, engine=engine, record=False)

@@ -44,6 +44,7 @@ from megatile.sim.state import (
     TileRow,
     UnitRow,
 )
+from megatile.timing.machine_timing import TimingError
 
 if TYPE_CHECKING:
     from megatile.sim.launch_rows import LaunchRows
@@ -591,6 +592,13 @@ class MachineQueries:
             st.NO_FLAG: f"there is no flag {b} at unit {a}",
             st.NO_PART: "a unit meets at a collective in which it has no part",
         }
+        if what == st.TOO_FAR_AHEAD:
+            name = self.simulation.name(int(self.arena.rows("units")[g, UnitRow.actor]))
+            raise TimingError(
+                f"an engine of {name} falls behind a loop by {a:,} commands: too many to be simulated",
+                place=statement.source,
+                advice="let a round use what the engine did some rounds before, or take fewer rounds",
+            )
         if what == st.NO_OWNER:
             name = self.simulation.launch_of(g).table.storage_name(b)[1]
             raise QueueMisuse(f"tile '{name}' has no owner {a}")

@@ -44,6 +44,8 @@ WARM_UP = 4000
 """Instructions that a process runs uncompiled before it loads the compiled engine."""
 RUN_AHEAD = 3
 """Unfinished commands from which on an instance need not run further ahead."""
+MAX_IN_FLIGHT = 1 << 20
+"""Commands in flight, about 0.7 GB: no instance may then have a 64th of them."""
 EVERYTHING = 1 << 40
 """More commands than any run records."""
 MAX_RECORDS = 1 << 20
@@ -121,7 +123,7 @@ class Simulation:
         self._failure: BaseException | None = None
         self._left = 0
         """Instructions of a slice that were left out."""
-        arena.run_ahead = RUN_AHEAD
+        arena.run_ahead, arena.max_in_flight = RUN_AHEAD, MAX_IN_FLIGHT
 
     def record_all(self) -> None:
         """Record what every instance does, also where that was not asked for: what a receive-from-any took is

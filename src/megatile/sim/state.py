@@ -61,7 +61,7 @@ GO_ON, HELD_UP = 0, -1
 # the instructions it was given are done, or something went wrong.
 FINISHED, PAUSED, ENDED, BUDGET, STOPPED = range(1, 6)
 # What no instruction may do.
-WRONG_SENDER, TOO_LARGE, WRONG_SIZE, NO_FLAG, NO_PART, NO_OWNER = range(6)
+WRONG_SENDER, TOO_LARGE, WRONG_SIZE, NO_FLAG, NO_PART, NO_OWNER, TOO_FAR_AHEAD = range(7)
 # What it asks Python.
 (
     ASK_QUEUE, ASK_PATH, ASK_BUSY, ASK_RENDEZVOUS, ASK_MESSAGE, ASK_VALUE,
@@ -616,6 +616,8 @@ class State(Row):
     block_count: int
     run_ahead: int
     """Unfinished commands from which on an instance need not run further ahead."""
+    max_in_flight: int
+    """Commands in flight from which on none may get far ahead of its engines."""
     top_command: int
     top_node: int
     top_pending: int

@@ -17,7 +17,7 @@ from megatile.sim.engine.instances import (
 from megatile.sim.engine.marks import apart, inlined, jit, prefetch
 from megatile.sim.engine.operations import issue_command
 from megatile.sim.engine.queues import decide
-from megatile.sim.engine.values import evaluate
+from megatile.sim.engine.values import evaluate, misuse
 from megatile.sim.instructions import (
     AGAIN,
     BRANCH,
@@ -57,6 +57,7 @@ from megatile.sim.state import (
     REQUESTS,
     SIGNALS,
     STOPPED,
+    TOO_FAR_AHEAD,
     CommandRow,
     State,
 )
@@ -114,7 +115,11 @@ def far_ahead(s: State, unit_id: int, pc: int) -> int:
     early enough to issue it when the last of those on some engine has its turn.
 
     An engine that is idle does not matter if only the instance has it: its work takes no turns with others,
-    so that its times are the same whenever it is issued."""
+    so that its times are the same whenever it is issued. If others have it too the instance goes on, however
+    far another engine falls behind; when that is too far for the memory, the run stops."""
+    unfinished = s.units[unit_id].unfinished
+    if s.top_command >= s.max_in_flight and unfinished >= s.max_in_flight >> 6:
+        misuse(s, pc, unit_id, TOO_FAR_AHEAD, unfinished, 0)
     again = LoopAgain.of(s.code[pc])
     if again.pause == PAUSE_NEVER:
         return 0
