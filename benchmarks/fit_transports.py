@@ -270,6 +270,12 @@ def fit(name: str, without: int | None = None) -> TransportFit:
     return fit_rows(prior_rule(name), [rows[i] for i in kept], SETS[name].constants, predictor(name, kept))
 
 
+def largest_change(name: str) -> float:
+    """Return how far, relatively, a constant of the machine file is from what the fit finds."""
+    found, shipped = fit(name), rule_of(hda_of(name), SETS[name].library).figures
+    return max(abs(c.of(shipped) / c.of(found.figures) - 1) for c in found.constants)
+
+
 def leave_one_out(name: str) -> Score:
     """Errors of the rows of a machine's first table, each predicted by a fit without it."""
     found = []
@@ -324,10 +330,6 @@ def section(name: str, figures: dict[str, ProtocolFigures]) -> str:
         )
         lines.append(line(key, figure, chosen.estimates.get(key, note)))
     return "\n".join(lines)
-
-
-def text_of(name: str) -> str:
-    return (MACHINES / f"{name}.yaml").read_text(encoding="utf-8")
 
 
 def write(name: str, text: str) -> None:

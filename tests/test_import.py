@@ -45,7 +45,17 @@ with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()) 
     main()
 assert "machine" in shown.getvalue()
 """
-HEAVIEST = {"numpy", "ml_dtypes", "matplotlib", "networkx", "torch", "llvmlite", "greenlet", "pyarrow"}
+HEAVIEST = {
+    "numpy",
+    "ml_dtypes",
+    "matplotlib",
+    "networkx",
+    "torch",
+    "llvmlite",
+    "greenlet",
+    "pyarrow",
+    "scipy",
+}
 
 
 @pytest.mark.parametrize(

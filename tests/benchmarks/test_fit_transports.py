@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+pytest.importorskip("scipy", reason="needs scipy")
+
 import fit_transports
 
 
@@ -31,7 +33,6 @@ def test_published_tables_are_met(name):
 @pytest.mark.parametrize("name", ["dgx-h100", "mi300x-8"])
 def test_the_machine_files_have_what_the_fit_finds(name):
     found = fit_transports.fit(name)
-    text = (fit_transports.MACHINES / f"{name}.yaml").read_text(encoding="utf-8")
-    assert fit_transports.section(name, dict(found.figures.protocols)) in text
+    assert fit_transports.largest_change(name) < 0.01, "the files have three digits"
     assert found.after.median < 0.04
     assert all(0 < d < 1.5 for d in found.deviations)

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("scipy", reason="needs scipy")
+
 from megatile.hda import HDA, machine
 from megatile.timing.collective_choice import rule_of, times_ps
 
@@ -81,5 +83,21 @@ def test_constants_that_no_machine_may_have_are_not_written(tmp_path, megatile):
     log, out = write_log(tmp_path / "a.log", 1e10), tmp_path / "mine.yaml"
     result = megatile("machine", "fit", log, "-m", "dgx-h100", "-o", out)
     assert result.code == 1
-    assert "the fitted constants cannot be used" in result.err
+    assert (
+        "the times of the log are 1e+10 times those of machine 'dgx-h100' (try: name the machine"
+        in result.err
+    )
     assert not out.exists()
+
+
+def test_a_log_of_another_machine_is_said(tmp_path, megatile):
+    log = write_log(tmp_path / "a.log", 3.0)
+    log.write_text(log.read_text(encoding="utf-8").replace("H100", "NVIDIA L20"), encoding="utf-8")
+    result = megatile("machine", "fit", log, "-m", "dgx-h100")
+    assert result.code == 0
+    assert result.err.splitlines() == [
+        "note: the log is of 'NVIDIA L20', machine 'dgx-h100' has h100",
+        "note: the times of the log are 3 times those of machine 'dgx-h100': "
+        "was it measured on another machine?",
+    ]
+    assert megatile("machine", "fit", write_log(tmp_path / "b.log"), "-m", "dgx-h100").err == ""

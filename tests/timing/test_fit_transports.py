@@ -5,6 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+pytest.importorskip("scipy", reason="needs scipy")
+
 from megatile.core.frozen import Frozen
 from megatile.hda import HDA, machine
 from megatile.timing.collective_choice import rule_of, times_ps

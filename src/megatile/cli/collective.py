@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from megatile.cli.machine import Env, Json, Machine, MaxSeconds, Set, TrustCode, environment, load
-from megatile.cli.output import print_json, print_table, read_names
+from megatile.cli.output import print_json, print_table, read_names, warnings_as_notes
 from megatile.core.errors import MegatileError
 from megatile.core.progress import shown
 from megatile.report.canvas import SUFFIXES, check_folder
@@ -139,7 +137,7 @@ def collective(
     fields |= {"registered": True} if registered else {}
     fields |= {"database": db} if db else {}
     work = sweep(operation, hda, every, names, verify=check, kernels=kernels, trust=trust, **fields)
-    with _notes():
+    with warnings_as_notes():
         found = _progress(work, len(every) * len(names))
     lines = [line for line, _ in found]
     if json:
@@ -218,16 +216,6 @@ def _algorithms(
         if name not in ("auto", "fastest") and name not in LIBRARIES and name not in kernels["algorithms"]:
             find_algorithm(name)
     return names
-
-
-@contextmanager
-def _notes() -> Iterator[None]:
-    """Warnings of the work as notes on stderr, each once."""
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        yield
-    for text in dict.fromkeys(str(w.message) for w in said):
-        print(f"note: {text}", file=sys.stderr)
 
 
 TABLES = (".json",)

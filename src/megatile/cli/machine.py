@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from megatile.cli.output import Commands, console, print_json, print_table
+from megatile.cli.output import Commands, console, print_json, print_table, warnings_as_notes
 from megatile.core.errors import MegatileError
 from megatile.core.limits import time_limit
 from megatile.core.quantities import format_rate, format_time
@@ -351,11 +351,13 @@ def fit(
     from megatile.hda.load import find
     from megatile.timing.collective_choice import rule_of
     from megatile.timing.fit_transports import fit_measurements, machine_text
-    from megatile.timing.measurements import read_measurements
+    from megatile.timing.measurements import read_devices, read_measurements
 
     hda = load(machine, settings, trust)
     rows = [row for log in logs for row in read_measurements(log, hda.name, operation=operation)]
-    found = fit_measurements(hda, rows, env=environment(env))
+    devices = list(dict.fromkeys(name for log in logs for name in read_devices(log)))
+    with warnings_as_notes():
+        found = fit_measurements(hda, rows, env=environment(env), devices=devices)
     scores = {
         "fitted rows, before": found.before,
         "fitted rows, after": found.after,

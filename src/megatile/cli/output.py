@@ -5,14 +5,25 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperOption
 
 from megatile.core.errors import MegatileError
+
+
+@contextmanager
+def warnings_as_notes() -> Iterator[None]:
+    """Print warnings of the work as notes on stderr, each once."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        yield
+    for text in dict.fromkeys(str(w.message) for w in said):
+        print(f"note: {text}", file=sys.stderr)
 
 
 class Command(TyperCommand):

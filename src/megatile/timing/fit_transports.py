@@ -7,14 +7,16 @@ The fit minimises, over the logarithms of the constants,
     Σ over rows ρ(ln(predicted / measured) / 5 %) + Σ over constants ρ(ln(constant / prior) / (2 · spread))
 
 with the soft absolute value ρ(r) = 2 (√(1 + r²) - 1), so that a few odd rows do not decide. The prior of a
-constant is what the machine file has. Levenberg's and Marquardt's method; the covariance is that of the
-linearised problem at the end.
+constant is what the machine file has. SciPy finds the least (`scipy.optimize.least_squares`, loss
+``soft_l1``); the covariance is that of the linearised problem there.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -30,9 +32,10 @@ from megatile.timing.measurements import CAPTURED
 
 ROW_SPREAD = 0.05
 PRIOR_WEIGHT = 0.5
-ROUNDS = 60
 MIN_ROWS = 6
 """Fewer rows cannot say anything about constants, with a third of them held out."""
+STRANGE, ABSURD = 2.0, 10.0
+"""Times that are longer or shorter than the machine's by these factors: was it another machine?"""
 SPREADS = {"share": 0.1, "far_share": 0.05}
 """How far a constant may be from the machine file's, as a standard deviation of its logarithm; 0.5 else."""
 FREE = ("start_ps", "step_ps", "first_ps", "next_ps", "share", "copy_rate", "fill",
@@ -139,38 +142,13 @@ def fit_rows(
 
 
 def minimise_residuals(residuals: Callable[[Any], Any], begin: Any) -> tuple[Any, Any]:
-    """Minimise the sum of ρ over residuals; the point and its covariance."""
-    x, damping = np.array(begin, float), 1e-3
-    r = residuals(x)
-    loss = _loss(r)
-    for _ in range(ROUNDS):
-        jacobian = _jacobian(residuals, x, r)
-        weights = 1 / np.sqrt(1 + r * r)
-        normal, slope = (jacobian.T * weights) @ jacobian, jacobian.T @ (weights * r)
-        gained = 0.0
-        while damping < 1e9:
-            step = np.linalg.solve(normal + damping * np.diag(np.diag(normal) + 1e-12), -slope)
-            tried = x + np.clip(step, -1, 1)
-            new = residuals(tried)
-            if _loss(new) < loss:
-                gained, x, r = loss - _loss(new), tried, new
-                loss, damping = _loss(r), max(damping / 5, 1e-9)
-                break
-            damping *= 4
-        if gained < 1e-6 * loss:
-            break
-    jacobian = _jacobian(residuals, x, r)
-    weights = 1 / np.sqrt(1 + r * r)
-    return x, np.linalg.pinv((jacobian.T * weights) @ jacobian)
-
-
-def _loss(r: Any) -> float:
-    return float(np.sum(2 * (np.sqrt(1 + r * r) - 1)))
-
-
-def _jacobian(residuals: Callable[[Any], Any], x: Any, r: Any, step: float = 1e-4) -> Any:
-    columns = [(residuals(x + step * unit) - r) / step for unit in np.eye(len(x))]
-    return np.stack(columns, axis=1)
+    """Return the point that minimises the sum of ρ over residuals, and its covariance."""
+    try:
+        from scipy.optimize import least_squares
+    except ImportError:
+        raise DatabaseError("fitting needs scipy", advice="pip install 'megatile[perf]'") from None
+    found = least_squares(residuals, begin, loss="soft_l1", method="dogbox", x_scale="jac", diff_step=1e-3)
+    return found.x, np.linalg.pinv(found.jac.T @ found.jac)
 
 
 def fit_measurements(
@@ -180,9 +158,11 @@ def fit_measurements(
     library: str = "",
     env: Mapping[str, Any] | None = None,
     held_out: float = 1 / 3,
+    devices: Collection[str] = (),
 ) -> TransportFit:
     """Fit the constants that measured collectives depend on. Which rows are held out follows from their
-    shapes, so that it does not change from run to run."""
+    shapes, so that it does not change from run to run. ``devices`` are the names in the log: if they, or the
+    times, are those of another machine, warn; times that differ by a factor of ten are refused."""
     rule = rule_of(hda, library)
     if not rule.figures.protocols:
         raise DatabaseError(f"machine '{hda.name}' has no transports to fit", advice="use one that has some")
@@ -196,6 +176,7 @@ def fit_measurements(
     most = hda.count("device")
     if (ranks := max(row.ranks for row in rows)) > most:
         raise DatabaseError(f"the log has {ranks} ranks, machine '{hda.name}' only {most} devices")
+    check_machine(hda, rule, rows, devices, env)
     apart = np.array([drawn(str(row[:3])) < held_out for row in rows])
     if apart.all() or not apart.any():
         apart = np.arange(len(rows)) % 3 == 1
@@ -210,6 +191,29 @@ def fit_measurements(
     after = replace(rule, figures=found.figures)
     scores = (Score.of(errors(each, held, predict)) for each in (rule, after))
     return replace(found, held_before=next(scores), held_after=next(scores))
+
+
+MODEL = re.compile(r"(?<![a-z0-9])(?:gb|mi|[abhlv])\d{2,4}[a-z]?(?![a-z0-9])")
+"""A model of a GPU, such as h100, l20, gb200 and mi300x."""
+
+
+def check_machine(
+    hda: HDA, rule: Rule, rows: Sequence[Row], devices: Collection[str], env: Mapping[str, Any] | None
+) -> None:
+    """Warn of rows that were measured on another machine; refuse absurd ones."""
+    known = set(MODEL.findall(f"{hda.name} {hda.spec.description or ''}".lower()))
+    for device in devices:
+        models = set(MODEL.findall(device.lower()))
+        if known and models and not models & known:
+            warnings.warn(
+                f"the log is of '{device}', machine '{hda.name}' has {', '.join(sorted(known))}", stacklevel=3
+            )
+    ratio = float(np.exp(np.median(np.log([row.us for row in rows]) - np.log(predicted_us(rule, rows, env)))))
+    if max(ratio, 1 / ratio) > STRANGE:
+        said = f"the times of the log are {ratio:.2g} times those of machine '{hda.name}'"
+        if max(ratio, 1 / ratio) > ABSURD:
+            raise DatabaseError(said, advice="name the machine that was measured with -m")
+        warnings.warn(f"{said}: was it measured on another machine?", stacklevel=3)
 
 
 def predicted_us(rule: Rule, rows: Sequence[Row], env: Mapping[str, Any] | None = None) -> Any:

@@ -275,6 +275,13 @@ def _log(
         raise DatabaseError("has no line with a time", place=Place(str(path)))
 
 
+def read_devices(path: str | Path) -> list[str]:
+    """Return the names of the devices that a log of nccl-tests lists, each once."""
+    text = read_file(Path(path), LARGEST_FILE, DatabaseError, unpack=True).decode("utf-8", "replace")
+    listed = re.findall(r"#\s+Rank\s+\d+ .*\bdevice\s+\S+\s+\[[^\]]*\]\s*(\S.*?)\s*$", text, re.MULTILINE)
+    return list(dict.fromkeys(listed))
+
+
 def _operation(text: str, path: Path) -> str:
     """The collective that a log names anywhere, or its file's name."""
     said = re.search(r"([a-z_]+)_perf", text) or re.search(r"([a-z_]+?)(?:_perf)?\.[a-z]+$", path.name)
