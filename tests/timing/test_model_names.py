@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 import megatile as mt
 import megatile.language as T
+from megatile.collectives.planner import predict
 
 
 @T.program
@@ -41,3 +44,30 @@ def test_a_reduction_in_the_switch_is_communication() -> None:
 def test_a_library_is_named_with_its_protocol() -> None:
     plan = mt.collective("all_reduce", machine="dgx-h100", nbytes=65536, ranks=4)
     assert mt.simulate(plan, machine="dgx-h100").model == "NCCL ring, LL"
+
+
+@pytest.mark.parametrize(
+    ("operation", "options", "model"),
+    [
+        ("all_reduce", {"ranks": 8, "bytes": 1 << 16}, "NCCL ring, LL"),
+        ("all_reduce", {"ranks": 8, "bytes": 1 << 26}, "NCCL in network, NVLS"),
+        ("all_reduce", {"ranks": 8, "bytes": 1 << 16, "library": "vllm"}, "vLLM one-shot"),
+        ("all_reduce", {"ranks": 4, "bytes": 1 << 28, "library": "vllm"}, "NCCL ring, Simple"),
+        ("all_to_all", {"ranks": 8, "bytes": 1 << 26}, "NCCL direct, Simple"),
+        ("gemm", {"m": 64, "n": 64, "k": 64}, "library gemm kernel"),
+        ("gemm", {"m": 64, "n": 64, "k": 64, "library": "trtllm"}, "TensorRT-LLM gemm kernel"),
+        (
+            "moe_dispatch",
+            {"hidden": 4096, "tokens": 64, "topk": 8, "experts": 64, "low_latency": 1},
+            "DeepEP low-latency dispatch",
+        ),
+    ],
+)
+def test_kernels_are_named(operation, options, model) -> None:
+    assert mt.predict_kernel(operation, machine="dgx-h100", **options).model == model
+
+
+def test_kernels_and_plans_of_collectives_have_one_name() -> None:
+    for nbytes in (1 << 10, 1 << 18, 1 << 22, 1 << 28):
+        kernel = mt.predict_kernel("all_reduce", machine="dgx-h100", ranks=8, bytes=nbytes)
+        assert kernel.model == predict("all_reduce", machine="dgx-h100", ranks=8, nbytes=nbytes).model

@@ -75,15 +75,18 @@ def kernel(
                 operation, machine=hda, dtype=dtype, kv_dtype=kv_dtype, library=library, captured=graph,
                 implementation=implementation, database=database, **shape,
             )  # fmt: skip
-            time = {"time_us": found.time_us, "error": found.error, **found.origin._asdict()}
+            time: dict[str, Any] = {"time_us": found.time_us, "error": found.error, "model": found.model}
+            time |= found.origin._asdict()
             rows.append({"operation": operation, "machine": hda.name, "shape": shape, **time})
     if json:
         print_json("kernel", rows[0] if len(rows) == 1 else rows)
     elif len(rows) == 1:
-        print(f"{_time(rows[0])} ({rows[0]['kind']}: {rows[0]['source']})")
+        print(f"{_time(rows[0])}, {rows[0]['model']} ({rows[0]['kind']}: {rows[0]['source']})")
     else:
-        texts = [[*(row["shape"][name] for name in asked), _time(row), row["kind"]] for row in rows]
-        print_table([*asked, "time", "known by"], texts, left=0)
+        texts = [
+            [*(row["shape"][name] for name in asked), _time(row), row["kind"], row["model"]] for row in rows
+        ]
+        print_table([*asked, "time", "known by", "model"], texts, left=0)
 
 
 def _time(row: dict[str, Any]) -> str:

@@ -27,6 +27,7 @@ from megatile.core.errors import MegatileError, Place
 from megatile.core.sqlite import table_only
 from megatile.hda import HDA, machine as find_machine, machine_names
 from megatile.timing.device import NUMBERS, device_of
+from megatile.timing.exchange_rules import model_name
 from megatile.timing.formulas import OPERATIONS, Device, KernelTime, Operation, hardware
 from megatile.timing.machine_timing import Origin
 
@@ -241,7 +242,7 @@ class _Table:
     def predict(self, shape: dict[str, int]) -> KernelTime | None:
         known = self.exact.get(_shape_text(self.operation.name, shape))
         if known is not None:
-            return KernelTime(known.time_us, Origin("measured", known.source), 0.0)
+            return KernelTime(known.time_us, Origin("measured", known.source), 0.0, "measured rows")
         arrays = _arrays(shape)
         found = self._interpolate(self._points(arrays)[0], None)
         if found is None:
@@ -250,7 +251,8 @@ class _Table:
         errors = [abs(e) for i in near if (e := self._error(int(i))) is not None]
         time = float(np.ravel(self._formula(arrays) * math.exp(value))[0])
         source = f"{len(near)} nearest shapes of {self.rows[int(near[0])].source or 'the database'}"
-        return KernelTime(time, Origin("interpolated", source), float(np.median(errors)) if errors else None)
+        error = float(np.median(errors)) if errors else None
+        return KernelTime(time, Origin("interpolated", source), error, "interpolated rows")
 
     @cached_in_owner
     def _error(self, index: int) -> float | None:
@@ -346,7 +348,8 @@ def predict_kernel(
             return known
     device = device_of(hda, library, captured, NUMBERS)
     origin, error = found.origin(device, shape, kind)
-    return KernelTime(float(found.formula(device, shape, kind)), origin, error)
+    model = model_name(device, found.name, shape, kind)
+    return KernelTime(float(found.formula(device, shape, kind)), origin, error, model)
 
 
 def measured_time(

@@ -17,7 +17,8 @@ from megatile.core.dtypes import itemsize
 from megatile.core.errors import MissingDescriptionError
 from megatile.hda import HDA
 from megatile.hda.model import Network
-from megatile.timing.collective_choice import library_of, reservation, rule_of, times_ps
+from megatile.plan.model import Transport
+from megatile.timing.collective_choice import choose, library_of, reservation, rule_of, times_ps
 from megatile.timing.device import Device, Shape, every, some
 from megatile.timing.library import networks_between
 from megatile.timing.machine_timing import Origin, TimingError
@@ -95,19 +96,29 @@ def engine_all_reduce(device: Device, shape: Shape, dtype: str) -> Any:
     return np.array(each).reshape(every[0].shape)
 
 
-def _engine_us(device: Device, ranks: int, nbytes: float, dtype: str) -> float:
+def _engine_kernel(device: Device, ranks: int, nbytes: float) -> str:
+    """Return what an engine reduces by: one shot, two shots, the switch, or (``library``) NCCL."""
     reach = _reach(device, ranks)
+    if reach is None or nbytes > max(reach.two_shot, reach.in_network):
+        return "library"
+    if nbytes > reach.two_shot:
+        return "in-network"
+    return "one-shot" if nbytes < reach.one_shot else "two-shot"
+
+
+def _engine_us(device: Device, ranks: int, nbytes: float, dtype: str) -> float:
     if ranks < 2:
         return 0.0
     figures = device.kernel("all_reduce")
     link = _networks(device.hda)[0].bandwidth * figures.share / 1e6
     first = figures.start_us + (ranks - 1) * figures.wave_us
-    if reach is None or nbytes > max(reach.two_shot, reach.in_network):
+    kernel = _engine_kernel(device, ranks, nbytes)
+    if kernel == "library":
         time = _library(device, "all_reduce", ranks, nbytes, dtype)
         return time if device.captured else max(time, figures.issue_us)
-    if nbytes < reach.one_shot and nbytes <= reach.two_shot:
+    if kernel == "one-shot":
         time = first + (ranks - 1) * nbytes / link
-    elif nbytes <= reach.two_shot:
+    elif kernel == "two-shot":
         time = 2 * first + 2 * (ranks - 1) * nbytes / (ranks * link)
     else:
         time = 2 * first + (ranks + 1) * nbytes / (ranks * link)
@@ -141,6 +152,27 @@ def collective_origin(device: Device, operation: str, dtype: str) -> tuple[Origi
         return Origin("assumed", f"{device.hda.name} has no transports: the wires alone count"), None
     doubt = reservation(rule_of(device.hda), operation, dtype)
     return Origin("rule", f"transports.device.{library}{f'; {doubt}' if doubt else ''}"), None
+
+
+ENGINES = {"vllm": "vLLM", "trtllm": "TensorRT-LLM", "sglang": "SGLang", "torch": "PyTorch"}
+"""How people write the names of frameworks."""
+
+
+def model_name(device: Device, operation: str, shape: Shape, dtype: str) -> str:
+    """Return the name of the timing model of a kernel of a library: ``NCCL ring, LL``, ``vLLM one-shot``."""
+    engine = ENGINES.get(device.library or "", device.library or "library")
+    if operation.startswith("moe_"):
+        return f"DeepEP {'low-latency ' if shape['low_latency'] else ''}{operation.removeprefix('moe_')}"
+    if operation not in COLLECTIVES:
+        return f"{engine} {operation} kernel"
+    ranks, nbytes = shape["ranks"], shape["bytes"]
+    if operation == "all_reduce" and _has_engine(device):
+        kernel = _engine_kernel(device, ranks, nbytes)
+        if kernel != "library":
+            return f"{engine} {kernel}"
+    rule = rule_of(device.hda)
+    way = choose(rule, operation, ranks, nbytes, itemsize=itemsize(dtype))
+    return Transport("kernel", rule.library, *way).model_name()
 
 
 # --- experts

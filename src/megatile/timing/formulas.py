@@ -38,11 +38,13 @@ MAX_CACHED_TIMES = 100_000
 
 
 class KernelTime(NamedTuple):
-    """A predicted time; ``error`` is what to expect of it relative to the time, where it is known."""
+    """A predicted time; ``error`` is what to expect of it relative to the time, where it is known, and
+    ``model`` the name of its timing model (``NCCL ring, LL``, ``vLLM one-shot``, ``measured rows``)."""
 
     time_us: float
     origin: Origin
     error: float | None = None
+    model: str = ""
 
     @property
     def time_ps(self) -> int:
