@@ -69,6 +69,8 @@ class ModelConfig:
     tied: bool = False
     scheme: str = "bf16"
     kv_scheme: str = "bf16"
+    fp8_scheme: str = "fp8"
+    """What ``fp8`` means for a model in 16 bits: the scheme of its publisher's fp8 variant."""
     quantised_attention: bool = True
     """Whether the scheme holds for the projections of attention too, or for experts only."""
     positions: int = 0
@@ -182,6 +184,8 @@ _QK_NORM = (
     "MiniMaxM2ForCausalLM",
     "Gemma3ForConditionalGeneration",
 )
+_BLOCK_FP8 = ("Qwen3ForCausalLM", "Qwen3MoeForCausalLM")
+"""Architectures whose publisher's fp8 variant has a scale for every 128 × 128 block (Qwen3-32B-FP8)."""
 _EXPERTS_ONLY = ("GptOssForCausalLM",)
 """Architectures whose shipped quantisation is of the experts alone."""
 
@@ -308,7 +312,8 @@ class _Reader:
         given = self.values.get("torch_dtype") or self.values.get("dtype") or "bfloat16"
         plain = scheme_name(str(given).removeprefix("torch."))
         if own is None:
-            return {"scheme": plain}
+            block = self.architecture in _BLOCK_FP8
+            return {"scheme": plain, "fp8_scheme": "fp8_block" if block else "fp8"}
         scheme = scheme_of(own, self.name)
         cache = own.get("kv_cache_quant_algo") if isinstance(own, Mapping) else None
         kv = kv_dtype_name("fp8" if str(cache).upper().startswith("FP8") else None)

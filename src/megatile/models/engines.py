@@ -42,6 +42,11 @@ class ServingEngine:
     """The same without compilation and graphs: operators of torch one by one."""
     workspace_gb: float
     """Memory beside weights, cache and activations: driver context, communication buffers, graphs."""
+    static_scales: bool = False
+    """Whether fp8 checkpoints have static scales (ModelOpt): activations are quantised by the kernel before a
+    product, and the KV cache is fp8 unless said otherwise."""
+    frontend_ms: float = 0.0
+    """Time to the first token beside steps: the server's receipt, tokenising, the queue, the first answer."""
 
     def with_settings(self, **settings: Any) -> ServingEngine:
         """Return the engine with other settings; an unknown one is an error."""
@@ -69,14 +74,27 @@ EAGER_US = 60.0
 """Triton-distributed megakernel.md, torch eager on H800: 26.08 ms for 36 layers, 49.69 ms for 64, of 12
 operators each."""
 ENGINES = {
-    e.name: e
-    for e in (
-        ServingEngine("vllm", 1024, 8192, 0.90, 16, True, True, 512, 300.0, 2.0, 4.0, EAGER_US, 2.0),
-        ServingEngine("trtllm", 2048, 8192, 0.90, 32, False, True, 2048, 150.0, 1.0, 3.0, EAGER_US, 2.0),
-        ServingEngine("sglang", 1024, 8192, 0.88, 1, True, False, 512, 200.0, 1.0, 4.0, EAGER_US, 2.0),
-        ServingEngine("torch", 1024, 1 << 20, 1.0, 1, False, True, 0, 0.0, 0.0, 5.0, EAGER_US, 1.0),
-    )
-}
+    "vllm": ServingEngine(
+        "vllm", max_num_seqs=1024, token_budget=8192, memory_share=0.90, block_tokens=16, chunked=True,
+        mixed=True, graph_batch=512, host_us=100.0, host_request_us=30.0, launch_us=4.0, eager_us=EAGER_US,
+        workspace_gb=2.0, frontend_ms=15.0,
+    ),
+    "trtllm": ServingEngine(
+        "trtllm", max_num_seqs=2048, token_budget=8192, memory_share=0.90, block_tokens=32, chunked=False,
+        mixed=True, graph_batch=2048, host_us=150.0, host_request_us=15.0, launch_us=3.0, eager_us=EAGER_US,
+        workspace_gb=2.0, static_scales=True, frontend_ms=80.0,
+    ),
+    "sglang": ServingEngine(
+        "sglang", max_num_seqs=1024, token_budget=8192, memory_share=0.88, block_tokens=1, chunked=True,
+        mixed=False, graph_batch=512, host_us=100.0, host_request_us=30.0, launch_us=4.0, eager_us=EAGER_US,
+        workspace_gb=2.0, frontend_ms=180.0,
+    ),
+    "torch": ServingEngine(
+        "torch", max_num_seqs=1024, token_budget=1 << 20, memory_share=1.0, block_tokens=1, chunked=False,
+        mixed=True, graph_batch=0, host_us=0.0, host_request_us=0.0, launch_us=5.0, eager_us=EAGER_US,
+        workspace_gb=1.0,
+    ),
+}  # fmt: skip
 """vLLM: ``EngineArgs`` and ``CompilationConfig``; TensorRT-LLM: ``TorchLlmArgs``; SGLang: ``ServerArgs``."""
 
 

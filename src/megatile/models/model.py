@@ -62,18 +62,20 @@ class Model:
         requests: Any = None,
         count: int | None = None,
         spread: float = 0.0,
+        ramp_s: float = 0.0,
         seed: int = 0,
         **division: Any,
     ) -> Serving:
         """Return what users see under a load: time to first token, time per token, tokens per second.
 
-        ``concurrency`` users each ask again when answered; ``rate`` is a Poisson process of requests per
-        second; ``requests`` is a JSONL trace or (seconds, prompt, output) triples. ``count`` requests are
-        asked, whose lengths lie evenly in [1 − spread, 1] times ``isl`` and ``osl``.
+        ``concurrency`` users, who begin evenly over ``ramp_s`` seconds, each ask again when answered;
+        ``rate`` is a Poisson process of requests per second; ``requests`` is a JSONL trace or (seconds,
+        prompt, output) triples. ``count`` requests are asked, whose lengths lie evenly in [1 − spread, 1]
+        times ``isl`` and ``osl``.
         """
         return serve(
             self.deployment(machine, **division), isl=isl, osl=osl, concurrency=concurrency, rate=rate,
-            requests=requests, count=count, spread=spread, seed=seed,
+            requests=requests, count=count, spread=spread, ramp_s=ramp_s, seed=seed,
         )  # fmt: skip
 
     def train(

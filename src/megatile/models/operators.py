@@ -83,10 +83,17 @@ def _embedding(step: Step) -> list[Operator]:
 def _layers(step: Step, kinds: Mapping[Layer, int]) -> list[Operator]:
     """Return the kernels of all layers; those of one kind are one block."""
     return [
-        operator._replace(block=number)
+        _with_scales(step.d, operator)._replace(block=number)
         for number, (layer, count) in enumerate(kinds.items(), 1)
         for operator in layer_operators(step, layer, count)
     ]
+
+
+def _with_scales(d: Deployment, operator: Operator) -> Operator:
+    """Return an fp8 product without its own quantisation where the kernel before it does that."""
+    if operator.kernel == "gemm" and operator.dtype == "fp8" and d.engine.static_scales:
+        return operator._replace(extents=(*operator.extents, ("quantised", 1)))
+    return operator
 
 
 def _send(step: Step, repeat: int) -> Operator:
@@ -134,7 +141,7 @@ def _attention(step: Step, layer: Layer, count: int) -> Iterator[Operator]:
     rotated = (heads + d.kv_heads) * c.head_dim
     yield _passes("rotary", part, count, 2 * tokens * rotated * WORD)
     if c.qk_norm:
-        yield _passes("query and key norm", part, count, 2 * tokens * rotated * WORD)
+        yield _passes("query and key norm", part, count, 2 * tokens * rotated * WORD, kernels=2)
     yield from _core(step, layer, count, heads)
     yield _gemm("output projection", part, count, d.attention_dtype, tokens, c.hidden, heads * c.head_dim)
     if d.tp > 1:

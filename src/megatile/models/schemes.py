@@ -47,17 +47,18 @@ _ALGORITHMS = {
 }  # fmt: skip
 
 
-def scheme_name(given: str, native: str = "bf16") -> str:
+def scheme_name(given: str, native: str = "bf16", fp8: str = "fp8") -> str:
     """Return the scheme that a user's ``dtype`` means for a model whose own scheme is ``native``.
 
-    ``fp8`` of a model that ships with block scales means those; ``fp4`` of one in MXFP4 means MXFP4.
+    ``fp8`` of a model that ships with block scales means those; ``fp4`` of one in MXFP4 means MXFP4. ``fp8``
+    of a model in 16 bits means the scheme ``fp8``.
     """
     if not isinstance(given, str):
         raise ModelError(f"dtype must be a name, got {given!r}", advice=f"one of {', '.join(SCHEMES)}")
     name = SPELLINGS.get(given.lower(), given.lower())
     if name not in SCHEMES:
         raise ModelError(f"dtype '{given}' is unknown", advice=did_you_mean(name, SCHEMES, what="schemes"))
-    return native if name == SCHEMES[native].family else name
+    return native if name == SCHEMES[native].family else fp8 if name == "fp8" else name
 
 
 def kv_dtype_name(given: str | None) -> str:

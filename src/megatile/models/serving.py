@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,8 @@ class Serving:
     @property
     def ttft(self) -> dict[str, float]:
         """Time to the first token: mean and percentiles."""
-        return self._of([(r.first_us - r.arrival_us) / 1e3 for r in self.requests])
+        more = self.deployment.engine.frontend_ms
+        return self._of([(r.first_us - r.arrival_us) / 1e3 + more for r in self.requests])
 
     @property
     def tpot(self) -> dict[str, float]:
@@ -63,7 +64,8 @@ class Serving:
 
     @property
     def latency(self) -> dict[str, float]:
-        return self._of([(r.end_us - r.arrival_us) / 1e3 for r in self.requests])
+        more = self.deployment.engine.frontend_ms
+        return self._of([(r.end_us - r.arrival_us) / 1e3 + more for r in self.requests])
 
     @property
     def itl(self) -> dict[str, float]:
@@ -211,39 +213,53 @@ def _is_time(value: Any) -> bool:
 
 
 def simulate_requests(
-    d: Deployment, requests: Iterable[Request], *, concurrency: int | None = None
+    d: Deployment, requests: Iterable[Request], *, concurrency: int | None = None, ramp_s: float = 0.0
 ) -> tuple[Scheduler, Memory]:
-    """Return the scheduler of one replica after all requests have left; ``concurrency``: a closed loop."""
+    """Return the scheduler of one replica after all requests have left.
+
+    With ``concurrency``, requests are those of a closed loop, whose users begin evenly over ``ramp_s``.
+    """
     waiting = deque(requests)
-    longest = max(r.prompt + r.output for r in waiting)
-    held = memory(d, requests=1, context=longest)
-    require_fit(d, held, 1, longest)
-    per_token = cache_bytes(d, longest) / longest
-    priced = prices(d.hda, d.library)
-
-    def time_us(groups: tuple[tuple[int, int, int], ...]) -> float:
-        return step_us(d, Batch.from_groups(groups).share(d.pp), priced)
-
-    scheduler = Scheduler(d.engine, time_us, int(held.cache_room / per_token) * d.attention_dp)
+    scheduler, held = _scheduler(d, waiting, concurrency)
     if concurrency is None:
-        while waiting:
-            request = waiting.popleft()
-            while scheduler.now_us < request.arrival_us:
-                scheduler.advance(request.arrival_us)
-            scheduler.add(request)
+        arriving, waiting = waiting, deque[Request]()
     else:
-        for _ in range(min(concurrency, len(waiting))):
-            scheduler.add(waiting.popleft())
+        users = min(concurrency, len(waiting))
+        arriving = deque(waiting.popleft() for _ in range(users))
+        for number, request in enumerate(arriving):
+            request.arrival_us = ramp_s * 1e6 * number / users
     answered = 0
-    while scheduler.running or scheduler.waiting:
-        scheduler.advance(float("inf"))
-        for _ in range(len(scheduler.done) - answered if concurrency is not None else 0):
+    while arriving or scheduler.running or scheduler.waiting:
+        while arriving and arriving[0].arrival_us <= scheduler.now_us:
+            scheduler.add(arriving.popleft())
+        scheduler.advance(arriving[0].arrival_us if arriving else float("inf"))
+        for _ in range(len(scheduler.done) - answered):
             if waiting:
                 request = waiting.popleft()
                 request.arrival_us = scheduler.now_us
                 scheduler.add(request)
         answered = len(scheduler.done)
     return scheduler, held
+
+
+def _scheduler(
+    d: Deployment, requests: Sequence[Request], concurrency: int | None
+) -> tuple[Scheduler, Memory]:
+    """Return an idle scheduler whose cache is what the memory has room for."""
+    longest = max(r.prompt + r.output for r in requests)
+    held = memory(d, requests=1, context=longest)
+    require_fit(d, held, 1, longest)
+    per_token = cache_bytes(d, longest) / longest
+    priced = prices(d.hda, d.library)
+    engine = d.engine
+    if not engine.chunked:  # whole prompts: the budget must hold the longest beside decoding requests
+        needed = max(r.prompt for r in requests) + min(engine.max_num_seqs, concurrency or len(requests))
+        engine = replace(engine, token_budget=max(engine.token_budget, needed))
+
+    def time_us(groups: tuple[tuple[int, int, int], ...]) -> float:
+        return step_us(d, Batch.from_groups(groups).share(d.pp), priced)
+
+    return Scheduler(engine, time_us, int(held.cache_room / per_token) * d.attention_dp), held
 
 
 def serve(
@@ -256,9 +272,12 @@ def serve(
     requests: Any = None,
     count: int | None = None,
     spread: float = 0.0,
+    ramp_s: float = 0.0,
     seed: int = 0,
 ) -> Serving:
     """Return what users see of a deployment under a load; see `Model.serve`."""
+    if not (isinstance(ramp_s, (int, float)) and 0 <= ramp_s < 1e6):
+        raise ModelError(f"ramp_s must be seconds from 0 on, got {ramp_s!r}")
     if (concurrency is not None) + (rate is not None) + (requests is not None) > 1:
         raise ModelError("give one of concurrency=, rate= and requests=")
     if requests is not None:
@@ -274,7 +293,7 @@ def serve(
         asked += f", {isl} → {osl} tokens"
         concurrency = None if users is None else -(-users // d.dp)
     own = made[:: d.dp]
-    scheduler, held = simulate_requests(d, own, concurrency=concurrency)
+    scheduler, held = simulate_requests(d, own, concurrency=concurrency, ramp_s=ramp_s)
     return Serving(
         d, asked, tuple(sorted(scheduler.done, key=lambda r: r.arrival_us)), tuple(scheduler.segments),
         max(1e-9, scheduler.now_us / 1e6), held, scheduler.preemptions, scheduler.steps,

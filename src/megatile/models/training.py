@@ -42,8 +42,9 @@ OPTIMIZER_BYTES = 28
 """Adam reads weight, gradient and two moments in f32 and writes three of them; per parameter."""
 STATE_BYTES = 12
 """Master weight and two moments in f32, per parameter."""
-SCORE_PASSES = 10
-"""Reads and writes of the score matrix by scale, mask, softmax and dropout of unfused attention."""
+SCORE_PASSES = 5
+"""Reads and writes of the score matrix of unfused attention: a fused scale, mask and softmax (two),
+dropout (two and its mask)."""
 FAR_SEND_US = 20.0
 """What a message between nodes adds to its bytes (NCCL's point-to-point kernels)."""
 
