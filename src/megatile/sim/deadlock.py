@@ -15,10 +15,11 @@ from megatile.plan.follow import PlanDeadlock
 from megatile.sim import state as st
 from megatile.sim.data import Scalars
 from megatile.sim.instructions import AGAIN, END, SIGNAL, Instruction, LoopAgain, Signal
-from megatile.sim.queries import QueueMisuse, StreamPeers
+from megatile.sim.queue_queries import QueueMisuse
 from megatile.sim.record import source_of
 from megatile.sim.simulation import NEVER, Simulation
 from megatile.sim.state import Children, LevelRow, Pool, Queue, Slot, UnitRow
+from megatile.sim.stream_peers import StreamPeers
 from megatile.timing.machine_timing import TimingError
 from megatile.trace import Pointers, Waiter, WaitGraph
 

@@ -28,7 +28,7 @@ from megatile.sim.data_runs import DataRuns, LaunchData
 from megatile.sim.deadlock import deadlock, explain, wait_graph
 from megatile.sim.launch_rows import LaunchRows
 from megatile.sim.launches import CANCELLED, FAILED, SUBMITTED, Launch, SessionError, Worker
-from megatile.sim.queries import QueueMisuse
+from megatile.sim.queue_queries import QueueMisuse
 from megatile.sim.record import Record, choices
 from megatile.sim.simulation import MAX_RECORDS, NEVER, Simulation, engine_name
 from megatile.sim.symmetry import BESIDE, choose_units

@@ -17,8 +17,9 @@ from megatile.plan import model as pm
 from megatile.plan.cohort import of_units
 from megatile.plan.residency import part_places
 from megatile.sim.instructions import END, Instruction
-from megatile.sim.queries import MachineQueries, StreamPeers, is_own
+from megatile.sim.path_queries import PathQueries
 from megatile.sim.state import NONE, RegionRow
+from megatile.sim.stream_peers import StreamPeers, is_own
 from megatile.timing.machine_timing import TimingError
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def _messages(simulation: Simulation, launched: LaunchRows) -> Iterator[Ends | N
 
 def _copies(simulation: Simulation, launched: LaunchRows) -> Iterator[Ends | None]:
     """The ends of all copies between instances."""
-    rows, answers = simulation.rows, MachineQueries(simulation)
+    rows, answers = simulation.rows, PathQueries(simulation)
     known: list[tuple[Any, ...]] = []
     for number, stream in enumerate(launched.plan.streams):
         level = launched.table.levels[launched.plan.level(stream.level).name]

@@ -64,9 +64,9 @@ FINISHED, PAUSED, ENDED, BUDGET, STOPPED = range(1, 6)
 WRONG_SENDER, TOO_LARGE, WRONG_SIZE, NO_FLAG, NO_PART, NO_OWNER, TOO_FAR_AHEAD = range(7)
 # What it asks Python.
 (
-    ASK_QUEUE, ASK_PATH, ASK_BUSY, ASK_RENDEZVOUS, ASK_MESSAGE, ASK_VALUE,
+    ASK_QUEUE, ASK_QUEUE_PATH, ASK_PATH, ASK_BUSY, ASK_RENDEZVOUS, ASK_MESSAGE, ASK_VALUE,
     ASK_DELAY, ASK_LANE, ASK_CREDIT, ASK_ROUTE, ASK_KERNEL, MISUSE,
-) = range(12)  # fmt: skip
+) = range(13)  # fmt: skip
 
 
 # --- plans and launches ------------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ from megatile.sim.state import (
     ANYDATA,
     ASK_CREDIT,
     ASK_LANE,
-    ASK_PATH,
     ASK_QUEUE,
+    ASK_QUEUE_PATH,
     ASK_ROUTE,
     CREDIT,
     DATA,
@@ -104,7 +104,7 @@ def do_send(s: State, unit_id: int, pc: int) -> int:
         path_id = figure(s, ASK_ROUTE, channel_of(s, unit_id), memory, unit.place, peer, unit_id)
         lane = figure(s, ASK_LANE, channel_of(s, unit_id), unit.level, unit.place, peer, unit_id)
     elif queue.path_memory != memory:
-        path_id = figure(s, ASK_PATH, place, memory, -2, -2, unit_id)
+        path_id = figure(s, ASK_QUEUE_PATH, place, memory, 0, 0, unit_id)
     if path_id == NONE or lane == NONE:
         return STOPPED
     flow = channel.first_flow + to * channel.members + member
