@@ -10,7 +10,7 @@ import megatile as mt
 import megatile.language as T
 from megatile.plan import model as pm
 from megatile.plan.code import compile_plan
-from megatile.sim.kernel_ends import kernel_ends
+from megatile.plan.kernel_ends import kernel_ends
 
 SMALL = {"gpus": 2, "hw_spec.pe_groups.gpu.num_units": 1}
 """Two devices of 22 SMs."""
@@ -102,6 +102,6 @@ with units((0, 2, 1)):
 def test_a_kernel_ends_after_the_last_command_of_its_transport() -> None:
     plan = pm.Plan.from_text(PLAN)
     (code,) = compile_plan(plan)
-    after = [code.instructions[i] for i in sorted(kernel_ends(plan, code.instructions))]
+    after = [code.instructions[i] for i in sorted(kernel_ends(plan, code))]
     assert [getattr(one.statement, "operation", one.kind) for one in after] == ["fill", "fill"]
     assert [dict(one.statement.attributes)["value"] for one in after] == [0, 1]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from megatile.core.expr import Expr
 from megatile.plan import model as pm
 from megatile.plan.code import Code, Instruction
+from megatile.plan.kernel_ends import kernel_ends
 from megatile.plan.statements import (
     COMMANDS,
     engine_of,
@@ -22,7 +23,6 @@ from megatile.plan.statements import (
 )
 from megatile.sim import instructions as si, state as st
 from megatile.sim.expressions import FrameCache
-from megatile.sim.kernel_ends import kernel_ends
 from megatile.sim.run_ahead import after_round
 from megatile.sim.state import NONE, RegionRow
 
@@ -67,7 +67,7 @@ class StreamTable:
         self.tiles = self._tiles(commands)
         self.row_of: list[int] = []
         """The row of every instruction."""
-        ends = kernel_ends(table.plan, self.code)
+        ends = kernel_ends(table.plan, code)
         for number, i in enumerate(self.code):
             self.row_of.append(len(self.rows.code))
             if number in ends:

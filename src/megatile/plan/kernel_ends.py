@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from megatile.plan import model as pm
-from megatile.plan.code import Instruction
+from megatile.plan.code import Code
 
 
-def kernel_ends(plan: pm.Plan, code: Sequence[Instruction]) -> set[int]:
-    """Return the instructions before which a kernel has ended that was started before, by their index.
+def kernel_ends(plan: pm.Plan, code: Code) -> set[int]:
+    """Return the instructions of a stream before which a kernel has ended that it has started, by index.
 
     A kernel lasts from its ``Start`` to the last statement beside it that its transport does, or to the next
     ``Start``.
     """
-    starts = [i for i, one in enumerate(code) if isinstance(one.statement, pm.Start)]
+    statements = [instruction.statement for instruction in code.instructions]
+    starts = [i for i, s in enumerate(statements) if isinstance(s, pm.Start)]
     if not starts:
         return set()
     named: dict[str, str | None] = {c.name: c.transport for c in plan.channels}
     named |= {group.name: group.transport for group in plan.groups}
     found = set()
-    for body in (each for stream in plan.streams for each in _bodies(stream.body)):
+    for body in _bodies(code.stream.body):
         for at, start in enumerate(body):
             if not isinstance(start, pm.Start):
                 continue
@@ -33,9 +34,9 @@ def kernel_ends(plan: pm.Plan, code: Sequence[Instruction]) -> set[int]:
             ]
             inside = {id(x) for x in pm.statements((mine[-1] if mine else start,))}
             found |= {
-                max(j for j in range(i, len(code)) if id(code[j].statement) in inside or j == i) + 1
+                max(j for j in range(i, len(statements)) if id(statements[j]) in inside or j == i) + 1
                 for i in starts
-                if code[i].statement is start
+                if statements[i] is start
             }
     return found
 
