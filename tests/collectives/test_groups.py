@@ -92,3 +92,11 @@ def test_uneven_groups_take_what_their_messages_take() -> None:
     even = alone("h100-cluster", (0, 1, 8, 9), 256 << 20)
     assert uneven.busbw < 0.8 * even.busbw
     assert uneven.plan.transports[0].pace == 1
+
+
+def test_groups_have_the_links_between_them_where_links_are_listed() -> None:
+    """The cube mesh of a DGX-1 has two links between GPUs 0 and 4 and one between 2 and 6."""
+    two, one, usual = (alone("v100-8", ranks, 64 << 20) for ranks in ((0, 4), (2, 6), (0, 1)))
+    assert one.time_ps == usual.time_ps
+    assert one.time_ps == pytest.approx(2 * two.time_ps, rel=0.06)
+    assert [found.plan.transports[0].links for found in (two, one)] == [2, 0]

@@ -10,7 +10,7 @@ over nodes. What they take for a size is in ``timing/collective_choice.py``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -63,7 +63,7 @@ def library_way(
     if algorithm is not None and job.operation not in PEERS:
         env["NCCL_ALGO"] = NCCL_NAMES[algorithm]
     try:
-        rule = rule_of(hda, library, job.scale, False, ranks_per_node(hda, job))
+        rule = rule_of(hda, library, job.scale, False, *group_of(hda, job))
         size = itemsize(job.dtype)
         way = choose(rule, job.operation, job.ranks, job.nbytes, graph=not launch, env=env, itemsize=size)
     except TimingError:
@@ -75,12 +75,25 @@ def library_way(
     return way if algorithm in (None, way.algorithm) and stand_in(way, job) is not None else None
 
 
-def ranks_per_node(hda: HDA, job: Job) -> int:
-    """Return how many ranks of a job are in each of its nodes; 0 where they fill as few nodes as they can."""
+class Group(NamedTuple):
+    """Where the ranks of a job lie, as `Transport` says it."""
+
+    per_node: int
+    links: int
+
+
+def group_of(hda: HDA, job: Job) -> Group:
+    """Return how many ranks a job has in a node and links it has between them, where these are not usual."""
     around = fabric(hda, job.scale)
     places = np.broadcast_to(job.place.evaluate({"unit": np.arange(job.ranks)}), job.ranks)
     nodes = len(np.unique(places // around.inside))
-    return 0 if nodes == around.nodes(job.ranks) else -(-job.ranks // nodes)
+    usual = around.lanes[min(job.ranks, around.inside)] if around.lanes and nodes == 1 else 0
+    degrees = np.zeros(job.ranks, dtype=int)
+    for a, b, cables in job.cables:
+        degrees[[a, b]] += cables
+    links = int(degrees.min()) if usual else 0
+    per_node = 0 if nodes == around.nodes(job.ranks) else -(-job.ranks // nodes)
+    return Group(per_node, 0 if links == usual else links)
 
 
 def stand_in(way: Way, job: Job) -> str | None:
@@ -120,14 +133,14 @@ def transport_of(
         return Transport("lsu", name="lsu") if inside else Transport("nic", name="nic")
     if way is not None and library is not None:
         kind = "switch" if way.protocol == "NVLS" else "kernel"
-        return Transport(kind, library, *way, per_node=ranks_per_node(hda, job), name=library)
+        return Transport(kind, library, *way, **group_of(hda, job)._asdict(), name=library)
     name, own = candidate.algorithm, library or library_of(hda, job.scale) or ""
     if name not in offered(own, job.operation) or (name == "ring" and len(job.nesting) > 1):
         own = "custom"  # the rings of libraries take all rails between nodes
     channels = None
     if own == "nccl" and name in NCCL_NAMES:
-        rule = rule_of(hda, own, job.scale, False, ranks_per_node(hda, job))
+        rule = rule_of(hda, own, job.scale, False, *group_of(hda, job))
         channels = channels_of(rule, name, candidate.protocol, job.ranks, job.nbytes)
     kind = "switch" if candidate.protocol == "NVLS" else "kernel"
-    per_node = ranks_per_node(hda, job)
-    return Transport(kind, own, name, candidate.protocol, channels, per_node=per_node, name=own)
+    group = group_of(hda, job)._asdict()
+    return Transport(kind, own, name, candidate.protocol, channels, **group, name=own)

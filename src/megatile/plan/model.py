@@ -337,7 +337,8 @@ class Transport:
     ``library`` (``nccl``, ``rccl``), ``algorithm`` (``ring``) and ``protocol`` (``LL``, ``LL128``,
     ``Simple``, ``NVLS``) name whose kernel it is; ``channels`` how many of its channels a library takes for
     the size (None: all it has); ``registered`` whether its buffers are registered with the library;
-    ``per_node`` how many ranks of the group are in each of its nodes (0: they fill their nodes).
+    ``per_node`` how many ranks of the group are in each of its nodes (0: they fill their nodes) and ``links``
+    how many links each has to the others, where links are listed one by one (0: as the first ranks have).
     """
 
     kind: str = part("text", ARGUMENT)
@@ -348,6 +349,7 @@ class Transport:
     pace: float = part("literal", KEYWORD, 1.0)
     registered: bool = part("literal", KEYWORD, False)
     per_node: int = part("literal", KEYWORD, 0)
+    links: int = part("literal", KEYWORD, 0)
     name: str = ""
 
     def model_name(self) -> str:

@@ -73,10 +73,16 @@ def library_of(hda: HDA, scale: str = "device") -> str | None:
 
 @cached_in_owner
 def rule_of(
-    hda: HDA, library: str = "", scale: str = "device", registered: bool = False, per_node: int = 0
+    hda: HDA,
+    library: str = "",
+    scale: str = "device",
+    registered: bool = False,
+    per_node: int = 0,
+    links: int = 0,
 ) -> Rule:
     """The rule for a library's collectives on a machine; for machines without figures the wires alone.
-    ``per_node``: of groups with so many ranks in each of their nodes (0: as many as there are)."""
+    ``per_node``: of groups with so many ranks in each of their nodes (0: as many as there are); ``links``: of
+    groups whose ranks have so many links to each other (0: as many as the first ranks have)."""
     known = hda.transports.get(hda.scale(scale).name, {})
     if library and known and library not in known:
         advice = did_you_mean(library, known, what="libraries")
@@ -86,6 +92,8 @@ def rule_of(
     if per_node:
         cards = -(-figures.cards * per_node // around.inside)  # the cards near those ranks
         figures, around = replace(figures, cards=cards), replace(around, inside=per_node)
+    if links:
+        around = replace(around, lanes=(links,) * len(around.lanes))
     return Rule(figures, around, name, registered)
 
 

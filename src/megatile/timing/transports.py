@@ -72,7 +72,8 @@ def rule_for(hda: HDA, transport: Transport, scale: str = "device") -> Rule:
     """Return the rule of the library of a transport; kernels of no library cost what those of the machine's
     do."""
     known = transport.library in hda.transports.get(hda.scale(scale).name, {})
-    return rule_of(hda, transport.library if known else "", scale, transport.registered, transport.per_node)
+    named = transport.library if known else ""
+    return rule_of(hda, named, scale, transport.registered, transport.per_node, transport.links)
 
 
 def has_library(hda: HDA, scale: str) -> bool:
