@@ -44,7 +44,11 @@ def test_json_plot_trace_explain(tmp_path):
 
 
 def test_sizes_and_ranks():
-    assert [read_size(t) for t in ("8", "1GiB", "128M", "4 kB")] == [8, 1 << 30, 128 << 20, 4000]
+    assert [read_size(t) for t in ("8", "1GiB", "128M", "4 kB")] == [8, 1 << 30, 128 << 20, 4096]
+    assert {read_size(t) for t in ("64k", "64K", "64kb", "64KB", "64 KiB", "65536B", "64.0kib")} == {65536}
+    for wrong in ("64kbit", "", "-8", "64 GB/s", "1e6", "K"):
+        with pytest.raises(MegatileError, match="is not a size in bytes"):
+            read_size(wrong)
     assert read_ranks("16") == 16
     assert read_ranks("0,8,16-18") == [0, 8, 16, 17, 18]
     with pytest.raises(MegatileError, match="names no ranks"):
@@ -171,3 +175,23 @@ def test_variables_of_nccl_and_measured_times_are_options(tmp_path):
     assert "NCCL ring, Simple" in ring.stdout
     assert "400" in measured.stdout
     assert "measured rows" in measured.stdout
+    db = ["--db", str(tmp_path / "perf.sqlite"), "--explain"]
+    explained = CliRunner().invoke(app, [*asked, *db]).stdout
+    assert "400 µs: measured rows (me). Without them, by the rule:" in explained
+    far = CliRunner().invoke(app, ["collective", "all_reduce", "-b", "1G", "--no-check", *db]).stdout
+    assert "# by the rule: the database has no row of all_reduce, f32, 8 ranks within a factor of 2" in far
+    assert "measured rows (" not in far
+
+
+def test_a_collective_without_bytes_is_asked_for_them(megatile):
+    refused = megatile("sweep", "all_reduce", "-o", "gpus=4,8")
+    assert refused.code == 1
+    assert "all_reduce of how many bytes? (try: give -b 64MiB)" in refused.err
+    assert "cannot be read" in megatile("sweep", "nothing.json", "-o", "gpus=4,8").err
+
+
+def test_listed_links_say_why_fewer_units_do_not_fit(megatile):
+    refused = megatile("collective", "all_reduce", "-m", "v100-8", "--set", "gpus=4", "-b", "1M")
+    assert "edge [0, 4] leaves the range 0…3 of the 4 units that 'nvlink' joins" in refused.err
+    assert "name ranks instead" in refused.err
+    assert megatile("collective", "all_reduce", "-m", "v100-8", "--ranks", 4, "-b", "1M").code == 0

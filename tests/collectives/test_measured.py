@@ -63,8 +63,24 @@ def test_captured_graphs_have_rows_of_their_own(database):
 )
 def test_the_rule_says_what_was_not_measured(database, other):
     found = asked(4096, database=database, **other)
-    assert found.origin is None
+    assert found.origin.kind == "rule"
     assert found.time_ps == asked(4096, **other).time_ps
+
+
+def test_the_rule_takes_over_beyond_twice_the_measured_sizes(database):
+    inside, outside = (asked(SIZES[-1] * factor, database=database) for factor in (2, 4))
+    assert inside.origin.kind == "interpolated"
+    assert outside.origin.kind == "rule"
+    assert "no row of all_reduce, f16, 8 ranks within a factor of 2" in outside.origin.source
+    assert outside.time_ps == asked(SIZES[-1] * 4).time_ps
+    assert asked(SIZES[0] // 4, database=database).origin.kind == "rule"
+
+
+def test_both_ways_to_ask_have_one_element_type():
+    asked_kernel = mt.predict_kernel("all_reduce", machine="dgx-h100", ranks=8, bytes=1 << 20)
+    f32 = mt.predict_kernel("all_reduce", machine="dgx-h100", ranks=8, bytes=1 << 20, dtype="f32")
+    assert asked_kernel == f32
+    assert predict("all_reduce", machine="dgx-h100", nbytes=1 << 20).job.dtype == "f32"
 
 
 def test_registered_buffers_are_part_of_the_plan():

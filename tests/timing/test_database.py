@@ -84,7 +84,7 @@ def test_times_of_several_devices_hold_for_the_same_links(database, tmp_path):
     database.add([Measurement("dgx-h100", "all_reduce", "f16", "", shape, 9.0)])
 
     def found(hda):
-        return mt.predict_kernel("all_reduce", machine=hda, database=database, **shape)
+        return mt.predict_kernel("all_reduce", machine=hda, dtype="f16", database=database, **shape)
 
     assert found("dgx-h100").time_us == 9
     bare = put(
@@ -104,7 +104,8 @@ def test_a_collective_is_interpolated_between_sizes(database):
         for i in range(10, 30, 2)
     ]
     database.add(rows)
-    found = mt.predict_kernel("all_reduce", machine="dgx-h100", ranks=8, bytes=2**15, database=database)
+    asked = {"machine": "dgx-h100", "ranks": 8, "dtype": "f16", "database": database}
+    found = mt.predict_kernel("all_reduce", bytes=2**15, **asked)
     assert found.time_us == pytest.approx(0.5 * 2**7.5, rel=0.05)
 
 

@@ -15,6 +15,7 @@ from megatile.cli.machine import Env, Json, Machine, MaxSeconds, Set, TrustCode,
 from megatile.cli.output import print_json, print_table, read_names, warnings_as_notes
 from megatile.core.errors import MegatileError
 from megatile.core.progress import shown
+from megatile.core.quantities import format_time
 from megatile.report.canvas import SUFFIXES, check_folder
 
 if TYPE_CHECKING:
@@ -26,20 +27,18 @@ if TYPE_CHECKING:
 MAX_SIZES = 1000
 ALGORITHMS = ("no algorithm is named", "use -a auto, -a all, or names such as -a ring,tree")
 MAX_RANKS = 1_000_000
-_BINARY = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_BINARY = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def read_size(text: str) -> int:
-    """Bytes from ``8``, ``1GiB``, ``4 MB`` or nccl-tests' ``128M`` (binary)."""
-    from megatile.core.quantities import quantity
-
-    plain = text.strip()
-    number, factor = (plain[:-1].strip(), _BINARY.get(plain[-1:].upper(), 0)) if plain else ("", 0)
-    if factor and re.fullmatch(r"[0-9]{1,30}", number):
-        return int(number) * factor
-    if re.fullmatch(r"[0-9]{1,30}", plain):
-        return int(plain)
-    return round(quantity(plain, "bytes").value)
+    """Return bytes: ``8``, ``64k``, ``64 kB``, ``1GiB`` or nccl-tests' ``128M``; K is 1024 in all of them."""
+    found = re.fullmatch(
+        r"\s*([0-9]{1,30}(?:\.[0-9]{1,30})?)\s*(?:([kmgt]?)(?:i?b)?)\s*", text, re.IGNORECASE
+    )
+    if found is None:
+        raise MegatileError(f"{text[:80]!r} is not a size in bytes", advice="write 65536, 64K or 64KiB")
+    number, unit = found[1], _BINARY[found[2].upper()]
+    return round(float(number) * unit) if "." in number else int(number) * unit
 
 
 def read_ranks(text: str | None) -> int | list[int] | None:
@@ -72,7 +71,7 @@ Operation = Annotated[
 def collective(
     operation: Operation,
     machine: Machine = "dgx-h100",
-    begin: Annotated[str, typer.Option("-b", "--begin", help="Smallest size in bytes.")] = "8",
+    begin: Annotated[str, typer.Option("-b", "--begin", help="Smallest size in bytes; K is 1024.")] = "8",
     end: Annotated[str | None, typer.Option("-e", "--end", help="Largest size.")] = None,
     factor: Annotated[float, typer.Option("-f", "--factor", help="Step from size to size.")] = 2.0,
     algorithm: Annotated[str, typer.Option("-a", "--algorithm", help="Names, auto, nccl, fastest, all.")] =
@@ -145,11 +144,15 @@ def collective(
     else:
         _print_table(hda.name, found[0][1], lines)
         _print_in_network([prediction for _, prediction in found])
+        rules = [p.origin.source for _, p in found if p.origin is not None and p.origin.kind == "rule"]
+        for text in dict.fromkeys(rules):
+            print(f"# by the rule: {text}")
     if explain and not json:
         from megatile.timing.origins import origin_lines
 
         for _, prediction in found:
-            print("\n" + "\n".join([str(prediction.explanation), *origin_lines(_origins(hda, prediction))]))
+            print("\n" + "\n".join([*_measured(prediction), str(prediction.explanation)]))
+            print("\n".join(origin_lines(_origins(hda, prediction))))
     if plot is not None:
         _plot(lines, plot, f"{operation} on {hda.name}, {found[0][1].job.ranks} ranks")
     if trace is not None:
@@ -190,6 +193,16 @@ def _origins(hda: HDA, prediction: Prediction) -> dict[str, Origin]:
     from megatile.timing.resources import Resources
 
     return Resources(hda, prediction.plan).origins()
+
+
+def _measured(prediction: Prediction) -> list[str]:
+    """Say where a time comes from that is not among the candidates' prices."""
+    origin = prediction.origin
+    if origin is None or origin.kind == "rule":
+        return []
+    return [
+        f"{format_time(prediction.time_ps)}: {origin.kind} rows ({origin.source}). Without them, by the rule:"
+    ]
 
 
 def _record(line: Line, prediction: Prediction, explain: bool, hda: HDA) -> dict[str, Any]:

@@ -102,7 +102,9 @@ def sweep(
         ),
     ],
     machine: Machine = "dgx-h100",
-    nbytes: Annotated[str | None, typer.Option("-b", "--bytes", help="Of a collective: 64MiB.")] = None,
+    nbytes: Annotated[
+        str | None, typer.Option("-b", "--bytes", help="Of a collective: 64MiB; K is 1024.")
+    ] = None,
     store: Store = None,
     workers: Workers = None,
     plot: Annotated[
@@ -146,11 +148,23 @@ def _number(value: float | None) -> str:
 def _target(text: str, nbytes: str | None) -> Any:
     if text.partition(":")[0].endswith(".py"):
         return find_program(text)
-    if nbytes is None:
-        return read_plan(Path(text))
     from megatile.cli.collective import read_size
 
+    if nbytes is None:
+        if not Path(text).exists() and _names_collective(text):
+            raise MegatileError(f"{text} of how many bytes?", advice="give -b 64MiB")
+        return read_plan(Path(text))
+
     return partial(_collective, text, read_size(nbytes))
+
+
+def _names_collective(text: str) -> bool:
+    from megatile.collectives.job import CollectiveError, operation_name
+
+    try:
+        return bool(operation_name(text))
+    except CollectiveError:
+        return False
 
 
 def _collective(operation: str, nbytes: int, hda: HDA) -> Any:

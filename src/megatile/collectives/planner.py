@@ -87,7 +87,7 @@ class Prediction(HasTime):
     """The name of the timing model: ``NCCL ring, LL``."""
     explanation: Explanation | None = field(default=None, compare=False, repr=False)
     origin: Origin | None = None
-    """Where the time comes from, if from measured rows of a database."""
+    """Where the time comes from, if a database was given: measured rows, or the rule, and why not rows."""
 
     def __repr__(self) -> str:
         return f"Prediction({self.plan.name}: {format_time(self.time_ps)}, {self.model})"
@@ -291,9 +291,9 @@ def predict(
     a file that is read, extended and written) remembers choices; ``floors`` carries prices from size to
     size of a sweep. ``registered``: buffers are registered with the library, so that it copies nothing
     locally and fills no pipeline (an estimate). ``database`` (a `Database` or its file) has measured times:
-    where it has rows near the size, they say the time of the library's own choice, and the rule elsewhere
-    (`Prediction.origin`). ``transport="copy_engine"`` lets the machine's copy engines send, as a host's
-    copies do, not a library's kernel.
+    where it has rows near the size (up to twice the largest, down to half the smallest), they say the time
+    of the library's own choice, and the rule elsewhere (`Prediction.origin`). ``transport="copy_engine"``
+    lets the machine's copy engines send, as a host's copies do, not a library's kernel.
     """
     hda = read_machine(machine)
     if transport not in (None, "copy_engine"):
@@ -354,7 +354,8 @@ def predict(
         return Prediction(
             plan, job, round(known.time_us * 1e6), best, f"{known.origin.kind} rows", why, known.origin
         )
-    predicted = Prediction(plan, job, time, best, model, why)
+    origin = None if database is None else Origin("rule", unmeasured(job) if usual else ONLY_USUAL)
+    predicted = Prediction(plan, job, time, best, model, why, origin)
     if algorithm == "fastest" and among is protocol is transport is None and library_of(hda, job.scale):
         usual_way = predict(
             op, machine=hda, nbytes=nbytes, launch=launch, scale=scale, dtype=dtype, ranks=ranks,
@@ -371,6 +372,16 @@ def measured(hda: HDA, job: Job, launch: bool, database: Database | str | Path) 
         return None
     shape = {"ranks": job.ranks, "bytes": job.nbytes}
     return measured_time(KERNELS[job.operation], hda, job.dtype, shape, "" if launch else CAPTURED, database)
+
+
+ONLY_USUAL = "measured rows are of the library's own choice, without variables or options"
+
+
+def unmeasured(job: Job) -> str:
+    return (
+        f"the database has no row of {job.operation}, {job.dtype}, {job.ranks} ranks within a factor of 2 "
+        "of the measured sizes"
+    )
 
 
 def library_for(hda: HDA, job: Job, algorithm: str, among: Sequence[str] | None) -> str | None:

@@ -74,7 +74,11 @@ def _edge_list(n: Any, size: int, document: Document, key_path: KeyPath) -> Topo
     for i, (a, b, _) in enumerate(n.edges):
         at = (*key_path, "edges", i)
         if not (0 <= a < size and 0 <= b < size):
-            raise document.error(f"edge [{a}, {b}] leaves the range 0…{size - 1}", at)
+            raise document.error(
+                f"edge [{a}, {b}] leaves the range 0…{size - 1} of the {size} units that '{n.name}' joins",
+                at,
+                "list the edges of these units only; to use part of a machine, name ranks instead",
+            )
         if a == b or frozenset((a, b)) in seen:
             raise document.error(
                 f"edge [{a}, {b}] joins a unit to itself" if a == b else f"edge [{a}, {b}] stands twice",

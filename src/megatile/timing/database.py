@@ -34,6 +34,8 @@ from megatile.timing.machine_timing import Origin
 NEAREST = 12
 FARTHEST = 3.0
 """In factors of two: a shape that is further from all measured ones is left to the formula."""
+BEYOND = 1.0
+"""The same for collectives outside the measured sizes and ranks: beyond, another protocol may take over."""
 BASE, RIDGE = 0.1, 0.01
 """The squared distance at which weights begin to fall; what holds slopes that few shapes determine."""
 LONGEST_US = 1e12
@@ -223,6 +225,8 @@ class _Table:
         shapes = [operation.shape(row.shape) for row in rows]
         self.columns = {name: np.array([s[name] for s in shapes], float) for name in operation.extents}
         self.points = self._points(self.columns)
+        beyond = BEYOND if "ranks" in operation.extents else np.inf
+        self.range = (self.points.min(0) - beyond, self.points.max(0) + beyond) if rows else None
         times = np.array([row.time_us for row in rows])
         self.values = np.log(times / self._formula(self.columns)) if rows else times
 
@@ -267,6 +271,8 @@ class _Table:
 
     def _interpolate(self, point: Any, without: int | None) -> tuple[float, Any] | None:
         """The value at a point and the rows it comes from, the nearest first."""
+        if self.range is None or (point < self.range[0]).any() or (point > self.range[1]).any():
+            return None
         squares = self._squares(point)
         if without is not None:
             squares[without] = np.inf

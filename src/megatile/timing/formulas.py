@@ -216,7 +216,7 @@ for _operation in (
         lambda device, shape, dtype: ("elementwise",),
     ),
     *(
-        Operation(name, {"ranks": None, "bytes": None}, rule, dtype="f16")
+        Operation(name, {"ranks": None, "bytes": None}, rule, dtype="f32")
         for name, rule in exchange_rules.collective_rules.items()
     ),
     *(
