@@ -314,10 +314,10 @@ class KernelFigures:
     shorter of work and traffic ``exposed`` does not hide behind the longer. A softmax takes as long as so
     many dimensions of a head more. Work-groups that are too few are divided where ``split`` says what it
     costs to join the parts. Heads that share keys share work-groups if ``packed``; rows are permuted around
-    experts at ``passes`` of the memory's peak, only those of the rank if ``packed``. A call outside a
-    captured graph takes at least ``issue``. ``error`` is the median error on measured rows. ``dispatch`` and
-    ``combine`` of experts: one compute unit fills a ``share`` of a device's link and spends ``wave`` on each
-    message.
+    experts at ``passes`` of the memory's peak, only those of the rank if ``packed``, and ``split`` is spent
+    on each expert. A call outside a captured graph takes at least ``issue``. ``error`` is the median error on
+    measured rows. ``dispatch`` and ``combine`` of experts: one compute unit fills a ``share`` of a device's
+    link and spends ``wave`` on each message.
     """
 
     name: Name

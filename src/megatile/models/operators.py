@@ -18,6 +18,8 @@ WORD = 2
 """Bytes of an activation."""
 SKEW = 101
 """Power-law exponent, in hundredths, of how often experts are chosen, as the open rows have it."""
+EXPERT_KERNELS = {("vllm", "mxfp4"): "mxfp4_marlin"}
+"""Engines that multiply experts of a scheme by other kernels than its own (vLLM on Hopper: Marlin's)."""
 Extents = tuple[tuple[str, int], ...]
 
 
@@ -251,7 +253,9 @@ def _experts(step: Step, count: int) -> Iterator[Operator]:
         ("tokens", step.expert_tokens), ("hidden", c.hidden), ("inner", c.expert_inner), ("topk", c.topk),
         ("experts", c.experts), ("tensor_parallel", d.expert_tp), ("expert_parallel", d.ep), ("skew", SKEW),
     )  # fmt: skip
-    yield Operator("experts", part, count, "moe", d.dtype, extents)
+    yield Operator(
+        "experts", part, count, "moe", EXPERT_KERNELS.get((d.engine.name, d.dtype), d.dtype), extents
+    )
     if d.attention_dp > 1:
         moved = step.expert_tokens * c.hidden * WORD
         yield _collective("reduce_scatter", "results of experts", part, count, d.tp * d.attention_dp, moved)

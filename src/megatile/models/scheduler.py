@@ -152,8 +152,8 @@ class Scheduler:
             whole = request.to_prefill
             if self._room(request.prompt + request.generated + 1) > free:
                 break
-            if not engine.chunked and whole > budget and (chunks or self.decoding):
-                break
+            if not engine.chunked and whole > budget and chunks:
+                break  # one that is alone in its step runs whole: whoever serves it gave it the budget
             tokens = min(whole, budget) if engine.chunked else whole
             self.waiting.popleft()
             request.prefilled = min(request.cached, request.prompt - 1)

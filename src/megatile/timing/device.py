@@ -34,7 +34,7 @@ FALLBACKS = {
     "gemm_nvfp4": "gemm_f8", "quantise_block": "quantise", "moe_f8": "moe", "moe_f8_block": "moe_f8",
     "moe_int4": "moe", "moe_mxfp4": "moe_int4", "moe_nvfp4": "moe_f8", "prefill_kv8": "prefill",
     "prefill_f8": "prefill_kv8", "decode_kv8": "decode", "decode_f8": "decode_kv8", "mla": "decode",
-    "mla_kv8": "mla", "elementwise": "quantise", "dispatch_low_latency": "dispatch",
+    "mla_kv8": "mla", "dispatch_low_latency": "dispatch",
     "combine_low_latency": "combine",
 }  # fmt: skip
 """Kernels whose figures stand in for those that a machine file lacks."""

@@ -23,7 +23,7 @@ FREE = {
     "prefill": ("share", "softmax", "bandwidth", "start_us", "wave_us"),
     "decode": ("share", "softmax", "bandwidth", "start_us", "wave_us", "split_us", "exposed"),
     "mla": ("share", "bandwidth", "start_us", "wave_us", "split_us", "exposed"),
-    "moe": ("share", "bandwidth", "start_us", "passes", "exposed"),
+    "moe": ("share", "bandwidth", "start_us", "split_us", "passes", "exposed"),
     "dispatch": ("share", "start_us", "wave_us", "split_us"),
     "combine": ("share", "start_us", "wave_us", "split_us"),
 }

@@ -25,7 +25,7 @@ from megatile.timing.formulas import OPERATIONS
 LARGEST_FILE = 1 << 30
 MAX_ROWS = 10_000_000
 MARLIN = "marlin"
-"""A kernel that widens 4-bit weights of any kind."""
+"""In names of kernels: one that widens 4-bit weights of any kind."""
 CAPTURED = "captured"
 """The implementation of collectives in captured graphs (``-G`` of nccl-tests)."""
 Row = Mapping[str, Any]

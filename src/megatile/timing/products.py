@@ -118,7 +118,9 @@ def _moe(device: Device, shape: Shape, kind: Scheme, name: str) -> Any:
         time = time + x.maximum(work, traffic) + figures.exposed * x.minimum(work, traffic)
     permuted = pairs if figures.packed else tokens * topk
     around = 4 * permuted * hidden + 4 * tokens * hidden + 6 * pairs * inner
-    return device.issued(name, figures.start_us + time + around / (device.bandwidth * figures.passes) * 1e6)
+    aligned = shape["experts"] / (shape["expert_parallel"] if figures.packed else 1)
+    start = figures.start_us + aligned * (figures.split_us or 0.0)
+    return device.issued(name, start + time + around / (device.bandwidth * figures.passes) * 1e6)
 
 
 def _load(device: Device, shape: Shape, rows: int) -> tuple[Any, Any, Any]:

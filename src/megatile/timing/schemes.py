@@ -30,10 +30,11 @@ SCHEMES = {
     "fp8_block": Scheme("fp8_block", 1 + 4 / 128**2, 1 + 4 / 128, "f8e4m3", "_f8_block"),
     "int4": Scheme("int4", 0.5 + 2 / 128, 2.0, "bf16", "_int4"),
     "mxfp4": Scheme("mxfp4", 0.5 + 1 / 32, 2.0, "bf16", "_mxfp4"),
+    "mxfp4_marlin": Scheme("mxfp4_marlin", 0.5 + 1 / 32, 2.0, "bf16", "_int4"),
     "nvfp4": Scheme("nvfp4", 0.5 + 1 / 16, 0.5 + 1 / 16, "f4e2m1", "_nvfp4"),
 }
 """One scale for each tensor or channel; for blocks of 128 × 128 weights and 128 activations; 16-bit scales of
-128 weights; OCP's blocks of 32; NVIDIA's blocks of 16."""
+128 weights; OCP's blocks of 32, by OpenAI's kernels or by Marlin's; NVIDIA's blocks of 16."""
 SPELLINGS = {
     "f8e5m2": "f8e4m3", "fp8_static": "f8e4m3", "int4_wo": "int4", "i4": "int4", "w4a16": "int4",
     "w4afp8": "int4", "int8_wo": "i8", "w4a16_mxfp4": "mxfp4", "w4a8_mxfp4_mxfp8": "mxfp4", "fp4": "nvfp4",
