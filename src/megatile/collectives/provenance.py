@@ -9,7 +9,6 @@ ranks are sent through one at a time to count who was used how often.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,8 +25,6 @@ from megatile.plan.model import (
     Channel,
     Collective,
     Compute,
-    If,
-    Loop,
     Plan,
     Receive,
     ReceiveAny,
@@ -36,6 +33,7 @@ from megatile.plan.model import (
     Stream,
     Work,
 )
+from megatile.plan.statements import rewritten
 
 _ADDITIONS = set(REDUCTIONS.values())
 
@@ -106,7 +104,7 @@ def over_integers(plan: Plan) -> Plan:
         plan,
         tiles=tuple(replace(t, dtype="i64") for t in plan.tiles),
         channels=tuple(_wide(c, narrow) for c in plan.channels),
-        streams=tuple(Stream(s.units, _body(s.body)) for s in plan.streams),
+        streams=tuple(Stream(s.units, rewritten(s.body, _statement)) for s in plan.streams),
     )
 
 
@@ -114,27 +112,19 @@ def _wide(channel: Channel, narrow: int) -> Channel:
     return replace(channel, slot_bytes=-(-channel.slot_bytes * 8 // narrow), offset=None)
 
 
-def _body(body: Sequence[Statement]) -> tuple[Statement, ...]:
-    return tuple(made for statement in body for made in _statement(statement))
-
-
-def _statement(statement: Statement) -> list[Statement]:
+def _statement(statement: Statement) -> Statement | None:
     match statement:
-        case Loop():
-            return [replace(statement, body=_body(statement.body))]
-        case If():
-            return [replace(statement, body=_body(statement.body), orelse=_body(statement.orelse))]
         case Compute() if statement.operation == "div":
-            return []
+            return None
         case Compute() if statement.operation in _ADDITIONS:
-            return [replace(statement, operation="add", work=_work(statement.work))]
+            return replace(statement, operation="add", work=_work(statement.work))
         case Compute() | Send():
-            return [replace(statement, work=_work(statement.work))]
+            return replace(statement, work=_work(statement.work))
         case Receive() | ReceiveAny():
-            return [replace(statement, dtype="i64", work=_work(statement.work))]
+            return replace(statement, dtype="i64", work=_work(statement.work))
         case Collective():
-            return [replace(statement, reduction="sum", work=_work(statement.work))]
-    return [statement]
+            return replace(statement, reduction="sum", work=_work(statement.work))
+    return statement
 
 
 def _work(work: Work) -> Work:

@@ -30,7 +30,7 @@ from megatile.lowering.storage import Home
 from megatile.lowering.streams import LoweringState
 from megatile.lowering.waits import place_waits
 from megatile.plan import model as pm
-from megatile.plan.statements import regions_of, write_of
+from megatile.plan.statements import regions_of, rewritten, write_of
 from megatile.timing.caches import extents
 
 assert phases.rule is statements.rule  # both add to the table of rules
@@ -217,12 +217,14 @@ def assemble(draft: LoweringState) -> pm.Plan:
         if t.role != "local" or t.name in used
     ]  # fmt: skip
     waited = {s.flag for st in streams for s in pm.statements(st.body) if isinstance(s, pm.Wait)}
-    streams = [replace(s, body=_without(s.body, waited)) for s in streams]
-    flags = [
-        f
-        for f in draft.declared.flags.values()
-        if f.name in waited or not f.name.startswith(("go_", "done_"))
-    ]
+    own = {f for f in draft.declared.flags if f.startswith(("go_", "done_"))}
+    idle = own - waited  # nobody waits for these phases
+
+    def heard(s: pm.Statement) -> pm.Statement | None:
+        return None if isinstance(s, pm.Signal) and s.flag in idle else s
+
+    streams = [replace(s, body=rewritten(s.body, heard)) for s in streams] if idle else streams
+    flags = [f for f in draft.declared.flags.values() if f.name not in idle]
     channels = tuple(replace(channel, name=name) for channel, name in draft.declared.channels.items())
     plan = pm.Plan(
         draft.program.name, draft.first.scale, (draft.first.total,), tuple(tiles),
@@ -241,14 +243,3 @@ def _spread(plan: pm.Plan, tile: pm.Tile) -> pm.Tile:
     while block == list(tile.shape) and axis < len(block):
         block[axis], axis = max(1, -(-block[axis] // level.count)), axis + 1
     return replace(tile, over=level.name, block=tuple(block))
-
-
-def _without(body: tuple[Any, ...], waited: set[str]) -> tuple[Any, ...]:
-    """The statements without signals of phases that nobody waits for."""
-    result = []
-    for s in body:
-        if isinstance(s, pm.Signal) and s.flag not in waited and s.flag.startswith(("go_", "done_")):
-            continue
-        inner = {name: _without(getattr(s, name), waited) for name in ("body", "orelse") if hasattr(s, name)}
-        result.append(replace(s, **inner) if inner else s)
-    return tuple(result)

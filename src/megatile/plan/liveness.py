@@ -17,6 +17,7 @@ from megatile.plan.statements import (
     Statement,
     binds,
     regions_of,
+    rewritten,
     statements,
     tile_flows,
 )
@@ -26,7 +27,7 @@ Body = tuple[Statement, ...]
 
 def with_frees(body: Body) -> Body:
     """The same statements with a ``Free`` after the last use of each slot (existing ones are dropped)."""
-    return _block(_without_frees(body), frozenset(), slot_names(body))
+    return _block(rewritten(body, _without_frees), frozenset(), slot_names(body))
 
 
 def slot_names(body: Body) -> frozenset[str]:
@@ -43,17 +44,10 @@ def slot_names(body: Body) -> frozenset[str]:
         names |= more
 
 
-def _without_frees(body: Body) -> Body:
-    kept: list[Statement] = []
-    for statement in body:
-        if isinstance(statement, Loop):
-            statement = replace(statement, body=_without_frees(statement.body), frees=())
-        elif isinstance(statement, If):
-            inner = _without_frees(statement.body), _without_frees(statement.orelse)
-            statement = replace(statement, body=inner[0], orelse=inner[1])
-        if not isinstance(statement, Free):
-            kept.append(statement)
-    return tuple(kept)
+def _without_frees(statement: Statement) -> Statement | None:
+    if isinstance(statement, Free):
+        return None
+    return replace(statement, frees=()) if isinstance(statement, Loop) else statement
 
 
 def _uses(body: Iterable[Statement]) -> set[str]:

@@ -7,8 +7,8 @@ A command is declared once, here: its ``word``, and for each field what it holds
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Union
 
 from megatile.core.errors import Place
@@ -299,6 +299,23 @@ def statements(body: tuple[Statement, ...]) -> Iterator[Statement]:
         elif isinstance(statement, If):
             yield from statements(statement.body)
             yield from statements(statement.orelse)
+
+
+def rewritten(
+    body: tuple[Statement, ...], change: Callable[[Statement], Statement | None]
+) -> tuple[Statement, ...]:
+    """Return the statements with each one changed, inner ones first; None leaves one out."""
+    made = []
+    for statement in body:
+        inner: dict[str, Any] = {
+            name: rewritten(getattr(statement, name), change)
+            for name in ("body", "orelse")
+            if hasattr(statement, name)
+        }
+        new = change(replace(statement, **inner) if inner else statement)
+        if new is not None:
+            made.append(new)
+    return tuple(made)
 
 
 def engine_of(command: Compute) -> str:

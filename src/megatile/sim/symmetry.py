@@ -29,7 +29,7 @@ from megatile.core.expr import (
 from megatile.plan import model as pm
 from megatile.plan.cohort import of_units
 from megatile.plan.counts import command_count
-from megatile.plan.statements import engine_of, int_flows, regions_of, write_of
+from megatile.plan.statements import engine_of, int_flows, regions_of, rewritten, write_of
 from megatile.sim.simulation import MAX_RECORDS
 from megatile.timing.resources import Resources
 
@@ -66,7 +66,7 @@ def find_symmetry(plan: pm.Plan, resources: Resources) -> TimedUnits:
     if differ is not None:
         return TimedUnits(None, differ)
     channels = tuple(replace(channel, source=ZERO) for channel in plan.channels)
-    stream = replace(plan.streams[0], units=((0, 1, 1),), body=_to_itself(plan.streams[0].body))
+    stream = replace(plan.streams[0], units=((0, 1, 1),), body=rewritten(plan.streams[0].body, _to_itself))
     one = replace(plan, grid=(1,), place=ZERO, channels=channels, streams=(stream,))
     return TimedUnits(one, f"all {plan.units} do the same at the same times, on links of their own")
 
@@ -90,19 +90,8 @@ def _difference(plan: pm.Plan, resources: Resources) -> str | None:
     return None
 
 
-def _to_itself(body: tuple[Any, ...]) -> tuple[Any, ...]:
-    made: list[Any] = []
-    for statement in body:
-        if isinstance(statement, pm.Send):
-            statement = replace(statement, to=ZERO)
-        elif isinstance(statement, pm.Loop):
-            statement = replace(statement, body=_to_itself(statement.body))
-        elif isinstance(statement, pm.If):
-            statement = replace(
-                statement, body=_to_itself(statement.body), orelse=_to_itself(statement.orelse)
-            )
-        made.append(statement)
-    return tuple(made)
+def _to_itself(statement: pm.Statement) -> pm.Statement:
+    return replace(statement, to=ZERO) if isinstance(statement, pm.Send) else statement
 
 
 # --- the plan ----------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from megatile.core.quantities import format_bytes, format_time
 from megatile.hda.parameters import figures
 from megatile.ir import nodes as n
 from megatile.plan import model as pm
+from megatile.plan.statements import rewritten
 from megatile.sim.sensitivity import used_figures
 from megatile.verdict import changes
 from megatile.verdict.model import Finding
@@ -101,17 +102,9 @@ def _small_messages(study: Study, line: str) -> Iterator[Finding]:
 
 
 def _rewritten(plan: pm.Plan, change: Callable[[Any], Any]) -> pm.Plan:
-    """The Plan with every command changed; None leaves one out."""
-
-    def body(statements: tuple[Any, ...]) -> tuple[Any, ...]:
-        found = []
-        for s in statements:
-            inner = {name: body(getattr(s, name)) for name in ("body", "orelse") if hasattr(s, name)}
-            new = replace(s, **inner) if inner else change(s)
-            found += [new] if new is not None else []
-        return tuple(found)
-
-    return replace(plan, streams=tuple(replace(stream, body=body(stream.body)) for stream in plan.streams))
+    """The Plan with every statement changed; None leaves one out."""
+    streams = (replace(stream, body=rewritten(stream.body, change)) for stream in plan.streams)
+    return replace(plan, streams=tuple(streams))
 
 
 def _silent(s: Any) -> Any:
