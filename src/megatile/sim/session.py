@@ -50,7 +50,8 @@ from megatile.sim.simulation import engine_name
 from megatile.sim.timeline import install_trace, one_timeline
 from megatile.timing.faults import Faults, current_faults
 from megatile.timing.machine_timing import Timing, as_timing
-from megatile.timing.resources import Resources, place_names
+from megatile.timing.placement import place_names
+from megatile.timing.resources import Resources
 from megatile.trace import Trace, WaitGraph, critical_path, text_table, why_slow
 
 INSTALL = "install"

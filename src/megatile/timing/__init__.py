@@ -6,10 +6,11 @@ messages cost on the transports of a Plan is in ``transports.py``.
 Integer picoseconds throughout.
 """
 
+from megatile.timing.engine_times import Dma
 from megatile.timing.fabric import Fabric, Path, Stage
 from megatile.timing.faults import FaultError, Faults, current_faults, faults
 from megatile.timing.machine_timing import MachineTiming, Timing, TimingError, as_timing
-from megatile.timing.resources import Dma, Resources
+from megatile.timing.resources import Resources
 
 __all__ = [
     "Dma",

@@ -31,7 +31,7 @@ from megatile.runtime.host.products import product_plan
 from megatile.runtime.host.relayout import Move, relayout
 from megatile.runtime.host.storage import TensorError
 from megatile.runtime.host.tensor import Tensor
-from megatile.timing.resources import place_names
+from megatile.timing.placement import place_names
 
 
 class LaunchDeadlock(LaunchError, PlanDeadlock):
