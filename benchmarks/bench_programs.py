@@ -285,6 +285,16 @@ def measured() -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def attention_errors() -> list[float]:
+    """Relative errors of vLLM's calls of at least 1024 tokens."""
+    return [a.predicted_us() / a.us - 1 for a in measured_attention()[0] if a.serving]
+
+
+def product_errors() -> list[float]:
+    """Relative errors of times of TileLang's products."""
+    return [float(row["tflops"]) / predicted_tflops(row) - 1 for row in measured()]
+
+
 def predicted_tflops(row: dict[str, str]) -> float:
     m, n, k = (int(row[name]) for name in "mnk")
     return 2 * m * n * k / mt.simulate(gemm(m, n, k), machine=MACHINE, record=False).time_ps
@@ -424,11 +434,12 @@ def write_page(lines: list[str], attention: list[str], score: str, said: str, re
             "",
             "These rows chose the form of the programs and two constants: how long a block takes to begin",
             "on an SM where another has ended (`begin`, 0.4 µs), and the registers of a thread that writes",
-            "to the cache (48: it decides that two blocks of 512 threads fit on an SM). The latter is the",
-            "one of 32, 40, 48 and 56 that rows of head dimension 64 want; on those of 128 the kernel's time",
-            "per token is then within 18 % (root mean square, by width). Products lower the clock of a whole",
-            "SM (`sustained`), not of its tensor cores alone: at head dimension 64 exponentials bind, and",
-            "their rate falls with it. What one SM gets from the L2 (`unit_bandwidth`, 64 bytes a cycle) is",
+            "to the cache (48: it decides that two blocks of 512 threads fit on an SM). Of 16, 36, 40 and",
+            "48, the largest tried, rows of head dimension 64 want the last; on those of 128 the kernel's",
+            "time per token is then within 18 % (root mean square over widths of 128 to 1024 elements; wider",
+            "ones are up to 30 % too short). Products lower the clock of a whole SM (`sustained`), not of",
+            "its tensor cores alone: at head dimension 64 exponentials bind, and their rate falls with it.",
+            "What one SM gets from the L2 (`unit_bandwidth`, 64 bytes a cycle) is",
             "assumed; 40 and 60 GB/s were tried on these rows and on those of products, and were worse.",
             "",
             "| batch × tokens, heads/kv heads | measured µs | predicted | error | source |",
