@@ -1,7 +1,7 @@
 """Inference engines by name: the settings that decide how they schedule, with each engine's defaults.
 
 Defaults are those of the engines' own sources for devices with 70 GB or more; host times are fitted to open
-serving rows (``benchmarks/fidelity_serving.py``).
+serving rows (``benchmarks/fidelity_models.py``).
 """
 
 from __future__ import annotations
@@ -76,17 +76,17 @@ operators each."""
 ENGINES = {
     "vllm": ServingEngine(
         "vllm", max_num_seqs=1024, token_budget=8192, memory_share=0.90, block_tokens=16, chunked=True,
-        mixed=True, graph_batch=512, host_us=100.0, host_request_us=30.0, launch_us=4.0, eager_us=EAGER_US,
-        workspace_gb=2.0, frontend_ms=15.0,
+        mixed=True, graph_batch=512, host_us=400.0, host_request_us=20.0, launch_us=4.0, eager_us=EAGER_US,
+        workspace_gb=2.0, frontend_ms=25.0,
     ),
     "trtllm": ServingEngine(
         "trtllm", max_num_seqs=2048, token_budget=8192, memory_share=0.90, block_tokens=32, chunked=False,
-        mixed=True, graph_batch=2048, host_us=150.0, host_request_us=15.0, launch_us=3.0, eager_us=EAGER_US,
-        workspace_gb=2.0, static_scales=True, frontend_ms=80.0,
+        mixed=True, graph_batch=2048, host_us=300.0, host_request_us=5.0, launch_us=3.0, eager_us=EAGER_US,
+        workspace_gb=2.0, static_scales=True, frontend_ms=85.0,
     ),
     "sglang": ServingEngine(
         "sglang", max_num_seqs=1024, token_budget=8192, memory_share=0.88, block_tokens=1, chunked=True,
-        mixed=False, graph_batch=512, host_us=100.0, host_request_us=30.0, launch_us=4.0, eager_us=EAGER_US,
+        mixed=False, graph_batch=512, host_us=100.0, host_request_us=25.0, launch_us=4.0, eager_us=EAGER_US,
         workspace_gb=2.0, frontend_ms=180.0,
     ),
     "torch": ServingEngine(
