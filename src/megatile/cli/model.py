@@ -126,7 +126,8 @@ def memory(
         )
         return
     rows = [(r["part"], format_bytes(r["bytes"]), f"{r['share']:.1%}") for r in found.rows()]
-    print_table(("part", "size", "of a device"), rows, f"{d.config.name} on {d.hda.name}, {d.words()}")
+    print(f"{d.config.name} on {d.hda.name}, {d.words()}")
+    print_table(("part", "size", "of a device"), rows)
     if change is not None:
         print(f"does not fit (try: {change})")
     elif most is not None:
