@@ -166,16 +166,27 @@ def test_lanes_of_rings_over_nodes_do_not_hold_one_another_up():
 
 @pytest.mark.parametrize("lag", [1, 5])
 @pytest.mark.parametrize(("gpus", "nodes"), [(2, 2), (3, 2), (4, 3)])
-def test_staggered_rings_are_right(gpus, nodes, lag):
+@pytest.mark.parametrize("operation", ["all_reduce", "all_gather", "reduce_scatter"])
+def test_staggered_rings_are_right(operation, gpus, nodes, lag):
     hda = machine("h100-cluster", gpus=gpus, nodes=nodes)
     for count, in_place, chunks in ((1, True, 1), (13, False, 1), (257, True, 3)):
         settings = {"lag": lag, "chunks": chunks}
-        job, _ = make_job("all_reduce", machine=hda, nbytes=4 * count, in_place=in_place)
+        job, _ = make_job(operation, machine=hda, nbytes=4 * count, in_place=in_place)
         plan = find_algorithm("rail_rings").plan(job, **settings)
         check(plan)
         prove(plan, job)
-    found = predict("all_reduce", machine=hda, nbytes=4 * 257, algorithm="rail_rings", settings={"lag": lag})
+    found = predict(operation, machine=hda, nbytes=4 * 257, algorithm="rail_rings", settings={"lag": lag})
     assert count_wrong(found) == 0
+
+
+@pytest.mark.parametrize("operation", ["all_gather", "reduce_scatter"])
+@pytest.mark.parametrize("nbytes", [1 << 16, 1 << 20, 1 << 28])
+def test_rings_over_nodes_take_nearly_the_time_of_the_rule_by_themselves(operation, nbytes):
+    """Their lanes do not wait for each other, as channels of the library do not."""
+    for name in ("h100-cluster", "h100-cluster-efa"):
+        found = predict(operation, machine=machine(name), nbytes=nbytes, ranks=16)
+        assert found.algorithm == "rail_rings"
+        assert 0.9 < found.plan.transports[0].pace < 1.1
 
 
 def test_a_sweep_chooses_as_single_predictions_do():

@@ -102,6 +102,18 @@ def stand_in(way: Way, job: Job) -> str | None:
     return next((n for n in (way.algorithm, "ring") if ALGORITHMS[n].reason_against(job) is None), None)
 
 
+def library_options(hda: HDA, job: Job, library: str, way: Way, shape: str) -> tuple[tuple[str, int], ...]:
+    """Return the options with which the algorithm ``shape`` shows a library's way: channels of a library do
+    not wait for each other, so lanes of rings that have crossed between nodes are taken later."""
+    if shape != "rail_rings":
+        return ()
+    rule = rule_of(hda, library, job.scale, False, *group_of(hda, job))
+    figures = rule.protocol(way)
+    step = figures.step_ps + float(rule.slot_ps(way, job.ranks, job.nbytes / job.ranks))
+    lag = min(job.ranks, int(figures.far_step_ps / step)) if step else 0
+    return (("lag", lag),) if lag else ()
+
+
 def protocols(hda: HDA, known: Algorithm, job: Job) -> tuple[str, ...]:
     """Return the protocols on which an algorithm may send in a job."""
     if known.protocol or not has_library(hda, job.scale):

@@ -22,7 +22,7 @@ from megatile.collectives.candidates import Candidate, Explanation, in_network
 from megatile.collectives.choice_table import Choices, Table
 from megatile.collectives.geometry import BUFFERS, Geometry, Ranks, buffer_memory, near_memory, survey
 from megatile.collectives.job import CollectiveError, Job, operation_name, read_bytes
-from megatile.collectives.libraries import LIBRARIES, library_way, offered, stand_in
+from megatile.collectives.libraries import LIBRARIES, library_options, library_way, offered, stand_in
 from megatile.collectives.pace import paced
 from megatile.collectives.ranking import Floors, named, on_transport, plan_of, rank
 from megatile.core.arguments import known_keywords
@@ -323,7 +323,8 @@ def predict(
         if found is not None:
             ranking = [found]
         elif way is not None and way.algorithm not in PIPELINED and job.operation not in CHAINS:
-            ranking = [Candidate(shape or way.algorithm, (), way.protocol)]
+            options = library_options(hda, job, library, way, shape or way.algorithm) if library else ()
+            ranking = [Candidate(shape or way.algorithm, options, way.protocol)]
         else:
             if way is not None and shape is not None:
                 among, protocol = [shape], way.protocol

@@ -6,12 +6,13 @@ from __future__ import annotations
 from megatile.collectives.blocks import Blocks
 from megatile.collectives.decompositions import gen_hamilton_circle, most_rings, partial_rings
 from megatile.collectives.decompositions.graph import rings_on_graph
+from megatile.collectives.job import REDUCING
 from megatile.collectives.phases.chain import along_tree, heap
 from megatile.collectives.phases.ring import Ring
 from megatile.collectives.rank_groups import RankGroup, all_ranks, along_cycles, bidirectional
 from megatile.collectives.registry import ON_NODES, ON_ONE_NETWORK, algorithm, needs
 from megatile.collectives.writer import Writer, is_rank
-from megatile.core.expr import Expr, IntLike, expr, select, unit
+from megatile.core.expr import Expr, select, unit
 from megatile.plan.build import Handle, Part
 from megatile.plan.model import Channel
 
@@ -134,14 +135,14 @@ def rail_rings(w: Writer, chunks: int = 1, lag: int = 0) -> None:
     """One ring per rank of a node; each enters and leaves nodes on its own rail.
 
     A message between nodes takes about as long as ``lag`` steps inside one; rings that wait for one are taken
-    that much later, so that they do not hold up the others (all-reduce only).
+    that much later, so that they do not hold up the others.
     """
     inside, nodes = w.job.nesting
     group = along_cycles([rail_order(inside, nodes, lane) for lane in range(inside)])
-    if lag and w.job.operation == "all_reduce":
+    if lag:
         # Messages between nodes wait for their turn: as many rounds as they are handled later.
         slots = max(slots_between(chunks), chunks * (lag + 2))
-        staggered_all_reduce(Ring(w, group, w.blocks, chunks, slots), w.own, w.sums, inside, lag)
+        staggered(Ring(w, group, w.blocks, chunks, slots), inside, lag)
     else:
         write_rings(w, group, chunks)
 
@@ -159,18 +160,25 @@ def rail_order(inside: int, nodes: int, lane: int) -> list[int]:
 # lane of a unit has just crossed; taking lane by lane, all units would wait for it in every step. Here a lane
 # that has crossed f times is handled ``f * lag`` rounds later, the order in which its messages arrive
 # if a crossing takes as long as ``lag`` steps inside a node.
-def staggered_all_reduce(ring: Ring, own: Handle, sums: Handle, inside: int, lag: int) -> None:
-    """Reduce-scatter and all-gather on all lanes; every ``inside`` positions a lane enters another node."""
+def staggered(ring: Ring, inside: int, lag: int) -> None:
+    """Do the job on all lanes; every ``inside`` positions a lane enters another node."""
     w, n = ring.writer, ring.group.size
-    steps = 2 * (n - 1)
-    ring.begin_reduction(own)
+    reducing = n - 1 if w.job.operation in REDUCING else 0
+    steps = reducing + (n - 1 if w.job.operation != "reduce_scatter" else 0)
+    if reducing:
+        ring.begin_reduction(w.own)
+    else:
+        w.put_contribution()
+        ring.begin_gathering(w.sums, w.own if w.out_of_place else None)
     with w.loop(0, steps + lag * -(-steps // inside), "round") as now, ring.every() as (lane, chunk):
         seat = ring.group.lane(lane).me % inside
         step, due = _step_of(now, seat, inside, lag)
-        with w.when(due & (step < n - 1)):
-            _reduce(ring, own, sums, step, lane, chunk)
-        with w.when(due & (step >= n - 1) & (step < steps)):
-            _gather(ring, sums, step - (n - 1), lane, chunk)
+        if reducing:
+            with w.when(due & (step < n - 1)):
+                _reduce(ring, step, lane, chunk, on=steps > reducing)
+        if steps > reducing:
+            with w.when(due & (step >= reducing) & (step < steps)):
+                _gather(ring, w.sums, step - reducing, lane, chunk)
 
 
 def _step_of(now: Expr, seat: Expr, inside: int, lag: int) -> tuple[Expr, Expr]:
@@ -185,10 +193,21 @@ def _step_of(now: Expr, seat: Expr, inside: int, lag: int) -> tuple[Expr, Expr]:
     return step, (since < 0) | (within >= lag)
 
 
-def _reduce(ring: Ring, own: Handle, sums: Handle, step: IntLike, lane: Expr, chunk: Expr) -> None:
-    mine, total = (ring.piece(x, expr(step) + 2, lane, chunk) for x in (own, sums))
-    ring.writer.reduce(total, mine, ring.receive(mine, lane))
-    ring.send(total, lane)
+def _reduce(ring: Ring, step: Expr, lane: Expr, chunk: Expr, on: bool) -> None:
+    """Add mine to what comes and send it on, the last one only if ``on``: else it is the result."""
+    w, last = ring.writer, ring.group.size - 2
+    mine, total = (ring.piece(x, step + 2, lane, chunk) for x in (w.own, w.sums))
+    message = ring.receive(mine, lane)
+
+    def send_on() -> None:
+        w.reduce(total, mine, message)
+        ring.send(total, lane)
+
+    if on:
+        send_on()
+        return
+    result = ring.piece(w.output, step + 2, lane, chunk, local=True) if w.out_of_place else total
+    w.either(step < last, send_on, lambda: w.reduce(result, mine, message))
 
 
 def _gather(ring: Ring, sums: Handle, step: Expr, lane: Expr, chunk: Expr) -> None:

@@ -118,10 +118,13 @@ class Ring(Phase):
         """Everybody's blocks in ``sums``; mine is there, or at the beginning of ``own``."""
         if self.group.size == 1:
             return
+        self.begin_gathering(sums, own)
+        self._gather_rest(sums)
+
+    def begin_gathering(self, sums: Handle, own: Handle | None = None) -> None:
         with self.every() as (lane, chunk):
             mine = self.piece(sums if own is None else own, 0, lane, chunk, local=own is not None)
             self.send(mine, lane)
-        self._gather_rest(sums)
 
     def _gather_rest(self, sums: Handle) -> None:
         size = self.group.size
