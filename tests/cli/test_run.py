@@ -23,7 +23,7 @@ def test_a_product_is_verified_and_predicted(tmp_path: Path) -> None:
     text = run(f"{GEMM}(128, 192, 64)", "-m", "dgx-h100", "--trace", str(tmp_path / "t.json"))
     assert "6 blocks; " in text
     assert "Plan matches the interpreter" in text
-    assert "21_gemm_block.py:22" in text
+    assert "21_gemm_block.py:35" in text
     assert (tmp_path / "t.json").stat().st_size > 100
 
 
@@ -32,7 +32,7 @@ def test_reasons_name_engines_and_their_rivals() -> None:
     line = next(line for line in text.splitlines() if line.startswith("gemm "))
     assert "tensor" in line
     assert "vector" in line
-    assert "21_gemm_block.py:22" in line
+    assert "21_gemm_block.py:35" in line
 
 
 def test_a_program_whose_steps_depend_on_data_runs_on_random_data() -> None:
