@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from megatile.timing.faults import Faults as Faults, faults as faults
     from megatile.timing.formulas import KernelTime as KernelTime
     from megatile.trace.events import Trace as Trace
+    from megatile.tuning.best_on_machines import TunedSweep as TunedSweep
     from megatile.tuning.machines import Sweep as Sweep, sweep as sweep
     from megatile.tuning.search import Tuned as Tuned, tune as tune
     from megatile.verdict.model import Finding as Finding, Verdict as Verdict
@@ -114,6 +115,7 @@ _NAMES = {
     "megatile.timing.faults": "Faults faults",
     "megatile.timing.formulas": "KernelTime",
     "megatile.trace.events": "Trace",
+    "megatile.tuning.best_on_machines": "TunedSweep",
     "megatile.tuning.machines": "Sweep sweep",
     "megatile.tuning.search": "Tuned tune",
     "megatile.verdict.model": "Finding Verdict",

@@ -87,7 +87,8 @@ app = typer.Typer(
     name="megatile",
     cls=AllCommands,
     help="Describe a machine, write programs and collectives for it once, then check, run and predict them.",
-    epilog="Start with: megatile machines · megatile machine show dgx-h100 --png dgx.png",
+    epilog="Start with: megatile machines · megatile machine show dgx-h100 --png dgx.png. In sizes and "
+    "extents K, M and G count in 1024 (64K is 64 KiB; kB, MB and GB are decimal); rates are decimal.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -14,6 +14,7 @@ from megatile.core.errors import MegatileError, how_to_give
 from megatile.core.limits import enough_memory
 from megatile.core.placement import cut, numpy_index
 from megatile.hda import HDA, divided, machine as find_machine
+from megatile.ir import nodes as n
 from megatile.ir.passes.driver import Pass, Step, inserted, steps
 from megatile.ir.passes.normalise import Normalise
 from megatile.ir.passes.remove_jumps import RemoveJumps
@@ -79,6 +80,19 @@ class Lowered:
         from megatile.lowering.explain import explain
 
         return explain(self)
+
+    @cached_property
+    def shallower(self) -> str:
+        """Pipelines that have fewer stages than asked for, as their tiles do not fit: ``stages 3 -> 1:
+        shared``."""
+        versions = {tile.name: (tile.versions, tile.memory) for tile in self.plan.tiles}
+        found = []
+        for loop in n.each(n.Loop, self.program.body):
+            deep = [versions[name] for name in loop.fresh if name in versions]
+            least = min(deep, default=(loop.stages, ""))
+            if loop.kind == "pipelined" and least[0] < loop.stages:
+                found.append(f"stages {loop.stages} -> {least[0]}: {least[1]}")
+        return ", ".join(dict.fromkeys(found))
 
     @cached_property
     def written(self) -> tuple[str, ...]:

@@ -39,7 +39,8 @@ def plot_sweep(
 def plot_times(
     rows: Sequence[Mapping[str, Any]], names: Sequence[str], path: str | Path, title: str = ""
 ) -> Path:
-    """Draw ``time_us`` of rows over the first name into an image file (format by its suffix)."""
+    """Draw ``time_us`` of rows over the first name into an image file (format by its suffix); beside it
+    ``fixed_us``, the time of a program that stays as it is, and the row of the knee, where rows have them."""
     figure = new_figure(7, 4.2, constrained_layout=True)
     axes = figure.subplots()
     first, others = names[0], names[1:]
@@ -48,7 +49,13 @@ def plot_times(
     for row in rows:
         if row["time_us"] is not None:
             label = ", ".join(f"{name.split('.')[-1]} {row[name]}" for name in others)
-            lines.setdefault(label, []).append((ticks.index(str(row[first])), row["time_us"]))
+            at, tuned = ticks.index(str(row[first])), "fixed_us" in row
+            lines.setdefault(f"best {label}".strip() if tuned else label, []).append((at, row["time_us"]))
+            if row.get("fixed_us") is not None:
+                lines.setdefault(f"first choice {label}".strip(), []).append((at, row["fixed_us"]))
+            if row.get("knee"):
+                axes.axvline(at, linestyle=":", color="grey")
+                axes.annotate("knee", (at, 0), xytext=(3, 3), textcoords="offset points", fontsize=8)
     draw_lines(axes, lines, xlabel=first, ylabel="time (µs)")
     axes.set_xticks(range(len(ticks)), ticks)
     axes.set_ylim(bottom=0)

@@ -20,6 +20,7 @@ from typing import Any
 from megatile.core.errors import did_you_mean
 from megatile.core.progress import Listener, shown, tell
 from megatile.core.quantities import format_time
+from megatile.core.rows import HasRows
 from megatile.core.times import HasTime
 from megatile.cost.cheapest import ALWAYS, Search
 from megatile.hda import HDA
@@ -34,7 +35,7 @@ PIECE = 4
 
 
 @dataclass(frozen=True)
-class Tuned(HasTime):
+class Tuned(HasTime, HasRows):
     """What a search found. ``best`` is the winner's choice, ``made`` what the factory makes of it."""
 
     best: dict[str, Any]
@@ -73,7 +74,7 @@ class Tuned(HasTime):
         order = sorted(self.outcomes, key=lambda o: (o.value is None, o.value or o.bound, o.index))
         return [
             {**self.points[o.index], "result": _kind(o), "time_us": o.value and o.value / 1e6,
-             "bound_us": o.bound / 1e6, "why": o.why}
+             "bound_us": o.bound / 1e6, "note": o.note, "why": o.why}
             for o in order
         ]  # fmt: skip
 
@@ -118,7 +119,7 @@ def tune(
     interpreter, a plan against the first choice.
     """
     points = points_of(choices)
-    _check_factory(factory, points)
+    check_factory(factory, points)
     hda = machine_of(machine)
     if objective != "time" and not callable(objective):
         raise TuneError(f"unknown objective {objective!r}", advice='give "time" or a function')
@@ -142,7 +143,8 @@ def tune(
     return Tuned(points[winner.index], winner.value, made, plan, hda, tuple(points), tuple(outcomes), said)
 
 
-def _check_factory(factory: Any, points: list[dict[str, Any]]) -> None:
+def check_factory(factory: Any, points: list[dict[str, Any]]) -> None:
+    """Raise an error where a factory cannot be called with the names of the points."""
     if not callable(factory):
         raise TuneError(
             f"{factory!r} makes no plans", advice="give a function that returns a Plan or T program"

@@ -45,6 +45,8 @@ class Outcome:
     why: str = ""
     model: str = ""
     """The name of the timing model of its communication."""
+    note: str = ""
+    """What lowering changed: ``stages 3 -> 1: shared``."""
 
 
 @dataclass(frozen=True)
@@ -64,13 +66,20 @@ class Task:
     """What says that a choice is none."""
 
     def plan(self, index: int) -> tuple[Plan, HDA]:
+        plan, hda, _ = self._plan(index)
+        return plan, hda
+
+    def _plan(self, index: int) -> tuple[Plan, HDA, str]:
         made, hda = self.make(self.points[index])
-        return plan_of(made, hda, self.arguments), hda
+        if isinstance(made, Plan) or not is_program(made):
+            return plan_of(made, hda, self.arguments), hda, ""
+        low = lower(made, *self.arguments, machine=hda)
+        return low.plan, hda, low.shallower
 
     def examine(self, index: int) -> Outcome:
         """Whether a point is possible, its key, and a lower bound of its time in picoseconds."""
         try:
-            plan, hda = self.plan(index)
+            plan, hda, note = self._plan(index)
             check_memory(plan, hda)
             # Of units that do the same one is run, which is short; instances in slots would all be run.
             bound = 0.0 if self.objective else float((floor if plan.levels else lower_bound)(plan, hda))
@@ -81,7 +90,7 @@ class Task:
         kind = "time" if self.objective is None else _name(self.objective)
         text = f"{code_digest()} {plan.digest} {hda.fingerprint()} {kind}"
         key = hashlib.sha256(text.encode()).hexdigest()
-        return Outcome(index, key, bound, model=model_of(plan, hda))
+        return Outcome(index, key, bound, model=model_of(plan, hda), note=note)
 
     def measure(self, index: int) -> float:
         """The point's objective: its simulated time in picoseconds."""
