@@ -10,7 +10,7 @@ def test_list_and_memory(megatile):
     assert {"Llama-3.1-70B", "DeepSeek-R1"} <= {row["model"] for row in rows}
     assert "70.55 B" in megatile("model", "list").out
     text = megatile("model", "memory", "Llama-3.1-70B").out
-    assert "does not fit (try: tp 4)" in text
+    assert "does not fit (try: tp 2)" in text
     found = json.loads(megatile("model", "memory", "Llama-3.1-70B", "--tp", 4, "--json").out)
     assert found["fits"]
     most = found["most_requests"]

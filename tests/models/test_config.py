@@ -35,6 +35,21 @@ def test_names_need_neither_owner_nor_case() -> None:
     assert read_config("meta-llama/llama-3.1-70b-Instruct") == read_config("Llama-3.1-70B")
 
 
+@pytest.mark.parametrize(
+    ("name", "shipped", "scheme"),
+    [
+        ("nvidia/Llama-3.3-70B-Instruct-FP8", "Llama-3.1-70B", "fp8"),
+        ("Qwen/Qwen3-235B-A22B-Instruct-2507-FP8", "Qwen3-235B-A22B", "fp8_block"),
+        ("nvidia/DeepSeek-R1-0528-FP4", "DeepSeek-R1", "fp4"),
+        ("zai-org/GLM-4.6", "GLM-4.5", "bf16"),
+        ("openai/gpt-oss-120b", "gpt-oss-120b", "mxfp4"),
+    ],
+)
+def test_names_of_variants(name: str, shipped: str, scheme: str) -> None:
+    config = read_config(name)
+    assert (config.name, config.scheme) == (shipped, scheme)
+
+
 def test_layers_differ_by_window_and_experts() -> None:
     assert read_config("gpt-oss-20b").kinds == {Layer(True, 128): 12, Layer(True, 0): 12}
     assert read_config("gemma-3-27b").kinds == {Layer(False, 1024): 52, Layer(False, 0): 10}

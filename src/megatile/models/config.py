@@ -10,8 +10,9 @@ by the usual keys; if one of them is missing, the error names it.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -204,9 +205,11 @@ def read_config(source: Any) -> ModelConfig:
             f"a model is a name or a config.json, got {source!r}", advice='mt.model("Llama-3.1-70B")'
         )
     shipped = {name.lower(): name for name in model_names()}
-    known = shipped.get(_short(str(source)))
+    short, scheme = _short(str(source))
+    known = shipped.get(short)
     if known is not None and not exists(source):
-        return from_mapping(_read(SHIPPED / f"{known}.json"), known)
+        found = from_mapping(_read(SHIPPED / f"{known}.json"), known)
+        return replace(found, scheme=scheme_name(scheme, found.scheme, found.fp8_scheme)) if scheme else found
     path = Path(source)
     if path.is_dir():
         path = path / "config.json"
@@ -221,9 +224,23 @@ def read_config(source: Any) -> ModelConfig:
     return from_mapping(values, name or "model", Place(str(path)))
 
 
-def _short(source: str) -> str:
-    """Return a name without its owner and what instruction tuning adds: weights' shapes stay the same."""
-    return source.lower().split("/")[-1].removesuffix("-instruct").removesuffix("-it")
+_VARIANT = re.compile(r"-(instruct|it|chat|base|hf|thinking|nvfp4|fp4|fp8|bf16|\d{4})$")
+_SAME_SHAPES = {
+    "llama-3.3-70b": "llama-3.1-70b", "llama-3-8b": "llama-3.1-8b", "llama-3-70b": "llama-3.1-70b",
+    "deepseek-v3.1": "deepseek-v3", "minimax-m2.1": "minimax-m2", "glm-4.6": "glm-4.5",
+}  # fmt: skip
+"""Models whose weights have the shapes of a shipped one."""
+
+
+def _short(source: str) -> tuple[str, str]:
+    """Return a name without its owner and without what leaves shapes as they are (``-Instruct``, ``-0528``),
+    and the scheme that it ends in (``-FP8``), if any."""
+    name, scheme = source.lower().split("/")[-1].removeprefix("meta-"), ""
+    while match := _VARIANT.search(name):
+        name = name[: match.start()]
+        if match[1] in ("nvfp4", "fp4", "fp8", "bf16"):
+            scheme = scheme or match[1]
+    return _SAME_SHAPES.get(name, name), scheme
 
 
 def _read(path: Path) -> dict[str, Any]:

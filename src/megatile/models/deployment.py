@@ -12,6 +12,7 @@ from megatile.models.engines import ENGINES, ServingEngine, engine
 from megatile.models.schemes import KV_BYTES, SCHEMES, ModelError, kv_dtype_name, scheme_name
 
 MAX_DEGREE = 1 << 20
+GIB = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,9 @@ class Deployment:
         sizes = [m.size for m in memories if m.size]
         if not sizes:
             raise ModelError(f"machine '{self.hda.name}' describes no memory of a device")
-        return int(max(sizes))
+        size = int(max(sizes))
+        # The GB of data sheets are GiB where memory is made of stacks: an H100 of 80 GB has 80 GiB.
+        return size // 10**9 * GIB if size % 10**9 == 0 else size
 
     def weight_bytes(self, parameters: float, scheme: str) -> float:
         return parameters * SCHEMES[scheme].bits / 8

@@ -134,7 +134,9 @@ def memory(d: Deployment, *, requests: int = 1, context: int = 0, step_tokens: i
     )
 
 
-def require_fit(d: Deployment, found: Memory, requests: int, context: int) -> None:
+def require_fit(
+    d: Deployment, found: Memory, requests: int, context: int, step_tokens: int | None = None
+) -> None:
     """Raise the breakdown and the smallest change that fits, if the model does not fit."""
     if found.fits:
         return
@@ -142,18 +144,18 @@ def require_fit(d: Deployment, found: Memory, requests: int, context: int) -> No
     raise ModelError(
         f"{d.config.name} ({d.words()}) needs {format_bytes(found.total)} of the {format_bytes(found.limit)} "
         f"that '{d.hda.name}' has for it on a device: {parts}",
-        advice=smallest_change(d, requests, context),
+        advice=smallest_change(d, requests, context, step_tokens),
     )
 
 
-def smallest_change(d: Deployment, requests: int, context: int) -> str:
+def smallest_change(d: Deployment, requests: int, context: int, step_tokens: int | None = None) -> str:
     """Return the smallest change with which a model that does not fit would fit."""
-    room = memory(d, requests=0, context=context).cache_room
+    room = memory(d, requests=requests, context=context, step_tokens=step_tokens).cache_room
     fewer = int(room / max(1.0, cache_bytes(d, context))) * d.attention_dp
     if 1 <= fewer < requests:
         return f"at most {fewer} requests"
     for name, value, changed in _changes(d):
-        if memory(changed, requests=requests, context=context).fits:
+        if memory(changed, requests=requests, context=context, step_tokens=step_tokens).fits:
             return f"{name.replace('_', '-')} {value}"
     return "no division over this machine's devices fits; use devices with more memory"
 

@@ -179,7 +179,7 @@ def step_time(d: Deployment, requests: Any, *, check_memory: bool = True) -> Ste
         d, requests=batch.requests, context=-(-batch.context // batch.requests), step_tokens=batch.tokens
     )
     if check_memory:
-        require_fit(d, held, batch.requests, longest)
+        require_fit(d, held, batch.requests, longest, batch.tokens)
     priced = prices(d.hda, d.library)
     timed = tuple(Timed(o, o.repeat * priced.time_us(o)) for o in operators(d, batch))
     kernels, device = sum(t.operator.repeat for t in timed), sum(t.time_us for t in timed)
