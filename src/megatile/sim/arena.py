@@ -17,7 +17,7 @@ LAYOUT = ArenaLayout(
     filled={
         "commands": "top_command", "nodes": "top_node", "pending": "top_pending", "spans": "top_span",
         "records": "recorded", "recorded_accesses": "recorded_words", "events": "event_count",
-        "todo": "todo_count", "ready": "ready_count", "blocks": "block_count",
+        "todo": "todo_count", "ready": "ready_count",
     },
     rooms={"answers": 256, "buckets": 0, "asked": NONE, "accesses": NONE, "scratch": NONE},
     dimensions={"pending": 2, "accesses": 2, "spans": 3},

@@ -8,7 +8,7 @@ uses as a whole have servers in the order of the links.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,9 @@ from megatile.timing.caches import Cache
 from megatile.timing.fabric import Alike, Fabric, Path, Stage, equal
 from megatile.timing.resources import Resources
 
+CacheKey = tuple[str, int]
+"""The name of a cache and which of them it is."""
+_STATE = [CacheBlock.key, CacheBlock.index, CacheBlock.nbytes, CacheBlock.dirty]
 DENSE = 1024
 """Links of a grid for every unit up to which all of them get servers."""
 DENSE_SPREAD = 1 << 18
@@ -46,12 +49,12 @@ class Paths:
         self.grids: dict[str, tuple[int, int, Any] | None] = {}
         """By network: the first server of its links, how many there are in each of its owners, and how many
         flows use each. None where links have servers when they are used."""
-        self.caches: dict[tuple[str, int], int] = {}
+        self.caches: dict[CacheKey, int] = {}
         """Rows of caches, by name and instance."""
         self.behind: list[tuple[str, Any]] = []
         """Of every cache, the name and the key of what is behind it."""
-        self._kept: dict[tuple[str, int], Any] = {}
-        """What caches hold that have no row yet, the block used longest ago first."""
+        self.pending_states: dict[CacheKey, bytes] = {}
+        """What caches hold that have no row yet."""
         self.asked: dict[tuple[Any, ...], Any] = {}
         """The numbers of many paths at once, by what was asked."""
         self._classes: dict[tuple[Any, ...], int] = {}
@@ -228,46 +231,72 @@ class Paths:
                 server = NONE
                 if stage.resource is not None:
                     server = self.server(stage.resource, fabric.widths[stage.resource])
+                blocks = arena.extend("blocks", cache.blocks)
                 self.caches[key] = arena.append("caches", (
-                    cache.blocks, 0, NONE, NONE, int(cache.writes_back), row, server, stage.latency_ps,
+                    blocks, cache.blocks, 0, NONE, NONE, int(cache.writes_back), row, server,
+                    stage.latency_ps,
                     as_bits(stage.bandwidth), *[0] * 9,
                 ))  # fmt: skip
                 self.behind.append((cache.of, stage.resource))
-                blocks = arena.extend("blocks", cache.blocks) + cache.blocks
-                if blocks > arena.size("buckets"):
-                    self._rehash(1 << blocks.bit_length())
-                self._fill(self.caches[key], self._kept.pop(key, ()))
+                state = self.pending_states.pop(key, b"")
+                grown = blocks + cache.blocks > arena.size("buckets")
+                if grown:
+                    arena.set_size("buckets", 1 << (blocks + cache.blocks).bit_length())
+                if state:
+                    self._fill(self.caches[key], state)
+                if grown or state:
+                    self._fill_buckets()
             row = self.caches[key]
         return row
 
-    def remember(self, other: Paths) -> None:
-        """The caches hold what those of another arena do; the time at which it came is over."""
-        rows, blocks = other.arena.rows("caches"), other.arena.rows("blocks")
-        self._kept = dict(other._kept)
-        for key, row in other.caches.items():
-            held, block = list[Any](), int(rows[row, CacheRow.oldest])
-            while block != NONE:
-                held.append(blocks[block].tolist())
-                block = int(blocks[block, CacheBlock.newer])
-            self._kept[key] = held
+    def cache_state(self, key: CacheKey) -> bytes:
+        """Return what a cache holds: key, number, bytes and changes of its blocks, the one used longest ago
+        first. Blocks of launches that are over have no key."""
+        if key not in self.caches:
+            return self.pending_states.get(key, b"")
+        row = self.arena.rows("caches")[self.caches[key]]
+        blocks = self.arena.rows("blocks")[row[CacheRow.first_block] :][: row[CacheRow.used]]
+        found = blocks[np.argsort(blocks[:, CacheBlock.used_at])][:, _STATE]
+        found[found[:, 0] >= st.OWN_BLOCKS << 24, :2] = NONE
+        found[found[:, 0] == NONE, 1] = NONE
+        return found.tobytes()
 
-    def _fill(self, cache: int, held: Iterable[Any]) -> None:
-        for block in held:
-            memory = self.arena.memory
-            b = plain.engine().insert_block(
-                memory, cache, block[CacheBlock.key], block[CacheBlock.index], block[CacheBlock.nbytes], 0
-            )
-            self.arena.rows("blocks")[b, [CacheBlock.filled_at, CacheBlock.dirty]] = (
-                0,
-                block[CacheBlock.dirty],
-            )
+    def all_cache_states(self) -> dict[CacheKey, bytes]:
+        """Return what all caches hold."""
+        return {**self.pending_states, **{key: self.cache_state(key) for key in self.caches}}
 
-    def _rehash(self, size: int) -> None:
-        """More buckets for blocks; those that are there find their new ones."""
-        arena = self.arena
-        used = arena.block_count
-        arena.set_size("buckets", size)
-        arena.rows("buckets")[:] = NONE
-        memory = arena.memory
-        for block in range(used):
-            plain.engine().into_bucket(memory, block)
+    def set_cache_states(self, states: Mapping[CacheKey, bytes]) -> None:
+        """Let caches hold what they held before, whenever that came."""
+        self.pending_states.update((key, state) for key, state in states.items() if key not in self.caches)
+        for key in states.keys() & self.caches.keys():
+            self._fill(self.caches[key], states[key])
+        if self.caches:
+            self._fill_buckets()
+
+    def _fill(self, cache: int, state: bytes) -> None:
+        """Set the blocks of a cache; its buckets come later."""
+        row, found = self.arena.rows("caches")[cache], np.frombuffer(state, dtype=np.int64).reshape(-1, 4)
+        first, count = int(row[CacheRow.first_block]), len(found)
+        blocks, numbers = self.arena.rows("blocks")[first : first + count], np.arange(first, first + count)
+        blocks[:], blocks[:, _STATE], blocks[:, CacheBlock.cache] = 0, found, cache
+        gone = found[:, 0] == NONE
+        blocks[gone, CacheBlock.index] = numbers[gone]  # so that they are spread over the buckets
+        blocks[:, CacheBlock.newer], blocks[:, CacheBlock.older] = numbers + 1, numbers - 1
+        blocks[-1:, CacheBlock.newer] = blocks[:1, CacheBlock.older] = NONE
+        blocks[:, CacheBlock.used_at] = np.arange(-count, 0)
+        row[CacheRow.used], row[CacheRow.oldest] = count, first if count else NONE
+        row[CacheRow.newest] = first + count - 1 if count else NONE
+
+    def _fill_buckets(self) -> None:
+        """Put all blocks into the buckets where they are found."""
+        arena, blocks, buckets = self.arena, self.arena.rows("blocks"), self.arena.rows("buckets")
+        spans = arena.rows("caches")[:, [CacheRow.first_block, CacheRow.used]].tolist()
+        numbers = np.concatenate([np.arange(first, first + used) for first, used in spans])
+        columns = blocks[numbers][:, [CacheBlock.cache, CacheBlock.key, CacheBlock.index]].T
+        at = plain.engine().bucket_number(arena.memory, *columns)
+        order = np.argsort(at, kind="stable")
+        numbers, at = numbers[order], at[order]
+        follows = np.append(at[1:] == at[:-1], False)[: len(at)]
+        blocks[numbers, CacheBlock.next] = np.where(follows, np.roll(numbers, -1), NONE)
+        buckets[:] = NONE
+        buckets[at[::-1]] = numbers[::-1]  # of several the first stays

@@ -222,7 +222,7 @@ class Simulation:
         mine.words_base = theirs.words_base + theirs.recorded_words
         self._flows, self._serial = other._flows, other._serial
         self.tensors, self._tensors = other.tensors, other._tensors
-        self.paths.remember(other.paths)
+        self.paths.set_cache_states(other.paths.all_cache_states())
         if other.lasting_flags:
             counters = other.table("counters")
             self.arena.extend("counters", len(counters))

@@ -36,6 +36,8 @@ MAX_ACCESS_WORDS = 1 << 16
 CLASSES = 31
 CLASS = (1 << CLASSES) - 1
 """The number of a path: its row, and from this bit on the server from which its stages count theirs."""
+OWN_BLOCKS = 1 << 37
+"""From here on numbers of storages in caches mean those of one launch: they are found by nobody after it."""
 MOVERS = 1 << 20
 """More levels than there are: in questions for paths the DMA engine counts from here on."""
 MAX_TAKEN = 4096
@@ -414,6 +416,7 @@ class Server(Row):
 
 
 class CacheRow(Row):
+    first_block: int
     capacity: int
     used: int
     newest: int
@@ -447,6 +450,8 @@ class CacheBlock(Row):
     dirty: int
     nbytes: int
     next: int
+    used_at: int
+    """Grows with every use."""
 
 
 class Span(Row):
@@ -613,7 +618,6 @@ class State(Row):
     record_base: int
     words_base: int
     free_span: int
-    block_count: int
     run_ahead: int
     """Unfinished commands from which on an instance need not run further ahead."""
     max_in_flight: int

@@ -9,7 +9,7 @@ from megatile.sim.engine.events import claim, push, serve
 from megatile.sim.engine.marks import jit
 from megatile.sim.engine.transfers import occupied
 from megatile.sim.engine.values import serialise
-from megatile.sim.state import HOPS, NONE, REQUESTS, UNKNOWN, State
+from megatile.sim.state import HOPS, LOW, NONE, OWN_BLOCKS, REQUESTS, UNKNOWN, State
 
 
 @jit
@@ -33,7 +33,7 @@ def span_of(s: State, unit_id: int, access_id: int) -> int:
         owner = s.units[unit_id].number
     storage_id = access.storage + described[2]
     if described[2] == 0:
-        storage_id += s.launches[s.units[unit_id].launch].serial << 21
+        storage_id += OWN_BLOCKS + ((s.launches[s.units[unit_id].launch].serial & 0xFFFF) << 21)
     span.key = (storage_id << 24) + owner
     span.nbytes = described[1]
     span.dimensions = dimensions
@@ -86,10 +86,16 @@ def span_index(s: State, span_id: int, n: int) -> int:
 
 
 @jit
+def bucket_number(s: State, cache_id: int, key: int, index: int) -> int:
+    """Return the bucket of a block; also of columns of blocks."""
+    h = (key & LOW) * 31 + (key >> 28) * 104729 + cache_id * 7919 + index * 2654435761
+    return (h ^ (h >> 21)) & (s.buckets.size - 1)
+
+
+@jit
 def bucket_of(s: State, cache_id: int, key: int, index: int) -> Words:
     """The word with the first block of a bucket."""
-    h = key * 31 + cache_id * 7919 + index * 2654435761
-    return s.buckets.at((h ^ (h >> 21)) & (s.buckets.size - 1))
+    return s.buckets.at(bucket_number(s, cache_id, key, index))
 
 
 @jit
@@ -131,6 +137,8 @@ def link(s: State, block_id: int) -> None:
     """A block is the one used last."""
     block = s.blocks[block_id]
     cache = s.caches[block.cache]
+    s.sequence += 1
+    block.used_at = s.sequence
     block.newer = NONE
     block.older = cache.newest
     if cache.newest == NONE:
@@ -146,9 +154,8 @@ def insert_block(s: State, cache_id: int, key: int, index: int, nbytes: int, tim
     cache = s.caches[cache_id]
     room_at = time
     if cache.used < cache.capacity:
+        block_id = cache.first_block + cache.used
         cache.used += 1
-        block_id = s.block_count
-        s.block_count += 1
     else:
         block_id = cache.oldest
         block = s.blocks[block_id]
