@@ -13,7 +13,7 @@ from megatile.cost.price import price
 from megatile.hda import HDA, machine
 from megatile.plan.build import PlanBuilder
 from megatile.plan.model import Plan
-from megatile.sim import simulate
+from megatile.sim import Session, machine_run, simulate
 from megatile.timing.caches import brick
 
 
@@ -163,3 +163,48 @@ def test_whole_tiles_of_any_dimensions_have_their_blocks(shape: tuple[int, ...])
     nbytes = 4 * math.prod(shape)
     assert result.traffic["front"].misses == nbytes // 64
     assert result.traffic["front"].hits == 3 * nbytes // 64
+
+
+# --- what stays for the next launch ------------------------------------------------------------------------
+
+
+def launched(plans: list[Plan], hda: HDA) -> list[tuple[int, Any, int]]:
+    """Time, traffic of the cache and last event of launches one after another."""
+    with Session(hda) as session:
+        results = [session.launch(plan) for plan in plans]
+        return [(r.time_ps, r.traffic["front"], max(e.end_ps for e in r.trace)) for r in results]
+
+
+def test_a_second_launch_finds_what_the_first_one_read() -> None:
+    first, second, third = launched([rows([0])] * 3, cached())
+    assert first[0] - second[0] == (64 + 100) - 32
+    assert first[1][2:] == (0, 1)
+    assert second[1][2:] == third[1][2:] == (1, 0)
+    assert second == third
+
+
+@pytest.mark.parametrize("blocks", [2, 4])
+def test_launches_timed_from_what_caches_hold_take_as_long_as_in_the_engine(
+    blocks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = rows([0, 1, 2], cores=2), rows([2, 5, 0], cores=2, write=True)
+    order = [one, one, two, one, two, one, two, one, one]
+    options = {"write": "write_back"}
+    timed: list[Any] = []
+    alone = machine_run.run_alone
+    monkeypatch.setattr(machine_run, "run_alone", lambda *given: (timed.append(given[0]), alone(*given)))
+    quick = launched(order, cached(blocks, **options))
+    assert 3 < len(timed) < len(order)  # what repeats itself is timed once
+    monkeypatch.setattr(machine_run, "leaves_nothing", lambda _: False)
+    assert launched(order, cached(blocks, **options)) == quick
+
+
+def test_launches_beside_each_other_find_what_earlier_ones_read() -> None:
+    halves = [rows([0, 1]), rows([2, 3])]
+    with Session(cached(8, 1)) as session:
+        cold = [session.launch(plan).time_ps for plan in halves]
+        launches = [session.submit(plan) for plan in halves]  # both go to the engine
+        session.wait()
+        warm = [launch.result.time_ps for launch in launches]
+        again = session.launch(halves[0]).time_ps
+    assert warm[0] == again < cold[0]

@@ -8,7 +8,7 @@ from typing import Any
 from megatile.plan.counts import command_count
 from megatile.plan.model import ReceiveAny
 from megatile.sim.launches import Launch
-from megatile.sim.machine_run import MachineRun
+from megatile.sim.machine_run import run_alone
 from megatile.sim.record import Record
 from megatile.sim.simulation import EVERYTHING, Simulation
 from megatile.timing.machine_timing import TimingError
@@ -27,16 +27,11 @@ def time_alone(
     most = EVERYTHING if ReceiveAny in launch.plan.kinds else records if count <= records else 0
     operands |= count <= MAX_OPERANDS
     # Only what the plan's own units share has to be waited for.
-    simulation = Simulation(record=most, engine=launch.engine, contended=launch.contended, operands=operands)
-    machine = MachineRun(launch.hda, engine=launch.engine, simulation=simulation)
-    try:
-        machine.start(launch, inputs=inputs)
-        machine.wait(launch)
-    finally:
-        # The engine's memory goes with the last result that reads it, not with a garbage collection.
-        launch.worker = None
-        del machine.simulation
-    launch.simulation, launch.repeatable = None if launch.rows is None else simulation, True
+    tensors = None if launch.caches is None else launch.caches[0]
+    simulation = Simulation(
+        record=most, engine=launch.engine, contended=launch.contended, operands=operands, tensors=tensors
+    )
+    run_alone(launch, simulation, inputs)
     return launch
 
 

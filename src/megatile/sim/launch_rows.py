@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
@@ -41,6 +42,25 @@ MAX_CHANNEL_QUEUES = 1 << 28
 """Queues of one channel: beyond, their rows alone would fill the memory."""
 
 
+class TensorNumbers:
+    """Numbers of tensors in caches: what outlives its launch is found again under the same one."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[Any, ...], int] = {}
+        self._next = 1 << 20
+        """Above those of all storages of a launch."""
+
+    def find(self, key: tuple[Any, ...]) -> int:
+        """Return the number of a tensor; the last of its key is how many numbers it has."""
+        if key not in self._numbers:
+            self._numbers[key], self._next = self._next, self._next + key[-1]
+        return self._numbers[key]
+
+    def forget(self, name: str) -> None:
+        """Let another tensor have this name: its blocks are not in caches."""
+        self._numbers = {key: number for key, number in self._numbers.items() if key[0] != name}
+
+
 class LaunchRows:
     """The rows of one launch. When it has ended they serve for another of the same plan (`restart`)."""
 
@@ -72,6 +92,9 @@ class LaunchRows:
         self.sources = [c.source.compile() for c in self.plan.channels]
         self.senders = [c.source.compile() for c in resources.plan.channels]
         """Who feeds a queue on the machine: another unit, also where one unit stands for all."""
+        self._cached_tiles: list[tuple[int, int, pm.Tile, tuple[int, ...]]] = []
+        """Of tiles that caches hold: where their number in caches stands, their first storage, the tile and
+        the shape of its blocks."""
         self._fresh: tuple[Any, Any, Any] | None = None
         """What `units` hold before the launch begins, if others may have them after it: one of them, and the
         columns in which they differ."""
@@ -151,19 +174,24 @@ class LaunchRows:
                 described = self.plan.tiles[number]
                 grid = [-(-extent // size) for extent, size in zip(described.shape, shape, strict=True)]
                 size = prod(shape) * itemsize(described.dtype)
-                base, shift = table.base[number], 0
-                if described.role != "local":
-                    shift = simulation.tensor_number(self._tensor_key(described, shape)) - base
-                at = simulation.rows.raw([len(shape), size, shift, *shape, *grid])
+                base = table.base[number]
+                at = simulation.rows.raw([len(shape), size, 0, *shape, *grid])
                 found.append((memory + base, described.versions, at))
+                self._cached_tiles.append((at + 2, base, described, shape))
         if found:
             simulation.tabulate()
         for first, versions, at in found:
             self.arena.rows("storages")[first : first + versions, Storage.blocks] = at
 
-    def _tensor_key(self, tile: pm.Tile, shape: tuple[int, ...]) -> tuple[Any, ...]:
-        """Return the cache key of a tensor that outlives its launch: its memory, and how it is cut."""
+    def _tensor_key(
+        self, tile: pm.Tile, shape: tuple[int, ...], addresses: Mapping[str, Any] | None
+    ) -> tuple[Any, ...] | None:
+        """Return the cache key of a tensor that outlives its launch: its memory, and how it is cut. That is
+        known by its address, where a host gives one, or by its name; None where it does not outlive it."""
+        if tile.role == "local" or (addresses is not None and tile.name not in addresses):
+            return None
         name = tile.name if tile.offset is None else ""
+        name = name if addresses is None else addresses[tile.name]
         where = self.plan.scale, place_numbers(self.plan)
         return name, where, replace(tile, name="", role="", versions=1), shape, tile.versions
 
@@ -205,7 +233,14 @@ class LaunchRows:
         """The hardware units of all instances (NONE: one has not begun)."""
         return self.arena.rows("places")[self.first : self.first + self.offsets[-1]]
 
-    def restart(self, begin: int, first_flow: int, serial: int) -> None:
+    def restart(
+        self,
+        begin: int,
+        first_flow: int,
+        serial: int,
+        tensors: TensorNumbers,
+        addresses: Mapping[str, Any] | None = None,
+    ) -> None:
         """Set all rows as they are before the launch begins; ``serial`` counts the launches."""
         plan, arena, units = self.plan, self.arena, self.units
         if self._fresh is not None:
@@ -213,6 +248,9 @@ class LaunchRows:
         elif self.beside:
             differ = np.flatnonzero((units != units[:1]).any(axis=0))
             self._fresh = units[:1].copy(), differ, units[:, differ]
+        for at, base, tile, shape in self._cached_tiles:
+            key = self._tensor_key(tile, shape, addresses)
+            arena.rows("lists")[at] = 0 if key is None else tensors.find(key) - base
         flow = first_flow
         for i, channel in enumerate(plan.channels):
             arena.rows("channels")[self.channels + i, ChannelRow.first_flow] = flow

@@ -11,7 +11,8 @@ from megatile.core.quantities import format_time
 from megatile.hda import HDA
 from megatile.plan.model import Plan
 from megatile.sim.data import Assumed, Scalars
-from megatile.sim.launch_rows import LaunchRows
+from megatile.sim.launch_rows import LaunchRows, TensorNumbers
+from megatile.sim.paths import CacheKey
 from megatile.sim.record import Record
 from megatile.sim.simulation import NEVER, Simulation
 from megatile.sim.symmetry import BESIDE, TimedUnits
@@ -65,6 +66,10 @@ class Launch:
     """The devices for which a host has submitted it."""
     known: Launch | None = None
     """An earlier launch that had the machine for itself; without others beside it, this one takes as long."""
+    addresses: Mapping[str, Any] | None = None
+    """By tile, what tells its memory from others, of tensors that outlive it (None: their names do)."""
+    caches: tuple[TensorNumbers, Mapping[CacheKey, bytes]] | None = None
+    """What caches hold when it begins, if it is to be timed alone (None: nothing)."""
     crowded: bool = False
     """Whether launches beside it use the engines of its units."""
     name: str = ""
@@ -95,6 +100,8 @@ class Launch:
         """Whether it had a machine for itself, so that it can be recorded when that is asked for."""
         self.like: Launch | None = None
         """An earlier launch whose times it has."""
+        self.leaves: Mapping[CacheKey, bytes] = {}
+        """What caches hold after it, if it had the machine for itself."""
         self.error: MegatileError | None = None
         self.followers: tuple[Launch, ...] = ()
         """Launches that wait for its end."""
@@ -189,7 +196,10 @@ class Launch:
     def alone(self, **changes: Any) -> Launch:
         """Return the same launch before it began, on a machine that it has for itself."""
         alone: dict[str, Any] = {"submit_ps": 0, "turns": False, "crowded": False, "after": (), "uses": None}
-        return replace(self, worker=None, known=None, **alone, **changes)
+        made = replace(self, worker=None, known=None, **alone, **changes)
+        if not changes.keys() - {"caches"} and self._resources is not None and not self._resources.crowded:
+            made.resources = self._resources  # a session's have tensors that last
+        return made
 
     def copied(self, **changes: Any) -> Launch:
         """Return a copy with other fields, of a prepared launch to submit it, of one that has ended to keep

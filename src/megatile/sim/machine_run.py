@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from time import monotonic
@@ -28,12 +29,15 @@ from megatile.sim.data_runs import DataRuns, LaunchData
 from megatile.sim.deadlock import deadlock, explain, wait_graph
 from megatile.sim.launch_rows import LaunchRows
 from megatile.sim.launches import CANCELLED, FAILED, SUBMITTED, Launch, SessionError, Worker
+from megatile.sim.paths import CacheKey
 from megatile.sim.queue_queries import QueueMisuse
 from megatile.sim.record import Record, choices
 from megatile.sim.simulation import MAX_RECORDS, NEVER, Simulation, engine_name
 from megatile.sim.symmetry import BESIDE, choose_units
 from megatile.timing.resources import Resources
 
+MAX_STATES = 128
+"""Launches of which it is kept what caches held before and after: up to about 50 MB of each."""
 BETWEEN = 64
 """Launches that end between looks for records that can be dropped while others are under way."""
 LARGE = 1 << 23
@@ -41,11 +45,11 @@ LARGE = 1 << 23
 
 
 def leaves_nothing(resources: Resources) -> bool:
-    """Return whether a launch takes the same time whenever it has an idle machine for itself."""
+    """Return whether a launch takes the same time whenever it has an idle machine for itself, with the same
+    in its caches."""
     plan = resources.plan
     lasting = any(c.installed for c in plan.channels) or any(f.installed for f in plan.flags)
-    cached = any(memory.cache for memory in resources.hda.memories)
-    return not (lasting or cached or resources.faults or ReadScalar in plan.kinds)
+    return not (lasting or resources.faults or ReadScalar in plan.kinds)
 
 
 class MachineRun:
@@ -88,8 +92,10 @@ class MachineRun:
         """When the last link, memory and shared engine is free, as far as launches have ended."""
         self._withdrawn = 0
         """Launches that were cancelled and that the engine still has."""
-        self.lasting_caches = True
-        """Whether caches keep what they have when nothing is under way."""
+        self._from_caches: deque[tuple[Any, Mapping[CacheKey, bytes], Launch]] = deque(maxlen=MAX_STATES)
+        """Launches that were timed alone: how they were submitted, and what caches held before."""
+        self._caches: dict[CacheKey, bytes] = {}
+        """What caches hold since launches have ended that the engine did not have."""
         self._count = 0
         self._over: str | None = None
         self.workers: list[Worker] = []
@@ -146,6 +152,8 @@ class MachineRun:
         launch.key = id(launch.resources), launch.turns, launch.control
         launch.known = launch.known or self._alone.get(launch.key)
         beside = [other for other in (*self._held, *self._active.values()) if launch.meets(other)]
+        if not (beside or self._lent) and launch.resources.has_caches and leaves_nothing(launch.resources):
+            launch.known = self._time_from_caches(launch)
         if not beside and launch.known is not None:
             launch.units = launch.known.units
         elif not beside:
@@ -166,8 +174,9 @@ class MachineRun:
         """Give a launch to the engine, in which others are ``beside`` it."""
         if launch in self._held:
             self._held.remove(launch)
-        if not (self._active or self.lasting_caches) and any(m.cache for m in self.machine.memories):
-            self.simulation, self._quiet_ps = self._new(), 0
+        if self._caches:
+            self.simulation.paths.set_cache_states(self._caches)
+            self._caches = {}
         launch.crowded |= not launch.turns and any(w.plan.scale == launch.plan.scale for w in beside)
         resources, simulation, at = launch.resources, self.simulation, launch.submit_ps
         if ReceiveAny in resources.plan.kinds:
@@ -181,10 +190,33 @@ class MachineRun:
             launch.scalars,
             at=at if launch.turns else None,
             begin=at + resources.start_ps(0),
+            addresses=launch.addresses,
         )
         self._active[launch.rows.number] = launch
         if launch.data is not None:
             self._data_runs.active.append(launch.data)
+
+    def _time_from_caches(self, launch: Launch) -> Launch:
+        """Time a launch alone with what caches hold now, or find one like it."""
+        given = None if launch.addresses is None else tuple(sorted(launch.addresses.items()))
+        key, paths = (id(launch.resources), launch.control, given), self.simulation.paths
+        for other, before, known in self._from_caches:
+            if other == key and all(self._cache_state(name) == state for name, state in before.items()):
+                return known
+        states = {**paths.all_cache_states(), **self._caches}
+        known = launch.alone(caches=(self.simulation.tensors, states))
+        run_alone(known, Simulation(record=0, engine=launch.engine, tensors=self.simulation.tensors))
+        if known.simulation is not None:
+            used = known.simulation.paths
+            known.leaves = {name: used.cache_state(name) for name in used.caches}
+        known.simulation = known.rows = None
+        self._from_caches.append((key, {name: states.get(name, b"") for name in known.leaves}, known))
+        return known
+
+    def _cache_state(self, name: CacheKey) -> bytes:
+        """Return what a cache holds now."""
+        found = self._caches.get(name)
+        return self.simulation.paths.cache_state(name) if found is None else found
 
     def has_begun(self, launch: Launch) -> bool:
         """Return whether a launch that has not ended does something already."""
@@ -412,6 +444,7 @@ class MachineRun:
         self._held.remove(launch)
         self.now_ps = max(self.now_ps, launch.until_ps)
         launch.take_times(known)
+        self._caches.update(known.leaves)
         self._compute(launch)
         launch.end(known.took_ps)
         self._keep(launch)
@@ -439,7 +472,7 @@ class MachineRun:
         self._quiet_ps = int(simulation.table("lanes").max(initial=0))
         idle = self._quiet_ps <= self.now_ps and leaves_nothing(launch.resources)
         if not self._lent:
-            if launch.key is not None and launch.error is None and idle:
+            if launch.key is not None and launch.error is None and idle and not launch.resources.has_caches:
                 self._cache_times(launch.key, kept)
             self._clear_up(launch)
         self._follow(launch)
@@ -489,6 +522,21 @@ class MachineRun:
         if not self._active and simulation.arena.words > LARGE:
             self.simulation = self._new()
             self.simulation.continue_from(simulation)
+
+
+def run_alone(launch: Launch, simulation: Simulation, inputs: Mapping[str, Any] | None = None) -> None:
+    """Run a prepared launch on a machine of its own, in an engine that has done nothing yet."""
+    if launch.caches is not None:
+        simulation.paths.set_cache_states(launch.caches[1])
+    machine = MachineRun(launch.hda, engine=launch.engine, simulation=simulation)
+    try:
+        machine.start(launch, inputs=inputs)
+        machine.wait(launch)
+    finally:
+        # The engine's memory goes with the last result that reads it, not with a garbage collection.
+        launch.worker = None
+        del machine.simulation
+    launch.simulation, launch.repeatable = None if launch.rows is None else simulation, True
 
 
 def whole_number(name: str, value: Any) -> int:

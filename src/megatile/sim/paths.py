@@ -234,8 +234,7 @@ class Paths:
                 blocks = arena.extend("blocks", cache.blocks)
                 self.caches[key] = arena.append("caches", (
                     blocks, cache.blocks, 0, NONE, NONE, int(cache.writes_back), row, server,
-                    stage.latency_ps,
-                    as_bits(stage.bandwidth), *[0] * 9,
+                    stage.latency_ps, as_bits(stage.bandwidth), *[0] * 9,
                 ))  # fmt: skip
                 self.behind.append((cache.of, stage.resource))
                 state = self.pending_states.pop(key, b"")

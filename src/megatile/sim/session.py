@@ -274,7 +274,7 @@ class Session(MachineRun, HasTime):
         """Forget a tensor; its name and its room can be used for another."""
         if self._contents.tensors.pop(name, None) is None:
             raise SessionError(f"there is no tensor '{name}' to free")
-        self.simulation.forget_tensor(name)
+        self.simulation.tensors.forget(name)
 
     # what happened
 

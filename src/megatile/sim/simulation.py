@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import copy
 from time import monotonic
 from typing import Any, ClassVar
@@ -19,7 +20,7 @@ from megatile.sim.arena import LAYOUT, Arena
 from megatile.sim.compiled import compiled, is_compiled
 from megatile.sim.data import Scalars
 from megatile.sim.instructions import WORK, End, Instruction, Work
-from megatile.sim.launch_rows import LaunchRows
+from megatile.sim.launch_rows import LaunchRows, TensorNumbers
 from megatile.sim.occupancy import Occupancy
 from megatile.sim.paths import Paths
 from megatile.sim.queries import MachineQueries, QueueMisuse
@@ -83,6 +84,7 @@ class Simulation:
         everything_shared: bool = False,
         contended: bool = True,
         operands: bool = True,
+        tensors: TensorNumbers | None = None,
     ) -> None:
         """``record``: how many commands, with ``operands`` or without what they touch."""
         self.rows = Rows()
@@ -96,9 +98,7 @@ class Simulation:
         """A stream that does nothing, if one was needed."""
         self._long = False
         """Whether a plan has so many commands that the compiled engine is worth loading at once."""
-        self.tensors: dict[tuple[Any, ...], int] = {}
-        """Numbers in caches of what outlives launches."""
-        self._tensors = 1 << 20
+        self.tensors = tensors or TensorNumbers()
         self.lasting_queues: dict[tuple[Any, ...], int] = {}
         """Queues that outlive launches, by level, hardware unit, channel and direction."""
         self.lasting_flags: dict[tuple[str, str], int] = {}
@@ -147,6 +147,7 @@ class Simulation:
         *,
         at: int | None = None,
         begin: int | None = None,
+        addresses: Mapping[str, Any] | None = None,
     ) -> LaunchRows:
         """Submit a plan. Its instances are ready at their start; with ``at`` (when it was submitted, in the
         time of the machine) and ``begin`` (when it reaches the units) after those before them on the same
@@ -170,7 +171,7 @@ class Simulation:
         self._expected += command_count(plan, 1)
         begin = resources.start_ps(0) if begin is None else begin
         self._serial += 1
-        launched.restart(begin, self._flows, self._serial)
+        launched.restart(begin, self._flows, self._serial, self.tensors, addresses)
         self._flows = launched.flows.stop
         if not launched.row[LaunchRow.unfinished]:
             self.at(begin, st.HOSTS, launched.number)
@@ -221,7 +222,7 @@ class Simulation:
         mine.record_base = theirs.record_base + theirs.recorded
         mine.words_base = theirs.words_base + theirs.recorded_words
         self._flows, self._serial = other._flows, other._serial
-        self.tensors, self._tensors = other.tensors, other._tensors
+        self.tensors = other.tensors
         self.paths.set_cache_states(other.paths.all_cache_states())
         if other.lasting_flags:
             counters = other.table("counters")
@@ -276,17 +277,6 @@ class Simulation:
             arena.rows("storages")[at : rows.memories] = np.repeat(np.array(described), times, axis=0)
             rows.memory_of = []
         arena.set_dimensions(rows.dimensions)
-
-    def tensor_number(self, key: tuple[Any, ...]) -> int:
-        """Return the number in caches of a tensor that outlives its launch; the last of its key is how many
-        numbers it has."""
-        if key not in self.tensors:
-            self.tensors[key], self._tensors = self._tensors, self._tensors + key[-1]
-        return self.tensors[key]
-
-    def forget_tensor(self, name: str) -> None:
-        """What comes under this name is another tensor; its blocks are not in caches."""
-        self.tensors = {key: number for key, number in self.tensors.items() if key[0] != name}
 
     def launch_of(self, g: int) -> LaunchRows:
         return self.launches[int(self.arena.rows("units")[g, UnitRow.launch])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cached_property
 from itertools import pairwise
 
 from megatile.core.cached import cached_in_owner
@@ -83,6 +84,12 @@ class MemoryLayers(PlacedPlan):
         layer, _, contended = self.memory(memory)
         shared = contended or layer.name in self._contended_slices
         return not shared and not chain(self.hda, memory, self.level.position)
+
+    @cached_property
+    def has_caches(self) -> bool:
+        """Whether caches hold blocks of the plan's tiles."""
+        views = [self.of(level.name) for level in self.plan.all_levels]
+        return any(view.bricks(name) for view in views for name in {t.memory for t in self.plan.tiles})
 
     def bricks(self, memory: str) -> dict[str, tuple[int, ...]]:
         """The shape of the blocks in which caches hold the tiles of a memory; none where it has no caches."""

@@ -5,6 +5,7 @@ import pytest
 
 import megatile as mt
 import megatile.parallel as tp
+from megatile.sim import Result
 
 
 @pytest.mark.parametrize("shape", [(64, 96, 80), (100, 70, 33), (1, 5, 7), (300, 257, 512), (130, 1, 66)])
@@ -58,3 +59,20 @@ def test_long_attention_fits_too(dtype: str) -> None:
     with mt.host("dgx-h100", data=False) as torch:
         tensors = [torch.zeros((512, 2 * 128), dtype=getattr(torch, dtype)) for _ in range(3)]
         assert tp.attention(*tensors, heads=2).shape == (512, 256)
+
+
+def test_a_second_product_of_the_same_tensors_finds_them_in_the_cache() -> None:
+    """Tensors are known by their addresses: another one of the same shape has to be read first."""
+    with mt.host("dgx-h100", data=False) as torch:
+        a, b, other = (torch.zeros(512, 512) for _ in range(3))
+        took, missed = [], []
+        for right in (b, b, other, other, b):
+            began = torch.time_ns
+            _ = a @ right
+            took.append(torch.time_ns - began)
+            missed.append(Result(torch.engine.launches[-1]).traffic["l2_cache"].misses)
+        ends = [e.end_ps for e in torch.engine.trace]
+    assert missed == [256, 0, 128, 0, 0]
+    assert took[1] < 0.9 * took[0]
+    assert took[3:] == pytest.approx([took[1]] * 2)
+    assert max(ends) == round(torch.time_ns * 1000)

@@ -57,7 +57,7 @@ class Engine:
         self._open: list[Launch] = []
         self._ended: dict[int, Launch] = {}
         """By device, the launch that ended last."""
-        self.run.lasting_caches = False
+        self.caches = any(memory.cache for memory in self.machine.memories)
 
     # submitting
 
@@ -74,9 +74,11 @@ class Engine:
         beside: bool = False,
         binding: Binding | None = None,
         after: Iterable[Launch] = (),
+        addresses: Mapping[str, Any] | None = None,
     ) -> tuple[Launch, Mapping[str, Any] | None]:
         """Run a plan from ``at_ps`` on, ``after`` some launches, and after the work before it on its devices
-        or ``beside`` that; its outputs. ``placed`` is the plan where it runs, if it is timed elsewhere."""
+        or ``beside`` that; its outputs. ``placed`` is the plan where it runs, if it is timed elsewhere;
+        ``addresses`` say by tile where tensors lie that caches may hold after it."""
         known, devices, where = self.timed(plan, installed, inputs), tuple(devices), placed or plan
         key = id(known), id(where), devices, beside
         prepared = self._prepared.get(key)
@@ -85,7 +87,7 @@ class Engine:
             prepared = replace(known, plan=where, known=known, devices=devices, uses=uses)
             if ReadScalar not in plan.kinds:
                 self._prepared[key] = prepared
-        launch = prepared.copied(name=name or plan.name, submit_ps=at_ps)
+        launch = prepared.copied(name=name or plan.name, submit_ps=at_ps, addresses=addresses or {})
         logged = self.log is not None and binding is not None and inputs is not None
         self._start(launch, after, not beside, logged)
         if inputs is None:

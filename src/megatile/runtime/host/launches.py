@@ -156,6 +156,7 @@ class Launches(Creation):
             installed=not kernel.plan.channels or not self.collectives.first_time(kernel.plan),
             name=name,
             after=[w for tensor in used.values() for w in tensor.writers],
+            addresses=_addresses(tiles) if self.engine.caches else None,
         )
         for tile in kernel.written & tiles.keys():
             tensor, numbers = tiles[tile]
@@ -170,6 +171,14 @@ class Launches(Creation):
             pool = self.memory.pe(shard.sip, shard.cube, shard.pe).pools["tcm"]
             if needed > pool.free_bytes:
                 pool.take(needed, f"scratch of kernel '{name}'")
+
+
+def _addresses(tiles: Mapping[str, tuple[Tensor, Sequence[int] | None]]) -> dict[str, Any]:
+    """Return where the tensors of tiles lie: their addresses, and which of their shards are meant."""
+    return {
+        tile: (tensor.device_index, tensor.va_base, () if numbers is None else tuple(numbers))
+        for tile, (tensor, numbers) in tiles.items()
+    }
 
 
 def _binding(tiles: Mapping[str, tuple[Tensor, Sequence[int] | None]], kernel: HostKernel) -> Binding:
