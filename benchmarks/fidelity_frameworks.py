@@ -57,11 +57,7 @@ def all_problems() -> Iterator[tuple[str, Problem]]:
     """Yield what is fitted, with its framework."""
     rows = [row for table in TABLES for row in rows_of(table)]
     for library in ("vllm", "trtllm"):
-        mine = [
-            r
-            for r in rows
-            if library_of(r) == library and not r.implementation.startswith("vllm_flash_attn_fa4")
-        ]
+        mine = [r for r in rows if library_of(r) == library]
         for problem in problems(machine(MACHINE), mine, library):
             yield library, replace(problem, rows=problem.rows[:: sized(1, 40)])
 

@@ -136,6 +136,17 @@ def test_attention_backward_without_a_mask_and_wide_heads():
     assert us("attention", window=128, **shape) < 0.4 * forward
 
 
+def test_wide_heads_are_decoded_one_sequence_after_another():
+    shape = {"queries": 1, "context": 127, "heads": 8, "kv_heads": 1, "head_dim": 512}
+    few, many = (us("attention", batch=b, **shape) for b in (8, 64))
+    figures = H100.kernel("decode_wide")
+    moved = 56 * 128 * 2 * 2 * 512 / (3350e3 * figures.bandwidth)
+    assert many - few == pytest.approx(56 * figures.wave_us + moved)
+    told = mt.predict_kernel("attention", machine=H100, batch=8, **shape)
+    assert "decode_wide" in told.origin.source
+    assert us("attention", library="trtllm", batch=8, **shape) < few  # TensorRT-LLM has no such kernel
+
+
 def test_latent_attention_reads_the_latent_once():
     shape = {"batch": 128, "queries": 1, "context": 8191, "heads": 16}
     found = us("mla", **shape)

@@ -11,6 +11,8 @@ from megatile.timing.device import Device, Shape, every, some
 
 SHARED_HEADS = 32
 """Frameworks with a kernel for heads that do not share keys take it beyond so many, too (TensorRT-LLM)."""
+WIDE_HEADS = 256
+"""FlashAttention 3 ends here; wider heads are FlashAttention 4's."""
 BACKWARD = 2.5
 """Products of a backward pass (five) over those of a forward pass (two)."""
 
@@ -29,22 +31,42 @@ def attention(device: Device, shape: Shape, dtype: str) -> Any:
     if every(decoding):
         return _decode(device, shape, dtype)
     if not some(decoding) or _is_ragged(shape):
-        return _attention(device, shape, dtype, f"prefill{_suffix(dtype)}")
-    return device.x.where(
-        decoding, _decode(device, shape, dtype), _attention(device, shape, dtype, f"prefill{_suffix(dtype)}")
-    )
+        return _prefill(device, shape, dtype)
+    return device.x.where(decoding, _decode(device, shape, dtype), _prefill(device, shape, dtype))
 
 
 def _is_ragged(shape: Shape) -> bool:
     return some(shape["ragged"])
 
 
+def _prefill(device: Device, shape: Shape, dtype: str) -> Any:
+    time = _attention(device, shape, dtype, f"prefill{_suffix(dtype)}")
+    wide = shape["head_dim"] > WIDE_HEADS
+    if not some(wide):
+        return time
+    return device.x.where(wide, _attention(device, shape, dtype, "prefill_wide"), time)
+
+
 def _decode(device: Device, shape: Shape, dtype: str) -> Any:
     name = f"decode{_suffix(dtype)}"
     time = _attention(device, shape, dtype, name)
+    wide = shape["head_dim"] > WIDE_HEADS
+    if some(wide) and device.has("decode_wide"):
+        return device.x.where(wide, _in_turn(device, shape, dtype), time)
     if not device.has(apart := f"{name}_heads"):
         return time
     return device.x.where(_apart(shape), _attention(device, shape, dtype, apart), time)
+
+
+def _in_turn(device: Device, shape: Shape, dtype: str) -> Any:
+    """Return the time of a kernel that takes up sequences and key heads one after another (``wave`` each)."""
+    figures, keys = device.kernel("decode_wide"), shape["context"] + 1.0
+    heads = device.x.where(shape["kv_heads"] > 0, shape["kv_heads"], shape["heads"])
+    groups, stored = shape["batch"] * heads * 1.0, itemsize(types(dtype)[1])
+    moved = groups * keys * 2 * stored * shape["head_dim"]
+    if _is_ragged(shape):
+        groups, moved = np.sum(groups), np.sum(moved)
+    return figures.start_us + groups * figures.wave_us + moved / (device.bandwidth * figures.bandwidth) * 1e6
 
 
 def _apart(shape: Shape) -> Any:
@@ -63,9 +85,12 @@ def is_decode(shape: Shape) -> Any:
 
 
 def attention_kernels(device: Device, shape: Shape, dtype: str) -> tuple[str, ...]:
+    wide = every(shape["head_dim"] > WIDE_HEADS)
     if not every(is_decode(shape)):
-        return (f"prefill{_suffix(dtype)}",)
+        return ("prefill_wide" if wide else f"prefill{_suffix(dtype)}",)
     name = f"decode{_suffix(dtype)}"
+    if wide:
+        return ("decode_wide",)
     return (f"{name}_heads" if device.has(f"{name}_heads") and every(_apart(shape)) else name,)
 
 

@@ -33,9 +33,9 @@ FALLBACKS = {
     "gemm_f8": "gemm", "gemm_f8_block": "gemm_f8", "gemm_int4": "gemm", "gemm_mxfp4": "gemm_int4",
     "gemm_nvfp4": "gemm_f8", "quantise_block": "quantise", "moe_f8": "moe", "moe_f8_block": "moe_f8",
     "moe_int4": "moe", "moe_mxfp4": "moe_int4", "moe_nvfp4": "moe_f8", "prefill_kv8": "prefill",
-    "prefill_f8": "prefill_kv8", "decode_kv8": "decode", "decode_f8": "decode_kv8", "mla": "decode",
-    "mla_kv8": "mla", "dispatch_low_latency": "dispatch",
-    "combine_low_latency": "combine",
+    "prefill_f8": "prefill_kv8", "prefill_wide": "prefill", "decode_wide": "decode",
+    "decode_kv8": "decode", "decode_f8": "decode_kv8", "mla": "decode", "mla_kv8": "mla",
+    "dispatch_low_latency": "dispatch", "combine_low_latency": "combine",
 }  # fmt: skip
 """Kernels whose figures stand in for those that a machine file lacks."""
 ESTIMATED_ERROR, BORROWED_ERROR = 0.2, 0.3

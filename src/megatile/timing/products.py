@@ -15,6 +15,8 @@ LIKELY = 4
 """Quantiles by which experts of different load are represented."""
 SPREAD = 1.1
 """The busiest of n ranks lies so many times sqrt(2 ln n) standard deviations above the mean."""
+MAX_EXPONENT = 4.0
+"""Beyond this exponent of a power law, loads are as good as even but for the busiest expert."""
 BUSIEST = 0.8
 """The most loaded expert gets at most this part of the tokens (the distribution of the measured rows)."""
 
@@ -130,9 +132,9 @@ def _load(device: Device, shape: Shape, rows: int) -> tuple[Any, Any, Any]:
     """
     x = device.x
     tokens, topk, experts = (shape[extent] * 1.0 for extent in ("tokens", "topk", "experts"))
-    ranks, skew = shape["expert_parallel"], shape["skew"] / 100
+    ranks, skew = shape["expert_parallel"], x.minimum(shape["skew"] / 100, MAX_EXPONENT)
     own = experts / ranks
-    skewed, alpha = skew > 0, x.where(skew > 0, skew, 1.5)
+    skewed, alpha = skew > 0, x.where(skew > 0, skew + 1e-5, 1.5)  # moments of whole exponents are limits
     most = x.maximum(BUSIEST * tokens, 1.001) ** (1 - alpha)
     scale = (1 - most) / (alpha - 1)
     mean, square = (_moment(power, alpha, most, x) / scale for power in (1, 2))
