@@ -236,3 +236,60 @@ def test_mistakes_are_named(statement: str, words: str) -> None:
 
     with pytest.raises(mt.MegatileError, match=words):
         mt.run(kernel, np.zeros((8, 8), "f4"), machine="h100-cluster")
+
+
+@pytest.mark.parametrize("blocks", [1, 2])
+@pytest.mark.parametrize("word", ["allreduce", "both", "barrier"])
+@pytest.mark.parametrize(
+    ("machine", "outer", "inner"), [("dies", "device", "die"), ("dgx-h100", "device", "cluster")]
+)
+def test_blocks_inside_an_instance_meet_those_of_others(
+    machine: str, outer: str, inner: str, word: str, blocks: int, tmp_path: Path
+) -> None:
+    """Blocks of a die run in its stream; each sums its rows with the blocks of its number in other dies, also
+    among those of its own, or reads what they wrote before a barrier."""
+    rows = 4 * blocks
+
+    @T.program
+    def kernel(X: T.Tensor((rows, 8), "f32"), Y: T.Tensor((rows, 8), "f32")):
+        grid = {outer: 2, inner: 2, "block": blocks, "threads": 32}
+        with T.Kernel(**grid), T.Scale(outer) as (p, _p), T.Scale(inner) as (d, n):
+            box = T.alloc((blocks, 8), "f32", level="l2")
+            with T.Scale("block") as (b, _n):
+                row = T.alloc((1, 8), "f32")
+                me = (p * 2 + d) * blocks + b
+                T.copy(row, X[me, 0])
+                if word == "barrier":
+                    T.copy(box[b, 0], row)
+                    T.barrier(scale=inner)
+                    T.copy(row, box[b, 0], src=(d + 1) % n, scale=inner)
+                else:
+                    T.allreduce(row, scale=inner)
+                if word == "both":
+                    T.allreduce(row, scale="block")
+                T.copy(Y[me, 0], row)
+
+    x = np.arange(8.0 * rows, dtype="f4").reshape(rows, 8)
+    parts = x.reshape(2, 2, blocks, 8)
+    sums = np.broadcast_to(parts.sum(1, keepdims=True), parts.shape)
+    wanted = {
+        "barrier": parts[:, ::-1],
+        "allreduce": sums,
+        "both": np.broadcast_to(sums.sum(2, keepdims=True), parts.shape),
+    }[word].reshape(x.shape)
+    same(kernel, place(machine, tmp_path), wanted, x, np.zeros_like(x))
+
+
+def test_a_program_after_its_passes_runs_with_what_they_chose() -> None:
+    @T.program
+    def kernel(X: T.Tensor((4, 8), "f32"), Y: T.Tensor((4, 8), "f32")):
+        with T.Kernel(cluster=1, block=4), T.Scale("cluster"), T.Scale("block") as (b, _):
+            row = T.alloc((1, 8), "f32")
+            T.copy(row, X[b, 0])
+            T.allreduce(row, scale="block")
+            T.copy(Y[b, 0], row)
+
+    chosen = mt.lower(kernel, machine="dgx-h100").program
+    x, y = np.ones((4, 8), "f4"), np.zeros((4, 8), "f4")
+    mt.run(chosen, x, y, machine="dgx-h100")
+    np.testing.assert_array_equal(y, 4 * x)

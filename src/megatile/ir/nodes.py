@@ -309,6 +309,8 @@ class Collective(Node):
     impl: str | None = None
 
 
+WITHOUT_LIBRARY = ("shared", "multicast", "gets", "local")
+"""What does a collective besides the library's algorithms: see the pass that chooses them."""
 PLANNER_NAMES = {
     "allreduce": "all_reduce", "allgather": "all_gather", "gather_view": "all_gather",
     "reduce_scatter": "reduce_scatter", "scatter_view": "reduce_scatter", "all_to_all": "all_to_all",

@@ -63,7 +63,7 @@ def run_of(total: Expr, size: int, rank: Expr) -> tuple[Expr, Expr]:
 
 def _member(frame: StreamScope, node: n.Collective) -> Member:
     me, size, _ = frame.line(node.axis, node.scale)
-    if size > 1 and frame.level.depth != frame.group[1]:
+    if size > 1 and not frame.meets(node.scale):
         raise cannot(f"T.{node.kind} here", node)
 
     def theirs(region: n.Region, number: Expr) -> Block:

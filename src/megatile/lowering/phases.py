@@ -188,7 +188,12 @@ def together(frames: list[StreamScope], body: tuple[n.Node, ...], scale: str) ->
         if len(frames) == 1:
             frames[0].lower((node,))
         elif isinstance(node, (n.Barrier, n.Collective)) and node.scale != scale:
-            raise cannot(f"a meeting of scale '{node.scale}' by {len(frames)} {scale}s of one instance", node)
+            if not frames[0].meets(node.scale):
+                raise cannot(
+                    f"a meeting of scale '{node.scale}' by {len(frames)} {scale}s of one instance", node
+                )
+            for frame in frames[:1] if isinstance(node, n.Barrier) else frames:
+                frame.lower((node,))
         elif isinstance(node, (n.Barrier, n.Fence)):
             continue
         elif isinstance(node, n.Collective):

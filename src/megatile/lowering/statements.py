@@ -233,7 +233,7 @@ def _atomic(frame: StreamScope, node: n.Atomic) -> None:
 def _barrier(frame: StreamScope, node: n.Barrier) -> None:
     if frame.line(None, node.scale)[1] == 1:
         return
-    if frame.level.depth != frame.group[1]:
+    if not frame.meets(node.scale):
         raise cannot("a barrier here", node)
     key = key_of(frame, node.axis, node.scale)
     if node.group is not None:

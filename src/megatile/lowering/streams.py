@@ -184,6 +184,10 @@ class StreamScope:
             (g for g in reversed(self.around) if g[1] == depth and depth != self.group[1]), self.group
         )
 
+    def meets(self, scale: str | None) -> bool:
+        """Whether those that meet at a scale are instances of this level, or stand in different ones."""
+        return self.level.depth == self.group[1] or self.among(scale)[1] <= self.level.depth
+
     def line(self, axis: int | None, scale: str | None = None) -> tuple[Expr, int, int]:
         """Of the units of a region (that of a scale) that act together (along ``axis``): this one's number,
         how many there are, and the step from one to the next."""

@@ -17,9 +17,6 @@ from megatile.lowering.passes.sites import Chooser, Site
 from megatile.lowering.regions import Axis, Block
 from megatile.lowering.residency import hardware_units
 
-WITHOUT_LIBRARY = ("shared", "multicast", "gets", "local")
-"""What does a collective besides the library's algorithms."""
-
 
 @dataclass(frozen=True)
 class ChooseCollectives:
@@ -38,14 +35,14 @@ class ChooseCollectives:
 
     def apply(self, program: Program) -> Program:
         every = n.each(n.Collective, program.body)
-        if all(node.algorithm in WITHOUT_LIBRARY for node in every):
+        if all(node.algorithm in n.WITHOUT_LIBRARY for node in every):
             return program
         return _Chooser(program, self.machine).run()
 
 
 class _Chooser(Chooser):
     def chosen(self, node: n.Node, site: Site) -> n.Node | None:
-        if not isinstance(node, n.Collective) or node.algorithm in WITHOUT_LIBRARY:
+        if not isinstance(node, n.Collective) or node.algorithm in n.WITHOUT_LIBRARY:
             return None
         algorithm, impl = self.choice(node, site)
         return replace(node, algorithm=algorithm, impl=node.impl if impl is None else impl)
@@ -53,7 +50,7 @@ class _Chooser(Chooser):
     def choice(self, node: n.Collective, site: Site) -> tuple[str, str | None]:
         """The algorithm, and what sends its messages, if not the units' own engines."""
         group = site.among(node.scale)
-        if site.unit.group[1] != site.level.depth and self.units(site.among()) > 1:
+        if site.unit.group[1] != site.level.depth < group[1] and self.units(site.among()) > 1:
             check_algorithm(node)  # whichever it is: they share the instance's memory
             return "shared", None
         size = self.units(group, node.axis)

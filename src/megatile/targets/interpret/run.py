@@ -183,7 +183,7 @@ def check_algorithms(program: Program) -> None:
     """The result does not depend on the algorithm; a name nothing could lower is refused all the same."""
     for node in n.walk(program.body):
         name = node.algorithm if isinstance(node, n.Collective) else None
-        if not isinstance(node, n.Collective) or name is None:
+        if not isinstance(node, n.Collective) or name is None or name in n.WITHOUT_LIBRARY:
             continue
         wanted = n.PLANNER_NAMES[node.kind]
         fitting = sorted(k for k, a in algorithms().items() if wanted in a.operations)
