@@ -95,7 +95,7 @@ def test_sub_group_stands_where_it_was_asked_to():
         ({"ranks": [1, 1]}, "cannot be two ranks"),
         ({"reduction": "xor"}, "'xor' is not a reduction"),
         ({"root": 8, "op": "broadcast"}, "root 8 is not a rank"),
-        ({"op": "barrier", "algorithm": "ring"}, "ring cannot do barrier"),
+        ({"op": "barrier", "algorithm": "tree"}, "tree cannot do barrier"),
         ({"op": "all_to_all", "nbytes": 52, "in_place": True}, "needs equal blocks"),
         ({"algorithm": "ring", "settings": {"chunk": 2}}, "has no option 'chunk'.*'chunks'"),
     ],

@@ -12,7 +12,7 @@ from megatile.collectives.sweeps import count_wrong, sweep
 from megatile.hda import machine
 from megatile.plan.check import check
 from megatile.timing import TimingError
-from megatile.timing.collective_choice import rule_of
+from megatile.timing.collective_choice import rule_of, times_ps
 from megatile.timing.collective_rule import RING_BLOCK
 
 
@@ -214,3 +214,28 @@ def test_floors_of_a_larger_size_are_not_used():
     predict("all_reduce", machine=hda, nbytes=1 << 26, algorithm="nccl", floors=floors)
     small = predict("all_reduce", machine=hda, nbytes=64, algorithm="nccl", floors=floors)
     assert small.time_ps == predict("all_reduce", machine=hda, nbytes=64, algorithm="nccl").time_ps
+
+
+@pytest.mark.parametrize("nbytes", [1 << 10, 1 << 20, 1 << 24])
+def test_trees_inside_a_node_are_shown_and_bound_by_channels(nbytes):
+    asked = {"machine": "dgx-h100", "nbytes": nbytes}
+    tree, few = (
+        predict("all_reduce", **asked, env={"NCCL_ALGO": "Tree", **more})
+        for more in ({}, {"NCCL_MAX_NCHANNELS": "1"})
+    )
+    assert tree.algorithm == "node_tree"
+    assert tree.model.startswith("NCCL node tree")
+    rule = rule_of(machine("dgx-h100"))
+    assert tree.time_ps == pytest.approx(
+        float(times_ps(rule, "all_reduce", 8, nbytes, env={"NCCL_ALGO": "Tree"})), rel=0.02
+    )
+    # One channel carries 20 GB/s and sends everything up and down.
+    assert few.time_ps == tree.time_ps if nbytes == 1 << 10 else few.time_ps > 2 * tree.time_ps
+
+
+@pytest.mark.parametrize("name", ["dgx-h100", "h100-cluster", "mi300x-8", "v100-8"])
+def test_a_barrier_of_a_library_is_an_all_reduce_of_one_element(name):
+    barrier, reduced = (predict(op, machine=name, nbytes=4) for op in ("barrier", "all_reduce"))
+    assert barrier.time_ps == pytest.approx(reduced.time_ps, rel=0.01)
+    assert barrier.model == reduced.model
+    check(barrier.plan, name)

@@ -150,6 +150,12 @@ class Job:
         return self.count * self.itemsize
 
     @property
+    def library_call(self) -> tuple[str, int]:
+        """Return the operation, and its bytes, that libraries do for it: a barrier is an all-reduce of one
+        element, as in torch's NCCL backend."""
+        return ("all_reduce", self.itemsize) if self.operation == "barrier" else (self.operation, self.nbytes)
+
+    @property
     def combined(self) -> str:
         """The reduction that commands do; an average is a sum that is divided at the end."""
         return "sum" if self.reduction == "avg" else self.reduction

@@ -55,7 +55,7 @@ def library_way(
 ) -> Way | None:
     """Return how a library does a job; None where it has no way that a Plan can take. ``algorithm``: if
     only that one is allowed, as NCCL_ALGO says it."""
-    if job.operation == "barrier" or job.ranks < 2:
+    if job.ranks < 2:
         return None
     if algorithm is not None and (algorithm not in offered(library, job.operation) or library == "rccl"):
         return None
@@ -65,7 +65,8 @@ def library_way(
     try:
         rule = rule_of(hda, library, job.scale, False, *group_of(hda, job))
         size = itemsize(job.dtype)
-        way = choose(rule, job.operation, job.ranks, job.nbytes, graph=not launch, env=env, itemsize=size)
+        operation, nbytes = job.library_call
+        way = choose(rule, operation, job.ranks, nbytes, graph=not launch, env=env, itemsize=size)
     except TimingError:
         if algorithm is None:
             raise
@@ -125,7 +126,7 @@ def protocols(hda: HDA, known: Algorithm, job: Job) -> tuple[str, ...]:
         return ("LL",) if small else ("Simple",)
     if known.name == "hamilton":
         return ("Simple",)
-    line = known.name in NCCL_NAMES and f"{prefix}LL128" in figures.protocols
+    line = known.name in NCCL_NAMES and not {f"{prefix}LL128", "LL128"}.isdisjoint(figures.protocols)
     return ("Simple", "LL128", "LL") if line else ("Simple", "LL")
 
 

@@ -37,7 +37,7 @@ def paced(plan: Plan, job: Job, hda: HDA) -> Plan:
     if transport is None or transport.library not in LIBRARIES or not 2 <= job.ranks <= MAX_RANKS:
         return plan
     rule, way = rule_for(hda, transport, job.scale), way_of(transport)
-    nodes, alone = rule.fabric.nodes(job.ranks), job.operation in ("barrier", "send_recv") or job.splits
+    nodes, alone = rule.fabric.nodes(job.ranks), job.operation == "send_recv" or job.splits
     places = np.broadcast_to(
         (unit if job.place is None else job.place).evaluate({"unit": np.arange(job.ranks)}), job.ranks
     )
@@ -45,10 +45,16 @@ def paced(plan: Plan, job: Job, hda: HDA) -> Plan:
     if alone or len(counts) != nodes or (transport.per_node and counts.min() != counts.max()):
         return plan  # the rule is for ranks that fill their nodes, or nodes with equally many
     plain = networks_between(hda, job.scale)[0].topology.kind in ("switch", "full_mesh")
-    if nodes == 1 and plain and way.algorithm != "hamilton" and job.operation not in CHAINS:
+    if (
+        nodes == 1
+        and plain
+        and way.algorithm not in ("hamilton", "node_tree")
+        and job.operation not in CHAINS
+    ):
         return plan
-    head = head_cost(hda, transport, job.operation, job.ranks, job.nbytes, job.scale)
-    wanted = float(rule.time_ps(way, job.operation, job.ranks, job.nbytes))
+    operation, nbytes = job.library_call
+    head = head_cost(hda, transport, operation, job.ranks, nbytes, job.scale)
+    wanted = float(rule.time_ps(way, operation, job.ranks, nbytes))
     before: tuple[float, int] | None = None
     for _ in range(TRIES):
         found = simulate(plan, machine=hda, launch=False, record=False, capacity=False).time_ps

@@ -322,7 +322,11 @@ def predict(
         shape = stand_in(way, job) if way is not None else None
         if found is not None:
             ranking = [found]
-        elif way is not None and way.algorithm not in PIPELINED and job.operation not in CHAINS:
+        elif (
+            way is not None
+            and job.operation not in CHAINS
+            and not (way.algorithm in PIPELINED and shape == way.algorithm)
+        ):
             options = library_options(hda, job, library, way, shape or way.algorithm) if library else ()
             ranking = [Candidate(shape or way.algorithm, options, way.protocol)]
         else:

@@ -67,8 +67,9 @@ def on_transport(
     if transport is None:
         return plan
     if transport.kind in KERNELS:
-        nbytes = job.most_moved * job.itemsize if job.splits else job.nbytes
-        return with_transport(plan, transport, job.operation, job.ranks, nbytes)
+        operation, nbytes = job.library_call
+        nbytes = job.most_moved * job.itemsize if job.splits else nbytes
+        return with_transport(plan, transport, operation, job.ranks, nbytes)
     channels = tuple(replace(channel, transport=transport.name) for channel in plan.channels)
     return replace(plan, channels=channels, transports=(transport,))
 

@@ -16,7 +16,7 @@ from megatile.core.expr import Expr, select, unit
 from megatile.plan.build import Handle, Part
 from megatile.plan.model import Channel
 
-OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "send_recv")
+OPERATIONS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "send_recv", "barrier")
 
 
 @algorithm("ring", *OPERATIONS)
@@ -29,6 +29,8 @@ def ring(w: Writer, chunks: int = 1) -> None:
     match w.job.operation:
         case "send_recv":
             shift(w)
+        case "barrier":
+            pass_token(w)
         case "broadcast" | "reduce":
             w.put_root_data()
             along_tree(w, heap(everybody, w.job.root, arity=1), Blocks(w.job.count, chunks), w.own)
@@ -67,6 +69,16 @@ def shift(w: Writer) -> None:
         w.send(channel, everything, job.peer)
     with w.when(is_rank(job.peer)):
         w.copy(place, w.receive(channel, place))
+
+
+def pass_token(w: Writer) -> None:
+    """Every rank passes one element on, twice round the ring: then all ranks have begun."""
+    n, token = w.job.ranks, w.tile("token", (1,))
+    channel = w.channel("ring", (unit - 1) % n, 1)
+    w.builder.compute("fill", token, value=0)
+    with w.loop(0, 2 * (n - 1)):
+        w.send(channel, token, (unit + 1) % n)
+        w.copy(token, w.receive(channel, token))
 
 
 MAX_MESH_RANKS = 128

@@ -56,9 +56,12 @@ def heads_of_nodes(ranks: int, inside: int) -> Tree:
     )
 
 
-@algorithm("node_tree", "all_reduce", unfit=needs(ON_NODES))
+IN_OR_OVER_NODES = (lambda job: len(job.nesting) <= 2, ON_NODES[1])
+
+
+@algorithm("node_tree", "all_reduce", unfit=needs(IN_OR_OVER_NODES))
 def node_tree(w: Writer, chunks: int = 1) -> None:
-    """Along a chain to the head of each node, up a binary tree of nodes, and back."""
+    """Along a chain to the head of each node, up a binary tree of nodes, and back; in one node the chain."""
     shape = heads_of_nodes(w.job.ranks, w.job.nesting[0])
     # A chunk may wait for as long as it takes the first one to come back.
     phase = TreePhase(w, shape, Blocks(w.job.count, chunks), slots=chunks + 1)
