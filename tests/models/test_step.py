@@ -74,3 +74,9 @@ def test_bad_batches_are_one_sentence(batch: object, said: str) -> None:
     with pytest.raises(ModelError) as caught:
         mt.model("Llama-3.1-8B").step(batch, machine="dgx-h100")
     assert said in str(caught.value)
+
+
+def test_error_bars_widen_where_nothing_was_measured() -> None:
+    model, batch = mt.model("Llama-3.1-8B"), [(1, 1000)] * 8
+    errors = [model.step(batch, machine=name, tp=2).error for name in ("dgx-h100", "b200-8", "mi300x-8")]
+    assert 0.03 < errors[0] < errors[1] < errors[2] < 0.5

@@ -217,9 +217,8 @@ def _print_steps(d: Deployment, found: dict[str, StepTime], json: bool, csv_file
              f"{r['share']:.1%}", r["origin"])
             for r in step.rows()
         ]  # fmt: skip
-        title = (
-            f"{name}: {step.time_ms:.4g} ms for {step.batch} ({d.config.name} on {d.hda.name}, {d.words()})"
-        )
+        said = f"{step.time_ms:.4g} ms ± {step.error:.0%} for {step.batch}"
+        title = f"{name}: {said} ({d.config.name} on {d.hda.name}, {d.words()})"
         print_table(
             ("operator", "shape", "count", "µs each", "µs", "share", "known by"), texts, title, left=2
         )

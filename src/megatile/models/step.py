@@ -20,6 +20,9 @@ from megatile.models.prices import Prices, prices
 from megatile.timing.machine_timing import Origin
 from megatile.timing.resources import control_ps
 
+UNKNOWN_ERROR = 0.3
+"""What to expect of a time whose error nobody measured, relative to it."""
+
 
 class Timed(NamedTuple):
     """An operator with the microseconds of all its executions together."""
@@ -85,6 +88,19 @@ class StepTime(HasTime):
             "host": Origin("measured", f"host_us of '{self.deployment.library}', fitted to serving rows"),
         }
 
+    @cached_property
+    def errors(self) -> dict[str, float]:
+        """What to expect of each operator's time, relative to it."""
+        priced = prices(self.deployment.hda, self.deployment.library)
+        known = {t.operator.name: priced.explain(t.operator).error for t in self.timed}
+        return {"host": UNKNOWN_ERROR, **{n: UNKNOWN_ERROR if e is None else e for n, e in known.items()}}
+
+    @property
+    def error(self) -> float:
+        """What to expect of the step's time: errors of its operators as if all had the same sign."""
+        total = sum(t.time_us * self.errors[t.operator.name] for t in self.timed)
+        return (total + self.host_us * self.errors["host"]) / (self.time_us or 1.0)
+
     def rows(self) -> list[dict[str, Any]]:
         """One row for each operator, and one for the host; their times add up to the step's."""
         total = self.time_us or 1.0
@@ -92,13 +108,14 @@ class StepTime(HasTime):
             {
                 "operator": o.name, "part": o.part, "kernel": o.kernel, "dtype": o.dtype, "shape": _shape(o),
                 "count": o.repeat, "each_us": time / o.repeat, "time_us": time, "share": time / total,
-                "origin": self.origins[o.name].kind,
+                "origin": self.origins[o.name].kind, "error": self.errors[o.name],
             }
             for o, time in self.timed
         ]  # fmt: skip
         host = {"operator": "host", "part": "host", "kernel": "", "dtype": "", "shape": "", "count": 1}
         times = {"each_us": self.host_us, "time_us": self.host_us, "share": self.host_us / total}
-        return [*found, {**host, **times, "origin": self.origins["host"].kind}]
+        known = {"origin": self.origins["host"].kind, "error": self.errors["host"]}
+        return [*found, {**host, **times, **known}]
 
     def parts(self) -> dict[str, float]:
         """Return microseconds by part of the model, communication apart, longest first."""
@@ -122,10 +139,8 @@ class StepTime(HasTime):
         return pandas.DataFrame(self.rows())
 
     def __repr__(self) -> str:
-        d = self.deployment
-        return (
-            f"StepTime({d.config.name} on {d.hda.name}, {d.words()}: {self.time_ms:.4g} ms for {self.batch})"
-        )
+        d, time = self.deployment, f"{self.time_ms:.4g} ms ± {self.error:.0%}"
+        return f"StepTime({d.config.name} on {d.hda.name}, {d.words()}: {time} for {self.batch})"
 
     def __str__(self) -> str:
         head = ("operator", "kernel", "shape", "count", "µs each", "µs", "share", "known by")
