@@ -17,6 +17,7 @@ from megatile.timing.fit import Score
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = DOCS / "fidelity.md"
+TABLE = DOCS / "tables" / "collectives.csv"
 PICTURE = DOCS / "pictures" / "fidelity_collectives.png"
 BEGIN, END = "<!-- collectives: begin -->", "<!-- collectives: end -->"
 LEAD_BEGIN, LEAD_END = "<!-- summary: begin -->", "<!-- summary: end -->"
@@ -151,8 +152,12 @@ def section(rows: list[Compared]) -> str:
         "",
         *validated(rows),
     ]
-    for title, fitted in (("Rows that chose no constant", False), ("Rows that chose constants", True)):
-        out += [f"### {title}", "", *table([r for r in rows if r.fitted == fitted]), ""]
+    out += [
+        "### All rows",
+        "",
+        "Every row with its prediction, and whether it chose constants: "
+        "[collectives.csv](tables/collectives.csv).",
+    ]
     sources = dict.fromkeys((r.table, r.source) for r in rows)
     out += ["Sources: " + "; ".join(f"{name}: {source}" for name, source in sources) + ".", "", END]
     return "\n".join(out)
@@ -229,18 +234,27 @@ def validated(rows: list[Compared]) -> Iterator[str]:
     yield ""
 
 
-def table(rows: list[Compared]) -> Iterator[str]:
-    yield "| measurements | operation | size (B) | measured (µs) | predicted (µs) | error | by |"
-    yield "|---|---|---:|---:|---:|---:|---|"
-    for r in rows:
-        yield (
-            f"| {r.table} | {r.operation} | {r.size} | {r.us:.2f} | {r.predicted:.2f} "
-            f"| {r.error:+.1%} | {r.way} |"
-        )
+def table(rows: list[Compared]) -> Iterator[list[str]]:
+    """The lines of ``docs/tables/collectives.csv``: rows that chose no constant first."""
+    yield [
+        "measurements",
+        "operation",
+        "size_bytes",
+        "measured_us",
+        "predicted_us",
+        "error",
+        "by",
+        "chose_constants",
+    ]
+    for r in sorted(rows, key=lambda r: r.fitted):
+        figures = [f"{r.us:.2f}", f"{r.predicted:.2f}", f"{r.error:+.1%}"]
+        yield [r.table, r.operation, str(r.size), *figures, r.way, "yes" if r.fitted else "no"]
 
 
 def write_page(rows: list[Compared], left_out: dict[str, Score]) -> None:
     """Replace the head and the collectives' part of the page, leaving others' parts as they are."""
+    with TABLE.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(table(rows))
     old = PAGE.read_text(encoding="utf-8")
     new = section(rows).join((old.partition(BEGIN)[0], old.partition(END)[2]))
     rest = new.partition(LEAD_END)[2] if LEAD_BEGIN in new else f"\n\n{new[new.index(BEGIN) :]}"
