@@ -60,3 +60,14 @@ def test_two_nodes_of_a_mesh_are_bound_by_its_links():
     assert us("mi300x-cluster", "all_reduce", 16, 1 << 34) == pytest.approx(
         2 * 7 / 8 * 2**34 / (7 * link * share) * 1e6, rel=0.01
     )
+
+
+@pytest.mark.parametrize(("name", "longer_us"), [("h100-cluster-efa", 8), ("h100-cluster-tcpxo", 12)])
+def test_steps_between_nodes_are_longer_by_what_the_file_says(name: str, longer_us: int) -> None:
+    """As long as those of h100-cluster, which are fitted anew now and then, and so much more."""
+    fitted, other = (machine(m).transports["device"]["nccl"].protocols for m in ("h100-cluster", name))
+    far = {key: p.far_step_ps for key, p in fitted.items() if p.far_step_ps}
+    assert len(far) == 9
+    assert {key: other[key].far_step_ps - ps for key, ps in far.items()} == dict.fromkeys(
+        far, longer_us * 10**6
+    )
