@@ -161,7 +161,7 @@ def is_raw(tile: Tile) -> bool:
     return tile.offset is not None
 
 
-def with_raw_kept(plan: Plan) -> Plan:
+def with_lasting_raw(plan: Plan) -> Plan:
     """The plan with its raw memory as something that outlives it.
 
     An address used with two types in one plan is scratch: what lies there afterwards is nobody's business.

@@ -156,8 +156,8 @@ class LaunchRows:
             arena.append("levels", (
                 parent, level.count, places, units_below(view.hda, level, plan) if plan.levels else 0,
                 view.level.total if plan.levels else 0, plan.instances(level.name), streams, one, memory,
-                self.first + self.offsets[i], 0, 0, table.lanes(view.message_queues), int(fixed), 0,
-                view.to_begin_ps,
+                self.first + self.offsets[i], 0, 0, table.engine_queue_count(view.message_queues), int(fixed),
+                0, view.to_begin_ps,
             ))  # fmt: skip
             if table.memories:
                 private = np.array([view.private(name) for name in table.memories])

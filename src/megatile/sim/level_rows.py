@@ -138,7 +138,7 @@ class LevelRows:
     def _fill(self, launch: LaunchRows) -> None:
         """Give every row a frame, lists of accesses and queues of engines; those with a stream wait."""
         arena, table, count = self.arena, launch.table, len(self)
-        engines = table.lanes(self.view.message_queues)
+        engines = table.engine_queue_count(self.view.message_queues)
         sizes = np.array([len(s.frame) for s in table.streams] + [0])
         used = np.broadcast_to(sizes[np.unique(self.streams)].max(initial=0), count)
         if self.fixed:

@@ -171,6 +171,6 @@ class MachineQueries(QueueQueries):
 _NAMES = {
     st.ASK_QUEUE: "queue", st.ASK_QUEUE_PATH: "queue_path", st.ASK_PATH: "path", st.ASK_BUSY: "busy",
     st.ASK_RENDEZVOUS: "rendezvous", st.ASK_MESSAGE: "message", st.ASK_VALUE: "value",
-    st.ASK_DELAY: "delay", st.ASK_ROUTE: "route", st.ASK_LANE: "lane", st.ASK_CREDIT: "credit",
-    st.ASK_KERNEL: "kernel", st.MISUSE: "misuse",
+    st.ASK_DELAY: "delay", st.ASK_ROUTE: "route", st.ASK_ENGINE_QUEUE: "engine_queue",
+    st.ASK_CREDIT: "credit", st.ASK_KERNEL: "kernel", st.MISUSE: "misuse",
 }  # fmt: skip

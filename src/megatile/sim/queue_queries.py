@@ -84,14 +84,14 @@ class QueueQueries(PathQueries):
         described, view = plan.channels[channel], launched.views[level]
         count, first = len(receivers), launched.first + launched.offsets[level]
         senders = self._senders(launched.sources[channel], receivers, members)
-        credit = lane = np.zeros(count, dtype=np.int64)
+        credit_ps = virtual = np.zeros(count, dtype=np.int64)
         if fixed:
             peers = self._senders(launched.senders[channel], receivers, members)
             places = launched.places[launched.offsets[level] : launched.offsets[level + 1]]
             ends = (peers, receivers) if not plan.levels else (places[peers], places[receivers])
             seen = view.on_channel(described)
-            credit = seen.messages_ps(ends[1], ends[0], seen.credit_bytes(described))
-            lane = seen.virtual_channels(described.name, *ends)
+            credit_ps = seen.messages_ps(ends[1], ends[0], seen.credit_bytes(described))
+            virtual = seen.virtual_channels(described.name, *ends)
         here = np.ones(count, dtype=bool) if plan.levels else launched.present[senders]
         there = np.ones(count, dtype=bool) if plan.levels else launched.present[receivers]
         key = None
@@ -109,7 +109,7 @@ class QueueQueries(PathQueries):
                 described.slots,
                 ring + described.slots * np.arange(count),
             )
-            rows[:, Queue.credit_ps] = credit
+            rows[:, Queue.credit_ps] = credit_ps
             rows[
                 :, [Queue.sender, Queue.receiver, Queue.data_waiter, Queue.credit_waiter, Queue.path_memory]
             ] = NONE
@@ -121,7 +121,7 @@ class QueueQueries(PathQueries):
                 simulation.lasting_queues[key] = int(numbers[0])
         queue = arena.rows("queues")
         queue[numbers[here], Queue.sender] = first + senders[here]
-        queue[numbers[here], Queue.engine_queue] = launched.table.message_queue(lane[here])
+        queue[numbers[here], Queue.engine_queue] = launched.table.message_queue(virtual[here])
         queue[numbers[there], Queue.receiver] = first + receivers[there]
         queue[numbers[there], Queue.channel] = launched.channels + channel
         queue[numbers[there], Queue.member] = members[there]
@@ -170,12 +170,12 @@ class QueueQueries(PathQueries):
         number = self.simulation.paths.number(path, view.fabric)
         return self.cache_answer(st.ASK_ROUTE, channel, memory, source, target, number)
 
-    def lane(self, channel: int, level: int, source: int, target: int, g: int) -> int:
+    def engine_queue(self, channel: int, level: int, source: int, target: int, g: int) -> int:
         launched, _, view = self.simulation.view(g)
         described = launched.plan.channels[channel - launched.channels]
         number = view.on_channel(described).virtual_channel(described.name, source, target)
-        lane = int(launched.table.message_queue(number))
-        return self.cache_answer(st.ASK_LANE, channel, level, source, target, lane)
+        engine = int(launched.table.message_queue(number))
+        return self.cache_answer(st.ASK_ENGINE_QUEUE, channel, level, source, target, engine)
 
     def credit(self, channel: int, level: int, source: int, target: int, g: int) -> int:
         launched, _, view = self.simulation.view(g)

@@ -39,7 +39,7 @@ from megatile.hda import HDA
 from megatile.plan.memory import check_memory
 from megatile.plan.model import Plan
 from megatile.plan.structure import check_structure
-from megatile.sim.contents import Contents, with_raw_kept
+from megatile.sim.contents import Contents, with_lasting_raw
 from megatile.sim.data import Assumed
 from megatile.sim.deadlock import counts
 from megatile.sim.install import InstallError, Queues
@@ -55,9 +55,9 @@ from megatile.timing.resources import Resources
 from megatile.trace import Trace, WaitGraph, critical_path, text_table, why_slow
 
 INSTALL = "install"
-NOT_KEPT: dict[str, Any] = dict.fromkeys(("outputs", "result", "error", "rows", "worker"))
+NOT_IN_HISTORY: dict[str, Any] = dict.fromkeys(("outputs", "result", "error", "rows", "worker"))
 """What the history does not keep of a launch: neither outputs nor the engine stay alive."""
-KEPT = 1 << 18
+RECORDS = 1 << 18
 """Commands of all launches that are kept for traces unless more are asked for."""
 
 
@@ -67,7 +67,7 @@ class Session(MachineRun, HasTime):
     ``record`` says how many commands are kept for traces; the oldest launches are forgotten first.
     """
 
-    def __init__(self, machine: HDA | str, *, engine: str | None = None, record: int = KEPT) -> None:
+    def __init__(self, machine: HDA | str, *, engine: str | None = None, record: int = RECORDS) -> None:
         super().__init__(machine, engine=engine, record=record)
         self.launches: list[Launch] = []
         """Every launch that has ended, without its outputs."""
@@ -79,7 +79,7 @@ class Session(MachineRun, HasTime):
         self._checked: dict[int, tuple[str, ...]] = {}
         """By plan, the tensors beside which it was found to fit."""
         self._host_free_ps = 0
-        self._kept = self._forgotten = 0
+        self._recorded = self._forgotten = 0
 
     def __enter__(self) -> Session:
         return self
@@ -220,7 +220,7 @@ class Session(MachineRun, HasTime):
         if prepared is None:
             check_structure(plan)
             prepared = Launch(plan, self.machine, key[2], key[1], self.engine, installed)
-            lasting, prepared.turns = with_raw_kept(plan), True
+            lasting, prepared.turns = with_lasting_raw(plan), True
             prepared.resources = Resources(
                 self.machine, lasting, key[1], installed=installed, timing=prepared.timing
             )
@@ -247,15 +247,15 @@ class Session(MachineRun, HasTime):
 
     def _keep(self, launch: Launch) -> Launch:
         """Counts of messages, a line of the history; what a launch without data wrote is not known."""
-        plan, kept, launch.result = launch.resources.plan, launch.copied(**NOT_KEPT), Result(launch)
+        plan, kept, launch.result = launch.resources.plan, launch.copied(**NOT_IN_HISTORY), Result(launch)
         if launch.outputs is None:
             self._contents.keep(plan, None, launch.present)
         self._queues.count(plan, launch.messages)
         self.launches.append(kept)
-        self._kept += kept.recorded_commands
-        while self._kept > self.most_records and self._forgotten < len(self.launches) - 1:
+        self._recorded += kept.recorded_commands
+        while self._recorded > self.most_records and self._forgotten < len(self.launches) - 1:
             oldest = self.launches[self._forgotten]
-            self._kept -= oldest.recorded_commands
+            self._recorded -= oldest.recorded_commands
             self._forgotten += 1
             oldest.forget_records()
         return kept

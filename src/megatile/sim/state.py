@@ -4,6 +4,12 @@ The engine (`engine/`) runs as plain Python or as machine code over the same arr
 goes on at any instruction; so everything that it knows is here. All times are integer picoseconds; -1 stands
 for "none" or "not known yet". A field that is named like a table holds the number of a row in it; where it
 names several rows, it holds the number of the first.
+
+Words: an *instance* is what a plan calls a unit of one of its levels; a row of `units` has one at a time, and
+``place`` is its unit of the hardware. A *slot* is a buffer of a queue; the slots of a level are rows of
+`units` in a *pool*. A *credit* tells the sender that a slot is free: ``credit_ps`` is how long it travels,
+``returned`` when it is there. An *engine queue* has the commands of one instance on one engine; a *server*
+is what several instances use, with as many *lanes* as requests that it serves at a time.
 """
 
 from __future__ import annotations
@@ -67,7 +73,7 @@ WRONG_SENDER, TOO_LARGE, WRONG_SIZE, NO_FLAG, NO_PART, NO_OWNER, TOO_FAR_AHEAD =
 # What it asks Python.
 (
     ASK_QUEUE, ASK_QUEUE_PATH, ASK_PATH, ASK_BUSY, ASK_RENDEZVOUS, ASK_MESSAGE, ASK_VALUE,
-    ASK_DELAY, ASK_LANE, ASK_CREDIT, ASK_ROUTE, ASK_KERNEL, MISUSE,
+    ASK_DELAY, ASK_ENGINE_QUEUE, ASK_CREDIT, ASK_ROUTE, ASK_KERNEL, MISUSE,
 ) = range(13)  # fmt: skip
 
 
@@ -507,6 +513,7 @@ class CommandRow(Row, width=40):
     waited: int
     message: int
     amount: int
+    """What a signal adds; of a receive into a tile and of a release, how long the credit travels."""
     rest: int
     """The number of a piece; of a rendezvous, the recorded accesses."""
     tails_left: int

@@ -137,7 +137,7 @@ class StreamTable:
         bounds = [self.value(e) for pair in zip(region.start, region.shape, strict=True) for e in pair]
         rows.dimensions = max(rows.dimensions, len(region.start))
         owner = NONE if region.at is None else self.value(region.at)
-        visible, own, tracked = owner != NONE, table.plain, True
+        visible, own, tracked = owner != NONE, table.all_own, True
         mode, what = self.meant(region.tile)
         piece = NONE
         if mode == st.DECLARED:

@@ -108,7 +108,7 @@ class CommandTable:
         self.flags = {flag.name: number for number, flag in enumerate(plan.flags)}
         self.visible = {tile.name for tile in plan.tiles if tile.shared}
         """Tiles that more than one unit may see."""
-        self.plain = not plan.levels and not self.visible
+        self.all_own = not plan.levels and not self.visible
         """Whether what is named without an owner is always the unit's own."""
         level_of = {tile.name: tile.level for tile in plan.tiles}
         for stream, body in zip(plan.streams, plan.bodies, strict=True):
@@ -151,7 +151,7 @@ class CommandTable:
                 places = rows.raw(of_units(level.place, level.count).tolist())
             self.level_lists.append((streams, one, places))
 
-    def lanes(self, channels: int) -> int:
+    def engine_queue_count(self, channels: int) -> int:
         """How many queues of commands an instance needs, if the DMA engine has so many channels: without
         messages it uses one, and every other engine that copies name has one."""
         return DMA + (channels if self.plan.channels else 1) + len(self.movers) - 1
@@ -280,12 +280,12 @@ class CommandTable:
     # groups
 
     def _groups(self) -> None:
-        """Meetings are numbered over all groups and keys; every unit has a list entry per group."""
+        """Number the rendezvous of all groups and keys; every unit has a list entry per group."""
         self.members: list[tuple[int, ...]] = []
         self.group_lists: dict[str, int] = {}
         for group in self.plan.groups:
             count, key = self.plan.instances(group.level), constant(group.key)
-            if key is not None and key >= 0:  # all units meet
+            if key is not None and key >= 0:  # one rendezvous of all units
                 self.group_lists[group.name] = self.rows.raw([len(self.members)] * count)
                 self.members.append(tuple(range(count)))
                 continue

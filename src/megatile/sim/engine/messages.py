@@ -16,7 +16,7 @@ from megatile.sim.instructions import RECEIVE, RECEIVE_ANY, SEND, Channelled, Re
 from megatile.sim.state import (
     ANYDATA,
     ASK_CREDIT,
-    ASK_LANE,
+    ASK_ENGINE_QUEUE,
     ASK_QUEUE,
     ASK_QUEUE_PATH,
     ASK_ROUTE,
@@ -38,7 +38,7 @@ from megatile.sim.state import (
 
 
 @jit
-def credit_of(s: State, unit_id: int, queue_id: int) -> int:
+def credit_ps_of(s: State, unit_id: int, queue_id: int) -> int:
     """Return how long the credit of a message travels back; NONE where that cannot be said."""
     queue = s.queues[queue_id]
     unit = s.units[unit_id]
@@ -96,16 +96,16 @@ def do_send(s: State, unit_id: int, pc: int) -> int:
             unit.cause = s.slots[slot_id].returned_by
     resolve_access(s, unit_id, op.region, 0, 0)
     memory = storage_of(s, unit_id, s.accesses[0].storage).memory
-    lane = queue.engine_queue
+    engine = queue.engine_queue
     path_id = queue.path
     if level_id != unit.level or s.levels[level_id].fixed == 0:
         memory = memory * (1 << 24) + unit.level
         peer = seen_from(s, unit_id, level_id, to)
         path_id = figure(s, ASK_ROUTE, channel_of(s, unit_id), memory, unit.place, peer, unit_id)
-        lane = figure(s, ASK_LANE, channel_of(s, unit_id), unit.level, unit.place, peer, unit_id)
+        engine = figure(s, ASK_ENGINE_QUEUE, channel_of(s, unit_id), unit.level, unit.place, peer, unit_id)
     elif queue.path_memory != memory:
         path_id = figure(s, ASK_QUEUE_PATH, place, memory, 0, 0, unit_id)
-    if path_id == NONE or lane == NONE:
+    if path_id == NONE or engine == NONE:
         return STOPPED
     flow = channel.first_flow + to * channel.members + member
     delay = delay_of(s, flow, number, path_id, nbytes)
@@ -125,9 +125,9 @@ def do_send(s: State, unit_id: int, pc: int) -> int:
     command.order = number * PIECES
     command.target = queue_id
     command.message = number
-    join_engine_queue(s, unit_id, command_id, lane)
+    join_engine_queue(s, unit_id, command_id, engine)
     command.record = record(
-        s, unit_id, pc, SEND, lane, UNKNOWN, UNKNOWN, NONE, nbytes, queue_id, number, path_id
+        s, unit_id, pc, SEND, engine, UNKNOWN, UNKNOWN, NONE, nbytes, queue_id, number, path_id
     )
     transfer(s, unit_id, command_id, 1)
     return GO_ON
@@ -150,8 +150,8 @@ def take(s: State, unit_id: int, pc: int, queue_id: int, kind: int) -> int:
         s.channels[channel_of(s, unit_id)].slot_storage + queue.member * queue.slots + number % queue.slots
     )
     into = op.into
-    credit = credit_of(s, unit_id, queue_id)
-    if credit == NONE:
+    credit_ps = credit_ps_of(s, unit_id, queue_id)
+    if credit_ps == NONE:
         return STOPPED
     path_id = NONE
     delay = 0
@@ -184,7 +184,7 @@ def take(s: State, unit_id: int, pc: int, queue_id: int, kind: int) -> int:
         s.held_slots[held_id].handles = 1
         s.held_slots[held_id].queue = queue_id
         s.held_slots[held_id].message = number
-        s.held_slots[held_id].credit_ps = credit
+        s.held_slots[held_id].credit_ps = credit_ps
         bind(s, unit_id, op.handle, storage_id)
         return GO_ON
     command_id = new_transfer(s, INTO, unit_id, path_id, nbytes, delay)
@@ -192,7 +192,7 @@ def take(s: State, unit_id: int, pc: int, queue_id: int, kind: int) -> int:
     conflicts(s, unit_id, command_id, 0)
     command.target = queue_id
     command.message = number
-    command.amount = credit
+    command.amount = credit_ps
     number_copy(s, unit_id, command_id)
     touch_caches(s, unit_id, command_id, NONE, 0)
     join_engine_queue(s, unit_id, command_id, DMA)

@@ -59,19 +59,19 @@ def arrive(s: State, queue_id: int, message: int, time: int, why: int) -> None:
 
 
 @jit
-def give_back(s: State, queue_id: int, message: int, time: int, why: int, credit: int) -> None:
+def give_back(s: State, queue_id: int, message: int, time: int, why: int, credit_ps: int) -> None:
     """A slot is free at ``time``: its credit goes to the sender."""
     queue = s.queues[queue_id]
     record_id = record(s, NONE, NONE, RELEASE, NONE, time, time, why, 0, queue_id, message, NONE)
     if record_id != NONE:
         recorded(s, record_id).actor = queue.receiver
     slot_id = queue.ring + message % queue.slots
-    s.slots[slot_id].returned = time + credit
+    s.slots[slot_id].returned = time + credit_ps
     s.slots[slot_id].returned_by = why
     unit_id = queue.credit_waiter
     if unit_id != NONE and queue.sent == message + queue.slots:
         queue.credit_waiter = NONE
-        wake_all(s, unit_id, time + credit, why)
+        wake_all(s, unit_id, time + credit_ps, why)
 
 
 @jit
