@@ -14,6 +14,7 @@ from megatile.core.cached import cached
 from megatile.core.errors import MegatileError
 from megatile.cost.price import lower_bound
 from megatile.cost.static_bound import floor
+from megatile.cost.wave_bound import wave_bound
 from megatile.hda import HDA, machine as find_machine
 from megatile.lowering.calls import is_program
 from megatile.lowering.lowered import lower
@@ -81,8 +82,7 @@ class Task:
         try:
             plan, hda, note = self._plan(index)
             check_memory(plan, hda)
-            # Of units that do the same one is run, which is short; instances in slots would all be run.
-            bound = 0.0 if self.objective else float((floor if plan.levels else lower_bound)(plan, hda))
+            bound = 0.0 if self.objective else float(_bound(plan, hda))
         except TimeBudgetExceeded:
             raise
         except self.refuses as problem:
@@ -97,6 +97,12 @@ class Task:
         plan, hda = self.plan(index)
         result = simulate(plan, machine=hda, record=self.objective is not None)
         return float(result.time_ps if self.objective is None else self.objective(result))
+
+
+def _bound(plan: Plan, hda: HDA) -> int:
+    """A lower bound of a plan's time. Of units that do the same one is run, which is short; of instances in
+    slots, which would all be run, at most one."""
+    return max(floor(plan, hda), wave_bound(plan, hda)) if plan.levels else lower_bound(plan, hda)
 
 
 @cached(most=1)

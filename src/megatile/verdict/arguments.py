@@ -13,6 +13,7 @@ from megatile.core.dtypes import itemsize
 from megatile.core.limits import TimeBudgetExceeded
 from megatile.cost.cheapest import Search
 from megatile.cost.static_bound import floor
+from megatile.cost.wave_bound import wave_bound
 from megatile.ir import nodes as n
 from megatile.language.tile.program import ProgramFunction
 from megatile.lowering.explain import figures
@@ -143,7 +144,8 @@ class Arguments:
             for number, changes in enumerate(moves):
                 low = self.make(changes)
                 if low is not None and command_count(low.plan) <= self.most_commands:
-                    search.add(changes, floor(low.plan, self.study.hda), number)
+                    bound = max(floor(low.plan, self.study.hda), wave_bound(low.plan, self.study.hda))
+                    search.add(changes, bound, number)
             search.timed(len(moves), goal)
             found: Trial | None = None
             for trials, (_, changes) in enumerate(search):
