@@ -8,7 +8,7 @@ import pytest
 from megatile.core.frozen import Frozen
 from megatile.hda import HDA, machine
 from megatile.hda.model import ProtocolFigures, TransportFigures
-from megatile.timing.collective_choice import choose, library_of, rule_of, times_ps
+from megatile.timing.collective_choice import channels_of, choose, library_of, rule_of, times_ps
 from megatile.timing.collective_rule import Fabric, Rule, Way
 from megatile.timing.database import predict_kernel
 from megatile.timing.machine_timing import TimingError
@@ -217,3 +217,17 @@ def test_rccl_heeds_the_variables_too():
 def test_more_ranks_than_devices_are_refused():
     with pytest.raises(TimingError, match="100 ranks are more than the 8 devices of 'dgx-h100'"):
         predict_kernel("all_reduce", machine="dgx-h100", ranks=100, bytes=4096)
+
+
+def test_channels_are_counted_down_as_in_nccl():
+    """``ncclGetAlgoInfo``: ``while (nBytes < nc * nt * threadThreshold) nc--``, 512 threads of 8 B a rank."""
+    rule = rule_of(machine("dgx-h100"))
+    for ranks in (2, 4, 8):
+        for nbytes in (4, 32764, 32768, 65532, 65536, 99_996, 1 << 20, 12_345_676):
+            channels = rule.figures.channels
+            while nbytes < channels * 512 * 8 * ranks and channels >= 2:
+                channels -= 1
+            assert channels_of(rule, "ring", "LL", ranks, nbytes) == channels
+    below, full = (float(times_ps(rule, "all_reduce", 8, size)) for size in (65532, 65536))
+    step = rule.figures.protocols["LL"].next_ps
+    assert below - full == pytest.approx(15 * step, rel=0.01), "a second pass in each of 14 + 1 slots"

@@ -168,7 +168,8 @@ def _nccl(rule: Rule, operation: str, ranks: int, size: Any, chosen: Settings) -
 
 
 def _channels(rule: Rule, algorithm: str, protocol: str, ranks: int, size: Any, chosen: Settings) -> Any:
-    """The channels that NCCL takes for a size: one more for every so many bytes (``threadThresholds``)."""
+    """Return the channels that NCCL takes for a size: one more for every so many bytes (``enqueue.cc``:
+    counted down while the size is below channels × threads × ``threadThresholds``)."""
     figures = rule.figures
     each = {"LL": figures.small_channel, "LL128": figures.line_channel}.get(protocol, figures.bulk_channel)
     most = min(max(figures.channels, chosen.min_channels), chosen.max_channels)
