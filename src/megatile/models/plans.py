@@ -13,7 +13,8 @@ from typing import Any
 from megatile.core.expr import unit
 from megatile.models.batch import Batch
 from megatile.models.deployment import Deployment
-from megatile.models.operators import Operator, stage_operators
+from megatile.models.forward import stage_operators
+from megatile.models.operators import Operator
 from megatile.models.schedules import Order, StageTimes
 from megatile.models.schemes import ModelError
 from megatile.plan.build import Handle, PlanBuilder

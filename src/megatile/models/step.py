@@ -14,8 +14,9 @@ from megatile.core.times import HasTime
 from megatile.hda import HDA
 from megatile.models.batch import Batch
 from megatile.models.deployment import Deployment
+from megatile.models.forward import operators
 from megatile.models.memory import Memory, memory, require_fit
-from megatile.models.operators import Operator, operators
+from megatile.models.operators import Operator
 from megatile.models.prices import Prices, prices
 from megatile.timing.machine_timing import Origin
 from megatile.timing.resources import control_ps

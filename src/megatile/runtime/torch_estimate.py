@@ -3,7 +3,7 @@
     mt.torch_estimate(model, tokens, machine="dgx-h100", backward=True)
 
 The program runs on meta tensors: shapes only, no data, no GPU. Every operation that torch dispatches is one
-kernel, timed by `predict_kernel` (products, attention, collectives) or by its bytes over the memory's rate.
+kernel, timed by `predict_kernel` (products, attention, collectives, and all others by their bytes).
 """
 
 from __future__ import annotations
@@ -161,9 +161,6 @@ class _Prices:
 
     def __init__(self, hda: HDA, note: Callable[[PricedKernel, float], None]):
         self.hda, self.note = hda, note
-        level = hda.scale("device").level
-        memories = [m for m in hda.memories if m.level == level and not m.cache]
-        self.memory = max(memories, key=lambda m: m.effective_bandwidth)
 
     def operation(self, op: Any, arguments: tuple[Any, ...], result: Any) -> None:
         name = op.overloadpacket.__name__
@@ -207,8 +204,8 @@ class _Prices:
         read = given[1:] if name == "embedding" else given
         size = sum(t.numel() * t.element_size() for t in (*read, *made))
         shape = f"{'x'.join(map(str, made[0].shape)) or 1} {_dtype(made[0].dtype)}"
-        time = size / self.memory.effective_bandwidth * 1e6
-        self.note(PricedKernel(name, shape, f"bytes over {self.memory.name}, rule"), time)
+        time = predict_kernel("elementwise", bytes=max(1, size), kernels=1, machine=self.hda)
+        self.note(PricedKernel(name, shape, f"bytes, {time.origin.kind}"), time.time_us)
 
     def collective(self, op: Any, name: str, arguments: Any, given: list[Any], made: list[Any]) -> None:
         operation = COLLECTIVES.get(name)
