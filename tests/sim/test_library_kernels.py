@@ -8,6 +8,7 @@ import pytest
 
 import megatile as mt
 import megatile.language as T
+from megatile.collectives.planner import predict
 from megatile.plan import model as pm
 from megatile.plan.code import compile_plan
 from megatile.plan.kernel_ends import kernel_ends
@@ -105,3 +106,31 @@ def test_a_kernel_ends_after_the_last_command_of_its_transport() -> None:
     after = [code.instructions[i] for i in sorted(kernel_ends(plan, code))]
     assert [getattr(one.statement, "operation", one.kind) for one in after] == ["fill", "fill"]
     assert [dict(one.statement.attributes)["value"] for one in after] == [0, 1]
+
+
+@pytest.mark.parametrize("machine", ["mi300x-8", "dgx-h100"])
+@pytest.mark.parametrize("operation", ["all_reduce", "all_to_all"])
+def test_after_blocks_a_collective_takes_as_long_as_alone(machine, operation) -> None:
+    """Its messages to several peers leave at the same time, although blocks see what they are read from."""
+    each = 1 << 18
+
+    @T.program
+    def kernel(X: T.Tensor((4 * each,), "f32"), Y: T.Tensor((4 * each,), "f32")):
+        with T.Kernel(device=4, block=4, threads=128) as b:
+            with T.Scale("device"):
+                x, y = (T.view(t, layout=T.FullRow) for t in (X, Y))
+            with T.Scale("block"):
+                t = T.alloc((1024,), "f32", level="l1")
+                T.fill(t, 1.0)
+                T.copy(x[b * 1024], t)
+            with T.Scale("device"):
+                if operation == "all_reduce":
+                    T.allreduce(x)
+                else:
+                    T.all_to_all(y, x)
+
+    asked = {"machine": machine, "ranks": 4, "nbytes": 4 * each, "launch": False}
+    alone = predict(operation, **asked, in_place=operation == "all_reduce")
+    result = mt.simulate(kernel, machine=machine, launch=False)
+    begin = min(e.start_ps for e in result.trace if e.operation == "start")
+    assert result.time_ps - begin == pytest.approx(alone.time_ps, rel=0.02)

@@ -125,7 +125,8 @@ than one unit (the owner's own accesses to them included). Accesses to them by d
 message (send before its receive), ``Signal``/``Wait`` (the k-th unit of count before the wait that needs it),
 ``Collective`` (everything before it on every member before everything after it). For this to hold, ``Send``,
 ``Signal`` and ``Collective`` take effect only after the unit's earlier accesses to such storage have
-finished. Two unordered accesses that overlap, one of them a write, are a race.
+finished; a ``Send`` by the kernel of a library waits for what it reads alone. Two unordered accesses that
+overlap, one of them a write, are a race.
 
 Transports
 ----------
@@ -556,6 +557,11 @@ class Plan:
 
     def transport(self, name: str) -> Transport:
         return self._named("transport", name)
+
+    def sent_by_kernel(self, channel: str) -> bool:
+        """Whether the kernel of a library sends the messages of a channel."""
+        transport = self.channel(channel).transport
+        return transport is not None and self.transport(transport).kind == "kernel"
 
     def tile(self, name: str) -> Tile:
         return self._named("tile", name)

@@ -128,6 +128,8 @@ class Send(Channelled, kind=SEND):
     member: int
     region: int
     nbytes: int
+    by_kernel: int
+    """Whether the kernel of a library sends: it orders nothing but what it sends."""
 
 
 class Take(Channelled):

@@ -184,7 +184,7 @@ class StreamTable:
         channel, per = self.table.channel(s.channel, self.level)
         self.emit(
             s, si.Send, channel=channel, per=per, to=to, member=member, region=self.region(s.read),
-            nbytes=nbytes,
+            nbytes=nbytes, by_kernel=int(self.table.plan.sent_by_kernel(s.channel)),
         )  # fmt: skip
 
     def _received(self, s: Any) -> dict[str, int]:

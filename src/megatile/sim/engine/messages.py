@@ -120,7 +120,8 @@ def do_send(s: State, unit_id: int, pc: int) -> int:
     command_id = new_transfer(s, SEND, unit_id, path_id, nbytes, delay)
     command = s.commands[command_id]
     conflicts(s, unit_id, command_id, 0)
-    wait_for_visible(s, unit_id, command_id)
+    if op.by_kernel == 0:
+        wait_for_visible(s, unit_id, command_id)
     command.flow = flow
     command.order = number * PIECES
     command.target = queue_id
