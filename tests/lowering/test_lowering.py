@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -461,3 +465,17 @@ def test_units_on_different_sides_of_a_branch_meet_where_both_have_the_same_meet
     np.testing.assert_array_equal(got, np.broadcast_to(wanted, x.shape))
     with pytest.raises(LoweringError, match="sides, taken by different units, have different meetings"):
         mt.lower(sums(True), machine="dgx-h100")
+
+
+def test_explanations_do_not_depend_on_the_hash_seed() -> None:
+    file = Path(__file__).parents[2] / "examples" / "27_flash_attention.py"
+    command = [sys.executable, "-m", "megatile", "run", f"{file}:flash_attention(1, 4, 2, 96, 32)"]
+    texts = [
+        subprocess.run(
+            [*command, "--explain", "--no-verify", "--no-verdict"],
+            env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]  # fmt: skip
+    assert texts[0] == texts[1]
+    assert "(limited by " in texts[0]
