@@ -131,7 +131,7 @@ def test_bounds_see_the_busiest_link(rows: int, pairs: int, run: int, monkeypatc
 
 def test_more_routes_than_can_be_followed_are_refused_in_a_sentence(monkeypatch) -> None:
     program = gemm(8192, 8192, 8192, 32, 32, 32)
-    monkeypatch.setattr(links._Transfers, "MAX_ROWS_IN_ALL", 0)  # bytes of all links: 20 s
+    monkeypatch.setattr(links, "MAX_LOOP_ROWS", 0)  # the bytes of its links take 10 s
     with pytest.raises(mt.MegatileError, match=r"cross about 2\.\de\+09 links.*mt\.price bounds its time"):
         mt.simulate(program, machine="cerebras-wse2")
     assert mt.price(program, machine="cerebras-wse2").lower_ps > 1.9e9

@@ -25,7 +25,7 @@ from megatile.timing.resources import Resources
 MAX_HOPS = 1 << 24
 """Parts of routes that are looked at: links, or runs of links at equal distances."""
 MAX_LOOP_ROWS = 1 << 24
-"""Commands in loops whose transfers are looked at; bytes of longer loops count as none."""
+"""Rounds of loops, of all units, whose copies of spread tiles are looked at; more of them count as none."""
 MAX_PAIRS = 1 << 22
 """Transfers that are kept before they are counted on their links."""
 ROUNDING = 1e-9
@@ -90,11 +90,16 @@ class _Loads:
         network = view.hda.network(run.network)
         size = view.hda.level(network.level).total * network.topology.link_count
         if run.length < MIN_RUN:
-            busy = self.busy.setdefault(run.network, np.zeros(size))
+            if run.network not in self.busy:
+                self.busy[run.network] = np.zeros(size)
+            busy = self.busy[run.network]
             for number in range(run.length):
                 busy[run.first + number * run.step + shifts] += served
             return
-        ends = self.ends.setdefault((run.network, run.step), np.zeros(size + run.step))
+        key = run.network, run.step
+        if key not in self.ends:
+            self.ends[key] = np.zeros(size + run.step)
+        ends = self.ends[key]
         ends[run.first + shifts] += served
         ends[run.first + run.length * run.step + shifts] -= served
 
@@ -162,8 +167,6 @@ class _End(NamedTuple):
 class _Transfers(Walk):
     """The transfers of a stream between units that stay where they are, by the level of these."""
 
-    MAX_ROWS_IN_ALL = MAX_LOOP_ROWS
-
     def __init__(self, whole: Resources, stream: pm.Stream, loads: _Loads) -> None:
         self.whole, self.plan, self.hda, self.loads = whole, whole.plan, whole.hda, loads
         self.own = self.plan.level(stream.level).name
@@ -174,18 +177,36 @@ class _Transfers(Walk):
         """How long a message is on its way, as if it were empty: the longest of those looked at."""
         super().__init__(stream)
 
+    def loop(self, s: pm.Loop, known: Values, times: Any) -> None:
+        """Leave out loops in which nothing moves between units."""
+        if any(map(self.moves, pm.statements(s.body))):
+            super().loop(s, known, times)
+
+    def max_rows(self, s: pm.Loop) -> int:
+        """More where copies begin or end at another unit in every round."""
+        regions = (r for c in pm.statements(s.body) if isinstance(c, pm.Compute) for r in (*c.reads, c.write))
+        if any(map(self.is_spread, regions)):
+            return max(self.MAX_ROWS, MAX_LOOP_ROWS - self.seen)
+        return self.MAX_ROWS
+
+    def moves(self, s: Any) -> bool:
+        """Whether a command may have its ends at different units."""
+        if not isinstance(s, pm.Compute) or s.engine != "dma":
+            return isinstance(s, pm.Send)
+        return any(r.at is not None or self.is_spread(r) for r in (*s.reads[:1], s.write))
+
     def command(self, s: Any, known: Values, times: Any) -> None:
-        nbytes = value_of(s.work.bytes, known) if isinstance(s, (pm.Compute, pm.Send)) else None
+        if not self.moves(s):
+            return
+        nbytes = value_of(s.work.bytes, known)
         if isinstance(s, pm.Send):
             channel = self.channels[s.channel]
             there = _End(self.plan.level(channel.level).name, value_of(s.to, known), {channel.memory})
             self.transfer(self.end(s.read, known), there, nbytes, times)
             self.message(s, known["unit"], there, times)
-        elif isinstance(s, pm.Compute) and s.engine == "dma":
+        else:
             source = s.reads[0] if s.reads else s.write
-            ends = self.end(source, known), self.end(s.write, known)
-            if any(r.at is not None or self.is_spread(r) for r in (source, s.write)):
-                self.transfer(*ends, nbytes, times)
+            self.transfer(self.end(source, known), self.end(s.write, known), nbytes, times)
 
     def message(self, s: pm.Send, units: Any, there: _End, times: Any) -> None:
         """Look at the message of the first unit that sends one."""

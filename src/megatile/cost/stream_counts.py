@@ -19,8 +19,6 @@ class Walk:
 
     MAX_ROWS = 1 << 20
     """Rows that are looked at together."""
-    MAX_ROWS_IN_ALL: int | None = None
-    """Rows of loops that are looked at in all; None: as many as together. Of more the index is not known."""
 
     def __init__(self, stream: pm.Stream) -> None:
         self.seen = 0
@@ -29,6 +27,10 @@ class Walk:
 
     def command(self, s: Any, known: Values, times: Any) -> None:
         """One statement."""
+
+    def max_rows(self, s: pm.Loop) -> int:
+        """How many rows of a loop are looked at; of more the index is not known."""
+        return self.MAX_ROWS
 
     def block(self, body: Iterable[Any], known: Values, times: Any) -> None:
         for s in body:
@@ -50,9 +52,7 @@ class Walk:
         trips = np.maximum(0, -(-(stop - start) // np.where(step == 0, 1, step)))
         most = int(trips.max(initial=0))
         rows = most * len(times)
-        if s.carries or (
-            rows > self.MAX_ROWS if self.MAX_ROWS_IN_ALL is None else self.seen + rows > self.MAX_ROWS_IN_ALL
-        ):
+        if s.carries or rows > self.max_rows(s):
             self.block(s.body, {n: v for n, v in known.items() if n != s.index}, times * trips)
             return
         self.seen += rows

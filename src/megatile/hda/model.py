@@ -230,7 +230,7 @@ class Engine:
     chunk: Bytes | None = None
     efficiency: Portion = 1.0
     sustained: Portion = 1.0
-    """Share of the rate that remains under load, when long products lower the clock."""
+    """Share of the rate that remains under load, when products lower the clock of the whole unit."""
     shares: Name | None = None
     """Engines of a unit that share something, by its name, take turns."""
     prefetch: bool = False
