@@ -114,7 +114,8 @@ def test_our_own_word_is_lowered_and_exported(order):
 
 
 @pytest.mark.parametrize(
-    ("panel", "order", "said"), [(0, "row", "at least 1"), (2, "diagonal", "unknown order")]
+    ("panel", "order", "said"),
+    [(0, "row", "panel_size must be at least 1, got 0"), (2, "diagonal", "unknown order")],
 )
 def test_wrong_arguments_are_refused(panel, order, said):
     @L.program

@@ -120,9 +120,10 @@ MUTATIONS = [
 
 def mutated(example: str, text: str, instead: str, folder: Path) -> ModuleType:
     source = (FOLDER / f"{example}.py").read_text(encoding="utf-8")
-    assert source.count(text) >= 1, f"{example} no longer contains {text!r}"
+    notes, code = source[: (end := source.index('"""', 3) + 3)], source[end:]
+    assert text in code, f"{example} no longer contains {text!r}"
     path = folder / "mutated.py"
-    path.write_text(source.replace(text, instead, 1), encoding="utf-8")
+    path.write_text(notes + code.replace(text, instead, 1), encoding="utf-8")
     spec = importlib.util.spec_from_file_location("mutated", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
