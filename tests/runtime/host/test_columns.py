@@ -126,10 +126,8 @@ def ccl_of(entry: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("count", [8, 8192, 100_003, 524_288])
 @pytest.mark.parametrize("dtype", ["f16", "f32"])
 def test_the_ring_kernel_and_the_library_agree(sips: int, topology: str, count: int, dtype: str) -> None:
-    """Both are a reduce-scatter and an all-gather, through queues in HBM that hold blocks."""
-    size = {"f16": 2, "f32": 4}[dtype]
-    base = mt.collectives.load_ccl_config()["algorithms"]["ring_allreduce_hbm"]
-    entry = {**base, "mapper": "leader_only", "n_slots": 4, "slot_size": -(-count // sips) * size}
+    """Both are a reduce-scatter and an all-gather, through queues in HBM that hold blocks, as shipped."""
+    entry = mt.collectives.load_ccl_config()["algorithms"]["ring_allreduce_hbm"]
     how = {"count": count, "dtype": dtype, "sips": sips, "sip_topology": topology}
     kernel = second_all_reduce(ccl=ccl_of(entry), **how)
     assert kernel == pytest.approx(
