@@ -208,3 +208,20 @@ def test_launches_beside_each_other_find_what_earlier_ones_read() -> None:
         warm = [launch.result.time_ps for launch in launches]
         again = session.launch(halves[0]).time_ps
     assert warm[0] == again < cold[0]
+
+
+def test_time_passes_in_wait_within_its_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed: list[Any] = []
+    alone = machine_run.run_alone
+    monkeypatch.setattr(machine_run, "run_alone", lambda *given: (timed.append(given[0]), alone(*given)))
+    with Session(cached()) as session:
+        plan = rows([0])
+        first = session.submit(plan)
+        assert not timed
+        session.wait(first)
+        assert len(timed) == 1
+        limited = session.submit(plan)
+        took = session.wait(limited, seconds=600).time_ps  # in the engine, which can go on later
+        assert len(timed) == 1
+        again = session.launch(plan).time_ps
+    assert took == again < first.took_ps

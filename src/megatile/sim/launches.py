@@ -102,6 +102,8 @@ class Launch:
         """An earlier launch whose times it has."""
         self.leaves: Mapping[CacheKey, bytes] = {}
         """What caches hold after it, if it had the machine for itself."""
+        self.untimed = False
+        """Whether it is to be timed alone, with what caches hold when time passes."""
         self.error: MegatileError | None = None
         self.followers: tuple[Launch, ...] = ()
         """Launches that wait for its end."""
@@ -145,7 +147,15 @@ class Launch:
     @property
     def until_ps(self) -> int:
         """When it is over, where that is known: it is not in the engine."""
-        return NEVER if self.known is None or self.rows is not None else self.submit_ps + self.known.passed_ps
+        if self.known is None or self.untimed or self.rows is not None:
+            return NEVER
+        return self.submit_ps + self.known.passed_ps
+
+    @property
+    def alone_key(self) -> tuple[Any, ...]:
+        """What it is timed by, alone and from what caches hold."""
+        given = None if self.addresses is None else tuple(sorted(self.addresses.items()))
+        return id(self.resources), self.control, given
 
     def meets(self, other: Launch) -> bool:
         """Whether it may have to do with one that was submitted before it and has not ended."""

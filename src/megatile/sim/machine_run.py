@@ -152,8 +152,6 @@ class MachineRun:
         launch.key = id(launch.resources), launch.turns, launch.control
         launch.known = launch.known or self._alone.get(launch.key)
         beside = [other for other in (*self._held, *self._active.values()) if launch.meets(other)]
-        if not (beside or self._lent) and launch.resources.has_caches and leaves_nothing(launch.resources):
-            launch.known = self._time_from_caches(launch)
         if not beside and launch.known is not None:
             launch.units = launch.known.units
         elif not beside:
@@ -161,7 +159,14 @@ class MachineRun:
             launch.units = choose_units(launch.resources.plan, launch.resources, records)
         if beside or self._withdrawn or launch.submit_ps < self._quiet_ps:
             launch.key = None
-        if launch.units.one is not None or (launch.known is not None and launch.key is not None):
+        if launch.key is not None and launch.units.one is None and self._depends_on_caches(launch.resources):
+            found = self._timed_from_caches(launch)
+            launch.known, launch.untimed = found or launch.known, found is None
+        if (
+            launch.units.one is not None
+            or launch.untimed
+            or (launch.known is not None and launch.key is not None)
+        ):
             self._held.append(launch)
             return
         for other in beside:
@@ -183,7 +188,7 @@ class MachineRun:
             simulation.record_all()
         if launch.units.one is not None:
             launch.units = BESIDE
-        launch.simulation = None
+        launch.simulation, launch.untimed = None, False
         launch.rows = simulation.add(
             resources.plan,
             resources,
@@ -196,22 +201,29 @@ class MachineRun:
         if launch.data is not None:
             self._data_runs.active.append(launch.data)
 
-    def _time_from_caches(self, launch: Launch) -> Launch:
-        """Time a launch alone with what caches hold now, or find one like it."""
-        given = None if launch.addresses is None else tuple(sorted(launch.addresses.items()))
-        key, paths = (id(launch.resources), launch.control, given), self.simulation.paths
-        for other, before, known in self._from_caches:
-            if other == key and all(self._cache_state(name) == state for name, state in before.items()):
+    def _depends_on_caches(self, resources: Resources) -> bool:
+        """Return whether a launch takes the same time alone whenever caches hold the same, and not else."""
+        return not self._lent and resources.has_caches and leaves_nothing(resources)
+
+    def _timed_from_caches(self, launch: Launch) -> Launch | None:
+        """Return a launch like this that was timed alone with what caches hold now."""
+        for key, before, known in self._from_caches:
+            if key == launch.alone_key and all(self._cache_state(n) == s for n, s in before.items()):
                 return known
-        states = {**paths.all_cache_states(), **self._caches}
+        return None
+
+    def _time_from_caches(self, launch: Launch) -> None:
+        """Time a launch alone with what caches hold now."""
+        states = {**self.simulation.paths.all_cache_states(), **self._caches}
         known = launch.alone(caches=(self.simulation.tensors, states))
         run_alone(known, Simulation(record=0, engine=launch.engine, tensors=self.simulation.tensors))
         if known.simulation is not None:
             used = known.simulation.paths
             known.leaves = {name: used.cache_state(name) for name in used.caches}
         known.simulation = known.rows = None
-        self._from_caches.append((key, {name: states.get(name, b"") for name in known.leaves}, known))
-        return known
+        before = {name: states.get(name, b"") for name in known.leaves}
+        self._from_caches.append((launch.alone_key, before, known))
+        launch.known, launch.untimed = known, False
 
     def _cache_state(self, name: CacheKey) -> bytes:
         """Return what a cache holds now."""
@@ -337,9 +349,12 @@ class MachineRun:
         if limit is not None:
             deadline = limit if deadline is None else min(deadline, limit)
         for launch in tuple(self._held):
-            if launch.known is None and until != NEVER:
+            timed = launch.known is not None and not launch.untimed
+            if not timed and (until != NEVER or (launch.untimed and deadline is not None)):
                 self._give(launch)
                 continue
+            if launch.untimed:
+                self._time_from_caches(launch)
             if launch.known is None and not self._time_one_unit(launch, deadline):
                 return False
             if first is None or launch.until_ps < first.until_ps:
