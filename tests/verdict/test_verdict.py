@@ -87,3 +87,15 @@ def test_a_factory_that_fails_with_other_arguments_is_no_problem():
 
     globals()["picky"] = picky
     assert mt.simulate(picky(), machine="dgx-h100").verdict().time_ps > 0
+
+
+def test_units_without_a_block_are_too_few_blocks_and_no_imbalance():
+    verdict = mt.simulate(flawed.attention(heads=2, seq=1024), machine="dgx-h100").verdict()
+    assert "block balance" not in [one.name for one in verdict.findings]
+    assert "too few blocks" in [one.name for one in verdict.findings]
+
+
+def test_launches_of_a_session_and_runs_without_records_have_a_verdict():
+    plan = mt.lower(flawed.transpose(n=512), machine="dgx-h100").plan
+    assert mt.simulate(plan, machine="dgx-h100", record=False).verdict().time_ps > 0
+    assert mt.Session("dgx-h100").launch(plan).verdict().time_ps > 0

@@ -68,7 +68,7 @@ def sweep(
     workers: int | None = None,
     progress: bool | Listener = True,
     trust: bool = False,
-) -> Any:
+) -> Sweep | TunedSweep:
     """Time a Plan, a ``T`` program, or what ``target(hda)`` makes, on a machine with parameters set.
 
     ``over`` has values by parameter (``nodes``) or path (``networks.nvlink.bandwidth``), of which all

@@ -46,9 +46,9 @@ def _idle(study: Study) -> tuple[float, float]:
 def balance(study: Study) -> Iterator[Finding]:
     """Long blocks begin late, and the other units wait for them."""
     idle, uneven = _idle(study)
-    if idle < IDLE or uneven < UNEVEN or study.lowered is None:
-        return
     level = _level(study)
+    if idle < IDLE or uneven < UNEVEN or study.lowered is None or level.instances < level.units:
+        return
     ps: float | None = study.program_ps(lambda p: changes.with_hint(p, "reverse_blocks"))
     how, bound = "program timed again with the last block first", False
     step = "begin with the blocks that have most to do: count the grid's index down"
