@@ -81,3 +81,11 @@ def test_bad_divisions_are_one_sentence(division: dict[str, object], said: str) 
 def test_experts_must_divide() -> None:
     with pytest.raises(ModelError, match="ep 3 does not divide tp"):
         mt.model("Mixtral-8x7B-v0.1").memory(machine="dgx-h100", tp=4, ep=3)
+
+
+def test_tensorrt_llm_caches_in_8_bits_beside_8_bit_weights() -> None:
+    caches = [
+        mt.model("Qwen3-32B").memory(machine="dgx-h100", library=name, dtype=kind, context=1000).cache
+        for name, kind in (("vllm", "fp8"), ("trtllm", "fp8"), ("trtllm", "bf16"))
+    ]
+    assert caches[0] == 2 * caches[1] == caches[2]

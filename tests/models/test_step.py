@@ -80,3 +80,11 @@ def test_error_bars_widen_where_nothing_was_measured() -> None:
     model, batch = mt.model("Llama-3.1-8B"), [(1, 1000)] * 8
     errors = [model.step(batch, machine=name, tp=2).error for name in ("dgx-h100", "b200-8", "mi300x-8")]
     assert 0.03 < errors[0] < errors[1] < errors[2] < 0.5
+
+
+def test_experts_of_4_bits_run_natively_where_the_machine_can() -> None:
+    kinds = []
+    for name in ("dgx-h100", "b200-8"):
+        step = mt.model("gpt-oss-20b").step([(1, 100)], machine=name)
+        kinds.append(next(row["dtype"] for row in step.rows() if row["operator"] == "experts"))
+    assert kinds == ["mxfp4_marlin", "mxfp4"]

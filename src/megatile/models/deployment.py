@@ -118,7 +118,7 @@ def deployment(
             raise ModelError(f"{name} must be a whole number from 1 on, got {value!r}")
     kind = config.scheme if dtype is None else scheme_name(dtype, config.scheme, config.fp8_scheme)
     server = engine(library, **settings)
-    default = "fp8" if server.static_scales and kind == "fp8" else config.kv_scheme
+    default = "fp8" if server.static_scales and SCHEMES[kind].family == "fp8" else config.kv_scheme
     kv = default if kv_dtype is None else kv_dtype_name(kv_dtype)
     made = Deployment(config, hda, **degrees, dtype=kind, kv_dtype=kv, engine=server, graph=graph)
     check_division(made)

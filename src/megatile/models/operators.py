@@ -12,6 +12,7 @@ from typing import NamedTuple
 from megatile.models.batch import Batch
 from megatile.models.config import Layer
 from megatile.models.deployment import Deployment
+from megatile.timing.formulas import tensor_engine
 
 WORD = 2
 """Bytes of an activation."""
@@ -195,6 +196,12 @@ def _mlp(step: Step, part: str, count: int, inner: int, dtype: str, said: str = 
     yield gemm(f"{said}down projection", part, count, dtype, tokens, c.hidden, width)
 
 
+def _expert_kernels(d: Deployment) -> str:
+    """Return the scheme whose kernels multiply experts; tensor engines with 4-bit types need no others."""
+    native = tensor_engine(d.hda).rate("f4e2m1") is not None
+    return d.dtype if native else EXPERT_KERNELS.get((d.engine.name, d.dtype), d.dtype)
+
+
 def _experts(step: Step, count: int) -> Iterator[Operator]:
     d, c, part = step.d, step.d.config, "experts"
     yield norm(step, "post-attention norm", part, count)
@@ -209,9 +216,7 @@ def _experts(step: Step, count: int) -> Iterator[Operator]:
         ("tokens", step.expert_tokens), ("hidden", c.hidden), ("inner", c.expert_inner), ("topk", c.topk),
         ("experts", c.experts), ("tensor_parallel", d.expert_tp), ("expert_parallel", d.ep), ("skew", SKEW),
     )  # fmt: skip
-    yield Operator(
-        "experts", part, count, "moe", EXPERT_KERNELS.get((d.engine.name, d.dtype), d.dtype), extents
-    )
+    yield Operator("experts", part, count, "moe", _expert_kernels(d), extents)
     if d.attention_dp > 1:
         moved = step.expert_tokens * c.hidden * WORD
         yield collective("reduce_scatter", "results of experts", part, count, d.tp * d.attention_dp, moved)
