@@ -344,6 +344,11 @@ constants that the other rows choose.
 |---|---:|---:|---:|
 {serving}
 
+Only the host terms are left out in turn. Kernel figures are fitted to kernels' own rows; which kernels and
+types an engine runs was decided with these rows in view (Marlin's experts under vLLM, an 8-bit cache under
+TensorRT-LLM, block scales for Qwen3 in fp8), and so was how the undocumented harness spreads its users. TTFT
+has its constant for each engine from the rows that it is shown for.
+
 TTFT is the weak part: SGLang and TensorRT-LLM add what these columns do not say, and rows at concurrency 512
 or with seconds of TTFT at short prompts are limited by settings that are not recorded.
 
