@@ -47,6 +47,8 @@ class Writer:
         self.columns = self.n * self.blocks[0] - rng.choice((0, 0, 3))
         self.lines: list[str] = []
         self.depth, self.loops = 3, 0
+        self.atomics = ("max", "min")[seed % 2]
+        """One kind a program: a maximum and a minimum of one element depend on the order of blocks."""
 
     def add(self, text: str) -> None:
         self.lines.append("    " * self.depth + text)
@@ -97,9 +99,8 @@ class Writer:
         self.add(f"    {self.tile()}[i, j] = X[I[i], j % {self.columns}]")
 
     def atomic(self) -> None:
-        op = self.rng.choice(("max", "min"))
         self.add(f"for i in T.Parallel({self.m}):")
-        self.add(f"    T.atomic_{op}(Z[{self.rng.choice(('i % 4', '-1', 'bx'))}], v[i])")
+        self.add(f"    T.atomic_{self.atomics}(Z[{self.rng.choice(('i % 4', '-1', 'bx'))}], v[i])")
 
     def loop(self) -> None:
         self.loops += 1
