@@ -101,3 +101,16 @@ def test_bad_recipes_are_one_sentence(wrong, said) -> None:
 
 def test_configs_without_a_gate_have_two_matrices() -> None:
     assert read_config(gpt(6144, 48, 64)).parameters() == pytest.approx(22e9, rel=0.02)
+
+
+def test_memory_that_does_not_fit_is_said() -> None:
+    step = mt.model("Llama-3.1-405B").train(machine="dgx-h100", tp=1)
+    assert not step.fits
+    assert "does not fit (try: more tp or pp" in str(step)
+    assert mt.model("Llama-3.2-1B").train(machine="dgx-h100").fits
+
+
+@pytest.mark.parametrize("machine", ["cerebras-wse2", "ahbm"])
+def test_a_machine_without_device_memory_is_refused(machine: str) -> None:
+    with pytest.raises(mt.MegatileError, match="describes no memory of a device"):
+        mt.model("Llama-3.2-1B").train(machine=machine)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import megatile as mt
+from megatile.collectives.planner import predict
 from megatile.core.errors import MegatileError
 from megatile.timing.device import LIBRARIES
 from megatile.timing.formulas import OPERATIONS, kernel_times_us
@@ -216,3 +217,14 @@ def test_bad_input_is_one_clear_error(asked, message):
     with pytest.raises(MegatileError) as caught:
         mt.predict_kernel("gemm", machine=H100, m=1, n=1, k=1, **asked)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("nbytes", [1 << 10, 1 << 16, 1 << 20, 1 << 24])
+@pytest.mark.parametrize("operation", ["all_reduce", "all_gather", "reduce_scatter"])
+def test_a_captured_collective_is_that_of_predict(operation: str, nbytes: int) -> None:
+    """RCCL takes other kernels in graphs: both ways to ask choose them."""
+    asked = {"machine": "mi300x-8", "ranks": 8}
+    found = predict(operation, nbytes=nbytes, launch=False, **asked)
+    kernel = mt.predict_kernel(operation, bytes=nbytes, captured=True, **asked)
+    assert kernel.time_us == pytest.approx(found.time_us, rel=0.02)
+    assert kernel.model == found.model

@@ -345,7 +345,8 @@ def train(
         print(f"report written to {report}", file=sys.stderr)
     if json:
         values = {n: getattr(found, n) for n in ("time_s", "tokens_per_s_device", "mfu", "bubble")}
-        print_json("model_train", {**values, "memory_bytes": found.memory_bytes, "rows": found.rows()})
+        memory = {"memory_bytes": found.memory_bytes, "fits": found.fits}
+        print_json("model_train", {**values, **memory, "rows": found.rows()})
     else:
         print(found)
 

@@ -14,6 +14,7 @@ from html import escape
 from typing import Any, NamedTuple
 
 from megatile.attention.kernel_times import KernelTimes
+from megatile.core.quantities import format_bytes
 from megatile.core.tables import text_table
 from megatile.core.times import HasTime
 from megatile.hda import HDA
@@ -92,6 +93,18 @@ class TrainStep(HasTime):
         return pipeline_plan(d, orders, self.stages, send, r.interleave)
 
     @property
+    def fits(self) -> bool:
+        """Whether weights, gradients, optimizer and activations fit a device."""
+        return self.memory_bytes <= self.deployment.memory_bytes
+
+    @property
+    def memory_words(self) -> str:
+        """The memory of a device in one line, with what to try where it does not fit."""
+        held, there = format_bytes(self.memory_bytes), format_bytes(self.deployment.memory_bytes)
+        advice = "fits" if self.fits else "does not fit (try: more tp or pp, fsdp, recompute full)"
+        return f"memory of a device: {held} of {there}: {advice}"
+
+    @property
     def time_ps(self) -> int:
         return round((self.pipeline_us + self.exposed_us + self.optimizer_us) * 1e6)
 
@@ -140,7 +153,7 @@ class TrainStep(HasTime):
 
     def __str__(self) -> str:
         rows = [(r["part"], f"{r['time_us'] / 1e3:.4g}", f"{r['share']:.1%}") for r in self.rows()]
-        return f"{self!r}\n{text_table(('part', 'ms', 'share'), rows)}"
+        return f"{self!r}\n{text_table(('part', 'ms', 'share'), rows)}\n{self.memory_words}"
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"
@@ -183,6 +196,7 @@ def train(
 
 
 def _check(d: Deployment, r: Recipe) -> None:
+    _ = d.memory_bytes  # refuses machines that describe none
     for name, value in (
         ("seq", r.seq),
         ("micro_batch", r.micro_batch),

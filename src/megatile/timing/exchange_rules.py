@@ -77,12 +77,14 @@ def _has_engine(device: Device) -> bool:
 def _library(device: Device, kind: str, ranks: Any, nbytes: Any, dtype: str) -> Any:
     if isinstance(ranks, (int, float)) and isinstance(nbytes, (int, float)):
         return _library_us(device, kind, int(ranks), nbytes, itemsize(dtype))
-    return np.maximum(times_ps(rule_of(device.hda), kind, ranks, nbytes, itemsize=itemsize(dtype)), 1) / 1e6
+    asked = {"graph": device.captured, "itemsize": itemsize(dtype)}
+    return np.maximum(times_ps(rule_of(device.hda), kind, ranks, nbytes, **asked), 1) / 1e6
 
 
 @cached_in_owner
 def _library_us(device: Device, kind: str, ranks: int, nbytes: float, size: int) -> float:
-    return max(float(times_ps(rule_of(device.hda), kind, ranks, nbytes, itemsize=size)), 1.0) / 1e6
+    time = times_ps(rule_of(device.hda), kind, ranks, nbytes, graph=device.captured, itemsize=size)
+    return max(float(time), 1.0) / 1e6
 
 
 def engine_all_reduce(device: Device, shape: Shape, dtype: str) -> Any:
@@ -171,7 +173,7 @@ def model_name(device: Device, operation: str, shape: Shape, dtype: str) -> str:
         if kernel != "library":
             return f"{engine} {kernel}"
     rule = rule_of(device.hda)
-    way = choose(rule, operation, ranks, nbytes, itemsize=itemsize(dtype))
+    way = choose(rule, operation, ranks, nbytes, graph=device.captured, itemsize=itemsize(dtype))
     return Transport("kernel", rule.library, *way).model_name()
 
 

@@ -69,6 +69,14 @@ def test_where_a_tensor_lies_decides() -> None:
     assert cube < far, "eight PEs in as many cubes"
 
 
+@pytest.mark.parametrize("sips", [2, 3, 4])
+def test_the_planner_sees_that_columns_share_links(sips: int) -> None:
+    one, ring, sip = (
+        all_reduce_ns(*asked, sips=sips) for asked in ((ONE, "auto"), (SIP, "ring"), (SIP, "auto"))
+    )
+    assert sip <= ring < one
+
+
 @pytest.mark.parametrize(
     ("dp", "key", "less", "more"),
     [

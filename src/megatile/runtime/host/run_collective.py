@@ -25,7 +25,7 @@ from megatile.runtime.host.columns import Columns, columns_of
 from megatile.runtime.host.groups import Call, ProcessGroup
 from megatile.runtime.host.oplog import Binding, Rows, blocks, pieces, shard_rows
 from megatile.runtime.host.workers import DistributedError
-from megatile.sim import Deadlock, Launch, Result
+from megatile.sim import Deadlock, Launch, Result, simulate
 
 if TYPE_CHECKING:
     from megatile.runtime.host.context import RuntimeContext
@@ -147,16 +147,19 @@ class Collectives:
     def _nothing(self, at: When) -> Launch:
         return self.context.engine.occupy("nothing", at.clock_ps, 0, (), at.after)
 
-    def prediction(self, ranks: tuple[int, ...], call: Call, count: int, **fields: Any) -> Prediction:
+    def prediction(
+        self, ranks: tuple[int, ...], call: Call, count: int, algorithm: str = "", **fields: Any
+    ) -> Prediction:
         """The plan of a collective of the library over devices, or over units of a ``scale``."""
-        key = (call.operation, ranks, count, call.dtype, call.reduction, call.root, *fields.values())
+        named = algorithm or ("auto" if "splits" in fields else self._for(call.operation))
+        key = (call.operation, ranks, count, call.dtype, call.reduction, call.root, named, *fields.values())
         if key not in self._plans:
             context = self.context
             everyone = "scale" not in fields and ranks == tuple(range(context.shape.devices))
             self._plans[key] = predict(
                 call.operation,
                 machine=context.machine,
-                algorithm="auto" if "splits" in fields else self._for(call.operation),
+                algorithm=named,
                 nbytes=None if "splits" in fields else count * itemsize(call.dtype),
                 dtype=call.dtype,
                 ranks=None if everyone else list(ranks),
@@ -197,12 +200,30 @@ class Collectives:
 
     def _on_pes(self, ranks: Sequence[int], call: Call, columns: Columns, at: When, **fields: Any) -> Launch:
         """Run a collective on the PEs where its tensors lie."""
-        scale, memory = self.context.shape.pe_scale, columns.memory
-        found = self.prediction(columns.places[0], call, columns.count, scale=scale, memory=memory, **fields)
+        fields |= {"scale": self.context.shape.pe_scale, "memory": columns.memory}
+        found = self.prediction(columns.places[0], call, columns.count, **fields)
         key = id(found), columns.places
         if key not in self._columns:
-            self._columns[key] = replace(found, plan=side_by_side(found.plan, columns.places))
+            self._columns[key] = self._all_columns(found, call, columns, fields)
         return self._submit(self._columns[key], ranks, columns.load, columns.store, at)
+
+    def _all_columns(
+        self, found: Prediction, call: Call, columns: Columns, fields: dict[str, Any]
+    ) -> Prediction:
+        """Return the plan of all columns at once. They share links, so what is fastest for one column alone
+        need not be: what the planner takes for all bytes and the rings are timed beside it."""
+        first, several = columns.places[0], len(columns.places)
+        tried = [found]
+        if several > 1 and self._for(call.operation) == "auto" and "peer" not in fields:
+            whole = self.prediction(first, call, columns.count * several, **fields)
+            others = {whole.algorithm, "ring", "ring_bidirectional"} - {found.algorithm}
+            able = [name for name in sorted(others) if call.operation in algorithms()[name].operations]
+            tried += [self.prediction(first, call, columns.count, name, **fields) for name in able]
+        made = [replace(one, plan=side_by_side(one.plan, columns.places)) for one in tried]
+        if len(made) == 1:
+            return made[0]
+        machine = self.context.machine
+        return min(made, key=lambda one: simulate(one.plan, machine=machine, record=False).time_ps)
 
     def _uneven(self, group: ProcessGroup, calls: list[Call], at: When) -> Launch:
         """All-to-all with splits of any size."""
