@@ -101,8 +101,8 @@ class TrainStep(HasTime):
     def memory_words(self) -> str:
         """The memory of a device in one line, with what to try where it does not fit."""
         held, there = format_bytes(self.memory_bytes), format_bytes(self.deployment.memory_bytes)
-        advice = "fits" if self.fits else "does not fit (try: more tp or pp, fsdp, recompute full)"
-        return f"memory of a device: {held} of {there}: {advice}"
+        advice = "fits" if self.fits else "may not fit (try: more tp or pp, fsdp, recompute full)"
+        return f"estimated memory of a device: {held} of {there}: {advice}"
 
     @property
     def time_ps(self) -> int:

@@ -77,8 +77,8 @@ def _has_engine(device: Device) -> bool:
 def _library(device: Device, kind: str, ranks: Any, nbytes: Any, dtype: str) -> Any:
     if isinstance(ranks, (int, float)) and isinstance(nbytes, (int, float)):
         return _library_us(device, kind, int(ranks), nbytes, itemsize(dtype))
-    asked = {"graph": device.captured, "itemsize": itemsize(dtype)}
-    return np.maximum(times_ps(rule_of(device.hda), kind, ranks, nbytes, **asked), 1) / 1e6
+    rule, size = rule_of(device.hda), itemsize(dtype)
+    return np.maximum(times_ps(rule, kind, ranks, nbytes, graph=device.captured, itemsize=size), 1) / 1e6
 
 
 @cached_in_owner

@@ -7,7 +7,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, overload
 
 from megatile.core.errors import MegatileError
 from megatile.core.progress import Listener, shown
@@ -55,6 +55,36 @@ def _make(target: Any, machine: HDA | str, trust: bool, choice: Choice) -> tuple
     """The plan, program or what a function makes for the machine, on the machine with its parameters set."""
     hda = find_machine(machine, trust=trust, **choice)
     return (target if isinstance(target, Plan) or is_program(target) else target(hda)), hda
+
+
+@overload
+def sweep(
+    target: Plan | Callable[[HDA], Any] | Any,
+    over: Mapping[str, Sequence[Any]] | Sequence[Choice],
+    *arguments: Any,
+    machine: HDA | str,
+    tune: None = None,
+    store: str | Path | None = None,
+    executor: Executor | None = None,
+    workers: int | None = None,
+    progress: bool | Listener = True,
+    trust: bool = False,
+) -> Sweep: ...
+
+
+@overload
+def sweep(
+    target: Plan | Callable[[HDA], Any] | Any,
+    over: Mapping[str, Sequence[Any]] | Sequence[Choice],
+    *arguments: Any,
+    machine: HDA | str,
+    tune: Mapping[str, Sequence[Any]] | Sequence[Choice],
+    store: str | Path | None = None,
+    executor: Executor | None = None,
+    workers: int | None = None,
+    progress: bool | Listener = True,
+    trust: bool = False,
+) -> TunedSweep: ...
 
 
 def sweep(
