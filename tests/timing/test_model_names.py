@@ -71,3 +71,11 @@ def test_kernels_and_plans_of_collectives_have_one_name() -> None:
     for nbytes in (1 << 10, 1 << 18, 1 << 22, 1 << 28):
         kernel = mt.predict_kernel("all_reduce", machine="dgx-h100", ranks=8, bytes=nbytes)
         assert kernel.model == predict("all_reduce", machine="dgx-h100", ranks=8, nbytes=nbytes).model
+
+
+@pytest.mark.parametrize("name", ["dgx-h100", "v100-8", "mi300x-8"])
+def test_one_rank_does_not_communicate(name: str) -> None:
+    for operation in ("all_reduce", "all_gather"):
+        found = predict(operation, machine=name, ranks=1, nbytes=1 << 20)
+        kernel = mt.predict_kernel(operation, machine=name, ranks=1, bytes=1 << 20)
+        assert found.model == kernel.model == "no communication"

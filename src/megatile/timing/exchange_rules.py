@@ -172,6 +172,8 @@ def model_name(device: Device, operation: str, shape: Shape, dtype: str) -> str:
         kernel = _engine_kernel(device, ranks, nbytes)
         if kernel != "library":
             return f"{engine} {kernel}"
+    if ranks < 2:
+        return "no communication"
     rule = rule_of(device.hda)
     way = choose(rule, operation, ranks, nbytes, graph=device.captured, itemsize=itemsize(dtype))
     return Transport("kernel", rule.library, *way).model_name()

@@ -53,7 +53,9 @@ def model_of(plan: Plan, hda: HDA) -> str:
     level = hda.level(hda.scale("device").level)
     own = any(e.kind == "dma" and e.level == level.name for e in hda.engines)
     copied, device = TRANSPORTS["copy_engine"] if own else "DMA engines", level.position
-    found: list[str] = list(named.values())
+    starts = (s for body in plan.bodies for s in body if isinstance(s, Start))
+    alone = {start.transport for start in starts if start.ranks < 2}
+    found: list[str] = [model for name, model in named.items() if name not in alone]
     for channel in plan.channels:
         inside = hda.level(hda.scale(plan.level(channel.level).scale).level).position < device
         found.append(named.get(channel.transport or "", TRANSPORTS["channel"] if inside else copied))
