@@ -1,5 +1,5 @@
 """Tile programs: how long lowering and simulating every block takes, and predicted products beside TileLang's
-on one H800 (which computes like an H100), as a section of docs/fidelity.md."""
+on one H800 (which computes like an H100), as a section of the accuracy page."""
 
 from __future__ import annotations
 
@@ -16,11 +16,9 @@ import numpy as np
 
 import megatile as mt
 import megatile.language as T
-from harness import Bar, Row, at_most, bench, best_of, publish, sized, smoke
+from harness import Bar, Row, at_most, bench, best_of, publish_section, sized, smoke, table_behind
 
 ROWS = Path(__file__).parent / "data" / "tilelang_gemm.csv"
-PAGE = Path(__file__).parent.parent / "docs" / "fidelity.md"
-BEGIN, END = "<!-- tile programs: begin -->", "<!-- tile programs: end -->"
 PREFILL = Path(__file__).parent / "data" / "kernels" / "attention_prefill_h100.csv.gz"
 ALLOWED = 0.10
 ALLOWED_ATTENTION = 0.20
@@ -405,64 +403,44 @@ def _within(ours: float, theirs: float, allowed: float) -> Bar:
     return Bar(1 + allowed if above else 1 - allowed, on_ratio=True, at_most=above)
 
 
+TEXT = """## Tile programs
+
+A GEMM written in `T` (128×256×64, three stages), lowered for `dgx-h100` and simulated block by block,
+compared with TileLang's on one H800, which computes like an H100. M = N = 8192, f16. No constant was
+fitted to these rows.
+
+| K | measured TFLOP/s | predicted | error |
+|---:|---:|---:|---:|
+{products}
+
+Causal attention in `T` with the structure of FlashAttention 3 (`benchmarks/bench_programs.py`), compared with
+its own published figure and with every eighth of vLLM's rows that have no window and at least 1024 tokens. A
+call of vLLM is three kernels, each written in `T`: write keys and values to the cache, schedule the batch,
+run attention. The calls run twice and the second run counts, with what the first left in the L2.
+
+{score} Calls with fewer blocks than SMs are predicted too slow, because FlashAttention 3 splits their keys.
+Calls with one key head per head are predicted too fast, because a third of their traffic is writes.
+
+{attention}
+
+These rows chose the form of the programs and two constants: how long a block takes to start on an SM where
+another has ended (`begin`, 0.4 µs), and the registers of a thread that writes to the cache (48). The L2
+bandwidth of one SM (`unit_bandwidth`, 64 bytes per cycle) is assumed.
+
+Shorter sequences: {said}
+
+{rest}
+"""
+COLUMNS = "| batch × tokens, heads/kv heads | measured µs | predicted | error | source |"
+
+
 def write_page(lines: list[str], attention: list[str], score: str, said: str, rest: list[str]) -> None:
-    section = "\n".join(
-        [
-            BEGIN,
-            "## Tile programs",
-            "",
-            "A product written in `T` (128×256×64, three stages: `benchmarks/bench_programs.py`), lowered",
-            "for `dgx-h100` and simulated block by block, beside TileLang's on one H800, which computes like",
-            "an H100. M = N = 8192, f16. The constants are those of the machine file; none was fitted to",
-            "these rows. The rate under load (`sustained`) is the median of large library products.",
-            "",
-            "| K | measured TFLOP/s | predicted | error |",
-            "|---:|---:|---:|---:|",
-            *lines,
-            "",
-            "Causal attention, f16, with the structure of FlashAttention 3 (a warp group that loads, two",
-            "that compute, three at head dimension 64, each 64 rows; a row for every token and head that",
-            "share a key; 128 keys at a time, from the last to the first; the next scores under way while",
-            "the last ones become weights; the longest blocks first of as many heads as the L2 holds keys",
-            "and values of): its own published figure, and every eighth of vLLM's rows without a window,",
-            "with at least 1024 tokens, of all batches. A call of vLLM is three kernels, each in `T`: keys",
-            "and values go to the cache (a block for each token, which learns its place first, then moves",
-            "the key, then the value), the batch is scheduled, attention runs, one sequence after another:",
-            "a block reads where its sequence begins, how long it is, and where each tile of keys lies.",
-            "The three are launched twice one after another and the second time counts, as benchmarks",
-            "repeat a call and find in the L2 what the last one left.",
-            "",
-            "These rows chose the form of the programs and two constants: how long a block takes to begin",
-            "on an SM where another has ended (`begin`, 0.4 µs), and the registers of a thread that writes",
-            "to the cache (48: it decides that two blocks of 512 threads fit on an SM). Of 16, 36, 40 and",
-            "48, the largest tried, rows of head dimension 64 want the last; on those of 128 the kernel's",
-            "time per token is then within 18 % (root mean square over widths of 128 to 1024 elements; wider",
-            "ones are up to 30 % too short). Products lower the clock of a whole SM (`sustained`), not of",
-            "its tensor cores alone: at head dimension 64 exponentials bind, and their rate falls with it.",
-            "What one SM gets from the L2 (`unit_bandwidth`, 64 bytes a cycle) is",
-            "assumed; 40 and 60 GB/s were tried on these rows and on those of products, and were worse.",
-            "",
-            "| batch × tokens, heads/kv heads | measured µs | predicted | error | source |",
-            "|---|---:|---:|---:|---|",
-            *attention,
-            "",
-            f"{score}",
-            "Too long are calls with fewer blocks than SMs, whose keys FlashAttention 3 divides over several",
-            "blocks; too short those with a key head for each head, whose memory traffic is a third writing,",
-            "for which memory is slower than for reading.",
-            "",
-            f"Some of the rows with shorter sequences: {said}",
-            "",
-            "| batch × tokens, heads/kv heads | measured µs | predicted | error | source |",
-            "|---|---:|---:|---:|---|",
-            *rest,
-            END,
-            "",
-        ]
+    title = "Attention in T, at least 1024 tokens"
+    text = TEXT.format(
+        products="\n".join(lines),
+        attention=table_behind(title, "attention_in_t", [COLUMNS, *attention]),
+        rest=table_behind("Attention in T, shorter sequences", "attention_in_t_short", [COLUMNS, *rest]),
+        score=score,
+        said=said,
     )
-    text = PAGE.read_text(encoding="utf-8")
-    if BEGIN in text:
-        text = text[: text.index(BEGIN)] + section.rstrip("\n") + text[text.index(END) + len(END) :]
-    else:
-        text = f"{text.rstrip()}\n\n{section}"
-    publish(PAGE, text)
+    publish_section("tile programs", text)

@@ -1,4 +1,4 @@
-"""Predicted attention beside published measurements: the section of docs/fidelity.md.
+"""Predicted attention beside published measurements: its section of the accuracy page.
 
 Published speed-ups (TASP, arXiv 2509.26541) are averages and maxima; the lengths, heads and batches behind
 them are not part of the figures used here. Ours are the maximum at any length, and figures over the lengths
@@ -12,10 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 
 import fidelity_attention_parts as parts
-from harness import publish, sized
+from harness import publish_section, sized, table_behind
 from megatile.attention.plans import Problem
 from megatile.attention.predict import predict
 from megatile.hda import machine
@@ -29,8 +28,6 @@ ENDS = (
     ANY, (5_000, 500_000), (5_000, 1_000_000), (8_000, 500_000), SWEEP, (10_000, 500_000), (10_000, 1_000_000)
 )  # fmt: skip
 LENGTHS = sized((10_000, 20_000, 50_000, 100_000), (10_000, 20_000))
-PAGE = Path(__file__).parents[1] / "docs" / "fidelity.md"
-BEGIN, END = "<!-- attention: begin -->", "<!-- attention: end -->"
 MI300X = {False: (1.57, 3.58), True: (1.68, 3.58)}
 """Published average and maximum on 8 x MI300X, by causal."""
 
@@ -147,15 +144,22 @@ def section(rows: Sequence[Compared]) -> str:
     curves = {mask(causal): list(zip(lengths, gains(causal, lengths), strict=True)) for causal in MI300X}
     parts.draw(curves, {mask(causal): figures for causal, figures in MI300X.items()})
     return TEXT.format(
-        begin=BEGIN,
-        end=END,
         table=_table(rows),
-        ends=_ends(),
-        lengths=_by_length(),
-        steps=parts.steps_table(LENGTHS[0]),
-        nics=parts.nic_table(LENGTHS[-1]),
-        assumptions=parts.assumptions_table(LENGTHS, sweep(ANY[0], LENGTHS[1])),
+        **{name: table_behind(*named, text.splitlines()) for name, named, text in _behind()},
         scripted=_scripted(),
+    )
+
+
+def _behind() -> Iterator[tuple[str, tuple[str, str], str]]:
+    """The tables behind the page: their key in the text, title, file and lines."""
+    yield "lengths", ("Speed-up by length, 8 × MI300X", "attention_by_length"), _by_length()
+    yield "ends", ("Speed-up by range of lengths, 8 × MI300X", "attention_by_range"), _ends()
+    yield "steps", ("One step in bytes and time", "attention_step"), parts.steps_table(LENGTHS[0])
+    yield "nics", ("Several nodes: load of the busiest NIC", "attention_nics"), parts.nic_table(LENGTHS[-1])
+    yield (
+        "assumptions",
+        ("What changes with one other assumption", "attention_assumptions"),
+        parts.assumptions_table(LENGTHS, sweep(ANY[0], LENGTHS[1])),
     )
 
 
@@ -208,130 +212,53 @@ def _short(length: int) -> str:
     return f"{length / 1e6:g}M" if length >= 1_000_000 else f"{length / 1e3:.3g}K"
 
 
-def write_page(rows: Sequence[Compared]) -> None:
-    """Replace the attention part of the page, leaving others' parts as they are."""
-    text = PAGE.read_text(encoding="utf-8") if PAGE.exists() else "# Fidelity\n\nMade by `make bench`.\n"
-    made = section(rows)
-    if BEGIN in text:
-        head, _, rest = text.partition(BEGIN)
-        text = head + made + rest.partition(END)[2]
-    else:
-        text = text.rstrip() + "\n\n" + made + "\n"
-    publish(PAGE, text)
+TEXT = """## Attention
 
-
-TEXT = """{begin}
-## Attention
-
-Speed-up of Hamilton attention over ring attention (full) and zig-zag ring attention (causal), beside TASP
-(arXiv 2509.26541); published averages are good to about 10 %. The lengths, heads and batches behind them
-are not part of the figures used here. Ours: 32 heads of 128, bf16, batch 1, forward. On 8 x MI300X the
-maximum is that of any length (1K to 1M tokens, 24 lengths per decade); maximum and average are also taken
-over 10K, 20K, 50K and 100K tokens and over 8K to 1M, elsewhere over the four lengths. Passes per second on
-8 x A100 and 8 x H800 are those of zhuzilin/ring-flash-attention (32 heads, 8 for KV): the library whose
-ring functions are TASP's baseline.
+Speed-up of Hamilton attention over ring attention (full mask) and zig-zag ring attention (causal mask),
+compared with TASP (arXiv 2509.26541). TASP's sequence lengths, heads and batches are not part of the figures
+used here; ours are 32 heads of 128, bf16, batch 1, forward. Passes per second on A100 and H800 are those of
+zhuzilin/ring-flash-attention (32 heads, 8 KV heads). No constant was fitted to TASP's rows.
 
 {table}
-
-The rows of ring-flash-attention test kernels, merges and their overlap with messages on machines whose
-constants know only single kernels, all-reduces and links. No constant was fitted to those of TASP. A maximum
-belongs to the lengths it is taken over, and the published ones name none here; the one at any length depends
-on no such choice (it was added when the other rows had been seen). The four lengths of the example miss it:
-10K is past the peak (see the trend).
-
-### The trend over the length, 8 x MI300X
 
 ![speed-up over length, predicted, with published averages and maxima](pictures/fidelity_attention.png)
 
 {lengths}
 
-Short sequences: starts of messages and fixed times of kernels count. Then the ring waits for its one link
-and Hamilton does not, until compute hides the ring too (above 50K full, 100K causal). Steps come from waves
-of work-groups that just do or do not fit the compute units. How the figures depend on the lengths that are
-taken (in brackets: beside the published ones):
-
 {ends}
-
-### One step, byte by byte
 
 {steps}
 
-A ring's step lasts as long as its exchange, Hamilton's as long as its kernels: its exchange is six times
-shorter. So the gain is that of an exchange of the ring over the kernels of a step. At 10K tokens a rank has
-1250 queries, ten blocks of 128 for each of 32 heads: 320 work-groups for 304 units, two waves, the second
-almost empty. This halves the rate of the full mask. With the causal mask half of the pairs remain; the
-ring's step (one kernel over half of the keys) becomes shorter, but it waits anyway. Hamilton's ranks hold
-chunks of earlier and of later ranks at once, which are two kernels and two merges per step.
-
-### Several nodes
-
 {nics}
-
-A ring's step sends the whole KV of a rank through one NIC where it leaves a node: NCCL uses the NIC next to
-the device, 46 to 49 GB/s. K_n sends 8/15 of it (two nodes) or 24/31 (four nodes) through every NIC, so it
-cannot gain more than 1.9 or 1.3. The paths of (8-K8-8)^u send an eighth. At 100K tokens on two nodes the
-kernels of a step last nearly as long as the ring's exchange: gains above 1.2 are for shorter sequences. The
-published average of (8-K8-8)^u, below that of K_n, cannot be a matter of these bytes. The seed gives its
-exchanges inside and between nodes tables of their own (two communication calls per step); what they cost
-beside one another is not in the figures used here. As far as bytes tell, it is Hamilton's side that is too
-fast in our prediction, not the ring's too slow.
-
-### What each assumption does
-
-Maximum and average over 10K, 20K, 50K and 100K tokens on 8 x MI300X, and the maximum at any length, with one
-assumption changed:
 
 {assumptions}
 
-Waves matter most. How the measured programs merge is not in the figures used here: if as
-ring-flash-attention does, whose functions are the baseline, that line is nearer to them than the first,
-which is our engine. With larger batches there are more work-groups and the last wave counts less; so do
-starts of messages and of kernels. Which batch the published maxima belong to is not in the figures used
-here.
+**Why the gain depends on length.** In short sequences the start of each message and kernel dominates. Then
+the ring waits for its one link and Hamilton does not, until compute hides the ring too (above 50K tokens
+full, 100K causal). The jumps come from waves: at 10K tokens, 320 thread blocks on 304 compute units take two
+waves.
 
-### What the model takes from where
+**Several nodes.** The ring sends the whole KV of a rank through one NIC per step. `hamilton` sends 8/15 of it
+(two nodes) or 24/31 (four nodes) through every NIC; `hamilton:8xN` sends an eighth. The published average of
+`hamilton:8xN` is below that of `hamilton`, which these bytes cannot explain: there our prediction is probably
+too fast.
 
-Reasons and sources came first, whichever way the score then moved: kernels, merges and the slowest rank
-moved the maxima on MI300X away from the published ones, the cache moved them back a little (it was added
-after a first look at the score). Then the engine began to merge by one kernel instead of six, which moved
-gains up: the maxima towards the published ones, the causal average at 10K to 100K, which was above its
-published one, away from it.
+**Where the figures come from.** Links and message starts: the machine files (MI300X 46.5 GB/s per xGMI link,
+H100 393 GB/s per port, 48.5 GB/s per NIC). Kernels: flash-attn 2, from the `kernels` section of the machine
+files. Merges: one kernel with 10 bytes of traffic per element in bf16, from the last-level cache if the
+results fit. For ring-flash-attention's rows, its own merge of 9 kernels and 38 bytes; fused into one kernel,
+its zig-zag rows would be {scripted}. Messages occupy compute units: 8 per peer on MI300X, 32 on NVIDIA GPUs.
 
-* Links and starts of messages: the machine files. MI300X: 46.5 GB/s per xGMI link (TransferBench) and the
-  start and step that were fitted to RCCL's all-reduce; H100: 393 GB/s per port; 48.5 GB/s per NIC.
-* Kernels: the `kernels` section of the machine files, with sources; the fits to published
-  tables of single kernels are in `benchmarks/fit_attention_kernels.py`. They are flash-attn 2 (on AMD its
-  Composable Kernel backend), which the engine calls.
-* Waves: a work-group takes 128 query rows. Composable Kernel keeps two on a compute unit, but two groups
-  share the rate of their unit, so 320 groups on 304 units still last two groups' time; a group that is
-  alone cannot be faster than the unit. Groups dispatched in order to 304 units, with a fixed 21 us each,
-  give the lengths 1024 to 8192 of two libraries on MI300X to 3 %.
-* Results are merged as the engine does it on GPUs: one kernel, 10 bytes of traffic per element (bf16), at
-  the rate of the device's last cache where they fit (256 MiB on MI300X), else of its memory. The tests count
-  launches, and the bytes in the compiled kernel. The first block of a rank is not merged; writing it as f32
-  and rounding the result in the end are left out.
-* The rows of ring-flash-attention are predicted with that library's merge: as written, 9 kernels and 38
-  bytes. From its ring and zig-zag times alone one finds 52 bytes (H800) and 58 (A100). torch's script
-  compiler may fuse these kernels; if it made one of them, of 10 bytes, the zig-zag rows would be
-  {scripted}.
-* Short kernels of a queue begin 2.1 us after one another on AMD (measured on MI210), 2.5 us on H100.
-* Messages hold compute units while they travel: 8 per peer on MI300X (RCCL's source: 4 channels per xGMI
-  peer, doubled on one node), 32 on NVIDIA machines (NCCL's logs).
-* Every command of a plan is timed by its own rows and columns; ranks wait for each other's data only.
+**What is left out.** Host time, where Python issues a step more slowly than the device runs it; packing of
+chunks into messages; contention of compute and communication for memory; the shifts that
+ring-flash-attention's striped schedule makes. On 8 × H100 a ring already fills its switch port, so the model
+sees no gain there; the published gain must come from limits between pairs of devices that no link
+measurement shows.
+"""
 
-### What it leaves out
 
-* The time of the host: where Python takes longer to issue a step than the device for its kernels, steps get
-  a floor, for ring and Hamilton alike.
-* Packing of chunks into messages and of chunks into the keys of one kernel.
-* How compute and communication slow each other down in memory, and clocks that rise while a device waits.
-* On 8 x H100 a ring already fills its switch port, so the model sees no gain there, and two kernels per
-  causal step cost a little. Published gains must come from limits of single pairs of devices in the
-  communication library. Link figures do not show them (393 GB/s for a pair, the whole port), NCCL's logs
-  neither (32 channels per peer, as many as in all); sends between two devices on bridges reach about 70 %
-  of a copy (nccl-tests issues 268 and 331), but no such run on a switch was found.
-* Striped ring attention of ring-flash-attention shifts and slices its tensors at every step, ours does not.
-{end}"""
+def write_page(rows: Sequence[Compared]) -> None:
+    publish_section("attention", section(rows))
 
 
 if __name__ == "__main__":

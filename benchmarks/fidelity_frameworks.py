@@ -1,7 +1,7 @@
 """Kernels by framework beside measured ones: rows × kernel × library with median, p90 and constants.
 
 ``python benchmarks/fidelity_frameworks.py`` prints the table, ``--folds`` adds the errors of rows left out
-(5-fold, and whole groups of shapes) and writes it into ``docs/fidelity.md``, ``--fit [KERNEL]`` prints
+(5-fold, and whole groups of shapes) and writes it into the accuracy page, ``--fit [KERNEL]`` prints
 figures for the machine file instead.
 """
 
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from harness import publish, sized
+from harness import publish_section, sized, table_behind
 from megatile.hda import machine
 from megatile.timing.database import Measurement
 from megatile.timing.fit import Problem, Score, drawn, figure_line, problems
@@ -23,8 +23,6 @@ from megatile.timing.formulas import kernel_times_us
 from megatile.timing.measurements import read_measurements
 
 DATA = Path(__file__).parent / "data" / "kernels"
-PAGE = Path(__file__).parent.parent / "docs" / "fidelity.md"
-BEGIN, END = "<!-- frameworks: begin -->", "<!-- frameworks: end -->"
 ENGINE_CONSTANTS = 4
 """Of an engine's all-reduce: start, share, and outside graphs issue and copy, or what each rank adds."""
 TABLES = (
@@ -124,36 +122,40 @@ def _groups(problem: Problem) -> list[str]:
     return [str(several.index(group) % 8) for group in groups]  # at most eight fits
 
 
-HEAD = """## Kernels by framework
+TEXT = """## Kernels by framework
 
-Kernels of inference frameworks on H100, as `mt.predict_kernel(…, library=…)` says them, beside every
-measured row: vLLM 0.24.0, TensorRT-LLM 1.3.0rc20, DeepEP through SGLang 0.5.12 (random parts of tables
-measured by the aiconfigurator project, Apache-2.0). *Constants*: how many were fitted to the rows of a line.
-*5-fold*: each fifth of the rows predicted by a fit to the others. *Shapes left out*: the same for whole
-groups of shapes (a layer of experts, a number of heads, an n). The forms were chosen with these rows in
-view. SGLang's kernels have no rows of their own: its figures are vLLM's, and say so.
+Kernels of inference frameworks on H100, as `mt.predict_kernel(…, library=…)` predicts them: vLLM 0.24.0,
+TensorRT-LLM 1.3.0rc20, DeepEP through SGLang 0.5.12 ({rows} rows, random samples of tables measured by the
+aiconfigurator project, Apache-2.0). Median errors are between {best:.0%} and {worst:.0%}, with 2 to 7 fitted
+constants per kernel. The table also gives errors for rows and for groups of shapes left out of the fit. The
+forms were chosen with these rows in view.
 
-Times of vLLM's products with block scales are those of calls from Python, of which the host is the longer
-part up to 92 µs; captured in a graph (`captured=True`) only the kernels count, for which there are no rows.
+{table}
 
-| library | operation | kernel | rows | constants | median | p90 | signed | 5-fold | p90 | shapes out | p90 |
-|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|
+vLLM's GEMMs with block scales were timed from Python, where the host takes longer than the kernel for up to
+92 µs. With `captured=True` only the kernel counts; that case was not measured.
 """
+COLUMNS = (
+    "| library | operation | kernel | rows | constants | median | p90 | signed | 5-fold | 5-fold p90 "
+    "| shapes left out | shapes left out p90 |"
+)
 
 
 def section() -> str:
-    """Return the part of the page, with errors of rows left out."""
-    rows = "\n".join(line.text() + _left_out(problem) for line, problem in lines())
-    return f"{BEGIN}\n{HEAD}{rows}\n{END}"
+    """Return the section of the page; write the table behind it, with errors of rows left out."""
+    found = list(lines())
+    rows = [COLUMNS, *(line.text() + _left_out(problem) for line, problem in found)]
+    medians = [line.score.median for line, _ in found]
+    return TEXT.format(
+        rows=sum(line.score.rows for line, _ in found),
+        best=min(medians),
+        worst=max(medians),
+        table=table_behind("Errors by kernel", "framework_kernels", rows),
+    )
 
 
 def write_page() -> None:
-    old, made = PAGE.read_text(encoding="utf-8"), section()
-    if BEGIN in old:
-        publish(PAGE, old.partition(BEGIN)[0] + made + old.partition(END)[2])
-    else:
-        mark = "<!-- attention: begin -->"
-        publish(PAGE, old.replace(mark, f"{made}\n\n{mark}", 1))
+    publish_section("frameworks", section())
 
 
 def print_fit(only: str) -> None:
@@ -172,6 +174,5 @@ if __name__ == "__main__":
         print_fit(sys.argv[-1] if sys.argv[-1] != "--fit" else "")
     elif "--folds" in sys.argv:
         write_page()
-        print(section())
     else:
         print(*(line.text() for line, _ in lines()), sep="\n")

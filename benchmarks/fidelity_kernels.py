@@ -41,8 +41,8 @@ KERNELS: dict[str, Product] = {
     "V16": Product("hgx-a100", "f16", 1, 16384, 16384),
 }
 ELSEWHERE = {
-    "V17": "stands under Tile programs",
-    "V18": "under Attention",
+    "V17": "is under Tile programs",
+    "V18": "is under Attention",
     "V19": "is not predicted",
     "V20": "is not predicted",
 }

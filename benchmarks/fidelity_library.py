@@ -1,6 +1,6 @@
 """Library kernels beside measured ones: ``data/kernels/``, by formula and by database.
 
-``python benchmarks/fidelity_library.py`` writes the part of ``docs/fidelity.md`` between its marks; with
+``python benchmarks/fidelity_library.py`` writes its section of the accuracy page; with
 ``--fit`` it prints the figures for the machine files instead, fitted to all rows.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from harness import publish, sized
+from harness import publish_section, sized, table_behind
 from megatile.hda import HDA, machine
 from megatile.timing.database import Database, Measurement
 from megatile.timing.fit import Score, fit
@@ -22,48 +22,36 @@ from megatile.timing.formulas import OPERATIONS, Device
 from megatile.timing.measurements import read_measurements
 
 DATA = Path(__file__).parent / "data" / "kernels"
-PAGE = Path(__file__).parent.parent / "docs" / "fidelity.md"
-BEGIN, END = "<!-- library kernels: begin -->", "<!-- library kernels: end -->"
 FITTED = "vllm_flash_attn_fa3"
 """The attention kernels that figures are fitted to; the few of FlashAttention 4 have none of their own."""
 
-HEAD = """## Library kernels
+TEXT = """## Library kernels
 
-GEMM and attention of libraries on one device, beside {count} measured times: random tenths of tables measured
-by the aiconfigurator project (Apache-2.0), H100 SXM with vLLM 0.24.0 (times in `benchmarks/data/kernels/`),
-A100 SXM with TensorRT-LLM 1.0.0. `mt.predict_kernel` says the same. Errors are signed where it is said:
-below zero the prediction is too fast.
+GEMM and attention kernels on one device, compared with {count} measured times: random tenths of tables
+measured by the aiconfigurator project (Apache-2.0), H100 SXM with vLLM 0.24.0, A100 SXM with TensorRT-LLM
+1.0.0. The prediction is that of `mt.predict_kernel`.
 
-*Formula*: the rules of `timing/formulas.py` with the figures of the machine files, which were fitted to all
-of these rows (at most {most} constants for a table). *Held out*: the same formula, its constants fitted to
-one half of the rows (chosen by a hash of the shape) and judged on the other; the form of the rules was
-chosen with all rows in view, so this judges the constants, and the form leniently. *Database*: each row is
-predicted from the others (`perfdb`). Two frameworks that measure the same GEMM differ by -10 % to +7 % (5th
-to 95th percentile).
+*Formula*: constants fitted to all rows (at most 7 per table). *Held out*: constants fitted to one half of the
+rows and judged on the other half; the form of the formula was chosen with all rows in view. *Database*: each
+row is predicted from the other measured rows (`megatile perfdb`). A negative signed error means that the
+prediction is too fast.
 
 | table | rows | formula: median | p90 | signed | held out: median | p90 | database: median | p90 | signed |
 |---|---:|---:|---:|---:|---:|---:|---:|---:|---:|
-"""
-ELSEWHERE = """
-Times that somebody else measured, to which nothing was fitted: GEMM in f16 on A100, {count} rows of
-LLMCompass (`ae/figure5/ab/real_hardware/matmul_A100.csv`). By formula: median error {median:.1%}, {bias:+.1%}
-signed, 90 % of the rows within {p90:.1%}: the furthest are those of little work, which take 30 us there.
-"""
-OTHERS = """
-NCCL's collectives in closed form, fitted to these rows (`benchmarks/fit_transports.py`):
+{lines}
 
-| table | rows | formula: median | p90 | signed | database: median |
-|---|---:|---:|---:|---:|---:|
-"""
-MODEL = """
-A kernel takes a start, a time for each wave of work-groups, and the longer of work and traffic with a part of
-the shorter. GEMM: work-groups of 64 × 64, k divided where that pays. 8-bit GEMM: not divided, and the
-activations are quantised first, a row at a time. Attention: heads that share keys share work-groups of 128
-rows, a softmax costs as much as some dimensions more; decoding divides keys. FlashAttention 4 (heads of 512)
-has no figures of its own: its rows count, but nothing is fitted to them.
+{groups}
 
-| by formula | group | rows | median, signed | median, absolute | p90 |
-|---|---|---:|---:|---:|---:|
+{others}
+
+{elsewhere_rows} rows of GEMM in f16 on A100, measured by LLMCompass and not used in any fit: median error
+{elsewhere.median:.1%}, signed {elsewhere.bias:+.1%}, 90 % within {elsewhere.p90:.1%}. The worst rows are tiny
+products that took 30 µs there.
+
+A kernel's time is a start, plus a time per wave of thread blocks, plus the longer of compute and traffic with
+part of the shorter. GEMM uses blocks of 64 × 64 and splits k where that pays; 8-bit GEMM does not split, and
+quantises the activations first. Attention heads that share keys share blocks of 128 rows; decode splits the
+keys. FlashAttention 4 (head dimension 512) has no figures of its own: nothing is fitted to its rows.
 """
 
 
@@ -116,6 +104,7 @@ def _errors(hda: HDA, rows: list[Measurement]) -> np.ndarray:
 
 
 def section(found: tuple[Table, ...]) -> str:
+    """Return the section of the page; write the tables behind it."""
     lines = []
     for t in found:
         formula, database = Score.of(t.formula), Score.of(t.database)
@@ -124,16 +113,26 @@ def section(found: tuple[Table, ...]) -> str:
             f"| {t.held_out.median:.1%} | {t.held_out.p90:.1%} "
             f"| {database.median:.1%} | {database.p90:.1%} | {database.bias:+.1%} |"
         )
-    groups = [line for t in found for line in _groups(t)]
-    head = HEAD.format(count=sum(len(t.rows) for t in found), most=7)
     other = elsewhere()
-    unseen = ELSEWHERE.format(count=other.rows, **other._asdict())
-    more = OTHERS + "\n".join(others()) + "\n"
-    return "\n".join([BEGIN, head + "\n".join(lines), unseen + more + MODEL + "\n".join(groups), "", END])
+    return TEXT.format(
+        count=sum(len(t.rows) for t in found),
+        lines="\n".join(lines),
+        groups=table_behind("Formula errors by shape", "library_kernels", groups(found)),
+        others=table_behind("NCCL's collectives by formula and database", "nccl_closed_form", others()),
+        elsewhere_rows=other.rows,
+        elsewhere=other,
+    ).strip()
+
+
+def groups(found: tuple[Table, ...]) -> Iterator[str]:
+    yield "| table | group | rows | median, signed | median, absolute | p90 |"
+    for t in found:
+        yield from _groups(t)
 
 
 def others() -> Iterator[str]:
     """Collectives, a line for each operation."""
+    yield "| table | rows | formula: median | p90 | signed | database: median |"
     for file, on in (("nccl_h100", "dgx-h100"), ("nccl_a100", "hgx-a100")):
         rows, hda = read_measurements(DATA / f"{file}.csv.gz", on), machine(on)
         for operation in dict.fromkeys(row.operation for row in rows):
@@ -183,13 +182,7 @@ def _order(name: str) -> tuple[int, str]:
 
 
 def write_page() -> None:
-    old, made = PAGE.read_text(encoding="utf-8"), section(tables())
-    if BEGIN in old:
-        new = old.partition(BEGIN)[0] + made + old.partition(END)[2]
-    else:
-        mark = "<!-- attention: begin -->"
-        new = old.replace(mark, f"{made}\n\n{mark}", 1)
-    publish(PAGE, new)
+    publish_section("library kernels", section(tables()))
 
 
 def print_fit() -> None:
@@ -203,4 +196,3 @@ if __name__ == "__main__":
         print_fit()
     else:
         write_page()
-        print(section(tables()))

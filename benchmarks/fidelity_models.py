@@ -1,4 +1,4 @@
-"""Language models beside measured deployments and training steps, as a section of docs/fidelity.md.
+"""Language models beside measured deployments and training steps, as a section of the accuracy page.
 
     python fidelity_models.py           # scores
     python fidelity_models.py --page    # and the section
@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 import megatile as mt
-from harness import publish
+from harness import publish_section
 from megatile.models.batch import Batch
 from megatile.models.config import read_config
 from megatile.models.deployment import Deployment
@@ -32,8 +32,6 @@ from megatile.models.step import step_us
 from megatile.models.training import TrainStep, train
 
 DATA = Path(__file__).parent / "data"
-PAGE = Path(__file__).parent.parent / "docs" / "fidelity.md"
-BEGIN, END = "<!-- models: begin -->", "<!-- models: end -->"
 MACHINES = {"h100_sxm": "dgx-h100", "h200_sxm": "h200-8"}
 DATED = "dated dump"
 FOLDS = 5
@@ -330,44 +328,40 @@ def training_lines() -> Iterator[Line]:
 
 # --- the page -----------------------------------------------------------------------------------------
 
-TEXT = """{begin}
-## Language models
+TEXT = """## Language models
 
-`benchmarks/data/serving.csv`: 269 rows of aggregated serving on H100 and H200 (Llama-3.1-70B, Qwen3-32B,
-gpt-oss-120b, DeepSeek-R1 and MiniMax-M2.5 under vLLM, TensorRT-LLM and SGLang), random parts of what the
-aiconfigurator project collected; engine settings are not recorded. All rows are answered, by simulating the
-engine's scheduler. Serving rows choose {constants} constants: three for each engine (host time of a step and
-of each request in it, time before the first token). None belongs to a model. "Left out": predicted with
-constants that the other rows choose.
+{rows} rows of aggregated serving on H100 and H200 (`benchmarks/data/serving.csv`: Llama-3.1-70B, Qwen3-32B,
+gpt-oss-120b, DeepSeek-R1 and MiniMax-M2.5 under vLLM, TensorRT-LLM and SGLang; random samples of what the
+aiconfigurator project collected). Predictions simulate the engine's scheduler. The rows choose {constants}
+constants, three per engine: host time per step, host time per request in it, and time before the first token.
 
-| serving | rows | median error | 90 % within |
+| Serving | rows | median error | 90 % within |
 |---|---:|---:|---:|
 {serving}
 
-Only the host terms are left out in turn. Kernel figures are fitted to kernels' own rows; which kernels and
-types an engine runs was decided with these rows in view (Marlin's experts under vLLM, an 8-bit cache under
-TensorRT-LLM, block scales for Qwen3 in fp8), and so was how the undocumented harness spreads its users. TTFT
-has its constant for each engine from the rows that it is shown for.
+Only these constants are left out in turn. Kernel figures are fitted to the kernels' own rows. Which kernels
+and types an engine runs was decided with these rows in view, and so was how the undocumented harness spreads
+its users.
 
-TTFT is the weak part: SGLang and TensorRT-LLM add what these columns do not say, and rows at concurrency 512
-or with seconds of TTFT at short prompts are limited by settings that are not recorded.
+TTFT is the weak part: engine settings were not recorded, and SGLang and TensorRT-LLM add time that the
+columns do not explain.
 
-aiconfigurator 0.12.0 answers {answered} of the {rows} rows: TPOT {rival_tpot}, TTFT (dated dumps)
-{rival_ttft}, {seconds:.1f} s an answer.
+For comparison, aiconfigurator 0.12.0 answers {answered} of the {rows} rows: TPOT {rival_tpot}; TTFT (dated
+dumps) {rival_ttft}; {seconds:.1f} s per answer.
 
-`benchmarks/data/training.csv`: published training steps. The share of its peak that the H100 of torchtitan
-keeps under load is fitted to those rows.
+Training steps (`benchmarks/data/training.csv`). The clock of torchtitan's H100 under load is fitted to its
+rows.
 
-| training | rows | median error | 90 % within |
+| Training | rows | median error | 90 % within |
 |---|---:|---:|---:|
 {training}
-{end}"""
+"""
 
 
 def section(found: list[Answer]) -> str:
     other = rival()
     return TEXT.format(
-        begin=BEGIN, end=END, constants=CONSTANTS * 3, rows=len(measured()), answered=other.answered,
+        constants=CONSTANTS * 3, rows=len(measured()), answered=other.answered,
         serving="\n".join(line.text() for line in lines(found)),
         training="\n".join(line.text() for line in training_lines()), seconds=other.seconds,
         rival_tpot=f"{other.tpot.median:.1%} median, {other.tpot.p90:.0%} for nine of ten",
@@ -376,12 +370,7 @@ def section(found: list[Answer]) -> str:
 
 
 def write_page(found: list[Answer]) -> None:
-    old, made = PAGE.read_text(encoding="utf-8"), section(found)
-    if BEGIN in old:
-        publish(PAGE, old.partition(BEGIN)[0] + made + old.partition(END)[2])
-    else:
-        mark = "<!-- attention: begin -->"
-        publish(PAGE, old.replace(mark, f"{made}\n\n{mark}", 1))
+    publish_section("models", section(found))
 
 
 def print_fit(found: list[Answer]) -> None:

@@ -15,7 +15,9 @@ With ``BENCH_SMOKE=1`` (``run.py --smoke``) benchmarks only show that they run: 
 
 from __future__ import annotations
 
+import csv
 import importlib.util
+import io
 import math
 import os
 import statistics
@@ -41,10 +43,43 @@ def sized(full: T, small: T) -> T:
     return small if smoke() else full
 
 
+DOCS = Path(__file__).parent.parent / "docs"
+ACCURACY = DOCS / "fidelity.md"
+
+
 def publish(page: Path, text: str) -> None:
     """Write a page of the documentation; not in a smoke run."""
     if not smoke():
         page.write_text(text, encoding="utf-8")
+
+
+def publish_section(name: str, text: str) -> None:
+    """Replace one section of the accuracy page, between its marks."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    page = ACCURACY.read_text(encoding="utf-8")
+    before, (_, _, after) = page.partition(begin)[0], page.partition(end)
+    publish(ACCURACY, f"{before}{begin}\n{text.strip()}\n{end}{after}")
+
+
+def shown_section(name: str) -> str:
+    """Return a section of the accuracy page as it is now."""
+    page = ACCURACY.read_text(encoding="utf-8")
+    return page.partition(f"<!-- {name}: begin -->\n")[2].partition(f"\n<!-- {name}: end -->")[0]
+
+
+def table_behind(title: str, name: str, lines: Iterable[str]) -> str:
+    """Write a Markdown table as ``docs/tables/NAME.csv``; return the link that stands for it on a page."""
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(r for r in rows if not set("".join(r)) <= set("-:"))
+    publish(DOCS / "tables" / f"{name}.csv", text.getvalue())
+    return f"[{title}](tables/{name}.csv)"
+
+
+def rows_behind(name: str) -> list[list[str]]:
+    """Return the rows of a table of the accuracy page, without its head."""
+    with (DOCS / "tables" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.reader(file))[1:]
 
 
 # -- rows and bars ----------------------------------------------------------------------------------

@@ -1,11 +1,16 @@
-"""Show ``>>>`` examples of docstrings as Python sessions on the site."""
+"""Show ``>>>`` examples as Python sessions on the site, and linked CSV files as folded tables."""
 
+import csv
 import re
+from pathlib import Path
 
 from markdown import Extension, Markdown
 from markdown.preprocessors import Preprocessor
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.pages import Page
 
+TABLE = re.compile(r"^\[([^\]]+)\]\(([\w./-]+\.csv)\)$", re.MULTILINE)
+"""A paragraph that is only a link to a CSV file."""
 PROMPT = re.compile(r"^\s*(>>>|\.\.\.)( |$)")
 
 
@@ -33,3 +38,19 @@ class Sessions(Extension):
 
 def on_config(config: MkDocsConfig) -> None:
     config.markdown_extensions.append(Sessions())
+
+
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
+    def folded(link: re.Match[str]) -> str:
+        path = Path(page.file.abs_src_path or "").parent / link[2]
+        with path.open(encoding="utf-8", newline="") as file:
+            head, *rows = csv.reader(file)
+        right = [
+            all(re.match(r"[-+]?[\d.]+[%xKM/s]*$", row[i]) for row in rows if row[i])
+            for i in range(len(head))
+        ]
+        lines = [head, ["---:" if r else "---" for r in right], *rows]
+        table = "\n".join("    | " + " | ".join(line) + " |" for line in lines)
+        return f'??? abstract "{link[1]} ({len(rows)} rows)"\n\n    [Download CSV]({link[2]})\n\n{table}\n'
+
+    return TABLE.sub(folded, markdown)
