@@ -76,3 +76,31 @@ def test_a_second_product_of_the_same_tensors_finds_them_in_the_cache() -> None:
     assert took[1] < 0.9 * took[0]
     assert took[3:] == pytest.approx([took[1]] * 2)
     assert max(ends) == round(torch.time_ns * 1000)
+
+
+def overlapped_us(reduce: bool) -> float:
+    """How long rank 0 waits for a product, beside an all-reduce of other data or alone."""
+    took: list[int] = []
+
+    def worker(rank: int) -> None:
+        torch.distributed.init_process_group(backend="nccl")
+        torch.cuda.set_device(rank)
+        gradients = torch.zeros((32 << 20,), dtype=torch.float16)
+        x, w = (torch.zeros((2048, 2048), dtype=torch.float16) for _ in range(2))
+        torch.distributed.barrier()
+        began = torch.clock_ps
+        handle = torch.distributed.all_reduce(gradients, async_op=True) if reduce else None
+        _ = x @ w
+        took.append(torch.clock_ps - began)
+        if handle is not None:
+            handle.wait()
+
+    with mt.host("dgx-h100", data=False) as torch:
+        torch.multiprocessing.spawn(worker, nprocs=8)
+    return took[0] / 1e6
+
+
+def test_a_product_beside_a_collective_has_fewer_compute_units() -> None:
+    """The 128 tiles of the result fit the 132 SMs at once, and not the 108 that 24 channels leave."""
+    alone, beside = overlapped_us(False), overlapped_us(True)
+    assert 1.7 * alone < beside < 2.2 * alone

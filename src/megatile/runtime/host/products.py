@@ -1,4 +1,4 @@
-"""Products on devices whose PEs reach all of the device's memory: tiles of the result, one after another."""
+"""Products on devices whose PEs reach all of the device's memory: a work-group for each tile of the sum."""
 
 from __future__ import annotations
 
@@ -59,19 +59,19 @@ def product_plan(
     tiles = choose_tiles(m, k, width, shards, dtype, machine, shape)
     across = n // tiles.columns
     total = -(-m // tiles.rows) * across
-    units = min(total, shape.cubes * shape.pes)
-    b = PlanBuilder("matmul", scale=shape.pe_scale, units=units)
+    b = PlanBuilder("matmul", scale="device", units=1)
+    pe = b.level(shape.pe_scale, scale=shape.pe_scale, grid=(total,), parent="device", slots=1)
     one: dict[str, Any] = {"memory": shape.hbm, "owner": ZERO, "owners": 1, "role": "input"}
     x, w = b.tile("x", (m, k), dtype, **one), b.tile("w", (k, n), dtype, **one)
     y = b.tile("y", (m, width), dtype, **(one | {"owners": shards, "role": "output"}))
     wide = "f32" if dtype in ("f16", "bf16", "f32") or dtype.startswith("f8") else dtype
     near, registers = machine.memory("l1").name, machine.memory("l0").name
-    left = b.tile("left", (tiles.rows, tiles.depth), dtype, memory=near, versions=STAGES)
-    right = b.tile("right", (tiles.depth, tiles.columns), dtype, memory=near, versions=STAGES)
-    sums = b.tile("sums", (tiles.rows, tiles.columns), wide, memory=registers)
+    left = b.tile("left", (tiles.rows, tiles.depth), dtype, memory=near, versions=STAGES, level=pe)
+    right = b.tile("right", (tiles.depth, tiles.columns), dtype, memory=near, versions=STAGES, level=pe)
+    sums = b.tile("sums", (tiles.rows, tiles.columns), wide, memory=registers, level=pe)
 
-    def one_tile(index: Any) -> None:
-        top, start = index // across * tiles.rows, index % across * tiles.columns
+    with b.stream(level=pe):
+        top, start = unit // across * tiles.rows, unit % across * tiles.columns
         rows, columns = _extent(m, top, tiles.rows), tiles.columns
         part = sums[0:rows, 0:columns]
         b.compute("fill", part, value=0.0)
@@ -89,12 +89,6 @@ def product_plan(
             inside = first % width if width > wide_part else 0
             target = y[top : top + rows, inside : inside + wide_part].at(first // width)
             b.copy(target, sums[0:rows, low : low + wide_part])
-
-    turns, rest = divmod(total, units)
-    for first, last, count in ((0, rest, turns + 1), (rest, units, turns)):
-        if first < last:
-            with b.stream(range(first, last)), b.loop(0, count) as turn:
-                one_tile(unit + turn.index * units)
     return b.finish()
 
 

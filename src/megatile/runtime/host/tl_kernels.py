@@ -73,7 +73,7 @@ class HostKernel:
     def on(self, device: int, shape: DeviceShape) -> Plan:
         """The plan on a device."""
         if device not in self._placed:
-            first = device * shape.cubes * shape.pes
+            first = device * (1 if self.plan.levels else shape.cubes * shape.pes)
             self._placed[device] = replace(self.plan, place=self.plan.place + first) if first else self.plan
         return self._placed[device]
 
