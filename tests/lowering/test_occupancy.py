@@ -31,7 +31,7 @@ def program(rows: int, columns: int, depth: int, stages: int, threads: int = 128
 def registers(prog, machine: str, threads: int = 128) -> float:
     """What we count for a thread."""
     low = mt.lower(prog, machine=machine)
-    return bytes_of(low.draft, low.draft.levels["block"], 1)["registers"] / 4 / threads
+    return bytes_of(low.state, low.state.levels["block"], 1)["registers"] / 4 / threads
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -71,6 +71,6 @@ def test_compilers_spill_rather_than_refuse() -> None:
 def test_what_limits_does_not_depend_on_hash_order() -> None:
     for machine in ("dgx-h100", "mi300x-8"):
         low = mt.lower(program(64, 64, 32, 3), machine=machine)
-        needed = list(bytes_of(low.draft, low.draft.levels["block"], 1))
+        needed = list(bytes_of(low.state, low.state.levels["block"], 1))
         assert needed == [m.name for m in low.machine.memories if m.name in needed]
         assert len(needed) == 2

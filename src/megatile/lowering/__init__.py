@@ -8,7 +8,7 @@
 * ``levels.py``: the levels of the Plan, and how many instances each has;
 * ``units.py``: whole numbers of the Program as expressions of the Plan;
 * ``storage.py``: homes, the Plan tile, memory, level, slices and local part behind every name;
-* ``streams.py``: streams, and the frame in which statements are written;
+* ``streams.py``: streams, and the scope in which statements are written;
 * ``regions.py``: a region as a block of its home, cut at its edges;
 * ``commands.py``, ``loops.py``, ``collectives.py``, ``statements.py``: rules of statements;
 * ``gathered.py``: parts whose indices are no run; ``messages.py``: puts as messages;

@@ -27,7 +27,7 @@ from megatile.core.expr import (
 from megatile.core.operations import REDUCTIONS
 from megatile.ir import nodes as n
 from megatile.lowering.commands import compute, copy_block, key_of
-from megatile.lowering.elements import Command, Scope, whole
+from megatile.lowering.elements import Command, IterationScope, whole
 from megatile.lowering.errors import cannot
 from megatile.lowering.inline import Buffers, inlined
 from megatile.lowering.regions import Axis, Block, Regions, length, part
@@ -40,7 +40,7 @@ from megatile.plan import model as pm
 class Member:
     """One unit among those of a collective: ``block(region, rank)`` is the tile of another."""
 
-    frame: StreamScope
+    scope: StreamScope
     node: n.Collective
     size: int
     me: Expr
@@ -48,7 +48,7 @@ class Member:
 
     def others(self, step: Expr) -> Expr:
         """The rank ``step`` places on: units begin with different peers, so that no link is crowded."""
-        return tidy((self.me + step) % self.size, self.frame.ranges)
+        return tidy((self.me + step) % self.size, self.scope.ranges)
 
 
 def run_of(total: Expr, size: int, rank: Expr) -> tuple[Expr, Expr]:
@@ -61,46 +61,46 @@ def run_of(total: Expr, size: int, rank: Expr) -> tuple[Expr, Expr]:
     return low, maximum(minimum((rank + 1) * each, total) - low, 0)
 
 
-def _member(frame: StreamScope, node: n.Collective) -> Member:
-    me, size, _ = frame.line(node.axis, node.scale)
-    if size > 1 and not frame.meets(node.scale):
+def _member(scope: StreamScope, node: n.Collective) -> Member:
+    me, size, _ = scope.line(node.axis, node.scale)
+    if size > 1 and not scope.meets(node.scale):
         raise cannot(f"T.{node.kind} here", node)
 
     def theirs(region: n.Region, number: Expr) -> Block:
-        peer = frame.peer(number, node.axis, node.scale)
-        return Regions(frame, peer).block(region, peer=peer)
+        peer = scope.peer(number, node.axis, node.scale)
+        return Regions(scope, peer).block(region, peer=peer)
 
-    return Member(frame, node, size, tidy(me, frame.ranges), theirs)
+    return Member(scope, node, size, tidy(me, scope.ranges), theirs)
 
 
-def between_units(frame: StreamScope, node: n.Collective) -> None:
+def between_units(scope: StreamScope, node: n.Collective) -> None:
     """A collective of units of a level of the Plan, by its ``algorithm``."""
-    member = _member(frame, node)
+    member = _member(scope, node)
     size = member.size
     group = (
-        frame.draft.declared.barrier(frame.level, key_of(frame, node.axis, node.scale)) if size > 1 else ""
+        scope.state.declared.barrier(scope.level, key_of(scope, node.axis, node.scale)) if size > 1 else ""
     )
 
     def meet() -> None:
         if size > 1:
-            frame.emit(pm.Collective("barrier", group))
+            scope.emit(pm.Collective("barrier", group))
 
-    gathered = frame.draft.homes.gather(node, frame.level.depth)
+    gathered = scope.state.homes.gather(node, scope.level.depth)
     if gathered is not None:
-        frame.draft.declared.home(gathered, frame.level)
-    if size > 1 and frame.draft.facts.puts:
+        scope.state.declared.home(gathered, scope.level)
+    if size > 1 and scope.state.facts.puts:
         meet()  # what was put before is visible after
     if node.algorithm == "multicast":
         _by_network(member, group)
         return
     if node.algorithm not in ("local", "gets"):
-        inlined(frame, node, size, member.me, _buffers(frame, node, size))
+        inlined(scope, node, size, member.me, _buffers(scope, node, size))
         if node.kind == "scatter_view":
-            mine = frame.regions.block(node.source[0])
-            frame.draft.scattered[mine.home.name] = node.dim
+            mine = scope.regions.block(node.source[0])
+            scope.state.scattered[mine.home.name] = node.dim
             run = run_of(length(mine, node.dim), size, member.me)
             for one in _slices(mine) if mine.home.lead > 1 else ():
-                copy_block(frame, part(one, node.dim, *run), part(mine, node.dim, *run))
+                copy_block(scope, part(one, node.dim, *run), part(mine, node.dim, *run))
         return
     if node.kind == "all_to_all" and len(node.source) > 1:
         _counted(member, meet)
@@ -113,53 +113,53 @@ def between_units(frame: StreamScope, node: n.Collective) -> None:
         meet()
 
 
-def between_copies(frames: list[StreamScope], node: n.Collective) -> None:
+def between_copies(scopes: list[StreamScope], node: n.Collective) -> None:
     """A collective of units inside one instance: all results are there before any is written."""
     if node.axis is not None:
         raise cannot(f"T.{node.kind} along an axis inside an instance", node)
-    if _all_slices(frames, node):
+    if _all_slices(scopes, node):
         return
     writes = []
-    for number, frame in enumerate(frames):
+    for number, scope in enumerate(scopes):
         member = Member(
-            frame, node, len(frames), Const(number),
-            lambda region, rank: frames[known(rank) or 0].regions.block(region),
+            scope, node, len(scopes), Const(number),
+            lambda region, rank: scopes[known(rank) or 0].regions.block(region),
         )  # fmt: skip
         writes.append(_result(member))
     for write in writes:
         write()
 
 
-def _all_slices(frames: list[StreamScope], node: n.Collective) -> bool:
+def _all_slices(scopes: list[StreamScope], node: n.Collective) -> bool:
     """An all-reduce in place of the slices of one tile is one command."""
-    first = frames[0].regions.block(node.source[0])
+    first = scopes[0].regions.block(node.source[0])
     same = node.kind == "allreduce" and node.fn is None and node.to == node.source
-    if not same or first.home.lead != len(frames) or first.cut:
+    if not same or first.home.lead != len(scopes) or first.cut:
         return False
-    block = replace(first, axes=(Axis(ZERO, Const(len(frames)), Const(len(frames))), *first.axes[1:]))
+    block = replace(first, axes=(Axis(ZERO, Const(len(scopes)), Const(len(scopes))), *first.axes[1:]))
     attributes = {"axis": 0, "keepdims": True}
-    compute(frames[0], node.op, block, [block], attributes, flops=block.elements, dtype=block.home.dtype)
+    compute(scopes[0], node.op, block, [block], attributes, flops=block.elements, dtype=block.home.dtype)
     return True
 
 
 def _by_network(member: Member, group: str) -> None:
     """Let the network spread what a root has."""
-    node, frame = member.node, member.frame
-    source, target = frame.regions.block(node.source[0]), frame.regions.block(node.to[0], True)
+    node, scope = member.node, member.scope
+    source, target = scope.regions.block(node.source[0]), scope.regions.block(node.to[0], True)
     work = pm.Work(ZERO, simplify(source.elements * itemsize(source.home.dtype)), source.home.dtype)
-    root = frame.whole(node.root)
-    frame.emit(pm.Collective("broadcast", group, source.region(), target.region(), node.op, root, work))
+    root = scope.whole(node.root)
+    scope.emit(pm.Collective("broadcast", group, source.region(), target.region(), node.op, root, work))
 
 
-def _buffers(frame: StreamScope, node: n.Collective, size: int) -> Buffers | None:
+def _buffers(scope: StreamScope, node: n.Collective, size: int) -> Buffers | None:
     """The blocks that the library's algorithm reads and writes, if there is one of each."""
     if len(node.to) > 1 or node.fn is not None:
         return None
-    targets = frame.regions.blocks(node.to[0], True)
+    targets = scope.regions.blocks(node.to[0], True)
     if node.kind == "gather_view":
-        home = frame.draft.homes.gathered.get(frame.draft.homes.table[node.to[0].source].base)
+        home = scope.state.homes.gathered.get(scope.state.homes.table[node.to[0].source].base)
         targets = [] if home is None else [whole(home)]
-    x = frame.regions.block(node.source[0])
+    x = scope.regions.block(node.source[0])
     return Buffers.of(node, x, targets[0], size) if len(targets) == 1 else None
 
 
@@ -170,8 +170,8 @@ def _scratch(member: Member, like: Block, dtype: str | None = None) -> Block:
         raise cannot(
             f"T.{member.node.kind} of a region whose extents are known only at run time", member.node
         )
-    home = member.frame.draft.scratch(
-        member.frame, tuple(e or 0 for e in shape), dtype or like.home.dtype, "sum"
+    home = member.scope.state.scratch(
+        member.scope, tuple(e or 0 for e in shape), dtype or like.home.dtype, "sum"
     )
     return whole(home)
 
@@ -179,34 +179,34 @@ def _scratch(member: Member, like: Block, dtype: str | None = None) -> Block:
 def _every(member: Member, do: Callable[[Expr], None], first: int = 0) -> None:
     """Something with every rank from ``first`` on: in a loop, unless there is one or ranks are numbers, as
     inside one instance."""
-    frame = member.frame
-    number = 0 if isinstance(member.me, Const) else frame.draft.declared.fresh()
+    scope = member.scope
+    number = 0 if isinstance(member.me, Const) else scope.state.declared.fresh()
     if not number or member.size - first == 1:
         for rank in range(first, member.size):
             do(Const(rank))
         return
     name = f"rank_{number}"
-    frame.ranges[name] = (first, member.size - 1)
-    with frame.stream.inner() as body:
+    scope.ranges[name] = (first, member.size - 1)
+    with scope.stream.inner() as body:
         do(Symbol(name))
     if body:
-        frame.emit(pm.Loop(name, Const(first), Const(member.size), tuple(body)))
+        scope.emit(pm.Loop(name, Const(first), Const(member.size), tuple(body)))
 
 
 def _reduced(member: Member, source: Callable[[Expr], Block], like: Block) -> Block:
     """The reduction of one block of every rank, in rank order, as wide as sums are."""
-    frame, node = member.frame, member.node
+    scope, node = member.scope, member.node
     total = _scratch(member, like, accumulator(like.home.dtype))
-    copy_block(frame, total, source(ZERO))
+    copy_block(scope, total, source(ZERO))
     arrived = None if isinstance(member.me, Const) else _scratch(member, like)
 
     def add(rank: Expr) -> None:
         term = source(rank)
         if arrived is not None:
-            copy_block(frame, arrived, term)
+            copy_block(scope, arrived, term)
             term = arrived
         compute(
-            frame, REDUCTIONS[node.op], total, [total, term], flops=total.elements, dtype=total.home.dtype
+            scope, REDUCTIONS[node.op], total, [total, term], flops=total.elements, dtype=total.home.dtype
         )
 
     if member.size > 1:
@@ -216,9 +216,9 @@ def _reduced(member: Member, source: Callable[[Expr], Block], like: Block) -> Bl
 
 def _result(member: Member) -> Callable[[], None]:
     """Compute a unit's result; what is returned writes it."""
-    frame, node = member.frame, member.node
+    scope, node = member.scope, member.node
     if node.kind == "gather_view":
-        if any(frame.draft.homes.found[frame.draft.homes.table[r.source].base].views for r in node.to):
+        if any(scope.state.homes.found[scope.state.homes.table[r.source].base].views for r in node.to):
             _gather_parts(member)
         return lambda: None  # or the parts lie in one tile: meeting makes them visible
     if len(node.source) > 1 and node.fn is None:
@@ -226,15 +226,15 @@ def _result(member: Member) -> Callable[[], None]:
         return lambda: None
     if node.fn is not None:
         return _merged(member, node.fn)
-    targets = frame.regions.blocks(node.to[0], True)
+    targets = scope.regions.blocks(node.to[0], True)
     dim = node.dim
 
     def write(value: Block, run: tuple[Expr, Expr] | None = None) -> None:
         for target in targets if run is None else _slices(targets[0]):
-            copy_block(frame, target if run is None else part(target, dim, *run), value)
+            copy_block(scope, target if run is None else part(target, dim, *run), value)
 
     if node.kind in ("allreduce", "reduce_scatter", "scatter_view"):
-        mine = frame.regions.block(node.source[0])
+        mine = scope.regions.block(node.source[0])
         run = None if node.kind == "allreduce" else run_of(length(mine, dim), member.size, member.me)
 
         def term(rank: Expr) -> Block:
@@ -247,12 +247,12 @@ def _result(member: Member) -> Callable[[], None]:
         total = _reduced(member, term, like)
         if node.kind == "scatter_view":
             assert run is not None
-            frame.draft.scattered[mine.home.name] = dim
+            scope.state.scattered[mine.home.name] = dim
             return lambda: write(total, run)
         return lambda: write(total)
     if node.kind == "broadcast":
         value = _scratch(member, targets[0])
-        copy_block(frame, value, member.block(node.source[0], frame.whole(node.root)))
+        copy_block(scope, value, member.block(node.source[0], scope.whole(node.root)))
         return lambda: write(value)
     value = _scratch(member, targets[0])
 
@@ -262,7 +262,7 @@ def _result(member: Member) -> Callable[[], None]:
         whole = length(value, dim)
         if node.kind == "all_to_all":
             block = part(block, dim, *run_of(length(block, dim), member.size, member.me))
-        copy_block(frame, part(value, dim, *run_of(whole, member.size, rank)), block)
+        copy_block(scope, part(value, dim, *run_of(whole, member.size, rank)), block)
 
     _every(member, piece)
     return lambda: write(value)
@@ -270,69 +270,69 @@ def _result(member: Member) -> Callable[[], None]:
 
 def _gather_parts(member: Member) -> None:
     """Every unit's part, however long, to its place in the whole."""
-    frame = member.frame
-    homes, regions = frame.draft.homes, frame.regions
+    scope = member.scope
+    homes, regions = scope.state.homes, scope.regions
     base = homes.table[member.node.to[0].source].base
 
     def fetch(step: Expr) -> None:
-        peer = frame.peer(member.others(step), member.node.axis)
+        peer = scope.peer(member.others(step), member.node.axis)
         runs = [
-            (tidy(a, frame.ranges), tidy(b, frame.ranges))
+            (tidy(a, scope.ranges), tidy(b, scope.ranges))
             for a, b in regions.part_of_home(homes.found[base], peer)
         ]
         there = Block(
-            homes.found[base], tuple(Axis(ZERO, b, b) for _, b in runs), frame.owner(homes.found[base], peer)
+            homes.found[base], tuple(Axis(ZERO, b, b) for _, b in runs), scope.owner(homes.found[base], peer)
         )
-        copy_block(frame, Block(homes.gathered[base], tuple(Axis(a, b, b) for a, b in runs)), there)
+        copy_block(scope, Block(homes.gathered[base], tuple(Axis(a, b, b) for a, b in runs)), there)
 
     _every(member, fetch)
 
 
 def _counted(member: Member, meet: Callable[[], None]) -> None:
     """An all-to-all of parts whose lengths are data: every unit reads all counts, then gets what is its."""
-    frame, node, size = member.frame, member.node, member.size
-    draft = frame.draft
-    out, x = frame.regions.block(node.to[0], True), frame.regions.block(node.source[0])
+    scope, node, size = member.scope, member.node, member.size
+    state = scope.state
+    out, x = scope.regions.block(node.to[0], True), scope.regions.block(node.source[0])
     counts = whole(
-        draft.scratch(frame, (size, size), frame.regions.block(node.source[1]).home.dtype, "counts")
+        state.scratch(scope, (size, size), scope.regions.block(node.source[1]).home.dtype, "counts")
     )
-    ends = whole(draft.scratch(frame, (size, size), counts.home.dtype, "ends"))
+    ends = whole(state.scratch(scope, (size, size), counts.home.dtype, "ends"))
     meet()
 
     def row(rank: Expr) -> None:
-        copy_block(frame, part(counts, 0, rank, ONE), member.block(node.source[1], rank))
+        copy_block(scope, part(counts, 0, rank, ONE), member.block(node.source[1], rank))
 
     _every(member, row)
-    compute(frame, "cumsum", ends, [counts], {"axis": 1}, flops=counts.elements)
+    compute(scope, "cumsum", ends, [counts], {"axis": 1}, flops=counts.elements)
     if len(node.to) > 1:
-        copy_block(frame, frame.regions.block(node.to[1], True), part(counts, 1, member.me, ONE))
+        copy_block(scope, scope.regions.block(node.to[1], True), part(counts, 1, member.me, ONE))
     held, room = (known(b.axes[b.kept[node.dim]].size) or 0 for b in (x, out))
 
     def fetch(rank: Expr, at: Expr) -> Expr:
         got, end = (
-            frame.read(
-                draft.declared.name(word), part(part(b, 0, rank, ONE), 1, member.me, ONE).region(), most
+            scope.read(
+                state.declared.name(word), part(part(b, 0, rank, ONE), 1, member.me, ONE).region(), most
             )
             for b, most, word in ((counts, min(held, room), "received"), (ends, held, "end"))
         )
         start = minimum(at, room)
         there = part(member.block(node.source[0], rank), node.dim, end - got, minimum(got, room - start))
-        copy_block(frame, part(out, node.dim, start, minimum(got, room - start)), there)
+        copy_block(scope, part(out, node.dim, start, minimum(got, room - start)), there)
         return at + got
 
     if isinstance(member.me, Const):  # inside one instance ranks are numbers
         arrived: Expr = ZERO
         for number in range(size):
             arrived = fetch(Const(number), arrived)
-        NUMBERS["data"](frame, arrived, room, "arrived")
+        NUMBERS["data"](scope, arrived, room, "arrived")
         return
-    name, total = f"rank_{draft.declared.fresh()}", Symbol(draft.declared.name("arrived"))
-    frame.ranges |= {name: (0, size - 1)}
-    with frame.stream.inner() as body:
+    name, total = f"rank_{state.declared.fresh()}", Symbol(state.declared.name("arrived"))
+    scope.ranges |= {name: (0, size - 1)}
+    with scope.stream.inner() as body:
         after = fetch(Symbol(name), total)
-    frame.emit(pm.Loop(name, ZERO, Const(size), tuple(body), carries=(pm.CarryInt(total.name, ZERO, after),)))
-    frame.names[total.name] = total
-    NUMBERS["data"](frame, total, room, "arrived")  # more than there is room for stops the run
+    scope.emit(pm.Loop(name, ZERO, Const(size), tuple(body), carries=(pm.CarryInt(total.name, ZERO, after),)))
+    scope.names[total.name] = total
+    NUMBERS["data"](scope, total, room, "arrived")  # more than there is room for stops the run
     meet()
 
 
@@ -346,39 +346,39 @@ def _slices(block: Block) -> list[Block]:
 
 def _merged(member: Member, fn: n.Merge) -> Callable[[], None]:
     """A user's function of tuples of tiles, applied to all ranks' one after the other."""
-    frame, node = member.frame, member.node
-    mine = [frame.regions.block(region) for region in node.source]
-    state, arrived, new = ([_scratch(member, b) for b in mine] for _ in range(3))
-    for there, region in zip(state, node.source, strict=True):
-        copy_block(frame, there, member.block(region, ZERO))
+    scope, node = member.scope, member.node
+    mine = [scope.regions.block(region) for region in node.source]
+    merged, arrived, new = ([_scratch(member, b) for b in mine] for _ in range(3))
+    for there, region in zip(merged, node.source, strict=True):
+        copy_block(scope, there, member.block(region, ZERO))
 
     def merge(rank: Expr) -> None:
         for there, region in zip(arrived, node.source, strict=True):
-            copy_block(frame, there, member.block(region, rank))
+            copy_block(scope, there, member.block(region, rank))
         for number, result in enumerate(fn.results):
-            _merge_one(frame, new[number], result, state, arrived)
-        for old, value in zip(state, new, strict=True):
-            copy_block(frame, old, value)
+            _merge_one(scope, new[number], result, merged, arrived)
+        for old, value in zip(merged, new, strict=True):
+            copy_block(scope, old, value)
 
     if member.size > 1:
         _every(member, merge, 1)
-    targets = [frame.regions.blocks(region, True) for region in node.to]
+    targets = [scope.regions.blocks(region, True) for region in node.to]
 
     def write() -> None:
-        for blocks, value in zip(targets, state, strict=True):
+        for blocks, value in zip(targets, merged, strict=True):
             for target in blocks:
-                copy_block(frame, target, value)
+                copy_block(scope, target, value)
 
     return write
 
 
 def _merge_one(
-    frame: StreamScope, target: Block, result: Expr, left: list[Block], right: list[Block]
+    scope: StreamScope, target: Block, result: Expr, left: list[Block], right: list[Block]
 ) -> None:
     """One result of a merge; tiles with fewer dimensions are repeated over the last ones of others."""
-    scope = Scope(frame, tuple((f"i{d}", a.extent) for d, a in enumerate(target.axes)))
-    command = Command(scope)
-    names = scope.index
+    iterations = IterationScope(scope, tuple((f"i{d}", a.extent) for d, a in enumerate(target.axes)))
+    command = Command(iterations)
+    names = iterations.index
 
     def operand(part_of: Expr) -> Expr:
         if not isinstance(part_of, Symbol):

@@ -25,24 +25,24 @@ from megatile.plan import model as pm
 
 
 def compute(
-    frame: StreamScope, operation: str, write: Block, reads: list[Block],
+    scope: StreamScope, operation: str, write: Block, reads: list[Block],
     attributes: dict[str, Any] | None = None, engine: str = "vector", flops: Expr = ZERO, dtype: str = "f32",
     fresh: bool = False, by: str = "", banked: Expr = ZERO,
 ) -> None:  # fmt: skip
     """``banked``: bytes through the banks of a memory where lanes take turns there, each turn counted.
 
     What is spread over other units is copied before it is computed on, and back after."""
-    if engine != "dma" and frame.level is not frame.draft.first:
-        reads = [_fetched(frame, block) for block in reads]
+    if engine != "dma" and scope.level is not scope.state.first:
+        reads = [_fetched(scope, block) for block in reads]
         if write.home.spread and _sized(write):
-            here = between_blocks(frame, write, "l0")
-            compute(frame, operation, here, reads, attributes, engine, flops, dtype, fresh, by, banked)
-            copy_block(frame, write, here)
+            here = between_blocks(scope, write, "l0")
+            compute(scope, operation, here, reads, attributes, engine, flops, dtype, fresh, by, banked)
+            copy_block(scope, write, here)
             return
-    size = bytes_moved(frame, reads[0] if reads else write, write) if engine == "dma" else banked
+    size = bytes_moved(scope, reads[0] if reads else write, write) if engine == "dma" else banked
     given = tuple(sorted((attributes or {}).items()))
-    frame.draft.filled.pop(write.home.name, None)
-    frame.emit(
+    scope.state.filled.pop(write.home.name, None)
+    scope.emit(
         pm.Compute(
             operation, write.region(), tuple(r.region() for r in reads), given, engine,
             pm.Work(simplify(flops), size, dtype), fresh, by=by,
@@ -50,27 +50,27 @@ def compute(
     )  # fmt: skip
 
 
-def _fetched(frame: StreamScope, block: Block) -> Block:
+def _fetched(scope: StreamScope, block: Block) -> Block:
     """A block that is spread over other units in a tile of the stream's own."""
-    return brought(frame, block) if block.home.spread and _sized(block) else block
+    return brought(scope, block) if block.home.spread and _sized(block) else block
 
 
 def _sized(block: Block) -> bool:
     return not block.cut and all(known(axis.size) for axis in block.axes)
 
 
-def bytes_moved(frame: StreamScope, source: Block, target: Block) -> Expr:
+def bytes_moved(scope: StreamScope, source: Block, target: Block) -> Expr:
     """The bytes of a copy, with rows rounded up to the sectors of the memories on both sides."""
-    found = [rounded(frame, block, itemsize(source.home.dtype)) for block in (source, target)]
+    found = [rounded(scope, block, itemsize(source.home.dtype)) for block in (source, target)]
     exact = simplify(product(a.extent for a in source.axes) * itemsize(source.home.dtype))
     factor, size = max(found, key=lambda one: one[0])
     return size if factor > 1 else exact
 
 
-def rounded(frame: StreamScope, block: Block, width: int) -> tuple[float, Expr]:
+def rounded(scope: StreamScope, block: Block, width: int) -> tuple[float, Expr]:
     """How many times its bytes a block takes in whole sectors of its memory, and how many these are. Rows
     that follow each other without a gap are one."""
-    layer = frame.draft.hda.memory(block.home.memory)
+    layer = scope.state.hda.memory(block.home.memory)
     run, axes = 1, list(zip(block.axes, block.home.extents, strict=True))
     while layer.sector and axes:
         axis, whole = axes.pop()
@@ -84,14 +84,14 @@ def rounded(frame: StreamScope, block: Block, width: int) -> tuple[float, Expr]:
         return 1.0, ZERO
     taken = -(-run * width // layer.sector) * layer.sector
     factor = taken / (run * width)
-    if frame.node is not None and frame.node.span:
-        line = f"{frame.node.span.file}:{frame.node.span.line}"
-        frame.draft.notes.waste[line] = (layer.name, run * width, factor)
+    if scope.node is not None and scope.node.span:
+        line = f"{scope.node.span.file}:{scope.node.span.line}"
+        scope.state.notes.waste[line] = (layer.name, run * width, factor)
     return factor, simplify(product(axis.extent for axis, _ in axes) * taken)
 
 
 def copy_block(
-    frame: StreamScope,
+    scope: StreamScope,
     target: Block,
     source: Block,
     forced: str | None = None,
@@ -99,78 +99,78 @@ def copy_block(
 ) -> None:
     """The elements of one block to another; what is outside is zero, or not written. ``between``: the scale
     of units from one of which to another it goes."""
-    request = copy_request(frame, target, source, between)
-    name = chosen(frame, request, forced)
+    request = copy_request(scope, target, source, between)
+    name = chosen(scope, request, forced)
     through = name == "lsu" and (request.far or not request.inside) and not request.in_registers
-    if through and _in_registers(frame, source):
-        middle = between_blocks(frame, source, "l0")
-        _moved(frame, middle, source, name, copy_request(frame, middle, source), 2)
-        _moved(frame, target, middle, name, copy_request(frame, target, middle), 2)
+    if through and _in_registers(scope, source):
+        middle = between_blocks(scope, source, "l0")
+        _moved(scope, middle, source, name, copy_request(scope, middle, source), 2)
+        _moved(scope, target, middle, name, copy_request(scope, target, middle), 2)
     elif source.cut and target.cut:
-        middle = between_blocks(frame, source, "l0")
-        copy_block(frame, middle, source)
-        copy_block(frame, target, middle)
+        middle = between_blocks(scope, source, "l0")
+        copy_block(scope, middle, source)
+        copy_block(scope, target, middle)
     else:
-        _moved(frame, target, source, name, request)
+        _moved(scope, target, source, name, request)
 
 
 def _moved(
-    frame: StreamScope, target: Block, source: Block, name: str, request: Request, each: int = 1
+    scope: StreamScope, target: Block, source: Block, name: str, request: Request, each: int = 1
 ) -> None:
     """One command of a copy: by the lanes between memories of the unit (``each`` operations on an element),
     or by a DMA engine."""
-    near = not request.far and request.inside and frame.level is not frame.draft.first
-    fresh = target.home.name in frame.fresh
-    frame.fresh.discard(target.home.name)
+    near = not request.far and request.inside and scope.level is not scope.state.first
+    fresh = target.home.name in scope.fresh
+    scope.fresh.discard(target.home.name)
     engine, flops = ("vector", target.elements * each) if near else ("dma", ZERO)
     by = "" if near else _by(request, name)
     if source.cut:
         attributes: dict[str, Any] = {}
         for d, axis in enumerate(source.axes):
             attributes |= {f"at{d}": plain(axis.offset), f"n{d}": plain(axis.size)}
-        compute(frame, "pad", target, [source], attributes, engine, flops, fresh=fresh, by=by)
+        compute(scope, "pad", target, [source], attributes, engine, flops, fresh=fresh, by=by)
     else:
         inner = source.inner(target) if target.cut else source
-        banked = lane_turns(frame, (inner, target)) if near else ZERO
-        compute(frame, "copy", target, [inner], None, engine, flops, target.home.dtype, fresh, by, banked)
+        banked = lane_turns(scope, (inner, target)) if near else ZERO
+        compute(scope, "copy", target, [inner], None, engine, flops, target.home.dtype, fresh, by, banked)
     kept = tuple((source.axes[i].extent, source.axes[i].size) for i in source.kept)
     if source.home.tensor and target.is_whole and len(kept) == len(target.axes):
-        frame.draft.filled[target.home.name] = frame.turns, kept
+        scope.state.filled[target.home.name] = scope.turns, kept
 
 
-def lane_turns(frame: StreamScope, blocks: Sequence[Block]) -> Expr:
+def lane_turns(scope: StreamScope, blocks: Sequence[Block]) -> Expr:
     """Bytes through banks of a copy by lanes, neighbours of which have neighbouring elements."""
     accesses = []
     for block in blocks:
         loops = [(f"d{d}", axis.extent) for d, axis in enumerate(block.axes) if axis.extent != ONE]
         index = [Symbol(f"d{d}") if axis.extent != ONE else ZERO for d, axis in enumerate(block.axes)]
         accesses.append((block.home, index, loops))
-    return banked(frame, accesses, blocks[-1].elements)
+    return banked(scope, accesses, blocks[-1].elements)
 
 
 Access = tuple[Home, Sequence[Expr], Sequence[tuple[str, Expr]]]
 """An element of a tile in each iteration of loops."""
 
 
-def banked(frame: StreamScope, accesses: Iterable[Access], elements: Expr) -> Expr:
+def banked(scope: StreamScope, accesses: Iterable[Access], elements: Expr) -> Expr:
     """Bytes through the banks of memories where lanes take turns there, each turn counted; else none."""
     total, most = 0, 1
     for home, index, loops in accesses:
-        memory, width = frame.draft.hda.memory(home.memory), itemsize(home.dtype)
+        memory, width = scope.state.hda.memory(home.memory), itemsize(home.dtype)
         if memory.banks:
-            turns = noted(frame, home, degree, memory, home.extents, index, width, loops)
+            turns = noted(scope, home, degree, memory, home.extents, index, width, loops)
             total, most = total + turns * max(width, memory.bank), max(most, turns)
     return simplify(elements * total) if most > 1 else ZERO
 
 
-def noted(frame: StreamScope, home: Home, turns: Callable[..., int], *given: Any) -> int:
+def noted(scope: StreamScope, home: Home, turns: Callable[..., int], *given: Any) -> int:
     """The turns that lanes take in the banks of a tile, unless a hint arranges it; the line where they take
     most is kept for the result."""
-    found = 1 if home.name in frame.draft.facts.arranged else turns(*given)
-    if found > 1 and frame.node is not None and frame.node.span:
-        line = f"{frame.node.span.file}:{frame.node.span.line}"
-        if found > frame.draft.notes.conflicts.get(line, ("", "", 1))[2]:
-            frame.draft.notes.conflicts[line] = (frame.draft.hda.memory(home.memory).name, home.name, found)
+    found = 1 if home.name in scope.state.facts.arranged else turns(*given)
+    if found > 1 and scope.node is not None and scope.node.span:
+        line = f"{scope.node.span.file}:{scope.node.span.line}"
+        if found > scope.state.notes.conflicts.get(line, ("", "", 1))[2]:
+            scope.state.notes.conflicts[line] = (scope.state.hda.memory(home.memory).name, home.name, found)
     return found
 
 
@@ -180,28 +180,28 @@ def _by(request: Request, name: str) -> str:
     return found[0].name if found is not None and nearest is not None and found[0] != nearest[0] else ""
 
 
-def _in_registers(frame: StreamScope, block: Block) -> bool:
+def _in_registers(scope: StreamScope, block: Block) -> bool:
     """Whether there is room for a block in registers: an eighth of them; larger ones go in pieces, which are
     one command all the same."""
     sizes = [known(axis.size) for axis in block.axes]
-    room = frame.draft.hda.memory("l0").size // 8
+    room = scope.state.hda.memory("l0").size // 8
     return None not in sizes and math.prod(s or 0 for s in sizes) * itemsize(block.home.dtype) <= room
 
 
-def brought(frame: StreamScope, block: Block) -> Block:
+def brought(scope: StreamScope, block: Block) -> Block:
     """A block in a tile of the stream's own if it lies in a memory above the unit: what it holds has to come
     from there before anybody knows it."""
-    if frame.level is frame.draft.first or not copy_request(frame, block, block).far:
+    if scope.level is scope.state.first or not copy_request(scope, block, block).far:
         return block
-    here = between_blocks(frame, block, "l0")
-    copy_block(frame, here, block)
+    here = between_blocks(scope, block, "l0")
+    copy_block(scope, here, block)
     return here
 
 
-def between_blocks(frame: StreamScope, source: Block, level: str) -> Block:
+def between_blocks(scope: StreamScope, source: Block, level: str) -> Block:
     """A tile of the stream's own, through which a copy goes."""
     shape = tuple(known(a.size) or 0 for a in source.axes)
-    home = frame.draft.scratch(frame, shape, source.home.dtype, level=level)
+    home = scope.state.scratch(scope, shape, source.home.dtype, level=level)
     axes = (replace(a, start=ZERO, extent=a.size, offset=ZERO, cut=False) for a in source.axes)
     return Block(home, tuple(axes))
 
@@ -210,22 +210,22 @@ def plain(value: Expr) -> Any:
     return value.value if isinstance(value, Const) else value
 
 
-def key_of(frame: StreamScope, axis: int | None, scale: str | None = None) -> Expr:
+def key_of(scope: StreamScope, axis: int | None, scale: str | None = None) -> Expr:
     """What the units of a meeting have in common: the unit around them, their line along ``axis`` and, where
     they meet as parts of units of a larger ``scale``, their place inside those."""
-    (low, high), launch = frame.among(scale), frame.place.launch
-    key = frame.place.rank(0, low)
+    (low, high), launch = scope.among(scale), scope.place.launch
+    key = scope.place.rank(0, low)
     if axis is not None:
-        me, _, stride = frame.line(axis, scale)
+        me, _, stride = scope.line(axis, scale)
         key = simplify(
-            key * launch.count(launch.at(high), launch.at(low)) + frame.place.rank(low, high) - me * stride
+            key * launch.count(launch.at(high), launch.at(low)) + scope.place.rank(low, high) - me * stride
         )
-    inside = frame.group[1]
+    inside = scope.group[1]
     if high < inside:
         key = simplify(
-            key * launch.count(launch.at(inside), launch.at(high)) + frame.place.rank(high, inside)
+            key * launch.count(launch.at(inside), launch.at(high)) + scope.place.rank(high, inside)
         )
-    return key if frame.stream.meets is None else frame.stream.meets(key)
+    return key if scope.stream.meets is None else scope.stream.meets(key)
 
 
 # --- which implementation does a statement --------------------------------------------------------
@@ -255,41 +255,41 @@ def choice_of(request: Request, forced: str | None, place: Source | None) -> Cho
     return Choice(request.primitive.lower(), name, forced is not None, found, place)
 
 
-def chosen(frame: StreamScope, request: Request, forced: str | None) -> str:
+def chosen(scope: StreamScope, request: Request, forced: str | None) -> str:
     """The implementation of the statement that is being written, or of what is written for it."""
-    decided = frame.node.choice if frame.node is not None else None
+    decided = scope.node.choice if scope.node is not None else None
     if forced is not None and decided is not None and decided.name == forced:
         return forced
-    choice = choice_of(request, forced, frame.node.place if frame.node is not None else None)
+    choice = choice_of(request, forced, scope.node.place if scope.node is not None else None)
     key = (request.primitive, str(choice.source), choice.name, request.elements)
-    frame.draft.notes.choices.setdefault(key, choice)
+    scope.state.notes.choices.setdefault(key, choice)
     return choice.name
 
 
-def count(frame: StreamScope, block: Block) -> int:
+def count(scope: StreamScope, block: Block) -> int:
     """Elements of a block; where they vary, the most."""
     size = simplify(block.elements)
     exact = known(size)
     if exact is not None:
         return int(exact)
-    found = bounds(size, frame.ranges)
+    found = bounds(size, scope.ranges)
     return int(found[1]) if found is not None else 0
 
 
 def copy_request(
-    frame: StreamScope, target: Block, source: Block, between: str | None = None, paired: bool = False
+    scope: StreamScope, target: Block, source: Block, between: str | None = None, paired: bool = False
 ) -> Request:
     """``between``: the scale whose units put or get, also where both are inside one instance."""
-    draft = frame.draft
+    state = scope.state
     away = next((block for block in (target, source) if block.at is not None), None)
     reach = between
     if away is not None and between is None:
-        reach = draft.launch.scales[max(away.home.depth, 1) - 1].name
+        reach = state.launch.scales[max(away.home.depth, 1) - 1].name
     return Request(
-        "Copy", draft.hda, frame.level.scale, source.home.dtype, count(frame, target),
+        "Copy", state.hda, scope.level.scale, source.home.dtype, count(scope, target),
         memories=(source.home.memory, target.home.memory), reach=reach, inside=away is None,
         row=math.gcd(_row(source), _row(target)), paired=paired,
-        ahead=frame.looped or several_instances(draft.launch, draft.hda),
+        ahead=scope.looped or several_instances(state.launch, state.hda),
         spread=source.home.spread or target.home.spread,
     )  # fmt: skip
 
@@ -300,13 +300,13 @@ def several_instances(launch: Launch, hda: HDA) -> bool:
     return launch.count(launch.dispatch, launch.host) * above > hda.count(launch.dispatch)
 
 
-def reach_of(frame: StreamScope, peer: Place) -> str:
+def reach_of(scope: StreamScope, peer: Place) -> str:
     """The largest scale at which a peer is, or is in, another unit than this one."""
-    launch, mine = frame.place.launch, frame.place.path
+    launch, mine = scope.place.launch, scope.place.path
     apart = (
         s.name for s, a, b in zip(launch.scales, mine, peer.path, strict=False) if a != b and s.count > 1
     )
-    return next(apart, launch.scales[frame.group[1] - 1].name)
+    return next(apart, launch.scales[scope.group[1] - 1].name)
 
 
 def _row(block: Block) -> int:

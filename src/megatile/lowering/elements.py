@@ -55,10 +55,10 @@ class Number(Expr):
 
 
 @dataclass
-class Scope:
+class IterationScope:
     """The iterations of elementwise code, and what its variables stand for."""
 
-    frame: StreamScope
+    scope: StreamScope
     vars: tuple[tuple[str, Expr], ...] = ()
     values: dict[str, Expr] = field(default_factory=dict)
     kept: dict[str, Home] = field(default_factory=dict)
@@ -78,17 +78,17 @@ class Scope:
         if expr.dtype in ("int", "bool") and not isinstance(expr, Const):
             try:
                 mine = {
-                    k: v for k, v in self.frame.names.items() if k not in self.names and k not in self.values
+                    k: v for k, v in self.scope.names.items() if k not in self.names and k not in self.values
                 }
-                return self.lifted(self.frame.place.whole(expr, mine | {v: Symbol(v) for v in self.names}))
+                return self.lifted(self.scope.place.whole(expr, mine | {v: Symbol(v) for v in self.names}))
             except NotStatic:
                 pass
         if isinstance(expr, Symbol):
-            found = self.values.get(expr.name, self.frame.values.get(expr.name))
-            if found is None and expr.name in self.frame.names:  # a number with a type, as atomics give
-                found = Call("cast", (Number(self.frame.names[expr.name]),), expr.dtype)
+            found = self.values.get(expr.name, self.scope.values.get(expr.name))
+            if found is None and expr.name in self.scope.names:  # a number with a type, as atomics give
+                found = Call("cast", (Number(self.scope.names[expr.name]),), expr.dtype)
             if found is None:
-                raise cannot(f"variable '{expr.name}'", self.frame.node)
+                raise cannot(f"variable '{expr.name}'", self.scope.node)
             return found
         if isinstance(expr, Const):
             weak = expr.dtype in WEAK
@@ -99,7 +99,7 @@ class Scope:
             return Pick(self.resolve(expr.index), expr.row, expr.sets)
         if isinstance(expr, Applied):
             return applied(expr.operator, tuple(self.resolve(a) for a in expr.args), expr.dtype)
-        raise cannot(f"'{expr}' in elementwise code", self.frame.node)
+        raise cannot(f"'{expr}' in elementwise code", self.scope.node)
 
     def lifted(self, expr: Expr) -> Expr:
         """A whole number of the Plan, with the parts that do not depend on the iteration as one each."""
@@ -114,18 +114,18 @@ def whole(home: Home) -> Block:
     return Block(home, tuple(Axis(ZERO, Const(e), Const(e)) for e in home.extents))
 
 
-def narrowed(scope: Scope) -> Scope:
+def narrowed(iterations: IterationScope) -> IterationScope:
     """The same iterations without conditions ``i < n``: there are only so many. What others write behind the
     last one is then no part of the command."""
-    extents, guards = dict(scope.vars), []
-    for guard in (part for whole in scope.guards for part in _both(whole)):
-        found = _limit(guard, scope.names)
+    extents, guards = dict(iterations.vars), []
+    for guard in (part for whole in iterations.guards for part in _both(whole)):
+        found = _limit(guard, iterations.names)
         if found is None:
             guards.append(guard)
         else:
             name, limit = found
-            extents[name] = tidy(maximum(minimum(extents[name], limit), 0), scope.frame.ranges)
-    return replace(scope, vars=tuple(extents.items()), guards=tuple(guards))
+            extents[name] = tidy(maximum(minimum(extents[name], limit), 0), iterations.scope.ranges)
+    return replace(iterations, vars=tuple(extents.items()), guards=tuple(guards))
 
 
 def _both(condition: Expr) -> list[Expr]:
@@ -164,8 +164,8 @@ def _limit(condition: Expr, names: Sequence[str]) -> tuple[str, Expr] | None:
 class Command:
     """One ``nest``: its operands, numbers and code."""
 
-    def __init__(self, scope: Scope):
-        self.scope, self.frame = scope, scope.frame
+    def __init__(self, iterations: IterationScope):
+        self.iterations, self.scope = iterations, iterations.scope
         self.operands: list[Block] = []
         self.numbers: dict[Expr, str] = {}
         self.codes: dict[tuple[str, tuple[Expr, ...]], Load] = {}
@@ -177,7 +177,7 @@ class Command:
 
     def all(self, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
         """An index with its loads as elements of operands."""
-        return tuple(self.loads(i, bool(self.scope.guards)) for i in index)
+        return tuple(self.loads(i, bool(self.iterations.guards)) for i in index)
 
     def loads(self, expr: Expr, guarded: bool) -> Expr:
         """The expression with its loads as elements of operands."""
@@ -204,21 +204,21 @@ class Command:
     ) -> tuple[Block, tuple[Expr, ...]]:
         """The block that holds the elements of all iterations, and their index in it; ``peer``: in its
         tile."""
-        frame, regions = self.frame, self.frame.regions
-        homes = frame.draft.homes
+        scope, regions = self.scope, self.scope.regions
+        homes = scope.state.homes
         if name not in homes.table:
             home = homes.found[name]  # a tile of the stream's own
             found = [self.axis(i, home.extents[d], False, set()) for d, i in enumerate(index)]
             return Block(home, tuple(a for a, _ in found)), tuple(i for _, i in found)
         home = homes.home(name)
         regions.check(homes.table[name], home, n.Region(name, ()))
-        lift = self.scope.lifted
-        origin = regions.origin(name, peer or frame.place)
+        lift = self.iterations.lifted
+        origin = regions.origin(name, peer or scope.place)
         where = [
             _plus(lift(-low), i) if low != ZERO else i
             for low, i in zip(origin, self.local(home, index), strict=True)
         ]
-        leads = regions.leads(home, frame.place, True)[slice_number]
+        leads = regions.leads(home, scope.place, True)[slice_number]
         where = [*(lift(axis.start) for axis in leads), *where]
         used: set[str] = set()
         padded = homes.program.padded and home.tensor
@@ -229,20 +229,20 @@ class Command:
         """An index by places in a home whose indices are no run."""
         if not home.scattered:
             if any(isinstance(i, Pick) for i in index):
-                raise cannot("elementwise code of units whose elements are no run", self.frame.node)
+                raise cannot("elementwise code of units whose elements are no run", self.scope.node)
             return index
-        regions, found = self.frame.regions, []
+        regions, found = self.scope.regions, []
         for d, pick in enumerate(index):
             if not isinstance(pick, Pick):
-                raise cannot(f"'{home.name}', whose parts are no runs, by its own name", self.frame.node)
-            low, _ = local_runs(pick, regions.held(home, d), self.frame.node)
-            found.append(_plus(self.scope.lifted(self.frame.whole(low)), pick.index))
+                raise cannot(f"'{home.name}', whose parts are no runs, by its own name", self.scope.node)
+            low, _ = local_runs(pick, regions.held(home, d), self.scope.node)
+            found.append(_plus(self.iterations.lifted(self.scope.whole(low)), pick.index))
         return tuple(found)
 
     def axis(self, index: Expr, length: int, guarded: bool, used: set[str]) -> tuple[Axis, Expr]:
         """One dimension: a run of elements where the index is a variable plus a number, else all of it."""
         terms, offset = linear(index)
-        names = dict(self.scope.vars)
+        names = dict(self.iterations.vars)
         found = [t.name for t in terms if isinstance(t, Symbol) and t.name in names]
         plain = all(isinstance(t, (Number, Symbol)) for t in terms)
         if not plain or len(found) > 1 or (found and (terms[Symbol(found[0])] != 1 or found[0] in used)):
@@ -255,7 +255,7 @@ class Command:
         extent = names[found[0]] if found else ONE
         used |= set(found)
         shown: Expr = Symbol(found[0]) if found else ZERO
-        if not guarded or inside(base, extent, Const(length), self.frame.ranges):
+        if not guarded or inside(base, extent, Const(length), self.scope.ranges):
             return Axis(base, extent, extent, kept=bool(found)), shown
         low = clamp(base, 0, length)
         high = clamp(base + extent, low, length)
@@ -264,10 +264,10 @@ class Command:
         )
 
     def emit(self, target: Block, index: tuple[Expr, ...], value: Expr, combine: str = "") -> None:
-        scope, frame = self.scope, self.frame
-        guards = [self.loads(g, True) for g in scope.guards]
+        iterations, scope = self.iterations, self.scope
+        guards = [self.loads(g, True) for g in iterations.guards]
         shown = [i.name for i in index if isinstance(i, Symbol)]
-        covered = sorted(shown) == sorted(v for v, e in scope.vars if e != ONE or v in shown)
+        covered = sorted(shown) == sorted(v for v, e in iterations.vars if e != ONE or v in shown)
         simple = all(isinstance(i, Symbol) or i == ZERO for i in index)
         box = (
             covered
@@ -276,12 +276,12 @@ class Command:
             and not combine
             and not target.cut
             and all(
-                axis.extent == (dict(scope.vars)[i.name] if isinstance(i, Symbol) else ONE)
+                axis.extent == (dict(iterations.vars)[i.name] if isinstance(i, Symbol) else ONE)
                 for axis, i in zip(target.axes, index, strict=True)
             )
         )
         named = [t.name for i in index for t in linear(i)[0] if isinstance(t, Symbol)]
-        exact = sorted(named) == sorted(v for v, e in scope.vars if e != ONE or v in named)
+        exact = sorted(named) == sorted(v for v, e in iterations.vars if e != ONE or v in named)
         exact = exact and all(_runs(i) for i in index)
         operands = list(self.operands)
         word, remote = "w", target.at is not None and bool(operands)
@@ -292,23 +292,23 @@ class Command:
         numbering = {f"@{i}": f"a{operands.index(b)}" for i, b in enumerate(self.operands)}
         places = ", ".join(self.text(i, numbering) for i in index)
         shown_value = self.text(value, numbering)
-        if scope.vars or guards:
-            extents = [self.text(Number(e), numbering) for _, e in scope.vars] or ["1"]
+        if iterations.vars or guards:
+            extents = [self.text(Number(e), numbering) for _, e in iterations.vars] or ["1"]
             conditions = "".join(f" if {self.text(g, numbering)}" for g in guards)
-            every = f"{', '.join(scope.names or ['_'])} in ({', '.join(extents)},)"
+            every = f"{', '.join(iterations.names or ['_'])} in ({', '.join(extents)},)"
             shown_value = f"({shown_value} for {every}{conditions})"
         attributes: dict[str, Any] = {"code": f"{word}[{places}] = {shown_value}"} | {
             name: e for e, name in self.numbers.items()
         }
         if combine:
             attributes["combine"] = combine
-        if frame.draft.program.padded:
+        if scope.state.program.padded:
             attributes["padded"] = True
-        if not box and (target.home.depth < frame.level.depth or target.at is not None):
+        if not box and (target.home.depth < scope.level.depth or target.at is not None):
             attributes["each"] = unit  # one unit after the other: all change the same tile
             if not combine and not (exact and not guards):
                 attributes["combine"] = PUT  # of its region only elements that conditions or data tell
-        work = _work((value, *guards), scope.vars, frame.draft)
+        work = _work((value, *guards), iterations.vars, scope.state)
         dtype = value.dtype if value.dtype not in WEAK and value.dtype != "bool" else "f32"
         reads = tuple(b.region() for b in operands)
         given = tuple(sorted(attributes.items()))
@@ -316,10 +316,10 @@ class Command:
         moved = simplify(target.elements * itemsize(target.home.dtype)) if remote else ZERO
         if not remote:
             touched = dict.fromkeys([(target, index), *self.accesses((value, *guards))])
-            loops = scope.vars
-            moved = banked(frame, [(b.home, i, loops) for b, i in touched], product(e for _, e in loops))
+            loops = iterations.vars
+            moved = banked(scope, [(b.home, i, loops) for b, i in touched], product(e for _, e in loops))
         done = pm.Work(ZERO if remote else simplify(work), moved, dtype)
-        frame.emit(pm.Compute("nest", target.region(), reads, given, "dma" if remote else "vector", done))
+        scope.emit(pm.Compute("nest", target.region(), reads, given, "dma" if remote else "vector", done))
 
     def accesses(self, values: Sequence[Expr]) -> list[tuple[Block, tuple[Expr, ...]]]:
         """The elements of operands in expressions."""
@@ -350,7 +350,7 @@ def _plus(left: Expr, right: Expr) -> Expr:
     return simplify(applied("+", (left, right)))
 
 
-def _work(values: tuple[Expr, ...], loops: Sequence[tuple[str, Expr]], draft: LoweringState) -> Expr:
+def _work(values: tuple[Expr, ...], loops: Sequence[tuple[str, Expr]], state: LoweringState) -> Expr:
     """Operations of the vector engine: at least one for each element; what does not change in the inner loops
     is done once in each round of the outer ones. Functions take as long as their own engine does."""
     depth = {name: number for number, (name, _) in enumerate(loops, 1)}
@@ -361,8 +361,8 @@ def _work(values: tuple[Expr, ...], loops: Sequence[tuple[str, Expr]], draft: Lo
                 name = OPERATION_NAMES.get(part.operator, part.operator)
                 own = OPERATIONS[name].flops((1,)) if name in OPERATIONS else 1
                 special = part.operator in FUNCTIONS
-                cost, wait = draft.facts.special[0] or own if special else own, wait or special
+                cost, wait = state.facts.special[0] or own if special else own, wait or special
                 counts[max((depth.get(s, 0) for s in symbols(part)), default=0)] += cost
     counts[-1] = max(1, counts[-1])
-    counts[0] += draft.facts.special[1] if wait else 0
+    counts[0] += state.facts.special[1] if wait else 0
     return sum((count * product(e for _, e in loops[:d]) for d, count in enumerate(counts) if count), ZERO)

@@ -227,8 +227,8 @@ def figures(lowered: Lowered, result: Result | None = None) -> Figures:
     found = replace(
         found,
         spread=tuple(plan.spread_lines()),
-        waste=lowered.draft.notes.waste,
-        conflicts=lowered.draft.notes.conflicts,
+        waste=lowered.state.notes.waste,
+        conflicts=lowered.state.notes.conflicts,
     )
     if result is None:
         return found
@@ -275,7 +275,7 @@ def explain(lowered: Lowered) -> str:
             ", ".join(f"{name} {format_time(price)}" for name, price in c.prices.items() if name != c.name),
             f"{c.source.file}:{c.source.line}" if c.source is not None else "",
         )
-        for c in lowered.draft.notes.choices.values()
+        for c in lowered.state.notes.choices.values()
     ]
     table = text_table(("statement", "by", "price", "others", "source"), rows)
     return f"{figures(lowered)}\n{table}"
@@ -295,7 +295,7 @@ def _level(lowered: Lowered, level: pm.Level) -> LevelFigures:
     if level.slots is None:
         return LevelFigures(level.name, count, None, hda.count(level.scale), 1.0, "")
     units = hda.count(level.scale) // hda.count(plan.scale) * plan.units
-    found = limits(lowered.draft, lowered.draft.levels[level.name])
+    found = limits(lowered.state, lowered.state.levels[level.name])
     limit = min(found, key=lambda name: found[name])
     unit = hda.scale(level.scale).level
     return LevelFigures(level.name, count, level.slots, units, count / (units * level.slots), limit, unit)

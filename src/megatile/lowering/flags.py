@@ -135,7 +135,7 @@ class Phase:
 
     wait: pm.Wait
     """For all of them."""
-    draft: LoweringState
+    state: LoweringState
     units: Any
     """The numbers of its instances, and those of the units above that have them."""
     parents: Any
@@ -160,7 +160,7 @@ class Phase:
 
     def waits(self, region: pm.Region, writes: bool, ranges: Ranges, units: Any) -> pm.Wait | None:
         """What an access of ``units`` waits for; None: the whole phase."""
-        tile = self.draft.declared.tiles.get(region.tile)
+        tile = self.state.declared.tiles.get(region.tile)
         if not self.fine or tile is None or region.at is not None or not region.start:
             return None
         box = self._box(region.tile, writes)
@@ -192,7 +192,7 @@ class Phase:
         first = next((r for r, w in every if w), None)
         if first is None or any(r.at is not None or not r.start for r, _ in every):
             return None
-        shape = self.draft.declared.tiles[tile].shape
+        shape = self.state.declared.tiles[tile].shape
         box: list[tuple[Expr, Any, Any]] = []
         for dim, whole in enumerate(shape):
             parts = [self._part(r.start[dim], r.shape[dim], whole) for r, _ in every]
@@ -217,7 +217,7 @@ class Phase:
         return self.granules[key]
 
     def _made(self, tile: str, sizes: tuple[int, ...], writes: bool) -> Granule | None:
-        shape, box = self.draft.declared.tiles[tile].shape, self._box(tile, writes)
+        shape, box = self.state.declared.tiles[tile].shape, self._box(tile, writes)
         counts = tuple(-(-whole // size) for whole, size in zip(shape, sizes, strict=True))
         if box is None or math.prod(counts) == 1:
             return None
@@ -236,7 +236,7 @@ class Phase:
         same = next((g for g in known_as if replace(g, flag=name) == made and self._alike(g, tile)), None)
         if same is not None:
             return same
-        self.draft.declared.flags[name] = pm.Flag(name, math.prod(counts), self.owner)
+        self.state.declared.flags[name] = pm.Flag(name, math.prod(counts), self.owner)
         self.out.insert(-1, pm.Signal(name, self.above, made.member(mine), source=self.out[-1].source))
         return made
 

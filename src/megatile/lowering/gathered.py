@@ -28,17 +28,17 @@ Picked = tuple[str, tuple[Pick, ...]]
 
 
 @contextmanager
-def gathered(frame: StreamScope, node: n.Node) -> Iterator[n.Node]:
+def gathered(scope: StreamScope, node: n.Node) -> Iterator[n.Node]:
     """The statement with tiles of the unit's own in place of parts that are no runs."""
-    found = _Gatherer(frame)
-    shown = found.statement(node) if frame.draft.facts.picks and isinstance(node, LEAVES) else node
+    found = _Gatherer(scope)
+    shown = found.statement(node) if scope.state.facts.picks and isinstance(node, LEAVES) else node
     for key, home in found.tiles.items():
-        for part, there in _pairs(frame, home, key):
-            copy_block(frame, part, there)
+        for part, there in _pairs(scope, home, key):
+            copy_block(scope, part, there)
     yield shown
     for key, home in found.tiles.items():
-        for part, there in _pairs(frame, home, key) if key in found.written else ():
-            copy_block(frame, there, part)
+        for part, there in _pairs(scope, home, key) if key in found.written else ():
+            copy_block(scope, there, part)
 
 
 AROUND["statement"] = gathered
@@ -47,8 +47,8 @@ AROUND["statement"] = gathered
 class _Gatherer:
     """Finds the parts of a statement that are no runs, and puts names of tiles in their place."""
 
-    def __init__(self, frame: StreamScope):
-        self.frame = frame
+    def __init__(self, scope: StreamScope):
+        self.scope = scope
         self.tiles: dict[Picked, Home] = {}
         self.written: set[Picked] = set()
 
@@ -82,30 +82,30 @@ class _Gatherer:
         if key is None:
             return load
         if key not in self.tiles:
-            self.tiles[key] = _tile(self.frame, key)
+            self.tiles[key] = _tile(self.scope, key)
         return Load(self.tiles[key].name, tuple(p.index for p in load.index), load.dtype)  # type: ignore[attr-defined]
 
     def key(self, name: str, index: tuple[Expr, ...]) -> Picked | None:
         picks = tuple(replace(at, index=ZERO) for at in index if isinstance(at, Pick))
-        if not picks or self.frame.draft.homes.home(name).tensor:
+        if not picks or self.scope.state.homes.home(name).tensor:
             return None  # the tensor's home is divided so, or it is refused where it is used
         return name, picks
 
 
-def _tile(frame: StreamScope, key: Picked) -> Home:
+def _tile(scope: StreamScope, key: Picked) -> Home:
     name, picks = key
-    binding = frame.draft.homes.table[name]
-    home = frame.draft.scratch(frame, tuple(pick.width for pick in picks), binding.dtype, "own")
-    frame.draft.homes.table[home.name] = Binding(home.name, home.name, home.shape, home.dtype, binding.scale)
+    binding = scope.state.homes.table[name]
+    home = scope.state.scratch(scope, tuple(pick.width for pick in picks), binding.dtype, "own")
+    scope.state.homes.table[home.name] = Binding(home.name, home.name, home.shape, home.dtype, binding.scale)
     return home
 
 
-def _pairs(frame: StreamScope, home: Home, key: Picked) -> Iterator[tuple[Block, Block]]:
+def _pairs(scope: StreamScope, home: Home, key: Picked) -> Iterator[tuple[Block, Block]]:
     """Runs of the unit's own tile, and where they lie in the tile that is divided."""
     name, picks = key
-    there = frame.draft.homes.home(name)
-    parts = [list(_runs(frame, list(pick.sets), frame.whole(pick.row))) for pick in picks]
-    lead = frame.regions.leads(there, frame.place, False)[0]
+    there = scope.state.homes.home(name)
+    parts = [list(_runs(scope, list(pick.sets), scope.whole(pick.row))) for pick in picks]
+    lead = scope.regions.leads(there, scope.place, False)[0]
     for runs in _product(parts):
         mine = tuple(Axis(at, size, size) for at, _, size in runs)
         yield Block(home, mine), Block(there, (*lead, *(Axis(start, size, size) for _, start, size in runs)))
@@ -120,7 +120,7 @@ def _product(parts: list[list[tuple[Expr, Expr, Expr]]]) -> Iterator[tuple[tuple
             yield (run, *rest)
 
 
-def _runs(frame: StreamScope, sets: list[tuple[int, ...]], rank: Expr) -> Iterator[tuple[Expr, Expr, Expr]]:
+def _runs(scope: StreamScope, sets: list[tuple[int, ...]], rank: Expr) -> Iterator[tuple[Expr, Expr, Expr]]:
     """Pieces of a dimension: where each begins in the unit's own tile and in the other, and its length."""
     if len({*sets}) == 1 and sets[0] == tuple(range(len(sets[0]))):
         yield ZERO, ZERO, Const(len(sets[0]))
@@ -128,7 +128,7 @@ def _runs(frame: StreamScope, sets: list[tuple[int, ...]], rank: Expr) -> Iterat
     most = max(len(s) for s in sets)
     if most > MAX_SCATTERED_INDICES:
         raise cannot(
-            f"a view whose owner function scatters more than {MAX_SCATTERED_INDICES} indices", frame.node
+            f"a view whose owner function scatters more than {MAX_SCATTERED_INDICES} indices", scope.node
         )
     for k in range(most):
         start = table([s[k] if k < len(s) else 0 for s in sets], rank)

@@ -156,18 +156,18 @@ def library_plan(asked: Asked) -> Chosen | None:
     return Chosen(how.algorithm.name, how.impl, plan)
 
 
-def inlined(frame: StreamScope, node: n.Collective, size: int, me: Expr, buffers: Buffers | None) -> None:
+def inlined(scope: StreamScope, node: n.Collective, size: int, me: Expr, buffers: Buffers | None) -> None:
     """Write the collective as the library does it."""
-    draft, level = frame.draft, frame.level
+    state, level = scope.state, scope.level
 
     def members() -> list[int]:
-        return hardware_units(draft.structure, level, frame.stream.first, frame.among(node.scale), node.axis)
+        return hardware_units(state.structure, level, scope.stream.first, scope.among(node.scale), node.axis)
 
-    root = known(frame.whole(node.root))
-    found = library_plan(Asked(draft.hda, level.scale, node, size, members, root, buffers))
+    root = known(scope.whole(node.root))
+    found = library_plan(Asked(state.hda, level.scale, node, size, members, root, buffers))
     assert found is not None
     assert buffers is not None
-    _Inliner(frame, node, me, buffers, found.plan).write()
+    _Inliner(scope, node, me, buffers, found.plan).write()
 
 
 @dataclass(frozen=True)
@@ -299,7 +299,7 @@ def _choice(
 class _Inliner:
     """One Plan of the library on its way into a stream."""
 
-    frame: StreamScope
+    scope: StreamScope
     node: n.Collective
     me: Expr
     buffers: Buffers
@@ -309,7 +309,7 @@ class _Inliner:
     numbers: dict[str, Expr] = field(default_factory=dict)
 
     def write(self) -> None:
-        draft = self.frame.draft
+        state = self.scope.state
         self.numbers["unit"] = self.me
         self.row = self.buffers.row or ()
         self.axis = self.buffers.x.kept[self.buffers.dim]
@@ -317,48 +317,48 @@ class _Inliner:
             if tile.name in ("x", "y"):
                 self.blocks[tile.name] = self.buffers.x if tile.name == "x" else self.buffers.y
             else:
-                home = draft.scratch(self.frame, self.shape(tile.shape[0]), tile.dtype, tile.name)
+                home = state.scratch(self.scope, self.shape(tile.shape[0]), tile.dtype, tile.name)
                 self.blocks[tile.name] = whole(home)
         for channel in self.plan.channels:
             self.channel(channel)
         for statement in self.body(self.plan.streams[0].body):
-            self.frame.emit(statement)
+            self.scope.emit(statement)
 
     def shape(self, rows: int) -> tuple[int, ...]:
         return tuple(rows if d == self.axis else e for d, e in enumerate(self.row))
 
     def channel(self, channel: pm.Channel) -> None:
         """The same queues between the units of every group; other instances of the level have none."""
-        draft, key = self.frame.draft, key_of(self.frame, self.node.axis, self.node.scale)
+        state, key = self.scope.state, key_of(self.scope, self.node.axis, self.node.scale)
         feeds = self.expr(channel.source)
         source = select(feeds < 0, -1, self.unit_at(feeds))
-        if self.frame.stream.meets is not None:
+        if self.scope.stream.meets is not None:
             source = select(key < 0, -1, source)
         made = replace(
             channel,
-            source=tidy(source, {**self.frame.ranges, "member": (0, channel.members - 1)}),
+            source=tidy(source, {**self.scope.ranges, "member": (0, channel.members - 1)}),
             slot_bytes=channel.slot_bytes * math.prod(self.row),
-            level=self.frame.level.name,
+            level=self.scope.level.name,
             transport=self.transport(channel.transport),
         )
         # Collectives that are alike have one: units meet at whatever line they come to it.
-        self.names[channel.name] = draft.declared.channel(made)
+        self.names[channel.name] = state.declared.channel(made)
 
     def transport(self, name: str | None) -> str | None:
         """The same transport of the program's plan."""
         if name is None:
             return None
         asked = (self.plan.name.partition(" ")[0], self.plan.units)
-        return self.frame.draft.declared.transport(self.plan.transport(name), asked)
+        return self.scope.state.declared.transport(self.plan.transport(name), asked)
 
     # --- numbers and regions ----------------------------------------------------------------------
 
     def expr(self, value: Expr) -> Expr:
-        return tidy(substitute(value, self.numbers), self.frame.ranges)
+        return tidy(substitute(value, self.numbers), self.scope.ranges)
 
     def unit_at(self, rank: Expr) -> Expr:
-        frame = self.frame
-        return tidy(frame.number(frame.peer(rank, self.node.axis, self.node.scale)), frame.ranges)
+        scope = self.scope
+        return tidy(scope.number(scope.peer(rank, self.node.axis, self.node.scale)), scope.ranges)
 
     def region(self, region: pm.Region) -> pm.Region:
         block = self.blocks.get(region.tile)
@@ -383,7 +383,7 @@ class _Inliner:
 
     def renamed(self, name: str) -> str:
         if name not in self.names:
-            self.names[name] = self.frame.draft.declared.name(name)
+            self.names[name] = self.scope.state.declared.name(name)
         return self.names[name]
 
     # --- statements -------------------------------------------------------------------------------
@@ -412,28 +412,28 @@ class _Inliner:
         return replace(s, **change)
 
     def group(self, name: str) -> str:
-        frame = self.frame
+        scope = self.scope
         group = next(g for g in self.plan.groups if g.name == name)
-        own, wider = key_of(frame, self.node.axis, self.node.scale), self.expr(group.key)
+        own, wider = key_of(scope, self.node.axis, self.node.scale), self.expr(group.key)
         key = own if wider == Const(0) else select(own < 0, own, own * self.plan.units + wider)
         transport = self.transport(group.transport)
-        return frame.draft.declared.barrier(frame.level, tidy(key, frame.ranges), transport=transport)
+        return scope.state.declared.barrier(scope.level, tidy(key, scope.ranges), transport=transport)
 
     def value(self, value: Any) -> Any:
         """A number, or the name of a tile."""
         return self.renamed(value) if isinstance(value, str) else self.expr(value)
 
     def loop(self, s: pm.Loop) -> pm.Loop:
-        index = self.frame.draft.declared.name(s.index)
+        index = self.scope.state.declared.name(s.index)
         self.numbers[s.index] = Symbol(index)
         inits = [self.value(c.init) for c in s.carries]
         for carry in s.carries:
             if isinstance(carry, pm.CarryInt):
                 self.numbers[carry.name] = Symbol(self.renamed(carry.name))
         limits = self.expr(s.start), self.expr(s.stop), self.expr(s.step)
-        low, high = (bounds(e, self.frame.ranges) for e in limits[:2])
+        low, high = (bounds(e, self.scope.ranges) for e in limits[:2])
         if low is not None and high is not None and known(limits[2]) == 1:
-            self.frame.ranges[index] = (low[0], max(low[0], high[1] - 1))
+            self.scope.ranges[index] = (low[0], max(low[0], high[1] - 1))
         body = self.body(s.body)
         carries: Any = (
             type(c)(self.renamed(c.name), init, self.value(c.next))

@@ -61,7 +61,7 @@ class Lowered:
     steps: tuple[Step, ...]
     homes: Mapping[str, Home]
     plan: pm.Plan
-    draft: LoweringState = field(compare=False, repr=False)
+    state: LoweringState = field(compare=False, repr=False)
     function: ProgramFunction | None = field(default=None, compare=False, repr=False)
     """What the Program was built from, if that is known."""
 
@@ -126,8 +126,8 @@ class Lowered:
             home, parts = self.homes[param.name], outputs[param.name]
             whole = np.array(array, dtype=numpy_dtype(param.dtype))
             indices = self._indices(home) if home.views else [tuple(slice(0, e) for e in whole.shape)]
-            if param.name in self.draft.scattered:
-                _join(whole, parts, self.draft.scattered[param.name])
+            if param.name in self.state.scattered:
+                _join(whole, parts, self.state.scattered[param.name])
                 indices = []
             for number in reversed(range(len(indices))):
                 index = indices[number]
@@ -138,7 +138,7 @@ class Lowered:
 
     def _indices(self, home: Home) -> list[Any]:
         shape = tuple(int(e) for e in self.program.param(home.name).shape)
-        return [numpy_index(part) for part in self.draft.homes.parts(shape, home.views)]
+        return [numpy_index(part) for part in self.state.homes.parts(shape, home.views)]
 
 
 def _join(whole: Any, parts: Any, dim: int) -> None:
@@ -200,23 +200,23 @@ def lower(
             last = done[-1].program
             if len(every) > len(own):  # which may have left an algorithm open
                 last = ChooseCollectives(hda).apply(last)
-            draft = LoweringState(last, hda)
-            draft.run()
-            place_waits(draft)
+            state = LoweringState(last, hda)
+            state.run()
+            place_waits(state)
             function = prog if isinstance(prog, ProgramFunction) else None
-            plan = assemble(draft)
-            return Lowered(program, done[-1].program, hda, done, draft.homes.found, plan, draft, function)
+            plan = assemble(state)
+            return Lowered(program, done[-1].program, hda, done, state.homes.found, plan, state, function)
     except MegatileError as error:
         raise error.with_traceback(None) from None
 
 
-def assemble(draft: LoweringState) -> pm.Plan:
+def assemble(state: LoweringState) -> pm.Plan:
     """The Plan of all streams, with slots, places and versions."""
-    levels, place = placed(draft)
+    levels, place = placed(state)
     streams = []
-    for level in (draft.first, *draft.levels.values()):
+    for level in (state.first, *state.levels.values()):
         for stream in level.streams:
-            if not stream.out and level is draft.first and draft.levels:
+            if not stream.out and level is state.first and state.levels:
                 continue
             runs = tuple(
                 (p * level.total + stream.first, p * level.total + stream.first + stream.count, 1)
@@ -227,25 +227,25 @@ def assemble(draft: LoweringState) -> pm.Plan:
             streams.append(pm.Stream(runs, tuple(stream.out), level.name))
     used = {region.tile for s in streams for st in pm.statements(s.body) for region in regions_of(st)}
     tiles = [
-        replace(t, versions=draft.declared.versions.get(t.name, 1)) for t in draft.declared.tiles.values()
+        replace(t, versions=state.declared.versions.get(t.name, 1)) for t in state.declared.tiles.values()
         if t.role != "local" or t.name in used
     ]  # fmt: skip
     waited = {s.flag for st in streams for s in pm.statements(st.body) if isinstance(s, pm.Wait)}
-    own = {f for f in draft.declared.flags if f.startswith(("go_", "done_"))}
+    own = {f for f in state.declared.flags if f.startswith(("go_", "done_"))}
     idle = own - waited  # nobody waits for these phases
 
     def heard(s: pm.Statement) -> pm.Statement | None:
         return None if isinstance(s, pm.Signal) and s.flag in idle else s
 
     streams = [replace(s, body=rewritten(s.body, heard)) for s in streams] if idle else streams
-    flags = [f for f in draft.declared.flags.values() if f.name not in idle]
-    channels = tuple(replace(channel, name=name) for channel, name in draft.declared.channels.items())
+    flags = [f for f in state.declared.flags.values() if f.name not in idle]
+    channels = tuple(replace(channel, name=name) for channel, name in state.declared.channels.items())
     plan = pm.Plan(
-        draft.program.name, draft.first.scale, (draft.first.total,), tuple(tiles),
-        channels, tuple(flags), tuple(draft.declared.groups.values()), tuple(streams), place, tuple(levels),
-        transports=tuple(draft.declared.transports.values()),
+        state.program.name, state.first.scale, (state.first.total,), tuple(tiles),
+        channels, tuple(flags), tuple(state.declared.groups.values()), tuple(streams), place, tuple(levels),
+        transports=tuple(state.declared.transports.values()),
     )  # fmt: skip
-    spread = {home.name for home in draft.homes.found.values() if home.spread}
+    spread = {home.name for home in state.homes.found.values() if home.spread}
     return replace(plan, tiles=tuple(_spread(plan, t) if t.name in spread else t for t in tiles))
 
 

@@ -29,26 +29,26 @@ ROUNDS = 4096
 """Rounds of the loops around a statement whose peers are looked at."""
 
 
-def by_messages(frame: StreamScope, node: n.Copy) -> bool:
+def by_messages(scope: StreamScope, node: n.Copy) -> bool:
     """Whether a put or get could be messages; where ``impl=`` asks for them, it is written so."""
-    mine = _blocks(frame, node)
-    pair = None if mine is None else _pair(frame, node, *mine)
+    mine = _blocks(scope, node)
+    pair = None if mine is None else _pair(scope, node, *mine)
     if mine is None or pair is None:
         return False
     target, source = mine
-    request = copy_request(frame, target, source, frame.place.launch.scales[frame.group[1] - 1].name, True)
+    request = copy_request(scope, target, source, scope.place.launch.scales[scope.group[1] - 1].name, True)
     if node.impl != "software_channel":
         return True
-    chosen(frame, request, node.impl)
+    chosen(scope, request, node.impl)
     slots, most = channel_of(request)
     rows = known(length(source, 0)) or 1
     row = math.prod(known(a.extent) or 1 for a in source.axes) // rows * itemsize(source.home.dtype)
     each = next(e for e in range(min(rows, max(1, (most or rows * row) // row)), 0, -1) if rows % e == 0)
     to, member, taken, feeds, members = pair
     channel = pm.Channel(
-        "queue", members, feeds, slots, each * row, target.home.memory, level=frame.level.name
+        "queue", members, feeds, slots, each * row, target.home.memory, level=scope.level.name
     )
-    name, index = frame.draft.declared.channel(channel), frame.draft.declared.name("piece")
+    name, index = scope.state.declared.channel(channel), scope.state.declared.name("piece")
     work = pm.Work(ZERO, Const(each * row), source.home.dtype)
     first = ZERO if rows == each else Symbol(index) * each
     into = part(target, 0, first, Const(each))
@@ -60,14 +60,14 @@ def by_messages(frame: StreamScope, node: n.Copy) -> bool:
         ),
     )  # fmt: skip
     for s in (pm.Loop(index, ZERO, Const(rows // each), body),) if rows > each else body:
-        frame.emit(s)
+        scope.emit(s)
     return True
 
 
-def _blocks(frame: StreamScope, node: n.Copy) -> tuple[Block, Block] | None:
+def _blocks(scope: StreamScope, node: n.Copy) -> tuple[Block, Block] | None:
     """The unit's own target and source; None where they are not all alike."""
-    regions = frame.regions
-    there, peer = _inside(frame, node.source, node.src, node), _inside(frame, node.to, node.dst, node)
+    regions = scope.regions
+    there, peer = _inside(scope, node.source, node.src, node), _inside(scope, node.to, node.dst, node)
     targets, source = regions.blocks(node.to, True, peer), regions.block(node.source, peer=there)
     if len(targets) != 1 or targets[0].cut or source.cut or not source.kept or not targets[0].kept:
         return None
@@ -78,35 +78,35 @@ def _blocks(frame: StreamScope, node: n.Copy) -> tuple[Block, Block] | None:
     return (target, source) if alike else None
 
 
-def _inside(frame: StreamScope, region: n.Region, number: Expr | None, node: n.Copy) -> Place | None:
+def _inside(scope: StreamScope, region: n.Region, number: Expr | None, node: n.Copy) -> Place | None:
     """A peer in the same instance."""
-    home, peer = frame.draft.homes.home(region.source), frame.peer_of(node, number)
-    return peer if peer is not None and _is_inside(frame, home, peer) else None
+    home, peer = scope.state.homes.home(region.source), scope.peer_of(node, number)
+    return peer if peer is not None and _is_inside(scope, home, peer) else None
 
 
-def _is_inside(frame: StreamScope, home: Home, peer: Place) -> bool:
-    return frame.owner(home, peer) is None and frame.group[1] > home.depth == frame.level.depth
+def _is_inside(scope: StreamScope, home: Home, peer: Place) -> bool:
+    return scope.owner(home, peer) is None and scope.group[1] > home.depth == scope.level.depth
 
 
-def _pair(frame: StreamScope, node: n.Copy, target: Block, source: Block) -> Any:
+def _pair(scope: StreamScope, node: n.Copy, target: Block, source: Block) -> Any:
     """Where a message goes and under which member, that of the one taken out, who feeds a queue, and how many
     queues a unit has; None where no unit can know who sends to it."""
     number = node.dst if node.dst is not None else node.src
     assert number is not None
-    rank = frame.whole(number)
-    peer = frame.peer(rank, node.axis, node.scale)
+    rank = scope.whole(number)
+    peer = scope.peer(rank, node.axis, node.scale)
     other = target if node.dst is not None else source
-    if _is_inside(frame, other.home, peer):
+    if _is_inside(scope, other.home, peer):
         return unit, ZERO, ZERO, unit, 1
-    if other.home.depth != frame.level.depth or node.scale is not None or not _alike(frame, other):
+    if other.home.depth != scope.level.depth or node.scale is not None or not _alike(scope, other):
         return None
-    me, size, _ = frame.line(node.axis)
-    shift = _shift(frame, rank, me, size)
+    me, size, _ = scope.line(node.axis)
+    shift = _shift(scope, rank, me, size)
     if shift is None:
         return None
 
     def at(number: Expr) -> Expr:
-        return tidy(frame.number(frame.peer(tidy(number, frame.ranges), node.axis)), frame.ranges)
+        return tidy(scope.number(scope.peer(tidy(number, scope.ranges), node.axis)), scope.ranges)
 
     back = simplify((me + size - shift) % size)
     ahead, behind = (rank, back) if node.dst is not None else (back, rank)
@@ -114,30 +114,30 @@ def _pair(frame: StreamScope, node: n.Copy, target: Block, source: Block) -> Any
         return at(ahead), ZERO, ZERO, at(behind), 1
     if size > MAX_UNITS_WITH_A_QUEUE_EACH:
         return None
-    return at(ahead), tidy(me, frame.ranges), tidy(behind, frame.ranges), at(Symbol("member")), size
+    return at(ahead), tidy(me, scope.ranges), tidy(behind, scope.ranges), at(Symbol("member")), size
 
 
-def _alike(frame: StreamScope, other: Block) -> bool:
+def _alike(scope: StreamScope, other: Block) -> bool:
     """Whether all units of the level run this statement equally often, on the same part of their tiles."""
-    stream, rounds = frame.stream, {turn.name for turn in frame.turns}
+    stream, rounds = scope.stream, {turn.name for turn in scope.turns}
     return (
-        stream.count == frame.level.total
-        and stream.depth == len(frame.turns) + len(frame.conditions)
-        and all(symbols(c) <= rounds for c in frame.conditions)
+        stream.count == scope.level.total
+        and stream.depth == len(scope.turns) + len(scope.conditions)
+        and all(symbols(c) <= rounds for c in scope.conditions)
         and all(symbols(a.start) <= rounds for a in other.axes)
-        and not any(isinstance(m, n.Wait) for m in n.walk(frame.draft.program.body))
+        and not any(isinstance(m, n.Wait) for m in n.walk(scope.state.program.body))
     )
 
 
-def _shift(frame: StreamScope, rank: Expr, me: Expr, size: int) -> Expr | None:
+def _shift(scope: StreamScope, rank: Expr, me: Expr, size: int) -> Expr | None:
     """By how much every unit's peer is further round the group than itself, in every round."""
-    if not symbols(rank) <= {"unit", *(turn.name for turn in frame.turns)}:
+    if not symbols(rank) <= {"unit", *(turn.name for turn in scope.turns)}:
         return None
-    units = frame.stream.units
+    units = scope.stream.units
     mine = np.broadcast_to(me.evaluate({"unit": units}), units.shape)
     first = int(units[np.flatnonzero(mine == 0)[0]])
-    shift = tidy(substitute(rank, {"unit": Const(first)}), frame.ranges)
-    turns = [t for t in frame.turns if t.name in symbols(rank)]
+    shift = tidy(substitute(rank, {"unit": Const(first)}), scope.ranges)
+    turns = [t for t in scope.turns if t.name in symbols(rank)]
     trips = [t.trips for t in turns]
     if math.prod(trips) > ROUNDS or any(known(t.start) is None for t in turns):
         return None

@@ -12,7 +12,7 @@ from megatile.lowering.collectives import between_copies
 from megatile.lowering.elementwise import elementwise_units, is_elementwise
 from megatile.lowering.errors import LoweringError, cannot
 from megatile.lowering.levels import communicates
-from megatile.lowering.loops import branch, loop_frames
+from megatile.lowering.loops import branch, loop_scopes
 from megatile.lowering.streams import Stream, StreamScope, rule
 from megatile.lowering.units import Place, split_number, tidy
 from megatile.lowering.waits import Meeting, Started
@@ -23,25 +23,25 @@ UNROLLED = 8
 
 
 @rule(n.ScaleRegion)
-def _scale(frame: StreamScope, node: n.ScaleRegion) -> None:
-    draft, launch = frame.draft, frame.place.launch
-    target, outer = launch.depth(node.scale), frame.place.depth
-    if outer < draft.first.depth:  # every device runs it, as a part of the larger unit or as itself
-        counts = [s.count for s in launch.scales[: draft.first.depth]]
-        high = min(target, draft.first.depth)
-        path = tuple(tidy(e, frame.ranges) for e in split_number(unit, counts)[:high])
-        frame = frame.inside(Place(launch, path), (outer, high))
-    if target < draft.first.depth and draft.first.total > 1:
-        _check_larger(node, launch.at(draft.first.depth))
-    if target == frame.place.depth:
-        frame.lower(node.body)
-        _phase_of_devices(frame, node, outer)
+def _scale(scope: StreamScope, node: n.ScaleRegion) -> None:
+    state, launch = scope.state, scope.place.launch
+    target, outer = launch.depth(node.scale), scope.place.depth
+    if outer < state.first.depth:  # every device runs it, as a part of the larger unit or as itself
+        counts = [s.count for s in launch.scales[: state.first.depth]]
+        high = min(target, state.first.depth)
+        path = tuple(tidy(e, scope.ranges) for e in split_number(unit, counts)[:high])
+        scope = scope.inside(Place(launch, path), (outer, high))
+    if target < state.first.depth and state.first.total > 1:
+        _check_larger(node, launch.at(state.first.depth))
+    if target == scope.place.depth:
+        scope.lower(node.body)
+        _phase_of_devices(scope, node, outer)
         return
-    scale = draft.structure.child_scale(node, frame.place.depth)
+    scale = state.structure.child_scale(node, scope.place.depth)
     if scale is not None:
-        child(frame, node, scale, outer)
+        child(scope, node, scale, outer)
     else:
-        within(frame, node, outer)
+        within(scope, node, outer)
 
 
 def _check_larger(node: n.ScaleRegion, device: str) -> None:
@@ -55,21 +55,21 @@ def _check_larger(node: n.ScaleRegion, device: str) -> None:
             )
 
 
-def _phase_of_devices(frame: StreamScope, node: n.ScaleRegion, outer: int) -> None:
+def _phase_of_devices(scope: StreamScope, node: n.ScaleRegion, outer: int) -> None:
     """Devices that reached into each other's memory meet before the next region."""
-    if frame.draft.first.total > 1 and communicates(node, frame.draft.homes.table):
-        key = frame.place.rank(0, outer)
-        frame.stream.out.append(
-            Meeting(pm.Collective("barrier", frame.draft.declared.barrier(frame.level, key)))
+    if scope.state.first.total > 1 and communicates(node, scope.state.homes.table):
+        key = scope.place.rank(0, outer)
+        scope.stream.out.append(
+            Meeting(pm.Collective("barrier", scope.state.declared.barrier(scope.level, key)))
         )
 
 
-def child(frame: StreamScope, node: n.ScaleRegion, scale: str, outer: int) -> None:
+def child(scope: StreamScope, node: n.ScaleRegion, scale: str, outer: int) -> None:
     """A region of a further level: its stream, and the flags between it and this one. ``outer`` is the
-    depth of the unit whose region it is (the launch, where ``frame`` is a device)."""
-    draft, launch = frame.draft, frame.place.launch
-    level, (first, times) = draft.levels[scale], draft.structure.parts[id(node)]
-    parent = frame.place
+    depth of the unit whose region it is (the launch, where ``scope`` is a device)."""
+    state, launch = scope.state, scope.place.launch
+    level, (first, times) = state.levels[scale], state.structure.parts[id(node)]
+    parent = scope.place
     each = math.prod(s.count for s in launch.scales[parent.depth : level.depth])
     stream = Stream(level, first, each * times)
     level.streams.append(stream)
@@ -89,11 +89,11 @@ def child(frame: StreamScope, node: n.ScaleRegion, scale: str, outer: int) -> No
     inner = number % each if times > 1 else number
     values: dict[str, Expr] = {"unit": above}
     below = times
-    for loop in frame.turns:
+    for loop in scope.turns:
         below //= loop.trips
         index = turn // below % loop.trips if below * loop.trips < times else turn // below
         values[loop.name] = substitute(loop.start, values) + index * loop.step
-    moved = {k: substitute(v, values) for k, v in frame.names.items()}
+    moved = {k: substitute(v, values) for k, v in scope.names.items()}
     path = tuple(substitute(e, values) for e in parent.path)
     scales = launch.scales[parent.depth : level.depth]
     counts = [s.count for s in scales]
@@ -104,10 +104,10 @@ def child(frame: StreamScope, node: n.ScaleRegion, scale: str, outer: int) -> No
     path = (*(tidy(e, ranges) for e in path), *(tidy(e, ranges) for e in split_number(inner, counts)))
     place = Place(launch, path)
     child = StreamScope(
-        draft, stream, place, moved, dict(frame.values), ranges,
-        group=(outer, level.depth), around=(*frame.around, frame.group), node=node,
+        state, stream, place, moved, dict(scope.values), ranges,
+        group=(outer, level.depth), around=(*scope.around, scope.group), node=node,
     )  # fmt: skip
-    _phase(frame, child, node, (turn, each), tuple(substitute(c, values) for c in frame.conditions))
+    _phase(scope, child, node, (turn, each), tuple(substitute(c, values) for c in scope.conditions))
 
 
 def rasterised(number: Expr, grid: tuple[int, ...], body: tuple[n.Node, ...]) -> Expr:
@@ -136,95 +136,95 @@ def rasterised(number: Expr, grid: tuple[int, ...], body: tuple[n.Node, ...]) ->
 
 
 def _phase(
-    frame: StreamScope,
+    scope: StreamScope,
     child: StreamScope,
     node: n.ScaleRegion,
     counted: tuple[Expr, int],
     conditions: tuple[Expr, ...],
 ) -> None:
-    draft = frame.draft
+    state = scope.state
     turn, each = counted
-    number, streams = draft.declared.fresh(), draft.streams
+    number, streams = state.declared.fresh(), state.streams
     if any(symbols(condition) - {"unit"} for condition in conditions):
         raise cannot("a region under a condition that data decides", node)
     index: Expr = ZERO
-    for loop in frame.turns:
+    for loop in scope.turns:
         index = index * loop.trips + (Symbol(loop.name) - loop.start) // loop.step
-    rounds = math.prod(loop.trips for loop in frame.turns) if conditions else 1
-    if frame.place.launch.depth(node.scale) > child.level.depth:
+    rounds = math.prod(loop.trips for loop in scope.turns) if conditions else 1
+    if scope.place.launch.depth(node.scale) > child.level.depth:
         within(child, node, child.level.depth)
     else:
         child.lower(node.body)
-    first = frame.level is draft.first
-    above = child.place.rank(0, frame.level.depth) if first else unit // child.level.total
-    frame.stream.out.append(
+    first = scope.level is state.first
+    above = child.place.rank(0, scope.level.depth) if first else unit // child.level.total
+    scope.stream.out.append(
         Started(
-            number, child.stream, child.ranges, frame.level.name, above, rounds, turn, index, each,
-            bool(frame.turns), conditions, draft.streams == streams, node.phase, node.after, node.place,
+            number, child.stream, child.ranges, scope.level.name, above, rounds, turn, index, each,
+            bool(scope.turns), conditions, state.streams == streams, node.phase, node.after, node.place,
         )
     )  # fmt: skip
 
 
-def within(frame: StreamScope, node: n.ScaleRegion, low: int) -> None:
+def within(scope: StreamScope, node: n.ScaleRegion, low: int) -> None:
     """A region inside the instance: every unit's statements, one after the other."""
-    launch, high = frame.place.launch, frame.place.launch.depth(node.scale)
-    counts = [s.count for s in launch.scales[frame.place.depth : high]]
+    launch, high = scope.place.launch, scope.place.launch.depth(node.scale)
+    counts = [s.count for s in launch.scales[scope.place.depth : high]]
     total, group = math.prod(counts), (low, high)
     if total > 1 and is_elementwise(node):
-        elementwise_units(frame, node, total, counts, group)
+        elementwise_units(scope, node, total, counts, group)
         return
     if total > UNROLLED:
         raise cannot(f"code of {total} {node.scale}s that is not all elementwise", node)
-    frames = [
-        frame.inside(Place(launch, (*frame.place.path, *split_number(Const(r), counts))), group)
+    scopes = [
+        scope.inside(Place(launch, (*scope.place.path, *split_number(Const(r), counts))), group)
         for r in range(total)
     ]
-    together(frames, node.body, node.scale)
+    together(scopes, node.body, node.scale)
 
 
-def together(frames: list[StreamScope], body: tuple[n.Node, ...], scale: str) -> None:
+def together(scopes: list[StreamScope], body: tuple[n.Node, ...], scale: str) -> None:
     """The statements of units that run one region, each for all of them before the next."""
     for node in body:
-        if len(frames) == 1:
-            frames[0].lower((node,))
+        if len(scopes) == 1:
+            scopes[0].lower((node,))
         elif isinstance(node, (n.Barrier, n.Collective)) and node.scale != scale:
-            if not frames[0].meets(node.scale):
+            if not scopes[0].meets(node.scale):
                 raise cannot(
-                    f"a meeting of scale '{node.scale}' by {len(frames)} {scale}s of one instance", node
+                    f"a meeting of scale '{node.scale}' by {len(scopes)} {scale}s of one instance", node
                 )
-            for frame in frames[:1] if isinstance(node, n.Barrier) else frames:
-                frame.lower((node,))
+            for scope in scopes[:1] if isinstance(node, n.Barrier) else scopes:
+                scope.lower((node,))
         elif isinstance(node, (n.Barrier, n.Fence)):
             continue
         elif isinstance(node, n.Collective):
-            for frame in frames:
-                frame.node = node
-            between_copies(frames, node)
+            for scope in scopes:
+                scope.node = node
+            between_copies(scopes, node)
         elif isinstance(node, n.Loop) and _meets(node):
-            frames[0].node = node
-            with loop_frames(frames, node) as inners:
+            scopes[0].node = node
+            with loop_scopes(scopes, node) as inners:
                 together(inners, node.body, scale)
         elif isinstance(node, n.If) and _meets(node):
-            conditions = [f.whole(node.condition) for f in frames]
+            conditions = [f.whole(node.condition) for f in scopes]
             if any(c != conditions[0] for c in conditions):
-                _on_both_sides(frames, node, [known(c) for c in conditions], scale)
+                _on_both_sides(scopes, node, [known(c) for c in conditions], scale)
             else:
-                branch(frames, node, conditions[0], lambda inners, body: together(inners, body, scale))
+                branch(scopes, node, conditions[0], lambda inners, body: together(inners, body, scale))
         else:
-            for frame in frames:
-                frame.lower((node,))
+            for scope in scopes:
+                scope.lower((node,))
 
 
-def _on_both_sides(frames: list[StreamScope], node: n.If, taken: list[int | None], scale: str) -> None:
+def _on_both_sides(scopes: list[StreamScope], node: n.If, taken: list[int | None], scale: str) -> None:
     """Units take different sides of a branch and meet where these have the same meetings in the same order:
     each does what is before on its side, then they meet."""
     sides = [_between_meetings(body) for body in (node.orelse, node.body)]
     if None in (*taken, *sides[0][0], *sides[1][0]) or sides[0][1] != sides[1][1]:
         raise cannot("a branch whose sides, taken by different units, have different meetings", node)
     for i, before in enumerate(zip(*(side[0] for side in sides), strict=True)):
-        for frame, side in zip(frames, taken, strict=True):
-            frame.lower(before[bool(side)] or ())
-        together(frames, tuple(sides[0][1][i : i + 1]), scale)
+        for scope, side in zip(scopes, taken, strict=True):
+            scope.lower(before[bool(side)] or ())
+        together(scopes, tuple(sides[0][1][i : i + 1]), scale)
 
 
 def _between_meetings(body: tuple[n.Node, ...]) -> tuple[list[tuple[n.Node, ...] | None], list[n.Node]]:

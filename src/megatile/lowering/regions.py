@@ -122,24 +122,24 @@ def product(extents: Iterable[Expr]) -> Expr:
 
 
 class Regions:
-    """Finds the blocks of regions for the code of a frame; with ``place``, those that the unit there means by
+    """Finds the blocks of regions for the code of a scope; with ``place``, those that the unit there means by
     them."""
 
-    def __init__(self, frame: StreamScope, place: Place | None = None):
-        self.frame, self.homes, self.place = frame, frame.draft.homes, place
+    def __init__(self, scope: StreamScope, place: Place | None = None):
+        self.scope, self.homes, self.place = scope, scope.state.homes, place
         self.launch = self.homes.launch
 
     def whole(self, expr: Expr) -> Expr:
         """A whole number of the unit that means a region."""
-        found = None if self.place is None else self.frame.static(expr, self.place)
-        return self.frame.whole(expr) if found is None else found
+        found = None if self.place is None else self.scope.static(expr, self.place)
+        return self.scope.whole(expr) if found is None else found
 
     def part_of_home(self, home: Home, place: Place) -> list[Cut]:
         """The elements of a tensor that lie in a unit's home; ``start`` counts in the whole tensor."""
         shape = tuple(int(e) for e in self.homes.program.param(home.name).shape)
         found = shares(self.launch, home.views, shape, 0, place.rank)
         if any(isinstance(one, Listed) for one in found):
-            raise cannot(f"'{home.name}', whose parts are no runs, by its own name", self.frame.node)
+            raise cannot(f"'{home.name}', whose parts are no runs, by its own name", self.scope.node)
         return cast(list[Cut], found)
 
     def origin(self, name: str, place: Place) -> list[Expr]:
@@ -151,7 +151,7 @@ class Regions:
 
     def blocks(self, region: n.Region, write: bool = False, peer: Place | None = None) -> list[Block]:
         """Where a region lies: one block, or one for every copy that an outer scale writes."""
-        frame, place = self.frame, peer or self.frame.place
+        scope, place = self.scope, peer or self.scope.place
         binding = self.homes.table[region.source]
         home = self.homes.home(region.source)
         self.check(binding, home, region)
@@ -163,18 +163,18 @@ class Regions:
             axes = [self.axis(dim, low, home, length) for dim, low, length in each]
         if peer is None and home.views and binding.owner[: len(home.views)] != home.views:
             self.check_own(home, axes)
-        at = frame.owner(home, peer) if peer is not None else None
+        at = scope.owner(home, peer) if peer is not None else None
         return [Block(home, (*lead, *axes), at) for lead in self.leads(home, place, write)]
 
     def listed(self, dim: n.Dim, home: Home, number: int) -> Axis:
         """A dimension of a tensor of which units hold indices that are no run: by their places there."""
         if not isinstance(dim.start, Pick):
-            raise cannot(f"'{home.name}', whose parts are no runs, by its own name", self.frame.node)
+            raise cannot(f"'{home.name}', whose parts are no runs, by its own name", self.scope.node)
         held = self.held(home, number)
-        low, length = map(self.whole, local_runs(dim.start, held, self.frame.node))
+        low, length = map(self.whole, local_runs(dim.start, held, self.scope.node))
         start = simplify(low + self.whole(dim.start.index))
         size = ONE if dim.extent is None else self.whole(dim.extent)
-        if dim.extent is not None and not inside(start, size, length, self.frame.ranges):
+        if dim.extent is not None and not inside(start, size, length, self.scope.ranges):
             return self.cut(dim, start, ZERO, length)
         return Axis(start, size, size, kept=dim.extent is not None)
 
@@ -186,11 +186,11 @@ class Regions:
 
     def check_own(self, home: Home, axes: list[Axis]) -> None:
         """A divided tensor by its own name: what is touched must lie in the unit's own part."""
-        frame = self.frame
+        scope = self.scope
         if home.scattered or all(is_whole(v.layout) for v in home.views):
             return
-        env = {"unit": frame.stream.units}
-        mine = np.broadcast_to(frame.place.rank(0, home.depth).evaluate(env), env["unit"].shape)
+        env = {"unit": scope.stream.units}
+        mine = np.broadcast_to(scope.place.rank(0, home.depth).evaluate(env), env["unit"].shape)
         parts = self.homes.parts(tuple(int(e) for e in self.homes.program.param(home.name).shape), home.views)
         for dim, axis in enumerate(axes):
             if not symbols(axis.start) | symbols(axis.extent) <= {"unit"}:
@@ -204,7 +204,7 @@ class Regions:
                 raise LoweringError(
                     f"{scale} {mine[at]} touches '{home.name}' at {index} of dimension {dim}, in the part of "
                     f"another {scale} ({scale} {owner})",
-                    place=frame.node.place if frame.node is not None else None,
+                    place=scope.node.place if scope.node is not None else None,
                     advice="T.copy(..., src=rank) gets from another's view, dst=rank puts into it, and "
                     "T.allgather makes all parts visible",
                 )
@@ -212,7 +212,7 @@ class Regions:
     def axis(self, dim: n.Dim, origin: Expr, home: Home, length: int) -> Axis:
         """One dimension, in a home of ``length`` elements that begins at ``origin``."""
         if isinstance(dim.start, Pick):
-            raise cannot("a view whose owner function scatters indices, inside its home", self.frame.node)
+            raise cannot("a view whose owner function scatters indices, inside its home", self.scope.node)
         start = self.whole(dim.start)
         if dim.extent is None and self.homes.program.padded and home.tensor:
             return self.cut(dim, start, ZERO, Const(length))
@@ -224,7 +224,7 @@ class Regions:
 
     def cut(self, dim: n.Dim, start: Expr, low: Expr, length: Expr) -> Axis:
         """What of a dimension lies in the ``length`` elements from ``low``; ``start`` counts in those."""
-        size, ranges = ONE if dim.extent is None else self.whole(dim.extent), self.frame.ranges
+        size, ranges = ONE if dim.extent is None else self.whole(dim.extent), self.scope.ranges
         if inside(start, size, length, ranges):
             return Axis(simplify(low + start), size, size, kept=dim.extent is not None)
         if at_least(start, 0, ranges) and at_least(length - start, 0, ranges):
@@ -248,7 +248,7 @@ class Regions:
     def block(self, region: n.Region, write: bool = False, peer: Place | None = None) -> Block:
         found = self.blocks(region, write, peer)
         if len(found) > 1:
-            raise cannot(f"a write of all copies of '{region.source}' by this statement", self.frame.node)
+            raise cannot(f"a write of all copies of '{region.source}' by this statement", self.scope.node)
         return found[0]
 
     def check(self, binding: Binding, home: Home, region: n.Region) -> None:
@@ -257,7 +257,7 @@ class Regions:
             or (home.tensor and binding.name != binding.base)
         )
         if reshaped:
-            raise cannot(f"'{region.source}', another shape of '{binding.base}',", self.frame.node)
+            raise cannot(f"'{region.source}', another shape of '{binding.base}',", self.scope.node)
 
 
 def local_runs(pick: Pick, held: list[tuple[int, ...]], node: n.Node | None) -> Cut:

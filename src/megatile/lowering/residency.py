@@ -26,41 +26,41 @@ REGISTER = 4
 """Bytes of a register of a thread."""
 
 
-def placed(draft: LoweringState) -> tuple[list[pm.Level], Expr]:
+def placed(state: LoweringState) -> tuple[list[pm.Level], Expr]:
     """The further levels of the Plan, and where the units of the first lie."""
     levels = []
-    for level in draft.levels.values():
+    for level in state.levels.values():
         slots: int | None = None
         place: Expr = unit
-        if level.parent is not draft.first:
+        if level.parent is not state.first:
             place = ZERO
-        elif level.communicates or lives(draft, level):
-            place = together(draft.structure, level)
+        elif level.communicates or lives(state, level):
+            place = together(state.structure, level)
         else:
-            slots = fit(draft, level)
+            slots = fit(state, level)
         parent = level.parent.name if level.parent is not None else None
-        parent = parent or draft.first.scale
+        parent = parent or state.first.scale
         levels.append(pm.Level(level.name or level.scale, level.scale, (level.total,), place, parent, slots))
-    return levels, spread(draft.structure)
+    return levels, spread(state.structure)
 
 
-def lives(draft: LoweringState, level: LoweredLevel) -> bool:
+def lives(state: LoweringState, level: LoweredLevel) -> bool:
     """Whether device memory belongs to a level's units: each instance has a place of its own there."""
-    hda = draft.hda
-    room = level.instances <= hda.count(level.scale) // hda.count(draft.first.scale) * level.parents
-    return room and draft.homes.memory_depth() == level.depth
+    hda = state.hda
+    room = level.instances <= hda.count(level.scale) // hda.count(state.first.scale) * level.parents
+    return room and state.homes.memory_depth() == level.depth
 
 
-def fit(draft: LoweringState, level: LoweredLevel) -> int:
+def fit(state: LoweringState, level: LoweredLevel) -> int:
     """Instances that a hardware unit holds at a time, with as many versions of tiles as fit."""
     while True:
         try:
-            return max(1, min(limits(draft, level).values()))
+            return max(1, min(limits(state, level).values()))
         except InstanceError:
-            most = max(draft.declared.versions.values(), default=1)
+            most = max(state.declared.versions.values(), default=1)
             if most == 1:
                 raise
-            draft.declared.versions.update({k: min(v, most - 1) for k, v in draft.declared.versions.items()})
+            state.declared.versions.update({k: min(v, most - 1) for k, v in state.declared.versions.items()})
 
 
 def named_extents(launch: Launch) -> dict[str, tuple[int, ...]]:
@@ -76,25 +76,25 @@ def named_extents(launch: Launch) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def limits(draft: LoweringState, level: LoweredLevel) -> dict[str, int]:
+def limits(state: LoweringState, level: LoweredLevel) -> dict[str, int]:
     """How many instances of a level a hardware unit could hold for each of what they need."""
-    hda, launch = draft.hda, draft.launch
+    hda, launch = state.hda, state.launch
     instance = instance_of(hda, named_extents(launch))
     blocks = launch.count(launch.dispatch, level.name or level.scale)
     units = hda.count(launch.dispatch) // hda.count(level.scale)
     most = instance.residency({})
     found = {"blocks" if most == hda.scale(launch.dispatch).max_resident else "threads": most}
-    found |= {name: instance.residency({name: size}) for name, size in bytes_of(draft, level, blocks).items()}
+    found |= {name: instance.residency({name: size}) for name, size in bytes_of(state, level, blocks).items()}
     return {name: count * units // blocks for name, count in found.items()}
 
 
-def bytes_of(draft: LoweringState, level: LoweredLevel, blocks: int) -> dict[str, int]:
+def bytes_of(state: LoweringState, level: LoweredLevel, blocks: int) -> dict[str, int]:
     """What one block of a level needs of every memory, in the machine's order: its largest stream's tiles,
     those of the units inside it that are levels of their own, and what threads need beside them."""
-    hda = draft.hda
+    hda = state.hda
     found: dict[str, int] = {}
     here = hda.level(hda.scale(level.scale).level).position
-    inside = [lv for lv in draft.levels.values() if lv.parent is level]
+    inside = [lv for lv in state.levels.values() if lv.parent is level]
     each = {lv.name: lv.total for lv in inside} | {level.name: 1}
     for stream in level.streams:
         streams = [stream, *(st for lv in inside for st in lv.streams)]
@@ -102,27 +102,27 @@ def bytes_of(draft: LoweringState, level: LoweredLevel, blocks: int) -> dict[str
         products = {s.write.tile for s in every if isinstance(s, pm.Compute) and s.operation in PRODUCTS}
         needed: dict[str, list[int]] = {}
         for name in {r.tile for s in every for r in regions_of(s)} & set(
-            draft.declared.tiles
+            state.declared.tiles
         ):  # others are messages
-            tile = draft.declared.tiles[name]
+            tile = state.declared.tiles[name]
             if tile.level in each and hda.level(hda.memory(tile.memory).level).position <= here:
-                size = math.prod(tile.shape) * itemsize(tile.dtype) * draft.declared.versions.get(name, 1)
+                size = math.prod(tile.shape) * itemsize(tile.dtype) * state.declared.versions.get(name, 1)
                 size = -(-size * each[tile.level] // blocks)
                 total = needed.setdefault(hda.memory(tile.memory).name, [0, 0, 0])
-                for i, counts in enumerate((True, name in draft.homes.table, name in products)):
+                for i, counts in enumerate((True, name in state.homes.table, name in products)):
                     total[i] += size * counts
         for name, sizes in needed.items():
-            found[name] = max(found.get(name, 0), _with_overhead(draft, hda.memory(name), *sizes))
+            found[name] = max(found.get(name, 0), _with_overhead(state, hda.memory(name), *sizes))
     return {m.name: found[m.name] for m in hda.memories if m.name in found}
 
 
 def _with_overhead(
-    draft: LoweringState, layer: MemoryLayer, tiles: int, declared: int, accumulators: int
+    state: LoweringState, layer: MemoryLayer, tiles: int, declared: int, accumulators: int
 ) -> int:
     """What a block takes of a memory for its tiles, and for addresses and operands of its threads: no more
     than threads can have, as compilers spill what is not a tile. Operands are gone when what lies between two
     copies (tiles that the program does not declare) is there."""
-    threads = thread_count(draft.launch, draft.launch.dispatch)
+    threads = thread_count(state.launch, state.launch.dispatch)
     if threads == 1:
         return tiles
     operands = layer.product_overhead * math.sqrt(accumulators / threads / REGISTER)

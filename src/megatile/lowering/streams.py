@@ -1,4 +1,4 @@
-"""Streams of a Plan as they are written, and the frame in which statements are.
+"""Streams of a Plan as they are written, and the scope in which statements are.
 
 The devices of a launch are the Plan's first level. A region at a smaller scale is a part of a further level:
 its instances are numbered region after region (and iteration after iteration of the loops around it), so that
@@ -88,7 +88,7 @@ class StreamScope:
     between which the units of the innermost region are counted.
     """
 
-    draft: LoweringState
+    state: LoweringState
     stream: Stream
     place: Place
     names: dict[str, Expr] = field(default_factory=dict)
@@ -256,14 +256,14 @@ class LoweringState:
         return sum(len(level.streams) for level in self.levels.values())
 
     def scratch(
-        self, frame: StreamScope, shape: tuple[int, ...], dtype: str, word: str = "part", level: str = "l0"
+        self, scope: StreamScope, shape: tuple[int, ...], dtype: str, word: str = "part", level: str = "l0"
     ) -> Home:
         """A tile of the stream's own."""
-        memory = self.hda.memory(level if frame.level is not self.first else "l2").name
+        memory = self.hda.memory(level if scope.level is not self.first else "l2").name
         name = self.declared.name(f"{word}_{self.declared.fresh()}")
-        home = Home(name, shape, dtype, memory, frame.level.depth)
+        home = Home(name, shape, dtype, memory, scope.level.depth)
         self.homes.found[home.name] = home
-        self.declared.home(home, frame.level)
+        self.declared.home(home, scope.level)
         return home
 
     def run(self) -> None:
@@ -276,10 +276,10 @@ class LoweringState:
             self.declared.tiles[home.name] = tile
         stream = Stream(self.first, 0, self.first.total)
         self.first.streams.append(stream)
-        frame = StreamScope(
+        scope = StreamScope(
             self, stream, Place(self.launch, ()), ranges={"unit": (0, self.first.instances - 1)}
         )
-        frame.lower(self.program.body)
+        scope.lower(self.program.body)
 
 
 def _loop_names(node: n.Node) -> tuple[str, ...]:

@@ -57,10 +57,10 @@ class Meeting:
     barrier: pm.Collective
 
 
-def place_waits(draft: LoweringState) -> None:
+def place_waits(state: LoweringState) -> None:
     """Put the flags, signals and waits between regions into the streams of a Plan."""
-    for stream in draft.first.streams:
-        order = _Order(draft, stream)
+    for stream in state.first.streams:
+        order = _Order(state, stream)
         order.write(stream.out)
         stream.out = order.out
 
@@ -68,8 +68,8 @@ def place_waits(draft: LoweringState) -> None:
 class _Order:
     """A stream as it is written again, with what it has to wait for."""
 
-    def __init__(self, draft: LoweringState, stream: Stream):
-        self.draft, self.stream = draft, stream
+    def __init__(self, state: LoweringState, stream: Stream):
+        self.state, self.stream = state, stream
         self.out: list[Any] = []
         self.pending: list[Phase | pm.Collective] = []
         """Regions before that may still be at work, and meetings after them."""
@@ -80,7 +80,7 @@ class _Order:
 
     @property
     def is_first(self) -> bool:
-        return self.stream.level is self.draft.first
+        return self.stream.level is self.state.first
 
     def write(self, body: list[Any] | tuple[Any, ...]) -> None:
         for s in body:
@@ -145,10 +145,10 @@ class _Order:
 
     def start(self, region: Started) -> None:
         """Let the instances of a region go, and wait for them later."""
-        draft, stream = self.draft, region.stream
+        state, stream = self.state, region.stream
         go, done = f"go_{region.number}", f"done_{region.number}"
         theirs, mine = (region.turn, region.index) if region.rounds > 1 else (ZERO, ZERO)
-        body = list(_Order(draft, stream).inner(stream.out))
+        body = list(_Order(state, stream).inner(stream.out))
         touches = touched(pm.statements(tuple(body))) if region.simple else None
         plain = touches is not None and self.is_first
         plain = plain and not (self.around or region.conditions or stream.level.communicates)
@@ -158,10 +158,10 @@ class _Order:
             self.flush()
         waits = self.busy or region.in_loop
         if waits:
-            draft.declared.flags[go] = pm.Flag(go, region.rounds, region.owner)
+            state.declared.flags[go] = pm.Flag(go, region.rounds, region.owner)
             count = ONE if region.rounds > 1 else region.turn + 1
             body.insert(0, pm.Wait(go, count, theirs, source=region.source))
-        draft.declared.flags[done] = pm.Flag(done, region.rounds, region.owner)
+        state.declared.flags[done] = pm.Flag(done, region.rounds, region.owner)
         body.append(pm.Signal(done, region.above, theirs, source=region.source))
         for condition in reversed(region.conditions):
             body = [pm.If(condition, tuple(body))]
@@ -169,14 +169,14 @@ class _Order:
         if waits:
             place = len(self.out)
             if touches is not None and self.is_first:  # before commands that do not concern it: they overlap
-                place = earliest(self.out, touches, draft.first.total)
+                place = earliest(self.out, touches, state.first.total)
             self.out.insert(place, pm.Signal(go, unit, mine, source=region.source))
             self.busy = True
         ended = Const(region.each) if region.rounds > 1 else (region.index + 1) * region.each
         wait = pm.Wait(done, ended, mine, source=region.source)
         parents = stream.units // stream.level.total
         self.pending.append(
-            Phase(wait, draft, stream.units, parents, region.owner, region.above, stream.out, touches, plain,
+            Phase(wait, state, stream.units, parents, region.owner, region.above, stream.out, touches, plain,
                   region.phase)
         )  # fmt: skip
 
