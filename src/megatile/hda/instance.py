@@ -17,10 +17,10 @@ they run in waves. Below the block they share units instead.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from megatile.core.errors import InstanceError, did_you_mean
 from megatile.core.frozen import Frozen
@@ -250,13 +250,35 @@ class Instance:
 
     # the language's context
 
+    recorder: ClassVar[Callable[[Instance], Any] | None] = None
+    """Records statements that stand in a ``with`` block outside every kernel; the tile language sets it."""
+
     def __enter__(self) -> Instance:
         _current.set((*_current.get(), self))
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         # No token is kept: one instance may be entered in several threads at once.
         _current.set(_current.get()[:-1])
+        recording = self.__dict__.pop("_recording", None)
+        if recording is not None:
+            self.__dict__["_program"] = recording.finish(kind is None)
+
+    def recording(self) -> Any:
+        """What records the statements of the ``with`` block; None without the tile language."""
+        if "_recording" not in self.__dict__ and Instance.recorder is not None:
+            self.__dict__["_recording"] = Instance.recorder(self)
+        return self.__dict__.get("_recording")
+
+    @property
+    def program(self) -> Any:
+        """The Program of the statements in the last ``with`` block of this instance."""
+        if self.__dict__.get("_program") is None:
+            raise InstanceError(
+                "no statement was recorded for this launch",
+                advice='write with instance: with T.Scale("block"): ... outside a kernel first',
+            )
+        return self.__dict__["_program"]
 
     @staticmethod
     def current() -> Instance | None:

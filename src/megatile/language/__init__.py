@@ -62,6 +62,7 @@ from megatile.language.tile.operations import (
     use_swizzle,
 )
 from megatile.language.tile.program import macro, program
+from megatile.language.tile.recording import Recording as _Recording  # noqa: F401  (records bare launches)
 from megatile.language.tile.scales import Kernel, Scale, Symmetric, implementation
 from megatile.language.tile.synchronise import (
     atomic_add,
@@ -88,6 +89,7 @@ if TYPE_CHECKING:  # names that are made below or stand above, for type checkers
 FullRow = Shard(0)
 FullCol = Shard(1)
 prim_func = program
+scale = Scale
 
 __all__ = [
     "FullCol",
@@ -161,6 +163,7 @@ __all__ = [
     "reduce_sum",
     "round",
     "rsqrt",
+    "scale",
     "serial",
     "sigmoid",
     "signal",

@@ -221,6 +221,9 @@ class KernelState:
     arrivals: dict[str, int] = field(default_factory=dict)
     """Arrivals that end a phase of a barrier, by its flag tile."""
     barriers: list[Barrier] = field(default_factory=list)
+    levels: set[Any] = field(default_factory=set)
+    """Levels of ``T.Scale`` that were left."""
+    assumed: bool = False
     home: str = "block"
     registers: str = "registers"
 

@@ -76,6 +76,11 @@ def execute(built: Built, arrays: dict[str, Any]) -> None:
         if name not in arrays:
             arrays[name] = new_array(kind, arrays.values())
     if built.ranks > 1:
+        if ranks.world_size() != built.ranks:
+            raise ProgramError(
+                f"the kernel runs on {built.ranks} ranks, and {ranks.world_size()} launch it",
+                advice=f"start it with torchrun --nproc-per-node {built.ranks}",
+            )
         ranks.launch(built.programs, arrays)
         return
     for program in built.programs:

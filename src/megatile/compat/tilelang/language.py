@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from megatile.compat.tilelang import buffers as _buffers, functions, launch, onesided, operations, simt
+from megatile.compat.tilelang import (
+    buffers as _buffers,
+    functions,
+    launch,
+    onesided,
+    operations,
+    scales,
+    simt,
+)
 from megatile.compat.tilelang.dtypes import NAMES, dtype
 from megatile.compat.tilelang.reader import Macro
 from megatile.compat.tilelang.source import prim_func
@@ -39,7 +47,7 @@ WORDS: dict[str, Any] = {
         launch,
         "Kernel ClusterKernel get_thread_binding get_thread_bindings get_block_binding get_block_bindings "
         "get_thread_extent get_block_extent Parallel Pipelined serial unroll vectorized Persistent "
-        "barrier_arrive barrier_wait ws tcgen05_mma_arrive",
+        "barrier_arrive barrier_wait ws tcgen05_mma_arrive assume",
     ),
     **_words(
         operations,
@@ -57,6 +65,7 @@ WORDS: dict[str, Any] = {
         "access_ptr address_of ptx_cp_async thread_binding sync_grid attr comm_reducer "
         "tvm_thread_allreduce tvm_warp_shuffle call_extern",
     ),
+    **_words(scales, "Scale"),
     **_words(onesided, onesided.WORDS),
     **{
         word: launch.hint(word)
@@ -69,7 +78,7 @@ WORDS: dict[str, Any] = {
         word: launch.nothing
         for word in "sync_threads sync_warp sync_global fence_proxy_async wait_wgmma warpgroup_arrive "
         "warpgroup_commit_batch warpgroup_wait warpgroup_fence_operand tma_store_arrive tma_store_wait "
-        "tcgen05_before_thread_sync tcgen05_after_thread_sync assume evaluate pdl_trigger pdl_sync "
+        "tcgen05_before_thread_sync tcgen05_after_thread_sync evaluate pdl_trigger pdl_sync "
         "mbarrier_expect_tx ptx_wait_group ptx_commit_group cluster_sync "
         "cluster_arrive cluster_wait deallocate_tmem fence quiet fence_cta fence_gpu fence_sys".split()
     },
@@ -90,7 +99,7 @@ ALIASES = {
     "mbarrier_wait_parity": "barrier_wait", 
     "cp_async_barrier_noinc": "barrier_arrive", "pow": "power", "Serial": "serial", "Unroll": "unroll",
     "Vectorized": "vectorized", "parallel": "Parallel", "Select": "if_then_else", "FloorDiv": "floordiv",
-    "FloorMod": "floormod", "c2d_im2col": "im2col",
+    "FloorMod": "floormod", "scale": "Scale", "c2d_im2col": "im2col",
     "Buffer": "Tensor", "SharedBuffer": "Tensor", "FragmentBuffer": "Tensor",
     "LocalBuffer": "Tensor", **onesided.ALIASES,
 }  # fmt: skip

@@ -91,7 +91,7 @@ class Kernel:
         threads = 128 if self.threads is None else self.threads
         state.threads = tuple(int(b.resolved(e, builder.bound)) for e in b.extents_of(threads))
         scales: dict[str, Any] = {"device": state.ranks} if state.ranks > 1 else {}
-        scales |= {"block": tuple(int(e) for e in grid), "threads": math.prod(state.threads)}
+        scales |= self.extents(grid) | {"threads": math.prod(state.threads)}
         builder.instance = instance_of(builder.machine, scales)
         builder.launch = launch_of(builder.instance)
         known = {*builder.bound, *thread_variables(state.threads)}
@@ -103,6 +103,10 @@ class Kernel:
         if self.cluster:
             hint("cluster_dims")(*self.cluster)
         return Coordinate(Coord(dispatch, 0)) if len(state.grid) == 1 else state.coords
+
+    def extents(self, grid: tuple[Any, ...]) -> dict[str, Any]:
+        """Units of the block and of larger scales."""
+        return {"block": tuple(int(e) for e in grid)}
 
     def __exit__(self, kind: Any, *_: Any) -> None:
         if kind is None:
@@ -244,6 +248,11 @@ def Persistent(domain: Any, wave_size: Any, index: Any, group_size: Any = 8) -> 
 
 def nothing(*_: Any, **__: Any) -> None:
     """Orders work of the threads of one block (or hints at how), which run in step here."""
+
+
+def assume(*_: Any, **__: Any) -> None:
+    """What holds anyway."""
+    b.state().assumed = True
 
 
 def _element(barrier: Any) -> tuple[b.Barrier, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 from megatile.compat.tilelang import buffers as b
 from megatile.compat.tilelang.dtypes import overflows
 from megatile.compat.tilelang.launch import barrier_arrive
+from megatile.compat.tilelang.scales import device_product, is_device_product
 from megatile.core.expr import Binary, Expr, Symbol as Var, known, simplify
 from megatile.ir import nodes as n
 from megatile.language.tile import operations as ops, synchronise
@@ -98,7 +99,13 @@ def gemm(
     policy: Any = GemmWarpPolicy.Square, clear_accum: Any = False, k_pack: int = 1, wg_wait: int = 0,
     mbar: Any = None, **_: Any,
 ) -> None:  # fmt: skip
-    """``C += A @ B``."""
+    """``C += A @ B``; of whole tensors directly in ``T.scale("device")``, ``C = A @ B``."""
+    if is_device_product():
+        said = {"transpose_A": transpose_A, "transpose_B": transpose_B, "clear_accum": clear_accum,
+                "mbar": mbar, "wg_wait": wg_wait, "policy": policy is not GemmWarpPolicy.Square,
+                "k_pack": k_pack != 1}  # fmt: skip
+        device_product(A, B, C, said)
+        return
     if isinstance(clear_accum, Value):
         with current().inside(n.If, condition=as_expr(clear_accum)):
             ops.clear(C)
@@ -108,7 +115,16 @@ def gemm(
         barrier_arrive(mbar)
 
 
-wgmma_gemm = tcgen05_gemm = gemm
+def wgmma_gemm(*operands: Any, **options: Any) -> None:
+    """``C += A @ B``, as every product."""
+    if is_device_product("wgmma_gemm"):
+        raise ProgramError(
+            "a device-scale GEMM by T.wgmma_gemm is not supported yet", advice="T.gemm(A, B, C)"
+        )
+    gemm(*operands, **options)
+
+
+tcgen05_gemm = wgmma_gemm
 
 
 def _policy(policy: Any) -> Any:

@@ -42,6 +42,8 @@ class TileLangReader(Reader):
     def __init__(self, builder: ProgramBuilder):
         super().__init__(builder)
         self.variables: list[dict[str, b.Variable]] = [{}]
+        self.branches = 0
+        """Conditions known only at run time around what is read."""
 
     def follows(self, function: Any) -> bool:
         return False  # helpers are Python; only macros are read
@@ -94,6 +96,12 @@ class TileLangReader(Reader):
         if given:
             return self.assign(place, name, value)
         return value if not isinstance(value, Undefined) else Undefined(name, place)
+
+    def _branch(self, *arguments: Any) -> Any:
+        self.branches += 1
+        found = super()._branch(*arguments)
+        self.branches -= 1
+        return found
 
     def for_(
         self, place: Place, iterable: Any, body: Callable[..., Any], names: tuple[str, ...], state: Any,

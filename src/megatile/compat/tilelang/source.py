@@ -22,6 +22,7 @@ from megatile.ir.program import Program
 from megatile.language.common.rewrite import bind
 from megatile.language.tile.builder import ProgramBuilder, located
 from megatile.language.tile.errors import PYTHON_ERRORS, ProgramError, ProgramWarning, translated
+from megatile.language.tile.nest import LevelFound, Nest, ScaleLevel
 from megatile.language.tile.program import DEFAULT_MACHINE, evaluated_annotations
 from megatile.language.tile.scalars import Value
 from megatile.language.tile.tiles import Symbol
@@ -91,7 +92,18 @@ class Source:
         """Programs for arguments (arrays, numbers) and symbolic extents by name."""
         if any(getattr(value, "shape", None) is not None for value in given.values()):
             bound = self.extents(given, bound)
+        levels: tuple[ScaleLevel, ...] = ()
+        while True:
+            try:
+                return self._build(given, bound, levels)
+            except LevelFound as found:
+                levels = found.levels
+
+    def _build(
+        self, given: Mapping[str, Any], bound: Mapping[str, int], levels: tuple[ScaleLevel, ...]
+    ) -> Built:
         builder = self.builder(bound)
+        builder.nest = Nest(builder.machine, levels)
         state: b.KernelState = builder.tilelang  # type: ignore[attr-defined]
         try:
             with builder.active():

@@ -20,12 +20,18 @@ from megatile.ir.nodes import Node, Span
 from megatile.language.tile.errors import ProgramError
 from megatile.language.tile.inference import elementwise
 from megatile.language.tile.launch import launch_of
+from megatile.language.tile.nest import Nest
 from megatile.language.tile.tiles import ACTIVE, Tile
 
 
 def current() -> ProgramBuilder:
     """The Program being built; the functions of ``T`` speak to it."""
     builder = ACTIVE.get()
+    instance = Instance.current() if builder is None else None
+    if instance is not None and instance.recording() is not None:
+        builder = ACTIVE.get()
+    if builder is not None and builder.argument is not None:
+        builder.place = caller()
     if builder is None:
         raise ProgramError(
             "a tile operation outside a kernel",
@@ -65,6 +71,8 @@ class ProgramBuilder:
         self.name = name
         self.launch: Launch | None = None
         self.instance: Any = None
+        self.nest = Nest(machine)
+        """Scales with extents, where these describe the launch."""
         self.reader: Any = None
         self.place: Place | None = None
         self.bodies: list[Body] = [Body()]
@@ -84,6 +92,8 @@ class ProgramBuilder:
         """Arguments of which every device has its own copy."""
         self.begun: Callable[[ProgramBuilder], None] | None = None
         """What is done when the launch is known."""
+        self.argument: Callable[[Any], Tile] | None = None
+        """Of a bare ``with instance:``, whose statements Python runs: the argument of a ``T.Tensor``."""
         self.bound: dict[str, int] = {}
         self.regions = 0
         self.left = ""
@@ -113,6 +123,11 @@ class ProgramBuilder:
                 "a tile operation outside the launch", advice="put it under 'with T.Kernel(...):'"
             )
         return self.launch
+
+    @property
+    def launched(self) -> bool:
+        """Whether a ``T.Kernel`` or an instance around the statements gives the launch."""
+        return self.launch is not None or Instance.current() is not None
 
     def begin(self, instance: Instance) -> None:
         """The launch is known from here on."""

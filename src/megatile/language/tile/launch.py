@@ -25,7 +25,7 @@ def instance_of(machine: HDA, wanted: Mapping[str, Any]) -> Instance:
             raise ProgramError(
                 f"scale '{scale.name}' is given twice to T.Kernel", advice="name each scale once"
             )
-        views[scale.name] = (scale, _extents(word, extents))
+        views[scale.name] = (scale, extents_of(word, extents))
     device = machine.scale("device")
     if views and all(scale.position < device.position for scale, _ in views.values()):
         views[device.name] = (device, (1,))
@@ -53,7 +53,7 @@ def clusters_of(wanted: dict[str, Any]) -> tuple[dict[str, Any], tuple[int, ...]
     if CLUSTER_SIZE not in wanted or "block" not in wanted:
         return wanted, ()
     rest = {word: extents for word, extents in wanted.items() if word != CLUSTER_SIZE}
-    size, grid = _extents(CLUSTER_SIZE, wanted[CLUSTER_SIZE]), _extents("block", wanted["block"])
+    size, grid = extents_of(CLUSTER_SIZE, wanted[CLUSTER_SIZE]), extents_of("block", wanted["block"])
     size += (1,) * (len(grid) - len(size))
     if len(size) > len(grid) or any(extent % part for extent, part in zip(grid, size, strict=True)):
         raise ProgramError(
@@ -81,7 +81,8 @@ def find_scale(machine: HDA, word: str, what: str) -> Scale:
     )
 
 
-def _extents(word: str, value: Any) -> tuple[int, ...]:
+def extents_of(word: str, value: Any) -> tuple[int, ...]:
+    """Whole numbers from 1, of a number or a tuple."""
     extents = tuple(value) if isinstance(value, (tuple, list)) else (value,)
     extents = tuple(plain(e) for e in extents)
     for extent in extents:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -10,9 +11,13 @@ from typing import Any
 import numpy as np
 
 from megatile.core.arguments import no_none
+from megatile.core.expr import Symbol
 from megatile.core.frames import caller
+from megatile.ir import nodes as n
+from megatile.language.tile.builder import current
 from megatile.language.tile.errors import ProgramError
 from megatile.language.tile.scalars import Value, as_expr
+from megatile.language.tile.tiles import ACTIVE
 
 MAX_WHILE_ITERATIONS = 1 << 20
 """Turns of a ``while`` without a bound of its own."""
@@ -47,11 +52,23 @@ class SerialRange:
     name: str = ""
 
     def __iter__(self) -> Any:
+        if ACTIVE.get() is not None and current().argument is not None:
+            return self._recorded()
         raise ProgramError(
             f"a T.{self.kind} loop outside a kernel",
             place=caller(),
             advice="write it in a 'for' of a function under @T.program",
         )
+
+    def _recorded(self) -> Iterator[Value]:
+        """Python runs the body once."""
+        builder = current()
+        builder.open_implied()
+        name = builder.fresh(self.name or "i")
+        start, stop, step = (as_expr(bound) for bound in (self.start, self.stop, self.step))
+        fields = {"kind": self.kind, "var": name, "start": start, "stop": stop, "step": step}
+        with builder.inside(n.Loop, name, **fields, stages=self.stages):
+            yield Value(Symbol(name))
 
 
 @dataclass
@@ -62,9 +79,22 @@ class ParallelRange:
     names: tuple[str, ...]
 
     def __iter__(self) -> Any:
+        if ACTIVE.get() is not None and current().argument is not None:
+            return self._recorded()
         raise ProgramError(
             "T.Parallel outside a kernel", place=caller(), advice="write it in a 'for' under @T.program"
         )
+
+    def _recorded(self) -> Iterator[Any]:
+        builder = current()
+        builder.open_implied()
+        names = tuple(builder.fresh(name) for name in self.names)
+        extents = tuple(as_expr(extent) for extent in self.extents)
+        with builder.inside(n.Parallel, *names, vars=names, extents=extents):
+            builder.parallel = list(names)
+            items = tuple(Value(Symbol(name)) for name in names)
+            yield items[0] if len(items) == 1 else items
+            builder.parallel = []
 
 
 def _refuse_fractions(numbers: tuple[Any, ...]) -> None:

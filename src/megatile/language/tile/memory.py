@@ -16,9 +16,9 @@ from megatile.ir.expr import Rank as RankExpr
 from megatile.ir.printer import show_layout
 from megatile.language.tile.builder import ProgramBuilder, current
 from megatile.language.tile.errors import ProgramError
-from megatile.language.tile.inference import LayoutFound, OpenView
+from megatile.language.tile.inference import ADVICE, LayoutFound, OpenView
 from megatile.language.tile.scalars import Value, as_expr, as_value, plain
-from megatile.language.tile.tiles import Symbol, Tile
+from megatile.language.tile.tiles import Symbol, Tile, argument
 
 UNKNOWN = 1 << 62
 """Bound of a symbolic extent."""
@@ -87,6 +87,7 @@ alloc_local = alloc_fragment
 def view(x: Any, layout: Any = None) -> Tile:
     """How a unit of the current scale sees ``x``; indices of a view are local, its ``shape`` this unit's."""
     builder = current()
+    x = argument(x)
     if not isinstance(x, Tile):
         raise ProgramError("T.view needs a tensor, a tile or a view", advice="T.view(A, layout=T.FullRow)")
     builder.open_implied()
@@ -95,6 +96,8 @@ def view(x: Any, layout: Any = None) -> Tile:
     key = (x.name, scale)
     placed = builder.placements.get(key) or builder.inferred.get(key)
     if layout is None:
+        if placed is None and builder.argument is not None:
+            raise ProgramError(f"T.view of '{x.name}' in a bare launch has no layout", advice=ADVICE)
         if placed is None:
             builder.open.setdefault(key, builder.place)
             return add_view(builder, x, lay.Replicate(), OpenView)

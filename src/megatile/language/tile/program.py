@@ -28,6 +28,7 @@ from megatile.language.tile.functions import DType
 from megatile.language.tile.inference import ADVICE, LayoutFound
 from megatile.language.tile.launch import with_slots
 from megatile.language.tile.memory import UNKNOWN
+from megatile.language.tile.nest import LevelFound, Nest, ScaleLevel
 from megatile.language.tile.reader import Reader
 from megatile.language.tile.scalars import Value
 from megatile.language.tile.scales import RANKS, share_out, shared_out
@@ -82,15 +83,24 @@ class ProgramFunction:
 
     def _build(self, hda: HDA, symbols: Mapping[str, int]) -> Program:
         inferred: dict[tuple[str, str], Any] = {}
+        levels: tuple[ScaleLevel, ...] = ()
         while True:
             try:
-                return self._read(hda, symbols, inferred)
+                return self._read(hda, symbols, inferred, levels)
             except LayoutFound as found:
                 inferred[found.key] = found.layout
+            except LevelFound as found:
+                levels = found.levels
 
-    def _read(self, hda: HDA, symbols: Mapping[str, int], inferred: dict[tuple[str, str], Any]) -> Program:
+    def _read(
+        self,
+        hda: HDA,
+        symbols: Mapping[str, int],
+        inferred: dict[tuple[str, str], Any],
+        levels: tuple[ScaleLevel, ...],
+    ) -> Program:
         builder = ProgramBuilder(hda, self.__name__)
-        builder.inferred = inferred
+        builder.inferred, builder.nest = inferred, Nest(hda, levels)
         builder.reader = Reader(builder)
         builder.bound = dict(symbols)
         unknown = set(symbols) - {*self.symbols, RANKS}

@@ -10,7 +10,7 @@ from megatile.core.expr import Expr, known, linear
 from megatile.ir.nodes import Dim, Region
 from megatile.language.tile.errors import ProgramError
 from megatile.language.tile.scalars import as_value
-from megatile.language.tile.tiles import OwnCopy, Ref, StridedRef, Tile, shape_text, whole_dims
+from megatile.language.tile.tiles import OwnCopy, Ref, StridedRef, Tile, argument, shape_text, whole_dims
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ def extents_text(extents: tuple[Expr, ...]) -> str:
 
 def operand(value: Any, what: str) -> Operand:
     """The operand a user wrote; ``what`` names it in errors."""
+    value = argument(value)
     if isinstance(value, OwnCopy):
         value = value[...]
     if isinstance(value, Tile):

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from megatile.core.expr import Const, applied, simplify
+from megatile.core.expr import Const, Expr, applied, simplify
 from megatile.core.placement import Shard
 from megatile.cost.implementations import by_blocks_ps, implementation
 from megatile.ir.expr import Coord, Rank as RankExpr
@@ -15,7 +15,8 @@ from megatile.language.tile.builder import LargerScale, ProgramBuilder, current
 from megatile.language.tile.errors import ProgramError
 from megatile.language.tile.launch import clusters_of, find_scale, instance_of
 from megatile.language.tile.memory import view
-from megatile.language.tile.operations import gemm
+from megatile.language.tile.nest import ScaleLevel, level_of
+from megatile.language.tile.operations import gemm, use_swizzle
 from megatile.language.tile.scalars import Coordinate, Rank, Value
 from megatile.language.tile.tiles import Symbol, Tensor
 
@@ -58,16 +59,75 @@ class Kernel:
 
 class Scale:
     """``with T.Scale("warpgroup") as (rank, size):`` runs the body on every unit of that scale below this
-    one."""
+    one.
 
-    def __init__(self, name: str):
+    With extents, nested scales describe the launch themselves: ``with T.Scale("block", 4, 2) as (bx, by):``,
+    or ``workgroup=(4, 2)``. One extent gives one index. ``swizzle`` is that of ``T.use_swizzle``;
+    ``cluster_size`` blocks make a cluster; ``sm_schedule``, an order of the SMs, changes no data.
+    """
+
+    def __init__(self, name: str, *extents: Any, workgroup: Any = None, cluster_size: Any = None,
+                 num_sms_per_die: Any = None, sm_schedule: Any = None, swizzle: Any = None,
+                 swizzle_order: str = "row"):  # fmt: skip
         self.name = name
         self.span: Any = None
+        self.level: ScaleLevel | None = None
+        self.swizzle = (swizzle, {"col": "column"}.get(swizzle_order, swizzle_order))
+        self.opened = False
+        if extents or workgroup is not None:
+            self.level = level_of(name, extents, workgroup, cluster_size, num_sms_per_die)
+        if swizzle is not None and name not in ("block", "cluster"):
+            raise ProgramError(
+                f'T.Scale("{name}", swizzle={swizzle})', advice='blocks are swizzled: T.Scale("block", ...)'
+            )
 
-    def __enter__(self) -> Rank:
+    def __enter__(self) -> Any:
         builder = current()
-        scale = find_scale(builder.machine, self.name, what="T.Scale").name
+        if (
+            self.level is None
+            and not builder.launched
+            and builder.machine.scale("device").name == self._scale(builder)
+        ):
+            self.level = ScaleLevel(self.name, (1,))
+        if self.level is None:
+            if not builder.launched:
+                raise ProgramError(
+                    f'T.Scale("{self.name}") without a launch',
+                    advice=f'say how many: T.Scale("{self.name}", 4), or put it under with T.Kernel(...)',
+                )
+            return self._enter(builder, self._scale(builder))
+        if builder.launched and not builder.nest.levels:
+            return self._within_launch(builder, self.level)
+        self.level = builder.nest.enter(self.level)
+        if builder.launch is None:
+            builder.begin(instance_of(builder.machine, builder.nest.scales()))
+        region = builder.nest.region()
+        rank = None
+        if region is not None and builder.plan.depth(region) > builder.plan.depth(builder.scale):
+            rank = self._enter(builder, region)
+        if self.swizzle[0] is not None:
+            use_swizzle(*self.swizzle)
+        if rank is None or builder.nest.in_grid(self.level):
+            return builder.nest.coordinates(self.level)
+        return _unpacked(rank, self.level.extents)
+
+    def _scale(self, builder: ProgramBuilder) -> str:
+        return find_scale(builder.machine, self.name, what="T.Scale").name
+
+    def _within_launch(self, builder: ProgramBuilder, level: ScaleLevel) -> Any:
+        """Extents beside a ``T.Kernel`` must be those of its launch."""
+        rank = self._enter(builder, self._scale(builder))
+        if rank.size != math.prod(level.extents):
+            raise ProgramError(
+                f'T.Scale("{self.name}") of {math.prod(level.extents)} units, and the launch has {rank.size}',
+                advice=f'T.Scale("{self.name}") takes those of the launch; without T.Kernel extents make one',
+            )
+        self.level = None
+        return _unpacked(rank, level.extents)
+
+    def _enter(self, builder: ProgramBuilder, scale: str) -> Rank:
         self.span = builder.span()
+        self.opened = True
         launch = builder.plan
         _check_inferred(builder.instance, scale)
         depth = launch.depth(scale)
@@ -93,7 +153,10 @@ class Scale:
         if kind is None:
             builder = current()
             builder.close_implied()
-            builder.leave_scale(self.span)
+            if self.opened:
+                builder.leave_scale(self.span)
+            if self.level is not None:
+                builder.nest.leave()
 
 
 def _check_inferred(instance: Any, scale: str) -> None:
@@ -105,7 +168,12 @@ def _check_inferred(instance: Any, scale: str) -> None:
         )
 
 
-def _coords(rank: RankExpr, grid: tuple[int, ...]) -> tuple[Any, ...]:
+def _unpacked(rank: Rank, extents: tuple[int, ...]) -> Any:
+    """One index for one extent, a coordinate for each of several."""
+    return rank if len(extents) == 1 else _coords(rank.expr, extents)
+
+
+def _coords(rank: Expr, grid: tuple[int, ...]) -> tuple[Any, ...]:
     if len(grid) == 1:
         return (Value(rank),)
     wholes = (applied("//", (rank, Const(math.prod(grid[:axis])))) for axis in range(len(grid)))

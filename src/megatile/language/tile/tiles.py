@@ -11,6 +11,7 @@ from megatile.core.dtypes import dtype as dtype_name
 from megatile.core.expr import Const, Expr, Symbol as SymbolExpr, ceil_div, difference, known, simplify
 from megatile.core.placement import Layout
 from megatile.core.quantities import whole
+from megatile.hda import Instance
 from megatile.ir.expr import Load
 from megatile.ir.nodes import Dim, Region, Store
 from megatile.ir.printer import show_region
@@ -59,6 +60,23 @@ class Tensor:
                 )
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "dtype", dtype_name(self.dtype))
+
+    def __getitem__(self, index: Any) -> Any:
+        return argument(self)[index]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        argument(self)[index] = value
+
+
+def argument(value: Any) -> Any:
+    """The argument that a ``T.Tensor`` stands for in a bare ``with instance:``; other values unchanged."""
+    instance = Instance.current() if ACTIVE.get() is None else None
+    if instance is not None:
+        instance.recording()
+    builder = ACTIVE.get()
+    if not isinstance(value, Tensor) or builder is None or builder.argument is None:
+        return value
+    return builder.argument(value)
 
 
 @dataclass(frozen=True)
