@@ -19,7 +19,7 @@ from typing import Any
 from megatile.core.dtypes import itemsize
 
 REDUCE_OPS = ("sum", "max", "min", "prod")
-KERNEL_HELPERS = ("in_pieces", "merged")
+KERNEL_HELPERS = ("in_pieces", "merged", "passed_round")
 
 
 def merged(tl: Any, op: str, a: Any, b: Any) -> Any:
@@ -29,6 +29,16 @@ def merged(tl: Any, op: str, a: Any, b: Any) -> Any:
     if op == "prod":
         return a * b
     return tl.maximum(a, b) if op == "max" else tl.minimum(a, b)
+
+
+def passed_round(tl: Any, total: Any, extent: int, low: str, high: str, **how: Any) -> Any:
+    """Reduce over a ring: everybody's tile goes round, sent to ``high`` and received from ``low``."""
+    current = total
+    for _ in range(extent - 1):
+        tl.send(dir=high, src=current)
+        current = tl.recv(dir=low, shape=how["shape"], dtype=how["dtype"])
+        total = merged(tl, how["op"], total, current)
+    return total
 
 
 def elements_in_flight(n_elem: int, dtype: str, config: Any) -> int:

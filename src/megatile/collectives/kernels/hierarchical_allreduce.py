@@ -6,10 +6,16 @@ SIP leaders form a ring (global_E, global_W).
 
 from typing import Any
 
-from megatile.collectives.kernels import REDUCE_OPS, elements_in_flight, in_pieces, merged  # noqa: F401
+from megatile.collectives.kernels import (
+    REDUCE_OPS as REDUCE_OPS,
+    elements_in_flight,
+    in_pieces,
+    merged,
+    passed_round,
+)
 
 TOPOLOGY, MAPPER, TOPOLOGIES = "hierarchical_3level", "all_pes", ("hierarchical_3level",)
-KERNEL_HELPERS = ("piece_reduced",)
+KERNEL_HELPERS = ("from_leader", "piece_reduced", "to_leader")
 
 
 def kernel_args(
@@ -27,55 +33,48 @@ def kernel_args(
     return (n_elem, pes_per_cube, cubes_per_sip, num_sips, dtype, reduce_op, piece)
 
 
+def to_leader(tl: Any, total: Any, place: Any, extent: int, low: str, high: str, **how: Any) -> Any:
+    """Reduce a ring of ``extent`` participants towards number 0: numbers 1 to half pass to ``low``, others to
+    ``high``, round the ring."""
+    half = extent // 2
+    if place < half:
+        total = merged(tl, how["op"], total, tl.recv(dir=high, shape=how["shape"], dtype=how["dtype"]))
+    if (place > half + 1) | ((place == 0) & (extent > 2)):
+        total = merged(tl, how["op"], total, tl.recv(dir=low, shape=how["shape"], dtype=how["dtype"]))
+    if (place > 0) & (place <= half):
+        tl.send(dir=low, src=total)
+    if place > half:
+        tl.send(dir=high, src=total)
+    return total
+
+
+def from_leader(tl: Any, total: Any, place: Any, extent: int, low: str, high: str, **how: Any) -> Any:
+    """Send the leader's tile back on the same paths."""
+    half = extent // 2
+    if (place > 0) & (place <= half):
+        total = tl.recv(dir=low, shape=how["shape"], dtype=how["dtype"])
+    if place > half:
+        total = tl.recv(dir=high, shape=how["shape"], dtype=how["dtype"])
+    if place < half:
+        tl.send(dir=high, src=total)
+    if (place > half + 1) | ((place == 0) & (extent > 2)):
+        tl.send(dir=low, src=total)
+    return total
+
+
 def piece_reduced(
     tl: Any, mine: Any, count: int, pes: int, cubes: int, sips: int, dtype: str, op: str
 ) -> None:
+    how: Any = {"op": op, "shape": (count,), "dtype": dtype}
     pe, cube = tl.program_id(0), tl.program_id(1)
-    half, middle = pes // 2, cubes // 2
-    total = tl.load(mine, shape=(count,), dtype=dtype)
-    # Inside the cube: PEs 1..half pass westwards to PE 0, the others eastwards, round the ring.
-    if pe < half:
-        total = merged(tl, op, total, tl.recv(dir="E", shape=(count,), dtype=dtype))
-    if (pe > half + 1) | ((pe == 0) & (pes > 2)):
-        total = merged(tl, op, total, tl.recv(dir="W", shape=(count,), dtype=dtype))
-    if (pe > 0) & (pe <= half):
-        tl.send(dir="W", src=total)
-    if pe > half:
-        tl.send(dir="E", src=total)
+    total = to_leader(tl, tl.load(mine, shape=(count,), dtype=dtype), pe, pes, "W", "E", **how)
     if (cubes > 1) & (pe == 0):
-        if cube < middle:
-            total = merged(tl, op, total, tl.recv(dir="S", shape=(count,), dtype=dtype))
-        if (cube > middle + 1) | ((cube == 0) & (cubes > 2)):
-            total = merged(tl, op, total, tl.recv(dir="N", shape=(count,), dtype=dtype))
-        if (cube > 0) & (cube <= middle):
-            tl.send(dir="N", src=total)
-        if cube > middle:
-            tl.send(dir="S", src=total)
+        total = to_leader(tl, total, cube, cubes, "N", "S", **how)
     if (sips > 1) & (pe == 0) & (cube == 0):
-        current = total
-        for _ in range(sips - 1):
-            tl.send(dir="global_E", src=current)
-            current = tl.recv(dir="global_W", shape=(count,), dtype=dtype)
-            total = merged(tl, op, total, current)
-    # Back: the same paths in the other direction.
+        total = passed_round(tl, total, sips, "global_W", "global_E", **how)
     if (cubes > 1) & (pe == 0):
-        if (cube > 0) & (cube <= middle):
-            total = tl.recv(dir="N", shape=(count,), dtype=dtype)
-        if cube > middle:
-            total = tl.recv(dir="S", shape=(count,), dtype=dtype)
-        if cube < middle:
-            tl.send(dir="S", src=total)
-        if (cube > middle + 1) | ((cube == 0) & (cubes > 2)):
-            tl.send(dir="N", src=total)
-    if (pe > 0) & (pe <= half):
-        total = tl.recv(dir="W", shape=(count,), dtype=dtype)
-    if pe > half:
-        total = tl.recv(dir="E", shape=(count,), dtype=dtype)
-    if pe < half:
-        tl.send(dir="E", src=total)
-    if (pe > half + 1) | ((pe == 0) & (pes > 2)):
-        tl.send(dir="W", src=total)
-    tl.store(mine, total)
+        total = from_leader(tl, total, cube, cubes, "N", "S", **how)
+    tl.store(mine, from_leader(tl, total, pe, pes, "W", "E", **how))
 
 
 def kernel(

@@ -7,7 +7,13 @@ global_S); on a mesh without wrap-around they are reduced along a chain and the 
 
 from typing import Any
 
-from megatile.collectives.kernels import REDUCE_OPS, elements_in_flight, in_pieces, merged  # noqa: F401
+from megatile.collectives.kernels import (
+    REDUCE_OPS as REDUCE_OPS,
+    elements_in_flight,
+    in_pieces,
+    merged,
+    passed_round,
+)
 from megatile.core.dtypes import itemsize
 
 TOPOLOGY, MAPPER, TOPOLOGIES = "intercube", "cube_leaders", ("intercube",)
@@ -70,39 +76,31 @@ def spread(tl: Any, total: Any, place: Any, root: int, extent: int, low: str, hi
 
 
 def piece_reduced(
-    tl: Any, mine: Any, count: int, mesh_w: int, mesh_h: int, sip_w: int, sip_h: int, wrap: bool,
-    root_cube: int, dtype: str, op: str,
+    tl: Any, mine: Any, count: int, mesh_w: int, mesh_h: int, sip_w: int, sip_h: int, root: int,
+    around: Any, end: tuple[int, int], dtype: str, op: str,
 ) -> None:  # fmt: skip
+    """Reduce one piece; SIPs exchange by ``around`` on rings (None: towards SIP ``end`` and back)."""
+    how: Any = {"op": op, "shape": (count,), "dtype": dtype}
     cube, sip = tl.program_id(1), tl.program_id(2)
     row, column = cube // mesh_w, cube % mesh_w
-    root_row, root_column = root_cube // mesh_w, root_cube % mesh_w
+    root_row, root_column = root // mesh_w, root % mesh_w
     total = tl.load(mine, shape=(count,), dtype=dtype)
-    total = gathered(tl, total, column, root_column, mesh_w, "W", "E", op=op, shape=(count,), dtype=dtype)
+    total = gathered(tl, total, column, root_column, mesh_w, "W", "E", **how)
     if column == root_column:
-        total = gathered(tl, total, row, root_row, mesh_h, "N", "S", op=op, shape=(count,), dtype=dtype)
-    if cube == root_cube:
-        if wrap:
-            current = total
-            for _ in range(sip_w - 1):
-                tl.send(dir="global_E", src=current)
-                current = tl.recv(dir="global_W", shape=(count,), dtype=dtype)
-                total = merged(tl, op, total, current)
-            passing = total
-            for _ in range(sip_h - 1):
-                tl.send(dir="global_S", src=passing)
-                passing = tl.recv(dir="global_N", shape=(count,), dtype=dtype)
-                total = merged(tl, op, total, passing)
+        total = gathered(tl, total, row, root_row, mesh_h, "N", "S", **how)
+    if cube == root:
+        if around is not None:
+            total = around(tl, total, sip_w, "global_W", "global_E", **how)
+            total = around(tl, total, sip_h, "global_N", "global_S", **how)
         else:
             x, y = sip % sip_w, sip // sip_w
-            how = {"op": op, "shape": (count,), "dtype": dtype}
-            total = gathered(tl, total, x, sip_w - 1, sip_w, "global_W", "global_E", **how)
-            total = spread(tl, total, x, sip_w - 1, sip_w, "global_W", "global_E", **how)
-            total = gathered(tl, total, y, sip_h - 1, sip_h, "global_N", "global_S", **how)
-            total = spread(tl, total, y, sip_h - 1, sip_h, "global_N", "global_S", **how)
+            total = gathered(tl, total, x, end[0], sip_w, "global_W", "global_E", **how)
+            total = spread(tl, total, x, end[0], sip_w, "global_W", "global_E", **how)
+            total = gathered(tl, total, y, end[1], sip_h, "global_N", "global_S", **how)
+            total = spread(tl, total, y, end[1], sip_h, "global_N", "global_S", **how)
     if column == root_column:
-        total = spread(tl, total, row, root_row, mesh_h, "N", "S", op=op, shape=(count,), dtype=dtype)
-    total = spread(tl, total, column, root_column, mesh_w, "W", "E", op=op, shape=(count,), dtype=dtype)
-    tl.store(mine, total)
+        total = spread(tl, total, row, root_row, mesh_h, "N", "S", **how)
+    tl.store(mine, spread(tl, total, column, root_column, mesh_w, "W", "E", **how))
 
 
 def kernel(
@@ -113,6 +111,7 @@ def kernel(
     """KernBench's arguments up to ``sip_topo_h``: launches on all SIPs may call it as KernBench does."""
     width, height = (n_sips, 1) if sip_topo_kind == 0 else (sip_topo_w, sip_topo_h)
     root = cube_w * cube_h - 1 if root_cube is None else root_cube
-    how = (cube_w, cube_h, width, height, sip_topo_kind != 2, root, dtype, op)
+    around = passed_round if sip_topo_kind != 2 else None
+    how = (cube_w, cube_h, width, height, root, around, (width - 1, height - 1), dtype, op)
     own = own_parts(tl, t_ptr, sip_rank, n_elem * itemsize(dtype))
     in_pieces(tl, piece_reduced, own, n_elem, dtype, piece, *how)

@@ -10,15 +10,14 @@ from typing import Any
 from megatile.collectives.kernels import REDUCE_OPS, in_pieces, merged  # noqa: F401
 from megatile.collectives.kernels.intercube_allreduce import (
     TOPO_NAME_TO_KIND as TOPO_NAME_TO_KIND,
-    gathered,
     kernel_args as kernel_args,
     own_parts,
-    spread,
+    piece_reduced,
 )
 from megatile.core.dtypes import itemsize
 
 TOPOLOGY, MAPPER, TOPOLOGIES = "intercube", "cube_leaders", ("intercube",)
-KERNEL_HELPERS = ("both_ways", "piece_reduced")
+KERNEL_HELPERS = ("both_ways",)
 
 
 def root_cube(mesh_w: int, mesh_h: int) -> int:
@@ -42,34 +41,6 @@ def both_ways(tl: Any, total: Any, extent: int, low: str, high: str, **how: Any)
     return total
 
 
-def piece_reduced(
-    tl: Any, mine: Any, count: int, mesh_w: int, mesh_h: int, sip_w: int, sip_h: int, wrap: bool, root: int,
-    dtype: str, op: str,
-) -> None:  # fmt: skip
-    how: Any = {"op": op, "shape": (count,), "dtype": dtype}
-    cube, sip = tl.program_id(1), tl.program_id(2)
-    row, column = cube // mesh_w, cube % mesh_w
-    root_row, root_column = root // mesh_w, root % mesh_w
-    total = tl.load(mine, shape=how["shape"], dtype=how["dtype"])
-    total = gathered(tl, total, column, root_column, mesh_w, "W", "E", **how)
-    if column == root_column:
-        total = gathered(tl, total, row, root_row, mesh_h, "N", "S", **how)
-    if cube == root:
-        if wrap:
-            total = both_ways(tl, total, sip_w, "global_W", "global_E", **how)
-            total = both_ways(tl, total, sip_h, "global_N", "global_S", **how)
-        else:
-            x, y = sip % sip_w, sip // sip_w
-            total = gathered(tl, total, x, sip_w // 2, sip_w, "global_W", "global_E", **how)
-            total = spread(tl, total, x, sip_w // 2, sip_w, "global_W", "global_E", **how)
-            total = gathered(tl, total, y, sip_h // 2, sip_h, "global_N", "global_S", **how)
-            total = spread(tl, total, y, sip_h // 2, sip_h, "global_N", "global_S", **how)
-    if column == root_column:
-        total = spread(tl, total, row, root_row, mesh_h, "N", "S", **how)
-    total = spread(tl, total, column, root_column, mesh_w, "W", "E", **how)
-    tl.store(mine, total)
-
-
 def kernel(
     t_ptr: Any, n_elem: int, cube_w: int, cube_h: int, n_sips: int, sip_rank: Any = None,
     sip_topo_kind: int = 0, sip_topo_w: int = 0, sip_topo_h: int = 0, root: int | None = None,
@@ -78,6 +49,7 @@ def kernel(
     """KernBench's arguments up to ``sip_topo_h``, as of ``intercube_allreduce``."""
     width, height = (n_sips, 1) if sip_topo_kind == 0 else (sip_topo_w, sip_topo_h)
     centre = root_cube(cube_w, cube_h) if root is None else root
-    how = (cube_w, cube_h, width, height, sip_topo_kind != 2, centre, dtype, op)
+    around = both_ways if sip_topo_kind != 2 else None
+    how = (cube_w, cube_h, width, height, centre, around, (width // 2, height // 2), dtype, op)
     own = own_parts(tl, t_ptr, sip_rank, n_elem * itemsize(dtype))
     in_pieces(tl, piece_reduced, own, n_elem, dtype, piece, *how)

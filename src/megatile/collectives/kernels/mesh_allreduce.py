@@ -3,7 +3,7 @@
 from math import isqrt
 from typing import Any
 
-from megatile.collectives.kernels import REDUCE_OPS, elements_in_flight, in_pieces, merged  # noqa: F401
+from megatile.collectives.kernels import REDUCE_OPS, elements_in_flight, in_pieces, passed_round  # noqa: F401
 
 TOPOLOGY, TOPOLOGIES = "mesh_2d", ("mesh_2d", "torus_2d")
 KERNEL_HELPERS = ("piece_reduced",)
@@ -16,18 +16,9 @@ def kernel_args(
 
 
 def piece_reduced(tl: Any, mine: Any, count: int, side: int, dtype: str, op: str) -> None:
-    total = tl.load(mine, shape=(count,), dtype=dtype)
-    current = total
-    for _ in range(side - 1):
-        tl.send(dir="E", src=current)
-        current = tl.recv(dir="W", shape=(count,), dtype=dtype)
-        total = merged(tl, op, total, current)
-    passing = total
-    for _ in range(side - 1):
-        tl.send(dir="S", src=passing)
-        passing = tl.recv(dir="N", shape=(count,), dtype=dtype)
-        total = merged(tl, op, total, passing)
-    tl.store(mine, total)
+    how: Any = {"op": op, "shape": (count,), "dtype": dtype}
+    total = passed_round(tl, tl.load(mine, shape=(count,), dtype=dtype), side, "W", "E", **how)
+    tl.store(mine, passed_round(tl, total, side, "N", "S", **how))
 
 
 def kernel(
