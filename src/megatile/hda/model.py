@@ -151,10 +151,13 @@ class MemoryLayer:
     unit_size: Bytes | None = None
     """What one unit alone gets of a cache that others use too."""
     sector: Bytes | None = None
-    """The least that is moved: rows of a copy begin and end at multiples of it."""
+    """The least that is moved: rows of a copy begin and end at multiples of it, and lanes of elementwise code
+    share it only as neighbours."""
     banks: Count | None = None
     bank: Bytes = 4
     """Words of ``bank`` bytes lie in ``banks`` in turn; lanes that want different words of one take turns."""
+    atomic_ps: Picoseconds | None = None
+    """How long an atomic keeps its address: the next one there follows."""
     per_thread: Bytes | None = None
     """The most bytes that one thread can have of it."""
     thread_overhead: Bytes = 0

@@ -1,11 +1,12 @@
-"""Bank conflicts: lanes that want different words of one bank of a memory take turns."""
+"""Lanes in memories: those that want different words of one bank take turns; those that want elements far
+apart move a sector each."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
-from megatile.core.expr import Const, Expr, Symbol, known, rebuild, simplify, substitute
+from megatile.core.expr import Const, Expr, Symbol, known, linear, rebuild, simplify, substitute
 from megatile.hda.model import MemoryLayer
 from megatile.ir import nodes as n
 
@@ -22,19 +23,48 @@ def degree(
     counts = [known(extent) for _, extent in loops]
     if not memory.banks or not loops or None in counts:
         return 1
-    strides = [prod(extents[d + 1 :]) for d in range(len(extents))]
-    address = simplify(sum((rebuild(i, _plain) * s for i, s in zip(index, strides, strict=True)), Const(0)))
     wanted: dict[int, set[int]] = {}
-    for lane in range(min(memory.banks, prod(c or 1 for c in counts))):
-        values, rest = {}, lane
-        for (name, _), count in zip(reversed(loops), reversed(counts), strict=True):
-            rest, values[name] = divmod(rest, count or 1)
-        at = known(simplify(substitute(address, values)))
+    named = [(name, count or 1) for (name, _), count in zip(loops, counts, strict=True)]
+    for place in _places(extents, index, named, memory.banks):
+        at = known(place)
         if at is None:
             return 1
         word = at * width // memory.bank
         wanted.setdefault(word % memory.banks, set()).add(word)
     return max(len(words) for words in wanted.values())
+
+
+def sectors(
+    memory: MemoryLayer,
+    extents: Sequence[int],
+    index: Sequence[Expr],
+    width: int,
+    loops: Sequence[tuple[str, int]],
+    lanes: int,
+) -> tuple[int, int]:
+    """How many sectors of a memory ``lanes`` neighbours touch, and the fewest that hold as many elements.
+    Elements that the data decide lie in a sector each."""
+    assert memory.sector is not None
+    touched, elements = set(), set()
+    for place in _places(extents, index, loops, lanes):
+        terms, at = linear(place)
+        base = tuple(sorted((str(term), factor) for term, factor in terms.items()))
+        touched.add((base, at * width // memory.sector))
+        elements.add((base, at))
+    return len(touched), -(-len(elements) * width // memory.sector)
+
+
+def _places(
+    extents: Sequence[int], index: Sequence[Expr], loops: Sequence[tuple[str, int]], lanes: int
+) -> Iterator[Expr]:
+    """The elements of a tile, counted from its first, that neighbouring iterations take."""
+    strides = [prod(extents[d + 1 :]) for d in range(len(extents))]
+    address = simplify(sum((rebuild(i, _plain) * s for i, s in zip(index, strides, strict=True)), Const(0)))
+    for lane in range(min(lanes, prod(count for _, count in loops))):
+        values, rest = {}, lane
+        for name, count in reversed(loops):
+            rest, values[name] = divmod(rest, count)
+        yield simplify(substitute(address, values))
 
 
 def fetch_turns(memory: MemoryLayer, extents: Sequence[int], width: int, fetch: tuple[int, int]) -> int:

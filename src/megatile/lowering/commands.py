@@ -15,7 +15,7 @@ from megatile.core.quantities import format_time
 from megatile.cost.implementations import Request, choose
 from megatile.hda import HDA
 from megatile.ir.launch import ROOT, Launch
-from megatile.lowering.banks import degree
+from megatile.lowering.banks import degree, sectors
 from megatile.lowering.errors import LoweringError
 from megatile.lowering.regions import Block, product
 from megatile.lowering.storage import Home
@@ -84,9 +84,7 @@ def rounded(scope: StreamScope, block: Block, width: int) -> tuple[float, Expr]:
         return 1.0, ZERO
     taken = -(-run * width // layer.sector) * layer.sector
     factor = taken / (run * width)
-    if scope.node is not None and scope.node.span:
-        line = f"{scope.node.span.file}:{scope.node.span.line}"
-        scope.state.notes.waste[line] = (layer.name, run * width, factor)
+    note_waste(scope, layer.name, run * width, factor)
     return factor, simplify(product(axis.extent for axis, _ in axes) * taken)
 
 
@@ -161,6 +159,33 @@ def banked(scope: StreamScope, accesses: Iterable[Access], elements: Expr) -> Ex
             turns = noted(scope, home, degree, memory, home.extents, index, width, loops)
             total, most = total + turns * max(width, memory.bank), max(most, turns)
     return simplify(elements * total) if most > 1 else ZERO
+
+
+def scattered(
+    scope: StreamScope, touched: Iterable[tuple[Block, Sequence[Expr]]], loops: Sequence[tuple[str, int]]
+) -> int:
+    """Bytes that memories with sectors move for elementwise code, if lanes that are neighbours take elements
+    further apart than they need be; else 0."""
+    lanes, whole, worst = scope.state.facts.lanes, dict[Block, int](), 0
+    for block, index in touched:
+        home, memory = block.home, scope.state.hda.memory(block.home.memory)
+        if not memory.sector or not lanes or not loops:
+            continue
+        width, elements = itemsize(home.dtype), math.prod(count for _, count in loops)
+        found, least = sectors(memory, home.extents, index, width, loops, lanes)
+        size = math.prod(known(axis.size) or 1 for axis in block.axes) * width
+        if found > least:
+            size = -(-elements // lanes) * found * memory.sector
+            note_waste(scope, memory.name, least * memory.sector // found, found / least)
+            worst = max(worst, found)
+        whole[block] = max(whole.get(block, 0), size)
+    return sum(whole.values()) if worst else 0
+
+
+def note_waste(scope: StreamScope, memory: str, used: int, factor: float) -> None:
+    """Keep the line whose rows use ``used`` bytes of what the memory moves for them."""
+    if scope.node is not None and scope.node.span:
+        scope.state.notes.waste[f"{scope.node.span.file}:{scope.node.span.line}"] = memory, used, factor
 
 
 def noted(scope: StreamScope, home: Home, turns: Callable[..., int], *given: Any) -> int:

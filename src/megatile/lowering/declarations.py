@@ -104,6 +104,12 @@ class Facts:
         return any(n.remote(node) is not None for node in self.statements)
 
     @cached_property
+    def lanes(self) -> int:
+        """Lanes that take their elements together: those of a warp; 0 where the machine has none."""
+        own = {scale.name for scale in self.hda.scales if not scale.implied}
+        return self.hda.count("thread") // self.hda.count("warp") if {"thread", "warp"} <= own else 0
+
+    @cached_property
     def special(self) -> tuple[int | None, int]:
         """How many operations of the vector engine take as long as a special function (None: it has no
         engine), and how many as long as the first one of a command is under way."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 from megatile.core.dtypes import itemsize
@@ -18,6 +19,8 @@ from megatile.core.expr import (
     Expr,
     Symbol,
     applied,
+    bounds,
+    known,
     linear,
     maximum,
     minimum,
@@ -31,7 +34,7 @@ from megatile.core.expr.typing import Load
 from megatile.core.operations import OPERATIONS
 from megatile.ir import nodes as n
 from megatile.ir.expr import Pick
-from megatile.lowering.commands import banked
+from megatile.lowering.commands import banked, scattered
 from megatile.lowering.errors import cannot
 from megatile.lowering.regions import Axis, Block, inside, local_runs, product
 from megatile.lowering.storage import Home
@@ -39,6 +42,7 @@ from megatile.lowering.streams import LoweringState, StreamScope
 from megatile.lowering.units import NotStatic, Place, clamp, tidy
 from megatile.plan import model as pm
 
+ATOMIC = ("add", "max", "min")
 FUNCTIONS = ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "tanh", "sigmoid")
 """What an engine for special functions does."""
 
@@ -314,12 +318,37 @@ class Command:
         given = tuple(sorted(attributes.items()))
         # What changes another unit's elements travels there: the path begins at the first operand.
         moved = simplify(target.elements * itemsize(target.home.dtype)) if remote else ZERO
+        touched = dict.fromkeys([(target, index), *self.accesses((value, *guards))])
         if not remote:
-            touched = dict.fromkeys([(target, index), *self.accesses((value, *guards))])
             loops = iterations.vars
             moved = banked(scope, [(b.home, i, loops) for b, i in touched], product(e for _, e in loops))
-        done = pm.Work(ZERO if remote else simplify(work), moved, dtype)
+        atomics = self.in_a_row(target, index) if combine in ATOMIC and not remote else 0
+        touched = dict.fromkeys(one for one in touched if not atomics or one != (target, index))
+        fetched = 0 if remote else scattered(scope, touched, self.counts())
+        done = pm.Work(ZERO if remote else simplify(work), moved, dtype, fetched, atomics)
         scope.emit(pm.Compute("nest", target.region(), reads, given, "dma" if remote else "vector", done))
+
+    def counts(self) -> list[tuple[str, int]]:
+        """The iterations of every loop; where they vary, the most."""
+        found = []
+        for name, extent in self.iterations.vars:
+            most = bounds(simplify(extent), self.scope.ranges)
+            found.append((name, max(1, int(most[1])) if most is not None else 1))
+        return found
+
+    def in_a_row(self, target: Block, index: tuple[Expr, ...]) -> int:
+        """How many iterations change one element of the target; those that the data send there, as if they
+        were spread evenly."""
+        spread, named = 1, set[str]()
+        for axis, at in zip(target.axes, index, strict=True):
+            mine = symbols(at) & set(self.iterations.names)
+            counts = [n for name, n in self.counts() if name in mine]
+            if any(isinstance(part, Load) for part in walk(at)):
+                spread *= min(prod(counts), known(axis.size) or 1)
+            else:
+                spread *= prod(n for name, n in self.counts() if name in mine - named)
+                named |= mine
+        return -(-prod(n for _, n in self.counts()) // max(1, spread))
 
     def accesses(self, values: Sequence[Expr]) -> list[tuple[Block, tuple[Expr, ...]]]:
         """The elements of operands in expressions."""

@@ -315,12 +315,13 @@ def _word(node: ast.AST) -> str:
     return ast.unparse(call.func) if isinstance(call, ast.Call) else ""
 
 
-WORK = ("flops", "bytes", "dtype")
+WORK = {"flops": tree_expr, "bytes": tree_expr} | dict.fromkeys(
+    ("dtype", "fetched", "atomics"), ast.literal_eval
+)
 
 
 def _work(reader: _Reader, keywords: dict[str, ast.expr], given: dict[str, Any]) -> Work:
-    read = {"flops": tree_expr, "bytes": tree_expr, "dtype": ast.literal_eval}
-    return Work(**{name: read[name](keywords[name]) for name in WORK if name in keywords})
+    return Work(**{name: read(keywords[name]) for name, read in WORK.items() if name in keywords})
 
 
 def _attributes(reader: _Reader, keywords: dict[str, ast.expr], given: dict[str, Any]) -> Any:

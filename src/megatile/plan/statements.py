@@ -37,12 +37,15 @@ class Region:
 @dataclass(frozen=True)
 class Work:
     """What a command has to do, never how long it takes: floating point operations, bytes moved, element
-    type.
+    type. ``fetched``: bytes of memories with sectors, where lanes take elements far apart (0: the bytes of the
+    operands). ``atomics``: how many atomics change one address, one after the other.
     """
 
     flops: Expr = ZERO
     bytes: Expr = ZERO
     dtype: str = "f32"
+    fetched: int = 0
+    atomics: int = 0
 
 
 Attribute = Union[int, float, str, bool, Expr]  # noqa: UP007

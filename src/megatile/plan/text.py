@@ -98,7 +98,8 @@ _MANY: dict[str, Callable[[Any], list[str]]] = {
 
 def _work(work: Work) -> list[str]:
     found = [f"{key}={getattr(work, key)}" for key in ("flops", "bytes") if getattr(work, key) != ZERO]
-    return found + ([f"dtype={_string(work.dtype)}"] if work.dtype != "f32" else [])
+    found += [f"dtype={_string(work.dtype)}"] if work.dtype != "f32" else []
+    return found + [f"{key}={getattr(work, key)}" for key in ("fetched", "atomics") if getattr(work, key)]
 
 
 _KEYWORDS: dict[str, Callable[[Any], list[str]]] = {

@@ -117,7 +117,13 @@ class MemoryLayers(PlacedPlan):
         above = self.hda.level(layer.level).position > self.hda.level(engine.level).position
         if not (moves or above if layer.roofline is None else layer.roofline):
             return None
-        return bandwidth / self._sharers(layer.level) if contended else bandwidth
+        return bandwidth / self._at_once(layer.level, engine) if contended else bandwidth
+
+    def _at_once(self, level: str, engine: Engine) -> int:
+        """How many commands of an engine are under way in one unit of a level, at most: instances that share
+        an engine use it one after the other."""
+        engines = self.hda.level(engine.level).total // self.hda.level(level).total
+        return max(1, min(self._sharers(level), engines))
 
     def _sharers(self, level: str) -> int:
         """How many units of the plan stand in one unit of a level, at most; the units of the first level do

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from megatile.core.cached import cached_in_owner
 from megatile.core.dtypes import itemsize
 from megatile.core.expr import Expr, constant, symbols
@@ -52,6 +54,8 @@ class Command:
 
 BANKED = frozenset({"nest", "gemm", "gemm_add", "copy", "pad"})
 """Commands whose bytes are those that lanes take turns for in banks."""
+MAX_OPERANDS = 1 << 40
+"""Bytes and atomics of a command, whatever a Plan says."""
 Rule = Callable[[Command], int]
 RULES: Registry[Rule] = Registry("timing rules")
 
@@ -96,10 +100,19 @@ class Operands(NamedTuple):
     """Of the result."""
     banked: int = 0
     """Bytes that pass through banks of a memory while lanes that meet in one take turns."""
+    fetched: int = 0
+    """Bytes of memories with sectors, where these are not those of the operands."""
+    atomics: int = 0
+    """Atomics in a row on one address of `target`, and how many units change the same one."""
+    target: str = ""
+    units: int = 1
 
     def scaled(self, memory: str, flops: int) -> float:
         """Where extents vary (the last block of a loop), bytes go with the work."""
-        return self.bytes[memory] * (flops / self.flops if self.flops else 1)
+        return self.part(self.bytes[memory], flops)
+
+    def part(self, amount: int, flops: int) -> float:
+        return amount * (flops / self.flops if self.flops else 1)
 
 
 @cached_in_owner
@@ -109,25 +122,47 @@ def operands(plan: pm.Plan) -> dict[int, Operands]:
     tiles = {t.name: (t.memory, t.shape, t.dtype) for t in plan.tiles}
     for stream in plan.streams:
         names: dict[str, tuple[str, tuple[Any, ...], str]] = dict(tiles)
-        _walk(plan, stream.body, names, found)
+        _walk(plan, stream, stream.body, names, found)
     return found
 
 
-def _walk(plan: pm.Plan, body: Any, names: dict[str, Any], found: dict[int, Operands]) -> None:
+def _walk(
+    plan: pm.Plan, stream: pm.Stream, body: Any, names: dict[str, Any], found: dict[int, Operands]
+) -> None:
     for s in body:
         if isinstance(s, (pm.Receive, pm.ReceiveAny)) and s.name:
             names[s.name] = (plan.channel(s.channel).memory, s.shape, s.dtype)
         elif isinstance(s, pm.Loop):
             names |= {c.name: names[c.values[0]] for c in tile_flows(s) if c.values[0] in names}
-            _walk(plan, s.body, names, found)
+            _walk(plan, stream, s.body, names, found)
         elif isinstance(s, pm.If):
-            _walk(plan, (*s.body, *s.orelse), names, found)
+            _walk(plan, stream, (*s.body, *s.orelse), names, found)
             names |= {m.name: names[m.values[0]] for m in tile_flows(s) if m.values[0] in names}
         elif isinstance(s, pm.Compute) and s.engine != "dma":
             shape = s.write.shape or names.get(s.write.tile, ("", (), ""))[1]
             extents = tuple(_sample(extent) for extent in shape)
             banked = _sample(s.work.bytes) if s.operation in BANKED else 0
-            found[id(s)] = Operands(_sizes(s, names), _sample(s.work.flops), extents, banked)
+            atomics = min(max(0, s.work.atomics), MAX_OPERANDS)
+            found[id(s)] = Operands(
+                _sizes(s, names), _sample(s.work.flops), extents, banked, min(max(0, s.work.fetched), MAX_OPERANDS),
+                atomics, names.get(s.write.tile, ("",))[0], _on_one_address(s.write, stream) if atomics else 1,
+            )  # fmt: skip
+
+
+def _on_one_address(region: pm.Region, stream: pm.Stream) -> int:
+    """How many units of a stream begin their region at the same element, at most."""
+    units = np.concatenate([np.arange(*each) for each in stream.units])
+    starts = [_starts(start, units) for start in region.start]
+    rows = np.stack(starts) if starts else np.zeros((1, len(units)), np.int64)
+    return int(np.unique(rows, axis=1, return_counts=True)[1].max(initial=1))
+
+
+def _starts(start: Expr, units: Any) -> Any:
+    names = dict.fromkeys(symbols(start) - {"unit"}, 0)
+    try:
+        return np.broadcast_to(start.evaluate({**names, "unit": units}), units.shape)
+    except (ZeroDivisionError, IndexError, ValueError):
+        return units
 
 
 def _sizes(command: pm.Compute, names: dict[str, Any]) -> dict[str, int]:
