@@ -135,3 +135,100 @@ def test_columns_that_lanes_copy_meet_in_banks():
     assert [turns for _, _, turns in padded.values()] == [4]
     assert columns(1)[0] == {}
     assert slow > fast
+
+
+def scaled(index: str, n: int = 2048):
+    """Every block doubles a tile of a matrix that it reads in place."""
+
+    @T.program
+    def program(X: T.Tensor((n, n), "f32"), Y: T.Tensor((n, n), "f32")):
+        with T.Kernel(block=(n // 64, n // 64), threads=256) as (bx, by):
+            y = T.alloc((64, 64), "f32")
+            if index == "columns":
+                for j, i in T.Parallel(64, 64):
+                    y[i, j] = X[by * 64 + i, bx * 64 + j] * 2.0
+            else:
+                for i, j in T.Parallel(64, 64):
+                    y[i, j] = X[by * 64 + i, bx * 64 + j] * 2.0
+            T.copy(Y[by * 64, bx * 64], y)
+
+    return program
+
+
+def test_lanes_far_apart_move_a_sector_each():
+    """32 lanes in 32 rows: 32 sectors of 32 B for 128 B, on machines that say what a sector is."""
+    (slow,), (fast,) = (
+        [
+            s.work
+            for s in mt.lower(scaled(way), machine="dgx-h100").plan.streams[0].body
+            if s.operation == "nest"
+        ]
+        for way in ("columns", "rows")
+    )
+    assert (slow.fetched, fast.fetched) == (64 * 64 * 32, 0)
+    slow_ps, fast_ps = (mt.simulate(scaled(w), machine="dgx-h100").time_ps for w in ("columns", "rows"))
+    moved = 2048 * 2048 * 4 / mt.machine("dgx-h100").memory("hbm").effective_bandwidth * 1e12
+    assert slow_ps - fast_ps == pytest.approx(7 * moved, rel=0.05)
+    slow_ps, fast_ps = (mt.simulate(scaled(w), machine="mi300x-8").time_ps for w in ("columns", "rows"))
+    assert slow_ps == fast_ps
+
+
+def test_elementwise_code_on_a_tensor_gets_all_of_its_bandwidth():
+    """Resident blocks take turns on their SM's engine: each command has the SM's part, not the block's."""
+    in_place = mt.simulate(scaled("rows"), machine="dgx-h100").time_ps
+    moved = 2 * 2048 * 2048 * 4 / mt.machine("dgx-h100").memory("hbm").effective_bandwidth * 1e12
+    assert in_place < 3.2e6 + 1.2 * moved
+
+
+def test_rows_that_data_choose_are_read_in_sectors_and_not_as_the_whole_tensor():
+    @T.program
+    def rows(X: T.Tensor((65536, 32), "f32"), N: T.Tensor((1024,), "i32"), Y: T.Tensor((1024, 32), "f32")):
+        with T.Kernel(block=32, threads=128) as b:
+            chosen = T.alloc((32,), "i32")
+            y = T.alloc((32, 32), "f32")
+            T.copy(chosen, N[b * 32])
+            for i, j in T.Parallel(32, 32):
+                y[i, j] = X[chosen[i], j]
+            T.copy(Y[b * 32, 0], y)
+
+    mine = mt.simulate(rows, machine="dgx-h100").time_ps
+    assert mine < 6e6
+
+
+def summed(once: bool, n: int = 1 << 18):
+    @T.program
+    def program(X: T.Tensor((n,), "f32"), Y: T.Tensor((1,), "f32")):
+        with T.Kernel(block=n // 4096, threads=256) as b:
+            x, s = T.alloc((4096,), "f32"), T.alloc((1,), "f32")
+            T.copy(x, X[b * 4096])
+            if once:
+                T.reduce_sum(x, s, dim=0)
+                T.atomic_add(Y[0], s[0])
+            else:
+                for i in T.Parallel(4096):
+                    T.atomic_add(Y[0], x[i])
+
+    return program
+
+
+def test_atomics_on_one_address_follow_each_other():
+    """2¹⁸ of them, one a cycle of 1.83 GHz; one for each block hardly counts."""
+    many, few = (mt.simulate(summed(once), machine="dgx-h100") for once in (False, True))
+    assert many.time_ps - few.time_ps == pytest.approx((1 << 18) / 1.83e9 * 1e12, rel=0.05)
+    free = mt.machine("dgx-h100", **{"memory.hbm.atomic": "0 ns"})
+    assert mt.simulate(summed(False), machine=free).time_ps < 1.2 * few.time_ps
+    plan = many.plan
+    assert "atomics=4096" in str(plan)
+    assert mt.Plan.from_text(str(plan)) == plan
+
+
+def test_atomics_that_data_spread_are_charged_as_if_evenly():
+    @T.program
+    def histogram(X: T.Tensor((4096,), "i32"), H: T.Tensor((64,), "i32")):
+        with T.Kernel(block=1, threads=256):
+            x = T.alloc((4096,), "i32")
+            T.copy(x, X[0])
+            for i in T.Parallel(4096):
+                T.atomic_add(H[x[i]], 1)
+
+    assert "atomics=64" in str(mt.lower(histogram, machine="dgx-h100").plan)

@@ -85,6 +85,43 @@ def column_sums(width=8, n=4096):
     return sums
 
 
+def scaled(columns=False, n=2048):
+    """A matrix doubled in place of its tensor; lanes along a column take a sector each."""
+
+    @T.program
+    def doubled(X: T.Tensor((n, n), "f32"), Y: T.Tensor((n, n), "f32")):
+        with T.Kernel(block=(n // 64, n // 64), threads=256) as (bx, by):
+            y = T.alloc((64, 64), "f32")
+            if columns:
+                for j, i in T.Parallel(64, 64):
+                    y[i, j] = X[by * 64 + i, bx * 64 + j] * 2.0
+            else:
+                T.copy(y, X[by * 64, bx * 64])
+                for i, j in T.Parallel(64, 64):
+                    y[i, j] = y[i, j] * 2.0
+            T.copy(Y[by * 64, bx * 64], y)
+
+    return doubled
+
+
+def atomic_total(each=True, n=1 << 20):
+    """A sum to which every element is added, or every block's part."""
+
+    @T.program
+    def total(X: T.Tensor((n,), "f32"), Y: T.Tensor((1,), "f32")):
+        with T.Kernel(block=n // 4096, threads=256) as b:
+            x, s = T.alloc((4096,), "f32"), T.alloc((1,), "f32")
+            T.copy(x, X[b * 4096])
+            if each:
+                for i in T.Parallel(4096):
+                    T.atomic_add(Y[0], x[i])
+            else:
+                T.reduce_sum(x, s, dim=0)
+                T.atomic_add(Y[0], s[0])
+
+    return total
+
+
 def gelu(rows=16, n=8192):
     """Elementwise work on a tile in registers; a tall one leaves room for a single block."""
 
@@ -291,6 +328,8 @@ PAIRS = {
     ),
     "columns of a tile": ("bank conflicts", transpose(n=2048), transpose(True, n=2048)),
     "strips of two columns": ("uncoalesced access", column_sums(2), column_sums(8)),
+    "lanes along a column": ("uncoalesced access", scaled(True), scaled()),
+    "every element to one address": ("contended atomics", atomic_total(), atomic_total(False)),
     "tall tile in registers": ("tail wave", gelu(128, 24576), gelu(16, 24576)),
     "short blocks first": (
         "block balance",

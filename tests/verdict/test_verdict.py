@@ -99,3 +99,25 @@ def test_launches_of_a_session_and_runs_without_records_have_a_verdict():
     plan = mt.lower(flawed.transpose(n=512), machine="dgx-h100").plan
     assert mt.simulate(plan, machine="dgx-h100", record=False).verdict().time_ps > 0
     assert mt.Session("dgx-h100").launch(plan).verdict().time_ps > 0
+
+
+def histogram(bins=64, n=1 << 18):
+    @T.program
+    def counted(X: T.Tensor((n,), "i32"), H: T.Tensor((bins,), "i32")):
+        with T.Kernel(block=n // 4096, threads=256) as b:
+            x = T.alloc((4096,), "i32")
+            T.copy(x, X[b * 4096])
+            for i in T.Parallel(4096):
+                T.atomic_add(H[x[i]], 1)
+
+    return counted
+
+
+def test_advice_keeps_the_result_or_says_what_to_add():
+    """More bins would be faster and something else; more blocks leave parts to combine."""
+    verdict = mt.simulate(histogram(), machine="dgx-h100").verdict()
+    assert verdict.findings[0].name == "contended atomics"
+    assert "bins" not in str(verdict)
+    few = mt.simulate(flawed.serial_total(n=1 << 18), machine="dgx-h100").verdict().findings[0]
+    assert few.name == "too few blocks"
+    assert "combine its parts in a second pass" in few.step

@@ -17,7 +17,7 @@ from megatile.core.errors import MachineError, did_you_mean
 from megatile.hda.hda import HDA
 
 PARTS = {
-    "memory": ("bandwidth", "latency", "size"),
+    "memory": ("bandwidth", "latency", "size", "atomic"),
     "networks": ("bandwidth", "latency", "hop_overhead"),
     "engines": ("throughput", "bandwidth", "startup", "latency"),
 }

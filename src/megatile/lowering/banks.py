@@ -35,23 +35,22 @@ def degree(
 
 
 def sectors(
-    memory: MemoryLayer,
+    sector: int,
     extents: Sequence[int],
     index: Sequence[Expr],
     width: int,
     loops: Sequence[tuple[str, int]],
     lanes: int,
 ) -> tuple[int, int]:
-    """How many sectors of a memory ``lanes`` neighbours touch, and the fewest that hold as many elements.
+    """How many sectors ``lanes`` neighbours touch, and the fewest that hold as many elements.
     Elements that the data decide lie in a sector each."""
-    assert memory.sector is not None
     touched, elements = set(), set()
     for place in _places(extents, index, loops, lanes):
         terms, at = linear(place)
         base = tuple(sorted((str(term), factor) for term, factor in terms.items()))
-        touched.add((base, at * width // memory.sector))
+        touched.add((base, at * width // sector))
         elements.add((base, at))
-    return len(touched), -(-len(elements) * width // memory.sector)
+    return len(touched), -(-len(elements) * width // sector)
 
 
 def _places(

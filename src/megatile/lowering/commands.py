@@ -10,7 +10,8 @@ from typing import Any
 
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError, Place as Source
-from megatile.core.expr import ONE, ZERO, Const, Expr, Symbol, bounds, constant, known, simplify
+from megatile.core.expr import ONE, ZERO, Const, Expr, Symbol, bounds, constant, known, simplify, walk
+from megatile.core.expr.typing import Load
 from megatile.core.quantities import format_time
 from megatile.cost.implementations import Request, choose
 from megatile.hda import HDA
@@ -164,22 +165,24 @@ def banked(scope: StreamScope, accesses: Iterable[Access], elements: Expr) -> Ex
 def scattered(
     scope: StreamScope, touched: Iterable[tuple[Block, Sequence[Expr]]], loops: Sequence[tuple[str, int]]
 ) -> int:
-    """Bytes that memories with sectors move for elementwise code, if lanes that are neighbours take elements
-    further apart than they need be; else 0."""
-    lanes, whole, worst = scope.state.facts.lanes, dict[Block, int](), 0
-    for block, index in touched:
+    """Bytes that memories above the unit move for elementwise code, where these are not those of the regions:
+    lanes that are neighbours take elements further apart than they need be, or data choose them; else 0."""
+    lanes, whole, differs = scope.state.facts.lanes, dict[Block, int](), False
+    turns = -(-math.prod(count for _, count in loops) // max(1, lanes))
+    for block, index in touched if lanes and loops else ():
         home, memory = block.home, scope.state.hda.memory(block.home.memory)
-        if not memory.sector or not lanes or not loops:
+        width, chosen_by_data = itemsize(home.dtype), any(isinstance(p, Load) for i in index for p in walk(i))
+        sector = memory.sector or (width if chosen_by_data and home.tensor else 0)
+        if not sector:
             continue
-        width, elements = itemsize(home.dtype), math.prod(count for _, count in loops)
-        found, least = sectors(memory, home.extents, index, width, loops, lanes)
+        found, least = sectors(sector, home.extents, index, width, loops, lanes)
         size = math.prod(known(axis.size) or 1 for axis in block.axes) * width
+        if found > least or chosen_by_data:
+            size, differs = turns * found * sector, True
         if found > least:
-            size = -(-elements // lanes) * found * memory.sector
-            note_waste(scope, memory.name, least * memory.sector // found, found / least)
-            worst = max(worst, found)
+            note_waste(scope, memory.name, least * sector // found, found / least)
         whole[block] = max(whole.get(block, 0), size)
-    return sum(whole.values()) if worst else 0
+    return sum(whole.values()) if differs else 0
 
 
 def note_waste(scope: StreamScope, memory: str, used: int, factor: float) -> None:

@@ -37,8 +37,9 @@ class Region:
 @dataclass(frozen=True)
 class Work:
     """What a command has to do, never how long it takes: floating point operations, bytes moved, element
-    type. ``fetched``: bytes of memories with sectors, where lanes take elements far apart (0: the bytes of the
-    operands). ``atomics``: how many atomics change one address, one after the other.
+    type. ``fetched``: bytes of memories above the unit, where lanes take elements far apart or data choose
+    them (0: the bytes of the operands). ``atomics``: how many atomics change one address, one after the
+    other.
     """
 
     flops: Expr = ZERO

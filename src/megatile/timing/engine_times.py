@@ -124,12 +124,14 @@ class EngineTimes(MemoryLayers):
             bandwidth = self._operand_bandwidth(name, engine, moves)
             memory = self.hda.memory(name)
             if found and bandwidth is not None:
-                moved = found.part(found.fetched, flops) if memory.sector and found.fetched else 0
+                moved = found.part(found.fetched, flops) if found.fetched and not memory.banks else 0
                 longest = max(longest, serialise_ps(moved or found.scaled(name, flops), bandwidth))
             if found and found.banked and memory.banks:
                 longest = max(longest, serialise_ps(found.part(found.banked, flops), self.memory(name)[1]))
             if found and found.atomics and name == found.target and memory.atomic_ps:
-                turns = found.part(found.atomics, flops) * min(found.units, self._at_once(memory.level, engine))
+                turns = found.part(found.atomics, flops) * min(
+                    found.units, self._at_once(memory.level, engine)
+                )
                 longest = max(longest, serialise_ps(turns, 1e12 / memory.atomic_ps))
         return longest
 

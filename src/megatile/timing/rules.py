@@ -101,7 +101,7 @@ class Operands(NamedTuple):
     banked: int = 0
     """Bytes that pass through banks of a memory while lanes that meet in one take turns."""
     fetched: int = 0
-    """Bytes of memories with sectors, where these are not those of the operands."""
+    """Bytes of memories above the engine, where these are not those of the operands."""
     atomics: int = 0
     """Atomics in a row on one address of `target`, and how many units change the same one."""
     target: str = ""
@@ -142,11 +142,14 @@ def _walk(
             shape = s.write.shape or names.get(s.write.tile, ("", (), ""))[1]
             extents = tuple(_sample(extent) for extent in shape)
             banked = _sample(s.work.bytes) if s.operation in BANKED else 0
-            atomics = min(max(0, s.work.atomics), MAX_OPERANDS)
+            fetched, atomics = (min(max(0, n), MAX_OPERANDS) for n in (s.work.fetched, s.work.atomics))
+            target, units = (
+                names.get(s.write.tile, ("",))[0],
+                _on_one_address(s.write, stream) if atomics else 1,
+            )
             found[id(s)] = Operands(
-                _sizes(s, names), _sample(s.work.flops), extents, banked, min(max(0, s.work.fetched), MAX_OPERANDS),
-                atomics, names.get(s.write.tile, ("",))[0], _on_one_address(s.write, stream) if atomics else 1,
-            )  # fmt: skip
+                _sizes(s, names), _sample(s.work.flops), extents, banked, fetched, atomics, target, units
+            )
 
 
 def _on_one_address(region: pm.Region, stream: pm.Stream) -> int:

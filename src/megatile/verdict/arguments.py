@@ -15,6 +15,7 @@ from megatile.cost.cheapest import Search
 from megatile.cost.static_bound import floor
 from megatile.cost.wave_bound import wave_bound
 from megatile.ir import nodes as n
+from megatile.ir.program import bindings
 from megatile.language.tile.program import ProgramFunction
 from megatile.lowering.explain import figures
 from megatile.lowering.lowered import Lowered, lower
@@ -168,6 +169,18 @@ class Arguments:
         """``bM 16 -> 128, bN 16 -> 128``."""
         return ", ".join(f"{name} {self.given[name]} -> {value}" for name, value in trial.changes.items())
 
+    def step(self, trial: Trial) -> str:
+        """The changes, and what has to be added to them where an output gets parts."""
+        assert self.study.lowered is not None
+        parts = other_outputs(self.study.lowered, trial.lowered)
+        if not parts:
+            return self.text(trial)
+        shape = next(p.shape for p in trial.lowered.source.params if p.name == parts[0])
+        return (
+            f"{self.text(trial)}; '{parts[0]}' then has shape {tuple(map(int, shape))}: combine its parts "
+            "in a second pass, or let every block T.atomic_add its part to one"
+        )
+
 
 @cached_in_owner
 def arguments_of(study: Study) -> Arguments:
@@ -205,7 +218,21 @@ def _stages(low: Lowered) -> list[int]:
     return [loop.stages for loop in n.each(n.Loop, low.source.body)]
 
 
+def other_outputs(one: Lowered, other: Lowered) -> list[str] | None:
+    """The tensors of another shape in the other program, which it writes and never reads; None: it takes
+    other arguments, so that it does not do the same."""
+    mine, theirs = one.source.params, other.source.params
+    if [(p.name, p.dtype) for p in mine] != [(p.name, p.dtype) for p in theirs]:
+        return None
+    table, body = bindings(one.source), one.source.body
+    read = {table[r.source].base for m in n.walk(body) for access, r in n.regions(m) if access != "write"}
+    changed = [p.name for p, q in zip(mine, theirs, strict=True) if p.shape != q.shape]
+    return None if set(changed) & read else changed
+
+
 def _same_work(one: Lowered, other: Lowered) -> bool:
+    if other_outputs(one, other) is None:
+        return False
     sizes = [
         sum(prod(int(e) for e in p.shape) * itemsize(p.dtype) for p in x.source.params) for x in (one, other)
     ]

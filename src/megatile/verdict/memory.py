@@ -7,6 +7,7 @@ from functools import partial
 
 from megatile.core.quantities import format_bytes
 from megatile.hda import HDA
+from megatile.plan import model as pm
 from megatile.verdict import changes
 from megatile.verdict.model import Finding
 from megatile.verdict.study import IDEAL, Study, rule
@@ -151,6 +152,27 @@ def sectors(study: Study) -> Iterator[Finding]:
         reason=f"rows of {format_bytes(row)} lie in whole sectors",
         step="let neighbouring lanes take neighbouring elements: wider tiles, or the other layout",
         source=line,
+    )  # fmt: skip
+
+
+@rule("contended atomics")
+def contended_atomics(study: Study) -> Iterator[Finding]:
+    """Atomics change one address, one after the other."""
+    every = [s for body in study.plan.bodies for s in body if isinstance(s, pm.Compute) and s.work.atomics]
+    names = [f"memory.{m.name}.atomic" for m in study.hda.memories if m.atomic_ps]
+    if not every or not names:
+        return
+    worst = max(every, key=lambda s: s.work.atomics)
+    several = worst.work.atomics > 1
+    yield from study.finding(
+        "contended atomics", study.figures_ps(dict.fromkeys(names, 1 / IDEAL)),
+        "timed again with atomics that do not wait for each other", bound=True,
+        bottleneck="contended atomics: they change the same address, one after the other",
+        reason=f"{worst.work.atomics} iterations of each block change one element of '{worst.write.tile}'"
+        if several else f"every block changes the same elements of '{worst.write.tile}'",
+        step="combine in the block first (T.reduce_sum, or a tile of its own), then one atomic for each block"
+        if several else "fewer blocks that add, or parts that a second pass adds",
+        source=str(worst.source or ""),
     )  # fmt: skip
 
 

@@ -91,7 +91,7 @@ def tile_size(study: Study) -> Iterator[Finding]:
             f"program made and timed again with {arguments.text(trial)}",
             False,
         )
-        step = arguments.text(trial)
+        step = arguments.step(trial)
     else:
         ps, how, bound, step = 0.0, "", True, ""
     if idle > IDLE and uneven < UNEVEN and level.waves < 8:
@@ -141,7 +141,7 @@ def _few_blocks(study: Study, arguments: Arguments, level: Any) -> Iterator[Find
         "too few blocks", ps, how, bound=bound,
         bottleneck=f"too few blocks: {level.units - level.instances} of {level.units} units are idle",
         reason=str(level),
-        step=f"more blocks: {arguments.text(trial)}" if trial is not None else
+        step=f"more blocks: {arguments.step(trial)}" if trial is not None else
         "more, smaller blocks: smaller tiles, or divide the reduction and combine the parts",
         source=_kernel_line(study),
     )  # fmt: skip
@@ -172,7 +172,7 @@ def other_arguments(study: Study) -> Iterator[Finding]:
         bottleneck="the reduction is split needlessly: combining its parts takes the time" if split else
         f"an argument of the kernel: {arguments.text(trial)}",
         reason=f"{level}; {study.share('dma'):.0%} of the critical path is copies and atomics",
-        step=arguments.text(trial), source=changes.source_line(atomics[0] if split else None) or study.line(),
+        step=arguments.step(trial), source=changes.source_line(atomics[0] if split else None) or study.line(),
     )  # fmt: skip
 
 
@@ -216,7 +216,7 @@ def short_steps(study: Study) -> Iterator[Finding]:
         "short steps", ps, "timed again with engines that start at once", bound=True,
         bottleneck="short commands: starting them takes much of the time",
         reason=f"engines' start-up is {1 - ps / study.base_ps:.0%} of the time",
-        step=f"more work in each step: {arguments.text(trial)}" if trial is not None else
+        step=f"more work in each step: {arguments.step(trial)}" if trial is not None else
         "more work in each step: larger tiles, a larger step along K",
         source=study.line(),
     )  # fmt: skip

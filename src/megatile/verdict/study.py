@@ -29,8 +29,8 @@ MAX_COMMANDS = 6_000_000
 IDEAL = 1000.0
 """The factor by which a figure of the machine that is to cost nothing is better."""
 WEIGHTS = {
-    "repeated loads": 1.5, "bank conflicts": 1.5, "uncoalesced access": 1.5, "wrong engine": 1.5,
-    "wide operands": 1.5, "barriers": 1.5, "split reduction": 1.5, "block balance": 1.25,
+    "repeated loads": 1.5, "bank conflicts": 1.5, "uncoalesced access": 1.5, "contended atomics": 1.5,
+    "wrong engine": 1.5, "wide operands": 1.5, "barriers": 1.5, "split reduction": 1.5, "block balance": 1.25,
     "tile size": 0.8, "argument": 0.8, "launch": 0.5,
 }  # fmt: skip
 """How much a saved second counts where findings are ranked: a defect of a line more than what a search over

@@ -348,3 +348,18 @@ def shard_in_order(order: str) -> None:
 def many_blocks(A: T.Tensor((8,), "f32")):
     with T.Kernel(block=(100_000, 100_000), threads=32):
         T.clear(A)
+
+
+def test_tiles_of_regions_one_after_the_other_are_not_alive_at_once():
+    @T.program
+    def steps(X: T.Tensor((128, 128), "f32"), Y: T.Tensor((128, 128), "f32")):
+        with T.Kernel(device=1, block=1, threads=256), T.Scale("device"):
+            for _ in range(4):  # each has half of what the threads may have
+                with T.Scale("block"):
+                    x = T.alloc((128, 256), "f32")
+                    T.copy(x[:, 0:128], X[0, 0])
+                    T.copy(Y[0, 0], x[:, 0:128])
+
+    x, y = np.ones((128, 128), np.float32), np.zeros((128, 128), np.float32)
+    mt.run(steps, x, y, machine="dgx-h100")
+    assert (y == 1).all()

@@ -22,11 +22,25 @@ from megatile.language.tile.errors import ProgramError
 
 @dataclass(frozen=True)
 class Use:
-    """A tile, with the bytes it takes of its layer in one unit of ``home``."""
+    """A tile, with the bytes it takes of its layer in one unit of ``home``. ``region`` numbers the regions of
+    the dispatched scale, whose tiles are never alive at once; 0: it is in none of them."""
 
     tile: n.Alloc
     home: str
     size: int
+    region: int
+
+
+class _Total:
+    """Bytes of one layer in one unit, regions one after the other."""
+
+    def __init__(self) -> None:
+        self.by_region: dict[int, int] = defaultdict(int)
+
+    def add(self, use: Use) -> int:
+        """The most that is alive at once."""
+        self.by_region[use.region] += use.size
+        return self.by_region[0] + max((n for k, n in self.by_region.items() if k), default=0)
 
 
 def checked_memory(machine: HDA, program: Program, spills: bool = False) -> dict[str, int]:
@@ -35,12 +49,13 @@ def checked_memory(machine: HDA, program: Program, spills: bool = False) -> dict
     With ``spills``, tiles lie as GPU compilers put them: what does not fit the registers in a larger
     memory, and tiles of which one is done before the other begins may share their place.
     """
-    used: dict[tuple[str, str], int] = defaultdict(int)
+    used: dict[tuple[str, str], int] = {}
+    totals: dict[tuple[str, str], _Total] = defaultdict(_Total)
     alive = _most_alive(program) if spills else {}
     for use in _uses(program):
         node, place = use.tile, (use.home, use.tile.level)
-        used[place] += use.size
-        used[place] = min(used[place], alive.get(place, used[place]))
+        total = totals[place].add(use)
+        used[place] = min(total, alive.get(place, total))
         room = _room(machine, *place)
         threads = thread_count(program.launch, use.home)
         most = machine.memory(node.level).per_thread
@@ -77,7 +92,8 @@ def shallow_pipelines(machine: HDA, program: Program) -> Iterator[Finding]:
     for loop in pipelined(program):
         ahead = set(stages(loop, program).versions)
         for place in sorted({(u.home, u.tile.level) for u in uses if u.tile.name in ahead}):
-            here = [u for u in uses if (u.home, u.tile.level) == place]
+            regions = {u.region for u in uses if u.tile.name in ahead} | {0}
+            here = [u for u in uses if (u.home, u.tile.level) == place and u.region in regions]
             once = sum(u.size for u in here)
             each = sum(u.size for u in here if u.tile.name in ahead)
             room = _room(machine, *place)
@@ -94,13 +110,19 @@ def shallow_pipelines(machine: HDA, program: Program) -> Iterator[Finding]:
 
 def _uses(program: Program) -> Iterator[Use]:
     copies, launch = _copies(program), program.launch
+    regions = {
+        id(node): number
+        for number, region in enumerate(n.each(n.ScaleRegion, program.body), 1)
+        if region.scale == launch.dispatch
+        for node in n.walk(region.body)
+    }
     for node in n.each(n.Alloc, program.body):
         size = math.ceil(math.prod(node.shape) * bits(node.dtype) / 8) * copies.get(node.name, 1)
         home = node.scale
         if launch.depth(home) > launch.depth(launch.dispatch):
             size *= launch.count(home, launch.dispatch)
             home = launch.dispatch
-        yield Use(node, home, size)
+        yield Use(node, home, size, regions.get(id(node), 0) if home == launch.dispatch else 0)
 
 
 def _most_alive(program: Program) -> dict[tuple[str, str], int]:
