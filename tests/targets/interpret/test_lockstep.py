@@ -123,6 +123,67 @@ def test_random_launches(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(OUTCOMES) > 5
 
 
+def random_accesses(seed: int, mistake: bool) -> Any:
+    """Blocks with indices of their own, guarded loads and slices over the edge; or one index too far."""
+    rng = random.Random(seed)
+    blocks, wide, shift = rng.randint(2, 9), rng.randint(3, 6), rng.randint(0, 2)
+    steps = [rng.randrange(6) for _ in range(rng.randint(1, 4))]
+    far = 3 if mistake else 0
+
+    @T.program
+    def kernel(
+        I: T.Tensor((blocks, wide), "i32"), X: T.Tensor((blocks, wide), "f32"),
+        Y: T.Tensor((blocks, wide), "f32"),
+    ):  # fmt: skip
+        with T.Kernel(block=blocks, threads=32) as b:
+            t, u = T.alloc((wide + 2,), "f32"), T.alloc((wide,), "f32")
+            for j in T.Parallel(wide):
+                t[j + b % (shift + 1)] = X[b, j]  # elements of its own in every block
+            for j in T.Parallel(wide):
+                u[j] = t[I[b, j] * 0 + j + b % (shift + 1) + far]
+            for step in steps:
+                if step == 0:
+                    for j in T.Parallel(wide):
+                        u[j] = u[j] + T.if_then_else(j + b < wide, X[b, j + b], 0.5)
+                elif step == 1:
+                    for j in T.Parallel(wide):
+                        u[j] = u[j] * T.if_then_else(j < 1 or X[b, j - 1] > 0.5, 2.0, 3.0)
+                elif step == 2:
+                    T.copy(u, X[b, 1 : 1 + wide])  # which is padded
+                elif step == 3:
+                    for j in T.Parallel(wide):
+                        u[j] = u[j] - X[b, I[b, j]]
+                elif step == 4:
+                    s = T.if_then_else(b > 0, X[b - 1, 0], 0.25)
+                    for j in T.Parallel(wide):
+                        u[j] = u[j] + s
+                else:
+                    for j in T.Parallel(wide):
+                        u[j] = T.max(t[j + b % (shift + 1)], 0.0)
+            for j in T.Parallel(wide):
+                Y[b, j] = u[j]
+
+    data = np.random.default_rng(seed)
+    numbers = data.integers(0, wide, (blocks, wide)).astype(np.int32)
+    return kernel, [numbers, *(data.uniform(-1, 1, (blocks, wide)).astype(np.float32) for _ in range(2))]
+
+
+@pytest.mark.parametrize("mistake", [False, True])
+def test_units_with_indices_of_their_own(mistake: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a mistake lets an attempt be given up; it is then told by one unit."""
+    for seed in range(40):
+        program, arrays = random_accesses(seed, mistake)
+        together, alone = both(monkeypatch, program, *arrays)
+        if mistake:
+            assert together == alone
+            assert issubclass(together[0], MegatileError)
+        else:
+            for left, right in zip(together, alone, strict=True):
+                np.testing.assert_array_equal(left, right, err_msg=f"seed {seed}")
+    assert len(OUTCOMES) == 40
+    assert not any(OUTCOMES) if mistake else all(OUTCOMES)
+
+
 def test_large_launches_go_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lockstep, "CHUNK_BYTES", 200)
     for seed in range(60, 70):

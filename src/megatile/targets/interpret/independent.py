@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from megatile.core.expr import Expr, Symbol, walk
+from megatile.core.expr import Applied, Expr, Symbol, constant, walk
 from megatile.ir import nodes as n
 from megatile.ir.expr import Coord, Load, Rank, has_loads, loads
 from megatile.ir.launch import Launch
@@ -84,7 +84,7 @@ def _fits(machine: Interpreter, node: n.Node, varying: set[str]) -> bool:
             and not watched(node, machine.places.names)
             and all(_is_own(one.index, node.vars) for one in node.body if isinstance(one, n.Store))
         )
-    if n.remote(node) is not None:
+    if n.remote(node) is not None or any(map(_guards_division, n.expressions(node))):
         return False
     return all(
         _region_fits(machine, region, varying)
@@ -100,13 +100,38 @@ def _is_element(node: n.Node, region: n.Region) -> bool:
 def _region_fits(machine: Interpreter, region: n.Region, varying: set[str]) -> bool:
     if region.along is not None or any(has_loads(e) for e in region.expressions()):
         return False
-    private = machine.places.names[region.source].alloc is not None
-    for dim in region.dims:
+    name = machine.places.names[region.source]
+    private = name.alloc is not None
+    for dim, length in zip(region.dims, name.binding.shape, strict=True):
         if dim.extent is not None and not _is_uniform(dim.extent, varying):
             return False
-        if private and not _is_uniform(dim.start, varying):
+        if private and not (
+            _is_uniform(dim.start, varying) and (not dim.anchored or _is_inside(dim, length))
+        ):
             return False
     return True
+
+
+def _is_inside(dim: n.Dim, length: int) -> bool:
+    """Whether an anchored dimension of a tile, which may reach over the edge, surely does not."""
+    start, size = constant(dim.start), 1 if dim.extent is None else constant(dim.extent)
+    return start is not None and size is not None and 0 <= start <= length - size
+
+
+def _guards_division(expr: Expr) -> bool:
+    """Whether a condition decides if whole numbers are divided: units are not told apart in that."""
+    for part in walk(expr):
+        guarded = (
+            part.args[1:] if isinstance(part, Applied) and part.operator in ("select", "and", "or") else ()
+        )
+        for one in (one for side in guarded if any(map(has_loads, guarded)) for one in walk(side)):
+            if (
+                isinstance(one, Applied)
+                and one.operator in ("//", "%", "ceildiv")
+                and constant(one.args[1]) is None
+            ):
+                return True
+    return False
 
 
 def _is_own(index: tuple[Expr, ...], variables: tuple[str, ...]) -> bool:

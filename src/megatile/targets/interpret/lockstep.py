@@ -1,15 +1,16 @@
 """Blocks of a launch that do not talk to each other, in lockstep: every statement once, on arrays that have
 the grid of the launch in front.
 
-Which launches qualify is read off the text (``independent``). What it cannot tell, if two units touch one
-element, an index is outside or something is read unwritten, is watched: then everything is put back and the
-units run one by one, which says what is wrong and where.
+Which launches qualify is read off the text (``independent``). Mistakes are watched for: two units touch one
+element, an index is outside, or something is read unwritten. Then everything is put back and the units run
+one by one, which says what is wrong and where.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from megatile.core.operations import OPERATIONS, REDUCTIONS, cast
 from megatile.ir import nodes as n
 from megatile.ir.expr import Load
 from megatile.targets.interpret.errors import RunError
+from megatile.targets.interpret.resolve import Axis
 from megatile.targets.interpret.storage import StoredArray
 from megatile.targets.interpret.windows import (
     Doubt,
@@ -49,9 +51,11 @@ class Lockstep:
         self.watch: dict[str, Watch] = {}
         self.names: tuple[str, ...] = ()
         self.extents: tuple[int, ...] = ()
+        self.mask: Any = None
+        """For which units and iterations an expression is being evaluated; None: for all."""
 
     def run(self) -> bool:
-        """Run all units; False, with everything as before, if they must run one by one."""
+        """Run all units; False, with everything as before, if one makes a mistake, to be told one by one."""
         saved = {
             name: s.array.copy() for name, s in self._tensors() if name not in self.machine.sharing.constant
         }
@@ -118,24 +122,33 @@ class Lockstep:
     def value(self, expr: Expr) -> Any:
         return expr.value if isinstance(expr, Const) else self.machine.compile(expr)(self)
 
-    def divided(self, chosen: Any, then: Callable[[Any], Any], orelse: Callable[[Any], Any]) -> Any:
-        return then(self), orelse(self)
+    def divided(self, chosen: Any, *sides: Callable[[Any], Any]) -> list[Any]:
+        """Each side, computed for the units and iterations where the condition holds, or does not."""
+        outer, found = self.mask, []
+        for mine, side in zip((chosen, np.logical_not(chosen)), sides, strict=True):
+            self.mask = mine if outer is None else outer & mine
+            found.append(side(self))
+        self.mask = outer
+        return found
 
     def body(self, body: tuple[n.Node, ...]) -> None:
         for node in body:
-            self.machine.steps += 1
+            self.machine.steps, self.machine.running = self.machine.steps + 1, node
             _STATEMENTS[type(node)](self, node)
 
     # --- statements ---------------------------------------------------------------------------------
 
     def alloc(self, node: n.Alloc) -> None:
-        self.tiles[node.name] = LockstepTile(node.shape, node.dtype)
+        self.tiles[node.name] = LockstepTile(node.shape, node.dtype, len(self.grid))
 
     def let(self, node: n.Let) -> None:
         self.vars[node.name] = self.value(node.value)
 
     def loop(self, node: n.Loop) -> None:
-        for index in range(*(int(self.value(e)) for e in (node.start, node.stop, node.step))):
+        start, stop, step = (int(self.value(e)) for e in (node.start, node.stop, node.step))
+        if step == 0:
+            raise Doubt
+        for index in range(start, stop, step):
             self.vars[node.var] = index
             self.body(node.body)
 
@@ -159,8 +172,9 @@ class Lockstep:
         if tile is not None and whole:
             self._set(tile, self._grown(value, len(self.grid) + len(self.extents)))
             return
-        array, index = self._elements(node.target, node.index, write=True)
-        array[index] = cast(np.broadcast_to(value, self.shape), self._dtype(node.target))
+        array, index, valid = self._elements(node.target, node.index, write=True)
+        data = cast(np.broadcast_to(value, self.shape), self._dtype(node.target))
+        array[index] = data if valid is None else data[valid]
 
     def copy(self, node: n.Copy) -> None:
         source, target = self.read(node.source), self._extents(node.to)
@@ -233,9 +247,9 @@ class Lockstep:
         if tile is None:
             return self._box(region, write=None)
         index, inside = self._tile_index(region, tile)
-        if not inside or not tile.written[index].all():
-            raise Doubt
         everywhere = (Ellipsis, *index)
+        if not inside or not tile.written[everywhere].all():
+            raise Doubt
         return tile.array[everywhere]
 
     def write(self, region: n.Region, data: Any) -> None:
@@ -252,7 +266,7 @@ class Lockstep:
         self._own(tile)
         everywhere = (Ellipsis, *index)
         tile.array[everywhere] = cast(data, tile.dtype)
-        tile.written[index] = True
+        tile.written[everywhere] = True
 
     def _set(self, tile: LockstepTile, data: Any) -> None:
         """The whole tile becomes ``data``, which may be a window on a tensor that nothing writes."""
@@ -310,14 +324,26 @@ class Lockstep:
                     return view if region.source in self.machine.sharing.constant else view.copy()
                 view[...] = write
                 return None
-        if not inside and (
-            self.machine.strict_bounds
-            or not all(
-                fit or d.anchored or d.extent is None for fit, d in zip(fits, region.dims, strict=True)
-            )
+        for number, (fit, start, size, length) in enumerate(
+            zip(fits, starts, sizes, array.shape, strict=True)
         ):
-            raise Doubt
+            if not fit and size is not None and region.source not in self.machine.padded:
+                self._over_the_edge(region, number, start, size, length)
         return self._points(region.source, array, starts, sizes, extents, write)
+
+    def _over_the_edge(self, region: n.Region, number: int, start: Any, size: int, length: int) -> None:
+        """Beyond tensors are zeros, unless the run is strict; a slice that reaches there is noted."""
+        anchored, first = (
+            region.dims[number].anchored,
+            int(start[(start < 0) | (start + size > length)].flat[0]),
+        )
+        outside = bool(size) and bool(((start >= length) | (start + size <= 0)).any())
+        if self.machine.strict_bounds and (outside or not anchored):
+            raise Doubt
+        if not anchored:
+            self.machine.access.note_edge(
+                region, Axis(number, first, size, False), (first, first + size), length
+            )
 
     def _points(
         self, name: str, array: Any, starts: list[Any], sizes: list[Any], extents: tuple[int, ...], write: Any
@@ -330,7 +356,7 @@ class Lockstep:
             if size is not None:
                 base = base + np.arange(size).reshape((-1,) + (1,) * (rank - at - 1))
                 at += 1
-            elif start.min() < 0 or start.max() >= length:
+            elif name not in self.machine.padded and (start.min() < 0 or start.max() >= length):
                 raise Doubt
             valid &= (base >= 0) & (base < length)
             index.append(np.broadcast_to(base, shape))
@@ -361,39 +387,55 @@ class Lockstep:
         tile = self.tiles.get(expr.source)
         if tile is not None and self._is_whole(expr.index, tile.shape) and tile.written.all():
             return tile.array
-        array, index = self._elements(expr.source, expr.index, write=False)
+        array, index, valid = self._elements(expr.source, expr.index, write=False)
         data = array[index]
+        if valid is not None:
+            found = np.zeros(valid.shape, data.dtype)
+            found[valid] = data
+            return found
         return data.item() if data.ndim == 0 and data.dtype.kind in "iub" else data
 
-    def _elements(self, name: str, index: tuple[Expr, ...], write: bool) -> tuple[Any, tuple[Any, ...]]:
-        """An array, and where in it the elements of all units and iterations are."""
+    def _elements(self, name: str, index: tuple[Expr, ...], write: bool) -> tuple[Any, tuple[Any, ...], Any]:
+        """An array, where in it the elements of all units and iterations are, and which of them there are
+        (None: all)."""
         tile = self.tiles.get(name)
         values = [np.asarray(self.value(i)) for i in index]
         lengths = tile.shape if tile is not None else self._storage(name).shape
-        if any(
-            v.size and (v.min() < 0 or v.max() >= length) for v, length in zip(values, lengths, strict=True)
-        ):
+        inside = [(v >= 0) & (v < length) for v, length in zip(values, lengths, strict=True)]
+        valid = self.mask
+        if name in self.machine.padded and not all(map(np.all, inside)):
+            valid = reduce(np.logical_and, inside, True if valid is None else valid)
+        if not all(np.all(i if valid is None else i | ~valid) for i in inside):
             raise Doubt
-        if tile is None:
-            array = self._storage(name).array[0]
-            full = np.broadcast_shapes(self.shape, *(v.shape for v in values)) if write else self.shape
-            picked = tuple(np.broadcast_to(v, full) for v in values)
-            owner = np.broadcast_to(self.numbers.reshape(self.grid + ((1,) * len(self.extents))), full)
-            self._watched(name, lambda a: a[picked], write, owner, put_at(picked))
-            return array, picked
-        flat = tuple(v[(0,) * len(self.grid)] if set(v.shape[: len(self.grid)]) == {1} else v for v in values)
-        uniform = all(f.ndim <= len(self.extents) for f in flat)
-        if not write and not tile.written[flat if uniform else ...].all():
-            raise Doubt
-        self._own(tile)
-        if write:
-            tile.written[flat if uniform else ...] |= uniform
-            if not uniform and not tile.written.all():
-                raise Doubt
-        units = [
+        places = [
             np.arange(e).reshape((-1,) + (1,) * (len(self.shape) - d - 1)) for d, e in enumerate(self.grid)
         ]
-        return tile.array, (*units, *values)
+        picked = tuple(values) if tile is None else (*places, *values)
+        full = np.broadcast_shapes(self.shape, *(v.shape for v in values)) if write else self.shape
+        if tile is None or valid is not None:
+            picked = tuple(np.broadcast_to(v, full) for v in picked)
+        if valid is not None:
+            valid = np.broadcast_to(valid, full)
+            picked = tuple(v[valid] for v in picked)
+        if tile is None:
+            owner = np.broadcast_to(self.numbers.reshape(self.grid + ((1,) * len(self.extents))), full)
+            owner = owner if valid is None else owner[valid]
+            self._watched(name, lambda a: a[picked], write, owner, put_at(picked))
+            return self._storage(name).array[0], picked, valid
+        self._own(tile)
+        same = all(set(v.shape[: len(self.grid)]) <= {1} for v in values)
+        if write and not same:
+            tile.written = np.broadcast_to(tile.written, (*self.grid, *tile.shape)).copy()
+        alone = tile.written.shape != tile.array.shape  # all units have written the same
+        seen = (
+            tuple(np.zeros_like(p) for p in picked[: len(self.grid)]) if alone else picked[: len(self.grid)]
+        )
+        seen += picked[len(self.grid) :]
+        if write:
+            tile.written[seen] = True
+        elif not tile.written[seen].all():
+            raise Doubt
+        return tile.array, picked, valid
 
     def _watched(
         self, name: str, at: Callable[[Any], Any], write: bool, owner: Any = None, put: Any = None

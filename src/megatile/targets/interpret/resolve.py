@@ -215,10 +215,17 @@ class Resolver:
         pads = machine.places.names[region.source].alloc is None and not machine.strict_bounds
         if not pads and (entirely or not axis.anchored):
             raise _outside(region, axis, *where, length, entirely and axis.anchored)
-        if not axis.anchored and id(region) not in machine.noted:
-            machine.noted.add(id(region))
+        if not axis.anchored:
+            self.note_edge(region, axis, where, length)
+
+    def note_edge(self, region: Region, axis: Axis, where: tuple[int, int], length: int) -> None:
+        """Say once of a slice of a tensor that it reaches over the edge."""
+        if id(region) not in self.machine.noted:
+            self.machine.noted.add(id(region))
             error = _outside(region, axis, *where, length)
-            machine.note(f"{error.message}: it is padded with zeros there, and not written", error.advice)
+            self.machine.note(
+                f"{error.message}: it is padded with zeros there, and not written", error.advice
+            )
 
 
 def _inside(item: Any, share: Any) -> bool:

@@ -14,7 +14,7 @@ LONGEST = 2048
 
 
 class Doubt(Exception):
-    """Something that the units, one by one, must settle."""
+    """A mistake of some unit, which the units, one by one, then make again."""
 
 
 class GridIndex:
@@ -35,13 +35,14 @@ class GridIndex:
 class LockstepTile:
     """A tile of every unit: ``array`` has the grid in front, 1 where all units have the same."""
 
-    def __init__(self, shape: tuple[int, ...], dtype: str):
+    def __init__(self, shape: tuple[int, ...], dtype: str, rank: int):
         self.shape, self.dtype = shape, dtype
         self._array: Any = None
         self.products: list[tuple[Any, Any]] = []
         """Matrix products still to be added: several are one with a longer inner dimension."""
         self.owned = False
-        self.written: Any = np.zeros(shape, bool)
+        self.written: Any = np.zeros((1,) * rank + shape, bool)
+        """Which elements have been written; likewise with the grid (of ``rank`` dimensions) in front."""
 
     @property
     def array(self) -> Any:
