@@ -5,10 +5,13 @@ from __future__ import annotations
 import inspect
 import re
 import typing
+from collections import Counter
 from typing import Any
 
 from megatile.cli.main import COMMANDS, load_command
 
+SHARED = 4
+"""Options with the same help in at least so many commands are explained once."""
 WORDS = {"int": "NUMBER", "float": "NUMBER", "Path": "FILE"}
 
 
@@ -23,29 +26,37 @@ def all_commands() -> list[tuple[str, Any]]:
 
 
 def reference() -> str:
-    """Markdown: a table of all commands, then one section for each."""
-    lines = ["| command | does |", "|---|---|"]
+    """Markdown: the options that many commands share, then one section for each command."""
     found = all_commands()
+    counts = Counter((names(c, p), cell(p.help)) for _, c in found for p in options(c))
+    shared = {option: None for option, number in counts.items() if number >= SHARED}
+    lines = ["## Shared options", "", *(f"* {name}: {text}" for name, text in shared), "", "## Commands"]
     for words, command in found:
-        lines.append(f"| [`{words}`](#{words.replace(' ', '-')}) | {first_sentence(command)} |")
-    for words, command in found:
-        lines += ["", f"### {words}", "", *section(words, command)]
+        lines += ["", f"### {words}", "", *section(words, command, {*shared})]
     return "\n".join(lines) + "\n"
 
 
-def first_sentence(command: Any) -> str:
-    return str(command.help).strip().split("\n\n")[0].replace("\n", " ").split(". ")[0].rstrip(".")
+def options(command: Any) -> list[Any]:
+    return [p for p in command.params if p.param_type_name == "option" and p.name != "help"]
 
 
-def section(words: str, command: Any) -> list[str]:
+def section(words: str, command: Any, shared: set[tuple[str, str]]) -> list[str]:
     arguments = [p for p in command.params if p.param_type_name == "argument"]
-    options = [p for p in command.params if p.param_type_name == "option" and p.name != "help"]
-    usage = " ".join([words, *(shown_argument(p) for p in arguments), "[OPTIONS]" if options else ""]).strip()
+    own = [p for p in options(command) if (names(command, p), cell(p.help)) not in shared]
+    also = [p for p in options(command) if p not in own]
     text = " ".join(str(command.help).split("\n\n")[0].split())
-    lines = [text, "", "```text", usage, "```", "", "| argument | means | unless given |", "|---|---|---|"]
-    lines += [f"| `{shown_argument(p)}` | {cell(p.help)} | {default(p)} |" for p in arguments]
-    lines += [f"| {names(command, p)} | {cell(p.help)} | {default(p)} |" for p in options]
+    usage = " ".join([words, *(shown_argument(p) for p in arguments)])
+    lines = [text, "", f"`{usage}`", ""]
+    lines += [f"* `{shown_argument(p)}`: {cell(p.help)}{default(p)}" for p in arguments]
+    lines += [f"* {names(command, p)}: {cell(p.help)}{default(p)}" for p in own]
+    lines += [f"* Shared: {', '.join(shown_shared(p) for p in also)}"] if also else []
     return lines
+
+
+def shown_shared(option: Any) -> str:
+    value = default(option).strip()
+    short = f"`{min(option.opts, key=len)}`"
+    return short + (f" ({value[0].lower()}{value[1:-1]})" if value.startswith("Default") else "")
 
 
 def shown_argument(parameter: Any) -> str:
@@ -54,11 +65,9 @@ def shown_argument(parameter: Any) -> str:
 
 
 def names(command: Any, option: Any) -> str:
-    words = [*option.opts, *option.secondary_opts]
+    words = sorted([*option.opts, *option.secondary_opts], key=len)
     value = "" if option.is_flag else f" {option.metavar or kind(command, option)}"
-    return ", ".join(f"`{word}`" for word in sorted(words, key=len)) + (
-        f" `{value.strip()}`" if value else ""
-    )
+    return "`" + ", ".join(words) + f"{value}`"
 
 
 def kind(command: Any, option: Any) -> str:
@@ -67,13 +76,13 @@ def kind(command: Any, option: Any) -> str:
 
 
 def cell(text: str | None) -> str:
-    return re.sub(r"\s+", " ", text or "").replace("|", "\\|").strip() or "–"
+    return re.sub(r"\s+", " ", text or "").strip()
 
 
 def default(parameter: Any) -> str:
     value = parameter.default
-    if parameter.required:
-        return "needed"
-    if value in (None, False, [], ()) or callable(value) or "UNSET" in repr(value).upper():
+    if parameter.required or isinstance(value, bool):
+        return " On by default." if value is True else ""
+    if value in (None, [], ()) or callable(value) or "UNSET" in repr(value).upper():
         return ""
-    return f"`{value}`" if not isinstance(value, bool) else "yes"
+    return f" Default: `{value}`."

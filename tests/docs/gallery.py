@@ -61,7 +61,8 @@ class Card(NamedTuple):
 
     def row(self) -> str:
         """The card on the first page."""
-        return f"| [{self.title}]({self.path.stem}.md) | {' '.join(self.lead.split())} | {self.time} |"
+        page = f"{self.path.stem}.md"
+        return f"-   [![]({self.picture})]({page})\n\n    **[{self.title}]({page})**: {self.time}"
 
 
 def card(path: Path) -> Card:
@@ -80,9 +81,8 @@ def first_page(rows: list[str]) -> str:
         "# Gallery\n\n"
         "Each kernel is one script in `examples/`: it runs, compares its result with NumPy and is "
         "timed here.\nTimes are predictions for the small sizes of the script, launch included.\n\n"
-        "| kernel | what it does | predicted |\n|---|---|---|\n"
     )
-    return head + "\n".join(rows) + "\n"
+    return f'{head}<div class="grid cards" markdown>\n\n' + "\n\n".join(rows) + "\n\n</div>\n"
 
 
 def main() -> None:
