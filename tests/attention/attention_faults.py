@@ -40,7 +40,7 @@ def check_errors(rank):
     cases.refuses(
         "heads", AttentionError, "disagree on query heads: 4 on rank 0", attend, heads, heads, heads
     )
-    wrong = x.double() if last else x
+    wrong = x.to(torch.complex64) if last else x
     cases.refuses(
         "dtype", AttentionError, f"rank {ranks - 1}: q, k and v must share", attend, wrong, wrong, wrong
     )
@@ -244,7 +244,8 @@ def dies_in_the_middle(rank, schedule, victim, causal, backward):
     x = torch.randn(1, 16, 4, 8, requires_grad=backward)
 
     def attend():
-        out = hamilton_attention(x, x, x, schedule=schedule, causal=causal)
+        layout = make_schedule(schedule, dist.get_world_size()).layout(causal).name
+        out = hamilton_attention(x, x, x, schedule=schedule, causal=causal, layout=layout)
         if backward:
             out.sum().backward()
 

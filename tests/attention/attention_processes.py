@@ -83,6 +83,7 @@ def _entry(pipe, function, rank, ranks, port, group_timeout, args):
 
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
+    torch.manual_seed(rank)  # ranks that hold the same keys are refused
     try:
         dist.init_process_group(
             "gloo",

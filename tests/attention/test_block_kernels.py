@@ -288,7 +288,7 @@ def test_documents_that_share_kernel_calls_change_nothing(kernel, name, window, 
             monkeypatch.setattr(AttentionEngine, "_work", alone)
         with flash_attn():
             out, lse, last = engine.forward(q, k, v)
-            d_q, (d_k, d_v) = engine.backward(d_out, q, k, v, out, lse, last)
+            d_q, (d_k, d_v) = engine.backward(BackwardInputs(d_out, q, k, v, out, lse), last)
         results.append((out, lse, d_q, d_k, d_v))
     for got, want in zip(*results, strict=True):
         torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
@@ -302,7 +302,7 @@ def test_a_step_of_a_pack_is_one_varlen_call(name):
     with flash_attn() as package:
         out, lse, last = engine.forward(q, k, v)
         assert package.calls == ["many"] * 3
-        engine.backward(out, q, k, v, out, lse, last)
+        engine.backward(BackwardInputs(out, q, k, v, out, lse), last)
         assert package.calls == ["many"] * 6
 
 

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: the attenti
 
 from tests.attention import (  # noqa: E402
     attention_cases as cases,
+    attention_extras as extras,
     attention_faults as faults,
     attention_matrix as matrix,
     attention_names as names,
@@ -43,6 +44,8 @@ def jobs_of(ranks):
         jobs.append((cases.check_masks, ()))
     if ranks in (2, 4):
         jobs.append((names.check_names, ()))
+    if ranks in (1, 2, 3):
+        jobs.append((extras.check_extras, ()))
     if ranks in (3, 4):
         jobs.append((use.check_use, ()))
     if ranks in (2, 3):

@@ -24,6 +24,7 @@ _NAMES = {
     "megatile.runtime.errors": "MissingTorchError PeerError",
     "megatile.attention.functional": "hamilton_attention",
     "megatile.attention.sharding": "position_ids shard_sequence unshard_sequence",
+    "megatile.attention.mask_functions": "MaskFunction document_mask",
     "megatile.attention.sdpa": "sequence_parallel_attention",
     "megatile.attention.chunked": "kv_chunks",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import isfinite
 from numbers import Integral, Real
 from typing import Any
@@ -20,7 +20,7 @@ from megatile.attention.merge import merge_form
 from megatile.attention.ownership import packed_lengths
 from megatile.attention.schedules import Layout, Schedule
 from megatile.attention.schedules.pieces import LAYOUTS
-from megatile.attention.settings import problem_of_settings, setting
+from megatile.attention.settings import problem_of_settings
 from megatile.core.cached import cached
 from megatile.core.errors import did_you_mean
 from megatile.runtime.agreement import Members, Record
@@ -44,7 +44,11 @@ SAME = (
     "gradient",
     "softmax_scale",
     "cu_seqlens",
+    "cu_seqlens_padded",
     "alibi_slopes",
+    "softcap",
+    "sinks",
+    "mask_mod",
 )
 
 
@@ -108,7 +112,8 @@ def _problem_of_tensors(q: Any, k: Any, v: Any, layout: str, packed: bool) -> st
         return f"q, k and v need {names}, got shapes {[tuple(x.shape) for x in (q, k, v)]}"
     if not q.dtype == k.dtype == v.dtype or q.dtype not in SUPPORTED:
         found = sorted({str(x.dtype).removeprefix("torch.") for x in (q, k, v)})
-        return f"q, k and v must share one dtype of float32, bfloat16 and float16, got {', '.join(found)}"
+        known = "float32, bfloat16, float16 and float64"
+        return f"q, k and v must share one dtype of {known}, got {', '.join(found)}"
     if not (q.is_cpu and k.is_cpu and v.is_cpu) and not q.device == k.device == v.device:
         return f"q, k and v must be on one device, got {', '.join(str(x.device) for x in (q, k, v))}"
     if not q.layout == k.layout == v.layout == torch.strided:
@@ -204,8 +209,7 @@ def make_record(
     options: KernelOptions,
     cu_seqlens: Any,
 ) -> Record:
-    """The fields that ranks compare; with MEGATILE_ATTENTION_DEBUG=1 a checksum of the keys too."""
-    debug = setting("DEBUG") == "1"
+    """The fields that ranks compare."""
     return {
         "batch": q.shape[0],
         "query heads": q.shape[2],
@@ -222,13 +226,14 @@ def make_record(
         "alibi_slopes": None if options.slopes is None else _digest(options.slopes),
         "query tokens": q.shape[1],
         "key tokens": k.shape[1],
-        "checksum": checksum(k) if debug and k.numel() else None,
     }
 
 
-def checksum(x: Tensor) -> str:
-    """A number that differs between tensors with different values, in practice."""
+def checksum(x: Tensor) -> str | None:
+    """A number that differs between tensors with different values, in practice; None for constants."""
     values = x.detach().double()
+    if not x.numel() or bool((values == values.flatten()[0]).all()):
+        return None
     return f"{values.sum().item():.12e}/{values.abs().sum().item():.12e}"
 
 
@@ -243,7 +248,8 @@ def refuse_unsharded(records: Sequence[Record]) -> None:
             names = ", ".join(map(str, ranks))
             raise AttentionError(
                 f"ranks {names} hold the same keys: the sequence was not divided",
-                advice="give each rank its own part, for example shard_sequence(k, causal=…)",
+                advice="give each rank its own part, for example shard_sequence(k, causal=…), or say layout= "
+                "if equal keys are meant",
             )
 
 
@@ -255,12 +261,20 @@ def refuse_unknown(records: Sequence[Record]) -> None:
 
 
 def agreed(
-    members: Members, record: Record, problem: str | None, x: Any, same: tuple[str, ...] = SAME
+    members: Members,
+    record: Record,
+    problem: str | None,
+    x: Any,
+    same: tuple[str, ...] = SAME,
+    details: Callable[[], Record] | None = None,
 ) -> list[Record]:
     """The records of all ranks; a problem or a difference on one of them is an error on all."""
-    compare = os.environ.get("MEGATILE_ATTENTION_CHECK") != "0"
-    records = members.agree(record, problem, device_of(x), same, compare)
-    return records if compare else [{**record, "checksum": None} for record in records]
+    return members.agree(record, problem, device_of(x), same, checks(), cached=True, details=details)
+
+
+def checks() -> bool:
+    """Whether ranks compare their arguments, and insist on knowing how tokens are divided."""
+    return os.environ.get("MEGATILE_ATTENTION_CHECK") != "0"
 
 
 def read_layout(layout: Any) -> tuple[str, str | Layout | None, str | None]:

@@ -1,6 +1,7 @@
 """Attention of one block on one device, with its log-sum-exp, and its gradients.
 
-Tensors are [B, S, H, D] (any strides), KV may have fewer heads (GQA), log-sum-exps are [B, H, S] in f32.
+Tensors are [B, S, H, D] (any strides), KV may have fewer heads (GQA), log-sum-exps are [B, H, S]. Sums
+are taken in f32, for f64 in f64.
 """
 
 from __future__ import annotations
@@ -13,27 +14,44 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
+from megatile.attention.mask_functions import MaskFunction
 from megatile.attention.packed import CAUSAL, Batch, Segment
 from megatile.attention.schedules.bands import Band, MaskTile, Part, part_of
+from megatile.runtime.torch_rules import wide
 
 ROW_BLOCK = 256  # rows handled at once where a mask or scores are written to memory
 MAX_SHARED_CALL_ELEMENTS = (
     2**15
 )  # of a document that shares a call: copying larger ones costs more than a call
-SUPPORTED = (torch.float32, torch.bfloat16, torch.float16)
+SUPPORTED = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 @dataclass(frozen=True)
 class KernelOptions:
-    """What all blocks of a call share. ``slopes``: ALiBi, [H] or [B, H]."""
+    """What all blocks of a call share. ``slopes``: ALiBi, [H] or [B, H]; ``softcap``: scores s become
+    softcap·tanh(s/softcap), 0 for none; ``mask``: a function of positions; ``first_head``: of this rank's."""
 
     scale: float
     slopes: Tensor | None = None
     deterministic: bool = False
+    softcap: float = 0.0
+    mask: MaskFunction | None = None
+    first_head: int = 0
+
+    @property
+    def plain(self) -> bool:
+        """Whether every kernel can do it."""
+        return self.slopes is None and self.mask is None and not self.softcap
+
+
+def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The type in which results of ``dtype`` are summed and merged."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 class BackwardInputs(NamedTuple):
-    """What the gradients of a block follow from: the results over all keys and the gradient of the output."""
+    """What the gradients of a block follow from: the results over all keys and the gradient of the output,
+    also of the log-sum-exp where there is one (then :class:`Blocked` does the block)."""
 
     d_out: Tensor
     q: Tensor
@@ -41,6 +59,7 @@ class BackwardInputs(NamedTuple):
     v: Tensor
     out: Tensor
     lse: Tensor
+    d_lse: Tensor | None = None
 
 
 Gradients = tuple[Tensor, Tensor, Tensor]  # of q, k and v
@@ -86,7 +105,11 @@ class BlockKernel(ABC):
         lse = batch.fill(block.lse.transpose(0, 1), True, float("inf")).transpose(1, 2)
         q, out = batch.fill(block.q, True), batch.fill(block.out, True)
         k, v = batch.fill(block.k, False), batch.fill(block.v, False)
-        grads = self.backward(BackwardInputs(d_out, q, k, v, out, lse), padding.mask(q.device), options)
+        d_lse = block.d_lse
+        if d_lse is not None:
+            d_lse = batch.fill(d_lse.transpose(0, 1), True, 0.0).transpose(1, 2)
+        given = BackwardInputs(d_out, q, k, v, out, lse, d_lse)
+        grads = self.backward(given, padding.mask(q.device), options)
         d_q, d_k, d_v = (padding.strip(x, rows) for x, rows in zip(grads, (True, False, False), strict=True))
         return d_q, d_k, d_v
 
@@ -102,7 +125,7 @@ def row_blocks(tile: MaskTile, rows: int, columns: int, size: int = ROW_BLOCK) -
 class CpuFlash(BlockKernel):
     """torch's flash attention for CPUs: what ``scaled_dot_product_attention`` calls, with its lse.
 
-    It works in f32, whatever the tensors are: in low precision its gradients would be summed in it.
+    It works in f32 also where tensors are narrower: in low precision its gradients would be summed in it.
     """
 
     def divide(self, tile: MaskTile, rows: int, columns: int) -> Iterator[Part]:
@@ -125,7 +148,7 @@ class CpuFlash(BlockKernel):
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, visible: Visible, options: KernelOptions
     ) -> tuple[Tensor, Tensor]:
-        q, k, v = (x.float() for x in (q, k, v))
+        q, k, v = (wide(x) for x in (q, k, v))
         causal, mask = _cpu_mask(visible, q, k)
         out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             *(x.transpose(1, 2) for x in (q, k, v)), 0.0, causal, attn_mask=mask, scale=options.scale
@@ -133,7 +156,7 @@ class CpuFlash(BlockKernel):
         return out.transpose(1, 2), lse
 
     def backward(self, block: BackwardInputs, visible: Visible, options: KernelOptions) -> Gradients:
-        tensors = [x.float() for x in block[:5]]
+        tensors = [wide(x) for x in block[:5]]
         causal, mask = _cpu_mask(visible, tensors[1], tensors[2])
         inner = (x.transpose(1, 2) for x in tensors)
         grads = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
@@ -166,7 +189,7 @@ def _hidden(distance: Tensor, band: Band) -> Tensor:
 
 
 class Blocked(BlockKernel):
-    """Plain tensor operations in f32, some rows at a time: any device, any mask, ALiBi, any dim of v."""
+    """Plain tensor operations, some rows at a time: any device, any mask, ALiBi, softcap, any dim of v."""
 
     def divide(self, tile: MaskTile, rows: int, columns: int) -> Iterator[Part]:
         return row_blocks(tile, rows, columns)
@@ -174,42 +197,56 @@ class Blocked(BlockKernel):
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, visible: Visible, options: KernelOptions
     ) -> tuple[Tensor, Tensor]:
-        scores = _scores(q, k, visible, options)
+        scores, _ = _scores(q, k, visible, options)
         lse = torch.logsumexp(scores, dim=-1)
-        weights = torch.exp(scores - lse.unsqueeze(-1))
-        out = torch.einsum("bhgij,bjhd->bihgd", weights, v.float()).flatten(2, 3)
+        weights = _weights(scores, lse)
+        out = torch.einsum("bhgij,bjhd->bihgd", weights, wide(v)).flatten(2, 3)
         return out, lse.flatten(1, 2)
 
     def backward(self, block: BackwardInputs, visible: Visible, options: KernelOptions) -> Gradients:
-        d_out, q, k, v, out, lse = block
+        d_out, q, k, v, out, lse, d_lse = block
         groups = (k.shape[2], q.shape[2] // k.shape[2])
-        scores = _scores(q, k, visible, options)
-        weights = torch.exp(scores - lse.unflatten(1, groups).unsqueeze(-1))
-        d_out, out, queries = (x.float().unflatten(2, groups) for x in (d_out, out, q))
+        scores, slope = _scores(q, k, visible, options)
+        weights = _weights(scores, lse.unflatten(1, groups))
+        d_out, out, queries = (wide(x).unflatten(2, groups) for x in (d_out, out, q))
         delta = torch.einsum("bihgd,bihgd->bhgi", d_out, out).unsqueeze(-1)
-        d_weights = torch.einsum("bihgd,bjhd->bhgij", d_out, v.float())
+        if d_lse is not None:
+            delta = delta - d_lse.unflatten(1, groups).unsqueeze(-1)
+        d_weights = torch.einsum("bihgd,bjhd->bhgij", d_out, wide(v))
         d_scores = weights * (d_weights - delta) * options.scale
-        d_q = torch.einsum("bhgij,bjhd->bihgd", d_scores, k.float()).flatten(2, 3)
+        if slope is not None:
+            d_scores = d_scores * slope
+        d_q = torch.einsum("bhgij,bjhd->bihgd", d_scores, wide(k)).flatten(2, 3)
         d_k = torch.einsum("bhgij,bihgd->bjhd", d_scores, queries)
         d_v = torch.einsum("bhgij,bihgd->bjhd", weights, d_out)
         return d_q, d_k, d_v
 
 
-def _scores(q: Tensor, k: Tensor, visible: Visible, options: KernelOptions) -> Tensor:
-    """[B, KV heads, queries per KV head, rows, columns] in f32, -inf where hidden."""
-    groups = (k.shape[2], q.shape[2] // k.shape[2])
-    scores = torch.einsum("bihgd,bjhd->bhgij", q.float().unflatten(2, groups), k.float()) * options.scale
+def _weights(scores: Tensor, lse: Tensor) -> Tensor:
+    """The softmax; 0 in rows that see no key."""
+    return torch.exp(scores - lse.masked_fill(lse == float("-inf"), 0.0).unsqueeze(-1))
+
+
+def _scores(q: Tensor, k: Tensor, visible: Visible, options: KernelOptions) -> tuple[Tensor, Tensor | None]:
+    """[B, KV heads, queries per KV head, rows, columns], -inf where hidden; and the slope of the softcap."""
+    groups, slope = (k.shape[2], q.shape[2] // k.shape[2]), None
+    scores = torch.einsum("bihgd,bjhd->bhgij", wide(q).unflatten(2, groups), wide(k)) * options.scale
+    if options.softcap:
+        capped = torch.tanh(scores / options.softcap)
+        scores, slope = capped * options.softcap, 1 - capped * capped
+    if not isinstance(visible, MaskTile):
+        return scores.masked_fill(visible[:, None, None], float("-inf")), slope
     rows = torch.arange(q.shape[1], device=q.device)[:, None]
     distance = torch.arange(k.shape[1], device=q.device)[None, :] - rows
-    if options.slopes is not None and isinstance(visible, MaskTile):
-        away = (visible.stride * distance + visible.offset).abs().float()
-        slopes = options.slopes.float().unflatten(-1, groups)[..., None, None]
+    if options.slopes is not None:
+        away = (visible.stride * distance + visible.offset).abs().to(scores.dtype)
+        slopes = options.slopes.to(scores.dtype).unflatten(-1, groups)[..., None, None]
         scores = scores - slopes * away
-    if not isinstance(visible, MaskTile):
-        return scores.masked_fill(visible[:, None, None], float("-inf"))
     if not visible.band.full:
         scores = scores.masked_fill(_hidden(distance, visible.band), float("-inf"))
-    return scores
+    if visible.hidden is not None:
+        scores = scores.masked_fill(visible.hidden.unflatten(1, groups), float("-inf"))
+    return scores, slope
 
 
 def attend_by_torch(
@@ -236,7 +273,7 @@ def attend_by_torch(
     if causal and q.size(2) != k.size(2):
         return None
     options = {"scale": scale, "enable_gqa": q.size(1) != k.size(1)}
-    if q.dtype == torch.float32:
+    if q.dtype in (torch.float32, torch.float64):
         out = _torch_attention(q, k, v, None, 0.0, bool(causal), **options)
     else:  # see CpuFlash
         with torch.autocast("cpu", enabled=False):

@@ -9,11 +9,17 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from megatile.attention.block_kernels import BackwardInputs, BlockKernel, KernelOptions
+from megatile.attention.block_kernels import (
+    BackwardInputs,
+    BlockKernel,
+    KernelOptions,
+    accumulation_dtype,
+)
 from megatile.attention.communication import Communicator, Pending
 from megatile.attention.merge import Accumulator
 from megatile.attention.packed import Batch, batches
 from megatile.attention.profile import Profile, span
+from megatile.attention.schedules.bands import Part
 from megatile.attention.schedules.division import OWN, Division, KernelCall, Run
 from megatile.attention.schedules.routes import Held, Transfer
 
@@ -33,11 +39,12 @@ class AttentionEngine:
     profile: Profile | None = None
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, own: Chunks | None = None
+        self, q: Tensor, k: Tensor, v: Tensor, own: Chunks | None = None, sinks: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Chunks]:
         """``q`` [B, S, H, D], ``k``, ``v`` [S, B, H, D] → out, lse [B, H, S] and the chunks held last."""
         routes = self.division.routes
-        result = Accumulator(q.shape[0], q.shape[1], q.shape[2], v.shape[-1], q.device)
+        batch, rows, heads, _ = q.shape
+        result = Accumulator(batch, rows, heads, v.shape[-1], q.device, accumulation_dtype(q.dtype))
         own = self.own_chunks((k, v)) if own is None else own
         held = own
         for step in range(routes.exchanges + 1):
@@ -61,14 +68,12 @@ class AttentionEngine:
             if pending is not None:
                 with span(self.profile, "communication"):
                     held = self._arrived(pending, routes.receives(step, self.rank), k, v)
-        out, lse = result.result(q.dtype)
+        out, lse = result.result(q.dtype, sinks)
         return out, lse, held
 
-    def backward(
-        self, d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, last: Chunks
-    ) -> tuple[Tensor, Pair]:
-        """Gradients of q (in f32) and of the rank's own k and v (in f32, sequence first)."""
-        grads = _Gradients(self, d_out, q, (k, v), out, lse)
+    def backward(self, block: BackwardInputs, last: Chunks) -> tuple[Tensor, Pair]:
+        """Gradients of q and of the rank's own k and v (sequence first), as wide as sums are taken."""
+        grads = _Gradients(self, block)
         if self.division.routes.relays:
             self._backward_relayed(grads, last)
         else:
@@ -148,12 +153,21 @@ class AttentionEngine:
         k, v = (x.transpose(0, 1) for x in keys)
         if not queries.numel():
             return
-        for part in self.kernel.divide(call.tile, call.rows, call.columns):
+        for part in self._parts(call, q, forward=True):
             (top, bottom), (left, right) = part.rows, part.columns
             block = self.kernel.forward(
                 queries[:, top:bottom], k[:, left:right], v[:, left:right], part.tile, self.options
             )
             result.add(_runs_within(call.q, top, bottom), *block)
+
+    def _parts(self, call: KernelCall, like: Tensor, forward: bool) -> Iterator[Part]:
+        """What kernels do of a call, one after the other."""
+        mask = self.options.mask
+        for part in self.kernel.divide(call.tile, call.rows, call.columns):
+            if mask is None:
+                yield part
+            else:
+                yield from mask.parts(part, call.at, like, self.options.first_head, counted=forward)
 
     def _keys(self, step: int, call: KernelCall, own: Pair, held: Chunks) -> Pair:
         order = self.division.routes.held(step, self.rank)
@@ -191,12 +205,11 @@ class AttentionEngine:
 class _Gradients:
     """What a backward run collects on one rank."""
 
-    def __init__(
-        self, engine: AttentionEngine, d_out: Tensor, q: Tensor, pair: Pair, out: Tensor, lse: Tensor
-    ):
-        self.engine, self.d_out, self.q, self.pair, self.out, self.lse = engine, d_out, q, pair, out, lse
-        self.d_q = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
-        self.home = _pair(torch.zeros(x.shape, dtype=torch.float32, device=q.device) for x in pair)
+    def __init__(self, engine: AttentionEngine, block: BackwardInputs):
+        self.engine, (self.d_out, self.q, k, v, self.out, self.lse, self.d_lse) = engine, block
+        self.pair, self.dtype = (k, v), accumulation_dtype(self.q.dtype)
+        self.d_q = torch.zeros_like(self.q, dtype=self.dtype, memory_format=torch.contiguous_format)
+        self.home = _pair(torch.zeros(x.shape, dtype=self.dtype, device=x.device) for x in self.pair)
 
     def step(self, step: int, held: Chunks) -> Chunks:
         """Do the kernels of a step; returns this rank's part of the gradients of the chunks held.
@@ -219,7 +232,7 @@ class _Gradients:
     def _zeros(self, order: Sequence[Held], held: Chunks) -> tuple[Chunks, Pair]:
         """Gradients of the chunks held, and those of all of them one after the other."""
         lengths = [len(held[h][0]) for h in order]
-        whole = _pair(x.new_zeros((sum(lengths), *x.shape[1:]), dtype=torch.float32) for x in self.pair)
+        whole = _pair(x.new_zeros((sum(lengths), *x.shape[1:]), dtype=self.dtype) for x in self.pair)
         parts = zip(*(x.split(lengths) for x in whole), strict=True)
         return dict(zip(order, parts, strict=True)), whole
 
@@ -227,12 +240,13 @@ class _Gradients:
         """The documents of each batch in one kernel call."""
         for batch in together:
             k, v = (x[:, 0] for x in keys)
-            block = BackwardInputs(self.d_out[0], self.q[0], k, v, self.out[0], self.lse[0])
+            d_lse = None if self.d_lse is None else self.d_lse[0]
+            block = BackwardInputs(self.d_out[0], self.q[0], k, v, self.out[0], self.lse[0], d_lse)
             d_q, d_k, d_v = self.engine.kernel.backward_many(block, batch, self.engine.options)
             rows, columns = (torch.from_numpy(x).to(k.device) for x in (batch.rows, batch.columns))
-            self.d_q[0].index_add_(0, rows, d_q.float())
+            self.d_q[0].index_add_(0, rows, d_q.to(self.dtype))
             for side, grad in enumerate((d_k, d_v)):
-                target[side][:, 0].index_add_(0, columns, grad.float())
+                target[side][:, 0].index_add_(0, columns, grad.to(self.dtype))
 
     def bring_home(self, chunks: Mapping[Held, Pair]) -> None:
         """Add gradients of the rank's own chunks to those of its KV."""
@@ -248,14 +262,19 @@ class _Gradients:
         queries, d_out, out = (_batch_rows(x, call.q) for x in (self.q, self.d_out, self.out))
         if not queries.numel():
             return
-        lse = _joined([self.lse[:, :, begin:end] for begin, end in call.q], dim=2)
+        lse, d_lse = (
+            None if x is None else _joined([x[:, :, begin:end] for begin, end in call.q], dim=2)
+            for x in (self.lse, self.d_lse)
+        )
+        assert lse is not None
         k, v = (x.transpose(0, 1) for x in keys)
-        d_keys = _pair(torch.zeros_like(x, dtype=torch.float32) for x in keys)
-        for part in self.engine.kernel.divide(call.tile, call.rows, call.columns):
+        d_keys = _pair(torch.zeros_like(x, dtype=self.dtype) for x in keys)
+        for part in self.engine._parts(call, self.q, forward=False):
             rows, columns = slice(*part.rows), slice(*part.columns)
             block = BackwardInputs(
-                d_out[:, rows], queries[:, rows], k[:, columns], v[:, columns], out[:, rows], lse[:, :, rows]
-            )
+                d_out[:, rows], queries[:, rows], k[:, columns], v[:, columns], out[:, rows], lse[:, :, rows],
+                None if d_lse is None else d_lse[:, :, rows],
+            )  # fmt: skip
             d_q, d_k, d_v = self.engine.kernel.backward(block, part.tile, self.engine.options)
             at = 0
             for begin, end in _runs_within(call.q, *part.rows):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
@@ -30,17 +31,24 @@ def choose_kernel(q: Tensor, v: Tensor, options: KernelOptions) -> BlockKernel:
 
     Flash kernels scale scores after they hid some with -inf: a scale that is not above 0 would show those.
     """
-    if options.scale > 0 and options.slopes is None and q.shape[-1] == v.shape[-1] and q.dtype in SUPPORTED:
-        if q.device.type == "cpu":
-            return CpuFlash()
-        if flash_attention_available(q):
-            return FlashAttention()
+    simple = options.scale > 0 and q.shape[-1] == v.shape[-1] and q.dtype in SUPPORTED
+    if simple and options.plain and q.device.type == "cpu":
+        return CpuFlash()
+    capped = replace(options, softcap=0.0).plain and _knows_softcap()
+    if simple and (options.plain or capped) and flash_attention_available(q):
+        return FlashAttention()
     return Blocked()
 
 
 def flash_attention_available(q: Tensor) -> bool:
     """Whether flash-attn is installed and takes this tensor."""
     return q.is_cuda and q.dtype in (torch.float16, torch.bfloat16) and _interface() is not None
+
+
+def _knows_softcap() -> bool:
+    """Since 2.6."""
+    found = _interface()
+    return found is not None and "softcap" in inspect.signature(found._flash_attn_forward).parameters
 
 
 @cached()
@@ -153,7 +161,7 @@ def _common(options: KernelOptions, window: tuple[int, int]) -> dict[str, Any]:
         "window_size": window,
         "window_size_left": window[0],
         "window_size_right": window[1],
-        "softcap": 0.0,
+        "softcap": options.softcap,
         "alibi_slopes": None,
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -11,6 +12,8 @@ from torch import Tensor
 from megatile.attention.arguments import (
     agreed,
     as_autocast,
+    checks,
+    checksum,
     find_problem,
     from_inner_order,
     make_record,
@@ -21,18 +24,23 @@ from megatile.attention.arguments import (
     refuse_unsharded,
     to_inner,
 )
-from megatile.attention.block_kernels import KernelOptions, attend_by_torch
+from megatile.attention.block_kernels import BackwardInputs, Blocked, KernelOptions, attend_by_torch
 from megatile.attention.choice import choose, machine_text, predicted, uncompiled
 from megatile.attention.communication import Communicator, choose_transport
+from megatile.attention.compiled import compilable
 from megatile.attention.engine import AttentionEngine, Chunks
 from megatile.attention.errors import AttentionError
+from megatile.attention.extras import Extras
 from megatile.attention.flash import choose_kernel
 from megatile.attention.heads import HeadExchange, exchange_heads
+from megatile.attention.mask_functions import MaskFunction
 from megatile.attention.ownership import (
     Ownership,
     laid_out,
     layout_problem,
     own_lengths,
+    packed_lengths,
+    refuse_positions,
     sequence_lengths,
     set_shard_tag,
     shard_tag,
@@ -41,9 +49,12 @@ from megatile.attention.ownership import (
 from megatile.attention.profile import Profile, span
 from megatile.attention.schedules import Division, Layout, Mask, Schedule, make_schedule
 from megatile.attention.schedules.division import is_dense
-from megatile.runtime.agreement import Members
+from megatile.attention.settings import setting
+from megatile.runtime.agreement import Members, Record
+from megatile.runtime.torch_rules import wide
 
 
+@compilable
 def hamilton_attention(
     q: Tensor,
     k: Tensor,
@@ -62,6 +73,11 @@ def hamilton_attention(
     layout: Any = "BSND",
     return_lse: bool = False,
     deterministic: bool = False,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
+    mask_mod: Any = None,
+    position_ids: Tensor | None = None,
+    cu_seqlens_padded: Any = None,
     _profile: Profile | None = None,
     _problem: str | None = None,
 ) -> Any:
@@ -77,7 +93,16 @@ def hamilton_attention(
     name for :func:`make_schedule` or a Schedule; with ``machine``, "auto" takes the one predicted fastest
     there. ``layout`` is the order of the dimensions (BSND, BNSD or SBND), how the tokens are divided if not
     as the schedule does (contiguous, zigzag, striped, slices or a Layout), or both as a pair. ``return_lse``
-    adds the log-sum-exp [batch, heads, tokens] in f32.
+    adds the log-sum-exp [batch, heads, tokens] in f32; it has a gradient too.
+
+    Scores s become softcap·tanh(s/softcap) where ``softcap`` is given; ``sinks`` [heads] are the scores of
+    one more key with value 0 (their gradient is this rank's part); ``mask_mod`` hides pairs as in
+    flex_attention (see ``mask_functions``). ``cu_seqlens_padded``: where the packed sequences begin if
+    padding follows them; its rows are 0.
+
+    Where a mask makes the order of tokens matter, something must say which tokens a rank has: shard_sequence,
+    ``layout`` or ``position_ids`` (of the local tokens, in their sequences). ``MEGATILE_ATTENTION_CHECK=0``
+    turns this and all comparisons between ranks off.
 
         >>> out = hamilton_attention(q, k, v, causal=True)     # in every process of the group
     """
@@ -87,11 +112,14 @@ def hamilton_attention(
     problem = _problem or problem or find_problem(
         q, k, v, causal, window_size, dropout_p, alibi_slopes, order, cu_seqlens, softmax_scale
     )  # fmt: skip
+    extras = Extras(softcap, sinks, mask_mod, position_ids, cu_seqlens_padded)
+    special = any(x is not None for x in extras[1:]) or softcap != 0.0
+    problem = problem or (extras.problem(q, cu_seqlens, order) if special else None)
     chosen = None
     if members.size > 1 or schedule != "auto" or machine is not None:
         chosen, machine, problem = choose(schedule, members.size, machine, problem)
     scale = None if softmax_scale is None or problem else float(softmax_scale)
-    whole = members.size == 1 and not (problem or return_lse or _profile)
+    whole = members.size == 1 and not (problem or return_lse or _profile or special)
     if whole and cu_seqlens is None and alibi_slopes is None:
         out = attend_by_torch(q, k, v, order, causal, window_size, scale)
         if out is not None:
@@ -99,9 +127,12 @@ def hamilton_attention(
     if scale is None and problem is None:
         scale = max(1, q.shape[-1]) ** -0.5
     options = KernelOptions(1.0 if scale is None else scale, alibi_slopes, deterministic)
+    if special and problem is None:
+        options = replace(options, softcap=float(softcap), mask=MaskFunction.of(mask_mod))
     call = _Call(
-        members, chosen, machine, problem, causal, window_size, options, cu_seqlens, order, division, _profile
-    )
+        members, chosen, machine, problem, causal, window_size, options, cu_seqlens, order, division, extras,
+        _profile,
+    )  # fmt: skip
     out, lse = _divided(q, k, v, call)
     return (out, lse) if return_lse else out
 
@@ -119,6 +150,7 @@ class _Call(NamedTuple):
     cu_seqlens: Any
     order: str
     division: str | Layout | None
+    extras: Extras
     profile: Profile | None
 
 
@@ -134,34 +166,46 @@ def _divided(q: Tensor, k: Tensor, v: Tensor, call: _Call) -> tuple[Tensor, Tens
         q, k, v = (to_inner(x, call.order, packed) for x in (q, k, v))
         causal = bool(call.causal)
         mask = Mask.of(causal, call.window_size)
-        matters = packed or not mask.none or options.slopes is not None
-        problem = layout_problem(schedule, call.division, causal, tags, call.cu_seqlens, matters)
+        matters = packed or not mask.none or options.slopes is not None or options.mask is not None
+        places = call.extras.places(call.cu_seqlens)
+        problem = layout_problem(schedule, call.division, causal, tags, places, matters)
     if problem is None:
         schedule = laid_out(schedule, call.division)
         record = make_record(q, k, v, mask_text(causal, call.window_size), schedule, options, call.cu_seqlens)
-        record["gradient"] = _wants_gradient(q, k, v)  # all ranks take part in the backward pass, or none
+        record |= call.extras.record()
+        # All ranks take part in the backward pass, or none.
+        record["gradient"] = _wants_gradient(q, k, v, call.extras.sinks)
         record["machine"] = machine_text(call.machine)
-        if matters:
-            tokens = [x.shape[1] for x in (q, k, v)]
-            record["unknown"] = unknown_division(
-                schedule, call.division, causal, tags, call.cu_seqlens, tokens
-            )
-    records = agreed(members, record, problem, q)
+    details = None
+    if problem is None and members.size > 1 and checks():
+        tokens = [x.shape[1] for x in (q, k, v)]
+        said = schedule.layout(causal).name if record["positions"] is not None else call.division
+        unknown = unknown_division(schedule, said, causal, tags, call.extras.places(call.cu_seqlens), tokens)
+        record["unknown"] = unknown if matters else None
+        if setting("DEBUG") == "1" or (unknown and not matters):
+            details = partial(_checksum_of, k)
+    records = agreed(members, record, problem, q, details=details)
     refuse_unsharded(records)
     cut = sequence_lengths(records, call.cu_seqlens)
     if call.machine is not None:
         found = predicted(call.machine, schedule, q, k, causal, sum(cut[0]), sum(cut[1]))
         schedule = laid_out(found, call.division)
-    biased = options.slopes is not None
-    ownership = Ownership.of(schedule, mask, causal, biased, *cut, *own_lengths(records))
+    padded = cut if call.extras.padded is None else packed_lengths(call.extras.padded)
+    biased = options.slopes is not None or options.mask is not None
+    ownership = Ownership.of(schedule, mask, causal, biased, *cut, *own_lengths(records), *padded)
     refuse_unknown(records)
+    refuse_positions(records, schedule.layout(causal), padded[0])
     with torch.autocast(q.device.type, enabled=False):  # what is merged and summed in f32 stays there
-        out, lse = _attend(q, k, v, members, ownership, options, call.profile)
+        out, lse = _attend(q, k, v, members, ownership, options, call.profile, call.extras.sinks)
     if packed:
         out, lse = out.squeeze(0), lse.squeeze(0)
     else:
         out = out.permute(from_inner_order(call.order))
     return set_shard_tag(out, tags[0]), lse
+
+
+def _checksum_of(k: Tensor) -> Record:
+    return {"checksum": checksum(k)}
 
 
 @dataclass
@@ -176,28 +220,42 @@ class _Attention(torch.autograd.Function):
     """The engine's forward and backward."""
 
     @staticmethod
-    def forward(q: Tensor, k: Tensor, v: Tensor, run: _Run) -> tuple[Tensor, Tensor]:
-        out, lse, run.last = run.engine.forward(q, *_sequence_first(k, v, run.engine))
+    def forward(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, run: _Run) -> tuple[Tensor, Tensor]:
+        out, lse, run.last = run.engine.forward(q, *_sequence_first(k, v, run.engine), sinks=sinks)
         return out, lse
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        q, k, v, ctx.run = inputs
-        ctx.save_for_backward(q, k, v, *output)
-        ctx.mark_non_differentiable(output[1])
+        q, k, v, sinks, ctx.run = inputs
+        ctx.save_for_backward(q, k, v, sinks, *output)
+        ctx.set_materialize_grads(False)
 
     @staticmethod
-    def backward(ctx: Any, d_out: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, out, lse = ctx.saved_tensors
+    def backward(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None) -> tuple[Tensor | None, ...]:
+        q, k, v, sinks, out, lse = ctx.saved_tensors
         engine, last = ctx.run.engine, ctx.run.last
+        d_out = torch.zeros_like(out) if d_out is None else d_out
+        if d_lse is not None:  # no other kernel takes it
+            engine = replace(engine, kernel=Blocked())
         with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
             keys, values = _sequence_first(k, v, engine)
-            d_q, home = engine.backward(d_out, q, keys, values, out, lse, last)
+            d_q, home = engine.backward(BackwardInputs(d_out, q, keys, values, out, lse, d_lse), last)
             d_k, d_v = (x.transpose(0, 1) for x in home)
             grads = d_q.to(q.dtype), d_k.to(k.dtype), d_v.to(v.dtype)
+            d_sinks = None if sinks is None else _gradient_of_sinks(sinks, out, lse, d_out, d_lse)
         if torch.is_grad_enabled():  # create_graph=True
             grads = _Once.apply(*grads, q, k, v, d_out)
-        return *grads, None
+        return *grads, d_sinks, None
+
+
+def _gradient_of_sinks(
+    sinks: Tensor, out: Tensor, lse: Tensor, d_out: Tensor, d_lse: Tensor | None
+) -> Tensor:
+    """Of this rank's rows: a sink takes its weight from the output of each."""
+    change = -(wide(d_out) * wide(out)).sum(-1).transpose(1, 2)
+    if d_lse is not None:
+        change = change + d_lse
+    return (torch.exp(sinks.to(lse.dtype)[:, None] - lse) * change).sum((0, 2)).to(sinks.dtype)
 
 
 class _Once(torch.autograd.Function):
@@ -242,10 +300,11 @@ def _attend(
     ownership: Ownership,
     options: KernelOptions,
     profile: Profile | None,
+    sinks: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     division, width, heads = ownership.division, ownership.schedule.heads, q.shape[2]
     if width == 1:
-        return _run(q, k, v, engine_for(members, division, q, v, options, profile))
+        return _run(q, k, v, sinks, engine_for(members, division, q, v, options, profile))
     index, first = members.rank % width, members.rank - members.rank % width
     transport = choose_transport(members.group, dense=True)
     communicator = Communicator(members.group, transport, 1, first)
@@ -254,29 +313,33 @@ def _attend(
     exchange_kv = HeadExchange(communicator, index, tokens_kv)
     if heads % width or k.shape[2] % width:  # groups of query heads would be torn apart: one KV head for each
         k, v = (x.repeat_interleave(heads // x.shape[2], dim=2) for x in (k, v))
-    slopes = None if options.slopes is None else options.slopes[..., exchange_q.own_heads(heads)]
-    options = replace(options, slopes=slopes)
+    own = exchange_q.own_heads(heads)
+    slopes, sinks = (None if x is None else x[..., own] for x in (options.slopes, sinks))
+    options = replace(options, slopes=slopes, first_head=own.start)
     with span(profile, "communication"):
         exchanges = (exchange_q, exchange_kv, exchange_kv)
         q, k, v = exchange_heads(exchanges, (q, k, v), (heads, k.shape[2], v.shape[2]), to_heads=True)
-    out, lse = _run(q, k, v, engine_for(members, division, q, v, options, profile, width))
+    out, lse = _run(q, k, v, sinks, engine_for(members, division, q, v, options, profile, width))
     with span(profile, "communication"):
         column = lse.transpose(1, 2).unsqueeze(-1).contiguous()
-        whole = exchange_q.start(column, heads, to_heads=False)
+        # One by one: the second exchange has a backward pass only where the log-sum-exp is used.
         (out,) = exchange_heads((exchange_q,), (out,), (heads,), to_heads=False)
-        return out, whole().squeeze(-1).transpose(1, 2).contiguous()
+        (whole,) = exchange_heads((exchange_q,), (column,), (heads,), to_heads=False)
+        return out, whole.squeeze(-1).transpose(1, 2).contiguous()
 
 
-def _run(q: Tensor, k: Tensor, v: Tensor, engine: AttentionEngine) -> tuple[Tensor, Tensor]:
-    if _wants_gradient(q, k, v):
-        out, lse = _Attention.apply(q, k, v, _Run(engine))
+def _run(
+    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, engine: AttentionEngine
+) -> tuple[Tensor, Tensor]:
+    if _wants_gradient(q, k, v, sinks):
+        out, lse = _Attention.apply(q, k, v, sinks, _Run(engine))
     else:
-        out, lse, _ = engine.forward(q, *_sequence_first(k, v, engine))
+        out, lse, _ = engine.forward(q, *_sequence_first(k, v, engine), sinks=sinks)
     return out, lse
 
 
-def _wants_gradient(*tensors: Tensor) -> bool:
-    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+def _wants_gradient(*tensors: Tensor | None) -> bool:
+    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
 
 
 def _sequence_first(k: Tensor, v: Tensor, engine: AttentionEngine) -> tuple[Tensor, Tensor]:

@@ -8,12 +8,14 @@ from itertools import accumulate, pairwise
 from numbers import Real
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from megatile.attention.errors import AttentionError
-from megatile.attention.schedules import Division, Layout, Mask, Schedule, division_for
+from megatile.attention.schedules import Division, Layout, Mask, Schedule, division_for, positions
 from megatile.attention.settings import setting
 from megatile.core.cached import cached
 from megatile.core.errors import MegatileError
-from megatile.core.placement import Piece, Pieces, local_length
+from megatile.core.placement import ORDERS, Piece, Pieces, local_length
 from megatile.runtime.agreement import Record
 
 Lengths = tuple[int, ...]
@@ -40,20 +42,26 @@ class Ownership:
         lengths_kv: Lengths,
         local_q: Lengths,
         local_kv: Lengths,
+        padded_q: Lengths | None = None,
+        padded_kv: Lengths | None = None,
     ) -> Ownership:
-        """``lengths``: of the whole sequences; ``local``: what each rank says it holds."""
+        """``lengths``: of the whole sequences; ``local``: what each rank says it holds; ``padded``: how long
+        the sequences are with their padding, which is divided as they are."""
+        padded_q, padded_kv = padded_q or lengths_q, padded_kv or lengths_kv
         layout, outer = schedule.layout(causal), []
-        alone = len(lengths_q) == 1 and schedule.heads == 1
+        alone = len(lengths_q) == 1 and schedule.heads == 1 and padded_q == lengths_q
         # Without a mask any cut will do; so it does where positions follow from the local lengths.
         free = alone and ((mask.none and not biased) or layout.name == "contiguous")
-        for what, lengths, local in (("query", lengths_q, local_q), ("key", lengths_kv, local_kv)):
-            expected = tuple(map(local_length, layout.pieces(lengths)))
+        sides = ("query", lengths_q, local_q, padded_q), ("key", lengths_kv, local_kv, padded_kv)
+        for side, (what, lengths, local, padded) in enumerate(sides):
+            expected = tuple(map(local_length, layout.pieces(padded)))
             if local == expected:
-                outer.append(layout.outer().pieces(lengths))
+                held = layout.outer().pieces(padded)
+                outer.append(held if padded == lengths else [_apart(own, lengths, side) for own in held])
             elif free and sum(local) == sum(lengths):
                 outer.append(_in_a_row(local))
             else:
-                refuse_lengths(what, schedule, layout.name, lengths, local, expected)
+                refuse_lengths(what, schedule, layout.name, padded, local, expected)
         division = division_for(schedule.routes, outer[0], outer[1], mask, lengths_q, lengths_kv, biased)
         return Ownership(schedule, division, local_q, local_kv)
 
@@ -152,10 +160,9 @@ def unknown_division(
     cu_seqlens: Any,
     tokens: Sequence[int],
 ) -> str | None:
-    """Why q, k and v seem to be divided otherwise than the schedule expects, or None. What is computed from a
+    """Why q, k and v may be divided otherwise than the schedule expects, or None. What is computed from a
     shard has no tag, but as many tokens: if shards of that many (of these sequences, where they are packed)
-    were made, one of them was divided so.
-    Tensors of which nothing is known are taken, but not in debug mode."""
+    were made, one of them was divided so. In debug mode all of them must have been."""
     layout = schedule.layout(causal)
     if division is not None or layout.ranks == 1:
         return None
@@ -164,16 +171,49 @@ def unknown_division(
     for name, tag, count, packed in zip("qkv", tags, tokens, (*lengths, lengths[1]), strict=True):
         made, expected = {t for t in _MADE.get(count, ()) if t.packed == packed}, ShardTag(layout, packed)
         sure = expected in made and {other.layout for other in made} == {layout}
-        if tag is not None or sure or (not strict and (not made or expected in made)):
+        if tag is not None or sure or (not strict and expected in made):
             continue
         shown = sorted({str(ShardTag(other.layout, None)) for other in made - {expected}})
         known = "made none" if not made else f"divided others in {' and '.join(shown[:3])}"
         return (
             f"nothing says how {name} is divided: it has {count} tokens and no layout, of shards so long "
             f"shard_sequence {known}, and {expected} is expected: use the same schedule, causal and "
-            f"cu_seqlens, or say layout='{layout.name}' if {name} is divided so"
+            f"cu_seqlens, give position_ids, or say layout='{layout.name}' if {name} is divided so"
         )
     return None
+
+
+_WEIGHTS = 0x9E3779B97F4A7C15 & (2**63 - 1)
+
+
+def position_checksum(ids: Any) -> int:
+    """A number of the positions of tokens in their order."""
+    numbers = np.asarray(ids, dtype=np.int64)
+    with np.errstate(over="ignore"):
+        return int(((numbers + 1) * (np.arange(1, len(numbers) + 1) * _WEIGHTS)).sum())
+
+
+def refuse_positions(records: Sequence[Record], layout: Layout, lengths: Lengths) -> None:
+    """Raise if the positions of a rank's tokens are not those that the layout gives it."""
+    if all(record.get("positions") is None for record in records):
+        return
+    expected = _checksums(layout, lengths)
+    for rank, record in enumerate(records):
+        found = record.get("positions")
+        if found in (None, expected[rank]):
+            continue
+        others = [Layout(name, layout.ranks, layout.heads) for name in (*ORDERS, "slices")]
+        named = [other.name for other in others if _checksums(other, lengths)[rank] == found]
+        what = f"those of {named[0]} layout" if named else "of no known layout"
+        raise AttentionError(
+            f"rank {rank}: position_ids are {what}, {ShardTag(layout, None)} is expected",
+            advice=f"divide with shard_sequence, or say layout='{named[0]}'" if named else None,
+        )
+
+
+@cached(most=64)
+def _checksums(layout: Layout, lengths: Lengths) -> list[int]:
+    return [position_checksum(positions(own)) for own in layout.pieces(lengths)]
 
 
 def sequence_lengths(records: Sequence[Record], cu_seqlens: Any) -> tuple[Lengths, Lengths]:
@@ -214,6 +254,16 @@ def _differences(boundaries: Any) -> Lengths:
     if len(at) < 2 or at[0] != 0 or any(b < a for a, b in pairwise(at)):
         raise AttentionError(f"cu_seqlens must begin with 0 and not fall, got {at[:8]}")
     return tuple(b - a for a, b in pairwise(at))
+
+
+def _apart(pieces: Pieces, lengths: Lengths, side: int) -> Pieces:
+    """The same tokens, but padding as pieces of sequences that no other piece belongs to."""
+    found: list[Piece] = []
+    for piece in pieces:
+        real = min(piece.length, max(0, -((piece.start - lengths[piece.sequence]) // piece.stride)))
+        padding = piece.part(real, piece.length)._replace(sequence=(side + 1) * len(lengths) + piece.sequence)
+        found += [part for part in (piece.part(0, real), padding) if part.length]
+    return tuple(found)
 
 
 def _in_a_row(local: Lengths) -> list[Pieces]:

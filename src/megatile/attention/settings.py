@@ -2,8 +2,8 @@
 
 | variable | values |
 |---|---|
-| MEGATILE_ATTENTION_CHECK | 0: do not compare arguments between ranks |
-| MEGATILE_ATTENTION_DEBUG | 1: compare checksums of keys, and insist on a known layout of tokens |
+| MEGATILE_ATTENTION_CHECK | 0: do not compare arguments between ranks, nor insist on a known layout |
+| MEGATILE_ATTENTION_DEBUG | 1: compare checksums of keys in every call, refuse ambiguous layouts |
 | MEGATILE_ATTENTION_TRANSPORT | how exchanges are sent, the same on every rank |
 | MEGATILE_ATTENTION_MERGE | how results are merged |
 | MEGATILE_ATTENTION_TIMEOUT | seconds to wait for other ranks (``runtime`` reads it) |

@@ -62,7 +62,8 @@ def unshard_sequence(
     layout: str | Layout | None = None,
     cu_seqlens: Any = None,
 ) -> Tensor:
-    """The whole tensor on every rank: the inverse of :func:`shard_sequence`. No gradient."""
+    """The whole tensor on every rank: the inverse of :func:`shard_sequence`. Differentiable: the gradient of
+    a rank's part is the sum of what all ranks find for it."""
     members, problem, found = Members(group, AttentionError), _problem(x, dim), None
     record: Record = {}
     try:
@@ -82,11 +83,9 @@ def unshard_sequence(
         raise AttentionError(
             f"the ranks hold {sizes} tokens, layout {found.name} gives them {[len(w) for w in where]}"
         )
-    parts = _gathered(x.detach().movedim(dim, 0).contiguous(), sizes, members)
-    whole = parts[0].new_empty((sum(sizes), *parts[0].shape[1:]))
-    for part, w in zip(parts, where, strict=True):
-        whole[w.to(x.device)] = part
-    return whole.movedim(0, dim)
+    parts: tuple[Tensor, ...] = _Gathered.apply(x.movedim(dim, 0).contiguous(), tuple(sizes), members)
+    order = torch.argsort(torch.cat(where)).to(x.device)
+    return torch.cat(parts).index_select(0, order).movedim(0, dim)
 
 
 def position_ids(
@@ -104,7 +103,11 @@ def position_ids(
     if not isinstance(length, int) or length < 0:
         raise AttentionError(f"length must be a whole number of tokens, got {length!r}")
     me, found = _place(group, causal, schedule, layout, rank, ranks)
-    return torch.tensor(positions(found.pieces(_lengths(length, cu_seqlens))[me]), dtype=torch.long)
+    lengths = _lengths(length, cu_seqlens)
+    ids = torch.tensor(positions(found.pieces(lengths)[me]), dtype=torch.long)
+    if rank is None:
+        remember_shard(len(ids), ShardTag(found, None if cu_seqlens is None else tuple(lengths)))
+    return ids
 
 
 def _place(
@@ -177,6 +180,28 @@ def _indices(layout: Layout, lengths: Sequence[int], rank: int) -> Tensor:
     pieces: Pieces = layout.pieces(lengths)[rank]
     rows = [starts[p.sequence] + x for p in pieces for x in positions([p])]
     return torch.tensor(rows, dtype=torch.long)
+
+
+class _Gathered(torch.autograd.Function):
+    """The parts of all ranks; backwards, every rank adds up what the ranks found for its own part."""
+
+    @staticmethod
+    def forward(x: Tensor, sizes: tuple[int, ...], members: Members) -> tuple[Tensor, ...]:
+        return tuple(part.clone() for part in _gathered(x, sizes, members))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        _, _, ctx.members = inputs
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        members, sizes = ctx.members, [len(grad) for grad in grads]
+        if members.group is None or members.size == 1:
+            return grads[0], None, None
+        whole = torch.cat(grads).contiguous()
+        work = dist.all_reduce(whole, group=members.group, async_op=True)
+        wait_for(work, members.group, None, "adding the gradients of a sequence")
+        return whole.split(sizes)[members.rank], None, None
 
 
 def _gathered(x: Tensor, sizes: Sequence[int], members: Members) -> list[Tensor]:

@@ -7,7 +7,7 @@ and k columns j, a band ``lower <= j - i <= upper``.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from megatile.core.placement import Piece
 
@@ -27,11 +27,15 @@ FULL = Band()
 
 
 class MaskTile(NamedTuple):
-    """What queries i see of keys j. Their distance in the sequence is stride·(j-i) + offset."""
+    """What queries i see of keys j. Their distance in the sequence is stride·(j-i) + offset.
+
+    ``hidden`` [batch, heads, i, j] hides more of them, where a mask function says so.
+    """
 
     band: Band
     stride: int = 1
     offset: int = 0
+    hidden: Any = None
 
 
 @dataclass(frozen=True)

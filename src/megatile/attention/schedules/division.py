@@ -26,11 +26,15 @@ AnyRun = TypeVar("AnyRun", Run, KeyRun)
 
 @dataclass(frozen=True)
 class KernelCall:
-    """One local kernel: some query rows over some key rows; several runs where all is visible."""
+    """One local kernel: some query rows over some key rows; several runs where all is visible.
+
+    ``at``: the positions of the first row and column in their sequence, of a ``biased`` division.
+    """
 
     q: tuple[Run, ...]
     kv: tuple[KeyRun, ...]
     tile: MaskTile = EVERYTHING
+    at: tuple[int, int] = (0, 0)
 
     @property
     def rows(self) -> int:
@@ -52,8 +56,8 @@ class Division:
 
     ``q[r]`` are the query pieces of rank r, ``chunks[r][c]`` the pieces of its KV chunk c, ``kv[r]`` its own
     KV in local order. ``shift[s]`` is the key length minus the query length of sequence s. ``biased``: tiles
-    need distances (ALiBi), so that nothing is joined across pieces. ``batches`` is a cache of those who work
-    by it.
+    need positions (ALiBi, mask functions), so that nothing is joined across pieces. ``batches`` is a cache
+    of those who work by it.
     """
 
     routes: Routes
@@ -181,7 +185,8 @@ class Division:
                     if tile.band.full and not self.biased:
                         seen_by.append(q_run)
                     else:
-                        calls.append(KernelCall((q_run,), (key,), tile))
+                        at = (q_piece.start, k_piece.start) if self.biased else (0, 0)
+                        calls.append(KernelCall((q_run,), (key,), tile, at))
                 if seen_by:
                     together[tuple(seen_by)].append(key)
         return calls + [KernelCall(_joined(q), _joined(kv)) for q, kv in together.items()]
