@@ -140,10 +140,14 @@ def library_plan(asked: Asked) -> Chosen | None:
     dtype = buffers.x.home.dtype
     nbytes = count * math.prod(buffers.row) * itemsize(dtype)
     try:
-        how = _choice(
+        job = (
             asked.machine, asked.scale, name, n.PLANNER_NAMES[node.kind], tuple(asked.members()), nbytes,
-            dtype, node.op, asked.root or 0, buffers.in_place, node.impl,
+            dtype, node.op, asked.root or 0, buffers.in_place,
         )  # fmt: skip
+        library = node.impl in LIBRARIES and has_library(asked.machine, asked.scale)
+        how = _choice(*job, None if library else node.impl)
+        if library and how.impl != node.impl:  # not what the machine's library does by itself
+            how = _choice(*job, node.impl)
         # One row for each element; the memory is that of the program's own tile.
         plan = _plan_of(how, replace(how.job, count=count, memory=buffers.x.home.memory))
     except MegatileError as error:
