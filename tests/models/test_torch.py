@@ -1,4 +1,5 @@
-"""``library="torch"`` prices what ``mt.torch_estimate`` sees of a Llama written as torch modules."""
+"""``library="torch"`` prices what ``mt.torch_estimate`` sees of torch modules: a Llama written here, and
+models of transformers where it is installed."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ class Block(torch.nn.Module):
         q, k, v = (p(y).view(1, x.shape[1], -1, 128).transpose(1, 2) for p in (self.q, self.k, self.v))
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-        x = x + self.o(y.transpose(1, 2).contiguous().view(1, x.shape[1], 2048))
+        x = x + self.o(y.transpose(1, 2).contiguous().view(1, x.shape[1], -1))
         y = self.norms[1](x)
         return x + self.down(F.silu(self.gate(y)) * self.up(y))
 
@@ -63,15 +64,76 @@ class Llama(torch.nn.Module):
         x = self.embedding(tokens)
         for block in self.blocks:
             x = block(x, cos, sin)
-        return self.head(self.norm(x)[:, -1])
+        return self.head(self.norm(x))
 
 
-@pytest.mark.parametrize("tokens", [512, 2048, 8192])
-def test_a_prefill_is_priced_alike(tokens: int) -> None:
+def meta_llama(tokens: int):
     with torch.device("meta"):
-        module = Llama().to(torch.bfloat16)
         angles = torch.empty(tokens, 128, dtype=torch.bfloat16)
-        seen = mt.torch_estimate(module, torch.empty(1, tokens, dtype=torch.long), angles, angles)
-    step = mt.model(CONFIG).step([(tokens, 0)], machine="dgx-h100", library="torch")
-    device = step.time_us - step.host_us
-    assert device == pytest.approx(seen.time_us, rel=0.05)
+        return Llama().to(torch.bfloat16), torch.empty(1, tokens, dtype=torch.long), angles, angles
+
+
+@pytest.mark.parametrize("tokens", [2048, 8192])
+def test_a_prefill_is_priced_alike(tokens: int) -> None:
+    seen = mt.torch_estimate(*meta_llama(tokens), graph=True)
+    step = mt.model(CONFIG).step([(tokens, 0)], machine="dgx-h100", library="torch", graph=True)
+    assert step.time_us == pytest.approx(seen.time_us, rel=0.05)
+
+
+@pytest.fixture
+def mesh():
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
+    yield init_device_mesh("cpu", (4,))
+    torch.distributed.destroy_process_group()
+
+
+def test_tensor_parallel_tensors_count_what_a_rank_does(mesh) -> None:
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    model, *inputs = meta_llama(2048)
+    columns = {f"blocks.*.{n}": ColwiseParallel() for n in ("q", "k", "v", "gate", "up")}
+    rows = {f"blocks.*.{n}": RowwiseParallel() for n in ("o", "down")}
+    parallelize_module(model, mesh, {**columns, **rows})
+    seen = {r["kernel"]: r for r in mt.torch_estimate(model, *inputs, graph=True).rows()}
+    step = mt.model(CONFIG).step([(2048, 0)], machine="dgx-h100", library="torch", tp=4)
+    reduced = [t for t in step.timed if t.operator.kernel == "all_reduce"]
+    assert seen["all_reduce"]["count"] == sum(t.operator.repeat for t in reduced) == 4
+    assert seen["all_reduce"]["time_us"] == pytest.approx(sum(t.time_us for t in reduced))
+    attention = sum(t.time_us for t in step.timed if t.operator.kernel == "attention")
+    assert seen["attention"]["time_us"] == pytest.approx(attention)
+
+
+SMALL = {
+    "hidden_size": 2048, "num_hidden_layers": 2, "vocab_size": 32000, "num_attention_heads": 16,
+    "intermediate_size": 5632,
+}  # fmt: skip
+EXPERTS = {
+    **SMALL, "num_key_value_heads": 16, "first_k_dense_replace": 1, "moe_intermediate_size": 1408,
+    "n_routed_experts": 64, "num_experts_per_tok": 6, "n_shared_experts": 2, "n_group": 1, "topk_group": 1,
+}  # fmt: skip
+FAMILIES = {
+    "Llama": {**SMALL, "num_key_value_heads": 4}, "Mixtral": {**SMALL, "num_key_value_heads": 4},
+    "DeepseekV3": EXPERTS,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("shape", [(1, 2048, 0), (4, 64, 0), (64, 1, 2048), (1, 1, 512)])
+@pytest.mark.parametrize("graph", [True, False])
+def test_models_of_transformers_are_priced_alike(family: str, shape: tuple[int, ...], graph: bool) -> None:
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    requests, new, cached = shape
+    config = getattr(transformers, f"{family}Config")(**FAMILIES[family])
+    with torch.device("meta"), torch.no_grad():
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+        past = transformers.DynamicCache(config=config)
+        if cached:
+            model(torch.empty(requests, cached, dtype=torch.long), past_key_values=past)
+        with mt.torch_estimate("dgx-h100", graph=graph) as seen:
+            model(torch.empty(requests, new, dtype=torch.long), past_key_values=past)
+    keys = {**config.to_dict(), "architectures": [f"{family}ForCausalLM"]}
+    step = mt.model(keys).step([(new, cached)] * requests, machine="dgx-h100", library="torch", graph=graph)
+    assert step.time_us == pytest.approx(seen.time_us, rel=0.05)

@@ -50,7 +50,10 @@ KvDtype = Annotated[str | None, typer.Option("--kv-dtype", help="Type of the KV 
 Library = Annotated[
     str, typer.Option("--library", help="Whose kernels and scheduler: vllm, trtllm, sglang, torch.")
 ]
-Graph = Annotated[bool, typer.Option("--graph/--eager", help="Whether decode steps replay a captured graph.")]
+Graph = Annotated[
+    bool | None,
+    typer.Option("--graph/--eager", help="Whether decode steps replay a captured graph; torch: eager."),
+]
 Batch = Annotated[int, typer.Option("--batch", help="Requests of a step.")]
 Isl = Annotated[int, typer.Option("--isl", help="Tokens of a prompt.")]
 Osl = Annotated[int, typer.Option("--osl", help="Tokens of an answer.")]
@@ -150,7 +153,7 @@ def predict(
     dtype: Dtype = None,
     kv_dtype: KvDtype = None,
     library: Library = "vllm",
-    graph: Graph = True,
+    graph: Graph = None,
     report: Annotated[
         Path | None, typer.Option("--report", help="Write an HTML report of the decode step.")
     ] = None,
@@ -256,7 +259,7 @@ def serve(
     dtype: Dtype = None,
     kv_dtype: KvDtype = None,
     library: Library = "vllm",
-    graph: Graph = True,
+    graph: Graph = None,
     memory_share: MemoryShare = None,
     max_num_seqs: MaxSeqs = None,
     token_budget: TokenBudget = None,

@@ -107,7 +107,7 @@ def deployment(
     dtype: str | None = None,
     kv_dtype: str | None = None,
     library: str | ServingEngine = "vllm",
-    graph: bool = True,
+    graph: bool | None = None,
     **settings: Any,
 ) -> Deployment:
     """Return a checked deployment; without ``dtype`` and ``kv_dtype`` those of the config hold."""
@@ -120,7 +120,8 @@ def deployment(
     server = engine(library, **settings)
     default = "fp8" if server.static_scales and SCHEMES[kind].family == "fp8" else config.kv_scheme
     kv = default if kv_dtype is None else kv_dtype_name(kv_dtype)
-    made = Deployment(config, hda, **degrees, dtype=kind, kv_dtype=kv, engine=server, graph=graph)
+    captured = server.graph_batch > 0 if graph is None else graph
+    made = Deployment(config, hda, **degrees, dtype=kind, kv_dtype=kv, engine=server, graph=captured)
     check_division(made)
     return made
 

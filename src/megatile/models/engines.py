@@ -11,6 +11,7 @@ from typing import Any
 
 from megatile.core.errors import did_you_mean
 from megatile.models.schemes import ModelError
+from megatile.timing.library_commands import TORCH_OPERATOR_US
 
 
 @dataclass(frozen=True)
@@ -31,13 +32,13 @@ class ServingEngine:
     mixed: bool
     """Whether prompts and decoding requests share a step; otherwise prompts go first, alone."""
     graph_batch: int
-    """The largest decode batch that a captured graph serves."""
+    """The largest decode batch that a captured graph serves; 0: graphs are off unless asked for."""
     host_us: float
     """Host time of a step that the device waits for: scheduling, input preparation, sampled tokens."""
     host_request_us: float
     """The same for each request of the step."""
     launch_us: float
-    """Host time to launch one kernel of a step that no graph serves."""
+    """Host time to launch one kernel of a step that no graph serves; 0: a graph serves all steps."""
     eager_us: float
     """The same without compilation and graphs: operators of torch one by one."""
     workspace_gb: float
@@ -91,7 +92,8 @@ ENGINES = {
     ),
     "torch": ServingEngine(
         "torch", max_num_seqs=1024, token_budget=1 << 20, memory_share=1.0, block_tokens=1, chunked=False,
-        mixed=True, graph_batch=0, host_us=0.0, host_request_us=0.0, launch_us=5.0, eager_us=EAGER_US,
+        mixed=True, graph_batch=0, host_us=0.0, host_request_us=0.0, launch_us=0.0,
+        eager_us=TORCH_OPERATOR_US,
         workspace_gb=1.0,
     ),
 }  # fmt: skip

@@ -20,7 +20,7 @@ from megatile.models.operators import (
     passes,
     step_of,
 )
-from megatile.models.torch_operators import eager_layer
+from megatile.models.torch_operators import eager_embedding, eager_head, eager_layer
 
 
 def operators(d: Deployment, batch: Batch) -> list[Operator]:
@@ -40,6 +40,8 @@ def stage_operators(d: Deployment, batch: Batch, stage: int) -> list[Operator]:
 
 def _embedding(step: Step) -> list[Operator]:
     d = step.d
+    if d.library == "torch":
+        return list(eager_embedding(step))
     found = [passes("embedding", "head", 1, step.tokens * d.config.hidden * 2 * WORD)]
     return [*found, all_reduce(step, "embedding all-reduce", "head", 1)] if d.tp > 1 else found
 
@@ -55,7 +57,7 @@ def _layers(step: Step, kinds: Mapping[Layer, int]) -> list[Operator]:
 
 def _layer(step: Step, layer: Layer, count: int) -> Iterable[Operator]:
     """Return the kernels of ``count`` equal layers as the library runs them."""
-    if step.d.library == "torch" and not (layer.experts or step.d.config.latent):
+    if step.d.library == "torch":
         return eager_layer(step, layer, count)
     return layer_operators(step, layer, count)
 
@@ -76,6 +78,8 @@ def _send(step: Step, repeat: int) -> Operator:
 def _head(step: Step) -> list[Operator]:
     """Final norm, logits of the last token of every request, and sampling."""
     d, c, rows = step.d, step.d.config, step.batch.requests
+    if d.library == "torch":
+        return list(eager_head(step))
     found = [
         norm(step, "final norm", "head", 1),
         gemm("logits", "head", 1, "bf16", rows, -(-c.vocab // d.tp), c.hidden),

@@ -6,7 +6,7 @@ what is done. Extents are of one device; a collective has its ranks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from megatile.models.batch import Batch
@@ -37,6 +37,11 @@ class Operator(NamedTuple):
     """Of attention: the type of the cache."""
     block: int = 0
     """Which run of equal layers it belongs to; operators outside layers have 0."""
+
+    @property
+    def kernels(self) -> int:
+        """Kernels that one execution launches."""
+        return self.extents[-1][1] if self.kernel == "elementwise" else 1
 
     @property
     def communicates(self) -> bool:
@@ -209,16 +214,21 @@ def _experts(step: Step, count: int) -> Iterator[Operator]:
     yield passes("choose experts", part, count, step.tokens * c.experts * 4)
     if c.shared_inner:
         yield from _mlp(step, part, count, c.shared_inner, d.attention_dtype, "shared ")
-    if d.attention_dp > 1:
-        moved = step.expert_tokens * c.hidden * WORD
-        yield collective("all_gather", "tokens to experts", part, count, d.tp * d.attention_dp, moved)
     extents = (
         ("tokens", step.expert_tokens), ("hidden", c.hidden), ("inner", c.expert_inner), ("topk", c.topk),
         ("experts", c.experts), ("tensor_parallel", d.expert_tp), ("expert_parallel", d.ep), ("skew", SKEW),
     )  # fmt: skip
-    yield Operator("experts", part, count, "moe", _expert_kernels(d), extents)
+    experts = Operator("experts", part, count, "moe", _expert_kernels(d), extents)
+    yield from with_exchange(step, count, [experts])
+
+
+def with_exchange(step: Step, count: int, experts: Iterable[Operator]) -> Iterator[Operator]:
+    """Yield the kernels of experts between the collectives that bring tokens to them and results back."""
+    d, part, moved = step.d, "experts", step.expert_tokens * step.d.config.hidden * WORD
     if d.attention_dp > 1:
-        moved = step.expert_tokens * c.hidden * WORD
+        yield collective("all_gather", "tokens to experts", part, count, d.tp * d.attention_dp, moved)
+    yield from experts
+    if d.attention_dp > 1:
         yield collective("reduce_scatter", "results of experts", part, count, d.tp * d.attention_dp, moved)
     elif d.tp > 1:
         yield all_reduce(step, "experts all-reduce", part, count)

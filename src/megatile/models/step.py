@@ -57,7 +57,7 @@ def step_us(d: Deployment, batch: Batch, priced: Prices | None = None) -> float:
     device, kernels = 0.0, 0
     for operator in operators(d, batch):
         device += operator.repeat * own.time_us(operator)
-        kernels += operator.repeat
+        kernels += operator.repeat * operator.kernels
     return device + host_us(d, batch, kernels, device)
 
 
@@ -172,6 +172,8 @@ def _shape(operator: Operator) -> str:
         return f"{extents['bytes']} B among {extents['ranks']}"
     if operator.kernel == "elementwise":
         return f"{extents['bytes']} B"
+    if operator.kernel == "grouped_gemm":
+        return f"{extents['m']}x{extents['n']}x{extents['k']} in {extents['groups']} {operator.dtype}"
     kept = (
         "batch",
         "queries",
@@ -198,5 +200,8 @@ def step_time(d: Deployment, requests: Any, *, check_memory: bool = True) -> Ste
         require_fit(d, held, batch.requests, longest, batch.tokens)
     priced = prices(d.hda, d.library)
     timed = tuple(Timed(o, o.repeat * priced.time_us(o)) for o in operators(d, batch))
-    kernels, device = sum(t.operator.repeat for t in timed), sum(t.time_us for t in timed)
+    kernels, device = (
+        sum(t.operator.repeat * t.operator.kernels for t in timed),
+        sum(t.time_us for t in timed),
+    )
     return StepTime(d, batch, timed, host_us(d, batch, kernels, device), held)

@@ -2,92 +2,168 @@
 
     mt.torch_estimate(model, tokens, machine="dgx-h100", backward=True)
 
+    with mt.torch_estimate("dgx-h100") as e:      # tensors on the meta device, or fake ones
+        model(tokens)
+    print(e.table(depth=2))
+
 The program runs on meta tensors: shapes only, no data, no GPU. Every operation that torch dispatches is one
-kernel, timed by `predict_kernel` (products, attention, collectives, and all others by their bytes).
+kernel, timed by `predict_kernel` (products, attention, collectives, and all others by their bytes). Tensors
+that are divided over a device mesh, and groups of the ``fake`` backend, count what one rank does.
 """
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from contextlib import ExitStack
+from typing import Any
 
-from megatile.core.dtypes import DtypeError, dtype as dtype_name
 from megatile.core.errors import MegatileError
 from megatile.core.tables import text_table
 from megatile.core.times import HasTime
 from megatile.hda import HDA, machine as find_machine
-from megatile.timing.database import predict_kernel
+from megatile.timing.library_commands import TORCH_OPERATOR_US
 
 try:
     import torch
     from torch.overrides import TorchFunctionMode
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves, tree_map_only
+    from torch.utils.module_tracker import ModuleTracker
+
+    from megatile.runtime.torch_prices import BACKWARD_WORK, EstimateError, PricedKernel, TorchPrices
 except ImportError:
     raise MegatileError("mt.torch_estimate needs torch", advice="pip install 'megatile[torch]'") from None
 
-BACKWARD_WORK = 2.5
-"""FlashAttention 2's backward pass does five products where the forward pass does two."""
-FREE = (
-    "empty", "new_empty", "empty_like", "empty_strided", "_unsafe_view", "detach", "alias", "wait_tensor",
-    "_wrap_tensor_autograd",
-)  # fmt: skip
-"""Operations that start no kernel, beside views."""
-COLLECTIVES = {
-    "all_reduce": "all_reduce", "all_gather_into_tensor": "all_gather", "broadcast": "broadcast",
-    "reduce_scatter_tensor": "reduce_scatter", "all_to_all_single": "all_to_all",
-}  # fmt: skip
+MAX_ROWS = 20
 
 
-class EstimateError(MegatileError):
-    """A torch program that cannot run on shapes alone."""
-
-
-class PricedKernel(NamedTuple):
-    """One kind of kernel: what it does, on which shapes, how its time is known."""
-
-    name: str
-    shapes: str
-    how: str
-
-
-@dataclass(frozen=True, repr=False)
 class TorchEstimate(HasTime):
-    """The kernels of a torch program, each kind with its count and microseconds together, longest first."""
+    """The kernels of a torch program: kinds with their count and microseconds together, and their modules.
 
-    machine: str
-    kernels: tuple[Any, ...]
+    As a context manager it prices what torch dispatches inside; kernels of several runs add up.
+    """
+
+    def __init__(self, hda: HDA, graph: bool = False):
+        self.hda, self.graph = hda, graph
+        self._noted: dict[tuple[str, PricedKernel], tuple[int, float]] = {}
+        self._modes: ExitStack | None = None
+        self._modules: ModuleTracker | None = None
+
+    @property
+    def machine(self) -> str:
+        return self.hda.name
+
+    def __enter__(self) -> TorchEstimate:
+        if self._modes is not None:
+            raise EstimateError("this estimate is running already", advice="make another one")
+        prices = TorchPrices(self.hda, self._note)
+        with ExitStack() as modes:
+            self._modules = modes.enter_context(ModuleTracker())
+            modes.enter_context(_Kernels(prices))
+            modes.enter_context(_Attention(prices))
+            self._modes = modes.pop_all()
+        return self
+
+    def __exit__(self, *problem: Any) -> None:
+        modes, self._modes = self._modes, None
+        if modes is not None:
+            modes.__exit__(*problem)
+
+    def _note(self, kernel: PricedKernel, time_us: float) -> None:
+        names = self._modules.parents - {"Global"} if self._modules is not None else ()
+        key = max(names, key=lambda name: name.count("."), default=""), kernel
+        count, time = self._noted.get(key, (0, 0.0))
+        self._noted[key] = count + 1, time + time_us
+
+    @property
+    def kernels(self) -> tuple[tuple[PricedKernel, int, float], ...]:
+        """Kinds of kernels with count and microseconds, longest first."""
+        found: dict[PricedKernel, tuple[int, float]] = {}
+        for (_, kernel), (more, added) in self._noted.items():
+            count, time = found.get(kernel, (0, 0.0))
+            found[kernel] = count + more, time + added
+        return tuple(sorted(((k, n, us) for k, (n, us) in found.items()), key=lambda kind: -kind[2]))
+
+    @property
+    def launches(self) -> int:
+        return sum(count for count, _ in self._noted.values())
+
+    @property
+    def device_us(self) -> float:
+        """Microseconds of all kernels."""
+        return sum(time for _, time in self._noted.values())
+
+    @property
+    def host_us(self) -> float:
+        """Microseconds that the device waits for torch's dispatch; none if a graph replays the kernels."""
+        return 0.0 if self.graph else max(0.0, self.launches * TORCH_OPERATOR_US - self.device_us)
 
     @property
     def time_ps(self) -> int:
-        return round(sum(time for _, _, time in self.kernels) * 1e6)
+        return round((self.device_us + self.host_us) * 1e6)
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row for each kind of kernel."""
-        return [
+        """One row for each kind of kernel, and one for the host where the device waits for it."""
+        found = [
             {"kernel": k.name, "shapes": k.shapes, "count": count, "time_us": time, "how": k.how}
             for k, count, time in self.kernels
         ]
+        host = {"kernel": "host", "shapes": "", "count": 1, "time_us": self.host_us, "how": "host, measured"}
+        return [*found, host] if self.host_us else found
+
+    def modules(self, depth: int = 2) -> dict[str, tuple[int, float]]:
+        """Return kernels and microseconds of each module down to a depth, a module's parts within it."""
+        if isinstance(depth, bool) or not isinstance(depth, int) or depth < 0:
+            raise EstimateError(f"depth must be a whole number from 0 on, got {depth!r}")
+        found: dict[str, tuple[int, float]] = {}
+        for (name, _), (more, added) in self._noted.items():
+            parts = name.split(".") if name else ["(no module)"]
+            for level in range(1, min(depth + 1, len(parts)) + 1):
+                key = ".".join(parts[:level])
+                count, time = found.get(key, (0, 0.0))
+                found[key] = count + more, time + added
+        return found
+
+    def table(self, depth: int = 2) -> str:
+        """Return a table of modules: kernels, microseconds and share of each, parts indented."""
+        total = self.device_us or 1.0
+        rows = [
+            ("  " * name.count(".") + name.rpartition(".")[2], count, f"{time:.4g}", f"{time / total:.1%}")
+            for name, (count, time) in self.modules(depth).items()
+        ]
+        return f"{self!r}\n{text_table(('module', 'kernels', 'µs', 'share'), rows)}"
+
+    def estimate_op_runtime(self, node: Any) -> float:
+        """Return the milliseconds of a node of Inductor's scheduler.
+
+        ``torch._inductor.config.estimate_op_runtime = mt.torch_estimate("dgx-h100").estimate_op_runtime``
+        """
+        from megatile.runtime.torch_inductor import node_us
+
+        return node_us(self.hda, node) / 1e3
+
+    def to_pandas(self) -> Any:
+        """Return the rows as a pandas DataFrame."""
+        import pandas
+
+        return pandas.DataFrame(self.rows())
 
     def __repr__(self) -> str:
-        launches = sum(count for _, count, _ in self.kernels)
-        return f"TorchEstimate({launches} kernels on {self.machine}: {self.time_us:.4g} µs)"
+        return f"TorchEstimate({self.launches} kernels on {self.machine}: {self.time_us:.4g} µs)"
 
     def __str__(self) -> str:
+        found = self.rows()
         rows = [
-            (k.name, k.shapes, count, f"{time:.4g}", f"{time / (self.time_us or 1):.1%}", k.how)
-            for k, count, time in self.kernels[:20]
-        ]
-        head = ("kernel", "shapes", "count", "µs", "share", "known by")
-        more = len(self.kernels) - len(rows)
+            (r["kernel"], r["shapes"], r["count"], f"{r['time_us']:.4g}",
+             f"{r['time_us'] / (self.time_us or 1):.1%}", r["how"])
+            for r in found[:MAX_ROWS]
+        ]  # fmt: skip
+        head, more = ("kernel", "shapes", "count", "µs", "share", "known by"), len(found) - len(rows)
         return f"{self!r}\n{text_table(head, rows)}" + (f"\n{more} more kinds" if more > 0 else "")
 
 
 def torch_estimate(
-    function: Callable[..., Any],
+    function: Callable[..., Any] | str | HDA,
     *arguments: Any,
     machine: str | HDA = "dgx-h100",
     backward: bool = False,
@@ -97,29 +173,24 @@ def torch_estimate(
     """Estimate the time of ``function(*arguments, **keywords)`` on one device of a machine.
 
     ``function`` is an ``nn.Module`` or any function of tensors; its tensors may lie anywhere, also on the
-    meta device. ``backward=True`` adds the backward pass of the sum of the result. Kernels take at least the
-    machine's launch interval, unless they are captured (``graph=True``).
+    meta device. ``backward=True`` adds the backward pass of the sum of the result. Torch dispatches an
+    operation every 12.5 µs, and the device waits where its kernels are shorter, unless they are captured
+    (``graph=True``). With a machine in place of a function: a context manager that prices what runs inside.
     """
+    if isinstance(function, (str, HDA)):
+        if arguments or keywords or backward:
+            raise EstimateError("a machine takes no arguments", advice='with mt.torch_estimate("dgx-h100"):')
+        return TorchEstimate(function if isinstance(function, HDA) else find_machine(function), graph)
     if not callable(function):
         raise EstimateError(
             f"{function!r} cannot be called", advice="give an nn.Module or a function of tensors"
         )
-    hda = machine if isinstance(machine, HDA) else find_machine(machine)
-    found: Counter[PricedKernel] = Counter()
-    times: dict[PricedKernel, float] = {}
-    stations = hda.control.launch[:1] if hda.control is not None and not graph else ()
-    least = sum(int(station.overhead_ps) for station in stations) / 1e6
-
-    def note(kernel: PricedKernel, time_us: float) -> None:
-        found[kernel] += 1
-        times[kernel] = times.get(kernel, 0.0) + max(least, time_us)
-
+    found = TorchEstimate(machine if isinstance(machine, HDA) else find_machine(machine), graph)
     moved, named = _on_meta(arguments), _on_meta(dict(keywords or {}))
     module = function if isinstance(function, torch.nn.Module) else None
     state = _on_meta({**dict(module.named_parameters()), **dict(module.named_buffers())} if module else {})
-    prices = _Prices(hda, note)
     try:
-        with _Kernels(prices), _Attention(prices), torch.set_grad_enabled(backward):
+        with found, torch.set_grad_enabled(backward):
             if module is not None:
                 result = torch.func.functional_call(module, state, moved, named)
             else:
@@ -127,13 +198,14 @@ def torch_estimate(
             if backward:
                 _total(result).backward()
     except (RuntimeError, NotImplementedError, ValueError) as error:
+        if isinstance(error, MegatileError):
+            raise
         said = str(error).strip().splitlines()
         raise EstimateError(
             f"{type(error).__name__} while running on shapes alone: {said[0] if said else ''}",
             advice="give all tensors as arguments or parameters, and read no values (.item(), nonzero)",
         ) from None
-    kinds = sorted(((k, found[k], times[k]) for k in found), key=lambda kind: -kind[2])
-    return TorchEstimate(hda.name, tuple(kinds))
+    return found
 
 
 def _on_meta(values: Any) -> Any:
@@ -156,91 +228,16 @@ def _total(result: Any) -> Any:
     return sum(t.sum() for t in tensors)
 
 
-class _Prices:
-    """The time of each operation that torch dispatches."""
-
-    def __init__(self, hda: HDA, note: Callable[[PricedKernel, float], None]):
-        self.hda, self.note = hda, note
-
-    def operation(self, op: Any, arguments: tuple[Any, ...], result: Any) -> None:
-        name = op.overloadpacket.__name__
-        given = [a for a in tree_leaves(arguments) if isinstance(a, torch.Tensor)]
-        made = [a for a in tree_leaves(result) if isinstance(a, torch.Tensor)]
-        if op.namespace in ("_c10d_functional", "c10d") and name not in FREE:
-            self.collective(op, name, arguments, given, made)
-        elif op.is_view or name in FREE or not made or not given:
-            return
-        elif name in ("mm", "addmm", "bmm", "baddbmm"):
-            *_, (*batch, m, k), (*_, n) = [tuple(t.shape) for t in given]
-            self.product(name, math.prod(batch) * m, n, k, given[-1].dtype)
-        elif name == "convolution":
-            data, weight = given[0], given[1]
-            rows = made[0].numel() // made[0].shape[1]
-            self.product(name, rows, weight.shape[0], math.prod(weight.shape[1:]), data.dtype)
-        else:
-            self.bytes(name, given, made)
-
-    def product(self, name: str, m: int, n: int, k: int, dtype: Any) -> None:
-        if not m * n * k:
-            return
-        time = predict_kernel("gemm", m=m, n=n, k=k, dtype=_dtype(dtype), machine=self.hda)
-        self.note(
-            PricedKernel(name, f"{m}x{n}x{k} {_dtype(dtype)}", f"gemm, {time.origin.kind}"), time.time_us
-        )
-
-    def attention(self, q: Any, k: Any, causal: bool, times: float = 1.0) -> None:
-        batch, (heads, queries, dim), keys = math.prod(q.shape[:-3]), q.shape[-3:], k.shape[-2]
-        # Without a mask a query sees all keys: as many as causal ones see on average with this context.
-        context = max(0, keys - (queries if causal else (queries + 1) // 2))
-        time = predict_kernel(
-            "attention", batch=batch, queries=queries, context=context, heads=heads, kv_heads=k.shape[-3],
-            head_dim=dim, dtype=_dtype(q.dtype), machine=self.hda,
-        )  # fmt: skip
-        name = "attention" if times == 1 else "attention backward"
-        shape = f"{batch}x{heads}x{queries}x{dim} over {keys}{' causal' if causal else ''} {_dtype(q.dtype)}"
-        self.note(PricedKernel(name, shape, f"attention, {time.origin.kind}"), times * time.time_us)
-
-    def bytes(self, name: str, given: list[Any], made: list[Any]) -> None:
-        read = given[1:] if name == "embedding" else given
-        size = sum(t.numel() * t.element_size() for t in (*read, *made))
-        shape = f"{'x'.join(map(str, made[0].shape)) or 1} {_dtype(made[0].dtype)}"
-        time = predict_kernel("elementwise", bytes=max(1, size), kernels=1, machine=self.hda)
-        self.note(PricedKernel(name, shape, f"bytes, {time.origin.kind}"), time.time_us)
-
-    def collective(self, op: Any, name: str, arguments: Any, given: list[Any], made: list[Any]) -> None:
-        operation = COLLECTIVES.get(name)
-        if operation is None:
-            raise EstimateError(
-                f"the collective {op} has no estimate yet",
-                advice=f"those of torch.distributed._functional_collectives have: {', '.join(COLLECTIVES)}",
-            )
-        from torch.distributed.distributed_c10d import _resolve_process_group
-
-        group = next(a for a in reversed(arguments) if isinstance(a, str))
-        ranks = _resolve_process_group(group).size()
-        size = max(t.numel() * t.element_size() for t in (*given, *made))
-        if ranks > 1 and size:
-            kind = _dtype(given[0].dtype)
-            time = predict_kernel(operation, ranks=ranks, bytes=size, dtype=kind, machine=self.hda)
-            shape = f"{size} B among {ranks} {kind}"
-            self.note(PricedKernel(operation, shape, f"collective, {time.origin.kind}"), time.time_us)
-
-
-def _dtype(dtype: Any) -> str:
-    try:
-        return dtype_name(dtype)
-    except DtypeError:
-        return "f32"
-
-
 class _Kernels(TorchDispatchMode):
-    """Notes every operation below autograd."""
+    """Notes every operation below autograd; of divided tensors those on the parts of this rank."""
 
-    def __init__(self, prices: _Prices):
+    def __init__(self, prices: TorchPrices):
         super().__init__()
         self.prices = prices
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(getattr(kind, "__name__", "") in ("DTensor", "AsyncCollectiveTensor") for kind in types):
+            return NotImplemented
         result = func(*args, **(kwargs or {}))
         self.prices.operation(func, (*args, *(kwargs or {}).values()), result)
         return result
@@ -250,7 +247,7 @@ class _Attention(TorchFunctionMode):
     """Takes scaled_dot_product_attention as one kernel, as GPUs have it; other masks than the causal one save
     nothing."""
 
-    def __init__(self, prices: _Prices):
+    def __init__(self, prices: TorchPrices):
         super().__init__()
         self.prices = prices
 
@@ -266,7 +263,7 @@ class _Attention(TorchFunctionMode):
 
 class _Attended(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query: Any, key: Any, value: Any, causal: bool, prices: _Prices) -> Any:
+    def forward(ctx: Any, query: Any, key: Any, value: Any, causal: bool, prices: TorchPrices) -> Any:
         ctx.save_for_backward(query, key, value)
         ctx.causal, ctx.prices = causal, prices
         prices.attention(query, key, causal)
