@@ -149,6 +149,9 @@ def test_a_dotted_path_sets_one_value() -> None:
         ({"hbm.bandwidth": "1 GB/s"}, r"did you mean 'memory.hbm.bandwidth'"),
         ({"nvlink.bandwidth": "1 GB/s"}, r"did you mean 'networks.nvlink.bandwidth'"),
         ({"networks.nvlink.bandwidth.x": 1}, "there is no 'networks.nvlink.bandwidth.x' to set"),
+        ({"networks.nvlink.topology": "2x"}, "'networks.nvlink.topology' has no figure to multiply by 2"),
+        ({"networks.nvlink.hop_overhead": "2x"}, "has no figure to multiply"),
+        ({"networks.nvlink.bandwidth": "0x"}, "has no figure to multiply by 0"),
         ({"nodes": [1]}, "parameter 'nodes' must be a number or a text"),
         ({"nodes": "many"}, "a whole number is needed, not 'many'"),
         ({"nodes": 0}, "a count must be at least 1"),
@@ -157,6 +160,14 @@ def test_a_dotted_path_sets_one_value() -> None:
 def test_overrides_that_do_not_fit(overrides: dict[str, Any], message: str) -> None:
     with pytest.raises(MachineError, match=message):
         machine("h100-cluster", **overrides)
+
+
+def test_a_factor_multiplies_what_is_there() -> None:
+    base, twice = machine("dgx-h100"), machine("dgx-h100", **{"networks.nvlink.bandwidth": "2x"})
+    assert twice.network("nvlink").bandwidth == 2 * base.network("nvlink").bandwidth
+    half = machine("dgx-h100", **{"engines.tensor_core.throughput": "0.5x"})
+    rates = [next(e for e in m.engines if e.name == "tensor_core").throughput for m in (base, half)]
+    assert rates[1] == {kind: rate / 2 for kind, rate in rates[0].items()}
 
 
 @pytest.mark.parametrize(

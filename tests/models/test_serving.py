@@ -9,9 +9,9 @@ import pytest
 
 import megatile as mt
 from megatile.models.engines import ENGINES
+from megatile.models.requests import make_requests, read_requests
 from megatile.models.scheduler import Request, Scheduler
 from megatile.models.schemes import ModelError
-from megatile.models.serving import make_requests, read_requests
 
 PLAIN = replace(ENGINES["vllm"], block_tokens=1, token_budget=100)
 
@@ -96,6 +96,7 @@ def test_laws_of_a_closed_loop(library: str) -> None:
         mean = sum(r.end_us - r.arrival_us for r in serving.requests) / len(serving.requests) / 1e6
         in_flight = len(serving.requests) / serving.duration_s * mean  # Little's law
         assert 0.7 * users < in_flight <= users * 1.0001
+        assert min(r.first_us - r.arrival_us for r in serving.requests) > 1e3 * ENGINES[library].frontend_ms
         assert serving.itl["mean"] == pytest.approx(serving.tpot_ms, rel=0.05)
         assert serving.ttft["p50"] <= serving.ttft["p90"] <= serving.ttft["p99"]
     assert "chunked prefill" in str(found[0])
@@ -148,3 +149,56 @@ def test_lengths_are_spread_and_repeatable() -> None:
     one, two = (make_requests(1000, 100, 50, spread=0.2, seed=3) for _ in range(2))
     assert [r.prompt for r in one] == [r.prompt for r in two]
     assert all(800 <= r.prompt <= 1000 and 80 <= r.output <= 100 for r in one)
+
+
+def test_users_wait_for_the_front_end_between_requests() -> None:
+    """One user's tokens per second are those of its latency, front end included."""
+    found = mt.model("Llama-3.1-8B").serve(machine="dgx-h100", isl=64, osl=2, count=5)
+    assert found.latency["mean"] > 25.0
+    assert found.tokens_per_s == pytest.approx(2e3 / found.latency["mean"])
+
+
+def test_gaps_grow_within_a_run() -> None:
+    found = mt.model("Llama-3.1-8B").serve(machine="dgx-h100", isl=64, osl=4096, concurrency=64, count=64)
+    assert found.itl["p50"] < found.itl["p90"] < found.itl["p99"]
+    assert found.itl["mean"] == pytest.approx(found.tpot_ms, rel=1e-3)
+
+
+def test_prefix_hits_are_not_computed_again() -> None:
+    asked = {"machine": "dgx-h100", "isl": 8192, "osl": 8, "count": 4}
+    none, half = (mt.model("Llama-3.1-8B").serve(**asked, prefix=share) for share in (0.0, 0.5))
+    assert half.ttft_ms < none.ttft_ms
+    assert half.tpot_ms == pytest.approx(none.tpot_ms)
+
+
+def test_prefill_on_engines_of_its_own() -> None:
+    model = mt.model("Llama-3.1-8B")
+    asked = {"machine": "dgx-h100", "isl": 2048, "osl": 64, "concurrency": 32, "count": 96, "spread": 0.2}
+    together, apart = model.serve(**asked, dp=4), model.serve(**asked, dp=2, prefill={"dp": 2})
+    assert together.devices == apart.devices == 4
+    assert len(apart.requests) == 96
+    for r in apart.requests:
+        assert r.arrival_us + 25e3 < r.first_us < r.end_us
+    mean = sum(r.end_us - r.arrival_us for r in apart.requests) / 96 / 1e6
+    assert 0.7 * 32 < 96 / apart.duration_s * mean <= 32 * 1.0001  # Little's law
+    assert apart.tpot["p99"] < together.tpot["p99"]  # no prompt stops those who decode
+    tokens = sum(s.steps * s.requests for s in apart.segments)
+    assert tokens == sum(r.output - 1 for r in apart.requests)
+    gaps = sum(s.steps * s.requests * (s.first_us + s.last_us) / 2 for s in apart.segments)
+    assert gaps == pytest.approx(sum(r.end_us - r.first_us for r in apart.requests), rel=1e-6)
+    with pytest.raises(ModelError, match="need 9 devices"):
+        model.serve(**asked, dp=4, prefill={"dp": 5})
+
+
+def test_one_request_apart_is_prefill_transfer_and_steps() -> None:
+    from megatile.models.workers import transfer_us
+
+    model = mt.model("Llama-3.1-8B")
+    d = model.deployment("dgx-h100")
+    found = model.serve(machine="dgx-h100", isl=1000, osl=3, count=1, prefill={"dp": 1})
+    prefill = model.step([(1000, 0)], machine="dgx-h100").time_us
+    steps = [model.step([(1, n)], machine="dgx-h100").time_us for n in (1000, 1001)]
+    assert found.requests[0].first_us == pytest.approx(25e3 + prefill)
+    assert found.requests[0].end_us == pytest.approx(
+        25e3 + prefill + transfer_us(d, 1000) + sum(steps), rel=1e-3
+    )

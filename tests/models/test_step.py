@@ -88,3 +88,23 @@ def test_experts_of_4_bits_run_natively_where_the_machine_can() -> None:
         step = mt.model("gpt-oss-20b").step([(1, 100)], machine=name)
         kinds.append(next(row["dtype"] for row in step.rows() if row["operator"] == "experts"))
     assert kinds == ["mxfp4_marlin", "mxfp4"]
+
+
+RATES = ("memory.hbm.bandwidth", "networks.nvlink.bandwidth", "engines.tensor_core.throughput")
+
+
+@pytest.mark.parametrize("requests", [[(1, 4096)] * 64, [(2048, 0)], [(1, 4096)] * 32 + [(1024, 0)]])
+@pytest.mark.parametrize("library", ["vllm", "trtllm"])
+def test_what_if_obeys_physics(requests: list[tuple[int, int]], library: str) -> None:
+    """Twice a rate saves at most half; twice all rates saves more than any of them; half a rate costs."""
+
+    def time_us(**factors: str) -> float:
+        machine = mt.machine("dgx-h100", **factors)
+        return mt.model("Llama-3.1-8B").step(requests, machine=machine, tp=8, library=library).time_us
+
+    base, one_by_one = time_us(), [time_us(**{rate: "2x"}) for rate in RATES]
+    assert all(base / 2 <= time <= base for time in one_by_one)
+    assert min(one_by_one) < base
+    assert base / 2 <= time_us(**dict.fromkeys(RATES, "2x")) <= min(one_by_one)
+    assert all(base <= time_us(**{rate: "0.5x"}) <= 2 * base for rate in RATES)
+    assert time_us(**{RATES[0]: "1x"}) == base

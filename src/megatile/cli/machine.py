@@ -45,7 +45,7 @@ Set = Annotated[
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="Set a parameter (nodes=4) or a value (networks.nvlink.bandwidth='900 GB/s'). Repeatable.",
+        help="Set a parameter (nodes=4) or a value (networks.nvlink.bandwidth='900 GB/s' or 2x). Repeatable.",
     ),
 ]
 Env = Annotated[

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from megatile.cli.machine import Json, Machine, Set, Trust, load
+from megatile.cli.machine import Json
+from megatile.cli.model_options import DIVISION, ENGINE, LENGTHS, PRECISION, Asked, model_command
 from megatile.cli.output import Commands, print_json, print_table
 from megatile.core.errors import MegatileError
 from megatile.core.quantities import format_bytes
@@ -19,50 +20,6 @@ if TYPE_CHECKING:
     from megatile.models.step import StepTime
 
 app = Commands(help="Predict a language model on a machine: a step, memory, serving.", no_args_is_help=True)
-
-
-def complete_model(incomplete: str) -> list[str]:
-    from megatile.models.config import model_names
-
-    return [name for name in model_names() if name.lower().startswith(incomplete.lower())]
-
-
-Config = Annotated[
-    str,
-    typer.Argument(
-        help="A shipped model ('megatile model list') or a config.json.", autocompletion=complete_model
-    ),
-]
-Tp = Annotated[int, typer.Option("--tp", help="Tensor parallel: devices that divide every layer.")]
-Pp = Annotated[int, typer.Option("--pp", help="Pipeline stages.")]
-Ep = Annotated[int, typer.Option("--ep", help="Expert parallel: groups of devices with different experts.")]
-AttentionDp = Annotated[
-    int,
-    typer.Option("--attention-dp", help="Groups of TP devices with different requests and common experts."),
-]
-Cp = Annotated[int, typer.Option("--cp", help="Context parallel: devices that divide every sequence.")]
-Dp = Annotated[int, typer.Option("--dp", help="Replicas of the model.")]
-Dtype = Annotated[
-    str | None,
-    typer.Option("-d", "--dtype", help="bf16, fp8, fp8_block, int4, fp4; the config's own by default."),
-]
-KvDtype = Annotated[str | None, typer.Option("--kv-dtype", help="Type of the KV cache: bf16 or fp8.")]
-Library = Annotated[
-    str, typer.Option("--library", help="Whose kernels and scheduler: vllm, trtllm, sglang, torch.")
-]
-Graph = Annotated[
-    bool | None,
-    typer.Option("--graph/--eager", help="Whether decode steps replay a captured graph; torch: eager."),
-]
-Batch = Annotated[int, typer.Option("--batch", help="Requests of a step.")]
-Isl = Annotated[int, typer.Option("--isl", help="Tokens of a prompt.")]
-Osl = Annotated[int, typer.Option("--osl", help="Tokens of an answer.")]
-MemoryShare = Annotated[
-    float | None, typer.Option("--memory-share", help="Share of a device's memory that the engine uses.")
-]
-MaxSeqs = Annotated[int | None, typer.Option("--max-num-seqs", help="Requests that run at a time, at most.")]
-TokenBudget = Annotated[int | None, typer.Option("--token-budget", help="New tokens of a step, at most.")]
-Csv = Annotated[Path | None, typer.Option("--csv", help="Write the rows as CSV.")]
 
 
 @app.command("list")
@@ -91,38 +48,21 @@ def list_(json: Json = False) -> None:
     print_table(("model", "parameters", "active", "layers", "hidden", "heads/KV", "experts", "dtype"), texts)
 
 
-@app.command()
+@model_command(app, *DIVISION, *PRECISION, *ENGINE)
 def memory(
-    config: Config,
-    machine: Machine = "dgx-h100",
-    tp: Tp = 1,
-    pp: Pp = 1,
-    ep: Ep = 1,
-    attention_dp: AttentionDp = 1,
-    cp: Cp = 1,
-    dtype: Dtype = None,
-    kv_dtype: KvDtype = None,
-    library: Library = "vllm",
+    asked: Asked,
     requests: Annotated[int, typer.Option("--requests", help="Requests in the cache.")] = 1,
     context: Annotated[int, typer.Option("--context", help="Tokens of each request in the cache.")] = 4096,
-    memory_share: MemoryShare = None,
-    settings: Set = None,
-    trust: Trust = False,
-    json: Json = False,
 ) -> None:
     """Say what a model takes of a device's memory, whether it fits, and what would make it fit."""
     from megatile.models.memory import cache_bytes, memory as memory_of, smallest_change
-    from megatile.models.model import model
 
-    d = model(config).deployment(
-        load(machine, settings, trust), tp=tp, pp=pp, ep=ep, attention_dp=attention_dp, cp=cp, dtype=dtype,
-        kv_dtype=kv_dtype, library=library, memory_share=memory_share,
-    )  # fmt: skip
+    d = asked.deployment()
     found = memory_of(d, requests=requests, context=context)
     per_request = cache_bytes(d, context)
     most = int(found.cache_room / per_request) * d.attention_dp if per_request else None
     change = None if found.fits else smallest_change(d, requests, context)
-    if json:
+    if asked.json:
         values = {"rows": found.rows(), "fits": found.fits, "most_requests": most, "change": change}
         print_json(
             "model_memory", {"model": d.config.name, "machine": d.hda.name, "division": d.words(), **values}
@@ -135,74 +75,45 @@ def memory(
         print(f"does not fit (try: {change})")
     elif most is not None:
         print(f"fits; at most {most} requests of {context} tokens")
+    print(d.engine.words())
 
 
-@app.command()
+@model_command(app, *DIVISION, *LENGTHS, *PRECISION, *ENGINE, "csv_file")
 def predict(
-    config: Config,
-    machine: Machine = "dgx-h100",
-    tp: Tp = 1,
-    pp: Pp = 1,
-    ep: Ep = 1,
-    attention_dp: AttentionDp = 1,
-    cp: Cp = 1,
-    dp: Dp = 1,
-    batch: Batch = 1,
-    isl: Isl = 1024,
-    osl: Osl = 1024,
-    dtype: Dtype = None,
-    kv_dtype: KvDtype = None,
-    library: Library = "vllm",
-    graph: Graph = None,
+    asked: Asked,
+    batch: Annotated[int, typer.Option("--batch", help="Requests of a step.")] = 1,
     report: Annotated[
-        Path | None, typer.Option("--report", help="Write an HTML report of the decode step.")
+        Path | None, typer.Option("--report", help="Write an HTML report of both steps.")
     ] = None,
     trace: Annotated[
         Path | None,
         typer.Option("--trace", help="Write the decode step's trace (.json.gz opens in ui.perfetto.dev)."),
     ] = None,
-    csv_file: Csv = None,
-    settings: Set = None,
-    trust: Trust = False,
-    json: Json = False,
 ) -> None:
     """Predict the prefill of a batch and the decode step in the middle of its answers.
 
     Example: megatile model predict Llama-3.1-70B -m dgx-h100 --tp 8 --batch 64 --isl 2048 --osl 512
     """
-    from megatile.models.model import model
     from megatile.models.step import step_time
 
-    for name, value, least in (("batch", batch, 1), ("isl", isl, 1), ("osl", osl, 0)):
-        if value < least:
-            raise MegatileError(f"--{name} must be at least {least}, got {value}")
-    asked = model(config)
-    d = asked.deployment(
-        load(machine, settings, trust), tp=tp, pp=pp, ep=ep, attention_dp=attention_dp, cp=cp, dp=dp,
-        dtype=dtype, kv_dtype=kv_dtype, library=library, graph=graph,
-    )  # fmt: skip
+    if batch < 1:
+        raise MegatileError(f"--batch must be at least 1, got {batch}")
+    d, isl, osl = asked.deployment(), asked.isl, asked.osl
     found = {
         "prefill": step_time(d, [(isl, 0)] * batch),
         "decode": step_time(d, [(1, isl + osl // 2)] * batch),
     }
-    _print_steps(d, found, json, csv_file)
-    if report is not None or trace is not None:
-        _write_simulated(found, report, trace)
-
-
-def _write_simulated(found: dict[str, StepTime], report: Path | None, trace: Path | None) -> None:
-    """Simulate the Plan of the decode step, and write its trace and its page."""
-    from megatile.sim import simulate
-
-    step = found["decode"]
-    result = simulate(step.plan, machine=step.deployment.hda)
-    if trace is not None:
-        result.write_trace(trace)
-        print(f"trace written to {trace}", file=sys.stderr)
+    _print_steps(d, found, asked.json, asked.csv_file)
     if report is not None:
-        texts = [(name.capitalize(), str(one)) for name, one in found.items()]
-        result.report(report, texts=(*texts, ("Memory", str(step.memory))))
+        from megatile.models.page import write_page
+
+        write_page(report, found)
         print(f"report written to {report}", file=sys.stderr)
+    if trace is not None:
+        from megatile.sim import simulate
+
+        simulate(found["decode"].plan, machine=d.hda).write_trace(trace)
+        print(f"trace written to {trace}", file=sys.stderr)
 
 
 def _print_steps(d: Deployment, found: dict[str, StepTime], json: bool, csv_file: Path | None) -> None:
@@ -227,22 +138,14 @@ def _print_steps(d: Deployment, found: dict[str, StepTime], json: bool, csv_file
         )
         print()
     print(f"memory of a device: {found['decode'].memory!r}")
+    print(d.engine.words())
     for note in d.config.notes:
         print(f"note: {note}")
 
 
-@app.command()
+@model_command(app, *DIVISION, *LENGTHS, *PRECISION, *ENGINE, "csv_file")
 def serve(
-    config: Config,
-    machine: Machine = "dgx-h100",
-    tp: Tp = 1,
-    pp: Pp = 1,
-    ep: Ep = 1,
-    attention_dp: AttentionDp = 1,
-    cp: Cp = 1,
-    dp: Dp = 1,
-    isl: Isl = 1024,
-    osl: Osl = 1024,
+    asked: Asked,
     concurrency: Annotated[
         int | None, typer.Option("--concurrency", help="Users that each ask again when answered.")
     ] = None,
@@ -255,34 +158,31 @@ def serve(
     spread: Annotated[
         float, typer.Option("--spread", help="Lengths lie in [1 - spread, 1] times isl and osl.")
     ] = 0.0,
+    prefix: Annotated[
+        float, typer.Option("--prefix", help="Share of each prompt that is in the cache already.")
+    ] = 0.0,
     seed: Annotated[int, typer.Option("--seed", help="Of random lengths and arrivals.")] = 0,
-    dtype: Dtype = None,
-    kv_dtype: KvDtype = None,
-    library: Library = "vllm",
-    graph: Graph = None,
-    memory_share: MemoryShare = None,
-    max_num_seqs: MaxSeqs = None,
-    token_budget: TokenBudget = None,
-    csv_file: Csv = None,
-    settings: Set = None,
-    trust: Trust = False,
-    json: Json = False,
+    prefill_dp: Annotated[
+        int, typer.Option("--prefill-dp", help="Engines that only prefill; the --dp ones only decode then.")
+    ] = 0,
+    prefill_tp: Annotated[
+        int | None, typer.Option("--prefill-tp", help="Their tensor parallelism; --tp by default.")
+    ] = None,
 ) -> None:
     """Predict what users see under a load: time to first token, time per token, tokens per second.
 
     Example: megatile model serve Llama-3.1-70B -m dgx-h100 --tp 8 -d fp8 --concurrency 64
     """
-    from megatile.models.model import model
-
-    found = model(config).serve(
-        machine=load(machine, settings, trust), isl=isl, osl=osl, concurrency=concurrency, rate=rate,
-        requests=trace, count=count, spread=spread, seed=seed, tp=tp, pp=pp, ep=ep,
-        attention_dp=attention_dp, cp=cp, dp=dp, dtype=dtype, kv_dtype=kv_dtype, library=library,
-        graph=graph, memory_share=memory_share, max_num_seqs=max_num_seqs, token_budget=token_budget,
+    if prefill_tp is not None and not prefill_dp:
+        raise MegatileError("--prefill-tp needs --prefill-dp", advice="add --prefill-dp 1")
+    apart = {"dp": prefill_dp, "tp": prefill_tp or asked.division["tp"]} if prefill_dp else None
+    found = asked.model.serve(
+        machine=asked.hda, isl=asked.isl, osl=asked.osl, concurrency=concurrency, rate=rate, requests=trace,
+        count=count, spread=spread, prefix=prefix, seed=seed, prefill=apart, **asked.division,
     )  # fmt: skip
-    if csv_file is not None:
-        _write_csv(csv_file, found.rows())
-    if json:
+    if asked.csv_file is not None:
+        _write_csv(asked.csv_file, found.rows())
+    if asked.json:
         rates = {n: getattr(found, n) for n in ("tokens_per_s", "tokens_per_s_device", "tokens_per_s_user")}
         print_json(
             "model_serve", {"asked": found.asked, "rows": found.rows(), **rates, "verdict": found.verdict}
@@ -291,15 +191,9 @@ def serve(
         print(found)
 
 
-@app.command()
+@model_command(app, "tp", "pp", "ep", "cp", "dp", "dtype", machine="h100-cluster")
 def train(
-    config: Config,
-    machine: Machine = "h100-cluster",
-    tp: Tp = 1,
-    pp: Pp = 1,
-    ep: Ep = 1,
-    cp: Cp = 1,
-    dp: Dp = 1,
+    asked: Asked,
     seq: Annotated[int, typer.Option("--seq", help="Tokens of a sequence.")] = 4096,
     micro_batch: Annotated[int, typer.Option("--micro-batch", help="Sequences of a micro-batch.")] = 1,
     global_batch: Annotated[
@@ -320,33 +214,26 @@ def train(
     async_tp: Annotated[
         bool, typer.Option("--async-tp", help="Hide tensor-parallel collectives behind products.")
     ] = False,
-    dtype: Dtype = None,
     report: Annotated[
         Path | None, typer.Option("--report", help="Write an HTML report of the pipeline.")
     ] = None,
-    settings: Set = None,
-    trust: Trust = False,
-    json: Json = False,
 ) -> None:
     """Predict one optimizer step: forward, backward, pipeline bubbles, data parallelism, MFU.
 
     Example: megatile model train GPT-3-175B -m h100-cluster --set nodes=16 --tp 4 --pp 8 --dp 4
     --interleave 6 --global-batch 256 --seq 2048
     """
-    from megatile.models.model import model
-
-    found = model(config).train(
-        machine=load(machine, settings, trust), tp=tp, pp=pp, ep=ep, cp=cp, dp=dp, seq=seq,
-        micro_batch=micro_batch, global_batch=global_batch, schedule=schedule, interleave=interleave,
-        recompute=recompute, fsdp=fsdp, attention=attention, compiled=compiled, async_tp=async_tp,
-        dtype=dtype,
+    found = asked.model.train(
+        machine=asked.hda, seq=seq, micro_batch=micro_batch, global_batch=global_batch, schedule=schedule,
+        interleave=interleave, recompute=recompute, fsdp=fsdp, attention=attention, compiled=compiled,
+        async_tp=async_tp, **asked.division,
     )  # fmt: skip
     if report is not None:
         from megatile.sim import simulate
 
         simulate(found.plan, machine=found.deployment.hda).report(report)
         print(f"report written to {report}", file=sys.stderr)
-    if json:
+    if asked.json:
         values = {n: getattr(found, n) for n in ("time_s", "tokens_per_s_device", "mfu", "bubble")}
         memory = {"memory_bytes": found.memory_bytes, "fits": found.fits}
         print_json("model_train", {**values, **memory, "rows": found.rows()})
@@ -354,31 +241,18 @@ def train(
         print(found)
 
 
-@app.command("search")
+@model_command(app, *LENGTHS, "dtype", "kv_dtype", "library", *ENGINE, "csv_file", name="search")
 def search_(
-    config: Config,
-    machine: Machine = "dgx-h100",
-    isl: Isl = 1024,
-    osl: Osl = 1024,
+    asked: Asked,
     ttft: Annotated[str | None, typer.Option("--ttft", help="The longest median TTFT, e.g. 500ms.")] = None,
     tpot: Annotated[str | None, typer.Option("--tpot", help="The longest mean TPOT, e.g. 20ms.")] = None,
     concurrency: Annotated[
         str, typer.Option("--concurrency", help="Numbers of users of a replica to try.")
     ] = "1,2,4,8,16,32,64,128,256",
-    dtype: Dtype = None,
-    kv_dtype: KvDtype = None,
-    library: Library = "vllm",
-    memory_share: MemoryShare = None,
-    max_num_seqs: MaxSeqs = None,
-    token_budget: TokenBudget = None,
     store: Annotated[
         Path | None, typer.Option("--store", help="A file that keeps results: a stopped search goes on.")
     ] = None,
     workers: Annotated[int, typer.Option("--workers", help="Processes.")] = 1,
-    csv_file: Csv = None,
-    settings: Set = None,
-    trust: Trust = False,
-    json: Json = False,
 ) -> None:
     """Find divisions of a model over a machine that keep limits of TTFT and TPOT, and print the Pareto front.
 
@@ -387,21 +261,17 @@ def search_(
     from concurrent.futures import ProcessPoolExecutor
     from contextlib import nullcontext
 
-    from megatile.models.model import model
-
-    hda, asked = load(machine, settings, trust), model(config)
     if workers < 1:
         raise MegatileError(f"--workers must be at least 1, got {workers}")
     with nullcontext() if workers == 1 else ProcessPoolExecutor(workers) as executor:
-        found = asked.search(
-            machine=hda, isl=isl, osl=osl, ttft_ms=_milliseconds("--ttft", ttft),
+        found = asked.model.search(
+            machine=asked.hda, isl=asked.isl, osl=asked.osl, ttft_ms=_milliseconds("--ttft", ttft),
             tpot_ms=_milliseconds("--tpot", tpot), concurrencies=_numbers(concurrency), executor=executor,
-            store=store, dtype=dtype, kv_dtype=kv_dtype, library=library, memory_share=memory_share,
-            max_num_seqs=max_num_seqs, token_budget=token_budget,
+            store=store, **asked.division,
         )  # fmt: skip
-    if csv_file is not None:
-        found.to_csv(csv_file)
-    if json:
+    if asked.csv_file is not None:
+        found.to_csv(asked.csv_file)
+    if asked.json:
         print_json("model_search", {"asked": found.asked, "rows": found.rows(), "pareto": found.pareto()})
     else:
         print(found)

@@ -17,6 +17,7 @@ import math
 import operator
 import re
 from dataclasses import dataclass, field
+from typing import Any
 
 from megatile.core.errors import QuantityError, did_you_mean
 
@@ -124,6 +125,16 @@ def _parse(raw: str | int | float, dimension: str | None) -> Quantity:
         raise QuantityError(f"unit '{unit}' in '{text}' is unknown", advice=_unit_advice(unit, dimension))
     kind, factor = UNITS[unit]
     return Quantity(within_limits(number * factor, kind, text), kind, text)
+
+
+_SCALABLE = re.compile(r"\s*([0-9][0-9_.]*(?:[eE][-+]?\d+)?)(.*)", re.DOTALL)
+
+
+def times(value: Any, factor: float) -> str | None:
+    """Return ``450 GB/s`` multiplied, in its own unit; None for what is no number (with a unit) above 0."""
+    match = _SCALABLE.fullmatch(str(value))
+    number = float(match.group(1).replace("_", "")) if match is not None else 0.0
+    return f"{number * factor:.12g}{match.group(2)}" if match is not None and number > 0 else None
 
 
 def within_limits(value: float, dimension: str, text: str) -> float:

@@ -14,6 +14,7 @@ from megatile.core.arithmetic import evaluate
 from megatile.core.errors import MachineError, MegatileError, did_you_mean
 from megatile.core.files import exists, is_inside
 from megatile.core.public import extensions
+from megatile.core.quantities import times
 from megatile.hda import schema
 from megatile.hda.document import Document, KeyPath, read_document
 from megatile.hda.probe import probed
@@ -23,6 +24,8 @@ MAX_COMPUTED = 10_000
 MAX_PROBLEMS = 1000
 """Problems of a file that are described: each takes a tenth of a millisecond."""
 _TEMPLATE = re.compile(r"\$\{([^{}]*)\}")
+_FACTOR = re.compile(r"(\d+(?:\.\d+)?)\s*x")
+"""A factor in place of a value: ``2x``, ``0.5x``."""
 FOLDER = Path(__file__).parent / "machines"
 
 
@@ -165,7 +168,8 @@ def _named(value: Any) -> bool:
 
 
 def _override(document: Document, overrides: Mapping[str, Any]) -> None:
-    """``nodes=4`` sets a parameter; ``networks.nvlink.bandwidth='900 GB/s'`` sets one value."""
+    """``nodes=4`` sets a parameter, ``networks.nvlink.bandwidth='900 GB/s'`` one value, ``…='2x'`` doubles
+    it."""
     parameters = document.data.get("parameters")
     parameters = parameters if isinstance(parameters, dict) else {}
     for name, value in overrides.items():
@@ -192,7 +196,20 @@ def _set_path(document: Document, path: str, value: Any) -> None:
         raise MachineError(
             f"there is no '{path}' to set", advice="name a key, like networks.nvlink.bandwidth"
         )
-    here[steps[-1]] = value
+    match = _FACTOR.fullmatch(value.strip()) if isinstance(value, str) else None
+    here[steps[-1]] = value if match is None else _multiplied(here.get(steps[-1]), float(match[1]), path)
+
+
+def _multiplied(value: Any, factor: float, path: str) -> Any:
+    """Return a figure, or a figure of every dtype, times a factor."""
+    if isinstance(value, dict) and value:
+        return {key: _multiplied(part, factor, f"{path}.{key}") for key, part in value.items()}
+    found = times(value, factor)
+    if found is None or factor <= 0:
+        raise MachineError(
+            f"'{path}' has no figure to multiply by {factor:g}", advice="give a value with its unit"
+        )
+    return found
 
 
 def _holds(part: Any, step: str) -> bool:

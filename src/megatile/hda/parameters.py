@@ -9,11 +9,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from megatile.core.errors import MachineError, did_you_mean
+from megatile.core.quantities import times
 from megatile.hda.hda import HDA
 
 PARTS = {
@@ -24,7 +24,6 @@ PARTS = {
 """The figures that decide times, by part of the description."""
 RATES = ("bandwidth", "throughput", "size")
 """Of these more is better; of the others less."""
-_NUMBER = re.compile(r"\s*([0-9][0-9_.]*(?:[eE][-+]?\d+)?)(.*)", re.DOTALL)
 
 
 def figures(hda: HDA) -> dict[str, str]:
@@ -67,14 +66,13 @@ def _scales(value: Any) -> bool:
     """Whether a value is a number (with a unit) that is not zero."""
     if isinstance(value, Mapping):
         return bool(value) and all(_scales(v) for v in value.values())
-    match = _NUMBER.fullmatch(str(value))
-    return match is not None and float(match.group(1).replace("_", "")) > 0
+    return times(value, 1.0) is not None
 
 
 def _times(value: Any, factor: float) -> str:
-    match = _NUMBER.fullmatch(str(value))
-    assert match is not None
-    return f"{float(match.group(1).replace('_', '')) * factor:.12g}{match.group(2)}"
+    found = times(value, factor)
+    assert found is not None
+    return found
 
 
 def _first(value: Any) -> str:

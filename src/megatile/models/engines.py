@@ -49,6 +49,15 @@ class ServingEngine:
     frontend_ms: float = 0.0
     """Time to the first token beside steps: the server's receipt, tokenising, the queue, the first answer."""
 
+    def words(self) -> str:
+        """Return the settings that decide, as a line of output."""
+        chunked = "on" if self.chunked else "off"
+        return (
+            f"engine {self.name}: max_num_seqs {self.max_num_seqs}, token_budget {self.token_budget}, "
+            f"memory_share {self.memory_share}, block_tokens {self.block_tokens}, chunked prefill {chunked}, "
+            "no speculative decoding"
+        )
+
     def with_settings(self, **settings: Any) -> ServingEngine:
         """Return the engine with other settings; an unknown one is an error."""
         own = {f.name: f.type for f in fields(self)}

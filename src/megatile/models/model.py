@@ -7,7 +7,7 @@ llama.step([(1, 4096)] * 64, machine="dgx-h100", tp=8)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
@@ -62,8 +62,10 @@ class Model:
         requests: Any = None,
         count: int | None = None,
         spread: float = 0.0,
+        prefix: float = 0.0,
         ramp_s: float = 0.0,
         seed: int = 0,
+        prefill: Mapping[str, Any] | None = None,
         **division: Any,
     ) -> Serving:
         """Return what users see under a load: time to first token, time per token, tokens per second.
@@ -71,11 +73,15 @@ class Model:
         ``concurrency`` users, who begin evenly over ``ramp_s`` seconds, each ask again when answered;
         ``rate`` is a Poisson process of requests per second; ``requests`` is a JSONL trace or (seconds,
         prompt, output) triples. ``count`` requests are asked, whose lengths lie evenly in [1 − spread, 1]
-        times ``isl`` and ``osl``.
+        times ``isl`` and ``osl``; the share ``prefix`` of each prompt is in the cache already.
+
+        ``prefill={"dp": 2, "tp": 4}`` gives prompts to engines of their own, divided so; the ``dp`` engines
+        of ``division`` then only decode.
         """
         return serve(
             self.deployment(machine, **division), isl=isl, osl=osl, concurrency=concurrency, rate=rate,
-            requests=requests, count=count, spread=spread, ramp_s=ramp_s, seed=seed,
+            requests=requests, count=count, spread=spread, prefix=prefix, ramp_s=ramp_s, seed=seed,
+            prefill=None if prefill is None else self.deployment(machine, **{**division, **prefill}),
         )  # fmt: skip
 
     def train(
