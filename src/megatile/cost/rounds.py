@@ -22,7 +22,18 @@ from typing import Any
 
 import numpy as np
 
-from megatile.core.expr import Expr, Symbol, bounds, constant, expr, from_linear, linear, substitute, symbols
+from megatile.core.expr import (
+    Expr,
+    Symbol,
+    bounds,
+    constant,
+    expr,
+    from_linear,
+    linear,
+    substitute,
+    symbols,
+    trips,
+)
 from megatile.plan import model as pm
 from megatile.plan.counts import command_count
 from megatile.plan.statements import engine_of, regions_of, write_of
@@ -209,8 +220,8 @@ class _Shorten:
         self.declared = {tile.name for tile in plan.tiles}
         self.ranges: dict[str, tuple[int, int]] = {} if plan.levels else {"unit": (0, max(0, plan.units - 1))}
         for loop in every:
-            if isinstance(loop, pm.Loop) and (trips := _trips(loop)):
-                low, high = sorted((trips[0], trips[-1]))
+            if isinstance(loop, pm.Loop) and (rounds := trips(loop)):
+                low, high = sorted((rounds[0], rounds[-1]))
                 known = self.ranges.get(loop.index, (low, high))
                 self.ranges[loop.index] = min(low, known[0]), max(high, known[1])
 
@@ -231,18 +242,18 @@ class _Shorten:
 
     def gap(self, loop: pm.Loop) -> Gap | None:
         """The gap of a loop; None where it must be run as it is."""
-        trips, body = _trips(loop), list(pm.statements(loop.body))
-        if trips is None or not all(isinstance(s, REPEATING) for s in body):
+        rounds, body = trips(loop), list(pm.statements(loop.body))
+        if rounds is None or not all(isinstance(s, REPEATING) for s in body):
             return None
         period, reach = self.period(loop, body), self.reach(loop, body)
         if period is None or reach is None:
             return None
         window = period * -(-max(reach, period) // period)
         before = max(self.kept, window + period)
-        after = before + (len(trips) - 2 * before) % period
-        if len(trips) < before + after + period:
+        after = before + (len(rounds) - 2 * before) % period
+        if len(rounds) < before + after + period:
             return None
-        return Gap(len(trips), before, after, period, window, all(isinstance(s, LOCAL) for s in body))
+        return Gap(len(rounds), before, after, period, window, all(isinstance(s, LOCAL) for s in body))
 
     def period(self, loop: pm.Loop, body: list[Any]) -> int | None:
         """After how many rounds versions, slots and carried names come back to the same turn."""
@@ -292,21 +303,16 @@ class _Shorten:
         return reach
 
 
-def _trips(loop: pm.Loop) -> range | None:
-    numbers = [constant(e) for e in (loop.start, loop.stop, loop.step)]
-    return None if None in numbers else range(*numbers)  # type: ignore[arg-type]
-
-
 def _flat(loop: pm.Loop) -> pm.Loop:
     """One loop for loops that have nothing else in them, as far as they are that."""
     inner = _flat(loop.body[0]) if len(loop.body) == 1 and isinstance(loop.body[0], pm.Loop) else None
-    outer, trips = _trips(loop), None if inner is None else _trips(inner)
-    if inner is None or not outer or not trips or loop.carries or inner.carries or inner.frees:
+    outer, turns = trips(loop), None if inner is None else trips(inner)
+    if inner is None or not outer or not turns or loop.carries or inner.carries or inner.frees:
         return loop
-    index, each = Symbol(loop.index), len(trips)
+    index, each = Symbol(loop.index), len(turns)
     values = {
         loop.index: index // each * outer.step + outer.start,
-        inner.index: index % each * trips.step + trips.start,
+        inner.index: index % each * turns.step + turns.start,
     }
     body = tuple(_with(s, values) for s in inner.body)
     return replace(loop, start=expr(0), stop=expr(len(outer) * each), step=expr(1), body=body)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from megatile.core.expr import known
+from megatile.core.expr import trips
 from megatile.hda import HDA
 from megatile.ir import nodes as n
 from megatile.ir.program import Binding, Program, bindings
@@ -97,12 +97,12 @@ class Levels:
                 level.total += each * times
                 self._count_regions(node.body, inner, 1)
             elif isinstance(node, n.Loop):
-                trips = _trips(node)
-                if trips is None and any(
+                rounds = trips(node)
+                if rounds is None and any(
                     isinstance(m, n.ScaleRegion) and self.child_scale(m, depth) for m in n.walk(node.body)
                 ):
                     raise cannot("a region inside a loop whose trip count is not a number", node)
-                self._count_regions(node.body, depth, times * (trips or 1))
+                self._count_regions(node.body, depth, times * (len(rounds) if rounds else 1))
             else:
                 for _, inner_body in n.bodies(node):
                     self._count_regions(inner_body, depth, times)
@@ -148,10 +148,3 @@ def communicates(node: n.ScaleRegion, table: dict[str, Binding]) -> bool:
         return False
 
     return among(node.body, True)
-
-
-def _trips(node: n.Loop) -> int | None:
-    values = [known(e) for e in (node.start, node.stop, node.step)]
-    if None in values or values[2] == 0:
-        return None
-    return len(range(*values))  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from megatile.core.cached import cached_in_owner
-from megatile.core.expr import constant
+from megatile.core.expr import trips
 from megatile.plan.model import If, Loop, Plan
 
 
@@ -18,8 +18,8 @@ def command_count(plan: Plan, control: int = 0) -> int:
         found = 0
         for statement in body:
             if isinstance(statement, Loop):
-                bounds = [constant(e) for e in (statement.start, statement.stop, statement.step)]
-                times = len(range(*bounds)) if None not in bounds else 8  # type: ignore[arg-type]
+                rounds = trips(statement)
+                times = 8 if rounds is None else len(rounds)
                 found += times * (count(statement.body) + 2 * control) + 2 * control
             elif isinstance(statement, If):
                 found += max(count(statement.body), count(statement.orelse)) + control

@@ -14,7 +14,7 @@ from typing import Any
 
 from megatile.core.cached import cached
 from megatile.core.errors import did_you_mean
-from megatile.core.expr import Const, Expr, constant, symbols
+from megatile.core.expr import Const, Expr, constant, symbols, trips
 from megatile.plan.model import Plan, PlanError
 from megatile.plan.spec import having
 from megatile.plan.statements import (
@@ -187,8 +187,7 @@ def _inside(region: Region, extents: Shape, statement: Statement, scope: Scope) 
 
 
 def _loop(loop: Loop, scope: Scope) -> None:
-    bounds = [constant(e) for e in (loop.start, loop.stop, loop.step)]
-    runs = None not in bounds and bool(bounds[2] and range(*bounds))  # type: ignore[arg-type]
+    runs = bool(trips(loop))
     inner = scope.inner(runs)
     shapes = {carry.name: _flow(carry, 0, scope, loop) for carry in loop.carries}
     inner.bind(loop.index, None, loop, new=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError
-from megatile.core.expr import known
+from megatile.core.expr import known, trips
 from megatile.hda import HDA
 from megatile.ir import nodes as n
 from megatile.ir.program import Program, bindings
@@ -133,8 +133,7 @@ def _count(body: tuple[n.Node, ...], times: int, work: dict[str, int], dtypes: d
             element = dtypes[node.a.source]
             work[element] = work.get(element, 0) + flops * times
         elif isinstance(node, n.Loop):
-            bounds = [known(e) for e in (node.start, node.stop, node.step)]
-            if node.kind != "bounded" and None not in bounds:
-                _count(node.body, times * len(range(*bounds)), work, dtypes)  # type: ignore[arg-type]
+            rounds = trips(node) if node.kind != "bounded" else None
+            _count(node.body, times * len(rounds or ()), work, dtypes)
         elif isinstance(node, n.ScaleRegion):
             _count(node.body, times, work, dtypes)

@@ -11,6 +11,7 @@ from megatile.core.expr.simplify import (
     linear,
     simplify,
     split,
+    trips,
 )
 from megatile.core.expr.tree import (
     ONE,
@@ -96,6 +97,7 @@ __all__ = [
     "substitute",
     "symbols",
     "table",
+    "trips",
     "unit",
     "walk",
 ]

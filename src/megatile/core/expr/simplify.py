@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from megatile.core.expr.operators import DIVISIONS, OPERATORS
 from megatile.core.expr.tree import (
@@ -193,6 +194,12 @@ def _folded(node: Applied) -> Expr:
 def difference(left: Expr, right: Expr) -> Expr:
     """``left - right``, simplified."""
     return simplify(Binary("-", left, right))
+
+
+def trips(loop: Any) -> range | None:
+    """The numbers that a loop of a Plan or Program counts through, if its bounds are numbers."""
+    numbers = [known(e) for e in (loop.start, loop.stop, loop.step)]
+    return None if None in numbers or not numbers[2] else range(*numbers)  # type: ignore[arg-type]
 
 
 def known(node: Expr) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from operator import is_
 
-from megatile.core.expr import Const, known, simplify
+from megatile.core.expr import Const, simplify, trips
 from megatile.ir import nodes as n
 from megatile.ir.passes.driver import rewrite_expressions, rewrite_nodes
 from megatile.ir.program import Program
@@ -40,5 +40,5 @@ def _settle(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
 
 
 def _never_runs(node: n.Loop) -> bool:
-    start, stop, step = (known(e) for e in (node.start, node.stop, node.step))
-    return start is not None and stop is not None and step is not None and step > 0 and start >= stop
+    rounds = trips(node)
+    return rounds is not None and not rounds and rounds.step > 0

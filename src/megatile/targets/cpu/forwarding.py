@@ -10,11 +10,12 @@ from collections import Counter
 from dataclasses import replace
 
 from megatile.core.dtypes import is_float
-from megatile.core.expr import Expr, Symbol, binary, bounds, constant, rebuild, simplify, symbols
+from megatile.core.expr import Expr, Symbol, binary, constant, rebuild, simplify, symbols
 from megatile.core.expr.typing import cast
 from megatile.ir import nodes as n
-from megatile.ir.expr import Coord, Load, Rank, loads
+from megatile.ir.expr import Load, loads
 from megatile.ir.passes.driver import rewrite_expressions
+from megatile.ir.passes.unit import Unit
 from megatile.ir.program import Program, base_name, bindings
 from megatile.targets.common.elements import NARROW
 
@@ -28,7 +29,7 @@ class _Forward:
         self.table = bindings(program)
         self.params = {p.name for p in program.params}
         self.uses = Counter(base_name(r.source) for node in n.walk(program.body) for _, r in n.regions(node))
-        self.launch, self.ranges = program.launch, _loops(program)
+        self.unit = Unit(program.launch, ranges=_loops(program))
         self.constant = self.params - {self.table[name].base for name in n.written(program.body)}
 
     def body(self, body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
@@ -159,21 +160,10 @@ class _Forward:
             return False
         for dim, length in zip(region.dims, binding.shape, strict=True):
             size = 1 if dim.extent is None else constant(dim.extent) or 0
-            found = bounds(rebuild(dim.start, self.named), self.ranges)
+            found = self.unit.interval(dim.start)
             if found is None or found[0] < 0 or found[1] + size > length:
                 return False
         return True
-
-    def named(self, part: Expr) -> Expr:
-        """Coordinates as symbols, whose bounds are known."""
-        if isinstance(part, Coord):
-            name, count = f"@{part.scale}.{part.axis}", self.launch.extents(part.scale)[part.axis]
-        elif isinstance(part, Rank):
-            name, count = f"@{part.scale}/{part.within}", self.launch.count(part.scale, part.within)
-        else:
-            return part
-        self.ranges[name] = (0, count - 1)
-        return Symbol(name)
 
 
 def _loops(program: Program) -> dict[str, tuple[int, int]]:

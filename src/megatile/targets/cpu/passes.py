@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from math import prod
 
-from megatile.core.expr import Const, Expr, Symbol, constant, linear, rebuild, symbols, walk
+from megatile.core.expr import Const, Expr, Symbol, constant, linear, rebuild, symbols, trips, walk
 from megatile.ir import nodes as n
 from megatile.ir.expr import Load, loads
 from megatile.ir.program import Program, base_name, bindings
@@ -103,34 +103,25 @@ class _Hoist:
 def flops(program: Program) -> int | None:
     """Floating point operations of the program's products; None where a number of steps is not known."""
 
-    def of(body: tuple[n.Node, ...], depth: int, times: int) -> int | None:
-        total = 0
+    def of(body: tuple[n.Node, ...], depth: int, times: int | None) -> Iterator[int | None]:
         for node in body:
             inner, count = depth, times
             if isinstance(node, n.Gemm):
                 sizes = [constant(e) for e in (*node.a.extents[-2:], *node.c.extents[-2:])]
-                if None in sizes:
-                    return None
-                inner_extent = sizes[0] if node.transpose_a else sizes[1]
-                total += 2 * times * prod((inner_extent, *sizes[2:]))  # type: ignore[arg-type]
+                factors = (2, times, sizes[0 if node.transpose_a else 1], *sizes[2:])
+                yield None if None in factors else prod(factors)  # type: ignore[arg-type]
             elif isinstance(node, n.ScaleRegion):
                 inner = program.launch.depth(node.scale)
-                count = times * prod(s.count for s in program.launch.scales[depth:inner])
+                units = prod(s.count for s in program.launch.scales[depth:inner])
+                count = None if times is None else times * units
             elif isinstance(node, n.Loop):
-                limits = [constant(e) for e in (node.start, node.stop, node.step)]
-                if None in limits or node.kind == "bounded":
-                    if any(isinstance(x, n.Gemm) for x in n.walk(node.body)):
-                        return None
-                    continue
-                count = times * len(range(*limits))  # type: ignore[arg-type]
+                rounds = trips(node) if node.kind != "bounded" else None
+                count = None if times is None or rounds is None else times * len(rounds)
             for _, part in n.bodies(node):
-                found = of(part, inner, count)
-                if found is None:
-                    return None
-                total += found
-        return total
+                yield from of(part, inner, count)
 
-    return of(program.body, 0, 1)
+    found = list(of(program.body, 0, 1))
+    return None if None in found else sum(filter(None, found))
 
 
 # --- tiles that are only other names --------------------------------------------------------------
