@@ -229,3 +229,67 @@ def test_a_wait_for_too_few_is_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flags.Phase, "_adds_up", lambda *_: True)
     with pytest.raises(mt.MegatileError, match="race on tile 'Y'"):
         mt.execute(prog, *arrays)
+
+
+def divided(parts: int, together: bool, M: int = 512, N: int = 256, K: int = 128, devices: int = 2):
+    """A product that is summed over the devices in parts of its rows, each while the next is computed."""
+    rows, each = M // parts, K // devices
+
+    @T.program
+    def layer(A: T.Tensor((M, K), "f32"), B: T.Tensor((K, N), "f32"), C: T.Tensor((M, N), "f32")):
+        with T.Kernel(device=devices, block=(N // 64, rows // 64), threads=128) as (bx, by):
+            with T.Scale("device"):
+                a, b = T.view(A, layout=T.FullCol), T.view(B, layout=T.FullRow)
+                c = T.view(C, layout=T.Replica)
+            for p in range(parts):
+                with T.Scale("block"):
+                    left, right = (T.alloc((64, 64), "f16", level="l1") for _ in range(2))
+                    total = T.alloc((64, 64), "f32")
+                    T.clear(total)
+                    for k in T.Pipelined(each // 64, num_stages=2):
+                        T.copy(left, a[p * rows + by * 64, k * 64])
+                        T.copy(right, b[k * 64, bx * 64])
+                        T.gemm(left, right, total)
+                    T.copy(c[p * rows + by * 64, bx * 64], total)
+                with T.Scale("device"):
+                    T.allreduce(c if together else c[p * rows : p * rows + rows, :])
+
+    r = np.random.default_rng(0)
+    return layer, [r.integers(0, 3, s).astype("f4") for s in ((M, K), (K, N), (M, N))]
+
+
+def test_regions_of_a_tensor_that_do_not_meet_overlap() -> None:
+    lowered = judged(*divided(4, False))
+    order = [type(s).__name__ for s in lowered.plan.streams[0].body]
+    assert "Collective" not in order  # no meeting between the parts: who has the last message has all
+    assert [s.after for s in lowered.steps[-1].program.body if getattr(s, "phase", 0) > 1] == [()] * 3
+    judged(*divided(2, True))  # where each sum is one of all rows, regions and sums take turns
+
+
+def test_parts_hide_what_they_communicate() -> None:
+    def took(parts: int) -> int:
+        return mt.simulate(divided(parts, False, 2048, 2048, 4096)[0], machine="dgx-h100").time_ps
+
+    assert took(2) < 0.97 * took(1)
+
+
+def test_a_tile_that_is_changed_in_place_has_versions_too() -> None:
+    def scaled(stages: int, level: str = "l1"):
+        @T.program
+        def kernel(X: T.Tensor((65536,), "f32"), Y: T.Tensor((65536,), "f32")):
+            with T.Kernel(block=4, threads=128) as b:
+                t = T.alloc((1024,), "f32", level=level)
+                for k in T.Pipelined(16, num_stages=stages):
+                    T.copy(t, X[(k * 4 + b) * 1024])
+                    for i in T.Parallel(1024):
+                        t[i] = t[i] * 2.0
+                    T.copy(Y[(k * 4 + b) * 1024], t)
+
+        return kernel, [np.arange(65536, dtype="f4"), np.zeros(65536, "f4")]
+
+    lowered = judged(*scaled(3))
+    assert next(t.versions for t in lowered.plan.tiles if t.name == "t") == 3
+    one, three = (mt.simulate(scaled(n)[0], machine="dgx-h100").time_ps for n in (1, 3))
+    assert three < 0.9 * one
+    in_registers = mt.lower(scaled(3, "l0")[0], machine="dgx-h100").plan
+    assert next(t.versions for t in in_registers.tiles if t.name == "t") == 1

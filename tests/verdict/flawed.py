@@ -122,6 +122,132 @@ def atomic_total(each=True, n=1 << 20):
     return total
 
 
+def softmax(passes=3, rows=2048, n=8192, step=1024):
+    """Rows that are loaded for their maximum, for their sum and for the result; or once, into a tile."""
+
+    @T.program
+    def normalised(X: T.Tensor((rows, n), "f32"), Y: T.Tensor((rows, n), "f32")):
+        with T.Kernel(block=rows, threads=256) as b:
+            m, s = T.alloc((1,), "f32"), T.alloc((1,), "f32")
+            if passes == 1:
+                x = T.alloc((1, n), "f32")
+                T.copy(x, X[b, 0])
+                T.reduce_max(x, m, dim=1)
+                for i, j in T.Parallel(1, n):
+                    x[i, j] = T.exp(x[i, j] - m[i])
+                T.reduce_sum(x, s, dim=1)
+                for i, j in T.Parallel(1, n):
+                    x[i, j] = x[i, j] / s[i]
+                T.copy(Y[b, 0], x)
+            else:
+                x = T.alloc((1, step), "f32")
+                T.fill(m, -T.infinity("f32"))
+                T.clear(s)
+                for k in T.Pipelined(n // step, num_stages=4):
+                    T.copy(x, X[b, k * step])
+                    T.reduce_max(x, m, dim=1, clear=False)
+                for k in T.serial(n // step):
+                    T.copy(x, X[b, k * step])
+                    for i, j in T.Parallel(1, step):
+                        x[i, j] = T.exp(x[i, j] - m[i])
+                    T.reduce_sum(x, s, dim=1, clear=False)
+                for k in T.serial(n // step):
+                    T.copy(x, X[b, k * step])
+                    for i, j in T.Parallel(1, step):
+                        x[i, j] = T.exp(x[i, j] - m[i]) / s[i]
+                    T.copy(Y[b, k * step], x)
+
+    return normalised
+
+
+def squares(fused=False, rows=4096, n=4096):
+    """x² + 1, by way of device memory or not."""
+
+    @T.program
+    def plus(X: T.Tensor((rows, n), "f32"), W: T.Tensor((rows, n), "f32"), Y: T.Tensor((rows, n), "f32")):
+        with T.Kernel(block=rows, threads=256) as b:
+            x = T.alloc((1, n), "f32")
+            T.copy(x, X[b, 0])
+            for i, j in T.Parallel(1, n):
+                x[i, j] = x[i, j] * x[i, j]
+            if not fused:
+                T.copy(W[b, 0], x)
+                T.copy(x, W[b, 0])
+            for i, j in T.Parallel(1, n):
+                x[i, j] = x[i, j] + 1.0
+            T.copy(Y[b, 0], x)
+
+    return plus
+
+
+def accumulated(in_tile=False, M=1024, N=1024, K=1024):
+    """A product whose result every step loads and stores, or keeps."""
+
+    @T.program
+    def product(A: T.Tensor((M, K), "f16"), B: T.Tensor((K, N), "f16"), C: T.Tensor((M, N), "f32")):
+        with T.Kernel(block=(N // 64, M // 64), threads=128) as (bx, by):
+            a, b = T.alloc((64, 64), "f16", level="l1"), T.alloc((64, 64), "f16", level="l1")
+            c = T.alloc((64, 64), "f32", level="l0")
+            if in_tile:
+                T.copy(c, C[by * 64, bx * 64])
+            for k in T.serial(K // 64):
+                if not in_tile:
+                    T.copy(c, C[by * 64, bx * 64])
+                T.copy(a, A[by * 64, k * 64])
+                T.copy(b, B[k * 64, bx * 64])
+                T.gemm(a, b, c)
+                if not in_tile:
+                    T.copy(C[by * 64, bx * 64], c)
+            if in_tile:
+                T.copy(C[by * 64, bx * 64], c)
+
+    return product
+
+
+def sums(pieces=1, rows=1024, n=1024, devices=4):
+    """A tile summed over the devices, in one collective or in many."""
+    each = rows // pieces
+
+    @T.program
+    def summed(X: T.Tensor((devices * rows, n), "f32"), Y: T.Tensor((rows, n), "f32")):
+        with T.Kernel(device=devices), T.Scale("device"):
+            x, y = T.view(X, layout=T.FullRow), T.view(Y, layout=T.Replica)
+            part = T.alloc((rows, n), "f32", level="l2")
+            T.copy(part, x)
+            for p in range(pieces):
+                T.allreduce(part[p * each : (p + 1) * each, :])
+            T.copy(y, part)
+
+    return summed
+
+
+def divided_product(parts=1, M=2048, N=2048, K=8192, devices=2):
+    """A product summed over the devices, in parts of its rows."""
+    rows, each = M // parts, K // devices
+
+    @T.program
+    def layer(A: T.Tensor((M, K), "f16"), B: T.Tensor((K, N), "f16"), C: T.Tensor((M, N), "f16")):
+        with T.Kernel(device=devices, block=(N // 128, rows // 128), threads=256) as (bx, by):
+            with T.Scale("device"):
+                a, b = T.view(A, layout=T.FullCol), T.view(B, layout=T.FullRow)
+                c = T.view(C, layout=T.Replica)
+            for p in range(parts):
+                with T.Scale("block"):
+                    left = T.alloc((128, 64), "f16", level="l1")
+                    right = T.alloc((64, 128), "f16", level="l1")
+                    total = T.alloc((128, 128), "f32")
+                    T.clear(total)
+                    for k in T.Pipelined(each // 64, num_stages=3):
+                        T.copy(left, a[p * rows + by * 128, k * 64])
+                        T.copy(right, b[k * 64, bx * 128])
+                        T.gemm(left, right, total)
+                    T.copy(c[p * rows + by * 128, bx * 128], total)
+                with T.Scale("device"):
+                    T.allreduce(c[p * rows : (p + 1) * rows, :])
+
+    return layer
+
+
 def gelu(rows=16, n=8192):
     """Elementwise work on a tile in registers; a tall one leaves room for a single block."""
 
@@ -330,6 +456,10 @@ PAIRS = {
     "strips of two columns": ("uncoalesced access", column_sums(2), column_sums(8)),
     "lanes along a column": ("uncoalesced access", scaled(True), scaled()),
     "every element to one address": ("contended atomics", atomic_total(), atomic_total(False)),
+    "rows loaded three times": ("repeated loads", softmax(), softmax(1)),
+    "stored and loaded again": ("round trip", squares(), squares(True)),
+    "accumulated in memory": ("round trip", accumulated(), accumulated(True)),
+    "a sum in 16 pieces": ("small messages", sums(16), sums()),
     "tall tile in registers": ("tail wave", gelu(128, 24576), gelu(16, 24576)),
     "short blocks first": (
         "block balance",

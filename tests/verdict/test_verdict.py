@@ -121,3 +121,22 @@ def test_advice_keeps_the_result_or_says_what_to_add():
     few = mt.simulate(flawed.serial_total(n=1 << 18), machine="dgx-h100").verdict().findings[0]
     assert few.name == "too few blocks"
     assert "combine its parts in a second pass" in few.step
+
+
+def test_overlap_says_how_and_its_gain_is_that_of_the_program_so_written():
+    result = mt.simulate(flawed.divided_product(), machine="dgx-h100")
+    found = next(f for f in result.verdict().findings if f.name == "exposed communication")
+    parts = int(found.how.split()[-2])
+    assert f"overlap in {parts} parts: block=(16, {16 // parts})" in found.step
+    assert f"T.allreduce(c[p * {2048 // parts} : (p + 1) * {2048 // parts}, :])" in found.step
+    written = mt.simulate(flawed.divided_product(parts), machine="dgx-h100")
+    assert found.time_ps == pytest.approx(written.time_ps, rel=0.01)
+
+
+def test_large_grids_are_judged_by_their_first_waves(monkeypatch):
+    monkeypatch.setattr("megatile.verdict.study.SAMPLED", 40_000)
+    slow, fast = (mt.simulate(flawed.plain_gemm(way), machine="dgx-h100") for way in (False, True))
+    found = slow.verdict().findings[0]
+    assert found.name == "block order"
+    assert found.gain == pytest.approx(slow.time_ps / fast.time_ps, rel=0.1)
+    assert "of 1792 blocks stand for all" in found.how

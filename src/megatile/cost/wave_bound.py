@@ -23,7 +23,7 @@ FREE = 1e6
 
 def wave_bound(plan: pm.Plan, hda: HDA) -> int:
     """Picoseconds that a plan takes at least, or 0 where its blocks are not alike."""
-    alone = _one_block(plan)
+    alone = first_blocks(plan, 1)
     if alone is None:
         return 0
     level = plan.levels[0]
@@ -36,13 +36,13 @@ def wave_bound(plan: pm.Plan, hda: HDA) -> int:
     return start + turns * max(0, least - start)
 
 
-def _one_block(plan: pm.Plan) -> pm.Plan | None:
-    """The plan with the first block alone, if every block does the same."""
+def first_blocks(plan: pm.Plan, count: int) -> pm.Plan | None:
+    """The plan with its first blocks alone, if every block does the same."""
     if plan.units != 1 or len(plan.levels) != 1 or len(plan.streams) != 1:
         return None
     level, stream = plan.levels[0], plan.streams[0]
     talks = plan.channels or plan.flags or plan.groups or plan.transports
-    if level.slots is None or stream.level != level.name or talks or level.count < 2:
+    if level.slots is None or stream.level != level.name or talks or level.count <= count:
         return None
     for s in plan.bodies[0]:
         if isinstance(s, (pm.If, pm.ReadScalar)):
@@ -52,8 +52,8 @@ def _one_block(plan: pm.Plan) -> pm.Plan | None:
             sizes = [s.work.flops, s.work.bytes, *s.write.shape, *(e for r in s.reads for e in r.shape)]
         if any("unit" in symbols(size) for size in sizes if not isinstance(size, int)):
             return None
-    one = (replace(stream, units=((0, 1, 1),)),)
-    return replace(plan, levels=(replace(level, grid=(1,)),), streams=one)
+    some = (replace(stream, units=((0, count, 1),)),)
+    return replace(plan, levels=(replace(level, grid=(count,)),), streams=some)
 
 
 @cached_in_owner

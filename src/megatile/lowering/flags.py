@@ -41,27 +41,54 @@ Accesses = list[tuple[pm.Region, bool]]
 """Regions of a tile, and whether they are written."""
 
 
+Box = tuple[tuple[int, int] | None, ...]
+"""Per dimension the first element and the one behind the last; None: it may be any."""
+
+
 @dataclass
 class Touched:
-    """Tiles that commands read and write."""
+    """Boxes of tiles that commands read and write."""
 
-    reads: set[str] = field(default_factory=set)
-    writes: set[str] = field(default_factory=set)
+    reads: dict[str, set[Box]] = field(default_factory=dict)
+    writes: dict[str, set[Box]] = field(default_factory=dict)
 
     def conflicts(self, other: Touched) -> bool:
-        return bool(self.writes & (other.reads | other.writes) or self.reads & other.writes)
+        return (
+            any(other.meets(name, box, True) for name, every in self.writes.items() for box in every)
+            or any(other.meets(name, box, False) for name, every in self.reads.items() for box in every)
+        )  # fmt: skip
+
+    def meets(self, tile: str, box: Box, writes: bool) -> bool:
+        """Whether an access of a box has to wait for these."""
+        mine = self.writes.get(tile, set()) | (self.reads.get(tile, set()) if writes else set())
+        return any(boxes_meet(box, one) for one in mine)
 
 
-def touched(body: Iterable[Any], units: int = 0) -> Touched | None:
+def boxes_meet(one: Box, other: Box) -> bool:
+    """Whether two boxes of a tile may have an element in common."""
+    pairs = zip(one, other, strict=False)
+    return all(a is None or b is None or (a[0] < b[1] and b[0] < a[1]) for a, b in pairs)
+
+
+def box_of(region: pm.Region, ranges: Ranges) -> Box:
+    """The box that a region lies in, whatever units and loops count."""
+    if region.at is not None:
+        return ()
+    box: list[tuple[int, int] | None] = []
+    for start, shape in zip(region.start, region.shape, strict=True):
+        low, size = (bounds(simplify(e), ranges) for e in (start, shape))
+        box.append(None if low is None or size is None else (low[0], low[1] + max(0, size[1])))
+    return tuple(box)
+
+
+def touched(body: Iterable[Any], ranges: Ranges, units: int = 0) -> Touched | None:
     """What statements touch; None where they wait for or meet others. With ``units``, what is another
-    unit's own copy in every unit is left out."""
+    unit's own copy in every unit is left out, and messages are looked at as well."""
     found = Touched()
     for s in body:
         if isinstance(s, (pm.Loop, pm.If)):
             continue
-        if not isinstance(s, (pm.Compute, pm.Signal, pm.Wait, pm.ReadScalar, pm.Collective)):
-            return None
-        if units and not isinstance(s, pm.Compute):
+        if not isinstance(s, BESIDE if units else WITHIN) or (units and _only_meets(s)):
             return None
         write = write_of(s)
         for region, where in (
@@ -69,8 +96,18 @@ def touched(body: Iterable[Any], units: int = 0) -> Touched | None:
             *(((write, found.writes),) if write else ()),
         ):
             if not (units and region.at is not None and _elsewhere(region.at, units)):
-                where.add(region.tile)
+                where.setdefault(region.tile, set()).add(box_of(region, ranges))
     return found
+
+
+WITHIN = (pm.Compute, pm.Signal, pm.Wait, pm.ReadScalar, pm.Collective)
+"""Statements of a region of which it is known what they touch."""
+BESIDE = (pm.Compute, pm.Send, pm.Receive, pm.Start, pm.Free, pm.Collective)
+"""Statements that a region may begin before, if it touches something else."""
+
+
+def _only_meets(statement: Any) -> bool:
+    return isinstance(statement, pm.Collective) and not regions_of(statement)
 
 
 def _elsewhere(at: Any, units: int) -> bool:
@@ -84,14 +121,19 @@ def _elsewhere(at: Any, units: int) -> bool:
 
 def earliest(out: list[Any], region: Touched, units: int) -> int:
     """From which place in a stream on nothing concerns a region: it may begin there."""
-    place = len(out)
+    place, ranges = len(out), {"unit": (0, units - 1)}
     while place:
         last = out[place - 1]
-        inside = touched(pm.statements((last,)), units)
-        if inside is None or inside.conflicts(region) or isinstance(last, pm.Loop):
+        inside = touched(pm.statements((last,)), ranges, units)
+        if inside is None or inside.conflicts(region) or (isinstance(last, pm.Loop) and not _sends(last)):
             break
         place -= 1
     return place
+
+
+def _sends(loop: pm.Loop) -> bool:
+    """Whether a loop is one of a collective."""
+    return any(isinstance(s, pm.Send) for s in pm.statements(loop.body))
 
 
 @dataclass(frozen=True)
@@ -309,9 +351,7 @@ class Guard:
             assert phase.touched is not None
             for region in dict.fromkeys((*reads_of(s), *((write,) if write is not None else ()))):
                 writes = region == write
-                if not (
-                    region.tile in phase.touched.writes or (writes and region.tile in phase.touched.reads)
-                ):
+                if not phase.touched.meets(region.tile, box_of(region, self.ranges), writes):
                     continue
                 found = phase.waits(region, writes, self.ranges, self.units)
                 if found is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from itertools import pairwise
 
 from megatile.core.expr import ZERO, Const, Expr, Symbol, expr, known, select, substitute, symbols, unit
@@ -56,12 +57,26 @@ def _check_larger(node: n.ScaleRegion, device: str) -> None:
 
 
 def _phase_of_devices(scope: StreamScope, node: n.ScaleRegion, outer: int) -> None:
-    """Devices that reached into each other's memory meet before the next region."""
-    if scope.state.first.total > 1 and communicates(node, scope.state.homes.table):
+    """Devices that reached into each other's memory meet before the next region. Messages of a collective are
+    between those that take them: whoever has the last one has all of it."""
+    if scope.state.first.total > 1 and communicates(_without_messages(node), scope.state.homes.table):
         key = scope.place.rank(0, outer)
         scope.stream.out.append(
             Meeting(pm.Collective("barrier", scope.state.declared.barrier(scope.level, key)))
         )
+
+
+def _without_messages(node: n.ScaleRegion) -> n.ScaleRegion:
+    """The region without collectives that the library does."""
+
+    def rest(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
+        return tuple(n.with_bodies(m, rest) for m in body if not _by_messages(m))
+
+    return replace(node, body=rest(node.body))
+
+
+def _by_messages(node: n.Node) -> bool:
+    return isinstance(node, n.Collective) and node.impl not in n.WITHOUT_LIBRARY
 
 
 def child(scope: StreamScope, node: n.ScaleRegion, scale: str, outer: int) -> None:

@@ -149,7 +149,7 @@ class _Order:
         go, done = f"go_{region.number}", f"done_{region.number}"
         theirs, mine = (region.turn, region.index) if region.rounds > 1 else (ZERO, ZERO)
         body = list(_Order(state, stream).inner(stream.out))
-        touches = touched(pm.statements(tuple(body))) if region.simple else None
+        touches = touched(pm.statements(tuple(body)), region.ranges) if region.simple else None
         plain = touches is not None and self.is_first
         plain = plain and not (self.around or region.conditions or stream.level.communicates)
         if plain:

@@ -210,7 +210,7 @@ def _moves(values: dict[str, int], given: Mapping[str, Any]) -> Iterator[dict[st
 
 def _shape(low: Lowered) -> tuple[Any, int, int]:
     launch = low.source.launch
-    tiles = sorted((a.name, a.shape) for a in n.each(n.Alloc, low.source.body))
+    tiles = {a.shape for a in n.each(n.Alloc, low.source.body)}
     return tiles, launch.count(launch.dispatch), launch.count(launch.scales[-1].name, launch.dispatch)
 
 

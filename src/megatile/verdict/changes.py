@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
-from megatile.core.expr import Expr, Symbol, symbols, walk
+from megatile.core.expr import Expr, Symbol, substitute, symbols, walk
 from megatile.ir import nodes as n
-from megatile.ir.expr import Load
+from megatile.ir.expr import Coord, Load
 from megatile.ir.passes.driver import rewrite_nodes
 from megatile.ir.program import Program, bindings
 
@@ -133,6 +134,113 @@ def repeated_copies(program: Program) -> list[n.Copy]:
 
     look(program.body)
     return found
+
+
+def _block_copies(program: Program) -> Iterator[n.Copy]:
+    """Copies of the dispatched units themselves, between tensors and tiles, that no condition guards."""
+    for region in n.each(n.ScaleRegion, program.body):
+        if region.scale == program.launch.dispatch:
+            yield from (m for m in n.walk(region.body, (n.If,)) if isinstance(m, n.Copy) and not n.remote(m))
+
+
+def shared_loads(program: Program) -> list[n.Copy]:
+    """Loads of tensors whose elements several blocks load: one of the grid's coordinates is not in them."""
+    tensors, table, launch = {p.name for p in program.params}, bindings(program), program.launch
+    counts = launch.extents(launch.dispatch)
+    wanted = {axis for axis, count in enumerate(counts) if count > 1}
+
+    def coordinates(copy: n.Copy) -> set[int]:
+        parts = (part for e in copy.source.expressions() for part in walk(e))
+        return {p.axis for p in parts if isinstance(p, Coord) and p.scale == launch.dispatch}
+
+    loads = (c for c in _block_copies(program) if table[c.source.source].base in tensors)
+    return [c for c in loads if wanted - coordinates(c)]
+
+
+def reloaded(program: Program) -> list[n.Copy]:
+    """Loads of what an earlier loop of the block has loaded, of tensors that nothing writes."""
+    tensors = {p.name for p in program.params} - n.written(program.body)
+    table, found = bindings(program), list[n.Copy]()
+    for region in n.each(n.ScaleRegion, program.body):
+        seen: set[tuple[Any, ...]] = set()
+        for loop in region.body:
+            if not isinstance(loop, n.Loop):
+                continue
+            mine: set[tuple[Any, ...]] = set()
+            for copy in loop.body:
+                if isinstance(copy, n.Copy) and table[copy.source.source].base in tensors:
+                    named = lambda e, var=loop.var: substitute(e, {var: Symbol("@")})  # noqa: E731
+                    key = (copy.source.source, loop.start, loop.stop, loop.step,
+                           tuple((named(d.start), d.extent) for d in copy.source.dims))  # fmt: skip
+                    if key in seen:
+                        found.append(copy)
+                    mine.add(key)
+            seen |= mine
+    return found
+
+
+def round_trips(program: Program) -> list[tuple[n.Copy, n.Copy]]:
+    """Stores of a tile to a tensor, each with the load of the same part later in the same body."""
+    tensors, table = {p.name for p in program.params}, bindings(program)
+    found = []
+
+    def look(body: tuple[n.Node, ...]) -> None:
+        stored: dict[n.Region, n.Copy] = {}
+        for node in body:
+            if isinstance(node, n.Copy) and not n.remote(node):
+                if (
+                    node.source in stored
+                    and table[node.to.source].base == table[stored[node.source].source.source].base
+                ):
+                    found.append((stored.pop(node.source), node))
+                elif table[node.to.source].base in tensors:
+                    stored[node.to] = node
+            for _, inner in n.bodies(node):
+                look(inner)
+
+    look(program.body)
+    return found
+
+
+def carried_in_memory(program: Program) -> Iterator[tuple[n.Loop, n.Copy, n.Copy]]:
+    """Loops that load the same part of a tensor first, and store it again, in every iteration."""
+    tensors, table = {p.name for p in program.params}, bindings(program)
+    for loop in n.each(n.Loop, program.body):
+        inside = list(n.walk(loop.body))
+        changing = {loop.var} | {m.name for m in inside if isinstance(m, (n.Let, n.ReadScalar))}
+        copies = [m for m in loop.body if isinstance(m, n.Copy) and not n.remote(m)]
+        for load in copies:
+            if table[load.source.source].base not in tensors or any(
+                symbols(e) & changing or _reads(e) for e in n.expressions(load)
+            ):
+                continue
+            store = next((m for m in copies if m.to == load.source and m.source == load.to), None)
+            touches = [
+                r
+                for m in inside
+                for _, r in n.regions(m)
+                if table[r.source].base == table[load.source.source].base
+            ]
+            if store is not None and len(touches) == 2:
+                yield loop, load, store
+
+
+def carried_in_tile(program: Program) -> Program:
+    """What loops carry in a tensor, loaded before and stored after them."""
+    before, after, gone = dict[int, list[n.Node]](), dict[int, list[n.Node]](), set[int]()
+    for loop, load, store in carried_in_memory(program):
+        before.setdefault(id(loop), []).append(load)
+        after.setdefault(id(loop), []).append(store)
+        gone |= {id(load), id(store)}
+
+    def change(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
+        result: list[n.Node] = []
+        for node in body:
+            if id(node) not in gone:
+                result += [*before.get(id(node), []), n.with_bodies(node, change), *after.get(id(node), [])]
+        return tuple(result)
+
+    return replace(program, body=change(program.body)) if gone else program
 
 
 def without(program: Program, nodes: list[n.Node]) -> Program:

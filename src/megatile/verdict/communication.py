@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from megatile.core.expr import ZERO
@@ -13,10 +14,12 @@ from megatile.ir import nodes as n
 from megatile.plan import model as pm
 from megatile.plan.statements import rewritten
 from megatile.sim.sensitivity import used_figures
-from megatile.verdict import changes
-from megatile.verdict.model import Finding
-from megatile.verdict.study import IDEAL, Study, rule
+from megatile.verdict import changes, overlap
+from megatile.verdict.model import MIN_GAIN, Finding
+from megatile.verdict.study import IDEAL, OutOfBudget, Study, rule
 
+SPLITS = (2, 4, 8)
+"""Into how many parts a product and its all-reduce are cut, as long as that is faster."""
 PARTS = 4
 """Into how many parts a single exchange is assumed to be cut."""
 SMALL_SHARE = 0.5
@@ -69,7 +72,11 @@ def communication(study: Study) -> Iterator[Finding]:
         yield from _small_messages(study, line)
     if study.lowered is not None:
         yield from _algorithms(study)
+        yield from _batches(study)
     if not study.result.flops:
+        return
+    if study.lowered is not None and any(True for _ in overlap.splits(study.lowered.source)):
+        yield from _in_parts(study, free, line)
         return
     alone = study.plan_ps(_rewritten(study.plan, _idle)) or 0
     talk, parts = study.base_ps - free, max(2, _meetings(study)) if _meetings(study) != 1 else PARTS
@@ -79,9 +86,62 @@ def communication(study: Study) -> Iterator[Finding]:
         f"one part in {parts} of the messages hidden",
         bottleneck="exposed communication: nothing is computed while messages travel",
         reason=f"messages add {format_time(talk)} to {format_time(free)} of work ({study.result.model})",
-        step="overlap: divide the work, and communicate one part while the next is computed",
+        step=f"overlap: divide what line {line.rpartition(':')[2]} communicates into {parts} parts, begin "
+        "with the work that needs only the first, and communicate the next part meanwhile",
         source=line,
     )  # fmt: skip
+
+
+def _in_parts(study: Study, free: int, line: str) -> Iterator[Finding]:
+    """An all-reduce of what blocks have written, in parts: each while the next is computed."""
+    assert study.lowered is not None
+    source, times = study.lowered.source, dict[tuple[int, int], int]()
+    ways = list(overlap.splits(source))
+    for number, way in enumerate(ways):
+        for parts in filter(way.divides, SPLITS):
+            try:
+                ps = study.program_ps(partial(overlap.divided, split=way, parts=parts))
+            except OutOfBudget:
+                break
+            if ps is None or ps > min(times.values(), default=study.base_ps):
+                break
+            times[number, parts] = ps
+    talk = study.base_ps - free
+    reason = f"messages add {format_time(talk)} to {format_time(free)} of work ({study.result.model})"
+    best = min(times, key=lambda key: times[key], default=None)
+    if best is not None and times[best] < study.base_ps * (1 - MIN_GAIN):
+        way, parts = ways[best[0]], best[1]
+        yield from study.finding(
+            "exposed communication", times[best], f"program timed again in {parts} parts",
+            bottleneck="exposed communication: nothing is computed while messages travel",
+            reason=reason, step=way.text(source, parts), source=changes.source_line(way.collective) or line,
+        )  # fmt: skip
+        return
+    yield from study.finding(
+        "exposed communication", free, "timed again without messages", bound=True,
+        bottleneck="exposed communication: nothing is computed while messages travel",
+        reason=f"{reason}; in parts it was not faster",
+        step="hide it behind work that does not need it (the next layer), or communicate less: "
+        "T.reduce_scatter where the next step takes parts, a smaller dtype",
+        source=line,
+    )  # fmt: skip
+
+
+def _batches(study: Study) -> Iterator[Finding]:
+    """Several collectives of one tensor in a row."""
+    assert study.lowered is not None
+    found = overlap.batches(study.lowered.source)
+    if found:
+        nodes, whole = max(found, key=lambda item: len(item[0]))
+        count = len([s for s in study.groups if s[2] == changes.source_line(nodes[0])]) and len(nodes)
+        yield from study.finding(
+            "small messages", study.program_ps(overlap.batched), "program timed again with one collective",
+            bottleneck="latency of messages: many small collectives, one after the other",
+            reason=f"{count if count > 1 else 'a loop of'} {whole.kind}s of neighbouring parts of "
+            f"'{whole.to[0].source}', each with its own start",
+            step=f"one T.{whole.kind} of all parts",
+            source=changes.source_line(nodes[0]),
+        )  # fmt: skip
 
 
 def _small_messages(study: Study, line: str) -> Iterator[Finding]:

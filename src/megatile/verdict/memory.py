@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from megatile.core.quantities import format_bytes
+from megatile.core.quantities import format_bytes, format_time
 from megatile.hda import HDA
 from megatile.plan import model as pm
 from megatile.verdict import changes
 from megatile.verdict.model import Finding
-from megatile.verdict.study import IDEAL, Study, rule
+from megatile.verdict.study import IDEAL, OutOfBudget, Study, rule
 
-PANELS = (4, 8, 16)
+PANELS = (8, 4, 16)
 REREAD = 1.2
 """Times the compulsory bytes of device memory from which on their order is worth a look."""
+BUSY = 0.4
+"""The share of the time in which device memory works from which on its traffic is worth a look."""
 MAX_STAGES = 5
 
 
@@ -25,15 +27,19 @@ def block_order(study: Study) -> Iterator[Finding]:
     if found is None or not found.memory or found.actual_bytes < REREAD * found.compulsory_bytes:
         return
     caches = [m for m in hda.memories if m.cache and m.of == found.memory]
-    if not caches:
+    if study.busy(found.memory) < BUSY:
         return
-    times = {
-        f"T.use_swizzle({panel})": study.program_ps(
-            partial(changes.with_hint, word="use_swizzle", text=f'panel_size={panel}, order="row"')
-        )
-        for panel in PANELS
-    }
-    known = {step: ps for step, ps in times.items() if ps is not None}
+    if not caches or study.lowered is None or not changes.shared_loads(study.lowered.source):
+        return
+    known: dict[str, int] = {}
+    for panel in PANELS:
+        change = partial(changes.with_hint, word="use_swizzle", text=f'panel_size={panel}, order="row"')
+        try:
+            ps = study.program_ps(change)
+        except OutOfBudget:
+            break
+        if ps is not None:
+            known[f"T.use_swizzle({panel})"] = ps
     step = min(known, key=lambda s: known[s], default="")
     ps, how, bound = known.get(step), f"program timed again with {step}", False
     if ps is None or ps > study.base_ps * 0.95:
@@ -68,7 +74,10 @@ def pipeline_stages(study: Study) -> Iterator[Finding]:
     now = min(loop.stages for loop in loops)
     times: dict[int, int] = {}
     for stages in range(max(2, now + 1), MAX_STAGES + 1):
-        ps = study.program_ps(partial(changes.with_stages, stages=stages))
+        try:
+            ps = study.program_ps(partial(changes.with_stages, stages=stages))
+        except OutOfBudget:
+            break
         if ps is not None:
             times[stages] = ps
     least = min(times.values(), default=None)
@@ -116,6 +125,52 @@ def repeated_loads(study: Study) -> Iterator[Finding]:
             step="load the tile once and use it twice",
             source=changes.source_line(twice[0]),
         )  # fmt: skip
+    again = changes.reloaded(source)
+    if again:
+        yield from study.finding(
+            "repeated loads", study.program_ps(lambda p: changes.without(p, list(again))),
+            f"program timed again without the {len(again)} later cop{'y' if len(again) == 1 else 'ies'}",
+            bottleneck=f"redundant traffic: every block loads its part of '{again[0].source.source}' "
+            f"{len(again) + 1} times",
+            reason="a later loop copies what an earlier one has copied, and nothing writes it between",
+            step="load it once and keep it in a tile for all loops, or compute what they need in one loop",
+            source=changes.source_line(again[0]),
+        )  # fmt: skip
+
+
+@rule("round trip")
+def round_trips(study: Study) -> Iterator[Finding]:
+    """A tile goes to device memory and comes back to the same block."""
+    if study.lowered is None:
+        return
+    inside = list(changes.carried_in_memory(study.lowered.source))
+    if inside:
+        yield from study.finding(
+            "round trip", study.program_ps(changes.carried_in_tile),
+            "program timed again with the load before the loop and the store after it",
+            bottleneck="round trip: every iteration loads a result from device memory and stores it again",
+            reason=f"'{inside[0][1].source.source}' is the same part in every iteration of "
+            f"'{inside[0][0].var}'",
+            step="load it before the loop, keep it in the tile, store it after the loop",
+            source=changes.source_line(inside[0][1]),
+        )  # fmt: skip
+    pairs = changes.round_trips(study.lowered.source)
+    if not pairs:
+        return
+    store, load = pairs[0]
+    name = store.to.source
+    kept = study.program_ps(lambda p: changes.without(p, [back for _, back in pairs]))
+    if kept is None:
+        return
+    both = study.program_ps(lambda p: changes.without(p, [one for pair in pairs for one in pair]))
+    alone = f"; without the load alone {format_time(kept)}" if both is not None else ""
+    yield from study.finding(
+        "round trip", kept if both is None else both, f"program timed again without both copies{alone}",
+        bottleneck=f"round trip: a tile is stored to '{name}' and loaded again by the same block",
+        reason=f"'{load.to.source}' gets what this block has just stored",
+        step=f"go on with the tile; store '{name}' only if it is a result",
+        source=changes.source_line(load),
+    )  # fmt: skip
 
 
 @rule("bank conflicts")

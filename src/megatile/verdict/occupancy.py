@@ -81,6 +81,10 @@ def tile_size(study: Study) -> Iterator[Finding]:
     idle, uneven = _idle(study)
     loads = max([study.busy(m.name) for m in study.hda.memories if m.cache] + [_use(study, "dma")])
     waves = f"{level.instances} blocks are {level.waves:.2f} waves of {level.units * level.slots}"
+    if level.waves < 1:
+        waves = (
+            f"{level.instances} blocks on {level.units} units: {-(-level.instances // level.units)} on some"
+        )
     if level.instances < level.units and study.base_ps > 2 * study.launch_ps:
         yield from _few_blocks(study, arguments, level)
         return
@@ -94,7 +98,7 @@ def tile_size(study: Study) -> Iterator[Finding]:
         step = arguments.step(trial)
     else:
         ps, how, bound, step = 0.0, "", True, ""
-    if idle > IDLE and uneven < UNEVEN and level.waves < 8:
+    if idle > IDLE and uneven < UNEVEN and level.units < level.instances and level.waves < 8:
         if trial is None:
             ps, how = study.base_ps * (1 - idle), "as if the last wave were full"
         yield from study.finding(

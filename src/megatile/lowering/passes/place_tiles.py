@@ -57,7 +57,7 @@ class PlaceTiles:
 
 def streamed(homes: Homes, loop: n.Loop, depth: int) -> Iterator[str]:
     """Tiles of a level's own that a pipelined loop fills with one copy (of each of their parts) in each
-    iteration, which so begins a new version."""
+    iteration, which so begins a new version. What changes such a tile later, in place, changes that one."""
     writers: dict[str, list[n.Node]] = {}
     for node in n.walk(loop.body):
         for kind, region in n.regions(node):
@@ -67,7 +67,9 @@ def streamed(homes: Homes, loop: n.Loop, depth: int) -> Iterator[str]:
         home = homes.found.get(name)
         if home is None or home.tensor or home.depth != depth or home.lead > 1:
             continue
-        if all(isinstance(m, n.Copy) and _covers(m, homes) for m in nodes):
+        copies = [m for m in nodes if isinstance(m, n.Copy) and _covers(m, homes)]
+        first_of_all = len(copies) == 1 and nodes[0] is copies[0] and any(m is nodes[0] for m in loop.body)
+        if len(copies) == len(nodes) or (first_of_all and home.memory != homes.hda.memory("l0").name):
             yield name
 
 

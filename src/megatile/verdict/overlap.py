@@ -1,0 +1,241 @@
+"""Collectives rewritten: in parts that computation hides, or several of them as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+from megatile.core.expr import Const, Symbol, known, linear, rebuild, substitute, symbols
+from megatile.ir import nodes as n
+from megatile.ir.expr import Coord
+from megatile.ir.passes.driver import rewrite_expressions
+from megatile.ir.program import Program, bindings
+
+
+@dataclass(frozen=True)
+class Split:
+    """A region of blocks and the collective of what it writes; both could go in parts."""
+
+    region: n.ScaleRegion
+    collective: n.Collective
+    axis: int
+    """Of the grid."""
+    dim: int
+    """Of the tensor."""
+    blocks: int
+    """Along the axis."""
+    extent: int
+    """Along the dimension."""
+
+    def divides(self, parts: int) -> bool:
+        return self.blocks % parts == 0
+
+    def text(self, program: Program, parts: int) -> str:
+        """How to write it."""
+        name, size = self.collective.to[0].source, self.extent // parts
+        grid = list(program.launch.extents(program.launch.dispatch))
+        grid[self.axis] //= parts
+        slices = [":"] * len(self.collective.to[0].dims)
+        slices[self.dim] = f"p * {size} : (p + 1) * {size}"
+        return (
+            f"overlap in {parts} parts: block=({', '.join(map(str, grid))}); for p in range({parts}) the "
+            f"region of line {_line(self.region)}, moved by p * {size} along dimension {self.dim} of "
+            f"'{name}', then T.{self.collective.kind}({name}[{', '.join(slices)}]) (line "
+            f"{_line(self.collective)}); the next part is computed meanwhile"
+        )
+
+
+def _size(dim: n.Dim) -> int | None:
+    return 1 if dim.extent is None else known(dim.extent)
+
+
+def _line(node: n.Node) -> str:
+    return str(node.span.line) if node.span is not None else "?"
+
+
+def splits(program: Program) -> Iterator[Split]:
+    """The ways to divide the one region of blocks and the all-reduce after it; rows first."""
+    launch, table = program.launch, bindings(program)
+    regions = [r for r in n.each(n.ScaleRegion, program.body) if r.scale == launch.dispatch]
+    after = [c for c in n.each(n.Collective, program.body) if c.kind == "allreduce" and len(c.to) == 1]
+    if len(regions) != 1 or len(after) != 1 or program.launch.is_private(after[0].scale):
+        return
+    (region,), (collective,) = regions, after
+    base, whole = table[collective.to[0].source].base, collective.to[0].dims
+    touching = [(k, r) for m in n.walk(region.body) for k, r in n.regions(m) if table[r.source].base == base]
+    if not touching or any(kind == "read" for kind, _ in touching):
+        return
+    for axis, count in reversed(list(enumerate(launch.extents(launch.dispatch)))):
+        for dim, (start, extent) in enumerate((d.start, _size(d)) for d in whole):
+            steps = {_step(r.dims[dim], Coord(launch.dispatch, axis)) for _, r in touching}
+            if (
+                known(start) == 0
+                and extent
+                and steps == {extent // count}
+                and extent % count == 0
+                and count > 1
+            ):
+                yield Split(region, collective, axis, dim, count, extent)
+
+
+def _step(dim: n.Dim, coordinate: Coord) -> int:
+    """How far a run moves from one block to the next, if they follow each other without a gap; else 0."""
+    terms, offset = linear(dim.start)
+    alone = set(terms) == {coordinate} and not offset
+    return terms[coordinate] if alone and _size(dim) == terms[coordinate] else 0
+
+
+def divided(program: Program, split: Split, parts: int) -> Program:
+    """Regions and collectives of parts, one after the other."""
+    launch, size, each = program.launch, split.extent // parts, split.blocks // parts
+    at = launch.depth(launch.dispatch) - 1
+    extents = tuple(each if d == split.axis else e for d, e in enumerate(launch.scales[at].extents))
+    scales = (*launch.scales[:at], replace(launch.scales[at], extents=extents), *launch.scales[at + 1 :])
+    here, found = Coord(launch.dispatch, split.axis), list[n.Node]()
+    direct = any(split.region is m for m in program.body)
+    for part in range(parts):
+        names = {name: f"{name}_part{part}" for name in _defined(split.region)} if part else {}
+        moved = _moved(split.region, here, part * each)
+        found.append(_renamed(moved, names))
+        dim = replace(split.collective.to[0].dims[split.dim], start=Const(part * size), extent=Const(size))
+        regions = tuple(
+            replace(r, dims=(*r.dims[: split.dim], dim, *r.dims[split.dim + 1 :]))
+            for r in split.collective.to
+        )
+        one = replace(split.collective, to=regions, source=regions)
+        found.append(n.ScaleRegion(one.scale, (one,), span=one.span) if direct else one)
+
+    def change(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
+        result: list[n.Node] = []
+        for node in body:
+            if node is split.region:
+                result += found
+            elif node is not split.collective:
+                new = n.with_bodies(node, change)
+                if not (isinstance(new, n.ScaleRegion) and not new.body):
+                    result.append(new)
+        return tuple(result)
+
+    return replace(program, launch=replace(launch, scales=scales), body=change(program.body))
+
+
+def _defined(region: n.ScaleRegion) -> set[str]:
+    names = {
+        m.name
+        for m in n.walk(region.body)
+        if isinstance(m, (n.Alloc, n.View, n.Reshape, n.Let, n.ReadScalar))
+    }
+    return names | {m.var for m in n.walk(region.body) if isinstance(m, n.Loop)}
+
+
+def _moved(node: Any, here: Coord, blocks: int) -> Any:
+    """The statement in a block so many further on."""
+    change = lambda e: rebuild(e, lambda part: here + blocks if part == here else part)  # noqa: E731
+    if not blocks:
+        return node
+    inner = n.with_bodies(node, lambda body: tuple(_moved(m, here, blocks) for m in body))
+    return rewrite_expressions(inner, change)
+
+
+def _renamed(value: Any, names: dict[str, str]) -> Any:
+    """A statement, or a part of one, with other names of tiles, loops and variables."""
+    if isinstance(value, str):
+        return names.get(value, value)
+    if isinstance(value, tuple):
+        return tuple(_renamed(v, names) for v in value)
+    if not names or not is_dataclass(value) or isinstance(value, (type, n.Span)):
+        return value
+    return replace(
+        value, **{f.name: _renamed(getattr(value, f.name), names) for f in fields(value) if f.init}
+    )
+
+
+def batches(program: Program) -> list[tuple[list[n.Node], n.Collective]]:
+    """Collectives of neighbouring parts of one tensor or tile, each with the one that does all of them."""
+    found: list[tuple[list[n.Node], n.Collective]] = []
+
+    def look(body: tuple[n.Node, ...]) -> None:
+        run: list[n.Collective] = []
+        for node in (*body, None):
+            if isinstance(node, n.Collective) and (not run or _next_to(run[-1], node)):
+                run.append(node)
+                continue
+            if len(run) > 1:
+                found.append((list(run), _union(run)))
+            run = [node] if isinstance(node, n.Collective) else []
+        for node in body:
+            if isinstance(node, n.Loop) and len(node.body) == 1 and isinstance(node.body[0], n.Collective):
+                whole = _of_loop(node, node.body[0])
+                if whole is not None:
+                    found.append(([node], whole))
+                    continue
+            for _, inner in n.bodies(node):
+                look(inner)
+
+    look(program.body)
+    return found
+
+
+def _alike(c: n.Collective) -> bool:
+    return c.kind == "allreduce" and len(c.to) == 1 and c.to == c.source and c.fn is None
+
+
+def _next_to(one: n.Collective, other: n.Collective) -> bool:
+    """Whether the second takes the elements after the first's, along one dimension."""
+    if not (_alike(one) and _alike(other)) or replace(one, to=other.to, source=other.source) != other:
+        return False
+    a, b = one.to[0], other.to[0]
+    apart = [(x, y) for x, y in zip(a.dims, b.dims, strict=False) if x != y]
+    if a.source != b.source or len(a.dims) != len(b.dims) or len(apart) != 1:
+        return False
+    ((x, y),) = apart
+    low, size, following = known(x.start), _size(x), known(y.start)
+    return low is not None and size is not None and low + size == following
+
+
+def _union(run: list[n.Collective]) -> n.Collective:
+    first, last = run[0].to[0], run[-1].to[0]
+    dims = []
+    for x, y in zip(first.dims, last.dims, strict=True):
+        low, high, size = known(x.start), known(y.start), _size(y)
+        known_all = low is not None and high is not None and size is not None
+        dims.append(replace(x, extent=Const(high + size - low)) if x != y and known_all else x)  # type: ignore[operator]
+    region = replace(first, dims=tuple(dims))
+    return replace(run[0], to=(region,), source=(region,))
+
+
+def _of_loop(loop: n.Loop, one: n.Collective) -> n.Collective | None:
+    """The collective of all that a loop's ones take, if these follow each other without a gap."""
+    start, stop, step = (known(e) for e in (loop.start, loop.stop, loop.step))
+    if not _alike(one) or start is None or stop is None or step != 1 or stop - start < 2:
+        return None
+    dims, moving = [], 0
+    for dim in one.to[0].dims:
+        if loop.var not in symbols(dim.start):
+            dims.append(dim)
+            continue
+        terms, _ = linear(dim.start)
+        size = _size(dim)
+        if terms.get(Symbol(loop.var)) != size or size is None:
+            return None
+        first = substitute(dim.start, {loop.var: Const(start)})
+        dims.append(replace(dim, start=first, extent=Const(size * (stop - start))))
+        moving += 1
+    region = replace(one.to[0], dims=tuple(dims))
+    return replace(one, to=(region,), source=(region,)) if moving == 1 else None
+
+
+def batched(program: Program) -> Program:
+    """Every run of such collectives as one."""
+    first, gone = dict[int, n.Node](), set[int]()
+    for nodes, whole in batches(program):
+        first[id(nodes[0])] = whole
+        gone |= set(map(id, nodes[1:]))
+
+    def change(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
+        return tuple(
+            first.get(id(node)) or n.with_bodies(node, change) for node in body if id(node) not in gone
+        )
+
+    return replace(program, body=change(program.body)) if first else program
