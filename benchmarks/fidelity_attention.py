@@ -144,7 +144,10 @@ def section(rows: Sequence[Compared]) -> str:
     curves = {mask(causal): list(zip(lengths, gains(causal, lengths), strict=True)) for causal in MI300X}
     parts.draw(curves, {mask(causal): figures for causal, figures in MI300X.items()})
     return TEXT.format(
-        table=_table(rows),
+        table=table_behind("All published figures", "attention_published", _table(rows).splitlines()),
+        within=sum(abs(r.error) <= ALLOWED for r in rows if r.scored),
+        scored=sum(r.scored for r in rows),
+        missed="; ".join(f"{r.name} {r.error:+.0%}" for r in rows if r.scored and abs(r.error) > ALLOWED),
         **{name: table_behind(*named, text.splitlines()) for name, named, text in _behind()},
         scripted=_scripted(),
     )
@@ -166,7 +169,7 @@ def _behind() -> Iterator[tuple[str, tuple[str, str], str]]:
 def _table(rows: Sequence[Compared]) -> str:
     lines = ["| figure | ours | published | difference | 15 % |", "|---|---:|---:|---:|---|"]
     for row in rows:
-        verdict = "" if not row.scored else "within" if abs(row.error) <= ALLOWED else "**missed**"
+        verdict = "" if not row.scored else "within" if abs(row.error) <= ALLOWED else "missed"
         unit = row.unit if row.unit == "/s" else ""
         figures = f"{row.ours:.2f}{unit} | {row.published:.2f}{unit} | {row.error:+.0%}"
         lines.append(f"| {row.name} | {figures} | {verdict} |")
@@ -218,6 +221,8 @@ Speed-up of Hamilton attention over ring attention (full mask) and zig-zag ring 
 compared with TASP (arXiv 2509.26541). TASP's sequence lengths, heads and batches are not part of the figures
 used here; ours are 32 heads of 128, bf16, batch 1, forward. Passes per second on A100 and H800 are those of
 zhuzilin/ring-flash-attention (32 heads, 8 KV heads). No constant was fitted to TASP's rows.
+
+{within} of {scored} figures on MI300X, A100 and H800 are within 15 %. Missed: {missed}.
 
 {table}
 

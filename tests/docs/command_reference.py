@@ -26,37 +26,49 @@ def all_commands() -> list[tuple[str, Any]]:
 
 
 def reference() -> str:
-    """Markdown: the options that many commands share, then one section for each command."""
+    """Markdown: what many commands share, then one section for each command."""
     found = all_commands()
-    counts = Counter((names(c, p), cell(p.help)) for _, c in found for p in options(c))
-    shared = {option: None for option, number in counts.items() if number >= SHARED}
-    lines = ["## Shared options", "", *(f"* {name}: {text}" for name, text in shared), "", "## Commands"]
+    uses: dict[tuple[str, str], list[str]] = {}
+    for _, command in found:
+        for p in parameters(command):
+            uses.setdefault(key(command, p), []).append(default(p))
+    shared = {what: Counter(all_).most_common(1)[0][0] for what, all_ in uses.items() if len(all_) >= SHARED}
+    lines = ["## Shared arguments and options", ""]
+    lines += [f"* {name}: {text}{usual}" for (name, text), usual in shared.items()] + ["", "## Commands"]
     for words, command in found:
-        lines += ["", f"### {words}", "", *section(words, command, {*shared})]
+        lines += ["", f"### {words}", "", *section(words, command, shared)]
     return "\n".join(lines) + "\n"
 
 
-def options(command: Any) -> list[Any]:
-    return [p for p in command.params if p.param_type_name == "option" and p.name != "help"]
+def parameters(command: Any) -> list[Any]:
+    return [p for p in command.params if p.name != "help"]
 
 
-def section(words: str, command: Any, shared: set[tuple[str, str]]) -> list[str]:
-    arguments = [p for p in command.params if p.param_type_name == "argument"]
-    own = [p for p in options(command) if (names(command, p), cell(p.help)) not in shared]
-    also = [p for p in options(command) if p not in own]
+def key(command: Any, parameter: Any) -> tuple[str, str]:
+    """The names of a parameter and its help."""
+    given = parameter.param_type_name == "argument"
+    return f"`{shown_argument(parameter)}`" if given else names(command, parameter), cell(parameter.help)
+
+
+def section(words: str, command: Any, shared: dict[tuple[str, str], str]) -> list[str]:
+    arguments = [p for p in parameters(command) if p.param_type_name == "argument"]
+    own = [p for p in parameters(command) if key(command, p) not in shared]
+    also = [p for p in parameters(command) if p not in own and p not in arguments]
     text = " ".join(str(command.help).split("\n\n")[0].split())
-    usage = " ".join([words, *(shown_argument(p) for p in arguments)])
-    lines = [text, "", f"`{usage}`", ""]
-    lines += [f"* `{shown_argument(p)}`: {cell(p.help)}{default(p)}" for p in arguments]
-    lines += [f"* {names(command, p)}: {cell(p.help)}{default(p)}" for p in own]
-    lines += [f"* Shared: {', '.join(shown_shared(p) for p in also)}"] if also else []
+    lines = [text, "", f"`{' '.join([words, *(shown_argument(p) for p in arguments)])}`", ""]
+    lines += [f"* {key(command, p)[0]}: {cell(p.help)}{default(p)}" for p in own]
+    lines += (
+        [f"* Shared: {', '.join(shown_shared(p, shared[key(command, p)]) for p in also)}"] if also else []
+    )
     return lines
 
 
-def shown_shared(option: Any) -> str:
-    value = default(option).strip()
-    short = f"`{min(option.opts, key=len)}`"
-    return short + (f" ({value[0].lower()}{value[1:-1]})" if value.startswith("Default") else "")
+def shown_shared(option: Any, usual: str) -> str:
+    """An option that is explained above, with its default where that is another one."""
+    short, value = f"`{min(option.opts, key=len)}`", default(option).strip().rstrip(".")
+    return short + (
+        f" ({value[0].lower()}{value[1:]})" if value and value != usual.strip().rstrip(".") else ""
+    )
 
 
 def shown_argument(parameter: Any) -> str:
@@ -85,4 +97,4 @@ def default(parameter: Any) -> str:
         return " On by default." if value is True else ""
     if value in (None, [], ()) or callable(value) or "UNSET" in repr(value).upper():
         return ""
-    return f" Default: `{value}`."
+    return f" Default: `{value}`." if value != "" else ""

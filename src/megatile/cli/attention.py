@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from megatile.attention.predict import Comparison
     from megatile.attention.schedules import Schedule
 
-app = Commands(help="Attention over divided sequences: schedules and measurements.", no_args_is_help=True)
-Causal = Annotated[bool, typer.Option("--causal", help="With a causal mask.")]
+app = Commands(help="Predict and run attention over several devices.", no_args_is_help=True)
+Causal = Annotated[bool, typer.Option("--causal", help="Causal mask.")]
 SHOWN_RANKS = 32
 SCHEDULES = ("no schedule is named", "--schedule ring,zigzag,hamilton")
 _COUNTS = {"k": 10**3, "m": 10**6}
@@ -55,31 +55,31 @@ def _complete_schedule(incomplete: str) -> list[str]:
 def predict(
     machine: Machine = "dgx-h100",
     seqlen: Annotated[
-        str, typer.Option("--seqlen", help="Tokens of the whole sequence: 8192 or 10K,20K,1M.")
+        str, typer.Option("--seqlen", help="Sequence lengths: 8192 or 10K,20K,1M.")
     ] = "10K,20K,50K,100K",
     heads: Annotated[int, typer.Option("--heads", help="Query heads.")] = 32,
-    dim: Annotated[int, typer.Option("--head-dim", help="Elements of a head.")] = 128,
-    causal: Annotated[bool, typer.Option("--causal", help="A query sees no later keys.")] = False,
+    dim: Annotated[int, typer.Option("--head-dim", help="Head dimension.")] = 128,
+    causal: Annotated[bool, typer.Option("--causal", help="Causal mask.")] = False,
     kv_heads: Annotated[
-        int | None, typer.Option("--kv-heads", help="KV heads (as many as query heads).")
+        int | None, typer.Option("--kv-heads", help="KV heads; default: query heads.")
     ] = None,
-    batch: Annotated[int, typer.Option("--batch", help="Sequences at once.")] = 1,
+    batch: Annotated[int, typer.Option("--batch", help="Sequences.")] = 1,
     dtype: Annotated[str, typer.Option("--dtype", help="bf16, f16, f32, …")] = "bf16",
-    backward: Annotated[bool, typer.Option("--backward", help="Forward and backward.")] = False,
+    backward: Annotated[bool, typer.Option("--backward", help="Include the backward pass.")] = False,
     schedule: Annotated[
         str | None,
-        typer.Option(help="Names joined by commas (all that fit).", autocompletion=_complete_schedule),
+        typer.Option(
+            help="Schedules, comma-separated; default: all that fit.", autocompletion=_complete_schedule
+        ),
     ] = None,
-    ranks: Annotated[int | None, typer.Option(help="Devices (all of the machine).")] = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw times, links per exchange, and what every rank does.")
-    ] = None,
+    ranks: Annotated[int | None, typer.Option(help="Number of devices; default: all.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw times, link loads and a timeline.")] = None,
     max_seconds: MaxSeconds = None,
     settings: Set = None,
     trust: Trust = False,
     json: Json = False,
 ) -> None:
-    """Compare schedules on a machine: compute, communication, what is exposed, and who wins.
+    """Compare attention schedules on a machine and name the fastest.
 
     Example: megatile attention predict -m mi300x-8 --seqlen 10K,100K --heads 32 --head-dim 128 --causal
     """
@@ -111,14 +111,12 @@ def plan(
     schedule: Annotated[
         str, typer.Option(help="ring, zigzag, striped, direct, hamilton, hamilton:4x2, ulysses:2+ring …")
     ] = "hamilton",
-    seqlen: Annotated[str, typer.Option(help="Tokens of the whole sequence: 8192 or 10K.")] = "0",
+    seqlen: Annotated[str, typer.Option(help="Sequence length: 8192 or 10K.")] = "0",
     causal: Causal = False,
-    png: Annotated[
-        Path | None, typer.Option(help="Draw the cycles into this file (png, svg or pdf).")
-    ] = None,
+    png: Annotated[Path | None, typer.Option(help="Draw the rings (png, svg or pdf).")] = None,
     json: Json = False,
 ) -> None:
-    """Show how a schedule moves KV: its cycles, the load of the links, the work of each step."""
+    """Show how a schedule moves KV: rings, link loads and the work of each step."""
     from megatile.attention.schedules import make_schedule, schedule_summary
 
     found = make_schedule(schedule, ranks)
@@ -130,21 +128,21 @@ def plan(
 
 @app.command()
 def bench(
-    nproc: Annotated[int, typer.Option(min=1, help="Processes on this machine.")] = 4,
+    nproc: Annotated[int, typer.Option(min=1, help="Number of processes.")] = 4,
     schedule: Annotated[
-        str, typer.Option(help="Schedules, separated by commas.")
+        str, typer.Option(help="Schedules, comma-separated.")
     ] = "ring,zigzag,direct,hamilton",
-    seqlen: Annotated[str, typer.Option(help="Tokens of the whole sequence: 8192 or 10K.")] = "4096",
+    seqlen: Annotated[str, typer.Option(help="Sequence length: 8192 or 10K.")] = "4096",
     heads: Annotated[int, typer.Option(min=1, help="Query heads.")] = 8,
-    kv_heads: Annotated[int | None, typer.Option(min=1, help="Default: as many as heads.")] = None,
-    dim: Annotated[int, typer.Option("--head-dim", min=1, help="Size of a head.")] = 64,
+    kv_heads: Annotated[int | None, typer.Option(min=1, help="KV heads; default: query heads.")] = None,
+    dim: Annotated[int, typer.Option("--head-dim", min=1, help="Head dimension.")] = 64,
     dtype: Annotated[str, typer.Option(help="f32, bf16 or f16.")] = "f32",
     causal: Causal = False,
-    backward: Annotated[bool, typer.Option("--backward", help="Forward and backward.")] = False,
-    repeats: Annotated[int, typer.Option(min=1, help="Runs; the best counts.")] = 3,
+    backward: Annotated[bool, typer.Option("--backward", help="Include the backward pass.")] = False,
+    repeats: Annotated[int, typer.Option(min=1, help="Number of runs; the fastest counts.")] = 3,
     json: Json = False,
 ) -> None:
-    """Time schedules with real processes (gloo), and check their results."""
+    """Time schedules on real processes (gloo) and check their results."""
     from importlib.util import find_spec
 
     from megatile.attention.bench import BenchCase, run_bench

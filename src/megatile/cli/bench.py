@@ -116,42 +116,32 @@ def run_safely(run: Any, torch: Any) -> Any:
 def bench(
     name: Annotated[
         str,
-        typer.Argument(
-            help="A bench that comes with megatile or is ./benches/NAME.py, a Python file with run(torch) or "
-            "@bench functions (FILE.py:NAME), or 'list'."
-        ),
+        typer.Argument(help="A shipped bench, ./benches/NAME.py, a Python file (FILE.py[:NAME]), or 'list'."),
     ],
     files: Annotated[
-        list[Path] | None, typer.Argument(help="Of 'list': files and folders whose benches are listed too.")
+        list[Path] | None, typer.Argument(help="With 'list': more files and folders to list.")
     ] = None,
     machine: Machine = "ahbm",
     topology: Annotated[Path | None, typer.Option(help="A topology.yaml instead of a machine.")] = None,
-    ccl: Annotated[Path | None, typer.Option(help="A ccl.yaml whose kernel does all_reduce.")] = None,
+    ccl: Annotated[Path | None, typer.Option(help="A ccl.yaml that names the all_reduce kernel.")] = None,
     algorithm: Annotated[
         str | None,
-        typer.Option("-a", "--algorithm", help="A kernel of ccl.yaml, or an algorithm of the library."),
+        typer.Option("-a", "--algorithm", help="A kernel of ccl.yaml, or a library algorithm."),
     ] = None,
-    device: Annotated[
-        str, typer.Option(help="'all', or the device of tensors made outside workers: sip:N.")
-    ] = "all",
+    device: Annotated[str, typer.Option(help="'all', or the default device: sip:N.")] = "all",
     verify_data: Annotated[
-        bool, typer.Option("--verify-data/--no-data", help="Compute and check data, or find out times only.")
+        bool, typer.Option("--verify-data/--no-data", help="Compute and check data, or times only.")
     ] = True,
     settings: Set = None,
-    trace: Annotated[
-        Path | None, typer.Option(help="Write a trace: *.json for Perfetto, *.jsonl for an op log.")
-    ] = None,
-    log: Annotated[
-        Path | None, typer.Option(help="Write every operation on data: *.jsonl, for mt.replay.")
-    ] = None,
-    report: Annotated[Path | None, typer.Option(help="Write an HTML report: out.html.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Write a trace (.json for Perfetto, .jsonl).")] = None,
+    log: Annotated[Path | None, typer.Option(help="Write an op log (.jsonl) for mt.replay.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write an HTML report.")] = None,
     trust: TrustCode = False,
     json: Json = False,
 ) -> None:
-    """Run a bench: what it checks, then simulated times, in all and by launch.
+    """Run a bench: its checks, then simulated times.
 
-    Host copies and kernels are how long such work was under way. Of kernels, which include collectives, PE
-    execution is the time of the engines and network the rest.
+    Kernels include collectives; their time is PE execution (busy engines) and network (the rest).
 
     Example: megatile bench ccl_allreduce -m ahbm --set sips=4 -a intercube_allreduce
     """

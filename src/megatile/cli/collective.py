@@ -73,13 +73,18 @@ def collective(
     machine: Machine = "dgx-h100",
     begin: Annotated[str, typer.Option("-b", "--begin", help="Smallest size in bytes; K is 1024.")] = "8",
     end: Annotated[str | None, typer.Option("-e", "--end", help="Largest size.")] = None,
-    factor: Annotated[float, typer.Option("-f", "--factor", help="Step from size to size.")] = 2.0,
-    algorithm: Annotated[str, typer.Option("-a", "--algorithm", help="Names, auto, nccl, fastest, all.")] =
-    "auto", scale: Annotated[str, typer.Option(help="What the ranks are: device, block, pe, …")] = "device",
-    ranks: Annotated[str | None, typer.Option(help="How many, or which: 16 or 0,8,16-23.")] = None, dtype:
-    Annotated[str, typer.Option("-d", "--dtype", help="Of the elements.")] = "f32", redop: Annotated[str,
-    typer.Option("-o", "--op", help="sum, max, min, prod or avg.")] = "sum", root: Annotated[int,
-    typer.Option("-r", "--root", help="Of broadcast, reduce, gather, scatter.")] = 0, in_place: Annotated[
+    factor: Annotated[float, typer.Option("-f", "--factor", help="Factor between sizes.")] = 2.0,
+    algorithm: Annotated[
+        str, typer.Option("-a", "--algorithm", help="auto, nccl, rccl, fastest, all, or names.")
+    ] = "auto",
+    scale: Annotated[str, typer.Option(help="Scale of the ranks: device, block, pe, …")] = "device",
+    ranks: Annotated[str | None, typer.Option(help="Number of ranks, or a list: 16 or 0,8,16-23.")] = None,
+    dtype: Annotated[str, typer.Option("-d", "--dtype", help="Element type.")] = "f32",
+    redop: Annotated[str, typer.Option("-o", "--op", help="sum, max, min, prod or avg.")] = "sum",
+    root: Annotated[
+        int, typer.Option("-r", "--root", help="Root of broadcast, reduce, gather, scatter.")
+    ] = 0,
+    in_place: Annotated[
         bool | None,
         typer.Option(
             "--in-place/--out-of-place",
@@ -87,28 +92,32 @@ def collective(
             show_default=False,
         ),
     ] = None,
-    check: Annotated[bool, typer.Option("--check/--no-check", help="Count wrong elements.")] = True,
+    check: Annotated[
+        bool, typer.Option("--check/--no-check", help="Check results and count wrong elements.")
+    ] = True,
     plot: Annotated[Path | None, typer.Option(help="Draw time and bus bandwidth over size.")] = None,
-    trace: Annotated[Path | None, typer.Option(help="Write the last size's trace (.json).")] = None,
-    explain: Annotated[bool, typer.Option("--explain", help="Candidates and prices.")] = False,
-    among: Annotated[str | None, typer.Option(help="What auto may choose: ring,tree,…")] = None,
-    protocol: Annotated[str | None, typer.Option(help="How kernels send: LL, LL128, Simple, NVLS.")] = None,
-    graph: Annotated[bool, typer.Option("-G", "--graph", help="Captured: no launch by the host.")] = False,
+    trace: Annotated[Path | None, typer.Option(help="Write the trace of the last size (.json).")] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Print all candidates and their bounds.")
+    ] = False,
+    among: Annotated[str | None, typer.Option(help="Algorithms to choose from: ring,tree,…")] = None,
+    protocol: Annotated[str | None, typer.Option(help="LL, LL128, Simple or NVLS.")] = None,
+    graph: Annotated[
+        bool, typer.Option("-G", "--graph", help="As in a captured graph: no host launch.")
+    ] = False,
     registered: Annotated[
         bool, typer.Option("--registered", help="Buffers are registered with the library.")
     ] = False,
     env: Env = None,
-    db: Annotated[
-        Path | None, typer.Option("--db", help="Measured times that come first (megatile perfdb).")
-    ] = None,
-    table: Annotated[Path | None, typer.Option(help="Remember choices in this file (.json).")] = None,
-    ccl: Annotated[Path | None, typer.Option(help="A ccl.yaml whose kernels -a may name.")] = None,
+    db: Annotated[Path | None, typer.Option("--db", help="Prefer measured times from this database.")] = None,
+    table: Annotated[Path | None, typer.Option(help="Remember chosen algorithms in this .json file.")] = None,
+    ccl: Annotated[Path | None, typer.Option(help="A ccl.yaml with more kernels for -a.")] = None,
     trust: TrustCode = False,
     max_seconds: MaxSeconds = None,
     settings: Set = None,
     json: Json = False,
-) -> None:  # fmt: skip
-    """Predict a collective over a range of sizes, with verified data.
+) -> None:
+    """Predict a collective over a range of sizes; results are checked on data.
 
     Example: megatile collective all_reduce -m dgx-h100 -b 8 -e 1GiB -f 4 -a ring,tree,auto --plot out.png
     """

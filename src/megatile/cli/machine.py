@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from megatile.hda import HDA
 
 
-app = Commands(help="Look at machine descriptions.", no_args_is_help=True)
+app = Commands(help="Show, check and compare machine descriptions.", no_args_is_help=True)
 
 
 def complete_machine(incomplete: str) -> list[str]:
@@ -31,7 +31,7 @@ def complete_machine(incomplete: str) -> list[str]:
 Name = Annotated[
     str,
     typer.Argument(
-        help="A shipped machine (see 'megatile machines') or a YAML file.", autocompletion=complete_machine
+        help="A shipped machine ('megatile machines') or a YAML file.", autocompletion=complete_machine
     ),
 ]
 Machine = Annotated[
@@ -53,15 +53,17 @@ Env = Annotated[
     typer.Option(
         "--env",
         metavar="KEY=VALUE",
-        help="NCCL_ALGO, NCCL_PROTO, NCCL_NVLS_ENABLE, NCCL_MAX_NCHANNELS …, as NCCL takes them. Repeatable.",
+        help="NCCL variables: NCCL_ALGO, NCCL_PROTO, … Repeatable.",
     ),
 ]
-Trust = Annotated[bool, typer.Option("--trust", help="Let the machine file extend files outside its folder.")]
+Trust = Annotated[
+    bool, typer.Option("--trust", help="Allow machine files to extend files outside their folder.")
+]
 TrustCode = Annotated[
     bool,
     typer.Option(
         "--trust",
-        help="Import modules that ccl.yaml names; let the machine file extend files outside its folder.",
+        help="Import modules that ccl.yaml names; allow files outside the machine file's folder.",
     ),
 ]
 KINDS = ("GPU node", "GPU rack", "GPU cluster", "TPU", "wafer", "near-memory", "host")
@@ -77,9 +79,7 @@ def _limit(context: typer.Context, seconds: float | None) -> float | None:
 
 MaxSeconds = Annotated[
     float | None,
-    typer.Option(
-        "--max-seconds", metavar="SECONDS", callback=_limit, help="Give up a simulation that takes longer."
-    ),
+    typer.Option("--max-seconds", metavar="SECONDS", callback=_limit, help="Time limit for simulations."),
 ]
 
 
@@ -118,7 +118,7 @@ def environment(settings: list[str] | None) -> dict[str, str]:
 
 
 def machines(json: Json = False) -> None:
-    """List the machines that come with megatile, by kind."""
+    """List the shipped machines by kind."""
     from megatile.hda import machine, machine_names
     from megatile.report.machine_text import summary_row
 
@@ -151,7 +151,7 @@ def show(
     yaml: Annotated[bool, typer.Option("--yaml", help="Print the resolved description as YAML.")] = False,
     json: Json = False,
 ) -> None:
-    """Show a machine: levels with counts, memories, networks, engines and peak figures.
+    """Show levels, memories, networks, engines and peak rates of a machine.
 
     Examples: megatile machine show dgx-h100 · megatile machine show h100-cluster --set nodes=4 --svg out.svg
     """
@@ -202,8 +202,7 @@ def check(
     trust: Trust = False,
     json: Json = False,
 ) -> None:
-    """Check machine files; every problem with its line. Exit code 1 if there is one. Notes say what a sound
-    file leaves out and what that does to times."""
+    """Check machine files; print problems with their lines, and notes on missing entries."""
     from megatile.hda import problems
     from megatile.hda.lint import lint
 
@@ -246,7 +245,7 @@ def compare(
     trust: Trust = False,
     json: Json = False,
 ) -> None:
-    """Set machines side by side: peak rates, memories, networks, scales, and ratios such as FLOP/B.
+    """Compare machines: peak rates, memories, networks, scales, and ratios such as FLOP/B.
 
     Example: megatile machine compare dgx-h100 b200-8 mi300x-8
     """
@@ -268,7 +267,7 @@ def compare(
 def diff(
     a: Name,
     b: Name,
-    sources: Annotated[bool, typer.Option("--sources", help="Compare where figures come from, too.")] = False,
+    sources: Annotated[bool, typer.Option("--sources", help="Compare sources, too.")] = False,
     trust: Trust = False,
     json: Json = False,
 ) -> None:
@@ -291,12 +290,12 @@ def route(
     name: Name,
     a: Annotated[str, typer.Argument(help="A unit: gpu:0, device:3, core:17, …")],
     b: Annotated[str, typer.Argument(help="Another unit.")],
-    via: Annotated[str | None, typer.Option(help="Only over this network.")] = None,
+    via: Annotated[str | None, typer.Option(help="Use only this network.")] = None,
     settings: Set = None,
     trust: Trust = False,
     json: Json = False,
 ) -> None:
-    """The route between two units of a machine: networks, links, latency, bandwidth.
+    """Show the route between two units: networks, links, latency, bandwidth.
 
     Example: megatile machine route dgx-h100 gpu:0 gpu:7
     """
@@ -332,18 +331,17 @@ def fit(
     logs: Annotated[list[Path], typer.Argument(metavar="LOG…", help="Logs of nccl-tests or rccl-tests.")],
     machine: Machine = "dgx-h100",
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Write a machine file (.yaml) that extends it.")
+        Path | None, typer.Option("-o", "--output", help="Write a machine file (.yaml).")
     ] = None,
     operation: Annotated[
-        str | None, typer.Option("--operation", help="The collective, where logs do not name it.")
+        str | None, typer.Option("--operation", help="The collective, if the log does not name it.")
     ] = None,
     env: Env = None,
     settings: Set = None,
     trust: Trust = False,
     json: Json = False,
 ) -> None:
-    """Fit the constants of a machine's transports to logs of nccl-tests or rccl-tests; a third of the rows is
-    held out to judge them.
+    """Fit a machine's transports to logs of nccl-tests or rccl-tests; a third of the rows is held out.
 
     Example: megatile machine fit all_reduce.log all_gather.log -m dgx-h100 -o mine.yaml
     """
@@ -409,16 +407,16 @@ def _check_fitted(text: str) -> None:
 
 def measure(
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Write the machine file (.yaml); it extends 'cpu'.")
+        Path | None, typer.Option("-o", "--output", help="Write the machine file (.yaml).")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="A third of the time, larger errors.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Faster, with larger errors.")] = False,
     db: Annotated[
         Path | None,
-        typer.Option("--db", envvar="MEGATILE_PERFDB", help="Also keep times of products in this database."),
+        typer.Option("--db", envvar="MEGATILE_PERFDB", help="Also store GEMM times in this database."),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Measure this computer: rates of vectors, products, special functions and copies, latencies, launches.
+    """Measure this computer: compute rates, bandwidths, latencies, launches.
 
     What is found is kept: k.compare takes it for machine='cpu' from now on.
 

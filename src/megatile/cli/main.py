@@ -16,26 +16,26 @@ from megatile.core.errors import MegatileError
 from megatile.core.version import __version__
 
 COMMANDS = {
-    "machines": ("machine.machines", "List the machines that come with megatile."),
+    "machines": ("machine.machines", "List the shipped machines."),
     "collective": (
         "collective.collective",
-        "Predict a collective over a range of sizes, with verified data.",
+        "Predict a collective over a range of sizes.",
     ),
-    "run": ("run.run", "Verify a tile program on random data, predict its time and say where it goes."),
-    "lower": ("run.lower", "Print a tile program after each pass of the compiler, down to its Plan."),
+    "run": ("run.run", "Verify a tile program, predict its time and name the bottleneck."),
+    "lower": ("run.lower", "Print a tile program after each compiler pass."),
     "export": ("run.export", "Write a tile program as TileLang, CUDA C++ or C."),
-    "measure": ("machine.measure", "Measure this computer, for a machine file of its own."),
-    "bench": ("bench.bench", "Run a bench on a simulated machine: its checks, then its times."),
+    "measure": ("machine.measure", "Measure this computer and write its machine file."),
+    "bench": ("bench.bench", "Run a bench on a simulated machine."),
     "kernel": ("perfdb.kernel", "Predict how long a library's kernel takes on one device."),
-    "tune": ("tune.tune", "Find the fastest of all combinations of values."),
+    "tune": ("tune.tune", "Find the fastest combination of parameter values."),
     "sweep": ("tune.sweep", "Time a plan, program or collective on variants of a machine."),
     "check-kernel": ("run.check_kernel", "Check, run and predict a file of TileLang kernels."),
-    "machine": ("machine.app", "Look at machine descriptions."),
-    "plan": ("plan.app", "Look at plans."),
-    "model": ("model.app", "Predict a language model on a machine: a step, memory, serving."),
-    "attention": ("attention.app", "Attention over divided sequences: schedules and measurements."),
-    "trace": ("trace.app", "Look at traces of simulated runs."),
-    "perfdb": ("perfdb.app", "Measured times of library kernels, to predict from and to fit."),
+    "machine": ("machine.app", "Show, check and compare machine descriptions."),
+    "plan": ("plan.app", "Show, save, check and simulate Plans."),
+    "model": ("model.app", "Predict a language model: steps, memory, serving, training."),
+    "attention": ("attention.app", "Predict and run attention over several devices."),
+    "trace": ("trace.app", "Show and convert traces of simulated runs."),
+    "perfdb": ("perfdb.app", "Keep measured kernel times, to predict from and to fit."),
 }
 """Each command or group: its place in ``megatile.cli``, and its line in the list of commands."""
 ANY_MORE = {"allow_extra_args": True, "ignore_unknown_options": True}

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from megatile.models.deployment import Deployment
     from megatile.models.step import StepTime
 
-app = Commands(help="Predict a language model on a machine: a step, memory, serving.", no_args_is_help=True)
+app = Commands(help="Predict a language model: steps, memory, serving, training.", no_args_is_help=True)
 
 
 @app.command("list")
 def list_(json: Json = False) -> None:
-    """List the models that come with megatile."""
+    """List the shipped models."""
     from megatile.models.config import model_names, read_config
 
     configs = [read_config(name) for name in model_names()]
@@ -52,9 +52,9 @@ def list_(json: Json = False) -> None:
 def memory(
     asked: Asked,
     requests: Annotated[int, typer.Option("--requests", help="Requests in the cache.")] = 1,
-    context: Annotated[int, typer.Option("--context", help="Tokens of each request in the cache.")] = 4096,
+    context: Annotated[int, typer.Option("--context", help="Cached tokens per request.")] = 4096,
 ) -> None:
-    """Say what a model takes of a device's memory, whether it fits, and what would make it fit."""
+    """Say how much memory a model needs per device, and what would make it fit."""
     from megatile.models.memory import cache_bytes, memory as memory_of, smallest_change
 
     d = asked.deployment()
@@ -81,16 +81,16 @@ def memory(
 @model_command(app, *DIVISION, *LENGTHS, *PRECISION, *ENGINE, "csv_file")
 def predict(
     asked: Asked,
-    batch: Annotated[int, typer.Option("--batch", help="Requests of a step.")] = 1,
+    batch: Annotated[int, typer.Option("--batch", help="Requests per step.")] = 1,
     report: Annotated[
         Path | None, typer.Option("--report", help="Write an HTML report of both steps.")
     ] = None,
     trace: Annotated[
         Path | None,
-        typer.Option("--trace", help="Write the decode step's trace (.json.gz opens in ui.perfetto.dev)."),
+        typer.Option("--trace", help="Write the trace of the decode step."),
     ] = None,
 ) -> None:
-    """Predict the prefill of a batch and the decode step in the middle of its answers.
+    """Predict the prefill of a batch, and a decode step halfway through its output.
 
     Example: megatile model predict Llama-3.1-70B -m dgx-h100 --tp 8 --batch 64 --isl 2048 --osl 512
     """
@@ -147,29 +147,29 @@ def _print_steps(d: Deployment, found: dict[str, StepTime], json: bool, csv_file
 def serve(
     asked: Asked,
     concurrency: Annotated[
-        int | None, typer.Option("--concurrency", help="Users that each ask again when answered.")
+        int | None, typer.Option("--concurrency", help="Concurrent users (closed loop).")
     ] = None,
     rate: Annotated[float | None, typer.Option("--rate", help="Requests per second (Poisson).")] = None,
     trace: Annotated[
         Path | None,
-        typer.Option("--requests", help="JSONL with timestamp, prompt_len and output_len on each line."),
+        typer.Option("--requests", help="A .jsonl trace: timestamp, prompt_len, output_len."),
     ] = None,
-    count: Annotated[int | None, typer.Option("--count", help="Requests in all.")] = None,
+    count: Annotated[int | None, typer.Option("--count", help="Number of requests.")] = None,
     spread: Annotated[
-        float, typer.Option("--spread", help="Lengths lie in [1 - spread, 1] times isl and osl.")
+        float, typer.Option("--spread", help="Vary lengths in [1 - spread, 1] × isl and osl.")
     ] = 0.0,
     prefix: Annotated[
-        float, typer.Option("--prefix", help="Share of each prompt that is in the cache already.")
+        float, typer.Option("--prefix", help="Share of each prompt that is already cached.")
     ] = 0.0,
-    seed: Annotated[int, typer.Option("--seed", help="Of random lengths and arrivals.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Random seed.")] = 0,
     prefill_dp: Annotated[
-        int, typer.Option("--prefill-dp", help="Engines that only prefill; the --dp ones only decode then.")
+        int, typer.Option("--prefill-dp", help="Engines that only prefill; those of --dp then only decode.")
     ] = 0,
     prefill_tp: Annotated[
-        int | None, typer.Option("--prefill-tp", help="Their tensor parallelism; --tp by default.")
+        int | None, typer.Option("--prefill-tp", help="Tensor parallel size of --prefill-dp; default: --tp.")
     ] = None,
 ) -> None:
-    """Predict what users see under a load: time to first token, time per token, tokens per second.
+    """Predict TTFT, TPOT and tokens per second under load.
 
     Example: megatile model serve Llama-3.1-70B -m dgx-h100 --tp 8 -d fp8 --concurrency 64
     """
@@ -194,31 +194,31 @@ def serve(
 @model_command(app, "tp", "pp", "ep", "cp", "dp", "dtype", machine="h100-cluster")
 def train(
     asked: Asked,
-    seq: Annotated[int, typer.Option("--seq", help="Tokens of a sequence.")] = 4096,
-    micro_batch: Annotated[int, typer.Option("--micro-batch", help="Sequences of a micro-batch.")] = 1,
+    seq: Annotated[int, typer.Option("--seq", help="Sequence length.")] = 4096,
+    micro_batch: Annotated[int, typer.Option("--micro-batch", help="Sequences per micro-batch.")] = 1,
     global_batch: Annotated[
-        int | None, typer.Option("--global-batch", help="Sequences of a step; micro-batch × dp by default.")
+        int | None, typer.Option("--global-batch", help="Sequences per step; default: micro-batch × dp.")
     ] = None,
     schedule: Annotated[
         str | None, typer.Option("--schedule", help="1f1b, interleaved or zero_bubble.")
     ] = None,
-    interleave: Annotated[int, typer.Option("--interleave", help="Chunks of layers on a stage.")] = 1,
+    interleave: Annotated[int, typer.Option("--interleave", help="Virtual stages per device.")] = 1,
     recompute: Annotated[
         str, typer.Option("--recompute", help="none, selective, alternate or full.")
     ] = "selective",
-    fsdp: Annotated[bool, typer.Option("--fsdp", help="Divide weights among replicas.")] = False,
+    fsdp: Annotated[bool, typer.Option("--fsdp", help="Shard weights over replicas.")] = False,
     attention: Annotated[str, typer.Option("--attention", help="flash3, flash2 or unfused.")] = "flash3",
     compiled: Annotated[
-        bool, typer.Option("--compile/--no-compile", help="Whether element-wise operators are fused.")
+        bool, typer.Option("--compile/--no-compile", help="Fuse elementwise operators.")
     ] = True,
     async_tp: Annotated[
-        bool, typer.Option("--async-tp", help="Hide tensor-parallel collectives behind products.")
+        bool, typer.Option("--async-tp", help="Overlap tensor-parallel collectives with GEMMs.")
     ] = False,
     report: Annotated[
         Path | None, typer.Option("--report", help="Write an HTML report of the pipeline.")
     ] = None,
 ) -> None:
-    """Predict one optimizer step: forward, backward, pipeline bubbles, data parallelism, MFU.
+    """Predict a training step: forward, backward, bubbles, data parallelism, MFU.
 
     Example: megatile model train GPT-3-175B -m h100-cluster --set nodes=16 --tp 4 --pp 8 --dp 4
     --interleave 6 --global-batch 256 --seq 2048
@@ -244,17 +244,17 @@ def train(
 @model_command(app, *LENGTHS, "dtype", "kv_dtype", "library", *ENGINE, "csv_file", name="search")
 def search_(
     asked: Asked,
-    ttft: Annotated[str | None, typer.Option("--ttft", help="The longest median TTFT, e.g. 500ms.")] = None,
-    tpot: Annotated[str | None, typer.Option("--tpot", help="The longest mean TPOT, e.g. 20ms.")] = None,
+    ttft: Annotated[str | None, typer.Option("--ttft", help="Limit of the median TTFT, e.g. 500ms.")] = None,
+    tpot: Annotated[str | None, typer.Option("--tpot", help="Limit of the mean TPOT, e.g. 20ms.")] = None,
     concurrency: Annotated[
-        str, typer.Option("--concurrency", help="Numbers of users of a replica to try.")
+        str, typer.Option("--concurrency", help="Numbers of users per replica to try.")
     ] = "1,2,4,8,16,32,64,128,256",
     store: Annotated[
-        Path | None, typer.Option("--store", help="A file that keeps results: a stopped search goes on.")
+        Path | None, typer.Option("--store", help="Keep results in this file, to resume later.")
     ] = None,
-    workers: Annotated[int, typer.Option("--workers", help="Processes.")] = 1,
+    workers: Annotated[int, typer.Option("--workers", help="Number of processes.")] = 1,
 ) -> None:
-    """Find divisions of a model over a machine that keep limits of TTFT and TPOT, and print the Pareto front.
+    """Find deployments within limits of TTFT and TPOT; print the Pareto front.
 
     Example: megatile model search Llama-3.1-70B -m dgx-h100 -d fp8 --ttft 500ms --tpot 20ms
     """

@@ -40,32 +40,32 @@ def _degree(name: str, text: str) -> Any:
     return Annotated[int, typer.Option(name, help=text)]
 
 
-Csv = Annotated[Path | None, typer.Option("--csv", help="Write the rows as CSV.")]
-Tokens = Annotated[int, typer.Option("--isl", help="Tokens of a prompt.")]
+Csv = Annotated[Path | None, typer.Option("--csv", help="Write CSV.")]
+Tokens = Annotated[int, typer.Option("--isl", help="Input tokens per request.")]
 TABLE: dict[str, tuple[Any, Any]] = {
-    "tp": (_degree("--tp", "Tensor parallel: devices that divide every layer."), 1),
-    "pp": (_degree("--pp", "Pipeline stages."), 1),
-    "ep": (_degree("--ep", "Expert parallel: groups of devices with different experts."), 1),
+    "tp": (_degree("--tp", "Tensor parallel size."), 1),
+    "pp": (_degree("--pp", "Pipeline parallel size."), 1),
+    "ep": (_degree("--ep", "Expert parallel size."), 1),
     "attention_dp": (
-        _degree("--attention-dp", "Groups of TP devices with different requests and common experts."), 1,
+        _degree("--attention-dp", "Data parallel size of attention."), 1,
     ),
-    "cp": (_degree("--cp", "Context parallel: devices that divide every sequence."), 1),
-    "dp": (_degree("--dp", "Replicas of the model."), 1),
+    "cp": (_degree("--cp", "Context parallel size."), 1),
+    "dp": (_degree("--dp", "Data parallel size (replicas)."), 1),
     "dtype": (
         Annotated[
             str | None,
-            typer.Option("-d", "--dtype", help="bf16, fp8, fp8_block, int4, fp4; by default as the config."),
+            typer.Option("-d", "--dtype", help="bf16, fp8, fp8_block, int4 or fp4; default: from the config."),
         ],
         None,
     ),
     "kv_dtype": (
-        Annotated[str | None, typer.Option("--kv-dtype", help="Type of the KV cache: bf16 or fp8.")], None,
+        Annotated[str | None, typer.Option("--kv-dtype", help="KV cache type: bf16 or fp8.")], None,
     ),
     "library": (
         Annotated[
             str,
             typer.Option(
-                "--library", "--backend", help="Whose kernels and scheduler: vllm, trtllm, sglang, torch."
+                "--library", "--backend", help="vllm, trtllm, sglang or torch."
             ),
         ],
         "vllm",
@@ -73,25 +73,25 @@ TABLE: dict[str, tuple[Any, Any]] = {
     "graph": (
         Annotated[
             bool | None,
-            typer.Option("--graph/--eager", help="Whether decode steps replay a graph (torch: eager)."),
+            typer.Option("--graph/--eager", help="Run decode steps as captured graphs (torch: eager)."),
         ],
         None,
     ),
     "memory_share": (
         Annotated[
-            float | None, typer.Option("--memory-share", help="Share of a device's memory for the engine.")
+            float | None, typer.Option("--memory-share", help="Share of device memory for the engine.")
         ],
         None,
     ),
     "max_num_seqs": (
-        Annotated[int | None, typer.Option("--max-num-seqs", help="Requests that run at a time, at most.")],
+        Annotated[int | None, typer.Option("--max-num-seqs", help="Most concurrent requests.")],
         None,
     ),
     "token_budget": (
-        Annotated[int | None, typer.Option("--token-budget", help="New tokens of a step, at most.")], None,
+        Annotated[int | None, typer.Option("--token-budget", help="Most new tokens per step.")], None,
     ),
     "isl": (Tokens, 1024),
-    "osl": (Annotated[int, typer.Option("--osl", help="Tokens of an answer.")], 1024),
+    "osl": (Annotated[int, typer.Option("--osl", help="Output tokens per request.")], 1024),
     "csv_file": (Csv, None),
 }  # fmt: skip
 """Options by name: their type and help, and their default."""
@@ -105,12 +105,12 @@ _CONFIG = Annotated[
         help="A shipped model ('megatile model list') or a config.json.", autocompletion=complete_model
     ),
 ]
-_MODEL_PATH = Annotated[str | None, typer.Option("--model-path", help="The same as an option.")]
+_MODEL_PATH = Annotated[str | None, typer.Option("--model-path", help="Same as CONFIG.")]
 _MACHINE = Annotated[
     str,
     typer.Option(
         "-m", "--machine", "--system", autocompletion=complete_machine,
-        help="A shipped machine or a YAML file; h100_sxm, h200_sxm, b200_sxm … are known too.",
+        help="A shipped machine or a YAML file; also h100_sxm, h200_sxm, b200_sxm …",
     ),
 ]  # fmt: skip
 

@@ -16,17 +16,17 @@ from megatile.core.errors import MegatileError
 from megatile.core.progress import shown
 from megatile.core.quantities import format_time
 
-app = Commands(help="Measured times of library kernels, to predict from and to fit.", no_args_is_help=True)
+app = Commands(help="Keep measured kernel times, to predict from and to fit.", no_args_is_help=True)
 Db = Annotated[
     Path,
     typer.Option("--db", envvar="MEGATILE_PERFDB", help="The database (a SQLite file).", show_default=True),
 ]
 DEFAULT = Path("perf.sqlite")
 MAX_SHAPES = 10_000
-OnlyMachine = Annotated[str | None, typer.Option("-m", "--machine", help="Only of this machine.")]
-OnlyOperation = Annotated[str | None, typer.Option("--operation", help="Only of this operation.")]
-OnlyDtype = Annotated[str | None, typer.Option("-d", "--dtype", help="Only of this element type.")]
-OnlyKernel = Annotated[str | None, typer.Option("--implementation", help="Only of this kernel.")]
+OnlyMachine = Annotated[str | None, typer.Option("-m", "--machine", help="Only this machine.")]
+OnlyOperation = Annotated[str | None, typer.Option("--operation", help="Only this operation.")]
+OnlyDtype = Annotated[str | None, typer.Option("-d", "--dtype", help="Only this element type.")]
+OnlyKernel = Annotated[str | None, typer.Option("--implementation", help="Only this kernel.")]
 
 
 def kernel(
@@ -35,22 +35,19 @@ def kernel(
     machine: Machine = "dgx-h100",
     dtype: Annotated[
         str | None,
-        typer.Option("-d", "--dtype", help="Of the operands, or a scheme: fp8_block, int4, mxfp4, nvfp4."),
+        typer.Option("-d", "--dtype", help="Element type, or fp8_block, int4, mxfp4, nvfp4."),
     ] = None,
-    kv_dtype: Annotated[
-        str | None, typer.Option(help="Of the cache of attention, where it has another.")
-    ] = None,
+    kv_dtype: Annotated[str | None, typer.Option(help="KV cache type, if different.")] = None,
     library: Annotated[
-        str | None, typer.Option("-l", "--library", help="Whose kernels: vllm, trtllm, sglang or torch.")
+        str | None, typer.Option("-l", "--library", help="vllm, trtllm, sglang or torch.")
     ] = None,
     graph: Annotated[
-        bool, typer.Option("-G", "--graph", help="Captured in a graph: no time of the host.")
+        bool, typer.Option("-G", "--graph", help="As in a captured graph: no host time.")
     ] = False,
-    implementation: Annotated[
-        str | None, typer.Option(help="Whose kernel, as the database names it.")
-    ] = None,
+    implementation: Annotated[str | None, typer.Option(help="Kernel name in the database.")] = None,
     db: Annotated[
-        Path | None, typer.Option("--db", envvar="MEGATILE_PERFDB", help="Measured times to predict from.")
+        Path | None,
+        typer.Option("--db", envvar="MEGATILE_PERFDB", help="Prefer measured times from this database."),
     ] = None,
     settings: Set = None,
     trust: Trust = False,
@@ -113,14 +110,14 @@ def _extents(arguments: list[str]) -> dict[str, list[int]]:
 def import_(
     files: Annotated[list[Path], typer.Argument(help="CSV, Parquet, or logs of nccl-tests and rccl-tests.")],
     machine: Annotated[
-        str | None, typer.Option("-m", "--machine", help="Where it was measured, as its file names it.")
+        str | None, typer.Option("-m", "--machine", help="Machine it was measured on.")
     ] = None,
-    operation: Annotated[str | None, typer.Option(help="Of a log that does not name it.")] = None,
-    source: Annotated[str | None, typer.Option(help="Who measured; the file's name unless given.")] = None,
+    operation: Annotated[str | None, typer.Option(help="The operation, if the log does not name it.")] = None,
+    source: Annotated[str | None, typer.Option(help="Source; default: the file name.")] = None,
     db: Db = DEFAULT,
     json: Json = False,
 ) -> None:
-    """Put tables of measured times into a database; nothing of a file with a wrong row."""
+    """Import tables of measured times; a file with a wrong row is refused."""
     from megatile.timing.database import Database
     from megatile.timing.measurements import read_measurements
 
@@ -142,7 +139,7 @@ def import_(
 
 @app.command("list")
 def list_(db: Db = DEFAULT, json: Json = False) -> None:
-    """What a database has: times by machine, operation, element type and kernel."""
+    """List measured times by machine, operation, element type and kernel."""
     from megatile.timing.database import Database
 
     columns = ["machine", "operation", "dtype", "implementation", "rows", "shortest_us", "longest_us"]
@@ -164,7 +161,7 @@ def export(
     implementation: OnlyKernel = None,
     db: Db = DEFAULT,
 ) -> None:
-    """Write the measurements into a table that ``import`` reads again."""
+    """Export the measurements to a table."""
     from megatile.timing.measurements import write_measurements
 
     count = write_measurements(output, _chosen(db, machine, operation, dtype, implementation))
@@ -177,7 +174,7 @@ def fit(
     operation: OnlyOperation = None,
     dtype: OnlyDtype = None,
     implementation: OnlyKernel = None,
-    held_out: Annotated[float, typer.Option(help="The part of the rows that the fit does not see.")] = 0.2,
+    held_out: Annotated[float, typer.Option(help="Share of rows held out of the fit.")] = 0.2,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Write a machine file (.yaml).")
     ] = None,
@@ -186,7 +183,7 @@ def fit(
     trust: Trust = False,
     json: Json = False,
 ) -> None:
-    """Fit a machine's free constants to its measurements; errors before and after on rows held out."""
+    """Fit a machine's kernel constants to its measurements."""
     from dataclasses import asdict
 
     from megatile.core.files import write_text

@@ -19,8 +19,8 @@ from megatile.report.canvas import check_folder
 if TYPE_CHECKING:
     from megatile.plan.model import Plan
 
-app = Commands(help="Look at plans.", no_args_is_help=True)
-File = Annotated[Path, typer.Argument(help="A plan as JSON (plan.to_json()) or text (str(plan)).")]
+app = Commands(help="Show, save, check and simulate Plans.", no_args_is_help=True)
+File = Annotated[Path, typer.Argument(help="A Plan as JSON or text.")]
 
 MAX_FILE_BYTES = 256 << 20
 ADVICE = "save a plan by 'megatile plan save', plan.to_json() or str(plan)"
@@ -47,7 +47,7 @@ def read_plan(path: Path) -> Plan:
 
 @app.command()
 def show(file: File, json: Json = False) -> None:
-    """Print a plan as text, or as JSON."""
+    """Print a Plan as text or JSON."""
     plan = read_plan(file)
     print(plan.to_json() if json else str(plan), end="" if not json else "\n")
 
@@ -55,16 +55,16 @@ def show(file: File, json: Json = False) -> None:
 @app.command()
 def save(
     operation: Annotated[str, typer.Argument(help="all_reduce, all_gather, …")],
-    file: Annotated[Path, typer.Argument(help="The file to write: NAME.json, or NAME.txt for text.")],
-    size: Annotated[str, typer.Option("-b", "--size", help="Bytes of the buffer: 1MiB.")],
+    file: Annotated[Path, typer.Argument(help="Output file (.json, or .txt for text).")],
+    size: Annotated[str, typer.Option("-b", "--size", help="Buffer size: 1MiB.")],
     machine: Machine,
     algorithm: Annotated[str, typer.Option("-a", "--algorithm", help="A name, or auto.")] = "auto",
-    scale: Annotated[str, typer.Option(help="What the ranks are: device, block, pe, …")] = "device",
-    ranks: Annotated[str | None, typer.Option(help="How many, or which: 16 or 0,8,16-23.")] = None,
+    scale: Annotated[str, typer.Option(help="Scale of the ranks: device, block, pe, …")] = "device",
+    ranks: Annotated[str | None, typer.Option(help="Number of ranks, or a list: 16 or 0,8,16-23.")] = None,
     settings: Set = None,
     trust: Trust = False,
 ) -> None:
-    """Save the plan of a collective, to look at, check and simulate.
+    """Save the Plan of a collective.
 
     Example: megatile plan save all_reduce ring.json -m dgx-h100 -b 1MiB -a ring
     """
@@ -89,12 +89,14 @@ def save(
 @app.command()
 def check(
     file: File,
-    machine: Annotated[str | None, typer.Option("-m", "--machine", help="Also check that it fits.")] = None,
+    machine: Annotated[
+        str | None, typer.Option("-m", "--machine", help="Also check against this machine.")
+    ] = None,
     settings: Set = None,
     trust: Trust = False,
     json: Json = False,
 ) -> None:
-    """Check a plan: messages match, nothing waits for ever, regions and slots fit, and so on a machine."""
+    """Check a Plan: messages match, no deadlock, everything fits."""
     from megatile.plan.check import check as check_plan
 
     plan = read_plan(file)
@@ -109,20 +111,24 @@ def check(
 def simulate(
     file: File,
     machine: Machine,
-    graph: Annotated[bool, typer.Option("-G", "--graph", help="Captured: no launch by the host.")] = False,
+    graph: Annotated[
+        bool, typer.Option("-G", "--graph", help="As in a captured graph: no host launch.")
+    ] = False,
     trace: Annotated[Path | None, typer.Option(help="Write the trace (.json, .jsonl).")] = None,
     report: Annotated[Path | None, typer.Option(help="Write an HTML report.")] = None,
     sources: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Show source lines on the page, of files in this folder."),
+        typer.Option(metavar="DIR", help="Show source lines from this folder."),
     ] = None,
-    helps: Annotated[bool, typer.Option("--what-helps", help="What a better machine would bring.")] = False,
+    helps: Annotated[
+        bool, typer.Option("--what-helps", help="Print what a better machine would gain.")
+    ] = False,
     max_seconds: MaxSeconds = None,
     settings: Set = None,
     trust: Trust = False,
     json: Json = False,
 ) -> None:
-    """How long a plan that passes `plan check` takes on a machine, on the transports that it names."""
+    """Predict how long a Plan takes on a machine."""
     from megatile.plan.check import check as check_plan
     from megatile.report.page import check_page
     from megatile.sim import simulate as simulate_plan

@@ -27,8 +27,7 @@ ProgramName = Annotated[
     str,
     typer.Argument(
         metavar="FILE.py[:NAME]",
-        help="A Python file with a tile program (it is imported), and its name or a call of the function "
-        "that makes it: gemm.py:gemm(512, 512, 512, bK=64).",
+        help="A tile program in a Python file (it is imported): gemm.py:NAME or gemm.py:gemm(512, bK=64).",
     ),
 ]
 MAX_OPERATIONS_VERIFIED_BY_DEFAULT = 4e9
@@ -38,7 +37,7 @@ MAX_OPERATIONS_VERIFIED_BY_DEFAULT = 4e9
 Machines = Annotated[
     list[str] | None,
     typer.Option(
-        "-m", "--machine", help="A shipped machine or a YAML file. Repeatable: one table of all.",
+        "-m", "--machine", help="A shipped machine or a YAML file. Repeat to compare.",
         autocompletion=complete_machine, show_default="dgx-h100",
     ),
 ]  # fmt: skip
@@ -49,48 +48,45 @@ def run(
     machine: Machines = None,
     shapes: Annotated[
         str | None,
-        typer.Option(
-            help="Shapes of the arguments, where their annotations leave extents open: 512x64,64x32."
-        ),
+        typer.Option(help="Shapes of arguments with open dimensions: 512x64,64x32."),
     ] = None,
     verify: Annotated[
         bool | None,
         typer.Option(
             "--verify/--no-verify",
-            help="Run it on random data, interpreted and as a Plan, and compare (small programs: always).",
+            help="Compare Plan and interpreter on random data; default: small programs only.",
         ),
     ] = None,
     trace: Annotated[Path | None, typer.Option(help="Write the trace (.json, .jsonl).")] = None,
     report: Annotated[Path | None, typer.Option(help="Write an HTML report.")] = None,
     judge: Annotated[
         bool,
-        typer.Option("--verdict/--no-verdict", help="Say what limits it, and time remedies (some seconds)."),
+        typer.Option("--verdict/--no-verdict", help="Name the bottleneck and time remedies (some seconds)."),
     ] = True,
     why: Annotated[
         bool,
-        typer.Option("--explain", help="Also print what does each statement, and what others would cost."),
+        typer.Option("--explain", help="Print the implementation of each statement and its alternatives."),
     ] = False,
     bench: Annotated[
         str | None,
-        typer.Option(metavar="NAME|FILE.py", help="Run a bench instead of a program: see 'megatile bench'."),
+        typer.Option(metavar="NAME|FILE.py", help="Same as 'megatile bench'."),
     ] = None,
     compare: Annotated[
         bool,
         typer.Option(
             "--compare",
-            help="Compile and run it here, and print both times; -m is best a file of 'megatile measure'.",
+            help="Compile and run it here and compare; use -m with a file of 'megatile measure'.",
         ),
     ] = False,
-    threads: Annotated[int | None, typer.Option(help="Of --compare; all cores if not given.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads for --compare; default: all cores.")] = None,
     max_seconds: MaxSeconds = None,
     settings: Set = None,
     trust: Trust = False,
     json: Json = False,
 ) -> None:
-    """Verify a tile program on random data, predict its time on a machine, and say what limits it; with
-    --compare, compile it and print what it takes on this computer beside what was predicted.
+    """Verify a tile program on random data, predict its time and name the bottleneck.
 
-    Example: megatile run gemm.py:gemm(512,512,512) -m dgx-h100
+    Example: megatile run "gemm.py:gemm(512,512,512)" -m dgx-h100
     """
     from megatile.lowering.calls import simulate
     from megatile.lowering.explain import explain, figures
@@ -295,20 +291,18 @@ def lower(
     program: ProgramName,
     machine: Machine = "dgx-h100",
     after: Annotated[
-        str | None, typer.Option(metavar="PASS", help="Print it after this pass only; 'plan' is the Plan.")
+        str | None, typer.Option(metavar="PASS", help="Print only this step; 'plan' is the Plan.")
     ] = None,
-    diff: Annotated[
-        bool, typer.Option("--diff", help="Print what each pass changes, instead of the whole text.")
-    ] = False,
+    diff: Annotated[bool, typer.Option("--diff", help="Print only the changes of each pass.")] = False,
     shapes: Annotated[
-        str | None, typer.Option(help="Shapes of the arguments, where extents are open: 512x64,64x32.")
+        str | None, typer.Option(help="Shapes of arguments with open dimensions: 512x64,64x32.")
     ] = None,
     settings: Set = None,
     trust: Trust = False,
 ) -> None:
-    """Print a tile program after each pass of the compiler, and the Plan that it becomes.
+    """Print a tile program after each compiler pass, and its Plan.
 
-    Example: megatile lower gemm.py:gemm(512,512,512) -m dgx-h100 --diff
+    Example: megatile lower "gemm.py:gemm(512,512,512)" -m dgx-h100 --diff
     """
     from difflib import unified_diff
 
@@ -340,21 +334,21 @@ def export(
     to: Annotated[str, typer.Option("--to", help="tilelang, cuda or c.")],
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", help="The file to write; without it, the text is printed."),
+        typer.Option("-o", "--output", help="Output file; default: print."),
     ] = None,
     machine: Annotated[
         str | None,
-        typer.Option("-m", "--machine", help="What it is built for (c: this computer; else hgx-a100)."),
+        typer.Option("-m", "--machine", help="Target machine; default: this computer (c) or hgx-a100."),
     ] = None,
     shapes: Annotated[
-        str | None, typer.Option(help="Shapes of the arguments, where extents are open: 512x64,64x32.")
+        str | None, typer.Option(help="Shapes of arguments with open dimensions: 512x64,64x32.")
     ] = None,
     settings: Set = None,
     trust: Trust = False,
 ) -> None:
-    """Write a tile program as TileLang, CUDA C++ or C. Nothing is compiled, and no GPU is needed.
+    """Write a tile program as TileLang, CUDA C++ or C, without compiling it.
 
-    Example: megatile export gemm.py:gemm(512,512,512) --to cuda -o gemm.cu
+    Example: megatile export "gemm.py:gemm(512,512,512)" --to cuda -o gemm.cu
     """
     from megatile.targets.compile import export as write
 
@@ -370,21 +364,18 @@ def export(
 
 def check_kernel(
     context: typer.Context,
-    file: Annotated[Path, typer.Argument(help="A Python file with TileLang kernels; it is run as a script.")],
+    file: Annotated[Path, typer.Argument(help="A Python file with TileLang kernels (it is run).")],
     machine: Machine = "dgx-h100",
-    at: Annotated[
-        str, typer.Option(help="Extents and arguments to predict at, e.g. M=4096,N=4096,K=4096.")
-    ] = "",
-    as_is: Annotated[bool, typer.Option("--as-is", help="Run it with its own sizes, however large.")] = False,
+    at: Annotated[str, typer.Option(help="Sizes to predict at: M=4096,N=4096,K=4096.")] = "",
+    as_is: Annotated[bool, typer.Option("--as-is", help="Run it with its own sizes.")] = False,
     form: Annotated[
         str,
-        typer.Option("--format", help="text, sarif (code scanning) or github (a workflow's log)."),
+        typer.Option("--format", help="text, sarif or github."),
     ] = "text",
     json: Json = False,
 ) -> None:
-    """Run a file of TileLang kernels with its sizes made small: each is built for the machine, checked for
-    races, bounds and capacity, run, and predicted at the file's own sizes or ``--at`` others. Further
-    arguments are the file's.
+    """Check a file of TileLang kernels at small sizes (races, bounds, capacity), then predict its kernels at
+    its own sizes. Further arguments go to the file.
 
     Example: megatile check-kernel example_gemm.py -m dgx-h100
     """

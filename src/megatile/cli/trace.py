@@ -12,13 +12,13 @@ from megatile.cli.machine import Json
 from megatile.cli.output import Commands, print_json
 from megatile.report.canvas import SUFFIXES, check_target
 
-app = Commands(help="Look at traces of simulated runs.", no_args_is_help=True)
-File = Annotated[Path, typer.Argument(help="A trace: *.json, *.json.gz (Perfetto) or *.jsonl (op log).")]
+app = Commands(help="Show and convert traces of simulated runs.", no_args_is_help=True)
+File = Annotated[Path, typer.Argument(help="A trace: .json, .json.gz or .jsonl.")]
 
 
 Units = Annotated[
     str | None,
-    typer.Option("--units", metavar="LIST", help="Units of the picture: 0,8-15 or 'sip0/cube0/*'."),
+    typer.Option("--units", metavar="LIST", help="Units to draw: 0,8-15 or 'sip0/cube0/*'."),
 ]
 
 
@@ -26,11 +26,11 @@ Units = Annotated[
 def show(
     file: File,
     limit: Annotated[int, typer.Option("--limit", min=1, help="Rows of the critical path.")] = 10,
-    png: Annotated[Path | None, typer.Option("--png", help="Draw the timeline into this file.")] = None,
+    png: Annotated[Path | None, typer.Option("--png", help="Draw the timeline.")] = None,
     units: Units = None,
     json: Json = False,
 ) -> None:
-    """Where the time of a run went, and its critical path."""
+    """Show where the time went, and the critical path."""
     from megatile.report import draw_timeline, summary, summary_json
     from megatile.trace import read_trace, why_slow
 
@@ -50,7 +50,7 @@ def show(
 @app.command()
 def convert(
     file: File,
-    target: Annotated[Path, typer.Argument(help="The file to write; its name says the format.")],
+    target: Annotated[Path, typer.Argument(help="Output file; its name sets the format.")],
     units: Units = None,
 ) -> None:
     """Write a trace in another format: Perfetto (.json.gz), op log (.jsonl) or a picture (.png …)."""

@@ -18,10 +18,8 @@ from megatile.report.canvas import check_folder
 if TYPE_CHECKING:
     from megatile.hda import HDA
 
-Store = Annotated[
-    Path | None, typer.Option(help="Keep results in this file; a search that was stopped goes on.")
-]
-Workers = Annotated[int | None, typer.Option(help="Processes that work; as many as cores.")]
+Store = Annotated[Path | None, typer.Option(help="Keep results in this file, to resume later.")]
+Workers = Annotated[int | None, typer.Option(help="Number of processes; default: cores.")]
 SHOWN = 10
 
 
@@ -41,13 +39,12 @@ def tune(
         str,
         typer.Argument(
             metavar="FILE.py:NAME",
-            help="A function of a Python file (it is imported) that makes tile programs or plans, or a call "
-            "with what is fixed: gemm.py:gemm(1024, 1024, 1024).",
+            help="A function that makes programs or Plans (the file is imported): gemm.py:gemm(1024, 1024).",
         ),
     ],
     choose: Annotated[
         list[str],
-        typer.Option("-c", "--choose", metavar="NAME=V1,V2", help="Values to choose from. Repeatable."),
+        typer.Option("-c", "--choose", metavar="NAME=V1,V2", help="Values to try. Repeatable."),
     ],
     machine: Machine = "dgx-h100",
     store: Store = None,
@@ -58,9 +55,9 @@ def tune(
     trust: Trust = False,
     json: Json = False,
 ) -> None:
-    """Find the fastest of all combinations of values, exactly; the first values are the default.
+    """Find the fastest combination of parameter values; the first values are the default.
 
-    Example: megatile tune gemm.py:gemm(1024,1024,1024) -c bM=64,128 -c bN=64,128 -m dgx-h100
+    Example: megatile tune "gemm.py:gemm(1024,1024,1024)" -c bM=64,128 -c bN=64,128 -m dgx-h100
     """
     from megatile.tuning.search import tune as search
 
@@ -103,44 +100,42 @@ def sweep(
         str,
         typer.Argument(
             metavar="PLAN|FILE.py:NAME|COLLECTIVE",
-            help="A saved plan, a tile program as in 'megatile run', or a collective (with --bytes).",
+            help="A saved Plan, a tile program as in 'megatile run', or a collective with --bytes.",
         ),
     ],
     over: Annotated[
         list[str],
         typer.Option(
-            "-o", "--over", metavar="NAME=V1,V2", help="A machine parameter or path, and its values."
+            "-o", "--over", metavar="NAME=V1,V2", help="A machine parameter or path, with values. Repeatable."
         ),
     ],
     machine: Machine = "dgx-h100",
-    nbytes: Annotated[
-        str | None, typer.Option("-b", "--bytes", help="Of a collective: 64MiB; K is 1024.")
-    ] = None,
+    nbytes: Annotated[str | None, typer.Option("-b", "--bytes", help="Size of a collective: 64MiB.")] = None,
     choose: Annotated[
         list[str] | None,
         typer.Option(
             "-t",
             "--tune",
             metavar="NAME=V1,V2",
-            help="Find the fastest of these on every machine; the target is a function, as in 'tune'.",
+            help="Tune on every machine, as in 'megatile tune'. Repeatable.",
         ),
     ] = None,
     store: Store = None,
     workers: Workers = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw the times over the first parameter (.png, .svg).")
+        Path | None, typer.Option(help="Draw times over the first parameter (.png, .svg).")
     ] = None,
     max_seconds: MaxSeconds = None,
     settings: Set = None,
     trust: Trust = False,
     json: Json = False,
 ) -> None:
-    """Time one plan, program or collective on a machine with its parameters changed; with --tune, the best
-    program on each, beside the first choice, and the knee from which on more brings less than 5 %.
+    """Time a Plan, program or collective on variants of a machine; with --tune, tune it on each and mark the
+    knee, from which more gains less than 5 %.
 
     Example: megatile sweep all_reduce -b 64MiB -o 'networks.nvlink.bandwidth=225 GB/s,450 GB/s' -o gpus=4,8
 
-    Example: megatile sweep gemm.py:gemm(1024,1024,1024) -m own.yaml -o memory.sram.size=1MiB,3MiB -t bM=32,64
+    Example: megatile sweep "gemm.py:gemm(512,512,512)" -m own.yaml -o memory.sram.size=1MiB,3MiB -t bM=32,64
     """
     from megatile.tuning.machines import sweep as times
 
