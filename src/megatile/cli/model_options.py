@@ -54,7 +54,7 @@ TABLE: dict[str, tuple[Any, Any]] = {
     "dtype": (
         Annotated[
             str | None,
-            typer.Option("-d", "--dtype", help="bf16, fp8, fp8_block, int4 or fp4; default: from the config."),
+            typer.Option("-d", "--dtype", help="bf16, fp8, fp8_block, int4 or fp4; default: the config."),
         ],
         None,
     ),
