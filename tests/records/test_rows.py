@@ -92,6 +92,10 @@ def place(name: str) -> int:
         ("s.clock += 1", f"s[{place('clock')}] += 1"),
         ("q = s.queues[i]; q.slots = q.sent", "q = s[{queues}] + i * 14\ns[q + 2] = s[q]"),
         ("q = of(s, i); q.taken -= NONE", "q = of(s, i)\ns[q + 1] -= -1"),
+        (
+            "s.queues[i].update(taken=i, sent=0)",
+            "s[s[{queues}] + i * 14 + 1] = i\ns[s[{queues}] + i * 14] = 0",
+        ),
         ("return s.lists[i + 1]", "return s[s[{lists}] + i + 1]"),
         ("return s.queues[0].sent", "return s[s[{queues}]]"),
         ("return s.pending[i].bounds[1]", "return s[s[{pending}] + i * s[{width}] + 9 + 1]"),
@@ -112,6 +116,16 @@ def test_functions_without_rows(line: str, expected: str) -> None:
 def test_what_no_row_has_is_refused_with_its_line(wrong: str) -> None:
     with pytest.raises(SyntaxError, match="f, line 3"):
         without_rows(f"def f(s: State, i: int) -> int:\n    return {wrong}")
+
+
+def test_fields_that_are_set_together_do_not_need_each_other() -> None:
+    queue = Queue(np.zeros(Queue.width, dtype=np.int64))
+    queue.update(sent=3, taken=1)
+    assert (queue.sent, queue.taken) == (3, 1)
+    with pytest.raises(SyntaxError, match=r"f, line 4: q\.update"):
+        without_rows(
+            "def f(s: State, i: int) -> None:\n    q = s.queues[i]\n    q.update(sent=1, taken=q.sent)"
+        )
 
 
 def test_no_function_of_the_engine_knows_the_array() -> None:

@@ -5,12 +5,14 @@ tree without them: a row is the place where it begins.
 
     queue = s.queues[unit.queue]        queue = s[42] + s[unit + 7] * 14
     queue.sent += 1                     s[queue] += 1
+    queue.update(sent=0, taken=0)       s[queue] = 0; s[queue + 1] = 0
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from typing import Any
 
 from megatile.records.arena import ArenaLayout
@@ -56,13 +58,14 @@ class _Desugar(ast.NodeTransformer):
         for argument in node.args.args:
             argument.annotation = None
         node.returns = None
-        node.body = [self.visit(statement) for statement in node.body]
+        self.generic_visit(node)
         self.function = ast.fix_missing_locations(node)
 
     def visit(self, node: ast.AST) -> Any:
         made = super().visit(node)
-        if made is not node:
-            ast.copy_location(made, node)
+        for each in made if isinstance(made, list) else [made]:
+            if each is not node:
+                ast.copy_location(each, node)
         return made
 
     def fail(self, node: ast.AST) -> Exception:
@@ -90,6 +93,20 @@ class _Desugar(ast.NodeTransformer):
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
         if isinstance(node.targets[0], ast.Name):
             self.kinds[node.targets[0].id] = self.kind(node.value)
+        return self.generic_visit(node)
+
+    def visit_Expr(self, node: ast.Expr) -> Any:
+        """Set the fields of ``row.update(field=value, …)`` one after another; none may need another."""
+        call = node.value
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "update":
+            made, known = [], set[str]()
+            for field in call.keywords:
+                target = ast.Attribute(deepcopy(call.func.value), str(field.arg), ast.Store())
+                if known & {ast.unparse(n) for n in ast.walk(field.value)}:
+                    raise self.fail(node)
+                known.add(ast.unparse(target))
+                made.append(self.visit(ast.Assign([target], field.value)))
+            return made
         return self.generic_visit(node)
 
     def visit_Name(self, node: ast.Name) -> ast.AST:

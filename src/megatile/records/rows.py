@@ -112,6 +112,11 @@ class Row:
         """The same row with other fields."""
         return cls(row._words, row._at)
 
+    def update(self, **values: int) -> None:
+        """Set some fields."""
+        for name, value in values.items():
+            setattr(self, name, value)
+
     def at(self: R, index: int) -> R:
         """The row so many rows behind this one."""
         return type(self)(self._words, self._at + index * self.width)

@@ -109,9 +109,7 @@ def resolve_access(s: State, unit_id: int, region_id: int, write: int, access_id
     access.dimensions = dimensions
     for i in range(2 * dimensions):
         access.bounds[i] = evaluate(s, s.lists[region.bounds + i], frame)
-    access.visible = region.visible
-    access.tracked = region.tracked
-    access.piece = NONE
+    access.update(visible=region.visible, tracked=region.tracked, piece=NONE)
     if region.piece != NONE:
         access.piece = evaluate(s, region.piece, frame)
     for i in range(dimensions):
@@ -230,12 +228,14 @@ def log_accesses(s: State, unit_id: int, command_id: int, count: int, time: int)
         pending.next = s.access_lists[head]
         s.access_lists[head] = pending_id
         s.pending_writes[head] += access.write
-        pending.owner = access.owner
-        pending.write = access.write
-        pending.until = time
-        pending.cause = s.commands[command_id].record
-        pending.dropped = 0
-        pending.command = NONE
+        pending.update(
+            owner=access.owner,
+            write=access.write,
+            until=time,
+            cause=s.commands[command_id].record,
+            dropped=0,
+            command=NONE,
+        )
         if time == UNKNOWN:
             pending.command = command_id
             pending.next_of_command = s.commands[command_id].accesses

@@ -32,9 +32,11 @@ def drop(s: State, unit_id: int, storage_id: int) -> None:
         return
     command_id = new_command(s, RELEASE, unit_id, s.units[unit_id].pc)
     command = s.commands[command_id]
-    command.target = s.held_slots[held_id].queue
-    command.message = s.held_slots[held_id].message
-    command.amount = s.held_slots[held_id].credit_ps
+    command.update(
+        target=s.held_slots[held_id].queue,
+        message=s.held_slots[held_id].message,
+        amount=s.held_slots[held_id].credit_ps,
+    )
     head = s.units[unit_id].access_lists + storage_id
     pending_id = s.access_lists[head]
     while pending_id != NONE:

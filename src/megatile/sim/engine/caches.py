@@ -34,9 +34,7 @@ def span_of(s: State, unit_id: int, access_id: int) -> int:
     storage_id = access.storage + described[2]
     if described[2] == 0:
         storage_id += OWN_BLOCKS + ((s.launches[s.units[unit_id].launch].serial & 0xFFFF) << 21)
-    span.key = (storage_id << 24) + owner
-    span.nbytes = described[1]
-    span.dimensions = dimensions
+    span.update(key=(storage_id << 24) + owner, nbytes=described[1], dimensions=dimensions)
     stride = 1
     for i in range(dimensions):
         j = dimensions - 1 - i
@@ -138,9 +136,7 @@ def link(s: State, block_id: int) -> None:
     block = s.blocks[block_id]
     cache = s.caches[block.cache]
     s.sequence += 1
-    block.used_at = s.sequence
-    block.newer = NONE
-    block.older = cache.newest
+    block.update(used_at=s.sequence, newer=NONE, older=cache.newest)
     if cache.newest == NONE:
         cache.oldest = block_id
     else:
@@ -171,13 +167,9 @@ def insert_block(s: State, cache_id: int, key: int, index: int, nbytes: int, tim
         if block.dirty == 1:
             room_at = write_behind(s, cache_id, block.key, block.index, block.nbytes, time)
     block = s.blocks[block_id]
-    block.cache = cache_id
-    block.key = key
-    block.index = index
-    block.nbytes = nbytes
-    block.dirty = 0
-    block.filled_at = UNKNOWN
-    block.room_at = room_at
+    block.update(
+        cache=cache_id, key=key, index=index, nbytes=nbytes, dirty=0, filled_at=UNKNOWN, room_at=room_at
+    )
     into_bucket(s, block_id)
     link(s, block_id)
     return block_id

@@ -18,27 +18,29 @@ def new_command(s: State, kind: int, unit_id: int, pc: int) -> int:
         s.free_command = s.commands[command_id].waiters
     command = s.commands[command_id]
     s.launches[s.units[unit_id].launch].unfinished += 1
-    command.kind = kind
-    command.unit = unit_id
-    command.pc = pc
-    command.record = NONE
-    command.ready_at = s.units[unit_id].now
-    command.cause = s.units[unit_id].cause
-    command.dependencies = 0
-    command.waiters = NONE
-    command.source_waiters = NONE
-    command.source_free_at = UNKNOWN
-    command.end = UNKNOWN
-    command.engine_queue = NONE
-    command.delay = 0
-    command.parent = NONE
-    command.accesses = NONE
-    command.previous_visible = command_id
-    command.server = NONE
-    command.span_read = NONE
-    command.span_written = NONE
-    command.pieces_left = 0
-    command.target = NONE
+    command.update(
+        kind=kind,
+        unit=unit_id,
+        pc=pc,
+        record=NONE,
+        ready_at=s.units[unit_id].now,
+        cause=s.units[unit_id].cause,
+        dependencies=0,
+        waiters=NONE,
+        source_waiters=NONE,
+        source_free_at=UNKNOWN,
+        end=UNKNOWN,
+        engine_queue=NONE,
+        delay=0,
+        parent=NONE,
+        accesses=NONE,
+        previous_visible=command_id,
+        server=NONE,
+        span_read=NONE,
+        span_written=NONE,
+        pieces_left=0,
+        target=NONE,
+    )
     return command_id
 
 

@@ -138,15 +138,11 @@ def complete_now(s: State, unit_id: int, command_id: int, count: int, source_fre
     command = s.commands[command_id]
     until = source_free_at if command.kind == SEND else end
     engine_queue = s.engine_queues[command.engine_queue]
-    engine_queue.free_at = source_free_at
-    engine_queue.last = NONE
-    engine_queue.cause = command.record
+    engine_queue.update(free_at=source_free_at, last=NONE, cause=command.record)
     log_accesses(s, unit_id, command_id, count, until)
     if command.record != NONE:
         entry = recorded(s, command.record)
-        entry.start = command.ready_at
-        entry.end = until
-        entry.cause = command.cause
+        entry.update(start=command.ready_at, end=until, cause=command.cause)
     end_known(s, unit_id, until, command.record)
     ended(s, unit_id, end)
     if command.kind == SEND:

@@ -54,29 +54,21 @@ def before(s: State, one: Event, other: Event) -> int:
 
 
 @jit
-def put(s: State, event: Event, time: int, key: int, order: int, subject: int) -> None:
-    event.time = time
-    event.key = key
-    event.order = order
-    event.subject = subject
-
-
-@jit
 def push(s: State, time: int, phase: int, flow: int, order: int, subject: int) -> None:
     """Put an event into the time queue; ties go by phase, flow, order."""
     events = s.events
     i = s.event_count
     s.event_count = claim(s, i, s.events.size, State.events)
     new = events[i].at(1)
-    put(s, new, time, phase * PHASE + flow, order, subject)
+    new.update(time=time, key=phase * PHASE + flow, order=order, subject=subject)
     while i > 0:
         up = (i - 1) >> 1
         above = events[up]
         if before(s, above, new):
             break
-        put(s, events[i], above.time, above.key, above.order, above.subject)
+        events[i].update(time=above.time, key=above.key, order=above.order, subject=above.subject)
         i = up
-    put(s, events[i], time, phase * PHASE + flow, order, subject)
+    events[i].update(time=time, key=phase * PHASE + flow, order=order, subject=subject)
 
 
 @jit
@@ -97,9 +89,9 @@ def pop(s: State) -> None:
             below = below.at(1)
         if not before(s, below, last):
             break
-        put(s, events[i], below.time, below.key, below.order, below.subject)
+        events[i].update(time=below.time, key=below.key, order=below.order, subject=below.subject)
         i = down
-    put(s, events[i], last.time, last.key, last.order, last.subject)
+    events[i].update(time=last.time, key=last.key, order=last.order, subject=last.subject)
 
 
 @jit

@@ -152,23 +152,25 @@ def start(s: State, unit_id: int, number: int, time: int, why: int) -> None:
     """Begin an instance in a row of `units` because of a record, and those below it."""
     unit = s.units[unit_id]
     level = s.levels[unit.level]
-    unit.number = number
-    unit.actor = level.first_actor + number
-    unit.flow = level.first_flow + number
-    unit.now = max(time, level.start_at)
-    unit.cause = why
-    unit.visible = NONE
-    unit.visible_until = 0
-    unit.visible_by = NONE
-    unit.blocked_since = NONE
-    unit.chosen_queue = NONE
-    unit.copies = 0
-    unit.latest = 0
-    unit.unfinished = 0
-    unit.floor = 0
-    unit.latest_by = NONE
-    unit.over_at = time
-    unit.over_by = why
+    unit.update(
+        number=number,
+        actor=level.first_actor + number,
+        flow=level.first_flow + number,
+        now=max(time, level.start_at),
+        cause=why,
+        visible=NONE,
+        visible_until=0,
+        visible_by=NONE,
+        blocked_since=NONE,
+        chosen_queue=NONE,
+        copies=0,
+        latest=0,
+        unfinished=0,
+        floor=0,
+        latest_by=NONE,
+        over_at=time,
+        over_by=why,
+    )
     s.places[unit.actor] = unit.place
     parts = 0
     stream_id = level.stream
@@ -185,9 +187,7 @@ def start(s: State, unit_id: int, number: int, time: int, why: int) -> None:
         unit.pc = stream.first_pc
         for i in range(level.engine_queues):
             engine_queue = s.engine_queues[unit.engine_queues + i]
-            engine_queue.free_at = 0
-            engine_queue.last = NONE
-            engine_queue.cause = NONE
+            engine_queue.update(free_at=0, last=NONE, cause=NONE)
         wake(s, unit_id, 0, NONE)
     for k in range(unit.child_levels):
         parts += s.children[unit.children + k].count
@@ -209,9 +209,7 @@ def start(s: State, unit_id: int, number: int, time: int, why: int) -> None:
 def enter(s: State, children_id: int, number: int, time: int) -> None:
     """Instances from ``number`` on wait for slots of their pool."""
     children = s.children[children_id]
-    children.next_number = number
-    children.waiting = children.count
-    children.next_waiting = NONE
+    children.update(next_number=number, waiting=children.count, next_waiting=NONE)
     pool = s.pools[children.pool]
     if pool.first_waiting == NONE:
         pool.first_waiting = children_id

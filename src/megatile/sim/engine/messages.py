@@ -105,27 +105,20 @@ def do_send(s: State, unit_id: int, pc: int) -> int:
         engine = figure(s, ASK_ENGINE_QUEUE, channel_of(s, unit_id), unit.level, unit.place, peer, unit_id)
     elif queue.path_memory != memory:
         path_id = figure(s, ASK_QUEUE_PATH, place, memory, 0, 0, unit_id)
-    if path_id == NONE or engine == NONE:
-        return STOPPED
     flow = channel.first_flow + to * channel.members + member
     delay = delay_of(s, flow, number, path_id, nbytes)
-    if delay == NONE:
+    if engine == NONE or delay == NONE:
         return STOPPED
     unit.blocked_since = NONE
     queue.sent = number + 1
     s.launch_queues[place].sent += 1
-    s.slots[slot_id].arrived = UNKNOWN
-    s.slots[slot_id].returned = UNKNOWN
-    s.slots[slot_id].nbytes = nbytes
+    s.slots[slot_id].update(arrived=UNKNOWN, returned=UNKNOWN, nbytes=nbytes)
     command_id = new_transfer(s, SEND, unit_id, path_id, nbytes, delay)
     command = s.commands[command_id]
     conflicts(s, unit_id, command_id, 0)
     if op.by_kernel == 0:
         wait_for_visible(s, unit_id, command_id)
-    command.flow = flow
-    command.order = number * PIECES
-    command.target = queue_id
-    command.message = number
+    command.update(flow=flow, order=number * PIECES, target=queue_id, message=number)
     join_engine_queue(s, unit_id, command_id, engine)
     command.record = record(
         s, unit_id, pc, SEND, engine, UNKNOWN, UNKNOWN, NONE, nbytes, queue_id, number, path_id
@@ -158,9 +151,7 @@ def take(s: State, unit_id: int, pc: int, queue_id: int, kind: int) -> int:
     delay = 0
     if into != NONE:
         source = s.accesses[1]
-        source.storage = storage_id
-        source.owner = NONE
-        source.piece = NONE
+        source.update(storage=storage_id, owner=NONE, piece=NONE)
         if op.version != NONE:
             s.frames[frame + op.version] += 1
         resolve_access(s, unit_id, into, 1, 0)
@@ -182,18 +173,13 @@ def take(s: State, unit_id: int, pc: int, queue_id: int, kind: int) -> int:
             unit.cause = record_id
     if into == NONE:
         held_id = unit.held_slots + storage_id - s.launches[unit.launch].first_slot
-        s.held_slots[held_id].handles = 1
-        s.held_slots[held_id].queue = queue_id
-        s.held_slots[held_id].message = number
-        s.held_slots[held_id].credit_ps = credit_ps
+        s.held_slots[held_id].update(handles=1, queue=queue_id, message=number, credit_ps=credit_ps)
         bind(s, unit_id, op.handle, storage_id)
         return GO_ON
     command_id = new_transfer(s, INTO, unit_id, path_id, nbytes, delay)
     command = s.commands[command_id]
     conflicts(s, unit_id, command_id, 0)
-    command.target = queue_id
-    command.message = number
-    command.amount = credit_ps
+    command.update(target=queue_id, message=number, amount=credit_ps)
     number_copy(s, unit_id, command_id)
     touch_caches(s, unit_id, command_id, NONE, 0)
     join_engine_queue(s, unit_id, command_id, DMA)

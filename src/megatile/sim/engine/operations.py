@@ -85,9 +85,9 @@ def do_work(s: State, unit_id: int, pc: int) -> int:
     join_engine_queue(s, unit_id, command_id, op.engine)
     server_id = s.engine_queues[command.engine_queue].server
     if server_id != NONE:
-        command.server = server_id
-        command.flow = s.units[unit_id].flow + op.flow
-        command.order = s.units[unit_id].copies * PIECES
+        command.update(
+            server=server_id, flow=s.units[unit_id].flow + op.flow, order=s.units[unit_id].copies * PIECES
+        )
         s.units[unit_id].copies += 1
     command.record = record(
         s,
@@ -178,10 +178,9 @@ def do_signal(s: State, unit_id: int, pc: int) -> int:
             return STOPPED
     command_id = new_command(s, SIGNAL, unit_id, pc)
     command = s.commands[command_id]
-    command.delay = delay
-    command.amount = evaluate(s, op.amount, frame)
-    command.target = flag.first_counter + to * flag.members + member
-    command.flow = command.target
+    counter_id = flag.first_counter + to * flag.members + member
+    amount = evaluate(s, op.amount, frame)
+    command.update(delay=delay, amount=amount, target=counter_id, flow=counter_id)
     wait_for_visible(s, unit_id, command_id)
     command.record = record(s, unit_id, pc, SIGNAL, NONE, unit.now, UNKNOWN, NONE, 0, NONE, NONE, NONE)
     if command.dependencies == 0:
@@ -252,9 +251,7 @@ def do_rendezvous(s: State, unit_id: int, pc: int) -> int:
         return STOPPED
     command_id = new_command(s, RENDEZVOUS, unit_id, pc)
     command = s.commands[command_id]
-    command.delay = delay
-    command.target = rendezvous_id
-    command.nbytes = nbytes
+    command.update(delay=delay, target=rendezvous_id, nbytes=nbytes)
     at = op.regions
     reads = s.lists[at]
     writes = s.lists[at + 1]

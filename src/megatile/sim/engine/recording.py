@@ -45,19 +45,21 @@ def record(
     record_id = s.record_base + s.recorded
     s.recorded += 1
     entry = recorded(s, record_id)
-    entry.actor = s.units[unit_id].actor if unit_id != NONE else NONE
-    entry.pc = pc
-    entry.start = start
-    entry.end = end
-    entry.cause = why
-    entry.nbytes = nbytes
-    entry.queue = queue
-    entry.message = message
-    entry.arrived = UNKNOWN
-    entry.path = path
-    entry.accesses = NONE
-    entry.kind = kind
-    entry.engine = engine
+    entry.update(
+        actor=s.units[unit_id].actor if unit_id != NONE else NONE,
+        pc=pc,
+        start=start,
+        end=end,
+        cause=why,
+        nbytes=nbytes,
+        queue=queue,
+        message=message,
+        arrived=UNKNOWN,
+        path=path,
+        accesses=NONE,
+        kind=kind,
+        engine=engine,
+    )
     return record_id
 
 

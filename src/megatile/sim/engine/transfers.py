@@ -72,10 +72,7 @@ def new_transfer(s: State, kind: int, unit_id: int, path_id: int, nbytes: int, d
     """Return a command that moves bytes along a path."""
     command_id = new_command(s, kind, unit_id, s.units[unit_id].pc)
     command = s.commands[command_id]
-    command.path = path_id & CLASS
-    command.first_server = path_id >> CLASSES
-    command.nbytes = nbytes
-    command.delay = delay
+    command.update(path=path_id & CLASS, first_server=path_id >> CLASSES, nbytes=nbytes, delay=delay)
     return command_id
 
 
@@ -152,10 +149,7 @@ def start_transfer(s: State, command_id: int, time: int) -> None:
     count = pieces(s, command.path, nbytes)
     if count > 1:
         size = max(path.granule, -(-nbytes // MAX_PIECES))
-        command.pieces_left = count
-        command.tails_left = count
-        command.tail = 0
-        command.piece_bytes = size
+        command.update(pieces_left=count, tails_left=count, tail=0, piece_bytes=size)
         next_piece(s, command_id, 0, head)
         return
     begin(s, command_id, head)
@@ -166,13 +160,15 @@ def next_piece(s: State, parent_id: int, index: int, head: int) -> None:
     whole = s.commands[parent_id]
     command_id = new_command(s, PIECE, whole.unit, whole.pc)
     command = s.commands[command_id]
-    command.parent = parent_id
-    command.path = whole.path
-    command.first_server = whole.first_server
-    command.flow = whole.flow
-    command.order = whole.order + index
-    command.rest = index
-    command.nbytes = min(whole.piece_bytes, whole.nbytes - index * whole.piece_bytes)
+    command.update(
+        parent=parent_id,
+        path=whole.path,
+        first_server=whole.first_server,
+        flow=whole.flow,
+        order=whole.order + index,
+        rest=index,
+        nbytes=min(whole.piece_bytes, whole.nbytes - index * whole.piece_bytes),
+    )
     begin(s, command_id, head)
 
 
@@ -180,10 +176,9 @@ def next_piece(s: State, parent_id: int, index: int, head: int) -> None:
 def begin(s: State, command_id: int, head: int) -> None:
     command = s.commands[command_id]
     path = s.paths[command.path]
-    command.head = head
-    command.tail = head + serialise(command.nbytes, s.paths[command.path].dma_rate)
-    command.stage = 0
-    command.waited = 0
+    command.update(
+        head=head, tail=head + serialise(command.nbytes, s.paths[command.path].dma_rate), stage=0, waited=0
+    )
     if path.first_server == NONE:
         has_left(s, command_id, head + max(occupied(s, command.path, command.nbytes), path.before))
     move(s, command_id)
@@ -247,16 +242,14 @@ def transfer(s: State, unit_id: int, command_id: int, count: int) -> None:
 @inlined
 def copy_delay(s: State, unit_id: int, path_id: int, nbytes: int) -> int:
     """Return the jitter of the next copy of an instance; NONE where that, or its path, is not known."""
-    if path_id == NONE:
-        return NONE
     return delay_of(s, s.units[unit_id].flow, s.units[unit_id].copies, path_id, nbytes)
 
 
 @inlined
 def delay_of(s: State, flow: int, number: int, path_id: int, nbytes: int) -> int:
-    """Return the jitter of a transfer; NONE where that cannot be said."""
-    if s.jitter == 0:
-        return 0
+    """Return the jitter of a transfer; NONE where that, or its path, is not known."""
+    if path_id == NONE or s.jitter == 0:
+        return NONE if path_id == NONE else 0
     path_id = path_id & CLASS
     duration = occupied(s, path_id, nbytes) + s.paths[path_id].latency
     return figure(s, ASK_DELAY, flow, number, path_id, nbytes, duration)

@@ -56,12 +56,7 @@ def ask(s: State, reason: int, a: int, b: int, c: int, d: int, e: int) -> int:
     """Call Python, which returns what was asked for and caches it in `answers` or elsewhere, for whoever may
     need it next. Where it fails the run has to stop: ``stopped`` says so."""
     asked = s.asked[0]
-    asked.reason = reason
-    asked.a = a
-    asked.b = b
-    asked.c = c
-    asked.d = d
-    asked.e = e
+    asked.update(reason=reason, a=a, b=b, c=c, d=d, e=e)
     return call_python(s)
 
 
