@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from typing import Any
 from weakref import ref
 
 import numpy as np
@@ -264,17 +265,37 @@ def test_a_timeline_counts_the_queues_of_messages_that_are_used() -> None:
     assert {e.operation for e in trace if e.engine == "control"} == {"start"}
 
 
-@pytest.mark.parametrize("decided_by_data", [False, True])
-def test_the_engines_memory_goes_with_the_result(decided_by_data: bool) -> None:
+def counted(decided_by_data: bool) -> Plan:
     b = PlanBuilder("counted", scale="core", units=2)
     x = b.tile("x", (64,), "f32", memory="local", role="inout")
     n = b.tile("n", (1,), "i32", memory="local", role="input")
     with b.loop(0, b.read_scalar(n, 8) if decided_by_data else 8):
         b.compute("add", x, [x, x])
-    inputs = {"x": np.ones((2, 64), "f4"), "n": np.full((2, 1), 3, "i4")}
+    return b.finish()
+
+
+def in_blocks() -> Plan:
+    b = PlanBuilder("blocks", scale="device", units=1)
+    block = b.level("block", scale="block", grid=4, parent="device", slots=1)
+    x = b.tile("x", (64,), "f32", memory="shared", level=block)
+    with b.stream(level=block):
+        b.compute("add", x, [x, x])
+    return b.finish()
+
+
+@pytest.mark.parametrize(
+    ("plan", "hda", "inputs"),
+    [
+        (counted(False), toy(2), {"x": np.ones((2, 64), "f4"), "n": np.full((2, 1), 3, "i4")}),
+        (counted(True), toy(2), {"x": np.ones((2, 64), "f4"), "n": np.full((2, 1), 3, "i4")}),
+        (in_blocks(), "dgx-h100", None),
+    ],
+    ids=["alike", "decided by data", "levels"],
+)
+def test_the_engines_memory_goes_with_the_result(plan: Plan, hda: Any, inputs: Any) -> None:
     gc.disable()
     try:
-        result = simulate(b.finish(), inputs, machine=toy(2))
+        result = simulate(plan, inputs, machine=hda)
         arena = ref(result.launch.simulation.arena)
         del result
         assert arena() is None

@@ -53,7 +53,7 @@ class LevelRows:
         self.streams = launch.table.stream_of[number]
         """The stream of every instance."""
         self.above = next((rows for rows in launch.levels if rows.level.name == self.level.parent), None)
-        self.children: list[LevelRows] = []
+        self.has_children = False
         self.fixed: bool = self.level.slots is None and (self.above is None or self.above.fixed)
         """Whether row i has instance i from the beginning."""
         self.pools = range(0)
@@ -140,9 +140,9 @@ class LevelRows:
         arena, table, count = self.arena, launch.table, len(self)
         engines = table.engine_queue_count(self.view.message_queues)
         sizes = np.array([len(s.frame) for s in table.streams] + [0])
-        used = np.broadcast_to(sizes[np.unique(self.streams)].max(initial=0), count)
-        if self.fixed:
-            used = sizes[self.streams]
+        used = sizes[self.streams]
+        if not self.fixed:
+            used = np.full(count, used.max(initial=0))
         slots = table.storages - table.first_slot
         self.held = arena.extend("held_slots", slots * count), slots
         self.queues = arena.extend("engine_queues", engines * count), engines
@@ -186,7 +186,7 @@ class LevelRows:
 
     def link_children(self, found: list[LevelRows]) -> None:
         """Describe what is below every row."""
-        self.children, count = found, len(found)
+        self.has_children, count = True, len(found)  # not the rows themselves, which know this one
         first = self.arena.extend("children", count * len(self), NONE)
         self.units[:, UnitRow.children] = first + count * np.arange(len(self))
         self.units[:, UnitRow.child_levels] = count

@@ -22,7 +22,7 @@ class Occupancy:
         taken: list[tuple[dict[int, list[int]], int, list[int]]] = []
         first, count = launch.row[[LaunchRow.first_unit, LaunchRow.units]].tolist()
         for level in launch.levels:
-            if level.above is not None or not (level.children or (level.streams != NONE).any()):
+            if level.above is not None or not (level.has_children or (level.streams != NONE).any()):
                 continue
             there = self._owners.setdefault(level.view.level.name, {})
             for place, mine in self._by_place(launch, level).items():
