@@ -14,18 +14,23 @@ with enough_memory("plan 'ring' of 850000 units"):
 
 from __future__ import annotations
 
-import signal
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from signal import SIGINT, SIGTERM
 from time import monotonic
 from typing import Any
 
+try:  # the functions below those of `signal`, which look up every handler in an enumeration
+    from _signal import getsignal, signal as set_handler
+except ImportError:
+    from signal import getsignal, signal as set_handler
+
 from megatile.core.errors import MegatileError
 
-HELD = (signal.SIGINT, signal.SIGTERM)
+HELD = (SIGINT, SIGTERM)
 _DEADLINE: ContextVar[float | None] = ContextVar("deadline", default=None)
 
 
@@ -58,14 +63,17 @@ class HeldSignals:
     def hold(self) -> None:
         """Take the place of Python's handlers; those that the system handles end the process at once."""
         for number in HELD:
-            handler = signal.getsignal(number)
+            handler = getsignal(number)
             if callable(handler):
                 self.handlers[number] = handler
-                signal.signal(number, lambda came, _: self.came.append(came))
+                set_handler(number, self._come)
+
+    def _come(self, number: int, _: Any) -> None:
+        self.came.append(number)
 
     def release(self) -> None:
         for number, handler in self.handlers.items():
-            signal.signal(number, handler)
+            set_handler(number, handler)
 
 
 _NOTHING_HELD = HeldSignals()

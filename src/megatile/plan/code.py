@@ -200,10 +200,8 @@ class _Compiler:
 
     def flows(self, statement: Statement, side: int) -> dict[str, Any]:
         """What carried and merged names mean: the first of their values, or the second."""
-        return {
-            "tiles": tuple((f.name, f.values[side]) for f in tile_flows(statement)),
-            "numbers": tuple((f.name, f.values[side]) for f in int_flows(statement)),
-        }
+        found = {"tiles": tile_flows(statement), "numbers": int_flows(statement)}
+        return {kind: tuple((f.name, f.values[side]) for f in each) for kind, each in found.items() if each}
 
     def loop(self, loop: Loop) -> None:
         self.emit("enter", loop, ended=loop.frees, **self.flows(loop, 0))

@@ -29,8 +29,7 @@ from megatile.plan.compute import (
 from megatile.plan.follow import Follower
 from megatile.plan.model import Plan, PlanError, require_plan
 from megatile.plan.races import RaceWatch
-from megatile.plan.spec import having
-from megatile.plan.statements import tile_flows
+from megatile.plan.statements import tile_flows, write_of
 from megatile.plan.storage import Access, SlotStore, alike, allocate, read_inputs, resolve
 from megatile.plan.structure import check_structure
 
@@ -82,7 +81,7 @@ def execute(
 def _changed(plan: Plan) -> set[str]:
     """Tiles that some command writes, or that go by another name."""
     every = [s for body in plan.bodies for s in body]
-    written = {region.tile for s in every for region in having(s, "writes")}
+    written = {w.tile for s in every if (w := write_of(s)) is not None}
     return written | {name for s in every for flow in tile_flows(s) for name in (flow.name, *flow.values)}
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from megatile.plan.spec import having
 from megatile.plan.statements import (
     Free,
     If,
@@ -20,6 +19,7 @@ from megatile.plan.statements import (
     rewritten,
     statements,
     tile_flows,
+    tiles_bound,
 )
 
 Body = tuple[Statement, ...]
@@ -35,7 +35,7 @@ def slot_names(body: Body) -> frozenset[str]:
     names: set[str] = set()
     flows: list[tuple[str, str]] = []
     for statement in statements(body):
-        names |= set(having(statement, "binds"))
+        names |= set(tiles_bound(statement))
         flows += [(value, flow.name) for flow in tile_flows(statement) for value in flow.values]
     while True:
         more = {to for source, to in flows if source in names} - names

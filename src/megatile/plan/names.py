@@ -16,7 +16,6 @@ from megatile.core.cached import cached
 from megatile.core.errors import did_you_mean
 from megatile.core.expr import Const, Expr, constant, symbols, trips
 from megatile.plan.model import Plan, PlanError
-from megatile.plan.spec import having
 from megatile.plan.statements import (
     CarryTile,
     Flow,
@@ -28,7 +27,9 @@ from megatile.plan.statements import (
     ReceiveAny,
     Region,
     Statement,
+    integers_bound,
     regions_of,
+    tiles_bound,
 )
 from megatile.plan.text import statement_text
 
@@ -162,10 +163,10 @@ def _block(body: tuple[Statement, ...], scope: Scope) -> None:
             _branch(statement, scope)
         elif isinstance(statement, Free):
             scope.free(statement.names, statement)
-        for name in having(statement, "binds"):
+        for name in tiles_bound(statement):
             assert isinstance(statement, (Receive, ReceiveAny))
             scope.bind(name, tuple(map(constant, statement.shape)), statement)
-        for name in having(statement, "counts"):
+        for name in integers_bound(statement):
             scope.bind(name, None, statement)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import MISSING, field, fields
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 TARGET, ARGUMENT, KEYWORD, HIDDEN = "target", "argument", "keyword", ""
@@ -49,7 +50,6 @@ def part(
 
 
 _PARTS: dict[type, tuple[FieldSpec, ...]] = {}
-_GETTERS: dict[tuple[Any, ...], Callable[[Any], tuple[Any, ...]]] = {}
 
 
 def parts(kind: type) -> tuple[FieldSpec, ...]:
@@ -65,6 +65,8 @@ def _getter(kind: type, roles: tuple[str, ...]) -> Callable[[Any], tuple[Any, ..
     """A function that gives the values of the fields with these roles, without those that are None."""
     found = [p for role in roles for p in parts(kind) if p.role == role]
     gets = [(p.name, p.kind == "regions") for p in found]
+    if len(gets) == 1 and gets[0][1]:
+        return attrgetter(gets[0][0])
 
     def values(thing: Any) -> tuple[Any, ...]:
         each: list[Any] = []
@@ -79,9 +81,14 @@ def _getter(kind: type, roles: tuple[str, ...]) -> Callable[[Any], tuple[Any, ..
     return values if gets else lambda thing: ()
 
 
-def having(thing: Any, *roles: str) -> tuple[Any, ...]:
-    """What a statement has in these roles."""
-    get = _GETTERS.get((type(thing), roles))
-    if get is None:
-        get = _GETTERS[type(thing), roles] = _getter(type(thing), roles)
-    return get(thing)
+def having(*roles: str) -> Callable[[Any], tuple[Any, ...]]:
+    """Return a function that gives what a statement has in these roles."""
+    getters: dict[type, Callable[[Any], tuple[Any, ...]]] = {}
+
+    def get(thing: Any) -> tuple[Any, ...]:
+        known = getters.get(type(thing))
+        if known is None:
+            known = getters[type(thing)] = _getter(type(thing), roles)
+        return known(thing)
+
+    return get

@@ -327,18 +327,21 @@ def engine_of(command: Compute) -> str:
     return f"{command.engine}.{command.by}" if command.engine == "dma" and command.by else command.engine
 
 
-def reads_of(statement: Statement) -> tuple[Region, ...]:
-    """The regions a command reads, in order; an accumulating operation lists its destination itself."""
-    return having(statement, "reads")
+reads_of: Callable[[Statement], tuple[Region, ...]] = having("reads")
+"""The regions a command reads, in order; an accumulating operation lists its destination itself."""
+regions_of: Callable[[Statement], tuple[Region, ...]] = having("reads", "writes")
+"""The regions a command reads, then the one that it writes."""
+tiles_bound: Callable[[Statement], tuple[str, ...]] = having("binds")
+"""The names that a command binds to a message."""
+integers_bound: Callable[[Statement], tuple[str, ...]] = having("counts")
+"""The names of the integers that a command finds out."""
+_writes = having("writes")
 
 
 def write_of(statement: Statement) -> Region | None:
     """The region a command writes, if any."""
-    return next(iter(having(statement, "writes")), None)
-
-
-def regions_of(statement: Statement) -> tuple[Region, ...]:
-    return having(statement, "reads", "writes")
+    found = _writes(statement)
+    return found[0] if found else None
 
 
 def tile_flows(statement: Statement) -> list[Flow]:
@@ -352,12 +355,13 @@ def int_flows(statement: Statement) -> list[Flow]:
 
 
 def _flows(statement: Statement) -> tuple[Flow, ...]:
-    return (*getattr(statement, "carries", ()), *getattr(statement, "merges", ()))
+    if isinstance(statement, Loop):
+        return statement.carries
+    return statement.merges if isinstance(statement, If) else ()
 
 
-def binds(statement: Statement) -> tuple[list[str], list[str]]:
+def binds(statement: Statement) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The names of tiles and of integers that are known after a statement, not counting inner scopes."""
-    tiles, numbers = [*having(statement, "binds")], [*having(statement, "counts")]
-    for flow in _flows(statement):
-        (tiles if isinstance(flow, (CarryTile, MergeTile)) else numbers).append(flow.name)
-    return tiles, numbers
+    if not isinstance(statement, (Loop, If)):
+        return tiles_bound(statement), integers_bound(statement)
+    return tuple(f.name for f in tile_flows(statement)), tuple(f.name for f in int_flows(statement))

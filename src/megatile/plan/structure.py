@@ -27,6 +27,8 @@ from megatile.plan.statements import (
 from megatile.plan.text import statement_text
 
 COLLECTIVES = ("barrier", "all_reduce", "broadcast")
+_REFERRED = {kind: having(kind) for kind in ("channel", "group", "flag")}
+"""What gives the names of channels, groups and flags that a statement refers to."""
 
 
 @cached_in_owner
@@ -213,7 +215,7 @@ def check_owners(plan: Plan, stream: Stream) -> None:
         used = [("tile", region.tile) for region in regions_of(statement) if region.at is None]
         # A signal says whose flag it means.
         kinds = ("channel", "group", *(() if hasattr(statement, "to") else ("flag",)))
-        used += [(kind, name) for kind in kinds for name in having(statement, kind)]
+        used += [(kind, name) for kind in kinds for name in _REFERRED[kind](statement)]
         for kind, name in used:
             level = level_of.get((kind, name), stream.level)
             if level == stream.level:

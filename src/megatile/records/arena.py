@@ -154,6 +154,7 @@ class Memory:
         self._at = 0
         layout = self.layout
         self.memory = np.frombuffer(_SPARE.pop(), dtype=np.int64) if _SPARE else _reserve()
+        self._words = self.memory
         head, self._bases, self._words_of, widths, rooms = _divided(layout, len(self.memory))
         self.memory[: layout.header] = head
         self.widths, self._rooms = dict(widths), dict(rooms)
@@ -176,10 +177,6 @@ class Memory:
         if name in self.layout.widths:
             self.memory[self.layout.widths[name]] = width
         self.set_size(name, self._words_of[name] // width)
-
-    @property
-    def _words(self) -> Any:
-        return self.memory
 
     def table(self, name: str) -> Any:
         """A table by its rows, or a list of words."""
@@ -223,26 +220,27 @@ class Memory:
                 if name in self.layout.filled or name in self.layout.whole
                 else self.used[name]
             )
-            found = self.memory[base : base + width * count]
+            found = self._views[name] = self.memory[base : base + width * count]
             if width != 1:
-                found = found.reshape(-1, width)
-            self._views[name] = found
+                found.shape = count, width
         return found
 
-    def extend(self, name: str, count: int, fill: int = 0) -> int:
-        """``count`` more rows in use, filled with one number; where the first one is."""
+    def extend(self, name: str, count: int, fill: int | None = 0) -> int:
+        """``count`` more rows in use, filled with one number (None: with what was there); the first one."""
         at = self.used[name]
         if count:
             if at + count > self._rooms[name]:
                 raise self.no_room(name)
             self.used[name] = at + count
             self._views.pop(name, None)
-            width, base = self.widths[name], self._bases[name]
-            self.memory[base + width * at : base + width * (at + count)] = fill
+            if fill is not None:
+                width, base = self.widths[name], self._bases[name]
+                self.memory[base + width * at : base + width * (at + count)] = fill
         return at
 
     def append(self, name: str, values: Any) -> int:
-        """One more row in use; its number."""
-        at = self.extend(name, 1)
-        self.rows(name)[at] = values
+        """One more row in use, or several whose values come one after another; the number of the first."""
+        at = self.extend(name, len(values) // self.widths[name], None)
+        begin = self._bases[name] + self.widths[name] * at
+        self.memory[begin : begin + len(values)] = values
         return at

@@ -34,6 +34,7 @@ class MachineCode:
 
         self._state = functions.layout.state.fields
         self._callback = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(functions.answer)
+        self._answers_at = ctypes.cast(self._callback, ctypes.c_void_p).value
         with suppress(RuntimeError):  # newer releases do it by themselves
             llvm.initialize()
         llvm.initialize_native_target()
@@ -69,8 +70,8 @@ class MachineCode:
         return int(self.jit.get_function_address("run"))
 
     def run(self, memory: Any) -> int:
-        memory[self._state["callback"].at] = ctypes.cast(self._callback, ctypes.c_void_p).value
-        return int(self._run(memory.ctypes.data))
+        memory[self._state["callback"].at] = self._answers_at
+        return int(self._run(memory.__array_interface__["data"][0]))
 
     def _call_python(self, function: Any) -> None:
         """``call_python(s)``: call the function at ``callback`` with ``owner``."""

@@ -14,7 +14,7 @@ functions of `engine/` rows are only written like that: `desugar` turns them int
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 NONE = -1
@@ -53,18 +53,17 @@ class Field(NamedTuple):
     kind: str
 
     def of_row(self) -> property:
-        """The integer of this column in a row."""
-
-        def get(row: Any) -> Any:
-            if self.kind == "Words":
-                return Words(row._words, row._at + self.at)
-            value = row._words[row._at + self.at]
-            return float(value.view("f8")) if self.kind == "float" else int(value)
+        """The integer of this column in a row, or what begins there."""
+        at = self.at
 
         def put(row: Any, value: int) -> None:
-            row._words[row._at + self.at] = value
+            row._words[row._at + at] = value
 
-        return property(get, put)
+        get: dict[str, Callable[[Any], Any]] = {
+            "Words": lambda row: Words(row._words, row._at + at),
+            "float": lambda row: float(row._words[row._at + at].view("f8")),
+        }
+        return property(get.get(self.kind, lambda row: int(row._words[row._at + at])), put)
 
 
 class Row:
@@ -89,7 +88,7 @@ class Row:
             setattr(cls, name, fields[name].at)
         ends_with_words = [f.kind for f in fields.values()][-1:] == ["Words"]
         cls.fields, cls.KIND = fields, kind
-        cls.width = max(width, len(fields) - ends_with_words)
+        cls.width = max(width, cls.width, len(fields) - ends_with_words)
         properties = {name: field.of_row() for name, field in fields.items()}
         cls._view = type(cls.__name__, (cls,), properties, view=True)
 
@@ -102,9 +101,11 @@ class Row:
     @classmethod
     def row(cls, **values: int) -> list[int]:
         """A row with these values; other fields have none."""
-        row = [values.pop(name, NONE) for name in cls.fields]
-        if values:
-            raise TypeError(f"{cls.__name__} has no field '{min(values)}', only {', '.join(cls.fields)}")
+        row, fields = [NONE] * cls.width, cls.fields
+        for name, value in values.items():
+            if name not in fields:
+                raise TypeError(f"{cls.__name__} has no field '{name}', only {', '.join(fields)}")
+            row[fields[name][0]] = value
         return row
 
     @classmethod

@@ -14,7 +14,7 @@ from megatile.plan.code import Instruction
 from megatile.plan.cohort import Cohort
 from megatile.plan.control import STRUCTURE, ControlFlow
 from megatile.plan.model import Channel
-from megatile.plan.spec import having
+from megatile.plan.statements import integers_bound
 
 MAX_ANNOUNCED_COLLECTIVES = 64
 """Messages that the scout may have found while there is no free slot for them."""
@@ -74,7 +74,7 @@ class Scout(Control):
             if kind in ("read_scalar", "receive_any"):
                 if not self.learned:
                     return None
-                for name in having(statement, "counts"):
+                for name in integers_bound(statement):
                     self.ints[name] = self.learned.popleft()
             self.go(instruction)
             if kind == "receive":

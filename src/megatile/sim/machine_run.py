@@ -484,9 +484,9 @@ class MachineRun:
         if self.most_records:
             launch.record = Record(simulation, rows, launch.submit_ps)
         kept = self._keep(launch)
-        self._quiet_ps = int(simulation.table("lanes").max(initial=0))
-        idle = self._quiet_ps <= self.now_ps and leaves_nothing(launch.resources)
         if not self._lent:
+            self._quiet_ps = int(simulation.table("lanes").max(initial=0))
+            idle = self._quiet_ps <= self.now_ps and leaves_nothing(launch.resources)
             if launch.key is not None and launch.error is None and idle and not launch.resources.has_caches:
                 self._cache_times(launch.key, kept)
             self._clear_up(launch)

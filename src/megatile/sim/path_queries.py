@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from megatile.sim import plain, state as st
-from megatile.sim.instructions import Instruction
+from megatile.sim.instructions import COPY, END, Copy, Instruction
 from megatile.sim.state import NONE, Answer, LevelRow, RegionRow, Storage, TileRow, UnitRow
 from megatile.sim.stream_peers import StreamPeers, is_own
 
@@ -105,9 +105,25 @@ class PathQueries:
         numbers = self._numbers(peers.view, here, names, there, same, by)
         if always:
             self.cache_figures(peers.pc, count, units, numbers)
+            kind = self.arena.rows("code")[peers.pc, Instruction.kind]
+            if kind == COPY and len(units) == count and max(one.max(), other.max()) == NONE:
+                self._share_paths(peers, memories)
         else:
             self.cache_answers(st.ASK_PATH, (mover & -2) + same, memories, here, there, numbers)
         return True
+
+    def _share_paths(self, peers: StreamPeers, memories: int) -> None:
+        """Let the other copies of a stream between an instance's own tiles in the same memories have the
+        paths of the one that was asked for."""
+        rows, code, pc = self.simulation.rows, self.arena.rows("code"), peers.first
+        while rows.code[pc][Instruction.kind] != END:
+            if rows.code[pc][: Copy.engine + 1] == rows.code[peers.pc][: Copy.engine + 1]:
+                ends = [rows.regions[region] for region in rows.ends(pc)]
+                if all(end[RegionRow.mode] == st.DECLARED and is_own(end) for end in ends):
+                    source, target = (self._stored(peers, end)[Storage.memory] for end in ends)
+                    if source << 24 | target == memories:
+                        code[pc, Instruction.figures] = code[peers.pc, Instruction.figures]
+            pc += 1
 
     def copy_ends(self, peers: StreamPeers) -> tuple[Any, Any, Array, bool] | None:
         """Where all instances read and write at an instruction, and who has that (NONE: each its own); for

@@ -231,7 +231,7 @@ class Paths:
                 server = NONE
                 if stage.resource is not None:
                     server = self.server(stage.resource, fabric.widths[stage.resource])
-                blocks = arena.extend("blocks", cache.blocks)
+                blocks = arena.extend("blocks", cache.blocks, None)
                 self.caches[key] = arena.append("caches", (
                     blocks, cache.blocks, 0, NONE, NONE, int(cache.writes_back), row, server,
                     stage.latency_ps, as_bits(stage.bandwidth), *[0] * 9,
@@ -289,13 +289,15 @@ class Paths:
     def _fill_buckets(self) -> None:
         """Put all blocks into the buckets where they are found."""
         arena, blocks, buckets = self.arena, self.arena.rows("blocks"), self.arena.rows("buckets")
+        buckets[:] = NONE
         spans = arena.rows("caches")[:, [CacheRow.first_block, CacheRow.used]].tolist()
         numbers = np.concatenate([np.arange(first, first + used) for first, used in spans])
+        if not len(numbers):
+            return
         columns = blocks[numbers][:, [CacheBlock.cache, CacheBlock.key, CacheBlock.index]].T
         at = plain.engine().bucket_number(arena.memory, *columns)
         order = np.argsort(at, kind="stable")
         numbers, at = numbers[order], at[order]
-        follows = np.append(at[1:] == at[:-1], False)[: len(at)]
+        follows = np.append(at[1:] == at[:-1], False)
         blocks[numbers, CacheBlock.next] = np.where(follows, np.roll(numbers, -1), NONE)
-        buckets[:] = NONE
         buckets[at[::-1]] = numbers[::-1]  # of several the first stays

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import copy
+from functools import partial
 from time import monotonic
 from typing import Any, ClassVar
 
@@ -106,8 +107,8 @@ class Simulation:
         self.labels: list[tuple[Any, ...]] = []
         """Of every queue: channel, member, and the instances that receive and send; or their names."""
         self.engine = engine
-        self._ran = self._expected = 0
-        """Instructions that launches under way have run, and about how many they have in all."""
+        self._ran = 0
+        """Instructions that launches under way have run."""
         self._spent = 0.0
         """Wall-clock seconds of the instructions that have run."""
         self.most_records = record
@@ -168,7 +169,6 @@ class Simulation:
         idle = self.idle.get(id(table))
         launched = idle.pop() if idle else self._allocate(table, resources)
         launched.scalars = scalars
-        self._expected += command_count(plan, 1)
         begin = resources.start_ps(0) if begin is None else begin
         self._serial += 1
         launched.restart(begin, self._flows, self._serial, self.tensors, addresses)
@@ -266,11 +266,10 @@ class Simulation:
         """The tables of all plans as arrays."""
         rows, arena = self.rows, self.arena
         for name in TABLES:
-            used, count = arena.used[name], len(getattr(rows, name))
-            made = rows.made.pop(name, None)
-            if used < count:
-                arena.extend(name, count - used)
-                arena.rows(name)[used:count] = getattr(rows, name)[used:] if made is None else made
+            used, table = arena.used[name], getattr(rows, name)
+            if used < len(table):
+                made = rows.made.pop(name, None)
+                arena.append(name, np.ravel(table[used:] if made is None else made))
         at = arena.extend("storages", rows.memories - arena.used["storages"])
         if rows.memory_of:
             described, times = zip(*rows.memory_of, strict=True)
@@ -322,7 +321,8 @@ class Simulation:
         be continued after one that raises.
         """
         with held_signals() as signals:
-            plain.FUNCTIONS.answering[self._owner] = lambda: self._answer(deadline, signals)
+            answer = partial(self._answer, MachineQueries(self), deadline, signals)
+            plain.FUNCTIONS.answering[self._owner] = answer
             try:
                 return self._run(until, deadline, signals)
             finally:
@@ -347,7 +347,6 @@ class Simulation:
                 return None
             if reason == st.ENDED:
                 launched = self.launches[arena.ended]
-                self._expected -= command_count(launched.plan, 1)
                 self._ran, self._spent = 0, 0.0
                 return launched
             if reason == st.STOPPED:
@@ -356,14 +355,14 @@ class Simulation:
             if deadline is not None and now > deadline:
                 return None
             if now - began > LONG_SECONDS:
-                tell(f"simulating '{self.launches[-1].plan.name}'", self._ran, max(self._ran, self._expected))
+                tell(f"simulating '{self.launches[-1].plan.name}'", self._ran, self._expected())
             if warming and Simulation._steps >= WARM_UP:
                 engine, slice_ = compiled(), SLICE["compiled"]
             elif ran == slice_:
                 times = SLICE_SECONDS / max(now - before, SLICE_SECONDS / 4)
                 slice_ = int(min(MAX_SLICE, max(LEAST_SLICE, slice_ * times)))
 
-    def _answer(self, deadline: float | None, signals: HeldSignals) -> int:
+    def _answer(self, queries: MachineQueries, deadline: float | None, signals: HeldSignals) -> int:
         """Answer what the engine asks. An error is kept: it cannot pass through machine code, and is raised
         when the engine has stopped. The slice ends early where a signal has come or the time is over."""
         arena = self.arena
@@ -371,7 +370,7 @@ class Simulation:
             return NONE
         try:
             question, *asked = arena.rows("asked")[0, : Question.e + 1].tolist()
-            found = MachineQueries(self).answer(question, asked)
+            found = queries.answer(question, asked)
         except BaseException as error:
             self._failure, arena.stopped, found = error, 1, NONE
         if arena.stopped or signals.came or (deadline is not None and monotonic() > deadline):
@@ -390,9 +389,14 @@ class Simulation:
             self._failure.launch = arena.units[who].launch
         raise self._failure
 
+    def _expected(self) -> int:
+        """Return about how many instructions launches under way run in all."""
+        under_way = [x.plan for x in self.launches if x.row[LaunchRow.unfinished]]
+        return max(self._ran, sum(command_count(plan, 1) for plan in under_way))
+
     def how_far(self) -> str:
         """Say how much of the launches under way is done, and how long the rest may take."""
-        done = self._ran / max(1, self._ran, self._expected)
+        done = self._ran / max(1, self._expected())
         rest = self._spent * (1 / done - 1) if done else 0.0
         more = f"; the rest may take {format_time(rest * 1e12)}" if rest else ""
         return f"about {done:.2%} is done, {format_time(self.last_ps)} of simulated time{more}"

@@ -67,7 +67,7 @@ class StreamTable:
         self.tiles = self._tiles(commands)
         self.row_of: list[int] = []
         """The row of every instruction."""
-        ends = kernel_ends(table.plan, code)
+        ends = kernel_ends(table.plan, code) if pm.Start in table.plan.kinds else ()
         for number, i in enumerate(self.code):
             self.row_of.append(len(self.rows.code))
             if number in ends:

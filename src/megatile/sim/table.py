@@ -78,8 +78,7 @@ class Rows(ExpressionRows):
 
     def instruction(self, statement: Any, kind: type[Instruction], **operands: int) -> int:
         """One more instruction; its number."""
-        row = kind.row(kind=kind.KIND, **operands)
-        self.code.append(row + [NONE] * (Instruction.width - len(row)))
+        self.code.append(kind.row(kind=kind.KIND, **operands))
         self.statements.append(statement)
         return len(self.code) - 1
 
@@ -304,5 +303,6 @@ class CommandTable:
 def tabulated(plan: pm.Plan) -> CommandTable:
     """The rows of a plan alone."""
     table = CommandTable(plan, Rows())
-    table.rows.made = {name: np.asarray(getattr(table.rows, name), dtype=np.int64) for name in TABLES}
+    tables = {name: getattr(table.rows, name) for name in TABLES}
+    table.rows.made = {name: np.asarray(rows, dtype=np.int64) for name, rows in tables.items() if rows}
     return table
