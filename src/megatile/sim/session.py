@@ -7,11 +7,16 @@
         s.wait()
     s.time_ns, s.summary()
 
-Launches on the same units take turns in the order in which they were submitted. Time passes only in `wait`,
-up to the end of the first launch that somebody waits for, so that what is submitted then still comes in time.
+Launches on the same units take turns in the order in which they were submitted: on each unit of the hardware
+a launch begins when all commands of those before it there have ended, on others at once (`occupancy`). Time
+passes only in `wait`, up to the end of the first launch that somebody waits for, so that what is submitted
+then still comes in time.
 A host with several workers (`worker`) has a clock for each; its scheduler uses `Worker.block` and `advance`.
 Tensors (tiles with a role) are known by name, raw memory by its address; all other scratch begins undefined,
-so that an earlier kernel cannot leak into a later one.
+so that an earlier kernel cannot leak into a later one. Likewise caches keep blocks of tensors, which a later
+launch finds if it means the same memory and cuts it alike (`LaunchRows._tensor_key`), and not of scratch.
+Channels and flags that a plan marks as ``installed`` belong to the machine: messages, credits and counts go
+on from launch to launch. All others are each launch's own: its flags begin at 0, its queues empty.
 
 What happens on failure:
 

@@ -4,6 +4,12 @@ Streams become rows of instructions (`stream_table`), with the operands of their
 expressions become constants, places in an instance's *frame* of integers, or bytecode (`expressions`); names
 of tiles become storages (the buffers of tiles, then the slots of queues) or places in the frame that hold
 one. Nothing here knows a machine or time.
+
+A tile with several versions has a storage for each buffer, and a place in the frame counts its versions, from
+0: a fresh command counts up, then version v means buffer ``v % versions`` (`engine.accesses.storage_meant`),
+so that it waits for the accesses to version ``v - versions``. A carried or merged name holds the storage that
+was meant when it was bound. What belongs to a level above the stream's is that of instance
+``unit // per``, with ``per`` instances of the stream's level in each.
 """
 
 from __future__ import annotations
@@ -174,12 +180,12 @@ class CommandTable:
         return found
 
     def channel(self, name: str, level: str | None) -> tuple[int, int]:
-        """The number of a channel, and how many instances of a level are in one of the channel's."""
+        """The number of a channel, and how many instances of a level are in one of the channel's level."""
         number = self.channels[name]
         return number, self.plan.per(level, self.plan.channels[number].level) or 1
 
     def flag(self, name: str, level: str | None) -> tuple[int, int]:
-        """The number of a flag, and how many instances of a level are in one of the flag's."""
+        """The number of a flag, and how many instances of a level are in one of the flag's level."""
         number = self.flags[name]
         return number, self.plan.per(level, self.plan.flags[number].level) or 1
 

@@ -1,4 +1,13 @@
-"""Send and receive: what `loop.issue` calls for these instructions (see `engine/__init__` for the whole)."""
+"""Send and receive: what `loop.issue` calls for these instructions (see `engine/__init__` for the whole).
+
+A queue has ``slots`` buffers at the receiver; message k lies in slot ``k % slots``. A send *blocks* its
+instance (HELD_UP: nothing after it is issued) until the credit of message ``k - slots`` is back, and then
+only *starts* the transfer (GO_ON): the instance goes on while that waits for its turn. A receive blocks until
+the message at the head of its queue has arrived. It copies nothing: its name means the slot itself, which is
+given back when no name means it any more and all commands that use it have ended (`bindings.drop`). A receive
+``into`` a tile starts a copy on the DMA engine instead, and the slot is given back when that has ended
+(`completion`). Either way the credit then travels for ``credit_ps``.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +72,7 @@ def queue_in_use(s: State, unit_id: int, receiver: int, member: int) -> int:
 
 @jit
 def do_send(s: State, unit_id: int, pc: int) -> int:
-    """Wait for the credit of a slot, then start the transfer of a message into it."""
+    """Block until the credit of the last message in the same slot is back, then start a transfer into it."""
     op = Send.of(s.code[pc])
     unit = s.units[unit_id]
     frame = unit.frame
@@ -84,7 +93,7 @@ def do_send(s: State, unit_id: int, pc: int) -> int:
         return misuse(s, pc, unit_id, TOO_LARGE, nbytes, member)
     number = queue.sent
     slot_id = queue.ring + number % queue.slots
-    if number >= queue.slots:
+    if number >= queue.slots:  # message ``number - slots`` was in this slot: has its credit come back?
         returned = s.slots[slot_id].returned
         if returned == UNKNOWN:
             unit.next_waiter = queue.credit_waiter
@@ -116,7 +125,7 @@ def do_send(s: State, unit_id: int, pc: int) -> int:
     command_id = new_transfer(s, SEND, unit_id, path_id, nbytes, delay)
     command = s.commands[command_id]
     conflicts(s, unit_id, command_id, 0)
-    if op.by_kernel == 0:
+    if op.by_kernel == 0:  # a message orders what others see: earlier accesses to that must have ended
         wait_for_visible(s, unit_id, command_id)
     command.update(flow=flow, order=number * PIECES, target=queue_id, message=number)
     join_engine_queue(s, unit_id, command_id, engine)
@@ -129,7 +138,8 @@ def do_send(s: State, unit_id: int, pc: int) -> int:
 
 @jit
 def take(s: State, unit_id: int, pc: int, queue_id: int, kind: int) -> int:
-    """Take the message at the head of a queue: bind its slot to a name, or copy it out."""
+    """Take the message at the head of a queue, which has arrived: bind its slot to a name, or start the copy
+    of it into a tile. The instance goes on at once in both cases."""
     op = Take.of(s.code[pc])
     unit = s.units[unit_id]
     frame = unit.frame
@@ -171,7 +181,7 @@ def take(s: State, unit_id: int, pc: int, queue_id: int, kind: int) -> int:
         if record_id != NONE:
             recorded(s, record_id).arrived = arrival
             unit.cause = record_id
-    if into == NONE:
+    if into == NONE:  # nothing is copied: the name means the slot from now on
         held_id = unit.held_slots + storage_id - s.launches[unit.launch].first_slot
         s.held_slots[held_id].update(handles=1, queue=queue_id, message=number, credit_ps=credit_ps)
         bind(s, unit_id, op.handle, storage_id)
@@ -209,7 +219,9 @@ def do_receive(s: State, unit_id: int, pc: int) -> int:
 
 @jit
 def do_any(s: State, unit_id: int, pc: int) -> int:
-    """Wait for a message of any of several queues, then take the one that came first."""
+    """Wait for a message of any of several queues, then take the one that came first (ties: the lowest
+    member). Which one is decided when time has come to an arrival (`queues.decide`), not when one is known:
+    another queue may still have an earlier one."""
     op = ReceiveAny.of(s.code[pc])
     unit = s.units[unit_id]
     at = op.members
