@@ -23,9 +23,9 @@ from tests.collectives.networks import NETWORKS, network
 import megatile as mt
 from megatile.collectives.algorithms import algorithms
 from megatile.collectives.job import REDUCING, REDUCTIONS, Job
-from megatile.collectives.planner import make_job
 from megatile.collectives.provenance import prove
 from megatile.collectives.reference import make_inputs, wrong_elements
+from megatile.collectives.requests import make_job
 from megatile.core.dtypes import itemsize
 from megatile.hda import HDA
 from megatile.plan.check import check_machine

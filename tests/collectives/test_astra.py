@@ -10,7 +10,7 @@ from math import log2
 import pytest
 
 from megatile.collectives.algorithms import find_algorithm
-from megatile.collectives.planner import make_job
+from megatile.collectives.requests import make_job
 from megatile.hda import HDA
 from megatile.sim import simulate
 from megatile.timing.collective_choice import rule_of

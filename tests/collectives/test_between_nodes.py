@@ -6,10 +6,11 @@ import pytest
 import megatile as mt
 from megatile.collectives.algorithms import find_algorithm
 from megatile.collectives.job import CollectiveError
-from megatile.collectives.planner import make_job, predict
+from megatile.collectives.planner import predict
 from megatile.collectives.provenance import prove
 from megatile.collectives.rank_groups import beyond, nearest_last
 from megatile.collectives.ranking import variants
+from megatile.collectives.requests import make_job
 from megatile.core.expr import Symbol
 from megatile.plan.model import Transport
 from megatile.timing.transports import Asked, kernel_view

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from megatile.collectives.algorithms import find_algorithm
-from megatile.collectives.planner import make_job
+from megatile.collectives.requests import make_job
 from megatile.sim import simulate
 from toy_machines import chips
 

@@ -7,8 +7,8 @@ import pytest
 import megatile as mt
 from megatile.collectives import predict
 from megatile.collectives.algorithms import algorithms
-from megatile.collectives.planner import make_job
 from megatile.collectives.ranking import rank
+from megatile.collectives.requests import make_job
 from megatile.cost.price import lower_bound, price
 
 

@@ -7,7 +7,8 @@ import pytest
 import megatile as mt
 import megatile.language as T
 from megatile.collectives.algorithms import find_algorithm
-from megatile.collectives.planner import make_job, predict
+from megatile.collectives.planner import predict
+from megatile.collectives.requests import make_job
 from megatile.hda.load import FOLDER, machine_names
 from megatile.plan.model import Plan, PlanError, Transport
 from megatile.sim import Session

@@ -5,9 +5,10 @@ import pytest
 from megatile.collectives.algorithms import find_algorithm
 from megatile.collectives.job import CollectiveError
 from megatile.collectives.libraries import offered
-from megatile.collectives.planner import make_job, predict
+from megatile.collectives.planner import predict
 from megatile.collectives.provenance import prove
 from megatile.collectives.ranking import Floors, rank
+from megatile.collectives.requests import make_job
 from megatile.collectives.sweeps import count_wrong, sweep
 from megatile.hda import machine
 from megatile.plan.check import check

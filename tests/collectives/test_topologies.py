@@ -11,8 +11,8 @@ import megatile as mt
 from megatile.collectives import predict
 from megatile.collectives.algorithms import algorithms
 from megatile.collectives.job import OPERATIONS, REDUCING
-from megatile.collectives.planner import make_job
 from megatile.collectives.reference import make_inputs, wrong_elements
+from megatile.collectives.requests import make_job
 from toy_machines import chips
 
 MACHINES = {

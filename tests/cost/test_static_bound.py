@@ -6,7 +6,7 @@ from tests.tuning.factories import gemm
 import megatile as mt
 import megatile.language as T
 from megatile.collectives.algorithms import ALGORITHMS
-from megatile.collectives.planner import make_job
+from megatile.collectives.requests import make_job
 from megatile.cost.static_bound import floor
 from megatile.plan import model as pm
 from megatile.plan.build import PlanBuilder

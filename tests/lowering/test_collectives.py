@@ -128,12 +128,15 @@ def test_any_number_of_devices(n: int, algorithm: str | None) -> None:
 def test_algorithms_differ_in_plan_and_time() -> None:
     names = ("ring", "tree", "direct", "halving_doubling", "in_network")
     for impl in ("kernel", "copy_engine"):
+        names = names if impl == "kernel" else names[:-1]
         progs = {name: program("allreduce", name, impl=impl) for name in names}
         lowered = {name: mt.lower(prog, machine="dgx-h100") for name, prog in progs.items()}
         assert len({str(low.plan) for low in lowered.values()}) == len(names)
         times = {name: mt.simulate(low).time_ps for name, low in lowered.items()}
         assert len(set(times.values())) == len(names)
-    assert min(times, key=lambda name: times[name]) == "in_network"
+        assert impl != "kernel" or min(times, key=lambda name: times[name]) == "in_network"
+    with pytest.raises(mt.MegatileError, match="'in_network' is done by the network"):
+        mt.lower(program("allreduce", "in_network", impl="copy_engine"), machine="dgx-h100")
     best = mt.simulate(program("allreduce", impl="copy_engine"), machine="dgx-h100").time_ps
     assert best <= min(times.values())
 
@@ -386,4 +389,4 @@ def test_a_time_is_asked_for_at_most_once_per_algorithm(monkeypatch: pytest.Monk
 
     for _ in range(2):
         mt.lower(gemm, machine=machine)
-        assert list(runs.values()) == [1]  # the latency of a message rules out all but the network's own
+        assert set(runs.values()) == {1}

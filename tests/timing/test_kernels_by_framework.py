@@ -59,19 +59,19 @@ def test_numbers_arrays_and_the_public_function_agree(operation, library):
 
 
 def test_an_engine_reduces_few_bytes_by_itself_and_many_by_nccl():
-    figures = H100.kernel("vllm.all_reduce")
-    link = 450e3 * figures.share
-    assert us("all_reduce", ranks=2, bytes=1 << 20) == pytest.approx(figures.start_us + (1 << 20) / link)
-    assert us("all_reduce", ranks=4, bytes=1 << 18) == pytest.approx(figures.start_us + 3 * (1 << 18) / link)
-    two_shots = 2 * figures.start_us + 2 * 3 / 4 * (1 << 20) / link
+    figures = H100.transports["device"]["custom"].protocols["one_shot"]
+    link, step_us = 450e3 * figures.share, figures.step_ps / 1e6
+    assert us("all_reduce", ranks=2, bytes=1 << 20) == pytest.approx(step_us + (1 << 20) / link)
+    assert us("all_reduce", ranks=4, bytes=1 << 18) == pytest.approx(step_us + 3 * (1 << 18) / link)
+    two_shots = 2 * step_us + 2 * 3 / 4 * (1 << 20) / link
     assert us("all_reduce", ranks=4, bytes=1 << 20) == pytest.approx(two_shots)
-    in_switch = 2 * figures.start_us + 9 / 8 * (1 << 20) / link
+    in_switch = 2 * step_us + 9 / 8 * (1 << 20) / link
     assert us("all_reduce", ranks=8, bytes=1 << 20) == pytest.approx(in_switch)
     for library in ("vllm", "trtllm", "sglang"):
         nccl = mt.predict_kernel("all_reduce", machine=H100, ranks=8, bytes=1 << 30).time_us
         assert us("all_reduce", library=library, ranks=8, bytes=1 << 30) == pytest.approx(nccl)
     eager = kernel_times_us(H100, "all_reduce", "bf16", "vllm", captured=False, ranks=2, bytes=8)
-    assert eager == figures.issue_us
+    assert eager == 20.8
     assert us("all_reduce", ranks=1, bytes=8) == 0
 
 

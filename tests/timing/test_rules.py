@@ -4,7 +4,7 @@ import pytest
 
 import megatile as mt
 from megatile.collectives.algorithms import find_algorithm
-from megatile.collectives.planner import make_job
+from megatile.collectives.requests import make_job
 from megatile.hda import HDA, machine
 from megatile.plan.build import PlanBuilder
 from megatile.plan.model import Transport, with_transport

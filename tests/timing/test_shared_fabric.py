@@ -7,7 +7,7 @@ from weakref import ref
 
 import megatile as mt
 from megatile.collectives.algorithms import find_algorithm
-from megatile.collectives.planner import make_job
+from megatile.collectives.requests import make_job
 from megatile.plan.model import Transport, with_transport
 from megatile.timing.faults import Faults
 from megatile.timing.resources import Resources

@@ -75,7 +75,7 @@ def collective(
     end: Annotated[str | None, typer.Option("-e", "--end", help="Largest size.")] = None,
     factor: Annotated[float, typer.Option("-f", "--factor", help="Factor between sizes.")] = 2.0,
     algorithm: Annotated[
-        str, typer.Option("-a", "--algorithm", help="auto, nccl, rccl, fastest, all, or names.")
+        str, typer.Option("-a", "--algorithm", help="auto, nccl, rccl, custom, fastest, all, or names.")
     ] = "auto",
     scale: Annotated[str, typer.Option(help="Scale of the ranks: device, block, pe, …")] = "device",
     ranks: Annotated[str | None, typer.Option(help="Number of ranks, or a list: 16 or 0,8,16-23.")] = None,
@@ -227,15 +227,15 @@ def _algorithms(
 ) -> list[str]:
     """The names asked for; ``all`` means every algorithm that can do the job."""
     from megatile.collectives.algorithms import algorithms, find_algorithm
-    from megatile.collectives.libraries import LIBRARIES
-    from megatile.collectives.planner import make_job
+    from megatile.collectives.libraries import NAMED
+    from megatile.collectives.requests import make_job
 
     if asked == "all":
         job, _ = make_job(operation, machine=hda, nbytes=size, **fields)
         return [a.name for a in algorithms().values() if a.reason_against(job) is None]
     names = read_names(asked, ALGORITHMS)
     for name in names:
-        if name not in ("auto", "fastest") and name not in LIBRARIES and name not in kernels["algorithms"]:
+        if name not in ("auto", "fastest", *NAMED) and name not in kernels["algorithms"]:
             find_algorithm(name)
     return names
 

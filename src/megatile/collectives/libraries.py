@@ -15,13 +15,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from megatile.collectives.candidates import Candidate
-from megatile.collectives.job import Job
+from megatile.collectives.job import CollectiveError, Job
 from megatile.collectives.registry import ALGORITHMS, Algorithm
 from megatile.core.dtypes import itemsize
+from megatile.core.errors import did_you_mean
+from megatile.core.quantities import whole
 from megatile.hda import HDA
 from megatile.plan.model import Transport
 from megatile.timing.collective_choice import channels_of, choose, library_of, rule_of
 from megatile.timing.collective_rule import PEERS, PREFIX, Way, fabric
+from megatile.timing.engine_rules import LOW_LATENCY, OFFERED, engine_way
 from megatile.timing.machine_timing import TimingError
 from megatile.timing.transports import has_library
 
@@ -37,10 +40,18 @@ NCCL_NAMES = {
     "in_network_tree": "NVLSTree",
 }
 """How NCCL_ALGO calls them."""
+KERNELS_OF = {"custom": "vllm", "trtllm": "trtllm"}
+"""Engines whose own all-reduce kernels machine files describe."""
+NAMED = (*LIBRARIES, *OFFERED)
+"""What ``algorithm`` may name beside algorithms: whose own choice is asked for."""
+SHAPES = dict.fromkeys(("two_shot", *OFFERED["deepep"]), "direct")
+"""Algorithms whose Plans are those of others."""
 
 
 def offered(library: str, operation: str) -> tuple[str, ...]:
     """Return the algorithms with which a library does an operation."""
+    if library in OFFERED:
+        return OFFERED[library] if operation == ENGINE_OPERATIONS[library] else ()
     return ("direct",) if operation in PEERS else LIBRARIES.get(library, ())
 
 
@@ -59,6 +70,8 @@ def library_way(
         return None
     if algorithm is not None and (algorithm not in offered(library, job.operation) or library == "rccl"):
         return None
+    if library in KERNELS_OF:
+        return _engine_way(hda, job, library)
     env = dict(env or {})
     if algorithm is not None and job.operation not in PEERS:
         env["NCCL_ALGO"] = NCCL_NAMES[algorithm]
@@ -74,6 +87,55 @@ def library_way(
     if way.algorithm == "hamilton" and job.ranks == 2:
         way = way._replace(algorithm="ring")  # two ranks have one link
     return way if algorithm in (None, way.algorithm) and stand_in(way, job) is not None else None
+
+
+ENGINE_OPERATIONS = {"custom": "all_reduce", "trtllm": "all_reduce", "deepep": "all_to_all"}
+
+
+def _engine_way(hda: HDA, job: Job, library: str) -> Way:
+    """Return what an engine's own all-reduce takes for a job; where the engine calls NCCL, say so."""
+    engine = KERNELS_OF[library]
+    rule_of(hda, library, job.scale)  # says if the machine file has no such kernels
+    way = engine_way(hda, engine, job.ranks, job.nbytes) if job.reduction == "sum" else None
+    if way is None or stand_in(way, job) is None:
+        raise CollectiveError(
+            f"'{engine}' has no all-reduce of its own for {job.nbytes} bytes among {job.ranks} ranks "
+            f"('{job.reduction}'): it calls NCCL there",
+            advice='algorithm="nccl"',
+        )
+    return way
+
+
+TOKENS = {"sms": 0, "token": None, "experts": 0, "phase": "dispatch", "low_latency": False}
+"""Settings of DeepEP: compute units (0: as the machine file says), bytes of a token, experts, which of the
+two exchanges and which mode."""
+
+
+def deepep_transport(hda: HDA, job: Job, settings: Mapping[str, Any]) -> Transport:
+    """Return how DeepEP sends tokens to their experts, or their results back."""
+    unknown = next((name for name in settings if name not in TOKENS), None)
+    if unknown is not None:
+        raise CollectiveError(
+            f"DeepEP has no setting '{unknown}'", advice=did_you_mean(unknown, TOKENS, what="settings")
+        )
+    sms, token, experts, phase, low = ({**TOKENS, **settings}[name] for name in TOKENS)
+    needed = {"token": token, "experts": experts} if low else {"token": token}
+    for name, value in needed.items():
+        if whole(value) is None or value < 1:
+            advice = 'settings={"token": 14336}, or {"token": 7392, "low_latency": True, "experts": 256}'
+            raise CollectiveError(f"DeepEP needs {name}, a whole number from 1 on", advice=advice)
+    if phase not in ("dispatch", "combine") or not isinstance(low, bool) or whole(sms) is None or sms < 0:
+        raise CollectiveError(f"DeepEP cannot do phase={phase!r}, low_latency={low!r}, sms={sms!r}")
+    if job.splits or fabric(hda, job.scale).nodes(job.ranks) > 1 or job.ranks < 2:
+        raise CollectiveError(
+            "DeepEP's Plans are equal exchanges among devices of one node",
+            advice='mt.predict_kernel("moe_dispatch", nodes=…) knows several nodes',
+        )
+    name = f"{phase}{LOW_LATENCY}" if low else phase
+    channels = float(sms or rule_of(hda, "deepep", job.scale).figures.channels)
+    return Transport(
+        "kernel", "deepep", name, channels=channels, token=token, experts=experts if low else 0, name="deepep"
+    )
 
 
 class Group(NamedTuple):
@@ -100,7 +162,8 @@ def group_of(hda: HDA, job: Job) -> Group:
 def stand_in(way: Way, job: Job) -> str | None:
     """Return the algorithm whose Plan shows a library's way: the same, or a ring where ours cannot do the
     job."""
-    return next((n for n in (way.algorithm, "ring") if ALGORITHMS[n].reason_against(job) is None), None)
+    own = SHAPES.get(way.algorithm, way.algorithm)
+    return next((n for n in (own, "ring") if ALGORITHMS[n].reason_against(job) is None), None)
 
 
 def library_options(hda: HDA, job: Job, library: str, way: Way, shape: str) -> tuple[tuple[str, int], ...]:
@@ -145,11 +208,11 @@ def transport_of(
         )
         return Transport("lsu", name="lsu") if inside else Transport("nic", name="nic")
     if way is not None and library is not None:
-        kind = "switch" if way.protocol == "NVLS" else "kernel"
+        kind = "switch" if way.algorithm.startswith("in_network") else "kernel"
         return Transport(kind, library, *way, **group_of(hda, job)._asdict(), name=library)
     name, own = candidate.algorithm, library or library_of(hda, job.scale) or ""
     if name not in offered(own, job.operation) or (name == "ring" and len(job.nesting) > 1):
-        own = "custom"  # the rings of libraries take all rails between nodes
+        own = "own"  # the rings of libraries take all rails between nodes
     channels = None
     if own == "nccl" and name in NCCL_NAMES:
         rule = rule_of(hda, own, job.scale, False, *group_of(hda, job))

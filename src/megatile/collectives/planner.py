@@ -5,8 +5,9 @@
     print(why)
 
 ``auto`` is what the machine's communication library does, ``"nccl"`` and ``"rccl"`` what these libraries
-do, and ``"fastest"`` the fastest of all (``ranking.py``; also ``auto`` where the machine's file describes
-no library).
+do, ``"custom"`` and ``"trtllm"`` vLLM's and TensorRT-LLM's own all-reduce, ``"deepep"`` DeepEP's all-to-all,
+and ``"fastest"`` the fastest of all (``ranking.py``; also ``auto`` where the machine's file describes no
+library).
 """
 
 from __future__ import annotations
@@ -20,19 +21,27 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 from megatile.collectives.algorithms import algorithms, find_algorithm
 from megatile.collectives.candidates import Candidate, Explanation, in_network
 from megatile.collectives.choice_table import Choices, Table
-from megatile.collectives.geometry import BUFFERS, Geometry, Ranks, buffer_memory, near_memory, survey
-from megatile.collectives.job import CollectiveError, Job, operation_name, read_bytes
-from megatile.collectives.libraries import LIBRARIES, library_options, library_way, offered, stand_in
+from megatile.collectives.geometry import Ranks
+from megatile.collectives.job import CollectiveError, Job
+from megatile.collectives.libraries import (
+    KERNELS_OF,
+    LIBRARIES,
+    NAMED,
+    deepep_transport,
+    library_options,
+    library_way,
+    offered,
+    stand_in,
+)
 from megatile.collectives.pace import paced
 from megatile.collectives.ranking import Floors, named, on_transport, plan_of, rank
+from megatile.collectives.requests import check_choice, make_job, read_machine
 from megatile.core.arguments import known_keywords
-from megatile.core.dtypes import dtype as dtype_name, itemsize
-from megatile.core.errors import did_you_mean
 from megatile.core.progress import Listener, shown
 from megatile.core.quantities import format_time
 from megatile.core.times import HasTime
-from megatile.hda import HDA, machine as find_machine
-from megatile.plan.model import Plan
+from megatile.hda import HDA
+from megatile.plan.model import Plan, with_transport
 from megatile.sim import simulate
 from megatile.timing.collective_choice import library_of
 from megatile.timing.collective_rule import CHAINS
@@ -40,7 +49,7 @@ from megatile.timing.database import Database, measured_time
 from megatile.timing.formulas import OPERATIONS as KERNELS, KernelTime
 from megatile.timing.machine_timing import Origin
 from megatile.timing.measurements import CAPTURED
-from megatile.timing.transports import PROTOCOLS, has_library, model_of
+from megatile.timing.transports import has_library, model_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -118,71 +127,6 @@ def bus_factor(operation: str, ranks: int) -> float:
     return 1.0
 
 
-def make_job(
-    op: str,
-    *,
-    machine: HDA,
-    scale: str = "device",
-    nbytes: int | str | None = None,
-    dtype: Any = "f32",
-    ranks: Ranks = None,
-    reduction: str = "sum",
-    root: int = 0,
-    peer: int | None = None,
-    in_place: bool = False,
-    memory: str | None = None,
-    slot_memory: str | None = None,
-    splits: Sequence[Sequence[int]] | None = None,
-) -> tuple[Job, Geometry]:
-    """The job that the arguments of ``collective`` describe."""
-    name = dtype_name(dtype)
-    size = itemsize(name)
-    rows = tuple(map(tuple, splits or ()))
-    if rows:
-        if nbytes is not None:
-            raise CollectiveError("nbytes= and splits= both say how much is sent", advice="leave nbytes out")
-        nbytes = len(rows) * size * max((n for row in rows for n in row), default=0)
-        if len({n for row in rows for n in row}) == 1:
-            rows = ()
-    if nbytes is None and operation_name(op) != "barrier":
-        raise CollectiveError(f"{op} of how many bytes?", advice='give nbytes=1 << 20 or nbytes="1 MiB"')
-    nbytes = read_bytes(0 if nbytes is None else nbytes)
-    if nbytes % size:
-        raise CollectiveError(
-            f"{nbytes} bytes are not a whole number of {name}",
-            advice=f"{nbytes // size * size} or {-(-nbytes // size) * size}",
-        )
-    found = survey(machine, scale, ranks)
-    for named_memory in (memory, slot_memory):
-        if named_memory is not None:
-            machine.memory(named_memory)
-    place = buffer_memory(machine, scale, BUFFERS * nbytes) if memory is None else memory
-    near = near_memory(machine, scale, place)
-    job = Job(
-        operation_name(op),
-        found.ranks,
-        nbytes // size,
-        name,
-        reduction,
-        root,
-        peer,
-        in_place,
-        scale=found.scale,
-        memory=place,
-        slot_memory=slot_memory,
-        levels=found.levels,
-        dims=found.dims,
-        wrap=found.wrap,
-        reduces=found.reduces,
-        place=found.place,
-        cables=found.cables,
-        near=None if near is None else near.name,
-        near_bytes=near.available // 2 if near else 0,  # the other half is for queues
-        splits=rows,
-    )
-    return job, found
-
-
 @overload
 def collective(
     op: str,
@@ -231,12 +175,14 @@ def collective(
     """Return the plan of collective ``op`` over ``ranks`` (all units of ``scale``) of a machine.
 
     ``nbytes`` is the whole buffer's size as nccl-tests counts it; ``algorithm`` a name, an import path,
-    ``"auto"`` (what the machine's library does) or ``"fastest"``, and ``settings`` the options of a named
-    one. ``ranks`` is a count or unit numbers; ``peer`` is the receiver of a ``send_recv``. ``memory`` and
-    ``slot_memory`` name where buffers and queues lie. ``splits`` are the elements of an uneven
-    ``all_to_all``, a row per sender with a number per receiver, in place of ``nbytes``. ``protocol``,
-    ``transport``, ``env``, ``among``, ``launch``, ``table`` and ``progress`` are those of ``predict``. With
-    ``explain`` also return the reasons: candidates, prices, why not.
+    ``"auto"`` (what the machine's library does), ``"fastest"`` or a library (``nccl``, ``rccl``, ``custom``,
+    ``trtllm``, ``deepep``), and ``settings`` the options of a named one (of ``deepep``: ``token`` in bytes,
+    ``sms``, ``phase``, ``low_latency`` and ``experts``). ``ranks`` is a count or unit numbers; ``peer`` is
+    the receiver of a ``send_recv``. ``memory`` and ``slot_memory`` name where buffers and queues lie.
+    ``splits`` are the elements of an uneven ``all_to_all``, a row per sender with a number per receiver, in
+    place of ``nbytes``. ``protocol``, ``transport``, ``env``, ``among``, ``launch``, ``table`` and
+    ``progress`` are those of ``predict``. With ``explain`` also return the reasons: candidates, prices, why
+    not.
     """
     found = predict(
         op, machine=machine, nbytes=nbytes, algorithm=algorithm, protocol=protocol, transport=transport,
@@ -306,6 +252,8 @@ def predict(
         op, machine=hda, nbytes=nbytes, scale=scale, dtype=dtype, ranks=ranks, reduction=reduction,
         root=root, peer=peer, in_place=in_place, memory=memory, slot_memory=slot_memory, splits=splits,
     )  # fmt: skip
+    if algorithm == "deepep":
+        return _tokens(hda, job, settings or {}, launch, timed)
     library, way = library_for(hda, job, algorithm, among) if transport is None else None, None
     if env and (library is None or protocol is not None):
         named_way = f"protocol={protocol!r}" if protocol else f"algorithm={algorithm!r} on '{hda.name}'"
@@ -313,7 +261,7 @@ def predict(
             f"variables of NCCL ({', '.join(env)}) decide nothing with {named_way}",
             advice='algorithm="auto" on a machine with NCCL or RCCL takes what the library chooses',
         )
-    if algorithm in ("auto", "fastest", *LIBRARIES):
+    if algorithm in ("auto", "fastest", *NAMED):
         how = {"among": among, "launch": launch, "protocol": protocol or transport}
         choices = Choices(table, hda, job, algorithm, **how)
         found = choices.find() if env is None else None
@@ -342,9 +290,9 @@ def predict(
         ranking = named(hda, job, find_algorithm(algorithm), protocol, settings or {}, launch, transport)
     best = ranking[0]
     # With options of one's own it is no longer what the library does.
-    own = "custom" if settings and has_library(hda, job.scale) else library
+    own = "own" if settings and has_library(hda, job.scale) else library
     plain = on_transport(plan_of(best, job), best, job, hda, own, transport, way)
-    if registered:
+    if registered or (library in KERNELS_OF and not launch):  # graphs keep their buffers registered
         kernels = (replace(t, registered=bool(t.library)) for t in plain.transports)
         plain, best = replace(plain, transports=tuple(kernels)), replace(best, time_ps=None)
     plan = paced(plain, job, hda)
@@ -353,7 +301,7 @@ def predict(
         time = simulate(plan, machine=hda, launch=launch).time_ps if timed else 0
     why = Explanation(job, hda.name, tuple(ranking), in_network(plan))
     model = model_of(plan, hda)
-    usual = library is not None and (env, protocol, among, registered) == (None, None, None, False)
+    usual = library in LIBRARIES and (env, protocol, among, registered) == (None, None, None, False)
     known = measured(hda, job, launch, database) if database is not None and usual else None
     if known is not None:
         return Prediction(
@@ -362,13 +310,35 @@ def predict(
     origin = None if database is None else Origin("rule", unmeasured(job) if usual else ONLY_USUAL)
     predicted = Prediction(plan, job, time, best, model, why, origin)
     if algorithm == "fastest" and among is protocol is transport is None and library_of(hda, job.scale):
-        usual_way = predict(
-            op, machine=hda, nbytes=nbytes, launch=launch, scale=scale, dtype=dtype, ranks=ranks,
-            reduction=reduction, root=root, peer=peer, in_place=in_place, memory=memory,
-            slot_memory=slot_memory, splits=splits,
-        )  # fmt: skip
-        return min(predicted, usual_way, key=lambda one: one.time_ps)
+        ways: list[dict[str, Any]] = [{}, {"transport": "copy_engine", "algorithm": "fastest"}]
+        ways += [{"algorithm": name} for name in KERNELS_OF if _describes(hda, job, name)]
+        for one_way in ways:
+            try:
+                other = predict(
+                    op, machine=hda, nbytes=nbytes, launch=launch, scale=scale, dtype=dtype, ranks=ranks,
+                    reduction=reduction, root=root, peer=peer, in_place=in_place, memory=memory,
+                    slot_memory=slot_memory, splits=splits, **one_way,
+                )  # fmt: skip
+            except CollectiveError:
+                continue  # an engine that calls NCCL there
+            predicted = min(predicted, other, key=lambda one: one.time_ps)
     return predicted
+
+
+def _describes(hda: HDA, job: Job, library: str) -> bool:
+    """Return whether a machine file describes a library, and it does what is asked for."""
+    known = hda.transports.get(hda.scale(job.scale).name, {})
+    return library in known and bool(offered(library, job.operation))
+
+
+def _tokens(hda: HDA, job: Job, settings: Mapping[str, Any], launch: bool, timed: bool) -> Prediction:
+    """Return DeepEP's exchange of tokens."""
+    if job.operation != "all_to_all":
+        raise CollectiveError(f"DeepEP does all_to_all, not {job.operation}")
+    transport, best = deepep_transport(hda, job, settings), Candidate("direct", protocol="")
+    plan = with_transport(plan_of(best, job), transport, job.operation, job.ranks, job.nbytes)
+    time = simulate(plan, machine=hda, launch=launch, record=False).time_ps if timed else 0
+    return Prediction(plan, job, time, best, model_of(plan, hda), Explanation(job, hda.name, (best,)))
 
 
 def measured(hda: HDA, job: Job, launch: bool, database: Database | str | Path) -> KernelTime | None:
@@ -392,45 +362,12 @@ def unmeasured(job: Job) -> str:
 def library_for(hda: HDA, job: Job, algorithm: str, among: Sequence[str] | None) -> str | None:
     """Return the library whose own choice is asked for; None where the fastest algorithm is, or a named
     one."""
-    if algorithm in LIBRARIES:
-        return algorithm if has_library(hda, job.scale) else None
+    if algorithm in NAMED:
+        if algorithm in KERNELS_OF and not offered(algorithm, job.operation):
+            raise CollectiveError(f"algorithm={algorithm!r} does all_reduce, not {job.operation}")
+        return algorithm if has_library(hda, job.scale) or algorithm in KERNELS_OF else None
     library = library_of(hda, job.scale)
     if algorithm != "auto" or among is not None or library is None:
         return None
     able = [n for n in offered(library, job.operation) if algorithms()[n].reason_against(job) is None]
     return library if able else None
-
-
-# --- what a user asks, read, and refused where it makes no sense ---
-
-
-def read_machine(machine: HDA | str) -> HDA:
-    if not isinstance(machine, (HDA, str)):
-        raise CollectiveError(
-            f"a {type(machine).__name__} is not a machine", advice="give a name such as 'dgx-h100', or an HDA"
-        )
-    return find_machine(machine) if isinstance(machine, str) else machine
-
-
-def check_choice(algorithm: Any, protocol: str | None, settings: Any, among: Any, table: Any) -> None:
-    """Arguments that say how, not what."""
-    if not isinstance(algorithm, str):
-        raise CollectiveError(f"{algorithm!r} is not an algorithm", advice="use 'auto', 'ring', …")
-    if protocol is not None and protocol not in PROTOCOLS:
-        advice = did_you_mean(str(protocol), PROTOCOLS, what="protocols")
-        raise CollectiveError(f"there is no protocol '{protocol}'", advice=advice)
-    if settings and (algorithm in ("auto", "fastest", *LIBRARIES) or not isinstance(settings, Mapping)):
-        raise CollectiveError(
-            "settings are the options of one algorithm",
-            advice='name it: algorithm="ring", settings={"chunks": 4}',
-        )
-    if among is not None and (isinstance(among, str) or not isinstance(among, Sequence) or not among):
-        raise CollectiveError(
-            f"{among!r} does not say which algorithms", advice='give a list such as ["ring", "tree"]'
-        )
-    for name in among or ():
-        find_algorithm(name)
-    if table is not None and not isinstance(table, (dict, str, Path)):
-        raise CollectiveError(
-            f"a {type(table).__name__} is not a table of choices", advice="give a dict, or a file's name"
-        )

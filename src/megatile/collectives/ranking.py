@@ -37,6 +37,8 @@ GUESSES = ("in_network", "in_network_tree", "hierarchical", "direct", "ring", "d
 """What is simulated first, if it can do the job."""
 MAX_RANKS_TO_TRY_ALL = 64
 """Among so many ranks, direct exchange is worth a try, and so is every candidate."""
+NAMED_ONLY = ("one_shot",)
+"""Algorithms of engines' own kernels, which are tried where these are."""
 DEARER = -1
 """In place of a price: more chunks made it dearer."""
 CHUNKED_FROM = 1 << 20
@@ -185,7 +187,7 @@ class _Search:
     plans: dict[str, Plan] = field(default_factory=dict)
 
     def asked_for(self, name: str) -> bool:
-        return self.among is None or name in self.among
+        return name not in NAMED_ONLY if self.among is None else name in self.among
 
     @property
     def ring_piece(self) -> int | None:
@@ -193,7 +195,7 @@ class _Search:
 
     def protocols(self, known: Algorithm) -> tuple[str, ...]:
         """The protocols of an algorithm, or the one that was asked for if it has it."""
-        every = ("Simple",) if self.by else protocols(self.hda, known, self.job)
+        every = _copied(known) if self.by else protocols(self.hda, known, self.job)
         return tuple(each for each in every if self.protocol in (None, each))
 
     def first_guess(self) -> Candidate | None:
@@ -348,7 +350,9 @@ def named(
 ) -> list[Candidate]:
     """The one algorithm asked for: on the protocol that the machine's library takes, or the fastest."""
     options = tuple(sorted(settings.items()))
-    possible = ("Simple",) if by else protocols(hda, known, job)
+    possible = _copied(known) if by else protocols(hda, known, job)
+    if not possible:
+        raise CollectiveError(f"'{known.name}' is done by the network: copy engines do not reduce")
     if protocol not in (None, *possible) and has_library(hda, job.scale):
         advice = f"use {' or '.join(possible)}"
         raise CollectiveError(f"'{known.name}' has no protocol '{protocol}'", advice=advice)
@@ -361,11 +365,16 @@ def named(
         return [Candidate(known.name, options, protocol or possible[0])]
     plan = known.plan(job, **settings)
     candidates = [Candidate(known.name, options, each) for each in possible]
-    own = "custom" if settings else None
+    own = "own" if settings else None
     every = [_timed(hda, c, on_transport(plan, c, job, hda, own), launch) for c in candidates]
     if every[0].why_not is not None:
         raise PlanError(every[0].why_not)
     return sorted(every, key=lambda c: c.time_ps or 0)
+
+
+def _copied(known: Algorithm) -> tuple[str, ...]:
+    """Return the protocols of an algorithm by copy engines, which cannot let a switch reduce."""
+    return () if known.protocol else ("Simple",)
 
 
 # --- how much work it is to simulate a plan, estimated without running it -------------------------

@@ -363,5 +363,16 @@ def _at_device(request: Request) -> bool:
     return request.position >= hda.level(hda.scale("device").level).position
 
 
-for _name in ("nccl", "rccl", "kernel", "copy_engine", "lsu", "in_network", "multicast", "shared"):
+for _name in (
+    "nccl",
+    "rccl",
+    "custom",
+    "trtllm",
+    "kernel",
+    "copy_engine",
+    "lsu",
+    "in_network",
+    "multicast",
+    "shared",
+):
     CANDIDATES.setdefault("Collective", {})[_name] = Candidate(_name, lambda request: None)

@@ -162,8 +162,16 @@ class HDA(Places):
         return HardwareAbstraction(list(self.spec.hw_abstr))
 
     def kernel(self, name: str) -> KernelFigures | None:
-        """How fast a known kernel is on this machine, where that was measured."""
-        return next((k for k in self.kernels if k.name == name), None)
+        """How fast a known kernel is on this machine, where that was measured; DeepEP's are transports."""
+        found = next((k for k in self.kernels if k.name == name), None)
+        section = self.transports.get("device", {}).get("deepep")
+        p = section.protocols.get(name) if section is not None else None
+        if found is not None or p is None:
+            return found
+        start, wave, split = (ps / 1e6 for ps in (p.start_ps, p.step_ps, p.peer_ps))
+        return KernelFigures(
+            name, p.share, 1, start_us=start, wave_us=wave, split_us=split or None, error=p.error
+        )
 
     def queues_of(self, level: str) -> ChannelQueues | None:
         """The hardware queues that units of a level have, where the machine describes some."""

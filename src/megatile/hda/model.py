@@ -319,8 +319,7 @@ class KernelFigures:
     costs to join the parts. Heads that share keys share work-groups if ``packed``; rows are permuted around
     experts at ``passes`` of the memory's peak, only those of the rank if ``packed``, and ``split`` is spent
     on each expert. A call outside a captured graph takes at least ``issue``. ``error`` is the median error on
-    measured rows. ``dispatch`` and ``combine`` of experts: one compute unit fills a ``share`` of a device's
-    link and spends ``wave`` on each message.
+    measured rows.
     """
 
     name: Name
@@ -354,7 +353,8 @@ class ProtocolFigures:
     Beside what it sends a rank copies one block at ``copy_rate`` (the extra slot of a ring, its own block of
     an all-to-all), and the pipeline fills in ``fill`` of the time of a block of up to ``fill_bytes``. Across
     nodes the network cards give ``far_share`` of their rate, and ``far_fill`` and ``far_fill_bytes`` say how
-    the pipeline over them fills.
+    the pipeline over them fills. Kernels of engines and DeepEP (``timing/engine_rules.py``) add ``peer`` for
+    each other rank or expert. ``error`` is the median error on measured rows.
     """
 
     start_ps: Picoseconds = 0
@@ -370,12 +370,15 @@ class ProtocolFigures:
     fill_bytes: Bytes | None = None
     far_fill: Factor = 0.0
     far_fill_bytes: Bytes | None = None
+    peer_ps: Picoseconds = 0
+    error: Portion | None = None
 
 
 @dataclass(frozen=True)
 class TransportFigures:
     """How a library's kernels move data between the units of a scale: ``transports`` of a machine file, by
-    scale and library (``nccl``, ``rccl``).
+    scale and library (``nccl``, ``rccl``; ``custom`` and ``trtllm``, all-reduce kernels of vLLM and
+    TensorRT-LLM; ``deepep``).
 
     ``generation`` and ``cpu`` choose the rows of the library's own tuning tables, ``links`` and ``cards`` are
     what it counts of a device and a node. ``channels`` are its thread blocks, each with ``channel`` bytes per

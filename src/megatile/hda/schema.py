@@ -151,12 +151,14 @@ ControlSpec = _spec(
     launch=_many(LaunchSpec),
 )
 ChannelSpec = _spec(model.ChannelQueues)
-LibraryName = Literal["nccl", "rccl"]
+LibraryName = Literal["nccl", "rccl", "custom", "trtllm", "deepep"]
 ProtocolName = Literal[
     "LL", "LL128", "Simple", "tree_LL", "tree_LL128", "tree_Simple", "NVLS", "NVLSTree",
-    "pairs_LL", "pairs_Simple", "pairs_MSCCL++", "peer_LL", "peer_Simple",
+    "pairs_LL", "pairs_Simple", "pairs_MSCCL++", "peer_LL", "peer_Simple", "one_shot",
+    "two_shot", "dispatch", "combine", "dispatch_low_latency", "combine_low_latency",
 ]  # fmt: skip
-"""Members of ``protocols``: of rings, trees over nodes, in-switch reduction, all pairs, point to point."""
+"""Members of ``protocols``: of rings, trees over nodes, in-switch reduction, all pairs, point to point,
+kernels of engines, DeepEP."""
 ProtocolFiguresSpec: Any = _spec(model.ProtocolFigures)
 TransportSpec: Any = _spec(
     model.TransportFigures, protocols=(dict[ProtocolName, ProtocolFiguresSpec], Field(default_factory=dict))

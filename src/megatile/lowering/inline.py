@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 
 from megatile.collectives.algorithms import ALGORITHMS, find_algorithm
 from megatile.collectives.job import CollectiveError, Job
-from megatile.collectives.libraries import LIBRARIES
-from megatile.collectives.planner import make_job, predict
-from megatile.collectives.ranking import GUESSES, MAX_RANKS_TO_TRY_ALL
+from megatile.collectives.libraries import KERNELS_OF, LIBRARIES
+from megatile.collectives.planner import predict
+from megatile.collectives.ranking import GUESSES, MAX_RANKS_TO_TRY_ALL, NAMED_ONLY
 from megatile.collectives.registry import Algorithm
+from megatile.collectives.requests import make_job
 from megatile.core.cached import cached
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError
@@ -45,6 +46,8 @@ MAX_UNITS_FOR_PLANNER = 256
 
 
 OTHER_ENGINES = ("copy_engine", "lsu")
+WITH_KERNELS = (*LIBRARIES, *KERNELS_OF)
+"""Libraries and engines whose own choice ``impl`` may ask for."""
 """What ``impl=`` may name in place of a library's kernel: the devices' copy engines, stores of their SMs."""
 MAX_USELESS_BOUNDS = 2
 """How many more bounds may be below the time of the first guess than above it, before candidates are timed
@@ -96,7 +99,7 @@ def check_algorithm(node: n.Collective) -> str | None:
     """The registered name that ``algorithm=`` gives (or ``impl="in_network"``); None: what the machine's
     library does, or the fastest."""
     name = node.algorithm or ("in_network" if node.impl == "in_network" else None)
-    if name is None or name == "auto" or node.impl in LIBRARIES:
+    if name is None or name == "auto" or node.impl in WITH_KERNELS:
         return None
     return ALGORITHMS.find(name, node.place).name
 
@@ -252,15 +255,15 @@ def _choice(
         # Inside a program nothing is launched.
         found = predict(
             operation, machine=hda, scale=scale, nbytes=nbytes, dtype=dtype, ranks=members, launch=False,
-            algorithm=impl if impl in LIBRARIES else algorithm or "auto", timed=False, **fields,
+            algorithm=impl if impl in WITH_KERNELS else algorithm or "auto", timed=False, **fields,
         )  # fmt: skip
         (kernel,) = found.plan.transports
-        own = algorithm is None and kernel.library in LIBRARIES
+        own = algorithm is None and kernel.library in WITH_KERNELS
         return _How(
             find_algorithm(found.algorithm), found.job, found.candidate.options, kernel,
             kernel.library if own else "kernel",
         )  # fmt: skip
-    if impl in (*LIBRARIES, "kernel") and not has_library(hda, scale):
+    if impl in (*WITH_KERNELS, "kernel") and not has_library(hda, scale):
         raise CollectiveError(
             f"machine '{hda.name}' describes no library for collectives of a {scale}, so impl='{impl}' has "
             "no kernel",
@@ -268,7 +271,14 @@ def _choice(
         )
     transport = Transport(impl, name=impl) if impl is not None and impl in OTHER_ENGINES else None
     if algorithm is not None:
+        if transport is not None and able[algorithm].protocol:
+            raise CollectiveError(
+                f"'{algorithm}' is done by the network, so impl='{impl}' cannot do it",
+                advice="leave impl= or algorithm= out",
+            )
         return _How(able[algorithm], job, (), transport, impl)
+    # Copy engines and stores of blocks do not let a switch reduce.
+    able = {name: a for name, a in able.items() if name not in NAMED_ONLY and not (transport and a.protocol)}
     if job.ranks > MAX_RANKS_TO_TRY_ALL:
         able = {name: a for name, a in able.items() if name in GUESSES} or able
     plans: dict[str, pm.Plan] = {}

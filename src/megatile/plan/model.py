@@ -328,7 +328,14 @@ TRANSPORTS = {
 }
 """The kinds of transports, and what the time of one is called where no library is named."""
 
-LIBRARY_NAMES = {"nccl": "NCCL", "rccl": "RCCL", "deepep": "DeepEP"}
+LIBRARY_NAMES = {
+    "nccl": "NCCL", "rccl": "RCCL", "custom": "vLLM", "trtllm": "TensorRT-LLM", "deepep": "DeepEP",
+}  # fmt: skip
+ALGORITHM_NAMES = {
+    "one_shot": "one-shot", "two_shot": "two-shot", "dispatch_low_latency": "low-latency dispatch",
+    "combine_low_latency": "low-latency combine",
+}  # fmt: skip
+"""How people write the names of algorithms, other than with blanks."""
 
 
 @dataclass(frozen=True)
@@ -339,7 +346,8 @@ class Transport:
     ``Simple``, ``NVLS``) name whose kernel it is; ``channels`` how many of its channels a library takes for
     the size (None: all it has); ``registered`` whether its buffers are registered with the library;
     ``per_node`` how many ranks of the group are in each of its nodes (0: they fill their nodes) and ``links``
-    how many links each has to the others, where links are listed one by one (0: as the first ranks have).
+    how many links each has to the others, where links are listed one by one (0: as the first ranks have);
+    ``token`` the bytes that DeepEP sends at a time, and ``experts`` among how many (in low-latency mode).
     """
 
     kind: str = part("text", ARGUMENT)
@@ -351,11 +359,14 @@ class Transport:
     registered: bool = part("literal", KEYWORD, False)
     per_node: int = part("literal", KEYWORD, 0)
     links: int = part("literal", KEYWORD, 0)
+    token: int = part("literal", KEYWORD, 0)
+    experts: int = part("literal", KEYWORD, 0)
     name: str = ""
 
     def model_name(self) -> str:
         """Return the name of the timing model for people: ``NCCL ring, LL``, ``copy engines``."""
-        words = [LIBRARY_NAMES.get(self.library, self.library), self.algorithm.replace("_", " ")]
+        spoken = ALGORITHM_NAMES.get(self.algorithm, self.algorithm.replace("_", " "))
+        words = [LIBRARY_NAMES.get(self.library, self.library), spoken]
         named = " ".join(word for word in words if word) or TRANSPORTS.get(self.kind, self.kind)
         return f"{named}, {self.protocol}" if self.protocol else named
 

@@ -18,6 +18,7 @@ from megatile.core.errors import did_you_mean
 from megatile.hda import HDA
 from megatile.timing import nccl_tuning
 from megatile.timing.collective_rule import PEERS, WIRES, Rule, Way, fabric
+from megatile.timing.engine_rules import RULES, TokenRule
 from megatile.timing.machine_timing import TimingError
 from megatile.timing.nccl_tuning import Settings, settings
 
@@ -79,12 +80,15 @@ def rule_of(
     registered: bool = False,
     per_node: int = 0,
     links: int = 0,
+    token: int = 0,
+    experts: int = 0,
 ) -> Rule:
     """The rule for a library's collectives on a machine; for machines without figures the wires alone.
     ``per_node``: of groups with so many ranks in each of their nodes (0: as many as there are); ``links``: of
-    groups whose ranks have so many links to each other (0: as many as the first ranks have)."""
+    groups whose ranks have so many links to each other (0: as many as the first ranks have); ``token`` and
+    ``experts``: what DeepEP sends."""
     known = hda.transports.get(hda.scale(scale).name, {})
-    if library and known and library not in known:
+    if library not in known and (library in RULES or (library and known)):
         advice = did_you_mean(library, known, what="libraries")
         raise TimingError(f"machine '{hda.name}' has no transport '{library}'", advice=advice)
     name = library or library_of(hda, scale) or ""
@@ -94,6 +98,9 @@ def rule_of(
         figures, around = replace(figures, cards=cards), replace(around, inside=per_node)
     if links:
         around = replace(around, lanes=(links,) * len(around.lanes))
+    if name in RULES:
+        sent = {"token": token, "experts": experts} if RULES[name] is TokenRule else {}
+        return RULES[name](figures, around, name, registered, **sent)
     return Rule(figures, around, name, registered)
 
 

@@ -65,6 +65,8 @@ class Fabric:
     switched: bool
     latency_ps: int
     far_latency_ps: int
+    wire: float = 0.0
+    """Bytes per second of a rank's link at its peak."""
     lanes: tuple[int, ...] = ()
     """Where links are listed one by one: those that each of the first n ranks has to the others, by n."""
 
@@ -91,6 +93,7 @@ def fabric(hda: HDA, scale: str = "device") -> Fabric:
         bool(near.in_network_reduction),
         _latency_ps(near),
         _latency_ps(far) if far else 0,
+        near.bandwidth,
         _lanes(near.topology) if isinstance(near.topology, Edges) else (),
     )
 

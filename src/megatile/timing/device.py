@@ -113,6 +113,17 @@ class Device:
         own = f"{self.library}.{name}"
         return next((n for n in (own, name) if self.hda.kernel(n) is not None), None)
 
+    def protocol_origin(self, section: str, protocol: str) -> tuple[Origin, float | None]:
+        """Return where the figures of a protocol come from, and the error to expect of it."""
+        found = self.hda.spec.transports["device"][section].protocols[protocol]
+        said = _text(found.source)
+        if self.library == "sglang":
+            said = f"estimate: the kernels of vLLM: {said}"
+        guessed = said.startswith("estimate")
+        error = self.hda.transports[self.hda.scale("device").name][section].protocols[protocol].error
+        where = f"transports.device.{section}.{protocol}: {said}"
+        return Origin("assumed" if guessed else "rule", where), ESTIMATED_ERROR if guessed else error
+
     @cached_in_owner
     def has(self, name: str) -> bool:
         """Return whether the framework has a kernel of its own for a case that others do not tell apart."""
@@ -132,6 +143,12 @@ class Device:
             if stands is None:
                 reason = f"{self.hda.name} has no figures for kernel '{name}'"
                 return Origin("assumed", reason), BORROWED_ERROR
+            if stands not in specs:
+                origin, error = self.protocol_origin("deepep", stands)
+                kind = "assumed" if origin.kind == "assumed" else kind
+                errors.append(error)
+                texts.append(origin.source)
+                continue
             said = _text(specs[stands].source)
             other = self.library in ("trtllm", "sglang") and stands == base
             borrowed = base != name or other

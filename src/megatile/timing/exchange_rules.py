@@ -1,14 +1,12 @@
 """How long operations between devices take: collectives, all-reduce kernels of inference engines, DeepEP.
 
-Engines reduce few bytes by kernels of their own that read the other devices' buffers: at once (``one-shot``:
-t₀ + (n - 1) S/B) or each its part first (``two-shot``: 2 t₀ + 2 (n - 1) S/(n B)), or let the switch sum
-(2 t₀ + (n + 1) S/(n B)). Where they change from one to the other, and to NCCL, is in their sources.
+The rules are in ``collective_rule.py`` and ``engine_rules.py``; here they are asked as kernels of libraries.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,40 +17,11 @@ from megatile.hda import HDA
 from megatile.hda.model import Network
 from megatile.plan.model import Transport
 from megatile.timing.collective_choice import choose, library_of, reservation, rule_of, times_ps
+from megatile.timing.collective_rule import Rule, Way
 from megatile.timing.device import Device, Shape, every, some
+from megatile.timing.engine_rules import ENGINE_SECTIONS, engine_way
 from megatile.timing.library import networks_between
 from megatile.timing.machine_timing import Origin, TimingError
-
-KIB, MIB = 1 << 10, 1 << 20
-EVERY = 1 << 62
-
-
-class Reach(NamedTuple):
-    """Up to how many bytes an engine's all-reduce takes one shot, two shots, and the switch's reduction."""
-
-    one_shot: int
-    two_shot: int
-    in_network: int = 0
-
-
-_VLLM = {2: EVERY, 4: 512 * KIB, 6: 256 * KIB, 8: 256 * KIB}
-"""vLLM, custom_all_reduce.cuh: one stage below so many bytes where every pair of devices has a link."""
-ENGINE_REACH: dict[tuple[str, str], dict[int, Reach]] = {
-    ("vllm", "hopper"): {
-        2: Reach(EVERY, 64 * MIB), 4: Reach(_VLLM[4], 32 * MIB),
-        6: Reach(_VLLM[6], 512 * KIB, 64 * MIB), 8: Reach(_VLLM[8], 256 * KIB, 64 * MIB),
-    },
-    ("vllm", "blackwell"): {
-        2: Reach(EVERY, 2 * MIB, 8 * MIB), 4: Reach(_VLLM[4], 2 * MIB, 32 * MIB),
-        6: Reach(_VLLM[6], 1 * MIB, 128 * MIB), 8: Reach(_VLLM[8], 1 * MIB, 128 * MIB),
-    },
-    ("vllm", ""): {n: Reach(one, 8 * MIB) for n, one in _VLLM.items()},
-    ("sglang", ""): {n: Reach(one, 8 * MIB) for n, one in _VLLM.items()},
-    ("trtllm", ""): {2: Reach(16 * MIB, 16 * MIB), 4: Reach(MIB, MIB), 8: Reach(512 * KIB, 512 * KIB)},
-}  # fmt: skip
-"""By engine and generation, ranks → sizes. vLLM: all_reduce_utils.py, CUSTOM_ALL_REDUCE_MAX_SIZES and
-SYMM_MEM_ALL_REDUCE_MAX_SIZES, 8 MiB elsewhere; SGLang: custom_all_reduce.py, 8 MiB; TensorRT-LLM:
-customAllReduceKernels, one shot below these sizes, NCCL above."""
 
 
 def collective(kind: str, device: Device, shape: Shape, dtype: str) -> Any:
@@ -71,7 +40,8 @@ def collective(kind: str, device: Device, shape: Shape, dtype: str) -> Any:
 @cached_in_owner
 def _has_engine(device: Device) -> bool:
     """Return whether the framework reduces by kernels of its own."""
-    return bool(device.library) and device.found("all_reduce") is not None
+    known = device.hda.transports.get(device.hda.scale("device").name, {})
+    return ENGINE_SECTIONS.get(device.library) in known
 
 
 def _library(device: Device, kind: str, ranks: Any, nbytes: Any, dtype: str) -> Any:
@@ -98,57 +68,28 @@ def engine_all_reduce(device: Device, shape: Shape, dtype: str) -> Any:
     return np.array(each).reshape(every[0].shape)
 
 
-def _engine_kernel(device: Device, ranks: int, nbytes: float) -> str:
-    """Return what an engine reduces by: one shot, two shots, the switch, or (``library``) NCCL."""
-    reach = _reach(device, ranks)
-    if reach is None or nbytes > max(reach.two_shot, reach.in_network):
-        return "library"
-    if nbytes > reach.two_shot:
-        return "in-network"
-    return "one-shot" if nbytes < reach.one_shot else "two-shot"
-
-
 def _engine_us(device: Device, ranks: int, nbytes: float, dtype: str) -> float:
     if ranks < 2:
         return 0.0
-    figures = device.kernel("all_reduce")
-    link = _networks(device.hda)[0].bandwidth * figures.share / 1e6
-    first = figures.start_us + (ranks - 1) * figures.wave_us
-    kernel = _engine_kernel(device, ranks, nbytes)
-    if kernel == "library":
-        time = _library(device, "all_reduce", ranks, nbytes, dtype)
-        return time if device.captured else max(time, figures.issue_us)
-    if kernel == "one-shot":
-        time = first + (ranks - 1) * nbytes / link
-    elif kernel == "two-shot":
-        time = 2 * first + 2 * (ranks - 1) * nbytes / (ranks * link)
-    else:
-        time = 2 * first + (ranks + 1) * nbytes / (ranks * link)
-    if device.captured or not figures.issue_us:
-        return time
-    copied = 2 * nbytes / (device.bandwidth * figures.bandwidth) * 1e6  # into a buffer that others can read
-    return max(time + copied, figures.issue_us)
+    rule, way = _engine_way(device, ranks, nbytes)
+    issued = 0.0 if device.captured else rule.figures.launch_ps / 1e6
+    if way is None:
+        return max(_library(device, "all_reduce", ranks, nbytes, dtype), issued)
+    return max(float(rule.time_ps(way, "all_reduce", ranks, nbytes)) / 1e6, issued)
 
 
 @cached_in_owner
-def _reach(device: Device, ranks: int) -> Reach | None:
-    near, _ = _networks(device.hda)
-    if ranks > _devices(device.hda, near):
-        return None
-    figures = device.hda.transports.get(device.hda.scale("device").name, {}).get("nccl")
-    generation = figures.generation if figures is not None else ""
-    tables = (ENGINE_REACH.get((device.library, g), {}) for g in (str(generation), ""))
-    found = next((table for table in tables if table), {})
-    reach = found.get(ranks)
-    if reach is None or near.in_network_reduction:
-        return reach
-    return reach._replace(in_network=0)
+def _engine_way(device: Device, ranks: int, nbytes: float) -> tuple[Rule, Way | None]:
+    """Return the rule of an engine's own all-reduce, and what it takes for a size (None: NCCL)."""
+    section = ENGINE_SECTIONS[device.library]
+    way = engine_way(device.hda, device.library, ranks, nbytes)
+    return rule_of(device.hda, section, "device", device.captured), way
 
 
 def collective_origin(device: Device, operation: str, dtype: str) -> tuple[Origin, float | None]:
     """Return where the time of a collective comes from."""
     if operation == "all_reduce" and _has_engine(device):
-        return device.origin(("all_reduce",))
+        return device.protocol_origin(ENGINE_SECTIONS[device.library], "one_shot")
     library = library_of(device.hda)
     if library is None:
         return Origin("assumed", f"{device.hda.name} has no transports: the wires alone count"), None
@@ -169,9 +110,9 @@ def model_name(device: Device, operation: str, shape: Shape, dtype: str) -> str:
         return f"{engine} {operation} kernel"
     ranks, nbytes = shape["ranks"], shape["bytes"]
     if operation == "all_reduce" and _has_engine(device):
-        kernel = _engine_kernel(device, ranks, nbytes)
-        if kernel != "library":
-            return f"{engine} {kernel}"
+        _, engine_kernel = _engine_way(device, ranks, nbytes)
+        if engine_kernel is not None:
+            return Transport("kernel", engine, engine_kernel.algorithm).model_name()
     if ranks < 2:
         return "no communication"
     rule = rule_of(device.hda)

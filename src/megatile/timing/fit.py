@@ -15,6 +15,7 @@ from megatile.core.progress import tell
 from megatile.hda import HDA
 from megatile.hda.model import KernelFigures
 from megatile.timing.database import DatabaseError, Measurement
+from megatile.timing.engine_rules import OFFERED
 from megatile.timing.formulas import OPERATIONS, Device
 
 FREE = {
@@ -74,9 +75,20 @@ def figure_line(kernel: KernelFigures) -> str:
 
 def machine_file(name: str, machine: str, fits: Sequence[Fit], source: str) -> str:
     """A machine file that extends a machine with fitted figures."""
-    heads = [f"name: {json.dumps(name)}", f"extends: {json.dumps(machine)}", "kernels:"]
-    kernels = [f"  - {line[:-1]}, source: {json.dumps(source)}}}" for fit in fits for line in fit.lines()]
-    return "\n".join((*heads, *kernels)) + "\n"
+    text = [f"name: {json.dumps(name)}", f"extends: {json.dumps(machine)}"]
+    every = [figures for fit in fits for figures in fit.figures.values()]
+    tokens = [figures for figures in every if figures.name in OFFERED["deepep"]]
+    text += ["transports:", "  device:", "    deepep:", "      protocols:"] if tokens else []
+    for k in tokens:
+        written = {"start": k.start_us, "step": k.wave_us, "peer": k.split_us or 0.0}
+        times = "".join(f"{key}: {value:.4g} us, " for key, value in written.items() if value)
+        text.append(
+            f"        {k.name}: {{{times}share: {_text('share', k.share)}, source: {json.dumps(source)}}}"
+        )
+    kernels = [figure_line(k) for k in every if k not in tokens]
+    text += ["kernels:"] if kernels else []
+    text += [f"  - {line[:-1]}, source: {json.dumps(source)}}}" for line in kernels]
+    return "\n".join(text) + "\n"
 
 
 def _values(kernel: KernelFigures) -> dict[str, str]:

@@ -18,6 +18,7 @@ from megatile.plan.model import TRANSPORTS, Collective, Compute, Plan, Start, Tr
 from megatile.plan.statements import regions_of
 from megatile.timing.collective_choice import library_of, rule_of
 from megatile.timing.collective_rule import SWITCHED, Rule, Way
+from megatile.timing.engine_rules import OFFERED
 from megatile.timing.library import moving_kernel, networks_between
 from megatile.timing.machine_timing import MachineTiming, Origin
 
@@ -74,8 +75,10 @@ def rule_for(hda: HDA, transport: Transport, scale: str = "device") -> Rule:
     """Return the rule of the library of a transport; kernels of no library cost what those of the machine's
     do."""
     known = transport.library in hda.transports.get(hda.scale(scale).name, {})
-    named = transport.library if known else ""
-    return rule_of(hda, named, scale, transport.registered, transport.per_node, transport.links)
+    if transport.library in OFFERED:  # plans of before call algorithms of no library "custom"
+        known &= transport.algorithm in OFFERED[transport.library] and not transport.protocol
+    group = transport.per_node, transport.links, transport.token, transport.experts
+    return rule_of(hda, transport.library if known else "", scale, transport.registered, *group)
 
 
 def has_library(hda: HDA, scale: str) -> bool:

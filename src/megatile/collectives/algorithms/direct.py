@@ -120,6 +120,19 @@ def to_root(w: Writer) -> None:
     w.either(is_rank(root), collect, lambda: w.send(channel, mine, root, (unit - root - 1) % n))
 
 
+@algorithm("one_shot", "all_reduce")
+def one_shot(w: Writer) -> None:
+    """Every rank sends everything to every other, which adds it all up: one step, n - 1 times the bytes."""
+    n, mine, total = w.job.ranks, w.whole(w.own), w.whole(w.sums)
+    channel = w.channel("shots", (unit - 1 - member) % n, w.job.count, members=n - 1, slots=1)
+    with w.loop(0, n - 1) as step:
+        w.send(channel, mine, (unit + 1 + step) % n, step)
+    w.reduce(total, mine, w.receive(channel, mine, 0))
+    if n > 2:
+        with w.loop(1, n - 1) as step:
+            w.reduce(total, total, w.receive(channel, mine, step))
+
+
 @algorithm("pairwise", "all_to_all")
 def pairwise(w: Writer) -> None:
     """One partner at a time, so that no rank is sent to by two at once."""
