@@ -134,7 +134,6 @@ def test_algorithms_differ_in_plan_and_time() -> None:
         assert len({str(low.plan) for low in lowered.values()}) == len(names)
         times = {name: mt.simulate(low).time_ps for name, low in lowered.items()}
         assert len(set(times.values())) == len(names)
-        assert impl != "kernel" or min(times, key=lambda name: times[name]) == "in_network"
     with pytest.raises(mt.MegatileError, match="'in_network' is done by the network"):
         mt.lower(program("allreduce", "in_network", impl="copy_engine"), machine="dgx-h100")
     best = mt.simulate(program("allreduce", impl="copy_engine"), machine="dgx-h100").time_ps
