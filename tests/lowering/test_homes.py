@@ -1,5 +1,6 @@
 """Tensors on machines whose memory belongs to cores: they lie in blocks with them, and routes are paid."""
 
+import re
 import runpy
 from pathlib import Path
 
@@ -129,12 +130,12 @@ def test_bounds_see_the_busiest_link(rows: int, pairs: int, run: int, monkeypatc
     assert found < result.time_ps
 
 
-def test_more_routes_than_can_be_followed_are_refused_in_a_sentence(monkeypatch) -> None:
+def test_a_plan_with_more_routes_than_can_be_followed_has_a_stated_bound(monkeypatch) -> None:
     program = gemm(8192, 8192, 8192, 32, 32, 32)
-    monkeypatch.setattr(links, "MAX_LOOP_ROWS", 0)  # the bytes of its links take 10 s
-    with pytest.raises(mt.MegatileError, match=r"cross about 2\.\de\+09 links.*mt\.price bounds its time"):
-        mt.simulate(program, machine="cerebras-wse2")
-    assert mt.price(program, machine="cerebras-wse2").lower_ps > 1.9e9
+    monkeypatch.setattr(links, "MAX_LOOP_ROWS", 0)  # the bytes of its links take seconds
+    result = mt.simulate(program, machine="cerebras-wse2")
+    assert re.search(r"a lower bound: its copies cross about 2\.\de\+09 links", result.timed_by)
+    assert result.time_ps == mt.price(program, machine="cerebras-wse2").lower_ps > 1.9e9
 
 
 def test_parts_have_to_fit_with_the_tiles() -> None:

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 import megatile as mt
+import megatile.language as T
+from megatile.cost import bounded, links
 from megatile.sim import sharing
 from megatile.timing.resources import control_ps
 
@@ -52,3 +54,54 @@ def test_a_captured_launch_leaves_the_host_out(name: str) -> None:
     assert usual - captured == 2 * control_ps(hda, hda.level(hda.scale("block").level).position)
     bounds = mt.price(plan, hda, launch=False)
     assert bounds.lower_ps <= captured <= bounds.upper_ps
+
+
+def gemm(size: int, tile: int, depth: int):
+    @T.program
+    def kernel(
+        A: T.Tensor((size, size), "f16"), B: T.Tensor((size, size), "f16"), C: T.Tensor((size, size), "f16")
+    ):
+        with T.Kernel(block=(size // tile, size // tile), threads=1) as (bx, by):
+            left, right = T.alloc((tile, depth), "f16", level="l1"), T.alloc((depth, tile), "f16", level="l1")
+            total = T.alloc((tile, tile), "f32", level="l0")
+            T.clear(total)
+            for k in T.Pipelined(size // depth, num_stages=2):
+                T.copy(left, A[by * tile, k * depth])
+                T.copy(right, B[k * depth, bx * tile])
+                T.gemm(left, right, total)
+            T.copy(C[by * tile, bx * tile], total)
+
+    return kernel
+
+
+@pytest.mark.parametrize(("width", "height", "size", "tile"), [(6, 5, 80, 16), (5, 9, 96, 16), (8, 8, 64, 8)])
+def test_loads_of_a_mesh_are_those_of_its_routes(monkeypatch, width, height, size, tile):
+    """Counted by the ends of straight parts as by the links one by one."""
+    hda = mt.machine("cerebras-wse2", width=width, height=height)
+    low = mt.lower(gemm(size, tile, 16), machine=hda)
+    lower = mt.price(low, launch=False).lower_ps
+    monkeypatch.setattr(links, "_mesh", lambda view: None)
+    again = mt.lower(gemm(size, tile, 16), machine=hda)
+    assert lower == pytest.approx(mt.price(again, launch=False).lower_ps, rel=1e-4)
+    assert mt.simulate(low, launch=False, record=False).time_ps >= lower
+
+
+def test_a_gemm_that_is_too_large_to_simulate_is_bounded_by_its_links(monkeypatch):
+    hda = mt.machine("cerebras-wse2", width=8, height=8)
+    simulated = mt.simulate(gemm(128, 16, 32), machine=hda, launch=False)
+    monkeypatch.setattr(bounded, "MAX_HOPS", 100)
+    result = mt.simulate(gemm(128, 16, 32), machine=hda, launch=False)
+    assert result.time_ps <= mt.price(gemm(128, 16, 32), machine=hda, launch=False).lower_ps
+    assert 0.5 * simulated.time_ps < result.time_ps <= simulated.time_ps
+    assert "busiest link" in result.summary()
+    assert "at least" in result.summary()
+    assert "too many to be simulated" in result.timed_by
+    assert result.verdict() is None
+    with pytest.raises(mt.MegatileError, match="its time is a bound"):
+        result.trace  # noqa: B018
+
+
+def test_the_fabric_bounds_a_gemm_of_the_whole_wafer():
+    """570 TFLOP/s were said once, without the fabric."""
+    result = mt.simulate(gemm(4096, 32, 64), machine="cerebras-wse2", launch=False)
+    assert 10 < 2 * 4096**3 / result.time_ps < 100

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from megatile.cost.stream_counts import Values, Walk, value_of
-from megatile.hda.model import Unit
+from megatile.hda.direct import Grid
+from megatile.hda.model import Network, Unit
 from megatile.hda.routing import Link
 from megatile.plan import model as pm
 from megatile.plan.residency import copies
@@ -24,7 +25,7 @@ from megatile.timing.resources import Resources
 
 MAX_HOPS = 1 << 24
 """Parts of routes that are looked at: links, or runs of links at equal distances."""
-MAX_LOOP_ROWS = 1 << 24
+MAX_LOOP_ROWS = 1 << 26
 """Rounds of loops, of all units, whose copies of spread tiles are looked at; more of them count as none."""
 MAX_PAIRS = 1 << 22
 """Transfers that are kept before they are counted on their links."""
@@ -36,12 +37,35 @@ Pairs = tuple[Any, Any, Any]
 """Where transfers begin and end, and how many bytes each has."""
 
 
+class LinkLoads(NamedTuple):
+    """What links carry: how long the busiest serves at least, or a message is on its way, and the bytes of
+    the busiest and of all (of meshes)."""
+
+    busiest_ps: int
+    busiest_bytes: float
+    bytes: float
+
+
 def busiest_link(whole: Resources) -> int:
     """Picoseconds that the busiest link serves at least, or that a message is on its way."""
-    loads, latency_ps = _Loads(whole), 0
-    for stream in whole.plan.streams:
-        latency_ps = max(latency_ps, _Transfers(whole, stream, loads).latency_ps)
-    return max(latency_ps, loads.longest_ps())
+    return link_loads(whole).busiest_ps
+
+
+def link_loads(whole: Resources) -> LinkLoads:
+    """Count what a plan moves over links; it is kept with the plan."""
+    known = whole.plan.cached.get(link_loads)
+    if known is None or known[0] is not whole.hda:
+        loads, latency_ps = _Loads(whole), 0
+        for stream in whole.plan.streams:
+            latency_ps = max(latency_ps, _Transfers(whole, stream, loads).latency_ps)
+        longest, on_grids = loads.longest_ps(), loads.grids.values()
+        found = LinkLoads(
+            max(latency_ps, longest),
+            max((grid.bytes()[0] for grid in on_grids), default=0.0),
+            sum(grid.bytes()[1] for grid in on_grids),
+        )
+        whole.plan.cached[link_loads] = known = whole.hda, found
+    return known[1]
 
 
 class _Loads:
@@ -54,6 +78,8 @@ class _Loads:
         self.busy: dict[str, Any] = {}
         self.ends: dict[tuple[str, int], Any] = {}
         """By network and distance of links: where runs of them begin (+) and have ended (-)."""
+        self.grids: dict[str, _GridLoads] = {}
+        """By level, what the links of meshes carry."""
 
     def add(self, level: str, pairs: Pairs) -> None:
         self.pairs.setdefault(level, []).append(pairs)
@@ -66,6 +92,10 @@ class _Loads:
         for name, found in self.pairs.items():
             view = self.whole.of(name) if self.whole.plan.levels else self.whole
             here, there, nbytes = (np.concatenate(part) for part in zip(*found, strict=True))
+            if name not in self.grids and (mesh := _mesh(view)) is not None:
+                self.grids[name] = _GridLoads(view, mesh)
+            if name in self.grids and self.grids[name].add(here, there, nbytes):
+                continue
             keys, which = np.unique(here * view.level.total + there, return_inverse=True)
             amounts = np.bincount(which.reshape(-1), nbytes, len(keys))
             here, there = np.divmod(keys, view.level.total)
@@ -112,7 +142,72 @@ class _Loads:
             self.busy[network] = self.busy.get(network, 0.0) + served
         self.ends = {}
         longest = max((float(np.max(served, initial=0.0)) for served in self.busy.values()), default=0.0)
-        return int(longest * (1 - ROUNDING))
+        return int(max([longest, *(grid.longest_ps() for grid in self.grids.values())]) * (1 - ROUNDING))
+
+
+def _mesh(view: Resources) -> Network | None:
+    """Return the network between the units of a level if it is a mesh without wrap-around links."""
+    outside = [n for n in view.hda.networks if view.hda.level(n.level).position > view.level.position]
+    nearest = min(outside, key=lambda n: view.hda.level(n.level).position, default=None)
+    if nearest is None or not isinstance(nearest.topology, Grid) or any(nearest.topology.wrap):
+        return None
+    each = view.level.total // view.hda.level(nearest.level).total
+    return nearest if each == nearest.topology.size else None
+
+
+class _GridLoads:
+    """Bytes on the links of a mesh. Routes go along one dimension after the other, so that of each only the
+    ends of its straight parts have to be written down."""
+
+    def __init__(self, view: Resources, network: Network) -> None:
+        self.view, self.network = view, network
+        self.extents = network.topology.dims
+        shape = (len(self.extents), 2, view.level.total)
+        self.begins = np.zeros(shape)
+        """By dimension and direction: bytes of parts that begin (+) at a unit, or ended (-) before it."""
+        self.smallest = np.inf
+        self.route: tuple[int, int] | None = None
+
+    def add(self, here: Any, there: Any, nbytes: Any) -> bool:
+        """Count transfers; False if some leave the mesh."""
+        size, count = self.network.topology.size, self.view.level.total
+        if (here // size != there // size).any() or (nbytes <= 0).any():
+            return False
+        self.smallest = min(self.smallest, float(nbytes.min(initial=np.inf)))
+        apart = np.flatnonzero(here != there)
+        if self.route is None and len(apart):
+            self.route = int(here[apart[0]]), int(there[apart[0]])
+        at, stride = here, 1
+        for axis, extent in enumerate(self.extents):
+            delta = there // stride % extent - at // stride % extent
+            to = at + delta * stride
+            for side, ahead in enumerate((delta > 0, delta < 0)):
+                # Links are numbered by the unit that they leave: at … to - 1 forwards, to + 1 … at backwards.
+                first, last = (at, to) if side == 0 else (to + stride, at + stride)
+                amounts, ends = nbytes[ahead], last[ahead]
+                self.begins[axis, side] += np.bincount(first[ahead], amounts, count)
+                inside = (last[ahead] - stride) // stride % extent < extent - 1
+                self.begins[axis, side] -= np.bincount(ends[inside], amounts[inside], count)
+            at, stride = to, stride * extent
+        return True
+
+    def longest_ps(self) -> float:
+        """How long the busiest link serves; each transfer may be a picosecond shorter than its bytes."""
+        if self.route is None:
+            return 0.0
+        ends = (Unit(self.view.level.name, number) for number in self.route)
+        link = next(run for run in _runs(self.view, self.view.fabric.stages(*ends)) if run.network)
+        per_byte = 1e12 / link.bandwidth
+        return self.bytes()[0] * (per_byte - 1 / self.smallest) / link.width
+
+    def bytes(self) -> tuple[float, float]:
+        """Bytes of the busiest link, and of all links together."""
+        most = total = 0.0
+        for axis in range(len(self.extents)):
+            lines = self.begins[axis].reshape(2, -1, *self.extents[::-1])
+            carried = lines.cumsum(axis=lines.ndim - 1 - axis)
+            most, total = max(most, float(carried.max(initial=0.0))), total + float(carried.sum())
+        return most, total
 
 
 class _Run(NamedTuple):

@@ -12,8 +12,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from megatile.core.progress import Listener
+from megatile.cost.bounded import bounded
 from megatile.cost.price import Price, price as price_plan
-from megatile.hda import HDA
+from megatile.hda import HDA, machine as find_machine
 from megatile.ir.program import Program
 from megatile.language.tile.program import ProgramFunction
 from megatile.language.tile.tiles import InputArray
@@ -124,7 +125,11 @@ def simulate(
         plan, machine = low.plan, low.machine
         given = (low.scatter(arrays) if _are_arrays(arrays) and data is not False else None,)
         data = None
-    result = simulate_plan(
+    machine = find_machine(machine) if isinstance(machine, str) else machine
+    large = None
+    if isinstance(plan, Plan) and isinstance(machine, HDA) and not data and not any(given):
+        large = bounded(plan, machine, launch)
+    result = large or simulate_plan(
         plan, *given, machine=machine, data=data,  # type: ignore[arg-type]
         engine=engine, assume=assume, installed=installed, launch=launch,
         record=record, capacity=capacity, max_seconds=max_seconds, progress=progress,

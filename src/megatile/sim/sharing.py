@@ -21,6 +21,7 @@ from megatile.sim.path_queries import PathQueries
 from megatile.sim.state import NONE, RegionRow
 from megatile.sim.stream_peers import StreamPeers, is_own
 from megatile.timing.machine_timing import TimingError
+from megatile.timing.resources import Resources
 
 if TYPE_CHECKING:
     from megatile.sim.launch_rows import LaunchRows
@@ -144,7 +145,7 @@ def _equal(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
 
 def _check_spread(launched: LaunchRows, most: int) -> None:
     """Refuse a launch whose copies of spread tiles cross more than ``most`` links in all."""
-    crossed = sum(_crossed(launched, stream) for stream in launched.plan.streams)
+    crossed = links_crossed(launched.resources)
     if crossed > most:
         raise TimingError(
             f"the copies of plan '{launched.plan.name}' from and to tiles that are spread over units cross "
@@ -153,9 +154,14 @@ def _check_spread(launched: LaunchRows, most: int) -> None:
         )
 
 
-def _crossed(launched: LaunchRows, stream: pm.Stream) -> float:
+def links_crossed(whole: Resources) -> float:
+    """Return about how many links the copies of a plan's spread tiles cross."""
+    return sum(_crossed(whole, stream) for stream in whole.plan.streams)
+
+
+def _crossed(whole: Resources, stream: pm.Stream) -> float:
     """About how many links the copies of a stream cross."""
-    plan, crossed = launched.plan, 0.0
+    plan, crossed = whole.plan, 0.0
     spread = {tile.name: tile for tile in plan.tiles if tile.over is not None}
     numbers = np.linspace(0, stream.unit_count() - 1, SAMPLED_UNITS).astype(np.int64)
     for s, times, indices in _repeated(stream.body, 1, {}):
@@ -166,14 +172,14 @@ def _crossed(launched: LaunchRows, stream: pm.Stream) -> float:
             block = tile.block_of(region)
             if symbols(block) <= known.keys():
                 there = np.broadcast_to(block.evaluate(known), numbers.shape)
-                crossed += times * stream.unit_count() * _mean_hops(launched, tile, numbers, there)
+                crossed += times * stream.unit_count() * _mean_hops(whole, tile, numbers, there)
     return crossed
 
 
-def _mean_hops(launched: LaunchRows, tile: pm.Tile, units: Any, blocks: Any) -> float:
+def _mean_hops(whole: Resources, tile: pm.Tile, units: Any, blocks: Any) -> float:
     """The links between units and blocks of a tile, on average."""
-    view = launched.views[launched.table.levels[str(tile.over)]]
-    ends = [part_places(launched.plan, view.hda, tile, *which) for which in ((None, units), (blocks,))]
+    view = whole.of(str(tile.over)) if whole.plan.levels else whole
+    ends = [part_places(whole.plan, view.hda, tile, *which) for which in ((None, units), (blocks,))]
     lengths = [
         len(view.fabric.stages(view.hardware(a), view.hardware(b))) if a != b else 0
         for a, b in zip(*(end.tolist() for end in ends), strict=True)
