@@ -18,7 +18,7 @@ MAX_THREADS = 1024
 TARGETS = {"cpu": ("cpu.kernel", "CpuKernel", "cpu"), "cuda": ("cuda.kernel", "CudaKernel", "hgx-a100")}
 """Where the class of kernels of each target is, and the machine for which it builds if none is given."""
 LANGUAGES = {
-    "tilelang": ("tilelang", "generate_tilelang", "hgx-a100"),
+    "tilelang": ("tilelang.writer", "generate_tilelang", "hgx-a100"),
     "cuda": ("cuda.generator", "generate_cuda", "hgx-a100"),
     "c": ("cpu.kernel", "generated", "cpu"),
 }
@@ -80,14 +80,18 @@ def export(
 ) -> str:
     """The text of a tile program in TileLang, CUDA C++ or C: ``mt.export(prog, "tilelang")``.
 
-    ``shapes``: of every argument, where extents are symbolic. None of it needs a compiler or a GPU.
+    ``shapes``: of every argument, where extents are symbolic; TileLang keeps them symbolic without. None of
+    it needs a compiler or a GPU.
     """
     write, usual = _found(LANGUAGES, to, f"programs cannot be written as '{to}'", "languages")
     _check_program(prog)
     try:
         if not isinstance(prog, Program):
+            chosen = machine if machine is not None else usual
+            if prog.symbols and not shapes and to == "tilelang":
+                return str(write(*prog.build_open(chosen)))
             symbols: dict[str, Any] = prog.bind_symbols(list(shapes)) if shapes else {}
-            prog = prog.build(machine if machine is not None else usual, **symbols)
+            prog = prog.build(chosen, **symbols)
         return str(write(prog))
     except MegatileError as error:
         raise error.with_traceback(None) from None

@@ -213,6 +213,8 @@ class KernelState:
     threads: tuple[int, ...] = ()
     grid: tuple[int, ...] = ()
     coords: tuple[Value, ...] = ()
+    cluster: tuple[int, ...] = ()
+    """Blocks of a cluster along each dimension of the grid."""
     ranks: int = 1
     """Devices that run the kernel together."""
     ordering: set[str] = field(default_factory=set)

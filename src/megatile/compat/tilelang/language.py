@@ -47,11 +47,12 @@ WORDS: dict[str, Any] = {
         launch,
         "Kernel ClusterKernel get_thread_binding get_thread_bindings get_block_binding get_block_bindings "
         "get_thread_extent get_block_extent Parallel Pipelined serial unroll vectorized Persistent "
-        "barrier_arrive barrier_wait ws tcgen05_mma_arrive assume",
+        "barrier_arrive barrier_wait ws tcgen05_mma_arrive assume block_rank_in_cluster cluster_sync",
     ),
     **_words(
         operations,
-        "copy async_copy tma_copy transpose gemm wgmma_gemm tcgen05_gemm fill clear reduce reduce_sum "
+        "copy async_copy tma_copy copy_cluster transpose gemm wgmma_gemm tcgen05_gemm fill clear reduce "
+        "reduce_sum "
         "reduce_max reduce_min reduce_abssum reduce_absmax reduce_bitand reduce_bitor reduce_bitxor cumsum "
         "atomic_add atomic_max atomic_min atomic_addx2 atomic_addx4 atomic_load atomic_store im2col",
     ),
@@ -79,7 +80,7 @@ WORDS: dict[str, Any] = {
         for word in "sync_threads sync_warp sync_global fence_proxy_async wait_wgmma warpgroup_arrive "
         "warpgroup_commit_batch warpgroup_wait warpgroup_fence_operand tma_store_arrive tma_store_wait "
         "tcgen05_before_thread_sync tcgen05_after_thread_sync evaluate pdl_trigger pdl_sync "
-        "mbarrier_expect_tx ptx_wait_group ptx_commit_group cluster_sync "
+        "mbarrier_expect_tx ptx_wait_group ptx_commit_group "
         "cluster_arrive cluster_wait deallocate_tmem fence quiet fence_cta fence_gpu fence_sys".split()
     },
     "Tensor": _buffers.TensorProxy(),

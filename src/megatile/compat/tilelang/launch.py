@@ -13,13 +13,13 @@ from megatile.compat.tilelang import buffers as b
 from megatile.compat.tilelang.threads import get_thread_binding, thread_variables, with_threads
 from megatile.core.expr import Expr, rebuild
 from megatile.ir import nodes as n
-from megatile.ir.expr import Coord, Load
-from megatile.ir.launch import Param
+from megatile.ir.expr import Coord, Load, Rank
+from megatile.ir.launch import ROOT, Param
 from megatile.ir.passes.driver import rewrite_expressions, rewrite_nodes
 from megatile.language.tile import loops
 from megatile.language.tile.builder import Body, current
 from megatile.language.tile.errors import ProgramError
-from megatile.language.tile.launch import instance_of, launch_of
+from megatile.language.tile.launch import CLUSTER_SIZE, clusters_of, instance_of, launch_of
 from megatile.language.tile.memory import memory_layer
 from megatile.language.tile.program import finished
 from megatile.language.tile.scalars import Coordinate, Value, as_expr, operate
@@ -98,15 +98,28 @@ class Kernel:
         builder.bodies[0].variables |= known
         builder.names |= known
         dispatch = builder.launch.dispatch
-        state.grid = builder.launch.extents(dispatch)
+        state.grid = grid if self.cluster else builder.launch.extents(dispatch)
         state.coords = tuple(Value(Coord(dispatch, a)) for a in range(len(state.grid)))
         if self.cluster:
-            hint("cluster_dims")(*self.cluster)
+            state.cluster = (*self.cluster, 1, 1, 1)[: len(grid)]
+            name = builder.machine.scale("cluster").name
+            state.coords = tuple(
+                Value(Coord(name, a)) * size + Value(Coord(dispatch, a))
+                if size > 1
+                else Value(Coord(name, a))
+                for a, size in enumerate(state.cluster)
+            )
+            return state.coords[0] if len(grid) == 1 else state.coords
+        state.cluster = ()
         return Coordinate(Coord(dispatch, 0)) if len(state.grid) == 1 else state.coords
 
     def extents(self, grid: tuple[Any, ...]) -> dict[str, Any]:
         """Units of the block and of larger scales."""
-        return {"block": tuple(int(e) for e in grid)}
+        blocks = tuple(int(e) for e in grid)
+        if not self.cluster:
+            return {"block": blocks}
+        size = (*(int(e) for e in self.cluster), 1, 1, 1)[: len(blocks)]
+        return clusters_of({CLUSTER_SIZE: size, "block": blocks})[0]
 
     def __exit__(self, kind: Any, *_: Any) -> None:
         if kind is None:
@@ -248,6 +261,23 @@ def Persistent(domain: Any, wave_size: Any, index: Any, group_size: Any = 8) -> 
 
 def nothing(*_: Any, **__: Any) -> None:
     """Orders work of the threads of one block (or hints at how), which run in step here."""
+
+
+def block_rank_in_cluster() -> Any:
+    """The number of this block in its cluster."""
+    return Value(Rank("block", current().machine.scale("cluster").name)) if b.state().cluster else 0
+
+
+def cluster_sync() -> None:
+    """The blocks of a cluster meet, and see what the others have put."""
+    if b.state().cluster:
+        builder = current()
+        builder.open_implied()
+        group = Rank(builder.machine.scale("cluster").name, ROOT)
+        builder.emit(
+            n.Barrier, scale=builder.plan.dispatch, name="cluster", group=group,
+            units=math.prod(b.state().cluster),
+        )  # fmt: skip
 
 
 def assume(*_: Any, **__: Any) -> None:

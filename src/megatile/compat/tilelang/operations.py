@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +13,8 @@ from megatile.compat.tilelang.launch import barrier_arrive
 from megatile.compat.tilelang.scales import device_product, is_device_product
 from megatile.core.expr import Binary, Expr, Symbol as Var, known, simplify
 from megatile.ir import nodes as n
+from megatile.ir.expr import Rank
+from megatile.ir.launch import ROOT
 from megatile.language.tile import operations as ops, synchronise
 from megatile.language.tile.builder import current
 from megatile.language.tile.errors import ProgramError
@@ -80,6 +83,21 @@ def _fill_outside(to: Operand, source: Operand) -> None:
 
 
 tma_copy = async_copy = copy
+
+
+def copy_cluster(src: Any, dst: Any, *, dst_block: Any = None, remote_barrier: Any = None, **_: Any) -> None:
+    """Copy to the tile of another block of the cluster, or, by multicast, to that of every block itself."""
+    size = math.prod(b.state().cluster)
+    if dst_block is None or size == 0:
+        copy(src, dst)
+        return
+    if remote_barrier is not None:
+        raise ProgramError(
+            "T.copy_cluster with remote_barrier= is not supported", advice="T.cluster_sync() after it"
+        )
+    builder = current()
+    first = Value(Rank(builder.machine.scale("cluster").name, ROOT)) * size
+    ops.copy(_region(dst), _region(src), dst=first + dst_block)
 
 
 def transpose(src: Any, dst: Any) -> None:

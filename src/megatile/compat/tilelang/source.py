@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -33,6 +34,10 @@ BETWEEN_RANKS = frozenset(
     "barrier_blocks sync_blocks".split()
 )
 """Words by which a kernel names other ranks."""
+
+
+RANKS: ContextVar[int] = ContextVar("megatile_tilelang_ranks", default=0)
+"""Ranks of kernels that are built, not launched by processes; 0: those of the process group."""
 
 
 def current_machine() -> Any:
@@ -76,6 +81,8 @@ class Source:
 
     def ranks(self) -> int:
         """Devices that run the kernel together: all of the process group if it names others."""
+        if RANKS.get():
+            return RANKS.get()
         words = set(self.function.__code__.co_names)
         return world_size() if words & BETWEEN_RANKS else 1
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect
 from collections.abc import Mapping
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
@@ -41,6 +42,12 @@ def instance_of(machine: HDA, wanted: Mapping[str, Any]) -> Instance:
     except MegatileError as error:
         advice = error.advice or f"launch fewer, or run it on a machine with more than '{machine.name}'"
         raise ProgramError(error.message, advice=advice) from None
+
+
+UNKNOWN_EXTENTS: ContextVar[dict[str, tuple[Any, ...]] | None] = ContextVar("megatile_extents", default=None)
+"""Where extents of a launch are noted that are known only with the arrays, when text is written."""
+STANDS_FOR_UNKNOWN = 61
+"""Units of a scale whose number is not known."""
 
 
 CLUSTER_SIZE = "cta_cluster"
@@ -85,6 +92,9 @@ def extents_of(word: str, value: Any) -> tuple[int, ...]:
     """Whole numbers from 1, of a number or a tuple."""
     extents = tuple(value) if isinstance(value, (tuple, list)) else (value,)
     extents = tuple(plain(e) for e in extents)
+    if UNKNOWN_EXTENTS.get() is not None and any(isinstance(e, Value) for e in extents):
+        UNKNOWN_EXTENTS.get()[word] = extents  # type: ignore[index]
+        extents = tuple(STANDS_FOR_UNKNOWN if isinstance(e, Value) else e for e in extents)
     for extent in extents:
         if isinstance(extent, Value):
             raise ProgramError(

@@ -26,7 +26,7 @@ from megatile.language.tile.capacity import checked_memory, shallow_pipelines
 from megatile.language.tile.errors import PYTHON_ERRORS, ProgramError, ProgramWarning, translated
 from megatile.language.tile.functions import DType
 from megatile.language.tile.inference import ADVICE, LayoutFound
-from megatile.language.tile.launch import with_slots
+from megatile.language.tile.launch import UNKNOWN_EXTENTS, with_slots
 from megatile.language.tile.memory import UNKNOWN
 from megatile.language.tile.nest import LevelFound, Nest, ScaleLevel
 from megatile.language.tile.reader import Reader
@@ -80,6 +80,16 @@ class ProgramFunction:
             except MegatileError as error:
                 raise error.with_traceback(None) from None
         return self._built[key]
+
+    def build_open(self, machine: str | HDA = DEFAULT_MACHINE) -> tuple[Program, dict[str, tuple[Any, ...]]]:
+        """The Program with its symbolic extents left open, and the launch's extents that depend on them."""
+        hda = find_machine(machine) if isinstance(machine, str) else machine
+        unknown: dict[str, tuple[Any, ...]] = {}
+        token = UNKNOWN_EXTENTS.set(unknown)
+        try:
+            return self._build(hda, {}), unknown
+        finally:
+            UNKNOWN_EXTENTS.reset(token)
 
     def _build(self, hda: HDA, symbols: Mapping[str, int]) -> Program:
         inferred: dict[tuple[str, str], Any] = {}

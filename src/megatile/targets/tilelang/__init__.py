@@ -1,0 +1,1 @@
+"""Programs as TileLang kernels; of several devices, with TileScale's words between ranks."""
