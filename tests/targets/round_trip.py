@@ -8,13 +8,15 @@ from pathlib import Path
 import numpy as np
 
 import megatile as mt
-from megatile.compat.tilelang.source import RANKS
+from megatile.compat.tilelang.source import RANKS, bind_shapes
 from megatile.compat.tilelang.takeover import installed
+from megatile.core.dtypes import numpy_dtype
 
 
-def round_trip(program, *arrays, folder: Path, machine="dgx-h100") -> list[np.ndarray]:
+def round_trip(program, *arrays, folder: Path, machine="dgx-h100", shapes=None, text="") -> list[np.ndarray]:
     """What arrays hold after the exported kernel ran on every rank; the arrays themselves are kept."""
-    text = mt.export(program, "tilelang", *[a.shape for a in arrays], machine=machine)
+    shapes = [a.shape for a in arrays] if shapes is None else shapes
+    text = text or mt.export(program, "tilelang", *shapes, machine=machine)
     path = folder / "exported_kernel.py"
     path.write_text(text, encoding="utf-8")
     with installed():
@@ -26,8 +28,6 @@ def round_trip(program, *arrays, folder: Path, machine="dgx-h100") -> list[np.nd
         try:
             shapes = [(name, kind, shape_of(module, name, array))
                       for (name, kind), array in zip(kernel.kinds.items(), arrays, strict=False)]  # fmt: skip
-            from megatile.compat.tilelang.source import bind_shapes
-
             built = kernel.build({}, bind_shapes(shapes, {}))
         finally:
             RANKS.reset(token)
@@ -41,18 +41,12 @@ def round_trip(program, *arrays, folder: Path, machine="dgx-h100") -> list[np.nd
     for name in names:
         if name not in held:
             kind = built.tensors[name]
-            held[name] = np.zeros((ranks, *kind.shape), mt_dtype(kind))
+            held[name] = np.zeros((ranks, *kind.shape), numpy_dtype(kind.dtype.short))
     for one in built.programs:
         mt.run(one, *[held[p.name] for p in one.params], machine=one.machine)
     if ranks == 1:
         return [held[name] for name in names]
     return [joined(module, name, array, held[name]) for name, array in zip(names, arrays, strict=False)]
-
-
-def mt_dtype(kind):
-    from megatile.core.dtypes import numpy_dtype
-
-    return numpy_dtype(kind.dtype.short)
 
 
 def shape_of(module, name, array):

@@ -75,7 +75,9 @@ class Kernel:
     def __init__(self, *grid: Any, threads: Any = None, is_cpu: bool = False, prelude: Any = None,
                  cluster_dims: Any = None):  # fmt: skip
         self.grid, self.threads = grid, threads
-        self.cluster = () if cluster_dims is None else b.extents_of(cluster_dims)
+        given = () if cluster_dims is None else b.extents_of(cluster_dims)
+        self.cluster = given if math.prod(given) > 1 else ()
+        self.alone = given if not self.cluster else ()
 
     def __enter__(self) -> Any:
         builder, state = current(), b.state()
@@ -111,6 +113,8 @@ class Kernel:
             )
             return state.coords[0] if len(grid) == 1 else state.coords
         state.cluster = ()
+        if self.alone:
+            hint("cluster_dims")(*self.alone)
         return Coordinate(Coord(dispatch, 0)) if len(state.grid) == 1 else state.coords
 
     def extents(self, grid: tuple[Any, ...]) -> dict[str, Any]:

@@ -168,12 +168,15 @@ class Accessor(Resolver):
         storage = target.storage
         if target.name.base in self.machine.sharing.raceless:
             return
-        row = target.row()
-        conflict = storage.history.check(row, kind, agent, unit, points)
+        row, history = target.row(), storage.history
+        if target.name.base in self.machine.places.aliased:
+            row, history = storage.bytes_of(row, points), storage.root.by_bytes
+            points = None
+        conflict = history.check(row, kind, agent, unit, points)
         span = unit.node.span if unit.node is not None else None
         if conflict is not None:
             raise self._race(target, kind, unit, agent, conflict)
-        storage.history.add(row, kind, agent, span, points)
+        history.add(row, kind, agent, span, points)
 
     def check_end(self, unit: Unit, names: dict[str, Name]) -> None:
         """The tiles of a unit end with it: what others did to them must be ordered before."""
@@ -181,7 +184,7 @@ class Accessor(Resolver):
             storage = unit.frame.get((name.base, unit.path[: name.owner_depth]))
             if name.owner_depth != unit.depth or storage is None:
                 continue
-            for row in storage.history.rows:
+            for row in (*storage.history.rows, *storage.root.by_bytes.rows):
                 if row.agent is unit or is_ordered(row.agent, row.time, unit):
                     continue
                 launch, span = self.machine.launch, row.span

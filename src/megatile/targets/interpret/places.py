@@ -59,6 +59,8 @@ class Places:
         self.names = {
             name: Name(program, b, layouts.get(b.base, {}), allocs.get(b.base)) for name, b in table.items()
         }
+        self.aliased = {one.base for one in self.names.values() if one.reshaped is not None}
+        """Tensors and tiles that are read under several shapes or dtypes."""
         self.frame: dict[Any, StoredArray] = {}
         self.sharded = {n.base: n for n in reversed(self.names.values()) if self._divides_devices(n)}
         """Tensors whose parts lie on different devices: the view that says so."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,8 @@ class StoredArray:
         self.written = written
         self.dtype = dtype
         self.history = History(array.ndim)
+        self.root = self
+        """The storage whose elements these are, under another shape."""
         self.partial = False
         self.gathered = False
         """Whether units have been given each other's parts."""
@@ -80,7 +83,28 @@ class StoredArray:
             same = self.written is not None and array.size == self.array.size
             written = self.written.reshape(array.shape) if same and self.written is not None else None
             self.others[shape, dtype] = StoredArray(self.name, array, written, dtype)
+            self.others[shape, dtype].root = self
         return self.others[shape, dtype]
+
+    @cached_property
+    def by_bytes(self) -> History:
+        """Accesses to elements that are read under several shapes, as runs of bytes."""
+        return History(1)
+
+    def bytes_of(self, items: Any, points: Any) -> tuple[Any]:
+        """The bytes of some elements, copies first: a run, or a sorted array."""
+        size, shape = self.array.itemsize, self.array.shape
+        if points is not None:
+            numbers = np.unique(np.ravel_multi_index(tuple(points.T), shape))
+        else:
+            axes = [np.arange(*item) if isinstance(item, tuple) else np.asarray(item) for item in items]
+            numbers = np.ravel_multi_index(np.ix_(*axes), shape).ravel()
+        if not numbers.size:
+            return ((0, 0),)
+        first, last = int(numbers[0]), int(numbers[-1])
+        if last - first + 1 == len(numbers):
+            return ((first * size, (last + 1) * size),)
+        return ((numbers[:, None] * size + np.arange(size)).ravel(),)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -95,7 +95,7 @@ class Kernels:
         bounds = [number for e in ends if (number := constant(simplify(e))) is not None]
         if len(bounds) < 3 or len(range(*map(int, bounds))) > MAX_UNROLLED_KERNELS:
             raise CompileError(
-                "a loop of a device over blocks, of an unknown number of rounds, has no counterpart in TileLang",
+                "a loop of a device over grids, of unknown length, has no counterpart in TileLang",
                 place=node.place,
                 advice='write the loop inside with T.Scale("block")',
             )

@@ -140,8 +140,10 @@ def sizes(region: n.Region) -> tuple[int, ...]:
 
 
 def indices(region: n.Region, names: tuple[str, ...]) -> tuple[Expr, ...]:
+    """The element of a region at loop variables; the first one along dimensions beyond theirs."""
     left = iter(names)
-    return tuple(d.start if d.extent is None else simplify(d.start + Symbol(next(left))) for d in region.dims)
+    places = ((d, next(left, None) if d.extent is not None else None) for d in region.dims)
+    return tuple(d.start if name is None else simplify(d.start + Symbol(name)) for d, name in places)
 
 
 def substituted(value: Expr, values: dict[str, Expr]) -> Expr:
@@ -175,29 +177,29 @@ def _allreduce(group: _Group) -> list[n.Node]:
 
 
 def _merged(group: _Group, parts: list[Callable[[Any], n.Region]]) -> list[n.Node]:
-    """The user's function over what all have sent; the largest operand's elements share a loop."""
-    node, fn = group.node, group.node.fn
+    """The user's function over what all have sent, one after the other, for the elements of each result."""
+    node, fn, program = group.node, group.node.fn, group.puts.program
     assert fn is not None
-    puts, program = group.puts, group.puts.program
-    largest = max(range(len(node.to)), key=lambda i: len(node.to[i].extents))
-    names = tuple(f"i{puts.made}_{d}" for d in range(len(node.to[largest].extents)))
     result: list[n.Node] = []
-    for number in sorted(range(len(node.to)), key=lambda i: -len(node.to[i].extents)):
-        to = node.to[number]
-        mine = names[: len(to.extents)]
-        kinds = [bindings(program)[r.source].dtype for r in node.to]
-        first = [
-            element(p(0), names[: len(r.extents)], k) for p, r, k in zip(parts, node.to, kinds, strict=True)
-        ]
-        merged = first
-        for who in range(1, group.count):
+    for number, to in enumerate(node.to):
+        names = tuple(f"i{group.puts.made}_{number}_{d}" for d in range(len(to.extents)))
+        body: list[n.Node] = []
+        merged: list[Expr] = []
+        for who in range(group.count):
             other = [
-                element(p(who), names[: len(r.extents)], k)
-                for p, r, k in zip(parts, node.to, kinds, strict=True)
+                element(part(who), names, bindings(program)[source.source].dtype)
+                for part, source in zip(parts, node.source, strict=True)
             ]
-            values = {f"a{i}": v for i, v in enumerate(merged)} | {f"b{i}": v for i, v in enumerate(other)}
-            merged = [substituted(expr, values) for expr in fn.results]
-        result.append(n.Parallel(mine, to.extents, (n.Store(to.source, indices(to, mine), merged[number]),)))
+            if merged:
+                values = {f"a{i}": v for i, v in enumerate(merged)} | {
+                    f"b{i}": v for i, v in enumerate(other)
+                }
+                other = [substituted(expr, values) for expr in fn.results]
+            lets = [n.Let(f"m{group.puts.made}_{number}_{who}_{i}", value) for i, value in enumerate(other)]
+            body += lets
+            merged = [Symbol(let.name, let.value.dtype) for let in lets]
+        body.append(n.Store(to.source, indices(to, names), merged[number]))
+        result.append(n.Parallel(names, to.extents, tuple(body)))
     return result
 
 

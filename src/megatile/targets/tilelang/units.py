@@ -113,11 +113,11 @@ class Units:
             extents = self.launch.grid(scale, within)
             step = math.prod(extents[:axis])
             peer = mine + (peer - mine // step % extents[axis]) * step
-        below = math.prod(s.count for s in self.above[self._position(scale) + 1 :])
-        if below > 1:
-            raise CompileError(f"peers of scale '{scale}' are not single ranks", advice="use devices")
-        group = self.launch.count(scale, within)
-        return simplify(Rank(scale, ROOT) - mine + peer) if group < self.ranks else peer
+        step = math.prod(s.count for s in self.above[self._position(scale) + 1 :])
+        group = self.launch.count(scale, within) * step
+        if step == 1 and group == self.ranks:
+            return peer
+        return simplify(Symbol("@rank") + (peer - mine) * step)
 
     def _position(self, scale: str) -> int:
         names = [s.name for s in self.above]

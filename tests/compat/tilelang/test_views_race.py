@@ -1,0 +1,59 @@
+"""Races on elements that a kernel reads under two shapes, and on tiles of a cluster."""
+
+import numpy as np
+import pytest
+
+import megatile.tilelang as tilelang
+import megatile.tilelang.language as T
+from megatile.core.errors import MegatileError
+
+
+def through_a_view(first: int, dtype):
+    """Block 0 reads row 0 of A; block 1 writes from ``first`` on, by flat numbers."""
+
+    @T.prim_func
+    def kernel(A: T.Tensor((4, 8), T.float32), O: T.Tensor((8,), T.float32)):
+        with T.Kernel(2, threads=32) as bx:
+            s = T.alloc_shared((8,), T.float32)
+            w = T.alloc_shared((8,), dtype)
+            V = T.view(A, (32,), dtype)
+            if bx == 0:
+                T.copy(A[0, 0:8], s)
+                T.copy(s, O)
+            else:
+                T.fill(w, 1)
+                T.copy(w, V[first : first + 8])
+
+    return kernel
+
+
+@pytest.mark.parametrize("dtype", [T.float32, T.int32])
+def test_a_race_through_another_shape_is_found(dtype) -> None:
+    arrays = np.zeros((4, 8), np.float32), np.zeros(8, np.float32)
+    tilelang.compile(through_a_view(8, dtype))(*arrays)
+    with pytest.raises(MegatileError, match="data race"):
+        tilelang.compile(through_a_view(7, dtype))(*arrays)
+
+
+def shifted(waits: bool):
+    @T.prim_func
+    def kernel(A: T.Tensor((4, 16), T.float32), O: T.Tensor((4, 16), T.float32)):
+        with T.Kernel(4, threads=32, cluster_dims=(2, 1, 1)) as bx:
+            mine = T.alloc_shared((16,), T.float32)
+            other = T.alloc_shared((16,), T.float32)
+            T.copy(A[bx, 0], mine)
+            T.copy_cluster(mine, other, dst_block=1 - T.block_rank_in_cluster())
+            if waits:
+                T.cluster_sync()
+            T.copy(other, O[bx, 0])
+
+    return kernel
+
+
+def test_blocks_of_a_cluster_exchange_tiles() -> None:
+    a = np.arange(64, dtype=np.float32).reshape(4, 16)
+    o = np.zeros_like(a)
+    tilelang.compile(shifted(True))(a, o)
+    assert (o == a[[1, 0, 3, 2]]).all()
+    with pytest.raises(MegatileError):
+        tilelang.compile(shifted(False))(a, o)

@@ -1,0 +1,59 @@
+"""Sixteen programs: interpreted, compiled, exported to TileLang and read back, simulated on four machines."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.targets.round_trip import round_trip
+from tests.targets.sixteen import PROGRAMS, hierarchical_allreduce
+
+import megatile as mt
+
+MACHINES = ("dgx-h100", "hgx-a100", "mi300x-8", "b200-8")
+CLUSTERS = ("h100-cluster", "a100-cluster", "mi300x-cluster", "h100-cluster-roce")
+OWN = """
+name: mine
+extends: {base}
+description: a user's own machine
+networks:
+  - {{name: nvlink, bandwidth: 123 GB/s}}
+"""
+
+
+def check(arrays, wanted) -> None:
+    for number, array in wanted.items():
+        np.testing.assert_allclose(arrays[number].astype(np.float32), array, rtol=2e-3, atol=2e-3)
+
+
+@pytest.fixture(params=PROGRAMS, ids=lambda make: make.__name__)
+def case(request):
+    program, arrays, wanted = request.param()
+    machines = CLUSTERS if request.param is hierarchical_allreduce else MACHINES
+    return program, arrays, wanted(), machines
+
+
+def test_run_and_round_trip(case, tmp_path: Path) -> None:
+    program, arrays, wanted, machines = case
+    mine = [np.array(a) for a in arrays]
+    mt.run(program, *mine, machine=machines[0])
+    check(mine, wanted)
+    check(round_trip(program, *arrays, folder=tmp_path, machine=machines[0]), wanted)
+
+
+def test_simulate_on_four_machines_and_a_users(case, tmp_path: Path) -> None:
+    program, arrays, _, machines = case
+    own = tmp_path / "mine.yaml"
+    own.write_text(OWN.format(base=machines[0]))
+    times = [
+        mt.simulate(program, *[np.array(a) for a in arrays], machine=m).time_ns
+        for m in (*machines, mt.machine(str(own)))
+    ]
+    assert min(times) > 1000
+    assert len(set(times)) > 1
+
+
+def test_compiled(case) -> None:
+    program, arrays, wanted, machines = case
+    mine = [np.array(a) for a in arrays]
+    mt.compile(program, target="cpu", machine=machines[0])(*mine)
+    check(mine, wanted)
