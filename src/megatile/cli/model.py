@@ -89,6 +89,11 @@ def predict(
         Path | None,
         typer.Option("--trace", help="Write the trace of the decode step."),
     ] = None,
+    beside: Annotated[
+        Path | None,
+        typer.Option("--beside", help="A Kineto trace of decode steps: kernels measured and predicted."),
+    ] = None,
+    steps: Annotated[int, typer.Option("--steps", help="Decode steps in the Kineto trace.")] = 1,
 ) -> None:
     """Predict the prefill of a batch, and a decode step halfway through its output.
 
@@ -109,10 +114,16 @@ def predict(
 
         write_page(report, found)
         print(f"report written to {report}", file=sys.stderr)
-    if trace is not None:
+    both = found["decode"].beside(beside, steps) if beside is not None else None
+    if both is not None and not asked.json:
+        print(both)
+    if trace is not None and both is not None:
+        both.write(trace)
+    elif trace is not None:
         from megatile.sim import simulate
 
         simulate(found["decode"].plan, machine=d.hda).write_trace(trace)
+    if trace is not None:
         print(f"trace written to {trace}", file=sys.stderr)
 
 
@@ -168,6 +179,9 @@ def serve(
     prefill_tp: Annotated[
         int | None, typer.Option("--prefill-tp", help="Tensor parallel size of --prefill-dp; default: --tp.")
     ] = None,
+    table: Annotated[
+        Path | None, typer.Option("--aiconfigurator-csv", help="Write aiconfigurator's columns as CSV.")
+    ] = None,
 ) -> None:
     """Predict TTFT, TPOT and tokens per second under load.
 
@@ -182,6 +196,10 @@ def serve(
     )  # fmt: skip
     if asked.csv_file is not None:
         _write_csv(asked.csv_file, found.rows())
+    if table is not None:
+        from megatile.models.aiconfigurator import write_csv
+
+        write_csv(table, [found.aiconfigurator_row()])
     if asked.json:
         rates = {n: getattr(found, n) for n in ("tokens_per_s", "tokens_per_s_device", "tokens_per_s_user")}
         print_json(
@@ -253,6 +271,9 @@ def search_(
         Path | None, typer.Option("--store", help="Keep results in this file, to resume later.")
     ] = None,
     workers: Annotated[int, typer.Option("--workers", help="Number of processes.")] = 1,
+    table: Annotated[
+        Path | None, typer.Option("--aiconfigurator-csv", help="Write aiconfigurator's columns as CSV.")
+    ] = None,
 ) -> None:
     """Find deployments within limits of TTFT and TPOT; print the Pareto front.
 
@@ -271,10 +292,42 @@ def search_(
         )  # fmt: skip
     if asked.csv_file is not None:
         found.to_csv(asked.csv_file)
+    if table is not None:
+        found.to_aiconfigurator(table)
     if asked.json:
         print_json("model_search", {"asked": found.asked, "rows": found.rows(), "pareto": found.pareto()})
     else:
         print(found)
+
+
+@model_command(app, *DIVISION, *PRECISION)
+def replay(
+    asked: Asked,
+    batches: Annotated[
+        Path, typer.Option("--batches", help="JSONL of steps, such as SGLang's schedule_batch.jsonl.")
+    ],
+    table: Annotated[
+        Path | None, typer.Option("--table", help="Write a table for SGLang's replay predictor.")
+    ] = None,
+) -> None:
+    """Predict recorded steps of an engine, beside their measured times or as a table for SGLang's simulator.
+
+    Example: megatile model replay Llama-3.1-8B --library sglang --batches TP0.schedule_batch.jsonl
+    """
+    from megatile.models.predictor import InferTimePredictor, read_batches
+
+    predictor, found = InferTimePredictor(asked.deployment()), read_batches(batches)
+    if table is not None:
+        predictor.write_replay_table(table, found)
+        print(f"table written to {table}", file=sys.stderr)
+    if any(one.seconds is not None for one in found):
+        compared = predictor.compare(found)
+        if asked.json:
+            print_json("model_replay", compared.rows())
+        else:
+            print(compared)
+    elif table is None:
+        raise MegatileError("no batch has a measured time", advice="add --table FILE")
 
 
 def _milliseconds(option: str, text: str | None) -> float | None:

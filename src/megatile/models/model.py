@@ -16,6 +16,7 @@ from megatile.hda import HDA
 from megatile.models.config import ModelConfig, read_config
 from megatile.models.deployment import Deployment, deployment
 from megatile.models.memory import Memory, memory
+from megatile.models.predictor import InferTimePredictor
 from megatile.models.search import ModelSearch, search
 from megatile.models.serving import Serving, serve
 from megatile.models.step import StepTime, step_time
@@ -83,6 +84,12 @@ class Model:
             requests=requests, count=count, spread=spread, prefix=prefix, ramp_s=ramp_s, seed=seed,
             prefill=None if prefill is None else self.deployment(machine, **{**division, **prefill}),
         )  # fmt: skip
+
+    def predictor(
+        self, *, machine: str | HDA, library: str = "sglang", **division: Any
+    ) -> InferTimePredictor:
+        """Return a predictor of step times for SGLang's simulator."""
+        return InferTimePredictor(self.deployment(machine, library=library, **division))
 
     def train(
         self,

@@ -8,10 +8,12 @@ one that was simulated, are not simulated.
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import cache
 from html import escape
 from io import StringIO
 from pathlib import Path
@@ -20,6 +22,7 @@ from typing import Any, NamedTuple
 from megatile.core.files import exists, read_text, write_text
 from megatile.core.tables import text_table
 from megatile.hda import HDA, machine as find_machine
+from megatile.models import aiconfigurator
 from megatile.models.batch import Batch
 from megatile.models.config import ModelConfig
 from megatile.models.deployment import Deployment, deployment
@@ -54,10 +57,21 @@ class Candidate(NamedTuple):
 class ModelSearch:
     """What a search found: one row per candidate, with limits, verdict and times."""
 
-    model: str
-    machine: str
+    config: ModelConfig
+    hda: HDA
+    isl: int
+    osl: int
     asked: str
+    options: tuple[tuple[str, Any], ...]
     found: tuple[dict[str, Any], ...]
+
+    @property
+    def model(self) -> str:
+        return self.config.name
+
+    @property
+    def machine(self) -> str:
+        return self.hda.name
 
     def rows(self) -> list[dict[str, Any]]:
         """Simulated candidates within the limits, most tokens per second and device first."""
@@ -86,6 +100,18 @@ class ModelSearch:
         writer.writeheader()
         writer.writerows(self.found)
         return write_text(path, text.getvalue())
+
+    def to_aiconfigurator(self, path: str | Path) -> Path:
+        """Write the candidates within the limits under aiconfigurator's column names."""
+        rows = []
+        for r in self.rows():
+            d = deployment(self.config, self.hda, **{n: r[n] for n in DEGREES}, **dict(self.options))
+            users = r["concurrency"]
+            held = memory(d, requests=users, context=self.isl + self.osl)
+            rows.append(
+                aiconfigurator.row(d, self.isl, self.osl, users, r["ttft_ms"], r["tpot_ms"], held.total)
+            )
+        return aiconfigurator.write_csv(path, rows)
 
     def to_pandas(self) -> Any:
         """Return all candidates as a pandas DataFrame."""
@@ -190,7 +216,7 @@ def search(
     waiting.sort(key=lambda one: -one[1])
     rows += _simulated(waiting, limits, known, store, executor)
     asked = f"{isl} → {osl} tokens, TTFT ≤ {limits.ttft_ms:g} ms, TPOT ≤ {limits.tpot_ms:g} ms"
-    return ModelSearch(config.name, hda.name, asked, tuple(rows))
+    return ModelSearch(config, hda, isl, osl, asked, tuple(sorted(options.items())), tuple(rows))
 
 
 def _bound(job: _Job, limits: _Limits) -> tuple[float, float] | str:
@@ -247,9 +273,15 @@ def _simulated(
 
 def _key(job: _Job) -> str:
     """Return what tells a candidate's result from others in a store."""
-    return json.dumps(
-        [job.config.name, job.hda.name, job.isl, job.osl, list(job.candidate), list(map(list, job.options))]
-    )
+    own = [job.isl, job.osl, list(job.candidate), list(map(list, job.options))]
+    return json.dumps([job.config.name, job.hda.name, _digest(job.config, job.hda), *own])
+
+
+@cache
+def _digest(config: ModelConfig, hda: HDA) -> str:
+    """Return what tells models and machines of one name apart."""
+    text = f"{config!r} {json.dumps(hda.to_dict(), sort_keys=True, default=str)}"
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _read_store(store: str | Path | None) -> dict[str, dict[str, float]]:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from megatile.core.tables import text_table
+from megatile.models import aiconfigurator
 from megatile.models.deployment import Deployment
 from megatile.models.memory import Memory
 from megatile.models.requests import listed_requests, make_requests, read_requests
@@ -139,6 +140,16 @@ class Serving:
              "ttft_ms": (r.first_us - r.arrival_us) / 1e3, "latency_ms": (r.end_us - r.arrival_us) / 1e3}
             for r in self.requests
         ])  # fmt: skip
+
+    def aiconfigurator_row(self) -> dict[str, Any]:
+        """Return the result under aiconfigurator's column names; lengths are means of the requests."""
+        isl, osl = (
+            round(float(np.mean([getattr(r, n) for r in self.requests]))) for n in ("prompt", "output")
+        )
+        users = max(1, round(sum(r.end_us - r.arrival_us for r in self.requests) / 1e6 / self.duration_s))
+        return aiconfigurator.row(
+            self.deployment, isl, osl, users, self.ttft_ms, self.tpot_ms, self.memory.total
+        )
 
     def __repr__(self) -> str:
         d = self.deployment

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from megatile.core.cached import cached_in_owner
 from megatile.core.tables import text_table
@@ -20,6 +21,9 @@ from megatile.models.operators import Operator
 from megatile.models.prices import Prices, prices
 from megatile.timing.machine_timing import Origin
 from megatile.timing.resources import control_ps
+
+if TYPE_CHECKING:
+    from megatile.models.measured_trace import Beside
 
 UNKNOWN_ERROR = 0.3
 """What to expect of a time whose error nobody measured, relative to it."""
@@ -132,6 +136,12 @@ class StepTime(HasTime):
         from megatile.models.plans import step_plan
 
         return step_plan(self.deployment, self.batch, self.host_us - launch_us(self.deployment.hda))
+
+    def beside(self, path: str | Path, steps: int = 1) -> Beside:
+        """Return the step beside the kernels of a measured Kineto trace that holds so many steps."""
+        from megatile.models.measured_trace import beside
+
+        return beside(self, path, steps)
 
     def to_pandas(self) -> Any:
         """Return the rows as a pandas DataFrame."""
