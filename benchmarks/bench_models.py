@@ -1,9 +1,12 @@
 """Language models: accuracy on open rows beside aiconfigurator's answers, and how quickly we answer."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import fidelity_models as fidelity
 import megatile as mt
+import torch_models
 from harness import Row, at_least, at_most, bench, best_of, sized
 from megatile.models.step import step_us
 
@@ -51,6 +54,9 @@ def speed() -> Iterator[Row]:
         mt.simulate(llama.step([(1, 4096)] * 64, **LLAMA).plan, machine=machine)
 
     plan()
+    cold = [sys.executable, "-m", "megatile", "model", "predict", "Llama-3.1-70B", "--tp", "8", "-d", "fp8"]
+    seconds = best_of(lambda: subprocess.run(cold, check=True, capture_output=True))
+    yield Row("both steps of a new process", seconds, "s", bar=at_most(1.0))
     yield Row("step as a Plan, simulated, warm", 1e3 * best_of(plan), "ms", bar=at_most(5.0))
     count, tokens = sized((1000, 1024), (10, 16))
     asked = {"isl": 1024, "osl": tokens, "concurrency": 64, "count": count, "spread": 0.2}
@@ -60,3 +66,17 @@ def speed() -> Iterator[Row]:
     oss = mt.model("gpt-oss-120b")
     seconds = best_of(lambda: oss.search(machine="dgx-h100", concurrencies=users, tpot_ms=30.0))
     yield Row("search over 225 candidates", seconds, "s", bar=at_most(60.0))
+
+
+@bench("models: torch")
+def torch() -> Iterator[Row]:
+    try:
+        import transformers  # noqa: F401
+    except ImportError:
+        yield Row("transformers is not installed: steps compared", 0, "steps")
+        return
+    for tp in (1, 4):
+        steps = sized(torch_models.STEPS, torch_models.STEPS[:1])
+        for family in torch_models.FAMILIES:
+            errors = [abs(c.error) for c in torch_models.compared(tp, steps) if c.family == family]
+            yield Row(f"{family}, tp {tp}: largest error", 100 * max(errors), "%", bar=at_most(5.0))
