@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from megatile.core.errors import Place
 from megatile.core.files import parse_json, read_text, write_text
 from megatile.core.tables import text_table
+from megatile.models.operators import Operator
 from megatile.models.schemes import ModelError
-from megatile.models.step import StepTime
 
 MAX_TRACE_BYTES = 2 << 30
 KINDS = (
@@ -73,7 +73,9 @@ def kind_of(name: str) -> str:
 class Beside(NamedTuple):
     """A predicted step and the kernels of measured ones."""
 
-    step: StepTime
+    timed: tuple[tuple[Operator, float], ...]
+    """Operators of the step with their microseconds."""
+    host_us: float
     kernels: tuple[GpuKernel, ...]
     steps: int
 
@@ -90,14 +92,14 @@ class Beside(NamedTuple):
 
         for k in self.kernels:
             add(k.kind, "measured", 1 / self.steps, k.time_us / self.steps)
-        for o, time in self.step.timed:
+        for o, time in self.timed:
             add(SAME.get(o.kernel, o.kernel), "predicted", o.repeat * o.kernels, time)
         order = sorted(kinds, key=lambda kind: -max(kinds[kind]["measured_us"], kinds[kind]["predicted_us"]))
         found: list[dict[str, Any]] = [{"kernel": kind, **kinds[kind]} for kind in order]
         last = max(k.start_us + k.time_us for k in self.kernels) / self.steps
         gaps = last - sum(k.time_us for k in self.kernels) / self.steps
         return [*found, {"kernel": "gaps, host", "measured": 0.0, "measured_us": gaps, "predicted": 0.0,
-                         "predicted_us": self.step.host_us}]  # fmt: skip
+                         "predicted_us": self.host_us}]  # fmt: skip
 
     def __str__(self) -> str:
         rows = [
@@ -125,13 +127,13 @@ class Beside(NamedTuple):
 
     def _predicted(self) -> Iterator[GpuKernel]:
         """Yield the predicted kernels one after the other, layer by layer."""
-        now = self.step.host_us
+        now = self.host_us
         yield GpuKernel("host", "host", 0.0, now)
         blocks: dict[int, list[Any]] = {}
-        for number, timed in enumerate(self.step.timed):
-            blocks.setdefault(timed.operator.block or -number - 1, []).append(timed)
+        for number, timed in enumerate(self.timed):
+            blocks.setdefault(timed[0].block or -number - 1, []).append(timed)
         for block in blocks.values():
-            for _ in range(block[0].operator.repeat):
+            for _ in range(block[0][0].repeat):
                 for o, time in block:
                     yield GpuKernel(o.name, o.kernel, now, time / o.repeat)
                     now += time / o.repeat
@@ -141,8 +143,10 @@ def _ratio(predicted: float, measured: float) -> str:
     return f"{predicted / measured:.2f}" if measured > 0 and predicted > 0 else ""
 
 
-def beside(step: StepTime, path: str | Path, steps: int = 1) -> Beside:
+def beside(
+    timed: tuple[tuple[Operator, float], ...], host_us: float, path: str | Path, steps: int = 1
+) -> Beside:
     """Return a step beside the kernels of a measured trace that holds so many steps."""
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise ModelError(f"steps must be a whole number from 1 on, got {steps!r}")
-    return Beside(step, tuple(read_kernels(path)), steps)
+    return Beside(timed, host_us, tuple(read_kernels(path)), steps)

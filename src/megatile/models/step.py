@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from megatile.core.cached import cached_in_owner
 from megatile.core.tables import text_table
@@ -16,14 +16,12 @@ from megatile.hda import HDA
 from megatile.models.batch import Batch
 from megatile.models.deployment import Deployment
 from megatile.models.forward import operators
+from megatile.models.measured_trace import Beside, beside
 from megatile.models.memory import Memory, memory, require_fit
 from megatile.models.operators import Operator
 from megatile.models.prices import Prices, prices
 from megatile.timing.machine_timing import Origin
 from megatile.timing.resources import control_ps
-
-if TYPE_CHECKING:
-    from megatile.models.measured_trace import Beside
 
 UNKNOWN_ERROR = 0.3
 """What to expect of a time whose error nobody measured, relative to it."""
@@ -139,9 +137,7 @@ class StepTime(HasTime):
 
     def beside(self, path: str | Path, steps: int = 1) -> Beside:
         """Return the step beside the kernels of a measured Kineto trace that holds so many steps."""
-        from megatile.models.measured_trace import beside
-
-        return beside(self, path, steps)
+        return beside(self.timed, self.host_us, path, steps)
 
     def to_pandas(self) -> Any:
         """Return the rows as a pandas DataFrame."""
