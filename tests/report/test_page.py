@@ -227,3 +227,38 @@ def test_the_roofline_is_that_of_the_units_in_use() -> None:
     assert hbm == pytest.approx(hda.memory("hbm").effective_bandwidth)  # of one device of eight
     (point,) = (p for p in data["roofline"]["points"] if p["name"].endswith(" of hbm"))
     assert point["rate"] <= hbm * point["intensity"]  # what caches give counts as theirs
+
+
+def test_more_than_eight_units_that_do_the_same_are_folded(tmp_path: Path) -> None:
+    from megatile.core.expr import unit
+    from megatile.plan.build import PlanBuilder
+
+    b = PlanBuilder("rows", scale="device", units=1)
+    block = b.level("block", scale="block", grid=12, parent="device", slots=1)
+    rows = b.tile("rows", (12, 64), "f16", memory="hbm", role="input")
+    row = b.tile("row", (1, 64), "f16", memory="shared", level=block)
+    with b.stream(level=block):
+        b.copy(row, rows[unit, 0:64])
+    run = simulate(b.finish(), machine="dgx-h100")
+    data = data_of(run.report(tmp_path / "r.html", retime=False).read_text("utf-8"))
+    shown, units = data["timeline"]["shown"], data["timeline"]["units"]
+    folded = {tuple(s) for s, name in zip(shown, units, strict=True) if "block" in name}
+    assert [number for _, number in folded] == [12]
+    assert [s for s, name in zip(shown, units, strict=True) if "block" not in name] == [[0, 1]]
+
+
+def test_an_operation_has_one_colour_on_all_pages() -> None:
+    from megatile.report.palette import OPERATIONS, operation_colour
+
+    assert operation_colour("gemm_add") == OPERATIONS["gemm_add"]
+    assert operation_colour("something new") == operation_colour("something new")
+
+
+@pytest.mark.parametrize(
+    ("times", "knee"), [([8.0, 4.0, 2.0, 1.99], 2), ([1.0, 1.0, 1.0], None), ([2.0, 1.0], None)]
+)
+def test_the_knee_is_the_first_row_that_is_nearly_the_best(times: list[float], knee: int | None) -> None:
+    from megatile.report.plots import _knee
+
+    rows = [{"time_us": time} for time in times]
+    assert _knee(rows) is (None if knee is None else rows[knee])

@@ -312,9 +312,12 @@ def _plot(lines: list[Line], path: Path, title: str) -> None:
     from megatile.report.plots import plot_sweep
 
     by_name: dict[str, list[tuple[int, float, float]]] = {}
+    chosen: dict[str, list[str]] = {}
     for line in lines:
         by_name.setdefault(line.asked, []).append((line.size, line.time_us, line.busbw))
-    plot_sweep(by_name, path, title)
+        chosen.setdefault(line.asked, []).append(line.algorithm)
+    several = {name: names for name, names in chosen.items() if set(names) != {name}}
+    plot_sweep(by_name, path, title, several)
     print(f"picture written to {path}", file=sys.stderr)
 
 

@@ -151,7 +151,8 @@ def sweep(
     if plot is not None:
         from megatile.report.plots import plot_times
 
-        plot_times(rows, list(values), plot, f"{target} on {found.machine.name}")
+        size = f" of {nbytes}" if nbytes else ""
+        plot_times(rows, list(values), plot, f"{target}{size} on {found.machine.name}")
     if json:
         print_json("sweep", rows)
         return

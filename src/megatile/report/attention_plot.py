@@ -56,7 +56,8 @@ def draw_prediction(
 
 def _draw_times(axes: Any, times: Times) -> None:
     _draw_over_lengths(axes, times, yscale="log", ylabel="time (µs)")
-    axes.legend(fontsize=8, ncol=2)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(fontsize=8, ncol=2)
 
 
 def _draw_ratios(axes: Any, times: Times) -> None:
@@ -68,14 +69,27 @@ def _draw_ratios(axes: Any, times: Times) -> None:
         for name, points in times.items()
     }
     _draw_over_lengths(axes, ratios, ylabel=f"times as fast as {base}")
-    axes.set_ylim(bottom=0)
+    if not axes.patches:
+        axes.set_ylim(bottom=0)
 
 
 def _draw_over_lengths(axes: Any, times: Times, **settings: Any) -> None:
+    if {len(points) for points in times.values()} == {1}:
+        _draw_one_length(axes, {name: points[0][1] for name, points in times.items()}, settings)
+        return
     draw_lines(axes, times, 5, xscale="log", xlabel="tokens", **settings)
     lengths = sorted({x for points in times.values() for x, _ in points})
     axes.set_xticks(lengths, [_tokens(x) for x in lengths])
     axes.set_xticks([], minor=True)
+
+
+def _draw_one_length(axes: Any, values: Mapping[str, float], settings: Mapping[str, Any]) -> None:
+    """Bars instead of lines with one point each."""
+    bars = axes.barh(list(values), list(values.values()), color="#9bb8d3")
+    axes.bar_label(bars, [f"{value:,.4g}" for value in values.values()], padding=3, fontsize=8)
+    axes.invert_yaxis()
+    axes.margins(x=0.12)
+    axes.set(xlabel=settings["ylabel"])
 
 
 def _tokens(length: int) -> str:

@@ -25,6 +25,7 @@ from megatile.core.files import is_inside, read_file, write_text
 from megatile.core.frames import recorded_source
 from megatile.core.quantities import format_time
 from megatile.hda import HDA
+from megatile.report.palette import operation_colour
 from megatile.trace import Trace, critical_groups
 from megatile.trace.critical import critical_events
 from megatile.trace.exposure import WAITING, engine_kind
@@ -35,6 +36,8 @@ MAX_LINKS = 1500
 MAX_NETWORKS = 12
 MAX_UNITS = 200
 """Up to so many instances have rows of their own; beyond, those of one hardware unit share its rows."""
+MAX_ALIKE = 8
+"""Of more units that do the same, the slowest one is shown for all."""
 MAX_DRAWN = 256
 """Endpoints up to which the links that carried nothing are drawn too."""
 _SOURCE_LIMIT = 1 << 20
@@ -111,7 +114,7 @@ def page(
         },
         "traffic": [list(map(str, row)) for row in traffic],
         "critical": [
-            [operation, engine, str(steps), format_time(spent), f"{share:.1%}", source]
+            [operation, engine, str(steps), format_time(spent), f"{share:.1%}", Path(source).name]
             for operation, engine, source, steps, spent, share in critical_groups(trace)[:40]
         ],
         "sources": _sources(trace, sources),
@@ -221,6 +224,8 @@ def _timeline(alone: Trace) -> dict[str, Any]:
     }
     return {
         "units": list(trace.units),
+        "shown": _shown_for(trace, kept, critical),
+        "colours": [operation_colour(name) for name in trace.operations],
         "instances": list(alone.units),
         "operations": list(trace.operations),
         "sources": list(trace.sources),
@@ -230,6 +235,33 @@ def _timeline(alone: Trace) -> dict[str, Any]:
         "left_out": left_out,
         "working": np.unique(columns["operation"][~waiting[row[order]]]).tolist() if len(order) else [],
     }
+
+
+def _shown_for(trace: Trace, kept: np.ndarray, critical: np.ndarray) -> list[list[int]]:
+    """For each unit which one is shown for it, and for how many that one is shown.
+
+    Units are alike if their engines run the same operations of the same lines in the same order. The one on
+    the critical path is shown for them, else the one that ends last.
+    """
+    unit, engine, start, end = (
+        trace.columns[name][kept] for name in ("unit", "engine", "start_ps", "end_ps")
+    )
+    order = np.lexsort((start, engine, unit))
+    does = np.stack([engine, trace.columns["operation"][kept], trace.columns["source"][kept]], axis=1)[order]
+    cuts = np.searchsorted(unit[order], np.arange(len(trace.units) + 1))
+    last, leads = np.zeros(len(trace.units), np.int64), np.zeros(len(trace.units), np.int64)
+    np.maximum.at(last, unit, end)
+    np.maximum.at(leads, unit, critical[kept])
+    alike: dict[bytes, list[int]] = {}
+    for number in range(len(trace.units)):
+        alike.setdefault(does[cuts[number] : cuts[number + 1]].tobytes(), []).append(number)
+    shown = [[number, 1] for number in range(len(trace.units))]
+    for same in alike.values():
+        if len(same) > MAX_ALIKE:
+            first = max(same, key=lambda number: (leads[number], last[number]))
+            for number in same:
+                shown[number] = [first, len(same)]
+    return shown
 
 
 def _packed(values: np.ndarray) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from zlib import crc32
+
 from megatile.hda import HDA
 
 TITLE, SUBTITLE, HEADING, TEXT, SMALL = 25.0, 15.5, 18.0, 13.0, 12.0
@@ -21,6 +23,22 @@ ENGINES = {
     "scalar": ("#f3ecc8", "#857200"),
     "dma": ("#e3e6e9", "#5d6b78"),
 }
+
+OPERATIONS = {
+    "gemm": "#b34700", "gemm_add": "#b34700", "copy": "#2878b5", "send": "#8c5bb5", "put": "#8c5bb5",
+    "get": "#b58ad6", "add": "#3a9d5d", "reduce": "#7fb800", "nest": "#17a589", "fill": "#c9a227",
+    "cast": "#8c6d31", "attention": "#c0392b", "attention_add": "#c0392b", "signal": "#5d6b78",
+}  # fmt: skip
+"""The colour of an operation in every picture."""
+OTHER_OPERATIONS = (
+    "#393b79", "#637939", "#843c39", "#7b4173", "#1f9e89", "#d6616b", "#5254a3", "#ad494a", "#a55194",
+    "#31a354", "#e6550d", "#636363",
+)  # fmt: skip
+
+
+def operation_colour(name: str) -> str:
+    """Return the colour of an operation: the same on every page, whatever else a run does."""
+    return OPERATIONS.get(name) or OTHER_OPERATIONS[crc32(name.encode()) % len(OTHER_OPERATIONS)]
 
 
 def legend(hda: HDA) -> list[tuple[str, str, str, bool]]:

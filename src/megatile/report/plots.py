@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from megatile.core.quantities import format_bytes
 from megatile.report.canvas import new_figure, save
 
 Points = Sequence[tuple[float, float]]
+NEAR_BEST = 1.05
+"""Times within this factor of the best count as good as it: there the knee of a sweep is."""
 
 
 def draw_lines(axes: Any, lines: Mapping[str, Points], size: float = 4, **settings: Any) -> None:
@@ -21,19 +24,56 @@ def draw_lines(axes: Any, lines: Mapping[str, Points], size: float = 4, **settin
 
 
 def plot_sweep(
-    lines: Mapping[str, Sequence[tuple[int, float, float]]], path: str | Path, title: str = ""
+    lines: Mapping[str, Sequence[tuple[int, float, float]]],
+    path: str | Path,
+    title: str = "",
+    chosen: Mapping[str, Sequence[str]] | None = None,
 ) -> Path:
-    """Draw ``{algorithm: [(bytes, microseconds, GB/s), ...]}`` into an image file (format by its suffix)."""
+    """Draw ``{algorithm: [(bytes, microseconds, GB/s), ...]}`` into an image file (format by its suffix).
+
+    ``chosen`` names for a line (``auto``) the algorithm of each point; where it changes, the plot says so.
+    """
     figure = new_figure(11, 4.2, constrained_layout=True)
     left, right = figure.subplots(1, 2)
     for axes, value, label in ((left, 1, "time (µs)"), (right, 2, "bus bandwidth (GB/s)")):
         shown = {name: [(point[0], point[value]) for point in points] for name, points in lines.items()}
-        draw_lines(axes, shown, xlabel="size (bytes)", ylabel=label)
+        draw_lines(axes, shown, xlabel="size", ylabel=label)
         axes.set_xscale("log", base=2)
+        _label_sizes(axes, sorted({point[0] for points in lines.values() for point in points}))
+        for name, algorithms in (chosen or {}).items():
+            _mark_changes(axes, shown[name], [f"{name}: {x.partition('(')[0]}" for x in algorithms])
     left.set_yscale("log")
     left.legend(fontsize=8)
     figure.suptitle(title)
     return save(figure, path, title, dpi=130)
+
+
+def _label_sizes(axes: Any, sizes: Sequence[int]) -> None:
+    """Write sizes as KiB and MiB, at most a dozen of them."""
+    some = sizes[:: -(-len(sizes) // 12) or 1]
+    axes.set_xticks(some, [format_bytes(size) for size in some], fontsize=7, rotation=30)
+    axes.set_xticks([], minor=True)
+
+
+def _mark_changes(axes: Any, points: Points, names: Sequence[str]) -> None:
+    """Write the name of an algorithm at its first point."""
+    for number, (point, name) in enumerate(zip(points, names, strict=True)):
+        if number == 0 or names[number - 1] != name:
+            axes.annotate(
+                name, point, xytext=(0, 14 if number % 2 == 0 else 26), ha="center",
+                textcoords="offset points", fontsize=7,
+                arrowprops={"arrowstyle": "-", "linewidth": 0.5, "color": "0.5"},
+            )  # fmt: skip
+
+
+def _knee(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Return the first of several rows from which on no row is more than 5 % faster."""
+    times = [row["time_us"] for row in rows if row["time_us"] is not None]
+    if len(times) < 3 or times[0] <= NEAR_BEST * min(times):
+        return None
+    return next(
+        row for row in rows if row["time_us"] is not None and row["time_us"] <= NEAR_BEST * min(times)
+    )
 
 
 def plot_times(
@@ -46,6 +86,7 @@ def plot_times(
     first, others = names[0], names[1:]
     ticks = list(dict.fromkeys(str(row[first]) for row in rows))
     lines: dict[str, list[tuple[int, float]]] = {}
+    knee = None if others or any("knee" in row for row in rows) else _knee(rows)
     for row in rows:
         if row["time_us"] is not None:
             label = ", ".join(f"{name.split('.')[-1]} {row[name]}" for name in others)
@@ -53,9 +94,11 @@ def plot_times(
             lines.setdefault(f"best {label}".strip() if tuned else label, []).append((at, row["time_us"]))
             if row.get("fixed_us") is not None:
                 lines.setdefault(f"first choice {label}".strip(), []).append((at, row["fixed_us"]))
-            if row.get("knee"):
+            if row.get("knee") or row is knee:
                 axes.axvline(at, linestyle=":", color="grey")
-                axes.annotate("knee", (at, 0), xytext=(3, 3), textcoords="offset points", fontsize=8)
+                axes.annotate(
+                    "knee: more gains < 5 %", (at, 0), xytext=(3, 4), textcoords="offset points", fontsize=8
+                )
     draw_lines(axes, lines, xlabel=first, ylabel="time (µs)")
     axes.set_xticks(range(len(ticks)), ticks)
     axes.set_ylim(bottom=0)

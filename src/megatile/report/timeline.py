@@ -12,15 +12,13 @@ from megatile.core.arguments import no_none
 from megatile.core.errors import did_you_mean
 from megatile.core.quantities import TIMES, format_time
 from megatile.report.canvas import new_figure, save
+from megatile.report.palette import operation_colour
 from megatile.trace import Trace, TraceError
 from megatile.trace.lanes import Row, rows_of
 
 MAX_ROWS = 64
 _NARROWEST = 1 / 600
 """A bar is at least this share of the axis wide: at 12 inches about two dots."""
-_COLOURS = [f"C{i}" for i in range(10)] + [
-    f"#{c}" for c in ("393b79", "637939", "8c6d31", "843c39", "7b4173")
-]
 _WAITING: dict[str, Any] = {"facecolors": "#eeeeee", "edgecolors": "#9a9a9a", "hatch": "////"}
 
 
@@ -91,7 +89,7 @@ def _draw_bars(axes: Any, trace: Trace, every: list[Row], row: np.ndarray, shown
     )
     legend = []
     for number in np.unique(operation[~is_wait]).tolist():
-        colour = _COLOURS[number % len(_COLOURS)]
+        colour = operation_colour(trace.operations[number])
         bars = corners[(operation == number) & ~is_wait]
         axes.add_collection(PolyCollection(list(bars), facecolors=colour, linewidths=0.2, edgecolors="white"))
         legend.append(Patch(color=colour, label=trace.operations[number]))
