@@ -11,6 +11,7 @@
 * ``streams.py``: streams, and the scope in which statements are written;
 * ``regions.py``: a region as a block of its home, cut at its edges;
 * ``commands.py``, ``loops.py``, ``collectives.py``, ``statements.py``: rules of statements;
+* ``buffers.py``, ``library_plans.py``, ``inline.py``: collectives as the library's Plans do them;
 * ``gathered.py``: parts whose indices are no run; ``messages.py``: puts as messages;
 * ``elements.py``, ``elementwise.py``: elementwise code;
 * ``phases.py``: regions of further levels, and those inside an instance;

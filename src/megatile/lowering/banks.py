@@ -3,10 +3,10 @@ apart move a sector each."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 
-from megatile.core.expr import Const, Expr, Symbol, known, linear, rebuild, simplify, substitute
+from megatile.core.expr import Const, Expr, Symbol, known, linear, rebuild, simplify, substitute, symbols
 from megatile.hda.model import MemoryLayer
 from megatile.ir import nodes as n
 
@@ -25,9 +25,8 @@ def degree(
         return 1
     wanted: dict[int, set[int]] = {}
     named = [(name, count or 1) for (name, _), count in zip(loops, counts, strict=True)]
-    for place in _places(extents, index, named, memory.banks):
-        at = known(place)
-        if at is None:
+    for open_terms, at in _places(extents, index, named, memory.banks):
+        if open_terms:
             return 1
         word = at * width // memory.bank
         wanted.setdefault(word % memory.banks, set()).add(word)
@@ -45,25 +44,39 @@ def sectors(
     """How many sectors ``lanes`` neighbours touch, and the fewest that hold as many elements.
     Elements that the data decide lie in a sector each."""
     touched, elements = set(), set()
-    for place in _places(extents, index, loops, lanes):
-        terms, at = linear(place)
-        base = tuple(sorted((str(term), factor) for term, factor in terms.items()))
+    for base, at in _places(extents, index, loops, lanes):
         touched.add((base, at * width // sector))
         elements.add((base, at))
     return len(touched), -(-len(elements) * width // sector)
 
 
+Terms = tuple[tuple[str, int], ...]
+
+
 def _places(
     extents: Sequence[int], index: Sequence[Expr], loops: Sequence[tuple[str, int]], lanes: int
-) -> Iterator[Expr]:
-    """The elements of a tile, counted from its first, that neighbouring iterations take."""
+) -> Iterator[tuple[Terms, int]]:
+    """The elements of a tile, counted from its first, that neighbouring iterations take: of each the terms
+    that are no numbers, and the rest."""
     strides = [prod(extents[d + 1 :]) for d in range(len(extents))]
     address = simplify(sum((rebuild(i, _plain) * s for i, s in zip(index, strides, strict=True)), Const(0)))
+    terms, first = linear(address)
+    names = {name for name, _ in loops}
+    moving = {term: factor for term, factor in terms.items() if symbols(term) & names}
+    fixed = _shown({term: factor for term, factor in terms.items() if term not in moving})
     for lane in range(min(lanes, prod(count for _, count in loops))):
         values, rest = {}, lane
         for name, count in reversed(loops):
             rest, values[name] = divmod(rest, count)
-        yield simplify(substitute(address, values))
+        if all(isinstance(term, Symbol) for term in moving):
+            yield fixed, first + sum(factor * values[str(term)] for term, factor in moving.items())
+        else:
+            found, at = linear(simplify(substitute(address, values)))
+            yield _shown(found), at
+
+
+def _shown(terms: Mapping[Expr, int]) -> Terms:
+    return tuple(sorted((str(term), factor) for term, factor in terms.items()))
 
 
 def fetch_turns(memory: MemoryLayer, extents: Sequence[int], width: int, fetch: tuple[int, int]) -> int:

@@ -26,10 +26,11 @@ from megatile.core.expr import (
 )
 from megatile.core.operations import REDUCTIONS
 from megatile.ir import nodes as n
+from megatile.lowering.buffers import Buffers
 from megatile.lowering.commands import compute, copy_block, key_of
 from megatile.lowering.elements import Command, IterationScope, whole
 from megatile.lowering.errors import cannot
-from megatile.lowering.inline import Buffers, inlined
+from megatile.lowering.inline import inlined
 from megatile.lowering.regions import Axis, Block, Regions, length, part
 from megatile.lowering.streams import NUMBERS, StreamScope
 from megatile.lowering.units import tidy

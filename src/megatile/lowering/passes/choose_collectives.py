@@ -10,9 +10,9 @@ from megatile.hda import HDA
 from megatile.ir import nodes as n
 from megatile.ir.expr import Pick
 from megatile.ir.program import Program
+from megatile.lowering.buffers import Asked, Buffers
 from megatile.lowering.elements import whole
 from megatile.lowering.errors import cannot
-from megatile.lowering.inline import Asked, Buffers, check_algorithm, library_plan
 from megatile.lowering.passes.sites import Chooser, Site
 from megatile.lowering.regions import Axis, Block
 from megatile.lowering.residency import hardware_units
@@ -49,6 +49,8 @@ class _Chooser(Chooser):
 
     def choice(self, node: n.Collective, site: Site) -> tuple[str, str | None]:
         """The algorithm, and what sends its messages, if not the units' own engines."""
+        from megatile.lowering.library_plans import check_algorithm, library_plan
+
         group = site.among(node.scale)
         if site.unit.group[1] != site.level.depth < group[1] and self.units(site.among()) > 1:
             check_algorithm(node)  # whichever it is: they share the instance's memory
