@@ -67,7 +67,7 @@ def test_train(megatile, tmp_path):
         (("predict", "Llama-3.1-8B", "--isl", 0), "--isl must be at least 1"),
         (("serve", "Llama-3.1-8B", "--rate", 0), "rate must be positive"),
         (("serve", "Llama-3.1-8B", "--requests", "none.jsonl"), "none.jsonl: cannot be read"),
-        (("search", "Llama-3.1-8B", "--ttft", "5kg"), "unit 'kg'"),
+        (("search", "Llama-3.1-8B", "--ttft", "5kg"), "--ttft must be a time above 0, got '5kg'"),
         (("search", "Llama-3.1-8B", "--concurrency", "many"), "'many' is no list of numbers"),
     ],
 )

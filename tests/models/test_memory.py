@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import megatile as mt
+from megatile.models.memory import memory, smallest_change
 from megatile.models.schemes import ModelError
 
 
@@ -89,3 +92,36 @@ def test_tensorrt_llm_caches_in_8_bits_beside_8_bit_weights() -> None:
         for name, kind in (("vllm", "fp8"), ("trtllm", "fp8"), ("trtllm", "bf16"))
     ]
     assert caches[0] == 2 * caches[1] == caches[2]
+
+
+@pytest.mark.parametrize(
+    ("name", "division", "requests", "context"),
+    [
+        ("Llama-3.1-70B", {}, 1, 4096), ("Llama-3.1-70B", {"tp": 2}, 64, 32000),
+        ("Llama-3.1-70B", {"tp": 2}, 640, 32000), ("Llama-3.1-405B", {"tp": 4}, 1, 1024),
+        ("DeepSeek-R1", {"tp": 8}, 1, 1024), ("Llama-3.1-8B", {}, 4000, 8000),
+    ],
+)  # fmt: skip
+def test_the_advice_fits_when_it_is_taken(
+    name: str, division: dict[str, int], requests: int, context: int
+) -> None:
+    model = mt.model(name)
+    d = model.deployment("dgx-h100", **division)
+    assert not memory(d, requests=requests, context=context).fits
+    changes: dict[str, Any] = dict(division)
+    for words in smallest_change(d, requests, context).split(" and "):
+        if words.startswith("at most"):
+            requests = int(words.split()[2])
+        else:
+            key, value = words.split()
+            changes[key.replace("-", "_")] = int(value) if value.isdigit() else value
+    assert memory(model.deployment("dgx-h100", **changes), requests=requests, context=context).fits
+
+
+def test_a_prompt_beyond_the_token_budget_runs_in_parts_and_fits() -> None:
+    """48 prompts of 8192 tokens at once need 48 GiB of activations in torch; vLLM divides them."""
+    model = mt.model("Llama-3.1-8B")
+    step = model.step([(8192, 0)] * 48, machine="dgx-h100")
+    assert step.memory.fits
+    with pytest.raises(ModelError):
+        model.step([(8192, 0)] * 48, machine="dgx-h100", library="torch")

@@ -104,6 +104,10 @@ def predict(
     if batch < 1:
         raise MegatileError(f"--batch must be at least 1, got {batch}")
     d, isl, osl = asked.deployment(), asked.isl, asked.osl
+    if 0 < d.config.positions < isl + osl:
+        print(
+            f"note: {isl} + {osl} tokens exceed the config's {d.config.positions} positions", file=sys.stderr
+        )
     found = {
         "prefill": step_time(d, [(isl, 0)] * batch),
         "decode": step_time(d, [(1, isl + osl // 2)] * batch),
@@ -336,9 +340,12 @@ def _milliseconds(option: str, text: str | None) -> float | None:
 
     if text is None:
         return None
-    found = quantity(text if not text.replace(".", "").isdigit() else f"{text} ms", "time").value / 1e9
+    try:
+        found = quantity(text if not text.replace(".", "").isdigit() else f"{text} ms", "time").value / 1e9
+    except MegatileError:
+        found = 0.0
     if found <= 0:
-        raise MegatileError(f"{option} must be positive, got {text}")
+        raise MegatileError(f"{option} must be a time above 0, got '{text}'", advice=f"{option} 20ms")
     return found
 
 

@@ -78,7 +78,10 @@ class Deployment:
         memories = [m for m in self.hda.memories if m.level == level.name and not m.cache]
         sizes = [m.size for m in memories if m.size]
         if not sizes:
-            raise ModelError(f"machine '{self.hda.name}' describes no memory of a device")
+            raise ModelError(
+                f"machine '{self.hda.name}' describes no memory of a device",
+                advice="a machine with device memory",
+            )
         size = int(max(sizes))
         # The GB of data sheets are GiB where memory is made of stacks: an H100 of 80 GB has 80 GiB.
         return size // 10**9 * GIB if size % 10**9 == 0 else size
@@ -133,13 +136,13 @@ def check_division(d: Deployment) -> None:
         raise ModelError(f"tp {d.tp} does not divide {c.heads} heads", advice=f"tp {_divisor(c.heads, d.tp)}")
     if not c.latent and c.kv_heads % d.tp and d.tp % c.kv_heads:
         raise ModelError(f"tp {d.tp} neither divides nor is a multiple of {c.kv_heads} KV heads")
+    if d.ep > 1 and not c.experts:
+        raise ModelError(f"ep {d.ep}, but {c.name} has no experts", advice="leave ep out")
     if (d.tp * d.attention_dp) % d.ep:
         world = d.tp * d.attention_dp
         raise ModelError(
             f"ep {d.ep} does not divide tp × attention_dp = {world}", advice=f"ep {_divisor(world, d.ep)}"
         )
-    if d.ep > 1 and not c.experts:
-        raise ModelError(f"ep {d.ep}, but {c.name} has no experts", advice="leave ep out")
     if c.experts and c.experts % d.ep:
         raise ModelError(
             f"ep {d.ep} does not divide {c.experts} experts", advice=f"ep {_divisor(c.experts, d.ep)}"

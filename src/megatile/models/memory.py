@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,7 +10,7 @@ from megatile.core.quantities import format_bytes
 from megatile.core.tables import text_table
 from megatile.models.config import Layer
 from megatile.models.deployment import Deployment, check_division, stage_range
-from megatile.models.schemes import ModelError
+from megatile.models.schemes import SCHEMES, ModelError
 
 ACTIVATION_WIDTHS = 2
 """Copies of the widest intermediate result that live at once beside the residual stream."""
@@ -150,31 +151,46 @@ def require_fit(
 
 def smallest_change(d: Deployment, requests: int, context: int, step_tokens: int | None = None) -> str:
     """Return the smallest change with which a model that does not fit would fit."""
-    room = memory(d, requests=requests, context=context, step_tokens=step_tokens).cache_room
-    fewer = int(room / max(1.0, cache_bytes(d, context))) * d.attention_dp
-    if 1 <= fewer < requests:
-        return f"at most {fewer} requests"
-    for name, value, changed in _changes(d):
-        if memory(changed, requests=requests, context=context, step_tokens=step_tokens).fits:
-            return f"{name.replace('_', '-')} {value}"
+
+    def fits(changed: Deployment, fewer: int) -> bool:
+        return memory(changed, requests=fewer, context=context, step_tokens=step_tokens).fits
+
+    def most(changed: Deployment) -> int:
+        room = memory(changed, requests=requests, context=context, step_tokens=step_tokens).cache_room
+        return int(room / max(1.0, cache_bytes(changed, context))) * changed.attention_dp
+
+    if 1 <= most(d) < requests:
+        return f"at most {most(d)} requests"
+    changes = list(_changes(d))
+    for words, changed in changes:
+        if fits(changed, requests):
+            return words
+    fewer = [(most(changed), words) for words, changed in changes]
+    if fewer and max(fewer)[0] >= 1:
+        users, words = max(fewer, key=lambda one: one[0])
+        return f"{words} and at most {users} requests"
     return "no division over this machine's devices fits; use devices with more memory"
 
 
-def _changes(d: Deployment) -> list[tuple[str, Any, Deployment]]:
-    """Changes in the order in which people make them: more devices, a narrower cache, narrower weights."""
-    found: list[tuple[str, Any, Deployment]] = []
+def _changes(d: Deployment) -> Iterator[tuple[str, Deployment]]:
+    """Yield changes in the order in which people make them: more devices, a narrower cache, narrower weights,
+    and more devices with each of these."""
+    narrower: list[tuple[str, Any]] = []
+    if d.kv_dtype != "fp8":
+        narrower.append(("kv_dtype", "fp8"))
+    narrower += [("dtype", k) for k in ("fp8", "int4") if SCHEMES[k].bits < SCHEMES[d.dtype].bits]
+    devices: list[tuple[str, Any]] = []
     for name in ("tp", "pp"):
         value = getattr(d, name) * 2
         while value <= d.hda.count("device"):
-            found.append((name, value, replace(d, **{name: value})))
+            devices.append((name, value))
             value *= 2
-    found.append(("kv_dtype", "fp8", replace(d, kv_dtype="fp8")))
-    found += [("dtype", kind, replace(d, dtype=kind)) for kind in ("fp8", "int4") if kind != d.dtype]
-    kept = []
-    for change in found:
+    singles = [(one,) for one in (*devices, *(n for n in narrower if n != ("dtype", "int4")))]
+    pairs = [(one, more) for more in narrower for one in devices]
+    for change in (*singles, *pairs, *([(("dtype", "int4"),)] if ("dtype", "int4") in narrower else [])):
+        changed = replace(d, **dict(change))
         try:
-            check_division(change[2])
+            check_division(changed)
         except ModelError:
             continue
-        kept.append(change)
-    return kept
+        yield " and ".join(f"{name.replace('_', '-')} {value}" for name, value in change), changed

@@ -199,11 +199,12 @@ def step_time(d: Deployment, requests: Any, *, check_memory: bool = True) -> Ste
     """Return the time of one forward pass over (new, cached) tokens of each request."""
     batch = Batch.of(requests)
     longest = max(g.new + g.cached for g in batch.groups)
-    held = memory(
-        d, requests=batch.requests, context=-(-batch.context // batch.requests), step_tokens=batch.tokens
-    )
+    # An engine divides what exceeds its token budget over steps; a prompt that it may not divide runs whole.
+    whole = 0 if d.engine.chunked else max(g.new for g in batch.groups)
+    tokens = min(batch.tokens, max(d.engine.token_budget, whole))
+    held = memory(d, requests=batch.requests, context=-(-batch.context // batch.requests), step_tokens=tokens)
     if check_memory:
-        require_fit(d, held, batch.requests, longest, batch.tokens)
+        require_fit(d, held, batch.requests, longest, tokens)
     priced = prices(d.hda, d.library)
     timed = tuple(Timed(o, o.repeat * priced.time_us(o)) for o in operators(d, batch))
     kernels, device = (
