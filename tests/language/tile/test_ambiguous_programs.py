@@ -32,6 +32,13 @@ def test_an_anchor_that_can_be_read_in_two_ways_is_refused(start: tuple, rows: i
     assert f"K[1, {rows_text}, {third}, :]" in str(caught.value)
 
 
+def test_an_anchor_inside_the_last_dimensions_is_refused_where_others_fit() -> None:
+    """Rows 1 and 2 of the third dimension, or all of the first two: neither is said."""
+    with pytest.raises(ProgramError, match="the anchor .* means is open") as caught:
+        page_of((0, 0, 1, 0), (2, 8))
+    assert "K[0, 0, 1:1 + 2, :]" in str(caught.value)
+
+
 @pytest.mark.parametrize("start", [(1, 3, 0, 0), (1, "h", 0, 0), (0, 7, 2, 0)])
 def test_the_last_dimensions_are_meant_where_the_tile_fits(start: tuple) -> None:
     page_of(start, (2, 8))

@@ -102,7 +102,7 @@ def _anchored(anchor: Operand, other: Operand) -> Region:
 
 
 def _check_mapping(anchor: Operand, extents: tuple[Expr, ...], spare: int) -> None:
-    """Refuse an anchor whose last dimensions may run over the edge where others would hold the extents.
+    """Refuse an anchor whose last dimensions begin no block where others would hold the extents.
 
     ``K[page, 0, h, 0]`` and a tile of two dimensions: the last two are meant only if h begins a block.
     """
@@ -125,11 +125,9 @@ def _check_mapping(anchor: Operand, extents: tuple[Expr, ...], spare: int) -> No
 
 
 def _begins_block(start: Expr, extent: int, bound: int) -> bool:
-    """Whether blocks of an extent that begin here tile a dimension, or this one lies inside it."""
+    """Whether blocks of an extent that begin here tile a dimension."""
     terms, offset = linear(start)
-    if extent <= 1 or (not terms and offset + extent <= bound):
-        return True
-    return extent <= bound and all(n % extent == 0 for n in (*terms.values(), offset))
+    return extent <= 1 or (extent <= bound and all(n % extent == 0 for n in (*terms.values(), offset)))
 
 
 def _sliced(anchor: Operand, extents: tuple[Expr, ...], dims: tuple[int, ...]) -> str:
