@@ -1,11 +1,19 @@
-"""The time of a result, in the units that people ask for."""
+"""The time of a result, in the units that people ask for, and its text in a notebook."""
 
 from __future__ import annotations
 
+from html import escape
 from typing import TYPE_CHECKING
 
 
-class HasTime:
+class Shown:
+    """A result whose text is what a notebook shows of it."""
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(repr(self))}</pre>"
+
+
+class HasTime(Shown):
     """A result that has ``time_ps``; also ``time_ns`` and ``time_us``."""
 
     if TYPE_CHECKING:

@@ -27,6 +27,7 @@ from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError
 from megatile.core.expr import constant
 from megatile.core.limits import OutOfMemory, enough_memory
+from megatile.core.times import Shown
 from megatile.cost.rounds import shortened
 from megatile.cost.static_bound import floor
 from megatile.cost.value_bounds import Undecided, extreme
@@ -62,7 +63,7 @@ MAX_INSTANCES_SIMULATED_FOR_BOUNDS = 64
 
 
 @dataclass(frozen=True)
-class Price:
+class Price(Shown):
     """Bounds in picoseconds, and the resources that more than one flow uses."""
 
     lower_ps: int

@@ -13,6 +13,7 @@ from megatile.core.dtypes import numpy_dtype
 from megatile.core.errors import MegatileError, how_to_give
 from megatile.core.limits import enough_memory
 from megatile.core.placement import cut, numpy_index
+from megatile.core.times import Shown
 from megatile.hda import HDA, divided, machine as find_machine
 from megatile.ir import nodes as n
 from megatile.ir.passes.driver import Pass, Step, inserted, steps
@@ -51,7 +52,7 @@ class ArgumentsError(MegatileError, ValueError):
 
 
 @dataclass(frozen=True, repr=False)
-class Lowered:
+class Lowered(Shown):
     """A Program (``source``) on a machine. ``steps`` are the Program after each pass, ``homes`` say where the
     elements of every tensor and tile lie, ``plan`` is what the units do."""
 

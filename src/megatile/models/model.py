@@ -12,6 +12,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
+from megatile.core.times import Shown
 from megatile.hda import HDA
 from megatile.models.config import ModelConfig, read_config
 from megatile.models.deployment import Deployment, deployment
@@ -23,7 +24,7 @@ from megatile.models.step import StepTime, step_time
 from megatile.models.training import TrainStep, train
 
 
-class Model:
+class Model(Shown):
     """A model by its config; every question names a machine and how the model is divided over it."""
 
     def __init__(self, config: ModelConfig):

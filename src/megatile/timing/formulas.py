@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from html import escape
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,6 +54,13 @@ class KernelTime(NamedTuple):
     @property
     def time_ns(self) -> float:
         return self.time_us * 1e3
+
+    def __repr__(self) -> str:
+        about = "" if self.error is None else f" ± {self.error:.0%}"
+        return f"KernelTime({self.time_us:.4g} µs{about}, {self.origin.kind}: {self.model or 'rule'})"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(repr(self))}</pre>"
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from html import escape
 from typing import Any
 
 from megatile.core.quantities import format_time
+from megatile.core.times import HasTime
 
 MIN_GAIN = 0.05
 """The smallest share of the time that a remedy must save to be a finding."""
@@ -65,7 +66,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Verdict(HasTime):
     """The findings of one simulation, the largest estimated gain first."""
 
     program: str

@@ -10,6 +10,7 @@ import numpy as np
 
 from megatile.collectives.algorithms import algorithms, find_algorithm
 from megatile.core.errors import MegatileError, did_you_mean
+from megatile.core.times import Shown
 from megatile.hda import HDA
 from megatile.ir import nodes as n
 from megatile.ir.launch import Param
@@ -27,7 +28,7 @@ from megatile.targets.interpret.storage import StoredArray
 
 
 @dataclass(repr=False)
-class RunResult:
+class RunResult(Shown):
     """What a run left besides the data: lines printed, steps taken, and, if recorded, who wrote what."""
 
     program: Program
