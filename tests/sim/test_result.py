@@ -301,3 +301,11 @@ def test_the_engines_memory_goes_with_the_result(plan: Plan, hda: Any, inputs: A
         assert arena() is None
     finally:
         gc.enable()
+
+
+def test_what_sends_no_messages_exposes_copies_not_communication():
+    b = PlanBuilder("alone", scale="device", units=1)
+    x, y = (b.tile(name, (64,), "f32", memory="hbm") for name in "xy")
+    b.copy(y, x)
+    head = simulate(b.finish(), machine="dgx-h100").summary().splitlines()[0]
+    assert "1 unit, exposed copies and waits" in head

@@ -59,7 +59,7 @@ def _cards(result: Result) -> list[tuple[str, str]]:
     if flops:
         cards.append(("reached", format_rate(flops / (whole * 1e-12), "FLOP/s")))
     cards += [(f"{name} busy", f"{result.use(name):.1%}") for name in result.busy]
-    cards.append(("exposed communication", format_time(round(result.exposed_ns * 1000))))
+    cards.append((result.exposed_name, format_time(round(result.exposed_ns * 1000))))
     cards.append(("events", f"{len(result.trace)}"))
     return cards
 

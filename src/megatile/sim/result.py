@@ -23,7 +23,7 @@ from megatile.sim.record import Record, Traffic, Usage
 from megatile.timing.machine_timing import Origin, Timing
 from megatile.timing.origins import origin_lines
 from megatile.timing.resources import Resources
-from megatile.timing.transports import model_of
+from megatile.timing.transports import NO_COMMUNICATION, model_of
 from megatile.trace import (
     CriticalStep,
     Event,
@@ -215,6 +215,11 @@ class Result(HasTime):
         """The name of the model that times its communication: ``NCCL ring, LL``, ``copy engines``."""
         return model_of(self.plan, self.machine)
 
+    @property
+    def exposed_name(self) -> str:
+        """What `exposed_ns` is the time of: copies and waits too, so all of it where no messages are sent."""
+        return "exposed copies and waits" if self.model == NO_COMMUNICATION else "exposed communication"
+
     def summary(self) -> str:
         """Time, engines, links and exposed communication as a table, and where the times come from."""
         whole = max(1, self.time_ps)
@@ -236,9 +241,10 @@ class Result(HasTime):
             if len(ranked) > 8:
                 more = "memories" if kind == "memory" else "links"
                 rows.append((f"… {len(ranked) - 8} more {more}", "", "", ""))
+        units = f"{self.plan.units} unit{'' if self.plan.units == 1 else 's'}"
         head = (
-            f"{self.plan.name} on {self.machine.name}: {format_time(self.time_ps)}, {self.plan.units} units, "
-            f"exposed communication {format_time(round(self.exposed_ns * 1000))} ({self.model})"
+            f"{self.plan.name} on {self.machine.name}: {format_time(self.time_ps)}, {units}, "
+            f"{self.exposed_name} {format_time(round(self.exposed_ns * 1000))} ({self.model})"
         )
         shown = text_table(("what", "busy", "use", "bytes"), rows)
         return "\n".join([head, *self.plan.spread_lines(), shown, *origin_lines(self.origins)])

@@ -24,6 +24,8 @@ from megatile.timing.machine_timing import MachineTiming, Origin
 
 KERNELS = ("kernel", "switch", "lsu")
 """Kinds of transports that kernels do, which move data without the machine's DMA engines."""
+NO_COMMUNICATION = "no communication"
+"""The name of the model of what sends no messages."""
 PROTOCOLS = ("LL", "LL128", "Simple", "NVLS", "MSCCL++")
 
 
@@ -68,7 +70,7 @@ def model_of(plan: Plan, hda: HDA) -> str:
         reduced = (s for s in body if isinstance(s, Collective) and s.kind != "barrier")
         if not plan.transports and any(s.group in own_groups for s in reduced):
             found.append("the network's own reduction")
-    return " and ".join(dict.fromkeys(found)) or "no communication"
+    return " and ".join(dict.fromkeys(found)) or NO_COMMUNICATION
 
 
 def rule_for(hda: HDA, transport: Transport, scale: str = "device") -> Rule:
