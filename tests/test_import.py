@@ -32,6 +32,18 @@ def test_importing_megatile_loads_nothing_heavy(loaded: set[str], name: str) -> 
     assert name not in loaded
 
 
+@pytest.mark.parametrize(
+    ("statement", "unneeded"),
+    [
+        ("import megatile.language", ("megatile.timing", "megatile.plan", "megatile.sim")),
+        ("import megatile as mt; mt.lower", ("megatile.sim", "megatile.collectives.planner")),
+    ],
+)
+def test_only_what_is_asked_for_is_loaded(statement: str, unneeded: tuple[str, ...], tmp_path: Path) -> None:
+    """Writing a program needs no times, lowering one without collectives neither planner nor simulator."""
+    assert not modules_after(statement, tmp_path) & set(unneeded)
+
+
 def test_importing_writes_no_files(tmp_path: Path) -> None:
     modules_after("import megatile", tmp_path)
     assert list(tmp_path.iterdir()) == []

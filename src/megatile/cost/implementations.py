@@ -23,8 +23,6 @@ from megatile.core.errors import MegatileError, did_you_mean
 from megatile.cost.cheapest import cheapest
 from megatile.hda import HDA
 from megatile.hda.model import Engine
-from megatile.timing.fabric import serialise_ps
-from megatile.timing.rules import Command, rule_of
 
 BULK = ("tma", "dma")
 """What a unit's own engine for bulk copies is called: NVIDIA's since Hopper, and any other."""
@@ -205,6 +203,8 @@ def choose(request: Request, forced: str | None = None) -> tuple[str, Mapping[st
 @candidate("Gemm", "tensor", "vector")
 def _engine(request: Request, kind: str) -> int | None:
     """What the timing rule of the command says that does it on the nearest engine of a kind."""
+    from megatile.timing.rules import Command, rule_of  # only those who ask for times load them
+
     found = request.engine(kind, request.dtype)
     if found is None:
         return None
@@ -244,7 +244,13 @@ def _reduce(request: Request, name: str) -> int | None:
     if vector is None or name == "shuffle" or request.position < _level(request, "l1"):
         return vector if name == "shuffle" else None
     memory = request.machine.memory("l1")
-    return vector + 2 * memory.latency_ps + serialise_ps(2 * request.nbytes, memory.effective_bandwidth)
+    return vector + 2 * memory.latency_ps + _serialise_ps(2 * request.nbytes, memory.effective_bandwidth)
+
+
+def _serialise_ps(nbytes: float, rate: float) -> int:
+    from megatile.timing.fabric import serialise_ps
+
+    return serialise_ps(nbytes, rate)
 
 
 def _level(request: Request, memory: str) -> int:
@@ -278,7 +284,7 @@ def transfer_ps(request: Request, part: float = 1.0, by: str = "tma") -> int:
         for network in [n for n in hda.networks if hda.level(n.connects).position >= level][:1]:
             rates.append(network.bandwidth * network.efficiency)
             latency += network.latency_ps
-    return latency + (serialise_ps(part * request.nbytes, min(rates)) if rates else 0)
+    return latency + (_serialise_ps(part * request.nbytes, min(rates)) if rates else 0)
 
 
 def _carrier(request: Request) -> str:
