@@ -49,9 +49,10 @@ bench: $(READY) ## Measure, beside rivals where there are any; misses are printe
 fuzz: $(READY) ## Feed changed inputs of every kind; goes on where it stopped (out/fuzz.json)
 	@$(BIN)/python -m tests.fuzz.run $(FUZZ_ARGS)
 
-docs: $(READY) ## Build the documentation site into out/site; a broken link fails
+docs: $(READY) ## Build the documentation site into out/site and try it in a browser; a broken link fails
 	@$(PIP) install -e '.[docs]'
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q && echo "open out/site/index.html"
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
+	@$(BIN)/python -m pytest -q -n 0 tests/docs/test_site.py && echo "open out/site/index.html"
 
 wheel: $(READY) ## Build a wheel and try it in bare environments of the Pythons found (WHEEL_PYTHONS)
 	@rm -rf out/dist && $(BIN)/python -m build -q --wheel --outdir out/dist . && rm -rf build

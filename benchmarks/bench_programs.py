@@ -423,8 +423,8 @@ Calls with one key head per head are predicted too fast, because a third of thei
 
 {attention}
 
-These rows chose the form of the programs and two constants: how long a block takes to start on an SM where
-another has ended (`begin`, 0.4 µs), and the registers of a thread that writes to the cache (48). The L2
+The form of the programs and two constants were fitted to these rows: how long a block takes to start on an SM
+where another has ended (`begin`, 0.4 µs), and the registers of a thread that writes to the cache (48). The L2
 bandwidth of one SM (`unit_bandwidth`, 64 bytes per cycle) is assumed.
 
 Shorter sequences: {said}

@@ -335,8 +335,9 @@ TEXT = """## Language models
 
 {rows} rows of aggregated serving on H100 and H200 (`benchmarks/data/serving.csv`: Llama-3.1-70B, Qwen3-32B,
 gpt-oss-120b, DeepSeek-R1 and MiniMax-M2.5 under vLLM, TensorRT-LLM and SGLang; random samples of what the
-aiconfigurator project collected). Predictions simulate the engine's scheduler. The rows choose {constants}
-constants, three per engine: host time per step, host time per request in it, and time before the first token.
+aiconfigurator project collected). Predictions simulate the engine's scheduler. {constants} constants are
+fitted to these rows, three per engine: host time per step, host time per request in it, and time before the
+first token.
 
 | Serving | rows | median error | 90 % within |
 |---|---:|---:|---:|

@@ -19,16 +19,16 @@ PICTURE = DOCS / "pictures" / "fidelity_collectives.png"
 
 LEAD = """# Accuracy
 
-This page compares predictions with times that other people measured. Trust the first table most: those rows
-chose neither a constant nor the form of a rule. There are few of them (the H200 rows are four runs of
+This page compares predictions with times that other people measured. Trust the first table most: its rows
+were not used to fit a constant or to find a rule. There are few of them (the H200 rows are four runs of
 16 GiB). To judge your own machine, measure it: `megatile machine fit`.
 
-| Rows that chose nothing | rows | median error | 90 % within |
+| Unseen rows | rows | median error | 90 % within |
 |---|---:|---:|---:|
 {blind}
 
-Each of the next rows is predicted by a fit that has not seen it. These rows chose no constant, but the form
-of the rule was found with rows of the same chips in view.
+Each of the next rows is predicted by a fit without that row. The form of the rule was found with rows of the
+same chips in view.
 
 | Rows left out of the fit | rows | median error | 90 % within |
 |---|---:|---:|---:|
@@ -115,7 +115,7 @@ def lead(rows: list[Compared], left_out: dict[str, Score]) -> str:
         blind=cells(*blind),
         left_out=cells(
             *((f"collectives on one node, {n}", s) for n, s in left_out.items()),
-            ("collectives below 512 B, to which nothing is fitted", score(small)),
+            ("collectives below 512 B, not fitted", score(small)),
         ),
         fitted=shown,
         types=types,

@@ -69,7 +69,7 @@ def show_prediction(folder: Path) -> None:
     print("   data of the executed Plan verified against NumPy")
     print(_indented(r.why_slow(5)))
     texts = (("Program", str(lowered)), ("Plan", str(lowered.plan)))
-    print(f"   page to look at: {r.report(folder / 'gemm.html', texts=texts)}")
+    print(f"   HTML report: {r.report(folder / 'gemm.html', texts=texts)}")
 
 
 def show_ring(folder: Path) -> None:

@@ -40,9 +40,9 @@ def test_constants_of_the_files_are_behind_the_page():
     assert CONSTANTS.read_text(encoding="utf-8").splitlines() == list(constants())
 
 
-def test_the_page_leads_with_rows_that_chose_nothing():
+def test_the_page_leads_with_unseen_rows():
     head = PAGE.partition("## What cannot be predicted")[0]
-    assert head.index("Rows that chose nothing") < head.index("Rows left out") < head.index("Fitted rows")
+    assert head.index("Unseen rows") < head.index("Rows left out") < head.index("Fitted rows")
     from fidelity_collectives import compare, score
 
     blind = score(list(compare("H200x8_stas_16G")))
