@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from megatile.core.arithmetic import evaluate
+from megatile.core.cached import cached
 from megatile.core.errors import MachineError, MegatileError, did_you_mean
 from megatile.core.files import exists, is_inside
 from megatile.core.public import extensions
@@ -31,13 +32,18 @@ FOLDER = Path(__file__).parent / "machines"
 
 def machine_names() -> list[str]:
     """Names of all shipped machines."""
-    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+    return list(_stems(FOLDER))
+
+
+@cached()
+def _stems(folder: Path) -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in folder.glob("*.yaml")))
 
 
 def find(name: str) -> Path | None:
     """The file of a shipped machine."""
     path = FOLDER / f"{name}.yaml"
-    return path if name in machine_names() else None
+    return path if name in _stems(FOLDER) else None
 
 
 def resolve(document: Document, overrides: Mapping[str, Any], trust: bool = False) -> Document:
