@@ -110,7 +110,7 @@ def collective(
     ] = False,
     env: Env = None,
     db: Annotated[Path | None, typer.Option("--db", help="Prefer measured times from this database.")] = None,
-    table: Annotated[Path | None, typer.Option(help="Remember chosen algorithms in this .json file.")] = None,
+    table: Annotated[Path | None, typer.Option(help="Cache chosen algorithms in this .json file.")] = None,
     ccl: Annotated[Path | None, typer.Option(help="A ccl.yaml with more kernels for -a.")] = None,
     trust: TrustCode = False,
     max_seconds: MaxSeconds = None,

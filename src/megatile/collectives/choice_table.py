@@ -1,4 +1,4 @@
-"""Choices that are remembered: a table per machine, in memory or in a file that JSON can read.
+"""Cached choices: a table per machine, in memory or in a file that JSON can read.
 
     predict("all_reduce", machine="dgx-h100", nbytes=1 << 20, table="choices.json")
 

@@ -234,7 +234,7 @@ def predict(
     ``protocol`` (LL, LL128, Simple, NVLS) fixes how kernels send, ``env`` has variables of NCCL
     (``NCCL_ALGO``, ``NCCL_PROTO`` …), ``among`` the algorithms of which the fastest is taken;
     ``launch=False`` leaves the host's launch out, as captured graphs do. ``table`` (a dict, or the name of
-    a file that is read, extended and written) remembers choices; ``floors`` carries prices from size to
+    a file that is read, extended and written) caches choices; ``floors`` carries prices from size to
     size of a sweep. ``registered``: buffers are registered with the library, so that it copies nothing
     locally and fills no pipeline (an estimate). ``database`` (a `Database` or its file) has measured times:
     where it has rows near the size (up to twice the largest, down to half the smallest), they say the time

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from megatile.core.cached import cached
 from megatile.core.errors import MegatileError
 from megatile.hda import machine as find_machine
 from megatile.models.operators import Operator
@@ -45,7 +45,7 @@ class Neighbour(NamedTuple):
         return self.predicted_us / self.measured_us - 1
 
 
-@cache
+@cached()
 def _rows(kernel: str) -> tuple[Measurement, ...]:
     files = [MEASURED / f"{table}.csv.gz" for table in TABLES.get(kernel, ())]
     return tuple(

@@ -13,12 +13,12 @@ import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from functools import cache
 from html import escape
 from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from megatile.core.cached import cached
 from megatile.core.files import exists, read_text, write_text
 from megatile.core.tables import text_table
 from megatile.hda import HDA, machine as find_machine
@@ -277,7 +277,7 @@ def _key(job: _Job) -> str:
     return json.dumps([job.config.name, job.hda.name, _digest(job.config, job.hda), *own])
 
 
-@cache
+@cached()
 def _digest(config: ModelConfig, hda: HDA) -> str:
     """Return what tells models and machines of one name apart."""
     text = f"{config!r} {json.dumps(hda.to_dict(), sort_keys=True, default=str)}"
