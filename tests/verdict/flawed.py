@@ -248,6 +248,80 @@ def divided_product(parts=1, M=2048, N=2048, K=8192, devices=2):
     return layer
 
 
+def elements(serial=False, n=1 << 14, each=512):
+    """Elements of a tile one after the other, or all at once."""
+
+    @T.program
+    def moved(X: T.Tensor((n,), "f32"), Y: T.Tensor((n,), "f32")):
+        with T.Kernel(block=n // each, threads=128) as b:
+            x = T.alloc((each,), "f32")
+            T.copy(x, X[b * each])
+            if serial:
+                for i in T.serial(each):
+                    x[i] = x[i] * 2.0 + 1.0
+            else:
+                for i in T.Parallel(each):
+                    x[i] = x[i] * 2.0 + 1.0
+            T.copy(Y[b * each], x)
+
+    return moved
+
+
+def halo(whole=False, n=1 << 20, devices=4, steps=4):
+    """Every device puts its vector into its neighbour's memory, which reads 1024 elements of it."""
+    wide = n if whole else 1024
+
+    @T.program
+    def relaxed(X: T.Tensor((devices, n), "f32"), Y: T.Tensor((devices, n), "f32")):
+        with T.Kernel(device=devices), T.Scale("device") as (r, count):
+            x, y = T.view(X, layout=T.FullRow), T.view(Y, layout=T.FullRow)
+            edge = T.alloc((1, wide), "f32", level="l2")
+            for _ in T.serial(steps):
+                T.copy(edge, x[:, n - wide : n], dst=(r + 1) % count)
+                T.barrier()
+                for i, j in T.Parallel(1, 1024):
+                    y[i, j] = x[i, j] + edge[i, j]
+                T.barrier()
+
+    return relaxed
+
+
+def own_part(whole=False, n=1 << 22, devices=8):
+    """Every device takes its part of a sum: of all of it, or of a reduce-scatter."""
+    part = n // devices
+
+    @T.program
+    def summed(X: T.Tensor((devices, n), "f32"), Y: T.Tensor((devices, part), "f32")):
+        with T.Kernel(device=devices), T.Scale("device") as (r, _):
+            x, y = T.view(X, layout=T.FullRow), T.view(Y, layout=T.FullRow)
+            if whole:
+                t = T.alloc((1, n), "f32", level="l2")
+                T.copy(t, x)
+                T.allreduce(t)
+                T.copy(y, t[:, r * part : (r + 1) * part])
+            else:
+                p = T.alloc((1, part), "f32", level="l2")
+                T.reduce_scatter(p, x)
+                T.copy(y, p)
+
+    return summed
+
+
+def streamed(dtype, n=1 << 24):
+    """A vector doubled, as fast as memory goes."""
+
+    @T.program
+    def doubled(X: T.Tensor((n,), dtype), Y: T.Tensor((n,), dtype)):
+        with T.Kernel(block=n // 8192, threads=256) as b:
+            x = T.alloc((8192,), dtype)
+            T.copy(x, X[b * 8192])
+            for i in T.Parallel(8192):
+                x[i] = x[i] * 2.0
+            T.copy(Y[b * 8192], x)
+
+    return doubled
+
+
 def gelu(rows=16, n=8192):
     """Elementwise work on a tile in registers; a tall one leaves room for a single block."""
 
@@ -456,6 +530,10 @@ PAIRS = {
     "strips of two columns": ("uncoalesced access", column_sums(2), column_sums(8)),
     "lanes along a column": ("uncoalesced access", scaled(True), scaled()),
     "every element to one address": ("contended atomics", atomic_total(), atomic_total(False)),
+    "one element at a time": ("serial loop", elements(True), elements()),
+    "all of a vector for its edge": ("unused bytes", halo(True), halo()),
+    "all of a sum for a part": ("whole result", own_part(True), own_part()),
+    "a stream of f32": ("wide tensors", streamed("f32"), streamed("f16")),
     "rows loaded three times": ("repeated loads", softmax(), softmax(1)),
     "stored and loaded again": ("round trip", squares(), squares(True)),
     "accumulated in memory": ("round trip", accumulated(), accumulated(True)),

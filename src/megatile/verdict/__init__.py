@@ -4,12 +4,11 @@ Rules look for symptoms in a simulation's result; each remedy is timed again, as
 machine, and the verdict says which. It is added to `megatile.sim.Result` by ``megatile/__init__.py``.
 """
 
-from megatile.verdict import communication, compute, memory, occupancy
+from megatile.verdict import communication, compute, memory, narrow, occupancy
 from megatile.verdict.model import Finding, Verdict
 from megatile.verdict.study import RULES, verdict
 
-assert all(
-    rule.__module__ in (m.__name__ for m in (communication, compute, memory, occupancy)) for rule in RULES
-)
+MODULES = (communication, compute, memory, narrow, occupancy)
+assert {rule.__module__ for rule in RULES} == {module.__name__ for module in MODULES}
 
 __all__ = ["Finding", "Verdict", "verdict"]

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
 
+from megatile.collectives.planner import predict
+from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError
+from megatile.core.expr import known
 from megatile.core.limits import TimeBudgetExceeded
 from megatile.cost.wave_bound import first_blocks
 from megatile.hda import HDA
 from megatile.hda.parameters import scaled
-from megatile.ir.program import Program
+from megatile.ir import nodes as n
+from megatile.ir.program import Program, bindings
 from megatile.lowering.explain import Figures, figures
 from megatile.lowering.lowered import Lowered, lower
 from megatile.plan.counts import command_count
@@ -36,7 +41,8 @@ WEIGHTS = {
     "repeated loads": 1.5, "round trip": 1.5, "bank conflicts": 1.5, "uncoalesced access": 2.0,
     "contended atomics": 2.0, "wrong engine": 1.5, "wide operands": 1.5, "barriers": 2.0,
     "split reduction": 1.5, "block balance": 1.5, "tile size": 0.8, "argument": 0.8, "launch": 0.5,
-    "exposed latency": 0.5, "short steps": 0.5,
+    "exposed latency": 0.5, "short steps": 0.5, "serial loop": 1.5, "unused bytes": 1.5, "whole result": 1.5,
+    "wide tensors": 0.4,
 }  # fmt: skip
 """How much a saved second counts where findings are ranked: a defect of a line more than what a search over
 arguments finds, and than a launch that is short."""
@@ -144,6 +150,21 @@ class Study:
         except MegatileError:
             return None
         return self.plan_ps(plan or self.plan, hda)
+
+    def collective_ps(self, operation: str, one: n.Collective) -> int:
+        """Return what a collective of the same tensor would take by itself."""
+        assert self.lowered is not None
+        bound = bindings(self.lowered.source)[one.to[0].source]
+        elements = prod(known(e) or 1 for e in one.to[0].extents)
+        ranks = self.lowered.source.launch.count(one.scale)
+        predicted = predict(
+            operation,
+            machine=self.hda,
+            nbytes=elements * itemsize(bound.dtype),
+            ranks=ranks,
+            dtype=bound.dtype,
+        )
+        return int(predicted.time_ps)
 
     def finding(
         self, name: str, time_ps: float | None, how: str, *, bottleneck: str, reason: str, step: str,

@@ -1,0 +1,238 @@
+"""Rules about work that need not be: elements one after the other, bytes that nobody reads, wide tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+from megatile.core.expr import Const, Expr, Symbol, known, rebuild, simplify, symbols, walk
+from megatile.ir import nodes as n
+from megatile.ir.expr import Load, Rank
+from megatile.ir.passes.driver import rewrite_expressions, rewrite_nodes
+from megatile.ir.passes.unit import Unit
+from megatile.ir.program import Program, bindings
+from megatile.verdict import changes
+from megatile.verdict.model import Finding
+from megatile.verdict.study import Study, rule
+
+Box = tuple[tuple[int, int], ...]
+"""Per dimension the first element and the one behind the last."""
+USED = 0.9
+"""The share of what is copied that must be read, not to be called too much."""
+BUSY = 0.8
+
+
+@rule("serial loop")
+def serial_elements(study: Study) -> Iterator[Finding]:
+    """Elements are computed one after the other though none needs another."""
+    if study.lowered is None:
+        return
+    found = list(_independent(study.lowered.source))
+    if found:
+        yield from study.finding(
+            "serial loop", study.program_ps(_parallel), "program timed again with T.Parallel",
+            bottleneck="a serial loop over elements: every iteration is a command of its own",
+            reason=f"no iteration of '{found[0].var}' needs what another computes",
+            step=f"for {found[0].var} in T.Parallel(…)",
+            source=changes.source_line(found[0]),
+        )  # fmt: skip
+
+
+def _independent(program: Program) -> Iterator[n.Loop]:
+    """Serial loops that only store elements of tiles, each iteration its own."""
+    for loop in n.each(n.Loop, program.body):
+        stores = [m for m in loop.body if isinstance(m, n.Store)]
+        here = Symbol(loop.var)
+        if loop.kind not in ("serial", "unroll") or len(stores) != len(loop.body) or not stores:
+            continue
+        targets = {m.target: m.index for m in stores}
+        loads = [p for m in stores for e in n.expressions(m) for p in walk(e) if isinstance(p, Load)]
+        own = all(here in m.index and m.index == targets[m.target] for m in stores)
+        if own and all(p.source not in targets or p.index == targets[p.source] for p in loads):
+            yield loop
+
+
+def _parallel(program: Program) -> Program:
+    gone = {id(loop) for loop in _independent(program)}
+
+    def change(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
+        return tuple(
+            n.Parallel((node.var,), (simplify(node.stop - node.start),), node.body, span=node.span)
+            if isinstance(node, n.Loop) and id(node) in gone and known(node.start) == 0
+            else n.with_bodies(node, change)
+            for node in body
+        )
+
+    return replace(program, body=change(program.body)) if gone else program
+
+
+@rule("unused bytes")
+def unused_bytes(study: Study) -> Iterator[Finding]:
+    """A copy moves more of a tile than is ever read."""
+    if study.lowered is None:
+        return
+    found = _partly_read(study.lowered.source)
+    if found:
+        copy, box = found[0]
+        slices = ", ".join(f"{low}:{high}" for low, high in box)
+        yield from study.finding(
+            "unused bytes", study.program_ps(_trimmed), "program timed again with copies of what is read",
+            bottleneck=f"unused bytes: only a part of '{copy.to.source}' is read after it was copied",
+            reason=f"of {_extents(copy)} elements, [{slices}] are read",
+            step=f"copy '{copy.to.source}[{slices}]' alone, into a tile of that size",
+            source=changes.source_line(copy),
+        )  # fmt: skip
+
+
+def _extents(copy: n.Copy) -> str:
+    return "×".join(str(known(e)) for e in copy.to.extents)
+
+
+def _partly_read(program: Program) -> list[tuple[n.Copy, Box]]:
+    """Copies of whole tiles, each with the box of it that is read, where that is smaller."""
+    table, tensors = bindings(program), {p.name for p in program.params}
+    read: dict[str, list[Box | None]] = {}
+    copies: list[n.Copy] = []
+
+    def look(body: tuple[n.Node, ...], unit: Unit) -> None:
+        for node in body:
+            there = unit.within(node) if isinstance(node, n.Parallel) else unit
+            for kind, region in n.regions(node):
+                if kind != "write":
+                    read.setdefault(table[region.source].base, []).append(_box(region, there))
+            if isinstance(node, n.Copy):
+                copies.append(node)
+            for _, inner in n.bodies(node):
+                look(inner, unit.within(node))
+            unit = unit.after(node)
+
+    look(program.body, Unit(program.launch))
+    found = []
+    for copy in copies:
+        name, whole = copy.to.source, table[copy.to.source].shape
+        boxes = read.get(name, [])
+        writers = [c for c in copies if table[c.to.source].base == name]
+        starts_at_0 = all(known(d.start) == 0 for d in copy.to.dims)
+        if name in tensors or name not in read or None in boxes or len(writers) != 1 or not starts_at_0:
+            continue
+        known_boxes = [b for b in boxes if b is not None]
+        low = [min(b[d][0] for b in known_boxes) for d in range(len(whole))]
+        high = [min(max(b[d][1] for b in known_boxes), whole[d]) for d in range(len(whole))]
+        sizes = [known(e) for e in copy.to.extents]
+        box = tuple(zip(low, high, strict=True))
+        same_rank = len(copy.source.extents) == len(sizes) == len(whole)
+        if same_rank and sizes == list(whole) and _elements(box) < USED * _elements([(0, e) for e in whole]):
+            found.append((copy, box))
+    return found
+
+
+def _elements(box: Box | list[tuple[int, int]]) -> int:
+    total = 1
+    for low, high in box:
+        total *= max(0, high - low)
+    return total
+
+
+def _box(region: n.Region, unit: Unit) -> Box | None:
+    box = []
+    for dim in region.dims:
+        low, size = unit.interval(dim.start), (1, 1) if dim.extent is None else unit.interval(dim.extent)
+        if low is None or size is None:
+            return None
+        box.append((low[0], low[1] + size[1]))
+    return tuple(box)
+
+
+def _trimmed(program: Program) -> Program:
+    boxes = {id(copy): box for copy, box in _partly_read(program)}
+
+    def cut(region: n.Region, box: Box) -> n.Region:
+        runs, dims = iter(box), []
+        for dim in region.dims:
+            low, high = next(runs) if dim.extent is not None else (0, 0)
+            dims.append(
+                dim if dim.extent is None else replace(dim, start=dim.start + low, extent=Const(high - low))
+            )
+        return replace(region, dims=tuple(dims))
+
+    def change(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
+        result: list[n.Node] = []
+        for node in body:
+            if isinstance(node, n.Copy) and id(node) in boxes:
+                box = boxes[id(node)]
+                result.append(replace(node, to=cut(node.to, box), source=cut(node.source, box)))
+            else:
+                result.append(n.with_bodies(node, change))
+        return tuple(result)
+
+    return replace(program, body=change(program.body)) if boxes else program
+
+
+@rule("wide tensors")
+def wide_tensors(study: Study) -> Iterator[Finding]:
+    """Device memory is the limit, and moves f32."""
+    found = study.figures
+    if study.lowered is None or found is None or not found.memory or study.busy(found.memory) < BUSY:
+        return
+    names = [p.name for p in study.lowered.source.params if p.dtype == "f32"]
+    if names:
+        yield from study.finding(
+            "wide tensors", study.program_ps(partial(_narrowed, dtype="f16")),
+            "program timed again with all of f32 in f16",
+            bottleneck=f"'{found.memory}' is the limit, and its tensors are f32",
+            reason=f"'{found.memory}' is busy {study.busy(found.memory):.0%}; of f32 are {', '.join(names)}",
+            step='tensors in "f16" or "bf16", if the accuracy allows',
+            source=study.line("dma"),
+        )  # fmt: skip
+
+
+def _narrowed(program: Program, dtype: str) -> Program:
+    """Every f32 as another type, in tensors, tiles and expressions."""
+
+    def narrow(part: Expr) -> Expr:
+        return replace(part, dtype=dtype) if part.dtype == "f32" else part  # type: ignore[type-var]
+
+    def change(node: n.Node) -> n.Node:
+        if isinstance(node, n.Alloc) and node.dtype == "f32":
+            return replace(node, dtype=dtype)
+        return rewrite_expressions(node, lambda e: rebuild(e, narrow))
+
+    params = tuple(replace(p, dtype=dtype) if p.dtype == "f32" else p for p in program.params)
+    return replace(program, params=params, body=rewrite_nodes(program.body, change))
+
+
+@rule("whole result")
+def whole_results(study: Study) -> Iterator[Finding]:
+    """An all-reduce of which every unit reads its own part alone."""
+    if study.lowered is None:
+        return
+    program = study.lowered.source
+    for one in n.each(n.Collective, program.body):
+        if one.kind != "allreduce" or len(one.to) != 1 or one.axis is not None:
+            continue
+        name, count = one.to[0].source, program.launch.count(one.scale)
+        after = list(n.walk(program.body))
+        reads = [
+            r for m in after[after.index(one) + 1 :] for kind, r in n.regions(m)
+            if r.source == name and kind != "write"
+        ]  # fmt: skip
+        if reads and count > 1 and all(_own_part(r, one, count) for r in reads):
+            saved = study.collective_ps("all_reduce", one) - study.collective_ps("reduce_scatter", one)
+            yield from study.finding(
+                "whole result", study.base_ps - max(0, saved),
+                "the all-reduce's time replaced by that of a reduce-scatter of the same tensor",
+                bottleneck=f"an all-reduce of '{name}' of which every unit reads its own part",
+                reason=f"what is read after it is 1/{count} of it, chosen by the unit's rank",
+                step=f"T.reduce_scatter(part, {name}): half of the messages",
+                source=changes.source_line(one),
+            )  # fmt: skip
+
+
+def _own_part(region: n.Region, one: n.Collective, count: int) -> bool:
+    """Whether a region is the unit's part of what a collective gives."""
+    for dim, whole in zip(region.dims, one.to[0].dims, strict=True):
+        size, all_of_it = (known(d.extent) if d.extent is not None else 1 for d in (dim, whole))
+        if size is not None and all_of_it is not None and size * count <= all_of_it:
+            return any(isinstance(p, Rank) for p in walk(dim.start)) or bool(symbols(dim.start))
+    return False
