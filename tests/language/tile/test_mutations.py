@@ -23,7 +23,7 @@ MUTATIONS = [
     ("copy-forgotten", "20_vector_add", "            T.copy(b, B[bx * tile])\n", "", UNWRITTEN.format("b")),
     ("not-cleared", "21_gemm_block", "            T.clear(c)\n", "", UNWRITTEN.format("c")),
     ("swapped-coordinates", "21_gemm_block", "T.copy(C[by * bM, bx * bN], c)", "T.copy(C[bx * bM, by * bN], c)",
-     "entirely outside"),
+     "of dimension 0 of 'C' is never written"),
     ("one-coordinate", "21_gemm_block", "T.copy(C[by * bM, bx * bN], c)", "T.copy(C[by * bM, 0], c)", RACE.format("C")),
     ("too-many-steps", "21_gemm_block", "T.ceildiv(K, bK), num", "T.ceildiv(K, bK) + 1, num", "entirely outside"),
     ("wrong-inner-extent", "21_gemm_block", "b = T.alloc((bK, bN)", "b = T.alloc((bK * 2, bN)", "inner extents differ"),

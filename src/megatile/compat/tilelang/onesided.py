@@ -143,13 +143,18 @@ def putmem_signal_nbi_block(
 # --- signals and waits ----------------------------------------------------------------------------------
 
 
-def _atomic(op: str, element: Ref, value: Any, peer: tuple[Expr, ...]) -> str:
-    """An atomic that orders: what was done before it is seen by whoever sees its value."""
+def _atomic(op: str, element: Ref, value: Any, peer: tuple[Expr, ...], until: Any = None) -> str:
+    """An atomic that orders: what was done before it is seen by whoever sees its value. One that waits
+    ``until`` the element is that large is ordered after what must have come for it."""
     builder = current()
     seen = builder.variable("seen")
     b.state().ordering.add(seen)
     index = (*peer, *element.index)
-    builder.emit(n.Atomic, op=op, target=element.tile.name, index=index, value=as_expr(value), result=seen)
+    expected = None if until is None else as_expr(until)
+    builder.emit(
+        n.Atomic, op=op, target=element.tile.name, index=index, value=as_expr(value), expected=expected,
+        result=seen,
+    )  # fmt: skip
     return seen
 
 
@@ -165,7 +170,8 @@ def _wait(relation: str, element: Ref, value: Any, pe: Any) -> None:
     turn = builder.fresh("turn")
     b.state().ordering.add(turn)
     with builder.inside(n.Loop, turn, kind="bounded", var=turn, start=Const(0), stop=Const(_TURNS)):
-        seen = Var(_atomic("add", element, 0, _peer(pe)), element.dtype)
+        until = {"==": value, ">=": value, ">": operate("+", value, 1)}.get(relation)
+        seen = Var(_atomic("add", element, 0, _peer(pe), until), element.dtype)
         with builder.inside(n.If, condition=Binary(relation, seen, as_expr(value), "bool")):
             builder.emit(n.Break)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from megatile.core.expr import Applied, Expr, walk
 from megatile.ir import nodes as n
 from megatile.ir.expr import Load
+from megatile.ir.passes.coverage import unreached
 from megatile.ir.passes.pipeline import Finding, pipeline_conflicts, touched
 from megatile.ir.program import Program, bindings
 
@@ -40,6 +41,7 @@ def find_warnings(program: Program) -> Iterator[Finding]:
     """What is allowed but hardly meant."""
     text = Text(program)
     yield from (finding for rule in WARNINGS for finding in rule(text))
+    yield from unreached(program)
 
 
 def reduced_accumulator(text: Text) -> Iterator[Finding]:

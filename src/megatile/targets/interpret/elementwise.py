@@ -36,6 +36,7 @@ from megatile.targets.interpret.independent import (
     wording,
 )
 from megatile.targets.interpret.resolve import Target
+from megatile.targets.interpret.storage import Arrivals
 from megatile.targets.interpret.units import Unit, describe
 
 if TYPE_CHECKING:
@@ -242,9 +243,17 @@ class Elementwise:
             elif node.op == "exchange" or old[lane] == wanted[lane]:
                 array[element] = values[lane]
             if at.lanes is None:  # units, not iterations, are ordered by it
-                clock = storage.ordered.setdefault((copy, *element), {})
-                at.unit.acquire(clock)
-                clock.update(at.unit.release())
+                place = (copy, *element)
+                clock = storage.ordered.setdefault(place, {})
+                arrivals = storage.arrivals.setdefault(place, Arrivals(old[lane]))
+                waits = node.op == "add" and node.expected is not None
+                known = arrivals.certain(wanted[lane]) if waits else None
+                for one in [clock] if known is None else known:
+                    at.unit.acquire(one)
+                released = at.unit.release()
+                if not waits:
+                    clock.update(released)
+                    arrivals.note(node.op, values[lane], id(at.unit), released)
         return old.item() if not at.shape and old.dtype.kind in "iub" else old.reshape(at.shape)
 
     def let(self, node: n.Let, at: Iterations) -> None:

@@ -32,6 +32,36 @@ class Flags:
                 rest -= amount
 
 
+class Arrivals:
+    """Atomics on an element that others wait for: what it held at first, and what was added or put in."""
+
+    def __init__(self, first: Any):
+        self.first = first
+        self.added = Flags()
+        self.set: list[tuple[Any, dict[int, int]]] = []
+        self.countable = True
+        """Whether nothing but amounts was added, or nothing but values were put in."""
+
+    def note(self, op: str, value: Any, sender: int, clock: dict[int, int]) -> None:
+        if op == "exchange":
+            self.set.append((value, clock))
+        elif op == "add" and value > 0:
+            self.added.sent.setdefault(sender, []).append((int(value), clock))
+        else:
+            self.countable = self.countable and op == "add" and value == 0
+        self.countable = self.countable and not (self.set and self.added.sent)
+
+    def certain(self, value: Any) -> list[dict[int, int]] | None:
+        """The clocks of what must have come before the element can be ``value`` or more; None: all of it."""
+        if self.first >= value:
+            return []
+        if not self.countable or (self.set and sum(v >= value for v, _ in self.set) > 1):
+            return None
+        if self.set:
+            return [clock for v, clock in self.set if v >= value]
+        return list(self.added.certain(int(value) - int(self.first)))
+
+
 class StoredArray:
     """``array[copy, ...]``; ``written`` marks initialised elements (None when all are)."""
 
@@ -55,6 +85,7 @@ class StoredArray:
         self.flags: dict[tuple[int, ...], Flags] = {}
         self.ordered: dict[tuple[int, ...], dict[int, int]] = {}
         """Per element, what its fetching atomics have ordered so far."""
+        self.arrivals: dict[tuple[int, ...], Arrivals] = {}
         self.writers: np.ndarray | None = None
 
     @classmethod
