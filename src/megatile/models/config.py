@@ -205,7 +205,7 @@ def read_config(source: Any) -> ModelConfig:
             f"a model is a name or a config.json, got {source!r}", advice='mt.model("Llama-3.1-70B")'
         )
     shipped = {name.lower(): name for name in model_names()}
-    short, scheme = _short(str(source))
+    short, scheme = _short(str(source), shipped)
     known = shipped.get(short)
     if known is not None and not exists(source):
         found = from_mapping(_read(SHIPPED / f"{known}.json"), known)
@@ -224,22 +224,25 @@ def read_config(source: Any) -> ModelConfig:
     return from_mapping(values, name or "model", Place(str(path)))
 
 
-_VARIANT = re.compile(r"-(instruct|it|chat|base|hf|thinking|nvfp4|fp4|fp8|bf16|\d{4})$")
+_VARIANT = re.compile(r"instruct|it|chat|base|hf|thinking|dynamic|terminus|\d{4}")
+_SCHEME_WORDS = ("nvfp4", "fp4", "fp8", "bf16", "awq", "gptq", "int4", "w4a16")
 _SAME_SHAPES = {
     "llama-3.3-70b": "llama-3.1-70b", "llama-3-8b": "llama-3.1-8b", "llama-3-70b": "llama-3.1-70b",
-    "deepseek-v3.1": "deepseek-v3", "minimax-m2.1": "minimax-m2", "glm-4.6": "glm-4.5",
+    "deepseek-v3.1": "deepseek-v3", "minimax-m2.1": "minimax-m2", "minimax-m2.7": "minimax-m2.5",
+    "glm-4.6": "glm-4.5", "glm-4.7": "glm-4.5", "kimi-k2.5": "kimi-k2",
 }  # fmt: skip
 """Models whose weights have the shapes of a shipped one."""
 
 
-def _short(source: str) -> tuple[str, str]:
+def _short(source: str, shipped: Mapping[str, str]) -> tuple[str, str]:
     """Return a name without its owner and without what leaves shapes as they are (``-Instruct``, ``-0528``),
-    and the scheme that it ends in (``-FP8``), if any."""
-    name, scheme = source.lower().split("/")[-1].removeprefix("meta-"), ""
-    while match := _VARIANT.search(name):
-        name = name[: match.start()]
-        if match[1] in ("nvfp4", "fp4", "fp8", "bf16"):
-            scheme = scheme or match[1]
+    and the scheme that it names (``-FP8``, ``-AWQ``), if any."""
+    words = source.lower().split("/")[-1].removeprefix("meta-").split("-")
+    scheme = next((word for word in words if word in _SCHEME_WORDS), "")
+    kept = [w for w in words if w not in _SCHEME_WORDS and not _VARIANT.fullmatch(w)]
+    if "-".join(kept) not in shipped and re.fullmatch(r"v\d", kept[-1] if kept else ""):
+        kept.pop()  # the second version of a quantised checkpoint
+    name = "-".join(kept)
     return _SAME_SHAPES.get(name, name), scheme
 
 
