@@ -67,6 +67,8 @@ class ModelConfig:
     gated: bool = True
     """Whether the feed-forward part has a gate beside the up projection (SwiGLU)."""
     qk_norm: bool = False
+    qk_norm_whole: bool = False
+    """Whether the norm of queries and keys is over all heads, so that devices exchange its sums."""
     tied: bool = False
     scheme: str = "bf16"
     kv_scheme: str = "bf16"
@@ -185,6 +187,7 @@ _QK_NORM = (
     "MiniMaxM2ForCausalLM",
     "Gemma3ForConditionalGeneration",
 )
+_QK_NORM_WHOLE = ("MiniMaxM2ForCausalLM",)
 _BLOCK_FP8 = ("Qwen3ForCausalLM", "Qwen3MoeForCausalLM")
 """Architectures whose publisher's fp8 variant has a scale for every 128 × 128 block (Qwen3-32B-FP8)."""
 _EXPERTS_ONLY = ("GptOssForCausalLM",)
@@ -323,6 +326,7 @@ class _Reader:
         return ModelConfig(
             name=self.name, architecture=self.architecture, **found, **windows,
             gated=self.architecture not in _WITHOUT_GATE, qk_norm=self.architecture in _QK_NORM,
+            qk_norm_whole=self.architecture in _QK_NORM_WHOLE,
             tied=bool(self.values.get("tie_word_embeddings", False)), **self.schemes(),
             notes=tuple(self.notes),
         )  # fmt: skip

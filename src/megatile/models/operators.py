@@ -106,6 +106,8 @@ def _attention(step: Step, layer: Layer, count: int) -> Iterator[Operator]:
     yield passes("rotary", part, count, 2 * tokens * rotated * WORD)
     if c.qk_norm:
         yield passes("query and key norm", part, count, 2 * tokens * rotated * WORD, kernels=2)
+    if c.qk_norm_whole and d.tp > 1:
+        yield collective("all_reduce", "sums of norms", part, count, d.tp, 2 * tokens * 4)
     yield from core_attention(step, layer, count, heads)
     yield gemm("output projection", part, count, d.attention_dtype, tokens, c.hidden, heads * c.head_dim)
     if d.tp > 1:
