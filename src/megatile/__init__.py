@@ -125,13 +125,18 @@ _WHERE = {name: module for module, names in _NAMES.items() for name in names.spl
 
 __all__ = list(_WHERE)
 __getattr__ = PublicNames(__name__, _WHERE)
-extend("megatile.attention", "megatile.compat.attention_names")
-extend("megatile.collectives", "megatile.compat.ccl")
-extend("megatile.collectives.sweeps", "megatile.compat.ccl.kernel_plans")
-extend("megatile.hda.load", "megatile.compat.kernbench")
-extend("megatile.language", "megatile.tuning")
-extend("megatile.runtime.host.context", "megatile.compat.ccl.host")
-extend("megatile.sim.result", "megatile.verdict")
+_EXTENSIONS = {
+    "megatile.attention": "megatile.compat.attention_names",
+    "megatile.collectives": "megatile.compat.ccl",
+    "megatile.collectives.sweeps": "megatile.compat.ccl.kernel_plans",
+    "megatile.hda.load": "megatile.compat.kernbench",
+    "megatile.language": "megatile.tuning",
+    "megatile.runtime.host.context": "megatile.compat.ccl.host",
+    "megatile.sim.result": "megatile.verdict",
+}
+"""Modules, and those above them that add names to them or forms that they read."""
+for _module, _above in _EXTENSIONS.items():
+    extend(_module, _above)
 
 
 def __dir__() -> list[str]:

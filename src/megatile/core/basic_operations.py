@@ -240,12 +240,15 @@ def _reduction(name: str, function: Callable[..., Array], combine: str) -> None:
     )  # fmt: skip
 
 
-_reduction("sum", np.sum, "add")
-_reduction("max", np.max, "maximum")
-_reduction("min", np.min, "minimum")
-_reduction("prod", np.prod, "mul")
-_reduction("absmax", lambda x, axis, keepdims: np.max(np.abs(x), axis=axis, keepdims=keepdims), "maximum")
-_reduction("abssum", lambda x, axis, keepdims: np.sum(np.abs(x), axis=axis, keepdims=keepdims), "add")
+for _name, _function, _combine in (
+    ("sum", np.sum, "add"),
+    ("max", np.max, "maximum"),
+    ("min", np.min, "minimum"),
+    ("prod", np.prod, "mul"),
+    ("absmax", lambda x, **how: np.max(np.abs(x), **how), "maximum"),
+    ("abssum", lambda x, **how: np.sum(np.abs(x), **how), "add"),
+):
+    _reduction(_name, _function, _combine)
 
 
 def _cumsum(x: Array, axis: int = -1, reverse: bool = False) -> Array:

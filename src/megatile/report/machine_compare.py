@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -56,37 +56,37 @@ def compared(machines: Sequence[HDA]) -> list[Figure]:
     return found
 
 
-def _figures() -> Iterator[tuple[str, str, str, Value]]:
-    yield "machine", "kind", "", lambda hda: hda.spec.kind
-    yield "scales", "nodes", "count", lambda hda: hda.count("node")
-    yield "scales", "devices", "count", lambda hda: hda.count("device")
-    yield "scales", "devices per node", "count", lambda hda: hda.count("device", within="node")
-    yield "scales", "blocks at a time per device", "count", lambda hda: hda.count("block", within="device")
-    for dtype in TYPES:
-        unit = "OP/s" if dtype == "i8" else "FLOP/s"
-        yield "peak per device", f"products {dtype}", unit, partial(_peak, "tensor", dtype)
-    yield "peak per device", "elementwise f32", "FLOP/s", partial(_peak, "vector", "f32")
-    yield "peak per device", "special functions", "OP/s", partial(_peak, "scalar", "f32")
-    yield "peak per device", "sustained in products", "share", _sustained
-    for role, alias in (("registers", "l0"), ("scratchpad", "l1"), ("device memory", "l2")):
-        yield "memory", f"{role}, of each", "", partial(_memory, alias, "level")
-        yield "memory", f"{role}, size", "bytes", partial(_memory, alias, "size")
-        yield "memory", f"{role}, rate", "B/s", partial(_memory, alias, "bandwidth")
-        yield "memory", f"{role}, latency", "ps", partial(_memory, alias, "latency_ps")
-    yield "memory", "device memory, reached", "share", partial(_memory, "l2", "efficiency")
-    yield "memory", "last cache, size", "bytes", lambda hda: _of(_cache(hda), "size")
-    yield "memory", "last cache, rate", "B/s", lambda hda: _of(_cache(hda), "bandwidth")
-    for place in PLACES:
-        yield "networks", place, "", partial(_wires, place, "")
-        yield "networks", f"{place}, link", "B/s", partial(_wires, place, "bandwidth")
-        yield "networks", f"{place}, reached", "share", partial(_wires, place, "efficiency")
-        yield "networks", f"{place}, latency", "ps", partial(_wires, place, "latency_ps")
-    yield "networks", "bisection of devices", "B/s", _bisection
-    yield "networks", "host link", "B/s", lambda hda: _of(_of(hda.control, "host_link"), "bandwidth")
-    yield "ratios, bf16 or f16", "FLOP/B of device memory", "FLOP/B", _per_memory
-    for place in PLACES[1:]:
-        yield "ratios, bf16 or f16", f"FLOP/B {place}", "FLOP/B", partial(_per_link, place)
-    yield "ratios, bf16 or f16", "time to read device memory once", "ps", _sweep
+def _figures() -> list[tuple[str, str, str, Value]]:
+    peak, ratios = "peak per device", "ratios, bf16 or f16"
+    roles = (("registers", "l0"), ("scratchpad", "l1"), ("device memory", "l2"))
+    of_memory = (("of each", "", "level"), ("size", "bytes", "size"), ("rate", "B/s", "bandwidth"),
+                 ("latency", "ps", "latency_ps"))  # fmt: skip
+    of_link = (("", "", ""), (", link", "B/s", "bandwidth"), (", reached", "share", "efficiency"),
+               (", latency", "ps", "latency_ps"))  # fmt: skip
+    return [
+        ("machine", "kind", "", lambda hda: hda.spec.kind),
+        ("scales", "nodes", "count", lambda hda: hda.count("node")),
+        ("scales", "devices", "count", lambda hda: hda.count("device")),
+        ("scales", "devices per node", "count", lambda hda: hda.count("device", within="node")),
+        ("scales", "blocks at a time per device", "count", lambda hda: hda.count("block", within="device")),
+        *((peak, f"products {dtype}", "OP/s" if dtype == "i8" else "FLOP/s", partial(_peak, "tensor", dtype))
+          for dtype in TYPES),
+        (peak, "elementwise f32", "FLOP/s", partial(_peak, "vector", "f32")),
+        (peak, "special functions", "OP/s", partial(_peak, "scalar", "f32")),
+        (peak, "sustained in products", "share", _sustained),
+        *(("memory", f"{role}, {word}", unit, partial(_memory, alias, key))
+          for role, alias in roles for word, unit, key in of_memory),
+        ("memory", "device memory, reached", "share", partial(_memory, "l2", "efficiency")),
+        ("memory", "last cache, size", "bytes", lambda hda: _of(_cache(hda), "size")),
+        ("memory", "last cache, rate", "B/s", lambda hda: _of(_cache(hda), "bandwidth")),
+        *(("networks", f"{place}{word}", unit, partial(_wires, place, key))
+          for place in PLACES for word, unit, key in of_link),
+        ("networks", "bisection of devices", "B/s", _bisection),
+        ("networks", "host link", "B/s", lambda hda: _of(_of(hda.control, "host_link"), "bandwidth")),
+        (ratios, "FLOP/B of device memory", "FLOP/B", _per_memory),
+        *((ratios, f"FLOP/B {place}", "FLOP/B", partial(_per_link, place)) for place in PLACES[1:]),
+        (ratios, "time to read device memory once", "ps", _sweep),
+    ]  # fmt: skip
 
 
 def _peak(kind: str, dtype: str, hda: HDA) -> float | None:

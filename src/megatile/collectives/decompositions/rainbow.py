@@ -88,11 +88,13 @@ def _recipes(n: int) -> Iterator[Recipe]:
         arcs = ((0, 1), ((3 * h - 1) // 2, (3 * h + 3) // 2), (h - 1, h + 2), ((h - 1) // 2, oo))
         yield Recipe(h + 2, (h + 3) // 2, arcs)
         return
-    yield Recipe(2 * q - 3, q - 2, ((0, oo), (oo, 2 * q - 3), (q - 1, 3 * q - 1), (3 * q + 1, 3 * q - 4)))
-    yield Recipe(5, 5, ((h - 2, h + 6), (0, oo), (oo, h + 3)))
-    yield Recipe(t + 3, 3, ((t - 1, t + 3), (2 * t, 2 * t + 2), (0, oo)))
-    yield Recipe(2 * q - 5, 3 * q - 2, ((q - 2, q - 4), (q + 3, 3 * q - 7), (0, oo), (oo, 2 * q - 5)))
-    yield Recipe(7, 7, ((h - 3, h + 8), (0, oo), (oo, h + 4), (h - 1, h + 7), (h + 1, h + 6)))
-    yield Recipe(7, 7, ((h - 3, h + 9), (0, oo), (oo, h + 13), (h + 2, h + 17), (h + 6, h + 4)))
-    yield Recipe(11, 11, ((h - 2, h + 15), (h - 5, h + 12), (0, oo), (oo, h + 9), (h + 4, h + 6)))
-    yield Recipe(17, 17, ((h - 2, h + 18), (0, oo), (oo, h + 9), (h + 1, h + 12), (h - 8, h + 15)))
+    yield from (
+        Recipe(2 * q - 3, q - 2, ((0, oo), (oo, 2 * q - 3), (q - 1, 3 * q - 1), (3 * q + 1, 3 * q - 4))),
+        Recipe(5, 5, ((h - 2, h + 6), (0, oo), (oo, h + 3))),
+        Recipe(t + 3, 3, ((t - 1, t + 3), (2 * t, 2 * t + 2), (0, oo))),
+        Recipe(2 * q - 5, 3 * q - 2, ((q - 2, q - 4), (q + 3, 3 * q - 7), (0, oo), (oo, 2 * q - 5))),
+        Recipe(7, 7, ((h - 3, h + 8), (0, oo), (oo, h + 4), (h - 1, h + 7), (h + 1, h + 6))),
+        Recipe(7, 7, ((h - 3, h + 9), (0, oo), (oo, h + 13), (h + 2, h + 17), (h + 6, h + 4))),
+        Recipe(11, 11, ((h - 2, h + 15), (h - 5, h + 12), (0, oo), (oo, h + 9), (h + 4, h + 6))),
+        Recipe(17, 17, ((h - 2, h + 18), (0, oo), (oo, h + 9), (h + 1, h + 12), (h - 8, h + 15))),
+    )
