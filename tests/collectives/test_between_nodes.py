@@ -13,6 +13,7 @@ from megatile.collectives.ranking import variants
 from megatile.collectives.requests import make_job
 from megatile.core.expr import Symbol
 from megatile.plan.model import Transport
+from megatile.timing.collective_choice import rule_of, times_ps
 from megatile.timing.transports import Asked, kernel_view
 
 NIC = mt.machine("h100-cluster").network("infiniband").effective_bandwidth
@@ -191,3 +192,22 @@ def test_what_cannot_be_overlapped_is_said():
         mt.collective("all_reduce", **asked, settings={"overlap": "yes"})
     with pytest.raises(CollectiveError, match="an all_reduce over two levels, not all_gather over 2"):
         mt.collective("all_gather", **asked, settings={"overlap": True})
+
+
+@pytest.mark.parametrize("machine", ["h100-cluster", "a100-cluster", "mi300x-cluster"])
+@pytest.mark.parametrize("operation", ["all_to_all", "scatter"])
+def test_exchanges_over_nodes_take_the_rules_time_without_a_factor(machine: str, operation: str) -> None:
+    hda = mt.machine(machine, nodes=2)
+    for nbytes in (4096, 1 << 20, 64 << 20):
+        found = predict(operation, machine=hda, nbytes=nbytes)
+        (transport,) = found.plan.transports
+        assert transport.pace == pytest.approx(1, abs=0.01)
+        rule = float(times_ps(rule_of(hda), operation, hda.count("device"), nbytes))
+        assert found.time_ps == pytest.approx(rule, rel=0.02)
+
+
+def test_a_summary_says_that_messages_were_scaled() -> None:
+    plan, why = mt.collective("broadcast", machine="dgx-h100", nbytes=1 << 20, explain=True)
+    pace = f"{plan.transports[0].pace:g}"
+    assert f"messages at {pace} of their own time" in str(why)
+    assert f"messages at {pace} of their own time" in mt.simulate(plan, machine="dgx-h100").summary()

@@ -140,6 +140,8 @@ def test_captured_graphs_leave_the_launch_out(name):
     asked = {"machine": name, "nbytes": 64, "algorithm": "ring"}
     plan = mt.collective("all_reduce", **asked)
     captured = predict("all_reduce", **asked, launch=False).time_ps
+    replayed = mt.collective("all_reduce", **asked, launch=False)
+    assert mt.simulate(Plan.from_json(replayed.to_json()), machine=name).time_ps == captured
     assert mt.simulate(plan, machine=name, launch=False).time_ps == captured
     assert captured <= mt.simulate(plan, machine=name).time_ps
     assert mt.price(plan, name, launch=False).lower_ps <= captured

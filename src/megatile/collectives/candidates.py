@@ -58,6 +58,7 @@ class Explanation:
     candidates: tuple[Candidate, ...]
     network_reduces: bool = False
     """Whether part of the chosen plan's work is done by the network itself."""
+    notes: tuple[str, ...] = ()
 
     @property
     def chosen(self) -> Candidate:
@@ -93,6 +94,7 @@ class Explanation:
             f"of {self.machine}: {self.chosen.label}"
         )
         head += f"\n{IN_NETWORK}" if self.network_reduces else ""
+        head += "".join(f"\n{note}" for note in self.notes)
         rows = [
             (
                 c.label,

@@ -49,7 +49,7 @@ from megatile.timing.database import Database, measured_time
 from megatile.timing.formulas import OPERATIONS as KERNELS, KernelTime
 from megatile.timing.machine_timing import Origin
 from megatile.timing.measurements import CAPTURED
-from megatile.timing.transports import has_library, model_of
+from megatile.timing.transports import has_library, launch_floor_ps, model_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -295,11 +295,14 @@ def predict(
     if registered or (library in KERNELS_OF and not launch):  # graphs keep their buffers registered
         kernels = (replace(t, registered=bool(t.library)) for t in plain.transports)
         plain, best = replace(plain, transports=tuple(kernels)), replace(best, time_ps=None)
+    if not launch:
+        kernels = (replace(t, captured=launch_floor_ps(hda, t, job.scale) > 0) for t in plain.transports)
+        plain = replace(plain, transports=tuple(kernels))
     plan = paced(plain, job, hda)
     time = best.time_ps if plan is plain else None
     if time is None:
         time = simulate(plan, machine=hda, launch=launch).time_ps if timed else 0
-    why = Explanation(job, hda.name, tuple(ranking), in_network(plan))
+    why = Explanation(job, hda.name, tuple(ranking), in_network(plan), tuple(plan.pace_lines()))
     model = model_of(plan, hda)
     usual = library in LIBRARIES and (env, protocol, among, registered) == (None, None, None, False)
     known = measured(hda, job, launch, database) if database is not None and usual else None

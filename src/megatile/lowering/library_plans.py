@@ -177,7 +177,7 @@ def _choice(
             operation, machine=hda, scale=scale, nbytes=nbytes, dtype=dtype, ranks=members, launch=False,
             algorithm=impl if impl in WITH_KERNELS else algorithm or "auto", timed=False, **fields,
         )  # fmt: skip
-        (kernel,) = found.plan.transports
+        (kernel,) = (replace(t, captured=False) for t in found.plan.transports)
         own = algorithm is None and kernel.library in WITH_KERNELS
         return _How(
             find_algorithm(found.algorithm), found.job, found.candidate.options, kernel,

@@ -344,7 +344,8 @@ class Transport:
 
     ``library`` (``nccl``, ``rccl``), ``algorithm`` (``ring``) and ``protocol`` (``LL``, ``LL128``,
     ``Simple``, ``NVLS``) name whose kernel it is; ``channels`` how many of its channels a library takes for
-    the size (None: all it has); ``registered`` whether its buffers are registered with the library;
+    the size (None: all it has); ``registered`` whether its buffers are registered with the library,
+    ``captured`` whether a graph replays it, so that the host does not launch it;
     ``per_node`` how many ranks of the group are in each of its nodes (0: they fill their nodes) and ``links``
     how many links each has to the others, where links are listed one by one (0: as the first ranks have);
     ``token`` the bytes that DeepEP sends at a time, and ``experts`` among how many (in low-latency mode).
@@ -357,6 +358,7 @@ class Transport:
     channels: float | None = part("literal", KEYWORD, None)
     pace: float = part("literal", KEYWORD, 1.0)
     registered: bool = part("literal", KEYWORD, False)
+    captured: bool = part("literal", KEYWORD, False)
     per_node: int = part("literal", KEYWORD, 0)
     links: int = part("literal", KEYWORD, 0)
     token: int = part("literal", KEYWORD, 0)
@@ -535,6 +537,14 @@ class Plan:
         """How many instances a level has in all."""
         found = self.level(level)
         return found.count * (self.instances(found.parent) if found.parent is not None else 1)
+
+    def pace_lines(self) -> list[str]:
+        """What a summary says of messages that were scaled to the time of a library's rule."""
+        return [
+            f"{t.model_name()}: messages at {t.pace:g} of their own time, to take the library's in all"
+            for t in self.transports
+            if t.pace != 1
+        ]
 
     def spread_lines(self) -> list[str]:
         """What a summary says of tiles that lie in blocks with the instances of a level."""

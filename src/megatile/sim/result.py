@@ -247,7 +247,8 @@ class Result(HasTime):
             f"{self.exposed_name} {format_time(round(self.exposed_ns * 1000))} ({self.model})"
         )
         shown = text_table(("what", "busy", "use", "bytes"), rows)
-        return "\n".join([head, *self.plan.spread_lines(), shown, *origin_lines(self.origins)])
+        lines = [head, *self.plan.pace_lines(), *self.plan.spread_lines(), shown]
+        return "\n".join([*lines, *origin_lines(self.origins)])
 
     def print_communication(self, start_ps: int = 0) -> None:
         """One line per message on stderr, in order of time; ``start_ps`` is when the launch began."""

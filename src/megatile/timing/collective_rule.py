@@ -247,12 +247,12 @@ class Rule:
         figures = self.protocol(way, operation)
         size = np.asarray(nbytes, float)
         if way.algorithm == "direct" and operation in PEERS:
-            busy = np.maximum(figures.step_ps, size / (self.link(way, ranks, operation)) * 1e12)
-            return (
-                (busy, 0)
-                if near
-                else (size / (self.fabric.far * figures.far_share) * 1e12, figures.far_step_ps)
-            )
+            # One block after the other is begun, whether it stays in the node or not.
+            near_peers = min(ranks, self.fabric.inside) - 1
+            there = max(1, near_peers if near else ranks - 1 - near_peers)
+            turns = 1 if operation == "send_recv" else max(1, ranks - 1) / there
+            rate = self.link(way, ranks, operation) if near else self.fabric.far * figures.far_share
+            return np.maximum(turns * figures.step_ps, size / rate * 1e12), 0 if near else figures.far_step_ps
         if not near:
             rate = self.fabric.far * figures.far_share * WIRE.get(way.protocol, 1.0)
             return size / rate * 1e12, figures.step_ps + figures.far_step_ps

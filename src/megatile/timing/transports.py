@@ -17,7 +17,7 @@ from megatile.hda.model import Engine, Network
 from megatile.plan.model import TRANSPORTS, Collective, Compute, Plan, Start, Transport
 from megatile.plan.statements import regions_of
 from megatile.timing.collective_choice import library_of, rule_of
-from megatile.timing.collective_rule import SWITCHED, Rule, Way
+from megatile.timing.collective_rule import PEERS, SWITCHED, Rule, Way
 from megatile.timing.engine_rules import OFFERED
 from megatile.timing.library import moving_kernel, networks_between
 from megatile.timing.machine_timing import MachineTiming, Origin
@@ -124,7 +124,7 @@ def head_cost(
 
 def launch_floor_ps(hda: HDA, transport: Transport, scale: str = "device") -> int:
     """Return the host's time from one collective to the next: none that the host launches is shorter."""
-    if transport.kind not in ("kernel", "switch") or not has_library(hda, scale):
+    if transport.kind not in ("kernel", "switch") or transport.captured or not has_library(hda, scale):
         return 0
     return rule_for(hda, transport, scale).figures.launch_ps
 
@@ -136,8 +136,11 @@ def channels_taken(hda: HDA, transport: Transport, scale: str = "device") -> int
     return ceil(rule_for(hda, transport, scale).most_channels(way_of(transport)))
 
 
-def links_of(network: Network) -> int:
-    """Return the links between two units that a switch or nothing stands between."""
+def links_of(network: Network, peers: bool = False) -> int:
+    """Return the links between two units that a switch or nothing stands between; with ``peers`` of different
+    rails too, these over two more."""
+    if peers and network.topology.kind == "rails":
+        return 4
     return 2 if network.topology.kind in SWITCHED else 1
 
 
@@ -145,14 +148,16 @@ def kernel_view(hda: HDA, scale: str, transport: Transport, nbytes: int, asked: 
     """Return the machine as messages of ``nbytes`` of a transport see it."""
     if transport.kind not in ("kernel", "switch") or not has_library(hda, scale):
         return _wires(hda, scale)
-    outside = networks_between(hda, scale)
+    outside, peers = networks_between(hda, scale), asked.operation in PEERS
     seen: list[tuple[float, int]] = []
     for network in outside:
         near, size = network.level == outside[0].level, max(1, nbytes)
         cost = message_cost(hda, transport, size, asked, network, near, scale)
         rate = size * 1e12 / cost.busy_ps if cost.busy_ps > 0 else network.bandwidth
         # Rounded, so that messages of all sizes share a view where the rate is the same.
-        seen.append((float(f"{rate / network.bandwidth:.12g}"), max(1, cost.latency_ps // links_of(network))))
+        seen.append(
+            (float(f"{rate / network.bandwidth:.12g}"), max(1, cost.latency_ps // links_of(network, peers)))
+        )
     return _kernels(hda, scale, tuple(seen), rule_for(hda, transport, scale).library)
 
 
