@@ -42,7 +42,7 @@ def test_a_barrier_orders_all_its_members_and_nobody_else():
     clocks, log = Clocks(3), AccessLog()
     for unit in range(3):
         log.record(clocks, unit, write(unit))
-    clocks.meet([0, 1])
+    clocks.rendezvous([0, 1])
     assert log.record(clocks, 0, write(1)) is None
     assert log.record(clocks, 1, write(0)) is None
     assert log.record(clocks, 2, read(0)).unit == 2

@@ -1,6 +1,6 @@
 """Clocks of programs that fork and join."""
 
-from megatile.core.forkjoin import Agent, Strand, is_ordered, meet, settled
+from megatile.core.forkjoin import Agent, Strand, is_ordered, rendezvous, settled
 
 
 def family(children: int) -> tuple[Strand, list[Strand]]:
@@ -12,7 +12,7 @@ def family(children: int) -> tuple[Strand, list[Strand]]:
 def test_siblings_are_unordered_until_they_meet() -> None:
     _, (a, b, c) = family(3)
     assert not is_ordered(a, a.time, b)
-    meet([a, b])
+    rendezvous([a, b])
     assert is_ordered(a, 0, b)
     assert is_ordered(b, 0, a)
     assert not is_ordered(a, a.time, b)
@@ -64,7 +64,7 @@ def test_messages_arrive_on_their_own() -> None:
     messages = Agent(root)
     b.acquire(a.release())
     assert not is_ordered(messages, 0, b)
-    meet([a, b], [messages])
+    rendezvous([a, b], [messages])
     assert is_ordered(messages, 0, b)
     assert not is_ordered(messages, messages.time, b)
 

@@ -54,7 +54,7 @@ class Clocks:
         """The unit now knows what was released."""
         np.maximum(self._now[unit], snapshot, out=self._now[unit])
 
-    def meet(self, units: Iterable[int]) -> None:
+    def rendezvous(self, units: Iterable[int]) -> None:
         """A barrier: all that any of the units did before is known to all of them after it."""
         members = list(units)
         known = self._now[members].max(axis=0)

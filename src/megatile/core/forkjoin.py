@@ -10,7 +10,7 @@ once joined, an agent that has ended stands for its parent; an ancestor is suspe
 >>> a, b = Strand(root), Strand(root)
 >>> is_ordered(a, a.time, b)        # siblings run at the same time
 False
->>> meet([a, b])
+>>> rendezvous([a, b])
 >>> is_ordered(a, 0, b)             # until they meet
 True
 >>> a.end()
@@ -121,7 +121,7 @@ def _release(into: Clock, agents: Iterable[Agent]) -> None:
         agent.time += 1
 
 
-def meet(strands: Sequence[Strand], others: Iterable[Agent] = ()) -> None:
+def rendezvous(strands: Sequence[Strand], others: Iterable[Agent] = ()) -> None:
     """A barrier: all that any of the strands (and ``others``) did is ordered before what each does next."""
     merged: Clock = {}
     seen: set[int] = set()

@@ -78,7 +78,7 @@ class LaunchViews:
                 inferred.update({d.scale.name: d for d in between if d.scale.infer_lambda})
                 dims.append(dim)
             else:
-                dims += self.kept(dim, between)
+                dims += self.unflattened(dim, between)
         for dim in dims:
             self.check_count(dim, dims)
         return tuple(dims), inferred
@@ -220,7 +220,7 @@ class LaunchViews:
             problem = f"{named.count} {named.scale.name}s do not divide among {count} {scale.name}s"
         return Dim(scale, (max(count, 0),), problem)
 
-    def kept(self, dim: Dim, between: list[Dim]) -> list[Dim]:
+    def unflattened(self, dim: Dim, between: list[Dim]) -> list[Dim]:
         """Scales between two views stay dimensions of their own; the named count is divided among them."""
         out: list[Dim] = []
         inside = 1

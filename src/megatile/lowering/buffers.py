@@ -24,9 +24,9 @@ class Buffers:
     def of(cls, node: n.Collective, x: Block, y: Block, units: int) -> Buffers | None:
         """Those of a collective of ``units``, cut along its dimension or, where that does not matter, the
         longest that divides equally, or the longest; None: they have none, or not equally many."""
-        if not x.kept or len(x.kept) != len(y.kept):
+        if not x.kept_axes or len(x.kept_axes) != len(y.kept_axes):
             return None
-        sizes = [known(x.axes[a].extent) or 0 for a in x.kept]
+        sizes = [known(x.axes[a].extent) or 0 for a in x.kept_axes]
         longest = max(range(len(sizes)), key=lambda d: (sizes[d] > 0 and sizes[d] % units == 0, sizes[d]))
         return cls(x, y, longest if node.kind in ("allreduce", "broadcast") else node.dim)
 
@@ -40,8 +40,8 @@ class Buffers:
     @property
     def row(self) -> tuple[int, ...] | None:
         """The extents of a row, with 1 for the dimension; None: they are not known, or not equal."""
-        at = self.x.kept[self.dim]
-        if at != self.y.kept[self.dim] or len(self.x.axes) != len(self.y.axes):
+        at = self.x.kept_axes[self.dim]
+        if at != self.y.kept_axes[self.dim] or len(self.x.axes) != len(self.y.axes):
             return None
         found = []
         for d, (a, b) in enumerate(zip(self.x.axes, self.y.axes, strict=True)):

@@ -82,7 +82,7 @@ def between_units(scope: StreamScope, node: n.Collective) -> None:
         scope.state.declared.barrier(scope.level, key_of(scope, node.axis, node.scale)) if size > 1 else ""
     )
 
-    def meet() -> None:
+    def barrier() -> None:
         if size > 1:
             scope.emit(pm.Collective("barrier", group))
 
@@ -90,7 +90,7 @@ def between_units(scope: StreamScope, node: n.Collective) -> None:
     if gathered is not None:
         scope.state.declared.home(gathered, scope.level)
     if size > 1 and scope.state.facts.puts:
-        meet()  # what was put before is visible after
+        barrier()  # what was put before is visible after
     if node.algorithm == "multicast":
         _by_network(member, group)
         return
@@ -104,14 +104,14 @@ def between_units(scope: StreamScope, node: n.Collective) -> None:
                 copy_block(scope, part(one, node.dim, *run), part(mine, node.dim, *run))
         return
     if node.kind == "all_to_all" and len(node.source) > 1:
-        _counted(member, meet)
+        _counted(member, barrier)
         return
-    meet()
+    barrier()
     write = _result(member)
-    meet()
+    barrier()
     write()
     if node.kind in ("allgather", "all_to_all", "scatter_view", "gather_view"):
-        meet()
+        barrier()
 
 
 def between_copies(scopes: list[StreamScope], node: n.Collective) -> None:
@@ -166,7 +166,7 @@ def _buffers(scope: StreamScope, node: n.Collective, size: int) -> Buffers | Non
 
 def _scratch(member: Member, like: Block, dtype: str | None = None) -> Block:
     """A tile of the stream's own with the shape of a block."""
-    shape = tuple(known(like.axes[a].size) for a in like.kept)
+    shape = tuple(known(like.axes[a].size) for a in like.kept_axes)
     if None in shape:
         raise cannot(
             f"T.{member.node.kind} of a region whose extents are known only at run time", member.node
@@ -289,7 +289,7 @@ def _gather_parts(member: Member) -> None:
     _every(member, fetch)
 
 
-def _counted(member: Member, meet: Callable[[], None]) -> None:
+def _counted(member: Member, barrier: Callable[[], None]) -> None:
     """An all-to-all of parts whose lengths are data: every unit reads all counts, then gets what is its."""
     scope, node, size = member.scope, member.node, member.size
     state = scope.state
@@ -298,7 +298,7 @@ def _counted(member: Member, meet: Callable[[], None]) -> None:
         state.scratch(scope, (size, size), scope.regions.block(node.source[1]).home.dtype, "counts")
     )
     ends = whole(state.scratch(scope, (size, size), counts.home.dtype, "ends"))
-    meet()
+    barrier()
 
     def row(rank: Expr) -> None:
         copy_block(scope, part(counts, 0, rank, ONE), member.block(node.source[1], rank))
@@ -307,7 +307,7 @@ def _counted(member: Member, meet: Callable[[], None]) -> None:
     compute(scope, "cumsum", ends, [counts], {"axis": 1}, flops=counts.elements)
     if len(node.to) > 1:
         copy_block(scope, scope.regions.block(node.to[1], True), part(counts, 1, member.me, ONE))
-    held, room = (known(b.axes[b.kept[node.dim]].size) or 0 for b in (x, out))
+    held, room = (known(b.axes[b.kept_axes[node.dim]].size) or 0 for b in (x, out))
 
     def fetch(rank: Expr, at: Expr) -> Expr:
         got, end = (
@@ -334,7 +334,7 @@ def _counted(member: Member, meet: Callable[[], None]) -> None:
     scope.emit(pm.Loop(name, ZERO, Const(size), tuple(body), carries=(pm.CarryInt(total.name, ZERO, after),)))
     scope.names[total.name] = total
     NUMBERS["data"](scope, total, room, "arrived")  # more than there is room for stops the run
-    meet()
+    barrier()
 
 
 def _slices(block: Block) -> list[Block]:

@@ -132,7 +132,7 @@ def _moved(
         inner = source.inner(target) if target.cut else source
         banked = lane_turns(scope, (inner, target)) if near else ZERO
         compute(scope, "copy", target, [inner], None, engine, flops, target.home.dtype, fresh, by, banked)
-    kept = tuple((source.axes[i].extent, source.axes[i].size) for i in source.kept)
+    kept = tuple((source.axes[i].extent, source.axes[i].size) for i in source.kept_axes)
     if source.home.tensor and target.is_whole and len(kept) == len(target.axes):
         scope.state.filled[target.home.name] = scope.turns, kept
 

@@ -94,7 +94,7 @@ class Facts:
     def _assigned(self) -> Counter[str]:
         return Counter(m.name for m in self.statements if isinstance(m, n.Let))
 
-    def once(self, name: str) -> bool:
+    def assigned_once(self, name: str) -> bool:
         """Whether a variable gets its value in one place only."""
         return self._assigned[name] == 1
 

@@ -45,7 +45,7 @@ def let(scope: StreamScope, node: n.Let) -> None:
     """A variable that is no whole number known to the stream."""
     iterations = IterationScope(scope)
     value = iterations.resolve(node.value)
-    if not any(isinstance(part, Load) for part in walk(value)) and scope.state.facts.once(node.name):
+    if not any(isinstance(part, Load) for part in walk(value)) and scope.state.facts.assigned_once(node.name):
         scope.values[node.name] = value
         return
     if node.value.dtype in ("float", "bool"):
@@ -85,7 +85,7 @@ def atomic_region(scope: StreamScope, node: n.AtomicRegion) -> None:
     if target.cut:
         source = source.inner(target)
     iterations, pairs = _over(scope, target), dict(source.matched(target))
-    names = {there: Symbol(iterations.names[i]) for i, there in enumerate(target.kept)}
+    names = {there: Symbol(iterations.names[i]) for i, there in enumerate(target.kept_axes)}
     index = tuple(names[pairs[d]] if d in pairs else ZERO for d in range(len(source.axes)))
     places = tuple(names.get(d, ZERO) for d in range(len(target.axes)))
     command = Command(iterations)
@@ -93,7 +93,9 @@ def atomic_region(scope: StreamScope, node: n.AtomicRegion) -> None:
 
 
 def _over(scope: StreamScope, target: Block) -> IterationScope:
-    return IterationScope(scope, tuple((f"i{d}", target.axes[a].extent) for d, a in enumerate(target.kept)))
+    return IterationScope(
+        scope, tuple((f"i{d}", target.axes[a].extent) for d, a in enumerate(target.kept_axes))
+    )
 
 
 def is_elementwise(node: n.ScaleRegion) -> bool:

@@ -59,7 +59,7 @@ class _Inliner:
         state = self.scope.state
         self.numbers["unit"] = self.me
         self.row = self.buffers.row or ()
-        self.axis = self.buffers.x.kept[self.buffers.dim]
+        self.axis = self.buffers.x.kept_axes[self.buffers.dim]
         for tile in self.plan.tiles:
             if tile.name in ("x", "y"):
                 self.blocks[tile.name] = self.buffers.x if tile.name == "x" else self.buffers.y
@@ -116,7 +116,7 @@ class _Inliner:
             return pm.Region(self.renamed(region.tile), start, self.extents(region.shape))
         if region.start:
             axis = self.expr(region.start[0]), self.expr(region.shape[0])
-            block = part(block, block.kept.index(self.axis), *axis)
+            block = part(block, block.kept_axes.index(self.axis), *axis)
         return block.region()
 
     def extents(self, shape: tuple[Expr, ...]) -> tuple[Expr, ...]:

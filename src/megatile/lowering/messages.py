@@ -69,7 +69,7 @@ def _blocks(scope: StreamScope, node: n.Copy) -> tuple[Block, Block] | None:
     regions = scope.regions
     there, peer = _inside(scope, node.source, node.src, node), _inside(scope, node.to, node.dst, node)
     targets, source = regions.blocks(node.to, True, peer), regions.block(node.source, peer=there)
-    if len(targets) != 1 or targets[0].cut or source.cut or not source.kept or not targets[0].kept:
+    if len(targets) != 1 or targets[0].cut or source.cut or not source.kept_axes or not targets[0].kept_axes:
         return None
     target = targets[0]
     if [known(a.extent) for a in source.axes if a.kept] != [known(a.extent) for a in target.axes if a.kept]:

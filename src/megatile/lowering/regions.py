@@ -66,7 +66,7 @@ class Block:
         return any(axis.cut for axis in self.axes)
 
     @property
-    def kept(self) -> list[int]:
+    def kept_axes(self) -> list[int]:
         """The axes that are dimensions of the region."""
         return [i for i, axis in enumerate(self.axes) if axis.kept]
 
@@ -94,7 +94,7 @@ class Block:
 
     def matched(self, other: Block) -> list[tuple[int, int]]:
         """The dimensions of two regions that are the same; extents of 1 may be left out on either side."""
-        mine, theirs = self.kept, other.kept
+        mine, theirs = self.kept_axes, other.kept_axes
         if len(mine) != len(theirs):
             mine = [i for i in mine if self.axes[i].size != ONE]
             theirs = [i for i in theirs if other.axes[i].size != ONE]
@@ -107,14 +107,14 @@ class Block:
 
 def part(block: Block, dim: int, offset: Expr, extent: Expr) -> Block:
     """A run of elements of a block along one of its dimensions."""
-    at = block.kept[dim]
+    at = block.kept_axes[dim]
     axes = list(block.axes)
     axes[at] = axes[at].part(offset, extent)
     return replace(block, axes=tuple(axes))
 
 
 def length(block: Block, dim: int) -> Expr:
-    return block.axes[block.kept[dim]].extent
+    return block.axes[block.kept_axes[dim]].extent
 
 
 def product(extents: Iterable[Expr]) -> Expr:

@@ -129,7 +129,7 @@ def _gemm(scope: StreamScope, node: n.Gemm) -> None:
     read_c = regions.block(node.c)
     if a.cut or b.cut or read_c.cut:
         raise cannot("a product of regions over the edge of a tensor", node)
-    rows = [a.axes[i].extent for i in a.kept][-2:]
+    rows = [a.axes[i].extent for i in a.kept_axes][-2:]
     inner = rows[0] if node.transpose_a else rows[1]
     attributes = {k: True for k in ("transpose_a", "transpose_b") if getattr(node, k)}
     engine = node.impl or "vector"
@@ -195,14 +195,14 @@ def _reduce(scope: StreamScope, node: n.Reduce) -> None:
         source = middle
     for target in regions.blocks(node.to, True):
         reads, name = ([source], node.op) if node.clear else ([source, old], f"{node.op}_onto")
-        attributes = {"axis": source.kept[node.dim]}
+        attributes = {"axis": source.kept_axes[node.dim]}
         compute(scope, name, target, reads, attributes, flops=source.elements, dtype=source.home.dtype)
 
 
 @rule(n.Cumsum)
 def _cumsum(scope: StreamScope, node: n.Cumsum) -> None:
     source = scope.regions.block(node.source)
-    attributes = {"axis": source.kept[node.dim]} | ({"reverse": True} if node.reverse else {})
+    attributes = {"axis": source.kept_axes[node.dim]} | ({"reverse": True} if node.reverse else {})
     for target in scope.regions.blocks(node.to, True):
         compute(scope, "cumsum", target, [source], attributes, flops=source.elements, dtype=source.home.dtype)
 

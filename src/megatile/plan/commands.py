@@ -498,7 +498,7 @@ class Commands(ControlFlow):
                 advice="the root counts the members of the group, from 0",
             )
 
-    def meet(self, cohorts: list[Cohort]) -> bool:
+    def rendezvous(self, cohorts: list[Cohort]) -> bool:
         """Release the groups of which every unit waits at a collective; the rest goes on waiting."""
         arrived: dict[str, list[Cohort]] = {}
         for cohort in cohorts:

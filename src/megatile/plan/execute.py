@@ -310,7 +310,7 @@ class Executor(Follower):
         kinds = self.collectives_of(group, parts)
         if self.watch is not None:
             level = parts[0][0].level
-            self.watch.meet(self.keys[group], np.concatenate([c.units for c, _ in parts]), level)
+            self.watch.rendezvous(self.keys[group], np.concatenate([c.units for c, _ in parts]), level)
         moving = [
             (alike, instruction)
             for cohort, instruction in parts

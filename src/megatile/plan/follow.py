@@ -134,7 +134,7 @@ class Follower(Commands):
             together.setdefault(self.signature(cohort), []).append(cohort)
         cohorts = [merge(group) for group in together.values()]
         self.waiting = []
-        if self.meet(cohorts):
+        if self.rendezvous(cohorts):
             return True
         masks = [self.can_go(c) for c in cohorts]
         whole = [m is True or (m is not None and bool(np.all(m))) for m in masks]

@@ -135,9 +135,9 @@ class RaceWatch:
                 reached += amount
                 self.clocks.acquire(actor, snapshot)
 
-    def meet(self, keys: Any, units: Any, level: str | None) -> None:
+    def rendezvous(self, keys: Any, units: Any, level: str | None) -> None:
         for key in np.unique(keys[units]):
-            self.clocks.meet(self.actors.number(level, int(u)) for u in units if keys[u] == key)
+            self.clocks.rendezvous(self.actors.number(level, int(u)) for u in units if keys[u] == key)
 
     def described(self, access: hb.Access) -> str:
         word = "writes" if access.write else "reads"

@@ -168,7 +168,7 @@ def _together(trace: Trace) -> Trace:
     return replace(trace, units=tuple(number), columns=columns)
 
 
-def _once(trace: Trace) -> np.ndarray:
+def _without_repeated_waits(trace: Trace) -> np.ndarray:
     """The events, of those that wait for the same thing at the same time on one unit only the first."""
     waits = np.array([engine_kind(name) in WAITING for name in trace.engines], dtype=bool)
     waiting = waits[trace.columns["engine"]]
@@ -194,7 +194,7 @@ def _natural(name: str) -> list[tuple[int, str]]:
 
 def _timeline(alone: Trace) -> dict[str, Any]:
     trace = _together(alone)
-    kept = np.arange(len(trace)) if trace is alone else _once(trace)
+    kept = np.arange(len(trace)) if trace is alone else _without_repeated_waits(trace)
     row = np.full(len(trace), -1, dtype=np.int64)
     every, row[kept] = rows_of(_part(trace, kept))
     critical = np.zeros(len(trace), dtype=np.uint8)

@@ -239,7 +239,7 @@ class Commands:
         statement: Any = instruction.statement
         group = self.groups[statement.group]
         if group.level is not None:
-            return self._meet(instance, instruction)
+            return self._rendezvous(instance, instruction)
         self.ahead.finish()
         if statement.kind != "barrier":
             parts = self.transport.gather(group.name, self.read(instance, instruction.reads[0]))
@@ -250,7 +250,7 @@ class Commands:
         self.complete_copies(group.name)
         return True
 
-    def _meet(self, instance: Instance, instruction: Instruction) -> bool:
+    def _rendezvous(self, instance: Instance, instruction: Instruction) -> bool:
         """Instances of this process meet: the last one that comes does it for all."""
         group = self.groups[instruction.statement.group]
         key = int(group.key.evaluate({"unit": instance.number}))

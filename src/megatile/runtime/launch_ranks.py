@@ -58,7 +58,7 @@ class _Native:
     def run(self, values: list[np.ndarray], timeout: float) -> float:
         seconds = 0.0
         if self.meeting.rank == 0:
-            seconds = run_forked(self.memory, self.meeting.size, timeout, watch=self._look)
+            seconds = run_forked(self.memory, self.meeting.size, timeout, watch=self._check_ranks)
         written = [
             view
             for param, view in zip(self.memory.code.program.params, self.views, strict=True)
@@ -67,7 +67,7 @@ class _Native:
         self.meeting.broadcast(written)
         return seconds
 
-    def _look(self) -> None:
+    def _check_ranks(self) -> None:
         """Raise when another rank is gone."""
         gone = tuple(rank for rank, pid in self._others if not _is_alive(pid))
         if gone:

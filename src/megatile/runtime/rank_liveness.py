@@ -169,7 +169,7 @@ class GroupWait:
     named: bool = False
     failed: bool = False
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """What the thread does from time to time."""
         roll = Roll(self.group)
         if not self.failed:
@@ -238,7 +238,7 @@ class Watcher:
             if wait is not None and time.monotonic() - wait.since > self._period():
                 self._looking = time.monotonic()
                 with suppress(RuntimeError, dist.DistError):
-                    wait.look()
+                    wait.poll()
                     if wait.named and self._wait is not wait and not wait.failed:
                         Roll(wait.group).forget()
                 self._looking = None

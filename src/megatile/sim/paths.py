@@ -19,7 +19,7 @@ from megatile.sim import plain, state as st
 from megatile.sim.arena import Arena
 from megatile.sim.state import NONE, CacheBlock, CacheRow, Server
 from megatile.timing.caches import Cache
-from megatile.timing.fabric import Alike, Fabric, Path, Stage, equal
+from megatile.timing.fabric import Fabric, Path, PathGroup, Stage, equal
 from megatile.timing.resources import Resources
 
 CacheKey = tuple[str, int]
@@ -106,7 +106,7 @@ class Paths:
         return grid is not None and bool(grid[2][key.owner * grid[1] + key.number] > 1)
 
     def count(
-        self, fabric: Fabric, stages: Iterable[Stage], group: Alike, flow: Any, users: dict[Any, Any]
+        self, fabric: Fabric, stages: Iterable[Stage], group: PathGroup, flow: Any, users: dict[Any, Any]
     ) -> None:
         """Flows (by the number of a pair) use the links of a group of routes, the first of which is given;
         ``users``: some flow of every link that is not counted in a grid."""
@@ -145,7 +145,7 @@ class Paths:
             shared.append(key is not None and self.is_shared(key))
         return self._packed(path, fabric, servers, shared)
 
-    def numbers(self, path: Path, group: Alike, fabric: Fabric, each: Callable[[int], Path]) -> Any:
+    def numbers(self, path: Path, group: PathGroup, fabric: Fabric, each: Callable[[int], Path]) -> Any:
         """The numbers of the paths of a group, whose first one is given; ``each`` makes the others."""
         count = len(group.pairs)
         grid = None if group.network is None else self.grids.get(group.network.name)

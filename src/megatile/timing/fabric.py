@@ -61,7 +61,7 @@ class Stage(NamedTuple):
     granule: int | None = None
 
 
-class Alike(NamedTuple):
+class PathGroup(NamedTuple):
     """Some of many pairs of units, all with equal routes but for the numbers of their links in a network:
     those of each are shifted against those of the first by ``shifts``. Without a network they cross none, or
     there is one pair only."""
@@ -186,7 +186,7 @@ class Fabric:
         """What plans that see the machine alike found out about it."""
         self._down = faults.links_down(hda)
         self._slow = faults.links_slow(hda)
-        self._alike: dict[tuple[Any, ...], list[Alike]] = {}
+        self._alike: dict[tuple[Any, ...], list[PathGroup]] = {}
 
     @cached_in_owner
     def stages(self, a: Unit, b: Unit) -> tuple[Stage, ...]:
@@ -241,7 +241,7 @@ class Fabric:
             return None
         return network if isinstance(network.topology, Grid) and not (self._down or self._slow) else None
 
-    def alike(self, level: str, a: Any, b: Any, lengths: bool = False) -> list[Alike]:
+    def alike(self, level: str, a: Any, b: Any, lengths: bool = False) -> list[PathGroup]:
         """Pairs of units of a level (arrays of their numbers), in groups of equal routes; with ``lengths`` of
         routes that take equally long, shorter ones first."""
         key = (level, a.tobytes(), b.tobytes(), lengths)
@@ -251,13 +251,13 @@ class Fabric:
             self._alike[key] = self._groups(level, a, b, lengths)
         return self._alike[key]
 
-    def _groups(self, level: str, a: Any, b: Any, lengths: bool) -> list[Alike]:
+    def _groups(self, level: str, a: Any, b: Any, lengths: bool) -> list[PathGroup]:
         network, here = self.grid(level), a == b
         none = np.zeros(1, dtype=np.int64)
         found, rest = [], np.flatnonzero(~here)
         if here.any():
             pairs = np.flatnonzero(here)
-            found.append(Alike(None, pairs, np.zeros(len(pairs), dtype=np.int64)))
+            found.append(PathGroup(None, pairs, np.zeros(len(pairs), dtype=np.int64)))
         if network is not None and len(rest):
             grid: Any = network.topology
             owner, other = a[rest] // grid.size, b[rest] // grid.size
@@ -266,11 +266,11 @@ class Fabric:
             if known is not None:
                 first = known[1] + a[rest] // grid.size * grid.link_count
                 for pairs in equal(known[2 if lengths else 0]):
-                    found.append(Alike(network, rest[pairs], first[pairs] - first[pairs[0]]))
+                    found.append(PathGroup(network, rest[pairs], first[pairs] - first[pairs[0]]))
                 rest = apart
             else:
                 rest = np.concatenate([rest, apart])
-        found += [Alike(None, rest[i : i + 1], none) for i in range(len(rest))]
+        found += [PathGroup(None, rest[i : i + 1], none) for i in range(len(rest))]
         return found
 
     # links that are down

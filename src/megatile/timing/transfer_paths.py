@@ -13,8 +13,8 @@ from megatile.plan import model as pm
 from megatile.timing.engine_times import EngineTimes
 from megatile.timing.fabric import (
     MAX_UNITS_WITH_SHARED_CACHE,
-    Alike,
     Path,
+    PathGroup,
     Stage,
     equal,
     serialise_ps,
@@ -70,11 +70,11 @@ class TransferPaths(EngineTimes):
         same: bool | None = None,
         caches: bool = False,
         by: str = "",
-    ) -> list[tuple[Path, Alike]]:
+    ) -> list[tuple[Path, PathGroup]]:
         """The paths of many transfers at once (arrays of units), in groups that are alike: the path of the
         first of each."""
         how = (memory, peer_memory, chunk, same, caches, by)
-        found: list[tuple[Path, Alike]] = self._of_all(
+        found: list[tuple[Path, PathGroup]] = self._of_all(
             ("paths", *how), units, peers, lambda: [*self._groups(units, peers, *how)]
         )
         return found
@@ -94,7 +94,7 @@ class TransferPaths(EngineTimes):
 
     def _groups(
         self, units: Any, peers: Any, memory: str, peer_memory: str, chunk: Any, same: Any, *how: Any
-    ) -> Iterator[tuple[Path, Alike]]:
+    ) -> Iterator[tuple[Path, PathGroup]]:
         key = np.zeros(len(units), dtype=np.int64) if same is not None else (units == peers).astype(np.int64)
         for name, ends in ((memory, units), (peer_memory, peers)):
             for total in self._told_apart(name):
@@ -105,7 +105,7 @@ class TransferPaths(EngineTimes):
                 pairs, shifts = group.pairs[part], group.shifts[part] - group.shifts[part[0]]
                 ends = int(units[pairs[0]]), int(peers[pairs[0]])
                 path = self.path(ends[0], memory, ends[1], peer_memory, chunk, same, *how)
-                yield path, Alike(group.network, pairs, shifts)
+                yield path, PathGroup(group.network, pairs, shifts)
 
     def _made(self, stages: tuple[Stage, ...], chunk: int | None, by: str = "") -> Path:
         dma = self.mover(by) if by else self.dma

@@ -122,7 +122,7 @@ def repeated_copies(program: Program) -> list[n.Copy]:
     found: list[n.Copy] = []
     written = n.written(program.body)
 
-    def look(body: tuple[n.Node, ...]) -> None:
+    def visit(body: tuple[n.Node, ...]) -> None:
         known: set[n.Region] = set()
         for node in body:
             if isinstance(node, n.Copy) and table[node.source.source].base in tensors - written:
@@ -130,9 +130,9 @@ def repeated_copies(program: Program) -> list[n.Copy]:
                     found.append(node)
                 known.add(node.source)
             for _, inner in n.bodies(node):
-                look(inner)
+                visit(inner)
 
-    look(program.body)
+    visit(program.body)
     return found
 
 
@@ -184,7 +184,7 @@ def round_trips(program: Program) -> list[tuple[n.Copy, n.Copy]]:
     tensors, table = {p.name for p in program.params}, bindings(program)
     found = []
 
-    def look(body: tuple[n.Node, ...]) -> None:
+    def visit(body: tuple[n.Node, ...]) -> None:
         stored: dict[n.Region, n.Copy] = {}
         for node in body:
             if isinstance(node, n.Copy) and not n.remote(node):
@@ -196,9 +196,9 @@ def round_trips(program: Program) -> list[tuple[n.Copy, n.Copy]]:
                 elif table[node.to.source].base in tensors:
                     stored[node.to] = node
             for _, inner in n.bodies(node):
-                look(inner)
+                visit(inner)
 
-    look(program.body)
+    visit(program.body)
     return found
 
 

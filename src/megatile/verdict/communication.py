@@ -33,7 +33,7 @@ def _figures(study: Study, *endings: str) -> list[str]:
     return [f for f in every if f.startswith("networks.") and f.endswith(endings)]
 
 
-def _talks(study: Study) -> bool:
+def _communicates(study: Study) -> bool:
     return study.plan.units > 1 and (bool(study.result.links) or bool(_meetings(study)))
 
 
@@ -57,7 +57,7 @@ def barriers(study: Study) -> Iterator[Finding]:
 @rule("communication")
 def communication(study: Study) -> Iterator[Finding]:
     """Messages that no computation hides."""
-    if not _talks(study):
+    if not _communicates(study):
         return
     rates, waits = _figures(study, "bandwidth"), _figures(study, "latency", "hop_overhead")
     others = [f"engines.{e.name}.startup" for e in study.hda.engines if e.kind == "dma" and e.startup_ps]

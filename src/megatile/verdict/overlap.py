@@ -155,7 +155,7 @@ def batches(program: Program) -> list[tuple[list[n.Node], n.Collective]]:
     """Collectives of neighbouring parts of one tensor or tile, each with the one that does all of them."""
     found: list[tuple[list[n.Node], n.Collective]] = []
 
-    def look(body: tuple[n.Node, ...]) -> None:
+    def visit(body: tuple[n.Node, ...]) -> None:
         run: list[n.Collective] = []
         for node in (*body, None):
             if isinstance(node, n.Collective) and (not run or _next_to(run[-1], node)):
@@ -171,9 +171,9 @@ def batches(program: Program) -> list[tuple[list[n.Node], n.Collective]]:
                     found.append(([node], whole))
                     continue
             for _, inner in n.bodies(node):
-                look(inner)
+                visit(inner)
 
-    look(program.body)
+    visit(program.body)
     return found
 
 

@@ -188,14 +188,14 @@ def _predict_whole(path: Path, found: dict[Any, Checked], hda: Any, comparisons:
         if key not in large:
             large[key] = Checked(built.programs[0].name, built.programs).predict(built.programs, hda)
 
-    def once(function: Callable[[], Any]) -> float:
+    def call_once(function: Callable[[], Any]) -> float:
         function()
         return 1.0
 
     calm: dict[str, Any] = {
         "new_array": shape_of,
         "assert_close": lambda *_, **__: comparisons.skip(),
-        "measured_ms": once,
+        "measured_ms": call_once,
     }
     quiet = suppress(Exception, SystemExit), redirect_stdout(StringIO()), cpu_torch.shapes_only()
     with quiet[0], quiet[1], quiet[2], patch.multiple(kernels, execute=noted, **calm):

@@ -107,12 +107,12 @@ def least_time(program: Program, machine: HDA) -> Bound:
     _count(program.body, program.launch.count(program.launch.dispatch), work, dtypes)
     nbytes = sum(math.prod(int(e) for e in p.shape) * itemsize(p.dtype) for p in program.params)
     device = machine.scale("device").name
-    seconds = (nbytes - _kept(program, machine)) / float(machine.memory("l2").bandwidth)
+    seconds = (nbytes - _cached_bytes(program, machine)) / float(machine.memory("l2").bandwidth)
     busy = sum(flops / (machine.throughput(device, dtype) or math.inf) for dtype, flops in work.items())
     return Bound(sum(work.values()), nbytes, max(seconds, busy))
 
 
-def _kept(program: Program, machine: HDA) -> int:
+def _cached_bytes(program: Program, machine: HDA) -> int:
     """Bytes of results that may lie in a cache when the kernel ends."""
     touched = {access: set[str]() for access in ("read", "write")}
     for node in n.walk(program.body):

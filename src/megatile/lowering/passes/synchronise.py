@@ -74,11 +74,11 @@ class _Touched:
         )
 
     def waits_for(self, other: _Touched) -> bool:
-        conflict = _meet(self.writes, other.reads | other.writes) or _meet(self.reads, other.writes)
+        conflict = _overlap(self.writes, other.reads | other.writes) or _overlap(self.reads, other.writes)
         return conflict or not self.plain or not other.plain
 
 
-def _meet(some: frozenset[Access], others: frozenset[Access]) -> bool:
+def _overlap(some: frozenset[Access], others: frozenset[Access]) -> bool:
     return any(a[0] == b[0] and boxes_meet(a[1], b[1]) for a in some for b in others)
 
 

@@ -318,7 +318,7 @@ def processes(host: Host) -> Iterator[Figure]:
     yield duration("process launch", started, f"{count} processes begun and ended")
     _native()
     for name, work, members, how in (
-        ("barrier", _meet, count, f"{count} processes"),
+        ("barrier", _barriers, count, f"{count} processes"),
         ("signal", _answer, 2, "to another process, half of there and back"),
     ):
         found = host.seen(name, [max(run(work, members, args=(rounds,)))] if now else [])
@@ -335,7 +335,7 @@ def _idle(world: World) -> int:
     return world.rank
 
 
-def _meet(world: World, rounds: int) -> float:
+def _barriers(world: World, rounds: int) -> float:
     world.barrier()
     begun = time.perf_counter()
     for _ in range(rounds):

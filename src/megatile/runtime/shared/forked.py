@@ -139,7 +139,7 @@ def _watch(world: World, ranks: list[_Rank], timeout: float, watch: Callable[[],
         watch()
         _listen(ranks)
         for number, rank in enumerate(ranks):
-            _look(rank)
+            _poll(rank)
             failed = rank.code not in (None, 0) and not rank.said
             if failed or (rank.stopped is not None and time.monotonic() - rank.stopped > STOPPED_SECONDS):
                 world.lose(number)
@@ -173,7 +173,7 @@ def _take(rank: _Rank) -> None:
         rank.silent = True
 
 
-def _look(rank: _Rank) -> None:
+def _poll(rank: _Rank) -> None:
     """Whether a rank has ended or stopped."""
     if rank.code is not None:
         return
@@ -195,7 +195,7 @@ def _settle(ranks: list[_Rank], lost: int | None) -> None:
     while time.monotonic() < until and any(r.code is None for n, r in enumerate(ranks) if n != lost):
         _listen(ranks)
         for rank in ranks:
-            _look(rank)
+            _poll(rank)
     reports = {n: json.loads(bytes(r.said)) for n, r in enumerate(ranks) if r.code and r.said}
     dead = [n for n, r in enumerate(ranks) if r.code and not r.said]
     if lost is not None and ranks[lost].code is None:

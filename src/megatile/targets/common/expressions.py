@@ -187,7 +187,7 @@ def _division(op: str, texts: list[str], expr: Any, at: Context) -> str:
     if positive and low is not None and low[0] >= 0:
         return {"//": f"({a} / {b})", "%": f"({a} % {b})", "ceildiv": f"(({a} + {b} - 1) / {b})"}[op]
     if not (isinstance(divisor, Const) and divisor.value):
-        b = f"divisor(failure, {at.gen.site('division', 'division by zero')}, {b})"
+        b = f"divisor(failure, {at.gen.failure_site('division', 'division by zero')}, {b})"
     if op == "ceildiv":
         return f"(-floordiv(-{a}, {b}))"
     return f"{'floordiv' if op == '//' else 'modulo'}({a}, {b})"

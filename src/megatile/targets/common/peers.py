@@ -60,7 +60,7 @@ def peer(scope: Scope, number: Expr | None, node: Any) -> Peer | None:
     first, stride, count = line(scope, node.axis, scale)
     gen, (low, high) = scope.gen, group(scope, scale)
     name = gen.fresh("peer")
-    site = scope.gen.site(
+    site = scope.gen.failure_site(
         "peer", f"there is no {gen.launch.scales[high - 1].name} {{}}: ranks go from 0 to {count - 1}"
     )
     text = f"inside(failure, {site}, {scope.whole(number)}, {count})"
@@ -89,13 +89,13 @@ def met(scope: Scope, node: n.Barrier) -> tuple[str, int]:
         ranks = [r for r in node.units if r < count]
         needed = len(ranks)
         mine = " || ".join(f"{scope.rank} == {first} + {r * stride}" for r in ranks) or "0"
-        site = scope.gen.site("barrier", "a unit comes to a barrier that is not for it")
+        site = scope.gen.failure_site("barrier", "a unit comes to a barrier that is not for it")
         scope.text.add(f"if (!({mine})) fail(failure, {site}, {scope.rank});")
     if node.group is not None:
         if node.axis is not None:
             raise CompileError(
                 "a barrier with both axis= and group= cannot be compiled yet", advice="give one"
             )
-        site = scope.gen.site("barrier", "group={} of a barrier is outside the ranks there are")
+        site = scope.gen.failure_site("barrier", "group={} of a barrier is outside the ranks there are")
         first = f"inside(failure, {site}, {scope.whole(node.group)}, {count})"
     return first, needed

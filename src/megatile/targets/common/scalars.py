@@ -71,7 +71,7 @@ class Scalars:
 
     def check(self, node: n.Check) -> None:
         what = f"assertion failed: {node.text}" if node.text else "assertion failed"
-        site = self.scope.gen.site("assertion", what)
+        site = self.scope.gen.failure_site("assertion", what)
         self.text.add(f"if (!{self.truth(node.condition).text}) fail(failure, {site}, 0);")
 
     def atomic(self, node: n.Atomic, peer: Peer | None = None) -> None:
@@ -104,7 +104,7 @@ class Steps:
         """What the iterations do for which the guards hold."""
         raise NotImplementedError
 
-    def kept(self, dtype: str, guards: tuple[str, ...], value: Callable[[Scalars], Value]) -> Value:
+    def precomputed(self, dtype: str, guards: tuple[str, ...], value: Callable[[Scalars], Value]) -> Value:
         """A value of every iteration, computed before anything else happens."""
         raise NotImplementedError
 
@@ -115,7 +115,7 @@ class Steps:
 
     def statement(self, node: n.Node, guards: tuple[str, ...]) -> None:
         if isinstance(node, n.If):
-            truth = self.kept("u8", guards, lambda one: one.truth(node.condition)).text
+            truth = self.precomputed("u8", guards, lambda one: one.truth(node.condition)).text
             self.body(node.body, (*guards, truth))
             self.body(node.orelse, (*guards, f"!{truth}"))
         elif isinstance(node, n.Loop):
@@ -129,7 +129,7 @@ class Steps:
                 self.body(node.body, guards)
         elif isinstance(node, n.Store):
             dtype = self.scope.gen.storages.storage(node.target).dtype
-            value = self.kept(dtype, guards, lambda one: one.value(node.value))
+            value = self.precomputed(dtype, guards, lambda one: one.value(node.value))
             with self.every(guards) as one:
                 one.store(node, value)
         else:

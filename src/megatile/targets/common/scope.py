@@ -97,7 +97,7 @@ class Box:
 
 
 @dataclass
-class Frame:
+class ResumeFrame:
     """What a unit that waits keeps: its variables, and how many places and meetings there are."""
 
     name: str
@@ -137,7 +137,7 @@ class Scope:
     """The depths between which the units of the innermost region are."""
     instance: bool = False
     """Whether it runs inside a dispatched instance."""
-    frame: Frame | None = None
+    frame: ResumeFrame | None = None
     """Where variables are that must outlive a wait."""
     spread: tuple[int, str] = (0, "")
     """At which depth units have each an instance's memory, and the C of it for the one of rank ``{}``."""
@@ -245,7 +245,7 @@ class Scope:
             else:
                 count = constant(share.length) or "fewer"
                 what = f"'{name}[{{}}]' is out of bounds: dimension {d} has {count} elements"
-                text = f"inside(failure, {self.gen.site('bounds', what)}, {text}, {length})"
+                text = f"inside(failure, {self.gen.failure_site('bounds', what)}, {text}, {length})"
         if share.table is not None:
             text = f"{self.table_row(share.table)}[{text}]"
         elif share.start != Const(0):
@@ -312,7 +312,7 @@ class Scope:
             return
         what = f"'{region.source}' has fewer elements than this region wants (it starts at {{}})"
         missing = f"{axis.high} - {axis.low} < {size}"
-        self.text.add(f"if ({missing}) fail(failure, {self.gen.site('bounds', what)}, {start});")
+        self.text.add(f"if ({missing}) fail(failure, {self.gen.failure_site('bounds', what)}, {start});")
 
     def most(self, extent: Expr) -> int:
         """The largest value of an extent, at least 1."""
@@ -396,7 +396,7 @@ def matched(scope: Scope, to: Box, source: Box) -> list[Pair]:
             if constant(a.extent) is not None and constant(b.extent) is not None:
                 raise CompileError(f"extents {a.extent} and {b.extent} differ", advice="copy equal shapes")
             x, y = whole(a.extent, scope), whole(b.extent, scope)
-            site = scope.gen.site("shape", "the two sides have different extents, one of them {}")
+            site = scope.gen.failure_site("shape", "the two sides have different extents, one of them {}")
             scope.text.add(f"if ({x} != {y}) fail(failure, {site}, {y});")
     return list(zip(left, right, strict=True))
 

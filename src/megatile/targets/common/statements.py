@@ -47,7 +47,7 @@ def _read_scalar(scope: Scope, node: n.ReadScalar) -> None:
     target = scope.vars[node.name].text
     scope.text.add(f"{target} = {scope.whole(node.value)};")
     if node.bound is not None:
-        site = scope.gen.site("read_scalar", f"T.read_scalar gives {{}}, outside 0..{node.bound}")
+        site = scope.gen.failure_site("read_scalar", f"T.read_scalar gives {{}}, outside 0..{node.bound}")
         scope.text.add(f"{target} = inside(failure, {site}, {target}, {node.bound + 1});")
         if node.name in scope.once:
             scope.ranges[node.name] = (0, node.bound)
@@ -59,7 +59,7 @@ def _loop(scope: Scope, node: n.Loop) -> None:
     start, stop, step = (scope.whole(e) for e in (node.start, node.stop, node.step))
     by = constant(simplify(scope.own(node.step)))
     if by is None:
-        step = f"divisor(failure, {scope.gen.site('loop', 'a loop with step {} never ends')}, {step})"
+        step = f"divisor(failure, {scope.gen.failure_site('loop', 'a loop with step {} never ends')}, {step})"
     down = by is not None and by < 0
     declared, end = "long ", f"{name}_stop"
     if scope.frame is not None:
@@ -76,7 +76,7 @@ def _loop(scope: Scope, node: n.Loop) -> None:
             scope.text.add(f"f->is.state = {scope.frame.states}; return TURN; case {scope.frame.states}:;")
         gen.statements(scope, node.body)
     if node.kind == "bounded":
-        site = scope.gen.site("while", "a 'while' has not ended after {} turns")
+        site = scope.gen.failure_site("while", "a 'while' has not ended after {} turns")
         scope.text.add(f"if ({name} >= {end}) fail(failure, {site}, {end});")
 
 
@@ -100,5 +100,5 @@ def branch(scope: Scope, node: n.If) -> None:
 
 
 @rule(n.Store, n.Check)
-def _once(scope: Scope, node: n.Node) -> None:
+def _as_parallel(scope: Scope, node: n.Node) -> None:
     scope.gen.rules[n.Parallel](scope, n.Parallel((), (), (node,), span=node.span))

@@ -102,7 +102,7 @@ class Writer:
         self.numbers[prefix] = self.numbers.get(prefix, 0) + 1
         return f"{prefix}{self.numbers[prefix]}"
 
-    def site(self, kind: str, what: str) -> int:
+    def failure_site(self, kind: str, what: str) -> int:
         site = Site(kind, what, self.node.place if self.node is not None else None)
         if site not in self.sites:
             self.sites.append(site)

@@ -101,7 +101,9 @@ def _check(scope: Scope, a: Box, b: Box, c: Box) -> None:
     for one, other in ((a.axes[1], b.axes[0]), (a.axes[0], c.axes[0]), (b.axes[1], c.axes[1])):
         if one.extent != other.extent:
             x, y = whole(one.extent, scope), whole(other.extent, scope)
-            site = scope.gen.site("shape", "T.gemm: the extents of its operands differ, one of them is {}")
+            site = scope.gen.failure_site(
+                "shape", "T.gemm: the extents of its operands differ, one of them is {}"
+            )
             scope.text.add(f"if ({x} != {y}) fail(failure, {site}, {x});")
 
 

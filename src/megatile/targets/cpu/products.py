@@ -342,7 +342,7 @@ def _leading(scope: Scope, operand: Operand) -> str:
             total = binary("+", binary("*", total, extent), at)
             text = whole(simplify(total), scope)
         else:
-            site = scope.gen.site("bounds", f"'{operand.region.source}[{{}}]' is out of bounds")
+            site = scope.gen.failure_site("bounds", f"'{operand.region.source}[{{}}]' is out of bounds")
             text = f"({text} * {extent} + inside(failure, {site}, {whole(at, scope)}, {extent}))"
             name = scope.gen.fresh("lead")
             scope.text.add(f"const long {name} = {text};")

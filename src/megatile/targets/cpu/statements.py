@@ -78,7 +78,7 @@ class _Loops(Steps):
         ):
             yield Scalars(self.scope)
 
-    def kept(self, dtype: str, guards: tuple[str, ...], value: Callable[[Scalars], Value]) -> Value:
+    def precomputed(self, dtype: str, guards: tuple[str, ...], value: Callable[[Scalars], Value]) -> Value:
         place = scratch(self.scope, self.extents, dtype, wide=True).at(self.index)
         with self.every(guards) as one:
             self.scope.text.add(stored(dtype, True, place, converted(value(one), dtype)))

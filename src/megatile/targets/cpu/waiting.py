@@ -13,7 +13,7 @@ from megatile.ir import nodes as n
 from megatile.targets.common.errors import CompileError
 from megatile.targets.common.expressions import whole
 from megatile.targets.common.peers import KINDS, check_innermost, line, met, peer
-from megatile.targets.common.scope import Frame, Scope, Text
+from megatile.targets.common.scope import ResumeFrame, Scope, Text
 
 if TYPE_CHECKING:
     from megatile.targets.cpu.generator import Generator
@@ -107,7 +107,7 @@ def barrier(scope: Scope, node: n.Barrier) -> None:
     if scope.frame is None:  # alone
         return
     first, needed = met(scope, node)
-    _meet(scope, _meeting(scope, ("barrier", node.name, node.axis, node.units), first), needed)
+    _rendezvous(scope, _meeting(scope, ("barrier", node.name, node.axis, node.units), first), needed)
 
 
 def collective(scope: Scope, node: n.Collective) -> None:
@@ -124,20 +124,20 @@ def collective(scope: Scope, node: n.Collective) -> None:
         else:
             _post(scope, node)
         scope.text.add("here->in.group.posts[f->is.rank] = &f->post;")
-        site = scope.gen.site(
+        site = scope.gen.failure_site(
             "collective", f"T.{node.kind}: units that meet must do the same, with equal shapes"
         )
         members = f"&(struct line){{&here->in.group, {first}, {stride}, {count}}}"
         if node.fn is None and KINDS.get(node.kind) == "ALLREDUCE" and node.source == node.to:
-            _meet(scope, meeting, count)
+            _rendezvous(scope, meeting, count)
             scope.text.add(f"own_share({members}, (f->is.rank - {first}) / {stride}, failure, {site});")
-            _meet(scope, meeting, count)
+            _rendezvous(scope, meeting, count)
         else:
             last = "" if node.kind == "gather_view" else f"collective({members}, failure, {site});"
-            _meet(scope, meeting, count, last)
+            _rendezvous(scope, meeting, count, last)
 
 
-def _meet(scope: Scope, meeting: str, count: int | str, last: str = "") -> None:
+def _rendezvous(scope: Scope, meeting: str, count: int | str, last: str = "") -> None:
     """Wait until all units are here; the last one to come does something for all."""
     with scope.text.block(f"if (arrive({meeting}, {count}, &f->seen))"):
         scope.text.add(last, f"release({meeting});")
@@ -179,7 +179,7 @@ def _post(scope: Scope, node: n.Collective) -> None:
 def region(gen: Generator, scope: Scope, node: n.ScaleRegion, low: int, high: int, dispatched: bool) -> None:
     """All units of a region together; those that wait for others than each other take turns with these."""
     name = gen.fresh(f"{node.scale}_")
-    frame = Frame(name)
+    frame = ResumeFrame(name)
     spread = scope.spread
     inner = Scope(
         gen,
@@ -240,7 +240,7 @@ def _call(
 ) -> None:  # fmt: skip
     """Begin, in the C of the unit around them; ``instances`` of them have memory of their own."""
     name, low, count, instances, keys = what
-    site = scope.gen.site("deadlock", "deadlock: {} units wait for each other, and none can go on")
+    site = scope.gen.failure_site("deadlock", "deadlock: {} units wait for each other, and none can go on")
     work = "0" if instances or not scope.instance else "work"
     values = f"{{{{run, {work}, {{0}}}}{''.join(f', {value}' for _, _, value in fields)}}}"
     if instances:

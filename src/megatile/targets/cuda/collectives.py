@@ -29,7 +29,7 @@ def between_blocks(scope: DeviceScope, what: str) -> bool:
     return True
 
 
-def meet(scope: DeviceScope, axis: int | None = None) -> None:
+def rendezvous(scope: DeviceScope, axis: int | None = None) -> None:
     """All units of the group, that is, all threads of the unit above them; or those of a line of blocks."""
     if scope.group[0] < scope.gen.kernel.instance:
         first, _, count = line(scope, axis)
@@ -49,7 +49,7 @@ def collective(scope: DeviceScope, node: n.Collective) -> None:
         what = f"T.{node.kind}{' with counts' if word is not None else ''}"
         raise CompileError(f"{what} cannot be written as CUDA yet", advice="copy with dst=")
     between_blocks(scope, f"T.{node.kind}")
-    meet(scope)
+    rendezvous(scope)
     if node.kind == "gather_view":
         return
     with scope.text.block():
@@ -67,7 +67,7 @@ def collective(scope: DeviceScope, node: n.Collective) -> None:
         with shared_out(scope, extents) as indices:
             _combined(scope, node, of, indices)
             scope.text.add("at++;")
-        meet(scope)
+        rendezvous(scope)
         scope.text.add("at = 0;")
         with shared_out(scope, extents) as indices:
             for number, side in enumerate(sides):
@@ -76,7 +76,7 @@ def collective(scope: DeviceScope, node: n.Collective) -> None:
                 with scope.text.block(f"if ({' && '.join(f'{i} == 0' for i in more)})" if more else ""):
                     side.store(mine, side.box.axes, converted(raw, side.storage.dtype))
             scope.text.add("at++;")
-    meet(scope)
+    rendezvous(scope)
 
 
 def _combined(scope: DeviceScope, node: n.Collective, of: str, indices: list[str]) -> None:

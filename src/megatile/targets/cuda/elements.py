@@ -156,7 +156,7 @@ class _Threads(Steps):
             yield Scalars(self.scope)
         self.scope.sync()
 
-    def kept(self, dtype: str, guards: tuple[str, ...], value: Callable[[Scalars], Value]) -> Value:
+    def precomputed(self, dtype: str, guards: tuple[str, ...], value: Callable[[Scalars], Value]) -> Value:
         name = self.scope.gen.fresh("kept")
         self.scope.text.add(f"{C_NUMBER[kind(dtype)]} {name} = 0;")
         with self.every(guards) as one:

@@ -282,7 +282,7 @@ class DeviceWriter(Writer):
             "",
         ]
         count = math.prod(s.count for s in self.launch.scales[low:instance])
-        site = self.site(
+        site = self.failure_site(
             "deadlock", "deadlock: {} threads of a block wait for each other, and none can go on"
         )
         values = [plain for plain, _ in tensors] + ["launch", "failure", *(value for _, _, value in fields)]

@@ -10,7 +10,7 @@ from megatile.targets.common import statements as common
 from megatile.targets.common.expressions import whole
 from megatile.targets.common.peers import check_innermost, met, peer
 from megatile.targets.common.scalars import Scalars
-from megatile.targets.cuda.collectives import between_blocks, collective, meet
+from megatile.targets.cuda.collectives import between_blocks, collective, rendezvous
 from megatile.targets.cuda.elements import atomic_region, copy, fill, parallel
 from megatile.targets.cuda.pipeline import pipelined
 from megatile.targets.cuda.products import gemm
@@ -91,7 +91,7 @@ def _barrier(scope: DeviceScope, node: n.Barrier) -> None:
     check_innermost(scope, node)
     blocks = between_blocks(scope, "this barrier")
     if node.group is None and node.units is None and (node.axis is None or blocks):
-        meet(scope, node.axis)
+        rendezvous(scope, node.axis)
         return
     first, needed = met(scope, node)  # one thread of each unit waits for the others, in global memory
     gen, (low, high) = scope.gen, scope.group

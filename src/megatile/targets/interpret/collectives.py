@@ -12,7 +12,7 @@ import numpy as np
 
 from megatile.core.dtypes import dtype
 from megatile.core.expr import Const
-from megatile.core.forkjoin import meet
+from megatile.core.forkjoin import rendezvous
 from megatile.core.operations import OPERATIONS, cast
 from megatile.core.placement import cut
 from megatile.ir import nodes as n
@@ -81,7 +81,7 @@ def perform(machine: Interpreter, nodes: list[Any], units: list[Unit]) -> None:
         [np.array(access.read(t, u)) for t in targets]
         for (_, u), targets in zip(givers, sources, strict=True)
     ]
-    meet(units)
+    rendezvous(units)
     if node.kind not in _UNEVEN:
         _same_shapes(machine, node, units, data)
     results = _KINDS[node.kind](machine, node, units, data)
@@ -99,7 +99,7 @@ def perform(machine: Interpreter, nodes: list[Any], units: list[Unit]) -> None:
     for targets in sources:
         for target in targets:
             target.storage.reduced = target.storage.partial and node.kind == "reduce_scatter"
-    meet(units)
+    rendezvous(units)
 
 
 def _same_shapes(machine: Interpreter, node: n.Collective, units: list[Unit], data: Parts) -> None:
@@ -217,13 +217,13 @@ def _uneven_all_to_all(machine: Interpreter, nodes: list[n.Collective], units: l
         part = access.resolve(_first(node.source[0], dim, int(mine.sum())), unit)
         counts.append(mine)
         pieces.append(np.split(np.array(access.read(part, unit)), np.cumsum(mine)[:-1], axis=dim))
-    meet(units)
+    rendezvous(units)
     for rank, (node, unit) in enumerate(zip(nodes, units, strict=True)):
         whole = np.concatenate([p[rank] for p in pieces], axis=dim)
         access.write(access.resolve(_first(node.to[0], dim, whole.shape[dim]), unit), whole, unit)
         for region in node.to[1:]:
             access.write(access.resolve(region, unit), np.array([c[rank] for c in counts]), unit)
-    meet(units)
+    rendezvous(units)
 
 
 def _first(region: n.Region, dim: int, length: int) -> n.Region:

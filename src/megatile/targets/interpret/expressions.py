@@ -82,11 +82,11 @@ class Compiler:
     def table(self, expr: Table) -> Evaluate:
         index, values = self(expr.index), np.array(expr.values, np.int64)
 
-        def look(context: Any) -> Any:
+        def element(context: Any) -> Any:
             found = values.take(index(context), mode="clip")
             return int(found) if found.ndim == 0 else found
 
-        return look
+        return element
 
     def apply(self, expr: Any) -> Evaluate:
         arguments = [self(a) for a in expr.args]

@@ -160,7 +160,7 @@ def _overlap(left: Any, right: Any) -> bool:
     if points_a is not None or points_b is not None:
         points, items = (points_a, items_b) if points_a is not None else (points_b, items_a)
         return _points_in(points, items)
-    return all(_meet(a, b) for a, b in zip(items_a, items_b, strict=True))
+    return all(_items_overlap(a, b) for a, b in zip(items_a, items_b, strict=True))
 
 
 def _points_in(points: np.ndarray, items: Items) -> bool:
@@ -174,7 +174,7 @@ def _points_in(points: np.ndarray, items: Items) -> bool:
     return bool(inside.any())
 
 
-def _meet(a: Any, b: Any) -> bool:
+def _items_overlap(a: Any, b: Any) -> bool:
     if isinstance(a, tuple) and isinstance(b, tuple):
         return bool(a[0] < b[1] and b[0] < a[1])
     if isinstance(a, tuple):

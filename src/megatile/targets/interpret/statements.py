@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from megatile.core.expr import Expr
-from megatile.core.forkjoin import meet
+from megatile.core.forkjoin import rendezvous
 from megatile.core.operations import OPERATIONS, apply as apply_operation, cast
 from megatile.ir import nodes as n
 from megatile.targets.interpret.collectives import check_order, check_same, perform
@@ -284,7 +284,7 @@ def _barrier(machine: Interpreter, node: n.Barrier, unit: Unit) -> Task:
     units = meeting.units()
     for one in units:
         machine.deliver_from(one)
-    meet(units, [channel for one in units for channel in one.puts.values()])
+    rendezvous(units, [channel for one in units for channel in one.puts.values()])
     _go_on(machine, unit, units)
     yield None
 
