@@ -34,10 +34,8 @@ same chips in view.
 |---|---:|---:|---:|
 {left_out}
 
-For comparison, rows that the constants were fitted to:
+For comparison, rows that constants were fitted to:
 
-| Fitted rows | rows | constants | median error | 90 % within |
-|---|---:|---:|---:|---:|
 {fitted}
 
 ## What cannot be predicted
@@ -56,6 +54,8 @@ For comparison, rows that the constants were fitted to:
 * **Clocks under load**, beyond the share in the machine file (`sustained`); power caps; shared networks.
 * **The first call**: warm-up, lazy connections, allocation.
 """
+
+FITTED = "| source | rows | constants | median error | 90 % within |"
 
 SECTION = """## Collectives
 
@@ -108,7 +108,7 @@ def lead(rows: list[Compared], left_out: dict[str, Score]) -> str:
             fitted.append((f"{table.name} | {{}} | {len(chosen.constants)}", Score.of(errors)))
     attention = Score.of(bench_programs.attention_errors())
     fitted.append(("attention_prefill_h100, attention in `T` | {} | 2", attention))
-    shown = "\n".join(f"| {text.format(s.rows)} | {s.median:.1%} | {s.p90:.1%} |" for text, s in fitted)
+    shown = [f"| {text.format(s.rows)} | {s.median:.1%} | {s.p90:.1%} |" for text, s in fitted]
     types = " and ".join(MEASURED_TYPES)
     words = {library: ", ".join(f"`{name}`" for name in names) for library, names in MEASURED.items()}
     return LEAD.format(
@@ -117,7 +117,7 @@ def lead(rows: list[Compared], left_out: dict[str, Score]) -> str:
             *((f"collectives on one node, {n}", s) for n, s in left_out.items()),
             ("collectives below 512 B, not fitted", score(small)),
         ),
-        fitted=shown,
+        fitted=table_behind("Fitted rows", "fitted_rows", [FITTED, *shown]),
         types=types,
         **words,
     )

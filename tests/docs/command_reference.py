@@ -33,7 +33,7 @@ def reference() -> str:
         for p in parameters(command):
             uses.setdefault(key(command, p), []).append(default(p))
     shared = {what: Counter(all_).most_common(1)[0][0] for what, all_ in uses.items() if len(all_) >= SHARED}
-    lines = ["## Shared arguments and options", ""]
+    lines = ["## Shared arguments and options", "", "`--help` says which of these a command takes.", ""]
     lines += [f"* {name}: {text}{usual}" for (name, text), usual in shared.items()] + ["", "## Commands"]
     for words, command in found:
         lines += ["", f"### {words}", "", *section(words, command, shared)]
@@ -57,18 +57,14 @@ def section(words: str, command: Any, shared: dict[tuple[str, str], str]) -> lis
     text = " ".join(str(command.help).split("\n\n")[0].split())
     lines = [text, "", f"`{' '.join([words, *(shown_argument(p) for p in arguments)])}`", ""]
     lines += [f"* {key(command, p)[0]}: {cell(p.help)}{default(p)}" for p in own]
-    lines += (
-        [f"* Shared: {', '.join(shown_shared(p, shared[key(command, p)]) for p in also)}"] if also else []
-    )
-    return lines
+    other = [shown_shared(p) for p in also if default(p) != shared[key(command, p)]]
+    return lines + ([f"* Other defaults: {', '.join(other)}"] if other else [])
 
 
-def shown_shared(option: Any, usual: str) -> str:
-    """An option that is explained above, with its default where that is another one."""
-    short, value = f"`{min(option.opts, key=len)}`", default(option).strip().rstrip(".")
-    return short + (
-        f" ({value[0].lower()}{value[1:]})" if value and value != usual.strip().rstrip(".") else ""
-    )
+def shown_shared(option: Any) -> str:
+    """An option that is explained above, with the default that it has here."""
+    value = default(option).strip().removeprefix("Default: ").rstrip(".")
+    return f"`{min(option.opts, key=len)}` ({value or 'none'})"
 
 
 def shown_argument(parameter: Any) -> str:
