@@ -95,7 +95,7 @@ def _partly_read(program: Program) -> list[tuple[n.Copy, Box]]:
     read: dict[str, list[Box | None]] = {}
     copies: list[n.Copy] = []
 
-    def look(body: tuple[n.Node, ...], unit: Unit) -> None:
+    def visit(body: tuple[n.Node, ...], unit: Unit) -> None:
         for node in body:
             there = unit.within(node) if isinstance(node, n.Parallel) else unit
             for kind, region in n.regions(node):
@@ -104,10 +104,10 @@ def _partly_read(program: Program) -> list[tuple[n.Copy, Box]]:
             if isinstance(node, n.Copy):
                 copies.append(node)
             for _, inner in n.bodies(node):
-                look(inner, unit.within(node))
+                visit(inner, unit.within(node))
             unit = unit.after(node)
 
-    look(program.body, Unit(program.launch))
+    visit(program.body, Unit(program.launch))
     found = []
     for copy in copies:
         name, whole = copy.to.source, table[copy.to.source].shape
