@@ -14,6 +14,7 @@ from tests.sim.toys import toy
 
 from megatile.core.errors import MegatileError
 from megatile.sim import Session, TimeBudgetExceeded
+from megatile.sim.known_times import KnownTimes
 from megatile.sim.machine_run import MachineRun
 from megatile.timing.faults import Faults, faults
 
@@ -62,7 +63,7 @@ def test_what_was_timed_before_ends_as_if_it_were_timed_again(
     monkeypatch.setattr(MachineRun, "_end_as_known", count)
     quick = [history(case, record) for case in cases]
     assert len(again) > 30
-    monkeypatch.setattr(MachineRun, "_cache_times", lambda *_: None)
+    monkeypatch.setattr(KnownTimes, "keep", lambda *_: None)
     assert quick == [history(case, record) for case in cases]
 
 
@@ -105,10 +106,10 @@ def test_a_cancelled_launch_is_not_taken_for_an_idle_machine() -> None:
 def test_a_budget_stops_a_launch_that_was_timed_before() -> None:
     s, plan = Session(toy(2, control=True)), doubling()
     s.launch(plan)
-    rows = s._alone_rows
+    rows = s._known_times.records
     for _ in range(3):
         launch = s.submit(plan)
         with pytest.raises(TimeBudgetExceeded):
             s.wait(launch, budget_ps=100)
         assert s.wait(launch).time_ps == TRIP + 69
-    assert s._alone_rows == rows > 0
+    assert s._known_times.records == rows > 0

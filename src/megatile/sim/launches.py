@@ -1,15 +1,13 @@
-"""Launches, from what was asked for to what came out, and the workers of the host that submit them."""
+"""Launches, from what was asked for to what came out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from megatile.core.errors import MegatileError
-from megatile.core.quantities import format_time
 from megatile.hda import HDA
-from megatile.plan.model import Plan
 from megatile.sim.data import Assumed, Scalars
 from megatile.sim.launch_rows import LaunchRows, TensorNumbers
 from megatile.sim.paths import CacheKey
@@ -113,8 +111,8 @@ class Launch:
         """Its rows in the engine, as long as that has it."""
         self.data: LaunchData | None = None
         """Its execution on data, until it has ended."""
-        self.key: tuple[Any, ...] | None = None
-        """How it was submitted, as long as it has the machine for itself."""
+        self.idle = False
+        """Whether it has an idle machine for itself, as far as is known."""
         self.units: TimedUnits = BESIDE
         """Which units are timed."""
         self._state: str = PREPARED
@@ -153,9 +151,9 @@ class Launch:
 
     @property
     def alone_key(self) -> tuple[Any, ...]:
-        """What it is timed by, alone and from what caches hold."""
+        """What its time depends on alone, beside what caches hold."""
         given = None if self.addresses is None else tuple(sorted(self.addresses.items()))
-        return id(self.resources), self.control, given
+        return id(self.resources), self.turns, self.control, given
 
     def meets(self, other: Launch) -> bool:
         """Whether it may have to do with one that was submitted before it and has not ended."""
@@ -230,72 +228,3 @@ class Launch:
     def forget_records(self) -> None:
         """Keep times only."""
         self.record, self.like, self.repeatable = None, None, False
-
-
-class Worker:
-    """One thread of the host with a clock of its own."""
-
-    def __init__(self, session: Any, name: str) -> None:
-        self.session = session
-        self.name = name
-        self.clock_ps = session.now_ps
-        self.pending: list[Launch] = []
-        """Launches that it has submitted and not yet waited for."""
-        self.waits_for: list[Launch] = []
-        self.waiting = False
-        self._ended = 0
-        """The first of those it waits for have ended."""
-
-    def __repr__(self) -> str:
-        return f"Worker({self.name}, {format_time(self.clock_ps)})"
-
-    @property
-    def blocked(self) -> bool:
-        """Whether it waits for something that has not ended."""
-        while self._ended < len(self.waits_for) and self.waits_for[self._ended].over:
-            self._ended += 1
-        return self._ended < len(self.waits_for)
-
-    def submit(self, plan: Plan, inputs: Mapping[str, Any] | None = None, **options: Any) -> Launch:
-        """As `Session.submit`, at this worker's clock."""
-        return self.session.submit(plan, inputs, worker=self, **options)
-
-    def launch(self, plan: Plan, inputs: Mapping[str, Any] | None = None, **options: Any) -> Any:
-        return self.session.launch(plan, inputs, worker=self, **options)
-
-    def install(self, plan: Plan, units: Iterable[int] | None = None) -> int:
-        return self.session.install(plan, units, worker=self)
-
-    def wait(self, *launches: Launch, **budget: Any) -> Any:
-        return self.session.wait(*launches, worker=self, **budget)
-
-    def block(self, *launches: Launch) -> None:
-        """Wait for these (or for all that it has submitted) without letting time pass; see `advance`."""
-        self.session.check_launches(launches)
-        self.waits_for, self.waiting, self._ended = list(launches) or list(self.pending), True, 0
-
-    def give_up(self) -> list[Launch]:
-        """Wait no longer; what has not ended can be waited for again."""
-        late = [launch for launch in self.waits_for if not launch.over]
-        self.waits_for, self.waiting, self._ended = [], False, 0
-        return late
-
-    def close(self) -> None:
-        """It does nothing more: time need not wait for it."""
-        if self in self.session.workers:
-            self.session.workers.remove(self)
-
-    def results(self) -> list[Any]:
-        """What it has waited for; its clock is then at the end of the last of them."""
-        waited = self.waits_for
-        self.waits_for, self.waiting, self._ended = [], False, 0
-        over = {id(launch) for launch in waited}
-        for worker in {launch.worker for launch in waited}:
-            worker.pending = [p for p in worker.pending if id(p) not in over]
-        self.clock_ps = max([self.clock_ps, *(w.end_ps for w in waited if w.end_ps is not None)])
-        for launch in waited:
-            if launch.error is not None:
-                raise launch.error
-            if launch.state == CANCELLED:
-                raise SessionError(f"launch {launch.number} ('{launch.name}') was cancelled")
-        return [launch.result for launch in waited]

@@ -267,9 +267,10 @@ class Paths:
     def set_cache_states(self, states: Mapping[CacheKey, bytes]) -> None:
         """Let caches hold what they held before, whenever that came."""
         self.pending_states.update((key, state) for key, state in states.items() if key not in self.caches)
-        for key in states.keys() & self.caches.keys():
+        there = states.keys() & self.caches.keys()
+        for key in there:
             self._fill(self.caches[key], states[key])
-        if self.caches:
+        if there:
             self._fill_buckets()
 
     def _fill(self, cache: int, state: bytes) -> None:

@@ -48,11 +48,12 @@ from megatile.sim.contents import Contents, with_lasting_raw
 from megatile.sim.data import Assumed
 from megatile.sim.deadlock import counts
 from megatile.sim.install import InstallError, Queues
-from megatile.sim.launches import Launch, SessionError, Worker
-from megatile.sim.machine_run import MachineRun, whole_number
+from megatile.sim.launches import Launch, SessionError
+from megatile.sim.machine_run import MachineRun
 from megatile.sim.result import Result
 from megatile.sim.simulation import engine_name
 from megatile.sim.timeline import install_trace, one_timeline
+from megatile.sim.workers import Worker, whole_number
 from megatile.timing.faults import Faults, current_faults
 from megatile.timing.machine_timing import Timing, as_timing
 from megatile.timing.placement import place_names

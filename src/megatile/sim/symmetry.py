@@ -12,7 +12,10 @@ all, exactly.
 from __future__ import annotations
 
 from dataclasses import replace
+from time import monotonic
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from megatile.core.expr import (
     ZERO,
@@ -30,7 +33,8 @@ from megatile.plan import model as pm
 from megatile.plan.cohort import of_units
 from megatile.plan.counts import command_count
 from megatile.plan.statements import engine_of, int_flows, regions_of, rewritten, write_of
-from megatile.sim.simulation import MAX_RECORDS
+from megatile.sim.deadlock import deadlock, wait_graph
+from megatile.sim.simulation import MAX_RECORDS, Simulation
 from megatile.timing.resources import Resources
 
 MAX_QUEUES = 1 << 15
@@ -92,6 +96,35 @@ def _difference(plan: pm.Plan, resources: Resources) -> str | None:
 
 def _to_itself(statement: pm.Statement) -> pm.Statement:
     return replace(statement, to=ZERO) if isinstance(statement, pm.Send) else statement
+
+
+def time_one_unit(launch: Any, engine: str | None, deadline: float | None) -> bool:
+    """Find the times of a launch that has the machine for itself by the unit that stands for all; whether
+    the deadline allowed it."""
+    resources, plan, one = launch.resources, launch.resources.plan, launch.units.one
+    if launch.simulation is None:
+        assert one is not None
+        launch.simulation = Simulation(record=0, engine=engine, contended=False)
+        begin = resources.start_ps(0)
+        launch.simulation.add(one, resources, launch.scalars, begin=begin)
+    simulation = launch.simulation
+    while simulation.run(deadline=deadline) is not None:
+        pass
+    if deadline is not None and monotonic() > deadline:
+        return False
+    graph = wait_graph(simulation)
+    if graph is not None:
+        raise deadlock(f"plan '{plan.name}' is deadlocked in every unit", graph)
+    launch.simulation = None
+    launch.known = known = launch.alone()
+    known.present, known.units = np.arange(plan.units), launch.units
+    sent = simulation.messages(simulation.launches[0])
+    known.messages = {
+        c.name: {u * c.members + m: n for m, n in sent[c.name].items() for u in range(plan.units)}
+        for c in plan.channels
+    }
+    known.set_times(simulation.last_ps, simulation.last_ps)
+    return True
 
 
 # --- the plan ----------------------------------------------------------------------------------------------
