@@ -17,7 +17,7 @@ from megatile.lowering.residency import limits
 from megatile.plan import model as pm
 from megatile.plan.statements import reads_of, write_of
 from megatile.sim import Result
-from megatile.sim.record import Traffic
+from megatile.sim.usage import Traffic
 from megatile.trace import text_table
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from megatile.plan.storage import alike
 from megatile.sim import state as st
 from megatile.sim.contents import Contents, is_raw
 from megatile.sim.install import place_numbers
-from megatile.sim.record import choices
+from megatile.sim.recorded_rows import choices
 from megatile.sim.state import LaunchRow, UnitRow
 
 if TYPE_CHECKING:

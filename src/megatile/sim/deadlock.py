@@ -16,7 +16,7 @@ from megatile.sim import state as st
 from megatile.sim.data import Scalars
 from megatile.sim.instructions import AGAIN, END, SIGNAL, Instruction, LoopAgain, Signal
 from megatile.sim.queue_queries import QueueMisuse
-from megatile.sim.record import source_of
+from megatile.sim.recorded_rows import source_of
 from megatile.sim.simulation import NEVER, Simulation
 from megatile.sim.state import Children, LevelRow, Pool, Queue, Slot, UnitRow
 from megatile.sim.stream_peers import StreamPeers

@@ -24,7 +24,8 @@ from megatile.sim.known_times import KnownTimes, leaves_nothing
 from megatile.sim.launch_rows import LaunchRows
 from megatile.sim.launches import CANCELLED, FAILED, SUBMITTED, Launch, SessionError
 from megatile.sim.queue_queries import QueueMisuse
-from megatile.sim.record import Record, choices
+from megatile.sim.record import Record
+from megatile.sim.recorded_rows import choices
 from megatile.sim.simulation import MAX_RECORDS, NEVER, Simulation, engine_name
 from megatile.sim.symmetry import BESIDE, choose_units, time_one_unit
 from megatile.sim.workers import Host, whole_number

@@ -19,7 +19,8 @@ from megatile.core.times import HasTime
 from megatile.plan.residency import copies
 from megatile.sim.alone import recorded
 from megatile.sim.launches import Launch
-from megatile.sim.record import Record, Traffic, Usage
+from megatile.sim.record import Record
+from megatile.sim.usage import Traffic, Usage
 from megatile.timing.machine_timing import Origin, Timing
 from megatile.timing.origins import origin_lines
 from megatile.timing.resources import Resources
