@@ -14,7 +14,7 @@ import numpy as np
 from megatile.plan.cohort import of_units
 from megatile.plan.residency import units_below
 from megatile.sim import state as st
-from megatile.sim.state import NONE, Children, EngineQueue, LevelRow, Pool, UnitRow
+from megatile.sim.state import NONE, Children, Device, EngineQueue, LevelRow, Pool, UnitRow
 
 if TYPE_CHECKING:
     from megatile.hda import HDA
@@ -113,15 +113,18 @@ class LevelRows:
         if above is not None and level.slots is None:
             self.units[:, UnitRow.parent] = np.repeat(above.numbers, level.count)
         if self.pools:
-            rows, heap = self._rows_of_pools, self.arena.extend("free_units", len(self))
+            rows, flags = self._rows_of_pools, self.arena.extend("free_units", len(self))
             rows[:, Pool.units], rows[:, Pool.first_unit] = slots, self.first + ends - slots
-            rows[:, Pool.heap] = heap + ends - slots
-            rows[:, [Pool.parked, Pool.device, Pool.next_parked]] = NONE
+            rows[:, Pool.flags], rows[:, Pool.below] = flags + ends - slots, 1
             hda = self.view.hda
             if hda.transports and self.view.level.position < (device := hda.level("device")).position:
                 describe_devices(self.arena, hda)
                 rows[:, Pool.below] = self.view.level.total // device.total
                 rows[:, Pool.device] = bases * device.total // self.view.level.total
+                first_pools = self.arena.rows("devices")[:, Device.pools]
+                for pool, row in zip(self.pools, rows, strict=True):
+                    row[Pool.next_of_device] = first_pools[row[Pool.device]]
+                    first_pools[row[Pool.device]] = pool
 
     @property
     def _rows_of_pools(self) -> Any:
@@ -225,15 +228,16 @@ class LevelRows:
             arena.rows("frames")[first] = mine
         if self.pools:
             rows = self._rows_of_pools
-            rows[:, [Pool.first_waiting, Pool.last_waiting, Pool.due, Pool.parked]] = NONE
+            rows[:, [Pool.first_waiting, Pool.last_waiting, Pool.due]] = NONE
             self.free_slots([])
 
     def free_slots(self, taken: list[int]) -> None:
         """Let all slots be free but those that earlier launches have."""
-        for row in self._rows_of_pools:
-            at, first, count = row[[Pool.heap, Pool.first_unit, Pool.units]].tolist()
-            free = np.setdiff1d(np.arange(first, first + count), taken)
-            self.arena.rows("free_units")[at : at + len(free)], row[Pool.free] = free, len(free)
+        rows, free = self._rows_of_pools, np.ones(len(self), dtype=np.int64)
+        free[np.array(taken, dtype=np.int64) - self.first] = 0
+        self.arena.rows("free_units")[rows[0, Pool.flags] :][: len(self)] = free
+        pools = self.units[:, UnitRow.pool] - self.pools.start
+        rows[:, Pool.free], rows[:, Pool.lowest] = np.bincount(pools, free, len(rows)), 0
 
     def begun(self, places: Any) -> bool:
         """Return whether an instance has begun; ``places`` are those of all of the level."""

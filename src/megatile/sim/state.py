@@ -256,22 +256,22 @@ class Pool(Row):
     resident there."""
 
     first_unit: int
+    units: int
+    flags: int
+    """Where it stands in `free_units` which of them are free (1)."""
     free: int
-    heap: int
-    """Where the heap of those that are free begins in `free_units`."""
+    """How many are free."""
+    lowest: int
+    """Below this one, counted from the first, none is free."""
     first_waiting: int
     last_waiting: int
     due: int
     """When it is dispatched, if that is in the time queue."""
-    units: int
     device: int
     """The row of `devices` that it is in (NONE: no kernel of a library takes anything from it)."""
     below: int
     """Hardware units of its level in a device."""
-    parked: int
-    """Its first free row that a kernel of a library keeps from being taken."""
-    next_parked: int
-    """Links pools of a device with such rows."""
+    next_of_device: int
 
 
 class Device(Row):
@@ -280,7 +280,8 @@ class Device(Row):
     compute_units: int
     taken: int
     """Compute units that such kernels have: those with the highest numbers."""
-    parked: int
+    pools: int
+    """The first of its pools."""
 
 
 class Children(Row):

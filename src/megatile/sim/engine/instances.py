@@ -234,9 +234,8 @@ def dispatch(s: State, pool_id: int, time: int) -> None:
     pool.due = NONE
     while pool.free > 0 and pool.first_waiting != NONE:
         unit_id = take_unit(s, pool_id)
-        if pool.device != NONE and is_taken(s, pool_id, unit_id):
-            park(s, pool_id, unit_id)
-            continue
+        if unit_id == NONE:
+            break
         children = s.children[pool.first_waiting]
         number = children.next_number
         children.next_number = number + 1
@@ -258,24 +257,30 @@ def dispatch(s: State, pool_id: int, time: int) -> None:
 
 @jit
 def take_unit(s: State, pool_id: int) -> int:
-    """The lowest free row of a pool, out of its heap."""
+    """Take the lowest free row of a pool on a hardware unit that no kernel of a library has; NONE: there is
+    none."""
     pool = s.pools[pool_id]
-    heap = s.free_units.at(pool.heap)
-    lowest = heap[0]
-    n = pool.free - 1
-    pool.free = n
-    last = heap[n]
-    i = 0
-    while 2 * i + 1 < n:
-        down = 2 * i + 1
-        if down + 1 < n and heap[down + 1] < heap[down]:
-            down += 1
-        if heap[down] >= last:
-            break
-        heap[i] = heap[down]
-        i = down
-    heap[i] = last
-    return lowest
+    free = s.free_units.at(pool.flags)
+    left = units_left(s, pool_id)
+    for i in range(pool.lowest, pool.units):
+        if free[i] == 1 and s.units[pool.first_unit + i].place % pool.below < left:
+            free[i] = 0
+            pool.free -= 1
+            return pool.first_unit + i
+        if free[i] == 0 and i == pool.lowest:
+            pool.lowest = i + 1
+    return NONE
+
+
+@jit
+def units_left(s: State, pool_id: int) -> int:
+    """Return how many hardware units of each device kernels of libraries leave to a pool: the first, one at
+    least."""
+    pool = s.pools[pool_id]
+    if pool.device == NONE:
+        return pool.below
+    device = s.devices[pool.device]
+    return max(1, pool.below + -device.taken * pool.below // device.compute_units)
 
 
 @jit
@@ -283,13 +288,11 @@ def free_unit(s: State, unit_id: int, time: int) -> None:
     """A slot is free; whoever waits gets it later in this picosecond."""
     pool_id = s.units[unit_id].pool
     pool = s.pools[pool_id]
-    heap = s.free_units.at(pool.heap)
-    i = pool.free
-    pool.free = i + 1
-    while i > 0 and heap[(i - 1) >> 1] > unit_id:
-        heap[i] = heap[(i - 1) >> 1]
-        i = (i - 1) >> 1
-    heap[i] = unit_id
+    i = unit_id - pool.first_unit
+    s.free_units[pool.flags + i] = 1
+    if pool.free == 0 or i < pool.lowest:
+        pool.lowest = i
+    pool.free += 1
     if pool.first_waiting != NONE:
         dispatch_at(s, pool_id, time)
 
@@ -324,40 +327,11 @@ def change_kernels(s: State, what: int, time: int) -> None:
         device.taken += count
         return
     device.taken -= count
-    pool_id = device.parked
-    device.parked = NONE
+    pool_id = device.pools
     while pool_id != NONE:
-        pool = s.pools[pool_id]
-        unit_id = pool.parked
-        pool.parked = NONE
-        while unit_id != NONE:
-            after = s.units[unit_id].next_waiter
-            free_unit(s, unit_id, time)
-            unit_id = after
-        pool_id = pool.next_parked
-
-
-@jit
-def is_taken(s: State, pool_id: int, unit_id: int) -> int:
-    """Whether a slot is on a hardware unit that kernels of libraries have; one is left to others."""
-    pool = s.pools[pool_id]
-    device = s.devices[pool.device]
-    if device.taken == 0:
-        return 0
-    taken = min(pool.below - 1, -(-device.taken * pool.below // device.compute_units))
-    return s.units[unit_id].place % pool.below >= pool.below - taken
-
-
-@jit
-def park(s: State, pool_id: int, unit_id: int) -> None:
-    """Put a free slot aside until a kernel of a library ends."""
-    pool = s.pools[pool_id]
-    if pool.parked == NONE:
-        device = s.devices[pool.device]
-        pool.next_parked = device.parked
-        device.parked = pool_id
-    s.units[unit_id].next_waiter = pool.parked
-    pool.parked = unit_id
+        if s.pools[pool_id].first_waiting != NONE:
+            dispatch_at(s, pool_id, time)
+        pool_id = s.pools[pool_id].next_of_device
 
 
 @jit
