@@ -45,8 +45,9 @@ class Functions:
 
     @cached_property
     def sources(self) -> list[tuple[str, str]]:
-        """The modules: path and text of each."""
-        return [(str(path), path.read_text(encoding="utf-8")) for path in sorted(self.folder.glob("*.py"))]
+        """The modules, and what they all may call (`marks`): path and text of each."""
+        paths = [*sorted(self.folder.glob("*.py")), Path(__file__).with_name("marks.py")]
+        return [(str(path), path.read_text(encoding="utf-8")) for path in paths]
 
     def key(self, *parts: str) -> str:
         """A name for what is made of the functions, and of other parts."""

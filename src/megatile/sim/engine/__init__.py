@@ -13,7 +13,7 @@ without rows (`records/`), as Python (`plain.py`) or as machine code (`compiled.
 machine is needed that is not in the tables yet they call Python (`ask` in `values`), which finds it for all
 instances that will need one there; an instruction is never done twice.
 
-From below: `marks` of functions; `values` of expressions; `events` in order of time, and lists of those who
+From below: `values` of expressions; `events` in order of time, and lists of those who
 wait; `recording` of commands; `instances` and their slots; `queues` and credits; `commands` in flight;
 `accesses` and their conflicts; `completion`; `transfers` over links; `caches`; `dispatch` of commands that
 waited; `bindings` of handles to messages; `messages` and other `operations` as they are issued; the `loop`.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from megatile.records.marks import inlined, jit
 from megatile.sim.engine.commands import depend
 from megatile.sim.engine.events import claim
 from megatile.sim.engine.instances import as_seen, seen_from
-from megatile.sim.engine.marks import inlined, jit
 from megatile.sim.engine.values import evaluate
 from megatile.sim.instructions import Compute
 from megatile.sim.state import HANDLE, NONE, UNKNOWN, Access, PendingAccess, State, Storage

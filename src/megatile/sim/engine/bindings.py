@@ -6,9 +6,9 @@ travels back to the sender.
 
 from __future__ import annotations
 
+from megatile.records.marks import jit
 from megatile.sim.engine.accesses import drop_access, storage_meant
 from megatile.sim.engine.commands import depend, enqueue, new_command
-from megatile.sim.engine.marks import jit
 from megatile.sim.engine.values import evaluate
 from megatile.sim.state import BINDINGS, NONE, RELEASE, State
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from megatile.records.marks import jit
 from megatile.records.rows import Words
 from megatile.sim.engine.accesses import storage_of
 from megatile.sim.engine.completion import has_left
 from megatile.sim.engine.events import claim, push, serve
-from megatile.sim.engine.marks import jit
 from megatile.sim.engine.transfers import occupied
 from megatile.sim.engine.values import serialise
 from megatile.sim.state import HOPS, LOW, NONE, OWN_BLOCKS, REQUESTS, UNKNOWN, State
@@ -97,14 +97,6 @@ def bucket_of(s: State, cache_id: int, key: int, index: int) -> Words:
 
 
 @jit
-def into_bucket(s: State, block_id: int) -> None:
-    block = s.blocks[block_id]
-    bucket = bucket_of(s, block.cache, block.key, block.index)
-    block.next = bucket[0]
-    bucket[0] = block_id
-
-
-@jit
 def find_block(s: State, cache_id: int, key: int, index: int) -> int:
     block_id = bucket_of(s, cache_id, key, index)[0]
     while block_id != NONE:
@@ -170,7 +162,9 @@ def insert_block(s: State, cache_id: int, key: int, index: int, nbytes: int, tim
     block.update(
         cache=cache_id, key=key, index=index, nbytes=nbytes, dirty=0, filled_at=UNKNOWN, room_at=room_at
     )
-    into_bucket(s, block_id)
+    bucket = bucket_of(s, cache_id, key, index)
+    block.next = bucket[0]
+    bucket[0] = block_id
     link(s, block_id)
     return block_id
 
@@ -180,8 +174,7 @@ def write_behind(s: State, cache_id: int, key: int, index: int, nbytes: int, tim
     """A block that was changed goes to what is behind its cache; when it is there."""
     cache = s.caches[cache_id]
     cache.evicted += nbytes
-    spent = cache.spent
-    end = ask_behind(s, cache_id, time, nbytes) + cache.spent - spent
+    end = ask_behind(s, cache_id, time, nbytes)
     behind = cache.behind
     if behind == NONE:
         return end
@@ -199,13 +192,13 @@ def write_behind(s: State, cache_id: int, key: int, index: int, nbytes: int, tim
 
 @jit
 def ask_behind(s: State, cache_id: int, time: int, nbytes: int) -> int:
-    """When what is behind a cache serves so many bytes."""
+    """When what is behind a cache has served so many bytes."""
     cache = s.caches[cache_id]
     busy = serialise(nbytes, cache.behind_rate)
     cache.spent += busy
     if cache.behind_server == NONE:
-        return time
-    return serve(s, cache.behind_server, time, busy)
+        return time + busy
+    return serve(s, cache.behind_server, time, busy) + busy
 
 
 @jit
@@ -245,11 +238,10 @@ def load(s: State, command_id: int, time: int) -> int:
         cache = s.caches[cache_id]
         missing = cache.missing
         if missing > 0:
-            spent = cache.spent
-            now = ask_behind(s, cache_id, time, missing)
+            end = ask_behind(s, cache_id, time, missing)
             cache.filled += missing
-            head = max(head, now)
-            tail = max(tail, now + cache.spent - spent)
+            head = max(head, end - serialise(missing, cache.behind_rate))
+            tail = max(tail, end)
             latency += cache.behind_latency
         cache_id = cache.behind
     cache_id = nearest
@@ -303,11 +295,9 @@ def store(s: State, command_id: int, time: int) -> int:
                 s.blocks[block_id].dirty = 1
         if cache.writes_back == 1:
             break
-        spent = cache.spent
-        now = ask_behind(s, cache_id, time, command.nbytes)
         cache.evicted += command.nbytes
         latency += cache.behind_latency
-        tail = max(tail, now + cache.spent - spent + latency)
+        tail = max(tail, ask_behind(s, cache_id, time, command.nbytes) + latency)
         cache_id = cache.behind
     free_span(s, span_id)
     return tail

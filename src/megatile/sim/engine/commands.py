@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from megatile.records.marks import inlined, jit
 from megatile.sim.engine.events import claim, free_node, new_node
 from megatile.sim.engine.instances import one_finished
-from megatile.sim.engine.marks import inlined, jit
 from megatile.sim.state import NONE, UNKNOWN, State
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from megatile.records.marks import inlined, jit
 from megatile.sim.engine.accesses import drop_access, log_accesses, settle
 from megatile.sim.engine.commands import enqueue, free_command, notify
 from megatile.sim.engine.instances import ended, one_finished, part_over, wake
-from megatile.sim.engine.marks import inlined, jit
 from megatile.sim.engine.queues import arrive, give_back
 from megatile.sim.engine.recording import recorded
 from megatile.sim.instructions import SEND

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from megatile.records.marks import inlined, jit, prefetch
 from megatile.sim.engine.accesses import settle
 from megatile.sim.engine.caches import load, store
 from megatile.sim.engine.commands import free_command
 from megatile.sim.engine.completion import end_known, finished, has_left
 from megatile.sim.engine.events import push, serve
 from megatile.sim.engine.instances import ended, wake
-from megatile.sim.engine.marks import inlined, jit, prefetch
 from megatile.sim.engine.queues import give_back
 from megatile.sim.engine.recording import record, record_start, recorded
 from megatile.sim.engine.transfers import move, next_piece, occupied, stage_busy, start_transfer, turn

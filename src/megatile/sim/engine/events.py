@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from megatile.sim.engine.marks import jit
+from megatile.records.marks import jit
 from megatile.sim.state import NONE, PHASE, Event, State
 
 

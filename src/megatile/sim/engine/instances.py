@@ -6,8 +6,8 @@ finished, and all below it are over."""
 
 from __future__ import annotations
 
+from megatile.records.marks import jit
 from megatile.sim.engine.events import free_node, push
-from megatile.sim.engine.marks import jit
 from megatile.sim.engine.recording import record
 from megatile.sim.state import (
     BEGIN,

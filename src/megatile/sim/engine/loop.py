@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from megatile.records.marks import apart, inlined, jit, prefetch
 from megatile.sim.engine.bindings import bind_all, end_handles
 from megatile.sim.engine.completion import retire
 from megatile.sim.engine.dispatch import granted, raise_flag, ready
@@ -14,7 +15,6 @@ from megatile.sim.engine.instances import (
     ended,
     over,
 )
-from megatile.sim.engine.marks import apart, inlined, jit, prefetch
 from megatile.sim.engine.operations import issue_command
 from megatile.sim.engine.queues import decide
 from megatile.sim.engine.values import evaluate, misuse

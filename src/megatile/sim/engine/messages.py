@@ -11,12 +11,12 @@ given back when no name means it any more and all commands that use it have ende
 
 from __future__ import annotations
 
+from megatile.records.marks import jit
 from megatile.sim.engine.accesses import conflicts, resolve_access, storage_of
 from megatile.sim.engine.bindings import bind
 from megatile.sim.engine.caches import touch_caches
 from megatile.sim.engine.commands import join_engine_queue, wait_for_visible
 from megatile.sim.engine.instances import block, seen_from
-from megatile.sim.engine.marks import jit
 from megatile.sim.engine.queues import channel_of, offer, queue_of, queue_place, receiver_of
 from megatile.sim.engine.recording import record, recorded
 from megatile.sim.engine.transfers import copy_delay, copy_path, delay_of, new_transfer, number_copy, transfer

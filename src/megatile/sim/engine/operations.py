@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from megatile.records.marks import inlined, jit
 from megatile.sim.engine.accesses import (
     conflicts,
     log_accesses,
@@ -12,7 +13,6 @@ from megatile.sim.engine.caches import touch_caches
 from megatile.sim.engine.commands import enqueue, join_engine_queue, new_command, wait_for_visible
 from megatile.sim.engine.completion import complete_later, complete_now
 from megatile.sim.engine.instances import begin_kernel, block, end_kernel, seen_from
-from megatile.sim.engine.marks import inlined, jit
 from megatile.sim.engine.messages import do_any, do_receive, do_send
 from megatile.sim.engine.recording import record, record_accesses, record_words
 from megatile.sim.engine.transfers import (

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from megatile.records.marks import jit
 from megatile.sim.engine.events import push
 from megatile.sim.engine.instances import wake, wake_all
-from megatile.sim.engine.marks import jit
 from megatile.sim.engine.recording import record, recorded
 from megatile.sim.instructions import Channelled, ReceiveAny
 from megatile.sim.state import ANYDATA, DECISIONS, NONE, RELEASE, UNKNOWN, State

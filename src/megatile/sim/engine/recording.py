@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from megatile.sim.engine.marks import apart, inlined, jit
+from megatile.records.marks import apart, inlined, jit
 from megatile.sim.state import ACCESS_BITS, MAX_ACCESS_WORDS, NONE, UNKNOWN, Recorded, State
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from megatile.records.marks import inlined, jit
 from megatile.sim.engine.accesses import location, owner_of, storage_of
 from megatile.sim.engine.commands import new_command
 from megatile.sim.engine.completion import complete_later, complete_now, finished, has_left
 from megatile.sim.engine.events import push, serve
-from megatile.sim.engine.marks import inlined, jit
 from megatile.sim.engine.recording import record_accesses, record_start
 from megatile.sim.engine.values import figure, misuse, serialise
 from megatile.sim.state import (

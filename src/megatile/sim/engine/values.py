@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from megatile.records.marks import apart, call_python, inlined, jit
 from megatile.records.rows import Words
-from megatile.sim.engine.marks import apart, call_python, inlined, jit
 from megatile.sim.instructions import CACHED, CONSTANT, LOAD, LOOKUP, NESTED, PUSH, SELECT, STOP, SUM, SYMBOL
 from megatile.sim.state import INFINITE, LOW, MISUSE, NONE, STOPPED, State
 

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from megatile.records.rows import Row
-from megatile.sim.state import State
 
 F = TypeVar("F", bound=Callable[..., object])
 
 
 def jit(function: F) -> F:
-    """Marks what `compiled` translates: integers only, ``s`` is the arena."""
+    """Marks what is translated: integers and rows, ``s`` is the arena."""
     return function
 
 
@@ -27,12 +26,12 @@ def apart(function: F) -> F:
 
 
 @apart
-def call_python(s: State) -> int:
+def call_python(s: Row) -> int:
     """Call the function that answers `asked`: as machine code, by the pointer ``callback``."""
     return 0
 
 
 @inlined
-def prefetch(s: State, row: Row, field: int) -> int:
+def prefetch(s: Row, row: Row, field: int) -> int:
     """Say that a field will be needed soon: as machine code, this brings it nearer to the processor."""
     return 0
