@@ -24,8 +24,8 @@ from megatile.plan.build import PlanBuilder
 from megatile.report import page as pages
 from megatile.report.page import LinkUse, page
 from megatile.sim import simulate
-from megatile.sim.alone import recorded
 from megatile.sim.page import link_use, result_page
+from megatile.sim.repeat import recorded
 from megatile.trace import TraceBuilder
 
 

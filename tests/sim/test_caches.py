@@ -191,8 +191,8 @@ def test_launches_timed_from_what_caches_hold_take_as_long_as_in_the_engine(
     order = [one, one, two, one, two, one, two, one, one]
     options = {"write": "write_back"}
     timed: list[Any] = []
-    alone = machine_run.run_alone
-    monkeypatch.setattr(machine_run, "run_alone", lambda *given: (timed.append(given[0]), alone(*given)))
+    alone = machine_run.time_alone
+    monkeypatch.setattr(machine_run, "time_alone", lambda *given: (timed.append(given[0]), alone(*given))[1])
     quick = launched(order, cached(blocks, **options))
     assert 3 < len(timed) < len(order)  # what repeats itself is timed once
     monkeypatch.setattr(machine_run, "leaves_nothing", lambda _: False)
@@ -212,8 +212,8 @@ def test_launches_beside_each_other_find_what_earlier_ones_read() -> None:
 
 def test_time_passes_in_wait_within_its_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     timed: list[Any] = []
-    alone = machine_run.run_alone
-    monkeypatch.setattr(machine_run, "run_alone", lambda *given: (timed.append(given[0]), alone(*given)))
+    alone = machine_run.time_alone
+    monkeypatch.setattr(machine_run, "time_alone", lambda *given: (timed.append(given[0]), alone(*given))[1])
     with Session(cached()) as session:
         plan = rows([0])
         first = session.submit(plan)

@@ -115,7 +115,7 @@ def test_too_many_records_are_dropped_and_the_time_stays(
     expected = simulate(plan, machine=hda, engine=engine)
     module = import_module("megatile.sim.simulate")
     monkeypatch.setattr(module, "MAX_RECORDS", 20)
-    monkeypatch.setattr("megatile.sim.alone.command_count", lambda plan: 0)
+    monkeypatch.setattr("megatile.sim.machine_run.command_count", lambda plan: 0)
     result = simulate(plan, machine=hda, engine=engine)
     assert result.time_ps == expected.time_ps
     assert not result.launch.simulation.complete_record

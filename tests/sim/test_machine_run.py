@@ -12,9 +12,8 @@ from megatile.core.expr import unit
 from megatile.plan.build import PlanBuilder
 from megatile.plan.model import Plan
 from megatile.sim import SessionError
-from megatile.sim.alone import time_alone
 from megatile.sim.launches import Launch
-from megatile.sim.machine_run import MachineRun
+from megatile.sim.machine_run import MachineRun, time_alone
 from megatile.sim.session import Session
 
 

@@ -12,8 +12,8 @@ from megatile.core.expr import eq, table, unit
 from megatile.plan.build import PlanBuilder
 from megatile.plan.model import Plan
 from megatile.sim import Deadlock, simulate, symmetry
-from megatile.sim.alone import time_alone
 from megatile.sim.launches import Launch
+from megatile.sim.machine_run import time_alone
 from megatile.sim.symmetry import find_symmetry
 from megatile.timing.faults import faults
 from megatile.timing.resources import Resources

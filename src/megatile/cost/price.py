@@ -39,10 +39,10 @@ from megatile.plan.residency import copies, units_below
 from megatile.plan.statements import reads_of, write_of
 from megatile.plan.structure import check_structure
 from megatile.sim import state as st
-from megatile.sim.alone import time_alone
 from megatile.sim.data import Assumed
 from megatile.sim.instructions import READ_SCALAR, RECEIVE, RECEIVE_ANY, SEND, SIGNAL, WAIT, WORK
 from megatile.sim.launches import Launch
+from megatile.sim.machine_run import time_alone
 from megatile.sim.record import Record
 from megatile.sim.state import Answer, Queue, Recorded
 from megatile.sim.table import DMA

@@ -23,6 +23,7 @@ from megatile.core.expr import (
     from_linear,
     linear,
     symbols,
+    trips,
     unit,
 )
 from megatile.plan import model as pm
@@ -147,11 +148,10 @@ def _ranges(every: list[Any]) -> dict[str, tuple[int, int]]:
     unknown: set[str] = set()
     for loop in every:
         if isinstance(loop, pm.Loop):
-            numbers = [constant(e) for e in (loop.start, loop.stop, loop.step)]
-            if None in numbers:
+            values = trips(loop)
+            if values is None:
                 unknown.add(loop.index)
                 continue
-            values = range(*numbers)  # type: ignore[arg-type]
             low, high = (min(values[0], values[-1]), max(values[0], values[-1])) if values else (0, 0)
             before = found.get(loop.index, (low, high))
             found[loop.index] = (min(low, before[0]), max(high, before[1]))

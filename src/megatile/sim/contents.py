@@ -25,7 +25,7 @@ class Tensor:
 
     tile: Tile
     places: tuple[int, ...]
-    data: Array | None = None
+    data: Array = None
     known: bool = False
     valid: bool = False
 
@@ -53,10 +53,6 @@ class Contents:
         self.tensors: dict[str, Tensor] = {}
         self.blocks: list[Block] = []
 
-    def copied_tensors(self) -> dict[str, Tensor]:
-        """Return the tensors as they are now, to be put back if a launch is refused."""
-        return {name: Tensor(**vars(tensor)) for name, tensor in self.tensors.items()}
-
     def missing(self, plan: Plan, given: Mapping[str, Any]) -> str | None:
         """The first input of a plan that is not known."""
         for tile in plan.tiles:
@@ -78,10 +74,6 @@ class Contents:
             if with_data and tensor.data is None:
                 tensor.data = allocate(plan, tile, None)[:, 0]
 
-    def array(self, tile: Tile) -> Array:
-        """What a tensor holds, to be read and written."""
-        return self.tensors[tile.name].data
-
     def inputs(self, plan: Plan, given: Mapping[str, Any]) -> dict[str, Any]:
         """What a plan finds in memory, with what the host gives."""
         found: dict[str, Any] = dict(given)
@@ -91,7 +83,7 @@ class Contents:
             if is_raw(tile) and self.lasting:
                 found[tile.name] = self.raw(tile, plan)
             elif tile.name in self.tensors:
-                found[tile.name] = self.array(tile)
+                found[tile.name] = self.tensors[tile.name].data
         return found
 
     def keep(self, plan: Plan, outputs: Mapping[str, Any] | None, present: Array) -> None:
@@ -111,7 +103,7 @@ class Contents:
             tensor.valid = outputs is not None or (tile.role == "input" and tensor.valid)
             if outputs is not None and tile.versions > 1 and tile.role != "input":
                 rows = np.unique(np.broadcast_to(tile.owner.evaluate({"unit": present}), present.shape))
-                tensor.data[rows] = outputs[tile.name][rows]  # type: ignore[index]
+                tensor.data[rows] = outputs[tile.name][rows]
 
     def _check(self, tile: Tile, plan: Plan) -> None:
         known = self.tensors[tile.name]

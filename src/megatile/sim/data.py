@@ -67,14 +67,8 @@ class Assumed:
 def seen_values(seen: Mapping[tuple[str, Any], list[int]]) -> Scalars:
     """Values for `ReadScalar` as an execution on the data has read them."""
 
-    def value(statement: pm.ReadScalar, unit: Any, count: Any) -> Any:
-        def one(unit: Any, count: int) -> int:
-            values = seen.get((statement.name, unit), [])
-            return values[count] if count < len(values) else 0
-
-        if not isinstance(unit, np.ndarray):
-            return one(unit, count)
-        counts = np.broadcast_to(count, unit.shape).tolist()
-        return np.array([one(u, c) for u, c in zip(unit.tolist(), counts, strict=True)], dtype=np.int64)
+    def value(statement: pm.ReadScalar, unit: Any, count: int) -> int:
+        values = seen.get((statement.name, unit), [])
+        return values[count] if count < len(values) else 0
 
     return value

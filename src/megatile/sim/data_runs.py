@@ -54,7 +54,7 @@ class LaunchData(Executor):
         self.given = {name: self.arrays[name][:, 0] for name in given}
         for tile in plan.tiles:
             if tile.name in contents.tensors and tile.role != "local" and tile.versions == 1:
-                self.arrays[tile.name] = contents.array(tile)[:, None]
+                self.arrays[tile.name] = contents.tensors[tile.name].data[:, None]
         self.lasting_flags = {flag.name for flag in plan.flags if flag.installed}
         self.elsewhere = [c for c in plan.channels if c.installed]
         present = [u for stream in plan.streams for u in stream.unit_numbers()]
@@ -124,7 +124,7 @@ class LaunchData(Executor):
             elif is_raw(tile):
                 self.arrays[tile.name][rows, 0] = self.contents.raw(tile, self.plan)[rows]
             elif tile.versions > 1:
-                self.arrays[tile.name][rows, 0] = self.contents.array(tile)[rows]
+                self.arrays[tile.name][rows, 0] = self.contents.tensors[tile.name].data[rows]
         self.under_way.update(now.tolist())
         self.start(self.residency.begin() if self.plan.levels else [(self.plan.first, now)])
         return True
@@ -299,7 +299,8 @@ class DataRuns:
         for i, data in enumerate(self.active):
             (now if data.launch.rows is None else given).append(i)
         if given:
-            numbers = [self.active[i].launch.rows.number for i in given]  # type: ignore[union-attr]
+            found = [self.active[i].launch.rows for i in given]
+            numbers = [rows.number for rows in found if rows is not None]
             launches, units = (self.machine.simulation.table(name) for name in ("launches", "units"))
             first, count = launches[numbers][:, [LaunchRow.first_unit, LaunchRow.units]].T
             pending = np.append(0, np.cumsum(units[:, UnitRow.state] == st.PENDING))
@@ -315,12 +316,11 @@ class DataRuns:
 
     def scalar(self, data: LaunchData, statement: ReadScalar, unit: int, count: int) -> int:
         """What a unit reads; all that comes before has happened in the timed run."""
-        for attempt in range(2):
-            values = data.seen.get((statement.name, unit), [])
-            if count < len(values):
-                return values[count]
-            if not attempt:
-                self.advance()
+        if count >= len(data.seen.get((statement.name, unit), ())):
+            self.advance()
+        values = data.seen.get((statement.name, unit), [])
+        if count < len(values):
+            return values[count]
         raise MegatileError(
             f"'{statement.name}' of plan '{data.plan.name}' cannot be read", place=statement.source
         )

@@ -83,9 +83,8 @@ class ExpressionRows:
     def expression(self, node: Expr, names: dict[str, int], cache: FrameCache) -> int:
         """The number of an expression whose symbols lie at ``names`` in the frame."""
         if isinstance(node, (Const, Symbol)):
-            known = isinstance(node, Const)
-            row = (CONSTANT, node.value) if known else (SYMBOL, names[node.name])  # type: ignore[union-attr]
-            return self._row(row, row, node, {} if known else names)
+            row = (CONSTANT, node.value) if isinstance(node, Const) else (SYMBOL, names[node.name])
+            return self._row(row, row, node, {} if row[0] == CONSTANT else names)
         if (
             isinstance(node, Binary)
             and node.operator == "+"

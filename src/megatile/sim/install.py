@@ -82,11 +82,10 @@ class Queues:
         if not plan.channels:
             return False
         wanted = ends(plan)
-        new = [place for place in wanted if place not in self._at]
         for place, families in wanted.items():
             if place in self._at:
                 self._check(plan, place, families)
-        return bool(new)
+        return not wanted.keys() <= self._at.keys()
 
     def _check(self, plan: Plan, place: Place, families: dict[str, QueueFamily]) -> None:
         for name, needed in families.items():

@@ -320,8 +320,7 @@ class LaunchRows:
     @cached_property
     def _crowded(self) -> bool:
         """Whether two units of the first level stand at one place."""
-        index = np.arange(self.plan.units)
-        return np.unique(self.plan.place.evaluate({"unit": index})).size < self.plan.units
+        return len(set(place_numbers(self.plan))) < self.plan.units
 
     def names(self, places: Any) -> list[str]:
         """What all instances are called."""

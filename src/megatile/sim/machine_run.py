@@ -15,6 +15,7 @@ import numpy as np
 from megatile.core.errors import MegatileError
 from megatile.core.limits import deadline as time_limit_end
 from megatile.hda import HDA, machine as find_machine
+from megatile.plan.counts import command_count
 from megatile.plan.model import ReadScalar, ReceiveAny
 from megatile.sim.contents import Contents
 from megatile.sim.data import seen_values
@@ -32,6 +33,8 @@ from megatile.sim.workers import Host, whole_number
 
 BETWEEN = 64
 """Launches that end between looks for records that can be dropped while others are under way."""
+MAX_OPERANDS = 1 << 16
+"""Commands up to which it is recorded at once what each of them touches."""
 LARGE = 1 << 23
 """Numbers in the engine's memory from which on it is given back when nothing is under way."""
 
@@ -147,8 +150,6 @@ class MachineRun(Host):
         self._known_times.caches = {}
         launch.crowded |= not launch.turns and any(w.plan.scale == launch.plan.scale for w in beside)
         resources, simulation, at = launch.resources, self.simulation, launch.submit_ps
-        if ReceiveAny in resources.plan.kinds:
-            simulation.record_all()
         if launch.units.one is not None:
             launch.units = BESIDE
         launch.simulation, launch.untimed = None, False
@@ -167,8 +168,7 @@ class MachineRun(Host):
     def _time_from_caches(self, launch: Launch) -> None:
         """Time a launch alone with what caches hold now."""
         states = {**self.simulation.paths.all_cache_states(), **self._known_times.caches}
-        known = launch.alone(caches=(self.simulation.tensors, states))
-        run_alone(known, Simulation(record=0, engine=launch.engine, tensors=self.simulation.tensors))
+        known = time_alone(launch.alone(caches=(self.simulation.tensors, states)), 0)
         if known.simulation is not None:
             used = known.simulation.paths
             known.leaves = {name: used.cache_state(name) for name in used.caches}
@@ -369,10 +369,19 @@ class MachineRun(Host):
             self.simulation.continue_from(simulation)
 
 
-def run_alone(launch: Launch, simulation: Simulation, inputs: Mapping[str, Any] | None = None) -> None:
-    """Run a prepared launch on a machine of its own, in an engine that has done nothing yet."""
-    if launch.caches is not None:
-        simulation.paths.set_cache_states(launch.caches[1])
+def time_alone(
+    launch: Launch, records: int, operands: bool = False, inputs: Mapping[str, Any] | None = None
+) -> Launch:
+    """Run a prepared launch on a machine of its own, recording at most so many commands; what they touch only
+    if there are few, or with ``operands``. With ``inputs`` it computes its outputs too."""
+    count = command_count(launch.plan)
+    tensors, states = launch.caches or (None, {})
+    # Only what the plan's own units share has to be waited for.
+    simulation = Simulation(
+        record=records if count <= records else 0, engine=launch.engine, contended=launch.contended,
+        operands=operands or count <= MAX_OPERANDS, tensors=tensors,
+    )  # fmt: skip
+    simulation.paths.set_cache_states(states)
     machine = MachineRun(launch.hda, engine=launch.engine, simulation=simulation)
     try:
         machine.start(launch, inputs=inputs)
@@ -382,3 +391,4 @@ def run_alone(launch: Launch, simulation: Simulation, inputs: Mapping[str, Any] 
         launch.worker = None
         del machine.simulation
     launch.simulation, launch.repeatable = None if launch.rows is None else simulation, True
+    return launch

@@ -12,7 +12,7 @@ from megatile.core.quantities import format_bytes, format_rate, format_time
 from megatile.hda.routing import Link
 from megatile.report.page import LinkUse, Retiming, Roofline, page
 from megatile.sim import sensitivity, state as st
-from megatile.sim.alone import recorded
+from megatile.sim.repeat import recorded
 from megatile.sim.state import Recorded
 
 if TYPE_CHECKING:

@@ -149,12 +149,10 @@ class Paths:
         """The numbers of the paths of a group, whose first one is given; ``each`` makes the others."""
         count = len(group.pairs)
         grid = None if group.network is None else self.grids.get(group.network.name)
-        if group.network is None or count == 1:
-            return np.full(count, self.number(path, fabric))
         keys = [stage.resource for stage in path.stages]
         links = [i for i, key in enumerate(keys) if isinstance(key, Link)]
         others = any(key is not None and not isinstance(key, Link) for key in keys)
-        if not links and not others:
+        if group.network is None or count == 1 or not (links or others):
             return np.full(count, self.number(path, fabric))
         if grid is None or others or len(links) > 60:
             return np.array([self.number(each(i), fabric) for i in range(count)])

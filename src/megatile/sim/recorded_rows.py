@@ -168,18 +168,6 @@ class RecordedRows:
             found.append((sent.start, text + (f"  {source}" if source else "")))
         return [f"[comm] {format_time(begin_ps + start)} {text}" for start, text in sorted(found)]
 
-    def arrivals(self) -> dict[int, list[int]]:
-        """When messages arrived, by queue: those of the first channel first, then by receiver and member."""
-        plan = self.launched.plan
-        first = np.cumsum([0, *(plan.instances(c.level) * c.members for c in plan.channels)]).tolist()
-        found: dict[int, list[int]] = {}
-        sends = self.rows[self.rows[:, Recorded.kind] == SEND]
-        for queue, time in sends[:, [Recorded.queue, Recorded.arrived]].tolist():
-            channel, receiver, member = self.queue_ends[queue]
-            number = first[channel] + receiver * plan.channels[channel].members + member
-            found.setdefault(number, []).append(time)
-        return found
-
     def flops(self) -> dict[tuple[str, str], int]:
         """Operations done, by engine and dtype."""
         found: dict[tuple[str, str], int] = {}
@@ -214,8 +202,7 @@ class RecordedRows:
             rows[:, Recorded.actor] - self.launched.first,
             rows[:, Recorded.end] - rows[:, Recorded.start],
         )
-        found: list[int] = busy.tolist()
-        return found
+        return list(map(int, busy))
 
 
 def _accesses(words: Any) -> list[Touched]:

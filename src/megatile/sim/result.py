@@ -17,9 +17,9 @@ from megatile.core.public import extension
 from megatile.core.quantities import format_bytes, format_time
 from megatile.core.times import HasTime
 from megatile.plan.residency import copies
-from megatile.sim.alone import recorded
 from megatile.sim.launches import Launch
 from megatile.sim.record import Record
+from megatile.sim.repeat import recorded
 from megatile.sim.usage import Traffic, Usage
 from megatile.timing.machine_timing import Origin, Timing
 from megatile.timing.origins import origin_lines

@@ -12,7 +12,7 @@ from megatile.core.errors import MegatileError
 from megatile.core.limits import TimeBudgetExceeded
 from megatile.core.quantities import format_time
 from megatile.hda.parameters import RATES, figures, scaled
-from megatile.sim.alone import time_alone
+from megatile.sim.machine_run import time_alone
 from megatile.trace import text_table
 from megatile.trace.exposure import engine_kind
 

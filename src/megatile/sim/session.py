@@ -195,11 +195,16 @@ class Session(MachineRun, HasTime):
         unknown = self._contents.missing(lasting, given)
         with_data = data is not False and unknown is None
         if unknown is not None and (data or inputs):
-            self._say_missing(plan, unknown)
+            there = unknown in self._contents.tensors
+            problem = "was written by a launch without data" if there else "is not in memory"
+            raise SessionError(
+                f"tensor '{unknown}' of plan '{plan.name}' {problem}",
+                advice=f"launch(plan, {{'{unknown}': …}})",
+            )
         if engine is not None:
             self.simulation.engine = engine_name(engine)
         launch = prepared.copied(submit_ps=now if at is None else at, scalars=Assumed(assume), worker=worker)
-        before = self._contents.copied_tensors()
+        before = {name: replace(tensor) for name, tensor in self._contents.tensors.items()}
         try:
             self._contents.declare(lasting, with_data)
             with enough_memory(f"plan '{plan.name}' of {plan.units} units"):
@@ -243,13 +248,6 @@ class Session(MachineRun, HasTime):
         others = [t.tile for t in self._contents.tensors.values() if t.tile.name not in own]
         fitting = [t for t in others if t.owners is None or t.owners == plan.units]
         return replace(plan, tiles=(*plan.tiles, *fitting))
-
-    def _say_missing(self, plan: Plan, name: str) -> None:
-        known = name in self._contents.tensors
-        problem = "was written by a launch without data" if known else "is not in memory"
-        raise SessionError(
-            f"tensor '{name}' of plan '{plan.name}' {problem}", advice=f"launch(plan, {{'{name}': …}})"
-        )
 
     def _keep(self, launch: Launch) -> Launch:
         """Counts of messages, a line of the history; what a launch without data wrote is not known."""

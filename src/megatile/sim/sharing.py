@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from megatile.core.expr import constant, symbols
+from megatile.core.expr import symbols, trips
 from megatile.plan import model as pm
 from megatile.plan.cohort import of_units
 from megatile.plan.residency import part_places
@@ -193,8 +193,8 @@ def _repeated(
     """Yield computing commands, about how often each runs, and the middle of the loops around it."""
     for s in body:
         if isinstance(s, pm.Loop):
-            known = [constant(e) for e in (s.start, s.stop, s.step)]
-            rounds = range(GUESSED_ROUNDS) if None in known else range(*known)  # type: ignore[arg-type]
+            rounds = trips(s)
+            rounds = range(GUESSED_ROUNDS) if rounds is None else rounds
             if rounds:
                 middle = {s.index: rounds[len(rounds) // 2]}
                 yield from _repeated(s.body, times * len(rounds), indices | middle)

@@ -16,9 +16,9 @@ from megatile.hda import HDA, machine as find_machine
 from megatile.plan.memory import check_memory
 from megatile.plan.model import Plan, require_plan
 from megatile.plan.structure import check_structure
-from megatile.sim.alone import time_alone
 from megatile.sim.data import Assumed
 from megatile.sim.launches import Launch
+from megatile.sim.machine_run import time_alone
 from megatile.sim.result import Result, wants_communication_trace
 from megatile.sim.simulation import MAX_RECORDS, engine_name
 from megatile.timing.faults import current_faults

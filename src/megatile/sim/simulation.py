@@ -126,13 +126,6 @@ class Simulation:
         """Instructions of a slice that were left out."""
         arena.run_ahead, arena.max_in_flight = RUN_AHEAD, MAX_IN_FLIGHT
 
-    def record_all(self) -> None:
-        """Record what every instance does, also where that was not asked for: what a receive-from-any took is
-        found there."""
-        if not self.most_records:
-            self.most_records = EVERYTHING
-            self.arena.recording, self.arena.record_limit = 1, self.arena.size("records") - 1
-
     @property
     def complete_record(self) -> bool:
         """Whether all that was to be recorded was, or it was too much."""
@@ -153,6 +146,10 @@ class Simulation:
         """Submit a plan. Its instances are ready at their start; with ``at`` (when it was submitted, in the
         time of the machine) and ``begin`` (when it reaches the units) after those before them on the same
         units of the hardware."""
+        if pm.ReceiveAny in plan.kinds and not self.most_records:  # what it took is found in the records
+            self.most_records = EVERYTHING
+            self.arena.recording = 1 + self.operands
+            self.arena.record_limit = self.arena.size("records") - 1
         key = id(plan), id(resources)
         table = self.tables.get(key)
         if table is None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from megatile.sim.alone import recorded
 from megatile.sim.launches import Launch
 from megatile.sim.record import Record
+from megatile.sim.repeat import recorded
 from megatile.sim.state import Recorded
 from megatile.trace import Trace, TraceBuilder, join_traces
 

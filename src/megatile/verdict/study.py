@@ -24,8 +24,8 @@ from megatile.lowering.lowered import Lowered, lower
 from megatile.plan.counts import command_count
 from megatile.plan.model import Plan
 from megatile.sim import Result
-from megatile.sim.alone import time_alone
 from megatile.sim.instructions import WORK
+from megatile.sim.machine_run import time_alone
 from megatile.sim.state import NONE, Recorded
 from megatile.trace.critical import critical_groups
 from megatile.verdict.model import MIN_GAIN, Finding, Verdict

@@ -19,7 +19,7 @@ from megatile.sim.engine.commands import join_engine_queue, wait_for_visible
 from megatile.sim.engine.instances import block, seen_from
 from megatile.sim.engine.queues import channel_of, offer, queue_of, queue_place, receiver_of
 from megatile.sim.engine.recording import record, recorded
-from megatile.sim.engine.transfers import copy_delay, copy_path, delay_of, new_transfer, number_copy, transfer
+from megatile.sim.engine.transfers import copy_path, delay_of, new_transfer, number_copy, transfer
 from megatile.sim.engine.values import ask, evaluate, figure, misuse
 from megatile.sim.instructions import RECEIVE, RECEIVE_ANY, SEND, Channelled, Receive, ReceiveAny, Send, Take
 from megatile.sim.state import (
@@ -166,7 +166,7 @@ def take(s: State, unit_id: int, pc: int, queue_id: int, kind: int) -> int:
             s.frames[frame + op.version] += 1
         resolve_access(s, unit_id, into, 1, 0)
         path_id = copy_path(s, unit_id, 1, 0, 0)
-        delay = copy_delay(s, unit_id, path_id, nbytes)
+        delay = delay_of(s, unit.flow, unit.copies, path_id, nbytes)
         if delay == NONE:
             return STOPPED
     begin = unit.blocked_since if unit.blocked_since != NONE else unit.now

@@ -17,8 +17,8 @@ from megatile.sim.engine.messages import do_any, do_receive, do_send
 from megatile.sim.engine.recording import record, record_accesses, record_words
 from megatile.sim.engine.transfers import (
     cached_figure,
-    copy_delay,
     copy_path,
+    delay_of,
     new_transfer,
     number_copy,
     transfer,
@@ -120,7 +120,7 @@ def do_copy(s: State, unit_id: int, pc: int) -> int:
     count = resolve_accesses(s, unit_id, op)
     path_id = copy_path(s, unit_id, 0, count - 1, op.mover)
     nbytes = evaluate(s, op.nbytes, frame)
-    delay = copy_delay(s, unit_id, path_id, nbytes)
+    delay = delay_of(s, s.units[unit_id].flow, s.units[unit_id].copies, path_id, nbytes)
     if delay == NONE:
         return STOPPED
     command_id = new_transfer(s, COPY, unit_id, path_id, nbytes, delay)

@@ -240,12 +240,6 @@ def transfer(s: State, unit_id: int, command_id: int, count: int) -> None:
 
 
 @inlined
-def copy_delay(s: State, unit_id: int, path_id: int, nbytes: int) -> int:
-    """Return the jitter of the next copy of an instance; NONE where that, or its path, is not known."""
-    return delay_of(s, s.units[unit_id].flow, s.units[unit_id].copies, path_id, nbytes)
-
-
-@inlined
 def delay_of(s: State, flow: int, number: int, path_id: int, nbytes: int) -> int:
     """Return the jitter of a transfer; NONE where that, or its path, is not known."""
     if path_id == NONE or s.jitter == 0:
