@@ -30,6 +30,7 @@ COMMANDS = {
     "tune": ("tune.tune", "Find the fastest combination of parameter values."),
     "sweep": ("tune.sweep", "Time a plan, program or collective on variants of a machine."),
     "check-kernel": ("run.check_kernel", "Check, run and predict a file of TileLang kernels."),
+    "mcp": ("mcp.mcp", "Serve check, run, predict, explain and tune to coding tools (MCP)."),
     "machine": ("machine.app", "Show, check and compare machine descriptions."),
     "plan": ("plan.app", "Show, save, check and simulate Plans."),
     "model": ("model.app", "Predict a language model: steps, memory, serving, training."),

@@ -1,0 +1,93 @@
+"""The tools of ``megatile mcp``, called directly, and by the official client where it is installed."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from megatile.cli import mcp
+from megatile.core.errors import MegatileError
+
+PROGRAM = """
+import megatile.language as T
+
+def shifted(n=64, waits=True):
+    @T.program
+    def kernel(X: T.Tensor((n,), "f32"), Y: T.Tensor((n,), "f32")):
+        with T.Kernel(block=1, threads=n):
+            s = T.alloc((n,), "f32", level="l1")
+            with T.Scale("thread") as (t, size):
+                s[t] = X[t]
+                if waits:
+                    T.barrier()
+                Y[t] = s[size - 1 - t]
+    return kernel
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "shifted.py"
+    path.write_text(PROGRAM)
+    return str(path)
+
+
+def test_a_race_is_said_with_advice_and_its_twin_is_clean(file: str) -> None:
+    found = mcp.check(f"{file}:shifted(32, waits=False)")
+    assert not found["ok"]
+    assert "data race" in found["problem"]
+    assert "T.barrier()" in found["try"]
+    clean = mcp.check(f"{file}:shifted(32)")
+    assert clean["answer"] == {
+        "clean": True,
+        "warnings": [],
+        "schedules": ["round-robin", "random", "adversarial"],
+    }
+    assert "cannot judge" in clean["error"]
+
+
+def test_a_library_kernel_has_an_error_bar() -> None:
+    found = mcp.predict(operation="gemm", extents={"m": 4096, "n": 4096, "k": 4096}, dtype="bf16")
+    assert found["answer"]["time_us"] > 50
+    assert found["error"].startswith("± ")
+    assert "fitted" in found["origin"]
+
+
+def test_bad_calls_are_one_sentence() -> None:
+    assert "one of them" in mcp.predict()["problem"]
+    assert "no program" in mcp.run("--help")["problem"]
+    with pytest.raises(MegatileError, match="no name of an extent"):
+        mcp.tune("x.py:y", {"a b": [1]})
+
+
+def test_the_official_client_sees_every_tool(file: str) -> None:
+    client = pytest.importorskip("mcp")
+    if not hasattr(client, "Client"):
+        pytest.skip("the client of mcp 2")
+
+    async def ask() -> tuple[list[str], dict]:
+        async with client.Client(mcp.server()) as one:
+            names = [tool.name for tool in (await one.list_tools()).tools]
+            answer = await one.call_tool("predict", {"program": f"{file}:shifted(32)"})
+            return names, answer.structured_content
+
+    names, answer = asyncio.run(ask())
+    assert names == [tool.__name__ for tool in mcp.TOOLS]
+    assert answer["answer"]["time_us"] > 1
+    assert json.dumps(answer)
+
+
+def test_without_the_package_it_says_what_to_install(monkeypatch) -> None:
+    import builtins
+
+    real = builtins.__import__
+
+    def without(name, *rest, **more):
+        if name.partition(".")[0] == "mcp":
+            raise ImportError(name)
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(MegatileError, match=r"needs the package 'mcp'.*megatile\[mcp\]"):
+        mcp.server()
