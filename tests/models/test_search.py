@@ -68,3 +68,20 @@ def test_limits_that_nothing_keeps() -> None:
     assert "no division keeps the limits" in str(found)
     with pytest.raises(ModelError, match="ttft_ms must be positive"):
         mt.model("Llama-3.1-70B").search(machine="dgx-h100", ttft_ms=-1)
+
+
+def test_a_plot_of_the_front(tmp_path) -> None:
+    found = mt.model("Llama-3.1-8B").search(machine="dgx-h100", isl=256, osl=64, concurrencies=(4,))
+    text = found.plot(tmp_path / "front.svg").read_text(encoding="utf-8")
+    assert "<svg" in text
+    none = mt.model("Llama-3.1-8B").search(machine="dgx-h100", tpot_ms=1e-6, concurrencies=(4,))
+    with pytest.raises(ModelError, match="nothing to draw"):
+        none.plot(tmp_path / "none.svg")
+
+
+def test_machines_of_one_name_do_not_share_a_store(tmp_path) -> None:
+    store = tmp_path / "store.jsonl"
+    asked = {"isl": 256, "osl": 64, "concurrencies": (4,), "store": store}
+    slow = mt.model("Llama-3.1-8B").search(machine="dgx-h100", **asked)
+    changed = mt.machine("dgx-h100", **{"memory.hbm.bandwidth": "2x"})
+    assert mt.model("Llama-3.1-8B").search(machine=changed, **asked).best != slow.best

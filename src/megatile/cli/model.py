@@ -274,6 +274,9 @@ def search_(
     store: Annotated[
         Path | None, typer.Option("--store", help="Keep results in this file, to resume later.")
     ] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Draw the candidates and their Pareto front (.svg, .png).")
+    ] = None,
     workers: Annotated[int, typer.Option("--workers", help="Number of processes.")] = 1,
     table: Annotated[
         Path | None, typer.Option("--aiconfigurator-csv", help="Write aiconfigurator's columns as CSV.")
@@ -298,6 +301,9 @@ def search_(
         found.to_csv(asked.csv_file)
     if table is not None:
         found.to_aiconfigurator(table)
+    if plot is not None:
+        found.plot(plot)
+        print(f"plot written to {plot}", file=sys.stderr)
     if asked.json:
         print_json("model_search", {"asked": found.asked, "rows": found.rows(), "pareto": found.pareto()})
     else:

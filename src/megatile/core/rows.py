@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from html import escape
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ class HasRows:
 
     def to_pandas(self) -> Any:
         """Return the rows as a ``pandas.DataFrame`` (``pip install 'megatile[notebook]'``)."""
-        return _imported("pandas").DataFrame(self.rows())
+        return data_frame(self.rows())
 
     def to_plotly(self, x: str | None = None, y: str = "time_us") -> Any:
         """Return a Plotly figure of ``y`` over ``x``, the first column if not given; rows without a value are
@@ -48,6 +49,11 @@ class HasRows:
         )
         caption = f"<caption>{escape(repr(self))}</caption>"
         return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def data_frame(rows: Iterable[dict[str, Any]]) -> Any:
+    """Return rows as a ``pandas.DataFrame``."""
+    return _imported("pandas").DataFrame(list(rows))
 
 
 def _cell(value: Any) -> str:

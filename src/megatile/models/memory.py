@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from megatile.core.quantities import format_bytes
+from megatile.core.rows import HasRows
 from megatile.core.tables import text_table
-from megatile.core.times import Shown
 from megatile.models.config import Layer
 from megatile.models.deployment import Deployment, check_division, stage_range
 from megatile.models.schemes import SCHEMES, ModelError
@@ -18,7 +18,7 @@ ACTIVATION_WIDTHS = 2
 
 
 @dataclass(frozen=True)
-class Memory(Shown):
+class Memory(HasRows):
     """Bytes on one device; ``limit`` is what the engine may use of ``capacity``."""
 
     capacity: int

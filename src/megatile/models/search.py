@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from megatile.core.cached import cached
 from megatile.core.files import exists, read_text, write_text
+from megatile.core.rows import data_frame
 from megatile.core.tables import text_table
 from megatile.hda import HDA, machine as find_machine
 from megatile.models import aiconfigurator
@@ -113,11 +114,32 @@ class ModelSearch:
             )
         return aiconfigurator.write_csv(path, rows)
 
+    def plot(self, path: str | Path) -> Path:
+        """Draw candidates within the limits and their Pareto front into an image (format by its suffix)."""
+        from megatile.report.canvas import new_figure, save
+        from megatile.report.plots import draw_lines
+
+        rows, front = self.rows(), self.pareto()
+        if not rows:
+            raise ModelError("no division keeps the limits: nothing to draw", advice="relax ttft or tpot")
+        figure = new_figure(7, 4.5, constrained_layout=True)
+        axes = figure.subplots()
+        axes.scatter(*_rates(rows), s=12, alpha=0.5, label="within the limits")
+        users, devices = _rates(front)
+        points = {"Pareto front": list(zip(users, devices, strict=True))}
+        draw_lines(axes, points, xlabel="tokens/s a user", ylabel="tokens/s a device")
+        for row, user, device in zip(front, users, devices, strict=True):
+            degrees = ", ".join(f"{name.replace('_', ' ')} {row[name]}" for name in DEGREES if row[name] > 1)
+            text = f"{degrees or 'tp 1'}, {row['concurrency']} users"
+            axes.annotate(text, (user, device), xytext=(4, 4), textcoords="offset points", fontsize=6)
+        axes.legend(fontsize=8)
+        title = f"{self.model} on {self.machine}, {self.asked}"
+        axes.set_title(title, fontsize=8)
+        return save(figure, path, title)
+
     def to_pandas(self) -> Any:
         """Return all candidates as a pandas DataFrame."""
-        import pandas
-
-        return pandas.DataFrame(list(self.found))
+        return data_frame(self.found)
 
     def __repr__(self) -> str:
         kept = f"{len(self.rows())} of {len(self.found)} keep the limits"
@@ -136,6 +158,11 @@ class ModelSearch:
 
 def _cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _rates(rows: Sequence[dict[str, Any]]) -> tuple[list[float], list[float]]:
+    """Return tokens per second of a user and of a device."""
+    return [row["tokens_per_s_user"] for row in rows], [row["tokens_per_s_device"] for row in rows]
 
 
 def candidates(config: ModelConfig, hda: HDA, concurrencies: Sequence[int]) -> Iterator[Candidate]:
@@ -215,7 +242,8 @@ def search(
             waiting.append((*bound, job, row))
     waiting.sort(key=lambda one: -one[1])
     rows += _simulated(waiting, limits, known, store, executor)
-    asked = f"{isl} → {osl} tokens, TTFT ≤ {limits.ttft_ms:g} ms, TPOT ≤ {limits.tpot_ms:g} ms"
+    named = (("TTFT", ttft_ms), ("TPOT", tpot_ms))
+    asked = f"{isl} → {osl} tokens" + "".join(f", {n} ≤ {limit:g} ms" for n, limit in named if limit)
     return ModelSearch(config, hda, isl, osl, asked, tuple(sorted(options.items())), tuple(rows))
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from megatile.core.rows import data_frame
 from megatile.core.tables import text_table
 from megatile.models import aiconfigurator
 from megatile.models.deployment import Deployment
@@ -133,13 +134,11 @@ class Serving:
 
     def to_pandas(self) -> Any:
         """Return one row per request as a pandas DataFrame."""
-        import pandas
-
-        return pandas.DataFrame([
+        return data_frame(
             {"arrival_ms": r.arrival_us / 1e3, "prompt": r.prompt, "output": r.output,
              "ttft_ms": (r.first_us - r.arrival_us) / 1e3, "latency_ms": (r.end_us - r.arrival_us) / 1e3}
             for r in self.requests
-        ])  # fmt: skip
+        )  # fmt: skip
 
     def aiconfigurator_row(self) -> dict[str, Any]:
         """Return the result under aiconfigurator's column names; lengths are means of the requests."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from megatile.core.cached import cached_in_owner
+from megatile.core.rows import HasRows
 from megatile.core.tables import text_table
 from megatile.core.times import HasTime
 from megatile.hda import HDA
@@ -64,7 +64,7 @@ def step_us(d: Deployment, batch: Batch, priced: Prices | None = None) -> float:
 
 
 @dataclass(frozen=True, repr=False)
-class StepTime(HasTime):
+class StepTime(HasRows, HasTime):
     """The time of one forward pass and what it is made of."""
 
     deployment: Deployment
@@ -139,12 +139,6 @@ class StepTime(HasTime):
         """Return the step beside the kernels of a measured Kineto trace that holds so many steps."""
         return beside(self.timed, self.host_us, path, steps)
 
-    def to_pandas(self) -> Any:
-        """Return the rows as a pandas DataFrame."""
-        import pandas
-
-        return pandas.DataFrame(self.rows())
-
     def __repr__(self) -> str:
         d, time = self.deployment, f"{self.time_ms:.4g} ms ± {self.error:.0%}"
         return f"StepTime({d.config.name} on {d.hda.name}, {d.words()}: {time} for {self.batch})"
@@ -157,17 +151,6 @@ class StepTime(HasTime):
             for r in self.rows()
         ]  # fmt: skip
         return f"{self!r}\n{text_table(head, rows)}"
-
-    def _repr_html_(self) -> str:
-        head = ("operator", "kernel", "shape", "count", "time_us", "share")
-        cells = [[_cell(row[name]) for name in head] for row in self.rows()]
-        body = "".join(f"<tr>{''.join(f'<td>{escape(c)}</td>' for c in row)}</tr>" for row in cells)
-        names = "".join(f"<th>{name}</th>" for name in head)
-        return f"<p>{escape(repr(self))}</p><table><tr>{names}</tr>{body}</table>"
-
-
-def _cell(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _shape(operator: Operator) -> str:

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from html import escape
 from typing import Any, NamedTuple
 
 from megatile.attention.kernel_times import KernelTimes
 from megatile.core.quantities import format_bytes
+from megatile.core.rows import HasRows
 from megatile.core.tables import text_table
 from megatile.core.times import HasTime
 from megatile.hda import HDA
@@ -66,7 +66,7 @@ class Recipe(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class TrainStep(HasTime):
+class TrainStep(HasRows, HasTime):
     """The time of one optimizer step and what it is made of."""
 
     deployment: Deployment
@@ -154,9 +154,6 @@ class TrainStep(HasTime):
     def __str__(self) -> str:
         rows = [(r["part"], f"{r['time_us'] / 1e3:.4g}", f"{r['share']:.1%}") for r in self.rows()]
         return f"{self!r}\n{text_table(('part', 'ms', 'share'), rows)}\n{self.memory_words}"
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{escape(str(self))}</pre>"
 
 
 def train(

@@ -18,6 +18,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from megatile.core.errors import MegatileError
+from megatile.core.rows import HasRows
 from megatile.core.tables import text_table
 from megatile.core.times import HasTime
 from megatile.hda import HDA, machine as find_machine
@@ -37,7 +38,7 @@ except ImportError:
 MAX_ROWS = 20
 
 
-class TorchEstimate(HasTime):
+class TorchEstimate(HasRows, HasTime):
     """The kernels of a torch program: kinds with their count and microseconds together, and their modules.
 
     As a context manager it prices what torch dispatches inside; kernels of several runs add up.
@@ -141,12 +142,6 @@ class TorchEstimate(HasTime):
         from megatile.runtime.torch_inductor import node_us
 
         return node_us(self.hda, node) / 1e3
-
-    def to_pandas(self) -> Any:
-        """Return the rows as a pandas DataFrame."""
-        import pandas
-
-        return pandas.DataFrame(self.rows())
 
     def __repr__(self) -> str:
         return f"TorchEstimate({self.launches} kernels on {self.machine}: {self.time_us:.4g} µs)"
