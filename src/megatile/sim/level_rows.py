@@ -41,7 +41,7 @@ def describe_devices(arena: Arena, hda: HDA) -> None:
     if not arena.used["devices"]:
         blocks, devices = (hda.level(hda.scale(name).level).total for name in ("block", "device"))
         arena.extend("devices", devices)
-        arena.rows("devices")[:devices] = blocks // devices, 0, NONE
+        arena.rows("devices")[:devices] = blocks // devices, 0, NONE, 0
 
 
 class LevelRows:

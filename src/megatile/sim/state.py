@@ -282,6 +282,8 @@ class Device(Row):
     """Compute units that such kernels have: those with the highest numbers."""
     pools: int
     """The first of its pools."""
+    reduces_until: int
+    """Until when a switch reduces what its links carry."""
 
 
 class Children(Row):

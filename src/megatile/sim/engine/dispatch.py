@@ -13,7 +13,17 @@ from megatile.sim.engine.queues import give_back
 from megatile.sim.engine.recording import record, record_start, recorded
 from megatile.sim.engine.transfers import move, next_piece, occupied, stage_busy, start_transfer, turn
 from megatile.sim.instructions import READ_SCALAR, RENDEZVOUS, SIGNAL, WORK
-from megatile.sim.state import HOPS, NONE, RELEASE, REQUESTS, SIGNALS, CommandRow, PendingAccess, State
+from megatile.sim.state import (
+    HOPS,
+    MAX_TAKEN,
+    NONE,
+    RELEASE,
+    REQUESTS,
+    SIGNALS,
+    CommandRow,
+    PendingAccess,
+    State,
+)
 
 
 @inlined
@@ -80,6 +90,25 @@ def work(s: State, command_id: int, time: int) -> None:
 
 
 @jit
+def after_others(s: State, first_id: int, time: int, delay: int) -> int:
+    """Return when a switch may reduce for kernels of a library: their devices' links carry one reduction
+    after the other."""
+    command_id = first_id
+    while command_id != NONE:
+        kernel = s.units[s.commands[command_id].unit].kernel
+        if kernel > 0:
+            time = max(time, s.devices[kernel // MAX_TAKEN].reduces_until)
+        command_id = s.commands[command_id].next_visible
+    command_id = first_id
+    while command_id != NONE:
+        kernel = s.units[s.commands[command_id].unit].kernel
+        if kernel > 0:
+            s.devices[kernel // MAX_TAKEN].reduces_until = time + delay
+        command_id = s.commands[command_id].next_visible
+    return time
+
+
+@jit
 def reach_rendezvous(s: State, command_id: int, time: int) -> None:
     """An instance is at its rendezvous; the last one completes it."""
     command = s.commands[command_id]
@@ -94,6 +123,8 @@ def reach_rendezvous(s: State, command_id: int, time: int) -> None:
     if rendezvous.came < rendezvous.members:
         return
     end = rendezvous.last + command.delay
+    if command.nbytes > 0:
+        end = after_others(s, rendezvous.commands, rendezvous.last, command.delay) + command.delay
     rendezvous.came = 0
     command_id = rendezvous.commands
     rendezvous.commands = NONE
