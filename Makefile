@@ -26,7 +26,7 @@ export MPLBACKEND := Agg
 export MPLCONFIGDIR := $(abspath $(VENV))/matplotlib
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test matrix bench fuzz docs wheel lint format clean check-python
+.PHONY: help demo test matrix bench fuzz mutate docs wheel lint format clean check-python
 
 help: ## Print this list
 	@echo "make TARGET, where TARGET is one of"
@@ -48,6 +48,9 @@ bench: $(READY) ## Measure, beside rivals where there are any; misses are printe
 
 fuzz: $(READY) ## Feed changed inputs of every kind; goes on where it stopped (out/fuzz.json)
 	@$(BIN)/python -m tests.fuzz.run $(FUZZ_ARGS)
+
+mutate: $(READY) ## Change one thing in the sources, 200 times; see whether tests notice (SEED=0; goes on where it stopped)
+	@$(BIN)/python -m tests.mutation.run --seed $(or $(SEED),0) $(MUTATE_ARGS)
 
 docs: $(READY) ## Build the documentation site into out/site and try it in a browser; a broken link fails
 	@$(PIP) install -e '.[docs]'

@@ -231,3 +231,58 @@ def test_threads_in_step_read_before_any_writes() -> None:
     nest = n.Parallel(("i",), (Const(32),), (store, inner, store), in_step=True)
     region = replace(program.body[0], body=(nest,))
     check(replace(program, body=(region,)), random(32), threads=1)
+
+
+@pytest.mark.parametrize("why", ["copies the tile", "changes what is read", "reads the result", ""])
+def test_a_loop_and_its_reduction_are_one_only_where_nothing_minds(why: str) -> None:
+    @T.program
+    def kernel(X: T.Tensor((24, 40), "f32"), R: T.Tensor((24,), "f32"), Y: T.Tensor((24, 40), "f32")):
+        with T.Kernel(block=1):
+            x, y = T.alloc((24, 40), "f32"), T.alloc((24, 40), "f32")
+            r, s = T.alloc((24,), "f32"), T.alloc((24,), "f32")
+            T.copy(x, X[0, 0])
+            T.fill(s, 0.5)
+            T.fill(r, 0.25)
+            T.clear(y)
+            if why == "reads the result":
+                for i, j in T.Parallel(24, 40):
+                    x[i, j] = x[i, j] * 2.0 - r[i]
+            else:
+                for i, j in T.Parallel(24, 40):
+                    x[i, j] = x[i, j] * 2.0 - s[i]
+            if why == "copies the tile":
+                T.copy(y, x)
+            elif why == "changes what is read":
+                T.fill(s, 3.0)
+            T.reduce_sum(x, r, dim=1)
+            for i, j in T.Parallel(24, 40):
+                y[i, j] = y[i, j] + x[i, j] * s[i]
+            T.copy(R[0], r)
+            T.copy(Y[0, 0], y)
+
+    check(kernel, random(24, 40), np.zeros(24, np.float32), np.zeros((24, 40), np.float32), rtol=1e-4)
+
+
+@pytest.mark.parametrize("columns", [24, 64])
+@pytest.mark.parametrize("changes", [False, True])
+def test_operands_that_stay_the_same_are_turned_once(columns: int, changes: bool) -> None:
+    """Panels where the columns fill them; and again where the loop changes the operand."""
+
+    @T.program
+    def kernel(
+        A: T.Tensor((48, 32), "f32"), B: T.Tensor((columns, 32), "f32"), C: T.Tensor((48, columns), "f32")
+    ):
+        with T.Kernel(block=1):
+            a, b = T.alloc((16, 32), "f32"), T.alloc((columns, 32), "f32")
+            c = T.alloc((16, columns), "f32")
+            T.copy(b, B[0, 0])
+            for k in T.serial(3):
+                T.copy(a, A[k * 16, 0])
+                T.clear(c)
+                T.gemm(a, b, c, transpose_B=True)
+                T.copy(C[k * 16, 0], c)
+                if changes:
+                    for i, j in T.Parallel(columns, 32):
+                        b[i, j] = b[i, j] * 0.5
+
+    check(kernel, random(48, 32), random(columns, 32, seed=1), np.zeros((48, columns), np.float32), rtol=1e-4)
