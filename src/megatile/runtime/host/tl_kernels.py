@@ -6,7 +6,7 @@ A tensor argument is a pointer to its virtual range, so that ``pointer + pid * s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -89,8 +89,11 @@ class KernelCache:
         self, name: str, fn: Callable[..., Any], args: Sequence[Any], options: dict[str, Any]
     ) -> HostKernel:
         """As `find`; what is wrong with a kernel is said of the caller's tensors."""
-        with self._explaining(name, args):
+        try:
             return self.find(name, fn, args, options)
+        except MegatileError:
+            with self._explaining(name, args):
+                raise
 
     @contextmanager
     def _explaining(self, name: str, args: Sequence[Any]) -> Iterator[None]:
@@ -284,7 +287,7 @@ def _access(problem: MegatileError, tensor: Tensor, machine: HDA, shape: DeviceS
 
 def _hashable(value: Any) -> bool:
     """Whether an argument can be part of a key."""
-    return all(map(_hashable, value)) if isinstance(value, tuple) else isinstance(value, Hashable)
+    return all(map(_hashable, value)) if isinstance(value, tuple) else type(value).__hash__ is not None
 
 
 def _keys(args: Sequence[Any]) -> tuple[Any, ...]:
