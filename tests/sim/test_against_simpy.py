@@ -5,16 +5,13 @@ from __future__ import annotations
 import random
 
 import pytest
-from tests.sim.toys import ring, toy
+from tests.sim.toys import first_arrivals, ring, toy
 
 from megatile.core.expr import Const, member, table, unit
 from megatile.hda import HDA
 from megatile.plan.build import PlanBuilder
 from megatile.plan.model import Plan
 from megatile.sim import simulate
-from megatile.sim.instructions import SEND
-from megatile.sim.record import Record
-from megatile.sim.state import Recorded
 from simpy_models import Message, RingTimes, chunked_ring, per_hop_fabric
 
 
@@ -47,16 +44,6 @@ def expected(n: int, sizes: list[int], hda: HDA, start: list[int]) -> list[list[
     return per_hop_fabric(queues)
 
 
-def arrivals(record: Record) -> dict[int, int]:
-    """When the one message of each queue arrived, by receiver and member."""
-    sends = record.rows[record.rows[:, Recorded.kind] == SEND]
-    found = {}
-    for queue, time in sends[:, [Recorded.queue, Recorded.arrived]].tolist():
-        _, receiver, member = record.queue_ends[queue]
-        found[receiver * record.launched.plan.channels[0].members + member] = time
-    return found
-
-
 @pytest.mark.parametrize(
     ("n", "topology", "extra"),
     [(16, "ring", {}), (64, "mesh", {"dims": [8, 8]})],
@@ -68,12 +55,11 @@ def test_all_to_all_equals_the_per_hop_model(n: int, topology: str, extra) -> No
     sizes = [rng.randrange(20_000, 1_000_000) for _ in range(n * (n - 1))]
     hda = toy(n, topology, link_latency="137 ps", network=extra)
     r = simulate(all_to_all(n, sizes), machine=hda, engine="compiled")
-    arrived = arrivals(r.record)
+    arrived = first_arrivals(r.record)
     reference = expected(n, sizes, hda, [0] * n)
     for u in range(n):
         for k in range(n - 1):
-            queue = (u + 1 + k) % n * (n - 1) + k
-            assert arrived[queue] == reference[u][k], (u, k)
+            assert arrived[0, (u + 1 + k) % n, k] == reference[u][k], (u, k)
     assert r.time_ps == max(max(row) for row in reference)
 
 

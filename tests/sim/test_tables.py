@@ -7,7 +7,7 @@ A transfer of 256 bytes from local memory over one link: 20 start of the DMA eng
 from __future__ import annotations
 
 import pytest
-from tests.sim.toys import toy
+from tests.sim.toys import first_arrivals, toy
 
 from megatile.core.expr import Const, eq, select, unit
 from megatile.plan.build import PlanBuilder
@@ -39,7 +39,7 @@ def arrivals(plan: Plan, hda) -> list[int]:
     results = []
     for engine in ENGINES:
         r = simulate(plan, machine=hda, engine=engine)
-        results.append((r.time_ps, [first[0] for _, first in sorted(r.record.arrivals().items())]))
+        results.append((r.time_ps, [first for _, first in sorted(first_arrivals(r.record).items())]))
     assert results[0] == results[1]
     return results[0][1]
 

@@ -8,6 +8,9 @@ from megatile.core.expr import unit
 from megatile.hda import HDA
 from megatile.plan.build import PlanBuilder
 from megatile.plan.model import Plan
+from megatile.sim.instructions import SEND
+from megatile.sim.record import Record
+from megatile.sim.state import Recorded
 
 
 def toy(
@@ -95,3 +98,12 @@ def ring(n: int, chunk: int, slots: int = 2, *, scale: str = "core", memory: str
         b.send(c, x[(unit + 1 - loop.index) % n], to=(unit + 1) % n)
         b.receive(c, (1, chunk), "f32", into=x[(unit - loop.index) % n])
     return b.finish()
+
+
+def first_arrivals(record: Record) -> dict[tuple[int, int, int], int]:
+    """When the first message of every queue arrived, by channel, receiver and member."""
+    sends = record.rows[record.rows[:, Recorded.kind] == SEND]
+    found: dict[tuple[int, int, int], int] = {}
+    for queue, time in sends[:, [Recorded.queue, Recorded.arrived]].tolist():
+        found.setdefault(record.queue_ends[queue], time)
+    return found

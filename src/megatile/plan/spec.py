@@ -61,8 +61,9 @@ def parts(kind: type) -> tuple[FieldSpec, ...]:
     return known
 
 
-def _getter(kind: type, roles: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
-    """A function that gives the values of the fields with these roles, without those that are None."""
+def _getter(kind: type, roles: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]] | None:
+    """A function that gives the values of the fields with these roles, without those that are None; None
+    where there are no such fields."""
     found = [p for role in roles for p in parts(kind) if p.role == role]
     gets = [(p.name, p.kind == "regions") for p in found]
     if len(gets) == 1 and gets[0][1]:
@@ -78,17 +79,18 @@ def _getter(kind: type, roles: tuple[str, ...]) -> Callable[[Any], tuple[Any, ..
                 each.append(value)
         return tuple(each)
 
-    return values if gets else lambda thing: ()
+    return values if gets else None
 
 
 def having(*roles: str) -> Callable[[Any], tuple[Any, ...]]:
     """Return a function that gives what a statement has in these roles."""
-    getters: dict[type, Callable[[Any], tuple[Any, ...]]] = {}
+    getters: dict[type, Callable[[Any], tuple[Any, ...]] | None] = {}
 
     def get(thing: Any) -> tuple[Any, ...]:
-        known = getters.get(type(thing))
-        if known is None:
-            known = getters[type(thing)] = _getter(type(thing), roles)
-        return known(thing)
+        kind = type(thing)
+        if kind not in getters:
+            getters[kind] = _getter(kind, roles)
+        known = getters[kind]
+        return () if known is None else known(thing)
 
     return get

@@ -36,7 +36,7 @@ from megatile.sim.state import (
     Queue,
     UnitRow,
 )
-from megatile.sim.table import TABLES, CommandTable, Rows, tabulated
+from megatile.sim.table import TABLES, CommandTable, Rows, flat, tabulated
 from megatile.timing.machine_timing import TimingError
 from megatile.timing.resources import Resources
 
@@ -266,7 +266,7 @@ class Simulation:
             used, table = arena.used[name], getattr(rows, name)
             if used < len(table):
                 made = rows.made.pop(name, None)
-                arena.append(name, np.ravel(table[used:] if made is None else made))
+                arena.append(name, flat(table[used:]) if made is None else made)
         at = arena.extend("storages", rows.memories - arena.used["storages"])
         if rows.memory_of:
             described, times = zip(*rows.memory_of, strict=True)

@@ -63,14 +63,14 @@ class Rows(ExpressionRows):
         self.accesses = 2
         self.streams: list[tuple[int, int, int]] = []
         self.made: dict[str, Any] = {}
-        """Tables as arrays, where rows were made before."""
+        """Tables as arrays of their numbers, where rows were made before."""
 
     def copy(self) -> Rows:
         """The same rows, to which others may be added."""
         found = copy(self)
-        for name, value in vars(self).items():
-            if not isinstance(value, int):
-                setattr(found, name, copy(value))
+        lists = {name: value[:] for name, value in vars(self).items() if isinstance(value, (list, array))}
+        dicts = {name: value.copy() for name, value in vars(self).items() if isinstance(value, dict)}
+        vars(found).update(lists, **dicts)
         return found
 
     def ends(self, pc: int) -> tuple[int, ...]:
@@ -305,10 +305,15 @@ class CommandTable:
             self.group_lists[group.name] = self.rows.raw(numbers[inverse].tolist())
 
 
+def flat(rows: Any) -> Any:
+    """Return the numbers of rows one after another."""
+    return np.array(rows, dtype=np.int64).reshape(-1)
+
+
 @cached_in_owner
 def tabulated(plan: pm.Plan) -> CommandTable:
     """The rows of a plan alone."""
     table = CommandTable(plan, Rows())
     tables = {name: getattr(table.rows, name) for name in TABLES}
-    table.rows.made = {name: np.asarray(rows, dtype=np.int64) for name, rows in tables.items() if rows}
+    table.rows.made = {name: flat(rows) for name, rows in tables.items() if rows}
     return table
