@@ -271,23 +271,17 @@ def positions(pieces: Sequence[Piece]) -> list[int]:
     return [p.start + i * p.stride for p in pieces for i in range(p.length)]
 
 
-def _contiguous(length: int, ranks: int, sequence: int) -> list[list[Piece]]:
-    return [[block] for block in blocks(length, ranks, sequence)]
-
-
 def _zigzag(length: int, ranks: int, sequence: int) -> list[list[Piece]]:
     halves = blocks(length, 2 * ranks, sequence)
     return [[halves[r], halves[2 * ranks - 1 - r]] for r in range(ranks)]
 
 
-def _striped(length: int, ranks: int, sequence: int) -> list[list[Piece]]:
-    return [[Piece(r, max(0, -((r - length) // ranks)), ranks, sequence)] for r in range(ranks)]
-
-
 ORDERS: dict[str, Callable[[int, int, int], list[list[Piece]]]] = {
-    "contiguous": _contiguous,
+    "contiguous": lambda length, ranks, sequence: [[b] for b in blocks(length, ranks, sequence)],
     "zigzag": _zigzag,
-    "striped": _striped,
+    "striped": lambda length, ranks, sequence: [
+        [Piece(r, max(0, -((r - length) // ranks)), ranks, sequence)] for r in range(ranks)
+    ],
 }
 """Ways of sharing out one dimension: rank r holds block r of n; blocks r and 2n-1-r of 2n, which balances
 causal work; elements r, r+n, r+2n, …"""

@@ -74,10 +74,6 @@ def _value(value: Any) -> str:
     )
 
 
-def _typed(shape: tuple[Expr, ...], owner: Any) -> str:
-    return f"{owner.dtype}[{', '.join(map(str, shape)) or '()'}]"
-
-
 _ONE: dict[str, Callable[[Any, Any], str]] = {
     "word": lambda v, owner: v,
     "text": lambda v, owner: _string(v),
@@ -85,7 +81,7 @@ _ONE: dict[str, Callable[[Any, Any], str]] = {
     "literal": lambda v, owner: repr(v),
     "expr": lambda v, owner: str(v),
     "region": lambda v, owner: region_text(v),
-    "typed": _typed,
+    "typed": lambda v, owner: f"{owner.dtype}[{', '.join(map(str, v)) or '()'}]",
     "engine": lambda v, owner: _string(v),
 }
 _MANY: dict[str, Callable[[Any], list[str]]] = {

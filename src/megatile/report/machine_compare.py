@@ -81,9 +81,10 @@ def _figures() -> list[tuple[str, str, str, Value]]:
         ("memory", "last cache, rate", "B/s", lambda hda: _of(_cache(hda), "bandwidth")),
         *(("networks", f"{place}{word}", unit, partial(_wires, place, key))
           for place in PLACES for word, unit, key in of_link),
-        ("networks", "bisection of devices", "B/s", _bisection),
+        ("networks", "bisection of devices", "B/s",
+         lambda hda: hda.bisection("device") if _network(hda, "between devices") is not None else None),
         ("networks", "host link", "B/s", lambda hda: _of(_of(hda.control, "host_link"), "bandwidth")),
-        (ratios, "FLOP/B of device memory", "FLOP/B", _per_memory),
+        (ratios, "FLOP/B of device memory", "FLOP/B", lambda hda: (_half(hda) or 0) / _device_rate(hda)),
         *((ratios, f"FLOP/B {place}", "FLOP/B", partial(_per_link, place)) for place in PLACES[1:]),
         (ratios, "time to read device memory once", "ps", _sweep),
     ]  # fmt: skip
@@ -135,14 +136,6 @@ def _wires(place: str, figure: str, hda: HDA) -> Any:
     if network is None:
         return None
     return getattr(network, figure) if figure else f"{network.name}, {wiring(network)}"
-
-
-def _bisection(hda: HDA) -> float | None:
-    return hda.bisection("device") if _network(hda, "between devices") is not None else None
-
-
-def _per_memory(hda: HDA) -> float | None:
-    return (_half(hda) or 0) / _device_rate(hda)
 
 
 def _per_link(place: str, hda: HDA) -> float | None:

@@ -87,8 +87,16 @@ def level_lines(hda: HDA, level: Level) -> Iterator[tuple[str, str]]:
         ("memory", hda.memories, describe_memory),
         ("network", hda.networks, describe_network),
         ("engine", hda.engines, describe_engine),
-        ("launch", hda.control.launch if hda.control else (), _describe_station),
-        ("channel", hda.channels, _describe_queue),
+        (
+            "launch",
+            hda.control.launch if hda.control else (),
+            lambda station: f"{station.name}: {format_time(station.overhead_ps)}",
+        ),
+        (
+            "channel",
+            hda.channels,
+            lambda queue: f"{queue.name}: {queue.directions} directions, credit {format_bytes(queue.credit)}",
+        ),
     )
     for kind, parts, words in kinds:
         yield from ((kind, words(part)) for part in parts if part.level == level.name)
@@ -96,14 +104,6 @@ def level_lines(hda: HDA, level: Level) -> Iterator[tuple[str, str]]:
         if hda.scale(scale).level == level.name:
             for library, figures in libraries.items():
                 yield from (("transport", line) for line in describe_transport(library, figures))
-
-
-def _describe_station(station: Any) -> str:
-    return f"{station.name}: {format_time(station.overhead_ps)}"
-
-
-def _describe_queue(queue: Any) -> str:
-    return f"{queue.name}: {queue.directions} directions, credit {format_bytes(queue.credit)}"
 
 
 def level_title(hda: HDA, level: Level) -> str:

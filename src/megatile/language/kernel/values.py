@@ -266,16 +266,12 @@ def _extreme(rule: Callable[[Any, Any], Expr], word: str) -> Callable[..., Any]:
     return function
 
 
-def _abs(reader: Any, value: Any) -> Any:
-    return abs(value) if not isinstance(value, Sym) else wrap(maximum(value.expr, -value.expr), reader)
-
-
 BUILTINS: dict[Any, Callable[..., Any]] = {
     int: _int,
     range: _range,
     min: _extreme(minimum, "minimum"),
     max: _extreme(maximum, "maximum"),
-    abs: _abs,
+    abs: lambda reader, x: wrap(maximum(x.expr, -x.expr), reader) if isinstance(x, Sym) else abs(x),
     bool: lambda reader, value: wrap(ne(value.expr, 0), reader) if isinstance(value, Sym) else bool(value),
     isinstance: lambda reader, value, kind: isinstance(0 if isinstance(value, Sym) else value, kind),
 }

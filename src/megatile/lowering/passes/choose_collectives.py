@@ -49,11 +49,12 @@ class _Chooser(Chooser):
 
     def choice(self, node: n.Collective, site: Site) -> tuple[str, str | None]:
         """The algorithm, and what sends its messages, if not the units' own engines."""
-        from megatile.lowering.library_plans import check_algorithm, library_plan
-
         group = site.among(node.scale)
         if site.unit.group[1] != site.level.depth < group[1] and self.units(site.among()) > 1:
-            check_algorithm(node)  # whichever it is: they share the instance's memory
+            if node.algorithm is not None:  # whichever it is, they share the instance's memory
+                from megatile.lowering.library_plans import check_algorithm
+
+                check_algorithm(node)
             return "shared", None
         size = self.units(group, node.axis)
         self.homes.gather(node, site.level.depth)
@@ -66,6 +67,8 @@ class _Chooser(Chooser):
 
         def members() -> list[int]:
             return hardware_units(self.levels, site.level, site.first, group, node.axis)
+
+        from megatile.lowering.library_plans import library_plan
 
         root, buffers = known(node.root), self.buffers(node, x, y, site, size)
         found = library_plan(Asked(self.machine, site.level.scale, node, size, members, root, buffers))

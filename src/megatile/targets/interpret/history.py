@@ -79,11 +79,8 @@ class History:
             return None
         for at in self._candidates(items):
             row = self.rows[at]
-            if (
-                not _conflicting(kind, row.kind)
-                or row.agent is agent
-                or is_ordered(row.agent, row.time, unit)
-            ):
+            alike = kind == row.kind != WRITE  # two reads, or two atomic changes
+            if alike or row.agent is agent or is_ordered(row.agent, row.time, unit):
                 continue
             if _overlap((row.items, row.points), (items, points)):
                 return Conflict(row.agent, row.kind, row.span)
@@ -143,11 +140,6 @@ class History:
 def _box(items: Items) -> list[tuple[int, int]]:
     """The smallest box around the elements."""
     return [item if isinstance(item, tuple) else (int(item[0]), int(item[-1]) + 1) for item in items]
-
-
-def _conflicting(kind: int, other: int) -> bool:
-    """Two reads, or two atomic changes, do not conflict."""
-    return kind != other or kind == WRITE
 
 
 def _overlap(left: Any, right: Any) -> bool:
