@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -131,35 +132,35 @@ def deployment(
 
 def check_division(d: Deployment) -> None:
     """Refuse degrees that do not divide the model, and more devices than the machine has."""
-    c = d.config
-    if c.heads % d.tp:
-        raise ModelError(f"tp {d.tp} does not divide {c.heads} heads", advice=f"tp {_divisor(c.heads, d.tp)}")
-    if not c.latent and c.kv_heads % d.tp and d.tp % c.kv_heads:
-        raise ModelError(f"tp {d.tp} neither divides nor is a multiple of {c.kv_heads} KV heads")
+    c, most, world = d.config, d.hda.count("device"), d.tp * d.attention_dp
+
+    def divides(tp: int) -> bool:
+        return c.heads % tp == 0 and (c.latent or c.kv_heads % tp == 0 or tp % c.kv_heads == 0)
+
+    if not divides(d.tp):
+        what = f"does not divide {c.heads} heads"
+        if c.heads % d.tp == 0:
+            what = f"neither divides nor is a multiple of {c.kv_heads} KV heads"
+        raise ModelError(f"tp {d.tp} {what}", advice=f"tp {_near(min(d.tp, most), divides)}")
     if d.ep > 1 and not c.experts:
         raise ModelError(f"ep {d.ep}, but {c.name} has no experts", advice="leave ep out")
-    if (d.tp * d.attention_dp) % d.ep:
-        world = d.tp * d.attention_dp
-        raise ModelError(
-            f"ep {d.ep} does not divide tp × attention_dp = {world}", advice=f"ep {_divisor(world, d.ep)}"
-        )
-    if c.experts and c.experts % d.ep:
-        raise ModelError(
-            f"ep {d.ep} does not divide {c.experts} experts", advice=f"ep {_divisor(c.experts, d.ep)}"
-        )
+    if world % d.ep or (c.experts and c.experts % d.ep):
+        what = f"{c.experts} experts" if world % d.ep == 0 else f"tp × attention_dp = {world}"
+        near = _near(d.ep, lambda ep: world % ep == 0 and c.experts % ep == 0)
+        raise ModelError(f"ep {d.ep} does not divide {what}", advice=f"ep {near}")
     if d.pp > c.layers:
-        raise ModelError(f"pp {d.pp} is more than {c.layers} layers", advice=f"pp {c.layers} or less")
-    most = d.hda.count("device")
+        advice = f"pp {min(c.layers, max(1, most // d.group))} or less"
+        raise ModelError(f"pp {d.pp} is more than {c.layers} layers", advice=advice)
     if d.devices > most:
         raise ModelError(
             f"{d.words()} needs {d.devices} devices, '{d.hda.name}' has {most}",
-            advice="choose smaller degrees, or a machine with more nodes",
+            advice=f"degrees whose product is at most {most}, or a machine with more nodes",
         )
 
 
-def _divisor(number: int, near: int) -> int:
-    """Return the largest divisor of a number that is at most ``near``."""
-    return max(n for n in range(1, min(near, number) + 1) if number % n == 0)
+def _near(most: int, fits: Callable[[int], bool]) -> int:
+    """Return the largest degree up to ``most`` that fits; 1 always does."""
+    return next(n for n in range(most, 0, -1) if n == 1 or fits(n))
 
 
 def stage_range(d: Deployment, stage: int) -> range:
