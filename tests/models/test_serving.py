@@ -200,5 +200,7 @@ def test_one_request_apart_is_prefill_transfer_and_steps() -> None:
     steps = [model.step([(1, n)], machine="dgx-h100").time_us for n in (1000, 1001)]
     assert found.requests[0].first_us == pytest.approx(25e3 + prefill)
     assert found.requests[0].end_us == pytest.approx(
-        25e3 + prefill + transfer_us(d, 1000) + sum(steps), rel=1e-3
+        25e3 + prefill + transfer_us(d, 1000, 1) + sum(steps), rel=1e-3
     )
+    far = model.deployment("h100-cluster")
+    assert transfer_us(far, 1000, 8) > 2 * transfer_us(far, 1000, 1)

@@ -108,3 +108,15 @@ def test_what_if_obeys_physics(requests: list[tuple[int, int]], library: str) ->
     assert base / 2 <= time_us(**dict.fromkeys(RATES, "2x")) <= min(one_by_one)
     assert all(base <= time_us(**{rate: "0.5x"}) <= 2 * base for rate in RATES)
     assert time_us(**{RATES[0]: "1x"}) == base
+
+
+def test_stages_on_other_nodes_pay_their_network() -> None:
+    """Two stages of 8 devices are two nodes; of 4 devices they share one."""
+    model, asked = mt.model("Llama-3.1-8B"), {"machine": "h100-cluster", "pp": 2}
+    near, far = (model.step([(8192, 0)], **asked, tp=tp) for tp in (4, 8))
+    sends = [next(t for t in step.timed if t.operator.part == "pipeline") for step in (near, far)]
+    assert [t.operator.name for t in sends] == ["send to the next stage", "send to the next node"]
+    assert sends[1].time_us > 3 * sends[0].time_us
+    four = model.step([(8192, 0)], machine="h100-cluster", pp=4, tp=4)
+    counts = {t.operator.name: t.operator.repeat for t in four.timed if t.operator.part == "pipeline"}
+    assert counts == {"send to the next stage": 2, "send to the next node": 1}

@@ -43,6 +43,18 @@ class Deployment:
     def devices(self) -> int:
         return self.group * self.pp * self.dp
 
+    @cached_property
+    def node_devices(self) -> int:
+        """Devices of one node; all of them where the machine has none."""
+        nodes = self.hda.count("node") if any(s.name == "node" for s in self.hda.scales) else 1
+        return max(1, self.hda.count("device") // nodes)
+
+    def peers(self, stage: int) -> int:
+        """Ranks of a ring that is as slow as the way from a pipeline stage to the next: two of one node, or
+        one more than a node has."""
+        here, there = (n * self.group // self.node_devices for n in (stage, stage + 1))
+        return 2 if here == there else self.node_devices + 1
+
     @property
     def expert_tp(self) -> int:
         """Devices that divide each expert."""

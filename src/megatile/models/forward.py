@@ -26,7 +26,8 @@ from megatile.models.torch_operators import eager_embedding, eager_head, eager_l
 def operators(d: Deployment, batch: Batch) -> list[Operator]:
     """Return every kernel and collective of a step on one device, over all pipeline stages."""
     step = step_of(d, batch)
-    sends = [_send(step, d.pp - 1)] if d.pp > 1 else []
+    ways = Counter(d.peers(stage) for stage in range(d.pp - 1))
+    sends = [_send(step, count, ranks) for ranks, count in sorted(ways.items())]
     return [*_embedding(step), *_layers(step, d.config.kinds), *sends, *_head(step)]
 
 
@@ -34,7 +35,7 @@ def stage_operators(d: Deployment, batch: Batch, stage: int) -> list[Operator]:
     """Return the kernels and collectives of one pipeline stage."""
     step, kinds = step_of(d, batch), Counter(d.config.layer(n) for n in stage_range(d, stage))
     first, last = stage == 0, stage == d.pp - 1
-    end = _head(step) if last else [_send(step, 1)]
+    end = _head(step) if last else [_send(step, 1, d.peers(stage))]
     return [*(_embedding(step) if first else []), *_layers(step, kinds), *end]
 
 
@@ -69,10 +70,11 @@ def _with_scales(d: Deployment, operator: Operator) -> Operator:
     return operator
 
 
-def _send(step: Step, repeat: int) -> Operator:
+def _send(step: Step, repeat: int, ranks: int) -> Operator:
     """Return the transfer of a stage's results to the next."""
     moved = step.tokens * step.d.config.hidden * WORD
-    return collective("send_recv", "send to the next stage", "pipeline", repeat, 2, moved)
+    name = "send to the next stage" if ranks == 2 else "send to the next node"
+    return collective("send_recv", name, "pipeline", repeat, ranks, moved)
 
 
 def _head(step: Step) -> list[Operator]:

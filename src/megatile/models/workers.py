@@ -179,7 +179,8 @@ def serve_apart(prefill: Deployment, decode: Deployment, load: Load) -> Served:
         """The token that prefill gave is the last of the prompt of what decodes; the rest is cached."""
         own = Request(request.first_us, request.prompt + 1, request.output - 1, request.prompt)
         users[id(own)] = request
-        min(second, key=_load_of).send(own, request.first_us + transfer_us(prefill, request.prompt))
+        taken = transfer_us(prefill, request.prompt, decode.devices)
+        min(second, key=_load_of).send(own, request.first_us + taken)
 
     for request in load.first():
         ask(request)
@@ -192,10 +193,12 @@ def serve_apart(prefill: Deployment, decode: Deployment, load: Load) -> Served:
     )  # fmt: skip
 
 
-def transfer_us(d: Deployment, tokens: int) -> float:
-    """Return the microseconds in which the cache of a prompt goes from one device to another."""
+def transfer_us(d: Deployment, tokens: int, others: int) -> float:
+    """Return the microseconds in which the cache of a prompt goes from a device to one of ``others`` more, on
+    another node unless all fit one."""
     moved = round(cache_bytes(d, tokens))
-    return prices(d.hda, d.library).time_us(collective("send_recv", "cache", "pipeline", 1, 2, moved))
+    ranks = 2 if d.devices + others <= d.node_devices else d.node_devices + 1
+    return prices(d.hda, d.library).time_us(collective("send_recv", "cache", "pipeline", 1, ranks, moved))
 
 
 def _decoding(d: Deployment) -> Deployment:
