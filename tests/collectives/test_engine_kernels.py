@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -113,3 +114,20 @@ def test_a_fit_of_deepep_is_written_as_a_transport(tmp_path) -> None:
     mine = mt.machine(str(tmp_path / "mine.yaml"))
     assert mine.kernel("dispatch_low_latency").start_us > 0
     assert mine.spec.transports["device"]["deepep"].protocols["dispatch_low_latency"].source == "a log"
+
+
+@pytest.mark.parametrize(
+    ("change", "machine", "said"),
+    [
+        ({"token": 0}, "dgx-h100", "says the bytes of a token"),
+        ({"algorithm": "combine_low_latency"}, "dgx-h100", "and experts"),
+        ({}, "hgx-a100", "has no transport 'deepep'"),
+    ],
+)
+def test_a_transport_without_its_figures_is_refused(change: dict, machine: str, said: str) -> None:
+    plan = mt.collective(
+        "all_to_all", machine="dgx-h100", nbytes=1 << 20, algorithm="deepep", settings={"token": 4096}
+    )
+    changed = replace(plan, transports=(replace(plan.transports[0], **change),))
+    with pytest.raises(mt.MegatileError, match=said):
+        mt.simulate(changed, machine=machine)

@@ -26,6 +26,7 @@ from megatile.core.cached import cached_in_owner
 from megatile.hda import HDA
 from megatile.hda.model import ProtocolFigures
 from megatile.timing.collective_rule import Rule, Way, fabric
+from megatile.timing.machine_timing import TimingError
 
 LOW_LATENCY = "_low_latency"
 KIB, MIB = 1 << 10, 1 << 20
@@ -90,12 +91,20 @@ def token_rate(figures: ProtocolFigures, wire: float, token: Any, units: Any) ->
     return units * token / (figures.step_ps / 1e12 + token / (wire * figures.share))
 
 
+def figures_of(rule: Rule, protocol: str) -> ProtocolFigures:
+    """Return the figures of a protocol that the machine file must have."""
+    found = rule.figures.protocols.get(protocol)
+    if found is None:
+        raise TimingError(f"transport '{rule.library}' of the machine file has no protocol '{protocol}'")
+    return found
+
+
 @dataclass(frozen=True)
 class EngineRule(Rule):
     """An engine's own all-reduce, on one node."""
 
     def protocol(self, way: Way, operation: str = "") -> ProtocolFigures:
-        return self.figures.protocols["NVLS" if way.algorithm == "in_network" else way.algorithm]
+        return figures_of(self, "NVLS" if way.algorithm == "in_network" else way.algorithm)
 
     def link(self, way: Way, ranks: int, operation: str = "") -> float:
         rate = self.fabric.wire * self.protocol(way).share
@@ -128,7 +137,9 @@ class TokenRule(Rule):
     experts: int = 0
 
     def protocol(self, way: Way, operation: str = "") -> ProtocolFigures:
-        return self.figures.protocols[way.algorithm]
+        if self.token < 1 or (way.algorithm.endswith(LOW_LATENCY) and self.experts < 1):
+            raise TimingError("a transport of DeepEP says the bytes of a token, and experts if low-latency")
+        return figures_of(self, way.algorithm)
 
     def link(self, way: Way, ranks: int, operation: str = "") -> float:
         figures, wire = self.protocol(way), self.fabric.wire

@@ -78,7 +78,7 @@ def rule_for(hda: HDA, transport: Transport, scale: str = "device") -> Rule:
     do."""
     known = transport.library in hda.transports.get(hda.scale(scale).name, {})
     if transport.library in OFFERED:  # plans of before call algorithms of no library "custom"
-        known &= transport.algorithm in OFFERED[transport.library] and not transport.protocol
+        known = transport.algorithm in OFFERED[transport.library] and not transport.protocol
     group = transport.per_node, transport.links, transport.token, transport.experts
     return rule_of(hda, transport.library if known else "", scale, transport.registered, *group)
 
