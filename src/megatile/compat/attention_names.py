@@ -23,5 +23,5 @@ _RING_FLASH = [
 ]
 NAMES = {
     **dict.fromkeys([*_FORWARDS, "A2AComm", "RingComm", "_update_out_and_lse"], "megatile.compat.hamilton"),
-    **dict.fromkeys(_RING_FLASH, "megatile.compat.ring_flash"),
+    **dict.fromkeys(_RING_FLASH, "megatile.compat.ring_flash_attn"),
 }

@@ -29,7 +29,7 @@ from megatile.collectives.decompositions import (
     gen_hamilton_circle,
     gen_hamilton_circle_two_nodes,
 )
-from megatile.compat.ring_flash import layout_of
+from megatile.compat.ring_flash_attn.functions import layout_of
 from megatile.core.arguments import no_none
 from megatile.core.errors import MegatileError
 from megatile.runtime.agreement import Members

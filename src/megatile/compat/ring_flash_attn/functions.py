@@ -1,14 +1,10 @@
-"""Names and signatures of the ring-flash-attention package, for code that was written against it.
-
-``ring_`` expects consecutive tokens per rank, ``zigzag_ring_`` the zig-zag layout, ``stripe_`` striped
-tokens. In the ``varlen`` functions every packed sequence is divided evenly over the ranks and ``cu_seqlens``
-counts *local* tokens.
-"""
+"""The ring, zig-zag and striped functions: their signatures, and what they mean here."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from inspect import Parameter, Signature
 from itertools import product
 from numbers import Real
@@ -25,7 +21,7 @@ Function = Callable[..., Any]
 _PARTS = {"qkv": ("q", "k", "v"), "kv": ("k", "v")}
 
 
-def _options(
+def options(
     dropout_p: float = 0.0,
     softmax_scale: float | None = None,
     causal: bool = False,
@@ -38,10 +34,12 @@ def _options(
     """What all functions have after their tensors; only its signature is used."""
 
 
-def _function(schedule: str, name: str, what: str, tensors: tuple[str, ...]) -> Function:
+def make_function(
+    name: str, what: str, tensors: tuple[str, ...], attend: Callable[[dict[str, Any]], Any]
+) -> Function:
     """A function of ``tensors`` (and boundaries, where sequences are packed) and the options."""
     leading = [Parameter(tensor, Parameter.POSITIONAL_OR_KEYWORD) for tensor in tensors]
-    signature = Signature([*leading, *inspect.signature(_options).parameters.values()])
+    signature = Signature([*leading, *inspect.signature(options).parameters.values()])
 
     def function(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -49,7 +47,7 @@ def _function(schedule: str, name: str, what: str, tensors: tuple[str, ...]) -> 
         except TypeError as error:
             raise TypeError(f"{name}() {error}") from None
         given.apply_defaults()
-        return _attend(schedule, given.arguments)
+        return attend(given.arguments)
 
     function.__signature__ = signature  # type: ignore[attr-defined]
     function.__name__ = function.__qualname__ = name
@@ -58,16 +56,21 @@ def _function(schedule: str, name: str, what: str, tensors: tuple[str, ...]) -> 
 
 
 def _attend(schedule: str, given: dict[str, Any]) -> Any:
-    probabilities, boundaries = given.pop("return_attn_probs"), given.pop("cu_seqlens", None)
+    boundaries = given.pop("cu_seqlens", None)
     given.pop("max_seqlen", None)
+    if boundaries is not None:
+        given["cu_seqlens"] = _of_all_ranks(boundaries, Members(given["group"], AttentionError).size)
+    return attend_unpacked(given, schedule=schedule, layout=("BSND", layout_of(schedule, given["causal"])))
+
+
+def attend_unpacked(given: dict[str, Any], **more: Any) -> Any:
+    """Attention of what a function was given, with q, k and v taken out of qkv or kv."""
+    probabilities = given.pop("return_attn_probs")
     for packed in given.keys() & _PARTS:
         x, names = given.pop(packed), _PARTS[packed]
         given["_problem"] = _problem(x, len(names))
         given.update(zip(names, [x] * len(names) if given["_problem"] else x.unbind(-3), strict=True))
-    if boundaries is not None:
-        given["cu_seqlens"] = _of_all_ranks(boundaries, Members(given["group"], AttentionError).size)
-    layout = "BSND", layout_of(schedule, given["causal"])
-    out, lse = hamilton_attention(**given, schedule=schedule, layout=layout, return_lse=True)
+    out, lse = hamilton_attention(**given, **more, return_lse=True)
     return (out, lse, None) if probabilities else out
 
 
@@ -91,7 +94,7 @@ def _problem(x: Any, parts: int) -> str | None:
     return f"packed tensors have {parts} parts before heads and dim, got {shape}"
 
 
-_TENSORS = {
+TENSORS = {
     "": (("q", "k", "v"), "q, k and v"),
     "_kvpacked": (("q", "kv"), "q, and kv with 2 before the heads"),
     "_qkvpacked": (("qkv",), "qkv with 3 before the heads"),
@@ -103,10 +106,10 @@ def _family(prefix: str, schedule: str, varlen: bool = True) -> dict[str, Functi
     if varlen:
         kinds["_varlen"] = (("cu_seqlens", "max_seqlen"), "[tokens, heads, dim] of packed sequences")
     found = {}
-    for (kind, (boundaries, shape)), (packing, (tensors, names)) in product(kinds.items(), _TENSORS.items()):
+    for (kind, (boundaries, shape)), (packing, (tensors, names)) in product(kinds.items(), TENSORS.items()):
         name = f"{prefix}{kind}{packing}_func"
         what = f"Attention with {names}, {shape}."
-        found[name] = _function(schedule, name, what, (*tensors, *boundaries))
+        found[name] = make_function(name, what, (*tensors, *boundaries), partial(_attend, schedule))
     return found
 
 
@@ -115,5 +118,3 @@ FUNCTIONS: dict[str, Function] = {
     **_family("zigzag_ring_flash_attn", "zigzag"),
     **_family("stripe_flash_attn", "striped", varlen=False),
 }
-globals().update(FUNCTIONS)
-__all__ = list(FUNCTIONS)
