@@ -1,9 +1,8 @@
 """Predicted attention beside published measurements: its section of the accuracy page.
 
-Published speed-ups (TASP, arXiv 2509.26541) are averages and maxima; the lengths, heads and batches behind
-them are not part of the figures used here. Ours are the maximum at any length, and figures over the lengths
-of the command line's example and over a sweep, the same for both masks; how they depend on its ends is
-printed too. Times that others measured of ring attention (zhuzilin/ring-flash-attention) test the model
+Published speed-ups (TASP, arXiv 2509.26541) are the average and the maximum over a grid of lengths and
+batches; ours are over the same grid, with ring-flash-attention's merge. Times that others measured of ring
+attention (zhuzilin/ring-flash-attention) test the model
 without knowing those speed-ups.
 """
 
@@ -12,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 
 import fidelity_attention_parts as parts
 from harness import publish_section, sized, table_behind
@@ -20,6 +20,11 @@ from megatile.attention.predict import predict
 from megatile.hda import machine
 
 ALLOWED = 0.15
+MOST_ALLOWED = 0.25
+"""For maxima: one cell of the grid."""
+GRID_TOKENS = 10_500_000
+GRID_STEPS = sized(8, 1)
+"""Lengths and batches: powers of two, so many, times the shortest; at most so many tokens in all."""
 PER_DECADE = sized(24, 1)
 ANY = (1_000, 1_000_000)
 """Gains fall towards both ends: starts of messages below, compute above."""
@@ -28,6 +33,7 @@ ENDS = (
     ANY, (5_000, 500_000), (5_000, 1_000_000), (8_000, 500_000), SWEEP, (10_000, 500_000), (10_000, 1_000_000)
 )  # fmt: skip
 LENGTHS = sized((10_000, 20_000, 50_000, 100_000), (10_000, 20_000))
+"""For the tables of parts: 32 heads of 128, batch 1."""
 MI300X = {False: (1.57, 3.58), True: (1.68, 3.58)}
 """Published average and maximum on 8 x MI300X, by causal."""
 
@@ -73,11 +79,16 @@ class Compared:
     ours: float
     published: float
     unit: str = "x"
-    scored: bool = False
+    allowed: float | None = None
 
     @property
     def error(self) -> float:
         return self.ours / self.published - 1
+
+    @property
+    def held(self) -> bool:
+        """Whether there is a bar, and it holds."""
+        return self.allowed is not None and abs(self.error) <= self.allowed
 
 
 def mask(causal: bool) -> str:
@@ -91,6 +102,23 @@ def gain(name: str, nodes: int, schedule: str, causal: bool, length: int) -> flo
     base = "zigzag" if causal else "ring"
     found = predict(hda, Problem(length, causal=causal), schedules=[base, schedule], ranks=8 * nodes)
     return found.speedup(found.predictions[1])
+
+
+@lru_cache(maxsize=16)
+def on_grid(name: str, nodes: int, schedules: tuple[str, ...], causal: bool) -> dict[str, list[float]]:
+    """Predicted speed-ups in the cells of the published grid: 20 heads of 64, bf16, forward."""
+    hda = machine(name, nodes=nodes) if nodes > 1 else machine(name)
+    base, shortest = "zigzag" if causal else "ring", 3360 if nodes == 1 else 3840
+    powers = [2**i for i in range(GRID_STEPS)]
+    cells = [(shortest * i, j) for i, j in product(powers, powers) if shortest * i * j <= GRID_TOKENS]
+    found: dict[str, list[float]] = {schedule: [] for schedule in schedules}
+    with parts.assumed(kernels={"merge": "ring-flash-attention"}):
+        for length, batch in cells:
+            problem = Problem(length, 20, 64, batch=batch, causal=causal)
+            compared = predict(hda, problem, schedules=[base, *schedules], ranks=8 * nodes)
+            for prediction in compared.predictions[1:]:
+                found[prediction.schedule].append(compared.speedup(prediction))
+    return found
 
 
 def sweep(first: int, last: int) -> list[int]:
@@ -118,20 +146,17 @@ def rates(where: str, merge: str) -> dict[str, float]:
 
 def compare() -> Iterator[Compared]:
     for causal, (average, maximum) in MI300X.items():
-        best, length = max(zip(gains(causal, sweep(*ANY)), sweep(*ANY), strict=True))
-        name = f"8 x MI300X, {mask(causal)}, any length ({_short(length)}), maximum"
-        yield Compared(name, best, maximum, scored=True)
-        for lengths, what in ((LENGTHS, "10K to 100K"), (sweep(*SWEEP), "8K to 1M")):
-            found = gains(causal, lengths)
-            name = f"8 x MI300X, {mask(causal)}, {what}"
-            yield Compared(f"{name}, maximum", max(found), maximum, scored=True)
-            yield Compared(f"{name}, average", mean(found), average, scored=True)
+        found = on_grid("mi300x-8", 1, ("hamilton",), causal)["hamilton"]
+        yield Compared(f"8 x MI300X, {mask(causal)}, average", mean(found), average, allowed=ALLOWED)
+        yield Compared(f"8 x MI300X, {mask(causal)}, maximum", max(found), maximum, allowed=MOST_ALLOWED)
     for where, _, _, published in RING_FLASH:
         for schedule, rate in rates(where, "ring-flash-attention").items():
-            yield Compared(f"{where}, {schedule}, 65536 tokens", rate, published[schedule], "/s", True)
+            name = f"{where}, {schedule}, 65536 tokens"
+            yield Compared(name, rate, published[schedule], "/s", ALLOWED)
     for case in PRINTED:
-        found = [gain(case.machine, case.nodes, case.schedule, case.causal, n) for n in LENGTHS]
-        yield Compared(f"{case.name}, average", mean(found), case.average)
+        together = tuple(x.schedule for x in PRINTED if (x.nodes, x.causal) == (case.nodes, case.causal))
+        found = on_grid(case.machine, case.nodes, together, case.causal)[case.schedule]
+        yield Compared(f"{case.name}, average", mean(found), case.average, allowed=ALLOWED)
         if case.maximum is not None:
             yield Compared(f"{case.name}, maximum", max(found), case.maximum)
 
@@ -145,9 +170,11 @@ def section(rows: Sequence[Compared]) -> str:
     parts.draw(curves, {mask(causal): figures for causal, figures in MI300X.items()})
     return TEXT.format(
         table=table_behind("All published figures", "attention_published", _table(rows).splitlines()),
-        within=sum(abs(r.error) <= ALLOWED for r in rows if r.scored),
-        scored=sum(r.scored for r in rows),
-        missed="; ".join(f"{r.name} {r.error:+.0%}" for r in rows if r.scored and abs(r.error) > ALLOWED),
+        within=sum(row.held for row in rows),
+        scored=sum(row.allowed is not None for row in rows),
+        missed="; ".join(
+            f"{row.name} {row.error:+.0%}" for row in rows if row.allowed is not None and not row.held
+        ),
         **{name: table_behind(*named, text.splitlines()) for name, named, text in _behind()},
         scripted=_scripted(),
     )
@@ -167,9 +194,9 @@ def _behind() -> Iterator[tuple[str, tuple[str, str], str]]:
 
 
 def _table(rows: Sequence[Compared]) -> str:
-    lines = ["| figure | ours | published | difference | 15 % |", "|---|---:|---:|---:|---|"]
+    lines = ["| figure | ours | published | difference | bar |", "|---|---:|---:|---:|---|"]
     for row in rows:
-        verdict = "" if not row.scored else "within" if abs(row.error) <= ALLOWED else "missed"
+        verdict = "not predicted" if row.allowed is None else f"{row.allowed:.0%}" if row.held else "missed"
         unit = row.unit if row.unit == "/s" else ""
         figures = f"{row.ours:.2f}{unit} | {row.published:.2f}{unit} | {row.error:+.0%}"
         lines.append(f"| {row.name} | {figures} | {verdict} |")
@@ -218,11 +245,12 @@ def _short(length: int) -> str:
 TEXT = """## Attention
 
 Speed-up of Hamilton attention over ring attention (full mask) and zig-zag ring attention (causal mask),
-compared with TASP (arXiv 2509.26541). TASP's sequence lengths, heads and batches are not part of the figures
-used here; ours are 32 heads of 128, bf16, batch 1, forward. Passes per second on A100 and H800 are those of
+compared with TASP (arXiv 2509.26541): average and maximum over its grid (20 heads of 64, bf16, forward; 3360
+tokens times powers of two up to 128, 3840 on several nodes, batches up to 128, 10 million tokens at most),
+with ring-flash-attention's merge on both sides. Passes per second on A100 and H800 are those of
 zhuzilin/ring-flash-attention (32 heads, 8 KV heads). No constant was fitted to TASP's rows.
 
-{within} of {scored} figures on MI300X, A100 and H800 are within 15 %. Missed: {missed}.
+{within} of {scored} figures are within their bar (15 %, maxima 25 %). Missed: {missed}.
 
 {table}
 
@@ -245,8 +273,8 @@ waves.
 
 **Several nodes.** The ring sends the whole KV of a rank through one NIC per step. `hamilton` sends 8/15 of it
 (two nodes) or 24/31 (four nodes) through every NIC; `hamilton:8xN` sends an eighth. The published average of
-`hamilton:8xN` is below that of `hamilton`, which these bytes cannot explain: there our prediction is probably
-too fast.
+`hamilton:8xN` is below that of `hamilton`, which these bytes cannot explain: there our prediction is too
+fast, and the order of the two is wrong.
 
 **Where the figures come from.** Links and message starts: the machine files (MI300X 46.5 GB/s per xGMI link,
 H100 393 GB/s per port, 48.5 GB/s per NIC). Kernels: flash-attn 2, from the `kernels` section of the machine
@@ -257,8 +285,9 @@ its zig-zag rows would be {scripted}. Messages occupy compute units: 8 per peer 
 **What is left out.** Host time, where Python issues a step more slowly than the device runs it; packing of
 chunks into messages; contention of compute and communication for memory; the shifts that
 ring-flash-attention's striped schedule makes. On 8 × H100 a ring already fills its switch port, so the model
-sees no gain there; the published gain must come from limits between pairs of devices that no link
-measurement shows.
+sees no gain there, and with a causal mask a loss, as Hamilton has two kernels a step where the ring has one;
+the published gains, 2.31 at most, must come from limits between pairs of devices that no link measurement
+shows: they are not predicted.
 """
 
 

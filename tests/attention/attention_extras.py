@@ -72,6 +72,7 @@ def check_extras(rank):
                 _check_case(cases, f"{name} {schedule} causal={causal}", whole, schedule, causal, options)
     _check_blocks(cases, ranks)
     _check_padding(cases, ranks)
+    _check_balanced(cases, ranks)
     _check_unshard(cases, rank, ranks)
     if ranks > 1:
         _check_positions(cases, rank, ranks)
@@ -140,6 +141,32 @@ def _check_padding(cases, ranks):
         grads = torch.autograd.grad((out * shard_sequence(d_out, dim=0, **place)).sum(), local)
         wanted = [shard_sequence(x, dim=0, **place) for x in (exact, *want)]
         cases.compare(f"padding {schedule}", [out, *grads], wanted, limit=1e-11)
+
+
+def _check_balanced(cases, ranks):
+    """Slices of documents dealt out over ranks: the same results, put together again too."""
+    ends = [0, 3, 3, 4, 30 * ranks + 2, 34 * ranks]
+    q, k, v, d_out = (x.double() for x in tensors(11, *[(ends[-1], 2, 4)] * 4))
+    for causal, schedule in (
+        (True, "hamilton"),
+        (False, "zigzag"),
+        (True, "ulysses:2" if ranks == 2 else "direct"),
+    ):
+        given = [x.clone().requires_grad_() for x in (q, k, v)]
+        parts = [
+            by_definition(*(x[None, a:b] for x in given), causal=causal)[0][0] for a, b in pairwise(ends)
+        ]
+        exact = torch.cat(parts)
+        want = [exact, *torch.autograd.grad((exact * d_out).sum(), given)]
+        place = {"schedule": schedule, "causal": causal, "cu_seqlens": ends, "layout": "balanced"}
+        local = [shard_sequence(x, dim=0, **place).requires_grad_() for x in (q, k, v)]
+        out = hamilton_attention(*local, **place)
+        grads = torch.autograd.grad((out * shard_sequence(d_out, dim=0, **place)).sum(), local)
+        wanted = [shard_sequence(x.detach(), dim=0, **place) for x in want]
+        cases.compare(f"balanced {schedule} causal={causal}", [out, *grads], wanted, limit=1e-11)
+        cases.compare(
+            "balanced, whole", [unshard_sequence(out, dim=0, **place)], [exact.detach()], limit=1e-11
+        )
 
 
 def _check_unshard(cases, rank, ranks):

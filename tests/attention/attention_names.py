@@ -26,7 +26,8 @@ from megatile.attention import (
     shard_sequence,
     unshard_sequence,
 )
-from megatile.compat import hamilton as forwards, ring_flash
+from megatile.compat import hamilton as forwards
+from megatile.compat.ring_flash_attn.functions import FUNCTIONS
 
 
 def check_forwards(rank, m, u):
@@ -153,7 +154,7 @@ def check_names(rank):
     ):
         arguments = {"causal": True, "schedule": schedule}
         parts = [shard_sequence(x, **arguments) for x in (q, k, v)]
-        functions = ring_flash.FUNCTIONS
+        functions = FUNCTIONS
         calls = {
             "func": lambda *x, f=functions, p=prefix: f[f"{p}_func"](*x, causal=True),
             "kvpacked": lambda a, b, c, f=functions, p=prefix: f[f"{p}_kvpacked_func"](

@@ -147,5 +147,5 @@ def test_one_process_alone():
         assert torch.allclose(attention.hamilton_attention(*turned, layout=layout), out.permute(order))
     chosen = attention.hamilton_attention(x, x, x, machine="dgx-h100")
     assert torch.equal(chosen, out)
-    with pytest.raises(attention.AttentionError, match="float64"):
-        attention.hamilton_attention(x.double(), x.double(), x.double())
+    with pytest.raises(attention.AttentionError, match="complex64"):
+        attention.hamilton_attention(*[x.to(torch.complex64)] * 3)

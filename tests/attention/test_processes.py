@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: the attention functions cannot run")
 
 from tests.attention import (  # noqa: E402
+    attention_adopted as adopted,
     attention_cases as cases,
     attention_extras as extras,
     attention_faults as faults,
@@ -44,7 +45,9 @@ def jobs_of(ranks):
         jobs.append((cases.check_masks, ()))
     if ranks in (2, 4):
         jobs.append((names.check_names, ()))
-    if ranks in (1, 2, 3):
+    if ranks == 4:
+        jobs.append((adopted.check_adopted, ()))
+    if ranks in (2, 3):
         jobs.append((extras.check_extras, ()))
     if ranks in (3, 4):
         jobs.append((use.check_use, ()))

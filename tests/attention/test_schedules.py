@@ -340,3 +340,35 @@ def test_ranks_are_a_number():
     for ranks in (0, -1, "4", 2.5, None):
         with pytest.raises(ScheduleError, match="at least one rank"):
             make_schedule("ring", ranks)
+
+
+def pack_of(kind, total):
+    """Lengths of documents: web text (log-normal), with some long ones, with a heavy tail, only one."""
+    random, lengths = np.random.default_rng(0), []
+    draw = {
+        "web": lambda: random.lognormal(np.log(700), 1.2),
+        "long": lambda: random.uniform(16e3, 128e3) if random.random() < 0.1 else random.lognormal(7.6),
+        "tail": lambda: 500 * (1 + random.pareto(1.1)),
+        "one": lambda: total,
+    }[kind]
+    while sum(lengths) < total:
+        lengths.append(max(1, min(int(draw()), total - sum(lengths))))
+    return tuple(lengths)
+
+
+@pytest.mark.parametrize("kind", ["web", "long", "tail", "one"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_packs_are_balanced_over_64_ranks(kind, causal):
+    lengths = pack_of(kind, 2**19)
+    held = Layout("balanced", 64, causal=causal).pieces(lengths)
+    work = [
+        sum(
+            p.length * p.start + p.length * (p.length + 1) / 2 if causal else p.length * lengths[p.sequence]
+            for p in own
+        )
+        for own in held
+    ]
+    assert max(work) <= 1.05 * sum(work) / 64
+    assert {local_length(own) for own in held} == {2**13}
+    tokens = sorted((p.sequence, p.start + i) for own in held for p in own for i in range(p.length))
+    assert tokens == [(s, i) for s, length in enumerate(lengths) for i in range(length)]

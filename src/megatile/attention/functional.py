@@ -92,8 +92,8 @@ def hamilton_attention(
     differ); tensors are then [tokens, heads, dim] and every sequence is divided by itself. ``schedule`` is a
     name for :func:`make_schedule` or a Schedule; with ``machine``, "auto" takes the one predicted fastest
     there. ``layout`` is the order of the dimensions (BSND, BNSD or SBND), how the tokens are divided if not
-    as the schedule does (contiguous, zigzag, striped, slices or a Layout), or both as a pair. ``return_lse``
-    adds the log-sum-exp [batch, heads, tokens] in f32; it has a gradient too.
+    as the schedule does (contiguous, zigzag, striped, slices, balanced or a Layout), or both as a pair.
+    ``return_lse`` adds the log-sum-exp [batch, heads, tokens] in f32; it has a gradient too.
 
     Scores s become softcap·tanh(s/softcap) where ``softcap`` is given; ``sinks`` [heads] are the scores of
     one more key with value 0 (their gradient is this rank's part); ``mask_mod`` hides pairs as in

@@ -138,7 +138,7 @@ def _layout(layout: str | Layout | None, schedule: str | Schedule, causal: bool,
     if layout is None:
         return chosen.layout(causal)
     cycles = getattr(chosen.routes, "cycles", ()) if layout == "cycles" else ()
-    return Layout(layout, ranks, chosen.heads, cycles)
+    return Layout(layout, ranks, chosen.heads, cycles, causal and layout == "balanced")
 
 
 def _check_ranks(what: str, expected: int, ranks: int) -> None:

@@ -2,7 +2,8 @@
 
 A kernel of the forward pass works on some query rows and key columns. Its work-groups take ``rows`` query
 rows each and pass in waves over the compute units (groups that share a unit share its rate: how many are
-resident does not change how long a unit takes for them). A group also spends a time that does not grow with
+resident does not change how long a unit takes for them). A softmax takes as long as some dimensions of a head
+more, so that narrow heads are slower than their products. A group also spends a time that does not grow with
 the columns (loading queries, filling the pipeline, writing results), counted in columns as ``ramp``; tiles
 that a mask cuts are worked on as a whole. Results of a kernel after the first one of a rank are merged, in
 the cache of the device where they fit it, else in its memory. Kernels of a queue begin at least ``interval``
@@ -95,8 +96,8 @@ class KernelTimes:
     def groups(self, rows: int, columns: float, heads: int, dim: int, taken: int = 0) -> float:
         """Return the time that the work-groups of a kernel spend on so many columns."""
         waves = ceil(ceil(rows / self.kernels.rows) * heads / max(1, self.units - taken))
-        flops = FLOPS_PER_PAIR["attention"] * dim * self.kernels.rows * columns
-        return waves * flops * self.units / (self.peak * self.kernels.share)
+        flops = FLOPS_PER_PAIR["attention"] * (dim + self.kernels.softmax) * self.kernels.rows * columns
+        return waves * (flops * self.units / (self.peak * self.kernels.share) + self.kernels.wave_us / 1e6)
 
     def merge(
         self, rows: int, heads: int, dim: int, size: int, runs: int = 1, form: str | None = None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -167,24 +168,32 @@ class PlanContext:
     @cached_property
     def own_blocks(self) -> list[Blocks]:
         """The kernels of step 0, on the rank's own KV in local order."""
-        return _aligned([[_rectangles(self.division.calls(0, r), set())] for r in range(self.routes.ranks)])
+        own = [self.division.calls(0, rank) for rank in range(self.routes.ranks)]
+        return _aligned([[_rectangles(calls, RowsOfStep())] for calls in own])
 
     @cached_property
     def slot_blocks(self) -> list[list[Blocks]]:
         """Per slot, the kernels of steps 1, 2, … on the chunk in it."""
-        ranks, result = range(self.routes.ranks), []
-        # Where all is visible, the slots of a step share a kernel: by rank and step, the rows that have one.
-        begun: list[list[set[Any]]] = [[set() for _ in range(1, self.steps)] for _ in ranks]
+        every = []
+        # Where all is visible, rows have one kernel for the slots of a step: by rank and step, where such
+        # rows begin and end, and which of them have begun.
+        rows: list[list[RowsOfStep]] = [
+            [RowsOfStep() for _ in range(1, self.steps)] for _ in range(self.routes.ranks)
+        ]
         for slot in range(len(self.routes.held(1, 0)) if self.steps > 1 else 0):
             sources, chunks = self.held_in(slot)
-            calls = [
-                [self.division.calls_on(Held(s, c), rank) for s, c in zip(*row, strict=True)]
-                for rank, row in enumerate(zip(sources.tolist(), chunks.tolist(), strict=True))
-            ]
-            by_rank = zip(calls, begun, strict=True)
-            parts = [[_rectangles(*both) for both in zip(*pair, strict=True)] for pair in by_rank]
-            result.append(_aligned(parts))
-        return result
+            every.append(
+                [
+                    [self.division.calls_on(Held(s, c), rank) for s, c in zip(*row, strict=True)]
+                    for rank, row in enumerate(zip(sources.tolist(), chunks.tolist(), strict=True))
+                ]
+            )
+            for steps, own in zip(every[-1], rows, strict=True):
+                for calls, of_step in zip(steps, own, strict=True):
+                    of_step.note(calls)
+        by_slot = (zip(calls, rows, strict=True) for calls in every)
+        return [_aligned([[_rectangles(*x) for x in zip(*of_rank, strict=True)] for of_rank in slot])
+                for slot in by_slot]  # fmt: skip
 
     def kernels(self, slot: int | None = None, step: IntLike = 0) -> Iterator[KernelCommand]:
         """The kernels on what is held in a slot at a step (None: on the rank's own KV), to be written one
@@ -253,8 +262,24 @@ class KernelCommand:
         )
 
 
-def _rectangles(calls: list[KernelCall], begun: set[Any]) -> list[tuple[int, ...]]:
-    """Calls as rectangles of one run each, with `FIELDS`; ``begun``: rows whose kernel has begun."""
+@dataclass
+class RowsOfStep:
+    """Rows of a rank at a step: ``ends`` of runs that see the same keys, and the runs that have ``begun``."""
+
+    ends: set[int] = field(default_factory=set)
+    begun: set[int] = field(default_factory=set)
+
+    def note(self, calls: list[KernelCall]) -> None:
+        """Where the rows of calls begin and end that see all of their keys."""
+        self.ends |= {end for call in calls if call.tile.band.full for run in call.q for end in run}
+
+    def runs(self, begin: int, end: int) -> list[tuple[int, int]]:
+        inside = sorted(x for x in self.ends if begin < x < end)
+        return list(pairwise([begin, *inside, end]))
+
+
+def _rectangles(calls: list[KernelCall], of_step: RowsOfStep) -> list[tuple[int, ...]]:
+    """Calls as rectangles of one run each, with `FIELDS`."""
     result: list[tuple[int, ...]] = []
     for call in calls:
         band = call.tile.band
@@ -262,14 +287,15 @@ def _rectangles(calls: list[KernelCall], begun: set[Any]) -> list[tuple[int, ...
         upper = UNLIMITED if band.upper is None else band.upper
         single = len(call.q) == 1 and len(call.kv) == 1
         full = call.tile.band.full
-        for q_begin, q_end in call.q:
+        runs = [part for run in call.q for part in (of_step.runs(*run) if full else [run])]
+        for q_begin, q_end in runs:
             for number, (_, k_begin, k_end) in enumerate(call.kv):
                 rows, columns = q_end - q_begin, k_end - k_begin
-                pairs = call.pairs if single else rows * columns
-                begins = number == 0 and not (full and (q_begin, call.q) in begun)
+                pairs = call.pairs if single and not full else rows * columns
+                begins = number == 0 and not (full and q_begin in of_step.begun)
                 result.append((q_begin, rows, k_begin, columns, lower, upper, pairs, int(begins)))
             if full:
-                begun.add((q_begin, call.q))
+                of_step.begun.add(q_begin)
     return result
 
 

@@ -106,7 +106,8 @@ class Division:
 
     @cached_in_owner
     def calls(self, step: int, rank: int) -> list[KernelCall]:
-        """The kernels of a rank at a step. Fully visible keys with the same queries share one call."""
+        """The kernels of a rank at a step. Queries that see the same keys, all of them, share one call: every
+        query has one such call at most."""
         held = self.routes.held(step, rank) if step else ()
         keys = [(slot, self.chunks[h.source][h.chunk]) for slot, h in enumerate(held)]
         return self._calls(rank, keys) if step else self._own_calls(rank)
@@ -172,24 +173,24 @@ class Division:
 
     def _calls(self, rank: int, keys: Sequence[tuple[int, Pieces]]) -> list[KernelCall]:
         calls: list[KernelCall] = []
-        together: dict[tuple[Run, ...], list[KeyRun]] = defaultdict(list)
+        seen: dict[Run, list[KeyRun]] = defaultdict(list)
         queries = self._queries[rank]
         for slot, pieces in keys:
             for (k_begin, k_end), k_piece in _numbered(pieces):
                 key: KeyRun = (slot, k_begin, k_end)
-                seen_by = []
                 for q_run, q_piece in queries.get(k_piece.sequence, ()):
                     tile = self.mask.tile(q_piece, k_piece, self.shift[k_piece.sequence])
                     if tile is None:
                         continue
                     if tile.band.full and not self.biased:
-                        seen_by.append(q_run)
+                        seen[q_run].append(key)
                     else:
                         at = (q_piece.start, k_piece.start) if self.biased else (0, 0)
                         calls.append(KernelCall((q_run,), (key,), tile, at))
-                if seen_by:
-                    together[tuple(seen_by)].append(key)
-        return calls + [KernelCall(_joined(q), _joined(kv)) for q, kv in together.items()]
+        together: dict[tuple[KeyRun, ...], list[Run]] = defaultdict(list)
+        for q_run, runs in sorted(seen.items()):
+            together[_joined(runs)].append(q_run)
+        return calls + [KernelCall(_joined(q), kv) for kv, q in together.items()]
 
 
 def division_for(

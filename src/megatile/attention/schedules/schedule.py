@@ -50,7 +50,7 @@ class Schedule:
         """How the sequence is divided over all ranks."""
         name = self.causal_layout if causal else self.full_layout
         cycles = getattr(self.routes, "cycles", ()) if name == "cycles" else ()
-        return Layout(name, self.ranks, self.heads, cycles)
+        return Layout(name, self.ranks, self.heads, cycles, causal and name == "balanced")
 
 
 @cached(most=256)

@@ -1,0 +1,63 @@
+"""Packs whose work is balanced over ranks: slices of documents, dealt out by their area under the mask.
+
+The pack is cut into equal slices, the same number for every rank, so that all hold as many tokens and send as
+many. Slices are dealt out, the largest area first, to the rank with least so far that has room.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import Any
+
+import numpy as np
+
+from megatile.core.cached import cached
+from megatile.core.placement import Piece, Pieces, split
+
+SLICES_PER_RANK = 16
+"""More balance better and tear documents into more pieces."""
+Array = Any
+
+
+@cached(most=64)
+def balanced_pieces(lengths: tuple[int, ...], ranks: int, causal: bool) -> list[Pieces]:
+    """Per rank, its pieces of packed sequences in the order of the pack."""
+    ends = np.concatenate([[0], np.cumsum(split(sum(lengths), ranks * SLICES_PER_RANK))])
+    areas = np.diff(_area(np.array(lengths, dtype=np.int64), ends, causal))
+    held: list[list[int]] = [[] for _ in range(ranks)]
+    free = [(0, rank) for rank in range(ranks)]
+    for number in np.argsort(-areas, kind="stable").tolist():
+        load, rank = heapq.heappop(free)
+        held[rank].append(number)
+        if len(held[rank]) < SLICES_PER_RANK:
+            heapq.heappush(free, (load + int(areas[number]), rank))
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    return [_pieces(sorted(own), ends, starts) for own in held]
+
+
+def _area(lengths: Array, ends: Array, causal: bool) -> Array:
+    """Visible pairs of all tokens of the pack before each of ``ends``."""
+    each = lengths * (lengths + 1) // 2 if causal else lengths * lengths
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    document = np.clip(np.searchsorted(starts, ends, side="right") - 1, 0, len(lengths) - 1)
+    inside = ends - starts[document]
+    own = inside * (inside + 1) // 2 if causal else inside * lengths[document]
+    return np.concatenate([[0], np.cumsum(each)])[document] + own
+
+
+def _pieces(slices: list[int], ends: Array, starts: Array) -> Pieces:
+    """Slices as pieces of documents; those that follow one another are joined."""
+    found: list[Piece] = []
+    for number in slices:
+        begin, end = int(ends[number]), int(ends[number + 1])
+        document = int(np.searchsorted(starts, begin, side="right")) - 1
+        while begin < end:
+            stop = min(end, int(starts[document + 1]))
+            piece = Piece(begin - int(starts[document]), stop - begin, 1, document)
+            last = found[-1] if found else None
+            if last and last.sequence == document and last.start + last.length == piece.start:
+                found[-1] = last._replace(length=last.length + piece.length)
+            elif piece.length:
+                found.append(piece)
+            begin, document = stop, document + 1
+    return tuple(found)
