@@ -33,6 +33,18 @@ def install(compiled: bool) -> None:
     sys.modules["torch"] = _proxy()
 
 
+class _OfDevices(type):
+    def __instancecheck__(cls, x: Any) -> bool:
+        return isinstance(x, torch.device)
+
+
+class Device(metaclass=_OfDevices):
+    """``torch.device`` without GPUs."""
+
+    def __new__(cls, named: Any) -> Any:
+        return torch.device("cpu" if str(named).startswith("cuda") else named)
+
+
 def _proxy() -> types.ModuleType:
     """torch as the test file sees it: GPUs are CPUs and bf16 is f32. torch itself keeps its own names."""
 
@@ -42,9 +54,7 @@ def _proxy() -> types.ModuleType:
         def __getattr__(self, name: str) -> Any:
             return getattr(torch, name)
 
-        @staticmethod
-        def device(*args: Any) -> torch.device:
-            return torch.device("cpu" if str(args[0]).startswith("cuda") else args[0])
+        device = Device
 
         @staticmethod
         def compile(function: Any) -> Any:
