@@ -6,13 +6,15 @@
 
 Mutant n depends on the seed and the sources only. It is made in a copy of ``src/``, never in the tree, and
 the tests of its folder run against it, those that are named like its module first. A mutant is killed by a
-test that fails or by the time limit. The state file keeps every outcome; survivors are printed, to be judged.
+test that fails or by the time limit, three times what the tests of the folder take without a change. The
+state file keeps every outcome; survivors are printed, to be judged.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import difflib
 import json
 import os
@@ -21,14 +23,15 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "megatile"
 FOLDERS = ("sim", "lowering", "plan", "cost", "collectives", "runtime", "targets", "hda")
-SECONDS = 240
-"""For the tests of one mutant."""
+SLOWER = 3
+"""How much longer than without a change tests may take, and at least a minute."""
 
 SWAPS: dict[type, type] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -104,42 +107,56 @@ def _made(file: Path, number: int) -> Mutant:
     return Mutant(file, old.lineno, lines[old.lineno - 1], changed.decode())
 
 
+def folder_of(mutant: Mutant) -> str:
+    return mutant.file.relative_to(SOURCE).parts[0]
+
+
 def tests_of(mutant: Mutant) -> list[str]:
     """Files named like the module, then the folder's tests."""
-    folder = mutant.file.relative_to(SOURCE).parts[0]
+    folder = folder_of(mutant)
     named = sorted((ROOT / "tests" / folder).rglob(f"test_*{mutant.file.stem.strip('_')}*.py"))
     return [str(path.relative_to(ROOT)) for path in named] + [f"tests/{folder}"]
 
 
-def outcome(mutant: Mutant, copy: Path, seconds: int, show: bool = False) -> str:
-    """``killed``, ``survived`` or ``timeout``."""
-    target = copy / mutant.file.relative_to(ROOT / "src")
-    lines = mutant.file.read_text(encoding="utf-8").splitlines(keepends=True)
-    lines[mutant.line - 1] = mutant.after
-    target.write_text("".join(lines), encoding="utf-8")
+def run_tests(paths: list[str], copy: Path, seconds: float | None, show: bool = False) -> int | None:
+    """The exit code of the tests against a copy of the sources; None: they took longer."""
     env = {**os.environ, "PYTHONPATH": f"{copy}{os.pathsep}{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-x",
-        "-q",
-        "-n",
-        "0",
-        "-p",
-        "no:cacheprovider",
-        *tests_of(mutant),
-    ]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", *paths]
     out = None if show else subprocess.DEVNULL
     run = subprocess.Popen(command, cwd=ROOT, env=env, stdout=out, stderr=out, start_new_session=True)
     try:
-        return "killed" if run.wait(seconds) else "survived"
+        return run.wait(seconds)
     except subprocess.TimeoutExpired:
-        os.killpg(run.pid, signal.SIGKILL)
-        run.wait()
-        return "timeout"
+        return None
     finally:
-        shutil.copyfile(mutant.file, target)
+        with contextlib.suppress(ProcessLookupError):  # and what the tests have started
+            os.killpg(run.pid, signal.SIGKILL)
+        run.wait()
+
+
+def time_limit(folder: str, copy: Path, known: dict[str, Any]) -> float:
+    """Three times what the folder's tests take without a change."""
+    key = f"seconds of {folder}"
+    if key not in known:
+        begin = time.monotonic()
+        if run_tests([f"tests/{folder}"], copy, None):
+            sys.exit(f"the tests of {folder} fail without any change")
+        known[key] = time.monotonic() - begin
+    return max(60.0, SLOWER * float(known[key]))
+
+
+def outcome(mutant: Mutant, copy: Path, seconds: float, show: bool = False) -> str:
+    """``killed``, ``survived`` or ``timeout``."""
+    target = copy / mutant.file.relative_to(ROOT / "src")
+    original = target.read_text(encoding="utf-8")
+    lines = original.splitlines(keepends=True)
+    lines[mutant.line - 1] = mutant.after
+    target.write_text("".join(lines), encoding="utf-8")
+    try:
+        code = run_tests(tests_of(mutant), copy, seconds, show)
+    finally:
+        target.write_text(original, encoding="utf-8")
+    return "timeout" if code is None else "killed" if code else "survived"
 
 
 def main() -> int:
@@ -147,7 +164,6 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--folders", default=",".join(FOLDERS))
-    parser.add_argument("--seconds", type=int, default=SECONDS)
     parser.add_argument("--state", type=Path, default=ROOT / "out" / "mutate.json")
     parser.add_argument("--replay", type=int)
     given = parser.parse_args()
@@ -155,16 +171,16 @@ def main() -> int:
     copy = given.state.parent / "mutate" / "src"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(ROOT / "src", copy, ignore=shutil.ignore_patterns("__pycache__"))
+    known = json.loads(given.state.read_text(encoding="utf-8")) if given.state.exists() else {}
     if given.replay is not None:
         one = every[given.replay]
         print("".join(difflib.ndiff([one.before], [one.after])), end="")
-        print(one.name, outcome(one, copy, given.seconds, show=True))
+        print(one.name, outcome(one, copy, time_limit(folder_of(one), copy, known), show=True))
         return 0
-    known = json.loads(given.state.read_text(encoding="utf-8")) if given.state.exists() else {}
     for number, one in enumerate(every):
         key = f"{one.name} {one.after.strip()}"
         if key not in known:
-            known[key] = outcome(one, copy, given.seconds)
+            known[key] = outcome(one, copy, time_limit(folder_of(one), copy, known))
             given.state.write_text(json.dumps(known, indent=1), encoding="utf-8")
         print(f"{number:4} {known[key]:9} {one.name}", flush=True)
     found = [(one, known[f"{one.name} {one.after.strip()}"]) for one in every]

@@ -80,7 +80,10 @@ def tile_size(study: Study) -> Iterator[Finding]:
     arguments = arguments_of(study)
     idle, uneven = _idle(study)
     loads = max([study.busy(m.name) for m in study.hda.memories if m.cache] + [_use(study, "dma")])
-    waves = f"{level.instances} blocks are {level.waves:.2f} waves of {level.units * level.slots}"
+    waves = (
+        f"{level.instances} blocks are {level.waves:.2f} waves of {level.units * level.slots}, {level.slots} "
+        f"on each {level.unit} (limited by {level.limit})"
+    )
     if level.waves < 1:
         waves = (
             f"{level.instances} blocks on {level.units} units: {-(-level.instances // level.units)} on some"
@@ -122,8 +125,7 @@ def tile_size(study: Study) -> Iterator[Finding]:
         yield from study.finding(
             "tile size", ps, how,
             bottleneck=f"tile size: residency is limited by {level.limit}",
-            reason=f"{level.slots} resident on each {level.unit}; {waves}; tensor engines are busy "
-            f"{_use(study, 'tensor'):.0%}",
+            reason=f"{waves}; tensor engines are busy {_use(study, 'tensor'):.0%}",
             step=f"another tile size: {step}", source=_kernel_line(study),
         )  # fmt: skip
 
