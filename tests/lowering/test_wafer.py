@@ -9,6 +9,7 @@ import pytest
 import megatile as mt
 import megatile.language as T
 from megatile.cost import bounded, links
+from megatile.lowering.explain import figures
 from megatile.sim import sharing
 from megatile.timing.resources import control_ps
 
@@ -97,6 +98,8 @@ def test_a_gemm_that_is_too_large_to_simulate_is_bounded_by_its_links(monkeypatc
     assert "at least" in result.summary()
     assert "too many to be simulated" in result.timed_by
     assert result.verdict() is None
+    assert "the busiest link serves" in result.why_slow()
+    assert figures(mt.lower(gemm(128, 16, 32), machine=hda), result).time_ps == result.time_ps
     with pytest.raises(mt.MegatileError, match="its time is a bound"):
         result.trace  # noqa: B018
 

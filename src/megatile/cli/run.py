@@ -143,6 +143,7 @@ def run(
 
 def _on_each(prog: ProgramFunction, given: list[Any], machines: list[HDA], json: bool) -> None:
     """One table: the program's time on every machine, and what limits it there."""
+    from megatile.cost.bounded import BoundedResult
     from megatile.lowering.calls import simulate
     from megatile.lowering.explain import figures
     from megatile.lowering.lowered import lower
@@ -154,6 +155,9 @@ def _on_each(prog: ProgramFunction, given: list[Any], machines: list[HDA], json:
         lowered = lower(prog, *given, machine=hda)
         data = random_arrays(lowered) if _data_decide(lowered) else ()
         result = simulate(lowered, *data, progress=True)
+        if isinstance(result, BoundedResult):
+            rows.append((figures(lowered, result), "a lower bound: the busiest link"))
+            continue
         operation, engine, source, _, _, share = critical_groups(result.trace)[0]
         where = f" ({source})" if source else ""
         rows.append((figures(lowered, result), f"{share:.0%} {operation} on {engine}{where}"))

@@ -40,9 +40,18 @@ class BoundedResult(Result):
             advice="simulate a smaller size",
         )
 
+    busy: dict[str, int] = {}  # noqa: RUF012
+    traffic: dict[str, Any] = {}  # noqa: RUF012
+    """Nothing is known of engines and memories."""
+
     def verdict(self) -> Any:
         """None: remedies are found by what was recorded."""
         return None
+
+    def why_slow(self, limit: int = 10) -> str:
+        """What bounds it, in place of a critical path."""
+        (share,) = self.links.values()
+        return f"no critical path: the busiest link serves {share:.0%} of the bound"
 
     def summary(self) -> str:
         """The bound, and what the links have to carry."""
