@@ -25,13 +25,15 @@ STEPS = 20
 
 
 def check_models(rank):
-    """Loss and gradients of 20 steps equal those of one process; packed, with checkpointing, as one sequence."""
+    """Loss and gradients of 20 steps equal those of one process; packed or not, with checkpointing."""
     cases = Cases()
     register_attention("megatile")
     for name, packed in (("llama", True), ("qwen", False), ("qwen", True)):
         torch.manual_seed(1)
         config, model = MODELS[name]
-        alone, divided = (model(config(**SIZES, attn_implementation=x)).double() for x in ("sdpa", "megatile"))
+        alone, divided = (
+            model(config(**SIZES, attn_implementation=x)).double() for x in ("sdpa", "megatile")
+        )
         divided.load_state_dict(alone.state_dict())
         divided.gradient_checkpointing_enable()
         divided.train()

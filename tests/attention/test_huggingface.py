@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 
-from tests.attention.attention_huggingface import check_models  # noqa: E402
-from tests.attention.attention_processes import run_ranks  # noqa: E402
+from tests.attention.attention_huggingface import check_models
+from tests.attention.attention_processes import run_ranks
 
 
 def test_tiny_models_train_as_in_one_process():
