@@ -57,3 +57,28 @@ def test_blocks_of_a_cluster_exchange_tiles() -> None:
     assert (o == a[[1, 0, 3, 2]]).all()
     with pytest.raises(MegatileError):
         tilelang.compile(shifted(False))(a, o)
+
+
+def test_warps_reduce_and_copies_stand_in_elementwise_code() -> None:
+    @T.prim_func
+    def kernel(X: T.Tensor((128,), T.float32), S: T.Tensor((128,), T.float32), M: T.Tensor((128,), T.float32),
+               Rows: T.Tensor((4,), T.int32), A: T.Tensor((8, 16), T.float32),
+               B: T.Tensor((4, 16), T.float32), E: T.Tensor((128,), T.float32)):  # fmt: skip
+        with T.Kernel(1, threads=128):
+            t = T.get_thread_binding()
+            S[t] = T.warp_reduce_sum(X[t])
+            M[t] = T.warp_reduce_max(X[t])
+            for i in T.Parallel(4):
+                T.copy(A[Rows[i], 0:16], B[i, 0:16])
+            for i in T.Parallel(128):
+                E[i] = getattr(T, "__exp")(X[i])
+
+    rng = np.random.default_rng(0)
+    x, a = rng.random(128, np.float32), rng.random((8, 16), np.float32)
+    s, m, b, e = np.zeros_like(x), np.zeros_like(x), np.zeros((4, 16), np.float32), np.zeros_like(x)
+    rows = np.array([5, 0, 7, 5], np.int32)
+    tilelang.compile(kernel)(x, s, m, rows, a, b, e)
+    np.testing.assert_allclose(s, x.reshape(4, 32).sum(1).repeat(32), rtol=1e-5)
+    assert (m == x.reshape(4, 32).max(1).repeat(32)).all()
+    assert (b == a[rows]).all()
+    np.testing.assert_allclose(e, np.exp(x), rtol=1e-6)

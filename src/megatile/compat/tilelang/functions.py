@@ -74,6 +74,10 @@ def power(x: Any, y: Any) -> Any:
     return operate("**", x, y) if isinstance(x, Value) or isinstance(y, Value) else x**y
 
 
+def exp10(x: Any) -> Any:
+    return f.exp2(x * math.log2(10))
+
+
 def log10(x: Any) -> Any:
     return f.log(x) / math.log(10)
 

@@ -40,13 +40,13 @@ WORDS: dict[str, Any] = {
     **_words(
         functions,
         "floordiv floormod truncdiv truncmod shift_left shift_right bitwise_and bitwise_or bitwise_xor "
-        "bitwise_not Div fdiv Cast cast reinterpret infinity max_value min_value power log10 log1p tan "
+        "bitwise_not Div fdiv Cast cast reinterpret infinity max_value min_value power log10 log1p exp10 tan "
         "fast_rcp isnan isinf round trunc likely any_of all_of Not fma const_value",
     ),
     **_words(
         launch,
         "Kernel ClusterKernel get_thread_binding get_thread_bindings get_block_binding get_block_bindings "
-        "get_thread_extent get_block_extent Parallel Pipelined serial unroll vectorized Persistent "
+        "get_thread_extent get_block_extent grid Parallel Pipelined serial unroll vectorized Persistent "
         "barrier_arrive barrier_wait ws tcgen05_mma_arrive assume block_rank_in_cluster cluster_sync",
     ),
     **_words(
@@ -64,7 +64,8 @@ WORDS: dict[str, Any] = {
     **_words(
         simt,
         "access_ptr address_of ptx_cp_async thread_binding sync_grid attr comm_reducer "
-        "tvm_thread_allreduce tvm_warp_shuffle call_extern",
+        "tvm_thread_allreduce tvm_warp_shuffle call_extern warp_reduce_sum warp_reduce_max warp_reduce_min "
+        "warp_reduce_bitand warp_reduce_bitor warp_reduce_bitxor",
     ),
     **_words(scales, "Scale"),
     **_words(onesided, onesided.WORDS),
@@ -94,6 +95,8 @@ WORDS: dict[str, Any] = {
     "prim_func": prim_func,
     "print": _show,
 }
+FAST = {f"__{word}": word for word in "exp exp10 log log2 log10 sin cos tan power".split()}
+"""Fast functions of CUDA by TileLang's names: the exact ones."""
 ALIASES = {
     "const": _buffers.symbols, "dynamic": _buffers.symbols, "symbolic": _buffers.symbols,
     "alloc_cluster_barrier": "alloc_barrier", "WarpSpecialize": "ws", "mbarrier_arrive": "barrier_arrive",
@@ -102,7 +105,7 @@ ALIASES = {
     "Vectorized": "vectorized", "parallel": "Parallel", "Select": "if_then_else", "FloorDiv": "floordiv",
     "FloorMod": "floormod", "scale": "Scale", "c2d_im2col": "im2col",
     "Buffer": "Tensor", "SharedBuffer": "Tensor", "FragmentBuffer": "Tensor",
-    "LocalBuffer": "Tensor", **onesided.ALIASES,
+    "LocalBuffer": "Tensor", **onesided.ALIASES, **FAST, "__pow": "power",
 }  # fmt: skip
 WORDS |= {name: WORDS[word] if isinstance(word, str) else word for name, word in ALIASES.items()}
 globals().update(WORDS)

@@ -255,6 +255,12 @@ def _counting(loop: Any) -> Any:
 serial, unroll, vectorized = map(_counting, (loops.serial, loops.unroll, loops.vectorized))
 
 
+def grid(*extents: Any) -> Any:
+    """``for i, j in T.grid(m, n)``: loops inside each other."""
+    bounds = _values(extents)
+    return loops.serial(*bounds) if len(bounds) == 1 else loops.PersistentRange(bounds, 1, 0)
+
+
 def Persistent(domain: Any, wave_size: Any, index: Any, group_size: Any = 8) -> Any:
     """Tiles of an n-dimensional domain, one for each unit and wave."""
     return loops.PersistentRange(tuple(_values(tuple(domain))), wave_size, index)

@@ -20,6 +20,7 @@ from megatile.compat.tilelang.kernel import Profiler, do_bench
 from megatile.compat.tilelang.launch import LAYOUTS
 from megatile.compat.tilelang.source import PrimFunc, current_machine
 from megatile.compat.tilelang.time import least_time
+from megatile.language.tile.errors import ProgramError
 from megatile.language.tile.operations import GemmWarpPolicy
 from megatile.language.tile.scalars import Value
 
@@ -68,6 +69,65 @@ def determine_torch_fp8_type(*_: Any) -> Any:
     return dtype("float8_e4m3fn").as_torch()
 
 
+class Target:
+    """``with Target("cuda"):``; programs are built for a machine, whatever target is named."""
+
+    def __init__(self, text: Any = "cuda", host: Any = None):
+        said = text.get("kind", "cuda") if isinstance(text, dict) else str(text)
+        self.kind = SimpleNamespace(name=said.split()[0] if said else "cuda")
+        self.host, self.text = host, said
+        self.attrs: dict[str, Any] = dict(text) if isinstance(text, dict) else {}
+        self.keys = (self.kind.name, "gpu")
+
+    def __enter__(self) -> Target:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        """Nothing was changed."""
+
+    def __str__(self) -> str:
+        return self.text
+
+    @staticmethod
+    def current(allow_none: bool = True) -> None:
+        """No target is ever set."""
+
+
+def helper(name: str) -> Any:
+    """``tilelang.testing.requires_…``: a test that asks for hardware runs here as well."""
+    if name.startswith("requires_"):
+        return _same
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return Missing(f"tilelang.testing.{name}")
+
+
+class Missing:
+    """A name of TileLang that megatile has not; it may be imported, and complains when it is used."""
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def __getattr__(self, word: str) -> Missing:
+        if word.startswith("__"):
+            raise AttributeError(word)
+        return Missing(f"{self.name}.{word}")
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        raise ProgramError(
+            f"{self.name} has no counterpart in megatile",
+            advice="docs/how-to/from-tilelang.md lists what there is",
+        )
+
+    def __mro_entries__(self, bases: Any) -> tuple[type, ...]:
+        return (object,)
+
+    def __or__(self, other: Any) -> Any:
+        return self
+
+    __ror__ = __or__
+
+
 class Analyzer:
     """``Analyzer.analysis(kernel, device)``: what a kernel calculates and moves, and its least time."""
 
@@ -96,14 +156,7 @@ _DRIVER = SimpleNamespace(
     get_num_sms=lambda *_: cpu_torch.properties().multi_processor_count,
     get_cuda_device_properties=cpu_torch.properties,
 )
-_TESTING = {
-    name: _same
-    for name in "requires_distributed requires_cuda requires_rocm requires_package requires_gfx "
-    "requires_llvm requires_metal "
-    "requires_cuda_compute_version requires_cuda_compute_version_eq requires_cuda_compute_version_ge "
-    "requires_cuda_compute_version_lt requires_cuda_compute_version_le "
-    "requires_cuda_compute_version_gt".split()
-}
+_TESTING = {"__getattr__": helper}
 _ASSERT = {"torch_assert_close": torch_assert_close}
 _WORDS = language.WORDS
 _TIRX = {
@@ -116,6 +169,7 @@ _TVM = {
     "tirx": SimpleNamespace(**_TIRX),
     "tir": SimpleNamespace(**_TIRX),
 }
+_TARGETS = {"Target": Target}
 _FP8 = {"determine_fp8_type": determine_fp8_type, "determine_torch_fp8_type": determine_torch_fp8_type}
 _TUNER = {"autotune": autotune, "AutoTuner": AutoTuner, "set_autotune_inputs": set_autotune_inputs}
 _POSTPROCESS = {"register_cuda_postproc_callback": _same, "register_hip_postproc_callback": _same}
@@ -176,6 +230,9 @@ CONTENTS: dict[str, Any] = {
     "tilelang.distributed.utils": _RANKS,
     "pynvshmem": _NVSHMEM,
     "tilelang.tvm": _TVM,
+    "tilelang.tvm.target": _TARGETS,
     "tvm": _TVM,
+    "tvm.target": _TARGETS,
     "tvm.tirx": _TIRX,
+    "tvm.tir": _TIRX,
 }

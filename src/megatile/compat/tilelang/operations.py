@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from megatile.compat.tilelang import buffers as b
 from megatile.compat.tilelang.dtypes import overflows
 from megatile.compat.tilelang.launch import barrier_arrive
 from megatile.compat.tilelang.scales import device_product, is_device_product
-from megatile.core.expr import Binary, Expr, Symbol as Var, known, simplify
+from megatile.core.expr import Binary, Const, Expr, Symbol as Var, known, simplify
 from megatile.ir import nodes as n
 from megatile.ir.expr import Rank
 from megatile.ir.launch import ROOT
@@ -33,12 +33,45 @@ def _region(value: Any) -> Any:
 def copy(src: Any, dst: Any, *_: Any, barrier: Any = None, **__: Any) -> None:
     """Copy ``src`` to ``dst``, converting the dtype; how a GPU does it (TMA, width) is no matter here."""
     to, source = operand(_region(dst), "the destination"), operand(_region(src), "the source")
+    if current().parallel:
+        _copy_elements(to, source)
+        return
     if overflows(to.tile.dtype, source.tile.dtype):
         ops.copy(_region(dst), _saturated(to, source))
     else:
         ops.copy(_region(dst), _region(src))
     if b.safe_value(source.tile) is not None:
         _fill_outside(to, source)
+
+
+def _copy_elements(to: Operand, source: Operand) -> None:
+    """A copy inside elementwise code: element by element, for each iteration."""
+    builder = current()
+    left, right = matched(to, source)
+    whole = Operand(to.tile, left.dims), Operand(source.tile, right.dims)
+    spans = [e for e in left.extents if known(simplify(e)) != 1]
+    if len(spans) != sum(known(simplify(e)) != 1 for e in right.extents):
+        raise ProgramError(
+            f"T.copy in T.Parallel: '{to.tile.name}' and '{source.tile.name}' have different extents",
+            advice="copy equal parts",
+        )
+    names = [builder.fresh("i") for _ in spans]
+    with ExitStack() as loops:
+        for name, extent in zip(names, spans, strict=True):
+            loops.enter_context(
+                builder.inside(n.Loop, name, kind="serial", var=name, start=Const(0), stop=extent)
+            )
+        target, value = (_element(one, names) for one in whole)
+        target.tile[tuple(map(Value, target.index))] = value
+
+
+def _element(side: Operand, names: list[str]) -> Any:
+    """The element of a region at loop variables; extents of one have none."""
+    left = iter(names)
+    index: list[Expr] = [
+        Const(0) if known(simplify(extent)) == 1 else Var(next(left)) for extent in side.extents
+    ]
+    return ops.element_of(side, index)
 
 
 def _saturated(to: Operand, source: Operand) -> Any:

@@ -15,7 +15,6 @@ from typing import Any
 
 from megatile.compat.tilelang import cpu_torch
 from megatile.compat.tilelang.cpu_torch import Comparisons
-from megatile.language.tile.errors import ProgramError
 
 _ROOTS = ("tilelang", "tvm", "tilescale", "pynvshmem")
 
@@ -91,33 +90,9 @@ def _module(name: str, contents: Any) -> ModuleType:
     return module
 
 
-class Missing:
-    """A name of TileLang that megatile has not; it may be imported, and complains when it is used."""
-
-    def __init__(self, name: str):
-        self.name = name
-
-    def __getattr__(self, word: str) -> Missing:
-        if word.startswith("__"):
-            raise AttributeError(word)
-        return Missing(f"{self.name}.{word}")
-
-    def __call__(self, *_: Any, **__: Any) -> Any:
-        raise ProgramError(
-            f"{self.name} has no counterpart in megatile",
-            advice="docs/how-to/from-tilelang.md lists what there is",
-        )
-
-    def __mro_entries__(self, bases: Any) -> tuple[type, ...]:
-        return (object,)
-
-    def __or__(self, other: Any) -> Any:
-        return self
-
-    __ror__ = __or__
-
-
 def _missing(module: str, word: str) -> Any:
     if word.startswith("__"):
         raise AttributeError(f"{module}.{word}")
+    from megatile.compat.tilelang.modules import Missing
+
     return Missing(f"{module}.{word}")

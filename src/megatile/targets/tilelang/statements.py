@@ -11,6 +11,7 @@ from megatile.ir import nodes as n
 from megatile.ir.program import base_name
 from megatile.targets.common.errors import CompileError
 from megatile.targets.tilelang.exchange import barrier, put, signal, wait
+from megatile.targets.tilelang.products import global_product, is_global
 from megatile.targets.tilelang.roles import written_roles
 from megatile.targets.tilelang.units import dtype
 
@@ -63,6 +64,10 @@ def _gemm(out: TileLangWriter, node: n.Gemm) -> None:
     ]  # fmt: skip
     if node.policy != "Square":
         flags.append(f"policy=T.GemmWarpPolicy.{node.policy}")
+    if all(is_global(out, region) for region in (node.a, node.b, node.c)):
+        if global_product(out, node):
+            return
+        out.add("# TileLang multiplies tiles: this product of tensors needs tiles of its own")
     factors = []
     for region in (node.a, node.b):
         base = base_name(region.source)

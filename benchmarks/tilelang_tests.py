@@ -1,0 +1,194 @@
+"""Runs TileLang's own tests, of a checkout given by path, through megatile's door.
+
+    python benchmarks/tilelang_tests.py CHECKOUT [--below testing/python/issue ...] [--only TEXT] [--csv FILE]
+
+Nothing of the checkout is part of megatile. Each test counts as
+
+* *passed*, or *skipped* by itself;
+* *refused*: megatile said in one sentence what it has not;
+* *text*: it looks at the compiler's text or internals, which megatile has not;
+* *unrefused*: it expects an error of TileLang's compiler that megatile does not make;
+* *slow*: not ended within the limit on this CPU;
+* *wrong*: a comparison of values failed; *error*: anything else, to be mended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+FOLDERS = ("testing/python/language", "testing/python/issue", "testing/python/cpu")
+RESULTS = "MEGATILE_TEST_RESULTS"
+LIMIT = "MEGATILE_TEST_SECONDS"
+TOGETHER = 12
+"""Files of one process."""
+_TOUCHED = {"text": False}
+
+
+class _TooLong(BaseException):
+    """The test has not ended in time."""
+
+
+# --- the plugin, inside the process of one file ---------------------------------------------------------
+
+
+def pytest_configure(config: Any) -> None:
+    """Note when a test looks at the text of a kernel."""
+    if RESULTS not in os.environ:
+        return
+    from megatile.compat.tilelang import kernel
+
+    original = kernel.Kernel.get_kernel_source
+
+    def noted(self: Any, *rest: Any, **more: Any) -> str:
+        _TOUCHED["text"] = True
+        return original(self, *rest, **more)
+
+    kernel.Kernel.get_kernel_source = noted  # type: ignore[method-assign]
+    kernel.Kernel.get_host_source = lambda self: noted(self) and "// no host code"  # type: ignore[method-assign]
+    kernel.Kernel.kernel_source = property(noted)  # type: ignore[assignment]
+
+
+def _stop(*_: Any) -> None:
+    raise _TooLong
+
+
+def pytest_runtest_setup(item: Any) -> None:
+    _TOUCHED["text"] = False
+    signal.signal(signal.SIGALRM, _stop)
+    signal.alarm(int(os.environ.get(LIMIT, "60")))
+
+
+def pytest_runtest_makereport(item: Any, call: Any) -> None:
+    if RESULTS not in os.environ:
+        return
+    if call.when == "call":
+        signal.alarm(0)
+    if call.when != "call" and call.excinfo is None:
+        return
+    if call.when == "teardown":
+        return
+    kind, why = classified(call.excinfo)
+    with open(os.environ[RESULTS], "a", encoding="utf-8") as out:
+        out.write(json.dumps({"test": item.nodeid, "result": kind, "why": why}) + "\n")
+
+
+def classified(found: Any) -> tuple[str, str]:
+    """The kind of a test's end, and one line about it."""
+    import pytest
+
+    from megatile.core.errors import MegatileError
+
+    if found is None:
+        return "passed", ""
+    error = found.value
+    first = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+    if isinstance(error, pytest.skip.Exception):
+        return "skipped", first
+    if isinstance(error, _TooLong):
+        return "slow", "not ended within the limit"
+    if isinstance(error, MegatileError):
+        return "refused", f"{error.message} ({error.advice})"[:300]
+    if isinstance(error, pytest.fail.Exception):
+        return "unrefused", first
+    text = " ".join(str(error).split())
+    if isinstance(error, AssertionError):
+        values = any(
+            word in text for word in ("ismatched", "not close", "allclose", "Not equal to tolerance")
+        )
+        if _TOUCHED["text"] and not values:
+            return "text", first
+        return "wrong", first
+    return "error", f"{type(error).__name__}: {first}"
+
+
+# --- the script -----------------------------------------------------------------------------------------
+
+
+def run_files(files: list[Path], checkout: Path, seconds: int) -> list[dict[str, str]]:
+    """The results of files; of those that stop the process, one by one."""
+    results = Path(os.environ.get("TMPDIR", "/tmp")) / f"megatile-tests-{os.getpid()}.jsonl"
+    results.unlink(missing_ok=True)
+    environment = os.environ | {
+        RESULTS: str(results), LIMIT: str(seconds), "PYTHONPATH": f"{Path(__file__).parent}{os.pathsep}"
+        + os.environ.get("PYTHONPATH", ""), "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
+    command = [
+        sys.executable, "-m", "megatile.tilelang", "-m", "pytest", *map(str, files), "-q",
+        "-p", "tilelang_tests", "-p", "no:cacheprovider", "-n", "0", "-c", os.devnull,
+        "--continue-on-collection-errors", f"--rootdir={checkout}",
+    ]  # fmt: skip
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=60 + 20 * seconds, check=False
+        )
+        said = (done.stdout + done.stderr).strip().splitlines()
+    except subprocess.TimeoutExpired:
+        said = ["the file did not end in time"]
+    rows = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
+    results.unlink(missing_ok=True)
+    rows = [row | {"file": row["test"].partition("::")[0]} for row in rows]
+    done_files = {Path(row["file"]).name for row in rows}
+    for file in files:
+        if file.name in done_files:
+            continue
+        if len(files) > 1:
+            rows += run_files([file], checkout, seconds)
+            continue
+        why = next((line for line in reversed(said) if "Error" in line), said[-1] if said else "nothing ran")
+        kind = "refused" if "ProgramError" in why or "has no counterpart" in why else "error"
+        if "no tests ran" in why or "deselected" in why:
+            kind = "skipped"
+        rows.append(
+            {
+                "file": file.name,
+                "test": f"{file.name}::*",
+                "result": kind,
+                "why": f"not collected: {why}"[:300],
+            }
+        )
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("checkout", type=Path)
+    parser.add_argument("--below", nargs="*", default=FOLDERS)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--seconds", type=int, default=30, help="of one test")
+    parser.add_argument("--csv", type=Path)
+    given = parser.parse_args()
+    files = [f for folder in given.below for f in sorted((given.checkout / folder).rglob("test_*.py"))]
+    files = [f for f in files if given.only in f.name]
+    if not files:
+        sys.exit(f"error: no tests below {given.checkout} (try: the root of a checkout of TileLang)")
+    rows: list[dict[str, str]] = []
+    for start in range(0, len(files), TOGETHER):
+        mine = run_files(files[start : start + TOGETHER], given.checkout, given.seconds)
+        rows += mine
+        found = dict(Counter(row["result"] for row in mine))
+        print(f"{min(start + TOGETHER, len(files))} of {len(files)} files: {found}", flush=True)
+    if given.csv:
+        with given.csv.open("w", newline="", encoding="utf-8") as out:
+            writer = csv.DictWriter(out, ("file", "test", "result", "why"))
+            writer.writeheader()
+            writer.writerows(rows)
+    counts = Counter(row["result"] for row in rows)
+    print(
+        f"{len(rows)} tests of {len(files)} files: "
+        + ", ".join(f"{n} {kind}" for kind, n in counts.most_common())
+    )
+
+
+if __name__ == "__main__":
+    main()
