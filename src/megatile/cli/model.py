@@ -154,7 +154,8 @@ def _print_steps(d: Deployment, found: dict[str, StepTime], json: bool, csv_file
         print()
     print(f"memory of a device: {found['decode'].memory!r}")
     print(d.engine.words())
-    for note in d.config.notes:
+    beyond = dict.fromkeys(note for step in found.values() for note in step.notes)
+    for note in (*d.config.notes, *beyond):
         print(f"note: {note}")
 
 

@@ -20,6 +20,7 @@ from megatile.models.measured_trace import Beside, beside
 from megatile.models.memory import Memory, memory, require_fit
 from megatile.models.operators import Operator
 from megatile.models.prices import Prices, prices
+from megatile.timing.coverage import beyond
 from megatile.timing.machine_timing import Origin
 from megatile.timing.resources import control_ps
 
@@ -97,6 +98,12 @@ class StepTime(HasRows, HasTime):
         priced = prices(self.deployment.hda, self.deployment.library)
         known = {t.operator.name: priced.explain(t.operator).error for t in self.timed}
         return {"host": UNKNOWN_ERROR, **{n: UNKNOWN_ERROR if e is None else e for n, e in known.items()}}
+
+    @property
+    def notes(self) -> list[str]:
+        """What lies beyond what was measured, one sentence for each operator."""
+        far = ((t.operator.name, beyond(t.operator.kernel, dict(t.operator.extents))) for t in self.timed)
+        return [f"{name}: beyond what was measured: {what}" for name, what in dict(far).items() if what]
 
     @property
     def error(self) -> float:

@@ -26,6 +26,7 @@ from megatile.core.cached import cached_in_owner
 from megatile.core.errors import MegatileError, Place
 from megatile.core.sqlite import table_only
 from megatile.hda import HDA, machine as find_machine, machine_names
+from megatile.timing.coverage import with_coverage
 from megatile.timing.device import NUMBERS, device_of
 from megatile.timing.exchange_rules import model_name
 from megatile.timing.formulas import OPERATIONS, Device, KernelTime, Operation, hardware
@@ -353,7 +354,7 @@ def predict_kernel(
         if known is not None:
             return known
     device = device_of(hda, library, captured, NUMBERS)
-    origin, error = found.origin(device, shape, kind)
+    origin, error = with_coverage(found.name, shape, *found.origin(device, shape, kind))
     model = model_name(device, found.name, shape, kind)
     return KernelTime(float(found.formula(device, shape, kind)), origin, error, model)
 
