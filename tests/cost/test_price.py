@@ -12,7 +12,7 @@ from tests.plan.generator import REGULAR, cases
 
 import megatile as mt
 from megatile.core.expr import eq, maximum, minimum, select, unit
-from megatile.cost.price import lower_bound, price
+from megatile.cost.price import Price, lower_bound, price
 from megatile.plan.build import PlanBuilder
 from megatile.plan.model import PlanError
 from megatile.sim.simulate import simulate
@@ -202,3 +202,11 @@ def test_a_number_per_unit_can_be_assumed() -> None:
     ):
         with pytest.raises(TimingError, match=says):
             price(plan, AHBM, assume={"times": wrong})
+
+
+def test_the_text_of_bounds_is_short_and_runs_nothing() -> None:
+    wafer = mt.machine("cerebras-wse2", width=8, height=8)
+    plan = mt.collective("all_reduce", machine=wafer, scale="block", nbytes=4096, algorithm="ring", ranks=4)
+    assert len(repr(mt.price(plan, wafer))) < 80
+    later = Price.bounded(2_000_000, lambda: pytest.fail("nobody asked for the upper bound"))
+    assert repr(later) == "Price(at least 2 µs)"

@@ -27,6 +27,7 @@ from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError
 from megatile.core.expr import constant
 from megatile.core.limits import OutOfMemory, enough_memory
+from megatile.core.quantities import format_time
 from megatile.core.times import Shown
 from megatile.cost.rounds import shortened
 from megatile.cost.static_bound import floor
@@ -62,7 +63,7 @@ MAX_INSTANCES_SIMULATED_FOR_BOUNDS = 64
 """Up to so many instances in turns, both bounds come from runs at once."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Price(Shown):
     """Bounds in picoseconds, and the resources that more than one flow uses."""
 
@@ -84,6 +85,13 @@ class Price(Shown):
         made = cls.__new__(cls)
         made.__dict__.update(lower_ps=lower_ps, rest=rest)
         return made
+
+    def __repr__(self) -> str:
+        lower, upper = format_time(self.lower_ps), self.__dict__.get("upper_ps")
+        if upper is None:
+            return f"Price(at least {lower})"  # the rest is found when it is asked for
+        shared = f", {len(self.shared)} shared resources" if self.shared else ""
+        return f"Price({lower} to {format_time(upper)}{shared})"
 
     @property
     def lower_ns(self) -> float:
