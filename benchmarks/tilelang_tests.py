@@ -104,7 +104,9 @@ def classified(found: Any) -> tuple[str, str]:
         values = any(
             word in text for word in ("ismatched", "not close", "allclose", "Not equal to tolerance")
         )
-        if _TOUCHED["text"] and not values:
+        if "Regex pattern did not match" in text:
+            return "unrefused", first
+        if (_TOUCHED["text"] or "megatile" in text) and not values:
             return "text", first
         return "wrong", first
     return "error", f"{type(error).__name__}: {first}"

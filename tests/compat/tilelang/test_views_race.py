@@ -82,3 +82,30 @@ def test_warps_reduce_and_copies_stand_in_elementwise_code() -> None:
     assert (m == x.reshape(4, 32).max(1).repeat(32)).all()
     assert (b == a[rows]).all()
     np.testing.assert_allclose(e, np.exp(x), rtol=1e-6)
+
+
+def test_conditions_over_regions_and_reductions_without_nan() -> None:
+    @T.prim_func
+    def kernel(M: T.Tensor((4, 3), T.bool), O: T.Tensor((4, 2), T.int32), X: T.Tensor((8,), T.float32),
+               R: T.Tensor((2,), T.float32)):  # fmt: skip
+        with T.Kernel(4, threads=32) as b:
+            if T.any_of(M[b, :]):
+                O[b, 0] = 1
+            if T.all_of(M[b, :]):
+                O[b, 1] = 1
+            x = T.alloc_fragment((8,), T.float32)
+            top = T.alloc_fragment((1,), T.float32)
+            T.copy(X, x)
+            if b == 0:
+                T.reduce_max(x, top, nan_propagate=False)
+                R[0] = top[0]
+                T.reduce_max(x, top)
+                R[1] = top[0]
+
+    m = np.array([[0, 0, 0], [0, 1, 0], [1, 1, 1], [1, 1, 0]], bool)
+    o, r = np.zeros((4, 2), np.int32), np.zeros(2, np.float32)
+    x = np.array([1, np.nan, 3, 2, 0, -1, np.nan, 2], np.float32)
+    tilelang.compile(kernel)(m, o, x, r)
+    assert (o == np.stack([m.any(1), m.all(1)], 1)).all()
+    assert r[0] == 3
+    assert np.isnan(r[1])

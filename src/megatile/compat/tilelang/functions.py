@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import math
 from functools import partial, reduce
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from megatile.compat.tilelang.dtypes import dtype as Dtype
 from megatile.core.dtypes import is_float, numpy_dtype
+from megatile.core.expr import Const, known, simplify
 from megatile.language.tile import functions as f
+from megatile.language.tile.errors import ProgramError
+from megatile.language.tile.operations import element_of
+from megatile.language.tile.regions import operand
 from megatile.language.tile.scalars import Value, operate
+from megatile.language.tile.tiles import Ref, Tile
 
 
 def _operator(op: str) -> Any:
@@ -115,12 +121,32 @@ def likely(condition: Any, *_: Any) -> Any:
     return condition
 
 
-def any_of(first: Any, *rest: Any) -> Any:
-    return reduce(partial(operate, "or"), rest, first)
+MAX_ELEMENTS = 1024
+"""Elements of a region of which one condition is made."""
 
 
-def all_of(first: Any, *rest: Any) -> Any:
-    return reduce(partial(operate, "and"), rest, first)
+def _conditions(given: tuple[Any, ...]) -> list[Any]:
+    """Conditions, or the elements of the one region or tile that is given."""
+    first = given[0]
+    if len(given) > 1 or not (isinstance(first, Tile) or (isinstance(first, Ref) and not first.is_element)):
+        return list(given)
+    side = operand(first, "the elements of T.any_of or T.all_of")
+    extents = [known(simplify(extent)) for extent in side.extents]
+    if any(e is None for e in extents) or math.prod(e or 0 for e in extents) > MAX_ELEMENTS:
+        raise ProgramError(
+            f"T.any_of or T.all_of of '{side.tile.name}'", advice=f"give at most {MAX_ELEMENTS} elements"
+        )
+    places = product(*(range(e or 0) for e in extents))
+    return [operate("!=", element_of(side, [Const(i) for i in place]), 0) for place in places]
+
+
+def any_of(*given: Any) -> Any:
+    """Whether any of some conditions holds, or any element of a region is not zero."""
+    return reduce(partial(operate, "or"), _conditions(given))
+
+
+def all_of(*given: Any) -> Any:
+    return reduce(partial(operate, "and"), _conditions(given))
 
 
 def Not(value: Any) -> Any:

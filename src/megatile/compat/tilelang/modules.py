@@ -20,6 +20,7 @@ from megatile.compat.tilelang.kernel import Profiler, do_bench
 from megatile.compat.tilelang.launch import LAYOUTS
 from megatile.compat.tilelang.source import PrimFunc, current_machine
 from megatile.compat.tilelang.time import least_time
+from megatile.core.errors import MegatileError
 from megatile.language.tile.errors import ProgramError
 from megatile.language.tile.operations import GemmWarpPolicy
 from megatile.language.tile.scalars import Value
@@ -93,6 +94,13 @@ class Target:
         """No target is ever set."""
 
 
+class Var(Value):
+    """``tir.Var``: variables of TileLang's compiler are refused; the type may be asked for."""
+
+    def __init__(self, name: Any = "", *_: Any, **__: Any):
+        Missing(f"tvm.tir.Var({name!r})")()
+
+
 def helper(name: str) -> Any:
     """``tilelang.testing.requires_…``: a test that asks for hardware runs here as well."""
     if name.startswith("requires_"):
@@ -118,6 +126,8 @@ class Missing:
             f"{self.name} has no counterpart in megatile",
             advice="docs/how-to/from-tilelang.md lists what there is",
         )
+
+    __iter__ = __getitem__ = __enter__ = __exit__ = __call__
 
     def __mro_entries__(self, bases: Any) -> tuple[type, ...]:
         return (object,)
@@ -160,12 +170,16 @@ _TESTING = {"__getattr__": helper}
 _ASSERT = {"torch_assert_close": torch_assert_close}
 _WORDS = language.WORDS
 _TIRX = {
-    "PrimFunc": PrimFunc, "const": _WORDS["const_value"], "PrimExpr": Value, "Var": Value,
+    "PrimFunc": PrimFunc, "const": _WORDS["const_value"], "PrimExpr": Value, "Var": Var,
     "Min": _WORDS["min"], "Max": _WORDS["max"],
 } | {name: _WORDS[name] for name in "reinterpret Select Cast if_then_else".split()}  # fmt: skip
 _TVM = {
     "DataType": dtype,
     "register_func": lambda *_, **__: _first,
+    "TVMError": MegatileError,
+    "error": SimpleNamespace(
+        InternalError=MegatileError, TVMError=MegatileError, DiagnosticError=MegatileError
+    ),
     "tirx": SimpleNamespace(**_TIRX),
     "tir": SimpleNamespace(**_TIRX),
 }

@@ -62,7 +62,7 @@ def _copy_elements(to: Operand, source: Operand) -> None:
                 builder.inside(n.Loop, name, kind="serial", var=name, start=Const(0), stop=extent)
             )
         target, value = (_element(one, names) for one in whole)
-        target.tile[tuple(map(Value, target.index))] = value
+        target.tile[tuple(map(Value, target.index))] = value.tile[tuple(map(Value, value.index))]
 
 
 def _element(side: Operand, names: list[str]) -> Any:
@@ -191,16 +191,39 @@ def clear(buffer: Any, *_: Any, **__: Any) -> None:
     fill(buffer, 0)
 
 
+_LEAST = {"max": -math.inf, "min": math.inf, "absmax": 0.0}
+"""What NaN counts as in reductions that are told to ignore it."""
+
+
+def _without_nan(buffer: Any, least: float) -> Any:
+    """A tile with ``least`` in place of NaN."""
+    side = operand(_region(buffer), "the source of a reduction")
+    clean = b.alloc_fragment([known(e) for e in side.extents], side.tile.dtype)
+    with _each(clean) as indices:
+        value = ops.element_of(side, indices)
+        clean[tuple(map(Value, indices))] = if_then_else(operate("!=", value, value), least, value)
+    return clean
+
+
 def reduce(
-    buffer: Any, out: Any, reduce_type: str, dim: int = -1, clear: bool = True, *_: Any, **__: Any
+    buffer: Any,
+    out: Any,
+    reduce_type: str,
+    dim: int = -1,
+    clear: bool = True,
+    *_: Any,
+    nan_propagate: bool | None = None,
+    **__: Any,
 ) -> None:
     """The reduction over ``dim``; without ``clear`` it continues from ``out``."""
+    if nan_propagate is False and reduce_type in _LEAST:
+        buffer = _without_nan(buffer, _LEAST[reduce_type])
     ops.reduce(reduce_type, buffer, _region(out), dim, clear)
 
 
 def _reduction(op: str) -> Any:
-    def reduction(buffer: Any, out: Any, dim: int = -1, clear: bool = True, *_: Any, **__: Any) -> None:
-        reduce(buffer, out, op, dim, clear)
+    def reduction(buffer: Any, out: Any, dim: int = -1, clear: bool = True, *_: Any, **words: Any) -> None:
+        reduce(buffer, out, op, dim, clear, **words)
 
     reduction.__name__ = reduction.__qualname__ = f"reduce_{op}"
     return reduction
