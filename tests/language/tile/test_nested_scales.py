@@ -9,6 +9,7 @@ import megatile as mt
 import megatile.language as ours
 import megatile.tilelang as tilelang
 import megatile.tilelang.language as theirs
+from megatile.compat.tilelang.takeover import installed
 from megatile.core.errors import MegatileError
 from megatile.hda import ScaleView, machine
 from megatile.language.tile.program import ProgramFunction
@@ -232,6 +233,25 @@ def test_what_tilescale_refuses_is_refused(kind):
     with pytest.raises(MegatileError, match="not supported yet") as error:
         tilelang.compile(between(kind))
     assert "scale" in error.value.message
+
+
+def test_lowering_refuses_what_tilescale_refuses_and_shows_no_text():
+    with installed():
+        import tilelang as taken
+
+        with pytest.raises(MegatileError, match="not supported yet"):
+            taken.lower(between("store"), target="cuda")
+        T = theirs
+
+        @T.prim_func
+        def kernel(out: T.Tensor((4,), T.int32)):
+            with T.Scale("block", 4) as b:
+                out[b] = b
+
+        artifact = taken.lower(kernel, target="cuda")
+        assert artifact.programs[0].launch.count("block") == 4
+        with pytest.raises(MegatileError, match="kernel_source has no counterpart"):
+            _ = artifact.kernel_source
 
 
 def test_signature():

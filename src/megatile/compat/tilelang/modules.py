@@ -138,6 +138,25 @@ class Missing:
     __ror__ = __or__
 
 
+class Artifact:
+    """What ``tilelang.lower`` gives: the Programs; the compiler's text and modules are refused."""
+
+    def __init__(self, programs: tuple[Any, ...]):
+        self.programs = programs
+
+    def __getattr__(self, word: str) -> Any:
+        if word.startswith("__"):
+            raise AttributeError(word)
+        return Missing(f"tilelang.lower(...).{word}")()
+
+
+def lower(function: Any, *_: Any, **__: Any) -> Artifact:
+    """Read a kernel; what TileLang or TileScale refuses is refused here, with its line."""
+    if not isinstance(function, PrimFunc):
+        return Missing(f"tilelang.lower of {type(function).__name__}")()  # type: ignore[no-any-return]
+    return Artifact(function.build({}, {}).programs)
+
+
 class Analyzer:
     """``Analyzer.analysis(kernel, device)``: what a kernel calculates and moves, and its least time."""
 
@@ -217,7 +236,7 @@ _NVSHMEM = {
 CONTENTS: dict[str, Any] = {
     "tilelang": {n: getattr(tilelang, n) for n in tilelang.__all__ if n != "language"}
     | LAYOUTS
-    | {"tensor": ranks.tensor, "get_allocator": ranks.get_allocator},
+    | {"tensor": ranks.tensor, "get_allocator": ranks.get_allocator, "lower": lower},
     "tilelang.language": language,
     "tilelang.language.fp8": _FP8,
     "tilelang.language.dtypes": {"dtype": dtype} | {n: dtype(n) for n in language.NAMES},
