@@ -97,3 +97,22 @@ def test_odd_problems():
     ]
     assert long[0]["winner"] == "hamilton"
     assert all(row["exposed_us"] >= 0 for row in long[0]["schedules"])
+
+
+def test_kernels_are_chosen_by_name():
+    options = ("--seqlen", "64K", "--schedule", "zigzag", "--causal", "--json", "-m")
+    times = {
+        k: json.loads(run(*options, "dgx-h100", *k))["rows"][0]
+        for k in ((), ("--kernel", "fa2"), ("--kernel", "fa3"))
+    }
+    first, second, third = (x["schedules"][0]["time_us"] for x in times.values())
+    assert first == second > 1.3 * third
+    for machine, kernel, told in (
+        ("dgx-h100", "ck", "no figures of the kernel 'ck' (try: use fa2 or fa3,"),
+        ("mi300x-8", "fa3", "use ck, or describe it as 'prefill'"),
+        ("dgx-h100", "cudnn", "or describe it as 'cudnn.prefill'"),
+        ("dgx-h100", "fa4", "there is no kernel 'fa4'"),
+    ):
+        with pytest.raises(MegatileError) as caught:
+            run(*options, machine, "--kernel", kernel)
+        assert told in str(caught.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -45,6 +46,8 @@ def choose(
     Nothing may raise here: the other ranks would wait for this one.
     """
     found = None
+    if machine is None and schedule == "auto" and ranks > 1:
+        _say_what_auto_is()
     try:
         if machine is not None and schedule == "auto":
             found = _loaded(machine)
@@ -58,6 +61,15 @@ def choose(
         wrong = f"the schedule '{chosen.name}' is for {chosen.ranks} ranks, the group has {ranks}"
         return chosen, found, problem or wrong
     return chosen, found, problem
+
+
+@cached()
+def _say_what_auto_is() -> None:
+    """Once per process."""
+    logging.getLogger("megatile.attention").info(
+        "schedule='auto' without a machine is 'hamilton', which may lose to 'zigzag' where links are "
+        "switched: give machine= or name a schedule"
+    )
 
 
 def machine_text(machine: Any) -> str | None:

@@ -34,10 +34,12 @@ def seconds_of(
     return total
 
 
-def rule_beside(hda: HDA, divided: Divided, communication: float, scale: str = "device") -> AttentionRule:
+def rule_beside(
+    hda: HDA, divided: Divided, communication: float, scale: str = "device", kernel: str | None = None
+) -> AttentionRule:
     """Return the rule for the kernels of a schedule beside data that travel so long (s)."""
     problem, division, routes = divided.problem, divided.division, divided.division.routes
-    times = KernelTimes.of(hda, problem.dtype, scale)
+    times = KernelTimes.of(hda, problem.dtype, scale, kernel)
     heads = divided.head_shares(problem.heads)[0]
     peers = {t.peer for t in routes.sends(0, 0)} if routes.exchanges else set()
     taken = min(times.kernels.channels[0] * len(peers), times.kernels.channels[1])
@@ -59,10 +61,15 @@ class AttentionKernels(Timing):
 
     @classmethod
     def of(
-        cls, hda: HDA, divided: Divided, communication: float = 0.0, scale: str = "device"
+        cls,
+        hda: HDA,
+        divided: Divided,
+        communication: float = 0.0,
+        scale: str = "device",
+        kernel: str | None = None,
     ) -> AttentionKernels:
         """Return the kernels of a schedule beside data that travel so long (s)."""
-        return cls(rule_beside(hda, divided, communication, scale), _granule(divided))
+        return cls(rule_beside(hda, divided, communication, scale, kernel), _granule(divided))
 
     @classmethod
     def without_compute(cls, divided: Divided) -> AttentionKernels:

@@ -243,19 +243,22 @@ def predict(
     backward: bool = False,
     scale: str = "device",
     most: int | None = None,
+    kernel: str | None = None,
     progress: bool | Listener = False,
 ) -> Comparison:
     """Compare schedules (all that are worth it, unless named) over ``ranks`` devices (all of them).
 
     ``backward`` predicts a forward and a backward pass together. Schedules with more than ``most`` messages
-    are left out (60 000, or 500 000 for those that are named), and said to be. ``progress`` shows a bar on
+    are left out (60 000, or 500 000 for those that are named), and said to be. ``kernel``: fa2, fa3, cudnn or
+    ck, where the machine file has its figures. ``progress`` shows a bar on
     stderr that moves from schedule to schedule, or calls a function with (what, done, of).
     """
     if progress:
         with shown("predicting attention", progress):
             return predict(
-                machine, problem, schedules=schedules, ranks=ranks, backward=backward, scale=scale, most=most
-            )
+                machine, problem, schedules=schedules, ranks=ranks, backward=backward, scale=scale, most=most,
+                kernel=kernel,
+            )  # fmt: skip
     hda = find_machine(machine) if isinstance(machine, str) else machine
     count = hda.count(scale) if ranks is None else ranks
     if count < 1:
@@ -272,7 +275,7 @@ def predict(
     def time(name: str) -> int:
         tell(f"{name}, {problem.length} tokens", len(found), len(wanted))
         _refuse_endless(make_schedule(name, count), backward, most)
-        found[name] = predict_one(hda, problem, name, count, backward, scale)
+        found[name] = predict_one(hda, problem, name, count, backward, scale, kernel)
         return found[name].time_ps
 
     alone = named and len(wanted) == 1
@@ -295,14 +298,20 @@ def _refuse_endless(schedule: Schedule, backward: bool, most: int) -> None:
 
 
 def predict_one(
-    hda: HDA, problem: Problem, name: str, ranks: int, backward: bool = False, scale: str = "device"
+    hda: HDA,
+    problem: Problem,
+    name: str,
+    ranks: int,
+    backward: bool = False,
+    scale: str = "device",
+    kernel: str | None = None,
 ) -> Prediction:
     """One schedule on the first ``ranks`` devices of a machine."""
     schedule = make_schedule(name, ranks)
     plan = _placed(attention_plan(schedule, problem, backward=backward, scale=scale), hda)
     divided = Divided(schedule, problem)
     silent = simulate(plan, machine=hda, timing=AttentionKernels.without_compute(divided), capacity=False)
-    kernels = AttentionKernels.of(hda, divided, silent.time_ps / 1e12, scale)
+    kernels = AttentionKernels.of(hda, divided, silent.time_ps / 1e12, scale, kernel)
     result = simulate(plan, machine=hda, timing=kernels, capacity=False)
     shares = result.links
     return Prediction(

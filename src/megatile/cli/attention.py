@@ -72,6 +72,10 @@ def predict(
             help="Schedules, comma-separated; default: all that fit.", autocompletion=_complete_schedule
         ),
     ] = None,
+    kernel: Annotated[
+        str | None,
+        typer.Option(help="Local kernel: fa2, fa3, cudnn or ck; default: the machine's usual one."),
+    ] = None,
     ranks: Annotated[int | None, typer.Option(help="Number of devices; default: all.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw times, link loads and a timeline.")] = None,
     max_seconds: MaxSeconds = None,
@@ -95,7 +99,8 @@ def predict(
     for length in lengths:
         problem = Problem(length, heads, dim, kv_heads, batch=batch, causal=causal, dtype=dtype)
         with shown(f"{len(lengths)} lengths"):
-            found.append(compare(hda, problem, schedules=names, ranks=ranks, backward=backward))
+            options: dict[str, Any] = {"ranks": ranks, "backward": backward, "kernel": kernel}
+            found.append(compare(hda, problem, schedules=names, **options))
         if not json:
             print(f"{found[-1]}\n", flush=True)
     if json:

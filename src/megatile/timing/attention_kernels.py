@@ -12,10 +12,11 @@ after one another.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, prod
 
 from megatile.core.dtypes import itemsize
+from megatile.core.errors import MegatileError, did_you_mean
 from megatile.hda import HDA
 from megatile.hda.catalog import assumed_kernel
 from megatile.hda.model import KernelFigures
@@ -61,9 +62,39 @@ one kernel per operation; torch's script compiler may make fewer of them.
 """
 
 
-def kernels_of(hda: HDA) -> KernelFigures:
-    """Return the figures for a machine: those of its file, inherited ones too, or what is assumed of all."""
-    return hda.kernel("attention") or assumed_kernel("attention")
+KERNELS = {"fa2": "attention", "ck": "attention", "fa3": "prefill", "cudnn": "cudnn.prefill"}
+"""Local kernels by the name that users know, and the ``kernels`` of machine files that describe them."""
+
+
+def kernels_of(hda: HDA, kernel: str | None = None) -> KernelFigures:
+    """Return the figures for a machine: those of its file, inherited ones too, or what is assumed of all.
+
+    ``kernel``: one of ``KERNELS`` in place of the machine's usual one (flash-attn 2, on AMD's GPUs that of
+    Composable Kernel); launches, merges and units that messages hold stay.
+    """
+    usual = hda.kernel("attention") or assumed_kernel("attention")
+    if kernel is None:
+        return usual
+    if kernel not in KERNELS:
+        raise MegatileError(f"there is no kernel '{kernel}'", advice=did_you_mean(kernel, KERNELS))
+    found = hda.kernel(KERNELS[kernel])
+    of_amd = "rccl" in hda.transports.get("device", {})
+    if found is None or (KERNELS[kernel] == "attention" and (kernel == "ck") != of_amd):
+        known = [name for name, entry in KERNELS.items() if hda.kernel(entry) and (name == "ck") == of_amd]
+        raise MegatileError(
+            f"machine '{hda.name}' has no figures of the kernel '{kernel}'",
+            advice=f"use {' or '.join(known)}, or describe it as '{KERNELS[kernel]}' in the machine file",
+        )
+    if found.name == usual.name:
+        return usual
+    return replace(
+        usual,
+        share=found.share,
+        rows=found.rows,
+        ramp=found.ramp,
+        softmax=found.softmax,
+        wave_us=found.wave_us,
+    )
 
 
 @dataclass(frozen=True)
@@ -78,12 +109,12 @@ class KernelTimes:
     launch: float  # seconds
 
     @classmethod
-    def of(cls, hda: HDA, dtype: str, scale: str = "device") -> KernelTimes:
+    def of(cls, hda: HDA, dtype: str, scale: str = "device", kernel: str | None = None) -> KernelTimes:
         device, level = Device.of(hda, scale=scale), hda.level(hda.scale(scale).level)
         memories = [m for m in hda.memories if m.level == level.name]
         bandwidth = max((m.effective_bandwidth for m in memories if not m.cache), default=float("inf"))
         cache = max(((m.size, m.effective_bandwidth) for m in memories if m.cache), default=(0, bandwidth))
-        kernels = kernels_of(hda)
+        kernels = kernels_of(hda) if kernel is None else kernels_of(hda, kernel)
         stations = hda.control.launch if hda.control else ()
         own = kernels.interval_ps
         launch = (sum(s.overhead_ps for s in stations) if own is None else own) / 1e12
