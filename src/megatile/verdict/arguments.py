@@ -19,7 +19,6 @@ from megatile.ir.program import bindings
 from megatile.language.tile.program import ProgramFunction
 from megatile.lowering.explain import figures
 from megatile.lowering.lowered import Lowered, lower
-from megatile.plan.counts import command_count
 from megatile.verdict.study import OutOfBudget, Study
 
 FACTORS = (2, 8, 1 / 2, 1 / 8)
@@ -144,7 +143,7 @@ class Arguments:
             search, moves = Search[dict[str, int]](), list(_moves(values, self.given))
             for number, changes in enumerate(moves):
                 low = self.make(changes)
-                if low is not None and command_count(low.plan) <= self.most_commands:
+                if low is not None and self.study.cost(low.plan) <= self.most_commands:
                     bound = max(floor(low.plan, self.study.hda), wave_bound(low.plan, self.study.hda))
                     search.add(changes, bound, number)
             search.timed(len(moves), goal)
@@ -163,7 +162,7 @@ class Arguments:
 
     @cached_property
     def most_commands(self) -> int:
-        return max(MIN_COMMANDS, 2 * command_count(self.study.plan))
+        return max(MIN_COMMANDS, 2 * self.study.cost(self.study.plan))
 
     def text(self, trial: Trial) -> str:
         """``bM 16 -> 128, bN 16 -> 128``."""

@@ -23,7 +23,7 @@ from megatile.lowering.explain import Figures, figures
 from megatile.lowering.lowered import Lowered, lower
 from megatile.plan.counts import command_count
 from megatile.plan.model import Plan
-from megatile.sim import Result
+from megatile.sim import Result, simulate
 from megatile.sim.instructions import WORK
 from megatile.sim.machine_run import time_alone
 from megatile.sim.state import NONE, Recorded
@@ -32,13 +32,14 @@ from megatile.verdict.model import MIN_GAIN, Finding, Verdict
 
 MAX_COMMANDS = 8_000_000
 """Commands that all re-timed Plans of a verdict may have together: some seconds."""
-SAMPLED = 600_000
+SAMPLED = 300_000
 """Plans with more commands are timed by their first blocks, if all do the same and there are enough waves."""
 MIN_WAVES = 4
 IDEAL = 1000.0
 """The factor by which a figure of the machine that is to cost nothing is better."""
 WEIGHTS = {
-    "repeated loads": 1.5, "round trip": 1.5, "bank conflicts": 1.5, "uncoalesced access": 2.0,
+    "block order": 1.5, "repeated loads": 1.5, "round trip": 1.5, "bank conflicts": 1.5,
+    "uncoalesced access": 2.0,
     "contended atomics": 2.0, "wrong engine": 1.5, "wide operands": 1.5, "barriers": 2.0,
     "split reduction": 1.5, "block balance": 1.5, "tile size": 0.8, "argument": 0.8, "launch": 0.5,
     "exposed latency": 0.5, "short steps": 0.5, "serial loop": 1.5, "unused bytes": 1.5, "whole result": 1.5,
@@ -97,6 +98,11 @@ class Study:
         wave = self.hda.count(level.scale) // self.hda.count(plan.scale) * level.slots
         waves = max(MIN_WAVES, SAMPLED * level.count // commands // wave)
         return waves * wave if first_blocks(plan, waves * wave) is not None else 0
+
+    def cost(self, plan: Plan) -> int:
+        """How many commands it takes to time a Plan."""
+        some = self._sampled_blocks(plan)
+        return command_count(plan) * some // plan.levels[0].count if some else command_count(plan)
 
     def _extrapolated_ps(self, plan: Plan, hda: HDA | None = None, **changes: Any) -> float | None:
         count = self._sampled_blocks(plan)
@@ -184,8 +190,11 @@ class Study:
 
     @cached_property
     def groups(self) -> list[tuple[str, str, str, int, int, float]]:
-        """The critical path by operation, engine and source line, the largest first."""
-        return critical_groups(self.result.trace)
+        """The critical path by operation, engine and source line, the largest first; of a large grid, that of
+        its first blocks."""
+        count = self._sampled_blocks(self.plan)
+        some = first_blocks(self.plan, count) if count else None
+        return critical_groups((self.result if some is None else simulate(some, machine=self.hda)).trace)
 
     def line(self, *engines: str) -> str:
         """The source line with most of the critical path, on one of these engines if any are named."""
@@ -223,7 +232,7 @@ class Study:
         """Of every instance of the level in slots: the unit that it ran on, its end, and its own work (time
         of compute engines, or bytes where it computes nothing)."""
         levels = [level for level in self.plan.levels if level.slots is not None]
-        if len(levels) != 1:
+        if len(levels) != 1 or self._sampled_blocks(self.plan):  # many waves of equal blocks end together
             return None
         record = self.result.record
         at = self.plan.all_levels.index(levels[0])
