@@ -43,7 +43,12 @@ def Cast(dtype: Any, value: Any) -> Any:
     return cast(value, dtype)
 
 
-def cast(value: Any, dtype: Any, *_: Any) -> Any:
+def cast(value: Any, dtype: Any, *_: Any, round: Any = None, sat: Any = None) -> Any:
+    if round not in (None, "rn") or sat:
+        raise ProgramError(
+            f"T.cast with round={round!r}, sat={sat!r}",
+            advice="numbers are rounded to the nearest: leave both out",
+        )
     return Dtype(dtype)(value)
 
 

@@ -36,6 +36,7 @@ BETWEEN_RANKS = frozenset(
 """Words by which a kernel names other ranks."""
 
 
+_OF_TVM = frozenset("attrs body buffer_map params ret_type with_attr with_body".split())
 RANKS: ContextVar[int] = ContextVar("megatile_tilelang_ranks", default=0)
 """Ranks of kernels that are built, not launched by processes; 0: those of the process group."""
 
@@ -245,6 +246,14 @@ class PrimFunc(Source):
                     f"argument '{name}' of '{self.__name__}' has no type",
                     advice=f"write {name}: T.Tensor((M, N), T.float32), or {name}: T.int32 for a number",
                 )
+
+    def __getattr__(self, word: str) -> Any:
+        if word in _OF_TVM:
+            raise ProgramError(
+                f"PrimFunc.{word} is of TVM's tree, which megatile has not",
+                advice="kernel.programs are what a kernel becomes here",
+            )
+        raise AttributeError(word)
 
     @property
     def script(self) -> Callable[[], str]:
