@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from tests.sim.random_cases import Case, random_case
+from tests.sim.random_kernels import random_kernels
 from tests.sim.random_launches import Launches, random_blocks, random_launches
 from tests.sim.random_levels import random_levels
 from tests.sim.simpy_reader import Run, read, read_all
@@ -29,6 +30,7 @@ NAMES: dict[type, str] = {
     pm.ReadScalar: "read_scalar",
     pm.Signal: "signal",
     pm.Wait: "wait",
+    pm.Start: "start",
 }
 Event = tuple[str, int | None, int | None]
 
@@ -192,7 +194,8 @@ def main() -> None:
     if "launches" in sys.argv[3:]:
         judge_launches(first, last, sys.argv[3:])
         return
-    make = random_levels if "levels" in sys.argv[3:] else random_case
+    makers = {"levels": random_levels, "kernels": random_kernels}
+    make = next((makers[word] for word in sys.argv[3:] if word in makers), random_case)
     engines = tuple(name for name in ("plain", "compiled") if name in sys.argv[3:]) or (None,)
     bad = 0
     for seed in range(first, last):

@@ -47,6 +47,10 @@ class Servers:
         """Installed flags, by hardware unit, name and member."""
         self.lines: dict[Any, Any] = {}
         """Queues of installed channels, by hardware unit, channel and member."""
+        self.taken: dict[int, int] = defaultdict(int)
+        """By device, the compute units that kernels of libraries have."""
+        self.dispatchers: list[Any] = []
+        """What is called when such a kernel has ended."""
         self.caches = Caches(self)
         self._known: dict[Any, simpy.Resource] = {}
         self._asking: dict[int, list[tuple[Any, simpy.Event]]] = defaultdict(list)

@@ -15,6 +15,7 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -261,6 +262,7 @@ class Levels:
     def begin(self) -> None:
         """Instances without a parent begin when the launch has come and their hardware unit is free."""
         env = self.reader.env
+        self.reader.servers.dispatchers.append(self.dispatch_all)
         begin = self.reader.at_ps + min(view.start_ps(0) for view in self.views.values())
 
         def later(ends: list[simpy.Event], then: Callable[[], None]) -> Process:
@@ -325,11 +327,33 @@ class Levels:
         there = self.hda.count(level.scale)
         return there if level.parent is None else there // self.hda.count(self.plan.level(level.parent).scale)
 
+    def dispatch_all(self) -> None:
+        """Look again who may begin, later in this picosecond."""
+        for pool in self.waiting:
+            again = partial(self.dispatch, self.plan.level(pool[0]), pool)
+            self.reader.servers.later(DISPATCH).callbacks.append(lambda _, again=again: again())
+
+    def is_open(self, level: pm.Level, place: int) -> bool:
+        """Whether no kernel of a library has a hardware unit: it has the highest of its device, not all."""
+        hda = self.hda
+        if (
+            not hda.transports
+            or hda.level(hda.scale(level.scale).level).position >= hda.level("device").position
+        ):
+            return True
+        devices = hda.count("device")
+        per, units = hda.count(level.scale) // devices, hda.count("block") // devices
+        taken = -(-self.reader.servers.taken[place // per] * per // units)
+        return place % per < max(1, per - taken)
+
     def dispatch(self, level: pm.Level, pool: Any) -> None:
-        """By number, to the first free slot."""
-        while self.waiting[pool] and self.free[pool]:
-            self.free[pool].sort()
-            number, slot = self.waiting[pool].pop(0), self.free[pool].pop(0)
+        """By number, to the first free slot on a hardware unit that no kernel of a library has."""
+        while self.waiting[pool]:
+            free = sorted(seat for seat in self.free[pool] if self.is_open(level, seat[1]))
+            if not free:
+                break
+            number, slot = self.waiting[pool].pop(0), free[0]
+            self.free[pool].remove(slot)
             self.slot[level.name, number] = pool, slot
             self.reader.env.process(self.begins(level, number, slot[1]))
         self.leave(pool)
@@ -402,6 +426,8 @@ class Unit:
         self.copies = 0  # and commands on shared engines, which count with them
         self.meeting: tuple[Meeting, tuple[int, ...]] | None = None
         self.met: dict[str, int] = defaultdict(int)
+        self.kernel = (0, 0)
+        """Of the kernel of a library that it has started: the device, and the compute units it takes."""
 
     def run(self) -> Process:
         try:
@@ -409,6 +435,7 @@ class Unit:
             yield self.env.timeout(max(0, start - self.env.now))
             yield self.env.all_of(self.before)
             yield from self.block(self.stream.body)
+            self.set_kernel(0)
         except MegatileError as error:
             self.reader.failed.append(error)
             return
@@ -421,8 +448,25 @@ class Unit:
         self.over.succeed()
 
     def block(self, body: tuple[Any, ...]) -> Process:
-        for statement in body:
+        last = None
+        for at, statement in enumerate(body):
             yield from _RULES[type(statement)](self, statement)
+            if isinstance(statement, pm.Start):
+                last = at + _lasts(self.plan, statement.transport, body[at + 1 :])
+            if at == last:
+                self.set_kernel(0)
+
+    def set_kernel(self, units: int) -> None:
+        """Leave the compute units of the kernel that it has started, if it has, and take so many."""
+        device, had = self.kernel
+        self.reader.servers.taken[device] -= had
+        if had:
+            for dispatch in self.reader.servers.dispatchers:
+                dispatch()
+        if units:
+            device = self.spot * self.reader.hda.count("device") // self.machine.level.total
+        self.kernel = device, units
+        self.reader.servers.taken[device] += units
 
     def scoped(self, body: tuple[Any, ...], keep: Callable[[], None]) -> Process:
         """A body whose own names end with it; ``keep`` takes what lives on before they do."""
@@ -743,7 +787,7 @@ def _compute(u: Unit, s: pm.Compute) -> Process:
         u.copy(record, reads[0] if reads else write, reads, write, u.value(s.work.bytes), put, s.by)
         return
     slow = u.number if u.plan.per(u.level.name, None) is None else u.above(None)
-    busy = u.machine.compute_ps(s, u.value(s.work.flops), slow)
+    busy = u.machine.compute_ps(s, u.value(s.work.flops), slow, u.value(s.work.bytes))
     shared = u.shared_engine(s.engine)
     key = (len(u.reader.queues) + u.reader.levels.total + u.index, u.copies * PIECES, 0)
     u.copies += shared is not None
@@ -760,6 +804,29 @@ def _compute(u: Unit, s: pm.Compute) -> Process:
     u.issue(s.engine, reads, [write], work)
 
 
+def _start(u: Unit, s: pm.Start) -> Process:
+    record = u.record(s)
+    record.start = u.env.now
+    u.set_kernel(u.machine.kernel_units(s) if u.plan.levels else 0)
+    yield u.env.timeout(u.machine.head_ps(s, u.value(s.work.bytes)))
+    u.finish(record)
+
+
+def _lasts(plan: pm.Plan, transport: str, rest: tuple[Any, ...]) -> int:
+    """Return how many of the statements after its start the kernel of a transport lasts: up to the last that
+    names it, or the next start."""
+    named = {thing.name for thing in (*plan.channels, *plan.groups) if thing.transport == transport}
+    last = 0
+    for number, statement in enumerate(rest, 1):
+        inside = list(pm.statements((statement,)))
+        if any(isinstance(x, pm.Start) for x in inside):
+            break
+        by = [x.by for x in inside if isinstance(x, pm.Compute) and x.engine != "dma"]
+        if transport in by or any(getattr(x, a, None) in named for x in inside for a in ("channel", "group")):
+            last = number
+    return last
+
+
 def _send(u: Unit, s: pm.Send) -> Process:
     record, to, member = u.record(s), u.value(s.to), u.value(s.member)
     queue = u.reader.queues[s.channel, to, member]
@@ -771,7 +838,10 @@ def _send(u: Unit, s: pm.Send) -> Process:
         yield queue.line.bell.event
     read, nbytes = u.region(s.read), u.value(s.work.bytes)
     peer = u.stand(channel.level, to)
-    path = u.machine.path(u.spot, read.memory, peer, channel.memory, channel.chunk_bytes)
+    view = u.machine.on_channel(channel)
+    path = view.path(u.spot, read.memory, peer, channel.memory, channel.chunk_bytes)
+    kernels = [t.name for t in u.plan.transports if t.kind == "kernel"]
+    before = [] if channel.transport in kernels else u.seen_by_others
 
     def work(end: simpy.Event) -> Process:
         moving = yield from u.transfer(record, path, nbytes, queue.number, number, channel=channel)
@@ -787,8 +857,8 @@ def _send(u: Unit, s: pm.Send) -> Process:
         queue.line.arrived.append((u.env.now, message))
         queue.line.bell.ring()
 
-    channel = u.machine.virtual_channel(s.channel, u.spot, peer)
-    u.issue(f"dma.{channel}", [read], [], work, *u.seen_by_others)
+    channel = view.virtual_channel(s.channel, u.spot, peer)
+    u.issue(f"dma.{channel}", [read], [], work, *before)
 
 
 def _receive(u: Unit, s: pm.Receive) -> Process:
@@ -983,6 +1053,7 @@ _RULES: dict[type, Callable[[Unit, Any], Process]] = {
     pm.ReadScalar: _read_scalar,
     pm.Signal: _signal,
     pm.Wait: _wait,
+    pm.Start: _start,
     pm.Collective: _collective,
     pm.Free: _free,
     pm.Loop: _loop,

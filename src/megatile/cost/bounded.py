@@ -18,9 +18,10 @@ from megatile.plan.model import Plan
 from megatile.plan.structure import check_structure
 from megatile.sim import Result
 from megatile.sim.launches import Launch
-from megatile.sim.sharing import MAX_HOPS, links_crossed
+from megatile.sim.sharing import MAX_HOPS
 from megatile.timing.machine_timing import Timing, TimingError
 from megatile.timing.resources import Resources
+from megatile.timing.spread_hops import links_crossed
 from megatile.trace import text_table
 
 

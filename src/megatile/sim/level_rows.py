@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from megatile.plan import model as pm
 from megatile.plan.cohort import of_units
 from megatile.plan.residency import units_below
 from megatile.sim import state as st
@@ -100,7 +101,9 @@ class LevelRows:
         elif level.slots is not None:
             bases, crowd = np.unique(outer, return_counts=True)
             slots = np.minimum(below * level.slots, crowd * level.count)
-            if above is None and launch.beside:  # other launches may have the first ones
+            # Other launches, or kernels of libraries, may have the first ones.
+            kernels = self.view.hda.transports and (launch.beside or pm.Start in plan.kinds)
+            if kernels or (above is None and launch.beside):
                 slots[:] = below * level.slots
             first, ends = self.arena.extend("pools", len(bases), NONE), np.cumsum(slots)
             self.pools = range(first, first + len(bases))
