@@ -109,3 +109,15 @@ def test_conditions_over_regions_and_reductions_without_nan() -> None:
     assert (o == np.stack([m.any(1), m.all(1)], 1)).all()
     assert r[0] == 3
     assert np.isnan(r[1])
+
+
+def test_the_last_two_dimensions_are_transposed() -> None:
+    @T.prim_func
+    def kernel(A: T.Tensor((2, 3, 4), T.float32), B: T.Tensor((2, 4, 3), T.float32)):
+        with T.Kernel(1, threads=32):
+            T.transpose(A, B)
+
+    a = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    b = np.zeros((2, 4, 3), np.float32)
+    tilelang.compile(kernel)(a, b)
+    assert (b == a.transpose(0, 2, 1)).all()

@@ -134,14 +134,19 @@ def copy_cluster(src: Any, dst: Any, *, dst_block: Any = None, remote_barrier: A
 
 
 def transpose(src: Any, dst: Any) -> None:
-    """``dst[j, i] = src[i, j]``."""
+    """``dst[..., j, i] = src[..., i, j]``."""
     left, right = operand(src, "the source of T.transpose"), operand(dst, "the destination of T.transpose")
     builder = current()
-    rows, columns = left.extents[-2:]
-    i, j = builder.fresh("i"), builder.fresh("j")
-    value = as_expr(ops.element_of(left, [Var(i), Var(j)]))
-    target = ops.element_of(right, [Var(j), Var(i)])
-    with ops.elementwise_nest((i, j), (rows, columns)):
+    if len(left.extents) < 2 or len(left.extents) != len(right.extents):
+        raise ProgramError(
+            f"T.transpose of {len(left.extents)} dimensions into {len(right.extents)}",
+            advice="give both sides the same number of dimensions, at least two",
+        )
+    names = tuple(builder.fresh("i") for _ in left.extents)
+    *leading, i, j = (Var(name) for name in names)
+    value = as_expr(ops.element_of(left, [*leading, i, j]))
+    target = ops.element_of(right, [*leading, j, i])
+    with ops.elementwise_nest(names, left.extents):
         builder.store(n.Store, target=target.tile.name, index=target.index, value=value)
 
 
