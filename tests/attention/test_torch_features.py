@@ -53,3 +53,14 @@ def test_who_does_not_compile_does_not_load_the_compiler():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize("options", [{"causal": True}, {"softcap": 0.8}, {"window_size": (2, 1)}])
+def test_gradients_in_f64_are_those_of_differences(options):
+    q, k, v = (torch.randn(1, 5, n, 3, dtype=torch.float64, requires_grad=True) for n in (4, 2, 2))
+    sinks = torch.randn(4, dtype=torch.float64, requires_grad=True)
+
+    def attend(q, k, v, sinks):
+        return hamilton_attention(q, k, v, sinks=sinks, return_lse=True, **options)
+
+    assert torch.autograd.gradcheck(attend, (q, k, v, sinks))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
@@ -25,6 +25,8 @@ from megatile.attention.schedules.routes import Held, Transfer
 
 Pair = tuple[Tensor, Tensor]  # K and V (or their gradients), sequence first: [S, B, H, D]
 Chunks = dict[Held, Pair]
+Block = tuple[list[Run], Tensor, Tensor]  # rows, their results and log-sum-exps
+MIN_BLOCKS_JOINED = 4  # fewer are merged one by one: joining copies them
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,11 @@ class AttentionEngine:
                     )
             with span(self.profile, "computation"):
                 alone, together = self._work(step, q.shape[2] * q.shape[3])
+                blocks: list[Block] = []
                 for call in alone:
-                    self._forward_call(call, q, self._keys(step, call, (k, v), held), result)
+                    blocks += self._forward_call(call, q, self._keys(step, call, (k, v), held))
+                for runs, *block in _without_overlap(blocks):
+                    result.add(runs, *block)
                 if together and q.numel():
                     keys = self._all_keys(step, (k, v), held)
                     for batch in together:
@@ -148,7 +153,7 @@ class AttentionEngine:
         order = self.division.routes.held(step, self.rank)
         return _pair(_joined([held[h][side] for h in order]) for side in (0, 1))
 
-    def _forward_call(self, call: KernelCall, q: Tensor, keys: Pair, result: Accumulator) -> None:
+    def _forward_call(self, call: KernelCall, q: Tensor, keys: Pair) -> Iterator[Block]:
         queries = _batch_rows(q, call.q)
         k, v = (x.transpose(0, 1) for x in keys)
         if not queries.numel():
@@ -158,7 +163,7 @@ class AttentionEngine:
             block = self.kernel.forward(
                 queries[:, top:bottom], k[:, left:right], v[:, left:right], part.tile, self.options
             )
-            result.add(_runs_within(call.q, top, bottom), *block)
+            yield _runs_within(call.q, top, bottom), *block
 
     def _parts(self, call: KernelCall, like: Tensor, forward: bool) -> Iterator[Part]:
         """What kernels do of a call, one after the other."""
@@ -287,6 +292,15 @@ class _Gradients:
             for side in (0, 1):
                 target[side][begin:end] += d_keys[side][at : at + end - begin]
             at += end - begin
+
+
+def _without_overlap(blocks: list[Block]) -> list[Block]:
+    """Many blocks, if no two have a row in common, as one: they are merged at once."""
+    ordered = sorted(blocks, key=lambda block: block[0])
+    runs = [run for block in ordered for run in block[0]]
+    if len(blocks) < MIN_BLOCKS_JOINED or any(a[1] > b[0] for a, b in pairwise(runs)):
+        return blocks
+    return [(runs, torch.cat([b[1] for b in ordered], 1), torch.cat([b[2] for b in ordered], 2))]
 
 
 def _add(target: Chunks, more: Mapping[Held, Pair]) -> None:
