@@ -83,7 +83,7 @@ def test_a_database_of_none_is_one_clear_error() -> None:
 
 
 def test_a_collective_says_how_many_bytes() -> None:
-    with pytest.raises(MegatileError, match="all_reduce of how many bytes"):
+    with pytest.raises(MegatileError, match="all_reduce needs a size in bytes"):
         mt.collective("all_reduce", machine="dgx-h100")
     assert mt.collective("barrier", machine="dgx-h100").units == 8
     assert mt.collective("all_reduce", machine="dgx-h100", nbytes=0).units == 8

@@ -49,7 +49,7 @@ def check_errors(rank):
     cases.refuses("shape", AttentionError, "four dimensions", attend, x[0], x, x)
     cases.refuses("dim", AttentionError, "same head dim", attend, x, x[..., :4], x)
     cases.refuses("kv", AttentionError, "must agree", attend, x, x, x[:, :3])
-    cases.refuses("groups", AttentionError, "no multiple", attend, x, x[:, :, :3], x[:, :, :3])
+    cases.refuses("groups", AttentionError, "not a multiple", attend, x, x[:, :, :3], x[:, :, :3])
     cases.refuses("window", AttentionError, "window_size", attend, x, x, x, window_size=(3, -2))
     cases.refuses("layout", AttentionError, "did you mean 'BSND'", attend, x, x, x, layout="BSN")
     cases.refuses("schedule", AttentionError, "did you mean 'zigzag'", attend, x, x, x, schedule="zigzac")

@@ -14,7 +14,7 @@ HBM = {
 
 
 def own_mesh(ranks: int, memory: Sequence[dict[str, Any]] = (HBM,), **network: str) -> HDA:
-    """A full mesh that is no shipped machine: its own speeds, no protocol."""
+    """A full mesh that is not a shipped machine: its own speeds, no protocol."""
     return HDA.from_dict(
         {
             "name": "own",

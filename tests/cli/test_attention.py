@@ -73,4 +73,4 @@ def test_lengths_are_read_like_those_of_predict(megatile):
     for wrong in ("-4", "many"):
         refused = megatile("attention", "plan", f"--seqlen={wrong}")
         assert refused.code != 0
-        assert f"'{wrong}' is no number of tokens" in refused.err
+        assert f"'{wrong}' is not a number of tokens" in refused.err

@@ -57,16 +57,16 @@ def test_json_and_picture(tmp_path):
 def test_lengths():
     assert read_lengths("8192, 10K,1.5M") == [8192, 10_000, 1_500_000]
     for bad in ("", "ten", "0", "-3", "1.5", "0.0001K", "nan", "inf"):
-        with pytest.raises(MegatileError, match="is no number of tokens"):
+        with pytest.raises(MegatileError, match="is not a number of tokens"):
             read_lengths(bad)
 
 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--seqlen", "0"], "'0' is no number of tokens"),
-        (["--seqlen", "10K,10Q"], "'10Q' is no number of tokens"),
-        (["--seqlen", "1e30"], "keys are more than can be counted"),
+        (["--seqlen", "0"], "'0' is not a number of tokens"),
+        (["--seqlen", "10K,10Q"], "'10Q' is not a number of tokens"),
+        (["--seqlen", "1e30"], "keys are too many to count"),
         (["--ranks", "0"], "at least one device, got ranks=0"),
         (["--ranks", "9"], "needs 9 units of 'device'"),
         (["--kv-heads", "5"], "32 query heads cannot share 5 KV heads"),

@@ -51,7 +51,7 @@ def test_sizes_and_ranks():
             read_size(wrong)
     assert read_ranks("16") == 16
     assert read_ranks("0,8,16-18") == [0, 8, 16, 17, 18]
-    with pytest.raises(MegatileError, match="names no ranks"):
+    with pytest.raises(MegatileError, match="is not a list of ranks"):
         read_ranks("a-b")
 
 
@@ -186,7 +186,7 @@ def test_variables_of_nccl_and_measured_times_are_options(tmp_path):
 def test_a_collective_without_bytes_is_asked_for_them(megatile):
     refused = megatile("sweep", "all_reduce", "-o", "gpus=4,8")
     assert refused.code == 1
-    assert "all_reduce of how many bytes? (try: give -b 64MiB)" in refused.err
+    assert "all_reduce needs a size in bytes (try: give -b 64MiB)" in refused.err
     assert "cannot be read" in megatile("sweep", "nothing.json", "-o", "gpus=4,8").err
 
 

@@ -43,8 +43,8 @@ def test_machines_stand_under_their_kind(megatile):
 def test_compare_is_one_table(megatile):
     out = megatile("machine", "compare", "dgx-h100", "v100-8", "cerebras-wse2").out
     rows = {line[:26].strip(): line[26:].split() for line in out.splitlines()}
-    assert rows["products f16"] == ["989.4", "TFLOP/s", "125.3", "TFLOP/s", "7.48", "PFLOP/s"]
-    assert rows["products bf16"][2] == "–"
+    assert rows["GEMM f16"] == ["989.4", "TFLOP/s", "125.3", "TFLOP/s", "7.48", "PFLOP/s"]
+    assert rows["GEMM bf16"][2] == "–"
     assert rows["FLOP/B of device memory"] == ["295", "139", "0.367"]
     assert rows["between nodes"] == [] if "between nodes" in rows else True
 
@@ -119,7 +119,7 @@ def test_pictures(megatile, tmp_path: Path, suffix: str):
     [
         (["dgx-h10"], "there is no machine 'dgx-h10' (try: did you mean 'dgx-h100'?)"),
         (["dgx-h100", "--set", "gpu=4"], "no parameter 'gpu' (try: did you mean 'gpus'?)"),
-        (["dgx-h100", "--set", "gpus"], "'gpus' sets nothing (try: write"),
+        (["dgx-h100", "--set", "gpus"], "'gpus' is not NAME=VALUE (try: write"),
         (["dgx-h100", "--set", "gpus=0"], "a count must be at least 1, not 0"),
         (["dgx-h100", "--set", "gpus=many"], "a whole number is needed, not 'many'"),
         (["dgx-h100", "--set", "networks.nvlnk.bandwidth=1 GB/s"], "did you mean 'nvlink'?"),
@@ -160,7 +160,7 @@ def test_check_of_a_good_file(megatile, tmp_path: Path):
     done = megatile("machine", "check", file)
     assert (done.code, done.out) == (
         0,
-        f"{file}: fine, HDA(dgx-h100: 8 gpu × 6 gpc × 11 tpc × 2 sm × 4 subcore × 32 lane)\n",
+        f"{file}: valid, HDA(dgx-h100: 8 gpu × 6 gpc × 11 tpc × 2 sm × 4 subcore × 32 lane)\n",
     )
 
 

@@ -56,8 +56,8 @@ def test_a_library_kernel_has_an_error_bar() -> None:
 
 def test_bad_calls_are_one_sentence() -> None:
     assert "one of them" in mcp.predict()["problem"]
-    assert "no program" in mcp.run("--help")["problem"]
-    with pytest.raises(MegatileError, match="no name of an extent"):
+    assert "not a program" in mcp.run("--help")["problem"]
+    with pytest.raises(MegatileError, match="not a name of an extent"):
         mcp.tune("x.py:y", {"a b": [1]})
 
 

@@ -68,7 +68,7 @@ def test_train(megatile, tmp_path):
         (("serve", "Llama-3.1-8B", "--rate", 0), "rate must be positive"),
         (("serve", "Llama-3.1-8B", "--requests", "none.jsonl"), "none.jsonl: cannot be read"),
         (("search", "Llama-3.1-8B", "--ttft", "5kg"), "--ttft must be a time above 0, got '5kg'"),
-        (("search", "Llama-3.1-8B", "--concurrency", "many"), "'many' is no list of numbers"),
+        (("search", "Llama-3.1-8B", "--concurrency", "many"), "'many' is not a list of numbers"),
     ],
 )
 def test_mistakes_are_one_sentence(megatile, words, said):

@@ -1,4 +1,4 @@
-"""``megatile trace``: shows, converts, draws, and refuses what is no trace."""
+"""``megatile trace``: shows, converts, draws, and refuses what is not a trace."""
 
 from __future__ import annotations
 

@@ -209,5 +209,5 @@ def test_exchanges_over_nodes_take_the_rules_time_without_a_factor(machine: str,
 def test_a_summary_says_that_messages_were_scaled() -> None:
     plan, why = mt.collective("broadcast", machine="dgx-h100", nbytes=1 << 20, explain=True)
     pace = f"{plan.transports[0].pace:g}"
-    assert f"messages at {pace} of their own time" in str(why)
-    assert f"messages at {pace} of their own time" in mt.simulate(plan, machine="dgx-h100").summary()
+    assert f"messages scaled by {pace} so" in str(why)
+    assert f"messages scaled by {pace} so" in mt.simulate(plan, machine="dgx-h100").summary()

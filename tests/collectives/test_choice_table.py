@@ -74,9 +74,9 @@ def test_a_file_that_is_no_table_is_one_clear_error(file, text):
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
-        (7, "no choice"),
-        (["ring", {}], "no choice"),
-        (["ring", [], "Simple"], "no choice"),
+        (7, "not a choice"),
+        (["ring", {}], "not a choice"),
+        (["ring", [], "Simple"], "not a choice"),
         (["os:system", {}, "Simple"], "no algorithm 'os:system'"),
         (["ring", {}, "fast"], "no protocol 'fast'"),
         (["ring", {"chunks": -1}, "Simple"], "chunks=-1"),
@@ -102,5 +102,5 @@ def test_what_cannot_be_read_or_written_says_so(tmp_path):
 
 @pytest.mark.parametrize("among", ["ring", [], 7])
 def test_among_is_a_list_of_names(among):
-    with pytest.raises(CollectiveError, match="does not say which algorithms"):
+    with pytest.raises(CollectiveError, match="is not a list of algorithms"):
         predict("all_reduce", **{**ASKED, "among": among})

@@ -175,7 +175,7 @@ def test_a_ring_of_any_size_differs_with_what_it_is_mapped_on(n, count):
 
 
 def test_a_ring_on_a_torus_pays_where_rows_do_not_meet():
-    """On a 4 x 4 torus rank order is no ring of neighbours: from row to row it is two links."""
+    """On a 4 x 4 torus rank order is not a ring of neighbours: from row to row it is two links."""
     torus, ring = (
         seconds(chips("torus", 16, dims=[4, 4]), "ring", 8 << 10),
         seconds(chips("ring", 16), "ring", 8 << 10),

@@ -11,9 +11,9 @@ from megatile.collectives import predict
 @pytest.mark.parametrize(
     ("machine", "fields", "message"),
     [
-        ("dgx-h100", {"algorithm": "fastest"}, "decide nothing with algorithm='fastest'"),
-        ("dgx-h100", {"algorithm": "ring"}, "decide nothing with algorithm='ring'"),
-        ("dgx-h100", {"protocol": "LL"}, "decide nothing with protocol='LL'"),
+        ("dgx-h100", {"algorithm": "fastest"}, "have no effect with algorithm='fastest'"),
+        ("dgx-h100", {"algorithm": "ring"}, "have no effect with algorithm='ring'"),
+        ("dgx-h100", {"protocol": "LL"}, "have no effect with protocol='LL'"),
         ("tpu-v5p", {}, "on 'tpu-v5p'"),
     ],
 )

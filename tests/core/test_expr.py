@@ -125,7 +125,7 @@ def test_conditions_and_numbers_are_not_known():
         list(range(unit))
     with pytest.raises(ExprError, match="is not an integer"):
         expr("x")
-    with pytest.raises(ExprError, match="is no integer expression"):
+    with pytest.raises(ExprError, match="is not an integer expression"):
         expression("unit ** 2")
 
 

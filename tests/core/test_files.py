@@ -50,7 +50,7 @@ def test_a_file_that_unpacks_to_much_is_refused(tmp_path: Path) -> None:
 def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero"), tmp_path):
-        with pytest.raises(MegatileError, match=r"cannot be read: (it is no regular file|Is a directory)"):
+        with pytest.raises(MegatileError, match=r"cannot be read: (it is not a regular file|Is a directory)"):
             read_file(path, 100)
 
 

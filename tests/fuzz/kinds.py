@@ -321,7 +321,7 @@ def modules_as_they_are() -> list[tuple[Any, dict[str, Any]]]:
 
 
 def with_module(text: str, use: Callable[[Any], None]) -> None:
-    """Import a module made of a text and use it; what Python itself says of the user's lines is no finding."""
+    """Import a module made of a text and use it; what Python itself says of the user's lines is not a finding."""
     path = str(folder() / "fuzzed.py")
     module: Any = types.ModuleType("fuzzed")
     module.__file__, module.text = path, text

@@ -161,7 +161,7 @@ def test_texts_of_plans(text: str, message: str) -> None:
             [{"kind": "launch", "tiles": {"t": [1 << 20, 1 << 20, [8], "f32", 0]}, "load": {}}],
             "more than 4 GiB",
         ),
-        (["[" * 100_000], "r.jsonl:2: is no log: it is nested too deeply"),
+        (["[" * 100_000], "r.jsonl:2: is not a log: it is nested too deeply"),
         ([[]], "a line of a log is an object"),
         ([{}] * 300_000, "no entries of kind None"),
     ],

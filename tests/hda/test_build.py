@@ -33,8 +33,8 @@ def scales(*views: dict[str, Any]) -> dict[str, Any]:
 
 REFUSED = [
     (small(hw_spec={"pe": []}), "hw_spec.pe: a machine needs at least one level"),
-    (small(hw_spec__pe__1__name="lane"), "hw_spec.pe.lane.name: level 'lane' stands twice"),
-    (small(hw_spec__pe_groups__0__name="lane"), "level 'lane' stands twice"),
+    (small(hw_spec__pe__1__name="lane"), "hw_spec.pe.lane.name: level 'lane' appears twice"),
+    (small(hw_spec__pe_groups__0__name="lane"), "level 'lane' appears twice"),
     (
         small(hw_spec__pe_groups__0__num_units=10**9, hw_spec__pe_groups__1__num_units=10**9),
         "hw_spec: 4000000000000000000 of the smallest units are beyond any machine",
@@ -52,9 +52,9 @@ REFUSED = [
     (scales({"name": "block", "target": "cor"}), "hw_abstr.block.target: there is no level 'cor'"),
     (
         scales({"name": "block", "target": "core"}, {"name": "thread", "target": "lane"}),
-        "hw_abstr.thread: scale 'thread' is smaller than 'block' but stands after it",
+        "hw_abstr.thread: scale 'thread' is smaller than 'block' but is listed after it",
     ),
-    (scales({"name": "b", "target": "core"}, {"name": "b", "target": "chip"}), "scale 'b' stands twice"),
+    (scales({"name": "b", "target": "core"}, {"name": "b", "target": "chip"}), "scale 'b' appears twice"),
     (
         scales({"name": "b", "target": "core"}, {"name": "c", "target": "chip", "aliases": ["b"]}),
         "hw_abstr.c.aliases: 'b' means both 'b' and 'c'",
@@ -64,7 +64,7 @@ REFUSED = [
         "hw_abstr.block.limits.nod: there is no scale 'nod' .*did you mean 'node'",
     ),
     # memories
-    (small(memory=[RAM, RAM]), "memory.ram.name: memory 'ram' stands twice"),
+    (small(memory=[RAM, RAM]), "memory.ram.name: memory 'ram' appears twice"),
     (memory(level="chp"), "memory.ram.level: there is no level 'chp' .*did you mean 'chip'"),
     (memory(size="1 b"), "memory.ram.size: '1 b' is less than a byte"),
     (memory(bandwidth="0 GB/s"), "memory.ram.bandwidth: '0 GB/s' must be more than zero"),
@@ -78,7 +78,7 @@ REFUSED = [
         "memory.b.aliases: 'ram' means both 'ram' and 'b'",
     ),
     # networks
-    (small(networks=[{**NET, "topology": "ring"}] * 2), "network 'n' stands twice"),
+    (small(networks=[{**NET, "topology": "ring"}] * 2), "network 'n' appears twice"),
     (net("ring", level="lane"), "networks.n.level: 'lane' is the smallest level"),
     (net("ring", connects="board"), "networks.n.connects: 'board' does not lie inside 'chip'"),
     (net("ring", connects="chip"), "'chip' does not lie inside 'chip' .*like 'core'"),
@@ -99,7 +99,7 @@ REFUSED = [
     (net("tree", arity=[2, 2]), "networks.n.arity: a tree has one arity .*fat_tree"),
     (net("edges"), "networks.n: topology edges needs a list of edges"),
     (net("edges", edges=[[0, 1]]), "networks.n.edges: 1 edges cannot join 6 units"),
-    (net("edges", edges=[[0, 1]] * 5), r"networks.n.edges.1: edge \[0, 1\] stands twice .*two cables"),
+    (net("edges", edges=[[0, 1]] * 5), r"networks.n.edges.1: edge \[0, 1\] appears twice .*two cables"),
     (net("edges", edges=[[0, 0]] * 5), r"networks.n.edges.0: edge \[0, 0\] joins a unit to itself"),
     (net("edges", edges=[[0, 9]] * 5), r"edge \[0, 9\] leaves the range 0…5"),
     (
@@ -111,7 +111,7 @@ REFUSED = [
     (net("ring", in_network_reduction=["summ"]), "did you mean 'sum'"),
     (net("ring", granule="0 B"), "networks.n.granule: '0 B' is less than a byte"),
     # engines, control, channels
-    (small(engines=SMALL["engines"] * 2), "engine 'alu' stands twice"),
+    (small(engines=SMALL["engines"] * 2), "engine 'alu' appears twice"),
     (engine(level="x"), "engines.alu.level: there is no level 'x'"),
     (
         small(engines=[{"name": "e", "kind": "tensor", "level": "core"}]),
@@ -132,7 +132,7 @@ REFUSED = [
     ),
     (small(control={"host_link": {"latency": "1 ns"}}), "control.host_link: key 'bandwidth' is missing"),
     (small(channels=[{"name": "q", "level": "x"}]), "channels.q.level: there is no level 'x'"),
-    (small(channels=[{"name": "q", "level": "core"}] * 2), "channel 'q' stands twice"),
+    (small(channels=[{"name": "q", "level": "core"}] * 2), "channel 'q' appears twice"),
 ]
 
 
@@ -185,7 +185,7 @@ def test_a_scale_may_not_take_the_name_of_another_level():
         },
         "hw_abstr": [{"name": "chip", "target": "core"}],
     }
-    with pytest.raises(MachineError, match="scale 'chip' has the name of a level but stands on 'core'"):
+    with pytest.raises(MachineError, match="scale 'chip' has the name of a level but belongs to 'core'"):
         HDA.from_dict(description)
 
 

@@ -28,8 +28,8 @@ def test_what_is_not_there_has_the_place_around_it() -> None:
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
-        ("a: 1\nb: 2\na: 3\n", 3, "key 'a' stands twice"),
-        ("a: 1\nb:\n  c: 1\n  c: 2\n", 4, "key 'c' stands twice"),
+        ("a: 1\nb: 2\na: 3\n", 3, "key 'a' appears twice"),
+        ("a: 1\nb:\n  c: 1\n  c: 2\n", 4, "key 'c' appears twice"),
         ("a: [1, 2\n", 2, "not valid YAML"),
         ("a: {b: 1\n", 2, "not valid YAML"),
         ("a: 'x\n", 2, "not valid YAML"),

@@ -217,8 +217,8 @@ def test_what_does_not_fit_one_unit() -> None:
     ("views", "message"),
     [
         ([], "a launch needs at least one scale"),
-        ([ScaleView("block"), ScaleView("block")], "scale 'block' stands twice .*name each scale once"),
-        ([ScaleView("gpu"), ScaleView("device")], r"scale 'device' stands twice \(as 'gpu' and 'device'\)"),
+        ([ScaleView("block"), ScaleView("block")], "scale 'block' appears twice .*name each scale once"),
+        ([ScaleView("gpu"), ScaleView("device")], r"scale 'device' appears twice \(as 'gpu' and 'device'\)"),
         (
             [ScaleView("thread"), ScaleView("block")],
             "scale 'block' is larger than 'thread' but comes after it",

@@ -69,8 +69,8 @@ def test_a_missing_gateway_is_reported():
         ("memory.l2_cache.of", "hmb", "there is no memory 'hmb'"),
         ("memory.l2_cache.of", "shared", "'shared' does not lie behind 'l2_cache'"),
         ("memory.l2_cache.of", "l2_cache", "does not lie behind"),
-        ("memory.l2_cache.block", "3 KiB", "no whole number of blocks"),
-        ("memory.hbm.block", "4 KiB", "'hbm' is no cache"),
+        ("memory.l2_cache.block", "3 KiB", "not a multiple of blocks"),
+        ("memory.hbm.block", "4 KiB", "'hbm' is not a cache"),
         ("memory.l2_cache.write", "sometimes", "'sometimes' is not known here"),
     ],
 )

@@ -73,7 +73,7 @@ def test_circular_extends_are_refused(tmp_path: Path) -> None:
         ("name: x\nextends: ../../etc\n", "there is no machine"),
         (
             "extends: dgx-h100\nmemory:\n  - {name: a, level: gpu}\n  - {name: a, level: sm}\n",
-            "m.yaml:4: memory.a: 'a' stands twice",
+            "m.yaml:4: memory.a: 'a' appears twice",
         ),
         (
             "extends: dgx-h100\nmemory:\n  - {name: hbn, remove: true}\n",

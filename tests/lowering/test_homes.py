@@ -191,7 +191,7 @@ def test_plans_say_how_tiles_are_spread() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"over": "cor"}, "spread over 'cor', which is no level right below"),
+        ({"over": "cor"}, "spread over 'cor', which is not a level right below"),
         ({"block": (2,)}, r"of shape \(8, 4\) is spread in blocks of \(2,\)"),
         ({"block": (0, 4)}, r"in blocks of \(0, 4\)"),
     ],

@@ -116,7 +116,7 @@ def test_files_and_folders(tmp_path) -> None:
     )
     config = read_config(folder)
     assert (config.name, config.scheme, config.kv_scheme) == ("mine", "fp8", "fp8")
-    for text, said in (("{", "is no JSON"), ("[1]", "holds no object"), ("\xff", "no JSON")):
+    for text, said in (("{", "is not JSON"), ("[1]", "holds no object"), ("\xff", "not JSON")):
         (folder / "config.json").write_text(text)
         with pytest.raises(ModelError, match=said):
             read_config(folder)

@@ -63,7 +63,7 @@ def test_replay_tables_and_recorded_steps(tmp_path) -> None:
     assert row["median_error"] == pytest.approx(0.5)
     for wrong in ("{}", "7", "[[1]]", '{"request_infos": [{}]}'):
         file.write_text(wrong)
-        with pytest.raises(ModelError, match="is no batch"):
+        with pytest.raises(ModelError, match="is not a batch"):
             read_batches(file)
 
 

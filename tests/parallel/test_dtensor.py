@@ -189,7 +189,7 @@ def test_local_tensors_and_mistakes() -> None:
             (lambda: x.redistribute(placements=[Shard(2), R]), "no dimension 2"),
             (lambda: DTensor.from_local(local, mesh, [S0, R], shape=(9, 3)), "is not"),
             (lambda: DeviceMesh("ahbm", [0, 0]), "every rank once"),
-            (lambda: einsum("mk,kn", x, x), "no product"),
+            (lambda: einsum("mk,kn", x, x), "not a product"),
         ):
             with pytest.raises(ParallelError, match=said):
                 wrong()

@@ -292,7 +292,7 @@ def test_wrong_inputs():
     plan = b.finish()
     with pytest.raises(PlanError, match="input 'x' is missing"):
         execute(plan, {})
-    with pytest.raises(PlanError, match=r"'y' is no input of the plan.*x"):
+    with pytest.raises(PlanError, match=r"'y' is not an input of the plan.*x"):
         execute(plan, {"y": 0})
     with pytest.raises(PlanError, match=r"input 'x' has shape \(3,\), not \(2, 3\)"):
         execute(plan, {"x": np.zeros(3)})

@@ -82,7 +82,7 @@ def test_time(monkeypatch):
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [
-        ("x[k:+1]", "x[j:+1]", "'j' is no integer"),
+        ("x[k:+1]", "x[j:+1]", "'j' is not an integer"),
         ("x[k:+1]", "y", "no tile 'y'"),
         ("x[k:+1]", "x[k:+1, 0:+1]", "1 dimensions, not 2"),
         ("x[k:+1]", "x[k:+4]", "has no elements"),

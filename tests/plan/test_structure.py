@@ -48,7 +48,7 @@ WRONG = {
     ),
     "a loop index outside its loop": (
         "    for k in range(0, 2, 1):\n        pass\n    x[k:+1] <- fill(value=0.0)",
-        "'k' is no integer that is known in",
+        "'k' is not an integer that is known in",
     ),
     "an index named like a receive": (
         "    for m in range(0, 2, 1):" + EXCHANGE.replace("\n    ", "\n        "),
@@ -167,7 +167,7 @@ def test_a_message_that_does_not_fit_where_it_is_copied():
 
 def test_an_end_of_no_name():
     plan = Plan.from_text(HEAD + "    pass\n")
-    with pytest.raises(PlanError, match="'' is no name"):
+    with pytest.raises(PlanError, match="'' is not a name"):
         check(replace(plan, streams=(Stream(((0, 2, 1),), (Free(("",)),)),)))
 
 

@@ -97,10 +97,10 @@ def test_attributes_of_every_kind_read_back():
         ("plan(", "cannot read the text"),
         ('plan("p", scale="s", grid=(1,))\ny = tyle(f32, (1,), memory="m")', "2: 'tyle' declares nothing"),
         ('plan("p", scale="s", grid=(1,))\nwith unit(0):\n    pass', "a stream begins with 'with units"),
-        ('plan("p", scale="s", grid=(1,))\nwith units((0, 1, 1)):\n    go(x)', "3: 'go' is no command"),
+        ('plan("p", scale="s", grid=(1,))\nwith units((0, 1, 1)):\n    go(x)', "3: 'go' is not a command"),
         (
             'plan("p", scale="s", grid=(1,))\nwith units((0, 1, 1)):\n    x <- go(x)',
-            "3: 'go' is no operation",
+            "3: 'go' is not an operation",
         ),
         (
             'plan("p", scale="s", grid=(1,))\nwith units((0, 1, 1)):\n    x[0:4] <- neg(x)',
@@ -108,7 +108,7 @@ def test_attributes_of_every_kind_read_back():
         ),
         (
             'plan("p", scale="s", grid=(1,))\nwith units((0, 1, 1)):\n    merge(a, b, c)',
-            "stands after its if",
+            "is listed after its if",
         ),
         ('plan("p", scale="s", grid=(1,))\nwith units((0, 1, 1)):\n    x = 3', "not a statement of a plan"),
         ('plan("p", scale="s", grid=(1,), plaice=unit)', "1: 'plan' has no 'plaice='.*place"),
@@ -136,7 +136,7 @@ def test_bad_json():
     document = json.loads(ring().to_json())
     for change, message in (
         ({"format": 9}, "not a plan in format 1 or 2"),
-        ({"is": "Plam"}, "'Plam' is no part of a plan"),
+        ({"is": "Plam"}, "'Plam' is not part of a Plan"),
         ({"colour": 1}, "Plan has no field 'colour'"),
     ):
         with pytest.raises(PlanError, match=message):

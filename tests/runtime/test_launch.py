@@ -320,7 +320,7 @@ def test_wrong_arguments_are_refused_before_anything_starts(monkeypatch):
         launch(plan, inputs={"x": np.zeros((2, 1))})
     with pytest.raises(PlanError, match="input 'x' is missing"):
         launch(plan)
-    with pytest.raises(PlanError, match="'z' is no input"):
+    with pytest.raises(PlanError, match="'z' is not an input"):
         launch(plan, inputs={"z": 1})
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

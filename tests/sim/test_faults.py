@@ -112,5 +112,8 @@ def test_faults_that_make_no_sense() -> None:
     ):
         with pytest.raises(FaultError), faults(**wrong):
             pass
-    with faults(straggler={3: 2.0}), pytest.raises(FaultError, match="no unit of plan 'ring', which has 3"):
+    with (
+        faults(straggler={3: 2.0}),
+        pytest.raises(FaultError, match="not a unit of plan 'ring', which has 3"),
+    ):
         simulate(plan, machine=hda)

@@ -150,7 +150,7 @@ def test_data_decides_the_time_or_is_assumed() -> None:
 
 WRONG = {
     "x <- neg(y)": "there is no tile 'y' here",
-    "if q: pass": "'q' is no integer that is known in if q",
+    "if q: pass": "'q' is not an integer that is known in if q",
     "wait(f, value=1)": "there is no flag 'f'",
     'collective("meet", g)': "there is no collective 'meet'",
     "m, k <- receive_any(c, f32[4], members=(9,), bytes=16)": "names member 9",

@@ -131,7 +131,7 @@ def test_adding_again_replaces_and_a_wrong_row_adds_nothing(database):
 def test_a_database_that_is_none(tmp_path):
     with pytest.raises(DatabaseError, match="cannot be used"):
         Database(put(tmp_path, "hello " * 1000))
-    with pytest.raises(DatabaseError, match="no regular file"):
+    with pytest.raises(DatabaseError, match="not a regular file"):
         Database(tmp_path)
     with pytest.raises(DatabaseError, match="no such performance database"):
         ask(tmp_path / "none.sqlite", m=1, n=1, k=1)
@@ -254,13 +254,13 @@ def test_a_log_of_several_runs(tmp_path):
         (GEMM.replace("5.5", ""), "t.csv", "t.csv:2:"),
         (GEMM.replace(",7\n", ",-7\n"), "t.csv", "t.csv:3: no time"),
         (GEMM.replace("fp8", "fp9"), "t.csv", "t.csv:3: dtype 'fp9' is unknown"),
-        (GEMM.replace("64", "6.5"), "t.csv", "t.csv:3: m is no extent"),
-        (GEMM.replace("64", "-64"), "t.csv", "t.csv:3: m is no extent"),
+        (GEMM.replace("64", "6.5"), "t.csv", "t.csv:3: m is not an extent"),
+        (GEMM.replace("64", "-64"), "t.csv", "t.csv:3: m is not an extent"),
         (GEMM.replace("64,128", "64"), "t.csv", "another number of fields"),
         ("a,b\n1,2\n", "t.csv", "no known table"),
         ("", "t.csv", "has no rows"),
         (GEMM.splitlines()[0], "t.csv", "has no rows"),
-        (GEMM, "t.parquet", "no Parquet file"),
+        (GEMM, "t.parquet", "not a Parquet file"),
         (LOG.format(operation="strange"), "run.log", "which collective"),
         (LOG.format(operation="all_reduce").replace("# Rank", "# rank"), "run.log", "lists no ranks"),
         (
@@ -271,7 +271,7 @@ def test_a_log_of_several_runs(tmp_path):
         (
             LOG.format(operation="all_reduce").replace("1048576", "9" * 400),
             "run.log",
-            "run.log:8: no line of nccl-tests: size is no extent",
+            "run.log:8: no line of nccl-tests: size is not an extent",
         ),
         ("\n".join(LOG.format(operation="all_reduce").splitlines()[:5]), "run.log", "no line with a time"),
         ("op_name,num_gpus,bytes,us\nall_think,2,8,1\n", "t.csv", "'all_think' is not among"),
@@ -292,7 +292,7 @@ def test_a_table_needs_its_machine(tmp_path):
     binary.write_bytes(b"\x00\xff\x00")
     with pytest.raises(DatabaseError, match="neither a text table"):
         read_measurements(binary, "dgx-h100")
-    with pytest.raises(DatabaseError, match="no regular file"):
+    with pytest.raises(DatabaseError, match="not a regular file"):
         read_measurements("/dev/zero", "dgx-h100")
 
 

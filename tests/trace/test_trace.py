@@ -168,7 +168,7 @@ def test_damaged_files_are_refused_with_a_reason(tmp_path) -> None:
         "list.json": (b"[]", "no list 'traceEvents'"),
         "other.json": (b'{"traceEvents":[]}', "another program"),
         "row.json": (plain.replace(b'"ph":"X"', b'"ph":7', 1), "record .* malformed"),
-        "nan.json": (plain.replace(b'"ts":0.000000', b'"ts":NaN', 1), "NaN is no JSON"),
+        "nan.json": (plain.replace(b'"ts":0.000000', b'"ts":NaN', 1), "NaN is not JSON"),
         "cause.json": (plain.replace(b'"cause":0', b'"cause":99', 1), "outside -1..2"),
         "deep.json": (b"[" * 200_000, "not valid JSON"),
         "empty.jsonl": (b"", "not a JSON line"),
@@ -210,7 +210,7 @@ def test_a_trace_checks_itself() -> None:
         Trace(*tables, columns={**trace.columns, "unit": np.zeros(0)})
     with pytest.raises(TraceError, match="one value per time"):
         TraceBuilder().counter("c", [1, 2], [1])
-    with pytest.raises(TraceError, match="no number of picoseconds"):
+    with pytest.raises(TraceError, match="not a number of picoseconds"):
         TraceBuilder().counter("c", [1, float("inf")], [1, 2])
 
 

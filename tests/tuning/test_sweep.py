@@ -57,14 +57,14 @@ def test_a_tile_program():
 
 def test_mistakes():
     for target, over, message in (
-        (3, {"gpus": [1]}, "no plan"),
+        (3, {"gpus": [1]}, "not a plan"),
         (adding(), {"gpu": [1]}, "no parameter 'gpu'"),
         (adding(), {"networks.nvlink.bandwith": ["1 GB/s"]}, "bandwith"),
         (adding(), {}, "nothing to choose from"),
     ):
         with pytest.raises(MegatileError, match=message):
             mt.sweep(target, over, **FAST)
-    with pytest.raises(TuneError, match="no machine"):
+    with pytest.raises(TuneError, match="not a machine"):
         mt.sweep(adding(), {"gpus": [1]}, machine=None)
 
 

@@ -172,7 +172,7 @@ def _problem_of_shapes(q: Tensor, k: Tensor, v: Tensor, slopes: Any, layout: str
         return f"q and k need the same head dim, got {shape_q[3]} and {shape_k[3]}"
     heads, kv_heads = shape_q[2], shape_k[2]
     if not kv_heads or heads % kv_heads:
-        return f"the {heads} query heads are no multiple of the {kv_heads} KV heads"
+        return f"the {heads} query heads are not a multiple of the {kv_heads} KV heads"
     if slopes is None:
         return None
     shape = tuple(slopes.shape) if isinstance(slopes, Tensor) else type(slopes).__name__

@@ -64,7 +64,7 @@ def run_bench(
     if case.dtype not in DTYPES:
         raise AttentionError(f"dtype must be one of {', '.join(DTYPES)}, got '{case.dtype}'")
     if case.heads % case.kv_heads:
-        raise AttentionError(f"the {case.heads} heads are no multiple of the {case.kv_heads} KV heads")
+        raise AttentionError(f"the {case.heads} heads are not a multiple of the {case.kv_heads} KV heads")
     with tempfile.TemporaryDirectory(prefix="megatile-") as name:
         folder, waiting = Path(name), list(enumerate(schedules))
 

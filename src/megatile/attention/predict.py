@@ -265,7 +265,7 @@ def predict(
         raise ScheduleError(f"attention needs at least one device, got ranks={count}")
     if problem.length * problem.keys >= _MAX_PAIRS:
         raise ScheduleError(
-            f"the pairs of {problem.length} queries and {problem.keys} keys are more than can be counted"
+            f"the pairs of {problem.length} queries and {problem.keys} keys are too many to count"
         )
     named = schedules is not None
     most = most or (MAX_MESSAGES if named else MAX_MESSAGES_WITHOUT_ASKING)

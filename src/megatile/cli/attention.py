@@ -41,7 +41,7 @@ def read_length(text: str, least: int = 1) -> int:
     except (ValueError, OverflowError):
         length = least - 1
     if length < least:
-        raise MegatileError(f"'{text.strip()}' is no number of tokens", advice="write 8192, 10K or 1M")
+        raise MegatileError(f"'{text.strip()}' is not a number of tokens", advice="write 8192, 10K or 1M")
     return length
 
 

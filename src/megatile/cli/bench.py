@@ -157,7 +157,7 @@ def bench(
         show(files or ())
         return
     if files:
-        raise MegatileError(f"'{files[0]}' is one argument too many", advice="megatile bench list FILE ...")
+        raise MegatileError(f"'{files[0]}' is an unexpected argument", advice="megatile bench list FILE ...")
     found = load(name)
     if report is not None:
         check_page(report)

@@ -49,7 +49,7 @@ def read_ranks(text: str | None) -> int | list[int] | None:
     for part in text.split(","):
         found = re.fullmatch(r"\s*([0-9]{1,9})\s*(?:-\s*([0-9]{1,9})\s*)?", part)
         if not found:
-            raise MegatileError(f"'{text[:80]}' names no ranks", advice="write 16 or 0,8,16-23")
+            raise MegatileError(f"'{text[:80]}' is not a list of ranks", advice="write 16 or 0,8,16-23")
         first, last = int(found[1]), int(found[2] or found[1])
         if last - first + len(numbers) > MAX_RANKS:
             raise MegatileError(f"'{text[:80]}' names more than {MAX_RANKS} ranks")
@@ -126,11 +126,11 @@ def collective(
 
     hda = load(machine, settings, trust)
     if not 1 < factor < float("inf"):
-        raise MegatileError(f"factor {factor:g} does not lead upwards", advice="use -f 2")
+        raise MegatileError(f"factor {factor:g} must be greater than 1", advice="use -f 2")
     first = read_size(begin)
     last = read_size(end) if end else first
     if last < first:
-        raise MegatileError(f"there is no size from {first} to {last} bytes", advice="let -e be at least -b")
+        raise MegatileError(f"no size between {first} to {last} bytes", advice="let -e be at least -b")
     for file, kinds in ((plot, SUFFIXES), (trace, TRACES), (table, TABLES)):
         _can_write(file, kinds)
     every = _whole_elements(sizes(first, last, factor), dtype)

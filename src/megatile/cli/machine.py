@@ -99,7 +99,7 @@ def overrides(settings: list[str] | None) -> dict[str, Any]:
         key, equals, value = setting.partition("=")
         if not equals or not key.strip():
             raise MegatileError(
-                f"'{setting}' sets nothing", advice="write --set NAME=VALUE, like --set nodes=4"
+                f"'{setting}' is not NAME=VALUE", advice="write --set NAME=VALUE, like --set nodes=4"
             )
         try:
             found[key.strip()] = yaml.safe_load(value)
@@ -113,7 +113,9 @@ def environment(settings: list[str] | None) -> dict[str, str]:
     pairs = [setting.partition("=") for setting in settings or []]
     for key, equals, _ in pairs:
         if not equals or not key.strip():
-            raise MegatileError(f"'{key}' sets nothing", advice="write --env KEY=VALUE, like NCCL_ALGO=Ring")
+            raise MegatileError(
+                f"'{key}' is not KEY=VALUE", advice="write --env KEY=VALUE, like NCCL_ALGO=Ring"
+            )
     return {key.strip(): value for key, _, value in pairs}
 
 
@@ -217,7 +219,7 @@ def check(
                 print(problem)
             if not list_:
                 hda = load(file, trust=trust)
-                print(f"{file}: fine, {hda!r}")
+                print(f"{file}: valid, {hda!r}")
                 for note in lint(hda):
                     print(f"note: {note.path}: {note.message} (try: {note.advice})", file=sys.stderr)
     if any(found.values()):

@@ -94,7 +94,7 @@ TOOLS: tuple[Callable[..., dict[str, Any]], ...] = (check, run, predict, explain
 def _check_names(given: Mapping[str, Any]) -> None:
     for name in given:
         if not name.isidentifier():
-            raise MegatileError(f"'{name}' is no name of an extent or argument", advice="m, n, bM, stages")
+            raise MegatileError(f"'{name}' is not a name of an extent or argument", advice="m, n, bM, stages")
 
 
 def _simulated(machine: str) -> str:
@@ -111,7 +111,7 @@ def _command(module: str, *arguments: str) -> dict[str, Any]:
     """What a command answers, as JSON, or its error."""
     bad = next((a for a in arguments[1:2] if a.startswith("-")), None)
     if bad is not None:
-        return {"ok": False, "problem": f"'{bad}' is no program", "try": "FILE.py:NAME"}
+        return {"ok": False, "problem": f"'{bad}' is not a program", "try": "FILE.py:NAME"}
     try:
         done = subprocess.run(
             [sys.executable, "-m", module, *arguments], capture_output=True, text=True, timeout=MAX_SECONDS,

@@ -359,7 +359,7 @@ def _milliseconds(option: str, text: str | None) -> float | None:
 def _numbers(text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdigit() and 0 < int(part) < 10**6 for part in parts):
-        raise MegatileError(f"'{text}' is no list of numbers", advice="write --concurrency 8,16,32")
+        raise MegatileError(f"'{text}' is not a list of numbers", advice="write --concurrency 8,16,32")
     return [int(part) for part in parts]
 
 

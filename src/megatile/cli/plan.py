@@ -72,7 +72,7 @@ def save(
     from megatile.collectives.planner import collective
 
     if file.suffix not in (".json", ".txt"):
-        raise MegatileError(f"'{file}' names no plan file", advice="end the name in .json or .txt")
+        raise MegatileError(f"'{file}' is not a Plan file name", advice="end the name in .json or .txt")
     check_folder(file)
     plan = collective(
         operation,
@@ -104,7 +104,7 @@ def check(
     if json:
         print_json("plan.check", {"plan": plan.name, **vars(seen)})
         return
-    print(f"{file}: fine, {seen.units} units, {seen.streams} streams, {seen.messages} messages")
+    print(f"{file}: valid, {seen.units} units, {seen.streams} streams, {seen.messages} messages")
 
 
 @app.command()

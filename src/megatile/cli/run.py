@@ -218,7 +218,7 @@ def read_shapes(text: str | None, prog: ProgramFunction) -> list[tuple[int, ...]
     try:
         found = [tuple(int(e) for e in one.split("x")) for one in text.split(",")]
     except ValueError:
-        raise MegatileError(f"'{text}' are no shapes", advice="write --shapes 512x64,64x32") from None
+        raise MegatileError(f"'{text}' are not shapes", advice="write --shapes 512x64,64x32") from None
     if len(found) != len(prog.tensors):
         raise MegatileError(
             f"{len(found)} shapes for the {len(prog.tensors)} arguments {', '.join(prog.tensors)}",
@@ -287,7 +287,7 @@ def read_call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
         return ast.unparse(tree), [], {}
     except (SyntaxError, ValueError):
         raise MegatileError(
-            f"'{text}' is no name and no call with numbers", advice="gemm(512, bK=64)"
+            f"'{text}' is neither a name nor a call with numbers", advice="gemm(512, bK=64)"
         ) from None
 
 
@@ -434,6 +434,6 @@ def _extents(text: str) -> dict[str, int]:
     for part in filter(None, text.replace(" ", "").split(",")):
         name, sign, number = part.partition("=")
         if not name.isidentifier() or not sign or not number.isdecimal() or int(number) < 1:
-            raise MegatileError(f"--at {text}: '{part}' is no extent", advice="--at M=4096,N=4096")
+            raise MegatileError(f"--at {text}: '{part}' is not an extent", advice="--at M=4096,N=4096")
         found[name] = int(number)
     return found

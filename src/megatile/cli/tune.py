@@ -29,7 +29,7 @@ def _values(texts: list[str], option: str) -> dict[str, list[Any]]:
     for text in texts:
         name, _, values = text.partition("=")
         if not name or not values:
-            raise MegatileError(f"'{text}' gives no values", advice=f"write {option} NAME=VALUE,VALUE")
+            raise MegatileError(f"'{text}' has no values", advice=f"write {option} NAME=VALUE,VALUE")
         found[name.strip()] = [overrides([f"v={value.strip()}"])["v"] for value in values.split(",")]
     return found
 
@@ -90,7 +90,7 @@ def _factory(text: str) -> Any:
     """The function that ``FILE.py:NAME`` means, with the arguments of ``FILE.py:NAME(…)``."""
     file, _, name = text.partition(":")
     if not name:
-        raise MegatileError(f"'{text}' names no function", advice=f"write {file}:NAME")
+        raise MegatileError(f"'{text}' is not a function", advice=f"write {file}:NAME")
     _, function, arguments, named = find_named(file, names_of(file), name)
     return partial(function, *arguments, **named) if callable(function) else function
 
@@ -199,7 +199,7 @@ def _target(text: str, nbytes: str | None) -> Any:
 
     if nbytes is None:
         if not Path(text).exists() and _names_collective(text):
-            raise MegatileError(f"{text} of how many bytes?", advice="give -b 64MiB")
+            raise MegatileError(f"{text} needs a size in bytes", advice="give -b 64MiB")
         return read_plan(Path(text))
 
     return partial(_collective, text, read_size(nbytes))

@@ -88,7 +88,7 @@ def read_entry(entry: Any, place: Place) -> Candidate:
     sound = isinstance(entry, (list, tuple)) and len(entry) == 3
     if not sound or not (isinstance(entry[0], str) and isinstance(entry[1], dict)):
         raise CollectiveError(
-            f"{entry!r} is no choice", place=place, advice="delete the table: it is made anew"
+            f"{entry!r} is not a choice", place=place, advice="delete the table: it is made anew"
         )
     name, options, protocol = entry
     if name not in algorithms():
@@ -113,7 +113,7 @@ def read_file(path: Path) -> dict[str, Any]:
         raise
     except ValueError:
         raise CollectiveError(
-            "not a table of choices (no JSON)", place=place, advice="name another file"
+            "not a table of choices (not JSON)", place=place, advice="name another file"
         ) from None
     entries = document.get("choices") if isinstance(document, dict) else None
     if not isinstance(entries, dict) or document.get("format") != FORMAT:

@@ -99,7 +99,8 @@ def _asked(ranks: Any, total: int) -> Sequence[int]:
         or not isinstance(ranks, Iterable)
     ):
         raise CollectiveError(
-            f"{ranks!r} does not say which ranks", advice="give their number, or a list such as [0, 2, 4]"
+            f"{ranks!r} is not a number or list of ranks",
+            advice="give their number, or a list such as [0, 2, 4]",
         )
     return numbers
 

@@ -99,7 +99,7 @@ class Job:
         if self.operation not in OPERATIONS:
             operation_name(self.operation)
         if self.ranks < 1 or self.count < 0:
-            raise CollectiveError(f"{self.ranks} ranks and {self.count} elements make no collective")
+            raise CollectiveError(f"{self.ranks} ranks and {self.count} elements are not a collective")
         if self.reduction not in REDUCTIONS:
             advice = did_you_mean(str(self.reduction), REDUCTIONS, what="reductions")
             raise CollectiveError(f"'{self.reduction}' is not a reduction", advice=advice)

@@ -258,7 +258,7 @@ def predict(
     if env and (library is None or protocol is not None):
         named_way = f"protocol={protocol!r}" if protocol else f"algorithm={algorithm!r} on '{hda.name}'"
         raise CollectiveError(
-            f"variables of NCCL ({', '.join(env)}) decide nothing with {named_way}",
+            f"variables of NCCL ({', '.join(env)}) have no effect with {named_way}",
             advice='algorithm="auto" on a machine with NCCL or RCCL takes what the library chooses',
         )
     if algorithm in ("auto", "fastest", *NAMED):

@@ -90,7 +90,7 @@ def _check_option(algorithm: str, name: str, value: Any, default: Any) -> None:
     elif isinstance(default, int):
         least = min(1, default)
         if whole(value) is None or value < least:
-            raise CollectiveError(said, advice=f"use a whole number from {least} on")
+            raise CollectiveError(said, advice=f"use an integer of at least {least}")
     elif isinstance(default, str) and not isinstance(value, str):
         raise CollectiveError(said, advice=f"use a name such as '{default}'")
 

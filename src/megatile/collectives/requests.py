@@ -43,7 +43,7 @@ def make_job(
         if len({n for row in rows for n in row}) == 1:
             rows = ()
     if nbytes is None and operation_name(op) != "barrier":
-        raise CollectiveError(f"{op} of how many bytes?", advice='give nbytes=1 << 20 or nbytes="1 MiB"')
+        raise CollectiveError(f"{op} needs a size in bytes", advice='give nbytes=1 << 20 or nbytes="1 MiB"')
     nbytes = read_bytes(0 if nbytes is None else nbytes)
     if nbytes % size:
         raise CollectiveError(
@@ -104,7 +104,7 @@ def check_choice(algorithm: Any, protocol: str | None, settings: Any, among: Any
         )
     if among is not None and (isinstance(among, str) or not isinstance(among, Sequence) or not among):
         raise CollectiveError(
-            f"{among!r} does not say which algorithms", advice='give a list such as ["ring", "tree"]'
+            f"{among!r} is not a list of algorithms", advice='give a list such as ["ring", "tree"]'
         )
     for name in among or ():
         find_algorithm(name)

@@ -140,7 +140,7 @@ def did_you_mean(name: str, known: Iterable[str], *, what: str = "") -> str:
 
 
 def how_to_give(value: object, otherwise: str) -> str:
-    """Advice where ``value`` is no program: a function that makes one is called first.
+    """Advice where ``value`` is not a program: a function that makes one is called first.
 
     >>> def gemm(M, N): ...
     >>> how_to_give(gemm, "decorate the function with @T.program")

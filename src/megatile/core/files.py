@@ -60,7 +60,7 @@ def read_file(
         with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as raw:
             state = os.fstat(raw.fileno())
             if not stat.S_ISREG(state.st_mode):
-                raise error("cannot be read: it is no regular file", place=place, advice=advice)
+                raise error("cannot be read: it is not a regular file", place=place, advice=advice)
             if state.st_size > limit:
                 raise error(f"is larger than {format_bytes(limit)}", place=place, advice=advice)
             packed = unpack and raw.read(2) == b"\x1f\x8b"

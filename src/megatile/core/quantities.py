@@ -131,7 +131,7 @@ _SCALABLE = re.compile(r"\s*([0-9][0-9_.]*(?:[eE][-+]?\d+)?)(.*)", re.DOTALL)
 
 
 def times(value: Any, factor: float) -> str | None:
-    """Return ``450 GB/s`` multiplied, in its own unit; None for what is no number (with a unit) above 0."""
+    """Return ``450 GB/s`` multiplied, in its own unit; None unless it is a number above 0."""
     match = _SCALABLE.fullmatch(str(value))
     number = float(match.group(1).replace("_", "")) if match is not None else 0.0
     return f"{number * factor:.12g}{match.group(2)}" if match is not None and number > 0 else None

@@ -210,7 +210,7 @@ class PhysAddr:
         for name, start, end in PE_RESOURCE_MAP:
             if start <= self.sub_offset < end:
                 return name, self.sub_offset - start
-        raise PhysAddrError(f"sub_offset {self.sub_offset:#x} of a PE lies in none of its ranges")
+        raise PhysAddrError(f"sub_offset {self.sub_offset:#x} of a PE is in none of its ranges")
 
     def __str__(self) -> str:
         pe = "" if self.pe_id is None else f"/pe{self.pe_id}"

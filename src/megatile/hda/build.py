@@ -79,7 +79,7 @@ class _Builder(Figures):
                     )
                 if name in self.levels and name != view.target:
                     self.fail(
-                        f"scale '{name}' has the name of a level but stands on '{view.target}'",
+                        f"scale '{name}' has the name of a level but belongs to '{view.target}'",
                         ("hw_abstr", i, "name" if name == view.name else "aliases"),
                         "give the scale another name",
                     )
@@ -108,7 +108,7 @@ class _Builder(Figures):
             position = self.level(str(view.target), ("hw_abstr", i, "target")).position
             if position < before:
                 self.fail(
-                    f"scale '{view.name}' is smaller than '{views[i - 1].name}' but stands after it",
+                    f"scale '{view.name}' is smaller than '{views[i - 1].name}' but is listed after it",
                     ("hw_abstr", i),
                     "list the scales from the smallest to the largest",
                 )
@@ -168,7 +168,7 @@ class _Builder(Figures):
         """What a cache stands in front of lies further out; only caches have blocks."""
         given = [key for key in ("of", "block", "fill") if getattr(layer, key) is not None]
         if given and not layer.cache:
-            self.fail(f"'{layer.name}' is no cache, so it has no '{given[0]}'", (*key_path, given[0]))
+            self.fail(f"'{layer.name}' is not a cache, so it has no '{given[0]}'", (*key_path, given[0]))
         if layer.of is None:
             return
         behind = names.get(layer.of)
@@ -177,9 +177,7 @@ class _Builder(Figures):
         elif self.levels[behind.level].position < self.levels[layer.level].position or behind is layer:
             self.fail(f"'{layer.of}' does not lie behind '{layer.name}'", (*key_path, "of"))
         if layer.block is not None and layer.size % layer.block:
-            self.fail(
-                f"{layer.size} B are no whole number of blocks of {layer.block} B", (*key_path, "block")
-            )
+            self.fail(f"{layer.size} B are not a multiple of blocks of {layer.block} B", (*key_path, "block"))
 
     def memory(self, m: Any, key_path: KeyPath) -> MemoryLayer:
         level = self.level(m.level, (*key_path, "level"))

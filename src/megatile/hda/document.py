@@ -182,7 +182,7 @@ class _Builder:
                 raise self.error(event, "a key must be a plain name", key_path)
             key = event.value
             if key in result:
-                raise self.error(event, f"key '{key}' stands twice", (*key_path, key))
+                raise self.error(event, f"key '{key}' appears twice", (*key_path, key))
             here = (*key_path, key)
             result[key] = self.value(next(events), events, here)
             # Of an unknown or misspelt key the line of the key itself is wanted.

@@ -74,7 +74,7 @@ class Figures:
         seen: set[str] = set()
         for i, name in enumerate(names):
             if name in seen:
-                self.fail(f"{what} '{name}' stands twice", key_path(i), "give each its own name")
+                self.fail(f"{what} '{name}' appears twice", key_path(i), "give each its own name")
             seen.add(name)
 
     # quantities

@@ -105,7 +105,9 @@ class LaunchViews:
             if scale.position in seen:
                 first = seen[scale.position]
                 also = f" (as '{first}' and '{view.name}')" if first != view.name else ""
-                raise InstanceError(f"scale '{scale.name}' stands twice{also}", advice="name each scale once")
+                raise InstanceError(
+                    f"scale '{scale.name}' appears twice{also}", advice="name each scale once"
+                )
             larger = [name for position, name in seen.items() if position < scale.position]
             if larger:
                 raise InstanceError(

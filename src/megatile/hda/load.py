@@ -141,7 +141,7 @@ def merge(base: Document, over: Document) -> Document:
         later: dict[str, int] = {}
         for j, item in enumerate(b):
             if later.setdefault(item["name"], j) != j:
-                raise over.error(f"'{item['name']}' stands twice", (*wb, j), "give each its own name")
+                raise over.error(f"'{item['name']}' appears twice", (*wb, j), "give each its own name")
         result: list[Any] = []
         for i, item in enumerate(a):
             j = later.pop(item["name"], -1)

@@ -81,7 +81,7 @@ def _edge_list(n: Any, size: int, document: Document, key_path: KeyPath) -> Topo
             )
         if a == b or frozenset((a, b)) in seen:
             raise document.error(
-                f"edge [{a}, {b}] joins a unit to itself" if a == b else f"edge [{a}, {b}] stands twice",
+                f"edge [{a}, {b}] joins a unit to itself" if a == b else f"edge [{a}, {b}] appears twice",
                 at,
                 "write [a, b, 2] for two cables",
             )

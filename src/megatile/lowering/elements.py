@@ -233,12 +233,14 @@ class Command:
         """An index by places in a home whose indices are no run."""
         if not home.scattered:
             if any(isinstance(i, Pick) for i in index):
-                raise cannot("elementwise code of units whose elements are no run", self.scope.node)
+                raise cannot("elementwise code of units whose elements are not contiguous", self.scope.node)
             return index
         regions, found = self.scope.regions, []
         for d, pick in enumerate(index):
             if not isinstance(pick, Pick):
-                raise cannot(f"'{home.name}', whose parts are no runs, by its own name", self.scope.node)
+                raise cannot(
+                    f"'{home.name}', whose parts are not contiguous, by its own name", self.scope.node
+                )
             low, _ = local_runs(pick, regions.held(home, d), self.scope.node)
             found.append(_plus(self.iterations.lifted(self.scope.whole(low)), pick.index))
         return tuple(found)

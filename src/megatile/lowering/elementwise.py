@@ -42,7 +42,7 @@ def statement(scope: StreamScope, node: n.Node) -> None:
 
 
 def let(scope: StreamScope, node: n.Let) -> None:
-    """A variable that is no whole number known to the stream."""
+    """A variable that is not a whole number known to the stream."""
     iterations = IterationScope(scope)
     value = iterations.resolve(node.value)
     if not any(isinstance(part, Load) for part in walk(value)) and scope.state.facts.assigned_once(node.name):

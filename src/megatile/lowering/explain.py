@@ -173,7 +173,7 @@ class Figures:
         work = ", ".join(f"{count:.4g} on {engine}" for engine, count in self.flops.items() if count)
         lines.append(f"  operations: {work or 'none'}; copies move {format_bytes(self.moved)}")
         if self.busy and self.share_of_peak and self.share_of_peak < self.busy:
-            lasts = f"{self.sustained:.1%} is what lasts under load; " if self.sustained < 1 else ""
+            lasts = f"{self.sustained:.1%} under sustained load; " if self.sustained < 1 else ""
             lines.append(
                 f"  {self._engine} engines work for {self.busy:.1%} of the time, at "
                 f"{self.share_of_peak / self.busy:.1%} of their peak ({lasts}start-ups and rounded extents)"
@@ -182,7 +182,7 @@ class Figures:
             times = f"{self.actual_bytes / max(1, self.compulsory_bytes):.3g}× "
             lines.append(
                 f"  '{self.memory}' moves {format_bytes(self.actual_bytes)}, {times}the compulsory "
-                f"{format_bytes(self.compulsory_bytes)}; {self.intensity:.4g} operations for each byte"
+                f"{format_bytes(self.compulsory_bytes)}; {self.intensity:.4g} operations per byte"
             )
         lines += [
             f"  {factor:.3g} × the bytes: rows of {format_bytes(row)} in sectors of '{memory}' ({line})"

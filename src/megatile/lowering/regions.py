@@ -139,7 +139,7 @@ class Regions:
         shape = tuple(int(e) for e in self.homes.program.param(home.name).shape)
         found = shares(self.launch, home.views, shape, 0, place.rank)
         if any(isinstance(one, Listed) for one in found):
-            raise cannot(f"'{home.name}', whose parts are no runs, by its own name", self.scope.node)
+            raise cannot(f"'{home.name}', whose parts are not contiguous, by its own name", self.scope.node)
         return cast(list[Cut], found)
 
     def origin(self, name: str, place: Place) -> list[Expr]:
@@ -169,7 +169,7 @@ class Regions:
     def listed(self, dim: n.Dim, home: Home, number: int) -> Axis:
         """A dimension of a tensor of which units hold indices that are no run: by their places there."""
         if not isinstance(dim.start, Pick):
-            raise cannot(f"'{home.name}', whose parts are no runs, by its own name", self.scope.node)
+            raise cannot(f"'{home.name}', whose parts are not contiguous, by its own name", self.scope.node)
         held = self.held(home, number)
         low, length = map(self.whole, local_runs(dim.start, held, self.scope.node))
         start = simplify(low + self.whole(dim.start.index))

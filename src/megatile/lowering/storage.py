@@ -150,7 +150,7 @@ class Homes:
         base = self.table[node.to[0].source].base
         home = self.found[base]
         if home.scattered or node.axis is not None:
-            raise cannot("T.allgather of a tensor whose parts are no runs, or along an axis,", node)
+            raise cannot("T.allgather of a tensor whose parts are not contiguous, or along an axis,", node)
         for other in n.walk(self.program.body):
             for kind, region in n.regions(other):
                 bound = self.table[region.source]

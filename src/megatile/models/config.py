@@ -255,7 +255,7 @@ def _read(path: Path) -> dict[str, Any]:
     except (json.JSONDecodeError, ValueError) as problem:
         if isinstance(problem, ModelError):
             raise
-        raise ModelError(f"is no JSON: {problem}", place=Place(str(path))) from None
+        raise ModelError(f"is not JSON: {problem}", place=Place(str(path))) from None
     if not isinstance(found, dict):
         raise ModelError(f"holds no object, but {type(found).__name__}", place=Place(str(path)))
     return found

@@ -45,7 +45,7 @@ def read_kernels(path: str | Path) -> list[GpuKernel]:
     except ValueError as problem:
         if isinstance(problem, ModelError):
             raise
-        raise ModelError(f"is no JSON: {problem}", place=place) from None
+        raise ModelError(f"is not JSON: {problem}", place=place) from None
     rows = document.get("traceEvents") if isinstance(document, dict) else document
     found = []
     for row in rows if isinstance(rows, list) else ():

@@ -129,7 +129,7 @@ def read_batches(path: str | Path) -> list[RecordedBatch]:
             found.append(_batch(json.loads(line)))
         except (ValueError, KeyError, TypeError, AttributeError) as problem:
             raise ModelError(
-                f"is no batch: {problem!s}", place=Place(str(path), number),
+                f"is not a batch: {problem!s}", place=Place(str(path), number),
                 advice="[[new, cached], …], or request_infos with extend_input_len, prefix_indices_len",
             ) from None  # fmt: skip
     if not found:

@@ -64,7 +64,7 @@ def read_requests(path: str | Path) -> list[Request]:
             cached = row.get("cached_len", 0)
         except (ValueError, KeyError, TypeError, AttributeError) as problem:
             raise ModelError(
-                f"is no request: {problem!s}", place=place,
+                f"is not a request: {problem!s}", place=place,
                 advice='{"timestamp": 0.5, "prompt_len": 1024, "output_len": 128}',
             ) from None  # fmt: skip
         whole = all(isinstance(n, int) and not isinstance(n, bool) for n in (prompt, output, cached))

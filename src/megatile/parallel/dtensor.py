@@ -267,7 +267,9 @@ def _checked(mesh: DeviceMesh, placements: Sequence[Placement], ndim: int, allow
                 raise ParallelError(f"a tensor of {ndim} dimensions has no dimension {p.dim} to divide")
             p = Shard(p.dim % ndim)
         elif not isinstance(p, (Replicate, Partial)):
-            raise ParallelError(f"{p!r} is no placement", advice="use Shard(dim), Replicate() or Partial()")
+            raise ParallelError(
+                f"{p!r} is not a placement", advice="use Shard(dim), Replicate() or Partial()"
+            )
         state.append(p)
     if allow:
         new = [p for p, old in zip(state, allow, strict=True) if isinstance(p, Partial) and p != old]
@@ -340,7 +342,7 @@ def _letters(equation: str, a: DTensor, b: DTensor) -> tuple[str, str, str]:
     left, comma, right = inputs.partition(",")
     named = all(len(set(part)) == len(part) and part.isalpha() for part in (left, right)) and arrow and comma
     if not named or not set(out) <= set(left + right) or len(set(out)) != len(out):
-        raise ParallelError(f"'{equation}' is no product of two tensors", advice="write it like mk,kn->mn")
+        raise ParallelError(f"'{equation}' is not a product of two tensors", advice="write it like mk,kn->mn")
     if (len(left), len(right)) != (a.ndim, b.ndim):
         raise ParallelError(f"'{equation}' does not fit tensors of {a.ndim} and {b.ndim} dimensions")
     for letter in set(left) & set(right):

@@ -199,7 +199,9 @@ class Commands(ControlFlow):
             assert instruction.write is not None
             handle = cohort.handles[instruction.write.tile]
             if not isinstance(handle, TileHandle):
-                raise PlanError(f"'{instruction.write.tile}' is no declared tile and cannot be begun anew")
+                raise PlanError(
+                    f"'{instruction.write.tile}' is not a declared tile and cannot start a new version"
+                )
             cohort.handles[instruction.write.tile] = TileHandle(handle.tile, handle.version + 1)
 
     def route(self, cohort: Cohort, instruction: Instruction) -> Route:

@@ -112,7 +112,7 @@ Each name bound to it holds it; when no name holds it any more (``Free``, rebind
 stream) and every command issued on it has finished, the credit goes back to the sender.
 ``Receive(into=region)`` copies the message out with the ``dma`` engine and frees the slot after the copy.
 The two ends of an ``installed`` channel may be in different launches: what is sent or received there without
-a partner in the plan is no mistake. Its queues belong to the machine, each to a hardware unit, the channel's
+a partner in the plan is allowed. Its queues belong to the machine, each to a hardware unit, the channel's
 name and the member's name; their messages, credits and counts go on from one launch to the next.
 ``ReceiveAny`` takes a message from whichever of the members has one. Data execution without a timed order
 tries the members in turn, starting after the one taken last; the timed run takes the earliest arrival (ties:
@@ -541,7 +541,7 @@ class Plan:
     def pace_lines(self) -> list[str]:
         """What a summary says of messages that were scaled to the time of a library's rule."""
         return [
-            f"{t.model_name()}: messages at {t.pace:g} of their own time, to take the library's in all"
+            f"{t.model_name()}: messages scaled by {t.pace:g} so that the Plan takes the library's time"
             for t in self.transports
             if t.pace != 1
         ]

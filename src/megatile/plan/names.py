@@ -75,7 +75,9 @@ def _known(value: Expr, names: set[str], where: str | Statement) -> None:
         name, place = min(unknown), None if isinstance(where, str) else where.source
         text = where if isinstance(where, str) else statement_text(where)
         advice = did_you_mean(name, names, what="integers")
-        raise PlanError(f"'{name[:40]}' is no integer that is known in {text}", place=place, advice=advice)
+        raise PlanError(
+            f"'{name[:40]}' is not an integer that is known in {text}", place=place, advice=advice
+        )
 
 
 Shape = tuple[int | None, ...]
@@ -137,7 +139,7 @@ class Scope:
                 )
             if not name.isidentifier():
                 raise PlanError(
-                    f"{name[:40]!r} is no name: {statement_text(statement)}", place=statement.source
+                    f"{name[:40]!r} is not a name: {statement_text(statement)}", place=statement.source
                 )
         self.end(names)
 
@@ -253,4 +255,4 @@ def _parts(kind: type) -> list[str]:
 
 
 _PLAIN = re.compile(r"(str|bool|int)( \| None)?|tuple\[(str|int), \.\.\.\]")
-"""Types of what is no expression."""
+"""Types of what is not an expression."""

@@ -51,7 +51,7 @@ def tree_literal(node: ast.expr) -> Any:
 def parse_plan(text: str) -> Plan:
     """The plan of a text; errors name the line."""
     if not isinstance(text, str):
-        raise PlanError(f"{text!r} is no text of a plan")
+        raise PlanError(f"{text!r} is not the text of a Plan")
     if len(text) > LARGEST_TEXT:
         raise PlanError(f"the text has more than {format_bytes(LARGEST_TEXT)}", advice="save it as JSON")
     for mark, what, least in (("\n", "lines", 8), (",", "values", 4)):
@@ -142,7 +142,7 @@ class _Reader:
 
     def keywords(self, call: ast.Call) -> dict[str, ast.expr]:
         if any(k.arg is None for k in call.keywords):
-            raise self.error(call, "'**' is no part of a plan")
+            raise self.error(call, "'**' is not part of a Plan")
         return {k.arg: k.value for k in call.keywords if k.arg}
 
     def construct(
@@ -156,7 +156,7 @@ class _Reader:
         """A part of the plan from its call, as its fields are declared; and the keywords ``beside`` them."""
         keywords = self.keywords(call)
         if kind is Compute and given["operation"] not in OPERATIONS:
-            raise self.error(call, f"'{given['operation']}' is no operation")
+            raise self.error(call, f"'{given['operation']}' is not an operation")
         allowed = [*beside, *self.allowed(kind, given)]
         for name in keywords:
             if name not in allowed:
@@ -270,7 +270,7 @@ class _Reader:
 
     def merge(self, call: ast.Call, result: list[Statement]) -> None:
         if not result or not isinstance(result[-1], If):
-            raise self.error(call, "a merge stands after its if")
+            raise self.error(call, "a merge is listed after its if")
         result[-1] = replace(result[-1], merges=(*result[-1].merges, self.flow(call, MergeTile, MergeInt)))
 
     def flow(self, call: ast.Call, of_tile: Any, of_int: Any) -> Any:
@@ -285,7 +285,7 @@ class _Reader:
         kind = COMMANDS.get(plain)
         binding = kind is None or any(p.shown == TARGET for p in parts(kind))
         if binding != bool(targets) or plain == Compute.word:
-            raise self.error(node, f"'{word}' is no {'operation' if targets else 'command'}")
+            raise self.error(node, f"'{word}' is not {'an operation' if targets else 'a command'}")
         given: dict[str, Any] = {"fresh": True} if plain != word else {}
         if kind is None:
             kind, given["operation"] = Compute, plain

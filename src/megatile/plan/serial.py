@@ -45,7 +45,7 @@ def from_json(text: str) -> Plan:
     except RecursionError:
         raise PlanError("the plan is nested too deeply") from None
     if not isinstance(plan, Plan):
-        raise PlanError("the document is no plan")
+        raise PlanError("the document is not a plan")
     check_fields(plan)
     if path is None:
         return plan
@@ -99,11 +99,11 @@ def decode(value: Any) -> Any:
         try:
             return float.fromhex(value["float"])
         except (ValueError, TypeError, OverflowError):
-            raise PlanError(f"{value['float']!r} is no hexadecimal number") from None
+            raise PlanError(f"{value['float']!r} is not a hexadecimal number") from None
     title = value.get("is")
     kind = _CLASSES.get(title) if isinstance(title, str) else None
     if kind is None:
-        raise PlanError(f"'{title}' is no part of a plan")
+        raise PlanError(f"'{title}' is not part of a Plan")
     known = {entry.name for entry in fields(kind)}
     if "place" in value and "place" not in known:  # what format 1 calls the source of a statement
         value = {"source" if name == "place" else name: item for name, item in value.items()}

@@ -49,7 +49,7 @@ def read_inputs(plan: Plan, inputs: Mapping[str, Any]) -> Iterator[tuple[Tile, A
     for name, data in inputs.items():
         if name not in known:
             raise PlanError(
-                f"'{name}' is no input of the plan", advice=did_you_mean(name, known, what="inputs")
+                f"'{name}' is not an input of the plan", advice=did_you_mean(name, known, what="inputs")
             )
         many = isinstance(data, (list, tuple))
         array = np.stack([np.asarray(d) for d in data]) if many else np.asarray(data)

@@ -108,7 +108,7 @@ def check_spread(plan: Plan, tile: Tile) -> None:
     inside = [level.name for level in plan.levels if level.parent == plan.level(tile.level).name]
     if tile.over not in inside:
         raise PlanError(
-            f"tile '{tile.name}' is spread over '{tile.over}', which is no level right below its own",
+            f"tile '{tile.name}' is spread over '{tile.over}', which is not a level right below its own",
             advice=did_you_mean(str(tile.over), inside, what="levels there"),
         )
     if len(tile.block) != len(tile.shape) or any(size < 1 for size in tile.block):

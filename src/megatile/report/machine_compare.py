@@ -61,7 +61,7 @@ def _figures() -> list[tuple[str, str, str, Value]]:
     roles = (("registers", "l0"), ("scratchpad", "l1"), ("device memory", "l2"))
     of_memory = (("of each", "", "level"), ("size", "bytes", "size"), ("rate", "B/s", "bandwidth"),
                  ("latency", "ps", "latency_ps"))  # fmt: skip
-    of_link = (("", "", ""), (", link", "B/s", "bandwidth"), (", reached", "share", "efficiency"),
+    of_link = (("", "", ""), (", link", "B/s", "bandwidth"), (", reachable", "share", "efficiency"),
                (", latency", "ps", "latency_ps"))  # fmt: skip
     return [
         ("machine", "kind", "", lambda hda: hda.spec.kind),
@@ -69,14 +69,14 @@ def _figures() -> list[tuple[str, str, str, Value]]:
         ("scales", "devices", "count", lambda hda: hda.count("device")),
         ("scales", "devices per node", "count", lambda hda: hda.count("device", within="node")),
         ("scales", "blocks at a time per device", "count", lambda hda: hda.count("block", within="device")),
-        *((peak, f"products {dtype}", "OP/s" if dtype == "i8" else "FLOP/s", partial(_peak, "tensor", dtype))
+        *((peak, f"GEMM {dtype}", "OP/s" if dtype == "i8" else "FLOP/s", partial(_peak, "tensor", dtype))
           for dtype in TYPES),
         (peak, "elementwise f32", "FLOP/s", partial(_peak, "vector", "f32")),
         (peak, "special functions", "OP/s", partial(_peak, "scalar", "f32")),
-        (peak, "sustained in products", "share", _sustained),
+        (peak, "sustained in GEMMs", "share", _sustained),
         *(("memory", f"{role}, {word}", unit, partial(_memory, alias, key))
           for role, alias in roles for word, unit, key in of_memory),
-        ("memory", "device memory, reached", "share", partial(_memory, "l2", "efficiency")),
+        ("memory", "device memory, reachable", "share", partial(_memory, "l2", "efficiency")),
         ("memory", "last cache, size", "bytes", lambda hda: _of(_cache(hda), "size")),
         ("memory", "last cache, rate", "B/s", lambda hda: _of(_cache(hda), "bandwidth")),
         *(("networks", f"{place}{word}", unit, partial(_wires, place, key))

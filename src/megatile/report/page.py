@@ -135,7 +135,7 @@ def page(
 
 
 def check_page(path: str | Path, sources: str | Path | None = None) -> None:
-    """Refuse a name that is no page's, or sources that are no folder, before a long run is made for it."""
+    """Refuse a name that is not a page's, or sources that are no folder, before a long run is made for it."""
     if Path(path).suffix.lower() not in (".html", ".htm"):
         raise MegatileError(
             f"a report is a page: '{path}' does not end in .html", advice="report('out.html')"

@@ -150,6 +150,6 @@ class UnitRun(Commands):
 
 
 FLOW = frozenset((*STRUCTURE, "join"))
-"""What is no command. Each instance is followed alone, so that none come together at a join."""
+"""What is not a command. Each instance is followed alone, so that none come together at a join."""
 WAITING = frozenset({"receive", "receive_any", "collective"})
 """Commands of the first level that hold the process up until others have come."""

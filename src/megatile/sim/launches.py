@@ -40,7 +40,7 @@ class Launch:
     """
 
     plan: Any
-    """A `Plan`; None: work of a known time that is no plan, as installs are."""
+    """A `Plan`; None: work of a known time that is not a plan, as installs are."""
     hda: HDA
     timing: Timing = field(default_factory=Timing)
     faults: Faults = field(default_factory=Faults)

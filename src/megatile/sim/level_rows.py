@@ -210,7 +210,7 @@ class LevelRows:
     # using them
 
     def restart(self, launch: LaunchRows, begin: int, flows: int) -> None:
-        """Set all rows as they are before the launch begins; its first flow that is no queue's."""
+        """Set all rows as they are before the launch begins; its first flow that is not a queue's."""
         arena, offsets = self.arena, launch.offsets[self.number : self.number + 2]
         described, units = arena.rows("levels")[launch.first_level + self.number], self.units
         described[LevelRow.first_flow] = flows + offsets[0]

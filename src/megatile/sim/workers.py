@@ -101,7 +101,7 @@ class Host:
     def _worker(self, worker: Worker | None) -> Worker:
         if worker is not None and (not isinstance(worker, Worker) or worker.session is not self):
             raise SessionError(
-                f"{worker!r} is no worker of this session", advice="worker=session.worker(name)"
+                f"{worker!r} is not a worker of this session", advice="worker=session.worker(name)"
             )
         return worker or self.host
 
@@ -109,7 +109,7 @@ class Host:
         for launch in launches:
             if not isinstance(launch, Launch) or launch.worker.session is not self:
                 raise SessionError(
-                    f"{launch!r} is no launch of this session", advice="wait for what submit() gave"
+                    f"{launch!r} is not a launch of this session", advice="wait for what submit() gave"
                 )
 
     def step(self, until: int = NEVER, deadline: float | None = None) -> bool:
@@ -187,5 +187,5 @@ def whole_number(name: str, value: Any) -> int:
     """A whole number that is not negative."""
     found = whole(value)
     if found is None or found < 0:
-        raise SessionError(f"{name}={value!r} is no whole number from 0 on")
+        raise SessionError(f"{name}={value!r} is not an integer of at least 0")
     return found

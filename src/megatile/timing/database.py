@@ -86,7 +86,7 @@ class Database:
                 "there is no such performance database", place=Place(str(path)), advice=advice
             )
         if str(path) != ":memory:" and self.path.exists() and not self.path.is_file():
-            raise DatabaseError("is no regular file", place=Place(str(path)))
+            raise DatabaseError("is not a regular file", place=Place(str(path)))
         with self._guard():
             self._link = sqlite3.connect(str(path), timeout=30)
             table_only(self._link, _SCHEMA, create)

@@ -40,7 +40,7 @@ class Faults:
         for what, factor in (*self.slow_link, *self.straggler):
             if not isinstance(factor, (int, float)) or not isfinite(factor):
                 raise FaultError(
-                    f"fault on {what}: the factor {factor!r} is no number",
+                    f"fault on {what}: the factor {factor!r} is not a number",
                     advice="use link_down for a link that carries nothing",
                 )
             if factor < 1:
@@ -49,10 +49,10 @@ class Faults:
         for unit, _ in self.straggler:
             if not isinstance(unit, int) or unit < 0:
                 raise FaultError(
-                    f"straggler {unit!r} is no unit of a plan", advice="write its number: {3: 2.0}"
+                    f"straggler {unit!r} is not a unit of a plan", advice="write its number: {3: 2.0}"
                 )
         if self.jitter is not None and not isinstance(self.jitter, int):
-            raise FaultError(f"jitter={self.jitter!r} is no seed", advice="use a whole number")
+            raise FaultError(f"jitter={self.jitter!r} is not a seed", advice="use a whole number")
 
     def __bool__(self) -> bool:
         return bool(self.link_down or self.slow_link or self.straggler or self.jitter is not None)

@@ -76,7 +76,7 @@ def as_timing(timing: Timing | None) -> Timing:
         return Timing()
     if not isinstance(timing, Timing):
         raise TimingError(
-            f"timing={timing!r} does not say who does the work",
+            f"timing={timing!r} is not a timing",
             advice="give a Timing; transports of a plan need none",
         )
     return timing

@@ -133,7 +133,7 @@ def _csv(text: str, path: Path) -> Iterator[Row]:
                 )
             yield row
     except csv.Error as problem:
-        raise DatabaseError(f"is no CSV table: {problem}", place=Place(str(path))) from None
+        raise DatabaseError(f"is not a CSV table: {problem}", place=Place(str(path))) from None
 
 
 def _parquet(path: Path) -> Iterator[Row]:
@@ -148,7 +148,7 @@ def _parquet(path: Path) -> Iterator[Row]:
     except (OSError, ValueError) as problem:  # what pyarrow raises for damaged files derives from both
         if isinstance(problem, MegatileError):
             raise
-        raise DatabaseError(f"is no Parquet file: {problem}", place=Place(str(path))) from None
+        raise DatabaseError(f"is not a Parquet file: {problem}", place=Place(str(path))) from None
 
 
 def _table(rows: Iterable[Row], path: Path, machine: str | None, source: str) -> Iterator[Measurement]:
@@ -225,7 +225,7 @@ def _named(machine: str | None) -> str:
 def _whole(value: Any, column: str) -> int:
     number = float(value)
     if not number.is_integer() or not 0 <= number <= 1e15:
-        raise ValueError(f"{column} is no extent: {value!r}")
+        raise ValueError(f"{column} is not an extent: {value!r}")
     return int(number)
 
 

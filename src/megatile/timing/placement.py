@@ -79,7 +79,9 @@ class PlacedPlan:
         self.faults = faults or Faults()
         for unit, _ in self.faults.straggler:
             if unit >= plan.units:
-                raise FaultError(f"straggler {unit} is no unit of plan '{plan.name}', which has {plan.units}")
+                raise FaultError(
+                    f"straggler {unit} is not a unit of plan '{plan.name}', which has {plan.units}"
+                )
         self.level = hda.level(hda.scale(self.scale).level)
         self.to_begin_ps = hda.scale(self.scale).begin_ps
         self._control = hda.control or Control()

@@ -72,13 +72,13 @@ class Counter:
     def __post_init__(self) -> None:
         if not (np.abs(np.asarray(self.time_ps, dtype=np.float64)) < 2.0**63).all():
             raise TraceError(
-                f"counter '{self.name}' holds a time that is no number of picoseconds below 2^63"
+                f"counter '{self.name}' holds a time that is not a number of picoseconds below 2^63"
             )
         times, values = np.asarray(self.time_ps, dtype=np.int64), np.asarray(self.value, dtype=np.float64)
         if times.shape != values.shape or times.ndim != 1:
             raise TraceError(f"counter '{self.name}' needs one value per time")
         if not np.isfinite(values).all():
-            raise TraceError(f"counter '{self.name}' holds a value that is no number")
+            raise TraceError(f"counter '{self.name}' holds a value that is not a number")
         object.__setattr__(self, "time_ps", times)
         object.__setattr__(self, "value", values)
 

@@ -29,7 +29,7 @@ def read_json(text: str, what: str) -> Any:
 
 
 def _refuse(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def table_of_names(file: str, table: str, names: Any) -> tuple[str, ...]:

@@ -140,7 +140,7 @@ def workers_for(task: Task, executor: Executor | None, workers: int | None) -> I
     if executor is not None:
         if not callable(getattr(executor, "submit", None)):
             advice = "give a concurrent.futures.Executor, such as Client.get_executor() of Dask"
-            raise TuneError(f"executor={executor!r} runs nothing", advice=advice)
+            raise TuneError(f"executor={executor!r} is not an executor", advice=advice)
         yield Workers(
             task, executor, workers or getattr(executor, "_max_workers", None) or os.cpu_count() or 1
         )

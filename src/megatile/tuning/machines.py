@@ -112,7 +112,7 @@ def sweep(
     base = machine_of(machine, trust)
     if not (isinstance(target, Plan) or callable(target) or is_program(target)):
         raise TuneError(
-            f"{target!r} is no plan", advice="give a Plan, a T program, or a function of the machine"
+            f"{target!r} is not a plan", advice="give a Plan, a T program, or a function of the machine"
         )
     find_machine(machine, trust=trust, **points[0])  # a wrong name is said at once
     if tune is not None:

@@ -147,7 +147,7 @@ def check_factory(factory: Any, points: list[dict[str, Any]]) -> None:
     """Raise an error where a factory cannot be called with the names of the points."""
     if not callable(factory):
         raise TuneError(
-            f"{factory!r} makes no plans", advice="give a function that returns a Plan or T program"
+            f"{factory!r} does not make Plans", advice="give a function that returns a Plan or T program"
         )
     try:
         known = inspect.signature(factory).parameters

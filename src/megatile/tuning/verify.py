@@ -36,7 +36,7 @@ def verify_outputs(task: Task, winner: int, reference: int, inputs: Any = None) 
     except ValueError as problem:
         return f"data not verified: the first choice does not take the same inputs ({problem})"
     _compare(execute(plan, given), expected)
-    return "data equal those of the first choice"
+    return "results match the first choice"
 
 
 def _program(made: Any, hda: Any, arguments: tuple[Any, ...], inputs: Any) -> str:
@@ -46,7 +46,7 @@ def _program(made: Any, hda: Any, arguments: tuple[Any, ...], inputs: Any) -> st
         arrays = ()
         if sum(prod(map(int, p.shape)) * itemsize(p.dtype) for p in low.program.params) > MAX_BYTES:
             return TOO_LARGE
-    return f"data equal those of the interpreter ({verify_program(low, *arrays)})"
+    return f"results match the interpreter ({verify_program(low, *arrays)})"
 
 
 def _random(plan: Plan) -> dict[str, Any] | None:

@@ -119,7 +119,7 @@ def machine_of(machine: Any, trust: bool = False) -> HDA:
     """The machine that is asked for by name, or given."""
     found = find_machine(machine, trust=trust) if isinstance(machine, str) else machine
     if not isinstance(found, HDA):
-        raise TuneError(f"machine={machine!r} is no machine", advice='machine="dgx-h100"')
+        raise TuneError(f"machine={machine!r} is not a machine", advice='machine="dgx-h100"')
     return found
 
 

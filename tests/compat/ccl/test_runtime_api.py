@@ -90,7 +90,7 @@ def test_machines_without_queues_install_none() -> None:
         (lambda t: run_bench("ahbm", None), "a bench is a function of torch, not NoneType"),
         (lambda t: run_bench("ahbm", print, device="sip:7"), "there is no device 7"),
         (lambda t: resolve_device(None), "None selects no device"),
-        (lambda t: t.memory_store.read("hbm", "x", shape=(1,)), "'x' is no address"),
+        (lambda t: t.memory_store.read("hbm", "x", shape=(1,)), "'x' is not an address"),
         (lambda t: t.cuda.Event().query(), "the event was not recorded"),
         (lambda t: t.multiprocessing.Process(target=7), "a process needs a function"),
     ],

@@ -188,7 +188,7 @@ def test_one_driver_reduces_over_pes(folder) -> None:
 
 def test_pes_that_are_no_whole_cubes(folder, capsys, monkeypatch) -> None:
     ccl("mine", f"{OURS}ring_allreduce", "ring_1d", "world_size: 12")
-    assert "12 PEs of a SIP that take part are no whole cubes" in megatile(
+    assert "12 PEs of a SIP that take part are not whole cubes" in megatile(
         capsys, monkeypatch, "bench", "ccl_allreduce"
     )
 

@@ -197,7 +197,7 @@ def test_kernels_are_predicted_at_larger_extents(good):
 def test_extents_that_are_none_are_refused(good):
     done = megatile("-m", "megatile", "check-kernel", good, "--at", "M=many")
     assert done.returncode == 1
-    assert done.stderr.startswith("error: --at M=many: 'M=many' is no extent")
+    assert done.stderr.startswith("error: --at M=many: 'M=many' is not an extent")
 
 
 REAL = """

@@ -77,7 +77,7 @@ def test_what_is_missing_is_named_by_the_word_of_the_language():
 
 
 def test_shapes_that_do_not_agree_are_refused():
-    with pytest.raises(ProgramError, match=r"dimension 0 of 'B' is 9, and 8 is declared"):
+    with pytest.raises(ProgramError, match=r"dimension 0 of 'B' is 9, but 8 is declared"):
         scaled_product(np.zeros((4, 8), "f2"), np.zeros((9, 4), "f2"), 32, 32, 16)
 
 

@@ -74,7 +74,7 @@ def test_the_blocks_of_a_grid_meet():
 
 
 def test_a_reduction_that_is_no_sum_is_refused():
-    with pytest.raises(MegatileError, match="a reduction over threads that is no sum"):
+    with pytest.raises(MegatileError, match="a reduction over threads that is not a sum"):
         T.comm_reducer(lambda x, y: x if x > y else y, [0])
 
 

@@ -473,24 +473,24 @@ def test_a_tile_larger_than_a_slot_is_refused_or_split():
 
 @pytest.mark.parametrize("units", [0, -1])
 def test_a_kernel_needs_units(units):
-    with pytest.raises(tl.KernelError, match=f"world_size={units} is no number of 1 or more"):
+    with pytest.raises(tl.KernelError, match=f"world_size={units} is not a number of 1 or more"):
         run(kernels.hello_send, units=units, extra=(4,))
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"world_size": "4"}, "world_size='4' is no number of 1 or more"),
-        ({"grid": 4}, "grid=4 is no sequence of counts"),
-        ({"grid": (2, 0)}, "grid=0 is no number"),
-        ({"scale": 3}, "scale=3 is no name"),
-        ({"memory": 3}, "memory=3 is no name"),
-        ({"n_slots": 0}, "n_slots=0 is no number"),
-        ({"n_slots": 1.5}, "n_slots=1.5 is no number"),
-        ({"slot_size": -1}, "slot_size=-1 is no number"),
-        ({"neighbors": 3}, "neighbors=3 is no function"),
-        ({"kernel": None}, "kernel=None is no function"),
-        ({"arguments": None}, "arguments=None is no list"),
+        ({"world_size": "4"}, "world_size='4' is not a number of 1 or more"),
+        ({"grid": 4}, "grid=4 is not a sequence of counts"),
+        ({"grid": (2, 0)}, "grid=0 is not a number"),
+        ({"scale": 3}, "scale=3 is not a name"),
+        ({"memory": 3}, "memory=3 is not a name"),
+        ({"n_slots": 0}, "n_slots=0 is not a number"),
+        ({"n_slots": 1.5}, "n_slots=1.5 is not a number"),
+        ({"slot_size": -1}, "slot_size=-1 is not a number"),
+        ({"neighbors": 3}, "neighbors=3 is not a function"),
+        ({"kernel": None}, "kernel=None is not a function"),
+        ({"arguments": None}, "arguments=None is not a list"),
         (
             {"machine": "ahbm", "memory": "hmb"},
             r"'ahbm' has no memory 'hmb' \(memory=\) .*did you mean 'hbm'",

@@ -138,7 +138,7 @@ def test_a_barrier_of_others_orders_nothing() -> None:
         (lambda r, n, t: T.barrier(units=(0, 9)), "T.barrier with units=.*: there are 4 units of scale"),
         (lambda r, n, t: T.barrier(group=r // 2), "T.barrier with group= and no units="),
         (lambda r, n, t: T.atomic_add(t, t, return_prev=True), "of a region has no single old value"),
-        (lambda r, n, t: T.all_to_all(t, t, t), "of f32 are no counts for 4 units"),
+        (lambda r, n, t: T.all_to_all(t, t, t), "of f32 are not counts for 4 units"),
     ],
 )
 def test_what_cannot_meet(body: Any, message: str) -> None:

@@ -619,7 +619,7 @@ def test_unknown_symbol() -> None:
 
     assert "symbols(M)" in str(p)
     assert "f32[7]" in str(p.build(M=7))
-    with pytest.raises(ProgramError, match="'N' is no symbolic extent of 'p'"):
+    with pytest.raises(ProgramError, match="'N' is not a symbolic extent of 'p'"):
         p.build(N=4)
 
 

@@ -118,7 +118,7 @@ def loop_that_changes_a_kind(A, B):
 # --- tiles, views and regions ---------------------------------------------------------------------
 
 
-@refused(r"layout='rows' is no layout.*T.FullRow", "T.view(A, layout='rows')")
+@refused(r"layout='rows' is not a layout.*T.FullRow", "T.view(A, layout='rows')")
 def layout_by_name(A, B):
     with T.Kernel(device=2), T.Scale("device"):
         T.view(A, layout='rows')  # fmt: skip

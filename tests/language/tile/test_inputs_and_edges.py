@@ -325,7 +325,7 @@ def test_tf32_rounds_to_ten_bits() -> None:
     ("make", "message"),
     [
         (lambda: T.program(3), "a program is made of a function, not of int"),
-        (lambda: T.Tensor((4, "x"), "f32"), "'x' is no extent of a tensor"),
+        (lambda: T.Tensor((4, "x"), "f32"), "'x' is not an extent of a tensor"),
         (lambda: shard_in_order("backwards"), r"T.Shard\(order='backwards'\) of 'A'"),
         (lambda: mt.run(many_blocks, ones(8)), "instances of 'block' are more than"),
     ],

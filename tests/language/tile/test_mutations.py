@@ -67,7 +67,7 @@ MUTATIONS = [
      "T.copy(scores_max_prev, scores_max)\n                    T.fill(scores_max, -T.infinity(accum_dtype))\n",
      "running maximum in 'scores_max' is dropped: it is filled again after it was saved in 'scores_max_prev'"),
     ("merge-without-logarithm", "29_flash_mla", "logsum[i] = T.log2(logsum[i]) + scores_max[i] * scale",
-     "logsum[i] = logsum[i] * 1.0", "which is no logarithm"),
+     "logsum[i] = logsum[i] * 1.0", "which is not a logarithm"),
     ("exchange-of-the-wrong-columns", "29_flash_mla", "everywhere[:, wg_id * width : (wg_id + 1) * width], mine, dst=peer",
      "everywhere[:, 0:width], mine, dst=peer", "data race on 'everywhere'|copies of 'acc_s_cast' differ|'acc_s_cast' is read before"),
     ("barrier-dropped-ring", "30_allgather_gemm", "                        T.copy(my_C[(r - s) % n * rows + by * bM, bx * bN], c)\n                    T.barrier()",

@@ -302,7 +302,10 @@ def test_flash_mla_scale_is_named_with_its_line() -> None:
     ("changes", "message"),
     [
         ({"keep_maximum": False}, r"running maximum in 'scores_max' is dropped.*keeps max\(prev, cur\)"),
-        ({"log": False}, r"merges 'logsum_global', which is no logarithm.*lse = log2\(sum\) \+ max \* scale"),
+        (
+            {"log": False},
+            r"merges 'logsum_global', which is not a logarithm.*lse = log2\(sum\) \+ max \* scale",
+        ),
     ],
     ids=["maximum-dropped", "merge-without-maximum"],
 )

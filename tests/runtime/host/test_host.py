@@ -242,7 +242,7 @@ def test_what_is_no_block_of_a_tensor_is_said_with_its_name_and_address(torch) -
     with pytest.raises(LaunchError) as error:
         torch.launch("skewed", skewed, x, torch.zeros(4, name="t0", dp=DPPolicy(num_cubes=1, num_pes=1)))
     said = str(error.value)
-    block = "6 elements at <t1 + 2> are no block of tensor 't1' (4, 4); 't1' is mapped at 0x100000000 to"
+    block = "6 elements at <t1 + 2> are not a block of tensor 't1' (4, 4); 't1' is mapped at 0x100000000 to"
     assert f"kernel 'skewed': {block}" in said
     assert "is the first to reach for it, at 0x100000002" in said
     assert "'t0'" not in said
@@ -487,7 +487,7 @@ def test_a_deadlock_shows_where_queues_receive() -> None:
 
 BAD = {
     "torch.zeros('a')": "is not a shape",
-    "torch.zeros(4, dp='row_wise')": "is no DPPolicy",
+    "torch.zeros(4, dp='row_wise')": "is not a DPPolicy",
     "torch.zeros(1 << 60)": "asked for",
     "torch.zeros(4, device='cuda:x')": "there is no device",
     "torch.accelerator.set_device_index(None)": "there is no device None",
@@ -502,10 +502,10 @@ BAD = {
     "torch.multiprocessing.spawn(print, nprocs='2')": "'2' workers do not fit",
     "torch.distributed.all_reduce(None)": "takes tensors",
     "torch.distributed.all_reduce(x, op='xor')": "is not a reduction",
-    "torch.distributed.all_reduce(x, group='g')": "is no group",
+    "torch.distributed.all_reduce(x, group='g')": "is not a group",
     "torch.distributed.broadcast(x, src=9)": "rank 9 is not in",
-    "torch.distributed.new_group(3)": "is no list of ranks",
-    "torch.distributed.new_group([0, 9])": "is no group of the ranks",
+    "torch.distributed.new_group(3)": "is not a list of ranks",
+    "torch.distributed.new_group([0, 9])": "is not a group of the ranks",
     "torch.distributed.all_gather(None, x)": "takes a list of tensors",
     "torch.distributed.send(x, 0)": "cannot send to itself",
     "torch.distributed.batch_isend_irecv([3])": "takes P2POps",

@@ -225,7 +225,7 @@ def test_copies_that_torch_would_share_are_not_written() -> None:
         ("x.sum(2)", "no dimension 2"),
         ("x.narrow(0, 3, 2)", "no elements 3:5"),
         ("x.split([1, 1])", "do not make up 4"),
-        ("x.permute(0, 0)", "no order"),
+        ("x.permute(0, 0)", "not an order"),
         ("torch.cat([])", "no tensors"),
         ("torch.cat([x, x.to(torch.float32)])", "does not fit"),
         ("torch.nn.functional.embedding([9], x)", "no row 9"),

@@ -192,7 +192,7 @@ def test_virtual_ranges_and_page_tables() -> None:
         virtual.alloc(1)
     virtual.free(first, 10)
     assert virtual.alloc(1) == first
-    with pytest.raises(AllocationError, match="no power of two"):
+    with pytest.raises(AllocationError, match="not a power of two"):
         VirtualAllocator(page_size=3)
     pa = PEMemAllocator(0, 0, 0, 0, CONFIG).alloc_hbm(100)
     mmu = PeMMU()

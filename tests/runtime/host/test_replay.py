@@ -108,7 +108,7 @@ def test_a_changed_log_gives_something_else() -> None:
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
-        (None, "is no log"),
+        (None, "is not a log"),
         ([{"kind": "nothing"}], "no entries of kind 'nothing'"),
         ([{"kind": "log", "schema": "other/1"}], "is not megatile.oplog/1"),
         ([{"kind": "op", "op": "add", "sequence": 3}], "cannot be followed at add 3"),
@@ -121,7 +121,11 @@ def test_logs_that_cannot_be_followed(entries, message: str) -> None:
 
 
 def test_files_that_are_no_log(tmp_path) -> None:
-    for text, message in (("{", "is no log"), ("{}\n", "is no log of schema"), ("", "is no log of schema")):
+    for text, message in (
+        ("{", "is not a log"),
+        ("{}\n", "is not a log of schema"),
+        ("", "is not a log of schema"),
+    ):
         path = tmp_path / "a.jsonl"
         path.write_text(text)
         with pytest.raises(ReplayError, match=message):

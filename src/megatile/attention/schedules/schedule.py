@@ -71,9 +71,7 @@ def make_schedule(name: str, ranks: int) -> Schedule:
     if argument and base not in _FORMS:
         raise ScheduleError(f"'{name}' takes no argument")
     if colon and not argument:
-        raise ScheduleError(
-            f"'{name}' ends where something belongs", advice=f"write {_FORMS.get(base, base)}"
-        )
+        raise ScheduleError(f"'{name}' is incomplete", advice=f"write {_FORMS.get(base, base)}")
     return _BUILDERS[base](name, ranks, argument)
 
 

@@ -23,7 +23,7 @@ def schedule_summary(schedule: Schedule, length: int = 0, causal: bool = False) 
     routes = schedule.routes
     length = length or schedule.ranks * routes.chunks * 2
     if length >= MAX_TOKENS:
-        raise ScheduleError(f"{length} tokens are more than can be counted")
+        raise ScheduleError(f"{length} tokens are too many to count")
     moved = schedule.ranks * routes.chunks * routes.exchanges
     if moved > MAX_MESSAGES_SENT:
         raise ScheduleError(

@@ -118,7 +118,7 @@ def _follow(following: dict[int, int], n: int, chunk: int) -> list[int]:
         cycle.append(rank)
     if len(cycle) != n or following.get(cycle[-1]) != 0:
         raise DecompositionError(
-            f"the mapping sends chunk {chunk} along {cycle}, which is no cycle of {n} ranks"
+            f"the mapping sends chunk {chunk} along {cycle}, which is not a cycle of {n} ranks"
         )
     return cycle
 

@@ -126,7 +126,7 @@ def check_config(data: Any, name: str = "ccl.yaml") -> dict[str, Any]:
     paths = [(key,) for key in data] + [("algorithms", key) for key in data["algorithms"]]
     for path in paths:
         if not isinstance(path[-1], str):
-            said = f"the key {path[-1]!r} is no name"
+            said = f"the key {path[-1]!r} is not a name"
             raise CollectiveError(said, place=_place(data, path, name), advice="write a name")
     if not data["algorithms"]:
         raise none

@@ -87,7 +87,9 @@ def check_file(
     try:
         code, change = smaller(path, {}, _AsIs if as_is else Smaller)
     except (SyntaxError, UnicodeDecodeError) as error:
-        raise MegatileError(f"'{path}' is no Python file: {error}", advice="give a file of kernels") from None
+        raise MegatileError(
+            f"'{path}' is not a Python file: {error}", advice="give a file of kernels"
+        ) from None
     changed = change.changed
     with _as_script(path, arguments, machine) as comparisons:
         try:

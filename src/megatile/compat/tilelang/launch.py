@@ -301,7 +301,7 @@ def _element(barrier: Any) -> tuple[b.Barrier, Any]:
     if isinstance(barrier, b.BarrierElement):
         return barrier.barrier, barrier.index
     raise ProgramError(
-        f"{barrier!r} is no barrier",
+        f"{barrier!r} is not a barrier",
         advice="make it with T.alloc_barrier(arrive_count=...), index it with [i]",
     )
 

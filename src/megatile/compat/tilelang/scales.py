@@ -169,7 +169,7 @@ def device_product(A: Any, B: Any, C: Any, options: dict[str, Any]) -> None:
 def _check_product(A: Any, B: Any, C: Any, options: dict[str, Any]) -> None:
     for name, tensor in zip("ABC", (A, B, C), strict=True):
         if not isinstance(tensor, b.Buffer) or tensor.level != "tensor" or len(tensor.shape) != 2:
-            raise _no_product(f"whose operand {name} is no whole matrix in global memory", "give tensors")
+            raise _no_product(f"whose operand {name} is not a whole matrix in global memory", "give tensors")
         if tensor.dtype != "f16":
             raise _no_product(f"whose operand {name} is {tensor.dtype}", "use float16")
     said = next((word for word, value in options.items() if value), None)

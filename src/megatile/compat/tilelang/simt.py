@@ -141,7 +141,9 @@ def attr(*_: Any, **__: Any) -> Iterator[None]:
 def comm_reducer(combine: Any, identity: Any) -> str:
     """Only sums: ``lambda x, y: x + y``."""
     if combine(2, 3) != 5:
-        raise ProgramError("a reduction over threads that is no sum", advice="reduce in a tile: T.reduce_max")
+        raise ProgramError(
+            "a reduction over threads that is not a sum", advice="reduce in a tile: T.reduce_max"
+        )
     return "sum"
 
 

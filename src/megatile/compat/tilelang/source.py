@@ -217,7 +217,7 @@ def bind_shape(name: str, kind: b.TensorType, shape: tuple[int, ...], bound: dic
         number = b.resolved(wanted, bound)
         if not isinstance(number, Value) and int(number) != int(extent):
             raise ProgramError(
-                f"dimension {d} of '{name}' is {extent}, and {number} is declared",
+                f"dimension {d} of '{name}' is {extent}, but {number} is declared",
                 advice="give an array of the declared shape",
             )
 

@@ -99,7 +99,7 @@ def least_time(program: Program, machine: HDA) -> Bound:
     """The bound of one launch on one device: matrix products at peak, every tensor moved once, but for
     results that a cache may keep.
 
-    Nothing can beat it, but it is no prediction: caches, latency, occupancy and everything elementwise are
+    Nothing can beat it, but it is not a prediction: caches, latency, occupancy and everything elementwise are
     left out. Products under conditions, and in loops whose length is known only at run time, count nothing.
     """
     work: dict[str, int] = {}

@@ -47,7 +47,7 @@ class ExprReader:
                 return read(self, tree)
         raise self.fail(tree)
 
-    def fail(self, tree: ast.AST, what: str = "is no integer expression") -> Exception:
+    def fail(self, tree: ast.AST, what: str = "is not an integer expression") -> Exception:
         return ExprError(f"'{ast.unparse(tree)}' {what}", place=Place(line=getattr(tree, "lineno", None)))
 
     def constant(self, tree: ast.Constant) -> Expr:
@@ -120,7 +120,7 @@ _READ: dict[type, Callable[[ExprReader, Any], Expr]] = {
 def expression(text: str) -> Expr:
     """A whole-number expression from its text."""
     if not isinstance(text, str):
-        raise ExprError(f"{text!r} is no integer expression")
+        raise ExprError(f"{text!r} is not an integer expression")
     try:
         return ExprReader().expr(ast.parse(text, mode="eval").body)
     except SyntaxError as error:

@@ -307,7 +307,7 @@ class Call(Applied):
 def _rule(operator: str) -> Callable[..., Value]:
     rule = OPERATORS[operator].rule
     if rule is None:
-        raise ExprError(f"'{operator}' is no operator of whole numbers")
+        raise ExprError(f"'{operator}' is not an operator of whole numbers")
     return rule
 
 

@@ -193,7 +193,7 @@ def merge_without_maximum(text: Text) -> Iterator[Finding]:
         given = feeding & text.tensors and all(isinstance(m, (n.Copy, n.Collective)) for m in writers)
         if not given and not any(_applied(m, "log", "log2") for m in writers):
             yield (
-                f"T.lse_merge merges '{text.base[node.source[1].source]}', which is no logarithm: the "
+                f"T.lse_merge merges '{text.base[node.source[1].source]}', which is not a logarithm: the "
                 "maximum is missing",
                 node.span,
                 "store lse = log2(sum) + max * scale before the merge",

@@ -115,7 +115,7 @@ class Transformer(ast.NodeTransformer):
         return ast.copy_location(function_of(node.name, without_annotations(node.args), body), node)
 
     def undefined(self, names: list[str], node: ast.AST) -> list[ast.stmt]:
-        """Give variables the value "none yet", so that passing them on unassigned is no error."""
+        """Give variables the value "none yet", so that passing them on unassigned is not an error."""
         return [
             ast.Assign([ast.Name(name, ast.Store())], self.hook("undefined", node, ast.Constant(name)))
             for name in names

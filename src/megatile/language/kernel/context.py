@@ -98,7 +98,7 @@ class Tl(Math):
         if isinstance(ptr, Pointer):
             return self.tensor_region(ptr, shape, element)
         if not isinstance(ptr, (int, Sym)):
-            raise self.error(f"{ptr!r} is no address")
+            raise self.error(f"{ptr!r} is not an address")
         memory, address = space or self.settings.memory, simplify(to_expr(ptr))
         return self.reader.raw.block(self, address, prod(shape), element, memory, write)
 
@@ -122,7 +122,7 @@ class Tl(Math):
         region = flat_region(tensor, first, prod(shape), ranges)
         if region is None:
             raise NoBlockError(
-                f"{prod(shape)} elements at {ptr!r} are no block of tensor '{tensor.name}' {tensor.shape}",
+                f"{prod(shape)} elements at {ptr!r} are not a block of tensor '{tensor.name}' {tensor.shape}",
                 to_expr(ptr.offset),
                 self.here,
             )

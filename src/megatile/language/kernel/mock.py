@@ -289,7 +289,7 @@ class World:
                 workers[rank].throw()
         self.record.verify(bounded=self.slots is not None)
         if refused:
-            raise IpcqDeadlock(f"deadlock: ranks {alive} wait for ever", [])
+            raise IpcqDeadlock(f"deadlock: ranks {alive} wait forever", [])
 
 
 def run_kernel_in_mock(

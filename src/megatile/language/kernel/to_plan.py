@@ -27,7 +27,7 @@ STANDARD = {"scale": "pe", "memory": "hbm", "scratch": "tcm", "buffer_kind": "tc
 
 
 def wrong(argument: str, value: Any, needed: str) -> KernelError:
-    return KernelError(f"read_kernel: {argument}={value!r} is no {needed}")
+    return KernelError(f"read_kernel: {argument}={value!r} is not a {needed}")
 
 
 def check_kernel(kernel: Any, arguments: Any, neighbors: Any) -> None:

@@ -108,7 +108,7 @@ def allreduce(
         operands = tuple(operands[0])
     sides = [_own(x, "T.allreduce") for x in operands]
     if not sides:
-        raise ProgramError("T.allreduce of nothing", advice="name the tile: T.allreduce(x)")
+        raise ProgramError("T.allreduce has no operand", advice="name the tile: T.allreduce(x)")
     if fn is None:
         if len(sides) > 1:
             raise ProgramError(
@@ -279,7 +279,7 @@ def _counts(value: Any, units: int) -> Operand:
     side = _own(value, "the counts of T.all_to_all")
     if is_float(side.tile.dtype) or len(side.extents) != 1 or known(side.extents[0]) != units:
         raise ProgramError(
-            f"T.all_to_all: {side.text()} of {side.tile.dtype} are no counts for {units} units",
+            f"T.all_to_all: {side.text()} of {side.tile.dtype} are not counts for {units} units",
             advice=f'T.alloc(({units},), "i32", ...), one number for each unit',
         )
     return side

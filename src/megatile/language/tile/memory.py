@@ -141,7 +141,7 @@ def _resolve(builder: ProgramBuilder, x: Tile, layout: Any, scale: str) -> lay.L
     if callable(layout):
         return _owner(layout, tuple(int(e) for e in x.bound), extents)
     raise ProgramError(
-        f"layout={layout!r} is no layout",
+        f"layout={layout!r} is not a layout",
         advice="T.FullRow, T.FullCol, T.Shard(d), T.Replica, T.Partial(op) or a function",
     )
 

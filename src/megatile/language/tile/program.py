@@ -116,7 +116,7 @@ class ProgramFunction:
         unknown = set(symbols) - {*self.symbols, RANKS}
         if unknown:
             raise ProgramError(
-                f"'{sorted(unknown)[0]}' is no symbolic extent of '{self.__name__}'",
+                f"'{sorted(unknown)[0]}' is not a symbolic extent of '{self.__name__}'",
                 advice=did_you_mean(sorted(unknown)[0], self.symbols, what="symbolic extents"),
             )
         params, arguments = self._parameters(builder, symbols)

@@ -56,7 +56,7 @@ class Tensor:
         for extent in shape:
             if not isinstance(extent, Value) and whole(extent) is None:
                 raise ProgramError(
-                    f"{extent!r} is no extent of a tensor", advice='write T.Tensor((4, 8), "f32")'
+                    f"{extent!r} is not an extent of a tensor", advice='write T.Tensor((4, 8), "f32")'
                 )
         object.__setattr__(self, "shape", shape)
         object.__setattr__(self, "dtype", dtype_name(self.dtype))

@@ -27,7 +27,7 @@ def reduced(torch: Any, rank: int, found: dict[int, Any]) -> None:
     cubes = len({cube for cube, _ in shards})
     pes = len(shards) // cubes
     if list(shards) != [(cube, pe) for cube in range(cubes) for pe in range(pes)]:
-        raise RuntimeError(f"the {len(shards)} PEs of a SIP that take part are no whole cubes")
+        raise RuntimeError(f"the {len(shards)} PEs of a SIP that take part are not whole cubes")
     policy = DPPolicy(
         cube="row_wise", pe="row_wise" if pes > 1 else "replicate", num_cubes=cubes, num_pes=pes
     )

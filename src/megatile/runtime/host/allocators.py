@@ -143,7 +143,7 @@ class VirtualAllocator:
 
     def __init__(self, va_base: int = 1 << 32, va_size: int = 1 << 46, page_size: int = 4096) -> None:
         if whole(page_size) is None or page_size < 1 or page_size & (page_size - 1):
-            raise AllocationError(f"a page of {page_size} bytes is no power of two")
+            raise AllocationError(f"a page of {page_size} bytes is not a power of two")
         self.va_base, self.va_size, self.page_size = va_base, va_size, page_size
         self._pool = Pool("virtual addresses", va_size, va_base)
 

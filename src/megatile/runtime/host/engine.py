@@ -121,7 +121,7 @@ class Engine:
     def occupy(
         self, name: str, at_ps: int, took_ps: int, devices: Sequence[int], after: Iterable[Launch] = ()
     ) -> Launch:
-        """Work of a known time that is no plan; without devices it takes no turns."""
+        """Work of a known time that is not a plan; without devices it takes no turns."""
         launch = Launch(None, self.machine, name=name, submit_ps=at_ps, uses=frozenset())
         launch.devices, launch.known = tuple(devices), replace(launch)
         launch.known.passed_ps = took_ps

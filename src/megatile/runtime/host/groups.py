@@ -255,7 +255,7 @@ class Groups:
 
     def _group(self, group: ProcessGroup | None) -> ProcessGroup:
         if group is not None and not isinstance(group, ProcessGroup):
-            raise DistributedError(f"{group!r} is no group", advice="new_group(ranks) makes one")
+            raise DistributedError(f"{group!r} is not a group", advice="new_group(ranks) makes one")
         return self.world if group is None else group
 
     def get_rank(self, group: ProcessGroup | None = None) -> int:
@@ -291,10 +291,10 @@ class Groups:
         """A group of some ranks. Every worker calls it for every group, in the same order, as in torch."""
         given = self.world.ranks if ranks is None else ranks
         if not isinstance(given, (list, tuple, range)) or any(whole(r) is None for r in given):
-            raise DistributedError(f"{ranks!r} is no list of ranks", advice="new_group([0, 1])")
+            raise DistributedError(f"{ranks!r} is not a list of ranks", advice="new_group([0, 1])")
         chosen = tuple(sorted(given))
         if not chosen or len(set(chosen)) < len(chosen) or not set(chosen) <= set(self.world.ranks):
-            raise DistributedError(f"{list(chosen)} is no group of the ranks {list(self.world.ranks)}")
+            raise DistributedError(f"{list(chosen)} is not a group of the ranks {list(self.world.ranks)}")
         mine = self._made.setdefault(self._context.rank, {})
         number = mine.get(chosen, 0)
         mine[chosen] = number + 1
@@ -321,7 +321,7 @@ class Groups:
         them."""
         every = [rank for ranks in ranks_per_subgroup_list for rank in ranks]
         if not every or len(set(every)) < len(every):
-            raise DistributedError(f"{ranks_per_subgroup_list!r} are no groups without a common rank")
+            raise DistributedError(f"{ranks_per_subgroup_list!r} share a rank, so they are not groups")
         made = [self.new_group(ranks) for ranks in ranks_per_subgroup_list]
         return next((g for g in made if self._context.rank in g.ranks), None), made
 

@@ -50,7 +50,7 @@ class MemoryStore:
         """Yield tensor, number of its shard, first byte in it and size: of every copy at the address."""
         there = False
         if whole(addr) is None:
-            raise TensorError(f"{addr!r} is no address", advice="use va_base or shard.pa of a tensor")
+            raise TensorError(f"{addr!r} is not an address", advice="use va_base or shard.pa of a tensor")
         for tensor in list(self.tensors.values()):
             if tensor.handle is None or tensor.handle.freed or tensor.handle.mem_kind != space:
                 continue

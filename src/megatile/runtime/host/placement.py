@@ -90,7 +90,9 @@ def resolve_dp_policy(
 ) -> tuple[ShardSpec, ...]:
     """The shards of a tensor on device ``target_sip``, which has so many cubes and PEs per cube."""
     if not isinstance(policy, DPPolicy):
-        raise PlacementError(f"{policy!r} is no DPPolicy", advice='DPPolicy(cube="row_wise", pe="replicate")')
+        raise PlacementError(
+            f"{policy!r} is not a DPPolicy", advice='DPPolicy(cube="row_wise", pe="replicate")'
+        )
     shape = _shape(shape)
     cubes, pes = policy.num_cubes or num_cubes, policy.num_pes or num_pe
     if cubes > num_cubes or pes > num_pe:

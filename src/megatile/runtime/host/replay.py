@@ -58,7 +58,7 @@ def _entries(log: Any) -> Iterable[Mapping[str, Any]]:
     if not isinstance(log, (str, Path)):
         if log is None or isinstance(log, Mapping):
             raise ReplayError(
-                f"{type(log).__name__} is no log", advice="give an OpLog, its entries, or a file"
+                f"{type(log).__name__} is not a log", advice="give an OpLog, its entries, or a file"
             )
         return log
     if str(log).endswith(".parquet"):
@@ -67,7 +67,7 @@ def _entries(log: Any) -> Iterable[Mapping[str, Any]]:
     found = _lines(log, lines)
     first = next(found, None)
     if first is None or first.get("schema") != SCHEMA:
-        raise ReplayError(f"{log} is no log of schema {SCHEMA}")
+        raise ReplayError(f"{log} is not a log of schema {SCHEMA}")
     return chain([first], found)
 
 
@@ -76,7 +76,7 @@ def _lines(log: str | Path, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
         try:
             entry = parse_json(line)
         except ValueError as problem:
-            raise ReplayError(f"is no log: {problem}", place=Place(str(log), number)) from None
+            raise ReplayError(f"is not a log: {problem}", place=Place(str(log), number)) from None
         if not isinstance(entry, dict):
             raise ReplayError("a line of a log is an object", place=Place(str(log), number))
         yield entry

@@ -1,7 +1,7 @@
 """Tensors of the host namespace: arrays of the host, or shards in the memories of one device.
 
 Reads by the host (``numpy()``, ``data``, indexing, ``repr``, the source of ``copy_``) wait for the worker's
-own launches, never for collectives that others have yet to join: that could wait for ever.
+own launches, never for collectives that others have yet to join: that could wait forever.
 """
 
 from __future__ import annotations

@@ -231,7 +231,7 @@ class Tensor(Stored):
         order = dims[0] if len(dims) == 1 and not isinstance(dims[0], int) else dims
         axes = tuple(ops.dimension(d, self.ndim) for d in order)
         if sorted(axes) != list(range(self.ndim)):
-            raise ops.OperationError(f"{tuple(order)} is no order of {self.ndim} dimensions")
+            raise ops.OperationError(f"{tuple(order)} is not an order of {self.ndim} dimensions")
         if self.handle is None:
             return self.context.from_numpy(self._data.transpose(axes))
         return _copy(ops.transposed(self, axes), "permute")

@@ -134,7 +134,7 @@ class KernelCache:
         seats = _seats(name, tensors)
         cubes = len({cube for cube, _ in seats})
         if len(seats) % cubes or seats != [(c, p) for c in range(cubes) for p in range(len(seats) // cubes)]:
-            raise LaunchError(f"kernel '{name}': its PEs {seats} are no rectangle of cubes and PEs")
+            raise LaunchError(f"kernel '{name}': its PEs {seats} are not a rectangle of cubes and PEs")
         pes = len(seats) // cubes
         kernel = self._planned(name, fn, args, (pes, cubes), options)
         if pes == self.shape.pes:

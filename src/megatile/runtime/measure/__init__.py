@@ -84,7 +84,7 @@ def measure(
     """
     path = None if file is None else Path(file)
     if path is not None and path.suffix not in (".yaml", ".yml"):
-        raise MegatileError(f"'{file}' is no name of a machine file", advice="end it in .yaml")
+        raise MegatileError(f"'{file}' is not a name of a machine file", advice="end it in .yaml")
     if path is not None and not path.parent.is_dir():  # said before the work, not after it
         raise MegatileError(f"there is no folder '{path.parent}' to write to", advice="make it first")
     host, found = Host(quick), list[Figure]()

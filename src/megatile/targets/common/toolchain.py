@@ -34,7 +34,7 @@ def compiler(language: str = "c") -> list[str]:
     try:
         given = shlex.split(os.environ.get(variable, ""))
     except ValueError as error:
-        raise CompileError(f"${variable} is no command: {error}", advice=f"unset {variable}") from None
+        raise CompileError(f"${variable} is not a command: {error}", advice=f"unset {variable}") from None
     for command in ([given] if given else []) + [[one] for one in usual]:
         found = shutil.which(command[0])
         if found:

@@ -496,5 +496,5 @@ _STATEMENTS: dict[type[n.Node], Any] = {
 
 def _extent(value: Any) -> int:
     if not np.isfinite(value):
-        raise RunError(f"{value} is no extent of T.Parallel", advice="give a whole number")
+        raise RunError(f"{value} is not an extent of T.Parallel", advice="give a whole number")
     return int(value)

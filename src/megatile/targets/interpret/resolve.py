@@ -253,7 +253,7 @@ def _together(
 
 
 def _fixed(name: Name, axes: tuple[Axis, ...]) -> tuple[list[Any], tuple[int, ...], tuple[int, ...]] | None:
-    """Items, shape and dropped dimensions of a region of numbers inside a tile that is no view."""
+    """Items, shape and dropped dimensions of a region of numbers inside a tile that is not a view."""
     if name.binding.views:
         return None
     items: list[Any] = []

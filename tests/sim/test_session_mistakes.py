@@ -30,11 +30,11 @@ def work(times: int = 1) -> Plan:
 @pytest.mark.parametrize(
     ("mistake", "says"),
     [
-        (lambda s, h: s.wait("h"), "'h' is no launch of this session"),
-        (lambda s, h: s.wait(Session(toy(1)).submit(work())), "is no launch of this session"),
-        (lambda s, h: s.cancel(3), "3 is no launch of this session"),
-        (lambda s, h: s.wait(h, budget_ps="1 ms"), "budget_ps='1 ms' is no whole number"),
-        (lambda s, h: s.wait(h, budget_ps=-1), "budget_ps=-1 is no whole number"),
+        (lambda s, h: s.wait("h"), "'h' is not a launch of this session"),
+        (lambda s, h: s.wait(Session(toy(1)).submit(work())), "is not a launch of this session"),
+        (lambda s, h: s.cancel(3), "3 is not a launch of this session"),
+        (lambda s, h: s.wait(h, budget_ps="1 ms"), "budget_ps='1 ms' is not an integer"),
+        (lambda s, h: s.wait(h, budget_ps=-1), "budget_ps=-1 is not an integer"),
         (
             lambda s, h: s.wait(h, seconds="soon"),
             "seconds must be a non-negative number of seconds, got 'soon'",
@@ -43,10 +43,10 @@ def work(times: int = 1) -> Plan:
             lambda s, h: s.wait(h, seconds=float("nan")),
             "seconds must be a non-negative number of seconds, got nan",
         ),
-        (lambda s, h: s.submit(work(), at=1.5), "at=1.5 is no whole number"),
-        (lambda s, h: s.submit(work(), worker="me"), "'me' is no worker of this session"),
-        (lambda s, h: s.launch(work(), worker=Session(toy(1)).host), "is no worker of this session"),
-        (lambda s, h: Session(toy(1), record=-1), "record=-1 is no whole number"),
+        (lambda s, h: s.submit(work(), at=1.5), "at=1.5 is not an integer"),
+        (lambda s, h: s.submit(work(), worker="me"), "'me' is not a worker of this session"),
+        (lambda s, h: s.launch(work(), worker=Session(toy(1)).host), "is not a worker of this session"),
+        (lambda s, h: Session(toy(1), record=-1), "record=-1 is not an integer"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_the_session_goes_on(mistake: Any, says: str) -> None:

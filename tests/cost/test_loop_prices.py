@@ -161,7 +161,7 @@ resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
 import numpy as np
 import megatile as mt
 from megatile.core.limits import OutOfMemory
-from tests.cost.test_rounds import cleared
+from tests.cost.test_loop_prices import cleared
 from tests.sim.test_limits import rounds
 from tests.sim.toys import toy
 
