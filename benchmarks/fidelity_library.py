@@ -47,11 +47,6 @@ prediction is too fast.
 {elsewhere_rows} rows of GEMM in f16 on A100, measured by LLMCompass and not used in any fit: median error
 {elsewhere.median:.1%}, signed {elsewhere.bias:+.1%}, 90 % within {elsewhere.p90:.1%}. The worst rows are tiny
 products that took 30 µs there.
-
-A kernel's time is a start, plus a time per wave of thread blocks, plus the longer of compute and traffic with
-part of the shorter. GEMM uses blocks of 64 × 64 and splits k where that pays; 8-bit GEMM does not split, and
-quantises the activations first. Attention heads that share keys share blocks of 128 rows; decode splits the
-keys. FlashAttention 4 (head dimension 512) has no figures of its own: nothing is fitted to its rows.
 """
 
 

@@ -55,7 +55,8 @@ def section(words: str, command: Any, shared: dict[tuple[str, str], str]) -> lis
     own = [p for p in parameters(command) if key(command, p) not in shared]
     also = [p for p in parameters(command) if p not in own and p not in arguments]
     text = " ".join(str(command.help).split("\n\n")[0].split())
-    lines = [text, "", f"`{' '.join([words, *(shown_argument(p) for p in arguments)])}`", ""]
+    usage = f"`{' '.join([words, *(shown_argument(p) for p in arguments)])}`"
+    lines = [text, "", *([usage, ""] if arguments else [])]
     lines += [f"* {key(command, p)[0]}: {cell(p.help)}{default(p)}" for p in own]
     other = [shown_shared(p) for p in also if default(p) != shared[key(command, p)]]
     return lines + ([f"* Other defaults: {', '.join(other)}"] if other else [])

@@ -54,8 +54,6 @@ class Card(NamedTuple):
             f"![Timeline of {self.title}]({self.picture})",
             self.notes,
             f'```py\n--8<-- "examples/{self.path.name}:{self.first_line}"\n```',
-            f"`python examples/{self.path.name}` prints:",
-            f"```text\n{self.printed.strip()}\n```",
         ]
         return "\n\n".join(parts) + "\n"
 
