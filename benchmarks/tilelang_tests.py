@@ -109,6 +109,8 @@ def classified(found: Any) -> tuple[str, str]:
         if (_TOUCHED["text"] or "megatile" in text) and not values:
             return "text", first
         return "wrong", first
+    if _TOUCHED["text"] and isinstance(error, (ValueError, IndexError, StopIteration, AttributeError)):
+        return "text", first
     return "error", f"{type(error).__name__}: {first}"
 
 

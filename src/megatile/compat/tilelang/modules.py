@@ -199,8 +199,6 @@ _TVM = {
     "error": SimpleNamespace(
         InternalError=MegatileError, TVMError=MegatileError, DiagnosticError=MegatileError
     ),
-    "tirx": SimpleNamespace(**_TIRX),
-    "tir": SimpleNamespace(**_TIRX),
 }
 _TARGETS = {"Target": Target}
 _FP8 = {"determine_fp8_type": determine_fp8_type, "determine_torch_fp8_type": determine_torch_fp8_type}
@@ -264,6 +262,8 @@ CONTENTS: dict[str, Any] = {
     "pynvshmem": _NVSHMEM,
     "tilelang.tvm": _TVM,
     "tilelang.tvm.target": _TARGETS,
+    "tilelang.tvm.tir": _TIRX,
+    "tilelang.tvm.tirx": _TIRX,
     "tvm": _TVM,
     "tvm.target": _TARGETS,
     "tvm.tirx": _TIRX,
