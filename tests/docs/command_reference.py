@@ -10,7 +10,7 @@ from typing import Any
 
 from megatile.cli.main import COMMANDS, load_command
 
-SHARED = 4
+SHARED = 3
 """Options with the same help in at least so many commands are explained once."""
 WORDS = {"int": "NUMBER", "float": "NUMBER", "Path": "FILE"}
 
