@@ -55,7 +55,7 @@ def test_json_has_the_figures() -> None:
         (f"{EXAMPLES / '21_gemm_block.py'}", "has 0 tile programs"),
         (f"{EXAMPLES / '21_gemm_block.py'}:gem(1)", "did you mean 'gemm'"),
         (f"{GEMM}(1, 2)", "missing 1 required positional argument"),
-        (f"{GEMM}(open('x'), 2, 3)", "no call with numbers"),
+        (f"{GEMM}(open('x'), 2, 3)", "nor a call with numbers"),
         ("nothing.py", "nothing.py"),
     ],
 )
