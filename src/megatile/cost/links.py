@@ -196,7 +196,10 @@ class _GridLoads:
         if self.route is None:
             return 0.0
         ends = (Unit(self.view.level.name, number) for number in self.route)
-        link = next(run for run in _runs(self.view, self.view.fabric.stages(*ends)) if run.network)
+        runs = _runs(self.view, self.view.fabric.stages(*ends))
+        link = next((run for run in runs if run.network), None)
+        if link is None:  # links without a limit of their own
+            return 0.0
         per_byte = 1e12 / link.bandwidth
         return self.bytes()[0] * (per_byte - 1 / self.smallest) / link.width
 
