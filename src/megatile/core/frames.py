@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import linecache
 import sys
 import sysconfig
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import Any, TypeVar
 
 from megatile.core.cached import cached
-from megatile.core.errors import Place
+from megatile.core.errors import MegatileError, Place
 
 PACKAGE = str(Path(__file__).parents[1])
 INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 """Folders of Python's own modules and of installed packages."""
+F = TypeVar("F", bound=Callable[..., Any])
 _SOURCES: dict[str, list[str]] = {}
 
 
@@ -56,3 +60,16 @@ def place_of(file: str, line: int) -> Place:
     record_source(file)
     text = linecache.getline(file, line)
     return Place(file, line, len(text) - len(text.lstrip()) + 1, snippet=text or None)
+
+
+def without_frames(function: F) -> F:
+    """The function as users call it: its errors show their line, not the inside of the package."""
+
+    @functools.wraps(function)
+    def outermost(*arguments: Any, **keywords: Any) -> Any:
+        try:
+            return function(*arguments, **keywords)
+        except MegatileError as error:
+            raise error.with_traceback(None) from None
+
+    return outermost  # type: ignore[return-value]

@@ -3,6 +3,7 @@
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from megatile.core.frames import without_frames
 from megatile.core.placement import Partial, Replicate as Replica, Shard
 from megatile.core.public import PublicNames
 from megatile.language.tile.collectives import (
@@ -13,7 +14,7 @@ from megatile.language.tile.collectives import (
     lse_merge,
     reduce_scatter,
 )
-from megatile.language.tile.errors import WORDS as _WORDS, without_frames
+from megatile.language.tile.errors import WORDS as _WORDS
 from megatile.language.tile.functions import (
     DTYPES as _DTYPES,
     abs,
@@ -36,6 +37,7 @@ from megatile.language.tile.functions import (
     round,
     rsqrt,
     sigmoid,
+    silu,
     sin,
     sqrt,
     tanh,
@@ -167,6 +169,7 @@ __all__ = [
     "serial",
     "sigmoid",
     "signal",
+    "silu",
     "sin",
     "sqrt",
     "tanh",

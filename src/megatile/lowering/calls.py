@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from megatile.core.frames import without_frames
 from megatile.core.progress import Listener
 from megatile.cost.bounded import bounded
 from megatile.cost.price import Price, price as price_plan
@@ -54,6 +55,7 @@ def _with_inputs(given: tuple[Any, ...], inputs: Mapping[str, Any] | None) -> tu
     return given if inputs is None else (inputs,)
 
 
+@without_frames
 def check(
     plan: Timeable,
     *given: Any,
@@ -70,6 +72,7 @@ def check(
     return check_plan(low.plan, low.machine, assume=assume)
 
 
+@without_frames
 def execute(
     plan: Timeable,
     *given: Any,
@@ -96,6 +99,7 @@ def execute(
     return Results(low.gather(found, arrays), found.choices, found.order_dependent)
 
 
+@without_frames
 def simulate(
     plan: Timeable,
     *given: Any,
@@ -140,6 +144,7 @@ def simulate(
     return result
 
 
+@without_frames
 def price(
     plan: Timeable,
     *given: Any,

@@ -11,6 +11,7 @@ import numpy as np
 
 from megatile.core.dtypes import numpy_dtype
 from megatile.core.errors import MegatileError, how_to_give
+from megatile.core.frames import without_frames
 from megatile.core.limits import enough_memory
 from megatile.core.placement import cut, numpy_index
 from megatile.core.times import Shown
@@ -177,6 +178,7 @@ def build(
     return prog.build(hda, **(prog.bind_symbols(shapes) if given else {})), hda
 
 
+@without_frames
 def lower(
     prog: ProgramFunction | Program,
     *given: Any,
@@ -191,24 +193,21 @@ def lower(
     """
     program, hda = build(prog, given, machine)
     hda = divided(hda, program.launch.devices)
-    try:
-        with enough_memory(
-            f"lowering program '{program.name}'", "launch fewer blocks, or raise the memory limit"
-        ):
-            own = passes_for(hda)
-            every = inserted(own, passes)
-            done = tuple(steps(program, every))
-            last = done[-1].program
-            if len(every) > len(own):  # which may have left an algorithm open
-                last = ChooseCollectives(hda).apply(last)
-            state = LoweringState(last, hda)
-            state.run()
-            place_waits(state)
-            function = prog if isinstance(prog, ProgramFunction) else None
-            plan = assemble(state)
-            return Lowered(program, done[-1].program, hda, done, state.homes.found, plan, state, function)
-    except MegatileError as error:
-        raise error.with_traceback(None) from None
+    with enough_memory(
+        f"lowering program '{program.name}'", "launch fewer blocks, or raise the memory limit"
+    ):
+        own = passes_for(hda)
+        every = inserted(own, passes)
+        done = tuple(steps(program, every))
+        last = done[-1].program
+        if len(every) > len(own):  # which may have left an algorithm open
+            last = ChooseCollectives(hda).apply(last)
+        state = LoweringState(last, hda)
+        state.run()
+        place_waits(state)
+        function = prog if isinstance(prog, ProgramFunction) else None
+        plan = assemble(state)
+        return Lowered(program, done[-1].program, hda, done, state.homes.found, plan, state, function)
 
 
 def assemble(state: LoweringState) -> pm.Plan:

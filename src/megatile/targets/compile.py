@@ -6,7 +6,8 @@ import os
 from importlib import import_module
 from typing import Any
 
-from megatile.core.errors import MegatileError, did_you_mean, how_to_give
+from megatile.core.errors import did_you_mean, how_to_give
+from megatile.core.frames import without_frames
 from megatile.core.quantities import whole
 from megatile.hda import HDA
 from megatile.ir.program import Program
@@ -38,6 +39,7 @@ def _check_program(prog: Any) -> None:
         raise CompileError(f"{prog!r} is not a tile program", advice=advice)
 
 
+@without_frames
 def compile(
     prog: ProgramFunction | Program,
     target: str = "cpu",
@@ -66,15 +68,11 @@ def compile(
             threads = len(os.sched_getaffinity(0))
         except AttributeError:
             threads = os.cpu_count() or 1
-    try:
-        made: CompiledKernel = kernel(
-            prog, machine if machine is not None else usual, threads, tuple(options)
-        )
-        return made
-    except MegatileError as error:
-        raise error.with_traceback(None) from None
+    made: CompiledKernel = kernel(prog, machine if machine is not None else usual, threads, tuple(options))
+    return made
 
 
+@without_frames
 def export(
     prog: ProgramFunction | Program, to: str, *shapes: tuple[int, ...], machine: str | HDA | None = None
 ) -> str:
@@ -85,13 +83,10 @@ def export(
     """
     write, usual = _found(LANGUAGES, to, f"programs cannot be written as '{to}'", "languages")
     _check_program(prog)
-    try:
-        if not isinstance(prog, Program):
-            chosen = machine if machine is not None else usual
-            if prog.symbols and not shapes and to == "tilelang":
-                return str(write(*prog.build_open(chosen)))
-            symbols: dict[str, Any] = prog.bind_symbols(list(shapes)) if shapes else {}
-            prog = prog.build(chosen, **symbols)
-        return str(write(prog))
-    except MegatileError as error:
-        raise error.with_traceback(None) from None
+    if not isinstance(prog, Program):
+        chosen = machine if machine is not None else usual
+        if prog.symbols and not shapes and to == "tilelang":
+            return str(write(*prog.build_open(chosen)))
+        symbols: dict[str, Any] = prog.bind_symbols(list(shapes)) if shapes else {}
+        prog = prog.build(chosen, **symbols)
+    return str(write(prog))

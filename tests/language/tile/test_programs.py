@@ -586,6 +586,7 @@ def test_mathematics() -> None:
         "tanh",
         "erf",
         "sigmoid",
+        "silu",
         "abs",
         "floor",
         "ceil",
@@ -610,7 +611,8 @@ def test_mathematics() -> None:
     from math import erf
 
     functions = [np.exp, np.exp2, np.log, np.log2, np.sqrt, lambda v: 1 / np.sqrt(v), np.sin, np.cos, np.tanh,
-                 np.vectorize(erf), lambda v: 1 / (1 + np.exp(-v)), np.abs, np.floor, np.ceil]  # fmt: skip
+                 np.vectorize(erf), lambda v: 1 / (1 + np.exp(-v)), lambda v: v / (1 + np.exp(-v)),
+                 np.abs, np.floor, np.ceil]  # fmt: skip
     expected = [f(x) for f in functions]
     expected += [
         np.maximum(x, 1),

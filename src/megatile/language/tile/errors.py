@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any
 
 from megatile.core.errors import MegatileError, Place, did_you_mean
 from megatile.language.common.transform import HOOKS
@@ -121,9 +120,6 @@ _RULES: dict[str, Rule] = {
 # --- The user's frames: where a word of the language was written, and what is in sight there ----------------
 
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
 def names_in_kernel() -> dict[str, Any]:
     """The variables of the kernel being read, the innermost first."""
     found: dict[str, Any] = {}
@@ -135,16 +131,3 @@ def names_in_kernel() -> dict[str, Any]:
                     found.setdefault(name, value)
         frame = frame.f_back
     return found
-
-
-def without_frames(function: F) -> F:
-    """The function as users call it: its errors show their line, not the inside of the package."""
-
-    @functools.wraps(function)
-    def outermost(*arguments: Any, **keywords: Any) -> Any:
-        try:
-            return function(*arguments, **keywords)
-        except MegatileError as error:
-            raise error.with_traceback(None) from None
-
-    return outermost  # type: ignore[return-value]

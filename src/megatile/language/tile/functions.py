@@ -47,6 +47,12 @@ exp, exp2, log, log2, sqrt, rsqrt, sin, cos, tanh, erf, sigmoid, abs, floor, cei
 )
 
 
+@no_none
+def silu(x: Any) -> Any:
+    """``x * sigmoid(x)``."""
+    return x * sigmoid(x)
+
+
 def _symbolic(*values: Any) -> bool:
     return any(isinstance(v, Value) or hasattr(v, "storage") for v in values)
 

@@ -188,6 +188,17 @@ def checked_axis(axis: int | None, scale: str | None = None) -> int | None:
     return axis
 
 
+def _transposed(a: tuple[Any, ...], b: tuple[Any, ...], c: tuple[Any, ...], given: tuple[bool, bool]) -> str:
+    """Which other transposes would make the extents of a product fit."""
+    for turn in ((False, True), (True, False), (True, True)):
+        (m, k), (k2, columns) = (x[::-1] if t else x for x, t in zip((a, b), turn, strict=True))
+        if same_extents((k, m, columns), (k2, *c)):
+            named = zip(("transpose_A", "transpose_B"), given, turn, strict=True)
+            words = (f"{name}={not was}" for name, was, turned in named if turned)
+            return f"did you mean {', '.join(words)}?"
+    return "they must be equal, and no transpose makes them so: give A or B another shape"
+
+
 def gemm(
     A: Any, B: Any, C: Any, transpose_A: bool = False, transpose_B: bool = False,
     policy: GemmWarpPolicy | str = GemmWarpPolicy.Square, clear_accum: bool = False, impl: str | None = None,
@@ -205,11 +216,10 @@ def gemm(
     if transpose_B:
         k2, columns = columns, k2
     if not same_extents((k,), (k2,)):
-        hint = "transpose_B=True" if not transpose_B else "transpose_A=True"
+        sides = (f"{extents_text((k,))} of {a.text()}", f"{extents_text((k2,))} of {b.text()}")
         raise ProgramError(
-            f"T.gemm: inner extents differ: {extents_text((k,))} of {a.text()} and {extents_text((k2,))} "
-            f"of {b.text()}",
-            advice=f"did you mean {hint}?",
+            f"T.gemm: inner extents differ: {' and '.join(sides)}",
+            advice=_transposed((m, k), (k2, columns), _matrix(c), (transpose_A, transpose_B)),
         )
     if not same_extents((m, columns), _matrix(c)):
         raise ProgramError(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from megatile.core.dtypes import numpy_dtype
-from megatile.core.errors import MegatileError
+from megatile.core.frames import without_frames
 from megatile.core.quantities import format_time
 from megatile.hda import HDA
 from megatile.ir import nodes as n
@@ -220,11 +220,9 @@ class CompiledKernel:
             self._codes[shapes] = self._code(built(self.prog, views, self.machine))
         return self._codes[shapes]
 
+    @without_frames
     def __call__(self, *arrays: Any) -> None:
-        try:
-            (self._only or self.code_for(arrays))(arrays)
-        except MegatileError as error:
-            raise error.with_traceback(None) from None
+        (self._only or self.code_for(arrays))(arrays)
 
     @cached_property
     def name(self) -> str:

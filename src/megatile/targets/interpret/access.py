@@ -202,12 +202,28 @@ class Accessor(Resolver):
         other = earlier.agent
         while other.ended and isinstance(other.parent, Unit) and other.parent.depth >= unit.depth:
             other = other.parent
+        same = unit.node is not None and unit.node.span == earlier.span and _unit(other) is not _unit(agent)
+        advice = (
+            f"put a T.barrier() of scale '{scale}' (or a T.signal and T.wait) between them, or end the region"
+        )
+        if same and kind == earlier.kind == WRITE:  # no barrier can part them
+            advice = (
+                f"several units of scale '{scale}' write the same element in one statement: "
+                "use T.atomic_add, or give each a part of its own and reduce them"
+            )
         return DataRaceError(
             f"data race on '{target.name.name}': {_DONE[kind]} by {describe(agent, launch)} here and "
             f"{_DONE[earlier.kind]} by {describe(other, launch)}{line}, with nothing that orders the two",
-            advice=f"put a T.barrier() of scale '{scale}' (or a T.signal and T.wait) between them, "
-            "or end the region",
+            advice=advice,
         )
+
+
+def _unit(agent: Agent) -> Agent | None:
+    """The unit that an agent works for."""
+    found: Agent | None = agent
+    while found is not None and not isinstance(found, Unit):
+        found = found.parent
+    return found
 
 
 def assembled(storage: StoredArray, name: Name, copies: range, index: Any = ...) -> np.ndarray:

@@ -10,6 +10,7 @@ import numpy as np
 
 from megatile.collectives.algorithms import algorithms, find_algorithm
 from megatile.core.errors import MegatileError, did_you_mean
+from megatile.core.frames import without_frames
 from megatile.core.times import Shown
 from megatile.hda import HDA
 from megatile.ir import nodes as n
@@ -54,6 +55,7 @@ class RunResult(Shown):
         return self.recorder.last(name, index, copy, unit)
 
 
+@without_frames
 def run(
     prog: ProgramFunction | Program, *arrays: Any, machine: str | HDA = DEFAULT_MACHINE,
     schedule: str = "round-robin", seed: int = 0, checks: bool = True, strict_bounds: bool = False,
@@ -71,12 +73,9 @@ def run(
     with ``strict_bounds`` a region entirely outside, or a slice over the edge, is an error. An array given as
     ``T.Input(a)`` may not be written.
     """
-    try:
-        order = schedule_of(schedule, seed)
-        arrays = in_order(prog, arrays, named)
-        return _run(prog, arrays, machine, order, checks, strict_bounds, record, output, on_breakpoint)
-    except MegatileError as error:
-        raise error.with_traceback(None) from None
+    order = schedule_of(schedule, seed)
+    arrays = in_order(prog, arrays, named)
+    return _run(prog, arrays, machine, order, checks, strict_bounds, record, output, on_breakpoint)
 
 
 def _run(
