@@ -69,7 +69,7 @@ def test_bench_runs_checks_and_prints(megatile):
 
 def test_lengths_are_read_like_those_of_predict(megatile):
     shown = megatile("attention", "plan", "--ranks", 4, "--seqlen", "10K", "--json")
-    assert shown.out == megatile("attention", "plan", "--ranks", 4, "--seqlen", 10000, "--json").out
+    assert shown.out == megatile("attention", "plan", "--ranks", 4, "--seqlen", 10240, "--json").out
     for wrong in ("-4", "many"):
         refused = megatile("attention", "plan", f"--seqlen={wrong}")
         assert refused.code != 0

@@ -21,7 +21,7 @@ def run(*arguments):
 
 def test_the_table_names_winner_and_reason():
     text = run("-m", "mi300x-8", "--seqlen", "4K", "--heads", "8", "--schedule", "ring,hamilton")
-    assert "4000 tokens, 8 heads (8 KV) of 128" in text
+    assert "4096 tokens, 8 heads (8 KV) of 128" in text
     assert "hamilton *" in text
     assert "links instead of 8" in text
 
@@ -46,7 +46,7 @@ def test_json_and_picture(tmp_path):
         "zigzag,hamilton",
     ]
     found = json.loads(run(*options, "--json", "--plot", str(picture)))["rows"]
-    assert [entry["length"] for entry in found] == [2000, 4000]
+    assert [entry["length"] for entry in found] == [2048, 4096]
     assert found[0]["baseline"] == "zigzag"
     row = found[0]["schedules"][1]
     assert row["schedule"] == "hamilton"
@@ -55,7 +55,7 @@ def test_json_and_picture(tmp_path):
 
 
 def test_lengths():
-    assert read_lengths("8192, 10K,1.5M") == [8192, 10_000, 1_500_000]
+    assert read_lengths("8192, 10K,1.5M") == [8192, 10_240, 1_572_864]
     for bad in ("", "ten", "0", "-3", "1.5", "0.0001K", "nan", "inf"):
         with pytest.raises(MegatileError, match="is not a number of tokens"):
             read_lengths(bad)

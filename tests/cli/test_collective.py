@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 from megatile.cli.collective import read_ranks, read_size
 from megatile.cli.main import app
 from megatile.collectives import choice_table, ranking
+from megatile.collectives.job import read_bytes
 from megatile.collectives.planner import collective, predict
 from megatile.core.errors import MegatileError
 
@@ -44,9 +45,11 @@ def test_json_plot_trace_explain(tmp_path):
 
 
 def test_sizes_and_ranks():
-    assert [read_size(t) for t in ("8", "1GiB", "128M", "4 kB")] == [8, 1 << 30, 128 << 20, 4096]
-    assert {read_size(t) for t in ("64k", "64K", "64kb", "64KB", "64 KiB", "65536B", "64.0kib")} == {65536}
-    for wrong in ("64kbit", "", "-8", "64 GB/s", "1e6", "K"):
+    assert [read_size(t) for t in ("8", "1GiB", "128M", "4 kB")] == [8, 1 << 30, 128 << 20, 4000]
+    assert {read_size(t) for t in ("64k", "64K", "64.0K", "64 KiB", "65536B", "64.0KiB")} == {65536}
+    for text in ("256M", "256MB", "256 MiB", "1.5G", "3"):
+        assert read_size(text) == read_bytes(text)
+    for wrong in ("64kbit", "64kb", "32 Mb", "", "-8", "64 GB/s", "1e6", "K"):
         with pytest.raises(MegatileError, match="is not a size in bytes"):
             read_size(wrong)
     assert read_ranks("16") == 16

@@ -129,3 +129,13 @@ def test_errors_cross_processes_whole(error: MegatileError) -> None:
     came = pickle.loads(pickle.dumps(error))  # noqa: S301
     assert type(came) is type(error)
     assert (str(came), vars(came)) == (str(error), vars(error))
+
+
+def test_a_name_that_contains_the_word_comes_first() -> None:
+    machines = ["dgx-h100", "h100-cluster", "hgx-a100", "v100-8"]
+    for name in ("h100", "H100"):
+        assert did_you_mean(name, machines) == "did you mean 'dgx-h100'?"
+    assert (
+        did_you_mean("ring_bi", ["ring", "ring_bidirectional", "tree"])
+        == "did you mean 'ring_bidirectional'?"
+    )

@@ -160,14 +160,28 @@ def test_numbers_beyond_printing_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("text", "count"),
-    [("1GiB", 2**30), ("64 kB", 64_000), (4096, 4096), ("4096", 4096), ("8 b", 1), (0, 0), ("0 B", 0)],
+    [
+        ("1GiB", 2**30),
+        ("64 kB", 64_000),
+        (4096, 4096),
+        ("4096", 4096),
+        ("8 b", 1),
+        (0, 0),
+        ("0 B", 0),
+        ("256M", 2**28),
+        ("64k", 65536),
+        ("1.5 G", 3 << 29),
+        ("256MB", 256_000_000),
+    ],
 )
 def test_size(text: str | int, count: int) -> None:
     assert size(text) == count
     assert isinstance(size(text), int)
 
 
-@pytest.mark.parametrize("text", [-1, 2.5, True, "12 ns", "²", "9" * 5000, "-3", "1 GB/s"])
+@pytest.mark.parametrize(
+    "text", [-1, 2.5, True, "12 ns", "²", "9" * 5000, "-3", "1 GB/s", "32 Mb", "1.5", "M"]
+)
 def test_size_refuses(text: object) -> None:
     with pytest.raises(QuantityError):
         size(text)  # type: ignore[arg-type]

@@ -23,16 +23,16 @@ app = Commands(help="Predict and run attention over several devices.", no_args_i
 Causal = Annotated[bool, typer.Option("--causal", help="Causal mask.")]
 SHOWN_RANKS = 32
 SCHEDULES = ("no schedule is named", "--schedule ring,zigzag,hamilton")
-_COUNTS = {"k": 10**3, "m": 10**6}
+_COUNTS = {"k": 1 << 10, "m": 1 << 20}
 
 
 def read_lengths(text: str) -> list[int]:
-    """``8192`` or ``10K,20K,1M`` (thousands and millions of tokens)."""
+    """``8192`` or ``8K,32K,1M`` tokens; K is 1024."""
     return [read_length(part) for part in text.split(",")]
 
 
 def read_length(text: str, least: int = 1) -> int:
-    """``8192``, ``10K`` or ``1M`` tokens."""
+    """``8192``, ``8K`` or ``1M`` tokens; K is 1024."""
     part = text.strip().lower()
     number, factor = (part[:-1], _COUNTS[part[-1]]) if part[-1:] in _COUNTS else (part, 1)
     try:
@@ -41,7 +41,9 @@ def read_length(text: str, least: int = 1) -> int:
     except (ValueError, OverflowError):
         length = least - 1
     if length < least:
-        raise MegatileError(f"'{text.strip()}' is not a number of tokens", advice="write 8192, 10K or 1M")
+        raise MegatileError(
+            f"'{text.strip()}' is not a number of tokens", advice="write 10000, 8K or 1M (K is 1024)"
+        )
     return length
 
 
@@ -55,8 +57,8 @@ def _complete_schedule(incomplete: str) -> list[str]:
 def predict(
     machine: Machine = "dgx-h100",
     seqlen: Annotated[
-        str, typer.Option("--seqlen", help="Sequence lengths: 8192 or 10K,20K,1M.")
-    ] = "10K,20K,50K,100K",
+        str, typer.Option("--seqlen", help="Sequence lengths: 10000 or 8K,32K,1M; K is 1024.")
+    ] = "10000,20000,50000,100000",
     heads: Annotated[int, typer.Option("--heads", help="Query heads.")] = 32,
     dim: Annotated[int, typer.Option("--head-dim", help="Head dimension.")] = 128,
     causal: Annotated[bool, typer.Option("--causal", help="Causal mask.")] = False,
@@ -85,7 +87,7 @@ def predict(
 ) -> None:
     """Compare attention schedules on a machine and name the fastest.
 
-    Example: megatile attention predict -m mi300x-8 --seqlen 10K,100K --heads 32 --head-dim 128 --causal
+    Example: megatile attention predict -m mi300x-8 --seqlen 8K,128K --heads 32 --head-dim 128 --causal
     """
     from megatile.attention.plans import Problem
     from megatile.attention.predict import predict as compare
@@ -116,7 +118,7 @@ def plan(
     schedule: Annotated[
         str, typer.Option(help="ring, zigzag, striped, direct, hamilton, hamilton:4x2, ulysses:2+ring …")
     ] = "hamilton",
-    seqlen: Annotated[str, typer.Option(help="Sequence length: 8192 or 10K.")] = "0",
+    seqlen: Annotated[str, typer.Option(help="Sequence length: 10000 or 8K; K is 1024.")] = "0",
     causal: Causal = False,
     png: Annotated[Path | None, typer.Option(help="Draw the rings (png, svg or pdf).")] = None,
     json: Json = False,
@@ -137,7 +139,7 @@ def bench(
     schedule: Annotated[
         str, typer.Option(help="Schedules, comma-separated.")
     ] = "ring,zigzag,direct,hamilton",
-    seqlen: Annotated[str, typer.Option(help="Sequence length: 8192 or 10K.")] = "4096",
+    seqlen: Annotated[str, typer.Option(help="Sequence length: 10000 or 8K; K is 1024.")] = "4096",
     heads: Annotated[int, typer.Option(min=1, help="Query heads.")] = 8,
     kv_heads: Annotated[int | None, typer.Option(min=1, help="KV heads; default: query heads.")] = None,
     dim: Annotated[int, typer.Option("--head-dim", min=1, help="Head dimension.")] = 64,

@@ -13,9 +13,9 @@ import typer
 
 from megatile.cli.machine import Env, Json, Machine, MaxSeconds, Set, TrustCode, environment, load
 from megatile.cli.output import print_json, print_table, read_names, warnings_as_notes
-from megatile.core.errors import MegatileError
+from megatile.core.errors import MegatileError, QuantityError
 from megatile.core.progress import shown
-from megatile.core.quantities import format_time
+from megatile.core.quantities import format_time, size
 from megatile.report.canvas import SUFFIXES, check_folder
 
 if TYPE_CHECKING:
@@ -27,18 +27,15 @@ if TYPE_CHECKING:
 MAX_SIZES = 1000
 ALGORITHMS = ("no algorithm is named", "use -a auto, -a all, or names such as -a ring,tree")
 MAX_RANKS = 1_000_000
-_BINARY = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def read_size(text: str) -> int:
-    """Return bytes: ``8``, ``64k``, ``64 kB``, ``1GiB`` or nccl-tests' ``128M``; K is 1024 in all of them."""
-    found = re.fullmatch(
-        r"\s*([0-9]{1,30}(?:\.[0-9]{1,30})?)\s*(?:([kmgt]?)(?:i?b)?)\s*", text, re.IGNORECASE
-    )
-    if found is None:
-        raise MegatileError(f"{text[:80]!r} is not a size in bytes", advice="write 65536, 64K or 64KiB")
-    number, unit = found[1], _BINARY[found[2].upper()]
-    return round(float(number) * unit) if "." in number else int(number) * unit
+    """Return bytes as ``nbytes=`` reads them: ``8``, ``64K`` or nccl-tests' ``128M`` (1024), ``64 kB``."""
+    try:
+        return size(text)
+    except QuantityError as problem:
+        advice = f"{problem.advice}, or 64K (64 KiB)"
+        raise MegatileError(f"{text[:80]!r} is not a size in bytes", advice=advice) from None
 
 
 def read_ranks(text: str | None) -> int | list[int] | None:
@@ -71,7 +68,9 @@ Operation = Annotated[
 def collective(
     operation: Operation,
     machine: Machine = "dgx-h100",
-    begin: Annotated[str, typer.Option("-b", "--begin", help="Smallest size in bytes; K is 1024.")] = "8",
+    begin: Annotated[
+        str, typer.Option("-b", "--begin", help="Smallest size in bytes; K is 1024, kB 1000.")
+    ] = "8",
     end: Annotated[str | None, typer.Option("-e", "--end", help="Largest size.")] = None,
     factor: Annotated[float, typer.Option("-f", "--factor", help="Factor between sizes.")] = 2.0,
     algorithm: Annotated[

@@ -15,7 +15,7 @@ from typing import Any
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError, did_you_mean
 from megatile.core.expr import Expr, IntLike, expr, table, unit
-from megatile.core.quantities import quantity, whole
+from megatile.core.quantities import size, whole
 
 REDUCTIONS = ("sum", "max", "min", "prod", "avg")
 REDUCING = ("all_reduce", "reduce_scatter", "reduce")
@@ -196,8 +196,8 @@ class Job:
 
 
 def read_bytes(nbytes: Any) -> int:
-    """A size in bytes: a whole number, or text such as ``1 MiB``."""
-    found = round(quantity(nbytes, "bytes").value) if isinstance(nbytes, str) else whole(nbytes)
+    """A size in bytes: a whole number, or text such as ``1 MiB`` or ``1M``."""
+    found = size(nbytes) if isinstance(nbytes, str) else whole(nbytes)
     if found is None or found < 0:
         raise CollectiveError(f"{nbytes!r} is not a size in bytes", advice="use a whole number, or '1 MiB'")
     return found

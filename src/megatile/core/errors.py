@@ -8,6 +8,7 @@ prints as ``a.yaml:3: unit 'GBps' is unknown (try: write GB/s)``.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import CodeType
@@ -127,10 +128,18 @@ def did_you_mean(name: str, known: Iterable[str], *, what: str = "") -> str:
 
     >>> did_you_mean("deivce", ["device", "block"])
     "did you mean 'device'?"
+    >>> did_you_mean("H100", ["dgx-h100", "v100-8"])
+    "did you mean 'dgx-h100'?"
     """
     names = sorted({str(k) for k in known})
-    close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.6)
-    close = close or [other for other in names if other.lower() == str(name).lower()]
+    plain = str(name).lower()
+    close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.8)
+    close = close or [other for other in names if other.lower() == plain]
+    if not close and len(plain) >= 3:  # the shortest name that has it as a word, or anywhere
+        having = [other for other in names if plain in other.lower()]
+        words = [other for other in having if plain in re.split(r"[^a-z0-9]+", other.lower())]
+        close = sorted(words or having, key=len)
+    close = close or difflib.get_close_matches(str(name), names, n=1, cutoff=0.6)
     if close:
         return f"did you mean '{close[0]}'?"
     if not names:

@@ -186,18 +186,30 @@ def _kind(dimension: str) -> str:
     return names.get(dimension, dimension)
 
 
-def size(text: str | int) -> int:
-    """A number of bytes: ``1GiB``, ``64 kB`` or a plain integer.
+_SIZE = re.compile(r"([0-9]{1,30}(?:\.[0-9]{1,30})?)\s*([kmgt]?)", re.IGNORECASE)
+_BITS = re.compile(r".*[0-9]\s*[A-Za-z]i?b")
 
-    >>> size("1GiB")
-    1073741824
+
+def size(text: str | int) -> int:
+    """A number of bytes: ``1GiB``, ``64 kB``, ``128M`` or a plain integer.
+
+    ``K``, ``M``, ``G`` and ``T`` alone count in 1024, as in nccl-tests; ``kB``, ``MB`` and ``GB`` in 1000.
+
+    >>> size("1GiB") == size("1G") == 1 << 30
+    True
     """
     if isinstance(text, int) and not isinstance(text, bool):
         if text < 0:
             raise QuantityError(f"'{_text(text)}' must not be negative", advice=_example("bytes"))
         return int(within_limits(text, "bytes", _text(text)))
-    if isinstance(text, str) and re.fullmatch(r"[0-9]{1,30}", text.strip()):
-        return int(within_limits(int(text), "bytes", text.strip()))
+    plain = text.strip() if isinstance(text, str) else ""
+    found = _SIZE.fullmatch(plain)
+    if found is not None and (found[2] or "." not in found[1]):
+        factor = BINARY[f"{found[2].upper()}i"] if found[2] else 1
+        amount = round(float(found[1]) * factor) if "." in found[1] else int(found[1]) * factor
+        return int(within_limits(amount, "bytes", plain))
+    if _BITS.fullmatch(plain):
+        raise QuantityError(f"'{plain}' is a number of bits, not bytes", advice=_example("bytes"))
     return round(quantity(text, "bytes").value)
 
 
