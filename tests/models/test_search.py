@@ -70,6 +70,21 @@ def test_limits_that_nothing_keeps() -> None:
         mt.model("Llama-3.1-70B").search(machine="dgx-h100", ttft_ms=-1)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ttft": "500ms"}, "no argument 'ttft'.*did you mean ttft_ms=500"),
+        ({"ttft_ms": "500ms"}, "got '500ms'.*milliseconds as a number: ttft_ms=500"),
+        ({"tp": 2}, "no argument 'tp'.*tries its degrees"),
+        ({"max_seqs": 2}, "has no setting 'max_seqs'"),
+        ({"library": "vlm"}, "'vlm'"),
+    ],
+)
+def test_options_that_are_wrong_for_all_are_refused(options: dict, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        mt.model("Llama-3.1-8B").search(machine="dgx-h100", concurrencies=(1,), **options)
+
+
 def test_a_plot_of_the_front(tmp_path) -> None:
     found = mt.model("Llama-3.1-8B").search(machine="dgx-h100", isl=256, osl=64, concurrencies=(4,))
     text = found.plot(tmp_path / "front.svg").read_text(encoding="utf-8")

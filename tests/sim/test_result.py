@@ -10,16 +10,20 @@ import numpy as np
 import pytest
 from tests.sim.toys import ring, toy
 
+import megatile as mt
+import megatile.language as T
 from megatile.core.errors import MegatileError
 from megatile.core.expr import eq, unit
 from megatile.cost.price import price
 from megatile.hda import machine
 from megatile.language import tl
+from megatile.lowering.explain import figures
 from megatile.plan.build import PlanBuilder
 from megatile.plan.check import check
 from megatile.plan.execute import execute
 from megatile.plan.model import Plan, Transport, with_transport
 from megatile.sim import TimingError, simulate
+from megatile.sim.sensitivity import Sensitivity, table
 from megatile.trace import read_trace
 
 
@@ -309,3 +313,32 @@ def test_what_sends_no_messages_exposes_copies_not_communication():
     b.copy(y, x)
     head = simulate(b.finish(), machine="dgx-h100").summary().splitlines()[0]
     assert "1 unit, exposed copies and waits" in head
+
+
+def test_the_summary_counts_blocks_and_figures_what_caches_keep():
+    @T.program
+    def p(X: T.Tensor((1024,), "f32"), Y: T.Tensor((1024,), "f32")):
+        with T.Kernel(block=8) as b:
+            t = T.alloc((128,), "f32", level="l1")
+            T.copy(t, X[b * 128])
+            T.copy(Y[b * 128], t)
+
+    result = mt.simulate(p, machine="dgx-h100")
+    assert ", 8 blocks on 1 unit, " in result.summary().splitlines()[0]
+    assert "1× the compulsory 4 KiB (4 KiB of results stay in the cache)" in str(
+        figures(result.lowered, result)
+    )
+
+
+def test_what_helps_names_anomalies_and_leaves_out_what_changes_nothing():
+    rows = [
+        ("memory.l2.bandwidth", 1.1, 1003),
+        ("memory.l2.latency", 1 / 1.1, 990),
+        ("memory.l2.latency", 1.1, 1003),
+    ]
+    found = [Sensitivity(name, "1", by, took * 100, 100_000) for name, by, took in rows]
+    text = table([*found, Sensitivity("memory.hbm.bandwidth", "1", 1.1, 99_999, 100_000)])
+    assert [line.split()[-2] for line in text.splitlines()[1:4]] == ["+0.30%*", "-1.00%", "+0.30%"]
+    assert "scheduling anomaly" in text
+    assert text.endswith("1 other parameters have no effect")
+    assert "anomaly" not in table(found[1:])

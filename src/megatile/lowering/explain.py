@@ -82,6 +82,8 @@ class Figures:
     memory: str = ""
     """Device memory."""
     compulsory_bytes: int = 0
+    kept_bytes: int = 0
+    """Of the bytes that are written, those that caches may still hold at the end."""
     """Bytes of device memory that the program cannot do without: every tensor's part that it touches, read
     once, and written once beyond what caches may keep."""
     busy: float = 0.0
@@ -180,9 +182,12 @@ class Figures:
             )
         if self.actual_bytes:
             times = f"{self.actual_bytes / max(1, self.compulsory_bytes):.3g}× "
+            kept = (
+                f" ({format_bytes(self.kept_bytes)} of results stay in the cache)" if self.kept_bytes else ""
+            )
             lines.append(
                 f"  '{self.memory}' moves {format_bytes(self.actual_bytes)}, {times}the compulsory "
-                f"{format_bytes(self.compulsory_bytes)}; {self.intensity:.4g} operations per byte"
+                f"{format_bytes(self.compulsory_bytes)}{kept}; {self.intensity:.4g} operations per byte"
             )
         lines += [
             f"  {factor:.3g} × the bytes: rows of {format_bytes(row)} in sectors of '{memory}' ({line})"
@@ -236,18 +241,19 @@ def figures(lowered: Lowered, result: Result | None = None) -> Figures:
     kind = "tensor" if flops.get("tensor") else "vector"
     lasting = min((e.sustained for e in hda.engines if e.kind == kind), default=1.0)
     bandwidth = layer.effective_bandwidth * hda.level(layer.level).total * share
+    compulsory, kept = _compulsory(plan, layer.name, touched, hda, share)
     return replace(
         found, time_ps=result.time_ps, traffic=result.traffic, memory=layer.name, bandwidth=bandwidth,
-        compulsory_bytes=_compulsory(plan, layer.name, touched, hda, share), sustained=lasting,
+        compulsory_bytes=compulsory, kept_bytes=kept, sustained=lasting,
         busy=result.use(kind) if kind in result.busy else 0.0,
     )  # fmt: skip
 
 
 def _compulsory(
     plan: pm.Plan, memory: str, touched: dict[tuple[bool, str], int], hda: HDA, share: float
-) -> int:
+) -> tuple[int, int]:
     """Bytes of a memory's tensors that commands read, and write beyond what caches may hold at the end, each
-    counted once."""
+    counted once; and those that caches may hold."""
     for body in plan.bodies:
         for s in body:
             if not isinstance(s, pm.Compute):
@@ -261,7 +267,8 @@ def _compulsory(
             written += min(size, touched.get((True, tile.name), 0))
     caches = [m for m in hda.memories if m.cache and m.of == memory and m.write == "write_back"]
     held = sum(m.size * hda.level(m.level).total * share for m in caches)
-    return read + max(0, written - round(held))
+    kept = min(written, round(held))
+    return read + written - kept, kept
 
 
 def explain(lowered: Lowered) -> str:

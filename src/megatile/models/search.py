@@ -226,7 +226,14 @@ def search(
     hda = machine if isinstance(machine, HDA) else find_machine(machine)
     for name, value in (("ttft_ms", ttft_ms), ("tpot_ms", tpot_ms)):
         if value is not None and not (isinstance(value, (int, float)) and value > 0):
-            raise ModelError(f"{name} must be positive, got {value!r}")
+            raise ModelError(
+                f"{name} must be positive, got {value!r}", advice=f"give milliseconds as a number: {name}=500"
+            )
+    for name in options:
+        if name in (*DEGREES, "ttft", "tpot"):
+            found = "the search tries its degrees" if name in DEGREES else f"did you mean {name}_ms=500?"
+            raise ModelError(f"search has no argument '{name}'", advice=found)
+    deployment(config, hda, **options)  # an option that is wrong for every candidate is an error
     infinite = float("inf")
     limits = _Limits(ttft_ms or infinite, tpot_ms or infinite)
     known = _read_store(store)

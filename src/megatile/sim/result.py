@@ -242,7 +242,9 @@ class Result(HasTime):
             if len(ranked) > 8:
                 more = "memories" if kind == "memory" else "links"
                 rows.append((f"… {len(ranked) - 8} more {more}", "", "", ""))
-        units = f"{self.plan.units} unit{'' if self.plan.units == 1 else 's'}"
+        counts = ((level.name, self.plan.instances(level.name)) for level in self.plan.levels)
+        inside = ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts)
+        units = f"{inside}{' on ' * bool(inside)}{self.plan.units} unit{'' if self.plan.units == 1 else 's'}"
         head = (
             f"{self.plan.name} on {self.machine.name}: {format_time(self.time_ps)}, {units}, "
             f"{self.exposed_name} {format_time(round(self.exposed_ns * 1000))} ({self.model})"

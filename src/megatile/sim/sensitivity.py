@@ -19,6 +19,9 @@ from megatile.trace.exposure import engine_kind
 if TYPE_CHECKING:
     from megatile.sim.result import Result
 
+LEAST_CHANGE = 5e-5
+"""Of the time: less is shown as no effect."""
+
 
 @dataclass(frozen=True)
 class Sensitivity:
@@ -34,6 +37,11 @@ class Sensitivity:
     def change(self) -> float:
         """Relative change of the time: -0.1 is 10 % faster."""
         return self.time_ps / max(1, self.base_ps) - 1
+
+    @property
+    def anomalous(self) -> bool:
+        """Whether a better figure makes the time longer: work is then done in another order."""
+        return (self.factor > 1) == self.figure.endswith(RATES) and self.time_ps > self.base_ps
 
     @property
     def elasticity(self) -> float:
@@ -105,18 +113,20 @@ def retimed(
 
 def table(found: Sequence[Sensitivity], limit: int = 12) -> str:
     """The sensitivities as text; figures without effect are counted only."""
+    shown = [s for s in found if abs(s.change) >= LEAST_CHANGE]
     rows = [
         (
             s.figure,
             s.value,
             f"× {s.factor:.3g}",
             format_time(s.time_ps),
-            f"{s.change:+.2%}",
+            f"{s.change:+.2%}{'*' * s.anomalous}",
             f"{s.elasticity:+.2f}",
         )
-        for s in found
-        if s.time_ps != s.base_ps
+        for s in shown[:limit]
     ]
-    idle = len(found) - len(rows)
-    text = text_table(("figure", "is", "changed", "time", "change", "elasticity"), rows[:limit])
+    text = text_table(("figure", "is", "changed", "time", "change", "elasticity"), rows)
+    if any(s.anomalous for s in shown[:limit]):
+        text += "\n* a scheduling anomaly: the better figure changes the order of work, not a bottleneck"
+    idle = len(found) - len(shown)
     return text + (f"\n{idle} other parameters have no effect" if idle else "")
