@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
 import megatile as mt
 from megatile.core.errors import MegatileError
+from megatile.models.step import launch_us
 
 CASES = [
     ("Llama-3.1-8B", "dgx-h100", {"tp": 2}),
     ("gpt-oss-20b", "dgx-h100", {"dtype": "fp4"}),
     ("DeepSeek-V2-Lite", "h200-8", {"tp": 2, "attention_dp": 2, "ep": 4}),
     ("Llama-3.1-8B", "mi300x-8", {"tp": 4}),
+    ("Llama-3.1-8B", "h100-cluster", {"tp": 4, "pp": 8}),
+    ("Llama-3.1-8B", "dgx-h100", {"pp": 2, "library": "torch", "graph": True}),
+    ("DeepSeek-V2-Lite", "b200-8", {"tp": 2, "pp": 3, "library": "sglang"}),
 ]
 
 
@@ -28,11 +34,18 @@ def test_the_plan_takes_the_time_of_the_closed_sum(name, machine, division, batc
     assert {e.operation for e in result.trace} >= {"input norm", "host"}
 
 
-def test_stages_pass_on_what_they_have() -> None:
-    """With pipeline stages the Plan also pays for the message itself: a few microseconds a stage."""
-    step = mt.model("Llama-3.1-8B").step([(1, 1000)] * 16, machine="h100-cluster", pp=4, tp=2)
-    taken = mt.simulate(step.plan, machine="h100-cluster").time_us
-    assert step.time_us < taken < step.time_us + 3 * 15
+def test_a_message_longer_than_its_kernel_is_bounded() -> None:
+    """The least message of a library without host time: the Plan may take the install of a queue longer."""
+    step = mt.model("Llama-3.1-8B").step([(1, 9)], machine="dgx-h100", pp=4, library="torch", graph=True)
+    taken = mt.simulate(step.plan, machine="dgx-h100").time_us
+    assert step.time_us <= taken < step.time_us + launch_us(mt.machine("dgx-h100"))
+
+
+def test_a_message_time_that_is_no_number_is_one_sentence() -> None:
+    plan = mt.model("Llama-3.1-8B").step([(1, 10)], machine="dgx-h100", pp=2).plan
+    broken = re.sub(r"message_ps=\d+", 'message_ps="x"', str(plan))
+    with pytest.raises(MegatileError, match="message_ps must be a whole number"):
+        mt.simulate(mt.Plan.from_text(broken), machine="dgx-h100")
 
 
 def test_faster_links_help_and_never_by_more_than_communication_takes() -> None:

@@ -334,7 +334,7 @@ register(
         Operation("copy", lambda x: x, 1, "dma", _same_shape, lambda out, *_: 0),
         Operation(
             "library_kernel", _library_kernel, 1, "tensor", _same_shape, lambda out, *_, **__: 0,
-            attributes=("kernel", "kv_dtype", "library", "name", "scheme", "shape"),
+            attributes=("kernel", "kv_dtype", "library", "message_ps", "name", "scheme", "shape"),
         ),
         Operation(
             "pad", _pad, 1, "dma", lambda x, **place: tuple(place[f"n{d}"] for d in range(len(place) // 2)),

@@ -7,10 +7,12 @@ library's kernel. Simulated, the Plan gives the critical path, the timeline and 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
+from megatile.core.cached import cached_in_owner
 from megatile.core.expr import unit
+from megatile.hda import HDA
 from megatile.models.batch import Batch
 from megatile.models.deployment import Deployment
 from megatile.models.forward import stage_operators
@@ -19,7 +21,10 @@ from megatile.models.schedules import Order, StageTimes
 from megatile.models.schemes import ModelError
 from megatile.plan.build import Handle, PlanBuilder
 from megatile.plan.model import Plan, Work
-from megatile.timing.library_commands import HOST, LIBRARY_KERNEL, shape_text
+from megatile.sim.simulate import simulate
+from megatile.timing.faults import faults
+from megatile.timing.library_commands import HOST, LIBRARY_KERNEL, MESSAGE, shape_text
+from megatile.timing.resources import control_ps
 
 MAX_PASSES = 20_000
 """Forward and backward passes of a Plan; longer schedules are timed without one."""
@@ -27,13 +32,20 @@ PASSES = {"F": "forward", "B": "backward", "W": "weight gradients"}
 IN_FLIGHT = 4
 """Results of a stage that may be on their way at once."""
 TOKEN_BYTES = 2
-"""A message between stages carries its time in its kernel; the message itself is one element."""
+"""A message between stages is one element; its kernel takes the library's time, less that of the message."""
 
 
 def step_plan(d: Deployment, batch: Batch, host_us: float) -> Plan:
-    """Return the Plan of one forward pass over a batch."""
+    """Return the Plan of one forward pass over a batch; ``host_us`` includes its launch.
+
+    Nothing overlaps: it takes the time of the closed sum, where kernels that send take longer than a message
+    of one element (and the install of its queue, where the host has no time of its own).
+    """
     memory = _memory(d)
-    b = PlanBuilder(f"step of {d.config.name}", scale="device", units=d.pp, placement=unit * d.group)
+    launch_ps, messages = _beside_kernels(d.hda, memory, d.pp, d.group)
+    waited_ps = round(host_us * 1e6) - launch_ps
+    host_ns = max(0, round(waited_ps / 1e3))
+    b = _stages(d.config.name, d.pp, d.group)
     state = b.tile("state", (1,), "bf16", memory=memory, role="inout")
     ring = None
     if d.pp > 1:
@@ -41,14 +53,42 @@ def step_plan(d: Deployment, batch: Batch, host_us: float) -> Plan:
     for stage in range(d.pp):
         with b.stream(range(stage, stage + 1)):
             if stage == 0:
-                host = Operator("host", "host", 1, HOST, "bf16", (("ns", round(host_us * 1e3)),))
+                host = Operator("host", "host", 1, HOST, "bf16", (("ns", host_ns),))
                 _add(b, state, d, [host])
             elif ring is not None:
                 b.receive(ring, (1,), "bf16", into=state)
-            _add(b, state, d, stage_operators(d, batch, stage))
+            sent = messages[stage] if stage < d.pp - 1 else 0
+            if stage == 0:  # with what the launch takes beyond the host's time
+                sent -= waited_ps - host_ns * 1000
+            _add(b, state, d, stage_operators(d, batch, stage), sent)
             if ring is not None and stage < d.pp - 1:
                 b.send(ring, state, to=unit + 1)
     return b.finish()
+
+
+def _stages(name: str, stages: int, group: int) -> PlanBuilder:
+    return PlanBuilder(f"step of {name}", scale="device", units=stages, placement=unit * group)
+
+
+@cached_in_owner
+def _beside_kernels(hda: HDA, memory: str, stages: int, group: int) -> tuple[int, tuple[int, ...]]:
+    """Return the picoseconds of the launch of so many stages, and of each message to the next of them."""
+    if stages == 1:
+        return control_ps(hda, hda.level(hda.scale("device").level).position), ()
+    b = _stages("nothing", stages, group)
+    state = b.tile("state", (1,), "bf16", memory=memory, role="inout")
+    ring = b.channel("stages", source=unit - 1, slot_bytes=TOKEN_BYTES, memory=memory)
+    for stage in range(stages):
+        with b.stream(range(stage, stage + 1)):
+            if stage > 0:
+                b.receive(ring, (1,), "bf16", into=state)
+            if stage < stages - 1:
+                b.send(ring, state, to=unit + 1)
+    with faults():
+        trace = list(simulate(b.finish(), machine=hda).trace)
+    ends = [min(e.end_ps for e in trace if e.operation.startswith("launch"))]
+    ends += sorted(e.end_ps for e in trace if e.operation == "receive into")
+    return ends[0], tuple(after - before for before, after in pairwise(ends))
 
 
 def _memory(d: Deployment) -> str:
@@ -56,25 +96,29 @@ def _memory(d: Deployment) -> str:
     return next(m.name for m in d.hda.memories if m.level == level.name and not m.cache)
 
 
-def _add(b: PlanBuilder, state: Handle, d: Deployment, operators: Iterable[Operator]) -> None:
+def _add(
+    b: PlanBuilder, state: Handle, d: Deployment, operators: Iterable[Operator], message_ps: int = 0
+) -> None:
     """Write operators one after the other; those of equal layers are a loop."""
     for (_, repeat), block in groupby(operators, key=lambda o: (o.block, o.repeat)):
         if repeat == 1:
             for operator in block:
-                _command(b, state, d, operator)
+                _command(b, state, d, operator, message_ps)
         else:
             with b.loop(0, repeat, index="layer"):
                 for operator in block:
-                    _command(b, state, d, operator)
+                    _command(b, state, d, operator, message_ps)
 
 
-def _command(b: PlanBuilder, state: Handle, d: Deployment, o: Operator) -> None:
+def _command(b: PlanBuilder, state: Handle, d: Deployment, o: Operator, message_ps: int) -> None:
     given: dict[str, Any] = {
         "name": o.name, "kernel": o.kernel, "shape": shape_text(dict(o.extents)), "scheme": o.dtype,
         "library": d.library,
     }  # fmt: skip
     if o.kv_dtype:
         given["kv_dtype"] = o.kv_dtype
+    if o.part == "pipeline":
+        given[MESSAGE] = message_ps
     engine = "vector" if o.communicates else "tensor"
     b.compute(LIBRARY_KERNEL, state, [state], engine=engine, work=Work(dtype="bf16"), **given)
 

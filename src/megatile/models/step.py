@@ -140,7 +140,7 @@ class StepTime(HasRows, HasTime):
         """The step as a Plan: ``mt.simulate(step.plan, machine=…)`` times and explains it."""
         from megatile.models.plans import step_plan
 
-        return step_plan(self.deployment, self.batch, self.host_us - launch_us(self.deployment.hda))
+        return step_plan(self.deployment, self.batch, self.host_us)
 
     def beside(self, path: str | Path, steps: int = 1) -> Beside:
         """Return the step beside the kernels of a measured Kineto trace that holds so many steps."""

@@ -18,6 +18,8 @@ from megatile.timing.machine_timing import Origin, TimingError
 
 LIBRARY_KERNEL = "library_kernel"
 HOST = "host"
+MESSAGE = "message_ps"
+"""Attribute of a kernel that sends: what of its time the message after it takes in the Plan."""
 TORCH_OPERATOR_US = 12.5
 """Host time of an operation that torch dispatches eagerly: 26.08 ms a token of Qwen3-8B, 36 layers of 58
 operations (Triton-distributed, megakernel.md, 8 × H800); Qwen3-32B's 64 layers make it 13.4."""
@@ -48,7 +50,10 @@ def shape_text(extents: Mapping[str, int]) -> str:
 
 def command_ps(hda: HDA, attributes: tuple[tuple[str, Any], ...], place: Place | None = None) -> int:
     """Return the picoseconds of a ``library_kernel`` command with these attributes; at least 1."""
-    return max(1, round(command_time(hda, attributes, place).time_us * 1e6))
+    message = dict(attributes).get(MESSAGE, 0)
+    if not isinstance(message, int):
+        raise TimingError(f"library_kernel: {MESSAGE} must be a whole number, got {message!r}", place=place)
+    return max(1, round(command_time(hda, attributes, place).time_us * 1e6) - message)
 
 
 def command_origin(hda: HDA, attributes: tuple[tuple[str, Any], ...]) -> Origin:
