@@ -20,6 +20,7 @@ COMMANDS = [
     "trace show t.json.gz --png t.png",
     "bench tp_mlp -m dgx-h100",
     "run program.py:add -m dgx-h100",
+    "model predict Llama-3.1-8B -m dgx-h100 --report step.html",
     "attention predict -m mi300x-8 --seqlen 1K --schedule ring,hamilton",
 ]
 PYTHON = """
@@ -62,6 +63,7 @@ def main() -> None:
         taken = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
         assert taken.stdout == "16\n"
         assert not list(Path(sysconfig.get_path("purelib")).glob("*megatile*.pth"))
+        assert '"measured_us"' in Path(folder, "step.html").read_text(encoding="utf-8")
         assert {"m.png", "t.png"} <= {path.name for path in Path(folder).iterdir()}
     print(f"the wheel works with Python {sys.version.split()[0]}: {len(COMMANDS)} commands, Python")
 

@@ -9,7 +9,7 @@ import pytest
 
 import megatile as mt
 from megatile.hda.parameters import scaled
-from megatile.models.neighbours import neighbours
+from megatile.models.neighbours import _rows, neighbours
 from megatile.models.operators import gemm
 from megatile.models.page import FACTORS, page_data, work, write_page
 
@@ -44,6 +44,16 @@ def test_measured_neighbours_are_nearest_first() -> None:
     assert [n.distance for n in near] == sorted(n.distance for n in near)
     assert len(near) == 5
     assert all(abs(n.error) < 0.5 for n in near)
+
+
+def test_a_page_without_tables_says_so(tmp_path, monkeypatch) -> None:
+    """As in a package whose build had no tables: a sentence in place of the rows."""
+    monkeypatch.setattr("megatile.models.neighbours.FOLDERS", (tmp_path / "nowhere",))
+    _rows.cache_clear()
+    step = mt.model("Llama-3.1-8B").step([(1, 2048)], machine="dgx-h100")
+    assert page_data({"decode": step})["steps"]["decode"]["neighbours"] == []
+    _rows.cache_clear()
+    assert "No table of measured kernels" in write_page(tmp_path / "p.html", {"decode": step}).read_text()
 
 
 def test_work_of_a_product() -> None:

@@ -14,8 +14,10 @@ from megatile.timing.database import Measurement, predict_kernel
 from megatile.timing.formulas import OPERATIONS
 from megatile.timing.measurements import read_measurements
 
-MEASURED = Path(__file__).parents[3] / "benchmarks" / "data" / "kernels"
-"""Tables of the source tree; an installed package has none."""
+FOLDERS = (
+    Path(__file__).with_name("measured"), Path(__file__).parents[3] / "benchmarks" / "data" / "kernels",
+)  # fmt: skip
+"""Where the tables are: in an installed package (`setup.py` copies them), in the source tree."""
 TABLES = {
     "gemm": ("gemm_h100", "gemm_more_h100"), "moe": ("moe_h100",), "mla": ("mla_decode_h100",),
     "attention": (
@@ -47,7 +49,8 @@ class Neighbour(NamedTuple):
 
 @cached()
 def _rows(kernel: str) -> tuple[Measurement, ...]:
-    files = [MEASURED / f"{table}.csv.gz" for table in TABLES.get(kernel, ())]
+    folder = next((folder for folder in FOLDERS if folder.is_dir()), None)
+    files = [folder / f"{table}.csv.gz" for table in TABLES.get(kernel, ())] if folder else []
     return tuple(
         row for file in files if file.is_file() for row in read_measurements(file, MACHINE)
         if row.operation == kernel
@@ -55,8 +58,8 @@ def _rows(kernel: str) -> tuple[Measurement, ...]:
 
 
 def neighbours(operator: Operator, library: str) -> list[Neighbour]:
-    """Return the measured kernels that are nearest to an operator's, nearest first; none where the tables of
-    the source tree are not here or have no such kernel."""
+    """Return the measured kernels that are nearest to an operator's, nearest first; none where no table
+    has such a kernel."""
     extents, found = dict(operator.extents), OPERATIONS.find(operator.kernel)
     dtype = found.dtype_of(operator.dtype, operator.kv_dtype or None)
     kinds = {dtype, "f16"} if operator.communicates else {dtype}
