@@ -15,7 +15,7 @@ from megatile.hda.load import FOLDER, find, machine_names, other_form, resolve, 
 from megatile.hda.model import KernelFigures
 from megatile.hda.probe import probed
 
-__all__ = ["assumed_kernel", "divided", "machine", "machine_names", "problems"]
+__all__ = ["assumed_kernel", "divided", "library", "machine", "machine_names", "problems"]
 
 
 @no_none
@@ -67,6 +67,13 @@ def assumed_kernel(name: str) -> KernelFigures:
     """The figures of a kernel for machines whose files have none (``hda/assumed.yaml``)."""
     found = HDA.from_yaml(FOLDER.parent / "assumed.yaml").kernel(name)
     assert found is not None, name
+    return found
+
+
+@cached()
+def library(name: str) -> dict[str, Any]:
+    """A library's own tables and measured host times (``hda/libraries``); not to be changed."""
+    found: dict[str, Any] = read_document(FOLDER.parent / "libraries" / f"{name}.yaml").data
     return found
 
 

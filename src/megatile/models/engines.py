@@ -1,7 +1,7 @@
 """Inference engines by name: the settings that decide how they schedule, with each engine's defaults.
 
-Defaults are those of the engines' own sources for devices with 70 GB or more; host times are fitted to open
-serving rows (``benchmarks/fidelity_models.py``).
+Defaults (``hda/libraries``) are those of the engines' own sources for devices with 70 GB or more; host times
+are fitted to open serving rows (``benchmarks/fidelity_models.py``).
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from megatile.core.errors import did_you_mean
+from megatile.hda.catalog import library
 from megatile.models.schemes import ModelError
-from megatile.timing.library_commands import TORCH_OPERATOR_US
 
 
 @dataclass(frozen=True)
@@ -80,33 +80,10 @@ class ServingEngine:
         return made
 
 
-EAGER_US = 60.0
-"""Triton-distributed megakernel.md, torch eager on H800: 26.08 ms for 36 layers, 49.69 ms for 64, of 12
-operators each."""
 ENGINES = {
-    "vllm": ServingEngine(
-        "vllm", max_num_seqs=1024, token_budget=8192, memory_share=0.90, block_tokens=16, chunked=True,
-        mixed=True, graph_batch=512, host_us=400.0, host_request_us=20.0, launch_us=4.0, eager_us=EAGER_US,
-        workspace_gb=2.0, frontend_ms=25.0,
-    ),
-    "trtllm": ServingEngine(
-        "trtllm", max_num_seqs=2048, token_budget=8192, memory_share=0.90, block_tokens=32, chunked=False,
-        mixed=True, graph_batch=2048, host_us=300.0, host_request_us=5.0, launch_us=3.0, eager_us=EAGER_US,
-        workspace_gb=2.0, static_scales=True, frontend_ms=85.0,
-    ),
-    "sglang": ServingEngine(
-        "sglang", max_num_seqs=1024, token_budget=8192, memory_share=0.88, block_tokens=1, chunked=True,
-        mixed=False, graph_batch=512, host_us=100.0, host_request_us=25.0, launch_us=4.0, eager_us=EAGER_US,
-        workspace_gb=2.0, frontend_ms=180.0,
-    ),
-    "torch": ServingEngine(
-        "torch", max_num_seqs=1024, token_budget=1 << 20, memory_share=1.0, block_tokens=1, chunked=False,
-        mixed=True, graph_batch=0, host_us=0.0, host_request_us=0.0, launch_us=0.0,
-        eager_us=TORCH_OPERATOR_US,
-        workspace_gb=1.0,
-    ),
-}  # fmt: skip
-"""vLLM: ``EngineArgs`` and ``CompilationConfig``; TensorRT-LLM: ``TorchLlmArgs``; SGLang: ``ServerArgs``."""
+    name: ServingEngine(name, **library(name)["serving"]) for name in ("vllm", "trtllm", "sglang", "torch")
+}
+"""By name; their settings and where they come from: ``hda/libraries``."""
 
 
 def engine(name: str | ServingEngine, **settings: Any) -> ServingEngine:

@@ -18,6 +18,7 @@ from megatile.core.rows import HasRows
 from megatile.core.tables import text_table
 from megatile.core.times import HasTime
 from megatile.hda import HDA
+from megatile.hda.catalog import library
 from megatile.models.batch import Batch
 from megatile.models.config import Layer, ModelConfig
 from megatile.models.deployment import Deployment, deployment, stage_range
@@ -46,8 +47,6 @@ STATE_BYTES = 12
 SCORE_PASSES = 5
 """Reads and writes of the score matrix of unfused attention: a fused scale, mask and softmax (two),
 dropout (two and its mask)."""
-FAR_SEND_US = 20.0
-"""What a message between nodes adds to its bytes (NCCL's point-to-point kernels)."""
 
 
 class Recipe(NamedTuple):
@@ -349,7 +348,8 @@ def _send_us(d: Deployment, r: Recipe, priced: Prices) -> float:
     inside = d.hda.count("device") // d.hda.level(outside[0].level).total
     if len(outside) > 1 and d.group * 2 > inside:
         far = outside[1]
-        return FAR_SEND_US + moved / (far.bandwidth * far.efficiency) * 1e6
+        sent_us: float = library("nccl")["far_send_us"] + moved / (far.bandwidth * far.efficiency) * 1e6
+        return sent_us
     return priced.time_us(
         Operator("send", "pipeline", 1, "send_recv", "bf16", (("ranks", 2), ("bytes", max(1, moved))))
     )

@@ -22,7 +22,7 @@ from megatile.core.rows import HasRows
 from megatile.core.tables import text_table
 from megatile.core.times import HasTime
 from megatile.hda import HDA, machine as find_machine
-from megatile.timing.library_commands import TORCH_OPERATOR_US
+from megatile.hda.catalog import library
 
 try:
     import torch
@@ -97,7 +97,8 @@ class TorchEstimate(HasRows, HasTime):
     @property
     def host_us(self) -> float:
         """Microseconds that the device waits for torch's dispatch; none if a graph replays the kernels."""
-        return 0.0 if self.graph else max(0.0, self.launches * TORCH_OPERATOR_US - self.device_us)
+        eager_us = library("torch")["serving"]["eager_us"]
+        return 0.0 if self.graph else max(0.0, self.launches * eager_us - self.device_us)
 
     @property
     def time_ps(self) -> int:

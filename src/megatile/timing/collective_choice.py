@@ -1,7 +1,7 @@
 """What a communication library takes for a collective: the algorithm, the protocol, the channels.
 
 NCCL chooses by its own tables (``nccl_tuning.py``), RCCL on a full mesh by the sizes for which it has an
-all-pairs algorithm (``tools/msccl-algorithms``), rings that use every link above, and hierarchically over
+all-pairs algorithm (``hda/libraries/rccl.yaml``), rings that use every link above, and hierarchically over
 nodes. Point-to-point operations are sent directly. Nothing here is fitted.
 """
 
@@ -15,28 +15,15 @@ import numpy as np
 
 from megatile.core.cached import cached_in_owner
 from megatile.core.errors import did_you_mean
+from megatile.core.quantities import size as bytes_of
 from megatile.hda import HDA
+from megatile.hda.catalog import library as tables_of
 from megatile.timing import nccl_tuning
 from megatile.timing.collective_rule import PEERS, WIRES, Rule, Way, fabric
 from megatile.timing.engine_rules import RULES, TokenRule
 from megatile.timing.machine_timing import TimingError
 from megatile.timing.nccl_tuning import Settings, settings
 
-PAIRS_BYTES = 16 << 20
-"""RCCL's all-pairs files end here; rings follow."""
-PAIRS_SIMPLE = 512 << 10
-"""From here on all pairs use Simple, below LL."""
-PAIRS_RANKS, PAIRS_ELEMENTS = 8, 256
-"""The files are for 8 ranks; their 256 chunks divide the elements."""
-CAPTURED_BYTES, CAPTURED_UNIT = 1 << 20, 32
-"""RCCL in captured graphs: MSCCL++ for multiples of 32 bytes up to 1 MiB (``mscclEnqueueCheck``)."""
-RCCL_LATENCY = {"LL": (12.0, 0.8), "Simple": (17.0, 2.1)}
-RCCL_SHARE = {"LL": 0.08, "Simple": 1.0}
-"""RCCL's own model of rings on gfx942 (``tuning.cc``, model 5): base, step, share of the bandwidth."""
-RCCL_TREE, RCCL_FAR_RING = (12.0, 0.9, 10.5, 0.06), (17.0, 6.0, 320.0)
-"""The same across nodes. LL trees: base, step, far step, share; Simple rings: base, step, far step."""
-RCCL_TREE_BYTES = 2 << 20
-"""From here on the table has a tenth of the bandwidth for LL trees."""
 OURS = {
     ("Ring", False): "ring",
     ("Ring", True): "rail_rings",
@@ -196,11 +183,12 @@ def _rccl(
     rule: Rule, operation: str, ranks: int, size: Any, graph: bool, itemsize: int, chosen: Settings
 ) -> list[tuple[Way, Any]]:
     allowed, protocols = _allowed(operation, chosen)
+    tables = tables_of("rccl")
     nowhere = np.full(size.shape, False)
     if rule.fabric.nodes(ranks) > 1:
         few = _few_over_nodes(rule, operation, ranks, size) & ("Tree" in allowed and "LL" in protocols)
         return [(Way("node_tree", "LL"), few), (Way("hierarchical", "Simple"), ~few)]
-    if "Ring" not in allowed or not protocols & set(RCCL_LATENCY):
+    if "Ring" not in allowed or not protocols & set(tables["rings"]):
         raise TimingError(
             f"RCCL has no algorithm and protocol for {operation} in a node with these variables",
             advice="allow Ring, and LL or Simple, in NCCL_ALGO and NCCL_PROTO",
@@ -209,19 +197,21 @@ def _rccl(
     rate = rule.fabric.near * max(1, ranks - 1) / 1e9
     few, many = (
         np.where(p in protocols, 1.0, np.inf)
-        * (base + steps * step + size / (1e3 * rate * RCCL_SHARE[p]) * steps / ranks)
-        for p, (base, step) in RCCL_LATENCY.items()
+        * (own["base"] + steps * own["step"] + size / (1e3 * rate * own["share"]) * steps / ranks)
+        for p, own in tables["rings"].items()
     )
     captured = pairs = nowhere
     if operation == "all_reduce" and not chosen.algorithms and not chosen.protocols:
-        captured = (size <= CAPTURED_BYTES) & (size % CAPTURED_UNIT == 0) & graph
-        whole = size % (PAIRS_ELEMENTS * itemsize) == 0
-        pairs = (size <= PAIRS_BYTES) & whole & ~captured & (ranks == PAIRS_RANKS)
-    rings = ~pairs & ~captured
+        least, most = (bytes_of(tables["captured"][key]) for key in ("unit", "bytes"))
+        captured = (size <= most) & (size % least == 0) & graph
+        whole = size % (tables["pairs"]["elements"] * itemsize) == 0
+        few_bytes = (size <= bytes_of(tables["pairs"]["bytes"])) & (ranks == tables["pairs"]["ranks"])
+        pairs = few_bytes & whole & ~captured
+    rings, simple = ~pairs & ~captured, size >= bytes_of(tables["pairs"]["simple"])
     return [
         (Way("direct", "MSCCL++"), captured),
-        (Way("direct", "LL"), pairs & (size < PAIRS_SIMPLE)),
-        (Way("direct", "Simple"), pairs & (size >= PAIRS_SIMPLE)),
+        (Way("direct", "LL"), pairs & ~simple),
+        (Way("direct", "Simple"), pairs & simple),
         (Way("ring", "LL"), rings & (few <= many)),
         (Way("hamilton", "Simple"), rings & (few > many)),
     ]
@@ -241,12 +231,12 @@ def _few_over_nodes(rule: Rule, operation: str, ranks: int, size: Any) -> Any:
     nodes, card = rule.fabric.nodes(ranks), rule.card(Way("hierarchical", "Simple")) / 1e9
     if operation != "all_reduce" or "tree_LL" not in rule.figures.protocols:
         return np.full(size.shape, False)
-    base, step, far, share = RCCL_TREE
-    trees = base + 2 * ((ranks // nodes - 1) * step + int(np.log2(nodes)) * far) + size / (500 * card * share)
-    base, step, far = RCCL_FAR_RING
+    tree, ring = (tables_of("rccl")[key] for key in ("far_trees", "far_rings"))
+    path = (ranks // nodes - 1) * tree["step"] + int(np.log2(nodes)) * tree["far"]
+    trees = tree["base"] + 2 * path + size / (500 * card * tree["share"])
     steps, crossings = 2 * (ranks - 1), 2 * (nodes - 1)
-    rings = base + (steps - crossings) * step + crossings * far + size / (1e3 * card * ranks / steps)
-    return (trees <= rings) & (size < RCCL_TREE_BYTES)
+    latency = ring["base"] + (steps - crossings) * ring["step"] + crossings * ring["far"]
+    return (trees <= latency + size / (1e3 * card * ranks / steps)) & (size < bytes_of(tree["bytes"]))
 
 
 def times_ps(

@@ -22,43 +22,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from megatile.core.cached import cached_in_owner
+from megatile.core.cached import cached, cached_in_owner
+from megatile.core.quantities import size
 from megatile.hda import HDA
+from megatile.hda.catalog import library
 from megatile.hda.model import ProtocolFigures
 from megatile.timing.collective_rule import Rule, Way, fabric
 from megatile.timing.machine_timing import TimingError
 
 LOW_LATENCY = "_low_latency"
-KIB, MIB = 1 << 10, 1 << 20
-EVERY = 1 << 62
 
 
 class Reach(NamedTuple):
     """Up to how many bytes an engine's all-reduce takes one shot, two shots, and the switch's reduction."""
 
-    one_shot: int
     two_shot: int
+    one_shot: int = 1 << 62
     in_network: int = 0
 
 
-_VLLM = {2: EVERY, 4: 512 * KIB, 6: 256 * KIB, 8: 256 * KIB}
-"""vLLM, custom_all_reduce.cuh: one stage below so many bytes where every pair of devices has a link."""
-ENGINE_REACH: dict[tuple[str, str], dict[int, Reach]] = {
-    ("vllm", "hopper"): {
-        2: Reach(EVERY, 64 * MIB), 4: Reach(_VLLM[4], 32 * MIB),
-        6: Reach(_VLLM[6], 512 * KIB, 64 * MIB), 8: Reach(_VLLM[8], 256 * KIB, 64 * MIB),
-    },
-    ("vllm", "blackwell"): {
-        2: Reach(EVERY, 2 * MIB, 8 * MIB), 4: Reach(_VLLM[4], 2 * MIB, 32 * MIB),
-        6: Reach(_VLLM[6], 1 * MIB, 128 * MIB), 8: Reach(_VLLM[8], 1 * MIB, 128 * MIB),
-    },
-    ("vllm", ""): {n: Reach(one, 8 * MIB) for n, one in _VLLM.items()},
-    ("sglang", ""): {n: Reach(one, 8 * MIB) for n, one in _VLLM.items()},
-    ("trtllm", ""): {2: Reach(16 * MIB, 16 * MIB), 4: Reach(MIB, MIB), 8: Reach(512 * KIB, 512 * KIB)},
-}  # fmt: skip
-"""By engine and generation, ranks → sizes. vLLM: all_reduce_utils.py, CUSTOM_ALL_REDUCE_MAX_SIZES and
-SYMM_MEM_ALL_REDUCE_MAX_SIZES, 8 MiB elsewhere; SGLang: custom_all_reduce.py, 8 MiB; TensorRT-LLM:
-customAllReduceKernels, one shot below these sizes, NCCL above."""
 ENGINE_SECTIONS = {"vllm": "custom", "sglang": "custom", "trtllm": "trtllm"}
 """The transports of machine files that engines reduce by; SGLang's kernels count as vLLM's."""
 OFFERED = {
@@ -69,6 +51,14 @@ OFFERED = {
 """Algorithms of engines' all-reduces, and of DeepEP's all-to-alls."""
 
 
+@cached()
+def _reaches(engine: str, generation: str) -> dict[int, Reach]:
+    """By ranks, what an engine's tables say (``hda/libraries``); nothing for engines without kernels."""
+    tables = library(engine)["all_reduce"] if engine in ENGINE_SECTIONS else {}
+    rows = tables.get(generation, tables.get("any", ()))
+    return {row["ranks"]: Reach(**{k: size(v) for k, v in row.items() if k != "ranks"}) for row in rows}
+
+
 @cached_in_owner
 def engine_way(hda: HDA, engine: str, ranks: int, nbytes: float) -> Way | None:
     """Return what an engine's own all-reduce takes for a size; None where the engine calls NCCL."""
@@ -77,8 +67,7 @@ def engine_way(hda: HDA, engine: str, ranks: int, nbytes: float) -> Way | None:
         return None
     figures = hda.transports.get(hda.scale("device").name, {}).get("nccl")
     generation = str(figures.generation) if figures is not None else ""
-    tables = (ENGINE_REACH.get((engine, g), {}) for g in (generation, ""))
-    reach = next((table for table in tables if table), {}).get(ranks)
+    reach = _reaches(engine, generation).get(ranks)
     if reach is None or nbytes > max(reach.two_shot, reach.in_network if around.switched else 0):
         return None
     if nbytes > reach.two_shot:

@@ -20,9 +20,6 @@ LIBRARY_KERNEL = "library_kernel"
 HOST = "host"
 MESSAGE = "message_ps"
 """Attribute of a kernel that sends: what of its time the message after it takes in the Plan."""
-TORCH_OPERATOR_US = 12.5
-"""Host time of an operation that torch dispatches eagerly: 26.08 ms a token of Qwen3-8B, 36 layers of 58
-operations (Triton-distributed, megakernel.md, 8 × H800); Qwen3-32B's 64 layers make it 13.4."""
 
 
 def kernel_time(

@@ -1,8 +1,8 @@
-"""The model by which NCCL chooses algorithm and protocol: its own tables (``src/graph/tuning.cc``, 2.29).
+"""The model by which NCCL chooses algorithm and protocol: its own tables (``hda/libraries/nccl.yaml``).
 
 NCCL prices every algorithm and protocol as a latency plus bytes over a bandwidth and takes the cheapest. The
 prices are not good predictions, but the choice follows from them, so they are repeated here; what the choice
-costs is in ``transports`` of the machine file. Latencies are in µs, bandwidths in GB/s, tables by generation.
+costs is in ``transports`` of the machine file. Latencies are in µs, bandwidths in GB/s.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from megatile.core.errors import did_you_mean
+from megatile.hda.catalog import library
 from megatile.hda.model import TransportFigures
 from megatile.timing.machine_timing import TimingError
 
@@ -29,87 +30,6 @@ OPERATIONS = {
     "all_reduce": "AllReduce",
 }
 """Our names of operations that NCCL tunes; the others are sent point to point."""
-
-BASE_LATENCY = {"Tree": (6.8, 14.0, 8.4), "Ring": (6.6, 14.0, 8.4)}
-LATENCY = {
-    "nvlink": {"Tree": (0.6, 1.25, 4.0), "Ring": (0.6, 1.9, 3.4), "NVLS": 25.0, "NVLSTree": 25.0},
-    "pci": {"Tree": (1.0, 1.9, 4.0), "Ring": (1.0, 2.5, 5.7), "NVLS": 0.0, "NVLSTree": 0.0},
-    "net": {"Tree": (5.0, 8.5, 14.0), "Ring": (2.7, 4.0, 14.0), "NVLS": 18.0, "NVLSTree": 20.9},
-}
-GENERATIONS = ("volta", "ampere", "hopper", "blackwell")
-LL_MAX = {"volta": 39.0, "ampere": 87.7, "hopper": 141.0, "blackwell": 282.0}
-"""LL inside a node; across nodes it depends on the host's processor."""
-LL_MAX_FAR = {"intel": (39.0, 20.4), "amd": (22.5, 19.0)}
-RING_LL128_CHANNEL = {"volta": 20.0, "ampere": 20.0, "hopper": 36.7, "blackwell": 40.0}
-TREE_LL128_CHANNEL = {
-    "volta": (20.0, 20.0, 20.0),
-    "ampere": (20.0, 20.0, 20.0),
-    "hopper": (36.7, 36.7, 29.0),
-    "blackwell": (55.6, 31.67, 20.0),
-}
-TREE_CHANNEL = {
-    "volta": (26.5, 18.5, 10.0),
-    "ampere": (24.0, 23.6, 17.8),
-    "hopper": (38.7, 41.4, 36.0),
-    "blackwell": (70.0, 42.8, 24.0),
-}
-NVLS_TREE_CHANNEL = {"hopper": (0.0, 57.7, 45.5), "blackwell": (0.0, 96.0, 80.0)}
-NVLS_EFFICIENCY = {"hopper": 0.85, "blackwell": 0.74}
-LINK_RATE = {"volta": 20.0, "ampere": 20.0, "hopper": 20.6, "blackwell": 40.1}
-"""What NCCL counts for one NVLink (``topo.h``)."""
-NET_OVERHEAD = {"intel": 1.0, "amd": 2.0}
-SPEEDS = {
-    "volta": (40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3),
-    "ampere": (40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3),
-    "hopper": (60, 50, 40, 30, 24, 20, 15, 12, 11, 6, 3),
-    "blackwell": (90, 80, 70, 60, 50, 45, 40, 30, 24, 20, 19, 18),
-}
-"""Bandwidths of a channel that the search of rings tries inside a node (``search.cc``)."""
-FAR_SPEEDS = {
-    "volta": (48, 30, 28, 24, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3),
-    "ampere": (48, 30, 28, 24, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3),
-    "hopper": (48, 45, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3),
-    "blackwell": (96, 86, 80, 48, 45.1, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3),
-}
-DUPLICATED_FROM = 25.0
-"""Channels of so many GB/s are divided into two of half the speed."""
-MAX_CHANNELS = 16
-TREE_CORRECTION = {
-    "LL": (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1, 1, 1),
-    "LL128": (
-        *(
-            1,
-            1,
-            1,
-            1,
-            1,
-            0.9,
-            0.8,
-            0.8,
-            0.8,
-            0.7,
-            0.6,
-            0.6,
-            0.6,
-            0.6,
-            0.6,
-            0.6,
-            0.8,
-            0.9,
-            0.9,
-            0.9,
-            0.9,
-            1,
-            1,
-        ),
-    ),
-    "Simple": (
-        *(0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.8, 0.7, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7),
-        *(0.7, 0.8, 0.9, 0.9),
-    ),
-}
-"""By powers of two of the size, from 64 B on."""
-RING_PLATEAU = 1.4
 
 
 @dataclass(frozen=True)
@@ -203,29 +123,35 @@ class Graph:
     far: float
 
 
+def _own(figures: TransportFigures) -> dict[str, Any]:
+    """NCCL's tables for a generation of devices; Hopper's for those that it does not know."""
+    known: dict[str, dict[str, Any]] = library("nccl")["generations"]
+    return known.get(figures.generation, known["hopper"])
+
+
 def graphs(
     figures: TransportFigures, ranks: int, nodes: int, rate: float, card: float
 ) -> tuple[Graph, Graph]:
     """The channels of rings and of in-switch reduction; ``rate`` (GB/s) counts where there is no NVLink, and
     ``card`` between nodes."""
-    generation = figures.generation if figures.generation in GENERATIONS else "hopper"
-    total = figures.links * LINK_RATE[generation] or rate
+    tables, own = library("nccl"), _own(figures)
+    most, total = tables["max_channels"], figures.links * own["link"] or rate
     inside = max(1, ranks // nodes)
     if nodes == 1:
         channels, speed = max(
-            ((min(MAX_CHANNELS, int(total / s)), s) for s in SPEEDS[generation] if s <= total),
+            ((min(most, int(total / s)), s) for s in own["speeds"] if s <= total),
             key=lambda c: (c[0] * c[1], c[1]),
             default=(1, total),
         )
-        if speed >= DUPLICATED_FROM and channels < MAX_CHANNELS:
-            twice = min(2 * channels, MAX_CHANNELS)
+        if speed >= tables["duplicated_from"] and channels < most:
+            twice = min(2 * channels, most)
             channels, speed = twice, speed / -(-twice // channels)
         ring = Graph(channels, speed, speed)
-        fitting = next((s for s in SPEEDS[generation] if s * inside <= total), total / inside)
+        fitting = next((s for s in own["speeds"] if s * inside <= total), total / inside)
         return ring, Graph(inside, fitting, fitting)
     cards = min(figures.cards or inside, inside)
     fitting = next(
-        (s for s in FAR_SPEEDS[generation] if s <= card and s * cards <= total), min(card, total / cards)
+        (s for s in own["far_speeds"] if s <= card and s * cards <= total), min(card, total / cards)
     )
     return Graph(2 * cards, fitting / 2, fitting / 2), Graph(
         inside, min(fitting * cards / inside, total / inside), card
@@ -245,14 +171,15 @@ def prices(
 ) -> Iterator[tuple[str, str, Any]]:
     """NCCL's own price of every algorithm and protocol that it may take: (algorithm, protocol, µs)."""
     ring, nvls = graphs(figures, ranks, nodes, rate, card)
-    generation = figures.generation if figures.generation in GENERATIONS else "hopper"
+    tables, own = library("nccl"), _own(figures)
+    base, net, cpu = tables["base_latency"], tables["latency"]["net"], tables["cpus"][figures.cpu]
     size, inside = np.asarray(nbytes, float), ranks / nodes
-    wires = LATENCY["nvlink" if figures.links else "pci"]
+    wires = tables["latency"]["nvlink" if figures.links else "pci"]
     steps = {"all_reduce": 2 * (ranks - 1), "all_gather": ranks - 1, "reduce_scatter": ranks - 1}.get(
         operation, ranks
     )
     many = min(nodes, 3) - 1
-    ll_max = LL_MAX[generation] if nodes == 1 else LL_MAX_FAR[figures.cpu][many - 1]
+    ll_max = own["ll_max"] if nodes == 1 else cpu["ll_max"][many - 1]
     crossings = 0 if nodes == 1 else (2 if operation == "all_reduce" else 1) * (nodes - 1)
     speed = ring.channels * (ring.near if nodes <= 2 else ring.far)
     depth = int(np.log2(nodes))
@@ -263,36 +190,38 @@ def prices(
         if settings.allows(operation, "Ring", protocol):
             bandwidth = {
                 "LL": min(ll_max, speed / 2),
-                "LL128": min(0.92 * speed, ring.channels * RING_LL128_CHANNEL[generation]),
+                "LL128": min(tables["share"] * speed, ring.channels * own["ring_ll128_channel"]),
             }.get(protocol, speed)
-            near, far = wires["Ring"][i], LATENCY["net"]["Tree" if inside == 1 else "Ring"][i]  # type: ignore[index]
+            near, far = wires["Ring"][i], net["Tree" if inside == 1 else "Ring"][i]
             if nodes > 1:
-                near = max(near, NET_OVERHEAD[figures.cpu] * (3 if protocol == "Simple" else 1))
-            latency = BASE_LATENCY["Ring"][i] + (steps - crossings) * near + crossings * far
+                near = max(near, cpu["net_overhead"] * (3 if protocol == "Simple" else 1))
+            latency = base["Ring"][i] + (steps - crossings) * near + crossings * far
             if operation in ("broadcast", "reduce"):
-                latency = BASE_LATENCY["Ring"][i] + steps * wires["Tree" if i == 2 else "Ring"][i]  # type: ignore[index]
+                latency = base["Ring"][i] + steps * wires["Tree" if i == 2 else "Ring"][i]
             if protocol == "Simple" and nodes > 1 and operation == "all_reduce":
-                latency = np.where(size / (figures.channels * ranks) >= 64, RING_PLATEAU, 1.0) * latency
+                latency = (
+                    np.where(size / (figures.channels * ranks) >= 64, tables["ring_plateau"], 1.0) * latency
+                )
             yield "Ring", protocol, latency + size / (1e3 * bandwidth * ranks / steps)
         if operation == "all_reduce" and settings.allows(operation, "Tree", protocol):
-            bandwidth = min(0.92 * speed, ring.channels * TREE_CHANNEL[generation][many])
+            bandwidth = min(tables["share"] * speed, ring.channels * own["tree_channel"][many])
             if protocol == "LL":
-                bandwidth = min(bandwidth / 3.8, ll_max)
+                bandwidth = min(bandwidth / tables["tree_ll_divisor"], ll_max)
             if protocol == "LL128":
                 flags = 7 / 9 if nodes == 1 else 120 / 128
-                bandwidth = min(bandwidth * flags, ring.channels * TREE_LL128_CHANNEL[generation][many])
-            path = (inside - 1) * wires["Tree"][i] + depth * LATENCY["net"]["Tree"][i]  # type: ignore[index]
-            corrected = 0.5 * bandwidth * np.asarray(TREE_CORRECTION[protocol])[power]
-            yield "Tree", protocol, BASE_LATENCY["Tree"][i] + 2 * path + size / (1e3 * corrected)
+                bandwidth = min(bandwidth * flags, ring.channels * own["tree_ll128_channel"][many])
+            path = (inside - 1) * wires["Tree"][i] + depth * net["Tree"][i]
+            corrected = 0.5 * bandwidth * np.asarray(tables["tree_correction"][protocol])[power]
+            yield "Tree", protocol, base["Tree"][i] + 2 * path + size / (1e3 * corrected)
     algorithm = "NVLS" if nodes == 1 else "NVLSTree"
     possible = operation == "all_reduce" or (nodes == 1 and operation in ("all_gather", "reduce_scatter"))
-    if not (switched and generation in NVLS_EFFICIENCY and possible and nvls.channels > 2):
+    if not (switched and "nvls_share" in own and possible and nvls.channels > 2):
         return
     if settings.allows(operation, algorithm, "Simple"):
-        each = nvls.near * NVLS_EFFICIENCY[generation] * (nvls.channels - 1) / nvls.channels
+        each = nvls.near * own["nvls_share"] * (nvls.channels - 1) / nvls.channels
         each *= 2 if operation == "all_reduce" else (inside - 1) / inside
         if nodes > 1:
-            each = min(each, nvls.far * (2 if nodes == 2 else 1), NVLS_TREE_CHANNEL[generation][many])
+            each = min(each, nvls.far * (2 if nodes == 2 else 1), own["nvls_tree_channel"][many])
         bandwidth = nvls.channels * each * (ranks / steps if operation == "all_reduce" else 1)
-        far = 2 * depth * LATENCY["net"]["NVLSTree"] if nodes > 1 else 0.0  # type: ignore[operator]
-        yield algorithm, "Simple", LATENCY["nvlink"]["NVLS"] + far + size / (1e3 * bandwidth)  # type: ignore[operator]
+        far = 2 * depth * net["NVLSTree"] if nodes > 1 else 0.0
+        yield algorithm, "Simple", tables["latency"]["nvlink"]["NVLS"] + far + size / (1e3 * bandwidth)

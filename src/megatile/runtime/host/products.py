@@ -18,7 +18,8 @@ DEPTH_BYTES = 128
 STAGES = 3
 """Buffers of these tiles: while one is multiplied, the next come."""
 LOAD = 32
-"""About as many products of elements take as long as loading one: what speaks against small tiles."""
+"""What a loaded element counts against a product in the choice of tiles, on every machine: a preference for
+large tiles, no time."""
 
 
 class ProductTiles(NamedTuple):

@@ -24,7 +24,7 @@ from megatile.targets.common.writer import NUMBERS, Source, Writer
 from megatile.targets.cuda.elements import change
 from megatile.targets.cuda.fragments import Staged
 from megatile.targets.cuda.layouts import WARP, Team
-from megatile.targets.cuda.scope import SHARED_LIMIT, DeviceAllocation, DeviceScope, Hazards, threads
+from megatile.targets.cuda.scope import DeviceAllocation, DeviceScope, Hazards, shared_limit, threads
 from megatile.targets.cuda.statements import STATEMENTS
 
 _FOLDER = File(__file__).parent
@@ -42,6 +42,7 @@ _TAKEN = {word for found in _NAMED.findall(DEVICE + EMULATE) for word in found i
     (_LOCAL + " " + _KEYWORDS).split()
 )
 MAX_THREADS = 1024
+"""Of a block, by the rules of CUDA, whatever the device."""
 _HOST = (n.Let, n.If, n.Loop, n.ScaleRegion, n.Alloc, n.Reshape, n.Hint, n.Fence, n.Print, n.Breakpoint)
 _SILENT = (n.Alloc, n.Reshape, n.Hint)
 
@@ -261,7 +262,7 @@ class DeviceWriter(Writer):
             else:
                 self._unit(unit, node.body)
         made, self.kernel = self.kernel, None
-        if made.shared + made.reserve > SHARED_LIMIT:
+        if made.shared + made.reserve > shared_limit():
             self._too_large(node, made.shared + made.reserve)
         touched = [(s.name, self.name(s.name), s) for s in self._touched_storages(node.body)]
         tensors = [(plain, s) for _, plain, s in touched if s.home == "argument"]
@@ -338,7 +339,7 @@ class DeviceWriter(Writer):
         held = [s for s in self._touched_storages(node.body) if s.home == "instance"]
         largest = max(held, key=lambda s: s.bytes(self.launch), default=None)
         raise CompileError(
-            f"the tiles of this region take {size} bytes of shared memory, and a block has {SHARED_LIMIT}"
+            f"the tiles of this region take {size} bytes of shared memory, and a block has {shared_limit()}"
             + (f"; the largest is '{largest.name}'" if largest else ""),
             place=node.place,
             advice="use smaller tiles or fewer stages",

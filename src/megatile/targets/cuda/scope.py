@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from megatile.core.expr import Expr
+from megatile.hda import machine
 from megatile.ir import nodes as n
 from megatile.ir.expr import Load
 from megatile.ir.launch import Launch
@@ -19,9 +20,14 @@ from megatile.targets.common.scope import Peer, Scope
 from megatile.targets.cuda.fragments import Fragments, staged
 from megatile.targets.cuda.layouts import SharedLayout, Team
 
-SHARED_LIMIT = 163 * 1024
-"""Bytes of shared memory that a block may have (sm_80)."""
+OLDEST = "hgx-a100"
+"""The machine with the oldest devices that kernels are written for (sm_80)."""
 _UNNAMED = {"warp": 32, "thread": 1}
+
+
+def shared_limit() -> int:
+    """Bytes of shared memory that a block may have."""
+    return machine(OLDEST).memory("shared").available
 
 
 def threads(launch: Launch, instance: int) -> int:
