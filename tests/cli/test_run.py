@@ -53,6 +53,9 @@ def test_json_has_the_figures() -> None:
     ("program", "words"),
     [
         (f"{EXAMPLES / '21_gemm_block.py'}", "has 0 tile programs"),
+        (f"{EXAMPLES / '21_gemm_block.py'}", "21_gemm_block.py:gemm(M=512, N=512, K=512)'"),
+        (f"{EXAMPLES / '21_gem_block.py'}", "21_gemm_block.py'?"),
+        ("no_such_folder/gemm.py", "there is no folder 'no_such_folder'"),
         (f"{EXAMPLES / '21_gemm_block.py'}:gem(1)", "did you mean 'gemm'"),
         (f"{GEMM}(1, 2)", "missing 1 required positional argument"),
         (f"{GEMM}(open('x'), 2, 3)", "nor a call with numbers"),

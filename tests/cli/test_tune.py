@@ -20,6 +20,26 @@ def test_tune_a_program(megatile, tmp_path):
     assert found["verified"].startswith("results match")
 
 
+def test_refused_choices_say_why_and_have_no_bound(megatile):
+    asked = (
+        "tune",
+        f"{FACTORIES}:gemm(1024, 8192, K=1024)",
+        "-c",
+        "bM=128,2048",
+        "-c",
+        "bN=128",
+        "--workers",
+        1,
+    )
+    done = megatile(*asked)
+    row = next(line for line in done.out.splitlines() if line.startswith("2048"))
+    assert row.split() == ["2048", "128", "refused", "(1)"]
+    assert "(1) refused 1: " in done.out
+    assert "'registers'" in done.out
+    assert "tune a smaller shape to verify them" in done.out
+    assert json.loads(megatile(*asked, "--json").out)["rows"][-1]["bound_us"] is None
+
+
 def test_sweep_a_plan_a_program_and_a_collective(megatile, tmp_path):
     plan = mt.collective("all_reduce", machine="dgx-h100", nbytes=1 << 22, algorithm="ring")
     file, picture = tmp_path / "p.json", tmp_path / "p.png"
@@ -41,6 +61,7 @@ def test_mistakes_are_one_line(megatile):
         (("tune", f"{FACTORIES}:gem", "-c", "bM=1"), "did you mean 'gemm'"),
         (("tune", f"{FACTORIES}:gemm", "-c", "bM"), "has no values"),
         (("tune", f"{FACTORIES}:gemm", "-c", "b=1"), "no parameter 'b'"),
+        (("tune", f"{FACTORIES}:needy", "-c", "b=1"), "the factory needs size too"),
         (("tune", f"{FACTORIES}:CHOICES", "-c", "b=1"), "does not make Plans"),
         (("sweep", "none.json", "-o", "gpus=2"), "cannot be read"),
         (("sweep", "all_reduce", "-b", "4KiB", "-o", "gpu=2"), "no parameter 'gpu'"),

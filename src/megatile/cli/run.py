@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -253,10 +254,10 @@ def find_program(text: str) -> ProgramFunction:
     if not name:
         if len(programs) == 1:
             return next(iter(programs.values()))
-        made = [k for k, v in things.items() if callable(v) and _defined_in(v, file)]
+        made = [f"{k}{_call(v)}" for k, v in things.items() if callable(v) and _defined_in(v, file)]
         raise MegatileError(
             f"'{file}' has {len(programs)} tile programs",
-            advice=f"name one, or call what makes it: {file}:{next(iter([*programs, *made]), 'name')}",
+            advice=f"name one, or call what makes it: '{file}:{next(iter([*programs, *made]), 'name')}'",
         )
     word, found, arguments, named = find_named(file, things, name)
     if not isinstance(found, ProgramFunction) and callable(found):
@@ -264,13 +265,20 @@ def find_program(text: str) -> ProgramFunction:
             found = found(*arguments, **named)
         except TypeError as problem:
             raise MegatileError(
-                f"{word}: {problem}", advice=f"give its arguments: {file}:{word}(512, 512, 512)"
+                f"{word}: {problem}", advice=f"give its arguments: '{file}:{word}{_call(found)}'"
             ) from None
     if not isinstance(found, ProgramFunction):
         raise MegatileError(
             f"'{word}' is {type(found).__name__}, no tile program", advice="@T.program makes one"
         )
     return found
+
+
+def _call(function: Any) -> str:
+    """``(M=512, N=512)`` for the arguments that a function needs."""
+    needed = [p for p in inspect.signature(function).parameters.values() if p.default is p.empty]
+    words = [f"{p.name}=512" for p in needed if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    return f"({', '.join(words)})" if words else "()"
 
 
 def _defined_in(function: Any, file: str) -> bool:

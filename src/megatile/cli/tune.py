@@ -77,10 +77,16 @@ def tune(
         print_json("tune", {**summary, **more, "rows": rows})
         return
     columns = [*choices, "result", "time_us", "bound_us"]
-    columns += ["note"] if any(row["note"] for row in rows) else []
+    reasons = list(dict.fromkeys(row["why"] for row in rows if row["why"]))
+    shown = [
+        {**row, "note": f"({reasons.index(row['why']) + 1})"} if row["why"] else row for row in rows[:SHOWN]
+    ]
+    columns += ["note"] if any(row["note"] for row in shown) else []
     plain = [*choices, "result", "note"]
-    texts = [[row[c] if c in plain else _number(row[c]) for c in columns] for row in rows]
-    print_table([c.replace("_us", " (us)") for c in columns], texts[:SHOWN], left=len(choices) + 1)
+    texts = [[row[c] if c in plain else _number(row[c]) for c in columns] for row in shown]
+    print_table([c.replace("_us", " (us)") for c in columns], texts, left=len(choices) + 1)
+    for number, why in enumerate(reasons, 1):
+        print(f"({number}) refused {sum(row['why'] == why for row in rows)}: {why}")
     counts = ", ".join(f"{count} {kind}" for kind, count in found.counts.items())
     gain = f", {found.speedup:.2f} times as fast as the default" if found.speedup else ""
     print(f"\nbest: {found.best}{gain}\n{len(rows)} choices: {counts}; {found.verified}")

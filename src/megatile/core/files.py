@@ -9,7 +9,8 @@ import stat
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import count
+from difflib import get_close_matches
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -23,6 +24,8 @@ SMALL_UNPACKED = 16 << 20
 MAX_MARKS_UNCHECKED = 100_000
 _BYTES_PER_MARK = {"{": 12, "[": 6, ",": 3}
 """Files that we write have more bytes than these for each such mark, which takes up to 200 of memory."""
+MAX_NAMES = 10_000
+"""Of a folder, in which a name like that of a missing file is looked for."""
 _numbers = count()
 
 
@@ -40,6 +43,17 @@ def is_inside(path: str | Path, folder: str | Path) -> bool:
         return Path(path).resolve().is_relative_to(Path(folder).resolve())
     except (OSError, ValueError, RuntimeError):  # no name of a file, a loop of links
         return False
+
+
+def _nearby(path: Path) -> str:
+    """Advice for a file that does not exist: the file beside it whose name is nearest."""
+    try:
+        with os.scandir(path.parent) as entries:
+            names = [entry.name for entry in islice(entries, MAX_NAMES)]
+    except OSError:
+        return f"there is no folder '{path.parent}'"
+    near = get_close_matches(path.name, names, n=1, cutoff=0.8)
+    return f"did you mean '{path.with_name(near[0])}'?" if near else "check the name and the folder"
 
 
 def read_file(
@@ -79,6 +93,8 @@ def read_file(
         if isinstance(problem, MegatileError):
             raise
         reason = getattr(problem, "strerror", None) or str(problem)
+        if isinstance(problem, FileNotFoundError) and advice is None:
+            advice = _nearby(Path(path))
         raise error(f"cannot be read: {reason}", place=place, advice=advice) from None
     return bytes(found)
 

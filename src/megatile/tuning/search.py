@@ -71,10 +71,12 @@ class Tuned(HasTime, HasRows):
 
     def rows(self) -> list[dict[str, Any]]:
         """Every point with what is known of it, the fastest first."""
-        order = sorted(self.outcomes, key=lambda o: (o.value is None, o.value or o.bound, o.index))
+        order = sorted(
+            self.outcomes, key=lambda o: (bool(o.why), o.value is None, o.value or o.bound, o.index)
+        )
         return [
             {**self.points[o.index], "result": _kind(o), "time_us": o.value and o.value / 1e6,
-             "bound_us": o.bound / 1e6, "note": o.note, "why": o.why}
+             "bound_us": None if o.why else o.bound / 1e6, "note": o.note, "why": o.why}
             for o in order
         ]  # fmt: skip
 
@@ -159,6 +161,16 @@ def check_factory(factory: Any, points: list[dict[str, Any]]) -> None:
         if name not in known:
             advice = did_you_mean(str(name), known, what="parameters")
             raise TuneError(f"the factory has no parameter '{name}'", advice=advice)
+    rest = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = [
+        n for n, p in known.items() if p.default is p.empty and p.kind not in rest and n not in points[0]
+    ]
+    if needed:
+        said = ", ".join(f"{name}=512" for name in needed)
+        raise TuneError(
+            f"the factory needs {', '.join(needed)} too",
+            advice=f"FILE.py:NAME({said}), or functools.partial(factory, {said}) in Python",
+        )
 
 
 def _nothing(outcomes: Sequence[Outcome]) -> str:

@@ -18,7 +18,10 @@ from megatile.tuning.work import Task, TuneError
 
 MAX_BYTES = 1 << 24
 """Of inputs that are made up: beyond, running the plan in NumPy would take longer than the search."""
-TOO_LARGE = f"data not verified: more than {format_bytes(MAX_BYTES)} of them; give inputs="
+TOO_LARGE = (
+    f"data not verified: arguments of more than {format_bytes(MAX_BYTES)} "
+    "(tune a smaller shape to verify them, or give inputs= in Python)"
+)
 
 
 def verify_outputs(task: Task, winner: int, reference: int, inputs: Any = None) -> str:

@@ -1,6 +1,7 @@
 """Every check of the interpreter: it finds the mistake, at the user's line, and says what to try."""
 
 import traceback
+import warnings
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import megatile as mt
 import megatile.language as T
 from megatile.core.errors import MegatileError
-from megatile.language.tile.errors import ProgramError
+from megatile.language.tile.errors import ProgramError, ProgramWarning
 from megatile.targets.interpret.errors import (
     ArgumentError,
     DataRaceError,
@@ -951,3 +952,21 @@ def test_who_wrote_tiles_and_scalars() -> None:
         result.last_write("X", 0, copy=1)
     with pytest.raises(ArgumentError, match="this run was not recorded.*record=True"):
         mt.run(looked_at(), *arrays, output=lambda text: None).last_write("X", 0)
+
+
+def test_one_array_given_twice_is_a_warning_where_it_is_written() -> None:
+    @T.program
+    def p(X: T.Tensor((4,), "f32"), Z: T.Tensor((4,), "f32"), Y: T.Tensor((4,), "f32")):
+        with T.Kernel(block=1):
+            for i in T.Parallel(4):
+                Y[i] = X[i] + Z[3 - i]
+
+    both, even = f32(8), f32(8)
+    with pytest.warns(
+        ProgramWarning, match=r"'X' and 'Y' of 'p' share memory, and one of each is written"
+    ) as seen:
+        mt.run(p, both[:4], both[4:], both[:4])
+    assert seen[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        mt.run(p, even[::2], even[::2], even[1::2])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from megatile.core.dtypes import DtypeError, dtype as dtype_name, numpy_dtype
 from megatile.core.errors import did_you_mean, how_to_give
 from megatile.hda import HDA
 from megatile.ir.program import Program
+from megatile.language.tile.errors import ProgramWarning
 from megatile.language.tile.program import ProgramFunction
 from megatile.language.tile.tiles import InputArray
 from megatile.targets.interpret.errors import ArgumentError
@@ -127,3 +130,22 @@ def check_writable(program: Program, arrays: list[np.ndarray], constant: set[str
             raise ArgumentError(
                 f"'{param.name}' is written, and its array is read-only", advice="give a copy: x.copy()"
             )
+
+
+def warn_of_aliases(program: Program, arrays: list[np.ndarray], constant: set[str]) -> None:
+    """A written argument that shares memory with another: here each keeps what it had before the run."""
+    named = [(param.name, array) for param, array in zip(program.params, arrays, strict=True)]
+    shared = [
+        f"'{left}' and '{right}'"
+        for (left, mine), (right, other) in combinations(named, 2)
+        if not {left, right} <= constant
+        and np.may_share_memory(mine, other)
+        and np.shares_memory(mine, other)
+    ]
+    if shared:
+        warnings.warn(
+            f"{', '.join(shared)} of '{program.name}' share memory, and one of each is written: this run "
+            "reads what was there before, a device may read what was written (try: give copies: x.copy())",
+            ProgramWarning,
+            stacklevel=5,
+        )

@@ -19,7 +19,14 @@ from megatile.ir.program import Program
 from megatile.language.tile.program import DEFAULT_MACHINE, ProgramFunction
 from megatile.language.tile.tiles import InputArray
 from megatile.targets.interpret.access import assembled, same
-from megatile.targets.interpret.arguments import arrays_of, built, check_arguments, check_writable, in_order
+from megatile.targets.interpret.arguments import (
+    arrays_of,
+    built,
+    check_arguments,
+    check_writable,
+    in_order,
+    warn_of_aliases,
+)
 from megatile.targets.interpret.errors import ArgumentError, PartialError, ReplicaMismatchError, RunError
 from megatile.targets.interpret.group import word_of
 from megatile.targets.interpret.machine import Interpreter
@@ -100,6 +107,7 @@ def _run(
     if record:
         interpreter.recorder = Recorder(interpreter)
     check_writable(program, views, interpreter.sharing.constant)
+    warn_of_aliases(program, views, interpreter.sharing.constant)
     given = [p.name for p, a in zip(program.params, arrays, strict=True) if isinstance(a, InputArray)]
     _check_inputs(interpreter, [name for name in given if name not in interpreter.sharing.constant])
     tensors = {}
