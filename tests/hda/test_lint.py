@@ -1,8 +1,10 @@
 """What machine files leave out: reported with the figure it costs."""
 
+import numpy as np
 import pytest
 
 import megatile as mt
+import megatile.language as T
 from megatile.collectives.planner import predict
 from megatile.core.errors import MachineError, MegatileError
 from megatile.hda import HDA, machine
@@ -106,3 +108,79 @@ def test_limits_of_residency(name, threads, blocks, shared):
     assert hda.memory("shared").available == shared
     assert hda.memory("registers").per_thread in (1020, 2048)
     assert HDA.from_dict(hda.to_dict()).memories == hda.memories
+
+
+def quad(drop=(), bandwidth=None, **memory):
+    """Four cores with a mesh in one chip, without the named memories and engines."""
+    layers = [
+        {"name": "regs", "level": "core", "size": "64 KiB", "aliases": ["l0"]},
+        {"name": "sram", "level": "core", "size": "1 MiB", "aliases": ["l1"]},
+        {"name": "hbm", "level": "chip", "size": "1 GiB", "aliases": ["l2"], **memory},
+    ]
+    engines = [
+        {"name": "mma", "kind": "tensor", "level": "core", "throughput": {"any": "1 TFLOP/s"}},
+        {"name": "alu", "kind": "vector", "level": "core", "throughput": {"any": "1 TFLOP/s"}},
+        {"name": "dma", "kind": "dma", "level": "core", "channels": 5, "bandwidth": bandwidth},
+    ]
+    rates = {"bandwidth": "100 GB/s", "latency": "10 ns"}
+    return HDA.from_dict(
+        {
+            "hw_spec": {
+                "pe": [{"name": "core", "num_units": 1}],
+                "pe_groups": [{"name": "chip", "num_units": 4}],
+            },
+            "hw_abstr": [{"name": "block", "target": "core"}, {"name": "device", "target": "chip"}],
+            "memory": [rates | layer for layer in layers if layer["name"] not in drop],
+            "networks": [{"name": "noc", "level": "chip", "topology": "mesh", **rates}],
+            "engines": [engine for engine in engines if engine["name"] not in drop],
+        }
+    )
+
+
+def double():
+    @T.program
+    def kernel(A: T.Tensor((256,), "f32")):
+        with T.Kernel(block=4, threads=32) as b:
+            x = T.alloc((64,), "f32", level="l1")
+            T.copy(x, A[b * 64])
+            for i in T.Parallel(64):
+                x[i] = x[i] * 2
+            T.copy(A[b * 64], x)
+
+    return kernel
+
+
+def test_a_machine_without_registers_keeps_their_tiles_in_the_scratchpad():
+    (note,) = lint(quad(["regs"], bandwidth="50 GB/s"))
+    assert "no memory is called 'l0', which holds tiles in registers: they lie in 'sram'" in note.message
+    assert mt.simulate(double(), machine=quad(["regs"])).time_ps > 0
+    a = np.ones(256, "f4")
+    mt.run(double(), a, machine=quad(["regs"]))
+    assert (a == 2).all()
+
+
+def test_a_missing_standard_memory_is_reported_with_what_it_is_for():
+    (note, _) = lint(quad(["sram"]))
+    assert "no memory is called 'l1'" in note.message
+    assert "refused" in note.message
+    with pytest.raises(MegatileError, match="no memory 'l1'") as caught:
+        mt.simulate(double(), machine=quad(["sram"]))
+    assert "add 'aliases: [l1]' to the memory that holds shared tiles of a block" in caught.value.advice
+
+
+def test_gemms_without_a_tensor_engine_are_reported():
+    assert "GEMMs run on 'alu'" in lint(quad(["mma"]))[0].message
+    assert "GEMMs are refused" in lint(quad(["mma", "alu"]))[0].message
+
+
+def test_loads_that_do_not_cross_the_network_are_reported():
+    (note,) = lint(quad())
+    assert note.path == "networks.noc"
+    assert "loads from 'hbm' do not cross 'noc'" in note.message
+    assert "bandwidth: 100 GB/s in its DMA engine" in note.advice
+    assert lint(quad(slices=4)) == lint(quad(bandwidth="100 GB/s")) == []
+    assert lint(quad(bandwidth="101 GB/s")) == [note]
+    slow = {"networks.noc.bandwidth": "1 GB/s"}
+    time = mt.simulate(double(), machine=quad()).time_ps
+    assert mt.simulate(double(), machine=HDA.from_dict(quad().to_dict(), **slow)).time_ps == time
+    assert mt.simulate(double(), machine=quad(bandwidth="1 GB/s")).time_ps > time

@@ -13,6 +13,7 @@ from megatile.hda import schema
 from megatile.hda.document import Document, KeyPath
 from megatile.hda.figures import Figures, T
 from megatile.hda.model import (
+    ALIAS_USES,
     SAME_SCALE,
     STANDARD_SCALES,
     ChannelQueues,
@@ -29,8 +30,6 @@ from megatile.hda.model import (
     TransportFigures,
 )
 from megatile.hda.wiring import wire
-
-RESERVED_ALIASES = ("l0", "l1", "l2")
 
 
 def build(spec: Any, document: Document) -> Parts:
@@ -75,7 +74,9 @@ class _Builder(Figures):
             for name in (view.name, *view.aliases):
                 if taken.setdefault(name, view.name) != view.name:
                     self.fail(
-                        f"'{name}' means both '{taken[name]}' and '{view.name}'", ("hw_abstr", i, "aliases")
+                        f"'{name}' means both '{taken[name]}' and '{view.name}'",
+                        ("hw_abstr", i, "aliases"),
+                        f"remove '{name}' from the names of one of them",
                     )
                 if name in self.levels and name != view.target:
                     self.fail(
@@ -159,9 +160,12 @@ class _Builder(Figures):
                     self.fail(
                         f"'{alias}' means both '{names[alias].name}' and '{layer.name}'",
                         ("memory", i, "aliases"),
+                        f"remove '{alias}' from the names of one of them",
                     )
         for i, layer in enumerate(layers):
             self.check_cache(layer, names, ("memory", i))
+        if "l1" in names:  # without registers, their tiles lie in the scratchpad
+            names.setdefault("l0", names["l1"])
         return layers, names
 
     def check_cache(self, layer: MemoryLayer, names: dict[str, MemoryLayer], key_path: KeyPath) -> None:
@@ -185,7 +189,7 @@ class _Builder(Figures):
         reserved = self.bytes(m.reserved, (*key_path, "reserved")) if m.reserved and m.reserved.value else 0
         if reserved >= size:
             self.fail(f"'{m.reserved}' reserved leaves nothing of {m.size}", (*key_path, "reserved"))
-        if m.cache and (bad := next((n for n in (m.name, *m.aliases) if n in RESERVED_ALIASES), None)):
+        if m.cache and (bad := next((n for n in (m.name, *m.aliases) if n in ALIAS_USES), None)):
             self.fail(
                 f"'{bad}' names memory to allocate in, but '{m.name}' is a cache",
                 key_path,
@@ -217,6 +221,7 @@ class _Builder(Figures):
             self.fail(
                 f"gateway {n.gateway} is not among the {topology.size} units of '{n.name}'",
                 (*key_path, "gateway"),
+                f"write the number of a {ends.name}, from 0 to {topology.size - 1}",
             )
         return self.resolved(
             Network,

@@ -30,6 +30,7 @@ from megatile.hda import load
 from megatile.hda.build import build
 from megatile.hda.document import DEEPEST, Document, read_document
 from megatile.hda.model import (
+    ALIAS_USES,
     ChannelQueues,
     Engine,
     KernelFigures,
@@ -182,10 +183,10 @@ class HDA(Places):
         self.require("memory")
         found = self.memory_names.get(name)
         if found is None:
-            raise MachineError(
-                f"machine '{self.name}' has no memory '{name}'",
-                advice=did_you_mean(name, self.memory_names, what="memories"),
-            )
+            advice = did_you_mean(name, self.memory_names, what="memories")
+            if use := ALIAS_USES.get(name):
+                advice = f"add 'aliases: [{name}]' to the memory that holds {use}; {advice}"
+            raise MachineError(f"machine '{self.name}' has no memory '{name}'", advice=advice)
         return found
 
     def network(self, name: str) -> Network:

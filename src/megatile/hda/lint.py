@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from megatile.core.quantities import format_rate, format_time
 from megatile.hda.hda import HDA
-from megatile.hda.model import Network
+from megatile.hda.model import ALIAS_USES, Network
 
 SWITCHED = ("switch", "tree", "fat_tree", "rails")
 """Topologies in which a unit has one link, whatever it sends to."""
@@ -24,7 +24,56 @@ class LintNote(NamedTuple):
 
 def lint(hda: HDA) -> list[LintNote]:
     """Everything that the file may leave out but that changes times, with the figure it costs."""
-    return [*_without_dma(hda), *_few_channels(hda), *_without_gateway(hda), *_without_network(hda)]
+    checks = (_without_alias, _without_tensor, _without_dma, _few_channels, _off_network, _without_gateway,
+              _without_network)  # fmt: skip
+    return [note for check in checks for note in check(hda)]
+
+
+def _runs_tiles(hda: HDA) -> bool:
+    """Whether the machine describes what blocks of tile programs run on."""
+    return bool(hda.memories) and any("block" in (s.name, *s.aliases) for s in hda.spec.hw_abstr)
+
+
+def _without_alias(hda: HDA) -> Iterator[LintNote]:
+    for alias, use in ALIAS_USES.items() if _runs_tiles(hda) else ():
+        found = hda.memory_names.get(alias)
+        if found is None or alias not in (found.name, *found.aliases):
+            effect = f"they lie in '{found.name}'" if found else "tile programs that need it are refused"
+            yield LintNote(
+                "memory",
+                f"no memory is called '{alias}', which holds {use}: {effect}",
+                f"add 'aliases: [{alias}]' to the memory that holds them",
+            )
+
+
+def _without_tensor(hda: HDA) -> Iterator[LintNote]:
+    if _runs_tiles(hda) and not any(engine.kind == "tensor" for engine in hda.engines):
+        other = next((e.name for e in hda.engines if e.kind == "vector"), None)
+        yield LintNote(
+            "engines",
+            "no tensor engine: " + (f"GEMMs run on '{other}'" if other else "GEMMs are refused"),
+            "add {name: mma, kind: tensor, level: …, throughput: {f16: …}}",
+        )
+
+
+def _off_network(hda: HDA) -> Iterator[LintNote]:
+    """Loads from device memory cross a network only where each unit has a slice and names another's."""
+    layer = hda.memory_names.get("l2")
+    if layer is None or not _runs_tiles(hda) or any(m.of == layer.name for m in hda.memories):
+        return
+    for network in hda.networks:
+        ends, rate = network.connects, network.effective_bandwidth
+        inside = network.level == layer.level and ends == hda.scale("block").level and layer.shared
+        movers = [e for e in hda.engines if e.kind == "dma" and e.level == ends]
+        limited = movers and all(e.bandwidth and e.bandwidth <= rate for e in movers)
+        if inside and layer.slices < network.topology.size > 1 and not limited:
+            yield LintNote(
+                f"networks.{network.name}",
+                f"loads from '{layer.name}' do not cross '{network.name}': only messages between units of "
+                f"'{ends}' do",
+                f"if loads use it, limit those of each {ends}: bandwidth: {format_rate(rate)} in its DMA "
+                "engine, with the latency of the network added to its latency",
+            )
 
 
 def _without_dma(hda: HDA) -> Iterator[LintNote]:

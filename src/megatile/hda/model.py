@@ -37,6 +37,8 @@ SAME_SCALE = (
     ("device", "gpu", "devices"),
     ("node", "nodes"),
 )
+ALIAS_USES = {"l0": "tiles in registers", "l1": "shared tiles of a block", "l2": "tensors"}
+"""What programs keep in the memory of each standard name."""
 
 
 class Unit(NamedTuple):
