@@ -41,7 +41,7 @@ def test_json_plot_trace_explain(tmp_path):
     assert line["wrong"] == 0
     assert plot.stat().st_size > 1000
     assert json.loads(trace.read_text())
-    assert "price" in run("collective", "broadcast", "-b", 64, "--explain").stdout
+    assert "at least" in run("collective", "broadcast", "-b", 64, "--explain").stdout
 
 
 def test_sizes_and_ranks():

@@ -105,4 +105,4 @@ class Explanation:
             )
             for c in self.candidates
         ]
-        return f"{head}\n{text_table(('algorithm', 'protocol', 'price', 'simulated', 'note'), rows)}"
+        return f"{head}\n{text_table(('algorithm', 'protocol', 'at least', 'time', 'note'), rows)}"

@@ -22,20 +22,20 @@ from megatile.timing.collective_rule import CHAINS, fabric
 from megatile.timing.library import networks_between
 from megatile.timing.transports import head_cost, rule_for, way_of
 
-CLOSE = 0.001
+CLOSE = 1e-6
 """Differences from the rule's time up to which nothing is changed."""
-TRIES = 6
+TRIES = 8
 MIN_PACE, MAX_PACE = 1e-3, 1e3
 """Beyond, messages have next to nothing to do with the time (they are empty): it stays as it is."""
 MAX_RANKS = 256
 """Ranks up to which a plan is simulated to find its pace."""
 
 
-def paced(plan: Plan, job: Job, hda: HDA) -> Plan:
-    """Return the plan with the pace at which it takes the time of its library's rule."""
+def rule_ps(plan: Plan, job: Job, hda: HDA) -> float | None:
+    """Return the time of the library's rule that a plan is made to take; None if it needs no pace."""
     transport = plan.transport(plan.kernel) if plan.kernel is not None else None
     if transport is None or transport.library not in LIBRARIES or not 2 <= job.ranks <= MAX_RANKS:
-        return plan
+        return None
     rule, way = rule_for(hda, transport, job.scale), way_of(transport)
     nodes, alone = rule.fabric.nodes(job.ranks), job.operation == "send_recv" or job.splits
     places = np.broadcast_to(
@@ -43,7 +43,7 @@ def paced(plan: Plan, job: Job, hda: HDA) -> Plan:
     )
     counts = np.unique(places // fabric(hda, job.scale).inside, return_counts=True)[1]
     if alone or len(counts) != nodes or (transport.per_node and counts.min() != counts.max()):
-        return plan  # the rule is for ranks that fill their nodes, or nodes with equally many
+        return None  # the rule is for ranks that fill their nodes, or nodes with equally many
     plain = networks_between(hda, job.scale)[0].topology.kind in ("switch", "full_mesh")
     if (
         nodes == 1
@@ -51,10 +51,18 @@ def paced(plan: Plan, job: Job, hda: HDA) -> Plan:
         and way.algorithm not in ("hamilton", "node_tree")
         and job.operation not in CHAINS
     ):
-        return plan
+        return None
     operation, nbytes = job.library_call
+    return float(rule.time_ps(way, operation, job.ranks, nbytes))
+
+
+def paced(plan: Plan, job: Job, hda: HDA) -> Plan:
+    """Return the plan with the pace at which it takes the time of its library's rule."""
+    wanted = rule_ps(plan, job, hda)
+    if wanted is None or plan.kernel is None:
+        return plan
+    transport, (operation, nbytes) = plan.transport(plan.kernel), job.library_call
     head = head_cost(hda, transport, operation, job.ranks, nbytes, job.scale)
-    wanted = float(rule.time_ps(way, operation, job.ranks, nbytes))
     before: tuple[float, int] | None = None
     for _ in range(TRIES):
         found = simulate(plan, machine=hda, launch=False, record=False, capacity=False).time_ps
@@ -66,6 +74,6 @@ def paced(plan: Plan, job: Job, hda: HDA) -> Plan:
         if pace > MAX_PACE:
             return replace(plan, transports=(replace(transport, pace=1.0),))
         before = transport.pace, found
-        transport = replace(transport, pace=float(f"{max(MIN_PACE, pace):.6g}"))
+        transport = replace(transport, pace=float(f"{max(MIN_PACE, pace):.9g}"))
         plan = replace(plan, transports=(transport,))
     return plan

@@ -34,7 +34,7 @@ from megatile.collectives.libraries import (
     stand_in,
 )
 from megatile.collectives.pace import paced
-from megatile.collectives.ranking import Floors, named, on_transport, plan_of, rank
+from megatile.collectives.ranking import Floors, named, on_transport, own_way, plan_of, rank
 from megatile.collectives.requests import check_choice, make_job, read_machine
 from megatile.core.arguments import known_keywords
 from megatile.core.progress import Listener, shown
@@ -283,14 +283,15 @@ def predict(
             elif library:
                 among = [n for n in offered(library, job.operation) if among is None or n in among]
             with shown(f"predicting {job.operation}", progress) if progress else nullcontext():
-                ranking = rank(hda, job, among, launch, floors, library, protocol, transport)
+                ranking = rank(hda, job, among, launch, floors, library, protocol, transport, way is not None)
+            if way is not None:  # one way, whose time is the rule's
+                ranking = [replace(ranking[0], price_ps=None, time_ps=None)]
         if found is None and env is None:
             choices.keep(ranking[0])
     else:
         ranking = named(hda, job, find_algorithm(algorithm), protocol, settings or {}, launch, transport)
     best = ranking[0]
-    # With options of one's own it is no longer what the library does.
-    own = "own" if settings and has_library(hda, job.scale) else library
+    own = own_way(hda, job, best, library)
     plain = on_transport(plan_of(best, job), best, job, hda, own, transport, way)
     if registered or (library in KERNELS_OF and not launch):  # graphs keep their buffers registered
         kernels = (replace(t, registered=bool(t.library)) for t in plain.transports)
@@ -302,7 +303,8 @@ def predict(
     time = best.time_ps if plan is plain else None
     if time is None:
         time = simulate(plan, machine=hda, launch=launch).time_ps if timed else 0
-    why = Explanation(job, hda.name, tuple(ranking), in_network(plan), tuple(plan.pace_lines()))
+    best = replace(best, time_ps=time or best.time_ps)
+    why = Explanation(job, hda.name, (best, *ranking[1:]), in_network(plan), tuple(plan.pace_lines()))
     model = model_of(plan, hda)
     usual = library in LIBRARIES and (env, protocol, among, registered) == (None, None, None, False)
     known = measured(hda, job, launch, database) if database is not None and usual else None
@@ -324,7 +326,11 @@ def predict(
                 )  # fmt: skip
             except CollectiveError:
                 continue  # an engine that calls NCCL there
-            predicted = min(predicted, other, key=lambda one: one.time_ps)
+            if other.time_ps < predicted.time_ps and other.explanation and predicted.explanation:
+                taken = other.explanation.chosen
+                taken = replace(taken, protocol=one_way.get("transport", taken.protocol))
+                every = (taken, *predicted.explanation.candidates)
+                predicted = replace(other, explanation=replace(other.explanation, candidates=every))
     return predicted
 
 

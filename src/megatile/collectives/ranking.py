@@ -17,6 +17,7 @@ from megatile.collectives.algorithms.hierarchical import overlaps
 from megatile.collectives.candidates import Candidate, Key
 from megatile.collectives.job import CollectiveError, Job
 from megatile.collectives.libraries import library_way, protocols, transport_of
+from megatile.collectives.pace import paced, rule_ps
 from megatile.collectives.registry import Algorithm
 from megatile.core.errors import MegatileError
 from megatile.core.progress import tell
@@ -99,10 +100,12 @@ def rank(
     library: str | None = None,
     protocol: str | None = None,
     by: str | None = None,
+    shapes: bool = False,
 ) -> list[Candidate]:
-    """All candidates: simulated ones by time, then priced ones, then the unfit with their reason."""
+    """All candidates: simulated ones by time, then priced ones, then the unfit with their reason. ``shapes``:
+    the time is that of the library's rule, and the Plan that comes nearest by itself is looked for."""
     known_prices: dict[Key, int] = {}
-    search, guess = _Search(hda, job, among, launch, library, protocol, by), None
+    search, guess = _Search(hda, job, among, launch, library, protocol, by, shapes), None
     if floors is not None and floors.best is not None and floors.nbytes <= job.nbytes:
         guess, known_prices = floors.best, floors.prices
         if guess.protocol not in search.protocols(algorithms()[guess.algorithm]):
@@ -182,6 +185,7 @@ class _Search:
     library: str | None
     protocol: str | None
     by: str | None
+    shapes: bool = False
     too_large: dict[Key, str] = field(default_factory=dict)
     """Why candidates are not tried, by label and protocol."""
     plans: dict[str, Plan] = field(default_factory=dict)
@@ -274,7 +278,8 @@ class _Search:
 
     def plan(self, candidate: Candidate) -> Plan:
         plan = self.plain_plan(candidate)
-        return on_transport(plan, candidate, self.job, self.hda, self.library, self.by)
+        library = own_way(self.hda, self.job, candidate, self.library)
+        return on_transport(plan, candidate, self.job, self.hda, library, self.by)
 
     def plain_plan(self, candidate: Candidate) -> Plan:
         label = candidate.label
@@ -286,15 +291,25 @@ class _Search:
 
     def priced(self, candidate: Candidate) -> Candidate:
         try:
-            least = lower_bound(self.plan(candidate), self.hda, launch=self.launch)
+            plan = self.plan(candidate)
+            least = None if self.shapes else rule_ps(plan, self.job, self.hda)
+            if least is None:
+                least = lower_bound(plan, self.hda, launch=self.launch)
         except TimeBudgetExceeded:
             raise
         except MegatileError as problem:
             return replace(candidate, why_not=problem.message)
-        return replace(candidate, price_ps=least)
+        return replace(candidate, price_ps=int(least))
 
     def timed(self, candidate: Candidate) -> Candidate:
-        return _timed(self.hda, candidate, self.plan(candidate), self.launch)
+        plan = self.plan(candidate)
+        plan = plan if self.shapes else paced(plan, self.job, self.hda)
+        return _timed(self.hda, candidate, plan, self.launch)
+
+
+def own_way(hda: HDA, job: Job, candidate: Candidate, library: str | None) -> str | None:
+    """Return whose kernel a candidate is: with options of one's own it is no longer what a library does."""
+    return "own" if library is None and candidate.options and has_library(hda, job.scale) else library
 
 
 def _guessed_options(name: str, job: Job) -> dict[str, Any]:
@@ -366,7 +381,9 @@ def named(
     plan = known.plan(job, **settings)
     candidates = [Candidate(known.name, options, each) for each in possible]
     own = "own" if settings else None
-    every = [_timed(hda, c, on_transport(plan, c, job, hda, own), launch) for c in candidates]
+    every = [
+        _timed(hda, c, paced(on_transport(plan, c, job, hda, own), job, hda), launch) for c in candidates
+    ]
     if every[0].why_not is not None:
         raise PlanError(every[0].why_not)
     return sorted(every, key=lambda c: c.time_ps or 0)
