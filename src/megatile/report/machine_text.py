@@ -57,11 +57,20 @@ def describe_engine(engine: Engine) -> str:
     return f"{count}{engine.name} ({engine.kind}){': ' if rates else ''}{', '.join(rates)}{start}"
 
 
-def describe_transport(library: str, figures: TransportFigures) -> Iterator[str]:
+def estimate(spec: Any) -> str:
+    """``, estimate: latency``: the figures of a part of a machine file that have no better source."""
+    source = getattr(spec, "source", None) or {}
+    said = source if isinstance(source, dict) else {"": source}
+    names = [name for name, text in said.items() if "estimate" in str(text)]
+    return f", estimate{': ' if any(names) else ''}{', '.join(names)}" if names else ""
+
+
+def describe_transport(library: str, figures: TransportFigures, spec: Any = None) -> Iterator[str]:
     """How a library's kernels move data: one line for the library, one for each protocol."""
+    known = spec.protocols if spec is not None else {}
     channels = f"{figures.channels} channels" if figures.channels > 1 else "one channel"
     launch = f", launch {format_time(figures.launch_ps)}" if figures.launch_ps else ""
-    yield f"{library}: {figures.generation}, {channels}{launch}"
+    yield f"{library}: {figures.generation}, {channels}{launch}{estimate(spec)}"
     for name, protocol in figures.protocols.items():
         words = [
             f"{key.removesuffix('_ps').replace('_', ' ')} {format_time(value)}"
@@ -69,7 +78,7 @@ def describe_transport(library: str, figures: TransportFigures) -> Iterator[str]
             if key.endswith("_ps") and value
         ]
         words += [f"{100 * protocol.share:.3g} % of the links"] if protocol.share < 1 else []
-        yield f"  {name}: {', '.join(words)}"
+        yield f"  {name}: {', '.join(words)}{estimate(known.get(name))}"
 
 
 def describe_host(hda: HDA) -> Iterator[str]:
@@ -83,27 +92,33 @@ def describe_host(hda: HDA) -> Iterator[str]:
 
 def level_lines(hda: HDA, level: Level) -> Iterator[tuple[str, str]]:
     """What one unit of a level has: (kind, description)."""
-    kinds: tuple[tuple[str, Iterable[Any], Callable[[Any], str]], ...] = (
-        ("memory", hda.memories, describe_memory),
-        ("network", hda.networks, describe_network),
-        ("engine", hda.engines, describe_engine),
+    spec = hda.spec
+    kinds: tuple[tuple[str, Iterable[Any], Iterable[Any], Callable[[Any], str]], ...] = (
+        ("memory", hda.memories, spec.memory, describe_memory),
+        ("network", hda.networks, spec.networks, describe_network),
+        ("engine", hda.engines, spec.engines, describe_engine),
         (
             "launch",
             hda.control.launch if hda.control else (),
+            spec.control.launch if spec.control else (),
             lambda station: f"{station.name}: {format_time(station.overhead_ps)}",
         ),
         (
             "channel",
             hda.channels,
+            spec.channels,
             lambda queue: f"{queue.name}: {queue.directions} directions, credit {format_bytes(queue.credit)}",
         ),
     )
-    for kind, parts, words in kinds:
-        yield from ((kind, words(part)) for part in parts if part.level == level.name)
+    for kind, parts, specs, words in kinds:
+        marks = {each.name: estimate(each) for each in specs}
+        here = (part for part in parts if part.level == level.name)
+        yield from ((kind, words(part) + marks.get(part.name, "")) for part in here)
     for scale, libraries in hda.transports.items():
         if hda.scale(scale).level == level.name:
             for library, figures in libraries.items():
-                yield from (("transport", line) for line in describe_transport(library, figures))
+                known = spec.transports.get(scale, {}).get(library)
+                yield from (("transport", line) for line in describe_transport(library, figures, known))
 
 
 def level_title(hda: HDA, level: Level) -> str:

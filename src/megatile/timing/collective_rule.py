@@ -129,18 +129,23 @@ class Rule:
     registered: bool = False
     """Buffers that are registered with the library need no local copy and no pipeline."""
 
-    def protocol(self, way: Way, operation: str = "") -> ProtocolFigures:
-        """The figures of a protocol; LL128 and Simple stand in for each other, then the wires alone."""
+    def protocol_name(self, way: Way, operation: str = "") -> str:
+        """The entry of a protocol in the machine file; LL128 and Simple stand in for each other; "" if
+        none."""
         prefix = PREFIX.get(way.algorithm, "")
         if prefix == "peer_" and operation not in ("", *PEERS):
             prefix = "pairs_"
         name = {"in_network": "NVLS", "in_network_tree": "NVLSTree"}.get(
             way.algorithm, f"{prefix}{way.protocol}"
         )
-        known = self.figures.protocols
-        for each in (name, f"{prefix}Simple", f"{prefix}LL", way.protocol, "Simple"):
-            if each in known:
-                return known[each]
+        names = (name, f"{prefix}Simple", f"{prefix}LL", way.protocol, "Simple")
+        return next((each for each in names if each in self.figures.protocols), "")
+
+    def protocol(self, way: Way, operation: str = "") -> ProtocolFigures:
+        """The figures of a protocol, or else of the wires alone."""
+        name = self.protocol_name(way, operation)
+        if name:
+            return self.figures.protocols[name]
         near, far = self.fabric.latency_ps, self.fabric.far_latency_ps
         start, step = (near, 0) if operation in PEERS else (0, near)  # peers are sent to at the same time
         return ProtocolFigures(start, step, max(0, far - near))

@@ -58,7 +58,7 @@ def exchange_view(hda: HDA, scale: str) -> MachineTiming:
     level = hda.level(hda.scale(scale).level)
     spec = hda.spec.transports[hda.scale(scale).name][library].protocols.get(PEERS)
     said = str(spec.source) if spec is not None and spec.source else f"transports.{library}"
-    origin = Origin("measured" if "fitted" in said else "assumed", said)
+    origin = Origin("measured" if "fitted" in said and "estimate" not in said else "assumed", said)
     return replace(
         MachineTiming(hda.engines).with_engine(moving_kernel(hda, scale)),
         networks=networks,

@@ -158,7 +158,9 @@ def kernel_view(hda: HDA, scale: str, transport: Transport, nbytes: int, asked: 
         seen.append(
             (float(f"{rate / network.bandwidth:.12g}"), max(1, cost.latency_ps // links_of(network, peers)))
         )
-    return _kernels(hda, scale, tuple(seen), rule_for(hda, transport, scale).library)
+    rule = rule_for(hda, transport, scale)
+    protocol = rule.protocol_name(way_of(transport), asked.operation)
+    return _kernels(hda, scale, tuple(seen), rule.library, protocol)
 
 
 @cached_in_owner
@@ -173,7 +175,9 @@ def _moved(hda: HDA, scale: str) -> MachineTiming:
 
 
 @cached_in_owner
-def _kernels(hda: HDA, scale: str, seen: tuple[tuple[float, int], ...], library: str) -> MachineTiming:
+def _kernels(
+    hda: HDA, scale: str, seen: tuple[tuple[float, int], ...], library: str, protocol: str
+) -> MachineTiming:
     level = hda.level(hda.scale(scale).level)
     networks: dict[str, Any] = {}
     for network, (efficiency, latency) in zip(networks_between(hda, scale), seen, strict=True):
@@ -184,7 +188,7 @@ def _kernels(hda: HDA, scale: str, seen: tuple[tuple[float, int], ...], library:
     # for the latencies of the memories and of the networks.
     counted = frozenset(m.name for m in hda.memories if m.level == level.name and not m.cache)
     spec = hda.spec.transports.get(scale, {}).get(library)
-    origin = _origin(spec)
+    origin = _origin(spec, protocol)
     return replace(
         _moved(hda, scale),
         networks=networks,
@@ -193,8 +197,9 @@ def _kernels(hda: HDA, scale: str, seen: tuple[tuple[float, int], ...], library:
     )
 
 
-def _origin(spec: Any) -> Origin:
-    """Where the figures of a library's protocols come from, as the machine file says."""
-    sources = [p.source for p in spec.protocols.values() if p.source] if spec is not None else []
-    text = "; ".join(dict.fromkeys(map(str, sources))) or "transports of the machine file"
-    return Origin("measured" if "fitted" in text else "assumed", text)
+def _origin(spec: Any, protocol: str) -> Origin:
+    """Where the figures of a library's protocol come from, as the machine file says."""
+    said = spec.source if spec is not None and isinstance(spec.source, dict) else {}
+    own = spec.protocols[protocol].source if spec is not None and protocol in spec.protocols else None
+    text = str(said.get("protocols") or own or "transports of the machine file")
+    return Origin("measured" if "fitted" in text and "estimate" not in text else "assumed", text)
