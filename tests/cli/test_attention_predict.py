@@ -7,6 +7,9 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from megatile import predict_kernel, simulate
+from megatile.attention.plans import Problem, attention_plan
+from megatile.attention.predict import predict
 from megatile.cli.attention import read_lengths
 from megatile.cli.main import app
 from megatile.core.errors import MegatileError
@@ -116,3 +119,17 @@ def test_kernels_are_chosen_by_name():
         with pytest.raises(MegatileError) as caught:
             run(*options, machine, "--kernel", kernel)
         assert told in str(caught.value)
+
+
+def test_times_of_attention_name_their_kernel():
+    options = ("-m", "dgx-h100", "--ranks", "1", "--heads", "1", "--seqlen", "128K", "--causal")
+    assert "local attention: flash-attn 2 (kernel fa2; others: fa3)" in run(*options)
+    found = json.loads(run(*options, "--kernel", "fa3", "--json"))["rows"][0]
+    assert found["kernel"] == "FlashAttention 3 (kernel fa3; others: fa2)"
+    shape = {"batch": 1, "queries": 131072, "context": 0, "heads": 1, "kv_heads": 1}
+    alone = predict_kernel("attention", machine="dgx-h100", **shape)
+    assert found["schedules"][0]["time_us"] == pytest.approx(alone.time_us, rel=0.05)
+    plain = simulate(attention_plan("ring", Problem(16384, 1, causal=True), ranks=1), machine="dgx-h100")
+    assert plain.model == "no communication; attention by the peak rate of its engine, no kernel's"
+    named = predict("dgx-h100", Problem(16384, 1, causal=True), schedules=["ring"], ranks=1).winner.result
+    assert "attention by flash-attn 2" in named.model

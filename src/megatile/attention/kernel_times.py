@@ -11,7 +11,7 @@ from megatile.attention.plans import Divided, Problem
 from megatile.attention.schedules.division import KernelCall
 from megatile.core.dtypes import itemsize
 from megatile.hda import HDA
-from megatile.timing.attention_kernels import AttentionRule, KernelTimes, attention_rules
+from megatile.timing.attention_kernels import AttentionRule, KernelTimes, attention_rules, kernel_model
 from megatile.timing.library import exchange_figures, exchange_view, links_of, moving_kernel
 from megatile.timing.machine_timing import MachineTiming, Origin, Timing
 
@@ -58,6 +58,7 @@ class AttentionKernels(Timing):
 
     rule: AttentionRule | None
     granule: int
+    attention: str = "no time"
 
     @classmethod
     def of(
@@ -69,7 +70,8 @@ class AttentionKernels(Timing):
         kernel: str | None = None,
     ) -> AttentionKernels:
         """Return the kernels of a schedule beside data that travel so long (s)."""
-        return cls(rule_beside(hda, divided, communication, scale, kernel), _granule(divided))
+        rule = rule_beside(hda, divided, communication, scale, kernel)
+        return cls(rule, _granule(divided), kernel_model(hda, kernel))
 
     @classmethod
     def without_compute(cls, divided: Divided) -> AttentionKernels:

@@ -31,6 +31,7 @@ from megatile.plan.memory import blocks
 from megatile.plan.model import Plan
 from megatile.sim import simulate
 from megatile.sim.result import Result
+from megatile.timing.attention_kernels import kernel_model
 from megatile.trace import text_table
 
 MAX_MESSAGES = 500_000
@@ -140,6 +141,8 @@ class Comparison:
     problem: Problem
     predictions: tuple[Prediction, ...]
     unfit: tuple[tuple[str, str], ...] = ()
+    kernel: str = ""
+    """The model that times local attention: ``flash-attn 2 (kernel fa2; others: fa3)``."""
 
     @cached_property
     def winner(self) -> Prediction:
@@ -208,7 +211,8 @@ class Comparison:
             f"x {self.baseline.schedule}",
         )
         missing = [f"{name}: {reason}" for name, reason in self.unfit]
-        return "\n".join([head, text_table(names, rows), *missing, self.why])
+        local = [f"local attention: {self.kernel}"] if self.kernel else []
+        return "\n".join([head, *local, text_table(names, rows), *missing, self.why])
 
 
 def schedules_for(hda: HDA, ranks: int, problem: Problem, scale: str = "device") -> list[str]:
@@ -282,7 +286,9 @@ def predict(
     refused = cheapest(wanted, time, refuses=() if alone else (ScheduleError, DecompositionError)).refused
     if not found:
         raise ScheduleError("; ".join(f"{name}: {reason}" for name, reason in refused.items()))
-    return Comparison(hda.name, problem, tuple(found.values()), tuple(refused.items()))
+    return Comparison(
+        hda.name, problem, tuple(found.values()), tuple(refused.items()), kernel_model(hda, kernel)
+    )
 
 
 def _refuse_endless(schedule: Schedule, backward: bool, most: int) -> None:

@@ -236,6 +236,7 @@ def _show_bench(rows: list[Any], case: Any) -> None:
 def _as_dict(comparison: Comparison) -> dict[str, Any]:
     return {
         "machine": comparison.machine,
+        "kernel": comparison.kernel,
         "length": comparison.problem.length,
         "baseline": comparison.baseline.schedule,
         "winner": comparison.winner.schedule,

@@ -16,12 +16,14 @@ from megatile.core.cached import cached_in_owner
 from megatile.core.public import extension
 from megatile.core.quantities import format_bytes, format_time
 from megatile.core.times import HasTime
+from megatile.plan.model import Compute
 from megatile.plan.residency import copies
 from megatile.sim.launches import Launch
 from megatile.sim.record import Record
 from megatile.sim.repeat import recorded
 from megatile.sim.usage import Traffic, Usage
-from megatile.timing.machine_timing import Origin, Timing
+from megatile.timing.attention_kernels import FLOPS_PER_PAIR
+from megatile.timing.machine_timing import Origin, Timing, as_timing
 from megatile.timing.origins import origin_lines
 from megatile.timing.resources import Resources
 from megatile.timing.transports import NO_COMMUNICATION, model_of
@@ -213,13 +215,20 @@ class Result(HasTime):
 
     @cached_property
     def model(self) -> str:
-        """The name of the model that times its communication: ``NCCL ring, LL``, ``copy engines``."""
-        return model_of(self.plan, self.machine)
+        """The name of the model that times its communication (``NCCL ring, LL``, ``copy engines``), and of
+        that of attention commands, if it has such."""
+        found = model_of(self.plan, self.machine)
+        commands = (s for body in self.plan.bodies for s in body if isinstance(s, Compute))
+        if not any(s.operation.removesuffix("_add") in FLOPS_PER_PAIR for s in commands):
+            return found
+        return f"{found}; attention by {as_timing(self.timing).attention}"
 
     @property
     def exposed_name(self) -> str:
         """What `exposed_ns` is the time of: copies and waits too, so all of it where no messages are sent."""
-        return "exposed copies and waits" if self.model == NO_COMMUNICATION else "exposed communication"
+        return (
+            "exposed copies and waits" if self.model.startswith(NO_COMMUNICATION) else "exposed communication"
+        )
 
     def summary(self) -> str:
         """Time, engines, links and exposed communication as a table, and where the times come from."""

@@ -66,6 +66,25 @@ KERNELS = {"fa2": "attention", "ck": "attention", "fa3": "prefill", "cudnn": "cu
 """Local kernels by the name that users know, and the ``kernels`` of machine files that describe them."""
 
 
+TITLES = {"fa2": "flash-attn 2", "fa3": "FlashAttention 3", "cudnn": "cuDNN", "ck": "Composable Kernel"}
+
+
+def known_kernels(hda: HDA) -> list[str]:
+    """Return the kernels of ``KERNELS`` that a machine file has figures of, its usual one first."""
+    of_amd = "rccl" in hda.transports.get("device", {})
+    return [name for name, entry in KERNELS.items() if hda.kernel(entry) and (name == "ck") == of_amd]
+
+
+def kernel_model(hda: HDA, kernel: str | None = None) -> str:
+    """Return the name of the model that times local attention: ``flash-attn 2 (kernel fa2; others: fa3)``."""
+    if hda.kernel("attention") is None and kernel is None:
+        return "assumed kernel, no figures in the machine file"
+    known = known_kernels(hda)
+    name = kernel or known[0]
+    others = [other for other in known if other != name]
+    return f"{TITLES[name]} (kernel {name}{'; others: ' if others else ''}{', '.join(others)})"
+
+
 def kernels_of(hda: HDA, kernel: str | None = None) -> KernelFigures:
     """Return the figures for a machine: those of its file, inherited ones too, or what is assumed of all.
 
@@ -80,7 +99,7 @@ def kernels_of(hda: HDA, kernel: str | None = None) -> KernelFigures:
     found = hda.kernel(KERNELS[kernel])
     of_amd = "rccl" in hda.transports.get("device", {})
     if found is None or (KERNELS[kernel] == "attention" and (kernel == "ck") != of_amd):
-        known = [name for name, entry in KERNELS.items() if hda.kernel(entry) and (name == "ck") == of_amd]
+        known = known_kernels(hda)
         raise MegatileError(
             f"machine '{hda.name}' has no figures of the kernel '{kernel}'",
             advice=f"use {' or '.join(known)}, or describe it as '{KERNELS[kernel]}' in the machine file",

@@ -57,6 +57,9 @@ class MachineTiming:
 class Timing:
     """The machine's own engines and control path do the work."""
 
+    attention = "the peak rate of its engine, no kernel's"
+    """What times attention commands, for the name of the model."""
+
     def view(self, hda: HDA, scale: str) -> MachineTiming:
         """What it changes; of plans with the same view one may use what was found out for the other."""
         return _plain(hda)
