@@ -104,7 +104,7 @@ def test_case_is_kept_apart() -> None:
         ("12 ns", "bytes", "'12 ns' is a time, but a size is needed", "228 KiB or 80 GB"),
         ("12 KiB", "time", "'12 KiB' is a size, but a time is needed", "12 ns or 34 cycles"),
         ("12 cycles", "bytes/s", "is a number of cycles, but a rate is needed", "B/cycle"),
-        ("-4 GB", "bytes", "must be finite and not negative", "228 KiB"),
+        ("-4 GB", "bytes", "must be finite and not negative", "write 4 GB"),
         ("1e999 GB", "bytes", "must be finite", "228 KiB"),
         ("1e308 GB", "bytes", "is more than 8 EB, the most for a size", "228 KiB"),
         ("GB", "bytes", "is not a number with a unit", "228 KiB"),

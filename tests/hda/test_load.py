@@ -9,6 +9,7 @@ from tests.hda.small import SMALL, refused, small
 
 from megatile.core.errors import MachineError
 from megatile.hda import HDA, machine, problems
+from megatile.hda.parameters import figures
 
 
 def write(folder: Path, name: str, data: Any) -> Path:
@@ -309,3 +310,36 @@ def test_a_variant_of_the_cpu_is_a_variant_of_this_computer(tmp_path: Path) -> N
     probed = machine("cpu")
     assert variant.parameters == {**probed.parameters, "l1": "1 KiB"}
     assert variant.levels == probed.levels
+
+
+def test_a_misspelt_required_key_is_one_problem(tmp_path: Path) -> None:
+    data = small(memory__0__bandwith="1 GB/s", memory__0__bandwidth=None)
+    file = write(tmp_path, "m.yaml", data)
+    (problem,) = problems(file)
+    assert "unknown key 'bandwith' (try: did you mean 'bandwidth'?)" in str(problem)
+    assert "more" not in refused(file.read_text(), tmp_path).message
+    both = small(memory__0__bandwith="1 GB/s", memory__0__bandwidth=None, memory__0__latency=None)
+    messages = [p.message for p in problems(write(tmp_path, "both.yaml", both))]
+    assert sorted(messages) == ["key 'latency' is missing", "unknown key 'bandwith'"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "advice"),
+    [
+        ({"networks__0__dims": [4, 2]}, "write dims: [3, 2], or others whose product is 6"),
+        ({"networks__0__gateway": 99}, "write the number of a core, from 0 to 5"),
+        ({"memory__0__size": "-1 MiB"}, "write 1 MiB"),
+        ({"hw_abstr__0__aliases": ["block"]}, "remove 'block' from the names of one of them"),
+    ],
+)
+def test_advice_says_what_to_write(changes: dict[str, Any], advice: str, tmp_path: Path) -> None:
+    assert refused(yaml.safe_dump(small(**changes)), tmp_path).advice == advice
+
+
+def test_unknown_names_suggest_paths_and_levels(tmp_path: Path) -> None:
+    file = write(tmp_path, "m.yaml", SMALL)
+    with pytest.raises(MachineError, match=r"no parameter 'ram' \(try: did you mean 'memory.ram.size'"):
+        machine(file, ram="2 GiB")
+    with pytest.raises(MachineError, match=r"no scale 'cor' \(try: did you mean 'core'"):
+        machine(file).scale("cor")
+    assert figures(file)["memory.ram.size"] == figures(str(file))["memory.ram.size"] == "1 GiB"

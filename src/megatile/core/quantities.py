@@ -116,7 +116,8 @@ def _parse(raw: str | int | float, dimension: str | None) -> Quantity:
         raise QuantityError(f"'{text}' is not a number with a unit", advice=_example(dimension))
     number, unit = float(match.group(1).replace("_", "")), (match.group(2) or "").replace(" ", "")
     if not math.isfinite(number) or number < 0:
-        raise QuantityError(f"'{text}' must be finite and not negative", advice=_example(dimension))
+        advice = f"write {text.lstrip('-')}" if -math.inf < number < 0 else _example(dimension)
+        raise QuantityError(f"'{text}' must be finite and not negative", advice=advice)
     if not unit:
         if dimension == "share" or (number == 0 and dimension):
             return Quantity(within_limits(number, dimension, text), dimension, text)

@@ -184,10 +184,21 @@ def _override(document: Document, overrides: Mapping[str, Any]) -> None:
         elif "." in name:
             _set_path(document, name, value)
         else:
+            paths = _value_paths(document.data)
+            near = did_you_mean(name, [*parameters, *paths])
+            every = did_you_mean(name, parameters or paths, what="parameters" if parameters else "values")
             raise MachineError(
                 f"machine '{document.data.get('name', document.file)}' has no parameter '{name}'",
-                advice=did_you_mean(name, parameters, what="parameters"),
+                advice=near if near.startswith("did") else every,
             )
+
+
+def _value_paths(data: Mapping[str, Any]) -> list[str]:
+    """Return paths of values that are often changed, like ``memory.hbm.size``."""
+    parts = [(section, data.get(section)) for section in ("memory", "networks", "engines")]
+    keys = ("size", "bandwidth", "throughput", "latency")
+    entries = [(section, entry) for section, part in parts if _named(part) for entry in part or ()]
+    return [f"{section}.{entry['name']}.{key}" for section, entry in entries for key in keys if key in entry]
 
 
 def _set_path(document: Document, path: str, value: Any) -> None:
@@ -301,9 +312,10 @@ def validate(document: Document) -> Any:
     try:
         return schema.MachineSpec.model_validate(document.data)
     except ValidationError as failed:
-        first = min(_described(document, failed), key=_is_missing)
-        if failed.error_count() > 1:
-            more = f"; {failed.error_count() - 1} more, shown by 'megatile machine check'"
+        found, hidden = _described(document, failed)
+        first = min(found, key=_is_missing)
+        if len(found) + hidden > 1:
+            more = f"; {len(found) + hidden - 1} more, shown by 'megatile machine check'"
             raise MachineError(first.message + more, place=first.place, advice=first.advice) from None
         raise first from None
 
@@ -313,16 +325,24 @@ def schema_problems(document: Document) -> list[MachineError]:
     try:
         schema.MachineSpec.model_validate(document.data)
     except ValidationError as failed:
-        found = _described(document, failed)
-        more = failed.error_count() - len(found)
+        found, more = _described(document, failed)
         return [*found, document.error(f"{more} more problems are not shown")] if more else found
     return []
 
 
-def _described(document: Document, failed: ValidationError) -> list[MachineError]:
+def _described(document: Document, failed: ValidationError) -> tuple[list[MachineError], int]:
+    """The first problems in our words, and how many more there are."""
     errors = islice(failed.errors(include_url=False, include_context=True), MAX_PROBLEMS)
-    found = [describe(document, error, _fields) for error in errors]
-    return sorted(found, key=lambda p: ((p.place and p.place.line) or 0, _is_missing(p)))
+    described = [describe(document, error, _fields) for error in errors]
+    paths = [(p.place and p.place.path) or "" for p in described]
+    meant = {(path.rpartition(".")[0], p.advice) for p, path in zip(described, paths, strict=True)}
+    found = [
+        p
+        for p, path in zip(described, paths, strict=True)
+        if not _is_missing(p) or (path, f"did you mean {p.message.split()[1]}?") not in meant
+    ]
+    found.sort(key=lambda p: ((p.place and p.place.line) or 0, _is_missing(p)))
+    return found, failed.error_count() - len(described)
 
 
 def _is_missing(problem: MachineError) -> bool:

@@ -10,10 +10,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from megatile.core.errors import MachineError, did_you_mean
 from megatile.core.quantities import times
+from megatile.hda.catalog import machine
 from megatile.hda.hda import HDA
 
 PARTS = {
@@ -26,16 +28,18 @@ RATES = ("bandwidth", "throughput", "size")
 """Of these more is better; of the others less."""
 
 
-def figures(hda: HDA) -> dict[str, str]:
-    """Rates, latencies and capacities as the description writes them: ``memory.hbm.bandwidth`` and the like.
+def figures(hda: HDA | str | Path) -> dict[str, str]:
+    """Rates, latencies and capacities as the description of a machine (or of its name or file) writes them:
+    ``memory.hbm.bandwidth`` and the like.
 
     A throughput given per dtype is one figure: the text of its first dtype stands for it.
     """
-    return {name: _first(value) for name, value in _found(hda)}
+    return {name: _first(value) for name, value in _found(machine(hda))}
 
 
-def scaled(hda: HDA, factors: Mapping[str, float], name: str | None = None) -> HDA:
+def scaled(hda: HDA | str | Path, factors: Mapping[str, float], name: str | None = None) -> HDA:
     """The machine with figures multiplied, under ``name`` if one is given."""
+    hda = machine(hda)
     known = dict(_found(hda))
     overrides: dict[str, Any] = {}
     for figure, factor in factors.items():

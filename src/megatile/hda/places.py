@@ -33,7 +33,7 @@ class Places(Parts):
         if found is None and name in self._levels:
             return Scale(name, name, -1)
         if found is None:
-            known = [*(s.name for s in self.scales), *self.scale_names]
+            known = [*(s.name for s in self.scales), *self.scale_names, *self._levels]
             raise MachineError(
                 f"machine '{self.name}' has no scale '{name}'",
                 advice=did_you_mean(name, known, what="scales"),

@@ -36,7 +36,9 @@ def _grid(n: Any, size: int, document: Document, key_path: KeyPath) -> Topology:
     if math.prod(dims) != size:
         shown = "×".join(map(str, dims))
         raise document.error(
-            f"dims {shown} make {math.prod(dims)} units, but there are {size}", (*key_path, "dims")
+            f"dims {shown} make {math.prod(dims)} units, but there are {size}",
+            (*key_path, "dims"),
+            f"write dims: {list((size,) if one else _square(size))}, or others whose product is {size}",
         )
     wrap = n.wrap if n.wrap is not None else (n.topology in ("ring", "torus"),)
     if len(wrap) == 1:
