@@ -84,6 +84,24 @@ def test_the_ways_to_ask_give_one_time(name):
             assert (inside.time_ps, inside.model) == (alone.time_ps, alone.model), (operation, n, nbytes)
 
 
+@pytest.mark.parametrize("name", ["h100-cluster", "a100-cluster", "mi300x-cluster"])
+@pytest.mark.parametrize("operation", ["broadcast", "reduce", "send_recv"])
+def test_chains_over_nodes_have_one_time(name, operation):
+    hda, times = mt.machine(name), []
+    for nodes in (2, 3, 4):
+        asked = {"machine": hda, "nbytes": 256 << 20, "ranks": 8 * nodes}
+        found = predict(operation, **asked)
+        assert mt.simulate(found.plan, machine=hda).time_ps == found.time_ps
+        record = float(times_ps(rule_of(hda), operation, 8 * nodes, 256 << 20))
+        assert found.time_ps == pytest.approx(record, rel=0.002)
+        if operation != "reduce":
+            kernel = mt.predict_kernel(operation, ranks=8 * nodes, bytes=256 << 20, machine=hda)
+            assert kernel.time_us == pytest.approx(record / 1e6, rel=1e-3)
+        times.append(record)
+    # Everything passes each rank once, whatever their number: more nodes fill a longer pipeline.
+    assert times[0] <= times[1] <= times[2] < 1.1 * times[0]
+
+
 def program(operation, n, nbytes):
     """A program of devices that does nothing but a collective on a buffer of so many bytes."""
     parts = {"all_gather": (1, n), "reduce_scatter": (n, 1), "all_to_all": (n, n)}.get(operation, (n, n))

@@ -64,6 +64,7 @@ def test_peers_take_turns_on_a_link():
     assert us(Way("direct", "LL"), "all_to_all", 4, 4096) == pytest.approx(6 + 3)
     assert us(Way("direct", "Simple"), "all_to_all", 4, 4 * 10**6) == pytest.approx(12 + 3 * 5 + 1)
     assert us(Way("direct", "Simple"), "send_recv", 2, 10**6) == pytest.approx(12 + 5)
+    assert us(Way("direct", "Simple"), "send_recv", 16, 10**6) == pytest.approx(12 + 20)  # by one card
 
 
 def test_the_switch_reduces_inside_a_node_and_over_nodes():

@@ -29,7 +29,7 @@ from megatile.plan import model as pm
 from megatile.plan.model import Plan, PlanError, Transport, with_transport
 from megatile.sim import TimeBudgetExceeded, simulate
 from megatile.timing.collective_choice import library_of, rule_of
-from megatile.timing.collective_rule import Way
+from megatile.timing.collective_rule import CHAINS, Way
 from megatile.timing.transports import KERNELS, has_library
 
 MAX_SIMULATED_CANDIDATES = 4
@@ -323,14 +323,15 @@ def _guessed_options(name: str, job: Job) -> dict[str, Any]:
 
 
 def variants(known: Algorithm, job: Job, ring_piece: int | None = None) -> Iterator[dict[str, Any]]:
-    """Option sets worth trying; a library's ring is cut from ``ring_piece`` for each rank on."""
+    """Option sets worth trying; a library's ring is cut from ``ring_piece`` for each rank on, a chain always:
+    each of its ranks passes on everything."""
     yield {}
     start = CHUNKED_FROM >> 4 if known.name == "node_tree" else CHUNKED_FROM
-    if ring_piece is not None and known.name == "ring":
+    if ring_piece is not None and known.name == "ring" and job.operation not in CHAINS:
         start = job.ranks * ring_piece
     overlapped = "overlap" in known.options and overlaps(job)
     if "chunks" in known.options and job.nbytes >= start and not overlapped and known.name not in LANED:
-        deep = known.name in DEEP or job.operation in ("broadcast", "reduce")
+        deep = known.name in DEEP or job.operation in CHAINS
         yield from ({"chunks": n} for n in ((4, 16, 64) if deep else (4,)))
     if "lag" in known.options and job.operation == "all_reduce":
         yield {"lag": 2}

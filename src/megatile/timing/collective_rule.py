@@ -332,13 +332,14 @@ class Rule:
         block = size / ranks if operation != "send_recv" else size
         peers = 1 if operation == "send_recv" else ranks - 1
         link = self.link(way, ranks, operation)
-        inside = min(ranks, self.fabric.inside)
-        near = peers if nodes == 1 else inside - 1
+        near = min(peers, self.fabric.inside - 1)
         near_ps = np.maximum(near * figures.step_ps, near * block / link * 1e12)
         if nodes == 1:
             return near_ps
         rate = self.fabric.far * figures.far_share
-        far_ps = (peers - near) * block / rate * 1e12
+        far_ps = max(1, peers - near) * block / rate * 1e12
+        if operation == "send_recv":  # the last rank of a node sends to another one, the others inside it
+            return np.maximum(near_ps, np.maximum(figures.step_ps, far_ps) + figures.far_step_ps)
         return np.maximum(peers * figures.step_ps, np.maximum(near_ps, far_ps)) + figures.far_step_ps
 
 
