@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations, product
 
+from megatile.core.cached import cached_in_owner
 from megatile.core.errors import RouteError
 from megatile.hda.topology import Others, Run, Topology
 
@@ -213,23 +214,18 @@ class Edges(Topology):
             around[b][a] = 2 * number + 1
         return [dict(sorted(links.items())) for links in around]
 
-    @cached_property
-    def _towards(self) -> dict[int, list[int]]:
-        return {}
-
+    @cached_in_owner
     def _next(self, b: int) -> list[int]:
         """For every endpoint the next one on the route to ``b`` (-1: none)."""
-        if b not in self._towards:
-            ahead = [-1] * self.size
-            ahead[b] = b
-            front = [b]
-            for node in front:
-                for near in self._around[node]:
-                    if ahead[near] < 0:
-                        ahead[near] = node
-                        front.append(near)
-            self._towards[b] = ahead
-        return self._towards[b]
+        ahead = [-1] * self.size
+        ahead[b] = b
+        front = [b]
+        for node in front:
+            for near in self._around[node]:
+                if ahead[near] < 0:
+                    ahead[near] = node
+                    front.append(near)
+        return ahead
 
     def unreachable(self) -> list[int]:
         """Endpoints that cannot be reached from endpoint 0."""

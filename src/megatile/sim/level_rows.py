@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from megatile.core.cached import cached_in_owner
 from megatile.plan import model as pm
 from megatile.plan.cohort import of_units
 from megatile.plan.residency import units_below
@@ -62,7 +63,6 @@ class LevelRows:
         """Of every instance above (or of the one launch), the pool in which those below it take turns."""
         self.places: Any = np.arange(launch.plan.units)
         """The hardware unit of every row; of a plan with one level: the unit."""
-        self._of_stream: dict[int, tuple[Any, Any]] = {}
         self._place(launch)
         self.roots = np.full(len(self), self.above is None) if launch.plan.levels else self.streams != NONE
         """Which of its rows begin with the launch, if they have instances from the beginning."""
@@ -81,12 +81,11 @@ class LevelRows:
         """Its rows of `units`."""
         return self.arena.rows("units")[self.first : self.first + len(self)]
 
+    @cached_in_owner
     def of_stream(self, stream: int) -> tuple[Any, Any]:
         """Those that have a stream (all, where instances take turns in them), and where they are."""
-        if stream not in self._of_stream:
-            mine = np.flatnonzero(self.streams == stream) if self.fixed else np.arange(len(self))
-            self._of_stream[stream] = mine, self.places[mine]
-        return self._of_stream[stream]
+        mine = np.flatnonzero(self.streams == stream) if self.fixed else np.arange(len(self))
+        return mine, self.places[mine]
 
     # making them
 

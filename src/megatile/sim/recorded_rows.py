@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from megatile.core.cached import cached_in_owner
 from megatile.core.errors import Place
 from megatile.core.expr import constant
 from megatile.core.quantities import format_bytes, format_time
@@ -47,7 +48,7 @@ class RecordedRows:
     def __init__(self, simulation: Simulation, launched: LaunchRows, origin_ps: int | None = None) -> None:
         self.launched = launched
         self.statements = simulation.rows.statements
-        self._paths, self._known = simulation.paths, dict[int, Path]()
+        self._paths = simulation.paths
         self.queue_ends = launched.queue_ends
         answers = simulation.table("answers")
         self.answers = answers[answers[:, Answer.question] == st.ASK_BUSY]
@@ -93,11 +94,10 @@ class RecordedRows:
             last = simulation.arena.recorded_words
             self.aux, self.first_aux = self.aux[first - self.first_aux : last].copy(), first
 
+    @cached_in_owner
     def path(self, number: int) -> Path:
         """A path by its number."""
-        if number not in self._known:
-            self._known[number] = self._paths.described(number, self.launched.resources.fabric)
-        return self._known[number]
+        return self._paths.described(number, self.launched.resources.fabric)
 
     def _engine_names(self) -> list[str]:
         """Queues of the DMA engine for messages are counted as far as they are used: ``dma.1``, …"""

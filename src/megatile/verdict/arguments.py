@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -36,6 +36,10 @@ STEP = 0.02
 """The share of the time that a round of the search must save to go on."""
 
 
+def _in_order(changes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(changes.items()))
+
+
 class Trial(NamedTuple):
     """Arguments with other values, and the time of the program that they make."""
 
@@ -53,9 +57,6 @@ class Arguments:
         made_by = function.made_by if function is not None else None
         self.factory: Callable[..., Any] | None = made_by[0] if made_by else None
         self.given: dict[str, Any] = made_by[1] if made_by else {}
-        self._made: dict[tuple[tuple[str, int], ...], Lowered | None] = {}
-        self._climbs: dict[tuple[str, ...], Trial | None] = {}
-        self._times: dict[tuple[tuple[str, int], ...], int | None] = {}
 
     @cached_property
     def kinds(self) -> dict[str, str]:
@@ -87,13 +88,11 @@ class Arguments:
             "threads" if threads != other_threads else "stages" if _stages(mine) != _stages(low) else "other"
         )
 
+    @partial(cached_in_owner, key=_in_order)
     def make(self, changes: Mapping[str, int]) -> Lowered | None:
         """Return the program with these arguments, lowered; None where it does not exist, or does not do the
         same work."""
-        key = tuple(sorted(changes.items()))
-        if key not in self._made:
-            self._made[key] = self._lowered(changes) if self.factory is not None else None
-        return self._made[key]
+        return self._lowered(changes) if self.factory is not None else None
 
     def _lowered(self, changes: Mapping[str, int]) -> Lowered | None:
         mine = self.study.lowered
@@ -112,27 +111,25 @@ class Arguments:
             return None
         return low if _same_work(mine, low) else None
 
-    def time(self, changes: Mapping[str, int]) -> Trial | None:
-        key = tuple(sorted(changes.items()))
+    @partial(cached_in_owner, key=_in_order)
+    def _took(self, changes: Mapping[str, int]) -> int | None:
         low = self.make(changes)
-        if low is None:
-            return None
-        if key not in self._times:
-            self._times[key] = self.study.plan_ps(low.plan)
-        took = self._times[key]
-        return None if took is None else Trial(dict(changes), took, low)
+        return None if low is None else self.study.plan_ps(low.plan)
 
-    def best(self, names: Iterable[str]) -> Trial | None:
+    def time(self, changes: Mapping[str, int]) -> Trial | None:
+        took, low = self._took(changes), self.make(changes)
+        return None if took is None or low is None else Trial(dict(changes), took, low)
+
+    @partial(cached_in_owner, key=tuple)
+    def best(self, names: Sequence[str]) -> Trial | None:
         """Return the fastest program that a climb over these arguments finds, if it is faster than this."""
-        chosen, best = tuple(names), None
-        if chosen not in self._climbs:
-            try:
-                for best in self._climb(chosen):  # noqa: B007
-                    pass
-            except OutOfBudget:
+        best = None
+        try:
+            for best in self._climb(tuple(names)):  # noqa: B007
                 pass
-            self._climbs[chosen] = best
-        return self._climbs[chosen]
+        except OutOfBudget:
+            pass
+        return best
 
     def _climb(self, chosen: tuple[str, ...]) -> Iterator[Trial]:
         """Every next program that is faster than all before: of each round, the fastest neighbour."""

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from typing import Any
 
+from megatile.core.cached import cached_in_owner
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError, did_you_mean
 from megatile.core.expr import symbols, table, unit
@@ -64,18 +66,16 @@ class HostKernel:
     """Tiles that are written whole, so that nothing is read from their tensors."""
     scratch_bytes: int = 0
     """What it needs of the near memory of each PE: tiles and queues."""
-    _placed: dict[int, Plan] = field(default_factory=dict)
 
     @property
     def communicates(self) -> bool:
         return bool(self.plan.channels or self.plan.groups)
 
+    @cached_in_owner
     def on(self, device: int, shape: DeviceShape) -> Plan:
         """The plan on a device."""
-        if device not in self._placed:
-            first = device * (1 if self.plan.levels else shape.cubes * shape.pes)
-            self._placed[device] = replace(self.plan, place=self.plan.place + first) if first else self.plan
-        return self._placed[device]
+        first = device * (1 if self.plan.levels else shape.cubes * shape.pes)
+        return replace(self.plan, place=self.plan.place + first) if first else self.plan
 
 
 class KernelCache:
@@ -83,7 +83,6 @@ class KernelCache:
 
     def __init__(self, machine: HDA, shape: DeviceShape) -> None:
         self.machine, self.shape = machine, shape
-        self._known: dict[Any, HostKernel] = {}
 
     def checked(
         self, name: str, fn: Callable[..., Any], args: Sequence[Any], options: dict[str, Any]
@@ -115,13 +114,8 @@ class KernelCache:
         tensors = [a for a in args if isinstance(a, Tensor)]
         if not tensors:
             raise LaunchError(f"kernel '{name}' has no tensor, so it is not known where to run it")
-        if not all(map(_hashable, args)):
-            return self._read(name, fn, args, tensors, options)
-        key = (name, fn, _keys(args), tuple(sorted(options.items())))
-        known = self._known.get(key)
-        if known is None:
-            known = self._known[key] = self._read(name, fn, args, tensors, options)
-        return known
+        read = self._read_once if all(map(_hashable, args)) else self._read
+        return read(name, fn, args, tensors, options)
 
     def _read(
         self,
@@ -141,6 +135,10 @@ class KernelCache:
             return kernel
         return replace(kernel, plan=replace(kernel.plan, place=unit // pes * self.shape.pes + unit % pes))
 
+    _read_once = cached_in_owner(
+        _read, key=lambda name, fn, args, _, options: (name, fn, _keys(args), tuple(sorted(options.items())))
+    )
+
     def joint(
         self, name: str, fn: Callable[..., Any], given: Sequence[Sequence[Any]], options: dict[str, Any]
     ) -> HostKernel | None:
@@ -148,19 +146,22 @@ class KernelCache:
         differ so that it is not one kernel."""
         if len({len(args) for args in given}) > 1 or not all(_hashable(v) for args in given for v in args):
             return None
-        key = (name, fn, tuple(map(_keys, given)))
-        if key not in self._known:
-            args = [_for_all(values) for values in zip(*given, strict=True)]
-            if any(value is DIFFERS for value in args):
-                return None
-            seats = _seats(name, [a for a in args if isinstance(a, Tensor)])
-            cubes, devices = len({cube for cube, _ in seats}), len(given)
-            with self._explaining(name, args):
-                kernel = self._planned(name, fn, args, (len(seats) // cubes, cubes, devices), options)
-            each = self.shape.cubes * self.shape.pes
-            places = [d * each + c * self.shape.pes + p for d in range(devices) for c, p in seats]
-            self._known[key] = replace(kernel, plan=replace(kernel.plan, place=table(places, unit)))
-        return self._known[key]
+        return self._joined(name, fn, given, options)
+
+    @partial(cached_in_owner, key=lambda name, fn, given, options: (name, fn, tuple(map(_keys, given))))
+    def _joined(
+        self, name: str, fn: Callable[..., Any], given: Sequence[Sequence[Any]], options: dict[str, Any]
+    ) -> HostKernel | None:
+        args = [_for_all(values) for values in zip(*given, strict=True)]
+        if any(value is DIFFERS for value in args):
+            return None
+        seats = _seats(name, [a for a in args if isinstance(a, Tensor)])
+        cubes, devices = len({cube for cube, _ in seats}), len(given)
+        with self._explaining(name, args):
+            kernel = self._planned(name, fn, args, (len(seats) // cubes, cubes, devices), options)
+        each = self.shape.cubes * self.shape.pes
+        places = [d * each + c * self.shape.pes + p for d in range(devices) for c, p in seats]
+        return replace(kernel, plan=replace(kernel.plan, place=table(places, unit)))
 
     def _planned(
         self, name: str, fn: Callable[..., Any], args: Sequence[Any], grid: tuple[int, ...], options: Any
@@ -203,34 +204,28 @@ class KernelCache:
         )
         return HostKernel(plan, {n: (n, None) for n in names.values()}, written, scratch_bytes=scratch)
 
+    @partial(cached_in_owner, key=lambda *asked: tuple(map(_lies, asked)))
     def relayout(self, source: Tensor, target: Tensor, moves: tuple[Move, ...], zero: bool) -> HostKernel:
         """The copies that lay a tensor anew."""
         one, two = source._there(), target._there()
-        key = (relayout, one.layout_key, two.layout_key, moves, zero)
-        if key not in self._known:
-            whole = zero or sum(prod(m.extent) for m in moves) == prod(two.shape)
-            plan, x, y = relayout(one, two, moves, zero, whole, self.shape)
-            check(plan, self.machine)
-            tiles = {
-                name: (side.letter, side.classes[shape])
-                for side in (x, y)
-                for shape, name in side.names.items()
-            }
-            written = frozenset(y.names.values())
-            self._known[key] = HostKernel(plan, tiles, written, written if whole else frozenset())
-        return self._known[key]
+        whole = zero or sum(prod(m.extent) for m in moves) == prod(two.shape)
+        plan, x, y = relayout(one, two, moves, zero, whole, self.shape)
+        check(plan, self.machine)
+        tiles = {
+            name: (side.letter, side.classes[shape]) for side in (x, y) for shape, name in side.names.items()
+        }
+        written = frozenset(y.names.values())
+        return HostKernel(plan, tiles, written, written if whole else frozenset())
 
+    @partial(cached_in_owner, key=lambda *asked: tuple(map(_lies, asked)))
     def product(self, x: Tensor, w: Tensor, y: Tensor) -> HostKernel:
         """The tiled product of two matrices that lie in one piece each, in a memory that all PEs reach."""
-        key = (product_plan, *(t._there().layout_key for t in (x, w, y)))
-        if key not in self._known:
-            (m, k), width = x.shape, y.shards[0].spec.shape[1]
-            plan = product_plan(m, k, width, len(y.shards), x.dtype, self.machine, self.shape)
-            check(plan, self.machine)
-            scratch = sum(size for _, memory, size, _ in blocks(plan) if memory == self.shape.l1)
-            tiles = {name: (name, None) for name in "xwy"}
-            self._known[key] = HostKernel(plan, tiles, frozenset("y"), frozenset("y"), scratch)
-        return self._known[key]
+        (m, k), width = x.shape, y.shards[0].spec.shape[1]
+        plan = product_plan(m, k, width, len(y.shards), x.dtype, self.machine, self.shape)
+        check(plan, self.machine)
+        scratch = sum(size for _, memory, size, _ in blocks(plan) if memory == self.shape.l1)
+        tiles = {name: (name, None) for name in "xwy"}
+        return HostKernel(plan, tiles, frozenset("y"), frozenset("y"), scratch)
 
 
 def explained(
@@ -290,11 +285,16 @@ def _hashable(value: Any) -> bool:
     return all(map(_hashable, value)) if isinstance(value, tuple) else type(value).__hash__ is not None
 
 
+def _lies(value: Any) -> Any:
+    """How a tensor lies; other values themselves."""
+    return value._there().layout_key if isinstance(value, Tensor) else value
+
+
 def _keys(args: Sequence[Any]) -> tuple[Any, ...]:
     """What a reading depends on: numbers with their types, tensors by how they lie and which are the same."""
     first: dict[int, int] = {}
     return tuple(
-        (value._there().layout_key, first.setdefault(id(value), number))
+        (_lies(value), first.setdefault(id(value), number))
         if isinstance(value, Tensor)
         else (type(value), value)
         for number, value in enumerate(args)
