@@ -28,8 +28,8 @@ PUSH, LOAD, SELECT, LOOKUP, STOP, NESTED = range(32, 38)
 PAUSE_NEVER, PAUSE_ALL_BUSY, PAUSE_BUSY = range(3)
 
 
-class Instruction(Row, width=10):
-    """One instruction of a stream; ``Send.of(row)`` has the operands of its kind, up to eight."""
+class Instruction(Row, width=11):
+    """One instruction of a stream; ``Send.of(row)`` has the operands of its kind, up to nine."""
 
     kind: int
     figures: int
@@ -108,6 +108,8 @@ class Work(Compute, kind=WORK):
     """How long it takes, if that is always the same and has been asked for."""
     straggles: int
     flow: int
+    keeps: int
+    """How long its operands keep a memory that others use too; NONE where that is not known."""
 
 
 class Copy(Compute, kind=COPY):

@@ -56,6 +56,24 @@ class MachineQueries(QueueQueries):
                 code[i, Work.busy] = view.compute_ps(statements[i], each, self._first(g))
         return busy
 
+    def keeps(self, pc: int, flops: int, _: int, __: int, g: int) -> int:
+        """How long the operands of a command keep a memory for which its instances contend."""
+        _, _, view = self.simulation.view(g)
+        statement, code = self.simulation.rows.statements[pc], self.arena.rows("code")
+        found = view.keeps_memory(statement, flops)[1] if self.simulation.paths.contended else 0
+        if not found or constant(statement.work.flops) is not None:
+            code[pc, Work.keeps] = found
+            return found
+        return self.cache_answer(st.ASK_KEEPS, pc, flops, 0, 0, found)
+
+    def memory(self, pc: int, place: int, flops: int, _: int, g: int) -> int:
+        """The server of that memory."""
+        _, _, view = self.simulation.view(g)
+        name, _ = view.keeps_memory(self.simulation.rows.statements[pc], flops)
+        key = view.memory_key(name, place)
+        server = self.simulation.paths.server(key, view.fabric.widths[key])
+        return self.cache_answer(st.ASK_MEMORY, pc, place, flops, 0, server)
+
     def kernel(self, pc: int, number: int, _: int, __: int, g: int) -> int:
         """Which device the kernel of a library is on, and how many compute units it takes there: all units of
         the stream are told."""
@@ -172,5 +190,6 @@ _NAMES = {
     st.ASK_QUEUE: "queue", st.ASK_QUEUE_PATH: "queue_path", st.ASK_PATH: "path", st.ASK_BUSY: "busy",
     st.ASK_RENDEZVOUS: "rendezvous", st.ASK_MESSAGE: "message", st.ASK_VALUE: "value",
     st.ASK_DELAY: "delay", st.ASK_ROUTE: "route", st.ASK_ENGINE_QUEUE: "engine_queue",
-    st.ASK_CREDIT: "credit", st.ASK_KERNEL: "kernel", st.MISUSE: "misuse",
+    st.ASK_CREDIT: "credit", st.ASK_KERNEL: "kernel", st.ASK_KEEPS: "keeps", st.ASK_MEMORY: "memory",
+    st.MISUSE: "misuse",
 }  # fmt: skip

@@ -73,8 +73,8 @@ WRONG_SENDER, TOO_LARGE, WRONG_SIZE, NO_FLAG, NO_PART, NO_OWNER, TOO_FAR_AHEAD =
 # What it asks Python.
 (
     ASK_QUEUE, ASK_QUEUE_PATH, ASK_PATH, ASK_BUSY, ASK_RENDEZVOUS, ASK_MESSAGE, ASK_VALUE,
-    ASK_DELAY, ASK_ENGINE_QUEUE, ASK_CREDIT, ASK_ROUTE, ASK_KERNEL, MISUSE,
-) = range(13)  # fmt: skip
+    ASK_DELAY, ASK_ENGINE_QUEUE, ASK_CREDIT, ASK_ROUTE, ASK_KERNEL, ASK_KEEPS, ASK_MEMORY, MISUSE,
+) = range(15)  # fmt: skip
 
 
 # --- plans and launches ------------------------------------------------------------------------------------

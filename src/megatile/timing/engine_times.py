@@ -135,6 +135,18 @@ class EngineTimes(MemoryLayers):
                 longest = max(longest, serialise_ps(turns, 1e12 / memory.atomic_ps))
         return longest
 
+    def keeps_memory(self, statement: Any, flops: int) -> tuple[str, int]:
+        """The memory that the operands of a command keep longest, of those for which instances contend, and
+        how long."""
+        found, engine = self._operands.get(id(statement)), self.engine(statement.engine)
+        longest = "", 0
+        for name in found.bytes if found and engine and self.view.roofline else ():
+            above = self._operand_bandwidth(name, engine) is not None
+            if found and above and self.memory(name)[2] and not self.hda.memory(name).banks:
+                moved = found.part(found.fetched, flops) or found.scaled(name, flops)
+                longest = max(longest, (name, serialise_ps(moved, self.memory(name)[1])), key=lambda x: x[1])
+        return longest
+
     @cached_property
     def _operands(self) -> dict[int, Operands]:
         return operands(self.plan)

@@ -60,6 +60,10 @@ class MemoryLayers(PlacedPlan):
         latency_ps = 0 if layer.name in self.view.counted else layer.latency_ps
         return Stage(key, latency_ps, bandwidth)
 
+    def memory_key(self, name: str, unit: int) -> tuple[str, str, int]:
+        """The memory that a unit sees, which it shares with others."""
+        return ("memory", self.memory(name)[0].name, self._instance(name, unit))
+
     def _memory_stages(self, name: str, unit: int) -> list[Stage]:
         """The memory itself, and what one unit alone gets of it."""
         alone, stage = self.memory(name)[0].unit_bandwidth, self._memory_stage(name, unit)

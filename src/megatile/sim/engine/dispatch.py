@@ -42,10 +42,15 @@ def granted(s: State, command_id: int, time: int) -> None:
         server_id = command.server
         command.server = NONE
         now = serve(s, server_id, time, command.busy)
-        if command.kind == WORK:
+        if command.kind == WORK and command.delay > 0 and now > time:
+            push(s, now, REQUESTS, command.flow, command.order * HOPS + 2, command_id)
+        elif command.kind == WORK:
             work(s, command_id, now)
         else:
             start_transfer(s, command_id, now)
+        return
+    if command.kind == WORK:
+        work(s, command_id, time)
         return
     fetch_waiter(s, command.waiters)
     fetch_waiter(s, command.source_waiters)
@@ -82,11 +87,14 @@ def granted(s: State, command_id: int, time: int) -> None:
 
 @jit
 def work(s: State, command_id: int, time: int) -> None:
-    """Let an engine compute from ``time`` on."""
+    """Let an engine compute from ``time`` on; its operands take their turn in a memory that others use too."""
     record_start(s, command_id, time)
-    busy = s.commands[command_id].busy
-    has_left(s, command_id, time + busy)
-    finished(s, command_id, time + busy)
+    command = s.commands[command_id]
+    end = time + command.busy
+    if command.delay > 0:
+        end = max(end, serve(s, command.first_server, time, command.delay) + command.delay)
+    has_left(s, command_id, end)
+    finished(s, command_id, end)
 
 
 @jit
@@ -206,7 +214,7 @@ def ready(s: State, command_id: int) -> None:
         s.units[unit_id].cause = record_id
     elif what == RENDEZVOUS:
         reach_rendezvous(s, command_id, time)
-    elif command.server != NONE:
+    elif command.server != NONE or (what == WORK and command.delay > 0):
         push(s, time, REQUESTS, command.flow, command.order * HOPS + (1 if what == WORK else 0), command_id)
     elif what == WORK:
         work(s, command_id, time)

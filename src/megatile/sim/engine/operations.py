@@ -44,7 +44,9 @@ from megatile.sim.instructions import (
 )
 from megatile.sim.state import (
     ASK_BUSY,
+    ASK_KEEPS,
     ASK_KERNEL,
+    ASK_MEMORY,
     ASK_MESSAGE,
     ASK_RENDEZVOUS,
     ASK_VALUE,
@@ -69,22 +71,32 @@ def do_work(s: State, unit_id: int, pc: int) -> int:
     op = Work.of(s.code[pc])
     frame = s.units[unit_id].frame
     busy = op.busy
+    flops = evaluate(s, op.flops, frame)
     if busy == NONE:
-        flops = evaluate(s, op.flops, frame)
         nbytes = evaluate(s, op.nbytes, frame)
         who = s.units[unit_id].actor if op.straggles == 1 else NONE
         busy = figure(s, ASK_BUSY, pc, flops, nbytes, who, unit_id)
         if busy == NONE:
             return STOPPED
+    keeps = op.keeps
+    if keeps == NONE:
+        keeps = figure(s, ASK_KEEPS, pc, flops, 0, 0, unit_id)
+        if keeps == NONE:
+            return STOPPED
+    memory = NONE
+    if keeps > 0:
+        memory = figure(s, ASK_MEMORY, pc, s.units[unit_id].place, flops, 0, unit_id)
+        if memory == NONE:
+            return STOPPED
     command_id = new_command(s, WORK, unit_id, pc)
     command = s.commands[command_id]
-    command.busy = busy
+    command.update(busy=busy, delay=keeps, first_server=memory)
     count = resolve_accesses(s, unit_id, op)
     for k in range(count):
         conflicts(s, unit_id, command_id, k)
     join_engine_queue(s, unit_id, command_id, op.engine)
     server_id = s.engine_queues[command.engine_queue].server
-    if server_id != NONE:
+    if server_id != NONE or keeps > 0:
         command.update(
             server=server_id, flow=s.units[unit_id].flow + op.flow, order=s.units[unit_id].copies * PIECES
         )
@@ -104,7 +116,7 @@ def do_work(s: State, unit_id: int, pc: int) -> int:
         NONE,
     )
     record_accesses(s, command.record, count)
-    if command.dependencies == 0 and server_id == NONE:
+    if command.dependencies == 0 and server_id == NONE and keeps == 0:
         end = command.ready_at + busy
         complete_now(s, unit_id, command_id, count, end, end)
     else:
