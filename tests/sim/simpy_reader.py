@@ -790,13 +790,17 @@ def _compute(u: Unit, s: pm.Compute) -> Process:
     busy = u.machine.compute_ps(s, u.value(s.work.flops), slow, u.value(s.work.bytes))
     shared = u.shared_engine(s.engine)
     key = (len(u.reader.queues) + u.reader.levels.total + u.index, u.copies * PIECES, 0)
-    u.copies += shared is not None
+    memory, keeps = u.machine.keeps_memory(s, u.value(s.work.flops))
+    u.copies += shared is not None or keeps > 0
 
     def work(end: simpy.Event) -> Process:
         if shared is not None:
             yield from u.reader.turn(shared, key, busy)
         record.start = u.env.now
-        yield u.env.timeout(busy)
+        if keeps:
+            yield from u.reader.turn(u.machine.memory_key(memory, u.spot), (*key[:2], 1), keeps)
+            yield u.env.timeout(keeps)
+        yield u.env.timeout(max(0, record.start + busy - u.env.now))
         put()
         u.finish(record)
         end.succeed()

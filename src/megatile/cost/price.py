@@ -366,6 +366,7 @@ class _Loads:
                     # A transfer cut into pieces rounds the time of every piece up.
                     rounding[key] = rounding.get(key, 0) + (count * 2 * pieces if pieces > 1 else 0)
         self._engines(every, users, loads)
+        self._direct(every, users, loads)
         # Transfers of one flow follow each other on links, but may meet in a memory slower than these.
         shared = [key for key, flows_of in users.items() if len(flows_of) > 1 or key in crowded]
         self.waiting_ps = sum(loads[key] + rounding.get(key, 0) for key in shared)
@@ -461,6 +462,23 @@ class _Loads:
                     one.times * (dma.startup_ps + serialise_ps(one.nbytes, dma.bandwidth)) for one in mine
                 )
                 self.not_held[key] = self.not_held.get(key, 0) + max(0, took - held)
+
+    def _direct(self, every: list[_Kind], users: dict[Any, set[Any]], loads: dict[Any, int]) -> None:
+        """Memories that commands of engines keep, for which units contend."""
+        launched, places, statements = self.record.launched, self.record.places, self.record.statements
+        for one in every if launched.plan.levels else ():
+            statement = statements[one.at]
+            if one.kind != WORK or not isinstance(statement, pm.Compute):
+                continue
+            level, flops = launched.which(one.who)[0], constant(statement.work.flops)
+            name, keeps = launched.views[level].keeps_memory(statement, int(flops or 1 << 40))
+            if not keeps:
+                continue
+            key = launched.views[level].memory_key(name, int(places[one.who - launched.first]))
+            users.setdefault(key, set()).update({one.who, "direct"})
+            load = one.times * (keeps if flops is not None else one.took)
+            loads[key] = loads.get(key, 0) + load
+            self.not_held[key] = self.not_held.get(key, 0) + (0 if flops is not None else load)
 
     def _serial(self, every: list[_Kind], run: Launch) -> int:
         """All activities one after another: while a plan is not at its end, one of them is under way."""

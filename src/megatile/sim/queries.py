@@ -58,17 +58,17 @@ class MachineQueries(QueueQueries):
 
     def keeps(self, pc: int, flops: int, _: int, __: int, g: int) -> int:
         """How long the operands of a command keep a memory for which its instances contend."""
-        _, _, view = self.simulation.view(g)
+        view = self.simulation.view(g)[2]
         statement, code = self.simulation.rows.statements[pc], self.arena.rows("code")
         found = view.keeps_memory(statement, flops)[1] if self.simulation.paths.contended else 0
-        if not found or constant(statement.work.flops) is not None:
+        if constant(statement.work.flops) is not None or not view.keeps_memory(statement, 1 << 40)[1]:
             code[pc, Work.keeps] = found
             return found
         return self.cache_answer(st.ASK_KEEPS, pc, flops, 0, 0, found)
 
     def memory(self, pc: int, place: int, flops: int, _: int, g: int) -> int:
         """The server of that memory."""
-        _, _, view = self.simulation.view(g)
+        view = self.simulation.view(g)[2]
         name, _ = view.keeps_memory(self.simulation.rows.statements[pc], flops)
         key = view.memory_key(name, place)
         server = self.simulation.paths.server(key, view.fabric.widths[key])

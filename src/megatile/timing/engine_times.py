@@ -13,7 +13,7 @@ from megatile.timing.fabric import (
 )
 from megatile.timing.library_commands import LIBRARY_KERNEL, command_ps
 from megatile.timing.memory_layers import MemoryLayers
-from megatile.timing.rules import Command, Operands, operands, rule_of
+from megatile.timing.rules import Command, Operands, meeting, operands, rule_of
 
 COPIES = frozenset({"copy", "pad"})
 
@@ -129,10 +129,13 @@ class EngineTimes(MemoryLayers):
             if found and found.banked and memory.banks:
                 longest = max(longest, serialise_ps(found.part(found.banked, flops), self.memory(name)[1]))
             if found and found.atomics and name == found.target and memory.atomic_ps:
-                turns = found.part(found.atomics, flops) * min(
-                    found.units, self._at_once(memory.level, engine)
-                )
+                together = self._at_once(memory.level, engine)
+                turns = found.part(found.atomics, flops) * meeting(found.addresses, together)
                 longest = max(longest, serialise_ps(turns, 1e12 / memory.atomic_ps))
+                # Atomics are done where the memory is seen: in the cache in front of it.
+                where = next((cache.name for cache in self.caches(name, 0)), name)
+                changed = found.part(found.changed, flops) * together
+                longest = max(longest, serialise_ps(changed, self.memory(where)[1]))
         return longest
 
     def keeps_memory(self, statement: Any, flops: int) -> tuple[str, int]:
@@ -140,9 +143,11 @@ class EngineTimes(MemoryLayers):
         how long."""
         found, engine = self._operands.get(id(statement)), self.engine(statement.engine)
         longest = "", 0
-        for name in found.bytes if found and engine and self.view.roofline else ():
+        if found is None or engine is None or not self.view.roofline:
+            return longest
+        for name in found.bytes:
             above = self._operand_bandwidth(name, engine) is not None
-            if found and above and self.memory(name)[2] and not self.hda.memory(name).banks:
+            if above and self.memory(name)[2] and not self.hda.memory(name).banks:
                 moved = found.part(found.fetched, flops) or found.scaled(name, flops)
                 longest = max(longest, (name, serialise_ps(moved, self.memory(name)[1])), key=lambda x: x[1])
         return longest

@@ -103,9 +103,12 @@ class Operands(NamedTuple):
     fetched: int = 0
     """Bytes of memories above the engine, where these are not those of the operands."""
     atomics: int = 0
-    """Atomics in a row on one address of `target`, and how many units change the same one."""
+    """Atomics in a row on one address of `target`."""
     target: str = ""
-    units: int = 1
+    changed: int = 0
+    """Bytes that atomics change, each counted."""
+    addresses: Any = ()
+    """Of every unit in turn, a number of the address where its atomics begin."""
 
     def scaled(self, memory: str, flops: int) -> float:
         """Where extents vary (the last block of a loop), bytes go with the work."""
@@ -143,21 +146,32 @@ def _walk(
             extents = tuple(_sample(extent) for extent in shape)
             banked = _sample(s.work.bytes) if s.operation in BANKED else 0
             fetched, atomics = (min(max(0, n), MAX_OPERANDS) for n in (s.work.fetched, s.work.atomics))
-            target, units = (
-                names.get(s.write.tile, ("",))[0],
-                _on_one_address(s.write, stream) if atomics else 1,
-            )
+            target, _, dtype = names.get(s.write.tile, ("", (), ""))
+            flops, changed, addresses = _sample(s.work.flops), 0, ()
+            if atomics:  # of elements that data choose no more than there are operations
+                changed = min(prod(extents) * atomics, max(1, flops), MAX_OPERANDS) * itemsize(dtype)
+                addresses = _addresses(s.write, stream)
             found[id(s)] = Operands(
-                _sizes(s, names), _sample(s.work.flops), extents, banked, fetched, atomics, target, units
+                _sizes(s, names), flops, extents, banked, fetched, atomics, target, changed, addresses
             )
 
 
-def _on_one_address(region: pm.Region, stream: pm.Stream) -> int:
-    """How many units of a stream begin their region at the same element, at most."""
+def _addresses(region: pm.Region, stream: pm.Stream) -> Any:
+    """Of every unit of a stream, a number of the element where its region begins."""
     units = np.concatenate([np.arange(*each) for each in stream.units])
     starts = [_starts(start, units) for start in region.start]
     rows = np.stack(starts) if starts else np.zeros((1, len(units)), np.int64)
-    return int(np.unique(rows, axis=1, return_counts=True)[1].max(initial=1))
+    return np.unique(rows, axis=1, return_inverse=True)[1].reshape(-1)
+
+
+def meeting(addresses: Any, together: int) -> float:
+    """How many of the units that run together change one address, on average over all that come in turn."""
+    together = max(1, min(together, len(addresses)))
+    turns = np.arange(len(addresses)) // together
+    of_each, counts = np.unique(np.stack([turns, addresses]), axis=1, return_counts=True)
+    most = np.zeros(int(turns.max(initial=0)) + 1)
+    np.maximum.at(most, of_each[0], counts)
+    return max(1.0, float(most.sum()) * together / max(1, len(addresses)))
 
 
 def _starts(start: Expr, units: Any) -> Any:

@@ -42,7 +42,7 @@ def granted(s: State, command_id: int, time: int) -> None:
         server_id = command.server
         command.server = NONE
         now = serve(s, server_id, time, command.busy)
-        if command.kind == WORK and command.delay > 0 and now > time:
+        if command.kind == WORK and command.delay > 0:
             push(s, now, REQUESTS, command.flow, command.order * HOPS + 2, command_id)
         elif command.kind == WORK:
             work(s, command_id, now)
@@ -87,7 +87,7 @@ def granted(s: State, command_id: int, time: int) -> None:
 
 @jit
 def work(s: State, command_id: int, time: int) -> None:
-    """Let an engine compute from ``time`` on; its operands take their turn in a memory that others use too."""
+    """Let an engine compute from ``time`` on; its operands take turns in a memory that others use too."""
     record_start(s, command_id, time)
     command = s.commands[command_id]
     end = time + command.busy
