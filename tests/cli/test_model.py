@@ -9,8 +9,11 @@ def test_list_and_memory(megatile):
     rows = json.loads(megatile("model", "list", "--json").out)["rows"]
     assert {"Llama-3.1-70B", "DeepSeek-R1"} <= {row["model"] for row in rows}
     assert "70.55 B" in megatile("model", "list").out
-    text = megatile("model", "memory", "Llama-3.1-70B").out
-    assert "does not fit (try: tp 2)" in text
+    refused = megatile("model", "memory", "Llama-3.1-70B")
+    assert "does not fit (try: tp 2)" in refused.out
+    assert refused.code == 1
+    many = megatile("model", "memory", "Llama-3.1-70B", "-m", "b200-8", "--requests", 64, "--context", 8192)
+    assert "(try: tp 2, or at most 10 requests)" in many.out
     found = json.loads(megatile("model", "memory", "Llama-3.1-70B", "--tp", 4, "--json").out)
     assert found["fits"]
     most = found["most_requests"]

@@ -48,6 +48,7 @@ def test_names_need_neither_owner_nor_case() -> None:
 def test_names_of_variants(name: str, shipped: str, scheme: str) -> None:
     config = read_config(name)
     assert (config.name, config.scheme) == (shipped, scheme)
+    assert any("has the shapes of" in note for note in config.notes) == (shipped.lower() not in name.lower())
 
 
 def test_layers_differ_by_window_and_experts() -> None:

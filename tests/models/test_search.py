@@ -34,6 +34,24 @@ def _unbounded(job: module._Job) -> tuple[float, float] | str:
     return (0.0, float("inf")) if job.candidate.concurrency >= d.pp else "fewer users"
 
 
+def test_a_row_is_what_serve_says() -> None:
+    asked = {"isl": 128, "osl": 32, "spread": 0.2}
+    found = mt.model("Llama-3.1-8B").search(machine="dgx-h100", concurrencies=(8,), **asked)
+    best = found.best
+    division = {name: best[name] for name in module.DEGREES}
+    served = mt.model("Llama-3.1-8B").serve(machine="dgx-h100", concurrency=8, **asked, **division)
+    assert best["ttft_ms"] == served.ttft["p50"]
+    assert best["tpot_ms"] == served.tpot_ms
+    assert best["tokens_per_s_device"] == served.tokens_per_s_device
+
+
+def test_what_was_left_out_is_counted() -> None:
+    found = mt.model("Llama-3.1-8B").search(**{**ASKED, "tpot_ms": None, "concurrencies": (1, 2, 4, 8)})
+    beaten = sum(row["verdict"] == module.BEATEN for row in found.found)
+    assert beaten > 0
+    assert f"; {beaten} left out" in repr(found)
+
+
 def test_bounds_hold() -> None:
     found = mt.model("gpt-oss-20b").search(machine="dgx-h100", isl=64, osl=16, concurrencies=(8,))
     for row in found.rows():
@@ -65,7 +83,9 @@ def test_processes() -> None:
 def test_limits_that_nothing_keeps() -> None:
     found = mt.model("Llama-3.1-70B").search(machine="dgx-h100", tpot_ms=0.1, concurrencies=(1,))
     assert found.best is None
-    assert "no division keeps the limits" in str(found)
+    assert "no division keeps the limits: " in str(found)
+    assert "TPOT above the limit (bound)" in str(found)
+    assert "(try: larger limits" in str(found)
     with pytest.raises(ModelError, match="ttft_ms must be positive"):
         mt.model("Llama-3.1-70B").search(machine="dgx-h100", ttft_ms=-1)
 

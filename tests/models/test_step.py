@@ -90,6 +90,28 @@ def test_experts_of_4_bits_run_natively_where_the_machine_can() -> None:
     assert kinds == ["mxfp4_marlin", "mxfp4"]
 
 
+@pytest.mark.parametrize(
+    ("machine", "asked", "batch", "said"),
+    [
+        ("hgx-a100", {"dtype": "fp8"}, [(1, 9)], ["'hgx-a100' multiplies no f8e4m3"]),
+        ("dgx-h100", {}, [(9000, 0)], ["9000 new tokens in one step; token_budget 8192 makes 2"]),
+        ("dgx-h100", {"dtype": "fp8"}, [(1, 9)], []),
+    ],
+)
+def test_notes_say_what_an_engine_or_machine_does_not(machine, asked, batch, said) -> None:
+    notes = mt.model("Llama-3.1-8B").step(batch, machine=machine, **asked).notes
+    assert len(notes) == len(said)
+    assert all(note.startswith(start) for note, start in zip(notes, said, strict=True))
+
+
+def test_host_time_is_assumed_where_no_kernel_was_measured() -> None:
+    kinds = [
+        mt.model("Llama-3.1-8B").step([(1, 9)], machine=name).origins["host"].kind
+        for name in ("dgx-h100", "mi300x-8")
+    ]
+    assert kinds == ["measured", "assumed"]
+
+
 RATES = ("memory.hbm.bandwidth", "networks.nvlink.bandwidth", "engines.tensor_core.throughput")
 
 

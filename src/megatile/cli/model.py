@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from megatile.models.deployment import Deployment
     from megatile.models.step import StepTime
 
+Spread = Annotated[
+    float, typer.Option("--spread", help="Vary lengths in [1 - spread, 1] × isl and osl.")
+]  # fmt: skip
 app = Commands(help="Predict a language model: steps, memory, serving, training.", no_args_is_help=True)
 
 
@@ -67,7 +70,7 @@ def memory(
         print_json(
             "model_memory", {"model": d.config.name, "machine": d.hda.name, "division": d.words(), **values}
         )
-        return
+        raise typer.Exit(not found.fits)
     rows = [(r["part"], format_bytes(r["bytes"]), f"{r['share']:.1%}") for r in found.rows()]
     print(f"{d.config.name} on {d.hda.name}, {d.words()}")
     print_table(("part", "size", "of a device"), rows)
@@ -76,6 +79,7 @@ def memory(
     elif most is not None:
         print(f"fits; at most {most} requests of {context} tokens")
     print(d.engine.words())
+    raise typer.Exit(not found.fits)
 
 
 @model_command(app, *DIVISION, *LENGTHS, *PRECISION, *ENGINE, "csv_file")
@@ -104,10 +108,6 @@ def predict(
     if batch < 1:
         raise MegatileError(f"--batch must be at least 1, got {batch}")
     d, isl, osl = asked.deployment(), asked.isl, asked.osl
-    if 0 < d.config.positions < isl + osl:
-        print(
-            f"note: {isl} + {osl} tokens exceed the config's {d.config.positions} positions", file=sys.stderr
-        )
     found = {
         "prefill": step_time(d, [(isl, 0)] * batch),
         "decode": step_time(d, [(1, isl + osl // 2)] * batch),
@@ -171,9 +171,7 @@ def serve(
         typer.Option("--requests", help="A .jsonl trace: timestamp, prompt_len, output_len."),
     ] = None,
     count: Annotated[int | None, typer.Option("--count", help="Number of requests.")] = None,
-    spread: Annotated[
-        float, typer.Option("--spread", help="Vary lengths in [1 - spread, 1] × isl and osl.")
-    ] = 0.0,
+    spread: Spread = 0.0,
     prefix: Annotated[
         float, typer.Option("--prefix", help="Share of each prompt that is already cached.")
     ] = 0.0,
@@ -267,11 +265,16 @@ def train(
 @model_command(app, *LENGTHS, "dtype", "kv_dtype", "library", *ENGINE, "csv_file", name="search")
 def search_(
     asked: Asked,
-    ttft: Annotated[str | None, typer.Option("--ttft", help="Limit of the median TTFT, e.g. 500ms.")] = None,
-    tpot: Annotated[str | None, typer.Option("--tpot", help="Limit of the mean TPOT, e.g. 20ms.")] = None,
+    ttft: Annotated[
+        str | None, typer.Option("--ttft", help="Limit of the median TTFT, e.g. 500ms (or in ms).")
+    ] = None,
+    tpot: Annotated[
+        str | None, typer.Option("--tpot", help="Limit of the mean TPOT, e.g. 20ms (or in ms).")
+    ] = None,
     concurrency: Annotated[
         str, typer.Option("--concurrency", help="Numbers of users per replica to try.")
     ] = "1,2,4,8,16,32,64,128,256",
+    spread: Spread = 0.0,
     store: Annotated[
         Path | None, typer.Option("--store", help="Keep results in this file, to resume later.")
     ] = None,
@@ -296,7 +299,7 @@ def search_(
         found = asked.model.search(
             machine=asked.hda, isl=asked.isl, osl=asked.osl, ttft_ms=_milliseconds("--ttft", ttft),
             tpot_ms=_milliseconds("--tpot", tpot), concurrencies=_numbers(concurrency), executor=executor,
-            store=store, **asked.division,
+            spread=spread, store=store, **asked.division,
         )  # fmt: skip
     if asked.csv_file is not None:
         found.to_csv(asked.csv_file)

@@ -8,6 +8,7 @@ model, the machine and the keywords of a deployment. Names of aiconfigurator are
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -54,7 +55,7 @@ TABLE: dict[str, tuple[Any, Any]] = {
     "dtype": (
         Annotated[
             str | None,
-            typer.Option("-d", "--dtype", help="bf16, fp8, fp8_block, int4 or fp4; default: the config."),
+            typer.Option("-d", "--dtype", help="bf16, f16, fp8, fp8_block, int4, fp4; default: the config."),
         ],
         None,
     ),
@@ -176,8 +177,11 @@ def _asked(given: dict[str, Any]) -> Asked:
         if option in given and given[option] < least:
             raise MegatileError(f"--{option} must be at least {least}, got {given[option]}")
     hda = load(SYSTEMS.get(name, name), given["settings"], given["trust"])
-    keys = (*DIVISION, *PRECISION, *ENGINE)
+    keys, found = (*DIVISION, *PRECISION, *ENGINE), model(config if config is not None else path)
+    tokens, positions = given.get("isl", 0) + given.get("osl", 0), found.config.positions
+    if 0 < positions < tokens:
+        print(f"note: {tokens} tokens exceed the config's {positions} positions", file=sys.stderr)
     return Asked(
-        model(config if config is not None else path), hda, {k: given[k] for k in keys if k in given},
+        found, hda, {k: given[k] for k in keys if k in given},
         given.get("isl", 1024), given.get("osl", 1024), given.get("csv_file"), given["json"],
     )  # fmt: skip

@@ -208,10 +208,12 @@ def read_config(source: Any) -> ModelConfig:
             f"a model is a name or a config.json, got {source!r}", advice='mt.model("Llama-3.1-70B")'
         )
     shipped = {name.lower(): name for name in model_names()}
-    short, scheme = _short(str(source), shipped)
-    known = shipped.get(short)
+    name, scheme = _short(str(source), shipped)
+    known = shipped.get(_SAME_SHAPES.get(name, name))
     if known is not None and not exists(source):
         found = from_mapping(_read(SHIPPED / f"{known}.json"), known)
+        if name in _SAME_SHAPES:
+            found = replace(found, notes=(*found.notes, f"'{source}' has the shapes of {known}, read here"))
         return replace(found, scheme=scheme_name(scheme, found.scheme, found.fp8_scheme)) if scheme else found
     path = Path(source)
     if path.is_dir():
@@ -245,8 +247,7 @@ def _short(source: str, shipped: Mapping[str, str]) -> tuple[str, str]:
     kept = [w for w in words if w not in _SCHEME_WORDS and not _VARIANT.fullmatch(w)]
     if "-".join(kept) not in shipped and re.fullmatch(r"v\d", kept[-1] if kept else ""):
         kept.pop()  # the second version of a quantised checkpoint
-    name = "-".join(kept)
-    return _SAME_SHAPES.get(name, name), scheme
+    return "-".join(kept), scheme
 
 
 def _read(path: Path) -> dict[str, Any]:

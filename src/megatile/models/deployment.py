@@ -131,7 +131,9 @@ def deployment(
     degrees = {"tp": tp, "pp": pp, "ep": ep, "attention_dp": attention_dp, "cp": cp, "dp": dp}
     for name, value in degrees.items():
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_DEGREE:
-            raise ModelError(f"{name} must be a whole number from 1 on, got {value!r}")
+            raise ModelError(
+                f"{name} must be a whole number from 1 on, got {value!r}", advice=f"{name} 1 divides nothing"
+            )
     kind = config.scheme if dtype is None else scheme_name(dtype, config.scheme, config.fp8_scheme)
     server = engine(library, **settings)
     default = "fp8" if server.static_scales and SCHEMES[kind].family == "fp8" else config.kv_scheme

@@ -160,12 +160,13 @@ def smallest_change(d: Deployment, requests: int, context: int, step_tokens: int
         room = memory(changed, requests=requests, context=context, step_tokens=step_tokens).cache_room
         return int(room / max(1.0, cache_bytes(changed, context))) * changed.attention_dp
 
-    if 1 <= most(d) < requests:
-        return f"at most {most(d)} requests"
-    changes = list(_changes(d))
+    changes, users = list(_changes(d)), most(d)
+    fewer_users = f"at most {users} requests" if 1 <= users < requests else ""
     for words, changed in changes:
         if fits(changed, requests):
-            return words
+            return f"{words}, or {fewer_users}" if fewer_users else words
+    if fewer_users:
+        return fewer_users
     fewer = [(most(changed), words) for words, changed in changes]
     if fewer and max(fewer)[0] >= 1:
         users, words = max(fewer, key=lambda one: one[0])

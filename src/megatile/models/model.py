@@ -131,19 +131,21 @@ class Model(Shown):
         ttft_ms: float | None = None,
         tpot_ms: float | None = None,
         concurrencies: Sequence[int] = (1, 2, 4, 8, 16, 32, 64, 128, 256),
+        spread: float = 0.0,
         executor: Executor | None = None,
         store: str | Path | None = None,
         **options: Any,
     ) -> ModelSearch:
         """Return which divisions over a machine, with which load, keep limits of TTFT (median) and TPOT.
 
-        ``executor`` runs the simulations (any of ``concurrent.futures``); ``store`` is a file that keeps
-        results, so that a search that was stopped goes on where it was. ``options`` are ``dtype=``,
-        ``kv_dtype=``, ``library=`` and settings of the engine.
+        Every row is what `serve` says with this ``concurrency`` and ``spread``. ``executor`` runs the
+        simulations (any of ``concurrent.futures``); ``store`` is a file that keeps results, so that a search
+        that was stopped goes on where it was. ``options`` are ``dtype=``, ``kv_dtype=``, ``library=`` and
+        settings of the engine.
         """
         return search(
             self.config, machine, isl=isl, osl=osl, ttft_ms=ttft_ms, tpot_ms=tpot_ms, executor=executor,
-            concurrencies=concurrencies, store=store, **options,
+            concurrencies=concurrencies, spread=spread, store=store, **options,
         )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -32,12 +33,11 @@ from megatile.models.schemes import ModelError
 from megatile.models.serving import serve
 from megatile.models.step import step_us
 
-ROUNDS = 3
-"""Requests of every user in a simulated candidate."""
 TOGETHER = 8
 """Candidates that an executor gets at a time; after each batch those left are compared with what is known."""
 MAX_STORE_BYTES = 64 << 20
 DEGREES = ("tp", "pp", "ep", "attention_dp")
+BEATEN = "another is better in all (bound)"
 
 
 class Candidate(NamedTuple):
@@ -143,13 +143,18 @@ class ModelSearch:
 
     def __repr__(self) -> str:
         kept = f"{len(self.rows())} of {len(self.found)} keep the limits"
+        if beaten := sum(row["verdict"] == BEATEN for row in self.found):
+            kept += f"; {beaten} left out, each worse in all than one of these"
         return f"ModelSearch({self.model} on {self.machine}, {self.asked}: {kept})"
 
     def __str__(self) -> str:
         head = (*DEGREES, "concurrency", "ttft_ms", "tpot_ms", "tokens_per_s_user", "tokens_per_s_device")
         rows = [[_cell(row[name]) for name in head] for row in self.pareto()]
         if not rows:
-            return f"{self!r}\nno division keeps the limits"
+            reasons = Counter(row["verdict"].partition(": ")[0] for row in self.found)
+            said = ", ".join(f"{count} × {reason}" for reason, count in reasons.most_common())
+            advice = "larger limits, fewer users, a narrower dtype or more devices"
+            return f"{self!r}\nno division keeps the limits: {said} (try: {advice})"
         return f"{self!r}\nPareto front:\n{text_table([name.replace('_', ' ') for name in head], rows)}"
 
     def _repr_html_(self) -> str:
@@ -186,6 +191,7 @@ class _Job(NamedTuple):
     osl: int
     candidate: Candidate
     options: tuple[tuple[str, Any], ...]
+    spread: float = 0.0
 
     def deployment(self) -> Deployment:
         degrees = {name: getattr(self.candidate, name) for name in DEGREES}
@@ -193,14 +199,12 @@ class _Job(NamedTuple):
 
 
 def _simulate(job: _Job) -> dict[str, float]:
-    """Return what users of a candidate see; a function of a module, so that any executor may run it."""
+    """Return what `serve` says of a candidate; a function of a module, so that any executor may run it."""
     users = job.candidate.concurrency
-    found = serve(
-        job.deployment(), isl=job.isl, osl=job.osl, concurrency=users, count=ROUNDS * users, spread=0.2
-    )
+    found = serve(job.deployment(), isl=job.isl, osl=job.osl, concurrency=users, spread=job.spread)
     return {
         "ttft_ms": found.ttft["p50"], "tpot_ms": found.tpot_ms, "tokens_per_s_user": found.tokens_per_s_user,
-        "tokens_per_s_device": users * found.tokens_per_s_user / job.candidate.devices,
+        "tokens_per_s_device": found.tokens_per_s_device,
     }  # fmt: skip
 
 
@@ -218,6 +222,7 @@ def search(
     ttft_ms: float | None = None,
     tpot_ms: float | None = None,
     concurrencies: Sequence[int] = (1, 2, 4, 8, 16, 32, 64, 128, 256),
+    spread: float = 0.0,
     executor: Executor | None = None,
     store: str | Path | None = None,
     **options: Any,
@@ -240,7 +245,7 @@ def search(
     rows: list[dict[str, Any]] = []
     waiting: list[tuple[float, float, _Job, dict[str, Any]]] = []
     for candidate in candidates(config, hda, concurrencies):
-        job = _Job(config, hda, isl, osl, candidate, tuple(sorted(options.items())))
+        job = _Job(config, hda, isl, osl, candidate, tuple(sorted(options.items())), spread)
         row: dict[str, Any] = {**candidate._asdict(), "devices": candidate.devices}
         bound = _bound(job, limits)
         if isinstance(bound, str):
@@ -291,7 +296,7 @@ def _simulated(
                 r["verdict"] == "ok" and r["tpot_ms"] <= tpot and r["tokens_per_s_device"] >= rate
                 for r in rows
             ):
-                rows.append({**row, "verdict": "another is better in all (bound)"})
+                rows.append({**row, "verdict": BEATEN})
             else:
                 left.append((job, row))
         new = [job for job, _ in left if _key(job) not in known]
@@ -308,7 +313,7 @@ def _simulated(
 
 def _key(job: _Job) -> str:
     """Return what tells a candidate's result from others in a store."""
-    own = [job.isl, job.osl, list(job.candidate), list(map(list, job.options))]
+    own = [job.isl, job.osl, job.spread, list(job.candidate), list(map(list, job.options))]
     return json.dumps([job.config.name, job.hda.name, _digest(job.config, job.hda), *own])
 
 

@@ -21,8 +21,10 @@ from megatile.models.memory import Memory, memory, require_fit
 from megatile.models.operators import Operator
 from megatile.models.prices import Prices, prices
 from megatile.timing.coverage import beyond
+from megatile.timing.device import NUMBERS, Device, device_of
 from megatile.timing.machine_timing import Origin
 from megatile.timing.resources import control_ps
+from megatile.timing.schemes import scheme, scheme_name
 
 UNKNOWN_ERROR = 0.3
 """What to expect of a time whose error nobody measured, relative to it."""
@@ -87,10 +89,10 @@ class StepTime(HasRows, HasTime):
         """Where the time of each operator comes from."""
         priced = prices(self.deployment.hda, self.deployment.library)
         known = {t.operator.name: priced.explain(t.operator).origin for t in self.timed}
-        return {
-            **known,
-            "host": Origin("measured", f"host_us of '{self.deployment.library}', fitted to serving rows"),
-        }
+        kind, where = "measured", f"host_us of '{self.deployment.library}', fitted to serving rows"
+        if Device.of(self.deployment.hda).origin(("gemm",))[0].kind == "assumed":
+            kind, where = "assumed", f"estimate: {where} of other machines"
+        return {**known, "host": Origin(kind, where)}
 
     @cached_property
     def errors(self) -> dict[str, float]:
@@ -101,9 +103,19 @@ class StepTime(HasRows, HasTime):
 
     @property
     def notes(self) -> list[str]:
-        """What lies beyond what was measured, one sentence for each operator."""
+        """What lies beyond what was measured, the engine's budget or the machine's types: a sentence each."""
+        d, tokens = self.deployment, self.batch.tokens
         far = ((t.operator.name, beyond(t.operator.kernel, dict(t.operator.extents))) for t in self.timed)
-        return [f"{name}: beyond what was measured: {what}" for name, what in dict(far).items() if what]
+        said = [f"{name}: beyond what was measured: {what}" for name, what in dict(far).items() if what]
+        if tokens > d.engine.token_budget:
+            steps = -(-tokens // d.engine.token_budget)
+            said.append(
+                f"{tokens} new tokens in one step; token_budget {d.engine.token_budget} makes {steps}"
+            )
+        kind = scheme(scheme_name(d.dtype)).compute
+        if not device_of(d.hda, d.library, True, NUMBERS).multiplies(kind):
+            said.append(f"'{d.hda.name}' multiplies no {kind}: weights in {d.dtype} are widened to 16 bits")
+        return said
 
     @property
     def error(self) -> float:
