@@ -27,7 +27,7 @@ def test_it_names_the_flaw_and_estimates_the_gain(flaw):
 
 
 def test_a_good_kernel_is_balanced():
-    good = flawed.gemm(4096, 4096, 4096, 256, 128, threads=256, stages=4, panel=8)
+    good = flawed.gemm(4096, 4096, 1024, 256, 128, threads=256, stages=4, panel=8)
     verdict = mt.simulate(good, machine="dgx-h100").verdict()
     assert verdict.balanced
     assert "balanced" in str(verdict)
@@ -61,7 +61,7 @@ def test_nothing_to_do_is_balanced():
 def test_it_is_the_first_thing_that_run_prints(tmp_path):
     file = tmp_path / "kernel.py"
     file.write_text(Path(flawed.__file__).read_text())
-    program = f"{file}:transpose(n=512)"
+    program = f"{file}:transpose(n=256)"
     text = CliRunner().invoke(app, ["run", program, "--report", str(tmp_path / "page.html")]).output
     assert text.splitlines()[0].startswith("verdict: bank conflicts")
     assert "verdict: bank conflicts" in (tmp_path / "page.html").read_text()
