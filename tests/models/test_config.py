@@ -58,6 +58,17 @@ def test_layers_differ_by_window_and_experts() -> None:
     assert "MTP" in read_config("DeepSeek-V3").notes[0]
 
 
+def test_experts_are_counted_under_either_key() -> None:
+    keys = {
+        "architectures": ["Qwen3MoeForCausalLM"], "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 99,
+        "num_attention_heads": 4, "intermediate_size": 64, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+    }  # fmt: skip
+    assert read_config({**keys, "num_local_experts": 8}) == read_config({**keys, "num_experts": 8})
+    with pytest.raises(ModelError, match="needs num_experts"):
+        read_config(keys)
+
+
 def llama(**changes: object) -> dict[str, object]:
     return {**json.loads((SHIPPED / "Llama-3.1-8B.json").read_text()), **changes}
 

@@ -104,6 +104,13 @@ def test_notes_say_what_an_engine_or_machine_does_not(machine, asked, batch, sai
     assert all(note.startswith(start) for note, start in zip(notes, said, strict=True))
 
 
+@pytest.mark.parametrize(("name", "known"), [("Llama-3.1-8B", True), ("gpt-oss-20b", False)])
+def test_torch_says_which_models_it_does_not_cover(name: str, known: bool) -> None:
+    step = mt.model(name).step([(1, 9)], machine="dgx-h100", library="torch")
+    assert any("does not cover" in note for note in step.notes) != known
+    assert (step.error < 1) == known
+
+
 def test_host_time_is_assumed_where_no_kernel_was_measured() -> None:
     kinds = [
         mt.model("Llama-3.1-8B").step([(1, 9)], machine=name).origins["host"].kind

@@ -185,6 +185,7 @@ _QK_NORM = (
     "Qwen3ForCausalLM",
     "Qwen3MoeForCausalLM",
     "MiniMaxM2ForCausalLM",
+    "Gemma3ForCausalLM",
     "Gemma3ForConditionalGeneration",
 )
 _QK_NORM_WHOLE = ("MiniMaxM2ForCausalLM",)
@@ -276,8 +277,9 @@ class _Reader:
     """Reads the fields of one config file."""
 
     def __init__(self, values: Mapping[str, Any], name: str, architecture: str, place: Place | None):
-        self.values, self.name, self.architecture, self.place = values, name, architecture, place
+        self.values, self.name, self.architecture, self.place = dict(values), name, architecture, place
         self.table = ARCHITECTURES.get(architecture) or self._guess()
+        self.values.setdefault("num_experts", values.get("num_local_experts"))  # transformers writes either
         self.notes: list[str] = []
 
     def config(self) -> ModelConfig:

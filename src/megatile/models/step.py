@@ -20,6 +20,7 @@ from megatile.models.measured_trace import Beside, beside
 from megatile.models.memory import Memory, memory, require_fit
 from megatile.models.operators import Operator
 from megatile.models.prices import Prices, prices
+from megatile.models.torch_operators import COVERED, UNCOVERED_ERROR
 from megatile.timing.coverage import beyond
 from megatile.timing.device import NUMBERS, Device, device_of
 from megatile.timing.machine_timing import Origin
@@ -48,6 +49,11 @@ def host_us(d: Deployment, batch: Batch, kernels: int, device_us: float) -> floa
         return own
     each = d.engine.launch_us if d.graph else d.engine.eager_us
     return own + max(0.0, kernels * each - device_us)
+
+
+def covered(d: Deployment) -> bool:
+    """Return whether the library's operators were compared with what it runs of such a model."""
+    return d.library != "torch" or (d.config.architecture in COVERED and not d.config.window)
 
 
 @cached_in_owner
@@ -115,13 +121,18 @@ class StepTime(HasRows, HasTime):
         kind = scheme(scheme_name(d.dtype)).compute
         if not device_of(d.hda, d.library, True, NUMBERS).multiplies(kind):
             said.append(f"'{d.hda.name}' multiplies no {kind}: weights in {d.dtype} are widened to 16 bits")
+        if not covered(d):
+            said.append(
+                f"library 'torch' does not cover {d.config.architecture or 'this model'}: more kernels run"
+            )
         return said
 
     @property
     def error(self) -> float:
         """What to expect of the step's time: errors of its operators as if all had the same sign."""
         total = sum(t.time_us * self.errors[t.operator.name] for t in self.timed)
-        return (total + self.host_us * self.errors["host"]) / (self.time_us or 1.0)
+        found = (total + self.host_us * self.errors["host"]) / (self.time_us or 1.0)
+        return found if covered(self.deployment) else max(found, UNCOVERED_ERROR)
 
     def rows(self) -> list[dict[str, Any]]:
         """One row for each operator, and one for the host; their times add up to the step's."""
