@@ -98,11 +98,19 @@ def test_limits_that_nothing_keeps() -> None:
         ({"tp": 2}, "no argument 'tp'.*tries its degrees"),
         ({"max_seqs": 2}, "has no setting 'max_seqs'"),
         ({"library": "vlm"}, "'vlm'"),
+        ({"library": ["vllm"]}, "library .*vllm.* is unknown"),
+        ({"concurrencies": "8,16"}, "concurrencies must be a list, got '8,16'"),
+        ({"concurrencies": (1, 0)}, "concurrency must be a whole number from 1 on, got 0"),
+        ({"isl": "1K"}, "isl must be a whole number from 1 on, got '1K'"),
+        ({"spread": "x"}, "spread must be in"),
+        ({"executor": 4}, "4 is no executor"),
+        ({"store": 4}, "store must be a file"),
+        ({"graph": "no"}, "graph must be True or False, got 'no'"),
     ],
 )
 def test_options_that_are_wrong_for_all_are_refused(options: dict, message: str) -> None:
     with pytest.raises(ModelError, match=message):
-        mt.model("Llama-3.1-8B").search(machine="dgx-h100", concurrencies=(1,), **options)
+        mt.model("Llama-3.1-8B").search(machine="dgx-h100", **{"concurrencies": (1,), **options})
 
 
 def test_a_plot_of_the_front(tmp_path) -> None:

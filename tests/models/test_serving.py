@@ -204,3 +204,16 @@ def test_one_request_apart_is_prefill_transfer_and_steps() -> None:
     )
     far = model.deployment("h100-cluster")
     assert transfer_us(far, 1000, 8) > 2 * transfer_us(far, 1000, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seed": "x"}, "seed must be a whole number from 0 on, got 'x'"),
+        ({"prefill": 2}, "prefill must name degrees, got 2"),
+        ({"token_budget": float("inf")}, "token_budget must be a non-negative number"),
+    ],
+)
+def test_options_of_wrong_types_are_one_sentence(options: dict, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        mt.model("Llama-3.1-8B").serve(machine="dgx-h100", isl=16, osl=4, **options)

@@ -47,6 +47,19 @@ def test_the_plan_of_a_pipeline_takes_the_same_time(schedule: str, interleave: i
     assert "MFU" in repr(step)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"interleave": "2"}, "interleave must be a whole number from 1 on, got '2'"),
+        ({"micro_batch": None}, "micro_batch must be a whole number"),
+        ({"fsdp": "no"}, "fsdp must be True or False, got 'no'"),
+    ],
+)
+def test_options_of_wrong_types_are_one_sentence(options: dict, message: str) -> None:
+    with pytest.raises(mt.MegatileError, match=message):
+        mt.model("Llama-3.1-8B").train(machine="dgx-h100", seq=128, **options)
+
+
 def gpt(hidden: int, layers: int, heads: int) -> dict[str, object]:
     return {"architectures": ["GPT2LMHeadModel"], "n_embd": hidden, "n_layer": layers, "n_head": heads,
             "vocab_size": 51200, "tie_word_embeddings": True}  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any
 from megatile.hda import HDA, machine as find_machine
 from megatile.models.config import ModelConfig
 from megatile.models.engines import ENGINES, ServingEngine, engine
-from megatile.models.schemes import KV_BYTES, SCHEMES, ModelError, kv_dtype_name, scheme_name
+from megatile.models.schemes import KV_BYTES, SCHEMES, ModelError, kv_dtype_name, require_flags, scheme_name
 
 MAX_DEGREE = 1 << 20
 GIB = 1 << 30
@@ -139,6 +139,7 @@ def deployment(
     default = "fp8" if server.static_scales and SCHEMES[kind].family == "fp8" else config.kv_scheme
     kv = default if kv_dtype is None else kv_dtype_name(kv_dtype)
     captured = server.graph_batch > 0 if graph is None else graph
+    require_flags(graph=captured)
     made = Deployment(config, hda, **degrees, dtype=kind, kv_dtype=kv, engine=server, graph=captured)
     check_division(made)
     return made

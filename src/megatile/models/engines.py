@@ -6,6 +6,7 @@ are fitted to open serving rows (``benchmarks/fidelity_models.py``).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -69,7 +70,7 @@ class ServingEngine:
             if (
                 isinstance(value, bool) != (own[name] == "bool")
                 or not isinstance(value, (int, float))
-                or value < 0
+                or not 0 <= value < math.inf
             ):
                 raise ModelError(f"{name} must be a non-negative number, got {value!r}")
         made = replace(self, **given)
@@ -90,7 +91,7 @@ def engine(name: str | ServingEngine, **settings: Any) -> ServingEngine:
     """Return the engine of a name, with settings in place of its defaults."""
     if isinstance(name, ServingEngine):
         return name.with_settings(**settings)
-    if name not in ENGINES:
+    if not isinstance(name, str) or name not in ENGINES:
         raise ModelError(
             f"library '{name}' is unknown", advice=did_you_mean(str(name), ENGINES, what="libraries")
         )

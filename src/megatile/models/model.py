@@ -18,6 +18,7 @@ from megatile.models.config import ModelConfig, read_config
 from megatile.models.deployment import Deployment, deployment
 from megatile.models.memory import Memory, memory
 from megatile.models.predictor import InferTimePredictor
+from megatile.models.schemes import ModelError
 from megatile.models.search import ModelSearch, search
 from megatile.models.serving import Serving, serve
 from megatile.models.step import StepTime, step_time
@@ -80,6 +81,10 @@ class Model(Shown):
         ``prefill={"dp": 2, "tp": 4}`` gives prompts to engines of their own, divided so; the ``dp`` engines
         of ``division`` then only decode.
         """
+        if prefill is not None and not isinstance(prefill, Mapping):
+            raise ModelError(
+                f"prefill must name degrees, got {prefill!r}", advice='prefill={"dp": 1, "tp": 4}'
+            )
         return serve(
             self.deployment(machine, **division), isl=isl, osl=osl, concurrency=concurrency, rate=rate,
             requests=requests, count=count, spread=spread, prefix=prefix, ramp_s=ramp_s, seed=seed,

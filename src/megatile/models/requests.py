@@ -11,7 +11,7 @@ import numpy as np
 from megatile.core.errors import Place
 from megatile.core.files import read_text
 from megatile.models.scheduler import Request
-from megatile.models.schemes import ModelError
+from megatile.models.schemes import ModelError, require_whole
 
 MAX_TRACE_BYTES = 256 << 20
 MAX_REQUESTS = 1_000_000
@@ -30,9 +30,8 @@ def make_requests(
     """Return requests of ``isl`` + ``osl`` tokens; lengths lie evenly in [1 − spread, 1] times these,
     arrivals are a Poisson process of ``rate`` per second, or all at 0, and the share ``prefix`` of each
     prompt is in the cache already."""
-    for name, value in (("isl", isl), ("osl", osl), ("requests", count)):
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 10**9:
-            raise ModelError(f"{name} must be a whole number from 1 on, got {value!r}")
+    require_whole(isl=isl, osl=osl, requests=count)
+    require_whole(0, seed=seed)
     if count > MAX_REQUESTS:
         raise ModelError(f"{count} requests are more than {MAX_REQUESTS}")
     for name, share in (("spread", spread), ("prefix", prefix)):

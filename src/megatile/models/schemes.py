@@ -12,6 +12,20 @@ class ModelError(MegatileError, ValueError):
     """A model, deployment or request that cannot be predicted; says why and what to do."""
 
 
+def require_whole(least: int = 1, most: int = 10**9, **given: Any) -> None:
+    """Refuse arguments that are not whole numbers from ``least`` to ``most``."""
+    for name, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise ModelError(f"{name} must be a whole number from {least} on, got {value!r}")
+
+
+def require_flags(**given: Any) -> None:
+    """Refuse arguments that are neither true nor false."""
+    for name, value in given.items():
+        if not isinstance(value, bool):
+            raise ModelError(f"{name} must be True or False, got {value!r}")
+
+
 class Scheme(NamedTuple):
     """How weights are stored: bits per weight, scales included, and the family that a user asks for."""
 

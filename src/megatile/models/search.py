@@ -29,7 +29,8 @@ from megatile.models.batch import Batch
 from megatile.models.config import ModelConfig
 from megatile.models.deployment import Deployment, deployment
 from megatile.models.memory import memory
-from megatile.models.schemes import ModelError
+from megatile.models.requests import make_requests
+from megatile.models.schemes import ModelError, require_whole
 from megatile.models.serving import serve
 from megatile.models.step import step_us
 
@@ -229,6 +230,18 @@ def search(
 ) -> ModelSearch:
     """Return the divisions and loads that keep limits of TTFT and TPOT; see `Model.search`."""
     hda = machine if isinstance(machine, HDA) else find_machine(machine)
+    require_whole(isl=isl, osl=osl)
+    if not isinstance(concurrencies, (Sequence, range)) or isinstance(concurrencies, (str, bytes)):
+        raise ModelError(
+            f"concurrencies must be a list, got {concurrencies!r}", advice="concurrencies=(8, 32)"
+        )
+    for users in concurrencies:
+        require_whole(concurrency=users)
+    make_requests(isl, osl, 1, spread=spread)  # checks the spread
+    if not (executor is None or hasattr(executor, "map")):
+        raise ModelError(f"{executor!r} is no executor", advice="one of concurrent.futures")
+    if not isinstance(store, (str, Path, type(None))):
+        raise ModelError(f"store must be a file, got {store!r}")
     for name, value in (("ttft_ms", ttft_ms), ("tpot_ms", tpot_ms)):
         if value is not None and not (isinstance(value, (int, float)) and value > 0):
             raise ModelError(

@@ -27,7 +27,7 @@ from megatile.models.operators import WORD, Operator, layer_operators, step_of
 from megatile.models.plans import pipeline_plan
 from megatile.models.prices import Prices, prices
 from megatile.models.schedules import SCHEDULES, StageTimes, finish_us
-from megatile.models.schemes import ModelError
+from megatile.models.schemes import ModelError, require_flags, require_whole
 from megatile.timing.formulas import Device, tensor_engine
 from megatile.timing.library import networks_between
 
@@ -173,6 +173,8 @@ def train(
 ) -> TrainStep:
     """Return the time of one optimizer step; see `Model.train`."""
     d = deployment(config, machine, **{"library": "torch", **division})
+    require_whole(most=10**8, seq=seq, micro_batch=micro_batch, interleave=interleave)
+    require_flags(fsdp=fsdp, compiled=compiled, async_tp=async_tp)
     chosen = schedule or ("interleaved" if interleave > 1 else "1f1b")
     total = global_batch if global_batch is not None else micro_batch * d.dp
     recipe = Recipe(
@@ -193,14 +195,7 @@ def train(
 
 def _check(d: Deployment, r: Recipe) -> None:
     _ = d.memory_bytes  # refuses machines that describe none
-    for name, value in (
-        ("seq", r.seq),
-        ("micro_batch", r.micro_batch),
-        ("global_batch", r.global_batch),
-        ("interleave", r.interleave),
-    ):
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 10**8:
-            raise ModelError(f"{name} must be a whole number from 1 on, got {value!r}")
+    require_whole(most=10**8, global_batch=r.global_batch)
     if r.recompute not in RECOMPUTE:
         raise ModelError(f"recompute '{r.recompute}' is unknown", advice=f"one of {', '.join(RECOMPUTE)}")
     if r.attention not in ATTENTION:
