@@ -45,14 +45,11 @@ def rule_ps(plan: Plan, job: Job, hda: HDA) -> float | None:
     if alone or len(counts) != nodes or (transport.per_node and counts.min() != counts.max()):
         return None  # the rule is for ranks that fill their nodes, or nodes with equally many
     plain = networks_between(hda, job.scale)[0].topology.kind in ("switch", "full_mesh")
-    if (
-        nodes == 1
-        and plain
-        and way.algorithm not in ("hamilton", "node_tree")
-        and job.operation not in CHAINS
-    ):
-        return None
+    direct = way.algorithm not in ("hamilton", "node_tree") and job.operation not in CHAINS
     operation, nbytes = job.library_call
+    # Where steps are long, the few that are saved can be more than the head: messages are shorter then.
+    if nodes == 1 and plain and direct and rule.head_ps(way, operation, job.ranks, nbytes) >= 0:
+        return None
     return float(rule.time_ps(way, operation, job.ranks, nbytes))
 
 

@@ -27,6 +27,8 @@ MAX_PROBLEMS = 1000
 _TEMPLATE = re.compile(r"\$\{([^{}]*)\}")
 _FACTOR = re.compile(r"(\d+(?:\.\d+)?)\s*x")
 """A factor in place of a value: ``2x``, ``0.5x``."""
+MEASURED = ("latency", "hop_overhead")
+"""Figures of networks that are part of the figures of transports."""
 FOLDER = Path(__file__).parent / "machines"
 
 
@@ -48,10 +50,20 @@ def find(name: str) -> Path | None:
 
 def resolve(document: Document, overrides: Mapping[str, Any], trust: bool = False) -> Document:
     """Apply ``extends``, then overrides, then parameters; ``trust`` allows bases outside a file's folder."""
-    document = _extend(document, trust)
+    document, measured = _extend(document, trust)
     _override(document, overrides)
+    for name, network in _networks(document.data).items():
+        for key in MEASURED if name in measured else ():
+            before, now = (each.get(key, "0 ns") for each in (measured[name], network))
+            if before != now:
+                network.setdefault(f"measured_{key}", before)
     _parameters(document)
     return document
+
+
+def _networks(data: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    found = data.get("networks")
+    return {n["name"]: n for n in found} if _named(found) else {}
 
 
 def other_form(data: Mapping[str, Any]) -> Any:
@@ -63,18 +75,22 @@ def other_form(data: Mapping[str, Any]) -> Any:
 # extends
 
 
-def _extend(document: Document, trust: bool) -> Document:
-    """``{extends: base, …}`` → base with the rest merged over it, as often as needed."""
+def _extend(document: Document, trust: bool) -> tuple[Document, dict[str, dict[str, Any]]]:
+    """``{extends: base, …}`` → base with the rest merged over it, as often as needed; and the networks as
+    they were in the last file with figures of transports, which hold for these."""
     layers = [document]
     while "extends" in layers[-1].data:
         top = layers[-1]
         if len(layers) > MAX_EXTENDS:
             raise top.error(f"'extends' is circular or nested more than {MAX_EXTENDS} deep", ("extends",))
         layers.append(_base(top, trust))
-    result = layers.pop()
+    result, measured = Document({}, document.file), {}
     while layers:
-        result = merge(result, layers.pop())
-    return result
+        layer = layers.pop()
+        result = merge(result, layer) if result.data else layer
+        if "transports" in layer.data:
+            measured = {name: dict(network) for name, network in _networks(result.data).items()}
+    return result, measured
 
 
 def _base(document: Document, trust: bool) -> Document:

@@ -206,6 +206,9 @@ class Network:
     efficiency: Portion = 1.0
     share: Portion = 1.0
     """What library kernels achieve of it, where ``transports`` do not say it."""
+    measured_latency_ps: Picoseconds | None = None
+    measured_hop_overhead_ps: Picoseconds | None = None
+    """Those with which the figures of ``transports`` were measured, where they are others now."""
 
     @property
     def effective_bandwidth(self) -> float:

@@ -17,7 +17,7 @@ message. Everything works on arrays of sizes. Times are in picoseconds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, log2
 from typing import Any, NamedTuple
 
@@ -69,6 +69,9 @@ class Fabric:
     """Bytes per second of a rank's link at its peak."""
     lanes: tuple[int, ...] = ()
     """Where links are listed one by one: those that each of the first n ranks has to the others, by n."""
+    later_ps: int = 0
+    far_later_ps: int = 0
+    """What a unit's neighbour, or another node, is farther than when the figures were measured."""
 
     def nodes(self, ranks: int) -> int:
         return max(1, -(-ranks // self.inside))
@@ -95,6 +98,8 @@ def fabric(hda: HDA, scale: str = "device") -> Fabric:
         _latency_ps(far) if far else 0,
         near.bandwidth,
         _lanes(near.topology) if isinstance(near.topology, Edges) else (),
+        _latency_ps(near) - _latency_ps(_as_measured(near)),
+        _latency_ps(far) - _latency_ps(_as_measured(far)) if far else 0,
     )
 
 
@@ -108,6 +113,15 @@ def _lanes(topology: Edges) -> tuple[int, ...]:
                 degrees[a], degrees[b] = degrees[a] + cables, degrees[b] + cables
         found.append(max(1, min(degrees)))
     return tuple(found)
+
+
+def _as_measured(network: Network) -> Network:
+    latency, overhead = network.measured_latency_ps, network.measured_hop_overhead_ps
+    return replace(
+        network,
+        latency_ps=network.latency_ps if latency is None else max(1, latency),
+        hop_overhead_ps=network.hop_overhead_ps if overhead is None else overhead,
+    )
 
 
 def _latency_ps(network: Network) -> int:
@@ -142,7 +156,28 @@ class Rule:
         return next((each for each in names if each in self.figures.protocols), "")
 
     def protocol(self, way: Way, operation: str = "") -> ProtocolFigures:
-        """The figures of a protocol, or else of the wires alone."""
+        """The figures of a protocol on these links. Peers are sent to without waiting, and a switch reduces
+        and multicasts in one go: there the start is that much later, elsewhere every step."""
+        figures = self.described(way, operation)
+        if way.algorithm.startswith("in_network"):
+            return self.shifted(figures, ROUNDS.get(operation, 1))
+        return self.shifted(figures, 1 if operation in PEERS else 0)
+
+    def shifted(self, figures: ProtocolFigures, starts: int) -> ProtocolFigures:
+        """Figures with what the links take more or less than when these were measured, never below nothing:
+        in the start, so many times, or else once in each step."""
+        near, far = self.fabric.later_ps, self.fabric.far_later_ps
+        if not (near or far) or not self.figures.protocols:
+            return figures
+        return replace(
+            figures,
+            start_ps=max(0, figures.start_ps + starts * near),
+            step_ps=figures.step_ps if starts else max(0, figures.step_ps + near),
+            far_step_ps=max(0, figures.far_step_ps + far),
+        )
+
+    def described(self, way: Way, operation: str = "") -> ProtocolFigures:
+        """The figures of a protocol as they were measured, or else of the wires alone."""
         name = self.protocol_name(way, operation)
         if name:
             return self.figures.protocols[name]
@@ -217,12 +252,13 @@ class Rule:
             return figures.start_ps + self.fill_ps(figures, link, size)
         if way.algorithm in RINGS:
             extra = self.copy_ps(figures, block) + self.fill_ps(figures, link, block)
+            own_ps = self.described(way, operation).step_ps  # this slot crosses no link
             if way.protocol != "Simple":
-                extra = extra + figures.step_ps
+                extra = extra + own_ps
             if way.protocol == "LL":
                 saved = self.saved_steps(operation, ranks, size)
                 extra = (
-                    figures.step_ps
+                    own_ps
                     + self.slot_ps(way, ranks, block)
                     - saved * (figures.step_ps + self.slot_ps(way, ranks, block))
                 )

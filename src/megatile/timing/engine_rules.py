@@ -93,7 +93,7 @@ class EngineRule(Rule):
     """An engine's own all-reduce, on one node."""
 
     def protocol(self, way: Way, operation: str = "") -> ProtocolFigures:
-        return figures_of(self, "NVLS" if way.algorithm == "in_network" else way.algorithm)
+        return self.shifted(figures_of(self, "NVLS" if way.algorithm == "in_network" else way.algorithm), 0)
 
     def link(self, way: Way, ranks: int, operation: str = "") -> float:
         rate = self.fabric.wire * self.protocol(way).share
@@ -128,7 +128,7 @@ class TokenRule(Rule):
     def protocol(self, way: Way, operation: str = "") -> ProtocolFigures:
         if self.token < 1 or (way.algorithm.endswith(LOW_LATENCY) and self.experts < 1):
             raise TimingError("a transport of DeepEP says the bytes of a token, and experts if low-latency")
-        return figures_of(self, way.algorithm)
+        return self.shifted(figures_of(self, way.algorithm), 1)
 
     def link(self, way: Way, ranks: int, operation: str = "") -> float:
         figures, wire = self.protocol(way), self.fabric.wire

@@ -14,10 +14,10 @@ from megatile.core.cached import cached_in_owner
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import MissingDescriptionError
 from megatile.hda import HDA
-from megatile.hda.model import Network
+from megatile.hda.model import KernelFigures, Network
 from megatile.plan.model import Transport
 from megatile.timing.collective_choice import choose, library_of, reservation, rule_of, times_ps
-from megatile.timing.collective_rule import Rule, Way
+from megatile.timing.collective_rule import Rule, Way, fabric
 from megatile.timing.device import Device, Shape, every, some
 from megatile.timing.engine_rules import ENGINE_SECTIONS, engine_way
 from megatile.timing.library import networks_between
@@ -155,7 +155,13 @@ def between_experts(device: Device, kind: str, shape: Shape, dtype: str) -> Any:
     if far is not None:
         crossing = tokens * (nodes - 1) * size / (far.bandwidth * far.efficiency) * 1e6
         by_link = x.maximum(by_link, crossing)
-    return figures.start_us + x.maximum(by_units, by_link)
+    return _start_us(device, figures, far is not None) + x.maximum(by_units, by_link)
+
+
+def _start_us(device: Device, figures: KernelFigures, far: bool) -> float:
+    """Return the start of a kernel on links that take more or less than when its figures were measured."""
+    around = fabric(device.hda)
+    return max(0.0, figures.start_us + (around.later_ps + around.far_later_ps * far) / 1e6)
 
 
 def low_latency(device: Device, kind: str, shape: Shape) -> Any:
@@ -175,7 +181,8 @@ def low_latency(device: Device, kind: str, shape: Shape) -> Any:
         outside = tokens * topk * size * (1 - 1 / nodes) / (far.bandwidth * far.efficiency) * 1e6
         by_link = x.maximum(by_link, outside)
     by_expert = tokens * topk * ranks / experts * figures.wave_us
-    return figures.start_us + (figures.split_us or 0.0) * experts + x.maximum(by_link, by_expert)
+    looked = (figures.split_us or 0.0) * experts
+    return _start_us(device, figures, far is not None) + looked + x.maximum(by_link, by_expert)
 
 
 @cached_in_owner
