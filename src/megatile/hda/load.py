@@ -62,7 +62,7 @@ def resolve(document: Document, overrides: Mapping[str, Any], trust: bool = Fals
 
 
 def _networks(data: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    found = data.get("networks")
+    found: Any = data.get("networks")
     return {n["name"]: n for n in found} if _named(found) else {}
 
 
