@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from megatile.core.times import Shown
 from megatile.hda import HDA
@@ -22,7 +22,9 @@ from megatile.models.schemes import ModelError
 from megatile.models.search import ModelSearch, search
 from megatile.models.serving import Serving, serve
 from megatile.models.step import StepTime, step_time
-from megatile.models.training import TrainStep, train
+
+if TYPE_CHECKING:
+    from megatile.models.training import TrainStep
 
 
 class Model(Shown):
@@ -121,6 +123,8 @@ class Model(Shown):
         replicas; ``compiled=False`` is torch's eager mode; ``async_tp`` hides tensor-parallel collectives
         behind products.
         """
+        from megatile.models.training import train
+
         return train(
             self.config, machine, seq=seq, micro_batch=micro_batch, global_batch=global_batch,
             schedule=schedule, interleave=interleave, recompute=recompute, fsdp=fsdp, attention=attention,

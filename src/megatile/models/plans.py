@@ -21,7 +21,6 @@ from megatile.models.schedules import Order, StageTimes
 from megatile.models.schemes import ModelError
 from megatile.plan.build import Handle, PlanBuilder
 from megatile.plan.model import Plan, Work
-from megatile.sim.simulate import simulate
 from megatile.timing.faults import faults
 from megatile.timing.library_commands import HOST, LIBRARY_KERNEL, MESSAGE, shape_text
 from megatile.timing.resources import control_ps
@@ -84,6 +83,8 @@ def _beside_kernels(hda: HDA, memory: str, stages: int, group: int) -> tuple[int
                 b.receive(ring, (1,), "bf16", into=state)
             if stage < stages - 1:
                 b.send(ring, state, to=unit + 1)
+    from megatile.sim.simulate import simulate  # steps without stages never need the engine
+
     with faults():
         trace = list(simulate(b.finish(), machine=hda).trace)
     ends = [min(e.end_ps for e in trace if e.operation.startswith("launch"))]
