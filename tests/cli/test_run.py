@@ -93,6 +93,27 @@ def test_several_machines_are_one_table(megatile) -> None:  # type: ignore[no-un
     assert "are of one machine, not 2" in refused.err
 
 
+def test_a_machine_that_is_too_small_is_a_refused_row(megatile, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    small = tmp_path / "small.yaml"
+    small.write_text("extends: dgx-h100\nname: small\nmemory: [{name: shared, size: 4 KiB}]\n")
+    program, both = f"{GEMM}(128, 192, 64)", ("-m", small, "-m", "dgx-h100")
+    done = megatile("run", program, *both)
+    assert done.code == 0
+    row = next(line for line in done.out.splitlines() if line.startswith("small"))
+    assert "refused: " in row
+    fast, refused = json.loads(megatile("run", program, *both, "--json").out)["rows"]
+    assert fast["machine"] == "dgx-h100"
+    assert "of 'shared', but there are" in refused["refused"]
+    assert megatile("run", program, "-m", small, "-m", small).code == 1
+
+
+def test_what_helps(megatile) -> None:  # type: ignore[no-untyped-def]
+    asked = ("run", f"{GEMM}(128, 192, 64)", "--no-verdict", "--no-verify", "--what-helps")
+    assert "memory.hbm.latency" in megatile(*asked).out
+    found = json.loads(megatile(*asked, "--json").out)["what_helps"]
+    assert "memory.hbm.latency" in {row["figure"] for row in found}
+
+
 @pytest.mark.parametrize("command", [("collective", "all_reduce"), ("plan", "simulate", "none.json")])
 def test_an_option_given_twice_is_refused(megatile, command) -> None:  # type: ignore[no-untyped-def]
     result = megatile(*command, "-m", "dgx-h100", "--machine", "mi300x-8")

@@ -50,6 +50,10 @@ def test_sweep_a_plan_a_program_and_a_collective(megatile, tmp_path):
     assert picture.stat().st_size > 1000
     done = megatile("sweep", f"{FACTORIES}:gemm", *over[:2], "--workers", 1)
     assert done.code == 0, done.err
+    done = megatile("sweep", f"{FACTORIES}:gemm", "-o", "memory.shared.size=2 KiB,64 KiB", "--workers", 1)
+    head, small, *_ = done.out.splitlines()
+    assert head.split()[-2:] == ["model", "note"]
+    assert "refused: " in small
     done = megatile("sweep", "all_reduce", "-b", "4KiB", "-o", "gpus=2,4", "--workers", 1, "--set", "gpus=8")
     assert done.code == 0, done.err
     assert len(done.out.splitlines()) == 3

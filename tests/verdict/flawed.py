@@ -307,11 +307,12 @@ def own_part(whole=False, n=1 << 22, devices=8):
     return summed
 
 
-def streamed(dtype, n=1 << 24):
+def streamed(dtype, n=1 << 24, source=None):
     """A vector doubled, as fast as memory goes."""
+    source = source or dtype
 
     @T.program
-    def doubled(X: T.Tensor((n,), dtype), Y: T.Tensor((n,), dtype)):
+    def doubled(X: T.Tensor((n,), source), Y: T.Tensor((n,), dtype)):
         with T.Kernel(block=n // 8192, threads=256) as b:
             x = T.alloc((8192,), dtype)
             T.copy(x, X[b * 8192])

@@ -44,6 +44,13 @@ def test_the_text_has_bottleneck_line_step_and_how_it_was_estimated():
     assert "<pre>" in verdict._repr_html_()
 
 
+def test_only_tensors_in_f32_are_called_f32():
+    verdict = mt.simulate(flawed.streamed("f32", source="f16"), machine="dgx-h100").verdict()
+    (found,) = [f for f in verdict.findings if f.name == "wide tensors"]
+    assert found.bottleneck == "'hbm' is the limit, and Y is f32"
+    assert found.step.startswith('Y in "f16"')
+
+
 def test_a_plan_alone_has_a_verdict():
     plan = mt.collective("all_reduce", machine="dgx-h100", nbytes=1 << 20)
     assert mt.simulate(plan, machine="dgx-h100").verdict().time_ps > 0

@@ -69,6 +69,7 @@ TrustCode = Annotated[
 KINDS = ("GPU node", "GPU rack", "GPU cluster", "TPU", "wafer", "near-memory", "host")
 """In this order; others follow."""
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+WhatHelps = Annotated[bool, typer.Option("--what-helps", help="Print what a better machine would gain.")]
 
 
 def _limit(context: typer.Context, seconds: float | None) -> float | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from megatile.cli.machine import Json, Machine, MaxSeconds, Set, Trust, load
+from megatile.cli.machine import Json, Machine, MaxSeconds, Set, Trust, WhatHelps, load
 from megatile.cli.output import Commands, print_json
 from megatile.core.errors import MegatileError, Place
 from megatile.core.files import read_text, write_text
@@ -120,9 +120,7 @@ def simulate(
         Path | None,
         typer.Option(metavar="DIR", help="Show source lines from this folder."),
     ] = None,
-    helps: Annotated[
-        bool, typer.Option("--what-helps", help="Print what a better machine would gain.")
-    ] = False,
+    helps: WhatHelps = False,
     max_seconds: MaxSeconds = None,
     settings: Set = None,
     trust: Trust = False,

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from megatile.cli.machine import Json, Machine, MaxSeconds, Set, Trust, complete_machine, load
+from megatile.cli.machine import (
+    Json,
+    Machine,
+    MaxSeconds,
+    Set,
+    Trust,
+    WhatHelps,
+    complete_machine,
+    load,
+)
 from megatile.cli.output import USER_FILES, print_json, print_table
 from megatile.core.errors import MegatileError, did_you_mean
 from megatile.core.files import write_text
@@ -72,6 +81,7 @@ def run(
         str | None,
         typer.Option(metavar="NAME|FILE.py", help="Same as 'megatile bench'."),
     ] = None,
+    helps: WhatHelps = False,
     compare: Annotated[
         bool,
         typer.Option(
@@ -98,9 +108,10 @@ def run(
     given = read_shapes(shapes, prog)
     names = machine or ["dgx-h100"]
     if len(names) > 1:
-        if compare or trace or report or why:
+        if compare or trace or report or why or helps:
             raise MegatileError(
-                f"--compare, --trace, --report and --explain are of one machine, not {len(names)}",
+                "--compare, --trace, --report, --explain and --what-helps are of one machine, "
+                f"not {len(names)}",
                 advice=f"give one: -m {names[0]}",
             )
         _on_each(prog, given, [load(name, settings, trust) for name in names], json)
@@ -127,7 +138,8 @@ def run(
         print(f"report written to {report}", file=sys.stderr)
     if json:
         said = {"verified": verified, "verdict": verdict.as_dict() if verdict is not None else None}
-        print_json("run", found.as_dict() | said)
+        gains = {"what_helps": [vars(s) for s in result.sensitivities()]} if helps else {}
+        print_json("run", found.as_dict() | said | gains)
         return
     if verdict is not None:
         print(verdict, end="\n\n")
@@ -140,6 +152,8 @@ def run(
         print("time on random data: what the program does depends on its data (mt.simulate takes yours)")
     print(result.summary())
     print(result.why_slow())
+    if helps:
+        print(f"\n{result.what_helps()}")
 
 
 def _on_each(prog: ProgramFunction, given: list[Any], machines: list[HDA], json: bool) -> None:
@@ -152,18 +166,26 @@ def _on_each(prog: ProgramFunction, given: list[Any], machines: list[HDA], json:
     from megatile.trace.critical import critical_groups
 
     rows = []
+    refused: list[tuple[str, MegatileError]] = []
     for hda in machines:
-        lowered = lower(prog, *given, machine=hda)
-        data = random_arrays(lowered) if _data_decide(lowered) else ()
-        result = simulate(lowered, *data, progress=True)
+        try:
+            lowered = lower(prog, *given, machine=hda)
+            data = random_arrays(lowered) if _data_decide(lowered) else ()
+            result = simulate(lowered, *data, progress=True)
+        except MegatileError as error:
+            refused.append((hda.name, error))
+            continue
         if isinstance(result, BoundedResult):
             rows.append((figures(lowered, result), "a lower bound: the busiest link"))
             continue
         operation, engine, source, _, _, share = critical_groups(result.trace)[0]
         where = f" ({source})" if source else ""
         rows.append((figures(lowered, result), f"{share:.0%} {operation} on {engine}{where}"))
+    if not rows:
+        raise refused[0][1]
     if json:
-        print_json("run", [found.as_dict() | {"critical_path": path} for found, path in rows])
+        timed = [found.as_dict() | {"critical_path": path} for found, path in rows]
+        print_json("run", timed + [{"machine": name, "refused": str(error)} for name, error in refused])
         return
     least = min(found.time_ps or 0 for found, _ in rows)
     shown = [
@@ -178,6 +200,7 @@ def _on_each(prog: ProgramFunction, given: list[Any], machines: list[HDA], json:
         )
         for found, path in rows
     ]
+    shown += [(name, "", "", "", "", "", f"refused: {str(error).splitlines()[0]}") for name, error in refused]
     head = (
         "machine",
         "time",

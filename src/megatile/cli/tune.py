@@ -171,11 +171,14 @@ def sweep(
         [
             *(row[n] for n in values),
             _number(row["time_us"]),
-            row["why"] or ", ".join(filter(None, (row["model"], row["note"]))),
+            row["model"] or "",
+            f"refused: {row['why']}" if row["why"] else row["note"] or "",
         ]
         for row in rows
     ]
-    print_table([*values, "time (us)", "model"], texts, left=len(values))
+    width = len(values) + (3 if any(text[-1] for text in texts) else 2)
+    head = [*values, "time (us)", "model", "note"]
+    print_table(head[:width], [text[:width] for text in texts], left=len(values))
     if plot is not None:
         print(f"picture written to {plot}")
 

@@ -177,12 +177,13 @@ def wide_tensors(study: Study) -> Iterator[Finding]:
         return
     names = [p.name for p in study.lowered.source.params if p.dtype == "f32"]
     if names:
+        verb = "is" if len(names) == 1 else "are"
         yield from study.finding(
             "wide tensors", study.program_ps(partial(_narrowed, dtype="f16")),
             "program timed again with all of f32 in f16",
-            bottleneck=f"'{found.memory}' is the limit, and its tensors are f32",
-            reason=f"'{found.memory}' is busy {study.busy(found.memory):.0%}; of f32 are {', '.join(names)}",
-            step='tensors in "f16" or "bf16", if the accuracy allows',
+            bottleneck=f"'{found.memory}' is the limit, and {', '.join(names)} {verb} f32",
+            reason=f"'{found.memory}' is busy {study.busy(found.memory):.0%}",
+            step=f'{", ".join(names)} in "f16" or "bf16", if the accuracy allows',
             source=study.line("dma"),
         )  # fmt: skip
 
