@@ -796,11 +796,12 @@ def _compute(u: Unit, s: pm.Compute) -> Process:
     def work(end: simpy.Event) -> Process:
         if shared is not None:
             yield from u.reader.turn(shared, key, busy)
-        record.start = u.env.now
+        begin = u.env.now
         if keeps:
             yield from u.reader.turn(u.machine.memory_key(memory, u.spot), (*key[:2], 1), keeps)
             yield u.env.timeout(keeps)
-        yield u.env.timeout(max(0, record.start + busy - u.env.now))
+        yield u.env.timeout(max(0, begin + busy - u.env.now))
+        record.start = u.env.now - busy
         put()
         u.finish(record)
         end.succeed()

@@ -492,6 +492,61 @@ def stencil(every_step=True, steps=64, cells=1 << 16, devices=8):
     return relaxed
 
 
+def exchange(many=True, n=4096, devices=8, steps=8):
+    """Both neighbours' edges, with a barrier behind each put, or behind the second alone."""
+
+    @T.program
+    def kernel(X: T.Tensor((devices, n), "f32")):
+        with T.Kernel(block=devices, threads=128) as x:
+            with T.Scale("block"):
+                mine = T.view(X, layout=T.FullRow)
+                u = T.alloc((2, n + 2), "f32", level="l1")
+                T.clear(u)
+                T.copy(u[0, 1 : n + 1], mine[0, 0:n])
+                T.barrier()
+                for t in T.serial(steps):
+                    now, new = t % 2, (t + 1) % 2
+                    if x > 0:
+                        T.copy(u[now, n + 1], u[now, 1], dst=x - 1)
+                    if many:
+                        T.barrier()
+                    if x < devices - 1:
+                        T.copy(u[now, 0], u[now, n], dst=x + 1)
+                    T.barrier()
+                    for i in T.Parallel(n):
+                        u[new, i + 1] = u[now, i] + u[now, i + 2]
+                T.copy(mine[0, 0:n], u[steps % 2, 1 : n + 1])
+
+    return kernel
+
+
+def converted(wide=True, M=2048, N=2048, K=1024, bM=128, bN=128, bK=128):
+    """A product of f8 tiles, or of the same tiles converted to f16."""
+
+    @T.program
+    def kernel(A: T.Tensor((M, K), "f8e4m3"), B: T.Tensor((K, N), "f8e4m3"), C: T.Tensor((M, N), "f16")):
+        with T.Kernel(block=(N // bN, M // bM), threads=256) as (bx, by):
+            a = T.alloc((bM, bK), "f8e4m3", level="l1")
+            b = T.alloc((bK, bN), "f8e4m3", level="l1")
+            if wide:
+                a16 = T.alloc((bM, bK), "f16", level="l1")
+                b16 = T.alloc((bK, bN), "f16", level="l1")
+            c = T.alloc((bM, bN), "f32", level="l0")
+            T.clear(c)
+            for k in T.Pipelined(K // bK, num_stages=3):
+                T.copy(a, A[by * bM, k * bK])
+                T.copy(b, B[k * bK, bx * bN])
+                if wide:
+                    T.copy(a16, a)
+                    T.copy(b16, b)
+                    T.gemm(a16, b16, c)
+                else:
+                    T.gemm(a, b, c)
+            T.copy(C[by * bM, bx * bN], c)
+
+    return kernel
+
+
 def scalar_product(tensor_cores=False, M=1024, N=1024, K=1024, bM=64, bN=64, bK=32):
     """A product written as elementwise multiply and sum, or by T.gemm."""
 
@@ -565,5 +620,7 @@ PAIRS = {
     ),
     "256 messages": ("small messages", shift(256, n=1 << 18), shift(n=1 << 18)),
     "a barrier each step": ("barriers", stencil(), stencil(False)),
+    "a barrier behind each put": ("barriers", exchange(), exchange(False)),
+    "f8 converted to f16": ("widened operands", converted(), converted(False)),
 }
 """By what was made worse: the finding it should lead to, the slow program and its twin."""

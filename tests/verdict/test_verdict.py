@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 import megatile as mt
 import megatile.language as T
 from megatile.cli.main import app
+from megatile.verdict import Verdict
 
 
 @pytest.mark.parametrize("flaw", flawed.PAIRS)
@@ -32,6 +33,28 @@ def test_a_good_kernel_is_balanced():
     assert verdict.balanced
     assert "balanced" in str(verdict)
     assert "busiest: " in str(verdict)
+
+
+def test_what_is_hardly_busy_is_not_called_balanced():
+    found = Verdict("p", "m", 1, (), "busiest: hbm, 20% of the time", 0, waits="copy (60% of it)")
+    assert not found.balanced
+    assert "balanced" not in str(found) + repr(found)
+    assert "waits for copy" in str(found)
+
+
+def test_remedies_that_change_results_come_last_unless_they_gain_much():
+    @T.program
+    def twice(X: T.Tensor((4096, 4096), "f32"), Y: T.Tensor((4096, 4096), "f32")):
+        with T.Kernel(block=2048, threads=256) as bx:
+            x = T.alloc((2, 4096), "f32")
+            top = T.alloc((2,), "f32")
+            for _ in range(3):
+                T.copy(x, X[bx * 2, 0])
+                T.reduce_max(x, top, dim=1)
+            T.copy(Y[bx * 2, 0], x)
+
+    names = [one.name for one in mt.simulate(twice, machine="dgx-h100").verdict().findings]
+    assert names.index("repeated loads") < names.index("wide tensors")
 
 
 def test_the_text_has_bottleneck_line_step_and_how_it_was_estimated():

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from megatile.core.expr import constant
 from megatile.hda.routing import Link
-from megatile.sim.instructions import RECEIVE, SIGNAL
+from megatile.sim.instructions import RECEIVE, SIGNAL, WORK
 from megatile.sim.recorded_rows import RecordedRows
 from megatile.sim.state import NONE, CacheRow, Recorded
 from megatile.trace.exposure import COMMUNICATION, WAITING, covered_ps, engine_kind, uncovered_ps
@@ -65,10 +67,29 @@ class RecordedUsage(RecordedRows):
                 if (key := stage.resource) is not None:
                     spent[key] = spent.get(key, 0) + busy * count
                     moved[key] = moved.get(key, 0) + nbytes * count
+        for key, time, nbytes in self._direct():
+            spent[key], moved[key] = spent.get(key, 0) + time, moved.get(key, 0) + nbytes
         for row, (_, _, key) in zip(self.cached.tolist(), self.caches, strict=True):
             spent[key] = spent.get(key, 0) + row[CacheRow.spent]
             moved[key] = moved.get(key, 0) + row[CacheRow.filled] + row[CacheRow.evicted]
         return spent, moved
+
+    def _direct(self) -> Iterator[tuple[Any, int, int]]:
+        """Memories that commands of engines keep, for how long, and the bytes."""
+        launched = self.launched
+        if not launched.plan.levels:
+            return
+        rows = self.rows[self.rows[:, Recorded.kind] == WORK]
+        pcs, which = np.unique(rows[:, Recorded.pc], return_inverse=True)
+        for number, pc in enumerate(pcs.tolist()):
+            statement, actors = self.statements[pc], rows[which.reshape(-1) == number, Recorded.actor]
+            view = launched.views[launched.which(int(actors[0]))[0]]
+            name, keeps = view.keeps_memory(statement, constant(statement.work.flops) or 1)
+            if keeps:
+                places, counts = np.unique(self.places[actors - launched.first], return_counts=True)
+                rate = view.memory(name)[1] / 1e12
+                for place, count in zip(places.tolist(), counts.tolist(), strict=True):
+                    yield view.memory_key(name, place), keeps * count, round(keeps * count * rate)
 
     def traffic(self) -> dict[str, Traffic]:
         """What was read from and written to every memory layer, and how its blocks were found."""

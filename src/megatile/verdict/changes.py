@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from megatile.core.expr import Expr, Symbol, substitute, symbols, walk
+from megatile.core.dtypes import itemsize
+from megatile.core.expr import Expr, Symbol, known, substitute, symbols, walk
 from megatile.ir import nodes as n
 from megatile.ir.expr import Coord, Load
 from megatile.ir.passes.driver import rewrite_nodes
@@ -253,9 +254,49 @@ def without(program: Program, nodes: list[n.Node]) -> Program:
     return replace(program, body=change(program.body)) if gone else program
 
 
-def barriers_in_loops(program: Program) -> list[n.Node]:
-    """Barriers that loops repeat."""
-    return [m for loop in n.each(n.Loop, program.body) for m in n.walk(loop.body) if isinstance(m, n.Barrier)]
+def needless_barriers(program: Program) -> list[n.Node]:
+    """Barriers that loops repeat, but those behind which something is read before the next one that another
+    unit may have written before it."""
+    found: dict[int, n.Node] = {}
+    table, tensors = bindings(program), {p.name for p in program.params}
+    for loop in n.each(n.Loop, program.body):
+        inside = list(n.walk(loop.body))
+        barriers = [m for m in inside if isinstance(m, n.Barrier)]
+        found |= {id(m): m for m in barriers}
+        written: list[tuple[n.Node, n.Region]] = []
+        waiting: n.Node | None = None
+        since = 0
+        for node in (*inside, *inside):  # what a round writes may be read in the next
+            far = getattr(node, "src", None) is not None
+            for kind, region in n.regions(node) if waiting is not None else ():
+                base = table[region.source].base
+                for writer, other in written if kind != "write" else ():
+                    seen = far or n.remote(writer) is not None or base in tensors
+                    if seen and table[other.source].base == base and _meet(region, other):
+                        found.pop(id(waiting), None)
+            if isinstance(node, n.Barrier):
+                if waiting is not None and id(waiting) not in found:
+                    written = written[-since:] if since else []
+                waiting, since = node, 0
+            else:
+                mine = [(node, r) for kind, r in n.regions(node) if kind != "read"]
+                written += mine
+                since = since + len(mine) if waiting is not None else 0
+    return list(found.values())
+
+
+def _meet(one: n.Region, other: n.Region) -> bool:
+    """Whether two regions of a tile may have elements in common."""
+    if len(one.dims) != len(other.dims):
+        return True
+    for a, b in zip(one.dims, other.dims, strict=True):
+        low, high = known(a.start), known(b.start)
+        sizes = [1 if d.extent is None else known(d.extent) for d in (a, b)]
+        if None in (low, high, *sizes):
+            continue
+        if low + sizes[0] <= high or high + sizes[1] <= low:  # type: ignore[operator]
+            return False
+    return True
 
 
 def wide_products(program: Program, narrow: str = "f16") -> tuple[Program, n.Gemm | None]:
@@ -277,6 +318,47 @@ def wide_products(program: Program, narrow: str = "f16") -> tuple[Program, n.Gem
 
     params = tuple(replace(p, dtype=narrow) if p.name in names else p for p in program.params)
     return replace(program, params=params, body=rewrite_nodes(program.body, change)), wide[0]
+
+
+def widened(program: Program) -> dict[str, str]:
+    """Operands of products that are nothing but another tile in a wider type, by the tile's name; only those
+    whose product has both operands so, of one type."""
+    table = bindings(program)
+    writes = [(node, region) for node in n.walk(program.body) for k, region in n.regions(node) if k != "read"]
+    stores = {m.target for m in n.walk(program.body) if isinstance(m, n.Store)}
+    plain: dict[str, str] = {}
+    for node, region in writes:
+        if isinstance(node, n.Copy) and not n.remote(node):
+            to, source = table[region.source], table[node.source.source]
+            alone = sum(table[r.source].base == to.base for _, r in writes) == 1 and to.base not in stores
+            whole = node.source == n.whole(source.base, source.shape) and to.shape == source.shape
+            wider = itemsize(to.dtype) > itemsize(source.dtype)
+            if alone and whole and wider and region == n.whole(to.base, to.shape):
+                plain[to.base] = source.base
+    found: dict[str, str] = {}
+    for gemm in n.each(n.Gemm, program.body):
+        mine = {r.source: plain[r.source] for r in (gemm.a, gemm.b) if r.source in plain}
+        if {gemm.a.source, gemm.b.source} == mine.keys() and len(
+            {table[m].dtype for m in mine.values()}
+        ) == 1:
+            found |= mine
+    return found
+
+
+def narrow_products(program: Program) -> Program:
+    """Products of the tiles themselves, without the copies that widen them."""
+    names = widened(program)
+
+    def change(node: n.Node) -> n.Node | None:
+        if isinstance(node, n.Gemm) and {node.a.source, node.b.source} <= names.keys():
+            a, b = (replace(r, source=names[r.source]) for r in (node.a, node.b))
+            return replace(node, a=a, b=b)
+        return None if isinstance(node, n.Copy) and node.to.source in names else node
+
+    changed = replace(program, body=rewrite_nodes(program.body, change))
+    read = {r.source for m in n.walk(changed.body) for _, r in n.regions(m)}
+    unused = [m for m in n.each(n.Alloc, changed.body) if m.name in names and m.name not in read]
+    return without(changed, list(unused)) if names else program
 
 
 def products_by_hand(program: Program) -> Iterator[tuple[n.Loop, n.Gemm]]:

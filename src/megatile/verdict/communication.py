@@ -42,14 +42,21 @@ def barriers(study: Study) -> Iterator[Finding]:
     """Units meet in every iteration of a loop."""
     if study.lowered is None:
         return
-    found = changes.barriers_in_loops(study.lowered.source)
+    program = study.lowered.source
+    found = changes.needless_barriers(program)
     if found:
+        every = [m for loop in n.each(n.Loop, program.body) for m in n.walk(loop.body)]
+        gone = set(map(id, found))
+        needed = [m for m in every if isinstance(m, n.Barrier) and id(m) not in gone]
+        keep = ", ".join(dict.fromkeys(changes.source_line(m).rpartition(":")[2] for m in needed))
         yield from study.finding(
             "barriers", study.program_ps(lambda p: changes.without(p, found)),
-            "program timed again without the barriers in loops", bound=True,
+            f"program timed again without {'the others' if keep else 'the barriers in loops'}", bound=True,
             bottleneck="barriers: units meet in every iteration",
             reason=f"{study.share('control', 'channel'):.0%} of the critical path is waiting",
-            step="one barrier after the loop, or a signal and a wait between those that need each other",
+            step=f"keep the barrier of line {keep} alone: behind the others nothing is read that units write"
+            if keep else
+            "one barrier after the loop, or a signal and a wait between those that need each other",
             source=changes.source_line(found[0]),
         )  # fmt: skip
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from megatile.ir import nodes as n
+from megatile.ir.program import bindings
 from megatile.verdict import changes
 from megatile.verdict.model import Finding
 from megatile.verdict.study import IDEAL, Study, rule
@@ -38,6 +40,26 @@ def wide(study: Study) -> Iterator[Finding]:
             reason="f32 operands are slower in the engines, and twice as many bytes to load",
             step='operands in "f16" or "bf16", accumulated in "f32", if the accuracy allows',
             source=changes.source_line(gemm),
+        )  # fmt: skip
+
+
+@rule("widened operands")
+def widened(study: Study) -> Iterator[Finding]:
+    """Operands of a product are converted though tensor engines take them as they are."""
+    if study.lowered is None:
+        return
+    names, table = changes.widened(study.lowered.source), bindings(study.lowered.source)
+    tensor = [e for e in study.hda.engines if e.kind == "tensor"]
+    if names and all(any(e.rate(table[name].dtype) for e in tensor) for name in names.values()):
+        one, other = next(iter(names.items()))
+        yield from study.finding(
+            "widened operands", study.program_ps(changes.narrow_products),
+            f"program timed again with products of {table[other].dtype} tiles",
+            bottleneck=f"widened operands: '{one}' is '{other}' converted to {table[one].dtype}",
+            reason=f"tensor engines multiply {table[other].dtype} themselves, faster, and without the copies",
+            step=f"T.gemm of '{other}' itself: {table[other].dtype} operands",
+            source=next((changes.source_line(c) for c in n.each(n.Copy, study.lowered.source.body)
+                         if c.to.source == one), ""),
         )  # fmt: skip
 
 

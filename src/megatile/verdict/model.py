@@ -79,23 +79,29 @@ class Verdict(HasTime):
     """How many changed programs, Plans and machines were timed."""
     untried: tuple[str, ...] = ()
     """Rules that were not tried, as re-timing would have taken too long."""
+    waits: str = ""
+    """What the critical path waits for, where nothing is busy for half of the time."""
 
     @property
     def balanced(self) -> bool:
         """Whether nothing stands out."""
-        return not self.findings
+        return not self.findings and not self.waits
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "program": self.program, "machine": self.machine, "time_us": self.time_ps / 1e6,
             "balanced": self.balanced, "bound_by": self.bound_by, "retimed": self.retimed,
-            "untried": list(self.untried), "findings": [one.as_dict() for one in self.findings],
+            "waits_for": self.waits, "untried": list(self.untried),
+            "findings": [one.as_dict() for one in self.findings],
         }  # fmt: skip
 
     def __str__(self) -> str:
         lines = []
         if self.balanced:
             lines.append(f"verdict: balanced; no remedy tried gains {MIN_GAIN:.0%} ({self.bound_by})")
+        elif not self.findings:
+            lines.append(f"verdict: nothing is busy for half of the time ({self.bound_by})")
+            lines.append(f"  the critical path waits for {self.waits}; no remedy tried gains {MIN_GAIN:.0%}")
         for number, one in enumerate(self.findings[:MAX_SHOWN]):
             first, *rest = one.lines()
             lines += [f"{'also' if number else 'verdict'}: {first}", *rest]
@@ -107,7 +113,8 @@ class Verdict(HasTime):
         return "\n".join(lines)
 
     def __repr__(self) -> str:
-        names = ", ".join(f"{one.name} {one.gain:.2f}×" for one in self.findings) or "balanced"
+        names = ", ".join(f"{one.name} {one.gain:.2f}×" for one in self.findings)
+        names = names or ("balanced" if self.balanced else f"waits for {self.waits}")
         return f"Verdict({self.program} on {self.machine}: {names})"
 
     def _repr_html_(self) -> str:

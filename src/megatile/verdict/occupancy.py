@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from megatile.core.quantities import format_time
+from megatile.ir import nodes as n
 from megatile.verdict import changes
 from megatile.verdict.arguments import Arguments, arguments_of
 from megatile.verdict.model import Finding
@@ -147,10 +148,19 @@ def _few_blocks(study: Study, arguments: Arguments, level: Any) -> Iterator[Find
         "too few blocks", ps, how, bound=bound,
         bottleneck=f"too few blocks: {level.units - level.instances} of {level.units} units are idle",
         reason=str(level),
-        step=f"more blocks: {arguments.step(trial)}" if trial is not None else
-        "more, smaller blocks: smaller tiles, or divide the reduction and combine the parts",
+        step=_more_blocks(study, level) if trial is None else f"more blocks: {arguments.step(trial)}",
         source=_kernel_line(study),
     )  # fmt: skip
+
+
+def _more_blocks(study: Study, level: Any) -> str:
+    """How to have more blocks: those of a persistent kernel are not tied to its tiles."""
+    assert study.lowered is not None
+    if any(loop.kind == "persistent" for loop in n.each(n.Loop, study.lowered.source.body)):
+        return (
+            f"as many blocks as the machine has units: block={level.units}, T.Persistent(…, {level.units}, …)"
+        )
+    return "more, smaller blocks: smaller tiles, or divide the reduction and combine the parts"
 
 
 def _use(study: Study, engine: str) -> float:

@@ -47,6 +47,12 @@ WEIGHTS = {
 }  # fmt: skip
 """How much a saved second counts where findings are ranked: a defect of a line more than what a search over
 arguments finds, and than a launch that is short."""
+LESS_EXACT = frozenset({"wide tensors", "wide operands"})
+"""Remedies that change results: they come after those that do not,"""
+MUCH_FASTER = 2.0
+"""unless they gain so many times more."""
+HALF = 0.5
+"""The share of the time that something must work, for a program to be called balanced."""
 IDEALISED = 0.65
 """How much a gain counts that no program was seen to have."""
 
@@ -220,6 +226,15 @@ class Study:
         found |= self.result.links
         return max(found.items(), key=lambda item: (item[1], item[0]), default=("nothing", 0.0))
 
+    @cached_property
+    def waits(self) -> str:
+        """What takes most of the critical path."""
+        operation, engine, source, _, _, part = max(
+            self.groups, key=lambda row: row[5], default=("the launch", "", "", 0, 0, 1.0)
+        )
+        where = "".join(f", {text}" for text in (engine, source) if text)
+        return f"{operation} ({part:.0%} of it{where})"
+
     def busy(self, layer: str) -> float:
         """The share of the time in which the busiest memory of a layer works."""
         shares = [
@@ -260,6 +275,8 @@ def verdict(result: Result) -> Verdict:
             except OutOfBudget:
                 untried.append(name)
     found.sort(key=lambda f: (-f.saved * WEIGHTS.get(f.name, 1.0) * (IDEALISED if f.bound else 1.0), f.name))
+    best = max((f.gain for f in found if f.name not in LESS_EXACT and not f.bound), default=0.0)
+    found.sort(key=lambda f: f.name in LESS_EXACT and f.gain < MUCH_FASTER * best)
     name, share = study.busiest if result.time_ps else ("nothing", 0.0)
     said = f"busiest: {name}, {share:.0%} of the time"
     return Verdict(
@@ -270,6 +287,7 @@ def verdict(result: Result) -> Verdict:
         said,
         study.retimed,
         tuple(untried),
+        study.waits if result.time_ps and share < HALF else "",
     )
 
 

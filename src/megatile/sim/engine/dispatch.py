@@ -88,11 +88,11 @@ def granted(s: State, command_id: int, time: int) -> None:
 @jit
 def work(s: State, command_id: int, time: int) -> None:
     """Let an engine compute from ``time`` on; its operands take turns in a memory that others use too."""
-    record_start(s, command_id, time)
     command = s.commands[command_id]
     end = time + command.busy
     if command.delay > 0:
         end = max(end, serve(s, command.first_server, time, command.delay) + command.delay)
+    record_start(s, command_id, end - command.busy)
     has_left(s, command_id, end)
     finished(s, command_id, end)
 
