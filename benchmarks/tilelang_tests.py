@@ -6,7 +6,7 @@ Nothing of the checkout is part of megatile. Each test counts as
 
 * *passed*, or *skipped* by itself;
 * *refused*: megatile said in one sentence what it has not;
-* *text*: it looks at the compiler's text or internals, which megatile has not;
+* *text*: it looks at the compiler's text or internals, which megatile does not have;
 * *unrefused*: it expects an error of TileLang's compiler that megatile does not make;
 * *slow*: not ended within the limit on this CPU;
 * *wrong*: a comparison of values failed; *error*: anything else, to be mended.

@@ -186,10 +186,8 @@ def _check_positions(cases, rank, ranks):
     exact, _ = by_definition(*(x.double() for x in (q, k, v)), causal=True)
     place = {"causal": True, "schedule": "zigzag"}
     wrong = [x.tensor_split(ranks, 1)[rank] for x in (q, k, v)]
-    cases.refuses(
-        "slices", AttentionError, "nothing says how q is divided", hamilton_attention, *wrong, **place
-    )
-    cases.refuses("whole", AttentionError, "nothing says how q is", hamilton_attention, q, k, v, causal=True)
+    cases.refuses("slices", AttentionError, "the layout of q is unknown", hamilton_attention, *wrong, **place)
+    cases.refuses("whole", AttentionError, "the layout of q is", hamilton_attention, q, k, v, causal=True)
     cases.refuses("whole, full", AttentionError, "was not divided", hamilton_attention, q, k, v)
     ids = torch.arange(length).tensor_split(ranks)[rank]
     told = "position_ids are those of contiguous layout"

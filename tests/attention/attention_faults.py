@@ -151,7 +151,11 @@ def check_errors(rank):
     causal = forwards.hamilton_attention_forward_causal_flash_attn
     odd, few = ([torch.randn(1, size, 4, 8) for size in sizes] for sizes in ((3, 3), (2, 2)))
     for name, chunks, told in (
-        ("halves", odd, "at most one may have an odd length (see kv_chunks), got lengths [3, 3]"),
+        (
+            "halves",
+            odd,
+            "at most one causal chunk may have an odd length (see kv_chunks), got lengths [3, 3]",
+        ),
         ("too few", few, "q has 6 tokens, the causal chunks have 4"),
     ):
         cases.refuses(name, AttentionError, told, causal, None, x, chunks, chunks, None, looping=[around] * 2)

@@ -98,7 +98,7 @@ def _check_computed(cases):
     be, unless it is said, or checks are off. Debug mode insists on knowing."""
     (q,) = tensors(3, (1, 50 * dist.get_world_size(), 2, 4))
     computed = [q.tensor_split(dist.get_world_size(), 1)[dist.get_rank()] * f for f in (1.0, 2.0, 3.0)]
-    told = "it has 50 tokens and no layout, of shards so long shard_sequence made none, and"
+    told = "shard_sequence made no shard of its 50 tokens, and"
     for schedule in ("ring", "zigzag"):
         options = {"causal": True, "schedule": schedule}
         cases.refuses("plain", AttentionError, told, hamilton_attention, *computed, **options)
@@ -109,13 +109,13 @@ def _check_computed(cases):
     computed = [own * factor for factor in (1.0, 2.0, 3.0)]
     right = hamilton_attention(*computed, causal=True, schedule="ring")
     for schedule in ("zigzag", "hamilton"):
-        told = "shard_sequence divided others in contiguous layout over"
+        told = "shard_sequence made shards in contiguous layout over"
         options = {"causal": True, "schedule": schedule}
         cases.refuses("computed", AttentionError, told, hamilton_attention, *computed, **options)
         said = hamilton_attention(*computed, layout="contiguous", **options)
         cases.compare(f"computed and said {schedule}", [said], [right.double()])
     shard_sequence(q, causal=True, schedule="zigzag")
-    told = "divided others in zigzag layout over"
+    told = "made shards in zigzag layout over"
     options = {"causal": True, "schedule": "ring"}
     hamilton_attention(*computed, **options)
     with environment(MEGATILE_ATTENTION_DEBUG="1"):

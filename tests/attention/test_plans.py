@@ -183,7 +183,7 @@ def test_wrong_problems_are_refused():
         Problem(8, 4, 4, 3)
     with pytest.raises(ScheduleError, match="divides heads over 4 ranks, there are 2"):
         attention_plan("ulysses", Problem(8, 2, 4), ranks=4)
-    with pytest.raises(ScheduleError, match="at least one of each, got length=0"):
+    with pytest.raises(ScheduleError, match="extents must be at least 1, got length=0"):
         Problem(0)
 
 

@@ -90,7 +90,7 @@ def test_several_machines_are_one_table(megatile) -> None:  # type: ignore[no-un
     assert rows[1]["time_us"] == alone["time_us"]
     refused = megatile("run", program, *both, "--explain")
     assert refused.code == 1
-    assert "are of one machine, not 2" in refused.err
+    assert "take one machine, got 2" in refused.err
 
 
 def test_a_machine_that_is_too_small_is_a_refused_row(megatile, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

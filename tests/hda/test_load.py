@@ -154,7 +154,7 @@ def test_a_dotted_path_sets_one_value() -> None:
         ({"networks.nvlink.hop_overhead": "2x"}, "has no figure to multiply"),
         ({"networks.nvlink.bandwidth": "0x"}, "has no figure to multiply by 0"),
         ({"nodes": [1]}, "parameter 'nodes' must be a number or a text"),
-        ({"nodes": "many"}, "a whole number is needed, not 'many'"),
+        ({"nodes": "many"}, "must be a whole number, got 'many'"),
         ({"nodes": 0}, "a count must be at least 1"),
     ],
 )
@@ -176,7 +176,7 @@ def test_a_factor_multiplies_what_is_there() -> None:
     [
         ("${nn}", "hw_spec.pe_groups.chip.num_units: 'nn' in 'nn' is unknown .*did you mean 'n'"),
         ("${n // 0}", "cannot be computed"),
-        ("${n / 2}", "a whole number is needed, not 1.5"),
+        ("${n / 2}", "must be a whole number, got 1.5"),
         ("${open(1)}", "is refused"),
         ("${9 ** 9 ** 9}", "too large"),
     ],
@@ -206,11 +206,11 @@ YAML = yaml.safe_dump(SMALL, sort_keys=False)
     [
         ("hw_abstr:", "hw_abstrr:", "(try: did you mean 'hw_abstr'?)"),
         ("num_units: 6", "num_unit: 6", "did you mean 'num_units'?"),
-        ("num_units: 6", "num_units: six", "hw_spec.pe_groups.chip.num_units: a whole number is needed"),
-        ("num_units: 6", "num_units: -1", "a count must be at least 1, not -1"),
-        ("num_units: 6", "num_units: 1.5", "a whole number is needed, not 1.5"),
-        ("num_units: 6", "num_units: true", "a whole number is needed, not True"),
-        ("num_units: 6", f"num_units: {10**16}", "beyond any machine"),
+        ("num_units: 6", "num_units: six", "hw_spec.pe_groups.chip.num_units: must be a whole number"),
+        ("num_units: 6", "num_units: -1", "a count must be at least 1, got -1"),
+        ("num_units: 6", "num_units: 1.5", "must be a whole number, got 1.5"),
+        ("num_units: 6", "num_units: true", "must be a whole number, got True"),
+        ("num_units: 6", f"num_units: {10**16}", "is too large"),
         ("size: 1 GiB", "sise: 1 GiB", "did you mean 'size'?"),
         (
             "size: 1 GiB",
@@ -222,12 +222,12 @@ YAML = yaml.safe_dump(SMALL, sort_keys=False)
         ("topology: mesh", "bandwith: 3 GB/s", "'bandwith'"),
         ("kind: vector", "kind: vektor", "did you mean 'vector'?"),
         ("level: core\n  throughput", "level: core\n  thruput", "did you mean 'throughput'?"),
-        ("name: small", "name: 3", "name: a name is needed, not 3"),
-        ("name: small", "name: ' '", "a name is needed"),
+        ("name: small", "name: 3", "name: must be a name, got 3"),
+        ("name: small", "name: ' '", "name: must be a name"),
         (
             "name: ram",
             "name: ram\n  shared: maybe",
-            "memory.ram.shared: true or false is needed, not 'maybe'",
+            "memory.ram.shared: must be true or false, got 'maybe'",
         ),
         ("target: core", "target: core\n  infer_lambda: 'lambda: 1'", "takes 0 parameters, not 2"),
         ("target: core", "target: core\n  infer_lambda: 'lambda a, b: a.x'", "is refused"),
@@ -282,12 +282,12 @@ def test_an_empty_list_in_a_variant_takes_everything_away(tmp_path):
     [
         (
             {"hw_abstr__0__instance_num": "x"},
-            "hw_abstr.thread.instance_num: a whole number is needed, not 'x'",
+            "hw_abstr.thread.instance_num: must be a whole number, got 'x'",
         ),
-        ({"hw_abstr__0__instance_num": [1, "x"]}, "hw_abstr.thread.instance_num: a whole number is needed"),
-        ({"source": 5}, "source: a text is needed, or a text for each key, not 5"),
-        ({"memory__0__source": {"size": 5}}, "memory.ram.source: a text is needed, or a text for each key"),
-        ({"networks__0__gateway": -1}, "networks.mesh.gateway: at least 0 is needed, not -1"),
+        ({"hw_abstr__0__instance_num": [1, "x"]}, "hw_abstr.thread.instance_num: must be a whole number"),
+        ({"source": 5}, "source: must be a string, or a string for each key, got 5"),
+        ({"memory__0__source": {"size": 5}}, "memory.ram.source: must be a string, or a string for each key"),
+        ({"networks__0__gateway": -1}, "networks.mesh.gateway: must be at least 0, got -1"),
         ({"networks__0__dims": []}, "networks.mesh.dims: a mesh needs at least one dimension"),
     ],
 )

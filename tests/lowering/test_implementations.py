@@ -273,7 +273,7 @@ def test_a_candidate_with_the_best_price_is_taken(halves) -> None:
 def test_registering_what_is_none(halves) -> None:
     with pytest.raises(mt.MegatileError, match=r"no primitive 'gem'.*did you mean 'gemm'"):
         T.implementation("gem", "mine")
-    with pytest.raises(mt.MegatileError, match="'tensor' is an implementation of gemm already"):
+    with pytest.raises(mt.MegatileError, match="'tensor' is already an implementation of gemm"):
         T.implementation("gemm", "tensor")
 
 

@@ -211,7 +211,7 @@ def test_a_statement_of_a_node_itself_is_refused_at_its_line() -> None:
     ("statement", "words"),
     [
         ("view", "T.allgather of a view with scale='node'"),
-        ("region", "stands in no region of 'cluster'"),
+        ("region", "is not inside a region of 'cluster'"),
         ("tile", "which is not one tile per 'node'"),
         ("units", "there are 2 units of scale 'node'"),
     ],

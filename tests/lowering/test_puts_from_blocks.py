@@ -198,7 +198,7 @@ def wrong(statement: str) -> Any:
     [
         ("scale", "there is no scale 'devise'.*did you mean 'device'"),
         ("missing", r"reaches into 'x', which is not one tile per 'block'.*scale=\"device\" reaches"),
-        ("node", "stands in no region of 'node'"),
+        ("node", "is not inside a region of 'node'"),
         ("rank", "with scale= and no rank"),
         ("flag", "which is not one tile per 'device'"),
         ("wait", "which is one tile per 'block'"),

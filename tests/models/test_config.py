@@ -78,8 +78,8 @@ def llama(**changes: object) -> dict[str, object]:
     [
         ({"hidden_size": None}, "needs hidden_size"),
         ({"architectures": ["NewForCausalLM"], "vocab_size": None}, "unknown architecture) needs vocab_size"),
-        ({"hidden_size": "4096"}, "hidden_size must be a whole number from 1 on, got '4096'"),
-        ({"num_hidden_layers": True}, "num_hidden_layers must be a whole number"),
+        ({"hidden_size": "4096"}, "hidden_size must be an integer of at least 1, got '4096'"),
+        ({"num_hidden_layers": True}, "num_hidden_layers must be an integer of at least 1"),
         ({"num_hidden_layers": 10**8}, "layers are more than"),
         ({"num_attention_heads": 3}, "3 heads do not divide hidden_size 4096"),
         ({"num_key_value_heads": 5}, "5 KV heads do not divide 32 heads"),
@@ -128,7 +128,11 @@ def test_files_and_folders(tmp_path) -> None:
     )
     config = read_config(folder)
     assert (config.name, config.scheme, config.kv_scheme) == ("mine", "fp8", "fp8")
-    for text, said in (("{", "is not JSON"), ("[1]", "holds no object"), ("\xff", "not JSON")):
+    for text, said in (
+        ("{", "is not JSON"),
+        ("[1]", "must be a JSON object, got list"),
+        ("\xff", "not JSON"),
+    ):
         (folder / "config.json").write_text(text)
         with pytest.raises(ModelError, match=said):
             read_config(folder)

@@ -64,8 +64,8 @@ def test_what_does_not_fit_says_the_smallest_change() -> None:
     ("division", "said"),
     [
         ({"tp": 3}, "tp 3 does not divide 64 heads"),
-        ({"tp": 0}, "tp must be a whole number from 1 on, got 0"),
-        ({"tp": 2.0}, "tp must be a whole number"),
+        ({"tp": 0}, "tp must be a positive integer, got 0"),
+        ({"tp": 2.0}, "tp must be a positive integer"),
         ({"tp": 16}, "needs 16 devices, 'dgx-h100' has 8"),
         ({"ep": 2, "tp": 2}, "has no experts"),
         ({"dtype": "fp3"}, "dtype 'fp3' is unknown"),

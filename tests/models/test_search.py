@@ -83,7 +83,7 @@ def test_processes() -> None:
 def test_limits_that_nothing_keeps() -> None:
     found = mt.model("Llama-3.1-70B").search(machine="dgx-h100", tpot_ms=0.1, concurrencies=(1,))
     assert found.best is None
-    assert "no division keeps the limits: " in str(found)
+    assert "no division meets the limits: " in str(found)
     assert "TPOT above the limit (bound)" in str(found)
     assert "(try: larger limits" in str(found)
     with pytest.raises(ModelError, match="ttft_ms must be positive"):
@@ -100,8 +100,8 @@ def test_limits_that_nothing_keeps() -> None:
         ({"library": "vlm"}, "'vlm'"),
         ({"library": ["vllm"]}, "library .*vllm.* is unknown"),
         ({"concurrencies": "8,16"}, "concurrencies must be a list, got '8,16'"),
-        ({"concurrencies": (1, 0)}, "concurrency must be a whole number from 1 on, got 0"),
-        ({"isl": "1K"}, "isl must be a whole number from 1 on, got '1K'"),
+        ({"concurrencies": (1, 0)}, "concurrency must be an integer of at least 1, got 0"),
+        ({"isl": "1K"}, "isl must be an integer of at least 1, got '1K'"),
         ({"spread": "x"}, "spread must be in"),
         ({"executor": 4}, "4 is no executor"),
         ({"store": 4}, "store must be a file"),

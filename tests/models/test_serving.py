@@ -209,7 +209,7 @@ def test_one_request_apart_is_prefill_transfer_and_steps() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"seed": "x"}, "seed must be a whole number from 0 on, got 'x'"),
+        ({"seed": "x"}, "seed must be an integer of at least 0, got 'x'"),
         ({"prefill": 2}, "prefill must name degrees, got 2"),
         ({"token_budget": float("inf")}, "token_budget must be a non-negative number"),
     ],

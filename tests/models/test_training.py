@@ -50,8 +50,8 @@ def test_the_plan_of_a_pipeline_takes_the_same_time(schedule: str, interleave: i
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"interleave": "2"}, "interleave must be a whole number from 1 on, got '2'"),
-        ({"micro_batch": None}, "micro_batch must be a whole number"),
+        ({"interleave": "2"}, "interleave must be an integer of at least 1, got '2'"),
+        ({"micro_batch": None}, "micro_batch must be an integer"),
         ({"fsdp": "no"}, "fsdp must be True or False, got 'no'"),
     ],
 )
@@ -96,7 +96,7 @@ def test_recompute_costs_time_and_saves_memory() -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"seq": 0}, "seq must be a whole number"),
+        ({"seq": 0}, "seq must be an integer of at least 1"),
         ({"recompute": "some"}, "recompute 'some' is unknown"),
         ({"attention": "slow"}, "attention 'slow' is unknown"),
         ({"schedule": "gpipe"}, "'gpipe' is not among the pipeline schedules"),
@@ -125,5 +125,5 @@ def test_memory_that_may_not_fit_is_said() -> None:
 
 @pytest.mark.parametrize("machine", ["cerebras-wse2", "ahbm"])
 def test_a_machine_without_device_memory_is_refused(machine: str) -> None:
-    with pytest.raises(mt.MegatileError, match="describes no memory of a device"):
+    with pytest.raises(mt.MegatileError, match="describes no device memory"):
         mt.model("Llama-3.2-1B").train(machine=machine)

@@ -145,7 +145,7 @@ def test_the_timeline_says_what_it_leaves_out_and_lets_one_choose(tmp_path, monk
         labels = [label.get_text() for label in axes.get_yticklabels()]
         assert (labels[0], len(labels)) == (first, count)
         assert axes.get_xlabel().endswith(f"{count} of 100 rows are shown")
-    with pytest.raises(TraceError, match="'n77/pe1' is none of the 100 units"):
+    with pytest.raises(TraceError, match="'n77/pe1' is not among the 100 units"):
         draw_timeline(trace, tmp_path / "t.png", units="n77/pe1")
 
 

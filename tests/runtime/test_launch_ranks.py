@@ -59,7 +59,7 @@ WRONG = {
     "shape": "rank 2: 'A' has shape (64, 256)",
     "program": "the ranks do not have the same code",
     "late": "did not finish within 1 s",
-    "never": "waits for ever: wait(flag, value=1)",
+    "never": "waits forever: wait(flag, value=1)",
     "signal": "'signal(flag, to=(unit + 1) % 4)' cannot run between hosts: a signal needs nothing",
     "atomic": "cannot run between hosts: an atomic needs nothing of the rank",
     "unordered": "cannot run between hosts: at the barrier before it, the owner cannot know of it",

@@ -326,7 +326,7 @@ def test_every_worker_has_a_clock() -> None:
 def test_a_submit_before_the_time_that_has_passed_is_refused() -> None:
     s = Session(toy(2))
     s.launch(work())
-    with pytest.raises(SessionError, match=r"cannot be submitted at 3 ps: it is 69 ps already"):
+    with pytest.raises(SessionError, match=r"cannot be submitted at 3 ps: it is already 69 ps"):
         s.submit(work(), at=3)
     assert s.wait(s.submit(work(), at=100)).time_ps == WORK
     assert s.time_ps == 100 + WORK
@@ -375,7 +375,7 @@ def _member():
 def test_units_are_installed_one_by_one_and_once() -> None:
     plan, s = pingpong(), Session(toy(2, control=True))
     assert s.install(plan, [1]) == 1940
-    with pytest.raises(InstallError, match="core 1 has its queues already"):
+    with pytest.raises(InstallError, match="core 1 already has queues"):
         s.install(plan)
     assert s.install(plan, [0]) == 1940
     for units in ([2], [-1]):
@@ -511,7 +511,7 @@ def test_installed_flags_count_on_and_others_begin_at_0() -> None:
     assert [h.end_ps for h in handles] == [run.time_ps for run in runs]
     assert handles[0].end_ps > 2000
     assert [r.outputs["x"][u, 0] for r, u in zip(results, (1, 0, 0, 0, 1), strict=True)] == [2] * 5
-    with pytest.raises(InstallError, match="flag 'ready' of plan 'flags' is there already with 1 members"):
+    with pytest.raises(InstallError, match="flag 'ready' of plan 'flags' already exists with 1 members"):
         s.submit(replace(plan, flags=(replace(flag, members=2), own)))
 
 

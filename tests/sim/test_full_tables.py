@@ -22,7 +22,7 @@ BLOCKS, READS = 40, 20
 
 def crowded() -> Plan:
     """Units load blocks from the memory that all share, then read all of them again and again: each of those
-    commands waits for every load."""
+    commands waits forevery load."""
     b = PlanBuilder("crowded", scale="core", units=3)
     x = b.tile("x", (BLOCKS, 64), "f32", memory="common", role="input", owner=unit * 0, owners=1)
     y = b.tile("y", (BLOCKS, 64), "f32", memory="local")

@@ -150,5 +150,5 @@ def test_rows_become_data_frames_figures_and_tables(monkeypatch):
 
 
 def test_a_name_of_machine_and_program_is_refused():
-    with pytest.raises(MegatileError, match="'gpus' is both of the machine and of the program"):
+    with pytest.raises(MegatileError, match="'gpus' is a parameter of both the machine and the program"):
         mt.sweep(lambda gpus=1: None, {"gpus": [4, 8]}, tune={"gpus": [1, 2]}, **FAST)

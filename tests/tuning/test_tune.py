@@ -219,7 +219,7 @@ def test_wrong_data_are_an_error():
         ({"machine": "dgx"}, "no machine 'dgx'"),
         ({"objective": "beauty"}, "unknown objective 'beauty'"),
         ({"executor": 3}, "is not an executor"),
-        ({"workers": 0}, "do nothing"),
+        ({"workers": 0}, "workers must be at least 1, got 0"),
         ({"store": "/"}, "cannot be kept"),
     ],
 )

@@ -248,7 +248,7 @@ def refuse_unsharded(records: Sequence[Record]) -> None:
             names = ", ".join(map(str, ranks))
             raise AttentionError(
                 f"ranks {names} hold the same keys: the sequence was not divided",
-                advice="give each rank its own part, for example shard_sequence(k, causal=…), or say layout= "
+                advice="give each rank its own part, e.g. shard_sequence(k, causal=…), or pass layout= "
                 "if equal keys are meant",
             )
 

@@ -160,7 +160,7 @@ def _chunk_problem(
     if causal:
         sizes = [to_inner(x, layout).shape[1] for x in k]
         if sum(size % 2 for size in sizes) > 1:
-            return f"of causal chunks at most one may have an odd length (see kv_chunks), got lengths {sizes}"
+            return f"at most one causal chunk may have an odd length (see kv_chunks), got lengths {sizes}"
         if sum(sizes) != to_inner(q, layout).shape[1]:
             return f"q has {to_inner(q, layout).shape[1]} tokens, the causal chunks have {sum(sizes)}"
     return None

@@ -40,7 +40,7 @@ class Extras(NamedTuple):
 
     def _problem_of_places(self, q: Tensor, cu_seqlens: Any, order: str) -> str | None:
         if self.mask_mod is not None and cu_seqlens is not None:
-            return "mask_mod is for one sequence, with cu_seqlens say the documents by it (document_mask)"
+            return "mask_mod takes one sequence: with cu_seqlens, use document_mask instead"
         if self.padded is not None:
             if cu_seqlens is None:
                 return "cu_seqlens_padded needs cu_seqlens, the boundaries without padding"

@@ -147,7 +147,7 @@ def layout_problem(
             other = " (other lengths)" if tag.packed and packed and tag.layout == layout else ""
             return (
                 f"{name} was divided in {tag}{other}, schedule '{schedule.name}' expects "
-                f"{ShardTag(layout, packed)}: use the same schedule, causal and cu_seqlens, or say layout="
+                f"{ShardTag(layout, packed)}: use the same schedule, causal and cu_seqlens, or pass layout="
             )
     return None
 
@@ -174,11 +174,11 @@ def unknown_division(
         if tag is not None or sure or (not strict and expected in made):
             continue
         shown = sorted({str(ShardTag(other.layout, None)) for other in made - {expected}})
-        known = "made none" if not made else f"divided others in {' and '.join(shown[:3])}"
+        known = "made no shard" if not made else f"made shards in {' and '.join(shown[:3])}"
         return (
-            f"nothing says how {name} is divided: it has {count} tokens and no layout, of shards so long "
-            f"shard_sequence {known}, and {expected} is expected: use the same schedule, causal and "
-            f"cu_seqlens, give position_ids, or say layout='{layout.name}' if {name} is divided so"
+            f"the layout of {name} is unknown: shard_sequence {known} of its {count} tokens, "
+            f"and {expected} is expected: use the same schedule, causal and cu_seqlens, "
+            f"give position_ids, or pass layout='{layout.name}' if {name} has that layout"
         )
     return None
 
@@ -204,10 +204,10 @@ def refuse_positions(records: Sequence[Record], layout: Layout, lengths: Lengths
             continue
         others = [Layout(name, layout.ranks, layout.heads) for name in (*ORDERS, "slices")]
         named = [other.name for other in others if _checksums(other, lengths)[rank] == found]
-        what = f"those of {named[0]} layout" if named else "of no known layout"
+        what = f"those of {named[0]} layout" if named else "those of no known layout"
         raise AttentionError(
             f"rank {rank}: position_ids are {what}, {ShardTag(layout, None)} is expected",
-            advice=f"divide with shard_sequence, or say layout='{named[0]}'" if named else None,
+            advice=f"divide with shard_sequence, or pass layout='{named[0]}'" if named else None,
         )
 
 

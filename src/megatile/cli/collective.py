@@ -129,7 +129,7 @@ def collective(
     first = read_size(begin)
     last = read_size(end) if end else first
     if last < first:
-        raise MegatileError(f"no size between {first} to {last} bytes", advice="let -e be at least -b")
+        raise MegatileError(f"no size from {first} to {last} bytes", advice="let -e be at least -b")
     for file, kinds in ((plot, SUFFIXES), (trace, TRACES), (table, TABLES)):
         _can_write(file, kinds)
     every = _whole_elements(sizes(first, last, factor), dtype)

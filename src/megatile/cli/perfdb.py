@@ -190,7 +190,7 @@ def fit(
     from megatile.timing.fit import fit as fit_, machine_file
 
     if not 0 <= held_out < 1:
-        raise MegatileError(f"held-out is a part from 0 to below 1, not {held_out:g}")
+        raise MegatileError(f"--held-out must be at least 0 and below 1, got {held_out:g}")
     hda = load(machine, settings, trust)
     rows = _chosen(db, hda.name, operation, dtype, implementation)
     with shown("fitting"):

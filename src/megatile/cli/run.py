@@ -292,7 +292,7 @@ def find_program(text: str) -> ProgramFunction:
             ) from None
     if not isinstance(found, ProgramFunction):
         raise MegatileError(
-            f"'{word}' is {type(found).__name__}, no tile program", advice="@T.program makes one"
+            f"'{word}' is {type(found).__name__}, not a tile program", advice="@T.program makes one"
         )
     return found
 
@@ -449,7 +449,7 @@ def check_kernel(
     print_table(head, rows, left=2)
     if changed:
         sizes = ", ".join(f"{name} (there {size})" for name, size in changed.items())
-        print(f"Sizes of the file that were made small to run it: {sizes}; --as-is leaves them.")
+        print(f"Sizes reduced for this run: {sizes}; --as-is keeps them.")
     if checked.not_compared:
         print(f"Not compared at the file's own sizes, where tensors have no values: {checked.not_compared}.")
     for one in found:

@@ -123,7 +123,7 @@ def deepep_transport(hda: HDA, job: Job, settings: Mapping[str, Any]) -> Transpo
     for name, value in needed.items():
         if whole(value) is None or value < 1:
             advice = 'settings={"token": 14336}, or {"token": 7392, "low_latency": True, "experts": 256}'
-            raise CollectiveError(f"DeepEP needs {name}, a whole number from 1 on", advice=advice)
+            raise CollectiveError(f"DeepEP needs {name}, a positive integer", advice=advice)
     if phase not in ("dispatch", "combine") or not isinstance(low, bool) or whole(sms) is None or sms < 0:
         raise CollectiveError(f"DeepEP cannot do phase={phase!r}, low_latency={low!r}, sms={sms!r}")
     if job.splits or fabric(hda, job.scale).nodes(job.ranks) > 1 or job.ranks < 2:

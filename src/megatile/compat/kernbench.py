@@ -369,7 +369,7 @@ class _Writer:
 
 def _nanoseconds(raw: Any) -> str:
     if isinstance(raw, bool) or not isinstance(raw, (int, float)) or not 0 <= raw < 1e12:
-        raise ValueError(f"a number of nanoseconds is needed, not {raw!r}")
+        raise ValueError(f"must be a number of nanoseconds, got {raw!r}")
     return f"{raw:g} ns"
 
 

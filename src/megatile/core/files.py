@@ -156,7 +156,7 @@ def whole_file(path: str | Path, error: type[MegatileError] = MegatileError) -> 
         if isinstance(problem, MegatileError):
             raise
         reason = getattr(problem, "strerror", None) or str(problem)
-        advice = "choose a folder that you may write to and that has space"
+        advice = "choose a writable folder with free space"
         raise error(f"cannot write '{path}': {reason}", advice=advice) from None
     finally:
         if beside is not None:

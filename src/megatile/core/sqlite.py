@@ -8,7 +8,7 @@ import sqlite3
 def table_only(link: sqlite3.Connection, statement: str, create: bool = True) -> None:
     """Make the table of a ``CREATE TABLE`` statement (with ``create``), and check that the file has this one.
 
-    A view, a computed column or a trigger of the same name would run for ever when it is read.
+    A view, a computed column or a trigger of the same name would run forever when it is read.
     """
     name = statement.split()[2]
     if create:

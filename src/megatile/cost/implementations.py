@@ -141,7 +141,7 @@ def implementation(
         )
     taken = CANDIDATES[word].get(name)
     if taken is not None and taken.body is None:
-        raise MegatileError(f"'{name}' is an implementation of {word.lower()} already", advice="another name")
+        raise MegatileError(f"'{name}' is already an implementation of {word.lower()}", advice="another name")
 
     def register(body: Callable[..., Any]) -> Callable[..., Any]:
         CANDIDATES[word][name] = Candidate(name, price or (lambda request: None), body)

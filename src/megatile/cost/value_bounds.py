@@ -136,7 +136,7 @@ class _Extreme:
     def undecided(self, s: Any, value: Expr) -> Undecided:
         name = min(symbols(value) & self.open)
         return Undecided(
-            f"'{name}', which is read, decides more than how much plan '{self.plan.name}' works",
+            f"the value read into '{name}' changes more than the amount of work of plan '{self.plan.name}'",
             place=getattr(s, "source", None),
-            advice=f"bounds of one case: assume={{'{name}': …}}",
+            advice=f"bound one case: assume={{'{name}': …}}",
         )

@@ -296,6 +296,6 @@ class _Builder(Figures):
     def kernel(self, k: Any, key_path: KeyPath) -> KernelFigures:
         exposed = k.exposed.value if k.exposed is not None else 0.0
         if not 0 <= exposed <= 1:
-            self.fail(f"what is exposed is from 0 to 1, not {k.exposed}", (*key_path, "exposed"))
+            self.fail(f"exposed must be between 0 and 1, got {k.exposed}", (*key_path, "exposed"))
         held = (k.channels.peer, k.channels.most)
         return self.resolved(KernelFigures, k, self.top, key_path, exposed=exposed, channels=held)

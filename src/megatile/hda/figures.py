@@ -51,7 +51,7 @@ class Figures:
             )
         whole = math.prod(u.num_units for u, _ in entries)
         if whole > LARGEST_MACHINE:
-            self.fail(f"{whole} of the smallest units are beyond any machine", ("hw_spec",))
+            self.fail(f"{whole} of the smallest units are too many", ("hw_spec",))
         total = whole
         for position, (unit, _) in enumerate(entries):
             total //= unit.num_units
@@ -133,12 +133,12 @@ class Figures:
             self.fail(f"'{q}' needs a clock", key_path, f"add clocks: {{{level.name}: 1.8 GHz}}")
         assert level.clock_hz is not None
         if level.clock_hz <= 0:
-            self.fail("a clock must tick", ("clocks",))
+            self.fail("a clock must be above 0", ("clocks",))
         return level.clock_hz
 
     def share(self, q: Quantity, key_path: KeyPath) -> float:
         if not 0 < q.value <= 1:
-            self.fail(f"an efficiency is above 0 and at most 1, not {q}", key_path)
+            self.fail(f"an efficiency must be above 0 and at most 1, got {q}", key_path)
         return q.value
 
     def bytes(self, q: Quantity, key_path: KeyPath) -> int:

@@ -373,7 +373,7 @@ def describe(document: Document, error: Any, keys_at: Callable[[KeyPath], list[s
     last = str(loc[-1]) if loc else ""
     kind = error["type"]
     if kind in _PLAIN_WORDS:
-        return document.error(f"{_PLAIN_WORDS[kind]} needed, not {_shown(error['input'])}", key_path)
+        return document.error(f"must be {_PLAIN_WORDS[kind]}, got {_shown(error['input'])}", key_path)
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         return document.error(
             f"unknown key '{last}'", key_path, did_you_mean(last, keys_at(key_path[:-1]), what="keys")
@@ -384,7 +384,7 @@ def describe(document: Document, error: Any, keys_at: Callable[[KeyPath], list[s
         )
     if kind == "greater_than_equal":
         return document.error(
-            f"at least {error['ctx']['ge']:g} is needed, not {_shown(error['input'])}", key_path
+            f"must be at least {error['ctx']['ge']:g}, got {_shown(error['input'])}", key_path
         )
     if kind == "literal_error":
         expected = re.findall(r"'([^']*)'", error["ctx"]["expected"])
@@ -397,11 +397,11 @@ def describe(document: Document, error: Any, keys_at: Callable[[KeyPath], list[s
 
 
 _PLAIN_WORDS = {
-    **dict.fromkeys(("tuple_type", "list_type"), "a list is"),
-    **dict.fromkeys(("dict_type", "dataclass_type", "model_type"), "keys and values are"),
-    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false is"),
-    **dict.fromkeys(("float_type", "float_parsing", "finite_number"), "a number is"),
-    "string_type": "a text is",
+    **dict.fromkeys(("tuple_type", "list_type"), "a list"),
+    **dict.fromkeys(("dict_type", "dataclass_type", "model_type"), "keys and values"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    **dict.fromkeys(("float_type", "float_parsing", "finite_number"), "a number"),
+    "string_type": "a string",
 }
 
 

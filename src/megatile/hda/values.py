@@ -30,21 +30,21 @@ def _whole(raw: Any) -> Any:
     if isinstance(raw, float) and raw.is_integer():
         return int(raw)
     if isinstance(raw, bool) or not isinstance(raw, int):
-        raise ValueError(f"a whole number is needed, not {raw!r}")
+        raise ValueError(f"must be a whole number, got {raw!r}")
     return raw
 
 
 def _count(raw: Any) -> Any:
     if _whole(raw) < 1:
-        raise ValueError(f"a count must be at least 1, not {raw}")
+        raise ValueError(f"a count must be at least 1, got {raw}")
     if raw > 10**15:
-        raise ValueError(f"a count of {raw} is beyond any machine")
+        raise ValueError(f"a count of {raw} is too large")
     return raw
 
 
 def _name(raw: Any) -> Any:
     if not isinstance(raw, str) or not raw.strip() or not raw.isprintable():
-        raise ValueError(f"a name is needed, not {raw!r}")
+        raise ValueError(f"must be a name, got {raw!r}")
     return raw
 
 
@@ -64,7 +64,7 @@ def _lambda(raw: Any) -> Any:
 def _source(raw: Any) -> Any:
     texts = raw.values() if isinstance(raw, dict) else [raw]
     if not all(isinstance(text, str) for text in texts):
-        raise ValueError(f"a text is needed, or a text for each key, not {raw!r}")
+        raise ValueError(f"must be a string, or a string for each key, got {raw!r}")
     return raw
 
 

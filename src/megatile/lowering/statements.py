@@ -217,7 +217,7 @@ def _atomic(scope: StreamScope, node: n.Atomic) -> None:
     block = scope.regions.block(n.Region(node.target, tuple(n.Dim(i) for i in node.index)), True, peer)
     swaps = node.op in ("cas", "exchange")
     if block.home.dtype not in WHOLE or (swaps and block.home.depth < scope.level.depth):
-        # Units that wait for each other's locks would turn in a loop for ever: the first never lets go.
+        # Units that wait for each other's locks would loop forever: the first never lets go.
         raise cannot(f"an atomic_{node.op} of {block.home.dtype} that several units may share", node)
     name = scope.state.declared.name(node.result)
     scope.names[node.result] = scope.read(

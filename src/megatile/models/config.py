@@ -259,7 +259,7 @@ def _read(path: Path) -> dict[str, Any]:
             raise
         raise ModelError(f"is not JSON: {problem}", place=Place(str(path))) from None
     if not isinstance(found, dict):
-        raise ModelError(f"holds no object, but {type(found).__name__}", place=Place(str(path)))
+        raise ModelError(f"must be a JSON object, got {type(found).__name__}", place=Place(str(path)))
     return found
 
 
@@ -382,7 +382,7 @@ class _Reader:
         value = self.values.get(key)
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MAX_EXTENT:
             raise self.error(
-                f"{key} must be a whole number from {least} on, got {value!r}", "correct the config"
+                f"{key} must be an integer of at least {least}, got {value!r}", "correct the config"
             )
         return value
 

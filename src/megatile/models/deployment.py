@@ -92,7 +92,7 @@ class Deployment:
         sizes = [m.size for m in memories if m.size]
         if not sizes:
             raise ModelError(
-                f"machine '{self.hda.name}' describes no memory of a device",
+                f"machine '{self.hda.name}' describes no device memory",
                 advice="a machine with device memory",
             )
         size = int(max(sizes))
@@ -132,7 +132,7 @@ def deployment(
     for name, value in degrees.items():
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_DEGREE:
             raise ModelError(
-                f"{name} must be a whole number from 1 on, got {value!r}", advice=f"{name} 1 divides nothing"
+                f"{name} must be a positive integer, got {value!r}", advice=f"{name} 1 divides nothing"
             )
     kind = config.scheme if dtype is None else scheme_name(dtype, config.scheme, config.fp8_scheme)
     server = engine(library, **settings)

@@ -148,5 +148,5 @@ def beside(
 ) -> Beside:
     """Return a step beside the kernels of a measured trace that holds so many steps."""
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise ModelError(f"steps must be a whole number from 1 on, got {steps!r}")
+        raise ModelError(f"steps must be a positive integer, got {steps!r}")
     return Beside(timed, host_us, tuple(read_kernels(path)), steps)

@@ -115,7 +115,7 @@ def memory(d: Deployment, *, requests: int = 1, context: int = 0, step_tokens: i
     """Return the memory of one device with so many requests of ``context`` tokens in the cache."""
     for name, value in (("requests", requests), ("context", context)):
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 10**12:
-            raise ModelError(f"{name} must be a whole number from 0 on, got {value!r}")
+            raise ModelError(f"{name} must be a non-negative integer, got {value!r}")
     c, capacity = d.config, d.memory_bytes
     tokens = d.engine.token_budget if step_tokens is None else step_tokens
     tokens = -(-tokens // d.cp)

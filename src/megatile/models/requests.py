@@ -86,5 +86,5 @@ def listed_requests(requests: Any) -> list[Request]:
     except (TypeError, ValueError):
         raise ModelError("requests are (seconds, prompt, output) triples or a JSONL file") from None
     if not found or any(r.prompt < 1 or r.output < 1 or not 0 <= r.arrival_us < 1e15 for r in found):
-        raise ModelError("requests need at least one token each and times from 0 on")
+        raise ModelError("each request needs at least one token and a non-negative time")
     return sorted(found, key=lambda r: r.arrival_us)

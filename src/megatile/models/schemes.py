@@ -16,7 +16,7 @@ def require_whole(least: int = 1, most: int = 10**9, **given: Any) -> None:
     """Refuse arguments that are not whole numbers from ``least`` to ``most``."""
     for name, value in given.items():
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise ModelError(f"{name} must be a whole number from {least} on, got {value!r}")
+            raise ModelError(f"{name} must be an integer of at least {least}, got {value!r}")
 
 
 def require_flags(**given: Any) -> None:

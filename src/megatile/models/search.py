@@ -90,7 +90,7 @@ class ModelSearch:
 
     @property
     def best(self) -> dict[str, Any] | None:
-        """The row with the most tokens per second and device, if any candidate keeps the limits."""
+        """The row with the most tokens per second and device, if any candidate meets the limits."""
         rows = self.rows()
         return rows[0] if rows else None
 
@@ -122,7 +122,7 @@ class ModelSearch:
 
         rows, front = self.rows(), self.pareto()
         if not rows:
-            raise ModelError("no division keeps the limits: nothing to draw", advice="relax ttft or tpot")
+            raise ModelError("no division meets the limits: nothing to draw", advice="relax ttft or tpot")
         figure = new_figure(7, 4.5, constrained_layout=True)
         axes = figure.subplots()
         axes.scatter(*_rates(rows), s=12, alpha=0.5, label="within the limits")
@@ -143,7 +143,7 @@ class ModelSearch:
         return data_frame(self.found)
 
     def __repr__(self) -> str:
-        kept = f"{len(self.rows())} of {len(self.found)} keep the limits"
+        kept = f"{len(self.rows())} of {len(self.found)} meet the limits"
         if beaten := sum(row["verdict"] == BEATEN for row in self.found):
             kept += f"; {beaten} left out, each worse in all than one of these"
         return f"ModelSearch({self.model} on {self.machine}, {self.asked}: {kept})"
@@ -155,7 +155,7 @@ class ModelSearch:
             reasons = Counter(row["verdict"].partition(": ")[0] for row in self.found)
             said = ", ".join(f"{count} × {reason}" for reason, count in reasons.most_common())
             advice = "larger limits, fewer users, a narrower dtype or more devices"
-            return f"{self!r}\nno division keeps the limits: {said} (try: {advice})"
+            return f"{self!r}\nno division meets the limits: {said} (try: {advice})"
         return f"{self!r}\nPareto front:\n{text_table([name.replace('_', ' ') for name in head], rows)}"
 
     def _repr_html_(self) -> str:

@@ -188,14 +188,14 @@ def serve(
 ) -> Serving:
     """Return what users see of a deployment under a load; see `Model.serve`."""
     if not (isinstance(ramp_s, (int, float)) and 0 <= ramp_s < 1e6):
-        raise ModelError(f"ramp_s must be seconds from 0 on, got {ramp_s!r}")
+        raise ModelError(f"ramp_s must be non-negative seconds, got {ramp_s!r}")
     if (concurrency is not None) + (rate is not None) + (requests is not None) > 1:
         raise ModelError("give one of concurrency=, rate= and requests=")
     replicas = d.dp if prefill is None else 1
     together, most = d.devices + (prefill.devices if prefill is not None else 0), d.hda.count("device")
     if together > most:
         raise ModelError(
-            f"engines that prefill and that decode need {together} devices, '{d.hda.name}' has {most}",
+            f"prefill and decode engines need {together} devices, '{d.hda.name}' has {most}",
             advice="fewer engines or smaller degrees",
         )
     if requests is not None:
@@ -204,7 +204,7 @@ def serve(
     else:
         users = 1 if concurrency is None and rate is None else concurrency
         if users is not None and (isinstance(users, bool) or not isinstance(users, int) or users < 1):
-            raise ModelError(f"concurrency must be a whole number from 1 on, got {users!r}")
+            raise ModelError(f"concurrency must be a positive integer, got {users!r}")
         number = count if count is not None else 10 * (users or 64)
         made = make_requests(isl, osl, number, spread=spread, rate=rate, prefix=prefix, seed=seed)
         asked = f"rate {rate:g}/s" if users is None else f"concurrency {users}"

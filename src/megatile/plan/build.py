@@ -372,7 +372,7 @@ class PlanBuilder:
         """The plan. Statements outside any ``stream`` are for all units."""
         streams = list(self.streams)
         if self.body and any(stream.level is None for stream in streams):
-            raise PlanError("statements stand both inside and outside of streams")
+            raise PlanError("some statements are inside streams and some outside")
         if self.body or not streams:
             streams = [*streams, Stream(((0, self.plan.units, 1),), with_frees(tuple(self.body)))]
         return replace(

@@ -3,7 +3,7 @@ line.
 
 Without a machine: every unit has one stream, every send its receive (of the same size), slots are large
 enough, queues are fed by whom they say, regions lie inside their tiles and shapes fit, collectives are
-reached by all, nothing waits for ever (with the slots there are), receive ranges do not overlap. With a
+reached by all, nothing waits forever (with the slots there are), receive ranges do not overlap. With a
 machine also: units, memories and engines exist, and what is placed in a memory fits it.
 """
 

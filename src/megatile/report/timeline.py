@@ -62,7 +62,9 @@ def choose_units(trace: Trace, text: str | None) -> set[int]:
             matching = [i for i, name in enumerate(trace.units) if fnmatchcase(name, part)]
         if not matching:
             advice = did_you_mean(part, trace.units[:200], what="units")
-            raise TraceError(f"'{part}' is none of the {len(trace.units)} units of the trace", advice=advice)
+            raise TraceError(
+                f"'{part}' is not among the {len(trace.units)} units of the trace", advice=advice
+            )
         found.update(matching)
     return found
 

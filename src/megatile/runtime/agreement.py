@@ -153,7 +153,7 @@ def _list(ranks: list[int]) -> str:
 def _packed(record: Record) -> Tensor:
     text = json.dumps(record).encode()
     if len(text) > RECORD_BYTES:
-        problem = str(record.get("problem") or "the arguments are too long to be compared between ranks")
+        problem = str(record.get("problem") or "the arguments are too long to compare between ranks")
         text = json.dumps({"problem": problem[:200]}).encode()
     return torch.frombuffer(bytearray(text.ljust(RECORD_BYTES)), dtype=torch.uint8)
 

@@ -97,7 +97,7 @@ class UnitRun(Commands):
         waiting = next((i for i in self.active if self._may_be_signalled(i)), None)
         if waiting is None or time.monotonic() > self.end:
             statement = (waiting or self.active[0]).instruction.statement
-            how = "waits for ever" if waiting is None else f"still waits after {self.transport.timeout:g} s"
+            how = "waits forever" if waiting is None else f"still waits after {self.transport.timeout:g} s"
             raise LaunchError(f"unit {self.unit} {how}: {statement_text(statement)}", place=statement.source)
         time.sleep(POLL_SECONDS)
 

@@ -56,7 +56,7 @@ class TorchEstimate(HasRows, HasTime):
 
     def __enter__(self) -> TorchEstimate:
         if self._modes is not None:
-            raise EstimateError("this estimate is running already", advice="make another one")
+            raise EstimateError("this estimate is already running", advice="create another one")
         prices = TorchPrices(self.hda, self._note)
         with ExitStack() as modes:
             self._modules = modes.enter_context(ModuleTracker())
@@ -116,7 +116,7 @@ class TorchEstimate(HasRows, HasTime):
     def modules(self, depth: int = 2) -> dict[str, tuple[int, float]]:
         """Return kernels and microseconds of each module down to a depth, a module's parts within it."""
         if isinstance(depth, bool) or not isinstance(depth, int) or depth < 0:
-            raise EstimateError(f"depth must be a whole number from 0 on, got {depth!r}")
+            raise EstimateError(f"depth must be a non-negative integer, got {depth!r}")
         found: dict[str, tuple[int, float]] = {}
         for (name, _), (more, added) in self._noted.items():
             parts = name.split(".") if name else ["(no module)"]

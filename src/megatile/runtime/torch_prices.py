@@ -137,7 +137,7 @@ class TorchPrices:
         if operation is None:
             raise EstimateError(
                 f"the collective {op} has no estimate yet",
-                advice=f"those that have one: {', '.join(sorted(set(COLLECTIVES.values())))}",
+                advice=f"supported: {', '.join(sorted(set(COLLECTIVES.values())))}",
             )
         ranks = _ranks(arguments)
         size = max(size_of(_tensors(one)) for one in (*arguments, made))

@@ -111,14 +111,14 @@ class Contents:
             was, now = getattr(known.tile, what), getattr(tile, what)
             if was != now:
                 raise PlanError(
-                    f"'{tile.name}' is there from an earlier launch with {what} {was}, "
+                    f"'{tile.name}' exists from an earlier launch with {what} {was}, "
                     f"plan '{plan.name}' declares {what} {now}",
-                    advice="give the tensors different names, or free() the one that is there",
+                    advice="give the tensors different names, or free() the existing one",
                 )
         if known.places != place_numbers(plan):
             raise PlanError(
                 f"'{tile.name}' lies on other units than those of plan '{plan.name}'",
-                advice="give the tensors different names, or free() the one that is there",
+                advice="give the tensors different names, or free() the existing one",
             )
 
     def raw(self, tile: Tile, plan: Plan) -> Array:

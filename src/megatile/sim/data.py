@@ -27,7 +27,7 @@ class Assumed:
     def __call__(self, statement: pm.ReadScalar, unit: Any, count: Any) -> Any:
         if self.assume is None or statement.name not in self.assume:
             raise TimingError(
-                f"the time depends on the value of '{statement.name}', which only the data knows",
+                f"the time depends on the value of '{statement.name}', which depends on data",
                 place=statement.source,
                 advice=f"simulate with data, or with assume={{'{statement.name}': {statement.bound}}}",
             )

@@ -166,7 +166,7 @@ def deadlock(what: str, graph: WaitGraph | None) -> Deadlock | TimingError:
     """Return the error of a run that cannot go on: its units wait for each other, or its time has run out."""
     if graph is None or not 0 <= (graph.time_ps or 0) < NEVER:
         return TimingError(
-            "the run takes longer than 53 days, the most that can be simulated",
+            "the run takes longer than 53 days, the limit of simulated time",
             advice="use a faster machine or less work",
         )
     first = (graph.cycle() or graph.waiters or (None,))[0]

@@ -72,7 +72,7 @@ class Queues:
             known = self._flags.setdefault((plan.scale, flag.name), (flag, places))
             if known != (flag, places):
                 raise InstallError(
-                    f"flag '{flag.name}' of plan '{plan.name}' is there already with "
+                    f"flag '{flag.name}' of plan '{plan.name}' already exists with "
                     f"{known[0].members} members at {len(known[1])} units of {plan.scale}, or others",
                     advice="installed flags need the same members and units in every launch",
                 )
@@ -93,7 +93,7 @@ class Queues:
             problem = "is not installed" if there is None else there.differs(needed)
             if problem is not None:
                 raise InstallError(
-                    f"queues of {plan.scale} {place[1]} are installed already: '{name}' {problem}",
+                    f"queues of {plan.scale} {place[1]} are already installed: '{name}' {problem}",
                     advice="queues are installed once per unit: install those that serve every launch first, "
                     "or begin a new Session",
                 )
@@ -105,7 +105,7 @@ class Queues:
         twice = [place for place in wanted if place in self._at]
         if twice:
             raise InstallError(
-                f"{plan.scale} {twice[0][1]} has its queues already ({', '.join(self._at[twice[0]])}): "
+                f"{plan.scale} {twice[0][1]} already has queues ({', '.join(self._at[twice[0]])}): "
                 "they are installed once per unit",
                 advice="launch without a second install, or begin a new Session",
             )
@@ -158,7 +158,7 @@ def ends(plan: Plan) -> dict[Place, dict[str, QueueFamily]]:
     places = places_of(plan)
     if any(c.installed for c in plan.channels) and len(np.unique(places)) < len(places):
         raise InstallError(
-            f"several units of plan '{plan.name}' stand on one {plan.scale}: installed queues need one each",
+            f"several units of plan '{plan.name}' share one {plan.scale}: installed queues need one each",
             advice="place every unit on a unit of its own",
         )
     found: dict[Place, dict[str, QueueFamily]] = {(plan.scale, int(place)): {} for place in places}

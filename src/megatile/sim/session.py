@@ -184,7 +184,7 @@ class Session(MachineRun, HasTime):
         now = max(worker.clock_ps, self.now_ps)
         if at is not None and whole_number("at", at) < now:
             raise SessionError(
-                f"a launch cannot be submitted at {at} ps: it is {now} ps already", advice="leave at= out"
+                f"a launch cannot be submitted at {at} ps: it is already {now} ps", advice="leave at= out"
             )
         new = self._queues.missing(plan)
         if new:

@@ -111,7 +111,7 @@ class Database:
                 raise
             raise DatabaseError(f"holds no measurements: {problem}", place=Place(str(self.path))) from None
         except sqlite3.Error as problem:
-            advice = "give a file that 'megatile perfdb import' made, in a folder that you may write to"
+            advice = "give a file that 'megatile perfdb import' made, in a writable folder"
             raise DatabaseError(
                 f"cannot be used: {problem}", place=Place(str(self.path)), advice=advice
             ) from None

@@ -92,7 +92,7 @@ def collective_origin(device: Device, operation: str, dtype: str) -> tuple[Origi
         return device.protocol_origin(ENGINE_SECTIONS[device.library], "one_shot")
     library = library_of(device.hda)
     if library is None:
-        return Origin("assumed", f"{device.hda.name} has no transports: the wires alone count"), None
+        return Origin("assumed", f"{device.hda.name} has no transports: only link times count"), None
     doubt = reservation(rule_of(device.hda), operation, dtype)
     return Origin("rule", f"transports.device.{library}{f'; {doubt}' if doubt else ''}"), None
 

@@ -95,7 +95,8 @@ class Operation:
         least = 0 if self.extents[name] == 0 or name in FLAGS else 1
         whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
         if not whole or not least <= value <= MAX_EXTENT:
-            raise TimingError(f"{name} of {self.name} is a whole number from {least} on, not {value!r}")
+            said = f"an integer from {least} to {MAX_EXTENT}"
+            raise TimingError(f"{name} of {self.name} must be {said}, got {value!r}")
         return int(value)
 
     def dtype_of(self, dtype: Any, kv_dtype: Any = None) -> str:

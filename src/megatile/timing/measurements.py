@@ -180,7 +180,7 @@ def _format(columns: set[str], path: Path) -> tuple[Format, ...]:
         known = "; ".join(",".join(sorted(f.columns)) for f in FORMATS)
         advice = f"known tables have {known}; or {','.join(EXPORTED)}"
         raise DatabaseError(
-            "has columns of no known table of times", place=Place(str(path), 1), advice=advice
+            "does not have the columns of any known table of times", place=Place(str(path), 1), advice=advice
         )
     chosen = max(fitting, key=lambda f: len(f.columns))
     return (chosen, *chosen.also)

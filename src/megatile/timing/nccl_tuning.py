@@ -63,7 +63,7 @@ def settings(env: Mapping[str, Any] | None) -> Settings:
     for key, value in env.items():
         if key not in known:
             advice = did_you_mean(str(key), known, what="variables")
-            raise TimingError(f"environment variable '{key}' has no model here", advice=advice)
+            raise TimingError(f"environment variable '{key}' is not modelled", advice=advice)
         if not isinstance(value, (str, int)) or isinstance(value, bool):
             raise TimingError(f"{key} needs a text or a number, got {value!r}")
     numbers = {key: _whole(key, env[key]) for key in ("NCCL_NVLS_ENABLE", *_CHANNELS) if key in env}
@@ -89,7 +89,7 @@ _CHANNELS = {
 
 def _whole(key: str, value: str | int) -> int:
     if not re.fullmatch(r"\d{1,6}", str(value).strip()):
-        raise TimingError(f"{key} needs a whole number from 0 on, got {value!r}")
+        raise TimingError(f"{key} must be a non-negative integer, got {value!r}")
     return int(value)
 
 

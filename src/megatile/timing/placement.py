@@ -153,7 +153,7 @@ class PlacedPlan:
             if part.bandwidth is not None and largest * 1e12 > LONGEST_COMMAND_PS // 2 * part.bandwidth:
                 rate = f"{format_rate(part.bandwidth)} of '{part.name}'"
                 raise TimingError(
-                    f"{format_bytes(largest)} at the {rate} take over 6 days, the most for one command",
+                    f"{format_bytes(largest)} at the {rate} take over 6 days, the limit for one command",
                     advice="use a faster machine or smaller tiles",
                 )
 

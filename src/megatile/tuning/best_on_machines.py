@@ -105,7 +105,9 @@ def task_of(
     names = frozenset(machines[0])
     if names & set(choices[0]):
         name = sorted(names & set(choices[0]))[0]
-        raise MegatileError(f"'{name}' is both of the machine and of the program", advice="rename one")
+        raise MegatileError(
+            f"'{name}' is a parameter of both the machine and the program", advice="rename one"
+        )
     points = [{**values, **choice} for values in machines for choice in choices]
     make = MakeOnMachine(factory, machine, trust, names)
     return Task(make, points, arguments=arguments), choices

@@ -31,7 +31,7 @@ class Autotuned:
         options = {**self.options, **changed}
         if "machine" not in options:
             raise TuneError(
-                "on which machine?", advice='@T.autotune({…}, machine="dgx-h100"), or machine= here'
+                "no machine is given", advice='@T.autotune({…}, machine="dgx-h100"), or machine= here'
             )
         return tune(functools.partial(self.factory, *arguments, **given), self.choices, **options)
 

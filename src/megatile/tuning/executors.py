@@ -148,7 +148,7 @@ def workers_for(task: Task, executor: Executor | None, workers: int | None) -> I
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     count = workers if workers is not None else cores
     if count < 1:
-        raise TuneError(f"workers={workers} do nothing", advice="give workers=1, or none")
+        raise TuneError(f"workers must be at least 1, got {workers}", advice="use workers=1, or leave it out")
     count = min(count, len(task.points))
     if count == 1 or "fork" not in multiprocessing.get_all_start_methods():
         yield Workers(task, None, 1)

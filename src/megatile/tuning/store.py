@@ -20,8 +20,10 @@ def _keeping(path: str | Path | None) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as problem:
-        advice = "name a file of its own, in a folder that you may write to"
-        raise TuneError(f"results cannot be kept: {problem}", place=Place(str(path)), advice=advice) from None
+        advice = "name a new file in a writable folder"
+        raise TuneError(
+            f"results cannot be stored: {problem}", place=Place(str(path)), advice=advice
+        ) from None
 
 
 class Store:

@@ -75,8 +75,8 @@ def test_without_an_after_it_follows_resolve_views() -> None:
         ([3], "3 is not a pass"),
         (Twos(), "is not a list of passes"),
         ([Twos], "is not a pass"),
-        ([Twos(), Twos()], "there is a pass 'twos' already"),
-        ([Twos(after="resolve")], "'twos' is to follow 'resolve', which is not a pass"),
+        ([Twos(), Twos()], "there is already a pass 'twos'"),
+        ([Twos(after="resolve")], "'twos' should run after 'resolve', which is not a pass"),
         ([Broken(gives="text")], "pass 'broken' returns str, not a Program"),
     ],
 )

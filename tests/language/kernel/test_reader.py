@@ -266,7 +266,7 @@ def test_nonlocal_is_refused():
         nonlocal state
         state += 1
 
-    with pytest.raises(RewriteError, match="'nonlocal' hides state"):
+    with pytest.raises(RewriteError, match="'nonlocal' is not supported"):
         run(kernel)
 
 

@@ -27,14 +27,14 @@ def page_of(start: tuple, tile: tuple[int, int] = (8, 8)) -> object:
 def test_an_anchor_that_can_be_read_in_two_ways_is_refused(start: tuple, rows: int) -> None:
     third = {"h": "block.x"}.get(start[2], start[2])
     rows_text = ":" if rows == 8 else ":5"
-    with pytest.raises(ProgramError, match="the anchor .* means is open") as caught:
+    with pytest.raises(ProgramError, match="the anchor .* is ambiguous") as caught:
         page_of(start, (rows, 8))
     assert f"K[1, {rows_text}, {third}, :]" in str(caught.value)
 
 
 def test_an_anchor_inside_the_last_dimensions_is_refused_where_others_fit() -> None:
     """Rows 1 and 2 of the third dimension, or all of the first two: neither is said."""
-    with pytest.raises(ProgramError, match="the anchor .* means is open") as caught:
+    with pytest.raises(ProgramError, match="the anchor .* is ambiguous") as caught:
         page_of((0, 0, 1, 0), (2, 8))
     assert "K[0, 0, 1:1 + 2, :]" in str(caught.value)
 

@@ -207,7 +207,7 @@ def reversed_copy(A, B):
         T.copy(A[0, 0], a)
 
 
-@refused(r"'A' has 2 dimensions, and 3 indices are given.*its shape is \(16, 16\)", "A[0, 0, 0]")
+@refused(r"'A' has 2 dimensions, but 3 indices are given.*its shape is \(16, 16\)", "A[0, 0, 0]")
 def too_many_indices(A, B):
     with T.Kernel(block=1):
         T.fill(A[0, 0, 0], 0)
@@ -382,7 +382,7 @@ def float_flag(A, B):
         T.signal(f)
 
 
-@refused(r"copy inside T.Parallel.*only elementwise code", "T.copy(A[0, 0], B[0, 0])")
+@refused(r"copy inside T.Parallel.*elementwise code only", "T.copy(A[0, 0], B[0, 0])")
 def copy_in_parallel(A, B):
     with T.Kernel(block=1):
         for i in T.Parallel(4):
@@ -407,7 +407,7 @@ def break_in_parallel(A, B):
                 B[i, k] = 1.0
 
 
-@refused(r"'break' of a loop around the T.Scale it stands in.*put what follows under 'if' instead")
+@refused(r"'break' of a loop around the T.Scale it is in.*put what follows under 'if' instead")
 def break_of_a_larger_scale(A, B):
     with T.Kernel(block=1, threads=128):
         for _k in T.serial(4):

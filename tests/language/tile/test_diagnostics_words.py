@@ -274,7 +274,7 @@ def decorated(A, B):
         return x
 
 
-@refused(r"'for ... else' is not read.*after the loop")
+@refused(r"'for ... else' is not supported.*after the loop")
 def for_else(A, B):
     with T.Kernel(block=1):
         for k in T.serial(4):
@@ -283,7 +283,7 @@ def for_else(A, B):
             T.clear(B)
 
 
-@refused(r"'while ... else' is not read.*after the loop")
+@refused(r"'while ... else' is not supported.*after the loop")
 def while_else(A, B):
     while False:
         T.clear(A)

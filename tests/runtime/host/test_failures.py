@@ -101,7 +101,7 @@ def out_of_memory(rank: int, torch: Any, x: Any) -> None:
         torch.engine.data = before
 
 
-@case([0], AllocationError, "tensor 'x0' was freed already")
+@case([0], AllocationError, "tensor 'x0' was already freed")
 def double_free(rank: int, torch: Any, x: Any) -> None:
     x.free()
     x.free()

@@ -111,7 +111,7 @@ def test_memory_comes_back(torch) -> None:
     for use in (x.numpy, lambda: x[0], lambda: torch.launch("k", print, x)):
         with pytest.raises(TensorError, match="'x' is used after it was freed"):
             use()
-    with pytest.raises(AllocationError, match="'x' was freed already"):
+    with pytest.raises(AllocationError, match="'x' was already freed"):
         x.free()
     y = torch.zeros(1 << 20)
     assert pool.free_bytes < free
@@ -442,12 +442,12 @@ def test_queues_are_installed_once_in_any_order() -> None:
         ccl = torch.ccl
         seats = [(sip, cube, pe) for sip in range(2) for cube, pe in ccl.participants]
         ccl.install(seats[::-1][:20])
-        with pytest.raises(DistributedError, match=r"\(1, 15, 0\) is installed already"):
+        with pytest.raises(DistributedError, match=r"\(1, 15, 0\) is already installed"):
             ccl.install([seats[-1]])
         with pytest.raises(DistributedError, match="takes no part"):
             ccl.install([(0, 0, 5)])
         ccl.install(s for s in seats if s not in ccl.installed)
-        with pytest.raises(DistributedError, match="is installed already"):
+        with pytest.raises(DistributedError, match="is already installed"):
             ccl.install()
         torch.installed = True
         assert load("ccl_allreduce").run(torch) == 0

@@ -173,7 +173,7 @@ def test_what_cannot_be_compiled_is_refused_with_its_line() -> None:
 
 @pytest.mark.parametrize(
     ("command", "said"),
-    [("true", "made nothing"), ("false", "it said nothing"), ("cc 'x", r"\$CC is not a command"),
+    [("true", "wrote no output"), ("false", "it said nothing"), ("cc 'x", r"\$CC is not a command"),
      ("{bad}", "cannot be loaded")],
 )  # fmt: skip
 def test_a_compiler_that_does_not_do(

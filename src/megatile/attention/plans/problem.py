@@ -40,7 +40,7 @@ class Problem:
         object.__setattr__(self, "dtype", dtype_name(self.dtype))
         for name in ("length", "heads", "dim", "batch", "keys", "groups"):
             if getattr(self, name) < 1:
-                raise ScheduleError(f"attention needs at least one of each, got {name}={getattr(self, name)}")
+                raise ScheduleError(f"attention extents must be at least 1, got {name}={getattr(self, name)}")
         if self.heads % self.groups:
             raise ScheduleError(f"{self.heads} query heads cannot share {self.groups} KV heads")
 

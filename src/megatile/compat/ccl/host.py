@@ -101,7 +101,7 @@ class CclAlgorithm:
         chosen = list(every if seats is None else seats)
         for seat in chosen:
             if seat not in every or seat in self.installed:
-                what = "is installed already" if seat in self.installed else f"takes no part in '{self.name}'"
+                what = "is already installed" if seat in self.installed else f"takes no part in '{self.name}'"
                 raise DistributedError(f"the PE (sip, cube, pe) {seat} {what}")
         rings = {seat: self._rings(*seat) for seat in chosen}
         self.installed |= rings.keys()

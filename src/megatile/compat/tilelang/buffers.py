@@ -246,7 +246,7 @@ def state() -> KernelState:
     found = getattr(current(), "tilelang", None)
     if found is None:
         raise ProgramError(
-            "TileLang's words stand in a kernel of the tile language T",
+            "a kernel of the tile language T uses TileLang's names",
             advice="write megatile.tilelang.language as T in the whole kernel, or use megatile.language",
         )
     return found

@@ -183,9 +183,9 @@ class JITKernel(Kernel):
         missing = [name for name in names if name not in given]
         if missing or len(arrays) > len(names):
             raise ProgramError(
-                f"'{self.source.__name__}' takes {len(names)} arguments ({', '.join(names)}), and "
-                f"{len(arrays)} are given",
-                advice="results named by out_idx are not given",
+                f"'{self.source.__name__}' takes {len(names)} arguments ({', '.join(names)}), but "
+                f"{len(arrays)} were given",
+                advice="leave out the results that out_idx names",
             )
         arrays_given = {k: v for k, v in given.items() if k in self.tensors and v is not None}
         shapes = {k: shape_for(v, self.tensors[k].dtype.short) for k, v in arrays_given.items()}

@@ -206,7 +206,7 @@ def bind_shape(name: str, kind: b.TensorType, shape: tuple[int, ...], bound: dic
     """Symbolic extents that an array's shape shows; what is known must agree."""
     if len(kind.shape) != len(shape):
         raise ProgramError(
-            f"'{name}' has {len(shape)} dimensions, and {len(kind.shape)} are declared",
+            f"'{name}' has {len(shape)} dimensions, but {len(kind.shape)} are declared",
             advice=f"its shape is {shape}, the declared one {kind.shape}",
         )
     for d, (wanted, extent) in enumerate(zip(kind.shape, shape, strict=True)):
@@ -250,8 +250,8 @@ class PrimFunc(Source):
     def __getattr__(self, word: str) -> Any:
         if word in _OF_TVM:
             raise ProgramError(
-                f"PrimFunc.{word} is of TVM's tree, which megatile has not",
-                advice="kernel.programs are what a kernel becomes here",
+                f"PrimFunc.{word} belongs to TVM's IR, which megatile does not have",
+                advice="kernel.programs holds the Programs of a kernel",
             )
         raise AttributeError(word)
 

@@ -30,7 +30,7 @@ def set_seq_parallel_pg(
     degree = sp_ulysses_degree * sp_ring_degree
     if min(sp_ulysses_degree, sp_ring_degree) < 1 or world_size % degree:
         raise AttentionError(
-            f"{world_size} ranks are no multiple of {sp_ulysses_degree} x {sp_ring_degree} (Ulysses x ring)"
+            f"{world_size} ranks are not a multiple of {sp_ulysses_degree} x {sp_ring_degree} (Ulysses, ring)"
         )
     low, high = (
         (sp_ulysses_degree, sp_ring_degree) if use_ulysses_low else (sp_ring_degree, sp_ulysses_degree)

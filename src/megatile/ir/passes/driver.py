@@ -71,10 +71,10 @@ def inserted(passes: Sequence[Pass], more: Iterable[Pass]) -> list[Pass]:
             )
         names = [p.name for p in result]
         if name in names:
-            raise PassError(f"there is a pass '{name}' already", advice="another name")
+            raise PassError(f"there is already a pass '{name}'", advice="another name")
         if after not in names:
             raise PassError(
-                f"pass '{name}' is to follow '{after}', which is not a pass",
+                f"pass '{name}' should run after '{after}', which is not a pass",
                 advice=did_you_mean(str(after), names, what="passes"),
             )
         result.insert(names.index(after) + 1, one)

@@ -25,12 +25,12 @@ from megatile.language.common.syntax import (
 
 HOOKS, PLACES, JUMP = "__megatile_hooks", "__megatile_places", "__megatile_jump"
 _REFUSED: dict[type[ast.AST], tuple[str, str]] = {
-    ast.Global: ("'global' hides state from the reader of the kernel", "return the value instead"),
-    ast.Nonlocal: ("'nonlocal' hides state from the reader of the kernel", "return the value instead"),
+    ast.Global: ("'global' is not supported in a kernel", "return the value instead"),
+    ast.Nonlocal: ("'nonlocal' is not supported in a kernel", "return the value instead"),
     ast.AsyncFunctionDef: ("a kernel cannot be asynchronous", "use recv_async and wait"),
     ast.Yield: ("a kernel cannot be a generator", "write a loop"),
     ast.YieldFrom: ("a kernel cannot be a generator", "write a loop"),
-    ast.NamedExpr: ("':=' is not read in a kernel", "assign on a line of its own"),
+    ast.NamedExpr: ("':=' is not supported in a kernel", "assign on a line of its own"),
 }
 
 
@@ -220,7 +220,7 @@ class Transformer(ast.NodeTransformer):
         """A ``for`` goes over something and gives its body an item; a ``while`` tests the state instead."""
         word = type(node).__name__.lower()
         if node.orelse:
-            raise self.refuse(node, f"'{word} ... else' is not read", "test after the loop")
+            raise self.refuse(node, f"'{word} ... else' is not supported", "test after the loop")
         over = self.value(node.iter) if isinstance(node, ast.For) else None
         items = [] if over is None else [self.fresh("item")]
         self.loops += 1

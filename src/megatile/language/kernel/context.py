@@ -170,7 +170,7 @@ class Tl(Math):
         from megatile.language.kernel.composite import stream_gemm
 
         if op != "gemm":
-            raise self.error(f"there is no composite '{op}'", advice="composites there are: gemm")
+            raise self.error(f"there is no composite '{op}'", advice="composites: gemm")
         stream_gemm(self, a, b, out_ptr, self.extents(tile))
 
     # --- queues ----------------------------------------------------------------------------------

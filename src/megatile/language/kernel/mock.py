@@ -152,7 +152,7 @@ class MockTl(Math):
         self, op: str = "gemm", a: Any = None, b: Any = None, out_ptr: Any = None, tile: Any = None
     ) -> None:
         if op != "gemm":
-            raise self.error(f"there is no composite '{op}'", advice="composites there are: gemm")
+            raise self.error(f"there is no composite '{op}'", advice="composites: gemm")
         left, right = (self.load(r.pointer, r.shape, r.dtype) if isinstance(r, Ref) else r for r in (a, b))
         self.store(out_ptr, self.dot(left, right))
 
@@ -318,7 +318,7 @@ def run_kernel_in_mock(
     """
     if not callable(kernel_fn) or whole(world_size) is None or not hasattr(inputs, "__len__"):
         given = ", ".join(type(x).__name__ for x in (kernel_fn, world_size, inputs))
-        raise KernelError(f"a kernel, a number of ranks and their inputs are needed, not {given}")
+        raise KernelError(f"expected a kernel, a number of ranks and their inputs, got {given}")
     if len(inputs) != world_size:
         raise KernelError(f"{len(inputs)} inputs for {world_size} ranks")
     if world_size < 1:

@@ -195,7 +195,7 @@ class ProgramBuilder:
         if self.parallel and kind not in _ELEMENTWISE:
             raise ProgramError(
                 f"{kind.__name__.lower()} inside T.Parallel",
-                advice="only elementwise code stands in T.Parallel",
+                advice="T.Parallel takes elementwise code only",
             )
         self.check(node)
         self.bodies[-1].nodes.append(node)

@@ -140,7 +140,7 @@ def peers(scale: str | None, what: str, has_rank: bool) -> str | None:
         raise ProgramError(f"{what} with scale= and no rank", advice="give dst=rank, or leave out scale=")
     if all(one.scale != found for one in builder.scales):
         raise ProgramError(
-            f"{what} with scale='{scale}' stands in no region of '{found}'",
+            f"{what} with scale='{scale}' is not inside a region of '{found}'",
             advice=f'put it inside with T.Scale("{found}") as (rank, size)',
         )
     return None if found == builder.scale else found

@@ -284,7 +284,7 @@ class Reader(Hooks):
             self._refuse_jump(
                 jump,
                 place,
-                "of a loop around the T.Scale it stands in",
+                "of a loop around the T.Scale it is in",
                 "put what follows under 'if' instead",
             )
         assert loop is not None

@@ -118,8 +118,8 @@ def _check_mapping(anchor: Operand, extents: tuple[Expr, ...], spare: int) -> No
         if other != last and all(known(starts[d]) == 0 and (n or 0) <= bound[d] for d, n in pairs):
             index = ", ".join(s.text() for s in starts)
             raise ProgramError(
-                f"which dimensions of '{anchor.tile.name}' the anchor [{index}] means is open: it has "
-                f"{len(starts)}, the other side {extents_text(extents)} has {len(sizes)}",
+                f"the anchor [{index}] of '{anchor.tile.name}' is ambiguous: it has "
+                f"{len(starts)} dimensions, the other side {extents_text(extents)} has {len(sizes)}",
                 advice=f"write slices: {_sliced(anchor, extents, other)} or {_sliced(anchor, extents, last)}",
             )
 

@@ -281,7 +281,7 @@ def _dims(tile: Tile, index: Any) -> tuple[Dim, ...]:
         items = (*items[:at], *(slice(None),) * (tile.ndim - len(items) + 1), *items[at + 1 :])
     if len(items) > tile.ndim:
         raise ProgramError(
-            f"'{tile.name}' has {tile.ndim} dimensions, and {len(items)} indices are given",
+            f"'{tile.name}' has {tile.ndim} dimensions, but {len(items)} indices are given",
             advice=f"its shape is {shape_text(tile.shape)}",
         )
     items = (*items, *(slice(None),) * (tile.ndim - len(items)))

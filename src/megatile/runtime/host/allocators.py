@@ -59,7 +59,7 @@ class Pool:
         """Free a range, which must be one that was taken."""
         if start not in self.taken:
             raise AllocationError(
-                f"{self.name}: nothing is allocated at {start:#x}", advice="it may be freed already"
+                f"{self.name}: nothing is allocated at {start:#x}", advice="it may already be freed"
             )
         size, what = self.taken[start]
         if size != nbytes:
@@ -174,7 +174,7 @@ class PeMMU:
         for start, size, _, name in self._ranges[max(0, at - 1) : at + 1]:
             if start < va + nbytes and va < start + size:
                 raise AllocationError(
-                    f"virtual addresses of {what or 'a range'} at {va:#x} are mapped to {name} already"
+                    f"virtual addresses of {what or 'a range'} at {va:#x} are already mapped to {name}"
                 )
         self._ranges.insert(at, (va, nbytes, pa, what))
         return -(-nbytes // self.page_size)

@@ -163,7 +163,7 @@ class RuntimeContext(Namespace):
         compat = extension(__name__)
         if self.installed:
             raise DistributedError(
-                f"the queues of '{self.ccl.name}' are installed already", advice="make another host"
+                f"the queues of '{self.ccl.name}' are already installed", advice="create another host"
             )
         if algorithm is not None or world_size_override is not None or ccl is not None:
             chosen = compat.choose(self.machine, ccl or "ccl.yaml", algorithm)

@@ -147,7 +147,7 @@ class Creation(HostState):
     def release(self, handle: TensorHandle) -> None:
         """Give the memory of a tensor back."""
         if handle.freed:
-            raise AllocationError(f"tensor '{handle.name}' was freed already")
+            raise AllocationError(f"tensor '{handle.name}' was already freed")
         handle.freed = True
         release(handle.shards, self.memory)
         if handle.va_base is not None:

@@ -169,7 +169,9 @@ class Distributed(Messages):
         if input_split_sizes is None and output_split_sizes is None:
             _same(_numel(input), [output], "all_to_all_single")
             if _numel(input) % size:
-                raise ShapeMismatch(f"all_to_all_single: {_numel(input)} elements are no {size} equal blocks")
+                raise ShapeMismatch(
+                    f"all_to_all_single: {_numel(input)} elements do not divide into {size} equal blocks"
+                )
             return self._call("all_to_all", group, async_op, [input], [output])
         splits = (_splits(input, input_split_sizes, size), _splits(output, output_split_sizes, size))
         return self._call("all_to_all", group, async_op, [input], [output], splits=splits)
@@ -291,7 +293,7 @@ def _splits(tensor: Tensor, sizes: Sequence[int] | None, ranks: int) -> tuple[in
     rows = tensor.shape[0] if tensor.shape else 0
     if sizes is None:
         if rows % ranks:
-            raise ShapeMismatch(f"all_to_all_single: {rows} rows are no {ranks} equal blocks")
+            raise ShapeMismatch(f"all_to_all_single: {rows} rows do not divide into {ranks} equal blocks")
         sizes = [rows // ranks] * ranks
     if len(sizes) != ranks or sum(sizes) != rows or any(whole(s) is None or s < 0 for s in sizes):
         raise ShapeMismatch(

@@ -183,7 +183,7 @@ def _tiled(
 def _shape(shape: Any) -> tuple[int, ...]:
     found = [whole(extent) for extent in (shape if isinstance(shape, (tuple, list)) else (shape,))]
     if any(extent is None or extent < 0 for extent in found):
-        raise PlacementError(f"{shape!r} is not a shape", advice="use whole numbers from 0 on")
+        raise PlacementError(f"{shape!r} is not a shape", advice="use non-negative integers")
     return tuple(int(extent) for extent in found if extent is not None)
 
 

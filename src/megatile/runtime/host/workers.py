@@ -21,7 +21,7 @@ HERE = str(Path(__file__).parent)
 
 
 class DistributedError(MegatileError, RuntimeError):
-    """Ranks that do not agree, or wait for each other for ever."""
+    """Ranks that do not agree, or wait for each other forever."""
 
 
 class SpawnException(MegatileError, RuntimeError):

@@ -122,7 +122,7 @@ class Steps:
             own = {*self.node.vars, *lets(self.node.body)}
             if any(symbols(e) & own for e in (node.start, node.stop, node.step)):
                 raise CompileError(
-                    "a loop whose steps differ between threads in step cannot be compiled yet",
+                    "a loop whose step differs between threads cannot be compiled yet",
                     advice="loop to the largest count, and guard its body",
                 )
             with self.scope.serial(node):

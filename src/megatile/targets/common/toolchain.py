@@ -131,12 +131,12 @@ class Making:
             lines = [line for line in said.splitlines() if "error" in line] or said.splitlines()
             raise CompileError(
                 f"the {self.language.upper()} compiler failed: {lines[0] if lines else 'it said nothing'}",
-                advice="another compiler may do: CC=gcc, CXX=g++",
+                advice="try another compiler: CC=gcc, CXX=g++",
             )
         if not self.made.exists():
             raise CompileError(
-                f"the {self.language.upper()} compiler made nothing",
-                advice="another may: CC=gcc, CXX=g++",
+                f"the {self.language.upper()} compiler wrote no output",
+                advice="try another compiler: CC=gcc, CXX=g++",
             )
         written = write_cached(self.path, self.made.read_bytes())
         try:
@@ -145,7 +145,7 @@ class Making:
         except (OSError, AttributeError) as error:
             self.path.unlink(missing_ok=True)
             raise CompileError(
-                f"what the compiler made cannot be loaded: {error}",
+                f"the compiled library cannot be loaded: {error}",
                 advice=f"another compiler (CC=gcc, CXX=g++), or {CACHE_VARIABLE}= where code may be run",
             ) from None
 

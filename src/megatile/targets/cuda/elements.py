@@ -129,7 +129,7 @@ def in_step(scope: DeviceScope, node: n.Parallel) -> None:
     count, index = math.prod(shape), scope.gen.fresh("step")
     if not 0 < count <= scope.crew.size:
         raise CompileError(
-            "threads in step that are more than the threads of the block cannot be written as CUDA yet",
+            "more T.Parallel iterations in lockstep than threads of the block cannot be written as CUDA yet",
             advice="use one thread per iteration",
         )
     with scope.text.block(), ExitStack() as stack:

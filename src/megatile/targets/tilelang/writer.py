@@ -136,7 +136,7 @@ class TileLangWriter:
         count = threads(self.launch, self.launch.depth("block"))
         grid = self.units.grid if one.blocks else (1,)
         if len(grid) > len(_AXES):
-            self.refuse(one.body[0], f"has a grid of {len(grid)} dimensions, and TileLang has three")
+            self.refuse(one.body[0], f"has a grid of {len(grid)} dimensions, but TileLang has at most three")
         if one.blocks and self.units.cluster:
             words = f", cluster_dims={(*self.units.cluster, 1, 1)[:3]}"
         else:
