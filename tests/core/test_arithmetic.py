@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from megatile.core.arithmetic import LARGEST, LONGEST, Lambda, evaluate
+from megatile.core.arithmetic import MAX_EXPRESSION_CHARS, MAX_MAGNITUDE, Lambda, evaluate
 from megatile.core.errors import ArithmeticSyntaxError, MegatileError
 
 NAMES = {"a": 7, "b": 3, "nodes": 4, "text": "3 GHz"}
@@ -174,9 +174,9 @@ def test_texts_do_not_grow() -> None:
 
 def test_long_and_deep_expressions_are_refused_or_computed() -> None:
     with pytest.raises(ArithmeticSyntaxError, match="too long"):
-        evaluate("1" + "+1" * LONGEST, {})
-    assert evaluate("-" * (LONGEST - 1) + "1", {}) in (1, -1)
-    assert evaluate("1" + "+1" * (LONGEST // 2 - 1), {}) == LONGEST // 2
+        evaluate("1" + "+1" * MAX_EXPRESSION_CHARS, {})
+    assert evaluate("-" * (MAX_EXPRESSION_CHARS - 1) + "1", {}) in (1, -1)
+    assert evaluate("1" + "+1" * (MAX_EXPRESSION_CHARS // 2 - 1), {}) == MAX_EXPRESSION_CHARS // 2
 
 
 def test_other_things_than_text_are_refused() -> None:
@@ -228,7 +228,7 @@ EXPRESSIONS = st.recursive(
 )
 
 
-@given(EXPRESSIONS.filter(lambda text: len(text) <= LONGEST))
+@given(EXPRESSIONS.filter(lambda text: len(text) <= MAX_EXPRESSION_CHARS))
 def test_same_value_as_python(text: str) -> None:
     names = {"a": 7, "b": 3}
     try:
@@ -247,4 +247,4 @@ def test_any_text_is_computed_or_refused(text: str, value: int) -> None:
         result = evaluate(text, {"x": value, "y": "text"})
     except MegatileError:
         return
-    assert isinstance(result, str) or abs(result) <= LARGEST
+    assert isinstance(result, str) or abs(result) <= MAX_MAGNITUDE

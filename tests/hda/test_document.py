@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from megatile.core.errors import MachineError, MegatileError
-from megatile.hda.document import DEEPEST, LARGEST_FILE, parse_document, read_document
+from megatile.hda.document import MAX_FILE_CHARS, MAX_NESTING_LEVELS, parse_document, read_document
 
 TEXT = "name: a\nnetworks:\n  - name: nvlink\n    bandwidth: 450 GB/s\n  - {latency: 1 ns}\n"
 
@@ -71,7 +71,7 @@ def test_a_value_inside_itself_is_refused() -> None:
         parse_document("a: &a [*a]\n")
 
 
-@pytest.mark.parametrize("depth", [DEEPEST + 1, 2000, 100_000])
+@pytest.mark.parametrize("depth", [MAX_NESTING_LEVELS + 1, 2000, 100_000])
 def test_deep_nesting_is_refused(depth: int) -> None:
     with pytest.raises(MachineError):
         parse_document("a: " + "[" * depth + "]" * depth)
@@ -100,7 +100,7 @@ def test_binary_files_are_refused(tmp_path: Path) -> None:
 
 def test_large_files_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
-    file.write_bytes(b"#" * (LARGEST_FILE + 1))
+    file.write_bytes(b"#" * (MAX_FILE_CHARS + 1))
     with pytest.raises(MachineError, match="larger than 4 MiB"):
         read_document(file)
 

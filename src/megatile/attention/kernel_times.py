@@ -17,7 +17,8 @@ from megatile.timing.machine_timing import MachineTiming, Origin, Timing
 
 LOOKED_AT = 3
 """Ranks whose kernels stand for those of all: the first, the last and one between."""
-PACKETS = 64
+PACKETS_PER_RANK = 64
+"""Packets into which the keys of a rank are divided."""
 
 
 def seconds_of(
@@ -104,4 +105,4 @@ def _granule(divided: Divided) -> int:
     """Switches send packets of several messages in turn; 64 of them for what a rank holds are fine enough."""
     problem, ranks = divided.problem, divided.schedule.ranks
     token = 2 * problem.groups * problem.dim * itemsize(problem.dtype) * problem.batch
-    return max(4096, problem.keys * token // (PACKETS * ranks))
+    return max(4096, problem.keys * token // (PACKETS_PER_RANK * ranks))

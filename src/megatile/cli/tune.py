@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Store = Annotated[Path | None, typer.Option(help="Keep results in this file, to resume later.")]
 Workers = Annotated[int | None, typer.Option(help="Number of processes; default: cores.")]
-SHOWN = 10
+MAX_SHOWN_ROWS = 10
 
 
 def _values(texts: list[str], option: str) -> dict[str, list[Any]]:
@@ -79,7 +79,8 @@ def tune(
     columns = [*choices, "result", "time_us", "bound_us"]
     reasons = list(dict.fromkeys(row["why"] for row in rows if row["why"]))
     shown = [
-        {**row, "note": f"({reasons.index(row['why']) + 1})"} if row["why"] else row for row in rows[:SHOWN]
+        {**row, "note": f"({reasons.index(row['why']) + 1})"} if row["why"] else row
+        for row in rows[:MAX_SHOWN_ROWS]
     ]
     columns += ["note"] if any(row["note"] for row in shown) else []
     plain = [*choices, "result", "note"]

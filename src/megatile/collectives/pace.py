@@ -22,9 +22,9 @@ from megatile.timing.collective_rule import CHAINS, fabric
 from megatile.timing.library import networks_between
 from megatile.timing.transports import head_cost, rule_for, way_of
 
-CLOSE = 1e-6
+MAX_RELATIVE_ERROR = 1e-6
 """Differences from the rule's time up to which nothing is changed."""
-TRIES = 8
+MAX_PACE_ROUNDS = 8
 MIN_PACE, MAX_PACE = 1e-3, 1e3
 """Beyond, messages have next to nothing to do with the time (they are empty): it stays as it is."""
 MAX_RANKS = 256
@@ -61,9 +61,9 @@ def paced(plan: Plan, job: Job, hda: HDA) -> Plan:
     transport, (operation, nbytes) = plan.transport(plan.kernel), job.library_call
     head = head_cost(hda, transport, operation, job.ranks, nbytes, job.scale)
     before: tuple[float, int] | None = None
-    for _ in range(TRIES):
+    for _ in range(MAX_PACE_ROUNDS):
         found = simulate(plan, machine=hda, launch=False, record=False, capacity=False).time_ps
-        if abs(found - wanted) <= CLOSE * wanted or found <= head or wanted <= head:
+        if abs(found - wanted) <= MAX_RELATIVE_ERROR * wanted or found <= head or wanted <= head:
             break
         pace = transport.pace * (wanted - head) / (found - head)
         if before is not None and before[1] != found:  # part of the time is not that of messages

@@ -19,12 +19,12 @@ from typing import Any
 
 from megatile.core.errors import ArithmeticSyntaxError, did_you_mean
 
-LONGEST = 200  # bounds the depth of the tree, and so of the recursion below
-LARGEST = 2**64
+MAX_EXPRESSION_CHARS = 200  # bounds the depth of the tree, and so of the recursion below
+MAX_MAGNITUDE = 2**64
 
 
 def _power(base: float, exponent: float) -> float:
-    if abs(exponent) > 64 or abs(base) > LARGEST:
+    if abs(exponent) > 64 or abs(base) > MAX_MAGNITUDE:
         raise ArithmeticSyntaxError(f"{base}**{exponent} is too large")
     if base < 0 and exponent != int(exponent):
         raise ArithmeticSyntaxError(f"{base}**{exponent} is not a real number")
@@ -116,7 +116,7 @@ class Lambda:
 def _tree(text: str) -> ast.expr:
     if not isinstance(text, str):
         raise ArithmeticSyntaxError(f"{text!r} is not an expression")
-    if len(text) > LONGEST:
+    if len(text) > MAX_EXPRESSION_CHARS:
         raise ArithmeticSyntaxError(f"an expression of {len(text)} characters is too long")
     try:
         return ast.parse(text.strip(), mode="eval").body
@@ -157,7 +157,7 @@ class _Values:
             if isinstance(problem, ArithmeticSyntaxError):
                 raise
             raise ArithmeticSyntaxError(f"'{self.text}' cannot be computed: {problem}") from None
-        if isinstance(result, (int, float)) and abs(result) > LARGEST:
+        if isinstance(result, (int, float)) and abs(result) > MAX_MAGNITUDE:
             raise ArithmeticSyntaxError(f"'{self.text}' is too large")
         return result
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 CACHE_VARIABLE = "MEGATILE_CACHE"
 """The environment variable that names the directory of the cache on disk."""
-_DIGEST = 32
+_DIGEST_BYTES = 32
 Function = TypeVar("Function", bound=Callable[..., Any])
 Result = TypeVar("Result")
 
@@ -86,7 +86,11 @@ def read_cached(path: Path) -> bytes | None:
         data = path.read_bytes()
     except OSError:
         return None
-    return data[:-_DIGEST] if hashlib.sha256(data[:-_DIGEST]).digest() == data[-_DIGEST:] else None
+    return (
+        data[:-_DIGEST_BYTES]
+        if hashlib.sha256(data[:-_DIGEST_BYTES]).digest() == data[-_DIGEST_BYTES:]
+        else None
+    )
 
 
 def write_cached(path: Path, data: bytes) -> bool:

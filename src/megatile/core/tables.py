@@ -8,7 +8,7 @@ from typing import Any
 
 from megatile.core.arguments import no_none
 
-WIDEST = 10_000
+MAX_LINE_CHARS = 10_000
 
 
 def rich_table(
@@ -32,5 +32,5 @@ def text_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     from rich.console import Console
 
     text = StringIO()
-    Console(file=text, width=WIDEST, color_system=None).print(rich_table(headers, rows))
+    Console(file=text, width=MAX_LINE_CHARS, color_system=None).print(rich_table(headers, rows))
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())

@@ -29,7 +29,7 @@ MAX_LOOP_ROWS = 1 << 26
 """Rounds of loops, of all units, whose copies of spread tiles are looked at; more of them count as none."""
 MAX_PAIRS = 1 << 22
 """Transfers that are kept before they are counted on their links."""
-ROUNDING = 1e-9
+RELATIVE_ROUNDING = 1e-9
 """Share of sums of floating point numbers that may be wrong."""
 MIN_RUN = 4
 """Links of a run from which on only its ends are written down."""
@@ -142,7 +142,9 @@ class _Loads:
             self.busy[network] = self.busy.get(network, 0.0) + served
         self.ends = {}
         longest = max((float(np.max(served, initial=0.0)) for served in self.busy.values()), default=0.0)
-        return int(max([longest, *(grid.longest_ps() for grid in self.grids.values())]) * (1 - ROUNDING))
+        return int(
+            max([longest, *(grid.longest_ps() for grid in self.grids.values())]) * (1 - RELATIVE_ROUNDING)
+        )
 
 
 def _mesh(view: Resources) -> Network | None:

@@ -26,7 +26,7 @@ from megatile.hda.hda import HDA
 from megatile.hda.model import MemoryLayer
 
 MiB = 1 << 20
-WIDEST = 64
+MAX_ADDRESS_BITS = 64
 
 
 class PhysAddrError(MegatileError, ValueError):
@@ -106,10 +106,10 @@ class AddressLayout:
         pairs = [(getattr(own, n), getattr(standard, n)) for n in ("rack", "sip", "cube", "local", "pe")]
         if all(needed <= there for needed, there in pairs):
             return standard
-        if own.bits > WIDEST:
+        if own.bits > MAX_ADDRESS_BITS:
             raise PhysAddrError(
                 f"addresses of machine '{hda.name}' need {own.bits} bits (rack {own.rack}, device {own.sip}, "
-                f"cube {own.cube}, local {own.local}), more than {WIDEST}"
+                f"cube {own.cube}, local {own.local}), more than {MAX_ADDRESS_BITS}"
             )
         return own
 

@@ -19,9 +19,9 @@ from megatile.core.errors import MachineError, Place
 from megatile.core.files import read_text
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-LARGEST_FILE = 4 * 2**20
+MAX_FILE_CHARS = 4 * 2**20
 MAX_VALUES = 50_000
-DEEPEST = 40
+MAX_NESTING_LEVELS = 40
 
 SEE = "compare with 'megatile machine show dgx-h100 --yaml'"
 
@@ -68,7 +68,7 @@ class Document:
 def read_document(path: str | Path) -> Document:
     """Read a YAML file."""
     advice = "check the path; 'megatile machines' lists what can be had by name"
-    return parse_document(read_text(path, LARGEST_FILE, MachineError, advice), str(path))
+    return parse_document(read_text(path, MAX_FILE_CHARS, MachineError, advice), str(path))
 
 
 def parse_document(text: str, file: str | None = None) -> Document:
@@ -126,13 +126,15 @@ class _Builder:
         self.values += 1
         if self.values > MAX_VALUES:
             raise self.error(event, f"the description is too large: more than {MAX_VALUES} values", key_path)
-        if self.characters > LARGEST_FILE:
+        if self.characters > MAX_FILE_CHARS:
             raise self.error(
-                event, f"the description is too large: more than {LARGEST_FILE} characters", key_path
+                event, f"the description is too large: more than {MAX_FILE_CHARS} characters", key_path
             )
-        if len(key_path) > DEEPEST:
+        if len(key_path) > MAX_NESTING_LEVELS:
             raise self.error(
-                event, f"the description is nested too deeply: more than {DEEPEST} levels", key_path
+                event,
+                f"the description is nested too deeply: more than {MAX_NESTING_LEVELS} levels",
+                key_path,
             )
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in self.anchors:

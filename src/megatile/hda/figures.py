@@ -15,7 +15,7 @@ from megatile.hda.document import Document, KeyPath
 from megatile.hda.model import Level
 
 T = TypeVar("T")
-LARGEST_MACHINE = 10**15
+MAX_SMALLEST_UNITS = 10**15
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Figures:
                 f"add a smaller level before it, or count {smallest.name}s in the level above",
             )
         whole = math.prod(u.num_units for u, _ in entries)
-        if whole > LARGEST_MACHINE:
+        if whole > MAX_SMALLEST_UNITS:
             self.fail(f"{whole} of the smallest units are too many", ("hw_spec",))
         total = whole
         for position, (unit, _) in enumerate(entries):

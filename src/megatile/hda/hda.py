@@ -28,7 +28,7 @@ from megatile.core.frozen import Frozen
 from megatile.core.quantities import Quantity
 from megatile.hda import load
 from megatile.hda.build import build
-from megatile.hda.document import DEEPEST, Document, read_document
+from megatile.hda.document import MAX_NESTING_LEVELS, Document, read_document
 from megatile.hda.model import (
     ALIAS_USES,
     ChannelQueues,
@@ -291,7 +291,7 @@ class HDA(Places):
 
 def _plain(value: Any, depth: int = 0) -> Any:
     """Dictionaries, lists and plain values; of parts given as objects, the fields that were set."""
-    if depth > DEEPEST:
+    if depth > MAX_NESTING_LEVELS:
         raise MachineError("the description is nested too deeply")
     if is_dataclass(value) and not isinstance(value, (type, Quantity)):
         defaults = {f.name: f.default for f in fields(value)}

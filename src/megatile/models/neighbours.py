@@ -29,7 +29,7 @@ TABLES = {
 }  # fmt: skip
 MACHINE = "dgx-h100"
 """On which the tables were measured."""
-FEW = 5
+MAX_NEIGHBOUR_ROWS = 5
 
 
 class Neighbour(NamedTuple):
@@ -65,7 +65,7 @@ def neighbours(operator: Operator, library: str) -> list[Neighbour]:
     kinds = {dtype, "f16"} if operator.communicates else {dtype}
     rows = [row for row in _rows(operator.kernel) if row.dtype in kinds and _library(row) in ("", library)]
     near = sorted(((_distance(row.shape, extents), n) for n, row in enumerate(rows)), key=lambda one: one)
-    return [_neighbour(rows[n], distance, library) for distance, n in near[:FEW]]
+    return [_neighbour(rows[n], distance, library) for distance, n in near[:MAX_NEIGHBOUR_ROWS]]
 
 
 def _library(row: Measurement) -> str:

@@ -17,7 +17,7 @@ from megatile.trace import Pointers, Waiter, WaitGraph
 if TYPE_CHECKING:
     from megatile.plan.follow import Follower
 
-REPORTED = 8
+MAX_REPORTED_UNITS = 8
 LACKS = {"send": "credit", "wait": "signal", "collective": "barrier"}
 
 
@@ -48,16 +48,17 @@ def deadlock(walker: Follower) -> MegatileError:
     for cohort in walker.waiting:
         instruction = walker.instruction(cohort)
         if instruction.statement is not None:
-            for at in range(min(len(cohort), REPORTED)):
+            for at in range(min(len(cohort), MAX_REPORTED_UNITS)):
                 reason = reason_of(walker, cohort.part(np.asarray([at])), instruction)
                 number = actors.number(cohort.level, int(cohort.units[at]))
                 waits.append((number, instruction.statement, reason))
     waits.sort(key=lambda wait: wait[0])
     lines = [
-        f"  {actors.label(u)} {why} at {s.source or statement_text(s)}" for u, s, why in waits[:REPORTED]
+        f"  {actors.label(u)} {why} at {s.source or statement_text(s)}"
+        for u, s, why in waits[:MAX_REPORTED_UNITS]
     ]
     total = sum(len(c) for c in walker.waiting)
-    more = [f"  ... and {total - REPORTED} more units"] if total > REPORTED else []
+    more = [f"  ... and {total - MAX_REPORTED_UNITS} more units"] if total > MAX_REPORTED_UNITS else []
     lines += [
         f"  {count} instances of level '{name}' are not resident, and no slot becomes free"
         for name, count in walker.residency.absent().items()
@@ -66,7 +67,7 @@ def deadlock(walker: Follower) -> MegatileError:
     if cycle := graph.cycle():
         names = [waiter.unit.removeprefix("unit ") for waiter in (*cycle, cycle[0])]
         lines.append(f"  each waits for the next: {' -> '.join(names)}")
-    dump = graph.pointer_lines(2 * REPORTED)
+    dump = graph.pointer_lines(2 * MAX_REPORTED_UNITS)
     text = "\n".join(["deadlock: nothing can proceed", *lines, *more, *dump])
     return PlanDeadlock(text, waits, graph, place=waits[0][1].source if waits else None)
 
@@ -180,7 +181,7 @@ def _group(walker: Follower, cohort: Cohort, instruction: Instruction) -> str:
         for u in c.units
     }
     missing = [int(u) for u in np.flatnonzero(keys == keys[unit]) if int(u) not in there]
-    who = f"; missing: {missing[:REPORTED]}" if missing else ""
+    who = f"; missing: {missing[:MAX_REPORTED_UNITS]}" if missing else ""
     return f"waits for its group of '{statement.group}' at the {statement.kind}{who}"
 
 

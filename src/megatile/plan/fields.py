@@ -16,7 +16,7 @@ from megatile.plan import model, statements
 from megatile.plan.model import Expr, Plan, PlanError
 
 _NAMES = {"index", "chosen", "name"}
-_LARGEST = 1 << 62
+_MAX_INTEGER = 1 << 62
 
 
 def check_fields(plan: Plan) -> None:
@@ -38,7 +38,7 @@ def _check(value: Any, wanted: Any, path: str) -> None:
     if isinstance(value, bool) or not (isinstance(value, (int, tuple)) or is_dataclass(value)):
         return
     if isinstance(value, int):
-        if abs(value) >= _LARGEST:
+        if abs(value) >= _MAX_INTEGER:
             raise PlanError(f"{path} is too large a number")
     elif isinstance(value, tuple):
         inner = get_args(wanted)

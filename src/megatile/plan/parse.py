@@ -30,7 +30,7 @@ from megatile.plan.statements import (
     Work,
 )
 
-LARGEST_TEXT = 16 << 20
+MAX_TEXT_BYTES = 16 << 20
 _READER = ExprReader()
 tree_expr = _READER.expr
 
@@ -52,8 +52,8 @@ def parse_plan(text: str) -> Plan:
     """The plan of a text; errors name the line."""
     if not isinstance(text, str):
         raise PlanError(f"{text!r} is not the text of a Plan")
-    if len(text) > LARGEST_TEXT:
-        raise PlanError(f"the text has more than {format_bytes(LARGEST_TEXT)}", advice="save it as JSON")
+    if len(text) > MAX_TEXT_BYTES:
+        raise PlanError(f"the text has more than {format_bytes(MAX_TEXT_BYTES)}", advice="save it as JSON")
     for mark, what, least in (("\n", "lines", 8), (",", "values", 4)):
         if text.count(mark) > 20_000 + len(text) // least:  # each takes 2 kB of memory
             raise PlanError(f"the text has too many short {what}: {text.count(mark)} in {len(text)} letters")

@@ -12,7 +12,7 @@ from megatile.runtime.errors import LaunchError, PeerError
 from megatile.targets.common.kernel import Failure
 from megatile.targets.cpu.kernel import CpuCode
 
-_EXTRA = 1 << 20
+_SPARE_BYTES = 1 << 20
 
 
 class Processes(ctypes.Structure):
@@ -33,7 +33,7 @@ class ProgramMemory:
         for array, copies in zip(self.views, code.copies, strict=True):
             self.offsets.append(at)
             at += aligned(max(64, array.nbytes) * copies)
-        self.arguments, self.tiles = at, sum(code.source.room) + _EXTRA
+        self.arguments, self.tiles = at, sum(code.source.room) + _SPARE_BYTES
         self.nbytes = at + self.tiles
 
     def places(self, heap: np.ndarray) -> list[np.ndarray]:

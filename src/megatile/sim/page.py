@@ -18,12 +18,12 @@ from megatile.sim.state import Recorded
 if TYPE_CHECKING:
     from megatile.sim.result import Result
 
-BINS = 48
+LINK_USE_BINS = 48
 FACTORS = (0.5, 0.7, 1.0, 1.4, 2.0)
 MAX_SLIDERS = 10
 SECONDS = 20.0
 """How long the runs for the sliders may take together."""
-_LONGEST_TEXT = 200_000
+_MAX_PLAN_TEXT_CHARS = 200_000
 
 
 def result_page(
@@ -35,7 +35,9 @@ def result_page(
 ) -> str:
     """The page as text: see `Result.report`."""
     plan = str(result.plan)
-    shown = plan if len(plan) <= _LONGEST_TEXT else plan[:_LONGEST_TEXT] + "\n… the text goes on"
+    shown = (
+        plan if len(plan) <= _MAX_PLAN_TEXT_CHARS else plan[:_MAX_PLAN_TEXT_CHARS] + "\n… the text goes on"
+    )
     return page(
         result.trace,
         title=f"{result.plan.name} on {result.machine.name}",
@@ -90,7 +92,7 @@ def _traffic(result: Result) -> list[tuple[str, str, str, str]]:
     return rows
 
 
-def link_use(result: Result, bins: int = BINS) -> list[LinkUse]:
+def link_use(result: Result, bins: int = LINK_USE_BINS) -> list[LinkUse]:
     """The share of every span of time in which each link is busy; a transfer counts evenly over its time."""
     record = result.record
     rows = record.rows[record.rows[:, Recorded.path] != st.NONE]

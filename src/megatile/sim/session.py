@@ -63,7 +63,7 @@ from megatile.trace import Trace, WaitGraph, critical_path, text_table, why_slow
 INSTALL = "install"
 NOT_IN_HISTORY: dict[str, Any] = dict.fromkeys(("outputs", "result", "error", "rows", "worker"))
 """What the history does not keep of a launch: neither outputs nor the engine stay alive."""
-RECORDS = 1 << 18
+MAX_RECORDED_COMMANDS = 1 << 18
 """Commands of all launches that are kept for traces unless more are asked for."""
 
 
@@ -73,7 +73,9 @@ class Session(MachineRun, HasTime):
     ``record`` says how many commands are kept for traces; the oldest launches are forgotten first.
     """
 
-    def __init__(self, machine: HDA | str, *, engine: str | None = None, record: int = RECORDS) -> None:
+    def __init__(
+        self, machine: HDA | str, *, engine: str | None = None, record: int = MAX_RECORDED_COMMANDS
+    ) -> None:
         super().__init__(machine, engine=engine, record=record)
         self.launches: list[Launch] = []
         """Every launch that has ended, without its outputs."""

@@ -32,14 +32,14 @@ from megatile.timing.exchange_rules import model_name
 from megatile.timing.formulas import OPERATIONS, Device, KernelTime, Operation, hardware
 from megatile.timing.machine_timing import Origin
 
-NEAREST = 12
+NEAREST_SHAPES = 12
 FARTHEST = 3.0
 """In factors of two: a shape that is further from all measured ones is left to the formula."""
 BEYOND = 1.0
 """The same for collectives outside the measured sizes and ranks: beyond, another protocol may take over."""
 BASE, RIDGE = 0.1, 0.01
 """The squared distance at which weights begin to fall; what holds slopes that few shapes determine."""
-LONGEST_US = 1e12
+MAX_TIME_US = 1e12
 _SCHEMA = """CREATE TABLE measurements (
   machine TEXT, operation TEXT, dtype TEXT, implementation TEXT, shape TEXT, time_us REAL, source TEXT,
   PRIMARY KEY (machine, operation, dtype, implementation, shape)) WITHOUT ROWID"""
@@ -277,7 +277,7 @@ class _Table:
         squares = self._squares(point)
         if without is not None:
             squares[without] = np.inf
-        count = min(NEAREST, len(squares) - (without is not None))
+        count = min(NEAREST_SHAPES, len(squares) - (without is not None))
         if count < 1:
             return None
         near = np.argpartition(squares, count - 1)[:count]
@@ -317,7 +317,7 @@ def _row(m: Measurement) -> tuple[str, str, str, str, str, float, str]:
 
 
 def _checked(time_us: Any, said: str = "") -> float:
-    if not isinstance(time_us, (int, float)) or not 0 < time_us <= LONGEST_US:
+    if not isinstance(time_us, (int, float)) or not 0 < time_us <= MAX_TIME_US:
         raise DatabaseError(f"{said}{time_us} us: no time")
     return float(time_us)
 

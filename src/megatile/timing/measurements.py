@@ -22,7 +22,7 @@ from megatile.core.progress import tell
 from megatile.timing.database import DatabaseError, Measurement
 from megatile.timing.formulas import OPERATIONS
 
-LARGEST_FILE = 1 << 30
+MAX_FILE_BYTES = 1 << 30
 MAX_ROWS = 10_000_000
 MARLIN = "marlin"
 """In names of kernels: one that widens 4-bit weights of any kind."""
@@ -107,7 +107,7 @@ def read_measurements(
     said = source if source is not None else path.name
     if path.suffix.lower() in (".parquet", ".pq"):
         return list(_table(_parquet(path), path, machine, said))
-    content = read_file(path, LARGEST_FILE, DatabaseError, unpack=True)
+    content = read_file(path, MAX_FILE_BYTES, DatabaseError, unpack=True)
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as problem:
@@ -138,7 +138,7 @@ def _csv(text: str, path: Path) -> Iterator[Row]:
 
 def _parquet(path: Path) -> Iterator[Row]:
     _, parquet = _pyarrow(path)
-    read_file(path, LARGEST_FILE, DatabaseError)  # regular, and not too large
+    read_file(path, MAX_FILE_BYTES, DatabaseError)  # regular, and not too large
     try:
         with parquet.ParquetFile(path) as opened:
             if opened.metadata.num_rows > MAX_ROWS:
@@ -277,7 +277,7 @@ def _log(
 
 def read_devices(path: str | Path) -> list[str]:
     """Return the names of the devices that a log of nccl-tests lists, each once."""
-    text = read_file(Path(path), LARGEST_FILE, DatabaseError, unpack=True).decode("utf-8", "replace")
+    text = read_file(Path(path), MAX_FILE_BYTES, DatabaseError, unpack=True).decode("utf-8", "replace")
     listed = re.findall(r"#\s+Rank\s+\d+ .*\bdevice\s+\S+\s+\[[^\]]*\]\s*(\S.*?)\s*$", text, re.MULTILINE)
     return list(dict.fromkeys(listed))
 

@@ -18,7 +18,7 @@ from megatile.trace.events import COLUMNS, NAME_TABLES, TABLE_OF, Trace, TraceEr
 from megatile.trace.files import make_trace, read_json, read_text, table_of_names
 
 SCHEMA = "megatile-oplog-1"
-_BLOCK = 50_000
+_EVENTS_PER_WRITE = 50_000
 _KEYS = {
     "start_ps": "t_start",
     "end_ps": "t_end",
@@ -47,8 +47,11 @@ def write_oplog(trace: Trace, path: str | Path) -> Path:
     quoted = {name: [json.dumps(text) for text in getattr(trace, table)] for name, table in TABLE_OF.items()}
     with whole_file(path, TraceError) as out:
         out.write(json.dumps(header).encode() + b"\n")
-        for start in range(0, len(trace), _BLOCK):
-            part = {name: column[start : start + _BLOCK].tolist() for name, column in trace.columns.items()}
+        for start in range(0, len(trace), _EVENTS_PER_WRITE):
+            part = {
+                name: column[start : start + _EVENTS_PER_WRITE].tolist()
+                for name, column in trace.columns.items()
+            }
             part |= {name: [texts[i] for i in part[name]] for name, texts in quoted.items()}
             rows = [_ROW % row for row in zip(*(part[name] for name in _KEYS), strict=True)]
             out.write(("\n".join(rows) + "\n").encode())

@@ -27,7 +27,7 @@ from megatile.trace.lanes import Row, rows_of
 SCHEMA = "megatile-trace-2"
 _NUMBERED = "megatile-trace-1"
 """The schema before: numbers of the tables where names stand now, and a thread per engine."""
-_BLOCK = 50_000
+_EVENTS_PER_WRITE = 50_000
 
 
 @no_none
@@ -51,8 +51,8 @@ def _parts(trace: Trace) -> Iterator[list[str]]:
     rows, row = rows_of(trace)
     thread = row + 1
     yield _tracks(trace, rows)
-    for start in range(0, len(trace), _BLOCK):
-        yield _events(trace, thread, start, min(start + _BLOCK, len(trace)))
+    for start in range(0, len(trace), _EVENTS_PER_WRITE):
+        yield _events(trace, thread, start, min(start + _EVENTS_PER_WRITE, len(trace)))
     yield from _arrows(trace, thread)
     yield from _counters(trace)
 
@@ -142,8 +142,8 @@ def _arrows(trace: Trace, thread: np.ndarray) -> Iterator[list[str]]:
     unit = trace.columns["unit"] + 1
     middle = (trace.columns["start_ps"] + trace.columns["end_ps"]) // 2
     end = np.maximum(trace.columns["start_ps"], trace.columns["end_ps"] - 1000)
-    for begin in range(0, len(trace.flows), _BLOCK):
-        block = trace.flows[begin : begin + _BLOCK]
+    for begin in range(0, len(trace.flows), _EVENTS_PER_WRITE):
+        block = trace.flows[begin : begin + _EVENTS_PER_WRITE]
         rows = []
         for phase, event, time, tail in (
             ("s", block[:, 0], middle, ""),
@@ -161,8 +161,12 @@ def _counters(trace: Trace) -> Iterator[list[str]]:
     for counter in trace.counters:
         name = json.dumps(counter.name)
         times, values = _micro(counter.time_ps), counter.value.tolist()
-        for start in range(0, max(len(times), 1), _BLOCK):
-            block = zip(times[start : start + _BLOCK], values[start : start + _BLOCK], strict=True)
+        for start in range(0, max(len(times), 1), _EVENTS_PER_WRITE):
+            block = zip(
+                times[start : start + _EVENTS_PER_WRITE],
+                values[start : start + _EVENTS_PER_WRITE],
+                strict=True,
+            )
             yield [
                 f'{{"ph":"C","name":{name},"pid":0,"ts":{t[0]}.{t[1]:06d},"args":{{"value":{v!r}}}}}'
                 for t, v in block

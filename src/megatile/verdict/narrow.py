@@ -20,7 +20,7 @@ Box = tuple[tuple[int, int], ...]
 """Per dimension the first element and the one behind the last."""
 USED = 0.9
 """The share of what is copied that must be read, not to be called too much."""
-BUSY = 0.8
+MIN_BUSY_SHARE = 0.8
 
 
 @rule("serial loop")
@@ -173,7 +173,12 @@ def _trimmed(program: Program) -> Program:
 def wide_tensors(study: Study) -> Iterator[Finding]:
     """Device memory is the limit, and moves f32."""
     found = study.figures
-    if study.lowered is None or found is None or not found.memory or study.busy(found.memory) < BUSY:
+    if (
+        study.lowered is None
+        or found is None
+        or not found.memory
+        or study.busy(found.memory) < MIN_BUSY_SHARE
+    ):
         return
     names = [p.name for p in study.lowered.source.params if p.dtype == "f32"]
     if names:

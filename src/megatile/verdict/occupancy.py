@@ -19,7 +19,7 @@ IDLE = 0.08
 """The share of the units' time, idle at the end, from which on that is a symptom."""
 UNEVEN = 1.3
 """The longest block against the middle one."""
-LOADED = 0.85
+MIN_LOAD_SHARE = 0.85
 SHARE_OF_STARTUP = 0.15
 
 
@@ -113,7 +113,7 @@ def tile_size(study: Study) -> Iterator[Finding]:
             "T.Persistent", source=_kernel_line(study),
         )  # fmt: skip
         return
-    if trial is not None and loads > LOADED and _use(study, "tensor") < LOADED:
+    if trial is not None and loads > MIN_LOAD_SHARE and _use(study, "tensor") < MIN_LOAD_SHARE:
         yield from study.finding(
             "small tile", ps, how,
             bottleneck="tiles too small: loads limit the tensor engines" if _use(study, "tensor") else

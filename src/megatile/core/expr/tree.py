@@ -33,7 +33,7 @@ Function = Callable[[Any], Value]
 WEAK = ("bool", "int", "float")
 
 
-LARGEST = 2**63 - 1
+MAX_INT64 = 2**63 - 1
 """What the arrays that expressions are evaluated on can hold."""
 
 
@@ -141,7 +141,7 @@ class Const(Expr):
     dtype: str = "int"
 
     def __post_init__(self) -> None:
-        if isinstance(self.value, int) and not -LARGEST <= self.value <= LARGEST:
+        if isinstance(self.value, int) and not -MAX_INT64 <= self.value <= MAX_INT64:
             raise ExprError(f"the number {str(self.value)[:40]} is larger than 63 bits can hold")
 
     def function(self, *children: Function) -> Function:

@@ -23,7 +23,7 @@ from megatile.runtime.shared.world import World
 STOPPED_SECONDS = 3.0
 """How long a rank may be stopped (SIGSTOP) before it counts as lost."""
 END_SECONDS = 1.0
-_POLL = 0.01
+_POLL_SECONDS = 0.01
 _DEATH_SIGNAL = 1
 """PR_SET_PDEATHSIG of Linux: a rank ends when the process that forked it does."""
 
@@ -160,7 +160,7 @@ def _watch(world: World, ranks: list[_Rank], timeout: float, watch: Callable[[],
 def _listen(ranks: list[_Rank]) -> None:
     """Take what ranks say, waiting a moment for it."""
     waiting = [rank.pipe for rank in ranks if rank.code is None and not rank.silent]
-    ready = select.select(waiting, [], [], _POLL if waiting else _POLL / 10)[0]
+    ready = select.select(waiting, [], [], _POLL_SECONDS if waiting else _POLL_SECONDS / 10)[0]
     for rank in ranks:
         if rank.pipe in ready:
             _take(rank)

@@ -25,7 +25,7 @@ _LANGUAGES = {
     "c++": ("CXX", ("c++", "g++", "clang++"), ("-std=gnu++17",), ("-lm",)),
 }
 """Of each language: the variable that names its compiler, the usual compilers, its flags and libraries."""
-_TIME_LIMIT = 600
+_TIMEOUT_SECONDS = 600
 
 
 def compiler(language: str = "c") -> list[str]:
@@ -122,7 +122,7 @@ class Making:
 
     def _compiled(self, process: subprocess.Popen[str], symbols: tuple[str, ...]) -> ctypes.CDLL:
         try:
-            said, _ = process.communicate(timeout=_TIME_LIMIT)
+            said, _ = process.communicate(timeout=_TIMEOUT_SECONDS)
         except BaseException:
             process.kill()
             process.wait()

@@ -14,7 +14,7 @@ from megatile.ir.expr import Load, loads
 from megatile.ir.program import Program, base_name, bindings
 
 HEAVY = {"exp", "exp2", "log", "log2", "tanh", "erf", "sigmoid", "sqrt", "rsqrt", "sin", "cos", "/"}
-LONGEST = 4096
+MAX_TILE_EXTENT = 4096
 
 
 def hoisted(program: Program) -> Program:
@@ -70,7 +70,7 @@ class _Hoist:
     def _may(self, expr: Expr, node: n.Parallel, target: str) -> bool:
         extents = [constant(e) for e in node.extents]
         return (
-            all(e is not None and 0 < e <= LONGEST for e in extents)
+            all(e is not None and 0 < e <= MAX_TILE_EXTENT for e in extents)
             and all(load.source != target for load in loads(expr))
             and not any(getattr(p, "operator", None) == "select" for p in walk(expr))
         )

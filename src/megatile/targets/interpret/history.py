@@ -176,7 +176,7 @@ def _items_overlap(a: Any, b: Any) -> bool:
     return bool(np.isin(a, b).any())
 
 
-MANY = 32
+MAX_INDEXED_CELLS = 32
 """A box that lies in more cells than this is always a candidate."""
 
 Box = Sequence[tuple[int, int]]
@@ -217,7 +217,7 @@ class Grid:
         for (low, high), size in zip(box, self.cell, strict=True):
             first, last = low // size, (high - 1) // size
             count *= last - first + 1
-            if count > MANY:
+            if count > MAX_INDEXED_CELLS:
                 return None
             ranges.append(range(first, last + 1))
         return list(product(*ranges))

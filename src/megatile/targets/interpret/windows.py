@@ -9,7 +9,7 @@ import numpy as np
 
 from megatile.core.operations import OPERATIONS
 
-LONGEST = 2048
+MAX_INNER_EXTENT = 2048
 """Inner extent of products that are made at once."""
 
 
@@ -62,7 +62,9 @@ class LockstepTile:
     def add_product(self, a: Any, b: Any) -> None:
         """``a @ b`` is added, sooner or later."""
         inner = sum(left.shape[-1] for left, _ in self.products)
-        if self.products and (inner > LONGEST or [x.shape for x in self.products[0]] != [a.shape, b.shape]):
+        if self.products and (
+            inner > MAX_INNER_EXTENT or [x.shape for x in self.products[0]] != [a.shape, b.shape]
+        ):
             self.array = self.array
         self.products.append((a, b))
 

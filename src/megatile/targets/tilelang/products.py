@@ -12,7 +12,7 @@ from megatile.targets.tilelang.units import dtype
 if TYPE_CHECKING:
     from megatile.targets.tilelang.writer import TileLangWriter
 
-_MOST = (64, 64, 32)
+_MAX_TILE_MNK = (64, 64, 32)
 """Rows, columns and depth of a tile."""
 
 
@@ -27,7 +27,9 @@ def global_product(out: TileLangWriter, node: n.Gemm) -> bool:
     if any(len(one) != 2 or None in one for one in extents):
         return False
     (rows, columns), depth = extents[2], extents[0][0 if node.transpose_a else 1]
-    sizes = [_divisor(extent, most) for extent, most in zip((rows, columns, depth), _MOST, strict=True)]
+    sizes = [
+        _divisor(extent, most) for extent, most in zip((rows, columns, depth), _MAX_TILE_MNK, strict=True)
+    ]
     number = len(out.lines)
     names = [out.name(f"{word}_{number}") for word in ("a", "b", "c")]
     loops = [out.name(f"{word}_{number}") for word in ("i", "j", "k")]
