@@ -14,7 +14,7 @@ SOURCES = Path(megatile.__file__).parent
 LIBRARIES = sorted(p.stem for p in (SOURCES / "hda" / "libraries").glob("*.yaml"))
 FIGURE = re.compile(r"(LATENCY|BANDWIDTH|RATE|SPEEDS?|_US|_NS|_GBS?|_GHZ)$")
 DEVICE = re.compile(r"\b([ABHLV]\d{2,3}|MI\d{3}X?|gfx\d+|sm_\d+|volta|ampere|hopper|blackwell|GB/s)\b", re.I)
-LIMITS = {"LONGEST_US"}
+LIMITS = {"MAX_TIME_US"}
 """The longest time that a file of measurements may state."""
 
 
