@@ -110,8 +110,8 @@ def run(
     if len(names) > 1:
         if compare or trace or report or why or helps:
             raise MegatileError(
-                "--compare, --trace, --report, --explain and --what-helps are of one machine, "
-                f"not {len(names)}",
+                "--compare, --trace, --report, --explain and --what-helps take one machine, "
+                f"got {len(names)}",
                 advice=f"give one: -m {names[0]}",
             )
         _on_each(prog, given, [load(name, settings, trust) for name in names], json)
