@@ -272,7 +272,7 @@ def needless_barriers(program: Program) -> list[n.Node]:
                 base = table[region.source].base
                 for writer, other in written if kind != "write" else ():
                     seen = far or n.remote(writer) is not None or base in tensors
-                    if seen and table[other.source].base == base and _meet(region, other):
+                    if seen and table[other.source].base == base and _may_overlap(region, other):
                         found.pop(id(waiting), None)
             if isinstance(node, n.Barrier):
                 if waiting is not None and id(waiting) not in found:
@@ -285,7 +285,7 @@ def needless_barriers(program: Program) -> list[n.Node]:
     return list(found.values())
 
 
-def _meet(one: n.Region, other: n.Region) -> bool:
+def _may_overlap(one: n.Region, other: n.Region) -> bool:
     """Whether two regions of a tile may have elements in common."""
     if len(one.dims) != len(other.dims):
         return True
