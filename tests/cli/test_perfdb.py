@@ -98,6 +98,7 @@ def test_mistakes_are_one_line(megatile, tmp_path):
         (("perfdb", "list", "--db", db), "no such performance database"),
         (("kernel", "gemm", "--m", "x"), "gives no extent"),
         (("kernel", "gemm", "--m"), "gives no extent"),
+        (("kernel", "all_reduce", "--bytes", "1Q", "--ranks", "8"), "unit 'Q' in '1Q' is unknown"),
         (("kernel", "gemm", "--m", 1), "gemm needs n, k"),
         (("kernel", "gemm", "--kk", 1), "no extent 'kk'"),
     ):

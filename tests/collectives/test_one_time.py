@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import megatile as mt
@@ -120,6 +121,31 @@ def program(operation, n, nbytes):
             do(T.view(Y, layout=T.FullRow), T.view(X, layout=T.FullRow))
 
     return only
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_one_rank_does_not_communicate(operation):
+    own, given = program(operation, 1, 4096), np.arange(1024, dtype=np.float32)
+    found = mt.simulate(own, machine="dgx-h100", launch=False)
+    assert found.model == "no communication"
+    x, y = given.copy(), np.zeros_like(given)
+    mt.run(own, x, y, machine="dgx-h100")
+    in_place = operation in ("all_reduce", "broadcast")
+    assert (x if in_place else y).tolist() == given.tolist()
+    assert len(found.trace) == (0 if in_place else 1)  # it copies, or does nothing
+
+
+@pytest.mark.parametrize("operation", ["all_gather", "all_to_all", "broadcast", "send_recv"])
+def test_engines_of_another_type_move_what_nothing_computes(operation):
+    """A machine without vector engine and without f32."""
+    described = chips("ring", 4).to_dict()
+    level = described["engines"][0]["level"]
+    only = {"name": "mma", "kind": "tensor", "level": level, "throughput": {"f16": "256 GFLOP/s"}}
+    hda = mt.HDA.from_dict({**described, "engines": [only]})
+    found = predict(operation, machine=hda, nbytes=4096)
+    assert mt.simulate(found.plan, machine=hda).time_ps == found.time_ps > 0
+    with pytest.raises(mt.MegatileError, match="no throughput for f32"):
+        predict("all_reduce", machine=hda, nbytes=4096, algorithm="ring")
 
 
 @pytest.mark.parametrize("operation", ["gather", "scatter", "broadcast", "all_to_all"])

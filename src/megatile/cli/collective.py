@@ -102,7 +102,8 @@ def collective(
     among: Annotated[str | None, typer.Option(help="Algorithms to choose from: ring,tree,…")] = None,
     protocol: Annotated[str | None, typer.Option(help="LL, LL128, Simple or NVLS.")] = None,
     graph: Annotated[
-        bool, typer.Option("-G", "--graph", help="As in a captured graph: no host launch.")
+        bool,
+        typer.Option("-G", "--graph", help="As in a captured graph: no host launch; NCCL's own hides it."),
     ] = False,
     registered: Annotated[
         bool, typer.Option("--registered", help="Buffers are registered with the library.")

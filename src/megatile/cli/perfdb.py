@@ -14,7 +14,7 @@ from megatile.cli.machine import Json, Machine, Set, Trust, load
 from megatile.cli.output import Commands, print_json, print_table
 from megatile.core.errors import MegatileError
 from megatile.core.progress import shown
-from megatile.core.quantities import format_time
+from megatile.core.quantities import format_time, size
 
 app = Commands(help="Keep measured kernel times, to predict from and to fit.", no_args_is_help=True)
 Db = Annotated[
@@ -97,9 +97,11 @@ def _extents(arguments: list[str]) -> dict[str, list[int]]:
     waiting = [part for argument in arguments for part in argument.split("=", 1)]
     for name, value in zip(waiting[::2], [*waiting[1::2], ""], strict=False):
         numbers = value.replace("_", "").split(",")
-        if not name.startswith("--") or not all(n.isdigit() and len(n) < 19 for n in numbers):
+        if name == "--bytes" and value:
+            numbers = [str(size(n)) for n in numbers]
+        if not name.startswith("--") or not all(n.isdecimal() and len(n) < 19 for n in numbers):
             message = f"'{name} {value}'".replace(" '", "'") + " gives no extent"
-            raise MegatileError(message, advice="write --m 4096 --n 4096 --k 4096")
+            raise MegatileError(message, advice="write --m 4096 --n 4096 --k 4096, or --bytes 64K --ranks 8")
         found[name[2:].replace("-", "_")] = [int(n) for n in numbers]
     if prod(len(values) for values in found.values()) > MAX_SHAPES:
         raise MegatileError(f"more than {MAX_SHAPES} shapes", advice="give fewer values")

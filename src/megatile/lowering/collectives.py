@@ -234,6 +234,13 @@ def _result(member: Member) -> Callable[[], None]:
         for target in targets if run is None else _slices(targets[0]):
             copy_block(scope, target if run is None else part(target, dim, *run), value)
 
+    if member.size == 1:
+        own = scope.regions.block(node.source[0])
+        if all(t == own or t.home.name != own.home.name for t in targets):
+            if node.kind == "scatter_view":
+                scope.state.scattered[own.home.name] = dim
+            targets = [target for target in targets if target != own]  # one rank has its result
+            return lambda: write(own)
     if node.kind in ("allreduce", "reduce_scatter", "scatter_view"):
         mine = scope.regions.block(node.source[0])
         run = None if node.kind == "allreduce" else run_of(length(mine, dim), member.size, member.me)

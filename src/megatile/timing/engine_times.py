@@ -17,6 +17,9 @@ from megatile.timing.rules import Command, Operands, meeting, operands, rule_of
 
 COPIES = frozenset({"copy", "pad"})
 
+MOVING = ("copy", "fill")
+"""Commands that compute nothing."""
+
 
 @dataclass(frozen=True)
 class Dma:
@@ -78,6 +81,8 @@ class EngineTimes(MemoryLayers):
             # Products of wide types that the matrix engine lacks are vector work.
             engine = self.engine("vector") or engine
             rate = engine.rate(statement.work.dtype)
+        if rate is None and statement.operation in MOVING:
+            rate = float("inf")  # any engine moves any type, as fast as the memories
         if rate is None:
             raise MissingDescriptionError(
                 f"engine '{engine.name}' of machine '{self.hda.name}' has no throughput for "

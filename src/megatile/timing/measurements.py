@@ -20,6 +20,7 @@ from megatile.core.errors import MegatileError, Place
 from megatile.core.files import read_file, whole_file
 from megatile.core.progress import tell
 from megatile.timing.database import DatabaseError, Measurement
+from megatile.timing.exchange_rules import COLLECTIVES
 from megatile.timing.formulas import OPERATIONS
 
 MAX_FILE_BYTES = 1 << 30
@@ -255,11 +256,12 @@ def _log(
         rows = len(fields) >= 11 and fields[0].isdigit() and fields[1].isdigit()
         if line.lstrip().startswith("#") or not rows:
             continue
-        if (named or whole) not in OPERATIONS:
-            advice = "name it with --operation, such as all_reduce"
+        if (named or whole) not in COLLECTIVES:
             raise DatabaseError(
-                "the log does not say which collective it measures", place=place, advice=advice
-            )
+                f"'{operation}' is no operation of nccl-tests" if operation else
+                "the log does not say which collective it measures",
+                place=place, advice=f"name it with --operation: {', '.join(COLLECTIVES)}",
+            )  # fmt: skip
         if not ranks:
             raise DatabaseError("the log lists no ranks ('#  Rank  0 …')", place=place)
         try:

@@ -88,8 +88,9 @@ _CHANNELS = {
 
 
 def _whole(key: str, value: str | int) -> int:
-    if not re.fullmatch(r"\d{1,6}", str(value).strip()):
-        raise TimingError(f"{key} must be a non-negative integer, got {value!r}")
+    least, needed = (1, "positive") if _CHANNELS.get(key) == "max_channels" else (0, "non-negative")
+    if not re.fullmatch(r"\d{1,6}", str(value).strip()) or int(value) < least:
+        raise TimingError(f"{key} must be a {needed} integer, got {value!r}")
     return int(value)
 
 
