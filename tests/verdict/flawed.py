@@ -547,6 +547,37 @@ def converted(wide=True, M=2048, N=2048, K=1024, bM=128, bN=128, bK=128):
     return kernel
 
 
+def gathered(all_of_it=True, M=4096, N=1024, K=1024, devices=4, bM=128, bN=128, bK=64):
+    """A product of the unit's own rows, read out of all rows or where they are."""
+    rows = M // devices
+
+    @T.program
+    def kernel(A: T.Tensor((M, K), "f16"), B: T.Tensor((K, N), "f16"), C: T.Tensor((M, N), "f16")):
+        with T.Kernel(device=devices, block=(N // bN, rows // bM), threads=256) as (bx, by):
+            with T.Scale("device") as (r, _):
+                my_A = T.view(A, layout=T.FullRow)
+                my_B = T.view(B, layout=T.Replica)
+                my_C = T.view(C, layout=T.FullRow)
+                if all_of_it:
+                    whole = T.alloc((M, K), "f16", level="l2")
+                    T.allgather(whole, my_A)
+                with T.Scale("block"):
+                    a = T.alloc((bM, bK), "f16", level="l1")
+                    b = T.alloc((bK, bN), "f16", level="l1")
+                    c = T.alloc((bM, bN), "f32")
+                    T.clear(c)
+                    for k in T.Pipelined(K // bK, num_stages=2):
+                        if all_of_it:
+                            T.copy(a, whole[r * rows + by * bM, k * bK])
+                        else:
+                            T.copy(a, my_A[by * bM, k * bK])
+                        T.copy(b, my_B[k * bK, bx * bN])
+                        T.gemm(a, b, c)
+                    T.copy(my_C[by * bM, bx * bN], c)
+
+    return kernel
+
+
 def scalar_product(tensor_cores=False, M=1024, N=1024, K=1024, bM=64, bN=64, bK=32):
     """A product written as elementwise multiply and sum, or by T.gemm."""
 
@@ -621,6 +652,7 @@ PAIRS = {
     "256 messages": ("small messages", shift(256, n=1 << 18), shift(n=1 << 18)),
     "a barrier each step": ("barriers", stencil(), stencil(False)),
     "a barrier behind each put": ("barriers", exchange(), exchange(False)),
+    "gathered for nothing": ("unread parts", gathered(), gathered(False)),
     "f8 converted to f16": ("widened operands", converted(), converted(False)),
 }
 """By what was made worse: the finding it should lead to, the slow program and its twin."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from megatile.core.dtypes import itemsize
-from megatile.core.expr import Expr, Symbol, known, substitute, symbols, walk
+from megatile.core.expr import Expr, Symbol, substitute, symbols, walk
 from megatile.ir import nodes as n
 from megatile.ir.expr import Coord, Load
 from megatile.ir.passes.driver import rewrite_nodes
@@ -252,51 +252,6 @@ def without(program: Program, nodes: list[n.Node]) -> Program:
         return tuple(n.with_bodies(node, change) for node in body if id(node) not in gone)
 
     return replace(program, body=change(program.body)) if gone else program
-
-
-def needless_barriers(program: Program) -> list[n.Node]:
-    """Barriers that loops repeat, but those behind which something is read before the next one that another
-    unit may have written before it."""
-    found: dict[int, n.Node] = {}
-    table, tensors = bindings(program), {p.name for p in program.params}
-    for loop in n.each(n.Loop, program.body):
-        inside = list(n.walk(loop.body))
-        barriers = [m for m in inside if isinstance(m, n.Barrier)]
-        found |= {id(m): m for m in barriers}
-        written: list[tuple[n.Node, n.Region]] = []
-        waiting: n.Node | None = None
-        since = 0
-        for node in (*inside, *inside):  # what a round writes may be read in the next
-            far = getattr(node, "src", None) is not None
-            for kind, region in n.regions(node) if waiting is not None else ():
-                base = table[region.source].base
-                for writer, other in written if kind != "write" else ():
-                    seen = far or n.remote(writer) is not None or base in tensors
-                    if seen and table[other.source].base == base and _may_overlap(region, other):
-                        found.pop(id(waiting), None)
-            if isinstance(node, n.Barrier):
-                if waiting is not None and id(waiting) not in found:
-                    written = written[-since:] if since else []
-                waiting, since = node, 0
-            else:
-                mine = [(node, r) for kind, r in n.regions(node) if kind != "read"]
-                written += mine
-                since = since + len(mine) if waiting is not None else 0
-    return list(found.values())
-
-
-def _may_overlap(one: n.Region, other: n.Region) -> bool:
-    """Whether two regions of a tile may have elements in common."""
-    if len(one.dims) != len(other.dims):
-        return True
-    for a, b in zip(one.dims, other.dims, strict=True):
-        low, high = known(a.start), known(b.start)
-        sizes = [1 if d.extent is None else known(d.extent) for d in (a, b)]
-        if None in (low, high, *sizes):
-            continue
-        if low + sizes[0] <= high or high + sizes[1] <= low:  # type: ignore[operator]
-            return False
-    return True
 
 
 def wide_products(program: Program, narrow: str = "f16") -> tuple[Program, n.Gemm | None]:

@@ -7,10 +7,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from megatile.core.expr import ZERO
+from megatile.core.expr import ZERO, known
 from megatile.core.quantities import format_bytes, format_time
 from megatile.hda.parameters import figures
 from megatile.ir import nodes as n
+from megatile.ir.program import Program, bindings
 from megatile.plan import model as pm
 from megatile.plan.statements import rewritten
 from megatile.sim.sensitivity import used_figures
@@ -43,7 +44,7 @@ def barriers(study: Study) -> Iterator[Finding]:
     if study.lowered is None:
         return
     program = study.lowered.source
-    found = changes.needless_barriers(program)
+    found = _needless(program)
     if found:
         every = [m for loop in n.each(n.Loop, program.body) for m in n.walk(loop.body)]
         gone = set(map(id, found))
@@ -59,6 +60,51 @@ def barriers(study: Study) -> Iterator[Finding]:
             "one barrier after the loop, or a signal and a wait between those that need each other",
             source=changes.source_line(found[0]),
         )  # fmt: skip
+
+
+def _needless(program: Program) -> list[n.Node]:
+    """Barriers that loops repeat, but those behind which something is read before the next one that another
+    unit may have written before it."""
+    found: dict[int, n.Node] = {}
+    table, tensors = bindings(program), {p.name for p in program.params}
+    for loop in n.each(n.Loop, program.body):
+        inside = list(n.walk(loop.body))
+        barriers = [m for m in inside if isinstance(m, n.Barrier)]
+        found |= {id(m): m for m in barriers}
+        written: list[tuple[n.Node, n.Region]] = []
+        waiting: n.Node | None = None
+        since = 0
+        for node in (*inside, *inside):  # what a round writes may be read in the next
+            far = getattr(node, "src", None) is not None
+            for kind, region in n.regions(node) if waiting is not None else ():
+                base = table[region.source].base
+                for writer, other in written if kind != "write" else ():
+                    seen = far or n.remote(writer) is not None or base in tensors
+                    if seen and table[other.source].base == base and _may_overlap(region, other):
+                        found.pop(id(waiting), None)
+            if isinstance(node, n.Barrier):
+                if waiting is not None and id(waiting) not in found:
+                    written = written[-since:] if since else []
+                waiting, since = node, 0
+            else:
+                mine = [(node, r) for kind, r in n.regions(node) if kind != "read"]
+                written += mine
+                since = since + len(mine) if waiting is not None else 0
+    return list(found.values())
+
+
+def _may_overlap(one: n.Region, other: n.Region) -> bool:
+    """Whether two regions of a tile may have elements in common."""
+    if len(one.dims) != len(other.dims):
+        return True
+    for a, b in zip(one.dims, other.dims, strict=True):
+        low, high = known(a.start), known(b.start)
+        sizes = [1 if d.extent is None else known(d.extent) for d in (a, b)]
+        if None in (low, high, *sizes):
+            continue
+        if low + sizes[0] <= high or high + sizes[1] <= low:  # type: ignore[operator]
+            return False
+    return True
 
 
 @rule("communication")

@@ -43,6 +43,7 @@ WEIGHTS = {
     "contended atomics": 2.0, "wrong engine": 1.5, "wide operands": 1.5, "barriers": 2.0,
     "split reduction": 1.5, "block balance": 1.5, "tile size": 0.8, "argument": 0.8, "launch": 0.5,
     "exposed latency": 0.5, "short steps": 0.5, "serial loop": 1.5, "unused bytes": 1.5, "whole result": 1.5,
+    "unread parts": 1.5,
     "wide tensors": 0.4,
 }  # fmt: skip
 """How much a saved second counts where findings are ranked: a defect of a line more than what a search over
