@@ -138,6 +138,26 @@ def repeated_loads(study: Study) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+@rule("blocks that load alike")
+def alike(study: Study) -> Iterator[Finding]:
+    """Several blocks load the same tiles, as a division drops the coordinate in which they differ, and the
+    cache has no more to give."""
+    caches = [m.name for m in study.hda.memories if m.cache and study.busy(m.name) > BUSY]
+    found = changes.divided_loads(study.lowered.source) if study.lowered is not None and caches else []
+    if found:
+        copy, blocks = max(found, key=lambda item: item[1])
+        every = [f"memory.{m.name}.bandwidth" for m in study.hda.memories if m.cache or m.name in caches]
+        names = ", ".join(f"'{name}'" for name in dict.fromkeys(c.source.source for c, _ in found))
+        yield from study.finding(
+            "blocks that load alike", study.figures_ps(dict.fromkeys(every, float(blocks))),
+            f"timed again with caches that give {blocks} blocks the bytes of one",
+            bottleneck=f"redundant traffic: {blocks} blocks in a row load the same tiles of {names}",
+            reason=f"a division drops what they differ in; '{caches[0]}' is busy {study.busy(caches[0]):.0%}",
+            step=f"one block for all {blocks}: load the tiles once, and compute for all of them",
+            source=changes.source_line(copy),
+        )  # fmt: skip
+
+
 @rule("round trip")
 def round_trips(study: Study) -> Iterator[Finding]:
     """A tile goes to device memory and comes back to the same block."""
