@@ -57,6 +57,22 @@ def test_remedies_that_change_results_come_last_unless_they_gain_much():
     assert names.index("repeated loads") < names.index("wide tensors")
 
 
+def test_blocks_that_load_the_same_tiles_are_named():
+    @T.program
+    def groups(K: T.Tensor((64, 1024, 128), "f16"), Y: T.Tensor((512, 128), "f32")):
+        with T.Kernel(block=512, threads=128) as bx:
+            k = T.alloc((64, 128), "f16")
+            y = T.alloc((128,), "f32")
+            T.clear(y)
+            for i in T.Pipelined(16, num_stages=3):
+                T.copy(k, K[bx // 8, i * 64, 0])
+                T.reduce_sum(k, y, dim=0, clear=False)
+            T.copy(Y[bx, 0], y)
+
+    found = {one.name: one for one in mt.simulate(groups, machine="hgx-a100").verdict().findings}
+    assert "8 blocks in a row load the same tiles of 'K'" in found["blocks that load alike"].bottleneck
+
+
 def test_the_text_has_bottleneck_line_step_and_how_it_was_estimated():
     verdict = mt.simulate(flawed.transpose(n=512), machine="dgx-h100").verdict()
     text = str(verdict)

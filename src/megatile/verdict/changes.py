@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from megatile.core.dtypes import itemsize
-from megatile.core.expr import Binary, Expr, Symbol, known, linear, substitute, symbols, walk
+from megatile.core.expr import Expr, Symbol, substitute, symbols, walk
 from megatile.ir import nodes as n
 from megatile.ir.expr import Coord, Load
 from megatile.ir.passes.driver import rewrite_nodes
@@ -137,7 +137,7 @@ def repeated_copies(program: Program) -> list[n.Copy]:
     return found
 
 
-def _block_copies(program: Program) -> Iterator[n.Copy]:
+def block_copies(program: Program) -> Iterator[n.Copy]:
     """Copies of the dispatched units themselves, between tensors and tiles, that no condition guards."""
     for region in n.each(n.ScaleRegion, program.body):
         if region.scale == program.launch.dispatch:
@@ -154,26 +154,8 @@ def shared_loads(program: Program) -> list[n.Copy]:
         parts = (part for e in copy.source.expressions() for part in walk(e))
         return {p.axis for p in parts if isinstance(p, Coord) and p.scale == launch.dispatch}
 
-    loads = (c for c in _block_copies(program) if table[c.source.source].base in tensors)
+    loads = (c for c in block_copies(program) if table[c.source.source].base in tensors)
     return [c for c in loads if wanted - coordinates(c)]
-
-
-def divided_loads(program: Program) -> list[tuple[n.Copy, int]]:
-    """Loads of tensors whose place depends on a coordinate of the grid only after a division, and how many
-    blocks that differ in it alone load the same."""
-    tensors, table = {p.name for p in program.params}, bindings(program)
-    scale, counts = program.launch.dispatch, program.launch.extents(program.launch.dispatch)
-    found = []
-    for copy in _block_copies(program):
-        for axis in range(len(counts) if table[copy.source.source].base in tensors else 0):
-            here, parts = Coord(scale, axis), [p for e in copy.source.expressions() for p in walk(e)]
-            divided = [p for p in parts if isinstance(p, Binary) and p.operator == "//" and here in walk(p)]
-            inside = sum(p == here for d in divided for p in walk(d))
-            if divided and inside == parts.count(here):
-                terms, by = linear(divided[0].left)[0], known(divided[0].right)
-                alike = min((by or 1) // max(1, abs(terms.get(here, by or 1))), counts[axis])
-                found += [(copy, alike)] if alike > 1 else []
-    return found
 
 
 def reloaded(program: Program) -> list[n.Copy]:

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+from megatile.core.expr import Binary, known, linear, walk
 from megatile.core.quantities import format_bytes, format_time
 from megatile.hda import HDA
+from megatile.ir import nodes as n
+from megatile.ir.expr import Coord
+from megatile.ir.program import Program, bindings
 from megatile.plan import model as pm
 from megatile.verdict import changes
 from megatile.verdict.model import Finding
@@ -143,7 +147,7 @@ def alike(study: Study) -> Iterator[Finding]:
     """Several blocks load the same tiles, as a division drops the coordinate in which they differ, and the
     cache has no more to give."""
     caches = [m.name for m in study.hda.memories if m.cache and study.busy(m.name) > BUSY]
-    found = changes.divided_loads(study.lowered.source) if study.lowered is not None and caches else []
+    found = _divided(study.lowered.source) if study.lowered is not None and caches else []
     if found:
         copy, blocks = max(found, key=lambda item: item[1])
         every = [f"memory.{m.name}.bandwidth" for m in study.hda.memories if m.cache or m.name in caches]
@@ -156,6 +160,24 @@ def alike(study: Study) -> Iterator[Finding]:
             step=f"one block for all {blocks}: load the tiles once, and compute for all of them",
             source=changes.source_line(copy),
         )  # fmt: skip
+
+
+def _divided(program: Program) -> list[tuple[n.Copy, int]]:
+    """Loads of tensors whose place depends on a coordinate of the grid only after a division, and how many
+    blocks that differ in it alone load the same."""
+    tensors, table = {p.name for p in program.params}, bindings(program)
+    scale, counts = program.launch.dispatch, program.launch.extents(program.launch.dispatch)
+    found = []
+    for copy in changes.block_copies(program):
+        for axis in range(len(counts) if table[copy.source.source].base in tensors else 0):
+            here, parts = Coord(scale, axis), [p for e in copy.source.expressions() for p in walk(e)]
+            divided = [p for p in parts if isinstance(p, Binary) and p.operator == "//" and here in walk(p)]
+            inside = sum(p == here for d in divided for p in walk(d))
+            if divided and inside == parts.count(here):
+                terms, by = linear(divided[0].left)[0], known(divided[0].right)
+                alike = min((by or 1) // max(1, abs(terms.get(here, by or 1))), counts[axis])
+                found += [(copy, alike)] if alike > 1 else []
+    return found
 
 
 @rule("round trip")
