@@ -145,10 +145,11 @@ class EngineTimes(MemoryLayers):
 
     def keeps_memory(self, statement: Any, flops: int) -> tuple[str, int]:
         """The memory that the operands of a command keep longest, of those for which instances contend, and
-        how long."""
+        how long. Work of a library's kernel takes its transport's time; units of plans without levels run
+        beside each other, so that loops of any length need no room."""
         found, engine = self._operands.get(id(statement)), self.engine(statement.engine)
         longest = "", 0
-        if found is None or engine is None or not self.view.roofline:
+        if found is None or engine is None or not self.view.roofline or statement.by or not self.plan.levels:
             return longest
         for name in found.bytes:
             above = self._operand_bandwidth(name, engine) is not None

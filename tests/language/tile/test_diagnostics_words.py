@@ -20,6 +20,12 @@ refused = Refusals()
 # --- collectives ----------------------------------------------------------------------------------
 
 
+@refused(r"T.allreduce has no operand.*T.allreduce\(x\)", "T.allreduce(")
+def sum_of_nothing(A, B):
+    with T.Kernel(device=2), T.Scale("device"):
+        T.allreduce()
+
+
 @refused(r"function of T.allreduce returns 1 values for 2 tiles.*one value for each tile", "T.allreduce(")
 def merge_of_too_few(A, B):
     with T.Kernel(device=2), T.Scale("device"):

@@ -495,7 +495,7 @@ def test_a_tensor_of_another_device(torch) -> None:
         (lambda d, t: d.all_gather_into_tensor(t.zeros(4), t.zeros(4)), "16 elements are needed"),
         (lambda d, t: d.all_gather([t.zeros(4)], t.zeros(4)), "needs 4 tensors of 4 elements"),
         (lambda d, t: d.reduce_scatter_tensor(t.zeros(4), t.zeros(4)), "16 elements are needed"),
-        (lambda d, t: d.all_to_all_single(t.zeros(6), t.zeros(6)), "no 4 equal blocks"),
+        (lambda d, t: d.all_to_all_single(t.zeros(6), t.zeros(6)), "do not divide into 4 equal blocks"),
         (lambda d, t: d.all_to_all_single(t.zeros(4), t.zeros(4), [1, 1], [1, 1]), "do not make up 4 rows"),
     ],
 )
