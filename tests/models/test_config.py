@@ -85,6 +85,7 @@ def llama(**changes: object) -> dict[str, object]:
         ({"num_key_value_heads": 5}, "5 KV heads do not divide 32 heads"),
         ({"quantization_config": {"quant_method": "hqq"}}, "quantisation 'hqq' is unknown"),
         ({"quantization_config": "fp8"}, "must be an object"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 8}}, "gptq with 8 bits is not modelled"),
         ({"torch_dtype": "int3"}, "dtype 'int3' is unknown"),
     ],
 )

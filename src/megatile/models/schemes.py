@@ -99,6 +99,9 @@ def scheme_of(quantisation: Any, what: str) -> str:
         found = _compressed(quantisation)
     else:
         found = _METHODS.get(method)
+    bits = quantisation.get("bits", 4)
+    if found == "int4" and bits != 4:
+        raise ModelError(f"{what}: {method} with {bits!r} bits is not modelled", advice="4 bits, or fp8")
     if found is None:
         named = algorithm or method or "without quant_method"
         known = sorted({*_METHODS, *(a.lower() for a in _ALGORITHMS), "fp8", "compressed-tensors"})
