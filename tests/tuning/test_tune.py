@@ -220,7 +220,7 @@ def test_wrong_data_are_an_error():
         ({"objective": "beauty"}, "unknown objective 'beauty'"),
         ({"executor": 3}, "is not an executor"),
         ({"workers": 0}, "workers must be at least 1, got 0"),
-        ({"store": "/"}, "cannot be kept"),
+        ({"store": "/"}, "cannot be stored"),
     ],
 )
 def test_mistakes(change, message):
@@ -238,7 +238,7 @@ def test_a_factory_of_something_else():
 def test_a_store_that_is_something_else(tmp_path):
     file = tmp_path / "s.sqlite"
     file.write_text("hello " * 1000, encoding="utf-8")
-    with pytest.raises(TuneError, match="cannot be kept"):
+    with pytest.raises(TuneError, match="cannot be stored"):
         mt.tune(adding, {"parts": [1, 4]}, store=file, workers=1, **FAST)
 
 
@@ -293,7 +293,7 @@ def test_autotune():
     tuned(128, 128, 64, bM=64)
     assert made[-1] == (64, 16)
     assert tuned.tune(64, 64, 64, machine="mi300x-8").machine.name == "mi300x-8"
-    with pytest.raises(TuneError, match="on which machine"):
+    with pytest.raises(TuneError, match="no machine is given"):
         T.autotune({"bM": [16]})(gemm)()
     with pytest.raises(TuneError, match="no option 'machin'"):
         T.autotune({"bM": [16]}, machin="dgx-h100")

@@ -107,7 +107,7 @@ def test_a_kernel_that_is_returned_takes_numbers_and_gives_its_results():
     for rows in (1, 5):
         a = np.arange(rows * 37, dtype="f4").reshape(rows, 37)
         np.testing.assert_allclose(kernel(a, 0.5), a.sum(1) * 0.5 + 5)
-    with pytest.raises(ProgramError, match=r"takes 2 arguments \(A, factor\), and 1 are given"):
+    with pytest.raises(ProgramError, match=r"takes 2 arguments \(A, factor\), but 1 were given"):
         kernel(np.zeros((2, 37), "f4"))
 
 
