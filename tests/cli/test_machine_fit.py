@@ -55,7 +55,7 @@ def test_a_log_becomes_a_machine_file(tmp_path, megatile):
     [
         (
             lambda text: text.replace("half", "hulf"),
-            "a.log:11: no line of nccl-tests: dtype 'hulf' is unknown",
+            "a.log:11: not a line of nccl-tests: dtype 'hulf' is unknown",
         ),
         (lambda text: text.replace("#  Rank", "#  Rang"), "a.log:11: the log lists no ranks"),
         (lambda text: text[:400], "a.log: has no line with a time"),

@@ -260,7 +260,7 @@ def test_tiles_that_are_reduced_in_opposite_order(orders, message):
     inputs = {name: np.zeros((len(orders), 1), "f4") for name in "abc"}
     for go in (check, lambda p: execute(p, inputs)):
         with pytest.raises(
-            PlanError, match=re.escape(f"'everyone' come to collectives in opposite order: {message}")
+            PlanError, match=re.escape(f"'everyone' call collectives in opposite order: {message}")
         ):
             go(plan)
 

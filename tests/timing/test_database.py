@@ -266,12 +266,12 @@ def test_a_log_of_several_runs(tmp_path):
         (
             LOG.format(operation="all_reduce").replace("12.97", "x"),
             "run.log",
-            "run.log:7: no line of nccl-tests",
+            "run.log:7: not a line of nccl-tests",
         ),
         (
             LOG.format(operation="all_reduce").replace("1048576", "9" * 400),
             "run.log",
-            "run.log:8: no line of nccl-tests: size is not an extent",
+            "run.log:8: not a line of nccl-tests: size is not an extent",
         ),
         ("\n".join(LOG.format(operation="all_reduce").splitlines()[:5]), "run.log", "no line with a time"),
         ("op_name,num_gpus,bytes,us\nall_think,2,8,1\n", "t.csv", "'all_think' is not among"),
@@ -286,7 +286,7 @@ def test_a_table_that_is_wrong_says_where(tmp_path, text, name, message):
 
 
 def test_a_table_needs_its_machine(tmp_path):
-    with pytest.raises(DatabaseError, match="on which machine"):
+    with pytest.raises(DatabaseError, match="the machine it was measured on"):
         read_measurements(put(tmp_path, GEMM))
     binary = tmp_path / "b.csv"
     binary.write_bytes(b"\x00\xff\x00")

@@ -70,7 +70,9 @@ def test_blocks_that_load_the_same_tiles_are_named():
             T.copy(Y[bx, 0], y)
 
     found = {one.name: one for one in mt.simulate(groups, machine="hgx-a100").verdict().findings}
-    assert "8 blocks in a row load the same tiles of 'K'" in found["blocks that load alike"].bottleneck
+    assert (
+        "8 blocks in a row load the same tiles of 'K'" in found["blocks that load the same tiles"].bottleneck
+    )
 
 
 def test_the_text_has_bottleneck_line_step_and_how_it_was_estimated():

@@ -109,7 +109,7 @@ def _for_machine(machine: Any, ranks: int) -> str:
 def predicted(
     machine: Any, otherwise: Schedule, q: Tensor, k: Tensor, causal: bool, tokens_q: int, tokens_kv: int
 ) -> Schedule:
-    """The schedule that prediction finds fastest, of those that divide sequences alike.
+    """Return the fastest schedule by prediction among those with the same division of sequences.
 
     Lengths are rounded to powers of two, so that a few predictions serve all calls.
     """

@@ -81,7 +81,7 @@ def _point_to_point(
 def post_messages(
     group: dist.ProcessGroup, messages: list[tuple[Callable[..., Any], Tensor, int]], doing: str
 ) -> list[tuple[Any, int | None]]:
-    """Start sends and receives; the works with the peer of each, None where a work stands for several."""
+    """Start sends and receives; return each work with its peer (None: several peers)."""
     if str(dist.get_backend(group)) == "nccl":
         operations = [dist.P2POp(op, x, dist.get_global_rank(group, peer), group) for op, x, peer in messages]
         return [(work, None) for work in (dist.batch_isend_irecv(operations) if operations else [])]

@@ -42,7 +42,7 @@ EQUAL_TIME_SHARE = 0.01
 """Times within this share of the best count as equally good."""
 _MAX_PAIRS = 2**63  # integers of arrays end there
 SAME_LAYOUT = ("hamilton", "zigzag", "direct")
-"""Schedules that divide sequences alike, so that ``schedule="auto"`` may choose among them."""
+"""Schedules with the same division of sequences, so that ``schedule="auto"`` may choose among them."""
 
 
 @dataclass(frozen=True, repr=False)

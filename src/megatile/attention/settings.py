@@ -1,4 +1,4 @@
-"""Environment variables of attention: what there is, checked in one place.
+"""Environment variables of attention, listed and checked in one place.
 
 | variable | values |
 |---|---|

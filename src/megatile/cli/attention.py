@@ -199,7 +199,7 @@ def _draw(cycles: list[list[int]], png: Path, schedule: Schedule) -> None:
     if not cycles:
         raise MegatileError(f"the schedule '{schedule.name}' has no cycles to draw")
     nodes = re.fullmatch(r".*hamilton:(\d+)x\d+", schedule.name)
-    title = f"{schedule.name}, {len(cycles[0])} ranks: {len(cycles)} ways of KV"
+    title = f"{schedule.name}, {len(cycles[0])} ranks: {len(cycles)} rings of KV chunks"
     draw_cycles(cycles, png, title, int(nodes[1]) if nodes else None)
     print(f"picture written to {png}", file=sys.stderr)
 

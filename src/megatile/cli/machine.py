@@ -432,7 +432,7 @@ def measure(
         print_json("measure", found.json())
     else:
         print(found)
-    print("kept: comparisons take it for the machine 'cpu'", file=sys.stderr)
+    print("saved: comparisons use it as machine 'cpu'", file=sys.stderr)
     if output is not None:
         print(
             f"machine file written to {output}; use it as machine='{output}' or -m {output}", file=sys.stderr

@@ -89,7 +89,7 @@ TABLE: dict[str, tuple[Any, Any]] = {
         None,
     ),
     "token_budget": (
-        Annotated[int | None, typer.Option("--token-budget", help="Most new tokens per step.")], None,
+        Annotated[int | None, typer.Option("--token-budget", help="Maximum of new tokens per step.")], None,
     ),
     "isl": (Tokens, 1024),
     "osl": (Annotated[int, typer.Option("--osl", help="Output tokens per request.")], 1024),

@@ -1,4 +1,4 @@
-"""Arithmetic of cutting a stretch of elements into parts, for numbers and for expressions alike."""
+"""Divide a range of elements into parts, for numbers and for expressions."""
 
 from __future__ import annotations
 

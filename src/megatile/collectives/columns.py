@@ -1,4 +1,4 @@
-"""A plan for several groups of units at a time, each of which does what the plan says for itself."""
+"""Run one plan in several groups of units at the same time."""
 
 from __future__ import annotations
 

@@ -120,7 +120,9 @@ class Job:
 
     def _check_splits(self) -> None:
         if self.operation != "all_to_all" or self.in_place:
-            raise CollectiveError(f"{self.operation} takes no splits", advice="all_to_all out of place does")
+            raise CollectiveError(
+                f"{self.operation} takes no splits", advice="only all_to_all out of place does"
+            )
         sizes = [len(row) for row in self.splits]
         if sizes != [self.ranks] * self.ranks:
             raise CollectiveError(

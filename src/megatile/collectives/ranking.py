@@ -252,8 +252,7 @@ class _Search:
                 before = DEARER if dearer else found.price_ps
 
     def find_too_large(self) -> None:
-        """With many ranks, the candidates that are cheapest to simulate are tried, as far as a few seconds
-        go."""
+        """With many ranks, try the candidates that are cheapest to simulate, for a few seconds."""
         if self.job.ranks <= MAX_RANKS_TO_TRY_ALL:
             return
         efforts: list[tuple[int, str, str]] = []

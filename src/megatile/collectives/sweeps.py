@@ -17,7 +17,8 @@ from megatile.core.public import extension
 from megatile.hda import HDA
 
 VERIFIED = 1 << 24
-"""Bytes over all ranks that are verified; a larger size is verified at a smaller one that is cut alike."""
+"""Bytes over all ranks that are verified; a larger size is verified at a smaller one with the same division
+into blocks."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def _line(found: Prediction, asked: str, wrong: int | None) -> Line:
 
 
 def count_wrong(found: Prediction) -> int:
-    """Run the plan (or its twin of a smaller size that is cut alike) on data and count wrong elements."""
+    """Run the plan (or a smaller one with the same division into blocks) on data and count wrong elements."""
     from megatile.plan.execute import execute
 
     if found.candidate.protocol == "kernel":

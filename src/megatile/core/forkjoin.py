@@ -158,7 +158,7 @@ def _is_known(agent: Agent, time: int, strand: Strand) -> bool:
 
 
 def settled(agent: Agent, time: int) -> tuple[Agent, int]:
-    """Who stands for what an agent did: the nearest ancestor that has joined it since."""
+    """Return the nearest ancestor that has joined an agent: its work counts as that ancestor's."""
     while agent.ended and agent.parent is not None and agent.parent.time > agent.join_time:
         if agent.parent.exchanges:  # others may know the agent, and not the parent
             break

@@ -41,7 +41,8 @@ class Registry(Mapping[str, T], Generic[T]):
         return lambda thing: self.add(name, thing)
 
     def find(self, name: str, place: Place | None = None) -> T:
-        """The thing of that name; an unknown name says where it was used and what there is."""
+        """Return the entry of that name; the error for an unknown name says where it was used and lists the
+        known ones."""
         try:
             return self._things[name]
         except KeyError:

@@ -283,7 +283,7 @@ def _loads(run: Launch, assume: Mapping[str, int], ordered: bool) -> _Loads:
 
 
 class _Kind(NamedTuple):
-    """Commands of a run that are alike, and how many there are."""
+    """A class of equal commands of a run, and their number."""
 
     kind: int
     at: int
@@ -304,7 +304,7 @@ class _Kind(NamedTuple):
 
 
 def _alike(rows: Any, factors: list[Fraction]) -> list[_Kind]:
-    """The records of a run, those that are alike counted together."""
+    """Count the records of a run, equal ones together."""
     names = (
         Recorded.kind,
         Recorded.pc,

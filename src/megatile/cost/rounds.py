@@ -304,7 +304,7 @@ class _Shorten:
 
 
 def _flat(loop: pm.Loop) -> pm.Loop:
-    """One loop for loops that have nothing else in them, as far as they are that."""
+    """Merge directly nested loops into one."""
     inner = _flat(loop.body[0]) if len(loop.body) == 1 and isinstance(loop.body[0], pm.Loop) else None
     outer, turns = trips(loop), None if inner is None else trips(inner)
     if inner is None or not outer or not turns or loop.carries or inner.carries or inner.frees:

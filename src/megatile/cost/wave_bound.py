@@ -22,7 +22,7 @@ FREE = 1e6
 
 
 def wave_bound(plan: pm.Plan, hda: HDA) -> int:
-    """Picoseconds that a plan takes at least, or 0 where its blocks are not alike."""
+    """Return a lower bound of a plan's time in picoseconds, or 0 if its blocks differ."""
     alone = first_blocks(plan, 1)
     if alone is None:
         return 0

@@ -11,7 +11,7 @@ from megatile.hda.topology import Others, Run
 
 
 class Link(NamedTuple):
-    """One directed link: of which network, inside which unit of the network's level, and its number there."""
+    """One directed link: its network, the unit of the network's level that it is in, and its number there."""
 
     network: str
     owner: int

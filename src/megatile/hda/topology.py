@@ -31,7 +31,7 @@ class Run(NamedTuple):
 
 
 def coords_of(index: int, extents: Iterable[int]) -> tuple[int, ...]:
-    """A number as coordinates in a grid, the first of which counts fastest."""
+    """Return the grid coordinates of a number; the first coordinate varies fastest."""
     out = []
     for extent in extents:
         index, place = divmod(index, extent)

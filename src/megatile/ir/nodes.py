@@ -392,8 +392,8 @@ class Return(Node):
 
 @dataclass(frozen=True)
 class Loop(Node):
-    """``kind``: serial, unroll, vectorized, pipelined, persistent, or bounded (a ``while``). ``fresh``, where
-    tiles are placed: those of which each iteration begins a new version."""
+    """``kind``: serial, unroll, vectorized, pipelined, persistent, or bounded (a ``while``). ``fresh`` (once
+    tiles are placed): the tiles that get a new version in each iteration."""
 
     kind: str
     var: str

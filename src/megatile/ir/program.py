@@ -38,7 +38,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Binding:
-    """What a name of the Program stands for: its storage, the views between the two, outermost first, and
+    """What a name of the Program refers to: its storage, the views between the two, outermost first, and
     whose part it is (``owner``): these views, or in a Program without views those it had."""
 
     name: str

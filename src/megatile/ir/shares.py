@@ -37,8 +37,8 @@ class Listed:
 def shares(
     launch: Launch, chain: Chain, shape: tuple[int, ...], low: int, rank: Callable[[int, int], Expr]
 ) -> list[Cut] | list[Listed]:
-    """A unit's part of every dimension through views, the first of which divides what a unit at depth ``low``
-    has. ``rank(low, high)`` is the number of the unit at depth ``high`` below that at ``low``."""
+    """Return a unit's part of every dimension through views; the first view divides what a unit at depth
+    ``low`` has. ``rank(low, high)`` is the number of the unit at depth ``high`` below that at ``low``."""
     parts: list[Cut] = [(Const(0), Const(extent)) for extent in shape]
     first = low
     for view in chain:

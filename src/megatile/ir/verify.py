@@ -1,4 +1,4 @@
-"""The structure every Program has; a violation is a defect of whoever built it."""
+"""Check the structure of a Program; a violation is a bug of the code that built it."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def fetch_turns(memory: MemoryLayer, extents: Sequence[int], width: int, fetch: 
 
 
 def _plain(part: Expr) -> Expr:
-    """Numbers that are the same for all iterations shift all lanes alike."""
+    """Replace numbers that are the same in all iterations by 0: they shift all lanes equally."""
     return part if isinstance(part, (Const, Symbol)) or part.children() else Const(0)
 
 

@@ -97,7 +97,7 @@ def copy_block(
     between: str | None = None,
 ) -> None:
     """The elements of one block to another; what is outside is zero, or not written. ``between``: the scale
-    of units from one of which to another it goes."""
+    of the two units, if it goes from one to another."""
     request = copy_request(scope, target, source, between)
     name = chosen(scope, request, forced)
     through = name == "lsu" and (request.far or not request.inside) and not request.in_registers
@@ -138,7 +138,7 @@ def _moved(
 
 
 def lane_turns(scope: StreamScope, blocks: Sequence[Block]) -> Expr:
-    """Bytes through banks of a copy by lanes, neighbours of which have neighbouring elements."""
+    """Return the bytes through banks of a copy by lanes; neighbouring lanes take neighbouring elements."""
     accesses = []
     for block in blocks:
         loops = [(f"d{d}", axis.extent) for d, axis in enumerate(block.axes) if axis.extent != ONE]
@@ -323,7 +323,7 @@ def copy_request(
 
 
 def several_instances(launch: Launch, hda: HDA) -> bool:
-    """Whether units have several instances of a launch, one of which works while another waits."""
+    """Return whether units hold several instances of a launch, so that one works while another waits."""
     above = 1 if launch.host == ROOT else hda.count(launch.host)
     return launch.count(launch.dispatch, launch.host) * above > hda.count(launch.dispatch)
 

@@ -101,7 +101,7 @@ def touched(body: Iterable[Any], ranges: Ranges, units: int = 0) -> Touched | No
 
 
 WITHIN = (pm.Compute, pm.Signal, pm.Wait, pm.ReadScalar, pm.Collective)
-"""Statements of a region of which it is known what they touch."""
+"""Statements of a region whose accesses are known."""
 BESIDE = (pm.Compute, pm.Send, pm.Receive, pm.Start, pm.Free, pm.Collective)
 """Statements that a region may begin before, if it touches something else."""
 

@@ -1,4 +1,4 @@
-"""The levels of a Plan: which regions start instances, how many there are, and of which scale."""
+"""The levels of a Plan: which regions start instances, how many, and of what scale."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def by_messages(scope: StreamScope, node: n.Copy) -> bool:
 
 
 def _blocks(scope: StreamScope, node: n.Copy) -> tuple[Block, Block] | None:
-    """The unit's own target and source; None where they are not all alike."""
+    """Return the unit's own target and source; None where units differ."""
     regions = scope.regions
     there, peer = _inside(scope, node.source, node.src, node), _inside(scope, node.to, node.dst, node)
     targets, source = regions.blocks(node.to, True, peer), regions.block(node.source, peer=there)

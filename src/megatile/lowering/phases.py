@@ -57,8 +57,8 @@ def _check_larger(node: n.ScaleRegion, device: str) -> None:
 
 
 def _phase_of_devices(scope: StreamScope, node: n.ScaleRegion, outer: int) -> None:
-    """Devices that reached into each other's memory meet before the next region. Messages of a collective are
-    between those that take them: whoever has the last one has all of it."""
+    """Devices that reached into each other's memory meet before the next region. Messages of a collective
+    need no barrier: a unit that has received the last one is done."""
     if scope.state.first.total > 1 and communicates(_without_messages(node), scope.state.homes.table):
         key = scope.place.rank(0, outer)
         scope.stream.out.append(

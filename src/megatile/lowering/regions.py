@@ -167,7 +167,7 @@ class Regions:
         return [Block(home, (*lead, *axes), at) for lead in self.leads(home, place, write)]
 
     def listed(self, dim: n.Dim, home: Home, number: int) -> Axis:
-        """A dimension of a tensor of which units hold indices that are no run: by their places there."""
+        """Address a dimension of a tensor whose units hold scattered indices, by their places there."""
         if not isinstance(dim.start, Pick):
             raise cannot(f"'{home.name}', whose parts are not contiguous, by its own name", self.scope.node)
         held = self.held(home, number)

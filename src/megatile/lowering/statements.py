@@ -258,7 +258,7 @@ def _check_count(scope: StreamScope, node: n.Barrier, key: Expr, wanted: int) ->
         raise cannot("a barrier whose group changes in a loop", node) from None
     _, counts = np.unique(keys[keys >= 0], return_counts=True)
     if (counts > wanted).any():
-        raise cannot("a barrier of some of the units, whichever come,", node)
+        raise cannot("a barrier that completes before all of its group have arrived", node)
 
 
 def _flag(scope: StreamScope, name: str, index: tuple[Expr, ...]) -> Expr:

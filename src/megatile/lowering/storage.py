@@ -68,7 +68,7 @@ class Homes:
         depths = sorted({self.memory_depth(), self.device_depth}, reverse=True)
         self.found: dict[str, Home] = {p.name: self.tensor(p, depths) for p in program.params}
         self.gathered: dict[str, Home] = {}
-        """Divided tensors of which every unit has been given the whole: where that lies."""
+        """Divided tensors that were gathered: where every unit's whole copy lies."""
 
     def memory_depth(self) -> int:
         """The depth of the smallest scale that has device memory of its own, not below the dispatched one."""
@@ -97,7 +97,8 @@ class Homes:
         )
 
     def is_spread(self) -> bool:
-        """Whether device memory belongs to units inside a device, of which the launch has several."""
+        """Return whether device memory belongs to units inside a device and the launch has several of
+        them."""
         launch, device = self.launch, self.launch.at(self.device_depth)
         memory, whole = self.hda.memory("l2").level, self.hda.scale(device).level
         below = self.hda.level(memory).position < self.hda.level(whole).position

@@ -235,7 +235,7 @@ class LoweringState:
         )
         self.notes = Notes({i: m.choice for i, m in enumerate(every) if m.choice})
         self.scattered: dict[str, int] = {}
-        """Tensors of which every unit has reduced its own part along a dimension."""
+        """Tensors whose parts were reduced along a dimension, one part per unit."""
         self.variables: dict[str, Home] = {}
         """Tiles of variables."""
         self.filled: dict[str, tuple[tuple[Turn, ...], tuple[tuple[Expr, Expr], ...]]] = {}

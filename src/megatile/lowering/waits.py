@@ -46,7 +46,7 @@ class Started:
     """Whether it starts no regions of its own."""
     phase: int
     after: tuple[int, ...]
-    """The phases of which it touches something."""
+    """The phases whose tiles it touches."""
     source: Source | None
 
 

@@ -46,7 +46,7 @@ class ServingEngine:
     """Memory beside weights, cache and activations: driver context, communication buffers, graphs."""
     static_scales: bool = False
     """Whether fp8 checkpoints have static scales (ModelOpt): activations are quantised by the kernel before a
-    product. Beside 8-bit weights, whatever their scales, the KV cache is fp8 then unless said otherwise."""
+    product. Beside 8-bit weights, whatever their scales, the KV cache is then fp8 by default."""
     frontend_ms: float = 0.0
     """Time to the first token beside steps: the server's receipt, tokenising, the queue, the first answer."""
 

@@ -28,7 +28,7 @@ class Operator(NamedTuple):
 
     name: str
     part: str
-    """Of which part of the model: ``attention``, ``feed-forward``, ``experts``, ``head``, …"""
+    """The part of the model: ``attention``, ``feed-forward``, ``experts``, ``head``, …"""
     repeat: int
     kernel: str
     dtype: str

@@ -250,7 +250,7 @@ def _filled(name: str) -> Callable[..., DTensor]:
         mine = local_shape(shape, device_mesh, state, device_mesh.get_coordinate())
         return DTensor(getattr(device_mesh.torch, name)(mine, dtype=dtype), device_mesh, state, shape)
 
-    made.__name__, made.__doc__ = name, f"A DTensor of which every rank makes its own part with ``{name}``."
+    made.__name__, made.__doc__ = name, f"Make a DTensor; every rank makes its own part with ``{name}``."
     return made
 
 
@@ -392,7 +392,7 @@ def _contract(x: Tensor, y: Tensor, left: str, right: str, out: str) -> Tensor:
 
 
 def _one_by_one(dims: int, operands: int = 1) -> list[Rule]:
-    """Elements (or rows) by themselves: all operands lie alike, and the result as they do."""
+    """Apply an operation by element (or row): all operands and the result have one placement."""
     alike: list[Placement] = [R, *map(Shard, range(dims))]
     return [((p,) * operands, p) for p in alike]
 

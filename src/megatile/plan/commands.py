@@ -456,9 +456,9 @@ class Commands(ControlFlow):
             found = self.crossings.find((group, key), met, partial(self.actors.name, named[0][1].level))
             if found:
                 raise PlanError(
-                    f"units of group '{group}' come to collectives in opposite order: {found[0]}",
+                    f"units of group '{group}' call collectives in opposite order: {found[0]}",
                     place=found[1],
-                    advice="let all units come to them in one order",
+                    advice="call them in the same order on all units",
                 )
 
     def tile_of(self, cohort: Cohort, instruction: Instruction) -> str:
@@ -501,7 +501,7 @@ class Commands(ControlFlow):
             )
 
     def rendezvous(self, cohorts: list[Cohort]) -> bool:
-        """Release the groups of which every unit waits at a collective; the rest goes on waiting."""
+        """Release the groups whose units have all arrived at a collective; the others wait on."""
         arrived: dict[str, list[Cohort]] = {}
         for cohort in cohorts:
             instruction = self.instruction(cohort)

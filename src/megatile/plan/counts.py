@@ -11,7 +11,7 @@ from megatile.plan.model import If, Loop, Plan
 
 @cached_in_owner
 def command_count(plan: Plan, control: int = 0) -> int:
-    """Return about how many commands a plan issues, as far as its loops say; the control flow of a branch or
+    """Estimate how many commands a plan issues from its loop bounds; the control flow of a branch or
     of a round of a loop counts as so many."""
 
     def count(body: Any) -> int:

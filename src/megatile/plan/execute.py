@@ -328,7 +328,7 @@ class Executor(Follower):
             self.finish_collective(group, cohort, instruction, kinds, values)
 
     def alike(self, cohort: Cohort, instruction: Instruction) -> list[Cohort]:
-        """The units of a cohort by the shapes of what they read and write; uneven blocks differ."""
+        """Group the units of a cohort by the shapes of what they read and write (uneven blocks differ)."""
         shapes = [tuple(f(cohort.ints) for f in code.shape) for code in instruction.regions]
         if not any(shapes):
             return [cohort]

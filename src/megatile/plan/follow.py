@@ -66,7 +66,7 @@ class Follower(Commands):
             self.forget_values()
 
     def forget_values(self) -> None:
-        """Drop the values of expressions: the code is the plan's, whoever follows it next."""
+        """Drop the values of expressions: the next run of the plan uses the same code."""
         for program in self.programs:
             program.values.forget()
 

@@ -44,7 +44,7 @@ class OutsideError(PlanError):
         self.unit, self.owner, self.start = unit, owner, start
 
     def by(self, unit: int, region: Region) -> OutsideError:
-        """The same with the unit, as far as the region depends on nothing else."""
+        """The same with the unit, if the region depends on nothing else."""
 
         def value(expression: Expr, otherwise: int = 0) -> int:
             return int(expression.evaluate({"unit": unit})) if symbols(expression) <= {"unit"} else otherwise
@@ -173,7 +173,7 @@ def _block(body: tuple[Statement, ...], scope: Scope) -> None:
 
 
 def _inside(region: Region, extents: Shape, statement: Statement, scope: Scope) -> None:
-    """A region has the rank of its tile, and as far as constants tell it lies inside it."""
+    """Check that a region has the rank of its tile and, if its bounds are constant, lies inside it."""
     if region.start and len(region.start) != len(extents):
         text = f"'{region.tile}' has {len(extents)} dimensions, not {len(region.start)}"
         raise PlanError(f"{text}: {statement_text(statement)}", place=statement.source)

@@ -112,7 +112,7 @@ class RaceWatch:
             self.messages.setdefault((channel, *queue), deque()).append(self.clocks.release(actor))
 
     def from_outside(self, channel: str, to: int, member: int, known: Any = None) -> None:
-        """A message that may be of another launch, of which nothing is known here."""
+        """Record a message that may come from another launch."""
         known = np.zeros(len(self.clocks), dtype=np.int64) if known is None else known
         self.messages.setdefault((channel, to, member), deque()).append(known)
 

@@ -36,7 +36,7 @@ def units_below(hda: HDA, level: Level, plan: Plan) -> int:
 
 
 def copies(plan: Plan, hda: HDA) -> dict[str, tuple[Array, Array]]:
-    """For each level the hardware units that hold instances of it, and how many each entry stands for."""
+    """For each level, the hardware units that hold its instances, and how many instances each has."""
     found: dict[str, tuple[Array, Array]] = {}
     for level in plan.all_levels:
         per, own = units_below(hda, level, plan), np.arange(0 if level.slots else level.count)

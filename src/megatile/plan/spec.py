@@ -17,7 +17,7 @@ ALWAYS = object()  # as ``omit``: written even where it is the default
 
 class FieldSpec(NamedTuple):
     """One field. ``omit`` is the value at which a keyword is not written (MISSING: it always is); targets of
-    equal ``order`` are alternatives, the second of which adds ``field=True``.
+    equal ``order`` are alternatives; the second one adds ``field=True``.
 
     ``role`` is what a command does with it: ``reads`` or ``writes`` regions, ``binds`` a tile or
     ``counts`` an integer, refers to a declared ``channel``, ``flag`` or ``group``. Expressions that

@@ -265,7 +265,7 @@ def region_span(
 
 
 def alike(shapes: list[tuple[Value, ...]], count: int) -> Iterator[tuple[Any, list[tuple[int, ...]]]]:
-    """The units by the shapes they have: which units, and their shapes."""
+    """Group the units by the shapes they have."""
     rows = np.stack([spread(extent, count) for shape in shapes for extent in shape], axis=1)
     order = np.lexsort(rows.T)
     changes = np.flatnonzero((rows[order[1:]] != rows[order[:-1]]).any(axis=1)) + 1

@@ -87,7 +87,7 @@ def check_structure(plan: Plan) -> None:
 
 
 def _check_transports(plan: Plan) -> None:
-    """Transports are of known kinds, and whoever names one names one of the plan."""
+    """Check that transports are of known kinds, and that every transport named is declared."""
     for transport in plan.transports:
         if transport.kind not in TRANSPORTS:
             advice = did_you_mean(transport.kind, TRANSPORTS, what="kinds")

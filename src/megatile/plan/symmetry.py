@@ -1,4 +1,4 @@
-"""Whether every unit of a plan does the same: then the plan of one unit, sending to itself, stands for all.
+"""Find out whether all units of a plan do the same: then one unit, sending to itself, represents all.
 
 The condition is that turning all units by one changes nothing that decides time. So the only stream covers
 all units; trip counts, conditions, sizes and members do not name the unit; peers are ``(unit + c) % n``;
@@ -105,7 +105,7 @@ def _alike_in_the_plan(plan: pm.Plan) -> bool:
 
 
 def _alike(statement: Any, n: int) -> bool:
-    """Whether a statement does the same in every unit, as far as time goes."""
+    """Return whether a statement takes the same time in every unit."""
     if any(region.at is not None for region in regions_of(statement)):
         return False
     work = getattr(statement, "work", None)

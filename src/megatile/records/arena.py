@@ -20,7 +20,7 @@ from megatile.core.cached import cached
 from megatile.records.rows import NONE, Row, Table, Words
 
 RESERVED_BYTES = 1 << 37
-"""Address space of an arena, of which only what is used takes memory; halved until it is granted."""
+"""Address space of an arena (only used pages take memory); halved until it is granted."""
 ADDRESS_SPACE = 1 << 46
 """Address space of all arenas: the more of it they have, the less a new one is given."""
 _RESERVED: dict[int, int] = {}
@@ -67,7 +67,7 @@ class ArenaLayout:
         self.bases = {name: state.fields[name].at for name in self.tables}
         """Where it stands at the head of the array where a table begins."""
         self.rooms = {name: at + tables for name, at in self.bases.items()}
-        """Where it stands for how many rows it has room."""
+        """Where its row capacity is stored."""
         self.widths = {name: count + tables + number for number, name in enumerate(dimensions)}
         """Where it stands how wide rows are that end with bounds."""
         self.header = count + tables + len(dimensions)

@@ -30,7 +30,7 @@ class Names:
         }
 
     def kind(self, annotation: ast.expr | None) -> Any:
-        """What an annotation says that an integer stands for: a row, or a run of words."""
+        """Return what an integer refers to by its annotation: a row, or a run of words."""
         name = getattr(annotation, "id", "")
         return Words if name == "Words" else self.records.get(name)
 
@@ -72,7 +72,7 @@ class _Desugar(ast.NodeTransformer):
         return SyntaxError(f"{self.name}, line {getattr(node, 'lineno', '?')}: {ast.unparse(node)}")
 
     def kind(self, node: ast.expr) -> Any:
-        """The record (or Words, or State) that an expression with records stands for; None: an integer."""
+        """Return the record (or Words, or State) that an expression refers to; None: an integer."""
         if isinstance(node, ast.Name):
             return self.kinds.get(node.id)
         if isinstance(node, ast.Attribute):

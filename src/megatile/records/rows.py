@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 NONE = -1
-"""What stands for "none" in every field."""
+"""The value for "none" in every field."""
 
 
 class Words:

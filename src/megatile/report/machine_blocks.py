@@ -137,7 +137,7 @@ def _fits(label: str, shape: Shape) -> bool:
 
 
 def _peers(shape: Shape) -> tuple[str, float]:
-    """What shapes must have in common to be labelled alike: units all, switches those of a tier."""
+    """Return the key of shapes that get labels of one size: all units, or the switches of one tier."""
     return shape.kind, shape.y if shape.kind == "switch" else 0.0
 
 

@@ -95,7 +95,7 @@ def _peak(kind: str, dtype: str, hda: HDA) -> float | None:
 
 
 def _half(hda: HDA) -> float | None:
-    """The peak in products of 16 bits, of whichever kind it has."""
+    """Return the peak of 16-bit matrix products, f16 or bf16."""
     return _peak("tensor", "bf16", hda) or _peak("tensor", "f16", hda)
 
 

@@ -87,7 +87,7 @@ def _drawable(network: Network) -> bool:
 
 
 def _is_same(hda: HDA, name: str, level: Level) -> bool:
-    """A level that wraps one unit stands for that unit."""
+    """Return whether a level wraps a single unit: the two are drawn as one."""
     return hda.level(name).total == level.total
 
 

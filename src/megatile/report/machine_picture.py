@@ -103,7 +103,7 @@ class _Picture:
         canvas.path(points, color=palette.ZOOM, line=1.2, layer=2.5)
 
     def _legend(self, canvas: Canvas) -> None:
-        """What the colours mean, in the top right corner, as far as the machine has it."""
+        """Draw the legend of the colours in use, in the top right corner."""
         entries = palette.legend(self.hda)
         widths = [text_width(name, palette.TEXT) + 40 for name, *_ in entries]
         x = self.width - MARGIN - sum(widths)

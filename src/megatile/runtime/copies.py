@@ -52,7 +52,7 @@ def one_sided(statement: Any, why: str) -> OneSidedError:
 
 
 def refuse_one_sided(plan: Plan) -> None:
-    """Refuse commands that only one rank takes part in, as far as they are known without running the plan."""
+    """Refuse one-sided commands that can be found without running the plan."""
     spread = {
         tile.name for tile in plan.tiles if tile.shared and len(set(homes(plan, tile))) < plan.units > 1
     }

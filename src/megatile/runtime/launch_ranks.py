@@ -83,7 +83,7 @@ def _is_alive(pid: int) -> bool:
 
 
 class _Planned:
-    """The Plan of the program, of which each rank follows one unit."""
+    """The Plan of the program; each rank runs one unit."""
 
     def __init__(self, prog: Any, arrays: list[np.ndarray], machine: Any, meeting: Meeting):
         from megatile.runtime.copies import refuse_one_sided

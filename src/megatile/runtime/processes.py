@@ -106,7 +106,7 @@ def read(path: Path) -> Any:
 
 
 def write(path: Path, value: Any) -> None:
-    """Write JSON in one go: whoever waits for the file finds all of it."""
+    """Write JSON atomically: a reader that waits for the file finds all of it."""
     part = path.with_suffix(".part")
     part.write_text(json.dumps(value), encoding="utf-8")
     part.rename(path)
@@ -134,7 +134,7 @@ def _watch(
             raise _failure(what, [read(folder / f"exit_{unit}") for unit in range(units)], folder)
         if ended:
             raise LaunchError(
-                f"the processes could not be started: what starts them {how_ended(parent.returncode)}"
+                f"the processes could not be started: their parent process {how_ended(parent.returncode)}"
                 + _last_words(folder / "output")
             )
         if time.monotonic() > end:

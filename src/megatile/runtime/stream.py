@@ -86,7 +86,7 @@ class UnitRun(Commands):
         return self.memory.of(name, owner)[handle.number % self.tiles[name].versions]
 
     def _turn(self) -> None:
-        """Let every instance go on as far as it can; else begin another one, or wait for other processes."""
+        """Advance every instance until it waits; else start another one, or wait for other processes."""
         moved = False
         for instance in list(self.active):
             moved |= self._follow(instance)

@@ -32,8 +32,8 @@ class Walk(Control):
 
 
 def foreseen(run: UnitRun) -> list[MovedBlock]:
-    """Return the blocks of other ranks that are read before the unit's next collective, as far as that is
-    known: up to a message, or to an integer that is only known when it is read."""
+    """Return the blocks of other ranks that are read before the unit's next collective, up to the first
+    message or integer that is read from data."""
     if not _reads_remotely(run):
         return []
     walks = [Walk(i.code, i.number, i.level, i.cohort.pc, i.ints) for i in run.active]

@@ -1,4 +1,4 @@
-"""The data of launches that run beside each other: each is executed as far as the timed run allows it.
+"""The data of concurrent launches: each is executed up to where the timed run is.
 
 A launch begins on a unit when the timed run has begun it there and those before it are over; it reads and
 writes the tensors in memory. Messages of installed queues go through a mailbox that outlives launches.
@@ -80,8 +80,8 @@ class LaunchData(Executor):
         return not (len(self.waits_to_begin) or self.ready or self.waiting)
 
     def go_on(self, before: list[LaunchData], early: bool) -> bool:
-        """As far as possible; whether anything happened. Units begin when the launches before that have to do
-        with them have ended, ``early`` when these have ended there."""
+        """Execute until nothing can go on; return whether anything happened. Units begin when the launches
+        before that have to do with them have ended, ``early`` when these have ended there."""
         if self.results is not None:
             return False
         moved = False

@@ -66,7 +66,7 @@ def _outside(simulation: Simulation) -> Iterator[Waiter]:
 
 
 def _signals(simulation: Simulation, waiting: list[int]) -> dict[int, list[int]]:
-    """By counter, who waits for something else before a signal to it, as far as instances' numbers say."""
+    """Return, by counter, the instances that wait for something else before they signal it."""
     arena, units, found = simulation.arena, simulation.table("units"), dict[int, list[int]]()
     streams: dict[tuple[int, int, int], dict[int, int]] = {}
     for g in waiting:
@@ -197,4 +197,4 @@ def explain(plan: pm.Plan, scalars: Scalars, misuse: QueueMisuse) -> None:
     walk = _Explanation(plan, scalars)
     walk.run()
     walk.check_all_received()
-    raise TimingError(f"plan '{plan.name}': {misuse}", advice="look at what check(plan) says")
+    raise TimingError(f"plan '{plan.name}': {misuse}", advice="run check(plan)")

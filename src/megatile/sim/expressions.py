@@ -66,7 +66,7 @@ class ExpressionRows:
     def __init__(self) -> None:
         self.expressions: list[tuple[int, int]] = []
         self.meanings: list[Meaning] = []
-        """What every row of ``expressions`` stands for."""
+        """The expression of every row of ``expressions``."""
         self.bytecode: list[tuple[int, int]] = []
         self.constants: list[int] = []
         self._expressions: dict[Any, int] = {}

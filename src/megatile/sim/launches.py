@@ -59,7 +59,7 @@ class Launch:
     after: tuple[Launch, ...] = ()
     """Launches that must end before it begins."""
     uses: frozenset[Any] | None = None
-    """Parts of the machine outside of which it meets no other launch (None: all of it)."""
+    """Parts of the machine that it uses (None: all of it)."""
     devices: tuple[int, ...] = ()
     """The devices for which a host has submitted it."""
     known: Launch | None = None
@@ -78,7 +78,7 @@ class Launch:
     def __post_init__(self) -> None:
         self.name = self.name or self.plan.name
         self.end_ps: int | None = None
-        """When it ended, as far as time has come."""
+        """When it ended, up to now."""
         self.begin_ps: int = 0
         """What a library's kernels spend before the first command, counted from the submission."""
         self.choices: dict[Any, list[int]] = {}
@@ -112,7 +112,7 @@ class Launch:
         self.data: LaunchData | None = None
         """Its execution on data, until it has ended."""
         self.idle = False
-        """Whether it has an idle machine for itself, as far as is known."""
+        """Whether it is known to have an idle machine for itself."""
         self.units: TimedUnits = BESIDE
         """Which units are timed."""
         self._state: str = PREPARED

@@ -67,12 +67,12 @@ class MachineRun(Host):
         """Launches that come after others that have not ended."""
         self._held: list[Launch] = []
         """Launches that the engine need not have as long as nothing comes beside them: their times are known,
-        or a unit stands for all."""
+        or a unit represents all."""
         self._active: dict[int, Launch] = {}
         """Launches that the engine has, by its number of them."""
         self._known_times = KnownTimes()
         self._quiet_ps = 0
-        """When the last link, memory and shared engine is free, as far as launches have ended."""
+        """When the last link, memory and shared engine is free after the launches that have ended."""
         self._withdrawn = 0
         """Launches that were cancelled and that the engine still has."""
         self._count = 0
@@ -113,8 +113,8 @@ class MachineRun(Host):
         self._begin(launch)
 
     def _begin(self, launch: Launch) -> None:
-        """Begin a launch whose turn it is: without the engine where its times are known, or one unit stands
-        for all, and nothing is beside it."""
+        """Begin a launch whose turn it is: without the engine where its times are known, or one unit
+        represents all, and nothing runs beside it."""
         for other in launch.after:
             launch.submit_ps = max(launch.submit_ps, other.end_ps or 0)
         launch.after = ()

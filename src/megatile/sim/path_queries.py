@@ -146,7 +146,7 @@ class PathQueries:
         return found[0], found[1], possible, always
 
     def _piece(self, peers: StreamPeers, row: list[int]) -> tuple[Array, Array, Array, bool] | None:
-        """The same of a region of a spread tile; who has its block is told apart by where that is."""
+        """The same for a region of a spread tile; the location of its block tells who owns it."""
         if not peers.fixed:
             return None
         stored = self._stored(peers, row)

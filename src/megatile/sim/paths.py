@@ -28,12 +28,12 @@ _STATE = [CacheBlock.key, CacheBlock.index, CacheBlock.nbytes, CacheBlock.dirty]
 DENSE = 1024
 """Links of a grid for every unit up to which all of them get servers."""
 DENSE_SPREAD = 1 << 18
-"""The same for plans with spread tiles, of which units reach all parts."""
+"""The same for plans with spread tiles, where units reach all parts."""
 
 
 @cached(most=1 << 12)
 def as_bits(rate: float) -> int:
-    """A float as the integer that stands for it in the arena."""
+    """Return the bits of a float as the integer stored in the arena."""
     return int(np.float64(rate).view(np.int64))
 
 
@@ -108,7 +108,7 @@ class Paths:
     def count(
         self, fabric: Fabric, stages: Iterable[Stage], group: PathGroup, flow: Any, users: dict[Any, Any]
     ) -> None:
-        """Flows (by the number of a pair) use the links of a group of routes, the first of which is given;
+        """Flows (by the number of a pair) use the links of a group of routes (given by its first route);
         ``users``: some flow of every link that is not counted in a grid."""
         for stage in stages:
             key = stage.resource

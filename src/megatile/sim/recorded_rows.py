@@ -100,7 +100,7 @@ class RecordedRows:
         return self._paths.described(number, self.launched.resources.fabric)
 
     def _engine_names(self) -> list[str]:
-        """Queues of the DMA engine for messages are counted as far as they are used: ``dma.1``, …"""
+        """Name the used queues of the DMA engine for messages: ``dma.1``, …"""
         channels = max(view.message_queues for view in self.launched.views)
         own = self.launched.table.engine_names
         names, used = [*own, *[""] * (channels - 1)], np.unique(self.rows[:, Recorded.engine])

@@ -100,7 +100,7 @@ class Session(MachineRun, HasTime):
 
     @property
     def time_ps(self) -> int:
-        """When the last launch or install ended, as far as time has come."""
+        """When the last launch or install ended, up to now."""
         ends = [launch.end_ps or 0 for launch in (*self.launches[-1:], *self._installs[-1:])]
         return max([self.now_ps, *ends, *(w.clock_ps for w in self.workers)])
 

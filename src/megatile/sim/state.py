@@ -646,7 +646,7 @@ class State(Row):
     """The launch that has ended, when the engine returns because of that."""
     callback: int
     owner: int
-    """The address of the function that answers questions, and what it is told: whose they are."""
+    """The address of the query function, and its argument: the run that asks."""
     code: Table[Instruction]
     expressions: Table[ExpressionRow]
     bytecode: Table[Bytecode]

@@ -23,14 +23,14 @@ from megatile.timing.resources import Resources
 MAX_QUEUES = 1 << 15
 """Queues whose paths are compared; with more, every unit is timed."""
 LARGE = 1 << 18
-"""Commands from which on a run that records nothing looks for a unit that stands for all."""
+"""Commands from which on a run that records nothing looks for a unit that represents all."""
 
 
 class TimedUnits(NamedTuple):
     """Which units of a plan are timed, and why."""
 
     one: pm.Plan | None
-    """The plan of unit 0 alone, sending to itself, which stands for all; None: every unit is timed."""
+    """The plan of unit 0 alone, sending to itself, which represents all; None: every unit is timed."""
     because: str
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ def choose_units(plan: pm.Plan, resources: Resources, records: int) -> TimedUnit
 
 
 def find_symmetry(plan: pm.Plan, resources: Resources) -> TimedUnits:
-    """Find the unit that stands for all, or in what units may differ."""
+    """Find the unit that represents all, or how units may differ."""
     differ = "faults tell them apart" if resources.faults else difference(plan)
     if differ is None and not _alike_on_the_machine(plan, resources):
         differ = "they share links, memories or engines, or differ in their paths"
@@ -60,7 +60,7 @@ def find_symmetry(plan: pm.Plan, resources: Resources) -> TimedUnits:
 
 
 def time_one_unit(launch: Any, engine: str | None, deadline: float | None) -> bool:
-    """Find the times of a launch that has the machine for itself by the unit that stands for all; whether
+    """Find the times of a launch that has the machine for itself by the unit that represents all; whether
     the deadline allowed it."""
     resources, plan, one = launch.resources, launch.resources.plan, launch.units.one
     if launch.simulation is None:

@@ -25,7 +25,7 @@ def types(dtype: str) -> tuple[str, str]:
 
 def attention(device: Device, shape: Shape, dtype: str) -> Any:
     """Attention of ``queries`` new tokens after ``context`` cached ones, keys and values put into the cache
-    on the way; causal unless said, and a window lets a query see so many keys back. ``ragged=1``: extents
+    on the way; causal by default; a window limits how many keys back a query sees. ``ragged=1``: extents
     are arrays, and all of them are sequences of one launch."""
     decoding = is_decode(shape)
     if every(decoding):

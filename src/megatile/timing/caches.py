@@ -30,7 +30,7 @@ class Cache(NamedTuple):
 
 def chain(hda: HDA, memory: str, above: int) -> tuple[MemoryLayer, ...]:
     """The caches in front of a memory that stand above a level's position, the nearest to the units first.
-    A cache of which the machine file does not say what it is a cache of, or its blocks, does nothing."""
+    A cache without ``of`` or ``block`` in the machine file has no effect."""
     name, found = hda.memory(memory).name, list[MemoryLayer]()
     while True:
         caches = [m for m in hda.memories if m.cache and m.block and m.of and hda.memory(m.of).name == name]

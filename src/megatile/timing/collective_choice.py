@@ -39,7 +39,7 @@ MEASURED = {
     "nccl": ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
     "rccl": ("all_reduce",),
 }
-"""Operations of which there are measured rows that constants were fitted to."""
+"""Operations with measured rows that constants were fitted to."""
 MEASURED_TYPES = ("f16", "f32")
 
 

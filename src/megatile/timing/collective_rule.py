@@ -267,7 +267,8 @@ class Rule:
 
     def saved_steps(self, operation: str, ranks: int, size: Any) -> Any:
         """Steps that a ring all-reduce of few bytes saves because some of its blocks are empty: rank 0 of a
-        block has its sum back after n steps and begins the next all-reduce while the sum goes round."""
+        block has its sum back after n steps and begins the next all-reduce while the sum still travels around
+        the ring."""
         if operation != "all_reduce":
             return 0.0 * np.asarray(size, float)
         blocks = np.clip(np.ceil(np.asarray(size, float) / RING_BLOCK), 1, ranks)
@@ -380,7 +381,8 @@ class Rule:
 
 
 def passes_ps(figures: ProtocolFigures, nbytes: Any) -> Any:
-    """How long the threads of a channel pass over bytes of LL; without ``next`` all passes are alike."""
+    """How long the threads of a channel pass over bytes of LL; without ``next`` all passes take equally
+    long."""
     if figures.pass_bytes is None:
         return 0.0 * np.asarray(nbytes, float)
     passes = np.asarray(nbytes, float) / figures.pass_bytes

@@ -51,7 +51,7 @@ class DatabaseError(MegatileError, ValueError):
 
 
 class Measurement(NamedTuple):
-    """A measured time: of which operation, shape and element type, by whose kernel, where it stands."""
+    """A measured time with its operation, shape, element type, kernel and source."""
 
     machine: str
     operation: str

@@ -159,8 +159,8 @@ class Path:
 
 
 class Fabric:
-    """The networks of a machine as resources; faults change routes and speeds. Plans that see the machine
-    alike have one `between` them."""
+    """The networks of a machine as resources; faults change routes and speeds. Plans on one machine with the
+    same faults share one."""
 
     _shared: ClassVar[WeakValueDictionary[tuple[int, int], Fabric]] = WeakValueDictionary()
 
@@ -183,7 +183,7 @@ class Fabric:
         self.widths: defaultdict[Hashable, int] = defaultdict(lambda: 1)
         """How many transfers may use a resource at a time."""
         self.known: dict[Any, Any] = {}
-        """What plans that see the machine alike found out about it."""
+        """Results shared by plans on one machine with the same faults."""
         self._down = faults.links_down(hda)
         self._slow = faults.links_slow(hda)
         self._alike: dict[tuple[Any, ...], list[PathGroup]] = {}
@@ -231,8 +231,8 @@ class Fabric:
 
     @cached_in_owner
     def grid(self, level: str) -> Network | None:
-        """The network in which all routes between units of a level lie that are inside one of its own, if
-        it is a grid whose links all behave alike."""
+        """Return the grid network that all routes between units of a level use, if its links all behave the
+        same."""
         own = self.hda.level(level).total
         outer = (lv for lv in self.hda.levels if lv.total < own)
         owned = ([n for n in self.hda.networks if n.level == lv.name] for lv in outer)

@@ -127,7 +127,7 @@ def fit(
 
 
 def problems(hda: HDA, measurements: Sequence[Measurement], library: str | None = None) -> list[Problem]:
-    """Return what there is to fit: the rows of each operation, element type and kernel."""
+    """Return the fits to make: the rows of each operation, element type and kernel."""
     device = Device.of(hda, library=library)
     groups: dict[tuple[str, str, tuple[str, ...]], list[Measurement]] = {}
     for m in measurements:

@@ -124,7 +124,7 @@ class Operation:
 
 OPERATIONS: Registry[Operation] = Registry("operations of libraries")
 FLAGS = ("causal", "gated")
-"""Extents that are 1 unless said."""
+"""Extents with default 1."""
 
 
 def kernel_times_us(

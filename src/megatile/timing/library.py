@@ -19,7 +19,7 @@ PEERS = "peer_Simple"
 
 
 def moving_kernel(hda: HDA, scale: str) -> Engine:
-    """The engine that stands for kernels that move data: one queue for copies, the rest for messages."""
+    """Return the engine that models data-moving kernels: one queue for copies, the rest for messages."""
     level = hda.level(hda.scale(scale).level).name
     return Engine("collective_kernel", "dma", level, channels=1 + MESSAGES)
 

@@ -218,7 +218,7 @@ def _exported(row: Row, machine: str | None) -> Measurement:
 def _named(machine: str | None) -> str:
     if not machine:
         raise DatabaseError(
-            "the table does not say on which machine it was measured", advice="name it with -m"
+            "the table does not name the machine it was measured on", advice="name it with -m"
         )
     return machine
 
@@ -258,7 +258,7 @@ def _log(
             continue
         if (named or whole) not in COLLECTIVES:
             raise DatabaseError(
-                f"'{operation}' is no operation of nccl-tests" if operation else
+                f"'{operation}' is not an operation of nccl-tests" if operation else
                 "the log does not say which collective it measures",
                 place=place, advice=f"name it with --operation: {', '.join(COLLECTIVES)}",
             )  # fmt: skip
@@ -268,7 +268,7 @@ def _log(
             times = [_time(fields[-8]), _time(fields[-4])]
             kind, size = dtype_name(fields[2]), _whole(fields[0], "size")
         except (ValueError, MegatileError) as problem:
-            raise DatabaseError(f"no line of nccl-tests: {problem}", place=place) from None
+            raise DatabaseError(f"not a line of nccl-tests: {problem}", place=place) from None
         if size:
             found += 1
             shape = {"ranks": ranks, "bytes": size}

@@ -84,7 +84,7 @@ class MemoryLayers(PlacedPlan):
         return tuple(found)
 
     def private(self, memory: str) -> bool:
-        """Whether units have nothing in common on the path to a memory: paths are alike for all of them."""
+        """Return whether units share nothing on the path to a memory, so that all paths are equivalent."""
         layer, _, contended = self.memory(memory)
         shared = contended or layer.name in self._contended_slices
         return not shared and not chain(self.hda, memory, self.level.position)
@@ -106,7 +106,7 @@ class MemoryLayers(PlacedPlan):
         return {tile.name: brick(tile, least[tile.name], size) for tile in tiles}
 
     def _told_apart(self, memory: str) -> tuple[int, ...]:
-        """How many there are of the layers on the path to a memory of which it matters which one it is."""
+        """Count the instances of each layer on the path to a memory, where it matters which one is used."""
         layer, _, contended = self.memory(memory)
         between = chain(self.hda, memory, self.level.position)
         if layer.name in self._contended_slices:

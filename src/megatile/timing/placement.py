@@ -165,7 +165,7 @@ class PlacedPlan:
 
     @property
     def _how(self) -> dict[str, Any]:
-        """How the plan is launched, alike for all that sees its machine."""
+        """Return the launch settings, the same for the views of all levels."""
         return {
             "installed": self.installed, "begin_ps": self.begin_ps, "timing": self.timing,
             "control": self.control,
@@ -276,7 +276,7 @@ class PlacedPlan:
 
     @cached_property
     def _contended_slices(self) -> frozenset[str]:
-        """Memories of which every unit has a slice that commands of other units name too."""
+        """Return the memories with one slice per unit that other units' commands access too."""
         if not any(map(self._is_sliced, self.hda.memories)):
             return frozenset()
         where = {tile.name: tile.memory for tile in self.plan.tiles}

@@ -71,7 +71,7 @@ class TransferPaths(EngineTimes):
         caches: bool = False,
         by: str = "",
     ) -> list[tuple[Path, PathGroup]]:
-        """The paths of many transfers at once (arrays of units), in groups that are alike: the path of the
+        """Return the paths of many transfers (arrays of units), in groups of equal paths: the path of the
         first of each."""
         how = (memory, peer_memory, chunk, same, caches, by)
         found: list[tuple[Path, PathGroup]] = self._of_all(
@@ -80,7 +80,7 @@ class TransferPaths(EngineTimes):
         return found
 
     def _of_all(self, what: tuple[Any, ...], units: Any, peers: Any, find: Callable[[], Any]) -> Any:
-        """Something about many pairs of units; of few, plans that see the machine alike find it out once."""
+        """Compute something for many pairs of units; for few pairs the result is cached between plans."""
         if len(units) > MAX_UNITS_WITH_SHARED_CACHE:
             return find()
         ends = self.spots[units], self.spots[peers], units == peers
@@ -119,9 +119,8 @@ class TransferPaths(EngineTimes):
 
     def virtual_channel(self, channel: str | None, unit: int | None = None, peer: int | None = None) -> int:
         """Loads and stores use virtual channel 0. Messages share the others by the link they leave through,
-        so that those of one link keep their order and those of different links run side by side as far as
-        there are channels; where there is no link, the plan's channels take turns.
-        """
+        so that those of one link keep their order and those of different links run in parallel while channels
+        last; without a link, the plan's channels take turns."""
         others = self.dma.channels - 1
         if channel is None or others < 2:
             return 0 if channel is None else others
@@ -144,7 +143,8 @@ class TransferPaths(EngineTimes):
         return self._of_all(what, units, peers, lambda: self._each(units, peers, one))
 
     def port(self, unit: int, peer: int) -> int | None:
-        """Through which of its links a unit reaches a peer: a number that is alike for units placed alike."""
+        """Return the number of the link through which a unit reaches a peer, counted equally for units in
+        equal positions."""
         try:
             legs = self.hda.route(self.hardware(unit), self.hardware(peer)).legs
         except (RouteError, MissingDescriptionError):

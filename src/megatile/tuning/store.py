@@ -1,5 +1,5 @@
 """Results of searches in one SQLite file, by the hash of plan, machine, objective and the code that times
-plans: what was found once is not done again, whoever stopped it."""
+plans: a search that was stopped resumes where it was."""
 
 from __future__ import annotations
 

@@ -142,10 +142,10 @@ def repeated_loads(study: Study) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@rule("blocks that load alike")
+@rule("blocks that load the same tiles")
 def alike(study: Study) -> Iterator[Finding]:
-    """Several blocks load the same tiles, as a division drops the coordinate in which they differ, and the
-    cache has no more to give."""
+    """Find blocks that load the same tiles (a division drops the coordinate that tells them apart) while the
+    cache is the bottleneck."""
     caches = [m.name for m in study.hda.memories if m.cache and study.busy(m.name) > BUSY]
     found = _divided(study.lowered.source) if study.lowered is not None and caches else []
     if found:
@@ -153,7 +153,7 @@ def alike(study: Study) -> Iterator[Finding]:
         every = [f"memory.{m.name}.bandwidth" for m in study.hda.memories if m.cache or m.name in caches]
         names = ", ".join(f"'{name}'" for name in dict.fromkeys(c.source.source for c, _ in found))
         yield from study.finding(
-            "blocks that load alike", study.figures_ps(dict.fromkeys(every, float(blocks))),
+            "blocks that load the same tiles", study.figures_ps(dict.fromkeys(every, float(blocks))),
             f"timed again with caches that give {blocks} blocks the bytes of one",
             bottleneck=f"redundant traffic: {blocks} blocks in a row load the same tiles of {names}",
             reason=f"a division drops what they differ in; '{caches[0]}' is busy {study.busy(caches[0]):.0%}",

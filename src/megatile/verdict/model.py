@@ -74,7 +74,7 @@ class Verdict(HasTime):
     time_ps: int
     findings: tuple[Finding, ...]
     bound_by: str
-    """What the time is spent on, as far as the busiest parts tell."""
+    """What the time is spent on, judged by the busiest parts."""
     retimed: int
     """How many changed programs, Plans and machines were timed."""
     untried: tuple[str, ...] = ()

@@ -210,7 +210,7 @@ def _narrowed(program: Program, dtype: str) -> Program:
 
 @rule("whole result")
 def whole_results(study: Study) -> Iterator[Finding]:
-    """An all-reduce of which every unit reads its own part alone."""
+    """Find an all-reduce where every unit reads only its own part."""
     if study.lowered is None:
         return
     program = study.lowered.source
@@ -228,7 +228,7 @@ def whole_results(study: Study) -> Iterator[Finding]:
             yield from study.finding(
                 "whole result", study.base_ps - max(0, saved),
                 "the all-reduce's time replaced by that of a reduce-scatter of the same tensor",
-                bottleneck=f"an all-reduce of '{name}' of which every unit reads its own part",
+                bottleneck=f"an all-reduce of '{name}' where every unit reads only its own part",
                 reason=f"what is read after it is 1/{count} of it, chosen by the unit's rank",
                 step=f"T.reduce_scatter(part, {name}): half of the messages",
                 source=changes.source_line(one),
@@ -246,7 +246,7 @@ def _own_part(region: n.Region, one: n.Collective, count: int) -> bool:
 
 @rule("unread parts")
 def unread_parts(study: Study) -> Iterator[Finding]:
-    """An all-gather of which every unit reads its own part alone, which it had before."""
+    """Find an all-gather where every unit reads only the part it already had."""
     if study.lowered is None:
         return
     program = study.lowered.source
@@ -257,7 +257,7 @@ def unread_parts(study: Study) -> Iterator[Finding]:
             yield from study.finding(
                 "unread parts", study.program_ps(partial(_ungathered, one=one, own=own)),
                 "program timed again without the all-gather",
-                bottleneck=f"an all-gather of '{name}' of which every unit reads its own part",
+                bottleneck=f"an all-gather of '{name}' where every unit reads only its own part",
                 reason=f"all that is read of '{name}' is '{part}', which the unit has",
                 step=f"read '{part}' itself, and leave T.allgather out",
                 source=changes.source_line(one),

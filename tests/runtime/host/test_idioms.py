@@ -243,7 +243,7 @@ def test_mistakes_are_said(call: str, said: str) -> None:
     ("name", "said"),
     [
         ("torch.zeroes(3)", "torch has no 'zeroes' on a simulated machine.*did you mean 'zeros'"),
-        ("torch.nn.Linear(3, 4)", "torch.nn.Linear is not there: a simulated machine has no autograd"),
+        ("torch.nn.Linear(3, 4)", "torch.nn.Linear is not available: a simulated machine has no autograd"),
         ("torch.nn.functional.relux(3)", "did you mean 'relu'"),
         ("torch.cuda.CUDAGraph()", "torch.cuda has no 'CUDAGraph'"),
         ("torch.distributed.all_reduces(3)", "did you mean 'all_reduce'"),

@@ -86,7 +86,7 @@ class PlanContext:
         return shortest(np.asarray(numbers)[:, None], [Key(unit, np.arange(len(numbers))[:, None])])
 
     def step_keys(self, step: IntLike, first: int, count: int) -> list[Key]:
-        """Keys for numbers of steps first..first+count-1, of which ``step`` is the current one."""
+        """Return the keys of steps first..first+count-1; ``step`` is the current one."""
         at = np.arange(first, first + count)[None, :]
         whole = Key(self.rank * self.steps + step, self.rank_key.values * self.steps + at)
         return [Key(expr(step), at), self.rank_key, whole]
@@ -122,7 +122,7 @@ class PlanContext:
 
     @cached_property
     def chunk_length(self) -> int:
-        """Rows of a message: of the longest chunk, so that all messages are alike."""
+        """Return the rows of a message: those of the longest chunk, so that all messages have one size."""
         chunks = self.division.chunks
         return max(1, *(local_length(pieces) for own in chunks for pieces in own))
 

@@ -164,7 +164,7 @@ class Forward:
         return last
 
     def pack(self, chunks: Handle | None, kv: Handle, unpack: bool = False) -> None:
-        """Copy the runs of rows of each chunk together (or back, adding to what is there)."""
+        """Pack the rows of each chunk into one buffer (or unpack them, adding to the destination)."""
         context, builder = self.context, self.context.builder
         for c, runs in enumerate(context.chunk_runs if chunks is not None else []):
             for first, at, rows, there in runs:

@@ -71,7 +71,7 @@ class Routes(ABC):
 
 @dataclass(frozen=True)
 class CycleRoutes(Routes):
-    """Chunk c goes around cycle c, one rank per exchange: rings, Hamilton K_n and (m-K_m-m)^u alike."""
+    """Send chunk c around cycle c, one rank per exchange, for rings, Hamilton K_n and (m-K_m-m)^u."""
 
     relays = True
     cycles: tuple[tuple[int, ...], ...]

@@ -41,7 +41,7 @@ def ring(w: Writer, chunks: int = 1) -> None:
 
 @algorithm("ring_bidirectional", "all_reduce", "reduce_scatter", "all_gather")
 def ring_bidirectional(w: Writer, chunks: int = 1) -> None:
-    """Half of the data goes round each way, so both directions of every link are used."""
+    """Send half of the data around the ring each way, so that both directions of every link are used."""
     write_rings(w, bidirectional(all_ranks(w.job.ranks)), chunks)
 
 

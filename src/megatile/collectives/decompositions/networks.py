@@ -49,7 +49,7 @@ class NetworkRings:
 
     def __str__(self) -> str:
         found = f"{len(self.rings)} ring{'s' * (len(self.rings) != 1)}"
-        most = "the most there are" if self.optimal else f"at most {self.bound} exist"
+        most = "the maximum" if self.optimal else f"at most {self.bound} exist"
         return f"{found} over {self.ranks} ranks, {most}: {self.reason}"
 
     def verify(self) -> NetworkRings:

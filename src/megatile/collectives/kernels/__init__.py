@@ -32,7 +32,7 @@ def merged(tl: Any, op: str, a: Any, b: Any) -> Any:
 
 
 def passed_round(tl: Any, total: Any, extent: int, low: str, high: str, **how: Any) -> Any:
-    """Reduce over a ring: everybody's tile goes round, sent to ``high`` and received from ``low``."""
+    """Reduce over a ring: pass each unit's tile on, from ``low`` to ``high``."""
     current = total
     for _ in range(extent - 1):
         tl.send(dir=high, src=current)

@@ -19,7 +19,7 @@ from megatile.core.dtypes import itemsize
 TOPOLOGY, MAPPER, TOPOLOGIES = "intercube", "cube_leaders", ("intercube",)
 KERNEL_HELPERS = ("gathered", "own_parts", "piece_reduced", "spread")
 TOPO_NAME_TO_KIND = {"ring_1d": 0, "torus_2d": 1, "mesh_2d": 1, "mesh_2d_no_wrap": 2}
-"""What KernBench's argument ``sip_topo_kind`` stands for; a ring has neither width nor height."""
+"""Topologies of KernBench's argument ``sip_topo_kind``; a ring has neither width nor height."""
 
 
 def kernel_args(

@@ -11,7 +11,8 @@ from megatile.plan.build import Handle
 
 
 class Phase(ABC):
-    """What all members of a group do alike; ``blocks`` has one block per position."""
+    """One step of a collective, the same for all members of a group; ``blocks`` has one block per
+    position."""
 
     writer: Writer
     group: RankGroup

@@ -46,7 +46,7 @@ def spec_of(hda: HDA) -> dict[str, Any]:
 
 
 def _network(hda: HDA, members: int, copies: int) -> Network | None:
-    """Return the network of which there are ``copies``, each with so many members."""
+    """Return a network with ``copies`` instances of so many members each."""
     for network in hda.networks:
         inner = hda.level(network.connects).total
         if inner == members * copies and hda.level(network.level).total == copies:

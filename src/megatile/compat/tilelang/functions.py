@@ -127,7 +127,7 @@ def likely(condition: Any, *_: Any) -> Any:
 
 
 MAX_ELEMENTS = 1024
-"""Elements of a region of which one condition is made."""
+"""Most elements of a region that one condition may combine."""
 
 
 def _conditions(given: tuple[Any, ...]) -> list[Any]:

@@ -124,7 +124,7 @@ class Missing:
     def __call__(self, *_: Any, **__: Any) -> Any:
         raise ProgramError(
             f"{self.name} has no counterpart in megatile",
-            advice="docs/how-to/from-tilelang.md lists what there is",
+            advice="docs/how-to/from-tilelang.md lists what is supported",
         )
 
     __iter__ = __getitem__ = __enter__ = __exit__ = __call__

@@ -72,7 +72,7 @@ def _flat(pointer: Any, what: str) -> tuple[b.Buffer, Expr]:
 
 
 def _transfer(dst: Any, src: Any, size: Any, to: Any, frm: Any, word: str) -> None:
-    """``size`` elements from one address to another, of which one may be a peer's."""
+    """Copy ``size`` elements from one address to another; one of the two may be a peer's."""
     builder = current()
     builder.open_implied()
     (target, at), (source, start) = _flat(dst, word), _flat(src, word)
@@ -144,7 +144,7 @@ def putmem_signal_nbi_block(
 
 
 def _atomic(op: str, element: Ref, value: Any, peer: tuple[Expr, ...], until: Any = None) -> str:
-    """An atomic that orders: what was done before it is seen by whoever sees its value. One that waits
+    """An atomic with release semantics: who reads its value also sees all earlier writes. One that waits
     ``until`` the element is that large is ordered after what must have come for it."""
     builder = current()
     seen = builder.variable("seen")

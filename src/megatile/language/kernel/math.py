@@ -1,5 +1,5 @@
-"""Words of ``tl`` that mean the same while a kernel is read and while it runs: arithmetic on tiles, of which
-each function becomes one command, and what receives and sends are given."""
+"""Words of ``tl`` that mean the same while a kernel is read and while it runs: arithmetic on tiles (one
+command per function), and arguments of receives and sends."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class DataBranchError(KernelError):
 
 @dataclass(frozen=True, eq=False)
 class Tensor:
-    """A kernel argument that stands for memory: ``shape`` elements of ``dtype`` for each unit.
+    """A kernel argument in memory: ``shape`` elements of ``dtype`` for each unit.
 
     As in one virtual range, unit ``r``'s part lies at ``pointer + r * nbytes``; ``replicated`` means that
     every unit has a whole copy at ``pointer`` itself. Where ``copies`` units in a row hold the same part, or

@@ -89,7 +89,7 @@ class ProgramBuilder:
         """Views without a layout so far, and those of them whose shape the kernel has asked for."""
         self.symbols: list[str] = []
         self.symmetric: list[Any] = []
-        """Arguments of which every device has its own copy."""
+        """Arguments with one copy per device."""
         self.begun: Callable[[ProgramBuilder], None] | None = None
         """What is done when the launch is known."""
         self.argument: Callable[[Any], Tile] | None = None

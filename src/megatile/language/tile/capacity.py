@@ -1,4 +1,4 @@
-"""Bytes that tiles take of each memory layer, against what there is."""
+"""Compare the bytes of tiles in each memory layer with its capacity."""
 
 from __future__ import annotations
 

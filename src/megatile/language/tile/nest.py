@@ -75,7 +75,7 @@ def level_of(word: Any, extents: tuple[Any, ...], workgroup: Any, cluster_size: 
 
 
 class Nest:
-    """The levels of a launch, and the scale of the machine that each of them stands for."""
+    """The levels of a launch, each with its scale of the machine."""
 
     def __init__(self, machine: HDA, levels: tuple[ScaleLevel, ...] = ()):
         self.machine, self.levels = machine, levels

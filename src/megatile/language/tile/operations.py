@@ -300,7 +300,7 @@ def _dimension(dim: int, side: Operand, word: str) -> int:
 
 def _reduction(op: str) -> Callable[..., None]:
     def reduction(source: Any, out: Any, dim: int = -1, clear: bool = True, impl: str | None = None) -> None:
-        """Over ``dim`` into ``out``; with ``clear=False`` together with what is there."""
+        """Reduce over ``dim`` into ``out``; with ``clear=False`` combine with the values in ``out``."""
         reduce(op, source, out, dim, clear, impl)
 
     reduction.__name__ = reduction.__qualname__ = f"reduce_{op}"

@@ -241,7 +241,7 @@ class Reader(Hooks):
         return Value(Symbol(variable, dtype))
 
     def _survive(self, name: str, before: Any, value: Any, part: Any, span: Any) -> Any:
-        """The value of a variable after a branch of which only one side goes on."""
+        """Return the value of a variable after a branch where only one side continues."""
         if value is before or not isinstance(value, Value) or not is_scalar(value):
             return value
         if not self.builder.is_known(value.expr, part.variables):

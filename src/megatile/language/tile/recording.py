@@ -35,7 +35,7 @@ class Recording:
         ACTIVE.set(self.builder)
 
     def argument(self, tensor: Tensor) -> Tile:
-        """The argument that a ``T.Tensor`` outside a kernel's head stands for."""
+        """Return the argument of a ``T.Tensor`` outside a kernel's head."""
         if id(tensor) not in self.arguments:
             name = self.builder.fresh(f"argument{len(self.params)}")
             if any(isinstance(extent, Symbol) for extent in tensor.shape):

@@ -36,7 +36,7 @@ class Symbol(Value):
 
     @property
     def expr(self) -> Expr:
-        """The number it stands for in the Program being built, or its name."""
+        """Return its number in the Program being built, or its name."""
         builder = ACTIVE.get()
         value = builder.bound.get(self.name) if builder is not None else None
         return self._expr if value is None else Const(value)
@@ -69,7 +69,7 @@ class Tensor:
 
 
 def argument(value: Any) -> Any:
-    """The argument that a ``T.Tensor`` stands for in a bare ``with instance:``; other values unchanged."""
+    """Return the argument of a ``T.Tensor`` in a bare ``with instance:``; other values unchanged."""
     instance = Instance.current() if ACTIVE.get() is None else None
     if instance is not None:
         instance.recording()

@@ -74,7 +74,7 @@ def streamed(homes: Homes, loop: n.Loop, depth: int) -> Iterator[str]:
 
 
 def _covers(copy: n.Copy, homes: Homes) -> bool:
-    """Whether a copy from elsewhere fills all that its name stands for."""
+    """Return whether a copy from elsewhere fills the whole tile."""
     if copy.dst is not None or copy.src is not None:
         return False
     to, source = homes.table[copy.to.source], homes.table[copy.source.source]

@@ -190,7 +190,7 @@ class Engine:
         return busy
 
     def _close(self) -> None:
-        """Forget what has ended; whoever wants to know sees its messages, at the time of the machine."""
+        """Forget launches that have ended; observers get their messages at machine time."""
         ended = [w for w in self._open if w.over]
         self._open = [w for w in self._open if not w.over] if ended else self._open
         for launch in ended:

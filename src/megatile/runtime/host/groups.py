@@ -317,8 +317,7 @@ class Groups:
     def new_subgroups_by_enumeration(
         self, ranks_per_subgroup_list: Sequence[Sequence[int]], **_: Any
     ) -> tuple[ProcessGroup | None, list[ProcessGroup]]:
-        """Groups of these ranks, none of which may be in two: this rank's (None if in none), and all of
-        them."""
+        """Make disjoint groups; return this rank's (None if it is in none) and all groups."""
         every = [rank for ranks in ranks_per_subgroup_list for rank in ranks]
         if not every or len(set(every)) < len(every):
             raise DistributedError(f"{ranks_per_subgroup_list!r} share a rank, so they are not groups")

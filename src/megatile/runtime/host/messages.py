@@ -33,7 +33,7 @@ class Messages(Groups):
 
     @for_members
     def recv(self, tensor: Tensor, src: int | None = None, group: Any = None, tag: int = 0) -> int:
-        """Receive from ``src``, or from whoever sends first; the sender's rank."""
+        """Receive from ``src``, or from the first sender; return the sender's rank."""
         if src is None:
             src = self._any_sender(group, tag)
         self.irecv(tensor, src, group, tag).wait()

@@ -91,7 +91,7 @@ def _lies_like(x: Any, y: Any) -> bool:
 
 
 def copied(x: Any) -> Any:
-    """A tensor of its own with the same elements, which lie alike."""
+    """Return a copy of a tensor with the same placement."""
     return _put(x, x.context.empty_like(x))
 
 
@@ -301,7 +301,7 @@ def _row_for(row: Any, x: Any) -> Any:
 
 
 def _beside(x: Any, shape: Sequence[int], slices: Callable[[Any], Any]) -> Any:
-    """A tensor on the PEs of another one, of which each has what a function of its slices says."""
+    """Make a tensor on the PEs of another one: each PE holds a function of its slices."""
     held = ((s.cube, s.pe, slices(s.slices)) for s in x.shards)
     specs = packed(held, itemsize(x.dtype), x.device_index)
     return x.context._deploy(tuple(shape), x.dtype, specs, None, "hbm", None)
@@ -502,7 +502,7 @@ def attention(q: Any, k: Any, v: Any, *, heads: int, kv_heads: int | None = None
 
 
 def check_numbers(numbers: Any, count: int | None = None) -> None:
-    """Whether these are numbers of rows, of which there are so many."""
+    """Check that these are row numbers below ``count``."""
     if numbers.dtype.kind not in "iu":
         raise OperationError(f"rows are looked up by whole numbers, not {numbers.dtype}")
     if count is not None and numbers.size and not 0 <= numbers.min() <= numbers.max() < count:

@@ -138,7 +138,7 @@ def packed(held: Iterable[tuple[int, int, Slices]], itemsize: int, sip: int) -> 
 
 
 def alike(shards: Sequence[PlacedShard], size: int, new_size: int, sip: int | None = None) -> list[ShardSpec]:
-    """The same placement for elements of another size, perhaps on another device."""
+    """Return the same placement for elements of another size, on the same or another device."""
     return [
         replace(
             s.spec,

@@ -51,8 +51,8 @@ AUTOGRAD = (
 def no_autograd(what: str) -> NeedsAutograd:
     """Return the error for what needs autograd or modules."""
     return NeedsAutograd(
-        f"{what} is not there: a simulated machine has no autograd and no modules, it runs forward passes, "
-        "kernels and collectives",
+        f"{what} is not available: a simulated machine has no autograd and no modules, it runs forward "
+        "passes, kernels and collectives",
         advice="write the forward pass with torch.matmul, collectives and the layers of megatile.parallel; "
         "mt.torch_estimate prices real torch programs",
     )

@@ -187,7 +187,7 @@ class Stored:
         handle = self._there()
         if self._data is None:
             raise TensorError(
-                f"tensor '{self.name}' has no contents: this host finds out times only",
+                f"tensor '{self.name}' has no contents: this host computes times only",
                 advice="mt.host(..., data=True)",
             )
         if len(handle.shards) == 1:

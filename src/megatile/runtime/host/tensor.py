@@ -267,7 +267,7 @@ class Tensor(Stored):
         return _copy(ops.taken(self, axis, start, start + length), "narrow")
 
     def split(self, split_size: int | Sequence[int], dim: int = 0) -> tuple[Any, ...]:
-        """Parts of so many elements of a dimension, the last of which may be smaller; or of these lengths."""
+        """Split a dimension into parts of so many elements (the last may be smaller), or of these lengths."""
         length = self.shape[ops.dimension(dim, self.ndim)]
         sizes = split_size
         if isinstance(sizes, int):

@@ -49,7 +49,7 @@ class LaunchDirection(LaunchError, InvalidDirection):
 
 
 DIFFERS = object()
-"""Stands for an argument that devices have each their own of."""
+"""Placeholder of an argument that differs between devices."""
 OPTIONS = ("topology", "neighbors", "n_slots", "slot_size", "buffer_kind", "scratch")
 """What a launch may say of its queues and scratch memory; see ``tl.read_kernel``."""
 

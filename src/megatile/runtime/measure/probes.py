@@ -1,4 +1,4 @@
-"""What is measured: a table of probes, each of which yields figures.
+"""The table of probes; each one measures and yields figures.
 
 What compiled code attains (rates of products, vectors, special functions and copies) is measured with tile
 programs; what they cannot say (latencies, the peak of the units, signals between processes) with C.

@@ -85,7 +85,7 @@ class Heap:
 
 
 def _available() -> int:
-    """Bytes of memory that are free, as far as the system says."""
+    """Return the free bytes of memory that the system reports."""
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:
             return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))
@@ -233,7 +233,7 @@ class World:
         self._done(library().mt_broadcast(self._world, self.rank, x.places, x.nbytes, root))
 
     def lose(self, rank: int) -> None:
-        """Tell all ranks that one of them is gone: whoever waits raises `PeerError`."""
+        """Tell all ranks that one of them is gone: those that wait raise `PeerError`."""
         library().mt_lose(self._world, rank)
 
     def _fits(self, whole: Symmetric, part: Symmetric, what: str) -> None:

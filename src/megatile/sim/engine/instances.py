@@ -285,7 +285,7 @@ def units_left(s: State, pool_id: int) -> int:
 
 @jit
 def free_unit(s: State, unit_id: int, time: int) -> None:
-    """A slot is free; whoever waits gets it later in this picosecond."""
+    """Free a slot; a waiting instance gets it later in this picosecond."""
     pool_id = s.units[unit_id].pool
     pool = s.pools[pool_id]
     i = unit_id - pool.first_unit
@@ -320,7 +320,7 @@ def end_kernel(s: State, unit_id: int) -> None:
 
 @jit
 def change_kernels(s: State, what: int, time: int) -> None:
-    """Let a kernel take compute units of its device, or leave them to whoever waits there."""
+    """Let a kernel take compute units of its device, or release them to waiting kernels."""
     count = what // 2 % MAX_TAKEN
     device = s.devices[what // 2 // MAX_TAKEN]
     if what % 2 == 0:

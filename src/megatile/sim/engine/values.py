@@ -53,8 +53,8 @@ def figure(s: State, question: int, a: int, b: int, c: int, d: int, e: int) -> i
 
 @apart
 def ask(s: State, reason: int, a: int, b: int, c: int, d: int, e: int) -> int:
-    """Call Python, which returns what was asked for and caches it in `answers` or elsewhere, for whoever may
-    need it next. Where it fails the run has to stop: ``stopped`` says so."""
+    """Call Python for a figure; it is cached in `answers` or elsewhere. Where it fails the run has to stop:
+    ``stopped`` says so."""
     asked = s.asked[0]
     asked.update(reason=reason, a=a, b=b, c=c, d=d, e=e)
     return call_python(s)

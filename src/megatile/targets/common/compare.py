@@ -185,7 +185,7 @@ def as_called(hda: HDA, nbytes: int, threads: int, devices: int = 1, tile: int =
 
 
 def _partly(part: float, here: Rates, behind: Rates) -> Rates:
-    """Rates of arrays of which a part is here."""
+    """Return rates of arrays that partly lie in this memory."""
     return tuple(1 / (part / a + (1 - part) / b) for a, b in zip(here, behind, strict=True))
 
 

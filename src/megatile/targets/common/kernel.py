@@ -240,8 +240,8 @@ class CompiledKernel:
 
     def profile(self, *arrays: Any, repeat: int = 5) -> Profile:
         """Run it ``repeat`` times and say how long the fastest took, phase by phase. With one thread that is
-        its own time: others who use the computer meanwhile do not count. Copies of arrays of which several
-        devices have one each are made before the clock starts, and what is in them is not brought back."""
+        its own time: others who use the computer meanwhile do not count. Per-device copies of arrays are made
+        before the clock starts and are not copied back."""
         code = self.code_for(arrays)
         run = code.run_of(arrays)
         clock = time.thread_time if self.threads == 1 else time.perf_counter

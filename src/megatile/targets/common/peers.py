@@ -89,13 +89,13 @@ def met(scope: Scope, node: n.Barrier) -> tuple[str, int]:
         ranks = [r for r in node.units if r < count]
         needed = len(ranks)
         mine = " || ".join(f"{scope.rank} == {first} + {r * stride}" for r in ranks) or "0"
-        site = scope.gen.failure_site("barrier", "a unit comes to a barrier that is not for it")
+        site = scope.gen.failure_site("barrier", "a unit reaches a barrier that it does not take part in")
         scope.text.add(f"if (!({mine})) fail(failure, {site}, {scope.rank});")
     if node.group is not None:
         if node.axis is not None:
             raise CompileError(
                 "a barrier with both axis= and group= cannot be compiled yet", advice="give one"
             )
-        site = scope.gen.failure_site("barrier", "group={} of a barrier is outside the ranks there are")
+        site = scope.gen.failure_site("barrier", "group={} of a barrier is not a rank")
         first = f"inside(failure, {site}, {scope.whole(node.group)}, {count})"
     return first, needed

@@ -83,7 +83,7 @@ class Box:
     guard: str | None = None
     """A condition without which none of it exists."""
     parts: bool = False
-    """Whether it has several copies, each of which holds a part only."""
+    """Whether it has several copies, each with a part of the elements."""
     panels: bool = False
     """Whether columns lie in panels of two vectors, each over all rows."""
 
@@ -423,7 +423,6 @@ def offset(axis: Axis, index: str) -> str:
 def refuse_parts(box: Box) -> None:
     if box.parts:
         raise CompileError(
-            f"'{box.storage.name}', of which smaller units hold different parts, is read as a whole, which "
-            "cannot be compiled yet",
+            f"reading all of '{box.storage.name}', whose parts lie in different units, cannot be compiled",
             advice="T.allgather its view first",
         )

@@ -41,7 +41,7 @@ def compiler(language: str = "c") -> list[str]:
             return [found, *command[1:]]
         if command is given:
             raise CompileError(
-                f"${variable} names '{command[0]}', which is not there",
+                f"${variable} names '{command[0]}', which does not exist",
                 advice=f"unset {variable}, or install it",
             )
     if importlib.util.find_spec("ziglang") is not None:

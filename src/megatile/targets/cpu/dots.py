@@ -118,7 +118,7 @@ def right(scope: Scope, box: Box, dot: Dot) -> Box:
 
 
 def woven(scope: Scope, box: Box, dot: Dot) -> Box:
-    """Rows along k, of which every ``group`` become one row of words."""
+    """Interleave rows along k: every ``group`` of them become one row of words."""
     steps, columns = box.axes
     lies = held(box.storage.dtype, box.storage.wide)
     if columns.stride != 1 or box.clipped or f"{dot.operand}_{lies}" not in WEAVES or _rest(steps, dot):

@@ -285,7 +285,7 @@ def _pieces(scope: Scope, found: Product, a: Box, b: Box, c: Box) -> None:
 
 
 def _partial(scope: Scope, found: Product, boxes: tuple[Box, Box, Box], count: str) -> None:
-    """A panel of which the tensor has only some columns."""
+    """Write a panel that is only partly inside the tensor."""
     a, b, c = boxes
     wide = 2 * found.dot.lanes(scope.gen.width)
     made = scratch(scope, [a.axes[0].extent, Const(wide)], found.dot.total)
@@ -413,7 +413,7 @@ def pack_function(scope: Scope, name: str, pack: Pack, columns: int, pointer: st
 
 
 def _panel(scope: Scope, pack: Pack, place: str, source: Box) -> None:
-    """Some steps of one panel; ``source`` is k by columns, of which some exist."""
+    """Write some steps of one panel; ``source`` is k by columns, some of them outside the tensor."""
     dot, (steps, columns) = pack.dot, source.axes
     wide = constant(columns.extent) or 0
     to = Box(dot.storage(), place, [Axis(steps.extent, wide), Axis(columns.extent, 1)])

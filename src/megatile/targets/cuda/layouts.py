@@ -1,4 +1,4 @@
-"""Which element of a tile is in which register of which thread of a team."""
+"""Map elements of a tile to registers of the threads of a team."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def as_array(value: Any) -> np.ndarray:
 
 
 def arrays_of(prog: ProgramFunction | Program, given: Sequence[Any]) -> list[np.ndarray]:
-    """The arguments as arrays; a number stands for an array of one element."""
+    """Return the arguments as arrays; a number becomes an array of one element."""
     tensors = prog.params if isinstance(prog, Program) else tuple(getattr(prog, "tensors", {}).values())
     dtypes = [tensor.dtype for tensor in tensors][: len(given)]
     dtypes += ["f32"] * (len(given) - len(dtypes))

@@ -60,9 +60,9 @@ def check_order(machine: Interpreter, meeting: Any) -> None:
     )
     if found:
         raise DeadlockError(
-            f"units come to collectives in opposite order: {found[0]}",
+            f"units call collectives in opposite order: {found[0]}",
             place=found[1],
-            advice="let all units come to them in one order",
+            advice="call them in the same order on all units",
         )
 
 

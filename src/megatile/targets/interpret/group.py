@@ -125,7 +125,7 @@ class Group:
         if rank not in ranks:
             raise RunError(
                 f"{describe(unit, self.launch)} comes to a barrier of units {', '.join(map(str, ranks))}",
-                advice="let only those come to it: put it under 'if'",
+                advice="only these may reach it: put it under 'if'",
             )
         place = (key, line[0], axis, only)
         meeting = self.meetings.get(place)
@@ -174,7 +174,7 @@ class Group:
             f"{word} is not reached by {self.scale} {shown}; {describe(waiting, self.launch)} waits there"
             + under,
             place=node.place,
-            advice=f"every {self.scale} of the region must come to it: move it out of the 'if'",
+            advice=f"every {self.scale} of the region must reach it: move it out of the 'if'",
         )
 
 

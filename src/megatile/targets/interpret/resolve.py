@@ -1,4 +1,4 @@
-"""Where a region lies for a unit: which elements of which copies of which storage."""
+"""Find where a region lies for a unit: storage, copies and elements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products of tensors in global memory, of which TileLang has none: tile by tile, through shared memory."""
+"""Products of tensors in global memory, which TileLang lacks: tile by tile, through shared memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def is_global(out: TileLangWriter, region: n.Region) -> bool:
 
 
 def global_product(out: TileLangWriter, node: n.Gemm) -> bool:
-    """Write a product of which every operand lies in global memory; False if its extents are not known."""
+    """Write a product whose operands all lie in global memory; False if its extents are not known."""
     extents = [[known(simplify(e)) for e in region.extents] for region in (node.a, node.b, node.c)]
     if any(len(one) != 2 or None in one for one in extents):
         return False

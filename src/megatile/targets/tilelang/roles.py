@@ -30,7 +30,7 @@ class Roles:
         self.chosen = 0
         """The copy of tiles that statements of the block mean."""
         self.copied: set[str] = set()
-        """Tiles of which each role has its own."""
+        """Tiles that each role has a copy of."""
         self.flags: dict[tuple[str, int], set[int]] = {}
         """Flags (of a role), and the roles that signal them."""
         self.shared_flags: set[str] = set()
