@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -27,6 +29,7 @@ SENTENCES = (
     "an atomic that is read", "of which the host is the longer", "is no time from 0 on",
 )  # fmt: skip
 EIGHT = ("HDA", "Scale", "Tile", "Placement", "Program", "Channel", "Plan", "Trace")
+NUMBERS = (ast.Constant, ast.BinOp, ast.UnaryOp, ast.operator, ast.Name)
 TEXTS = {".py", ".md", ".html", ".yaml"}
 MAX_WORDS = 45_000
 
@@ -58,6 +61,27 @@ def test_texts_have_none_of_the_old_sentences() -> None:
     files = [p for p in [*files, *ROOT.glob("*.md")] if p.suffix in TEXTS]
     texts = {path: path.read_text(encoding="utf-8") for path in files}
     assert [f"{path}: {s}" for path, text in texts.items() for s in SENTENCES if s in text] == []
+
+
+def test_every_constant_that_is_a_number_has_a_sentence() -> None:
+    assert [f"{path}: {name}" for path, tree in trees() for name in unexplained(path, tree)] == []
+
+
+def unexplained(path: Path, tree: ast.Module) -> Iterator[str]:
+    """Yield the numbers of a module that neither a docstring nor a comment explains."""
+    lines = path.read_text(encoding="utf-8").split("\n")
+    for node, after in pairwise([*tree.body, ast.Pass()]):
+        if not isinstance(node, (ast.Assign, ast.AnnAssign)) or node.value is None:
+            continue
+        name = ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target)
+        parts = [part for part in ast.walk(node.value) if isinstance(part, (ast.expr, ast.operator))]
+        number = all(isinstance(part, NUMBERS) for part in parts) and any(
+            isinstance(part, ast.Constant) and type(part.value) in (int, float) for part in parts
+        )
+        said = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+        beside = "#" in lines[node.lineno - 1] or lines[node.lineno - 2].lstrip().startswith("#")
+        if name.lstrip("_").isupper() and number and not said and not beside:
+            yield name
 
 
 def test_the_documents_keep_their_budget() -> None:

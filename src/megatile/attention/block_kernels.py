@@ -20,9 +20,8 @@ from megatile.attention.schedules.bands import Band, MaskTile, Part, part_of
 from megatile.runtime.torch_rules import wide
 
 ROW_BLOCK = 256  # rows handled at once where a mask or scores are written to memory
-MAX_SHARED_CALL_ELEMENTS = (
-    2**15
-)  # of a document that shares a call: copying larger ones costs more than a call
+MAX_SHARED_CALL_ELEMENTS = 2**15
+"""Elements of a document that shares a call with others: copying larger ones costs more than a call."""
 SUPPORTED = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 

@@ -99,6 +99,7 @@ def set_shard_tag(x: Any, tag: ShardTag | None) -> Any:
 _MADE: dict[int, set[ShardTag]] = {}
 """The tags of shards that were made here, by their number of tokens, those made last at the end."""
 _MAX_CACHED_OWNERS = 1024
+"""Lengths of shards that are remembered; the oldest goes first."""
 
 
 def remember_shard(tokens: int, tag: ShardTag) -> None:
@@ -184,6 +185,7 @@ def unknown_division(
 
 
 _WEIGHTS = 0x9E3779B97F4A7C15 & (2**63 - 1)
+"""Multiplier of the position hash: the golden ratio in 63 bits."""
 
 
 def position_checksum(ids: Any) -> int:

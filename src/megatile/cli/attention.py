@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 app = Commands(help="Predict and run attention over several devices.", no_args_is_help=True)
 Causal = Annotated[bool, typer.Option("--causal", help="Causal mask.")]
 SHOWN_RANKS = 32
+"""Ranks of a cycle that are printed before "…"."""
 SCHEDULES = ("no schedule is named", "--schedule ring,zigzag,hamilton")
 _COUNTS = {"k": 1 << 10, "m": 1 << 20}
 

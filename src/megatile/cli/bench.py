@@ -29,6 +29,7 @@ HEADLINE = (
     ("roofline bound", "bound_ns"),
 )
 MAX_LAUNCH_ROWS = 8
+"""Launches that are listed, the longest first."""
 FOLDERS = ("megatile.runtime.benches", "megatile.parallel.benches")
 
 

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from megatile.timing.machine_timing import Origin
 
 MAX_SIZES = 1000
+"""Sizes of one sweep."""
 ALGORITHMS = ("no algorithm is named", "use -a auto, -a all, or names such as -a ring,tree")
 MAX_RANKS = 1_000_000
+"""Ranks that a list such as 0-99 may name."""
 
 
 def read_size(text: str) -> int:

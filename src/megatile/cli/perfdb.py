@@ -23,6 +23,7 @@ Db = Annotated[
 ]
 DEFAULT = Path("perf.sqlite")
 MAX_SHAPES = 10_000
+"""Shapes of one command, over all combinations of extents."""
 OnlyMachine = Annotated[str | None, typer.Option("-m", "--machine", help="Only this machine.")]
 OnlyOperation = Annotated[str | None, typer.Option("--operation", help="Only this operation.")]
 OnlyDtype = Annotated[str | None, typer.Option("-d", "--dtype", help="Only this element type.")]

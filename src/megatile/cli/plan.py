@@ -23,6 +23,7 @@ app = Commands(help="Show, save, check and simulate Plans.", no_args_is_help=Tru
 File = Annotated[Path, typer.Argument(help="A Plan as JSON or text.")]
 
 MAX_FILE_BYTES = 256 << 20
+"""Bytes of a Plan file that are read."""
 ADVICE = "save a plan by 'megatile plan save', plan.to_json() or str(plan)"
 
 

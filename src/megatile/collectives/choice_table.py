@@ -25,7 +25,9 @@ from megatile.timing.transports import PROTOCOLS
 
 Table = dict[str, Any] | str | Path
 FORMAT = 2
+"""Version of the file format."""
 MAX_FILE_BYTES = 8 << 20
+"""Bytes of a table that are read."""
 _DIGITS = 12
 """So much of a machine's fingerprint stands in a key."""
 

@@ -25,6 +25,7 @@ from megatile.timing.transports import head_cost, rule_for, way_of
 MAX_RELATIVE_ERROR = 1e-6
 """Differences from the rule's time up to which nothing is changed."""
 MAX_PACE_ROUNDS = 8
+"""Simulations that scale messages to the library's time."""
 MIN_PACE, MAX_PACE = 1e-3, 1e3
 """Beyond, messages have next to nothing to do with the time (they are empty): it stays as it is."""
 MAX_RANKS = 256

@@ -21,6 +21,7 @@ from megatile.core.errors import ArithmeticSyntaxError, did_you_mean
 
 MAX_EXPRESSION_CHARS = 200  # bounds the depth of the tree, and so of the recursion below
 MAX_MAGNITUDE = 2**64
+"""Largest absolute value of an operand or result."""
 
 
 def _power(base: float, exponent: float) -> float:

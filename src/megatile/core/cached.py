@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 CACHE_VARIABLE = "MEGATILE_CACHE"
 """The environment variable that names the directory of the cache on disk."""
 _DIGEST_BYTES = 32
+"""Bytes of the SHA-256 after a cached file's contents."""
 Function = TypeVar("Function", bound=Callable[..., Any])
 Result = TypeVar("Result")
 

@@ -18,10 +18,13 @@ from megatile.core.errors import MegatileError, Place
 from megatile.core.quantities import format_bytes
 
 _BLOCK = 1 << 20
+"""Bytes that are unpacked at a time."""
 MAX_UNPACKED_RATIO = 100
 """A gzip file may unpack to so many times its size (traces do to 20 times), or to `SMALL_UNPACKED` bytes."""
 SMALL_UNPACKED = 16 << 20
+"""Bytes that any gzip file may unpack to."""
 MAX_MARKS_UNCHECKED = 100_000
+"""Marks (and characters) of a text that are never too many."""
 _BYTES_PER_MARK = {"{": 12, "[": 6, ",": 3}
 """Files that we write have more bytes than these for each such mark, which takes up to 200 of memory."""
 MAX_NAMES = 10_000

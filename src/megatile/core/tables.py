@@ -9,6 +9,7 @@ from typing import Any
 from megatile.core.arguments import no_none
 
 MAX_LINE_CHARS = 10_000
+"""Characters of a table's line: wide enough to never wrap."""
 
 
 def rich_table(

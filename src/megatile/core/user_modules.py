@@ -15,6 +15,7 @@ from megatile.core.files import read_text
 from megatile.core.frames import raised_at
 
 MAX_SOURCE_BYTES = 16 << 20
+"""Bytes of a Python file that are read."""
 
 
 @contextmanager

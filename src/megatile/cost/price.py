@@ -52,6 +52,7 @@ from megatile.timing.fabric import serialise_ps
 from megatile.timing.machine_timing import Timing, as_timing
 
 EVERYTHING = 1 << 40
+"""Commands to record: more than any plan issues."""
 RECORD_BYTES = 100
 """About as many for each command of a run that is recorded."""
 LONG = 1 << 24

@@ -46,6 +46,7 @@ MANY_COMMANDS = 1 << 15
 KEPT_ROUNDS = (32, 256, 2048)
 """Rounds before the gap that are tried, one after another, until they repeat themselves."""
 MAX_KEPT_COMMANDS = 1 << 21
+"""Commands of a shortened plan; above that nothing is gained."""
 MAX_PERIOD = 64
 """Rounds after which buffers and slots must come back to the same turn."""
 LOCAL = (pm.Compute, pm.Free, pm.Loop)

@@ -27,6 +27,7 @@ from megatile.hda.model import MemoryLayer
 
 MiB = 1 << 20
 MAX_ADDRESS_BITS = 64
+"""Bits of a physical address."""
 
 
 class PhysAddrError(MegatileError, ValueError):

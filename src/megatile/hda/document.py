@@ -20,8 +20,11 @@ from megatile.core.files import read_text
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 MAX_FILE_CHARS = 4 * 2**20
+"""Characters of a machine file."""
 MAX_VALUES = 50_000
+"""Values of a machine file, aliases expanded."""
 MAX_NESTING_LEVELS = 40
+"""Levels of nesting in a machine file."""
 
 SEE = "compare with 'megatile machine show dgx-h100 --yaml'"
 

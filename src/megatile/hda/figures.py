@@ -16,6 +16,7 @@ from megatile.hda.model import Level
 
 T = TypeVar("T")
 MAX_SMALLEST_UNITS = 10**15
+"""Units of the smallest level in a whole machine."""
 
 
 @dataclass

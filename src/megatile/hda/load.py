@@ -21,7 +21,9 @@ from megatile.hda.document import Document, KeyPath, read_document
 from megatile.hda.probe import probed
 
 MAX_EXTENDS = 8
+"""Files in a chain of ``extends``."""
 MAX_COMPUTED = 10_000
+"""Values of a machine file that are expressions."""
 MAX_PROBLEMS = 1000
 """Problems of a file that are described: each takes a tenth of a millisecond."""
 _TEMPLATE = re.compile(r"\$\{([^{}]*)\}")

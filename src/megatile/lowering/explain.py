@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from megatile.lowering.lowered import Lowered
 
 MAX_ROUNDS = 4096
+"""Iterations of a loop that are evaluated one by one; of a longer loop the first counts for all."""
 ALL = 1 << 62
 """More bytes than any tile has."""
 

@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 from megatile.models.schemes import ModelError
 
 MAX_REQUESTS = 1_000_000
+"""Requests in one batch."""
 MAX_TOKENS = 10**9
+"""Tokens in one step."""
 
 
 class Group(NamedTuple):

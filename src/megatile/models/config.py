@@ -22,8 +22,11 @@ from megatile.core.files import exists, parse_json, read_text
 from megatile.models.schemes import SCHEMES, ModelError, kv_dtype_name, scheme_name, scheme_of
 
 MAX_CONFIG_BYTES = 4 << 20
+"""Bytes of a config.json that are read."""
 MAX_EXTENT = 10**9
+"""Largest extent in a config."""
 MAX_LAYERS = 10_000
+"""Layers of a model."""
 SHIPPED = Path(__file__).parent / "configs"
 
 

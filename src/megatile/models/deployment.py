@@ -13,7 +13,9 @@ from megatile.models.engines import ENGINES, ServingEngine, engine
 from megatile.models.schemes import KV_BYTES, SCHEMES, ModelError, kv_dtype_name, require_flags, scheme_name
 
 MAX_DEGREE = 1 << 20
+"""Largest tp, pp, dp or ep."""
 GIB = 1 << 30
+"""Bytes of a GiB."""
 
 
 @dataclass(frozen=True)

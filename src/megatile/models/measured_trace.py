@@ -15,6 +15,7 @@ from megatile.models.operators import Operator
 from megatile.models.schemes import ModelError
 
 MAX_TRACE_BYTES = 2 << 30
+"""Bytes of a Kineto trace that are read, unpacked."""
 KINDS = (
     ("all_reduce", r"all_?reduce|cross_device_reduce|one_?shot|two_?shot"), ("all_gather", r"all_?gather"),
     ("reduce_scatter", r"reduce_?scatter"), ("send_recv", r"send_?recv"),

@@ -30,6 +30,7 @@ TABLES = {
 MACHINE = "dgx-h100"
 """On which the tables were measured."""
 MAX_NEIGHBOUR_ROWS = 5
+"""Measured rows that are listed beside a prediction."""
 
 
 class Neighbour(NamedTuple):

@@ -25,6 +25,7 @@ from megatile.models.schemes import ModelError
 from megatile.models.step import step_us
 
 MAX_BATCHES_BYTES = 1 << 30
+"""Bytes of a JSONL file of batches that are read."""
 Pairs = Sequence[tuple[int, int]]
 """(new, cached) tokens of every request of a step."""
 

@@ -14,7 +14,9 @@ from megatile.models.scheduler import Request
 from megatile.models.schemes import ModelError, require_whole
 
 MAX_TRACE_BYTES = 256 << 20
+"""Bytes of a JSONL trace of requests that are read."""
 MAX_REQUESTS = 1_000_000
+"""Requests of one simulation."""
 
 
 def make_requests(

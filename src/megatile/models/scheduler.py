@@ -19,6 +19,7 @@ from megatile.models.schemes import ModelError
 StepUs = Callable[[tuple[tuple[int, int, int], ...]], float]
 """Microseconds of a step, of its (requests, new, cached) groups."""
 MAX_EVENTS = 50_000_000
+"""Steps of one simulation of an engine."""
 
 
 @dataclass(eq=False)

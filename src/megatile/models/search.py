@@ -37,6 +37,7 @@ from megatile.models.step import step_us
 TOGETHER = 8
 """Candidates that an executor gets at a time; after each batch those left are compared with what is known."""
 MAX_STORE_BYTES = 64 << 20
+"""Bytes of a file of earlier results that are read."""
 DEGREES = ("tp", "pp", "ep", "attention_dp")
 BEATEN = "another is better in all (bound)"
 

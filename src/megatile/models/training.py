@@ -40,6 +40,7 @@ activation write every intermediate, partly in f32."""
 ATTENTION_BACKWARD = 2.5
 """FlashAttention 2's backward pass does five products where the forward pass does two."""
 GRADIENT_BYTES = 4
+"""Bytes of one gradient: they accumulate in f32."""
 OPTIMIZER_BYTES = 28
 """Adam reads weight, gradient and two moments in f32 and writes three of them; per parameter."""
 STATE_BYTES = 12

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from megatile.plan.follow import Follower
 
 MAX_REPORTED_UNITS = 8
+"""Units that a report of a deadlock names."""
 LACKS = {"send": "credit", "wait": "signal", "collective": "barrier"}
 
 

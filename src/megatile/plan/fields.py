@@ -17,6 +17,7 @@ from megatile.plan.model import Expr, Plan, PlanError
 
 _NAMES = {"index", "chosen", "name"}
 _MAX_INTEGER = 1 << 62
+"""Largest absolute value of an integer in a Plan: sums of two stay in 64 bits."""
 
 
 def check_fields(plan: Plan) -> None:

@@ -31,6 +31,7 @@ from megatile.plan.statements import (
 )
 
 MAX_TEXT_BYTES = 16 << 20
+"""Bytes of a Plan as text; JSON may be larger."""
 _READER = ExprReader()
 tree_expr = _READER.expr
 

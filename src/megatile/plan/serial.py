@@ -25,6 +25,7 @@ _CLASSES: dict[str, type] = {
 MAX_OBJECTS = 5_000_000
 """Statements, regions and expressions of a document."""
 FORMAT = 2
+"""Version of the JSON format."""
 READ = (1, FORMAT)  # format 1 knows no levels
 
 

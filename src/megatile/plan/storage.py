@@ -24,7 +24,9 @@ from megatile.plan.names import OutsideError
 
 Array = Any
 ALIGNMENT = 16
+"""Bytes that buffers of tiles are rounded up to."""
 MAX_BYTES = 1 << 35
+"""Bytes of one tile over all owners, when data is run."""
 
 
 def allocate(plan: Plan, tile: Tile, data: Array | None) -> Array:

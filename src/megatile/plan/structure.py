@@ -149,6 +149,7 @@ def check_levels(plan: Plan) -> None:
 
 
 MAX_UNITS = 2**24
+"""Units of a plan that checks follow one by one."""
 MAX_SLOTS = 2**24
 """Slots of all queues of a channel: each is followed on its own, with ten bytes."""
 

@@ -17,6 +17,7 @@ from megatile.report.plots import draw_lines
 Bars = Sequence[tuple[int, str, float, float]]  # (rank, "compute" or "communication", start, end) in µs
 Times = Mapping[str, Sequence[tuple[int, float]]]
 _MAX_ROWS = 260
+"""Rows of the heat map of links; more pairs share a row."""
 _ROW_INCHES = 0.03  # 3.6 dots: 240 rows can be distinguished
 _COLOURS = {"compute": "#3b7dd8", "communication": "#e08a3c"}
 
@@ -171,6 +172,7 @@ def _joined(bars: Bars, gap: float) -> list[tuple[int, float, float]]:
 # --- cycles of a schedule
 
 MAX_PANELS = 24
+"""Cycles that are drawn, one panel each."""
 MAX_NAMES = 32
 """Up to this many ranks every one has its number inside; beyond, some have it beside them."""
 NODE_SHADES = ("white", "#d9e6f7", "#fbe3cd", "#dff0d8")

@@ -24,6 +24,7 @@ Point = tuple[float, float]
 
 SUFFIXES = (".png", ".svg", ".pdf")
 PIXELS_PER_INCH = 100
+"""Resolution of PNG files."""
 PNG_PIXELS_PER_INCH = 150  # one and a half image pixels per pixel of the layout keeps small text sharp
 CAP_HEIGHT = 0.36  # from the middle of a capital letter to its baseline, per pixel of font size
 SETTINGS: dict[str, Any] = {

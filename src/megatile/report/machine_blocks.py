@@ -24,6 +24,7 @@ from megatile.report.sketch import Shape, Sketch
 from megatile.report.sketch_networks import sketch_network
 
 PADDING = 16.0
+"""Points between the border of a box and its contents."""
 
 
 class DrawnBlock(ABC):

@@ -32,8 +32,11 @@ from megatile.trace.exposure import WAITING, engine_kind
 from megatile.trace.lanes import rows_of
 
 MAX_EVENTS = 1_000_000
+"""Events in a report; whole rows are left out above it."""
 MAX_LINKS = 1500
+"""Links of a network that are drawn, the busiest ones."""
 MAX_NETWORKS = 12
+"""Networks that are drawn, the busiest ones."""
 MAX_UNITS = 200
 """Up to so many instances have rows of their own; beyond, those of one hardware unit share its rows."""
 MAX_ALIKE = 8
@@ -41,6 +44,7 @@ MAX_ALIKE = 8
 MAX_DRAWN = 256
 """Endpoints up to which the links that carried nothing are drawn too."""
 _SOURCE_LIMIT = 1 << 20
+"""Bytes of a source file that are read."""
 _AROUND = 3
 """Lines of a source shown before and after one that the critical path goes through."""
 

@@ -17,6 +17,7 @@ from megatile.trace import Trace, TraceError
 from megatile.trace.lanes import Row, rows_of
 
 MAX_ROWS = 64
+"""Rows of a timeline."""
 _NARROWEST = 1 / 600
 """A bar is at least this share of the axis wide: at 12 inches about two dots."""
 _WAITING: dict[str, Any] = {"facecolors": "#eeeeee", "edgecolors": "#9a9a9a", "hatch": "////"}

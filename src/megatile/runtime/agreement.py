@@ -17,10 +17,12 @@ from megatile.core.errors import MegatileError
 from megatile.runtime.failures import explained, wait_for
 
 RECORD_BYTES = 1024
+"""Bytes that each rank sends to compare its arguments."""
 Record = dict[str, Any]
 MAX_SIGNATURES = 256
 """Agreements that a group keeps; then all of them are forgotten."""
 _NOT_AGREED = -1
+"""Number of a call whose arguments no rank has compared yet."""
 _AGREED: WeakKeyDictionary[dist.ProcessGroup, dict[str, tuple[int, list[Record]]]] = WeakKeyDictionary()
 """By group and own record: the number of an agreement, the same on all ranks, and all records."""
 

@@ -18,6 +18,7 @@ from megatile.targets.cpu.kernel import CpuCode
 from megatile.targets.interpret.arguments import arrays_of, built
 
 MAX_CACHED_PROGRAMS = 16
+"""Compiled programs that the parent process keeps."""
 
 
 def run_forked(

@@ -35,9 +35,11 @@ from megatile.runtime.errors import (
 )
 
 POLL_SECONDS = 0.02
+"""Time between two looks at the processes."""
 GRACE_SECONDS = 0.5
 """How long to wait for other reports after the first failure, so that the one at fault is named."""
 END_SECONDS = 2.0
+"""Time that processes get to end before they are killed."""
 AFTER_SECONDS = 30.0
 """How much later than the launcher the processes give up waiting: it says who is still at work."""
 Started = Callable[[list[int]], None]

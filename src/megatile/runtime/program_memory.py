@@ -13,6 +13,7 @@ from megatile.targets.common.kernel import Failure
 from megatile.targets.cpu.kernel import CpuCode
 
 _SPARE_BYTES = 1 << 20
+"""Bytes beyond the tiles, for alignment."""
 
 
 class Processes(ctypes.Structure):

@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 
 WATCH_SECONDS = 0.3
+"""Time between two looks at the other ranks."""
 GRACE_SECONDS = 3.0  # how long ranks have to answer
 TIMEOUT_VARIABLE = "MEGATILE_ATTENTION_TIMEOUT"
 NOTICED = 10**9  # more than there are calls

@@ -36,6 +36,7 @@ except ImportError:
     raise MegatileError("mt.torch_estimate needs torch", advice="pip install 'megatile[torch]'") from None
 
 MAX_ROWS = 20
+"""Operations that a summary lists, the longest first."""
 
 
 class TorchEstimate(HasRows, HasTime):

@@ -20,6 +20,7 @@ from megatile.runtime.rank_liveness import Limit
 from megatile.runtime.torch_rules import DTYPES
 
 POLL_SECONDS = 0.002
+"""Time between two looks at queues that are received from in any order."""
 
 
 class Transport:

@@ -19,11 +19,14 @@ if TYPE_CHECKING:
     from megatile.sim.result import Result
 
 LINK_USE_BINS = 48
+"""Intervals of time for which the use of a link is drawn."""
 FACTORS = (0.5, 0.7, 1.0, 1.4, 2.0)
 MAX_SLIDERS = 10
+"""Figures of the machine with a slider, the most effective ones."""
 SECONDS = 20.0
 """How long the runs for the sliders may take together."""
 _MAX_PLAN_TEXT_CHARS = 200_000
+"""Characters of the Plan in a report."""
 
 
 def result_page(

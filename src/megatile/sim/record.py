@@ -15,6 +15,7 @@ from megatile.timing.library_commands import LIBRARY_KERNEL
 from megatile.trace import LAUNCH, Counter, Trace
 
 MAX_COUNTERS = 256
+"""Counters in a Trace."""
 NAMES = {st.INTO: "receive into", RECEIVE_ANY: "receive any", st.BEGIN: "wait for the unit"}
 """What events are called that are not called what `event_name` of their statement returns."""
 

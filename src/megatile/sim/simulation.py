@@ -59,6 +59,7 @@ LEAST_SLICE, MAX_SLICE, SLICE_SECONDS = 1 << 8, 1 << 24, 0.02
 LONG_SECONDS = 1.0
 """From then on a run tells how far it has come."""
 NEVER = 1 << 62
+"""Picoseconds: later than any event."""
 
 
 def engine_name(engine: str | None) -> str | None:

@@ -18,6 +18,7 @@ from megatile.records.rows import NONE as NONE, Row, Table, Words
 from megatile.sim.instructions import Bytecode, ExpressionRow, Instruction
 
 UNKNOWN = -1
+"""A value that Python has not been asked for yet."""
 INFINITE = float("inf")
 """The rate of what takes no time."""
 GONE = -2
@@ -40,6 +41,7 @@ writes."""
 MAX_ACCESS_WORDS = 1 << 16
 """Words that the recorded accesses of one command take at most."""
 CLASSES = 31
+"""Bits of the number of a path's class; the bits above are its first server."""
 CLASS = (1 << CLASSES) - 1
 """The number of a path: its row, and from this bit on the server from which its stages count theirs."""
 OWN_BLOCKS = 1 << 37

@@ -40,6 +40,7 @@ ENGINES = ("tensor", "vector", "channel", "control")
 DMA = st.DMA
 assert len(ENGINES) == DMA
 MAX_QUEUES = 1 << 31
+"""Slots of all queues of a channel."""
 TABLES = ("code", "expressions", "bytecode", "constants", "lists", "regions", "tiles", "aliases", "streams")
 """Tables that grow with every plan."""
 

@@ -16,6 +16,7 @@ from megatile.targets.common.errors import CompileError
 from megatile.targets.common.kernel import CompiledKernel
 
 MAX_THREADS = 1024
+"""Threads of a compiled program."""
 TARGETS = {"cpu": ("cpu.kernel", "CpuKernel", "cpu"), "cuda": ("cuda.kernel", "CudaKernel", "hgx-a100")}
 """Where the class of kernels of each target is, and the machine for which it builds if none is given."""
 LANGUAGES = {

@@ -33,6 +33,7 @@ from megatile.timing.formulas import OPERATIONS, Device, KernelTime, Operation, 
 from megatile.timing.machine_timing import Origin
 
 NEAREST_SHAPES = 12
+"""Measured shapes that one prediction interpolates."""
 FARTHEST = 3.0
 """In factors of two: a shape that is further from all measured ones is left to the formula."""
 BEYOND = 1.0
@@ -40,6 +41,7 @@ BEYOND = 1.0
 BASE, RIDGE = 0.1, 0.01
 """The squared distance at which weights begin to fall; what holds slopes that few shapes determine."""
 MAX_TIME_US = 1e12
+"""Longest time of a row, in microseconds: 12 days."""
 _SCHEMA = """CREATE TABLE measurements (
   machine TEXT, operation TEXT, dtype TEXT, implementation TEXT, shape TEXT, time_us REAL, source TEXT,
   PRIMARY KEY (machine, operation, dtype, implementation, shape)) WITHOUT ROWID"""

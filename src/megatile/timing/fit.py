@@ -32,6 +32,7 @@ FREE = {
 left out, and so is a share of 100 %."""
 SHARES = ("share", "bandwidth", "exposed", "passes")
 MIN_ROWS = 10
+"""Rows that a fit needs."""
 ROUNDS, STEPS = 3, 150
 
 

@@ -31,7 +31,9 @@ from megatile.timing.fit import Score, drawn
 from megatile.timing.measurements import CAPTURED
 
 ROW_SPREAD = 0.05
+"""Relative noise of a measured row."""
 PRIOR_WEIGHT = 0.5
+"""Weight of a constant's shipped value against one measured row."""
 MIN_ROWS = 6
 """Fewer rows cannot say anything about constants, with a third of them held out."""
 STRANGE, ABSURD = 2.0, 10.0

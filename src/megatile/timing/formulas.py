@@ -34,6 +34,7 @@ __all__ = [
 
 Formula = Callable[[Device, Shape, str], Any]
 MAX_EXTENT = 10**15
+"""Largest extent of a kernel."""
 MAX_CACHED_TIMES = 100_000
 """Times of single shapes that are kept for each device, about 30 MB."""
 

@@ -24,7 +24,9 @@ from megatile.timing.exchange_rules import COLLECTIVES
 from megatile.timing.formulas import OPERATIONS
 
 MAX_FILE_BYTES = 1 << 30
+"""Bytes of a table or log that are read."""
 MAX_ROWS = 10_000_000
+"""Rows of one table."""
 MARLIN = "marlin"
 """In names of kernels: one that widens 4-bit weights of any kind."""
 CAPTURED = "captured"

@@ -19,6 +19,7 @@ from megatile.trace.files import make_trace, read_json, read_text, table_of_name
 
 SCHEMA = "megatile-oplog-1"
 _EVENTS_PER_WRITE = 50_000
+"""Events that are formatted before they are written."""
 _KEYS = {
     "start_ps": "t_start",
     "end_ps": "t_end",

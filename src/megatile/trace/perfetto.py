@@ -28,6 +28,7 @@ SCHEMA = "megatile-trace-2"
 _NUMBERED = "megatile-trace-1"
 """The schema before: numbers of the tables where names stand now, and a thread per engine."""
 _EVENTS_PER_WRITE = 50_000
+"""Events that are formatted before they are written."""
 
 
 @no_none

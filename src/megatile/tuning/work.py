@@ -25,6 +25,7 @@ from megatile.sim.result import Result
 from megatile.timing.transports import model_of
 
 MAX_POINTS = 1_000_000
+"""Combinations of one search."""
 TIMING_CODE = ("hda", "plan", "sim", "timing")
 """Folders whose code decides how long a plan takes on a machine."""
 Choice = Mapping[str, Any]

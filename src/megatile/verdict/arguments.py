@@ -25,6 +25,7 @@ FACTORS = (2, 8, 1 / 2, 1 / 8)
 STEP_OF_EXTENT = 16
 """What extents are multiples of that are neither doubled nor halved."""
 MAX_ROUNDS = 4
+"""Rounds of the search over arguments; each keeps the fastest neighbour."""
 MAX_TRIALS = 6
 """Programs that a round of the search times."""
 MIN_COMMANDS = 200_000
@@ -32,6 +33,7 @@ MIN_COMMANDS = 200_000
 SAME_WORK = 0.2
 """How far the operations of two programs may be apart that compute the same (tiles beyond an edge count)."""
 SAME_TENSORS = 0.05
+"""Relative difference of sizes below which two calls work on the same tensors."""
 STEP = 0.02
 """The share of the time that a round of the search must save to go on."""
 

@@ -22,6 +22,7 @@ REREAD = 1.2
 BUSY = 0.4
 """The share of the time in which device memory works from which on its traffic is worth a look."""
 MAX_STAGES = 5
+"""Pipeline stages to try."""
 
 
 @rule("block order")

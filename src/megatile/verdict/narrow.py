@@ -21,6 +21,7 @@ Box = tuple[tuple[int, int], ...]
 USED = 0.9
 """The share of what is copied that must be read, not to be called too much."""
 MIN_BUSY_SHARE = 0.8
+"""Share of the time that a memory is busy before narrower types are tried."""
 
 
 @rule("serial loop")

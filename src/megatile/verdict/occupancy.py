@@ -20,7 +20,9 @@ IDLE = 0.08
 UNEVEN = 1.3
 """The longest block against the middle one."""
 MIN_LOAD_SHARE = 0.85
+"""Share of the time that loads are busy before larger tiles are tried."""
 SHARE_OF_STARTUP = 0.15
+"""Share of the time that engines' start-up takes before it is named."""
 
 
 def _level(study: Study) -> Any:

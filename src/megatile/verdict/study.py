@@ -35,6 +35,7 @@ MAX_COMMANDS = 8_000_000
 SAMPLED = 300_000
 """Plans with more commands are timed by their first blocks, if all do the same and there are enough waves."""
 MIN_WAVES = 4
+"""Waves of blocks in a sample."""
 IDEAL = 1000.0
 """The factor by which a figure of the machine that is to cost nothing is better."""
 WEIGHTS = {

@@ -13,6 +13,7 @@ from megatile.attention.schedules.schedule import Schedule, ScheduleError
 from megatile.core.placement import Piece, Pieces
 
 MAX_MESSAGES_SENT = 20_000_000
+"""Messages that a summary counts one by one; more take seconds."""
 MAX_TOKENS = 2**62  # integers of arrays end soon after
 
 

@@ -82,6 +82,7 @@ def pass_token(w: Writer) -> None:
 
 
 MAX_MESH_RANKS = 128
+"""Ranks of the n-1 rings of a full mesh: the Plan grows with their square."""
 
 
 ON_MESH = needs(
@@ -134,6 +135,7 @@ def _step(w: Writer, channel: Channel, mine: Part, total: Part, n: int, on: bool
 # --- rings that leave a node through a different network card each, as many as a node has ranks ---
 
 MAX_RAIL_RANKS = 1024
+"""Ranks of rings over rails: each rank has commands of its own."""
 
 
 ON_RAILS = needs(

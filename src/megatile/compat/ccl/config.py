@@ -63,6 +63,7 @@ SHAPE = "write kernel(t_ptr, …, tl) and kernel_args(*, n_elem, world_size, **c
 BACKPRESSURE = ("sleep",)
 """What a sender does while its queue is full: it sleeps until the credit wakes it."""
 MAX_FILE_BYTES = 4 << 20
+"""Bytes of a ccl.yaml that are read."""
 _OWN_KERNELS = "megatile.collectives.kernels."
 NAMES = ("module", "topology", "mapper", "validator", "buffer_kind", "reduce_op", "dtype")
 

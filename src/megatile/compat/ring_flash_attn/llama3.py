@@ -23,6 +23,7 @@ _LOCAL = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "heads
 _PREPARED: dict[tuple[Any, ...], tuple[int, ...]] = {}
 """The boundaries of packs, by those of a slice. Ranks that found different packs say so."""
 MAX_PREPARED = 4096
+"""Prepared batches that are remembered."""
 
 
 @uncompiled

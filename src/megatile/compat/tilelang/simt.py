@@ -93,6 +93,7 @@ def _warp_reduction(op: str) -> Any:
 
 
 WARP = 32
+"""Threads of a warp."""
 _COMBINED: dict[str, Any] = {
     "sum": lambda x, y: x + y, "max": maximum, "min": minimum,
     "bitand": lambda x, y: x & y, "bitor": lambda x, y: x | y, "bitxor": lambda x, y: x ^ y,

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _LANES = (n.Store, n.Atomic, n.Let, n.If, n.Loop, n.Check, n.Print)
 _WARP = 32
+"""Threads of a warp."""
 
 
 def thread_variables(threads: tuple[int, ...]) -> tuple[str, ...]:

@@ -53,6 +53,7 @@ def shaped_as(part: Part, extents: tuple[int, ...]) -> Part:
 
 
 MAX_PIECES = 10_000
+"""Messages that one tile may be divided into."""
 
 
 def blocks_of(shape: tuple[int, ...], most: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:

@@ -20,6 +20,7 @@ from megatile.hda import HDA
 from megatile.hda.addresses import STANDARD, AddressConfig, AddressLayout, DeviceShape, PhysAddr
 
 ALIGNMENT = 64
+"""Bytes that allocations are rounded up to."""
 
 
 class AllocationError(MegatileError, RuntimeError):

@@ -21,6 +21,7 @@ from megatile.plan.compute import compute, reduce_values
 from megatile.runtime.host.oplog import SCHEMA, OpLog, ReplayError
 
 MAX_FILE_BYTES = 1 << 30
+"""Bytes of a log that are read, and of its tensors."""
 MAX_FILE_DATA = 4 << 30
 """Bytes of the tensors and tiles that the log of a file may ask for."""
 

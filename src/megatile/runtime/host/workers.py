@@ -52,6 +52,7 @@ class Stuck(NamedTuple):
 
 
 MAX_ERRORS_SHOWN = 4
+"""Failed ranks whose errors a message quotes."""
 
 
 class Worker:

@@ -23,7 +23,9 @@ from megatile.runtime.shared.world import World
 STOPPED_SECONDS = 3.0
 """How long a rank may be stopped (SIGSTOP) before it counts as lost."""
 END_SECONDS = 1.0
+"""Time that the other processes get to report after a failure."""
 _POLL_SECONDS = 0.01
+"""Time between two looks at the processes."""
 _DEATH_SIGNAL = 1
 """PR_SET_PDEATHSIG of Linux: a rank ends when the process that forked it does."""
 

@@ -25,6 +25,7 @@ from megatile.targets.common.toolchain import Making
 KINDS = {"f32": 0, "f64": 1, "i32": 2, "i64": 3, "f16": 4, "bf16": 5, "i8": 6, "u8": 7}
 OPERATIONS = {"sum": 0, "max": 1, "min": 2, "prod": 3}
 _LINE = 64
+"""Bytes of a cache line; arrays begin on one."""
 _ARGUMENTS = {
     "world_bytes": "l", "world_begin": "plll", "barrier": "p", "signal": "ppl", "wait": "ppl", "lose": "pl",
     "all_reduce": "plplii", "reduce_scatter": "plpplii", "all_gather": "plppl", "all_to_all": "plppl",

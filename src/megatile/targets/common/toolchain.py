@@ -26,6 +26,7 @@ _LANGUAGES = {
 }
 """Of each language: the variable that names its compiler, the usual compilers, its flags and libraries."""
 _TIMEOUT_SECONDS = 600
+"""Time that a compiler may take."""
 
 
 def compiler(language: str = "c") -> list[str]:

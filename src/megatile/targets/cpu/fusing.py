@@ -16,6 +16,7 @@ from megatile.targets.cpu.moving import rows
 from megatile.targets.cpu.reducing import gathered, in_lanes, of_lane, together
 
 MAX_BETWEEN = 2
+"""Statements between a loop and the reduction that it is fused with."""
 
 
 @dataclass

@@ -15,6 +15,7 @@ from megatile.ir.program import Program, base_name, bindings
 
 HEAVY = {"exp", "exp2", "log", "log2", "tanh", "erf", "sigmoid", "sqrt", "rsqrt", "sin", "cos", "/"}
 MAX_TILE_EXTENT = 4096
+"""Largest extent of a loop whose heavy operations are moved into a tile."""
 
 
 def hoisted(program: Program) -> Program:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from megatile.targets.common.scope import Text
 
 WARP = 32
+"""Threads of a warp."""
 
 
 @dataclass(frozen=True)

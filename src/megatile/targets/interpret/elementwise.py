@@ -106,6 +106,7 @@ class Slices:
 
 
 MAX_ITERATIONS = 1 << 28
+"""Iterations of one T.Parallel; their arrays must fit memory."""
 
 
 class Elementwise:

@@ -17,6 +17,7 @@ from megatile.targets.interpret.expressions import unflatten
 from megatile.targets.interpret.units import Unit, describe
 
 MAX_INSTANCES = 4_000_000
+"""Instances of a launch that are run."""
 
 WINDOW = 64
 """Instances started before any has finished, if none names another: those started can proceed."""

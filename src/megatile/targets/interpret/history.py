@@ -20,6 +20,7 @@ from megatile.targets.interpret.units import Unit
 
 READ, WRITE, ATOMIC = 0, 1, 2
 MIN_ITEMS_BEFORE_CLEANING = 8
+"""Accesses to keep before ordered ones are looked for."""
 Items = tuple[Any, ...]
 """Per dimension (copies first): (start, stop) or a sorted array of indices; or one array of flat element
 numbers."""

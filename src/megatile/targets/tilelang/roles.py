@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from megatile.targets.tilelang.writer import TileLangWriter
 
 _THREADS = 128
+"""Threads of a warp group."""
 
 
 class Roles:
