@@ -5,8 +5,9 @@
 Nothing of the checkout is part of megatile. Each test counts as
 
 * *passed*, or *skipped* by itself;
+* *values*: its comparisons of values hold; its assertions on the compiler's text were passed over;
 * *refused*: megatile said in one sentence what it has not;
-* *text*: it looks at the compiler's text or internals, which megatile does not have;
+* *text*: it looks only at the compiler's text or internals, which megatile does not have;
 * *unrefused*: it expects an error of TileLang's compiler that megatile does not make;
 * *slow*: not ended within the limit on this CPU;
 * *wrong*: a comparison of values failed; *error*: anything else, to be mended.
@@ -15,6 +16,7 @@ Nothing of the checkout is part of megatile. Each test counts as
 from __future__ import annotations
 
 import argparse
+import ast
 import csv
 import json
 import os
@@ -30,7 +32,8 @@ RESULTS = "MEGATILE_TEST_RESULTS"
 LIMIT = "MEGATILE_TEST_SECONDS"
 TOGETHER = 12
 """Files of one process."""
-_TOUCHED = {"text": False}
+_TOUCHED = dict.fromkeys(("text", "passed over", "ran", "compared"), False)
+"""What the present test did: looked at text, had assertions on it, ran a kernel, compared after that."""
 
 
 class _TooLong(BaseException):
@@ -44,9 +47,27 @@ def pytest_configure(config: Any) -> None:
     """Note when a test looks at the text of a kernel."""
     if RESULTS not in os.environ:
         return
+    from _pytest.assertion import rewrite
+
     from megatile.compat.tilelang import kernel
 
-    original = kernel.Kernel.get_kernel_source
+    original, execute, rewrite_asserts = (
+        kernel.Kernel.get_kernel_source,
+        kernel.execute,
+        rewrite.rewrite_asserts,
+    )
+
+    def noted_run(*arguments: Any) -> None:
+        execute(*arguments)
+        _TOUCHED["ran"] = True
+
+    def without_text(module: Any, *rest: Any) -> None:
+        TextAssertions(module).visit(module)
+        rewrite_asserts(ast.fix_missing_locations(module), *rest)
+
+    kernel.execute = noted_run
+    rewrite.rewrite_asserts = without_text
+    rewrite._read_pyc = lambda *_: None
 
     def noted(self: Any, *rest: Any, **more: Any) -> str:
         _TOUCHED["text"] = True
@@ -57,12 +78,81 @@ def pytest_configure(config: Any) -> None:
     kernel.Kernel.kernel_source = property(noted)  # type: ignore[assignment]
 
 
+class TextAssertions(ast.NodeTransformer):
+    """Takes assertions on the compiler's text out of a test module; the others are noted when they run."""
+
+    SOURCES = frozenset({"get_kernel_source", "get_host_source", "kernel_source", "host_source"})
+
+    def __init__(self, module: ast.Module):
+        self.functions = {f.name: f for f in ast.walk(module) if isinstance(f, ast.FunctionDef)}
+        self.texts: set[str] = set()
+        """Functions that return text."""
+        self.names: dict[str, set[str]] = {name: set() for name in self.functions}
+        """Names of each function that hold text."""
+        self.inside: list[str] = []
+        before = None
+        while before != (before := (len(self.texts), sum(map(len, self.names.values())))):
+            for function in self.functions.values():
+                self.follow(function)
+
+    def of_text(self, node: ast.AST | None, names: set[str]) -> bool:
+        return any(
+            (isinstance(m, ast.Attribute) and m.attr in self.SOURCES)
+            or (isinstance(m, ast.Name) and (m.id in names or m.id in self.texts))
+            for m in (ast.walk(node) if node is not None else ())
+        )
+
+    def follow(self, function: ast.FunctionDef) -> None:
+        names = self.names[function.name]
+        for node in ast.walk(function):
+            if isinstance(node, (ast.Assign, ast.For)):
+                value = node.value if isinstance(node, ast.Assign) else node.iter
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                if self.of_text(value, names):
+                    names |= {m.id for t in targets for m in ast.walk(t) if isinstance(m, ast.Name)}
+            elif isinstance(node, ast.Return) and self.of_text(node.value, names):
+                self.texts.add(function.name)
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                called = self.functions.get(node.func.id)
+                given = [a.arg for a in called.args.args] if called else []
+                found = [*zip(given, node.args, strict=False), *((k.arg, k.value) for k in node.keywords)]
+                if called:
+                    self.names[called.name] |= {a for a, v in found if a in given and self.of_text(v, names)}
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
+        self.inside.append(node.name)
+        self.generic_visit(node)
+        self.inside.pop()
+        return node
+
+    def visit_Assert(self, node: ast.Assert) -> Any:
+        names = set().union(*(self.names[name] for name in self.inside))
+        if self.of_text(node.test, names):
+            return self.noting("passed over", node)
+        return [self.noting("compared", node), node]
+
+    def visit_Expr(self, node: ast.Expr) -> Any:
+        function = node.value.func if isinstance(node.value, ast.Call) else None
+        name = getattr(function, "attr", getattr(function, "id", ""))
+        return [self.noting("compared", node), node] if "assert_" in name else node
+
+    def noting(self, word: str, place: ast.AST) -> ast.stmt:
+        statement = ast.parse(f"__import__({__name__!r}).note({word!r})").body[0]
+        for node in ast.walk(statement):
+            ast.copy_location(node, place)
+        return statement
+
+
+def note(word: str) -> None:
+    _TOUCHED[word] |= word == "passed over" or _TOUCHED["ran"]
+
+
 def _stop(*_: Any) -> None:
     raise _TooLong
 
 
 def pytest_runtest_setup(item: Any) -> None:
-    _TOUCHED["text"] = False
+    _TOUCHED.update(dict.fromkeys(_TOUCHED, False))
     signal.signal(signal.SIGALRM, _stop)
     signal.alarm(int(os.environ.get(LIMIT, "60")))
 
@@ -87,6 +177,8 @@ def classified(found: Any) -> tuple[str, str]:
 
     from megatile.core.errors import MegatileError
 
+    if found is None and _TOUCHED["passed over"]:
+        return "values" if _TOUCHED["compared"] else "text", "assertions on the compiler's text passed over"
     if found is None:
         return "passed", ""
     error = found.value

@@ -43,7 +43,10 @@ DIRECT: dict[str, Callable[..., Any]] = {
     "not": np.logical_not,
     "**": lambda a, b: a**b,
 }
-ATOMICS = {"add": np.add, "max": np.maximum, "min": np.minimum}
+ATOMICS = {
+    "add": np.add, "max": np.maximum, "min": np.minimum,
+    "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
+}  # fmt: skip
 Guard = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 

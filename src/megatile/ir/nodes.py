@@ -218,8 +218,9 @@ class Store(Node):
 class Atomic(Node):
     """One element is combined with a value, indivisibly; ``result`` is the variable that gets the old one.
 
-    ``op`` is add, max, min, exchange, or cas, which stores the value only where ``expected`` is. Those with a
-    result order what units did before them: each sees what those before it had done. ``dst``: whose it is.
+    ``op`` is add, max, min, and, or, xor, exchange, or cas, which stores the value only where ``expected``
+    is. Those with a result order what units did before them: each sees what those before it had done.
+    ``dst``: whose it is.
     """
 
     op: str

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from megatile.core.dtypes import itemsize
-from megatile.core.elementwise import OPERATION_NAMES, PUT
+from megatile.core.elementwise import ATOMICS, OPERATION_NAMES, PUT
 from megatile.core.expr import (
     ONE,
     WEAK,
@@ -42,7 +42,6 @@ from megatile.lowering.streams import LoweringState, StreamScope
 from megatile.lowering.units import NotStatic, Place, clamp, tidy
 from megatile.plan import model as pm
 
-ATOMIC = ("add", "max", "min")
 FUNCTIONS = ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "tanh", "sigmoid")
 """What an engine for special functions does."""
 
@@ -324,7 +323,7 @@ class Command:
         if not remote:
             loops = iterations.vars
             moved = banked(scope, [(b.home, i, loops) for b, i in touched], product(e for _, e in loops))
-        atomics = self.in_a_row(target, index) if combine in ATOMIC and not remote else 0
+        atomics = self.in_a_row(target, index) if combine in ATOMICS and not remote else 0
         touched = dict.fromkeys(one for one in touched if not atomics or one != (target, index))
         fetched = 0 if remote else scattered(scope, touched, self.counts())
         done = pm.Work(ZERO if remote else simplify(work), moved, dtype, fetched, atomics)

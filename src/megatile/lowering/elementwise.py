@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from megatile.core.elementwise import ATOMICS
 from megatile.core.expr import (
     ZERO,
     Const,
@@ -133,7 +134,7 @@ def _body(iterations: IterationScope, body: tuple[n.Node, ...]) -> None:
 def _do_store(iterations: IterationScope, node: n.Store | n.Atomic, rest: tuple[n.Node, ...]) -> None:
     """A store at a larger scale writes all slices below the unit; mostly there is just its own."""
     atomic, scope = isinstance(node, n.Atomic), iterations.scope
-    if isinstance(node, n.Atomic) and (node.result is not None or node.op not in ("add", "max", "min")):
+    if isinstance(node, n.Atomic) and (node.result is not None or node.op not in ATOMICS):
         raise cannot("an atomic whose old value is used", node)
     _keep_before(iterations, node.target, rest)
     index = tuple(iterations.resolve(i) for i in node.index)

@@ -131,9 +131,9 @@ class ReceiveAny:
 class ReadScalar:
     """Read one integer element; ``name`` is its value from here on. 0 <= value <= ``bound`` is checked.
 
-    With ``combine`` (add, max, min, exchange; or cas, which stores ``value`` only where ``expected`` is) the
-    element, which ``write`` names too, is combined with ``value``, indivisibly: of units that come at the
-    same time, each reads what the one before has left."""
+    With ``combine`` (add, max, min, and, or, xor, exchange; or cas, which stores ``value`` only where
+    ``expected`` is) the element, which ``write`` names too, is combined with ``value``, indivisibly: of units
+    that come at the same time, each reads what the one before has left."""
 
     word: ClassVar[str] = "read_scalar"
     name: str = part("word", TARGET, role="counts")

@@ -11,7 +11,6 @@ from megatile.compat.tilelang.dtypes import dtype as Dtype, overflows, saturated
 from megatile.core.dtypes import itemsize
 from megatile.core.expr import Symbol as Var, expr as integer, rebuild, simplify
 from megatile.ir import nodes as n
-from megatile.ir.expr import Load
 from megatile.ir.launch import ROOT
 from megatile.ir.nodes import Dim
 from megatile.language.tile.builder import ProgramBuilder, current
@@ -165,24 +164,6 @@ class Variable(Ref):
         self.tile[0] = value
 
 
-class Reducer(Buffer):
-    """``T.alloc_reducer``: elements that many iterations add to, or take the greatest or least of."""
-
-    op = "add"
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        ref = self[index]
-        parts = as_expr(value).children()
-        own = [p for p in parts if isinstance(p, Load) and p.source == self.name and p.index == ref.index]
-        if len(own) != 1 or len(parts) != 2:
-            raise ProgramError(
-                f"a reducer is given {as_value(as_expr(value))!r}",
-                advice="combine its element with a value: r[i] += x, r[i] = T.max(r[i], x)",
-            )
-        rest = next(p for p in parts if p is not own[0])
-        current().store(n.Atomic, op=self.op, target=self.name, index=ref.index, value=rest)
-
-
 @dataclass
 class Barrier:
     """mbarriers: how many arrivals end a phase of each, over one flag tile."""
@@ -223,6 +204,7 @@ class KernelState:
     arrivals: dict[str, int] = field(default_factory=dict)
     """Arrivals that end a phase of a barrier, by its flag tile."""
     barriers: list[Barrier] = field(default_factory=list)
+    reducers: list[Any] = field(default_factory=list)
     levels: set[Any] = field(default_factory=set)
     """Levels of ``T.Scale`` that were left."""
     assumed: bool = False
@@ -332,18 +314,6 @@ def alloc_shared(shape: Any, dtype: Any = "float32", scope: str = "shared.dyn") 
 def alloc_fragment(shape: Any, dtype: Any = "float32", scope: str = "local.fragment") -> Buffer:
     """A tile in registers, spread over the threads of the block."""
     return allocate(shape, dtype, "l0", private=scope == "local")
-
-
-def alloc_reducer(shape: Any, dtype: Any = "float32", op: str = "sum", replication: Any = None) -> Reducer:
-    """A tile that elementwise code reduces into."""
-    tile = alloc_fragment(shape, dtype)
-    tile.__class__ = Reducer
-    tile.op = {"sum": "add"}.get(op, op)  # type: ignore[attr-defined]
-    return tile  # type: ignore[return-value]
-
-
-def finalize_reducer(reducer: Any) -> None:
-    """The threads' parts are one already."""
 
 
 def alloc_local(shape: Any, dtype: Any = "float32", scope: str = "local") -> Buffer:

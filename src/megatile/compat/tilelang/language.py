@@ -10,8 +10,10 @@ from megatile.compat.tilelang import (
     launch,
     onesided,
     operations,
+    reducers,
     scales,
     simt,
+    warps,
 )
 from megatile.compat.tilelang.dtypes import NAMES, dtype
 from megatile.compat.tilelang.reader import Macro
@@ -58,15 +60,16 @@ WORDS: dict[str, Any] = {
     ),
     **_words(
         _buffers,
-        "alloc_barrier alloc_fragment alloc_reducer finalize_reducer alloc_global alloc_local "
+        "alloc_barrier alloc_fragment alloc_global alloc_local "
         "annotate_safe_value alloc_shared alloc_tmem alloc_var empty reshape view",
     ),
     **_words(
         simt,
         "access_ptr address_of ptx_cp_async thread_binding sync_grid attr comm_reducer "
-        "tvm_thread_allreduce tvm_warp_shuffle call_extern warp_reduce_sum warp_reduce_max warp_reduce_min "
-        "warp_reduce_bitand warp_reduce_bitor warp_reduce_bitxor",
+        "tvm_thread_allreduce call_extern",
     ),
+    **_words(reducers, "alloc_reducer reducer_init reducer_update finalize_reducer"),
+    **_words(warps, warps.WORDS),
     **_words(scales, "Scale"),
     **_words(onesided, onesided.WORDS),
     **{
@@ -105,7 +108,7 @@ ALIASES = {
     "Vectorized": "vectorized", "parallel": "Parallel", "Select": "if_then_else", "FloorDiv": "floordiv",
     "FloorMod": "floormod", "scale": "Scale", "c2d_im2col": "im2col",
     "Buffer": "Tensor", "SharedBuffer": "Tensor", "FragmentBuffer": "Tensor",
-    "LocalBuffer": "Tensor", **onesided.ALIASES, **FAST, "__pow": "power",
+    "LocalBuffer": "Tensor", **onesided.ALIASES, **FAST, "__pow": "power", "__ffs": warps.ffs,
 }  # fmt: skip
 WORDS |= {name: WORDS[word] if isinstance(word, str) else word for name, word in ALIASES.items()}
 globals().update(WORDS)

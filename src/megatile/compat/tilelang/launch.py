@@ -10,6 +10,7 @@ from functools import partial, reduce
 from typing import Any
 
 from megatile.compat.tilelang import buffers as b
+from megatile.compat.tilelang.reducers import check_finalized
 from megatile.compat.tilelang.threads import get_thread_binding, thread_variables, with_threads
 from megatile.core.expr import Expr, rebuild
 from megatile.ir import nodes as n
@@ -133,6 +134,7 @@ class Kernel:
     def finish(self) -> None:
         """The statements so far are one Program; the builder is ready for the next launch."""
         builder, state = current(), b.state()
+        check_finalized()
         body = tuple(builder.bodies[0].nodes)
         if builder.bound:
             body = rewrite_nodes(body, lambda node: with_numbers(node, builder.bound))

@@ -11,13 +11,11 @@ from megatile.compat.tilelang import buffers as b
 from megatile.compat.tilelang.operations import moved
 from megatile.compat.tilelang.reader import Macro
 from megatile.compat.tilelang.threads import get_thread_binding
-from megatile.core.expr import Const, Symbol as Var, expr as integer
+from megatile.core.expr import Symbol as Var, expr as integer
 from megatile.ir import nodes as n
-from megatile.ir.expr import Load
 from megatile.language.tile import operations as ops
 from megatile.language.tile.builder import current
 from megatile.language.tile.errors import ProgramError
-from megatile.language.tile.functions import max as maximum, min as minimum
 from megatile.language.tile.scalars import Value, as_expr
 from megatile.language.tile.synchronise import barrier
 from megatile.language.tile.tiles import Ref
@@ -58,50 +56,6 @@ def ptx_cp_async(dst: Any, src: Any, count: Any = None, *_: Any) -> None:
     with builder.inside(n.Loop, k, kind="vectorized", var=k, start=integer(0), stop=integer(width)):
         target, value = moved(dst.element, Value(Var(k))), moved(src.element, Value(Var(k)))
         builder.store(n.Store, target=target.tile.name, index=target.index, value=as_expr(value))
-
-
-def tvm_warp_shuffle(mask: Any, value: Any, lane: Any, width: int = 32, warp_size: int = 32) -> Value:
-    """The value that another thread of the warp has in an element of its own."""
-    tile = getattr(value, "tile", None)
-    if tile is None or tile.name not in b.state().private or len(b.state().threads) != 1:
-        raise ProgramError(
-            "T.tvm_warp_shuffle reads what each thread has for itself, in one dimension of threads",
-            advice="T.alloc_local((n,), dtype), T.Kernel(..., threads=128)",
-        )
-    other = get_thread_binding(0) // warp_size * warp_size + lane
-    return Value(Load(tile.name, (as_expr(other), *value.index), value.dtype))
-
-
-def _warp_reduction(op: str) -> Any:
-    def reduce_warp(value: Any) -> Value:
-        if len(b.state().threads) != 1:
-            raise ProgramError(
-                f"T.warp_reduce_{op} needs threads of one dimension", advice="T.Kernel(..., threads=128)"
-            )
-        current().open_implied()
-        kind = as_expr(value).dtype
-        held = b.alloc_local((1,), {"int": "int32", "float": "float32"}.get(kind, kind))
-        held[0] = value
-        first = as_expr(get_thread_binding(0) // WARP * WARP)
-        lanes = [Value(Load(held.name, (first + lane, Const(0)), held.dtype)) for lane in range(WARP)]
-        while len(lanes) > 1:  # in pairs, as a butterfly adds
-            lanes = [_COMBINED[op](lanes[i], lanes[i + len(lanes) // 2]) for i in range(len(lanes) // 2)]
-        return lanes[0]
-
-    reduce_warp.__doc__ = f"The {op} of what the threads of a warp have; each of them gets it."
-    return reduce_warp
-
-
-WARP = 32
-"""Threads of a warp."""
-_COMBINED: dict[str, Any] = {
-    "sum": lambda x, y: x + y, "max": maximum, "min": minimum,
-    "bitand": lambda x, y: x & y, "bitor": lambda x, y: x | y, "bitxor": lambda x, y: x ^ y,
-}  # fmt: skip
-warp_reduce_sum, warp_reduce_max, warp_reduce_min = map(_warp_reduction, ("sum", "max", "min"))
-warp_reduce_bitand, warp_reduce_bitor, warp_reduce_bitxor = map(
-    _warp_reduction, ("bitand", "bitor", "bitxor")
-)
 
 
 EXTERN: dict[str, Macro] = {}

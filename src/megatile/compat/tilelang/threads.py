@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from megatile.compat.tilelang.buffers import KernelState
 
 _LANES = (n.Store, n.Atomic, n.Let, n.If, n.Loop, n.Check, n.Print)
-_WARP = 32
+WARP = 32
 """Threads of a warp."""
 
 
@@ -246,7 +246,7 @@ class _Threads:
 
     def together(self, roles: list[tuple[Role, tuple[n.Node, ...]]]) -> list[n.Node]:
         """Roles that follow each other run at once; one alone, or those of one warp, in their order."""
-        warps = [role.first // _WARP for role, _ in roles]
+        warps = [role.first // WARP for role, _ in roles]
         bodies = [self.body(part, role) for role, part in roles]
         if len(set(warps)) < 2 or (len(set(warps)) < len(roles) and not _waits(bodies)):
             return [node for body in bodies for node in body]

@@ -172,7 +172,7 @@ NOTHING = {
     "sum": "0", "abssum": "0", "max": "-__builtin_inff()", "absmax": "0", "min": "__builtin_inff()",
     "prod": "1",
 }  # fmt: skip
-_INFIX = {"sum": "+", "add": "+", "prod": "*"}
+_INFIX = {"sum": "+", "add": "+", "prod": "*", "and": "&", "or": "|", "xor": "^"}
 _CHOSEN = {
     "f": {"max": "fmax_", "min": "fmin_"},
     "d": {"max": "dmax_", "min": "dmin_"},
@@ -188,7 +188,7 @@ def combined(op: str, of: str, a: str, b: str) -> str:
 
 
 def changed(op: str, dtype: str, old: str, new: str) -> Value:
-    """The element that add, max or min make of two."""
+    """The element that an atomic makes of two."""
     of = kind(dtype)
     return converted(Value(f"({combined(op, of, old, new)})", _RAW[of]), dtype)
 

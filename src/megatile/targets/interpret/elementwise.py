@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from megatile.core.elementwise import ATOMICS
 from megatile.core.expr import Const, Expr, Symbol, applied, linear, simplify, symbols
 from megatile.core.operations import cast
 from megatile.core.placement import compose, share_length
@@ -41,8 +42,6 @@ from megatile.targets.interpret.units import Unit, describe
 
 if TYPE_CHECKING:
     from megatile.targets.interpret.machine import Interpreter
-
-ATOMICS = {"add": np.add, "max": np.maximum, "min": np.minimum}
 
 
 @dataclass
