@@ -5,9 +5,9 @@
     make mutate SEED=1 MUTATE_ARGS='--replay 17'    one mutant again, with the output of its tests
 
 Mutant n depends on the seed and the sources only. It is made in a copy of ``src/``, never in the tree, and
-the tests of its folder run against it, those that are named like its module first. A mutant is killed by a
-test that fails or by the time limit, three times what the tests of the folder take without a change. The
-state file keeps every outcome; survivors are printed, to be judged.
+the tests of its folder run against it: first those that call the changed function (`calls`), the quickest
+first, then all. A mutant is killed by a test that fails or by the time limit, SLOWER times what the tests of
+the folder take without a change. The state file keeps every outcome; survivors are printed, to be judged.
 """
 
 from __future__ import annotations
@@ -23,14 +23,19 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "megatile"
 FOLDERS = ("sim", "lowering", "plan", "cost", "collectives", "runtime", "targets", "hda")
-SLOWER = 3
+MAX_FIRST_SECONDS = 60.0
+"""How long the tests take together that run before those of the whole folder."""
+RUNS_THE_ENGINE = "sim/compiled.py"
+"""The file whose functions every simulation calls."""
+Calls = dict[str, tuple[float, list[str]]]
+"""By test: its seconds and the functions it calls."""
+SLOWER = 3.0
 """How much longer than without a change tests may take, and at least a minute."""
 
 SWAPS: dict[type, type] = {
@@ -111,16 +116,46 @@ def folder_of(mutant: Mutant) -> str:
     return mutant.file.relative_to(SOURCE).parts[0]
 
 
-def tests_of(mutant: Mutant) -> list[str]:
-    """Files named like the module, then the folder's tests."""
-    folder = folder_of(mutant)
-    named = sorted((ROOT / "tests" / folder).rglob(f"test_*{mutant.file.stem.strip('_')}*.py"))
-    return [str(path.relative_to(ROOT)) for path in named] + [f"tests/{folder}"]
+def function_of(mutant: Mutant) -> str:
+    """The innermost function around a change, by file and first line as code objects count them."""
+    tree = ast.parse(mutant.file.read_text(encoding="utf-8"))
+    around = [
+        min([node.lineno, *(d.lineno for d in node.decorator_list)])
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        and node.lineno <= mutant.line <= (node.end_lineno or 0)
+    ]
+    return f"{mutant.file.relative_to(SOURCE)}:{max(around)}"
 
 
-def run_tests(paths: list[str], copy: Path, seconds: float | None, show: bool = False) -> int | None:
+def quickest_tests(mutant: Mutant, calls: Calls) -> list[str]:
+    """The tests that call the changed function, the quickest first, at most MAX_FIRST_SECONDS together.
+
+    Functions of the engine are translated, never called: any test that simulates may notice those.
+    """
+    translated = "engine" in mutant.file.parts
+    wanted = RUNS_THE_ENGINE if translated else function_of(mutant)
+    calling = sorted(
+        (taken, test) for test, (taken, called) in calls.items() if wanted in _names(called, translated)
+    )
+    chosen, total = [], 0.0
+    for taken, test in calling:
+        total += taken
+        if total > MAX_FIRST_SECONDS:
+            break
+        chosen.append(test)
+    return chosen
+
+
+def _names(called: list[str], files_only: bool) -> set[str]:
+    return {name.partition(":")[0] for name in called} if files_only else set(called)
+
+
+def run_tests(
+    paths: list[str], copy: Path, seconds: float | None, more: dict[str, str], show: bool = False
+) -> int | None:
     """The exit code of the tests against a copy of the sources; None: they took longer."""
-    env = {**os.environ, "PYTHONPATH": f"{copy}{os.pathsep}{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
+    env = {**os.environ, "PYTHONPATH": f"{copy}{os.pathsep}{ROOT}", "PYTHONDONTWRITEBYTECODE": "1", **more}
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", *paths]
     out = None if show else subprocess.DEVNULL
     run = subprocess.Popen(command, cwd=ROOT, env=env, stdout=out, stderr=out, start_new_session=True)
@@ -134,29 +169,36 @@ def run_tests(paths: list[str], copy: Path, seconds: float | None, show: bool = 
         run.wait()
 
 
-def time_limit(folder: str, copy: Path, known: dict[str, Any]) -> float:
-    """Three times what the folder's tests take without a change."""
-    key = f"seconds of {folder}"
-    if key not in known:
-        begin = time.monotonic()
-        if run_tests([f"tests/{folder}"], copy, None):
+def calls_of(folder: str, copy: Path, state: Path) -> Calls:
+    """What the tests of a folder call, noted in one run without a change and kept beside the state."""
+    file = state.parent / "mutate" / f"calls_{folder}.json"
+    if not file.exists():
+        print(f"running the tests of {folder} without a change", flush=True)
+        more = ["-p", "tests.mutation.calls"]
+        if run_tests([*more, f"tests/{folder}"], copy, None, {"MEGATILE_CALLS": str(file)}):
+            file.unlink(missing_ok=True)
             sys.exit(f"the tests of {folder} fail without any change")
-        known[key] = time.monotonic() - begin
-    return max(60.0, SLOWER * float(known[key]))
+    return {test: (taken, called) for test, (taken, called) in json.loads(file.read_text()).items()}
 
 
-def outcome(mutant: Mutant, copy: Path, seconds: float, show: bool = False) -> str:
+def outcome(mutant: Mutant, copy: Path, calls: Calls, slower: float, show: bool = False) -> str:
     """``killed``, ``survived`` or ``timeout``."""
+    limit = max(60.0, slower * sum(taken for taken, _ in calls.values()))
     target = copy / mutant.file.relative_to(ROOT / "src")
     original = target.read_text(encoding="utf-8")
     lines = original.splitlines(keepends=True)
     lines[mutant.line - 1] = mutant.after
     target.write_text("".join(lines), encoding="utf-8")
     try:
-        code = run_tests(tests_of(mutant), copy, seconds, show)
+        for tests in (quickest_tests(mutant, calls), [f"tests/{folder_of(mutant)}"]):
+            code = run_tests(tests, copy, limit, {}, show) if tests else 0
+            if code is None:
+                return "timeout"
+            if code:
+                return "killed"
     finally:
         target.write_text(original, encoding="utf-8")
-    return "timeout" if code is None else "killed" if code else "survived"
+    return "survived"
 
 
 def main() -> int:
@@ -165,6 +207,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--folders", default=",".join(FOLDERS))
     parser.add_argument("--state", type=Path, default=ROOT / "out" / "mutate.json")
+    parser.add_argument("--slower", type=float, default=SLOWER, help="time limit; more on a busy computer")
     parser.add_argument("--replay", type=int)
     given = parser.parse_args()
     every = mutants(given.seed, given.count, tuple(given.folders.split(",")))
@@ -175,12 +218,14 @@ def main() -> int:
     if given.replay is not None:
         one = every[given.replay]
         print("".join(difflib.ndiff([one.before], [one.after])), end="")
-        print(one.name, outcome(one, copy, time_limit(folder_of(one), copy, known), show=True))
+        print(
+            one.name, outcome(one, copy, calls_of(folder_of(one), copy, given.state), given.slower, show=True)
+        )
         return 0
     for number, one in enumerate(every):
         key = f"{one.name} {one.after.strip()}"
         if key not in known:
-            known[key] = outcome(one, copy, time_limit(folder_of(one), copy, known))
+            known[key] = outcome(one, copy, calls_of(folder_of(one), copy, given.state), given.slower)
             given.state.write_text(json.dumps(known, indent=1), encoding="utf-8")
         print(f"{number:4} {known[key]:9} {one.name}", flush=True)
     found = [(one, known[f"{one.name} {one.after.strip()}"]) for one in every]
