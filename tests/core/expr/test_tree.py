@@ -1,47 +1,14 @@
-"""Expressions: the same value on ints and arrays, text that reads back, bounds that hold."""
+"""``core/expr/tree.py``: one tree of expressions for Plans and Programs."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from tests.core.shared import EXPRESSIONS
 
-from megatile.core.expr import (
-    OPERATORS,
-    ExprError,
-    Symbol,
-    binary,
-    bounds,
-    ceil_div,
-    divide,
-    expr,
-    expression,
-    select,
-    simplify,
-    substitute,
-    symbols,
-    table,
-    unit,
-)
+from megatile.core.expr import Symbol, bounds, ceil_div, expr, select, substitute, symbols, table, unit
 from megatile.plan.cached_values import MAX_CACHED_NUMBERS, CachedValues
-
-NAMES = ("unit", "k")
-LEAVES = st.one_of(st.integers(-9, 9).map(expr), st.sampled_from([Symbol(n) for n in NAMES]))
-UNUSED = ("<<", ">>", "and", "or", "ceildiv")  # shifts: below; the others are spelt out when read
-SAFE = [o.name for o in OPERATORS.values() if o.rule and o.arity == 2 and o.name not in UNUSED]
-
-
-def _grow(inner):
-    return st.one_of(
-        st.builds(binary, st.sampled_from(SAFE), inner, inner),
-        st.builds(select, inner, inner, inner),
-        st.builds(table, st.lists(st.integers(-5, 5), min_size=1, max_size=4), inner),
-        st.builds(lambda a, n: a << n, inner, st.integers(0, 3)),
-        st.builds(lambda a, n: a >> n, inner, st.integers(0, 3)),
-    )
-
-
-EXPRESSIONS = st.recursive(LEAVES, _grow, max_leaves=8)
 
 
 @given(EXPRESSIONS)
@@ -53,51 +20,12 @@ def test_ints_and_arrays_agree(node):
 
 
 @given(EXPRESSIONS)
-def test_text_reads_back(node):
-    again = expression(node.text())
-    assert again == node
-
-
-@given(EXPRESSIONS)
 def test_bounds_hold(node):
     limits = bounds(node, {"unit": (0, 4), "k": (0, 2)})
     values = [node.evaluate({"unit": u, "k": k}) for u in range(5) for k in range(3)]
     if limits is not None:
         assert limits[0] <= min(values)
         assert max(values) <= limits[1]
-
-
-@given(EXPRESSIONS, st.integers(1, 9))
-def test_division_and_simplification_keep_the_value(node, divisor):
-    quotient, rest = divide(node, divisor, {"unit": (0, 4), "k": (0, 2)})
-    plain = simplify(node)
-    for u in range(5):
-        for k in range(3):
-            env = {"unit": u, "k": k}
-            value = node.evaluate(env)
-            assert quotient.evaluate(env) == value // divisor
-            assert rest.evaluate(env) == value % divisor
-            assert plain.evaluate(env) == value
-
-
-def test_addresses_of_shards_are_recognised():
-    pe, cube = unit % 8, unit // 8
-    address = (cube * 8 + pe) * 64 + (unit + 3) % 4 * 16
-    owner, inside = divide(address, 64, {"unit": (0, 31)})
-    assert owner == unit
-    assert inside == (unit + 3) % 4 * 16
-
-
-@pytest.mark.parametrize(
-    ("text", "spelt"),
-    [
-        ("unit and k", "(unit != 0) & (k != 0)"),
-        ("unit or k", "(unit != 0) | (k != 0)"),
-        ("ceildiv(unit, 4)", "(unit + 3) // 4"),
-    ],
-)
-def test_plans_have_few_operators(text, spelt):
-    assert str(expression(text)) == spelt
 
 
 def test_python_spelling():
@@ -116,17 +44,6 @@ def test_folding():
     assert table([4, 4, 4], unit) == expr(4)
     assert substitute(unit + k, {"k": 2}) == unit + 2
     assert symbols(unit + k * 2) == {"unit", "k"}
-
-
-def test_conditions_and_numbers_are_not_known():
-    with pytest.raises(ExprError, match=r"the value of 'unit < 3' is not known.*If\(...\) or select"):
-        bool(unit < 3)
-    with pytest.raises(ExprError):
-        list(range(unit))
-    with pytest.raises(ExprError, match="is not an integer"):
-        expr("x")
-    with pytest.raises(ExprError, match="is not an integer expression"):
-        expression("unit ** 2")
 
 
 @given(st.lists(EXPRESSIONS, min_size=1, max_size=4), st.integers(1, 3), st.data())
