@@ -5,20 +5,11 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.hda.shared import write
 from tests.hda.small import SMALL, refused, small
 
 from megatile.core.errors import MachineError
 from megatile.hda import HDA, machine, problems
-from megatile.hda.parameters import figures
-
-
-def write(folder: Path, name: str, data: Any) -> Path:
-    path = folder / name
-    path.write_text(
-        data if isinstance(data, str) else yaml.safe_dump(data, sort_keys=False), encoding="utf-8"
-    )
-    return path
-
 
 # extends
 
@@ -334,12 +325,3 @@ def test_a_misspelt_required_key_is_one_problem(tmp_path: Path) -> None:
 )
 def test_advice_says_what_to_write(changes: dict[str, Any], advice: str, tmp_path: Path) -> None:
     assert refused(yaml.safe_dump(small(**changes)), tmp_path).advice == advice
-
-
-def test_unknown_names_suggest_paths_and_levels(tmp_path: Path) -> None:
-    file = write(tmp_path, "m.yaml", SMALL)
-    with pytest.raises(MachineError, match=r"no parameter 'ram' \(try: did you mean 'memory.ram.size'"):
-        machine(file, ram="2 GiB")
-    with pytest.raises(MachineError, match=r"no scale 'cor' \(try: did you mean 'core'"):
-        machine(file).scale("cor")
-    assert figures(file)["memory.ram.size"] == figures(str(file))["memory.ram.size"] == "1 GiB"

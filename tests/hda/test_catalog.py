@@ -1,4 +1,4 @@
-"""Hardware figures and measured times are in machine files and ``hda/libraries``, nowhere in code."""
+"""``hda/catalog.py``: the machines that come with the package, by name."""
 
 import ast
 import re
@@ -14,6 +14,8 @@ SOURCES = Path(megatile.__file__).parent
 LIBRARIES = sorted(p.stem for p in (SOURCES / "hda" / "libraries").glob("*.yaml"))
 FIGURE = re.compile(r"(LATENCY|BANDWIDTH|RATE|SPEEDS?|_US|_NS|_GBS?|_GHZ)$")
 DEVICE = re.compile(r"\b([ABHLV]\d{2,3}|MI\d{3}X?|gfx\d+|sm_\d+|volta|ampere|hopper|blackwell|GB/s)\b", re.I)
+
+
 LIMITS = {"MAX_TIME_US"}
 """The longest time that a file of measurements may state."""
 
