@@ -1,18 +1,35 @@
 """The header that gives CUDA its meaning on the CPU, against other sources than its own: the fragments of
-m16n8k16 as CuTe's tables have them, groups of cp.async as the PTX manual counts them, masks of lanes."""
+m16n8k16 and the matrices of ldmatrix as CuTe's tables have them, groups of cp.async as the PTX manual counts
+them, masks of lanes."""
 
 import ctypes
 
 import numpy as np
+import pytest
 
-from megatile.targets.common.toolchain import Making
-from megatile.targets.cuda.generator import DEVICE, EMULATE
+from megatile.targets.cuda.generator import DEVICE
+from megatile.targets.cuda.kernel import emulated
 
 # CuTe, SM80_16x8x16_F32F16F16F32_TN: of thread (t0 of 4, t1 of 8) and value (v0, v1, v2), strides into the
 # column-major tile; A is 16 by 16 (rows, depth), B 8 by 16 (columns, depth), C 16 by 8 (rows, columns).
 A_STRIDES, B_STRIDES, C_STRIDES = ((32, 1), (16, 8, 128)), ((16, 1), (8, 64)), ((32, 1), (16, 8))
 
+# CuTe, SM75_U32x4_LDSM_N and SM75_U16x8_LDSM_T: of thread (t0 of 4, t1 of 8) and value (half h of 2, matrix m
+# of 4), strides into the rows that the threads gave, in elements of 16 bits, 8 for each thread.
+ROWS, COLUMNS = ((2, 8), (1, 64)), ((16, 1), (8, 64))
+
 PROBE = """
+KERNEL matrices(const u16 *in, u32 *out, int turned, int count, int shift) {
+  SHARED;
+  u16 *const tile = (u16 *)shared;
+  for (int i = threadIdx.x; i < 520; i += 32) tile[i] = in[i];
+  __syncthreads();
+  u32 r[4] = {0, 0, 0, 0};
+  const u16 *const row = tile + threadIdx.x % (8 * count) * 8 + shift;
+  if (count == 4) { if (turned) ldmatrix_x4_trans(r, row); else ldmatrix_x4(r, row); }
+  else { if (turned) ldmatrix_x2_trans(r, row); else ldmatrix_x2(r, row); }
+  for (int m = 0; m < 4; m++) out[threadIdx.x * 4 + m] = r[m];
+}
 KERNEL probe(const u16 *a, const u16 *b, float *c, int bf16) {
   u32 x[4], y[2];
   float d[4] = {1, 1, 1, 1};
@@ -39,14 +56,14 @@ KERNEL groups(const float *in, float *out) {
   for (int i = 0; i < 12; i++) out[24 + i] = tile[i];
 }
 extern "C" void run_probe(const u16 *a, const u16 *b, float *c, int bf16, struct failure *failure) { LAUNCH(probe, 1, 32, 0, 1, a, b, c, bf16); }
+extern "C" void run_matrices(const u16 *in, u32 *out, int turned, int count, int shift, struct failure *failure) { LAUNCH(matrices, 1, 32, 2048, 1, in, out, turned, count, shift); }
 extern "C" void run_lanes(float *out, struct failure *failure) { LAUNCH(lanes_of, 1, 32, 0, 1, out); }
 extern "C" void run_groups(const float *in, float *out, struct failure *failure) { LAUNCH(groups, 1, 1, 256, 1, in, out); }
 """  # noqa: E501
 
 
 def header() -> ctypes.CDLL:
-    text = DEVICE.replace('#include "emulate.h"', EMULATE) + PROBE
-    return Making(text, ("-O1", "-fno-strict-aliasing"), "c++").load()
+    return emulated(DEVICE + PROBE).load()
 
 
 def table(strides: tuple[tuple[int, ...], tuple[int, ...]]) -> np.ndarray:
@@ -79,6 +96,20 @@ def test_fragments_are_where_cute_has_them() -> None:
         c[table(C_STRIDES)] = out
         wanted = 1 + a.astype("f4") @ b.astype("f4").T
         np.testing.assert_array_equal(c.reshape(8, 16).T, wanted)
+
+
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("turned", [False, True])
+def test_matrices_are_where_cute_has_them(turned: bool, count: int) -> None:
+    library = header()
+    given, out, failure = np.arange(520, dtype="u2"), np.zeros((32, 4, 2), "u2"), np.zeros(4, "i8")
+    library.run_matrices(pointer(given), pointer(out), int(turned), count, 0, pointer(failure))
+    (low, high), (half, matrix) = COLUMNS if turned else ROWS
+    thread, m, h = np.arange(32)[:, None, None], np.arange(count)[:, None], np.arange(2)
+    wanted = thread % 4 * low + thread // 4 * high + h * half + m * matrix
+    np.testing.assert_array_equal(out[:, :count], wanted)
+    library.run_matrices(pointer(given), pointer(out), int(turned), count, 1, pointer(failure))
+    assert (out[:, :count] == 0xFFFF).all(), "rows that are not at multiples of 16 bytes are not read"
 
 
 def test_lanes_outside_a_mask_have_no_value() -> None:

@@ -6,10 +6,11 @@ typedef unsigned int u32;
 typedef unsigned long u64;
 struct failure { int site; long value; };
 #ifdef __CUDACC__
-#define INLINE static __device__ __forceinline__
+#define DEVICE __device__ __forceinline__
+#define INLINE static DEVICE
 #define KERNEL extern "C" __global__ void
 #define TABLE static __device__ const long
-#define SHARED extern __shared__ __align__(16) char shared[]
+#define SHARED extern __shared__ __align__(128) char shared[]
 #ifdef __CUDACC_RTC__
 #define __builtin_inff() __int_as_float(0x7f800000)
 #define __builtin_inf() __longlong_as_double(0x7ff0000000000000)
@@ -30,6 +31,18 @@ INLINE u32 to_bf16(float x) { u16 h; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "
   : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1])); }
 MMA(mma_f16, "f16")
 MMA(mma_bf16, "bf16")
+/* Four (two) matrices of 8 rows of 16 bytes in shared memory: lane l gives row l % 8 of matrix l / 8, and gets of
+   each matrix the word l % 4 of row l / 4; trans: of 16-bit elements, those of rows l % 4 * 2 and below in column l / 4. */
+#define LDMATRIX4(name, how) INLINE void name(u32 *r, const void *row) { asm volatile(                         \
+  "ldmatrix.sync.aligned.m8n8.x4" how ".shared.b16 {%0, %1, %2, %3}, [%4];"                                    \
+  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"((u32)__cvta_generic_to_shared(row)) : "memory"); }
+#define LDMATRIX2(name, how) INLINE void name(u32 *r, const void *row) { asm volatile(                         \
+  "ldmatrix.sync.aligned.m8n8.x2" how ".shared.b16 {%0, %1}, [%2];"                                            \
+  : "=r"(r[0]), "=r"(r[1]) : "r"((u32)__cvta_generic_to_shared(row)) : "memory"); }
+LDMATRIX4(ldmatrix_x4, "")
+LDMATRIX4(ldmatrix_x4_trans, ".trans")
+LDMATRIX2(ldmatrix_x2, "")
+LDMATRIX2(ldmatrix_x2_trans, ".trans")
 /* The first `bytes` of 16 (8, 4) from global to shared memory, the rest zero, in the background. */
 #define CP_ASYNC(size, cache) INLINE void cp_async##size(void *to, const void *from, int bytes) {             \
   asm volatile("cp.async." cache ".shared.global [%0], [%1], " #size ", %2;"                                   \
@@ -135,7 +148,22 @@ NARROW(bf16, u16)
 NARROW(f16, u16)
 NARROW(f8e4m3, u8)
 NARROW(f8e5m2, u8)
-INLINE u32 pair(const u16 *low, const u16 *high) { return *low | (u32)*high << 16; }
+/* A tile in shared memory with rows of `pitch` elements, used like a pointer to its first: the 16 bytes of a row are
+   exchanged, by another rule in each of 8 rows that would meet in the same banks. */
+template <class Element, int pitch> struct Swizzled {
+  static const int row = pitch * (int)sizeof(Element), line = (row < 128 ? 128 : row) / (int)sizeof(Element);
+  static const int ways = row / 16 < 8 ? row / 16 : 8, chunk = 16 / (int)sizeof(Element);
+  Element *first;
+  int at;
+  DEVICE Swizzled operator+(long by) const { return {first, at + (int)by}; }
+  DEVICE operator Element *() const { return first + (at ^ at / line % ways * chunk); }
+};
+/* Elements in one word: as they lie, or `stride` apart. */
+INLINE u32 word(const void *at) { return *(const u32 *)at; }
+template <class Pointer> INLINE u32 gathered(Pointer at, int stride) {
+  if constexpr (sizeof(*at) == 2) return (u32)(u16)*at | (u32)(u16)*(at + stride) << 16;
+  else return (u32)(u8)*at | (u32)(u8)*(at + stride) << 8 | (u32)(u8)*(at + 2 * stride) << 16 | (u32)(u8)*(at + 3 * stride) << 24;
+}
 
 /* One element changed indivisibly: `change(old)` in place of what is there; gives what was there. Elements of
    less than 32 bits are changed with the word around them. */

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <vector>
+#define DEVICE inline
 #define INLINE static inline __attribute__((unused))
 #define KERNEL static void
 #define TABLE static const long
@@ -55,7 +56,7 @@ static struct Emulated {
   struct Meeting { long arrived = 0; int generation = 0; };
   struct Lanes { u32 mask; Meeting meeting; u64 slot[2][32]; u32 operand[2][32][6]; };
   struct Copy { char *to; const char *from; int bytes, size; long group; };
-  struct Thread { Fibre fibre; bool done; const int *watched; int seen; long group; std::vector<Copy> copies; };
+  struct Thread { Fibre fibre; bool done; const int *watched; int seen; long group; std::vector<Copy> copies; std::vector<u64> wide; };
   struct Block { Meeting all, named[16]; std::vector<Thread> each; std::vector<std::vector<Lanes *>> warps; };
   static const size_t STACK = 1 << 18;
   std::vector<Block> blocks;
@@ -107,6 +108,34 @@ static struct Emulated {
     me.copies.swap(late);
   }
 
+  /* How often 8 lanes went to the banks of shared memory with 16 bytes each, and how many turns they took: by ldmatrix,
+     by cp.async. A bank has words of 4 bytes, in 32 banks in turn. */
+  long banks[2][2] = {};
+  void note_turns(int kind, const u64 *rows) {
+    int most = 0;
+    for (int bank = 0; bank < 8; bank++) {
+      std::vector<u64> wanted;
+      for (int i = 0; i < 8; i++) {
+        bool is_new = rows[i] / 16 % 8 == (u64)bank;
+        for (u64 other : wanted) is_new &= other != rows[i];
+        if (is_new) wanted.push_back(rows[i]);
+      }
+      most = (int)wanted.size() > most ? (int)wanted.size() : most;
+    }
+    banks[kind][0]++, banks[kind][1] += most;
+  }
+  void note_copies(Block &block) {
+    for (size_t first = 0; first + 8 <= block.each.size(); first += 8)
+      for (size_t at = 0; at < block.each[first].wide.size(); at++) {
+        u64 rows[8];
+        for (int i = 0; i < 8; i++) {
+          const auto &places = block.each[first + i].wide;
+          rows[i] = at < places.size() ? places[at] : rows[0];
+        }
+        note_turns(1, rows);
+      }
+  }
+
   static void begin();
   /* `together` blocks at a time. */
   template <class Body> void run(Body one, long count, int each, size_t bytes, long together, struct failure *failure, int deadlock) {
@@ -141,11 +170,13 @@ static struct Emulated {
           }
         if (!moved) { failure->site = deadlock, failure->value = left; break; }
       }
+      for (Block &b : blocks) note_copies(b);
       for (Block &b : blocks) for (auto &w : b.warps) for (Lanes *l : w) delete l;
     }
     free(memory);
   }
 } emulated;
+extern "C" const long *megatile_banks(void) { return emulated.banks[0]; }
 void Emulated::begin() {
   emulated.body(emulated.closure);
   emulated.arrive(0);
@@ -183,7 +214,9 @@ INLINE void blocks_meet(struct meeting *m, int blocks) {
 INLINE void take_turns(void) { emulated.give_way(0); }
 INLINE void wait_until(const int *flag, long value) { while (*(const volatile int *)flag < value) emulated.give_way(flag); }
 INLINE void wait_phase(const int *flag, long count, long parity) { while (*(const volatile int *)flag / count % 2 == parity % 2) emulated.give_way(flag); }
-#define CP_ASYNC(n) INLINE void cp_async##n(void *to, const void *from, int bytes) { emulated.self().copies.push_back({(char *)to, (const char *)from, bytes, n, emulated.self().group}); }
+#define CP_ASYNC(n) INLINE void cp_async##n(void *to, const void *from, int bytes) {                           \
+  emulated.self().copies.push_back({(char *)to, (const char *)from, bytes, n, emulated.self().group});         \
+  if (n == 16) emulated.self().wide.push_back((u64)to); }
 CP_ASYNC(16)
 CP_ASYNC(8)
 CP_ASYNC(4)
@@ -196,6 +229,26 @@ INLINE u32 to_bf16(float f) {
   const u32 u = bits_of(f);
   return f == f ? (u + 0x7fff + ((u >> 16) & 1)) >> 16 : (u >> 16) | 0x40;
 }
+/* Every lane publishes its row, then picks its words. A row that is not at a multiple of 16 bytes would be a fault. */
+template <int count, bool trans> static void ldmatrix(u32 *r, const void *row) {
+  Emulated::Lanes *const l = emulated.lanes(~0u);
+  const int side = l->meeting.generation & 1, lane = threadIdx.x % 32;
+  l->slot[side][lane] = (u64)row;
+  emulated.sync_lanes();
+  for (int m = 0; m < count; m++) {
+    if (lane == 0) emulated.note_turns(0, l->slot[side] + m * 8);
+    u16 both[2];
+    for (int h = 0; h < 2; h++) {
+      const u16 *const from = (const u16 *)l->slot[side][m * 8 + (trans ? lane % 4 * 2 + h : lane / 4)];
+      both[h] = (u64)from % 16 ? 0xffff : from[trans ? lane / 4 : lane % 4 * 2 + h];
+    }
+    memcpy(r + m, both, 4);
+  }
+}
+INLINE void ldmatrix_x4(u32 *r, const void *row) { ldmatrix<4, false>(r, row); }
+INLINE void ldmatrix_x2(u32 *r, const void *row) { ldmatrix<2, false>(r, row); }
+INLINE void ldmatrix_x4_trans(u32 *r, const void *row) { ldmatrix<4, true>(r, row); }
+INLINE void ldmatrix_x2_trans(u32 *r, const void *row) { ldmatrix<2, true>(r, row); }
 /* Where the PTX manual puts the elements of m16n8k16: a lane has rows lane / 4 and 8 below, pairs of columns
    lane % 4 * 2 and 8 to the right. */
 template <class Convert> static void mma(float *d, const u32 *a, const u32 *b, Convert convert) {

@@ -51,6 +51,7 @@ class Fragments:
             self._visit(node, depth)
         self.group = {name: name for name in self.shapes}
         self.products: list[n.Gemm] = [x for x, _ in every if isinstance(x, n.Gemm)]
+        self.reduced = {x.source.source for x, _ in every if isinstance(x, n.Reduce)}
         for node, _ in every:
             self._link(node)
         self.layouts = self._layouts()
@@ -112,8 +113,9 @@ class Fragments:
             members = {k for k in self.shapes if self.group[k] == self.group[name]}
             gemms = [g for g in self.products if g.c.source in members]
             size = self.size(self.names[name].owner_depth)
-            fast = mma(shape, size) if gemms and all(by_tensor_cores(g, self.names) for g in gemms) else None
-            found[name] = fast or grid(shape, size)
+            fast = bool(gemms) and all(by_tensor_cores(g, self.names) for g in gemms)
+            by_warps = mma(shape, size, bool(members & self.reduced)) if fast else None
+            found[name] = by_warps or grid(shape, size)
         return found
 
 

@@ -322,7 +322,7 @@ class DeviceWriter(Writer):
         if storage.home == "local":
             return [f"  {kind} {plain}[{max(storage.size, 1)}];"]
         memory = {"instance": "shared", "launch": "launch"}.get(storage.home)
-        return [f"  {kind} *const {plain} = ({kind} *)({memory} + {storage.offset});"] if memory else []
+        return [f"  {self.storages.tile(storage, plain, f'{memory} + {storage.offset}')}"] if memory else []
 
     def _flags(self, scope: DeviceScope, node: n.ScaleRegion) -> None:
         mine = {a.name for a in n.walk(node.body) if isinstance(a, n.Alloc) and a.flag}

@@ -17,6 +17,11 @@ _ONE_AT_A_TIME = threading.Lock()
 _FLAGS = ("-O1", "-fno-strict-aliasing", "-ffp-contract=off")
 
 
+def emulated(text: str, options: tuple[str, ...] = ()) -> Making:
+    """CUDA source being compiled for the CPU."""
+    return Making(text.replace('#include "emulate.h"', EMULATE), (*_FLAGS, *options), "c++")
+
+
 class CudaCode(MachineCode):
     """One binding of a program's symbolic extents; compiled for the CPU when it is first called."""
 
@@ -27,9 +32,8 @@ class CudaCode(MachineCode):
 
     def _compiled(self) -> Any:
         if self.launch is None:
-            host = self.source.text.replace('#include "emulate.h"', EMULATE)
-            making = Making(host, (*_FLAGS, *self.options), "c++")
-            self.launch = making.load("megatile_launch").megatile_launch
+            library = emulated(self.source.text, self.options).load("megatile_launch")
+            self.launch = library.megatile_launch
             self.launch.argtypes, self.launch.restype = [ctypes.c_void_p] * 3, None
         return self.launch
 

@@ -156,12 +156,22 @@ def grid(shape: tuple[int, ...], size: int) -> Grid:
     return Grid(rows, columns, size // wide, wide)
 
 
-def mma(shape: tuple[int, ...], size: int) -> Mma | None:
-    """As many warps as there are, over rows first; None where no tiles of 16 by 8 fill the shape."""
+def mma(shape: tuple[int, ...], size: int, whole_rows: bool = False) -> Mma | None:
+    """As many warps as there are, each with a part that is as square as can be (``whole_rows``: all columns
+    of its rows, if there are enough); None where no tiles of 16 by 8 fill the shape."""
     rows, columns = shape if len(shape) == 2 else (1, 1)
     if rows % 16 or columns % 8 or size % WARP:
         return None
     warps = size // WARP
-    high = max(h for h in range(1, warps + 1) if rows // 16 % h == 0)
-    wide = max(w for w in range(1, warps // high + 1) if columns // 8 % w == 0)
-    return Mma(rows, columns, high, wide, warps)
+    ways = [
+        (high, wide)
+        for high in range(1, warps + 1)
+        for wide in range(1, warps // high + 1)
+        if rows // 16 % high == 0 and columns // 8 % wide == 0
+    ]
+
+    def loads(way: tuple[int, int]) -> tuple[int, ...]:
+        high, wide = way
+        return (-high if whole_rows else 0, -high * wide, rows // high + columns // wide, -high)
+
+    return Mma(rows, columns, *min(ways, key=loads), warps)

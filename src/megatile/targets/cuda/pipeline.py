@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from megatile.core.dtypes import itemsize
-from megatile.core.expr import Const, constant, linear, simplify
+from megatile.core.expr import Const, constant, simplify
 from megatile.ir import nodes as n
-from megatile.ir.expr import Pick
 from megatile.targets.common.allocation import Storage
 from megatile.targets.common.elements import Value
+from megatile.targets.cuda.alignment import row_alignment
 from megatile.targets.cuda.elements import Side, copy, pairs_of, shared_out
 from megatile.targets.cuda.fragments import Staged
 from megatile.targets.cuda.scope import DeviceScope
@@ -58,7 +58,7 @@ def _slots(scope: DeviceScope, tiles: list[Storage], slot: str) -> None:
     for tile in tiles:
         plain, size = scope.gen.name(tile.name), tile.bytes(scope.gen.launch)
         place = f"shared + {tile.offset} + {slot} * {-(-size // 128) * 128}"
-        scope.text.add(f"{tile.c_type} *const {plain} = ({tile.c_type} *)({place});")
+        scope.text.add(scope.gen.storages.tile(tile, plain, place))
 
 
 def _in_background(scope: DeviceScope, node: n.Copy) -> bool:
@@ -67,21 +67,19 @@ def _in_background(scope: DeviceScope, node: n.Copy) -> bool:
     source, to = storages.storage(node.source.source), storages.storage(node.to.source)
     if source.dtype != to.dtype or source.copies > 1:
         return False
-    size = itemsize(to.dtype)
-    steps, first = [], None
-    for dim, stride in zip(node.source.dims, source.strides, strict=True):
-        if isinstance(dim.start, Pick):
-            return False
-        factors, left = linear(simplify(scope.own(dim.start)))
-        steps += [f * stride for f in (*factors.values(), left)]
-        if dim.extent is not None and constant(dim.extent) != 1:
-            if stride != 1:
-                steps.append(stride)
-            first = scope.own(dim.start) if stride == 1 else None
-    columns = to.shape[-1]
-    width = next((w for w in WIDTHS if all(x * size % w == 0 for x in (*steps, columns))), None)
-    low = scope.bound(simplify(first)) if first is not None else None
-    if width is None or columns == 1 or low is None or low[0] < 0:
+    size, columns = itemsize(to.dtype), to.shape[-1]
+    moved = [
+        (dim.start, stride)
+        for dim, stride in zip(node.source.dims, source.strides, strict=True)
+        if dim.extent is not None and constant(dim.extent) != 1
+    ]
+    width = min(row_alignment(scope, node.source), row_alignment(scope, node.to))
+    while columns * size % width:
+        width //= 2
+    if width not in WIDTHS or columns == 1 or not moved or moved[-1][1] != 1:
+        return False
+    low = scope.bound(simplify(scope.own(moved[-1][0])))
+    if low is None or low[0] < 0:
         return False
     with scope.text.block():
         here, there = Side(scope, node.to), Side(scope, node.source)

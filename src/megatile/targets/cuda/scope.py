@@ -19,6 +19,7 @@ from megatile.targets.common.errors import CompileError
 from megatile.targets.common.scope import Peer, Scope
 from megatile.targets.cuda.fragments import Fragments, staged
 from megatile.targets.cuda.layouts import SharedLayout, Team
+from megatile.targets.cuda.swizzle import swizzled
 
 OLDEST = "hgx-a100"
 """The machine with the oldest devices that kernels are written for (sm_80)."""
@@ -70,6 +71,7 @@ class DeviceAllocation(Allocation):
         """Of tiles that are filled ahead: how many there are."""
         self.staged = {id(plan.loop): plan for plan in found}
         self.reached = _reached(program)
+        self._swizzled: set[str] | None = None
         self.sizes: dict[int, int] = {}
         """Bytes of shared memory of each dispatched region, by its place in the program."""
         started = list(dispatched(program.body, program.launch))
@@ -88,6 +90,20 @@ class DeviceAllocation(Allocation):
         if self._fragments is None:
             self._fragments = Fragments(self.program, self.names, self.team_size)
         return self._fragments
+
+    @property
+    def swizzled(self) -> set[str]:
+        """Tiles in shared memory whose rows are swizzled."""
+        if self._swizzled is None:
+            self._swizzled = swizzled(self.program, self.names, self.reached)
+        return self._swizzled
+
+    def tile(self, storage: Storage, name: str, place: str) -> str:
+        """The declaration of a tile in memory, which is used like a pointer to its first element."""
+        kind = storage.c_type
+        if storage.home == "instance" and storage.name in self.swizzled:
+            return f"const Swizzled<{kind}, {storage.shape[-1]}> {name} = {{({kind} *)({place}), 0}};"
+        return f"{kind} *const {name} = ({kind} *)({place});"
 
     def _tile(self, alloc: n.Alloc, instance: int | None, free: bool) -> None:
         name = self.names[alloc.name]

@@ -1,0 +1,80 @@
+"""Products on tensor cores: how warps share a tile, and that rows of factors do not meet in banks."""
+
+import ctypes
+
+import numpy as np
+import pytest
+from tests.targets.cuda.test_compile import gemm
+
+import megatile as mt
+import megatile.language as T
+from megatile.targets.cuda.kernel import emulated
+from megatile.targets.cuda.layouts import mma
+
+
+def bank_turns(kernel) -> dict[str, tuple[int, int]]:
+    """By ldmatrix and by cp.async: accesses of 8 lanes with 16 bytes each, and turns in the banks."""
+    found = emulated(kernel.source).load().megatile_banks
+    found.restype = ctypes.POINTER(ctypes.c_long)
+    return {"ldmatrix": tuple(found()[0:2]), "cp.async": tuple(found()[2:4])}
+
+
+@pytest.mark.parametrize(
+    ("shape", "threads", "whole_rows", "wanted"),
+    [
+        ((128, 128), 128, False, (64, 64)),
+        ((128, 256), 256, False, (64, 64)),
+        ((64, 64), 128, False, (32, 32)),
+        ((64, 128), 128, True, (16, 128)),
+        ((16, 64), 128, False, (16, 16)),
+        ((48, 40), 128, False, (16, 40)),
+    ],
+)
+def test_warps_have_square_parts(shape, threads: int, whole_rows: bool, wanted: tuple[int, int]) -> None:
+    found = mma(shape, threads, whole_rows)
+    assert (found.down * 16, found.across * 8) == wanted
+
+
+@pytest.mark.parametrize(
+    ("tile", "turned"),
+    [((64, 64, 16), (False, True)), ((64, 32, 32), (True, False)), ((32, 128, 64), (False, False)),
+     ((32, 256, 128), (False, True)), ((32, 40, 16), (False, False))],
+)  # fmt: skip
+def test_rows_of_factors_do_not_meet_in_banks(tile: tuple[int, int, int], turned: tuple[bool, bool]) -> None:
+    M, N, K = tile[0], tile[1], 2 * tile[2]
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-4, 5, s).astype(np.float16) for s in ((M, K), (K, N)))
+    k, c = mt.compile(gemm(M, N, K, *tile, "f16", turned=turned), target="cuda"), np.zeros((M, N), np.float32)
+    arguments = [np.ascontiguousarray(x.T) if t else x for x, t in zip((a, b), turned, strict=True)]
+    k(*arguments, c)
+    np.testing.assert_array_equal(c, a.astype(np.float32) @ b.astype(np.float32))
+    for accesses, turns in bank_turns(k).values():
+        assert turns == accesses > 0
+
+
+def test_a_swizzled_tile_is_read_and_written_by_elements() -> None:
+    @T.program
+    def program(A: T.Tensor((32, 64), "f16"), C: T.Tensor((32, 32), "f32"), S: T.Tensor((32,), "f32")):
+        with T.Kernel(block=1, threads=64):
+            a = T.alloc((32, 64), "f16", level="l1")
+            c = T.alloc((32, 32), "f32")
+            s = T.alloc((32,), "f32", level="l1")
+            T.copy(a[0:16, 0:64], A[16:32, 0:64])
+            T.copy(a[16:32, 1:64], A[0:16, 0:63])
+            a[20, 0] = 3.0
+            for i in T.Parallel(16):
+                a[16 + i, 0] = a[i, 5] + 1.0
+            T.reduce_sum(a, s, dim=1)
+            T.gemm(a, a, c, transpose_B=True, clear_accum=True)
+            T.copy(C, c)
+            T.copy(S, s)
+
+    k = mt.compile(program, target="cuda")
+    assert "Swizzled<u16, 64> a" in k.source
+    a = np.random.default_rng(0).integers(-3, 4, (32, 64)).astype(np.float16)
+    results = []
+    for run in (lambda *x: mt.run(program, *x, machine="hgx-a100"), k):
+        results.append((np.zeros((32, 32), np.float32), np.zeros(32, np.float32)))
+        run(a, *results[-1])
+    for wanted, got in zip(*results, strict=True):
+        np.testing.assert_array_equal(got, wanted)
