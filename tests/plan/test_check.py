@@ -5,69 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.plan.shared import builder, fails, ring, tile
 
 import megatile as mt
-from megatile.core.errors import Place
-from megatile.core.expr import eq, expr, select, unit
-from megatile.core.registry import UnknownNameError
+from megatile.core.expr import unit
 from megatile.plan.build import PlanBuilder
 from megatile.plan.check import check
 from megatile.plan.follow import PlanDeadlock
-from megatile.plan.model import Compute, Plan, PlanError, Region, Stream
-
-
-def builder(units=4, **options):
-    b = PlanBuilder("p", scale="pe", units=units, **options)
-    b.place = Place("kernel.py", 7)
-    return b
-
-
-def ring(b, units=4, **options):
-    return b.channel("ring", source=(unit - 1) % units, slot_bytes=32, memory="tcm", **options)
-
-
-def tile(b, name="x", shape=(8,), **options):
-    return b.tile(name, shape, "f32", memory="tcm", **options)
-
-
-def fails(b, message, error=PlanError, hda=None):
-    with pytest.raises(error, match=message):
-        check(b.finish() if isinstance(b, PlanBuilder) else b, hda)
+from megatile.plan.model import Plan, PlanError, Stream
 
 
 def test_a_message_that_nobody_receives():
     b = builder()
     b.send(ring(b), tile(b), to=(unit + 1) % 4)
     fails(b, r"kernel.py:7: 1 message from unit 3 is never received on ring\[0\] of unit 0: send\(ring, x")
-
-
-def test_a_receive_without_a_send():
-    b = builder()
-    b.receive(ring(b), (8,), "f32")
-    fails(b, r"(?s)kernel.py:7.*unit 0 waits for a message on ring\[0\] from unit 3", PlanDeadlock)
-
-
-def test_wait_for_cycle_through_slots():
-    b = builder(2)
-    c, x = ring(b, 2, slots=1), tile(b)
-    for _ in range(2):
-        b.send(c, x, to=(unit + 1) % 2)
-    for _ in range(2):
-        b.receive(c, (8,), "f32", into=x)
-    message = r"(?s)unit 0 waits for a free slot of ring\[0\] of unit 1.*each waits for the next: 0 -> 1 -> 0"
-    fails(b, message, PlanDeadlock)
-
-
-def test_slots_that_are_never_free_again():
-    b = builder(2)
-    c, x, y = ring(b, 2, slots=2), tile(b), tile(b, "y")
-    held = []
-    for _ in range(3):
-        b.send(c, x, to=(unit + 1) % 2)
-        held.append(b.receive(c, (8,), "f32"))
-    for message in held:
-        b.compute("add", y, [x, message])
-    fails(b, "waits for a free slot", PlanDeadlock)
 
 
 def test_sizes_of_message_and_receive_differ():
@@ -95,24 +46,6 @@ def test_sending_to_nobody():
     line = b.channel("line", source=unit - 1, slot_bytes=32, memory="tcm")
     b.send(line, tile(b), to=unit + 1)
     fails(b, "unit 3 sends to unit 4, which does not exist")
-
-
-def test_a_collective_that_not_all_reach():
-    b = builder()
-    everyone = b.group("everyone")
-    with b.when(unit < 3):
-        b.barrier(everyone)
-    fails(
-        b, r"(?s)kernel.py:7.*waits for its group of 'everyone' at the barrier; missing: \[3\]", PlanDeadlock
-    )
-
-
-def test_a_flag_that_is_never_raised():
-    b = builder()
-    flag = b.flag("done")
-    b.signal(flag, to=unit)
-    b.wait(flag, 2)
-    fails(b, r"waits for flag 'done' to reach 2 \(it is 1\)", PlanDeadlock)
 
 
 def test_regions_outside_of_their_tile():
@@ -143,17 +76,6 @@ def test_writing_a_received_message():
     fails(b, "a received message cannot be written")
 
 
-def test_receive_ranges_that_overlap():
-    b = builder()
-    b.channel("a", source=(unit - 1) % 4, slot_bytes=64, memory="tcm", members=2, offset=0)
-    b.channel("b", source=(unit - 1) % 4, slot_bytes=64, memory="tcm", offset=200)
-    fails(b, r"receive range a\[1\] and receive range b\[0\] overlap in memory 'tcm' at byte 200")
-    b = builder()
-    tile(b, offset=0)
-    b.channel("b", source=(unit - 1) % 4, slot_bytes=64, memory="tcm", offset=16)
-    fails(b, r"tile 'x' and receive range b\[0\] overlap in memory 'tcm' at byte 16")
-
-
 def test_every_unit_has_one_stream():
     b = builder()
     with b.stream(range(3)):
@@ -162,28 +84,6 @@ def test_every_unit_has_one_stream():
     plan = b.finish()
     fails(replace(plan, streams=(*plan.streams, *plan.streams)), "unit 0 has 2 streams")
     fails(replace(plan, streams=(Stream(((0, 5, 1),), ()),)), "stream of unit 4, but there are 4 units")
-
-
-def test_names_that_do_not_exist():
-    plan = builder().finish()
-
-    def with_statement(statement):
-        return replace(plan, streams=(Stream(((0, 4, 1),), (statement,)),))
-
-    place = Place("kernel.py", 9)
-    nothing = Compute("addd", Region("x"), source=place)
-    fails(
-        with_statement(nothing),
-        "kernel.py:9: 'addd' is not among the operations.*did you mean 'add'",
-        UnknownNameError,
-    )
-    fails(with_statement(replace(nothing, operation="fill")), "kernel.py:9: there is no tile 'x' here")
-    engine = replace(nothing, operation="fill", engine="vctor")
-    fails(with_statement(engine), "kernel.py:9: there is no engine 'vctor'.*did you mean 'vector'")
-    b = builder()
-    channel = ring(b)
-    b.send(replace(channel, name="rong"), tile(b), to=0)
-    fails(b, "kernel.py:7: there is no channel 'rong'.*did you mean 'ring'")
 
 
 def test_declarations_that_make_no_sense():
@@ -213,18 +113,6 @@ def test_names_that_the_text_form_cannot_hold():
     for name in ("a b", "for", ""):
         with pytest.raises(PlanError, match=r"kernel.py:7: .* cannot be a name"):
             tile(builder(), name)
-
-
-def test_memory_that_is_too_small():
-    hda = mt.machine("ahbm")
-    b = builder()
-    b.tile("big", (4 * 2**20,), "f32", memory="tcm", versions=2)
-    fails(
-        b, r"memory 'tcm' of machine 'ahbm' has 12582912 bytes, the plan needs 33554432.*tile 'big'", hda=hda
-    )
-    b = builder()
-    b.channel("c", source=(unit - 1) % 4, slot_bytes=2**22, slots=2, members=2, memory="tcm")
-    fails(b, "the largest is receive range", hda=hda)
 
 
 def test_a_memory_that_several_units_share():
@@ -267,18 +155,6 @@ def test_data_dependent_plans_are_checked_at_their_bound_or_as_assumed():
         check(plan)
 
 
-def test_a_handle_that_has_ended():
-    b = builder(2)
-    c, x = ring(b, 2), tile(b)
-    b.send(c, x, to=(unit + 1) % 2)
-    message = b.receive(c, (8,), "f32")
-    b.compute("add", x, [x, message])
-    plan = b.finish()
-    body = plan.streams[0].body
-    again = replace(plan, streams=(Stream(((0, 2, 1),), (*body, body[2])),))
-    fails(again, r"kernel.py:7: 'message' has ended before: x <- add\(x, message")
-
-
 def test_a_long_ring_is_checked_without_following_every_message():
     n = 100_000
     b = PlanBuilder("long", scale="device", units=n)
@@ -288,19 +164,6 @@ def test_a_long_ring_is_checked_without_following_every_message():
         b.send(c, x, to=(unit + 1) % n)
         b.receive(c, (8,), "f32", into=x)
     assert check(b.finish()).messages == n * (n - 1)
-
-
-def test_skipped_iterations_are_the_same_as_walked_ones():
-    """A ring that does not repeat (its last round differs) is still found out."""
-    n = 6
-    b = builder(n)
-    x = tile(b)
-    c = b.channel("ring", source=(unit - 1) % n, slot_bytes=32, memory="tcm")
-    with b.loop(0, 50) as loop:
-        with b.when(select(eq(loop.index, 49), unit > 0, expr(1))):
-            b.send(c, x, to=(unit + 1) % n)
-        b.receive(c, (8,), "f32", into=x)
-    fails(b, "waits for a message", PlanDeadlock)
 
 
 def _uneven(write, bytes_of_message):

@@ -6,20 +6,13 @@ import re
 
 import numpy as np
 import pytest
+from tests.plan.execute_cases import builder, put_without_order
 
 from megatile.core.errors import Place
 from megatile.core.expr import eq, member, select, unit
-from megatile.plan.build import PlanBuilder
 from megatile.plan.check import check
 from megatile.plan.execute import OrderWarning, execute
 from megatile.plan.model import PlanError
-from megatile.plan.races import RaceError, UncheckedWarning
-
-
-def builder(units=4):
-    b = PlanBuilder("p", scale="device", units=units)
-    b.place = Place("kernel.py", 3)
-    return b
 
 
 def test_software_pipelining_keeps_versions_apart():
@@ -49,69 +42,10 @@ def test_a_version_that_was_overwritten():
         execute(b.finish(), {"x": np.ones((1, 2), "f4")})
 
 
-def put_without_order(synchronise):
-    b = builder(2)
-    x = b.tile("x", (2,), "f32", memory="l2", role="inout")
-    inbox = b.tile("inbox", (2,), "f32", memory="l2")
-    flag, everyone = b.flag("flag"), b.group("everyone")
-    channel = b.channel("c", source=(unit - 1) % 2, slot_bytes=8, memory="l2")
-    b.place = Place("kernel.py", 10)
-    b.copy(inbox.at((unit + 1) % 2), x)
-    if synchronise == "barrier":
-        b.barrier(everyone)
-    elif synchronise == "signal":
-        b.signal(flag, to=(unit + 1) % 2)
-        b.wait(flag, 1)
-    elif synchronise == "message":
-        b.send(channel, x, to=(unit + 1) % 2)
-        b.receive(channel, (2,), "f32")
-    b.place = Place("kernel.py", 20)
-    b.copy(x, inbox)
-    return b.finish()
-
-
 @pytest.mark.parametrize("how", ["barrier", "signal", "message"])
 def test_puts_that_are_ordered(how):
     x = np.arange(4, dtype="f4").reshape(2, 2)
     np.testing.assert_array_equal(execute(put_without_order(how), {"x": x})["x"], x[::-1])
-
-
-def test_a_race_names_both_commands_and_lines():
-    message = (
-        r"kernel.py:20: race on tile 'inbox' of owner \d: unit \d writes in 'inbox @ .*' at kernel.py:10 "
-        r"and unit \d reads in 'x <- copy\(inbox.*' at kernel.py:20 are not ordered"
-    )
-    with pytest.raises(RaceError, match=message):
-        execute(put_without_order(None), {"x": np.zeros((2, 2), "f4")})
-    execute(put_without_order(None), {"x": np.zeros((2, 2), "f4")}, races=False)
-
-
-def test_a_plan_too_large_for_the_race_check_says_so():
-    def racing(units):
-        b = builder(units)
-        x = b.tile("x", (1,), "f32", memory="l2", role="inout")
-        b.copy(x.at((unit + 1) % units), x)
-        return b.finish()
-
-    with pytest.raises(RaceError):
-        execute(racing(64), {"x": np.zeros((64, 1), "f4")})
-    with pytest.warns(UncheckedWarning, match="5000 units, the check can follow 4096"):
-        execute(racing(5000), {"x": np.zeros((5000, 1), "f4")})
-
-
-def test_units_that_share_a_tile_and_write_apart_do_not_race():
-    def plan(overlap):
-        b = builder(4)
-        total = b.tile("total", (8,), "f32", memory="l2", role="output", owner=unit // 2, owners=2)
-        x = b.tile("x", (4,), "f32", memory="l1", role="input")
-        start = unit % 2 * (4 - overlap)
-        b.copy(total[start : start + 4], x)
-        return b.finish()
-
-    x = np.arange(16, dtype="f4").reshape(4, 4)
-    np.testing.assert_array_equal(execute(plan(0), {"x": x})["total"], x.reshape(2, 8))
-    with pytest.raises(RaceError, match="race on tile 'total' of owner 0"):
-        execute(plan(1), {"x": x})
 
 
 def gather(use):

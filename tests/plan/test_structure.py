@@ -6,25 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.plan.shared import EXCHANGE, HEAD
 
 import megatile as mt
-from megatile.core.expr import unit
 from megatile.plan.build import PlanBuilder
 from megatile.plan.check import check
 from megatile.plan.execute import execute
 from megatile.plan.model import Compute, Free, Plan, PlanError, Region, Stream
 from megatile.plan.structure import check_structure
 
-HEAD = """plan("wrong", scale="pe", grid=(2,))
-x = tile(f32, (8,), memory="tcm", role="inout")
-q = channel(source=1 - unit, slots=2, slot_bytes=32, memory="tcm")
-all = group(0)
-with units((0, 2, 1)):
-"""
-EXCHANGE = """
-    send(q, x, to=1 - unit, bytes=32)
-    m <- receive(q, f32[8], bytes=32)
-"""
 WRONG = {
     "rank of a tile": ("    x[0:+1, 0:+1] <- fill(value=0.0)", "'x' has 1 dimensions, not 2"),
     "rank of a message": (EXCHANGE + "    x[0:+2] <- copy(m[0:+1, 0:+2])", "'m' has 1 dimensions, not 2"),
@@ -118,51 +108,11 @@ def test_not_refused(text):
     check_structure(Plan.from_text(HEAD + text.lstrip("\n") + "\n"))
 
 
-@pytest.mark.parametrize(
-    ("read", "write", "message"),
-    [
-        ("x[4:+8]", "x", "has no elements 4:12"),
-        ("x", "x[0:+9]", "has no elements 0:9"),
-        ("x[unit:+8]", "x", "has no elements"),
-        ("x[0:+4]", "x[0:+8]", r"shapes \(4,\) and \(8,\)"),
-        ("x[0:+(4 + unit)]", "x[0:+(4 + unit)]", r"shapes \(4,\) and \(5,\)"),
-    ],
-)
-def test_regions_of_collectives(read, write, message):
-    plan = Plan.from_text(HEAD + f'    collective("all_reduce", all, read={read}, write={write}, bytes=32)\n')
-    with pytest.raises(PlanError, match=message):
-        check(plan)
-    with pytest.raises(PlanError, match=message):
-        execute(plan, {"x": np.zeros((2, 8), "f4")})
-
-
-def test_collectives_that_differ_are_found_by_check():
-    b = PlanBuilder("differ", scale="pe", units=2)
-    x = b.tile("x", (8,), "f32", memory="tcm", role="inout")
-    g = b.group("g")
-    with b.stream([0]):
-        b.collective("all_reduce", g, x, x)
-    with b.stream([1]):
-        b.collective("all_reduce", g, x, x, reduction="max")
-    with pytest.raises(PlanError, match="meet at different collectives"):
-        check(b.finish())
-
-
 def test_flags_with_more_counters_than_can_be_followed():
     b = PlanBuilder("many", scale="pe", units=4)
     b.flag("f", members=1 << 30)
     with pytest.raises(PlanError, match=r"flag 'f' has 4294967296 counters in all"):
         check(b.finish())
-
-
-def test_a_message_that_does_not_fit_where_it_is_copied():
-    text = (
-        HEAD
-        + "    send(q, x, to=1 - unit, bytes=32)\n    x[0:+1] <- receive(q, f32[8], into=True, bytes=32)\n"
-    )
-    for one in (check, lambda p: execute(p, {"x": np.zeros((2, 8), "f4")})):
-        with pytest.raises(PlanError, match="message of 8 elements does not fit a region of 1"):
-            one(Plan.from_text(text))
 
 
 def test_an_end_of_no_name():
@@ -176,23 +126,6 @@ def test_an_attribute_given_twice():
     plan = Plan.from_text(HEAD + "    pass\n")
     with pytest.raises(PlanError, match="fill has an attribute twice"):
         check(replace(plan, streams=(Stream(((0, 2, 1),), (fill,)),)))
-
-
-def test_a_step_that_becomes_zero():
-    plan = Plan.from_text(HEAD + "    for k in range(1, 0, unit):\n        pass\n")
-    with pytest.raises(PlanError, match="step 0"):
-        check(plan)
-
-
-def test_long_loops_of_different_lengths_are_not_walked():
-    body = EXCHANGE.replace("\n    ", "\n        ") + "        free(m)\n"
-    plan = Plan.from_text(HEAD + "    for k in range(0, 1000000000, 1):" + body)
-    assert check(plan).messages == 2 * 10**9
-    b = PlanBuilder("uneven", scale="pe", units=3)
-    x = b.tile("x", (8,), "f32", memory="tcm")
-    with b.loop(0, unit * 1000 + 10**9):
-        b.compute("add", x, [x, x])
-    check(b.finish())
 
 
 def test_the_plans_of_the_library_are_sound():

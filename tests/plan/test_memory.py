@@ -1,0 +1,48 @@
+"""``plan/memory.py``: whether what a plan places in memories fits, and whether ranges that have fixed
+places keep apart."""
+
+from __future__ import annotations
+
+import pytest
+from tests.plan.shared import ahbm, builder, fails, tile
+
+import megatile as mt
+from megatile.core.expr import unit
+from megatile.plan.build import PlanBuilder
+from megatile.plan.check import check
+from megatile.plan.model import PlanError
+
+
+def test_receive_ranges_that_overlap():
+    b = builder()
+    b.channel("a", source=(unit - 1) % 4, slot_bytes=64, memory="tcm", members=2, offset=0)
+    b.channel("b", source=(unit - 1) % 4, slot_bytes=64, memory="tcm", offset=200)
+    fails(b, r"receive range a\[1\] and receive range b\[0\] overlap in memory 'tcm' at byte 200")
+    b = builder()
+    tile(b, offset=0)
+    b.channel("b", source=(unit - 1) % 4, slot_bytes=64, memory="tcm", offset=16)
+    fails(b, r"tile 'x' and receive range b\[0\] overlap in memory 'tcm' at byte 16")
+
+
+def test_memory_that_is_too_small():
+    hda = mt.machine("ahbm")
+    b = builder()
+    b.tile("big", (4 * 2**20,), "f32", memory="tcm", versions=2)
+    fails(
+        b, r"memory 'tcm' of machine 'ahbm' has 12582912 bytes, the plan needs 33554432.*tile 'big'", hda=hda
+    )
+    b = builder()
+    b.channel("c", source=(unit - 1) % 4, slot_bytes=2**22, slots=2, members=2, memory="tcm")
+    fails(b, "the largest is receive range", hda=hda)
+
+
+def test_capacity_counts_slots():
+    b = PlanBuilder("full", scale="cube", units=1)
+    block = b.level("block", scale="pe", grid=1000, parent="cube", slots=3)
+    hda = ahbm()
+    room = hda.memory("tcm").available
+    b.tile("t", (room // 2,), "i8", memory="tcm", level=block)
+    with b.stream(level=block):
+        pass
+    with pytest.raises(PlanError, match=r"memory 'tcm'.*3 units of \d+ bytes each"):
+        check(b.finish(), hda)
