@@ -4,41 +4,15 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from itertools import combinations
 from pathlib import Path
-from typing import Any
-from xml.etree import ElementTree
 
 import pytest
+from tests.report.shared import MACHINES, grid_machine, texts
 
 from megatile.core.errors import MegatileError
 from megatile.core.quantities import format_bytes
-from megatile.hda import HDA, machine
-from megatile.report import canvas
-from megatile.report.machine_panels import panels
-from megatile.report.machine_picture import draw_machine, machine_figure
-from megatile.report.machine_words import number, several
-
-HERE = Path(__file__).parent
-SEED = HERE.parent / "data" / "seed-h100.yaml"
-
-MACHINES: dict[str, Callable[[], HDA]] = {
-    "dgx-h100": lambda: machine("dgx-h100"),
-    "hgx-a100": lambda: machine("hgx-a100"),
-    "mi300x-8": lambda: machine("mi300x-8"),
-    "h100-cluster": lambda: machine("h100-cluster"),
-    "h100-cluster nodes=1": lambda: machine("h100-cluster", nodes=1),
-    "h100-cluster nodes=12500": lambda: machine("h100-cluster", nodes=12500),
-    "cerebras-wse2": lambda: machine("cerebras-wse2"),
-    "ahbm": lambda: machine("ahbm"),
-    "ahbm sips=1": lambda: machine("ahbm", sips=1),
-    "ahbm torus": lambda: machine("ahbm", sips=4, sip_topology="torus_2d"),
-    "cpu": lambda: machine("cpu"),
-    "seed": lambda: HDA.from_yaml(SEED),
-    "zoo": lambda: HDA.from_yaml(HERE / "zoo.yaml"),
-    "least": lambda: HDA.from_dict(one_level()),
-}
+from megatile.hda import machine
+from megatile.report.machine_picture import draw_machine
 
 # What a reader must find in the picture, word for word.
 EXPECTED = {
@@ -75,30 +49,6 @@ EXPECTED = {
 }
 
 
-def one_level() -> dict[str, object]:
-    return {
-        "hw_spec": {"pe": [{"name": "x", "num_units": 1}]},
-        "hw_abstr": [{"name": "thread", "target": "x"}],
-    }
-
-
-def grid_machine(**network: object) -> HDA:
-    """A chip of 4 dies with 9 cores each, and one network in it."""
-    spec = {
-        "hw_spec": {
-            "pe": [{"name": "core", "num_units": 1}],
-            "pe_groups": [{"name": "die", "num_units": 9}, {"name": "chip", "num_units": 4}],
-        },
-        "hw_abstr": [{"name": "thread", "target": "core"}],
-        "networks": [{"name": "n", "level": "chip", "bandwidth": "1 GB/s", "latency": "1 ns", **network}],
-    }
-    return HDA.from_dict(spec)
-
-
-def texts(svg: Path) -> list[str]:
-    return ["".join(e.itertext()).strip() for e in ElementTree.parse(svg).iter() if e.tag.endswith("}text")]
-
-
 @pytest.mark.parametrize("name", MACHINES)
 def test_every_machine_is_drawn_with_its_names_and_counts(name: str, tmp_path: Path) -> None:
     hda = MACHINES[name]()
@@ -109,32 +59,6 @@ def test_every_machine_is_drawn_with_its_names_and_counts(name: str, tmp_path: P
     missing = [text for text in EXPECTED.get(name, ()) if text not in written]
     assert not missing, written
     assert [p.name for p in tmp_path.iterdir()] == ["machine.svg"]
-
-
-@pytest.mark.parametrize("name", MACHINES)
-def test_no_text_is_clipped_and_none_covers_another(name: str) -> None:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    with canvas.settings():
-        figure = machine_figure(MACHINES[name]())
-        sheet = FigureCanvasAgg(figure)
-        renderer = sheet.get_renderer()
-        axes = figure.axes[0]
-        boxes = [(t.get_text(), t.get_window_extent(renderer)) for t in axes.texts if t.get_text()]
-        frames = [p.get_window_extent(renderer) for p in axes.patches if p.get_zorder() == 1]
-    assert len(frames) == len(panels(MACHINES[name]()))
-    for text, box in boxes:
-        assert within(box, (0, 0, *sheet.get_width_height())), f"{text!r} leaves the picture: {box}"
-        for frame in frames:
-            crosses = box.overlaps(frame) and not within(box, frame.extents)
-            assert not crosses, f"{text!r} crosses the edge of a panel"
-    covering = [(a, b) for (a, one), (b, other) in combinations(boxes, 2) if one.overlaps(other)]
-    assert covering == []
-
-
-def within(box: Any, extents: Sequence[float]) -> bool:
-    x0, y0, x1, y1 = extents
-    return bool(box.x0 >= x0 and box.y0 >= y0 and box.x1 <= x1 and box.y1 <= y1)
 
 
 @pytest.mark.parametrize("name", MACHINES)
@@ -159,52 +83,11 @@ def test_the_same_machine_gives_the_same_bytes(suffix: str, tmp_path: Path) -> N
     assert not re.search(rb"20\d\d-\d\d-\d\d", first)
 
 
-def test_panels_go_inwards_and_fold_levels_without_content() -> None:
-    found = panels(machine("dgx-h100"))
-    assert [panel.level.name for panel in found] == ["node", "gpu", "sm"]
-    assert [panel.zoom for panel in found] == ["unit", "part", None]
-    assert [panel.level.name for panel in panels(HDA.from_yaml(SEED))] == [
-        "arch_level_3",
-        "arch_level_1",
-        "pe_level_2",
-    ]
-
-
-def test_a_level_that_wraps_one_unit_is_left_out() -> None:
-    spec = one_level()
-    spec["hw_spec"] = {
-        "pe": [{"name": "x", "num_units": 1}],
-        "pe_groups": [{"name": "wrapper", "num_units": 1}, {"name": "y", "num_units": 3}],
-    }
-    (panel,) = panels(HDA.from_dict(spec))
-    assert panel.level.name == "y"
-    assert panel.caption == "3 xs"
-
-
-def test_a_network_across_units_draws_its_own_endpoints(tmp_path: Path) -> None:
-    hda = grid_machine(topology="mesh", connects="core", dims=[6, 6])
-    (panel,) = panels(hda)
-    assert panel.caption == "36 cores in 4 dies"
-    assert "core 35" in texts(draw_machine(hda, tmp_path / "a.svg"))
-
-
 def test_switches_reach_into_units(tmp_path: Path) -> None:
     hda = grid_machine(topology="fat_tree", connects="core", arity=[12, 3])
     found = texts(draw_machine(hda, tmp_path / "a.svg"))
     assert "tier 1: 3 switches" in found
     assert "4 dies, 9 cores each" in found
-
-
-def test_links_of_a_small_mesh_are_all_drawn() -> None:
-    from megatile.report.sketch import Inside
-    from megatile.report.sketch_networks import sketch_network
-
-    mesh = machine("ahbm").network("cubes").topology
-    sketch = sketch_network(Inside(16, "cube"), mesh, 400)
-    assert len(sketch.wires) == 24
-    assert len(sketch.shapes) == 16
-    xgmi = machine("mi300x-8").network("xgmi").topology
-    assert len(sketch_network(Inside(8, "gpu"), xgmi, 400).wires) == 28
 
 
 @pytest.mark.parametrize(
@@ -219,11 +102,6 @@ def test_links_of_a_small_mesh_are_all_drawn() -> None:
 )
 def test_sizes_keep_the_prefix_they_are_round_in(count: int, expected: str) -> None:
     assert format_bytes(count) == expected
-
-
-def test_counts() -> None:
-    assert (number(1056), number(850_000)) == ("1056", "850 000")
-    assert (several(1, "gpu"), several(8, "gpu"), several(8, "level_2")) == ("1 gpu", "8 gpus", "8 × level_2")
 
 
 @pytest.mark.parametrize("name", ["machine.gif", "machine", "machine.svg.txt"])

@@ -245,20 +245,3 @@ def test_more_than_eight_units_that_do_the_same_are_folded(tmp_path: Path) -> No
     folded = {tuple(s) for s, name in zip(shown, units, strict=True) if "block" in name}
     assert [number for _, number in folded] == [12]
     assert [s for s, name in zip(shown, units, strict=True) if "block" not in name] == [[0, 1]]
-
-
-def test_an_operation_has_one_colour_on_all_pages() -> None:
-    from megatile.report.palette import OPERATIONS, operation_colour
-
-    assert operation_colour("gemm_add") == OPERATIONS["gemm_add"]
-    assert operation_colour("something new") == operation_colour("something new")
-
-
-@pytest.mark.parametrize(
-    ("times", "knee"), [([8.0, 4.0, 2.0, 1.99], 2), ([1.0, 1.0, 1.0], None), ([2.0, 1.0], None)]
-)
-def test_the_knee_is_the_first_row_that_is_nearly_the_best(times: list[float], knee: int | None) -> None:
-    from megatile.report.plots import _knee
-
-    rows = [{"time_us": time} for time in times]
-    assert _knee(rows) is (None if knee is None else rows[knee])
