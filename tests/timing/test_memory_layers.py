@@ -1,11 +1,13 @@
-"""Memories that units share are reached through their own ports, not through one of the units."""
+"""``timing/memory_layers.py``: the memories of a machine as a plan sees them."""
+
+import pytest
+from tests.timing.rules_cases import H100, MI, adding, slow_core
 
 import megatile as mt
 from megatile.hda import machine
 from megatile.plan.build import PlanBuilder
 from megatile.timing import Resources
 
-H100 = machine("dgx-h100")
 SMS = 132
 COUNT = 1 << 10
 
@@ -51,3 +53,30 @@ def test_a_slice_belongs_to_its_unit():
     r = Resources(machine("ahbm"), b.finish())
     assert len(r.path(0, "tcm", 3, "hbm").stages) > 2
     assert len(r.path(0, "tcm", 3, "sram").stages) == 2
+
+
+def test_units_that_share_a_memory_have_an_even_part_of_it():
+    def per_unit(units):
+        plan = adding(MI, "hbm", "block", units)
+        return Resources(H100, plan).compute_ps(plan.streams[0].body[0], MI, 0)
+
+    assert per_unit(132) == pytest.approx(132 * per_unit(1), rel=0.01)
+    assert 132 * 3 * 4 * MI / (per_unit(132) * 1e-12) <= 1.001 * H100.memory("hbm").effective_bandwidth
+
+
+def test_one_unit_alone_gets_a_part_of_a_shared_memory():
+    """100 kB at 1 GB/s by one core; as long by each of four that share 4 GB/s, twice as long at 2 GB/s."""
+
+    def seconds(units, **changed):
+        b = PlanBuilder("copies", scale="block", units=units)
+        x = b.tile("x", (25_000,), "f32", memory="ram")
+        y = b.tile("y", (25_000,), "f32", memory="scratch")
+        b.copy(y, x)
+        return mt.simulate(b.finish(), machine=slow_core(**changed)).time_ps / 1e12
+
+    assert seconds(1) == pytest.approx(100e-6, rel=1e-3)
+    assert seconds(1, **{"memory.l3_cache.unit_bandwidth": None}) == pytest.approx(25e-6, rel=1e-2)
+    assert seconds(4, **{"memory.l3_cache.bandwidth": "2 GB/s"}) >= 2 * seconds(1)
+    waits = seconds(1, **{"engines.load_store.prefetch": False})
+    latencies = sum(slow_core().memory(name).latency_ps for name in ("ram", "l3_cache", "scratch")) / 1e12
+    assert waits - seconds(1) == pytest.approx(latencies, rel=0.05)

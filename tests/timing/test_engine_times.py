@@ -1,5 +1,4 @@
-"""Elementwise code that reads and writes tensors takes no less than its bytes take in the memory, and atomics
-no less than those on one address."""
+"""``timing/engine_times.py``: how long commands keep the engines of a machine."""
 
 from __future__ import annotations
 
@@ -8,11 +7,14 @@ from typing import Any
 
 import pytest
 from tests.sim.simpy_reader import read
+from tests.timing.rules_cases import H100, MI, adding, slow_core
 
 import megatile as mt
 import megatile.language as T
 from megatile.cost.price import price
 from megatile.hda import machine
+from megatile.plan.build import PlanBuilder
+from megatile.timing import Resources
 
 GPUS = ("hgx-a100", "dgx-h100", "h200-8", "b200-8", "mi300x-8", "mi325x-8", "v100-8", "l20-8", "h800-8")
 
@@ -87,3 +89,40 @@ def test_the_reader_agrees_on_direct_access(load: bool) -> None:
     expected = read(plan, machine("hgx-a100"), None)
     for engine in ("plain", None):
         assert mt.simulate(plan, machine="hgx-a100", engine=engine).time_ps == expected.time_ps
+
+
+def test_adding_64_mi_floats_in_hbm_takes_their_bytes():
+    plan = adding(64 * MI, "hbm")
+    took = mt.simulate(plan, machine=H100).time_ps - Resources(H100, plan).start_ps(0)
+    bytes_ps = 3 * 4 * 64 * MI / H100.memory("hbm").effective_bandwidth * 1e12
+    assert took == pytest.approx(bytes_ps, rel=1e-4)
+    bounds = mt.price(plan, H100)
+    assert bounds.lower_ps <= took + Resources(H100, plan).start_ps(0) <= bounds.upper_ps
+
+
+def test_scratchpads_are_as_fast_as_the_engine_unless_the_file_says_otherwise():
+    plan = adding(1024, "shared", "block")
+    command = plan.streams[0].body[0]
+    engine = next(e for e in H100.engines if e.kind == "vector")
+    plain = Resources(H100, plan).compute_ps(command, 1024, 0)
+    assert plain == pytest.approx(engine.startup_ps + 1024 / engine.rate("f32") * 1e12, abs=1)
+    bound = Resources(machine("dgx-h100", **{"memory.shared.roofline": True}), plan)
+    shared = H100.memory("shared")
+    expected = engine.startup_ps + 12 * 1024 / shared.effective_bandwidth * 1e12
+    assert bound.compute_ps(command, 1024, 0) == pytest.approx(expected, abs=1)
+
+
+@pytest.mark.parametrize(("shares", "expected"), [("core", 2_000_000), (None, 1_000_000)])
+def test_engines_that_share_something_take_turns(shares, expected):
+    """A thousand additions and a product of a thousand operations that do not wait for each other."""
+    hda = slow_core(**{"engines.simd.shares": shares, "engines.fma.shares": shares})
+    b = PlanBuilder("both", scale="block", units=1)
+    x, y = (b.tile(name, (1000,), "f32", memory="scratch") for name in "xy")
+    a, c = b.tile("a", (5, 10), "f32", memory="scratch"), b.tile("c", (5, 10), "f32", memory="scratch")
+    d = b.tile("d", (10, 10), "f32", memory="scratch")
+    b.compute("add", x, [x, y])
+    b.compute("gemm", c, [a, d], engine="tensor")
+    plan = b.finish()
+    assert mt.simulate(plan, machine=hda).time_ps == pytest.approx(expected, rel=1e-3)
+    bounds = mt.price(plan, hda)
+    assert bounds.lower_ps <= expected <= bounds.upper_ps * 1.001
