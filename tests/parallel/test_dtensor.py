@@ -8,55 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.parallel.hosts import on_ranks
+from tests.parallel.shared import S0, S1, A, B, P, R, X
 
 import megatile as mt
 from megatile.parallel import (
     DeviceMesh,
     DTensor,
     Partial,
-    Replicate,
     Shard,
     distribute_tensor,
     einsum,
     init_device_mesh,
 )
-from megatile.parallel.comm_debug import comm_debug
 from megatile.parallel.state import ParallelError
-
-R, S0, S1, P = Replicate(), Shard(0), Shard(1), Partial()
-X = np.random.default_rng(0).integers(-4, 5, (6, 10)).astype(np.float32)
-
-
-@pytest.mark.parametrize("shape", [(4,), (2, 2)])
-def test_every_redistribution(shape: tuple[int, ...]) -> None:
-    states = list(product([R, S0, S1, P], repeat=len(shape)))
-    targets = list(product([R, S0, S1], repeat=len(shape)))
-
-    def body(rank: int, torch: Any) -> int:
-        mesh = init_device_mesh("ahbm", shape)
-        wrong = 0
-        for before in states:
-            for after in targets:
-                y = distribute_tensor(X[:4, :8], mesh, before).redistribute(placements=after)
-                again = distribute_tensor(X[:4, :8], mesh, after)
-                wrong += not np.array_equal(y.to_local().numpy(), again.to_local().numpy())
-        return wrong
-
-    assert on_ranks(body) == [0] * 4
-
-
-@pytest.mark.parametrize("dim", [0, 1])
-def test_uneven_shards(dim: int) -> None:
-    whole = np.arange(70, dtype=np.float32).reshape(7, 10)
-
-    def body(rank: int, torch: Any) -> bool:
-        mesh = init_device_mesh("ahbm", (4,))
-        x = distribute_tensor(whole, mesh, [Shard(dim)])
-        other = x.redistribute(placements=[Shard(1 - dim)])
-        back = other.redistribute(placements=[Shard(dim)])
-        return all(np.array_equal(y.full_tensor().numpy(), whole) for y in (x, other, back))
-
-    assert on_ranks(body) == [True] * 4
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5])
@@ -80,9 +44,6 @@ def test_a_rank_may_have_nothing(rows: int) -> None:
     assert on_ranks(body) == [True] * 4
 
 
-A, B = X[:, :8], np.random.default_rng(1).integers(-4, 5, (8, 12)).astype(np.float32)
-
-
 def test_products_under_all_placements() -> None:
     pairs = [(a, b) for a in ([R], [S0], [S1], [P]) for b in ([R], [S0], [S1], [P])]
 
@@ -99,23 +60,6 @@ def test_products_under_all_placements() -> None:
         ]
 
     assert on_ranks(body, sips=2) == [[True] * len(pairs)] * 2
-
-
-def test_sharding_propagates_without_communication() -> None:
-    def body(rank: int, torch: Any) -> list[Any]:
-        mesh = init_device_mesh("ahbm", (2, 2), mesh_dim_names=("dp", "tp"))
-        x = distribute_tensor(A, mesh, [S0, R])
-        w1, w2 = distribute_tensor(B, mesh, [R, S1]), distribute_tensor(B.T.copy(), mesh, [R, S0])
-        with comm_debug() as seen:
-            h = (x @ w1).relu()
-            y = h @ w2
-        assert seen.calls == []
-        found = [h.placements, y.placements]
-        y = y.redistribute(placements=[S0, R])
-        assert np.array_equal(y.full_tensor().numpy(), np.maximum(A @ B, 0) @ B.T)
-        return found
-
-    assert on_ranks(body) == [[(S0, S1), (S0, P)]] * 4
 
 
 def test_pointwise_reductions_and_views() -> None:
@@ -161,18 +105,6 @@ def test_einsum(equation: str) -> None:
         return all(found)
 
     assert on_ranks(body, sips=2) == [True, True]
-
-
-def test_the_cheapest_path_is_explained() -> None:
-    def body(rank: int, torch: Any) -> str:
-        mesh = init_device_mesh("ahbm", (4,))
-        x = distribute_tensor(np.zeros((256, 256), np.float32), mesh, [S0])
-        path = x.explain([S1])
-        assert [step.how for step in path.steps] == ["all_to_all"]
-        assert x.explain([S0]).steps == ()
-        return str(path)
-
-    assert "Shard(dim=0" in on_ranks(body)[0]
 
 
 def test_local_tensors_and_mistakes() -> None:

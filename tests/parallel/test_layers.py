@@ -7,24 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.parallel.hosts import on_ranks
+from tests.parallel.shared import part, put, values
 
 import megatile.parallel as tp
-from megatile.parallel.comm_debug import CommContract, comm_debug
+from megatile.parallel.comm_debug import comm_debug
 from megatile.parallel.state import ParallelError
-
-RANDOM = np.random.default_rng(0)
-
-
-def values(*shape: int) -> np.ndarray:
-    return (RANDOM.standard_normal(shape) / 4).astype(np.float32)
-
-
-def put(torch: Any, array: np.ndarray, dtype: str = "f32") -> Any:
-    return torch.empty(array.shape, dtype=dtype).copy_(array)
-
-
-def part(array: np.ndarray, dim: int, rank: int, size: int) -> np.ndarray:
-    return np.split(array, size, dim)[rank]
 
 
 @pytest.mark.parametrize("machine", ["ahbm", "dgx-h100"])
@@ -55,26 +42,6 @@ def test_column_and_row_make_a_product(machine: str, bias: bool) -> None:
     assert all(np.array_equal(got, found[0]) for got in found)
 
 
-def test_gather_output_and_whole_inputs() -> None:
-    x, w = values(4, 8), values(8, 12)
-
-    def body(rank: int, torch: Any) -> Any:
-        tp.initialize_model_parallel(4)
-        column = tp.ColumnParallelLinear(8, 12, dtype="f32", torch=torch, gather_output=True)
-        column.weight.copy_(part(w, 1, rank, 4))
-        row = tp.RowParallelLinear(
-            8, 12, dtype="f32", torch=torch, input_is_parallel=False, skip_bias_add=True
-        )
-        row.weight.copy_(part(w, 0, rank, 4))
-        y, bias = row(put(torch, x))
-        assert bias is None
-        return column(put(torch, x)).numpy(), y.numpy()
-
-    for one, two in on_ranks(body):
-        np.testing.assert_allclose(one, x @ w, rtol=1e-4, atol=1e-5)
-        np.testing.assert_allclose(two, x @ w, rtol=1e-4, atol=1e-5)
-
-
 def test_sequence_parallel() -> None:
     x, w1, w2 = values(8, 4), values(4, 8), values(8, 4)
 
@@ -92,26 +59,6 @@ def test_sequence_parallel() -> None:
     np.testing.assert_allclose(np.concatenate(found), x @ w1 @ w2, rtol=1e-4, atol=1e-5)
 
 
-def test_tensor_and_data_parallel_groups() -> None:
-    def body(rank: int, torch: Any) -> Any:
-        tp.initialize_model_parallel(2)
-        x = put(torch, np.full((2, 2), float(rank + 1), np.float32))
-        tp.reduce_from_tp_region(x)
-        y = put(torch, np.full((2, 2), float(rank + 1), np.float32))
-        torch.distributed.all_reduce(y, group=tp.get_data_parallel_group())
-        return (
-            tp.get_tensor_model_parallel_rank(), tp.get_data_parallel_rank(),
-            tp.get_data_parallel_world_size(), float(x.numpy()[0, 0]), float(y.numpy()[0, 0]),
-        )  # fmt: skip
-
-    assert on_ranks(body) == [
-        (0, 0, 2, 3.0, 4.0),
-        (1, 0, 2, 3.0, 6.0),
-        (0, 1, 2, 7.0, 4.0),
-        (1, 1, 2, 7.0, 6.0),
-    ]
-
-
 def test_embedding_divided_by_rows() -> None:
     table, words = values(12, 5), np.array([[0, 11, 3], [7, 7, 2]])
 
@@ -123,19 +70,6 @@ def test_embedding_divided_by_rows() -> None:
 
     for got in on_ranks(body):
         np.testing.assert_allclose(got, table[words])
-
-
-@pytest.mark.parametrize(("scatter", "gather"), [("tp", "tp"), ("sequence", "sequence")])
-def test_what_is_scattered_can_be_gathered(scatter: str, gather: str) -> None:
-    x = values(8, 12)
-
-    def body(rank: int, torch: Any) -> Any:
-        tp.initialize_model_parallel(4)
-        mine = getattr(tp, f"scatter_to_{scatter}_region")(put(torch, x))
-        assert np.array_equal(mine.numpy(), part(x, 1 if scatter == "tp" else 0, rank, 4))
-        return getattr(tp, f"gather_from_{gather}_region")(mine).numpy()
-
-    assert all(np.array_equal(got, x) for got in on_ranks(body))
 
 
 def block(x: np.ndarray, w: dict[str, np.ndarray], heads: int, shared: int) -> np.ndarray:
@@ -208,65 +142,3 @@ def test_mistakes_are_named() -> None:
             tp.RowParallelLinear(6, 4, torch=torch)
 
     on_ranks(body)
-
-
-def test_a_contract_that_does_not_hold_says_what_happened() -> None:
-    def body(rank: int, torch: Any) -> None:
-        torch.distributed.all_reduce(put(torch, values(2, 2)))
-
-    with comm_debug() as seen:
-        on_ranks(body)
-    with pytest.raises(
-        CommContract,
-        match=r"expected 1 all_gather at scale 'device', but there were 1 all_reduce[\s\S]*test_layers.py",
-    ):
-        seen.expect(all_gather=1)
-    with pytest.raises(CommContract, match="expected 8 bytes at scale 'device', but 16"):
-        seen.expect(all_reduce=1, nbytes=8)
-
-
-def ring_sum(x, count, tl):
-    """A PE adds its neighbour's tile to its own."""
-    mine = x + tl.program_id(0) * count * 2
-    tile = tl.load(mine, shape=(count,), dtype="f16")
-    tl.send(dir="E", src=tile)
-    tl.store(mine, tile + tl.recv(dir="W", shape=(count,), dtype="f16"))
-
-
-def test_contracts_at_other_scales() -> None:
-    import megatile as mt
-    from megatile.runtime.host.placement import DPPolicy
-
-    with mt.host("ahbm") as torch, comm_debug() as seen:
-        x = torch.ones((8, 16), dp=DPPolicy(pe="row_wise", num_cubes=1))
-        torch.launch("ring_sum", ring_sum, x, 16, topology="ring_1d")
-        assert (x.numpy() == 2).all()
-        torch.launch("ring_sum", ring_sum, x, 16, topology="ring_1d")
-    seen.expect()
-    seen.expect(send=16, nbytes=16 * 32, scale="pe")
-    with pytest.raises(
-        CommContract, match=r"expected 8 send at scale 'pe', but there were 16 send:\n.*ring_sum"
-    ):
-        seen.expect(send=8, scale="pe")
-    with pytest.raises(CommContract, match="expected 3 bytes at scale 'pe', but 512 were"):
-        seen.expect(send=16, nbytes=3, scale="pe")
-
-    with mt.host("ahbm", ccl="ccl.yaml", algorithm="tree_allreduce", sips=4) as torch, comm_debug() as seen:
-
-        def worker(rank: int) -> None:
-            torch.accelerator.set_device_index(rank)
-            torch.distributed.init_process_group()
-            torch.distributed.all_reduce(torch.ones(64))
-
-        torch.multiprocessing.spawn(worker, nprocs=4)
-    for scale in ("device", "sip", "pe"):
-        seen.expect(all_reduce=1, nbytes=128, scale=scale)
-
-    for machine, scale, ranks in (("ahbm", "cube", 16), ("h100-cluster", "node", None)):
-        plan = mt.collective(
-            "all_reduce", machine=machine, scale=scale, ranks=ranks, nbytes=1024, algorithm="ring"
-        )
-        with comm_debug() as seen:
-            seen.add(mt.simulate(plan, machine=machine, data=False))
-        n = plan.units
-        seen.expect(send=2 * n * (n - 1), nbytes=2 * (n - 1) * 1024, scale=scale)
