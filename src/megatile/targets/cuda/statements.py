@@ -11,6 +11,7 @@ from megatile.targets.common.expressions import whole
 from megatile.targets.common.peers import check_innermost, met, peer
 from megatile.targets.common.scalars import Scalars
 from megatile.targets.cuda.collectives import between_blocks, collective, rendezvous
+from megatile.targets.cuda.conditions import assumed
 from megatile.targets.cuda.elements import atomic_region, copy, fill, parallel
 from megatile.targets.cuda.pipeline import pipelined
 from megatile.targets.cuda.products import gemm
@@ -54,11 +55,12 @@ def _atomic(scope: DeviceScope, node: n.Atomic) -> None:
 @rule(n.If)
 def _if(scope: DeviceScope, node: n.If) -> None:
     before = scope.hazards.copy()
-    with scope.text.block(f"if ({Scalars(scope).truth(node.condition).text})"):
+    head = f"if ({Scalars(scope).truth(node.condition).text})"
+    with scope.text.block(head), assumed(scope, node.condition):
         scope.gen.statements(scope, node.body)
     after, scope.hazards = scope.hazards, before
     if node.orelse:
-        with scope.text.block("else"):
+        with scope.text.block("else"), assumed(scope, node.condition, holds=False):
             scope.gen.statements(scope, node.orelse)
     scope.hazards.join(after)
 
