@@ -36,7 +36,8 @@ def gemm(M, N, K, bM, bN, bK, dtype, out="f32", threads=128, turned=(False, Fals
     return product
 
 
-NUMPY = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "f64": np.float64, "i8": np.int8}
+NUMPY = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "f64": np.float64, "i8": np.int8,
+         "f8e4m3": ml_dtypes.float8_e4m3fn, "f8e5m2": ml_dtypes.float8_e5m2}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -49,6 +50,9 @@ NUMPY = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "f64"
         ((20, 30, 25), (12, 10, 6), {"dtype": "f32", "threads": 96, "turned": (True, False)}),
         ((20, 30, 25), (12, 10, 6), {"dtype": "f64", "out": "f64", "threads": 32}),
         ((20, 30, 24), (16, 16, 8), {"dtype": "i8", "out": "i32", "threads": 64}),
+        ((48, 40, 64), (32, 32, 32), {"dtype": "i8", "out": "i32", "turned": (False, True)}),
+        ((33, 24, 64), (16, 24, 64), {"dtype": "f8e4m3", "turned": (True, False), "threads": 64}),
+        ((64, 48, 128), (32, 16, 64), {"dtype": "f8e5m2", "turned": (False, True), "level": "l1"}),
         ((40, 72, 136), (32, 32, 16), {"dtype": "f16", "stages": 4}),
         ((40, 36, 37), (32, 32, 16), {"dtype": "f32", "stages": 3, "turned": (False, True)}),
         ((33, 7, 5), (16, 8, 16), {"dtype": "bf16", "stages": 5, "threads": 32}),
@@ -71,7 +75,7 @@ def test_the_source_says_what_it_is() -> None:
     k = mt.compile(gemm(64, 64, 64, 64, 64, 32, "f16"), target="cuda")
     assert "Never run on a GPU" in k.source
     assert "CPU" in k.ran_on
-    assert "mma_f16(c + " in k.source
+    assert "mma_f16(sums, xs + mi * 4, ys)" in k.source
     assert "T.gemm(a, b, c" in k.source
     assert "LAUNCH(product_1, 1, 128, " in k.source
 

@@ -4,6 +4,7 @@ them, masks of lanes."""
 
 import ctypes
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -38,6 +39,17 @@ KERNEL probe(const u16 *a, const u16 *b, float *c, int bf16) {
   if (bf16) mma_bf16(d, x, y); else mma_f16(d, x, y);
   for (int r = 0; r < 4; r++) c[threadIdx.x * 4 + r] = d[r];
 }
+KERNEL bytes_of(const u32 *a, const u32 *b, float *c, int kind) {
+  const u32 *const x = a + threadIdx.x * 4, *const y = b + threadIdx.x * 2;
+  float d[4] = {1, 1, 1, 1};
+  int n[4] = {1, 1, 1, 1};
+  if (kind == 0) mma_f8e4m3(d, x, y);
+  else if (kind == 1) mma_f8e5m2(d, x, y);
+  else if (kind == 2) mma_by_halves(d, x, y, [](u32 h) { return halves_from_f8e4m3(h); });
+  else if (kind == 3) mma_i8(n, x, y);
+  else mma_u8(n, x, y);
+  for (int r = 0; r < 4; r++) c[threadIdx.x * 4 + r] = kind < 3 ? d[r] : (float)n[r];
+}
 KERNEL lanes_of(float *out) {
   const float mine = threadIdx.x;
   out[threadIdx.x] = __shfl_xor_sync(lanes(8), mine, 3);
@@ -56,6 +68,7 @@ KERNEL groups(const float *in, float *out) {
   for (int i = 0; i < 12; i++) out[24 + i] = tile[i];
 }
 extern "C" void run_probe(const u16 *a, const u16 *b, float *c, int bf16, struct failure *failure) { LAUNCH(probe, 1, 32, 0, 1, a, b, c, bf16); }
+extern "C" void run_bytes(const u32 *a, const u32 *b, float *c, int kind, struct failure *failure) { LAUNCH(bytes_of, 1, 32, 0, 1, a, b, c, kind); }
 extern "C" void run_matrices(const u16 *in, u32 *out, int turned, int count, int shift, struct failure *failure) { LAUNCH(matrices, 1, 32, 2048, 1, in, out, turned, count, shift); }
 extern "C" void run_lanes(float *out, struct failure *failure) { LAUNCH(lanes_of, 1, 32, 0, 1, out); }
 extern "C" void run_groups(const float *in, float *out, struct failure *failure) { LAUNCH(groups, 1, 1, 256, 1, in, out); }
@@ -81,8 +94,6 @@ def pointer(array: np.ndarray) -> ctypes.c_void_p:
 
 def test_fragments_are_where_cute_has_them() -> None:
     random, library = np.random.default_rng(0), header()
-    import ml_dtypes
-
     for bf16, kind in ((0, np.float16), (1, ml_dtypes.bfloat16)):
         a, b = (random.integers(-8, 9, s).astype(kind) for s in ((16, 16), (8, 16)))
         # Column-major: element (i, k) of a tile of n rows is at i + k * n.
@@ -96,6 +107,25 @@ def test_fragments_are_where_cute_has_them() -> None:
         c[table(C_STRIDES)] = out
         wanted = 1 + a.astype("f4") @ b.astype("f4").T
         np.testing.assert_array_equal(c.reshape(8, 16).T, wanted)
+
+
+BYTES = (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.float8_e4m3fn, np.int8, np.uint8)
+
+
+@pytest.mark.parametrize("kind", range(len(BYTES)))
+def test_fragments_of_bytes_are_where_cute_has_them(kind: int) -> None:
+    """CuTe, SM80_16x8x32_S32S8S8S32_TN: as for 16 bits, with four values of 8 bits in every word."""
+    random = np.random.default_rng(kind)
+    a, b = (random.integers(0 if kind == 4 else -4, 5, s).astype(BYTES[kind]) for s in ((16, 32), (8, 32)))
+    strides = ((64, 1), (16, 32, 8, 256)), ((32, 1), (8, 16, 128))
+    mine, theirs = (x.T.reshape(-1)[table(s)] for x, s in zip((a, b), strides, strict=True))
+    out, failure = np.zeros((32, 4), "f4"), np.zeros(4, "i8")
+    header().run_bytes(
+        *(pointer(np.ascontiguousarray(x)) for x in (mine, theirs)), pointer(out), kind, pointer(failure)
+    )
+    c = np.zeros(128, "f4")
+    c[table(C_STRIDES)] = out
+    np.testing.assert_array_equal(c.reshape(8, 16).T, 1 + a.astype("f4") @ b.astype("f4").T)
 
 
 @pytest.mark.parametrize("count", [2, 4])

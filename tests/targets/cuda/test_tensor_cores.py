@@ -8,8 +8,12 @@ from tests.targets.cuda.test_compile import gemm
 
 import megatile as mt
 import megatile.language as T
+from megatile.core.expr import Symbol, binary
+from megatile.targets.cuda.conditions import narrowed
 from megatile.targets.cuda.kernel import emulated
 from megatile.targets.cuda.layouts import mma
+
+WG = Symbol("@wg")
 
 
 def bank_turns(kernel) -> dict[str, tuple[int, int]]:
@@ -78,3 +82,59 @@ def test_a_swizzled_tile_is_read_and_written_by_elements() -> None:
         run(a, *results[-1])
     for wanted, got in zip(*results, strict=True):
         np.testing.assert_array_equal(got, wanted)
+
+
+def test_warp_groups_multiply_their_rows_of_a_slot() -> None:
+    """``wg >= 1`` says that ``(wg - 1) * 64`` is inside the tile."""
+    steps, slots, bK = 4, 2, 32
+
+    @T.program
+    def roles(A: T.Tensor((128, 128), "f16"), B: T.Tensor((128, 64), "f16"), C: T.Tensor((128, 64), "f16")):
+        with T.Kernel(block=1, warpgroup=3):
+            a = T.alloc((slots, 128, bK), "f16", level="l1")
+            b = T.alloc((slots, bK, 64), "f16", level="l1")
+            with T.Scale("warpgroup") as (wg, _):
+                full = T.alloc((slots,), "i32", level="l1")
+                empty = T.alloc((slots,), "i32", level="l1")
+                c = T.alloc((64, 64), "f32")
+                if wg == 0:
+                    for k in T.serial(steps):
+                        if k >= slots:
+                            T.wait(empty[k % slots], k // slots * 2)
+                        T.copy(a[k % slots, 0:128, 0:bK], A[0, k * bK])
+                        T.copy(b[k % slots, 0:bK, 0:64], B[k * bK, 0])
+                        T.signal(full[k % slots], dst=1)
+                        T.signal(full[k % slots], dst=2)
+                if wg >= 1:
+                    T.clear(c)
+                    for k in T.serial(steps):
+                        T.wait(full[k % slots], k // slots + 1)
+                        T.gemm(a[k % slots, (wg - 1) * 64 : wg * 64, :], b[k % slots], c)
+                        T.signal(empty[k % slots], dst=0)
+                    T.copy(C[(wg - 1) * 64, 0], c)
+
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-3, 4, s).astype(np.float16) for s in ((128, 128), (128, 64)))
+    k, c = mt.compile(roles, target="cuda"), np.zeros((128, 64), np.float16)
+    k(a, b, c)
+    np.testing.assert_array_equal(c, a @ b)
+    accesses, turns = bank_turns(k)["ldmatrix"]
+    assert turns == accesses > 0
+
+
+@pytest.mark.parametrize(
+    ("condition", "holds", "wanted"),
+    [
+        (binary(">=", WG, 1), True, (1, 2)),
+        (binary(">=", WG, 1), False, (0, 0)),
+        (binary(">", 3 - WG, 1), True, (0, 1)),
+        (binary("==", WG, 0), False, (1, 2)),
+        (binary("==", WG, 1), False, (0, 2)),
+        (binary(">=", 2 * WG, 2), True, None),
+        (binary("and", binary(">", WG, 0), binary("<", WG, 2)), True, (1, 1)),
+        (binary(">", WG, 5), True, None),
+    ],
+)
+def test_conditions_narrow_coordinates(condition, holds: bool, wanted) -> None:
+    found = narrowed(condition, {"@wg": (0, 2)}, holds)
+    assert found == ({} if wanted is None else {"@wg": wanted})

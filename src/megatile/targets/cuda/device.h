@@ -31,6 +31,20 @@ INLINE u32 to_bf16(float x) { u16 h; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "
   : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1])); }
 MMA(mma_f16, "f16")
 MMA(mma_bf16, "bf16")
+/* The same, 32 elements of 8 bits deep. */
+#define MMA8(name, type) INLINE void name(int *d, const u32 *a, const u32 *b) { asm volatile(                  \
+  "mma.sync.aligned.m16n8k32.row.col.s32." type "." type ".s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+  : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1])); }
+MMA8(mma_i8, "s8")
+MMA8(mma_u8, "u8")
+/* sm_89 and sm_120 multiply 8-bit floats; ptxas makes f16 of them for the others, and an addition for each result. */
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ / 10 == 89 || __CUDA_ARCH__ >= 1200)
+#define MMA_F8(name, type, convert) INLINE void name(float *d, const u32 *a, const u32 *b) { asm volatile(     \
+  "mma.sync.aligned.m16n8k32.row.col.f32." type "." type ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1])); }
+#else
+#define MMA_F8(name, type, convert) INLINE void name(float *d, const u32 *a, const u32 *b) { mma_by_halves(d, a, b, [](u32 c) { return halves_##convert(c); }); }
+#endif
 /* Four (two) matrices of 8 rows of 16 bytes in shared memory: lane l gives row l % 8 of matrix l / 8, and gets of
    each matrix the word l % 4 of row l / 4; trans: of 16-bit elements, those of rows l % 4 * 2 and below in column l / 4. */
 #define LDMATRIX4(name, how) INLINE void name(u32 *r, const void *row) { asm volatile(                         \
@@ -148,14 +162,33 @@ NARROW(bf16, u16)
 NARROW(f16, u16)
 NARROW(f8e4m3, u8)
 NARROW(f8e5m2, u8)
+/* Two 8-bit floats as f16, which is exact. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+#define HALVES_F8(name, type) INLINE u32 halves_from_##name(u32 c) { u32 h; asm("cvt.rn.f16x2." type "x2 %0, %1;" : "=r"(h) : "h"((u16)c)); return h; }
+#else
+#define HALVES_F8(name, type) INLINE u32 halves_from_##name(u32 c) { return to_f16(from_##name(c & 0xff)) | to_f16(from_##name(c >> 8 & 0xff)) << 16; }
+#endif
+HALVES_F8(f8e4m3, "e4m3")
+HALVES_F8(f8e5m2, "e5m2")
+/* Products of 8-bit floats as two of f16. */
+template <class Convert> INLINE void mma_by_halves(float *d, const u32 *a, const u32 *b, Convert convert) {
+  for (int shift = 0; shift < 32; shift += 16) {
+    u32 x[6];
+    for (int i = 0; i < 6; i++) x[i] = convert((i < 4 ? a[i] : b[i - 4]) >> shift);
+    mma_f16(d, x, x + 4);
+  }
+}
+MMA_F8(mma_f8e4m3, "e4m3", from_f8e4m3)
+MMA_F8(mma_f8e5m2, "e5m2", from_f8e5m2)
+
 /* A tile in shared memory with rows of `pitch` elements, used like a pointer to its first: the 16 bytes of a row are
    exchanged, by another rule in each of 8 rows that would meet in the same banks. */
 template <class Element, int pitch> struct Swizzled {
   static const int row = pitch * (int)sizeof(Element), line = (row < 128 ? 128 : row) / (int)sizeof(Element);
   static const int ways = row / 16 < 8 ? row / 16 : 8, chunk = 16 / (int)sizeof(Element);
   Element *first;
-  int at;
-  DEVICE Swizzled operator+(long by) const { return {first, at + (int)by}; }
+  u32 at;
+  DEVICE Swizzled operator+(long by) const { return {first, at + (u32)by}; }
   DEVICE operator Element *() const { return first + (at ^ at / line % ways * chunk); }
 };
 /* Elements in one word: as they lie, or `stride` apart. */

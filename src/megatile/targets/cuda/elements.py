@@ -52,6 +52,10 @@ def change(
         scope.text.add(f"{result} = {loaded(lies, False, '&was', False).text};")
 
 
+UNROLLED = 16
+"""Steps of a loop over elements that are written out."""
+
+
 # --- loops ----------------------------------------------------------------------------------------
 
 
@@ -72,12 +76,37 @@ def shared_out(scope: DeviceScope, extents: list[Expr]) -> Iterator[list[str]]:
             yield names
         return
     sizes = [whole(e, scope) for e in extents]
+    counts = [constant(e) or 0 for e in extents]
+    below = math.prod(counts[1:])
+    if len(names) > 1 and below and team.size % below == 0:
+        # In every step a thread has the same columns.
+        split(scope, f"{team.index} % {below}", names[1:], sizes[1:])
+        with _rows(scope, names[0], f"{team.index} / {below}", extents[0], team.size // below):
+            yield names
+        return
     number = names[0] if len(names) == 1 else gen.fresh("e")
     total = " * ".join(sizes)
     with scope.text.block(f"for (long {number} = {team.index}; {number} < {total}; {number} += {team.size})"):
         if len(names) > 1:
             split(scope, number, names, sizes)
         yield names
+
+
+@contextmanager
+def _rows(scope: DeviceScope, name: str, first: str, extent: Expr, by: int) -> Iterator[None]:
+    """A loop from ``first`` in steps of ``by``; unrolled where all threads have as many."""
+    count = constant(extent)
+    if count is None or count % by:
+        with scope.text.block(
+            f"for (long {name} = {first}; {name} < {whole(extent, scope)}; {name} += {by})"
+        ):
+            yield
+        return
+    step = scope.gen.fresh("step")
+    scope.text.add(f"#pragma unroll {min(count // by, UNROLLED)}")
+    with scope.text.block(f"for (int {step} = 0; {step} < {count // by}; {step}++)"):
+        scope.text.add(f"const long {name} = {first} + {step} * {by};")
+        yield
 
 
 def split(scope: DeviceScope, number: str, names: list[str], sizes: list[str]) -> None:

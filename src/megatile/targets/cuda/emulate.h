@@ -249,24 +249,27 @@ INLINE void ldmatrix_x4(u32 *r, const void *row) { ldmatrix<4, false>(r, row); }
 INLINE void ldmatrix_x2(u32 *r, const void *row) { ldmatrix<2, false>(r, row); }
 INLINE void ldmatrix_x4_trans(u32 *r, const void *row) { ldmatrix<4, true>(r, row); }
 INLINE void ldmatrix_x2_trans(u32 *r, const void *row) { ldmatrix<2, true>(r, row); }
-/* Where the PTX manual puts the elements of m16n8k16: a lane has rows lane / 4 and 8 below, pairs of columns
-   lane % 4 * 2 and 8 to the right. */
-template <class Convert> static void mma(float *d, const u32 *a, const u32 *b, Convert convert) {
+/* Where the PTX manual puts the elements of m16n8k16 (8 bits: k32): a lane has rows lane / 4 and 8 below, in each the
+   word lane % 4 and the one 4 to the right; of sums, columns lane % 4 * 2 and the next. */
+template <class Sum, class Convert> static void mma(Sum *d, const u32 *a, const u32 *b, int bits, Convert convert) {
   Emulated::Lanes *const l = emulated.lanes(~0u);
-  const int side = l->meeting.generation & 1, lane = threadIdx.x % 32;
+  const int side = l->meeting.generation & 1, lane = threadIdx.x % 32, each = 32 / bits;
   memcpy(l->operand[side][lane], a, 16);
   memcpy(l->operand[side][lane] + 4, b, 8);
   emulated.sync_lanes();
   for (int q = 0; q < 4; q++) {
     const int row = lane / 4 + q / 2 * 8, column = lane % 4 * 2 + q % 2;
-    float sum = 0;
-    for (int k = 0; k < 16; k++) {
-      const u32 x = l->operand[side][row % 8 * 4 + k % 8 / 2][row / 8 + k / 8 * 2];
-      const u32 y = l->operand[side][column * 4 + k % 8 / 2][4 + k / 8];
-      sum += convert(k % 2 ? x >> 16 : x & 0xffff) * convert(k % 2 ? y >> 16 : y & 0xffff);
+    Sum sum = 0;
+    for (int k = 0; k < 8 * each; k++) {
+      const u32 x = l->operand[side][row % 8 * 4 + k / each % 4][row / 8 + k / each / 4 * 2] >> k % each * bits;
+      const u32 y = l->operand[side][column * 4 + k / each % 4][4 + k / each / 4] >> k % each * bits;
+      sum += convert(x & ((1u << bits) - 1)) * convert(y & ((1u << bits) - 1));
     }
     d[q] += sum;
   }
 }
-INLINE void mma_f16(float *d, const u32 *a, const u32 *b) { mma(d, a, b, [](u32 h) { return from_f16(h); }); }
-INLINE void mma_bf16(float *d, const u32 *a, const u32 *b) { mma(d, a, b, [](u32 h) { return float_of(h << 16); }); }
+INLINE void mma_f16(float *d, const u32 *a, const u32 *b) { mma(d, a, b, 16, [](u32 h) { return from_f16(h); }); }
+INLINE void mma_bf16(float *d, const u32 *a, const u32 *b) { mma(d, a, b, 16, [](u32 h) { return float_of(h << 16); }); }
+INLINE void mma_i8(int *d, const u32 *a, const u32 *b) { mma(d, a, b, 8, [](u32 c) { return (int)(signed char)c; }); }
+INLINE void mma_u8(int *d, const u32 *a, const u32 *b) { mma(d, a, b, 8, [](u32 c) { return (int)c; }); }
+#define MMA_F8(name, type, convert) INLINE void name(float *d, const u32 *a, const u32 *b) { mma(d, a, b, 8, [](u32 c) { return convert(c); }); }

@@ -30,8 +30,8 @@ from megatile.targets.cuda.statements import STATEMENTS
 _FOLDER = File(__file__).parent
 DEVICE = (_FOLDER / "device.h").read_text(encoding="utf-8").replace("NUMBERS", NUMBERS)
 EMULATE = (_FOLDER / "emulate.h").read_text(encoding="utf-8")
-_LOCAL = """shared tid failure launch arguments row column top left lane warp ri ci mi ni qi hi ki xs ys a_
-b_ from slot fetch ahead out other mine acc kept at copy old was threadIdx blockIdx main std"""
+_LOCAL = """shared tid failure launch arguments row column top left lane warp ri ci mi ni qi hi ki xs ys
+sums slot fetch ahead out other mine acc kept at copy old was threadIdx blockIdx main std"""
 _KEYWORDS = """alignas alignof and asm auto bool break case catch char class const constexpr continue decltype
 default delete do double else enum explicit export extern false float for friend goto if inline
 int long mutable namespace new noexcept not nullptr operator or private protected public

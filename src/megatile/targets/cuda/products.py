@@ -1,4 +1,4 @@
-"""``T.gemm``: tensor cores (mma m16n8k16) for halves, fused multiply-adds of the threads for the rest."""
+"""``T.gemm``: tensor cores (mma) for 16 and 8 bits, fused multiply-adds of the threads for the rest."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ def _accumulators(scope: DeviceScope, c: Side, layout: SharedLayout, direction: 
     """A tile in memory, through registers."""
     wide = "f32" if c.storage.dtype in NARROW else c.storage.dtype
     if direction != "out":
-        scope.text.add(f"{_NUMBER[kind(wide)]} acc[{layout.registers}];")
+        number = "int" if isinstance(layout, Mma) and wide == "i32" else _NUMBER[kind(wide)]
+        scope.text.add(f"{number} acc[{layout.registers}];")
     shape = tuple(constant(x.extent) or 1 for x in c.box.axes)
     with registers(scope, layout, shape) as (indices, register):
         if direction == "out":

@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from megatile.core.dtypes import itemsize
 from megatile.targets.common.scope import Axis, Box
 from megatile.targets.cuda.alignment import WIDEST
+from megatile.targets.cuda.fragments import DEEP
 from megatile.targets.cuda.layouts import Mma
 from megatile.targets.cuda.scope import DeviceScope
+
+_NUMBER = {"i8": "int", "u8": "int"} | dict.fromkeys(("f16", "bf16", "f8e4m3", "f8e5m2"), "float")
+"""Of sums, by the dtype of the factors."""
 
 
 @dataclass(frozen=True)
@@ -52,16 +56,21 @@ def by_warps(scope: DeviceScope, a: Operand, b: Operand, layout: Mma, target: st
             f"left = warp % {layout.wide} * {layout.across * 8};"
         )
         with text.block(f"if (warp < {layout.busy})" if layout.busy < layout.warps else ""):
-            text.add("#pragma unroll")
-            with text.block(f"for (int ki = 0; ki < {depth}; ki += {32 // a.size})"):
-                text.add(f"u32 xs[{layout.down * 4}], ys[{layout.across * 2}];")
+            # 8-bit floats are converted to f16 on most devices, which takes registers.
+            text.add("#pragma unroll 1" if name.startswith("f8") else "#pragma unroll")
+            with text.block(f"for (int ki = 0; ki < {depth}; ki += {DEEP // a.size})"):
+                text.add(f"u32 xs[{layout.down * 4}];")
                 _rows(scope, a, layout.down)
-                _columns(scope, b, layout.across)
-                text.add("#pragma unroll", f"for (int mi = 0; mi < {layout.down}; mi++)", "#pragma unroll")
-                text.add(
-                    f"  for (int ni = 0; ni < {layout.across}; ni++) "
-                    f"mma_{name}({target} + (mi * {layout.across} + ni) * 4, xs + mi * 4, ys + ni * 2);"
-                )
+                both = 1 + (layout.across % 2 == 0 and b.by_ldmatrix)
+                text.add("#pragma unroll")
+                with text.block(f"for (int ni = 0; ni < {layout.across}; ni += {both})"):
+                    text.add(f"u32 ys[{2 * both}];")
+                    _columns(scope, b, both == 2)
+                    text.add("#pragma unroll")
+                    with text.block(f"for (int mi = 0; mi < {layout.down}; mi++)"):
+                        text.add(f"{_NUMBER[name]} *const sums = {target} + (mi * {layout.across} + ni) * 4;")
+                        for q in range(both):
+                            text.add(f"mma_{name}(sums{q * ' + 4'}, xs + mi * 4, ys{q * ' + 2'});")
 
 
 def _rows(scope: DeviceScope, a: Operand, count: int) -> None:
@@ -81,22 +90,18 @@ def _rows(scope: DeviceScope, a: Operand, count: int) -> None:
             text.add(f"ldmatrix_x4_trans(xs + mi * 4, {place});")
 
 
-def _columns(scope: DeviceScope, b: Operand, count: int) -> None:
-    """``ys``: of each 8 columns two matrices of 8 by 16 bytes; two times 8 at once where they are even."""
+def _columns(scope: DeviceScope, b: Operand, both: bool) -> None:
+    """``ys``: of 8 columns, or of twice 8 at once, two matrices of 8 by 16 bytes each."""
     text, half = scope.text, WIDEST // b.size
-    both = count % 2 == 0 and b.by_ldmatrix
-    text.add("#pragma unroll")
-    with text.block(f"for (int ni = 0; ni < {count}; ni += {1 + both})"):
-        first, on, word = "left + ni * 8", " + lane / 16 * 8" if both else "", f"ldmatrix_x{4 if both else 2}"
-        if not b.by_ldmatrix:
-            for q in range(2):
-                place = b.at(f"{first} + lane / 4", _in_k(b, q))
-                text.add(f"ys[ni * 2 + {q}] = {_word(b, place)};")
-        elif b.along.stride == 1:
-            place = b.at(f"{first} + lane % 8{on}", f"ki + lane / 8 % 2 * {half}")
-            text.add(f"{word}(ys + ni * 2, {place});")
-        else:
-            text.add(f"{word}_trans(ys + ni * 2, {b.at(first + on, 'ki + lane % 16')});")
+    first, on, word = "left + ni * 8", " + lane / 16 * 8" if both else "", f"ldmatrix_x{4 if both else 2}"
+    if not b.by_ldmatrix:
+        for q in range(2):
+            text.add(f"ys[{q}] = {_word(b, b.at(f'{first} + lane / 4', _in_k(b, q)))};")
+    elif b.along.stride == 1:
+        place = b.at(f"{first} + lane % 8{on}", f"ki + lane / 8 % 2 * {half}")
+        text.add(f"{word}(ys, {place});")
+    else:
+        text.add(f"{word}_trans(ys, {b.at(first + on, 'ki + lane % 16')});")
 
 
 def _in_k(operand: Operand, half: int) -> str:
