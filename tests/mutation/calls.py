@@ -18,6 +18,7 @@ from types import CodeType, FrameType
 import pytest
 
 CALLS: dict[str, tuple[float, list[str]]] = {}
+FAILED: set[str] = set()
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -39,5 +40,11 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     CALLS[item.nodeid] = (time.monotonic() - begin, sorted(names))
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.failed:
+        FAILED.add(report.nodeid)
+
+
 def pytest_sessionfinish() -> None:
-    Path(os.environ["MEGATILE_CALLS"]).write_text(json.dumps(CALLS), encoding="utf-8")
+    passed = {test: what for test, what in CALLS.items() if test not in FAILED}
+    Path(os.environ["MEGATILE_CALLS"]).write_text(json.dumps(passed), encoding="utf-8")
