@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.fuzz import model_kinds  # noqa: F401  (registers its kinds)
 from tests.fuzz.kinds import KINDS
 
 from megatile.core.errors import MegatileError

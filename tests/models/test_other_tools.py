@@ -61,7 +61,17 @@ def test_replay_tables_and_recorded_steps(tmp_path) -> None:
     assert table == {"[[1, 5], [1, 9]]": one, "[[64, 0]]": two}
     (row,) = predictor.compare(steps).rows()
     assert row["median_error"] == pytest.approx(0.5)
-    for wrong in ("{}", "7", "[[1]]", '{"request_infos": [{}]}'):
+    timed = '{"request_infos": [], "iter_latency": -1}'
+    for wrong in (
+        "{}",
+        "7",
+        "[[1]]",
+        '{"request_infos": [{}]}',
+        "[[Infinity, 0]]",
+        "[[1.5, 0]]",
+        "[" * 9999,
+        timed,
+    ):
         file.write_text(wrong)
         with pytest.raises(ModelError, match="is not a batch"):
             read_batches(file)

@@ -11,13 +11,14 @@ one where that package is installed.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from megatile.core.errors import Place
-from megatile.core.files import read_text, write_text
+from megatile.core.files import parse_json, read_text, write_text
 from megatile.core.tables import text_table
 from megatile.models.batch import Batch
 from megatile.models.deployment import Deployment
@@ -127,7 +128,7 @@ def read_batches(path: str | Path) -> list[RecordedBatch]:
         if not line.strip():
             continue
         try:
-            found.append(_batch(json.loads(line)))
+            found.append(_batch(parse_json(line)))
         except (ValueError, KeyError, TypeError, AttributeError) as problem:
             raise ModelError(
                 f"is not a batch: {problem!s}", place=Place(str(path), number),
@@ -140,8 +141,15 @@ def read_batches(path: str | Path) -> list[RecordedBatch]:
 
 def _batch(row: Any) -> RecordedBatch:
     if isinstance(row, list):
-        return RecordedBatch(tuple((int(new), int(cached)) for new, cached in row))
-    infos = row["request_infos"]
-    pairs = tuple((int(i["extend_input_len"]), int(i["prefix_indices_len"])) for i in infos)
+        return RecordedBatch(tuple(_tokens(new, cached) for new, cached in row))
+    pairs = tuple(_tokens(i["extend_input_len"], i["prefix_indices_len"]) for i in row["request_infos"])
     seconds = row.get("iter_latency")
+    if seconds is not None and not 0 < float(seconds) < math.inf:
+        raise ValueError(f"iter_latency must be positive seconds, got {seconds!r}")
     return RecordedBatch(pairs, None if seconds is None else float(seconds))
+
+
+def _tokens(new: Any, cached: Any) -> tuple[int, int]:
+    if type(new) is not int or type(cached) is not int:
+        raise ValueError(f"numbers of tokens must be integers, got {new!r}, {cached!r}")
+    return new, cached

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from megatile.core.errors import Place
-from megatile.core.files import read_text
+from megatile.core.files import parse_json, read_text
 from megatile.models.scheduler import Request
 from megatile.models.schemes import ModelError, require_whole
 
@@ -60,7 +59,7 @@ def read_requests(path: str | Path) -> list[Request]:
             continue
         place = Place(str(path), number)
         try:
-            row = json.loads(line)
+            row = parse_json(line)
             time, prompt, output = (row[key] for key in ("timestamp", "prompt_len", "output_len"))
             cached = row.get("cached_len", 0)
         except (ValueError, KeyError, TypeError, AttributeError) as problem:
