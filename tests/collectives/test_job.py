@@ -1,4 +1,4 @@
-"""All-to-all with blocks of any size: the rank that sends or receives most decides."""
+"""``collectives/job.py``: what is to be done."""
 
 import numpy as np
 import pytest

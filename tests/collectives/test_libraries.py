@@ -1,4 +1,4 @@
-"""Kernels of inference engines and DeepEP as Plans: the time of `predict_kernel`, and the right sums."""
+"""``collectives/libraries.py``: what communication libraries offer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ import pytest
 
 import megatile as mt
 from megatile.collectives.job import CollectiveError
+from megatile.collectives.libraries import offered
 from megatile.collectives.planner import predict
+from megatile.collectives.ranking import rank
+from megatile.collectives.requests import make_job
+from megatile.hda import machine
+from megatile.timing import TimingError
 from megatile.timing.fit import fit, machine_file
 from megatile.timing.measurements import read_measurements
 
@@ -131,3 +136,27 @@ def test_a_transport_without_its_figures_is_refused(change: dict, machine: str, 
     changed = replace(plan, transports=(replace(plan.transports[0], **change),))
     with pytest.raises(mt.MegatileError, match=said):
         mt.simulate(changed, machine=machine)
+
+
+@pytest.mark.parametrize(("name", "library"), [("dgx-h100", "nccl"), ("mi300x-8", "rccl")])
+def test_a_library_is_a_choice_among_its_algorithms(name, library):
+    for operation in ("all_reduce", "all_to_all"):
+        found = predict(operation, machine=name, nbytes=1 << 16, algorithm=library)
+        assert found.algorithm in offered(library, operation)
+        assert found.explanation is not None
+        assert {c.algorithm for c in found.explanation.candidates} <= set(offered(library, operation))
+
+
+def test_a_library_that_the_machine_has_not_is_named():
+    with pytest.raises(TimingError, match="machine 'mi300x-8' has no transport 'nccl'"):
+        predict("all_reduce", machine="mi300x-8", nbytes=64, algorithm="nccl")
+
+
+@pytest.mark.parametrize(("name", "library"), [("dgx-h100", "nccl"), ("mi300x-8", "rccl")])
+def test_prices_of_libraries_are_lower_bounds(name, library):
+    hda = machine(name)
+    for nbytes in (8, 64, 4096, 1 << 17, 1 << 20):
+        job, _ = make_job("all_reduce", machine=hda, nbytes=nbytes)
+        for candidate in rank(hda, job, offered(library, "all_reduce"), library=library):
+            if candidate.time_ps is not None:
+                assert candidate.price_ps <= candidate.time_ps

@@ -1,4 +1,4 @@
-"""Mistakes of a newcomer: each is one clear error that says what to try."""
+"""``collectives/requests.py``: what a user asks of a collective."""
 
 from __future__ import annotations
 

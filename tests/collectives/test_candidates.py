@@ -1,0 +1,26 @@
+"""``collectives/candidates.py``: what the planner compares, and how it explains its choice."""
+
+from __future__ import annotations
+
+from megatile.collectives.planner import collective
+from megatile.hda import machine
+
+
+def test_explanation_lists_candidates_prices_and_reasons():
+    plan, why = collective(
+        "all_reduce", machine="dgx-h100", nbytes=1 << 26, algorithm="fastest", explain=True
+    )
+    text = str(why)
+    assert plan.name.split()[1] == why.chosen.algorithm
+    assert "chosen" in text
+    assert "the ranks are not nested in equal groups" in text
+    assert why.chosen.time_ps == min(c.time_ps for c in why.candidates if c.time_ps is not None)
+
+
+def test_who_reduces_is_told():
+    cluster = machine("h100-cluster", nodes=65)
+    asked = {"machine": cluster, "nbytes": 1 << 12, "algorithm": "hierarchical", "explain": True}
+    _, why = collective("all_reduce", **asked)
+    assert "the network itself" in str(why)
+    _, why = collective("all_reduce", **asked, settings={"outer": "messages"})
+    assert "the network itself" not in str(why)
