@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from tests.models.shared import llama
 
-from megatile.models.config import SHIPPED, Layer, model_names, read_config
+from megatile.models.config import Layer, model_names, read_config
 from megatile.models.schemes import ModelError
 
 
@@ -69,10 +70,6 @@ def test_experts_are_counted_under_either_key() -> None:
         read_config(keys)
 
 
-def llama(**changes: object) -> dict[str, object]:
-    return {**json.loads((SHIPPED / "Llama-3.1-8B.json").read_text()), **changes}
-
-
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -100,24 +97,6 @@ def test_an_unknown_architecture_with_the_usual_keys_is_read_and_said() -> None:
     config = read_config(llama(architectures=["NewForCausalLM"]))
     assert config.parameters() == read_config("Llama-3.1-8B").parameters()
     assert "NewForCausalLM" in config.notes[0]
-
-
-@pytest.mark.parametrize(
-    ("quantisation", "scheme"),
-    [
-        ({"quant_method": "fp8"}, "fp8"),
-        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8_block"),
-        ({"quant_method": "awq", "bits": 4}, "int4"),
-        ({"quant_algo": "NVFP4"}, "fp4"),
-        (
-            {"quant_method": "compressed-tensors",
-             "config_groups": {"g": {"weights": {"type": "float", "num_bits": 8, "strategy": "channel"}}}},
-            "fp8",
-        ),
-    ],
-)  # fmt: skip
-def test_quantisation_is_read(quantisation: dict[str, object], scheme: str) -> None:
-    assert read_config(llama(quantization_config=quantisation)).scheme == scheme
 
 
 def test_files_and_folders(tmp_path) -> None:
