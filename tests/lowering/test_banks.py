@@ -1,6 +1,7 @@
 """Lanes that want different words of one bank take turns; padded and swizzled tiles have no such turns."""
 
 import pytest
+from tests.lowering.shared import scaled
 
 import megatile as mt
 import megatile.language as T
@@ -32,7 +33,7 @@ def test_strides_of_columns(pad, dtype, turns):
         assert found.conflicts == {}
     else:
         ((line, (memory, tile, meet)),) = found.conflicts.items()
-        assert line.endswith("test_banks.py:18")
+        assert line.endswith("test_banks.py:19")
         assert (memory, tile, meet) == ("shared", "x", turns)
         assert f"{turns} lanes meet" in str(found)
         assert found.as_dict()["bank_conflicts"][0]["turns"] == turns
@@ -105,7 +106,7 @@ def test_rows_of_a_products_operands_meet_in_banks():
     (plain, slow), (padded, fast) = product("hgx-a100"), product("hgx-a100", 8)
     ((line, (memory, _, turns)),) = plain.conflicts.items()
     assert (memory, turns) == ("shared", 8)
-    assert line.endswith("test_banks.py:91")
+    assert line.endswith("test_banks.py:92")
     assert padded.conflicts == {}
     turns = 2 * 128 * 64 * 2 * 8 / 128  # of 128 bytes in a cycle of 1.41 GHz, eight times each
     assert slow == pytest.approx(turns / 1.41e9 * 1e12, rel=0.03)
@@ -126,33 +127,15 @@ def test_columns_that_lanes_copy_meet_in_banks():
                     Y[i] = y[i, 0]
 
         lowered = mt.lower(program, machine="dgx-h100")
-        return figures(lowered).conflicts, longest(lowered, "vector", "test_banks.py:124")
+        return figures(lowered).conflicts, longest(lowered, "vector", "test_banks.py:125")
 
     (plain, slow), (padded, fast) = columns(0), columns(4)
     ((line, (_, tile, turns)),) = plain.items()
     assert (tile, turns) == ("x", 32)
-    assert line.endswith("test_banks.py:124")
+    assert line.endswith("test_banks.py:125")
     assert [turns for _, _, turns in padded.values()] == [4]
     assert columns(1)[0] == {}
     assert slow > fast
-
-
-def scaled(index: str, n: int = 2048):
-    """Every block doubles a tile of a matrix that it reads in place."""
-
-    @T.program
-    def program(X: T.Tensor((n, n), "f32"), Y: T.Tensor((n, n), "f32")):
-        with T.Kernel(block=(n // 64, n // 64), threads=256) as (bx, by):
-            y = T.alloc((64, 64), "f32")
-            if index == "columns":
-                for j, i in T.Parallel(64, 64):
-                    y[i, j] = X[by * 64 + i, bx * 64 + j] * 2.0
-            else:
-                for i, j in T.Parallel(64, 64):
-                    y[i, j] = X[by * 64 + i, bx * 64 + j] * 2.0
-            T.copy(Y[by * 64, bx * 64], y)
-
-    return program
 
 
 def test_lanes_far_apart_move_a_sector_each():
@@ -175,13 +158,6 @@ def test_lanes_far_apart_move_a_sector_each():
     assert slow_ps > 2 * fast_ps
 
 
-def test_elementwise_code_on_a_tensor_gets_all_of_its_bandwidth():
-    """Resident blocks take turns on their SM's engine: each command has the SM's part, not the block's."""
-    in_place = mt.simulate(scaled("rows"), machine="dgx-h100").time_ps
-    moved = 2 * 2048 * 2048 * 4 / mt.machine("dgx-h100").memory("hbm").effective_bandwidth * 1e12
-    assert in_place < 3.2e6 + 1.2 * moved
-
-
 def test_rows_that_data_choose_are_read_in_sectors_and_not_as_the_whole_tensor():
     @T.program
     def rows(X: T.Tensor((65536, 32), "f32"), N: T.Tensor((1024,), "i32"), Y: T.Tensor((1024, 32), "f32")):
@@ -195,42 +171,3 @@ def test_rows_that_data_choose_are_read_in_sectors_and_not_as_the_whole_tensor()
 
     mine = mt.simulate(rows, machine="dgx-h100").time_ps
     assert mine < 6e6
-
-
-def summed(once: bool, n: int = 1 << 18):
-    @T.program
-    def program(X: T.Tensor((n,), "f32"), Y: T.Tensor((1,), "f32")):
-        with T.Kernel(block=n // 4096, threads=256) as b:
-            x, s = T.alloc((4096,), "f32"), T.alloc((1,), "f32")
-            T.copy(x, X[b * 4096])
-            if once:
-                T.reduce_sum(x, s, dim=0)
-                T.atomic_add(Y[0], s[0])
-            else:
-                for i in T.Parallel(4096):
-                    T.atomic_add(Y[0], x[i])
-
-    return program
-
-
-def test_atomics_on_one_address_follow_each_other():
-    """2¹⁸ of them, one a cycle of 1.83 GHz; one for each block hardly counts."""
-    many, few = (mt.simulate(summed(once), machine="dgx-h100") for once in (False, True))
-    assert many.time_ps - few.time_ps == pytest.approx((1 << 18) / 1.83e9 * 1e12, rel=0.05)
-    free = mt.machine("dgx-h100", **{"memory.hbm.atomic": "0 ns"})
-    assert mt.simulate(summed(False), machine=free).time_ps < 1.2 * few.time_ps
-    plan = many.plan
-    assert "atomics=4096" in str(plan)
-    assert mt.Plan.from_text(str(plan)) == plan
-
-
-def test_atomics_that_data_spread_are_charged_as_if_evenly():
-    @T.program
-    def histogram(X: T.Tensor((4096,), "i32"), H: T.Tensor((64,), "i32")):
-        with T.Kernel(block=1, threads=256):
-            x = T.alloc((4096,), "i32")
-            T.copy(x, X[0])
-            for i in T.Parallel(4096):
-                T.atomic_add(H[x[i]], 1)
-
-    assert "atomics=64" in str(mt.lower(histogram, machine="dgx-h100").plan)

@@ -2,179 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.lowering.machines import user_machine
+from tests.lowering.shared import checked
 
 import megatile as mt
 import megatile.language as T
-from megatile.plan import model as pm
-from megatile.plan.model import Plan
-from megatile.sim.launches import Launch
-from megatile.sim.machine_run import MachineRun
-
-ROWS, COLUMNS = 16, 6
-
-
-def program(
-    kind: str,
-    algorithm: str | None = None,
-    devices: int = 4,
-    op: str = "sum",
-    root: int = 1,
-    impl: Any = None,
-) -> Any:
-    """Every device's rows of X, put through a collective, are its rows of Y."""
-    n = devices
-    large = n if kind in ("reduce_scatter",) else 1
-    out = {"allgather": n * ROWS, "reduce_scatter": ROWS}.get(kind, ROWS)
-
-    @T.program
-    def kernel(X: T.Tensor((n * ROWS * large, COLUMNS), "f32"), Y: T.Tensor((n * out, COLUMNS), "f32")):
-        with T.Kernel(device=n), T.Scale("device"):
-            x, y = T.view(X, layout=T.FullRow), T.view(Y, layout=T.FullRow)
-            a = T.alloc((ROWS * large, COLUMNS), "f32", level="l2")
-            b = T.alloc((out, COLUMNS), "f32", level="l2")
-            T.copy(a, x)
-            if kind == "allreduce":
-                T.allreduce(a, op=op, algorithm=algorithm, impl=impl)
-                T.copy(b, a)
-            elif kind == "broadcast":
-                T.broadcast(a, root=root, algorithm=algorithm)
-                T.copy(b, a)
-            elif kind == "allgather":
-                T.allgather(b, a, algorithm=algorithm)
-            elif kind == "reduce_scatter":
-                T.reduce_scatter(b, a, op=op, algorithm=algorithm)
-            else:
-                T.all_to_all(b, a, algorithm=algorithm)
-            T.copy(y, b)
-
-    return kernel
-
-
-def wanted(kind: str, x: np.ndarray, n: int, op: str = "sum", root: int = 1) -> np.ndarray:
-    parts = x.reshape(n, -1, COLUMNS)
-    total = {"sum": parts.sum(0), "max": parts.max(0)}[op]
-    if kind == "allreduce":
-        return np.concatenate([total] * n)
-    if kind == "broadcast":
-        return np.concatenate([parts[root]] * n)
-    if kind == "allgather":
-        return np.concatenate([x] * n)
-    if kind == "reduce_scatter":
-        return total
-    return parts.reshape(n, n, -1, COLUMNS).swapaxes(0, 1).reshape(-1, COLUMNS)
-
-
-def arrays(kind: str, n: int) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(n)
-    rows = n * ROWS * (n if kind == "reduce_scatter" else 1)
-    x = rng.integers(-9, 9, (rows, COLUMNS)).astype("f4")
-    return x, np.zeros_like(wanted(kind, x, n))
-
-
-def checked(prog: Any, x: np.ndarray, y: np.ndarray, expected: np.ndarray, machine: Any) -> Any:
-    """The program's result by its Plan in time is what is expected, and what the interpreter gives."""
-    lowered = mt.lower(prog, x, y, machine=machine)
-    mt.check(lowered)
-    result = mt.simulate(lowered, x, y)
-    np.testing.assert_array_equal(result.outputs["Y"], expected)
-    mt.run(prog, x, y, machine=machine)
-    np.testing.assert_array_equal(y, expected)
-    return lowered, result
-
-
-NAMED = [
-    ("allreduce", "ring"), ("allreduce", "ring_bidirectional"), ("allreduce", "tree"),
-    ("allreduce", "double_tree"), ("allreduce", "direct"), ("allreduce", "halving_doubling"),
-    ("allreduce", "recursive_doubling"), ("allreduce", "bruck"), ("allreduce", "in_network"),
-    ("allreduce", "by_dimension"), ("allreduce", "hamilton"), ("allreduce", None),
-    ("allgather", "ring"), ("allgather", "direct"), ("allgather", "bruck"), ("allgather", "halving_doubling"),
-    ("allgather", None), ("reduce_scatter", "ring"), ("reduce_scatter", "direct"),
-    ("reduce_scatter", "halving_doubling"), ("reduce_scatter", "bruck"), ("reduce_scatter", None),
-    ("all_to_all", "direct"), ("all_to_all", "pairwise"), ("all_to_all", "bruck"), ("all_to_all", None),
-    ("broadcast", "ring"), ("broadcast", "tree"), ("broadcast", "direct"), ("broadcast", "binomial"),
-    ("broadcast", "in_network"), ("broadcast", None),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("kind", "algorithm"), NAMED)
-def test_an_algorithm_with_the_programs_tiles(kind: str, algorithm: str | None) -> None:
-    x, y = arrays(kind, 4)
-    checked(program(kind, algorithm), x, y, wanted(kind, x, 4), "dgx-h100")
-
-
-@pytest.mark.parametrize("kind", ["allreduce", "allgather", "reduce_scatter", "all_to_all", "broadcast"])
-@pytest.mark.parametrize("machine", ["h100-cluster", "mi300x-8", "four-cards"])
-def test_the_planners_choice_elsewhere(kind: str, machine: str, tmp_path: Path) -> None:
-    x, y = arrays(kind, 4)
-    where = user_machine(tmp_path) if machine == "four-cards" else machine
-    checked(program(kind), x, y, wanted(kind, x, 4), where)
-
-
-@pytest.mark.parametrize("n", [1, 2, 3, 5, 8])
-@pytest.mark.parametrize("algorithm", ["ring", "tree", "halving_doubling", None])
-def test_any_number_of_devices(n: int, algorithm: str | None) -> None:
-    x, y = arrays("allreduce", n)
-    prog = program("allreduce", algorithm, n, "max")
-    checked(prog, x, y, wanted("allreduce", x, n, "max"), "dgx-h100")
-
-
-def test_algorithms_differ_in_plan_and_time() -> None:
-    names = ("ring", "tree", "direct", "halving_doubling", "in_network")
-    for impl in ("kernel", "copy_engine"):
-        names = names if impl == "kernel" else names[:-1]
-        progs = {name: program("allreduce", name, impl=impl) for name in names}
-        lowered = {name: mt.lower(prog, machine="dgx-h100") for name, prog in progs.items()}
-        assert len({str(low.plan) for low in lowered.values()}) == len(names)
-        times = {name: mt.simulate(low).time_ps for name, low in lowered.items()}
-        assert len(set(times.values())) == len(names)
-    with pytest.raises(mt.MegatileError, match="'in_network' is done by the network"):
-        mt.lower(program("allreduce", "in_network", impl="copy_engine"), machine="dgx-h100")
-    best = mt.simulate(program("allreduce", impl="copy_engine"), machine="dgx-h100").time_ps
-    assert best <= min(times.values())
-
-
-def test_a_library_does_it_unless_other_engines_are_asked_for() -> None:
-    found = {}
-    for impl in (None, "kernel", "copy_engine", "lsu"):
-        lowered = mt.lower(program("allreduce", "ring", impl=impl), machine="dgx-h100")
-        result = mt.simulate(lowered)
-        found[impl] = result.model, result.time_ps
-    assert [model for model, _ in found.values()] == [
-        "NCCL ring, LL", "NCCL ring, LL", "copy engines", "peer stores by SMs",
-    ]  # fmt: skip
-    assert len({time for _, time in found.values()}) == 3
-    with pytest.raises(mt.MegatileError, match="no implementation 'pigeon' of collective"):
-        mt.lower(program("allreduce", impl="pigeon"), machine="dgx-h100")
-    with pytest.raises(mt.MegatileError, match="no transport 'nccl'"):
-        mt.lower(program("allreduce", impl="nccl"), machine="mi300x-8")
-    with pytest.raises(mt.MegatileError, match="describes no library for collectives of a device"):
-        mt.lower(program("allreduce", impl="kernel"), machine="tpu-v5p")
-
-
-def test_collectives_of_one_program_have_a_transport_each() -> None:
-    """Of another size or operation, what the library takes is another; alike ones have one."""
-
-    @T.program
-    def kernel(X: T.Tensor((4 * 256, 64), "f32"), Y: T.Tensor((4 * 1024, 64), "f32")):
-        with T.Kernel(device=4), T.Scale("device"):
-            x, y = T.view(X, layout=T.FullRow), T.view(Y, layout=T.FullRow)
-            T.allreduce(x)
-            T.allgather(y, x)
-            T.allreduce(x)
-
-    plan = mt.lower(kernel, machine="dgx-h100").plan
-    assert [t.model_name() for t in plan.transports] == ["NCCL ring, LL"] * 2
-    starts = [s for s in plan.streams[0].body if isinstance(s, pm.Start)]
-    assert [s.collective for s in starts] == ["all_reduce", "all_gather", "all_reduce"]
-    assert [s.transport for s in starts] == ["nccl", plan.transports[1].name, "nccl"]
-    assert Plan.from_text(str(plan)) == Plan.from_json(plan.to_json()) == plan
 
 
 def test_large_and_small_sizes_have_other_choices() -> None:
@@ -189,19 +24,6 @@ def test_large_and_small_sizes_have_other_choices() -> None:
     assert chosen(8) == "RCCL direct, MSCCL++"
     assert chosen(1 << 14) == "RCCL direct, Simple"
     assert chosen(1 << 18) == "RCCL hamilton, Simple"
-
-
-def test_along_one_axis_of_a_grid() -> None:
-    @T.program
-    def kernel(X: T.Tensor((6, 8), "f32"), Y: T.Tensor((6, 8), "f32")):
-        with T.Kernel(device=(2, 3)), T.Scale("device") as r:
-            t = T.alloc((1, 8), "f32", level="l2")
-            T.copy(t, X[r, 0])
-            T.allreduce(t, axis=1, algorithm="ring")
-            T.copy(Y[r, 0], t)
-
-    x, y = np.arange(48, dtype="f4").reshape(6, 8), np.zeros((6, 8), "f4")
-    checked(kernel, x, y, np.tile(x.reshape(3, 2, 8).sum(0), (3, 1)), "dgx-h100")
 
 
 def test_of_blocks_in_a_loop_and_in_two_regions() -> None:
@@ -222,14 +44,6 @@ def test_of_blocks_in_a_loop_and_in_two_regions() -> None:
 
     x, y = np.arange(32, dtype="f4").reshape(4, 8), np.zeros((4, 8), "f4")
     checked(kernel, x, y, np.tile(x.sum(0) * 4, (4, 1)), "dgx-h100")
-
-
-def test_the_text_does_not_grow_with_the_units() -> None:
-    sizes = {
-        len(str(mt.lower(program("allreduce", "ring", n), machine="h100-cluster").plan).splitlines())
-        for n in (4, 8, 32)
-    }
-    assert len(sizes) == 1
 
 
 @pytest.mark.parametrize("sizes", [(8, 4), (9, 4), (7, 4), (3, 4)])
@@ -297,40 +111,6 @@ def test_parts_as_long_as_data_says(machine: str) -> None:
     np.testing.assert_array_equal(y, expected)
 
 
-@pytest.mark.parametrize(
-    ("kind", "algorithm", "words"),
-    [
-        ("allreduce", "rings", r"'rings' is not among the collective algorithms .*did you mean 'ring'"),
-        ("allreduce", "os:system", "is not among the collective algorithms"),
-        ("all_to_all", "tree", r"tree cannot do all_to_all over 4 ranks.*one of bruck"),
-        ("allreduce", "hierarchical", "the ranks are not nested in equal groups"),
-    ],
-)
-def test_what_cannot_be_is_said_with_its_line(kind: str, algorithm: str, words: str) -> None:
-    with pytest.raises(mt.MegatileError, match=words) as caught:
-        mt.lower(program(kind, algorithm), machine="dgx-h100")
-    assert "test_collectives.py:" in str(caught.value)
-
-
-def test_a_root_that_changes_has_no_algorithm() -> None:
-    def spread(algorithm: str | None) -> Any:
-        @T.program
-        def kernel(X: T.Tensor((4, 8), "f32"), Y: T.Tensor((4, 8), "f32")):
-            with T.Kernel(device=4), T.Scale("device") as r:
-                t = T.alloc((1, 8), "f32", level="l2")
-                for k in T.serial(4):
-                    T.copy(t, X[r, 0])
-                    T.broadcast(t, root=k, algorithm=algorithm)
-                T.copy(Y[r, 0], t)
-
-        return kernel
-
-    x, y = np.arange(32, dtype="f4").reshape(4, 8), np.zeros((4, 8), "f4")
-    checked(spread(None), x, y, np.tile(x[3], (4, 1)), "dgx-h100")
-    with pytest.raises(mt.MegatileError, match="from a root that is not a number"):
-        mt.lower(spread("tree"), machine="dgx-h100")
-
-
 def test_sums_on_a_device_have_its_memory_although_blocks_run_there_too() -> None:
     """A device's own command takes as long beside regions of blocks as it takes alone."""
 
@@ -352,40 +132,3 @@ def test_sums_on_a_device_have_its_memory_although_blocks_run_there_too() -> Non
         return max(e.end_ps - e.start_ps for e in found.trace if e.operation == "add")
 
     assert added(True) == added(False)
-
-
-def test_a_time_is_asked_for_at_most_once_per_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The GEMM of the README: bounds take no run, and the times of a machine are asked for once."""
-    runs = Counter[str]()
-    start = MachineRun.start
-
-    def counted(self: MachineRun, launch: Launch, **keywords: Any) -> Any:
-        runs[launch.plan.name] += 1
-        return start(self, launch, **keywords)
-
-    monkeypatch.setattr(MachineRun, "start", counted)
-    machine = mt.machine("dgx-h100", **{"networks.nvlink.latency": "501 ns"})
-
-    @T.program
-    def gemm(A: T.Tensor((256, 512), "f32"), B: T.Tensor((512, 128), "f32"), C: T.Tensor((256, 128), "f32")):
-        with T.Kernel(device=4, block=(2, 4), threads=256) as (bx, by):
-            with T.Scale("device"):
-                a = T.view(A, layout=T.FullCol)
-                b = T.view(B, layout=T.FullRow)
-                c = T.view(C, layout=T.Replica)
-            with T.Scale("block"):
-                a_tile = T.alloc((64, 32), "f32", level="l1")
-                b_tile = T.alloc((32, 64), "f32", level="l1")
-                c_tile = T.alloc((64, 64), "f32", level="l0")
-                T.clear(c_tile)
-                for k in T.Pipelined(a.shape[1] // 32, num_stages=2):
-                    T.copy(a_tile, a[by * 64, k * 32])
-                    T.copy(b_tile, b[k * 32, bx * 64])
-                    T.gemm(a_tile, b_tile, c_tile)
-                T.copy(c[by * 64, bx * 64], c_tile)
-            with T.Scale("device"):
-                T.allreduce(c, impl="copy_engine")
-
-    for _ in range(2):
-        mt.lower(gemm, machine=machine)
-        assert set(runs.values()) == {1}

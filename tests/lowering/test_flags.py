@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.lowering.shared import counters, judged
 
 import megatile as mt
 import megatile.language as T
@@ -49,22 +50,6 @@ def chain(M: int, N: int, K: int, t: int = 64, read: int | None = None, shift: t
 
     x = np.random.default_rng(0).integers(0, 9, (M, N)).astype("f4")
     return kernel, [x, np.zeros_like(x), np.zeros_like(x)]
-
-
-def judged(prog: Any, arrays: list[np.ndarray], machine: str = "dgx-h100") -> Any:
-    """The lowered program, after its Plan was checked and gave what the interpreter gives."""
-    wanted = [a.copy() for a in arrays]
-    mt.run(prog, *wanted, machine=machine)
-    lowered = mt.lower(prog, *arrays, machine=machine)
-    mt.check(lowered)
-    for got in (mt.execute(lowered, *arrays), mt.simulate(lowered, *arrays).outputs):
-        for param, before, after in zip(lowered.program.params, arrays, wanted, strict=True):
-            np.testing.assert_allclose(got.get(param.name, before), after, rtol=1e-5, atol=1e-5)
-    return lowered
-
-
-def counters(lowered: Any) -> dict[str, int]:
-    return {f.name: f.members for f in lowered.plan.flags}
 
 
 @pytest.mark.parametrize(
@@ -188,37 +173,6 @@ def test_what_a_region_reads_is_not_overwritten_too_early() -> None:
     x = np.arange(128 * 64, dtype="f4").reshape(128, 64)
     lowered = judged(kernel, [x, np.zeros_like(x)])
     assert all(members == 4 for members in counters(lowered).values())
-
-
-def test_regions_that_only_read_what_the_next_writes_have_ended_before() -> None:
-    @T.program
-    def kernel(X: T.Tensor((128, 64), "f32"), Y: T.Tensor((128, 64), "f32")):
-        with T.Kernel(device=1, block=4, threads=64) as bx:
-            with T.Scale("block"):
-                x = T.alloc((128, 64), "f32")
-                T.copy(x, X)
-                T.copy(Y[bx * 32, 0], x[bx * 32 : bx * 32 + 32, :])
-            with T.Scale("block"):
-                z = T.alloc((32, 64), "f32")
-                T.fill(z, 3.0)
-                T.copy(X[bx * 32, 0], z)
-
-    x = np.arange(128 * 64, dtype="f4").reshape(128, 64)
-    assert counters(judged(kernel, [x, np.zeros_like(x)])) == {"done_1": 1, "go_2": 1}
-
-
-def test_regions_that_have_nothing_in_common_do_not_wait() -> None:
-    @T.program
-    def kernel(X: T.Tensor((128, 64), "f32"), Y: T.Tensor((128, 64), "f32")):
-        with T.Kernel(device=1, block=4, threads=64) as bx:
-            for out, value in ((X, 1.0), (Y, 2.0)):
-                with T.Scale("block"):
-                    x = T.alloc((32, 64), "f32")
-                    T.fill(x, value)
-                    T.copy(out[bx * 32, 0], x)
-
-    x = np.zeros((128, 64), "f4")
-    assert counters(judged(kernel, [x, x.copy()])) == {}
 
 
 def test_a_wait_for_too_few_is_a_race(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,23 +31,6 @@ def test_the_critical_path_goes_through_all_waves():
     assert sum(step.adds_ps for step in r.critical_path) == r.time_ps
 
 
-@pytest.mark.parametrize(("threads", "resident"), [(32, 32), (64, 32), (128, 16), (512, 4), (1024, 2)])
-def test_threads_limit_the_blocks_of_an_sm(threads, resident):
-    """2048 threads and 32 blocks fit on one SM of an H100."""
-
-    @T.program
-    def double(X: T.Tensor((4096, 1024), "f32"), Y: T.Tensor((4096, 1024), "f32")):
-        with T.Kernel(block=4096, threads=threads) as b:
-            x = T.alloc((1, 1024), "f32", level="l0")
-            T.copy(x, X[b, 0])
-            for i, j in T.Parallel(1, 1024):
-                x[i, j] = x[i, j] * 2.0
-            T.copy(Y[b, 0], x)
-
-    (level,) = mt.lower(double, machine="dgx-h100").plan.levels
-    assert level.slots == resident
-
-
 def test_a_block_takes_its_time_to_begin_where_another_has_ended(tmp_path: Path) -> None:
     """Three blocks after one another in each place, with and without ``begin`` in the machine's file; the
     upper bound counts it for every block."""

@@ -1,9 +1,11 @@
-"""The registry of implementations: prices, choice, ``impl=``, explanations, candidates in ``T``."""
+"""``lowering/passes/choose_implementations.py``: what does each copy, product and reduction."""
 
+import re
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.lowering.shared import gemm, pipelined, text_after
 
 import megatile as mt
 import megatile.language as T
@@ -51,24 +53,6 @@ def test_prices_grow_with_the_work() -> None:
         assert price > prices(product(64))[name]
     larger = request(elements=1 << 20, memories=("hbm", "shared"))
     assert all(p > prices(request(memories=("hbm", "shared")))[n] for n, p in prices(larger).items())
-
-
-def gemm(impl=None, copy=None, reduce=None, M=64, N=64, K=64):
-    @T.program
-    def kernel(A: T.Tensor((M, K), "f16"), B: T.Tensor((K, N), "f16"), R: T.Tensor((M,), "f32")):
-        with T.Kernel(block=1, threads=128):
-            a = T.alloc((M, K), "f16", level="l1")
-            b = T.alloc((K, N), "f16", level="l1")
-            c = T.alloc((M, N), "f32")
-            r = T.alloc((M,), "f32")
-            T.clear(c)
-            T.copy(a, A, impl=copy)
-            T.copy(b, B, impl=copy)
-            T.gemm(a, b, c, impl=impl)
-            T.reduce_sum(c, r, dim=1, impl=reduce)
-            T.copy(R, r)
-
-    return kernel
 
 
 def arrays(M=64, N=64, K=64):
@@ -193,17 +177,6 @@ def test_copies_by_different_engines_overlap() -> None:
     assert other - one < 0.1 * each
 
 
-def test_explanations_name_the_choice_and_the_others() -> None:
-    text = mt.lower(gemm(copy="lsu")).explain()
-    (line,) = (line for line in text.splitlines() if line.startswith("gemm"))
-    assert "tensor" in line
-    assert "vector" in line
-    assert "test_implementations.py:" in line
-    forced = [line for line in text.splitlines() if line.startswith("copy") and "lsu (forced)" in line]
-    assert forced
-    assert all("tma" in line for line in forced)
-
-
 @pytest.mark.parametrize(
     ("forced", "message"),
     [
@@ -300,3 +273,24 @@ def test_a_tma_is_refused_where_there_is_none(name: str) -> None:
     ) as caught:
         mt.lower(gemm(copy="tma"), machine=name)
     assert caught.value.place is not None
+
+
+def test_choose_implementations() -> None:
+    lowered = mt.lower(pipelined)
+    lines = text_after(lowered, "choose_implementations")
+    assert 'copy(a[0::64, 0::32], A[0::64, k * 32::32], impl="tma")' in lines
+    assert 'gemm(a[0::64, 0::32], b[0::32, 0::64], c[0::64, 0::64], impl="tensor")' in lines
+    why = next(line for line in str(lowered.steps[-1]).splitlines() if "gemm(a" in line)
+    assert re.search(r"# cheapest: tensor [\d.]+ \w+, vector [\d.]+ \w+$", why)
+
+
+def test_what_the_user_asked_for_is_said() -> None:
+    @T.program
+    def in_bulk(A: T.Tensor((64, 64), "f32"), B: T.Tensor((64, 64), "f32")):
+        with T.Kernel(block=1, threads=128):
+            a = T.alloc((64, 64), "f32", level="l1")
+            T.copy(a, A, impl="tma")
+            T.copy(B, a)
+
+    text = str(mt.lower(in_bulk).steps[-1])
+    assert re.search(r'A\[0::64, 0::64\], impl="tma"\)  # asked for: lsu [\d.]+ ns, tma', text)

@@ -1,4 +1,4 @@
-"""``T.Symmetric``: every device its own copy, addressable by rank; homes, and whose part may be touched."""
+"""``lowering/storage.py``: homes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Registers that a block takes: its tiles, and what compilers need beside them; ptxas is the judge."""
+"""``lowering/residency.py``: how many instances a hardware unit holds, where they lie, and how many
+versions of a tile fit."""
 
 import ctypes
 import re
@@ -11,6 +12,7 @@ from tests.targets.cuda.test_compile import gemm
 from tests.targets.cuda.test_nvrtc import library, to_ptx
 
 import megatile as mt
+import megatile.language as T
 from megatile.lowering.residency import bytes_of
 
 # Rows, columns and depth of a tile, stages, threads; registers of a thread by ptxas 12.9 for sm_80 and sm_90.
@@ -21,6 +23,8 @@ PTXAS = {
     (192, 128, 32, 3, 128): (255, 253), (128, 128, 64, 3, 256): (125, 126),
     (256, 128, 64, 3, 256): (231, 223),
 }  # fmt: skip
+
+
 MACHINES = ("hgx-a100", "dgx-h100")
 
 
@@ -74,3 +78,20 @@ def test_what_limits_does_not_depend_on_hash_order() -> None:
         needed = list(bytes_of(low.state, low.state.levels["block"], 1))
         assert needed == [m.name for m in low.machine.memories if m.name in needed]
         assert len(needed) == 2
+
+
+@pytest.mark.parametrize(("threads", "resident"), [(32, 32), (64, 32), (128, 16), (512, 4), (1024, 2)])
+def test_threads_limit_the_blocks_of_an_sm(threads, resident):
+    """2048 threads and 32 blocks fit on one SM of an H100."""
+
+    @T.program
+    def double(X: T.Tensor((4096, 1024), "f32"), Y: T.Tensor((4096, 1024), "f32")):
+        with T.Kernel(block=4096, threads=threads) as b:
+            x = T.alloc((1, 1024), "f32", level="l0")
+            T.copy(x, X[b, 0])
+            for i, j in T.Parallel(1, 1024):
+                x[i, j] = x[i, j] * 2.0
+            T.copy(Y[b, 0], x)
+
+    (level,) = mt.lower(double, machine="dgx-h100").plan.levels
+    assert level.slots == resident
