@@ -176,29 +176,10 @@ def test_diff_of_equal_machines(megatile):
     assert json.loads(megatile("machine", "diff", "ahbm", "ahbm", "--json").out)["rows"] == []
 
 
-def test_help_teaches(megatile):
-    assert "megatile machine show dgx-h100" in " ".join(megatile("--help").out.split())
-    assert "nodes=4" in megatile("machine", "show", "--help").out
-
-
 def test_completion_offers_machines(megatile):
     from megatile.cli.machine import complete_machine
 
     assert complete_machine("dg") == ["dgx-h100"]
-
-
-def test_a_route_is_shown_leg_by_leg(megatile):
-    shown = megatile("machine", "route", "dgx-h100", "gpu:0", "gpu:7")
-    assert shown.code == 0
-    assert "1 along up, 1 along down" in shown.out
-    found = machine("h100-cluster", nodes=4).route("gpu:0", "gpu:31")
-    line = ("machine", "route", "h100-cluster", "gpu:0", "gpu:31", "--set", "nodes=4", "--json")
-    data = json.loads(megatile(*line).out)
-    assert data["schema"] == "megatile.machine.route/1"
-    assert (data["hops"], data["latency_ps"]) == (found.hop_count, found.latency_ps)
-    assert sum(leg["latency_ps"] for leg in data["legs"]) == found.latency_ps
-    assert "are one unit" in megatile("machine", "route", "cpu", "core:0", "core:0").out
-    assert megatile("machine", "route", "dgx-h100", "gpu:0", "gpu:99").code == 1
 
 
 def test_check_notes_what_is_left_out(megatile, tmp_path):

@@ -112,10 +112,3 @@ def test_what_helps(megatile) -> None:  # type: ignore[no-untyped-def]
     assert "memory.hbm.latency" in megatile(*asked).out
     found = json.loads(megatile(*asked, "--json").out)["what_helps"]
     assert "memory.hbm.latency" in {row["figure"] for row in found}
-
-
-@pytest.mark.parametrize("command", [("collective", "all_reduce"), ("plan", "simulate", "none.json")])
-def test_an_option_given_twice_is_refused(megatile, command) -> None:  # type: ignore[no-untyped-def]
-    result = megatile(*command, "-m", "dgx-h100", "--machine", "mi300x-8")
-    assert result.code == 1
-    assert "--machine is given 2 times" in result.err

@@ -1,4 +1,4 @@
-"""Files of users that commands run: benches and tile programs with helpers beside them."""
+"""``cli/bench.py``: ``megatile bench``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import sys
 import pytest
 
 HELPER = "SIZE = 64\n"
+
+
 BENCH = """
 from __future__ import annotations
 from dataclasses import dataclass
@@ -20,6 +22,8 @@ def run(torch):
     import later, package.inner
     print(Config(beside.SIZE), later.WORD, package.inner.WORD)
 """
+
+
 PROGRAM = """
 from __future__ import annotations
 from dataclasses import dataclass
