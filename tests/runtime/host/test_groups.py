@@ -1,8 +1,10 @@
-"""Several communicators at once: groups without common links do not disturb each other, others share them."""
+"""``runtime/host/groups.py``: process groups."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from tests.runtime.host.shared import WHOLE, put, run
 
 import megatile as mt
 from megatile.collectives.planner import predict
@@ -60,3 +62,30 @@ def test_tensor_and_data_parallel_groups_share_the_links_of_common_ranks() -> No
     tensor, both = alone_us(4, S), waited_us([FOUR, [0, 4]], [S, S])
     assert tensor < both[0] < tensor + alone_us(2, S)
     assert both[5] == 0
+
+
+def test_groups(torch) -> None:
+    dist = torch.distributed
+
+    def body(rank):
+        pairs = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+        mine = pairs[rank % 2]
+        x = put(torch, WHOLE[rank])
+        dist.all_reduce(x, group=mine)
+        other = pairs[1 - rank % 2]
+        with pytest.warns(UserWarning, match=f"on global rank {rank} which does not belong"):
+            assert dist.all_reduce(x, group=other) is None
+        with pytest.warns(UserWarning, match="Running all_gather_object on"):
+            dist.all_gather_object([], "x", group=other)
+        with pytest.warns(UserWarning, match="Running isend on"):
+            assert dist.isend(x, other.ranks[0], group=other) is None
+        assert (dist.get_rank(other), dist.get_world_size(other)) == (-1, -1)
+        y = put(torch, WHOLE[rank])
+        dist.broadcast(y, src=mine.ranks[1], group=mine)
+        return x.numpy(), y.numpy(), dist.get_rank(mine), dist.get_world_size(mine), dist.get_rank(pairs[0])
+
+    for rank, (x, y, number, size, other) in run(torch, body).items():
+        np.testing.assert_array_equal(x, WHOLE[rank % 2] + WHOLE[rank % 2 + 2])
+        np.testing.assert_array_equal(y, WHOLE[rank % 2 + 2])
+        assert (number, size) == (rank // 2, 2)
+        assert other == (-1 if rank % 2 else rank // 2)
