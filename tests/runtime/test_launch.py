@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
-import threading
-import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from tests.patience import patience
+from tests.runtime.launch_cases import mixed_plan, waiting_plan
 
 import megatile as mt
 import megatile.language as T
@@ -23,42 +20,6 @@ from megatile.runtime.errors import LaunchError, MissingTorchError
 from megatile.runtime.launch import launch
 
 RNG = np.random.default_rng(0)
-
-
-def mixed_plan(units):
-    """Ring messages, a message to oneself, receive-from-any, a group, flags, versions, a runtime integer."""
-    b = PlanBuilder("mixed", scale="device", units=units)
-    x = b.tile("x", (4, 6), "f32", memory="l2", role="inout")
-    n = b.tile("n", (1,), "i32", memory="l2", role="input")
-    out = b.tile("out", (4, 4), "bf16", memory="l2", role="output")
-    total = b.tile("total", (4, 6), "f32", memory="l2", role="output")
-    got = b.tile("got", (6,), "f32", memory="l2", role="output")
-    scratch = b.tile("scratch", (4, 6), "f32", memory="l2", versions=2)
-    ring = b.channel("ring", source=(unit + units - 1) % units, slot_bytes=96, memory="l2")
-    own = b.channel("own", source=unit, slot_bytes=96, memory="l2")
-    star = b.channel("star", source=(unit + units - 1) % units, slot_bytes=24, memory="l2", members=1)
-    group, flag = b.group("all"), b.flag("ready")
-    with b.loop(0, 3, index="k", held=x) as loop:
-        b.compute("add", scratch, [loop.held, x], fresh=True)
-        b.send(ring, scratch, to=(unit + 1) % units)
-        loop.next(held=b.receive(ring, (4, 6), "f32"))
-    b.compute("mul", x, [loop.held, x])
-    b.send(own, x, to=unit)
-    back = b.receive(own, (4, 6), "f32")
-    b.compute("gemm", out, [x, back], transpose_b=True)
-    rows = b.read_scalar(n[0], 3)
-    with b.when(rows > 1) as branch:
-        b.compute("exp", x[0], [x[0]])
-    with branch.otherwise():
-        b.compute("fill", x[0], value=-1.5)
-    b.signal(flag, to=(unit + 1) % units)
-    b.wait(flag, 1)
-    b.send(star, x[1], to=(unit + 1) % units)
-    message, _ = b.receive_any(star, (6,), "f32")
-    b.copy(got, message)
-    b.collective("all_reduce", group, x, total)
-    b.barrier(group)
-    return b.finish()
 
 
 def test_a_plan_on_processes_equals_its_execution():
@@ -176,62 +137,6 @@ def test_blocks_wait_for_signals_of_other_processes():
     np.testing.assert_array_equal(found["x"], [[2], [2]])
 
 
-def waiting_plan():
-    b = PlanBuilder("waiting", scale="device", units=3)
-    x = b.tile("x", (1,), "f32", memory="l2", role="inout")
-    ring = b.channel("ring", source=(unit + 2) % 3, slot_bytes=4, memory="l2")
-    b.receive(ring, (1,), "f32", into=x)  # nobody sends
-    return b.finish()
-
-
-def test_a_process_that_dies_ends_the_others_and_is_named():
-    pytest.importorskip("torch")
-    victim = []
-
-    def kill_one(pids):
-        victim.extend(pids)
-        time.sleep(1.0)
-        os.kill(pids[1], signal.SIGKILL)
-
-    start, limit = time.monotonic(), patience(100)
-    with pytest.raises(LaunchError, match="unit 1 of plan 'waiting': ended by signal SIGKILL") as caught:
-        launch(waiting_plan(), inputs={"x": np.zeros((3, 1))}, timeout=limit, started=kill_one)
-    assert caught.value.units == (1,)
-    assert time.monotonic() - start < 0.9 * limit
-    for pid in victim:  # none is left, not even for a moment
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
-
-
-@pytest.mark.parametrize(("victim", "moment"), [(0, 0.0), (2, 0.0), (1, 0.7)])
-def test_a_process_may_die_before_the_others_have_met_or_while_they_work(victim, moment):
-    """At moment 0 no process has joined the others yet; later they run a plan of messages again and again."""
-    pytest.importorskip("torch")
-    processes = []
-
-    def kill_one(pids):
-        processes.extend(pids)
-        kill = threading.Timer(moment, os.kill, (pids[victim], signal.SIGKILL))
-        kill.start() if moment else kill.function(*kill.args)
-
-    plan, x = mixed_plan(3), np.ones((3, 4, 6))
-    inputs = {"x": x, "n": np.array([[0], [2], [3]])}
-    with pytest.raises(
-        LaunchError, match=f"^unit {victim} of plan 'mixed': ended by signal SIGKILL"
-    ) as error:
-        launch(plan, inputs=inputs, timeout=patience(60), repeat=10**6, started=kill_one)
-    assert error.value.units == (victim,)
-    for pid in processes:
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
-
-
-def test_a_plan_that_never_ends_is_stopped_and_its_units_named():
-    pytest.importorskip("torch")
-    with pytest.raises(LaunchError, match=r"did not finish within 0.3 s: units 0, 1, 2 still at work"):
-        launch(waiting_plan(), inputs={"x": np.zeros((3, 1))}, timeout=0.3)
-
-
 def reaching_plan(units=4):
     """Puts, gets, a tile that pairs of units share, and flags that order them."""
     b = PlanBuilder("reaching", scale="device", units=units)
@@ -259,53 +164,6 @@ def test_puts_gets_and_shared_tiles_work_between_processes():
     for name, array in expected.items():
         np.testing.assert_array_equal(found[name], array, err_msg=name)
     assert found["pair"].shape == (2, 2, 5)
-
-
-def test_messages_travel_while_kernels_work(tmp_path):
-    """The first computation ends only when the message after it has come: in order they would never."""
-    torch = pytest.importorskip("torch")
-    from megatile.runtime import stream, torch_rules
-    from megatile.runtime.tile_memory import Memory
-
-    come = threading.Event()
-    b = PlanBuilder("beside", scale="device", units=2)
-    x = b.tile("x", (4,), "f32", memory="l2", role="inout")
-    y = b.tile("y", (4,), "f32", memory="l2", role="output")
-    ring = b.channel("ring", source=(unit + 1) % 2, slot_bytes=16, memory="l2")
-    b.compute("exp", y, [x])
-    message = b.receive(ring, (4,), "f32")
-    b.compute("add", x, [message, y])
-    b.send(ring, x, to=(unit + 1) % 2)
-    sent = []
-
-    def message_comes():
-        come.set()
-        return torch.ones(4)
-
-    class Wires:
-        timeout = 60.0
-
-        def receive(self, coming):
-            return message_comes
-
-        def send(self, channel, to, member, data, slots):
-            sent.append(data.clone())
-
-        def finish(self):
-            pass
-
-    def slow(value):
-        assert come.wait(20), "the message was not received while the computation ran"
-        return value * 2
-
-    plan = b.finish()
-    rules = {**torch_rules.RULES, "exp": slow}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch_rules, "RULES", rules)
-        memory = Memory(plan, 0, {"x": torch.full((4,), 3.0)}, tmp_path)
-        outputs = stream.UnitRun(plan, 0, memory, Wires()).run()
-    assert outputs["x"].tolist() == [7.0] * 4  # and what is sent has been computed
-    assert sent[0].tolist() == [7.0] * 4
 
 
 def test_wrong_arguments_are_refused_before_anything_starts(monkeypatch):

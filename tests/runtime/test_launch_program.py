@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import os
-import signal
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.patience import patience
+from tests.runtime.program_cases import turned
 
 import megatile as mt
 import megatile.language as T
@@ -51,23 +48,6 @@ def test_ring_attention(processes: int, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @T.program
-def turned(y: T.Tensor((2, 3), "f32")):
-    """Warps of each block meet, in whichever process the block is."""
-    with T.Kernel(block=2, warp=3), T.Scale("block") as (b, _), T.Scale("warp") as (w, n):
-        inbox, mine = (T.alloc((1,), "f32", level="l1") for _ in range(2))
-        T.fill(mine, 10 * b + w)
-        T.copy(inbox, mine, dst=(w + 1) % n)
-        T.barrier()
-        T.copy(y[b, w : w + 1], inbox)
-
-
-def test_what_is_inside_a_block_is_not_divided() -> None:
-    y = np.zeros((2, 3), "f4")
-    mt.launch(turned, y, processes=2)
-    assert y.tolist() == [[2, 0, 1], [12, 10, 11]]
-
-
-@T.program
 def counted(count: T.Tensor((3,), "i32"), highest: T.Tensor((1,), "f32"), tickets: T.Tensor((4, 200), "i32")):
     """All devices change the same elements; the old values of one of them are tickets."""
     with T.Kernel(device=4), T.Scale("device") as (rank, _):
@@ -85,31 +65,6 @@ def test_atomics_of_processes() -> None:
     assert count.tolist() == [400, 400, 800]
     assert highest == 799
     assert sorted(tickets.reshape(-1).tolist()) == list(range(800))
-
-
-@T.program
-def circle(x: T.Tensor((4, 8), "f32")):
-    """Every device waits for a signal that none sends."""
-    with T.Kernel(device=4), T.Scale("device"):
-        mine = T.view(x, layout=T.Shard(0))
-        flag = T.alloc((1,), "i32", level="l2")
-        T.wait(flag, 1)
-        T.copy(mine, mine)
-
-
-def test_units_that_wait_for_ever_are_ended() -> None:
-    with pytest.raises(LaunchError, match="did not finish within"):
-        mt.launch(circle, np.zeros((4, 8), "f4"), machine="dgx-h100", timeout=0.5)
-
-
-def test_a_killed_process_is_named() -> None:
-    def kill(pids: list[int]) -> None:
-        os.kill(pids[2], signal.SIGKILL)
-
-    begun = time.monotonic()
-    with pytest.raises(LaunchError, match="rank 2: ended by signal SIGKILL"):
-        mt.launch(circle, np.zeros((4, 8), "f4"), machine="dgx-h100", started=kill)
-    assert time.monotonic() - begun < patience(5)
 
 
 def test_mistakes_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,35 +120,6 @@ def test_every_other_rank_names_the_lost_one(name: str, found: dict[str, Found])
         assert one.codes[rank] == 0
 
 
-def test_ranks_that_do_not_come_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that torchrun started here and that have ended, in seconds; others when time is over."""
-    from megatile.runtime import ranks as there
-    from megatile.runtime.errors import LaunchError
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
-    for name, value in {**where, "RANK": "0", "WORLD_SIZE": "3"}.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(LaunchError, match=r"ranks 1, 2 did not come within 0\.3 s"):
-        there.all_here(0.3)
-    monkeypatch.setenv("LOCAL_RANK", "0")
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
-    monkeypatch.setattr(there, "GONE_SECONDS", 0.1)
-    monkeypatch.setattr(os, "getppid", os.getpid)
-    started = [subprocess.Popen(["sleep", "60"], env={**os.environ, "RANK": str(r)}) for r in (0, 1)]
-    try:
-        with pytest.raises(LaunchError, match="rank 2 ended before it came"):
-            there.all_here(30.0)
-        started[1].kill()
-        started[1].wait()
-        assert there.ended(os.getpid()) == {1, 2}
-    finally:
-        for one in started:
-            one.kill()
-            one.wait()
-
-
 def test_torchrun(tmp_path: Path) -> None:
     """Two launchers of torch, each with a rank."""
     script = tmp_path / "double.py"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from megatile.runtime.host.placement import DPPolicy, resolve_dp_policy
+
 SIZE = 4
 
 
@@ -51,3 +53,7 @@ def double(x, count, tl):
     pid = tl.program_id(0) + tl.program_id(1) * tl.num_programs(0)
     mine = x + pid * count * 2
     tl.store(mine, tl.load(mine, shape=(count,), dtype="f16") * 2.0)
+
+
+def resolve(policy: DPPolicy, shape=(16, 32), sip: int = 0):
+    return resolve_dp_policy(policy, shape=shape, itemsize=2, num_pe=8, num_cubes=16, target_sip=sip)

@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from tests.runtime.host.replay_cases import double
 
 import megatile as mt
 from megatile.cli.bench import load
@@ -91,10 +92,6 @@ def test_the_bench_of_a_collective_kernel() -> None:
     assert {v[0, 0] for v in found.values()} == {6}
 
 
-def double(x, tl):
-    tl.store(x, tl.load(x, shape=(4,), dtype="f16") * 2.0)
-
-
 def test_a_changed_log_gives_something_else() -> None:
     with mt.host("ahbm", log=True) as torch:
         x = torch.tensor(np.ones(4), dtype="f16", name="x")
@@ -132,21 +129,6 @@ def test_files_that_are_no_log(tmp_path) -> None:
             mt.replay(path)
     with pytest.raises(ReplayError):
         mt.replay(tmp_path / "missing.jsonl")
-
-
-def test_parquet_tells_the_same(tmp_path) -> None:
-    pytest.importorskip("pyarrow", reason="needs pyarrow")
-    import pyarrow.parquet as parquet
-
-    with mt.host("ahbm", log=True) as torch:
-        x = torch.tensor(np.ones(4), dtype="f16", name="x")
-        torch.launch("double", double, x)
-        path = torch.op_log.write(tmp_path / "ops.parquet")
-    assert mt.replay(path, {"x": np.ones(4)})["x"].tolist() == [2] * 4
-    assert "mul" in parquet.read_table(path)["op"].to_pylist()
-    (tmp_path / "no.parquet").write_text("no")
-    with pytest.raises(ReplayError, match="cannot be read as Parquet"):
-        mt.replay(tmp_path / "no.parquet")
 
 
 def test_a_divided_model(tmp_path) -> None:

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from tests.runtime.host.shared import put, run
 
+import megatile as mt
 from megatile.core.errors import MegatileError
 from megatile.runtime.host.context import DeviceSelector, HostError
-from megatile.runtime.host.placement import PlacementError
+from megatile.runtime.host.placement import DPPolicy, PlacementError
 from megatile.runtime.host.storage import ShapeMismatch, TensorError
 
 
@@ -54,3 +55,14 @@ def test_mistakes_with_tensors(torch) -> None:
         _ = torch.from_numpy(np.ones(2)).shards
     with pytest.raises(HostError, match="selects no device"):
         DeviceSelector("sip:x")
+
+
+def test_copies_that_torch_would_share_are_not_written() -> None:
+    with mt.host("ahbm") as torch:
+        x = torch.ones(4, 6, dp=DPPolicy("row_wise", num_cubes=2, num_pes=1))
+        for copy in (x.view(-1), x.t(), x.chunk(2, 1)[0]):
+            for write in (lambda c: c.fill_(1), lambda c: c.add_(1), lambda c: c.__setitem__(0, 1)):
+                with pytest.raises(TensorError, match=r"is a copy made by \w+.*clone"):
+                    write(copy)
+            copy.clone().fill_(2)
+        assert (x.numpy() == 1).all()
