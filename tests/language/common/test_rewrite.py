@@ -5,27 +5,12 @@ its line.
 from __future__ import annotations
 
 import pytest
+from tests.language.common.shared import loops
 
-from megatile.language.common.hooks import Hooks, UnboundVariableError
+from megatile.language.common.hooks import Hooks
 from megatile.language.common.rewrite import RewriteError, bind
 
 OUTSIDE = [3, 1, 2]
-
-
-def loops(n, start=0, *, step=1):
-    total, seen = start, []
-    for i in range(0, n, step):
-        if i == 3:
-            continue
-        if i > 7:
-            break
-        seen.append(i)
-        total += i
-    while total > 20:
-        total -= 6
-        if total < 10 or not seen:
-            break
-    return total, seen
 
 
 def early(n):
@@ -100,16 +85,6 @@ def test_same_as_python(function, n):
     assert bind(function, Hooks())(n) == function(n)
 
 
-def test_keywords_defaults_and_closures():
-    extra = 5
-
-    def kernel(a, b=2, *rest, c=3, **more):
-        return a + b + c + extra + sum(rest) + sum(more.values())
-
-    assert bind(kernel, Hooks())(1, 2, 3, c=4, d=5) == kernel(1, 2, 3, c=4, d=5)
-    assert bind(loops, Hooks())(5, 1, step=2) == loops(5, 1, step=2)
-
-
 def test_places_name_file_line_and_column():
     seen = []
 
@@ -178,17 +153,6 @@ def test_refusals_name_line_and_advice():
 
     with pytest.raises(RewriteError, match="is not a Python function"):
         bind(len, Hooks())
-
-
-def test_unbound_variable_is_named():
-    def kernel(n):
-        if n:
-            value = 1
-        return value + 1
-
-    assert bind(kernel, Hooks())(1) == 2
-    with pytest.raises(UnboundVariableError, match="'value' has no value here"):
-        bind(kernel, Hooks())(0)
 
 
 def test_rewriting_is_done_once_per_function():

@@ -1,7 +1,6 @@
 """Loops and branches on values known only at run time, against the same Python on NumPy arrays."""
 
 from collections.abc import Callable
-from pathlib import Path
 from types import FunctionType
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 
 import megatile as mt
 import megatile.language as T
-from megatile.core.errors import MegatileError
 from megatile.ir.parser import parse
 from megatile.targets.interpret.errors import RunError
 
@@ -271,56 +269,3 @@ def test_a_while_that_never_ends_is_an_error_of_the_run() -> None:
 
     with pytest.raises(RunError, match="(?s)'while' has not ended after 50 turns.*T.bounded"):
         mt.run(kernel, np.zeros(1, np.int32))
-
-
-def test_names_of_ranks_are_used_again() -> None:
-    @T.program
-    def kernel(A: T.Tensor((8,), "i32")):
-        with T.Kernel(block=1, threads=256) as b:
-            t = T.alloc((8,), "i32", level="l1")
-            with T.Scale("warp") as (w, nw):
-                t[w] = w
-            for _k in T.serial(3):
-                with T.Scale("warp") as (w, nw):
-                    t[w] = t[w] + 1
-            if b == 0:
-                with T.Scale("warp") as (w, nw):
-                    t[w] = t[w] + nw
-            else:
-                with T.Scale("warpgroup") as (w, nw):
-                    t[w] = t[w] + nw
-            with T.Scale("warp") as (w, nw):
-                t[w] = t[w] * 10
-            T.copy(A, t)
-
-    out = np.zeros(8, np.int32)
-    mt.run(kernel, out)
-    np.testing.assert_array_equal(out, (np.arange(8) + 11) * 10)
-
-
-def test_a_variable_of_a_loop_after_it() -> None:
-    @T.program
-    def kernel(A: T.Tensor((8,), "i32")):
-        with T.Kernel(block=1):
-            for i in T.serial(4):
-                A[i] = i
-            A[5] = i
-
-    with pytest.raises(MegatileError, match="(?s)'i' changes in a loop or branch.*A.5. = i"):
-        mt.run(kernel, np.zeros(8, np.int32))
-
-
-def test_an_error_in_a_helper_names_the_call() -> None:
-    @T.macro
-    def helper(tile):
-        T.copy(tile, missing)
-
-    @T.program
-    def kernel(A: T.Tensor((8,), "i32")):
-        with T.Kernel(block=1):
-            helper(A)  # the call
-
-    lines = Path(__file__).read_text().splitlines()
-    line = next(number for number, text in enumerate(lines, 1) if "# the call" in text)
-    with pytest.raises(MegatileError, match=rf"'missing' is not defined \[called at .*:{line}\]"):
-        mt.run(kernel, np.zeros(8, np.int32))

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from tests.language.tile.refusals import Refusals, check_refused
 
-import megatile as mt
 import megatile.language as T
 from megatile.language.tile.errors import ProgramError
 
@@ -575,76 +574,9 @@ def test_partial_terms_are_combined_as_they_say() -> None:
         p.build()
 
 
-def test_arguments_need_annotations() -> None:
-    with pytest.raises(
-        ProgramError, match="(?s)argument 'n' of 'p' has no T.Tensor annotation.*a function around it.*\\^"
-    ) as caught:
-
-        @T.program
-        def p(n):
-            pass
-
-    assert "def p(n):" in str(caught.value)
-    assert caught.value.__traceback__.tb_next.tb_next is None
-
-
-def test_annotations_that_are_text() -> None:
-    size = 4
-
-    def kernel(A: "T.Tensor((size,), 'f32')"):
-        with T.Kernel(block=1):
-            T.fill(A, 3)
-
-    a = np.zeros(4, np.float32)
-    mt.run(T.program(kernel), a)
-    assert (a == 3).all()
-
-    def broken(A: "T.Tensor((sise,), 'f32')"):
-        pass
-
-    with pytest.raises(ProgramError, match="the annotations of 'broken' cannot be read: name 'sise'"):
-        T.program(broken)
-
-
 def test_operations_outside_a_kernel() -> None:
     with pytest.raises(ProgramError, match="a tile operation outside a kernel.*@T.program"):
         T.alloc((4,), "f32")
-
-
-def test_loops_outside_a_kernel() -> None:
-    with pytest.raises(ProgramError, match=r"a T.serial loop outside a kernel"):
-        list(T.serial(4))
-
-
-def test_a_program_without_a_launch() -> None:
-    @T.program
-    def p(A: T.Tensor((4,), "f32")):
-        pass
-
-    with pytest.raises(ProgramError, match=r"'p' has no launch.*with T.Kernel"):
-        p.build()
-
-
-def test_unknown_symbol() -> None:
-    @T.program
-    def p(A: T.Tensor((T.dynamic("M"),), "f32")):
-        with T.Kernel(block=1):
-            T.clear(A)
-
-    assert "symbols(M)" in str(p)
-    assert "f32[7]" in str(p.build(M=7))
-    with pytest.raises(ProgramError, match="'N' is not a symbolic extent of 'p'"):
-        p.build(N=4)
-
-
-def test_text_of_a_launch_with_symbolic_extents() -> None:
-    @T.program
-    def p(A: T.Tensor((T.dynamic("M"), T.dynamic("N")), "f32")):
-        with T.Kernel(block=A.shape[0]):
-            T.clear(A)
-
-    assert str(p).endswith("symbolic extents; show it with print(p.build(M=..., N=...))")
-    assert "f32[7, 2]" in str(p.build(M=7, N=2))
 
 
 def test_merging_an_lse_that_is_an_argument() -> None:
@@ -658,17 +590,3 @@ def test_merging_an_lse_that_is_an_argument() -> None:
             T.copy(L[r, :], lse)
 
     assert not p.build().warnings
-
-
-def test_errors_show_no_internal_frames() -> None:
-    import traceback
-
-    @T.program
-    def p(A: T.Tensor((4,), "f32")):
-        with T.Kernel(blok=1):
-            T.clear(A)
-
-    for call in (mt.run, mt.simulate, mt.check, mt.execute, mt.price, mt.lower, mt.compile):
-        with pytest.raises(ProgramError) as caught:
-            call(p, *[np.zeros(4, "f4")] * (call is not mt.compile), machine="dgx-h100")
-        assert len(traceback.extract_tb(caught.value.__traceback__)) == 2

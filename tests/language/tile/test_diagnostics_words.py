@@ -1,6 +1,5 @@
 """Words of the language used with what they do not take: each is refused with what to write instead."""
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,7 @@ from tests.language.tile.refusals import Refusals, check_refused
 import megatile as mt
 import megatile.language as T
 from megatile.core.errors import MegatileError
-from megatile.language.tile.errors import ProgramError, ProgramWarning
+from megatile.language.tile.errors import ProgramError
 from megatile.targets.interpret.errors import RunError
 
 refused = Refusals()
@@ -388,100 +387,3 @@ def test_algorithms_are_known_and_fit() -> None:
         mt.run(gather("rign"), a)
     with pytest.raises(RunError, match=r"the algorithm 'double_tree' does another collective.*one of .*ring"):
         mt.run(gather("double_tree"), a)
-
-
-def test_reflected_and_bitwise_operators() -> None:
-    @T.program
-    def p(A: T.Tensor((8, 7), "i32")):
-        with T.Kernel(block=1):
-            for i in T.Parallel(8):
-                A[i, 0] = 2**i
-                A[i, 1] = 1 << i
-                A[i, 2] = 5 & i
-                A[i, 3] = 5 | i
-                A[i, 4] = 5 ^ i
-                A[i, 5] = 255 >> i
-                A[i, 6] = ~i
-
-    a = np.zeros((8, 7), np.int32)
-    mt.run(p, a)
-    i = np.arange(8)
-    expected = np.stack([2**i, 1 << i, 5 & i, 5 | i, 5 ^ i, 255 >> i, ~i], axis=1)
-    np.testing.assert_array_equal(a, expected)
-
-
-# --- values that are known only when the program runs -----------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("use", "message"),
-    [
-        (lambda v: f"{v}", r"is put into a text.*T.print"),
-        (lambda v: [1] if bool(v) else [], r"is a Python condition.*T.if_then_else\(condition, a, b\)"),
-        (lambda v: list(range(4))[v], r"is needed as a Python number.*T.serial\(...\) for loops"),
-        (lambda v: float(v), r"is needed as a Python number.*the functions of T, e.g. T.exp"),
-    ],
-    ids=["text", "condition", "index", "float"],
-)
-def test_values_asked_for_too_early(use: Callable[[Any], Any], message: str) -> None:
-    @T.program
-    def p(A: T.Tensor((4,), "f32")):
-        with T.Kernel(block=4) as bx:
-            use(bx)
-
-    with pytest.raises(ProgramError, match=rf"(?s)known only when the program runs, and {message}.*\^"):
-        p.build()
-
-
-# --- pipelines deeper than memory -----------------------------------------------------------------
-
-
-def pipelined(stages: int, rows: int) -> Any:
-    @T.program
-    def p(A: T.Tensor((1024, 256), "f16"), B: T.Tensor((1024, 256), "f16")):
-        with T.Kernel(block=1, threads=128):
-            a = T.alloc((rows, 256), "f16", level="l1")
-            b = T.alloc((rows, 256), "f16", level="l1")
-            for k in T.Pipelined(1024 // rows, num_stages=stages):
-                T.copy(a, A[k * rows, 0])
-                T.copy(b, a)
-                T.copy(B[k * rows, 0], b)
-
-    return p
-
-
-def test_stages_that_do_not_fit_are_told() -> None:
-    deep = pipelined(4, 128)  # one buffer is 64 KiB; b stays one
-    with pytest.warns(
-        ProgramWarning,
-        match=r"\.py:\d+: 4 stages of pipelined loop 'k' need 320 KiB of 'shared' per block, but there are "
-        r"227 KiB; 2 fit \(try: num_stages=2, or smaller tiles\)",
-    ):
-        deep.build()
-    a = np.random.default_rng(0).standard_normal((1024, 256)).astype(np.float16)
-    b = np.zeros_like(a)
-    mt.run(deep, a, b)
-    np.testing.assert_array_equal(a, b)
-
-
-@pytest.mark.parametrize(("stages", "rows"), [(2, 128), (1, 128), (4, 64)])
-def test_stages_that_fit(stages: int, rows: int) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        pipelined(stages, rows).build()
-
-
-def test_numbers_of_numpy_are_numbers() -> None:
-    two, three = np.float32(2), np.int64(3)
-
-    @T.program
-    def p(A: T.Tensor((8,), "f32")):
-        with T.Kernel(block=1):
-            for i in T.Parallel(8):
-                if three < i:
-                    A[i] = two * A[i] + three - np.float64(0.5) / two
-
-    a = np.arange(8, dtype=np.float32)
-    expected = np.where(a > 3, 2 * a + 3 - 0.25, a)
-    mt.run(p, a)
-    np.testing.assert_array_equal(a, expected)

@@ -5,21 +5,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.language.tile.shared import ones
 
 import megatile as mt
 import megatile.language as T
-from megatile.core.dtypes import bits, numpy_dtype
+from megatile.core.dtypes import numpy_dtype
 from megatile.core.errors import MegatileError
 from megatile.core.operations import cast
 from megatile.ir.parser import parse
 from megatile.language.tile.errors import ProgramError, ProgramWarning
 from megatile.plan.model import PlanError
 from megatile.targets.interpret.errors import ArgumentError, OutOfBoundsError, RemoteAccessError
-
-
-def ones(*shape: int) -> np.ndarray:
-    return np.ones(shape, np.float32)
-
 
 # --- the order of copies, and inputs ----------------------------------------------------------------
 
@@ -185,24 +181,6 @@ def test_the_part_of_another_device_is_not_ones_own(element: bool) -> None:
 # --- limits and names -----------------------------------------------------------------------------------
 
 
-def test_registers_of_a_thread() -> None:
-    def kernel(columns: int) -> Any:
-        @T.program
-        def big(A: T.Tensor((128, columns), "f32")):
-            with T.Kernel(block=1, threads=128):
-                t = T.alloc_fragment((128, columns), "f32")
-                T.copy(t, A)
-                T.copy(A, t)
-
-        return big
-
-    message = "need 1024 B of 'registers' in each of its 128 threads, but a thread has at most 1020 B"
-    with pytest.raises(ProgramError, match=message):
-        mt.run(kernel(256), ones(128, 256))
-    mt.run(kernel(255), ones(128, 255))
-    mt.run(kernel(256), ones(128, 256), machine="mi300x-8")
-
-
 def test_implementations_have_names() -> None:
     def kernel(name: str) -> Any:
         @T.program
@@ -302,18 +280,6 @@ def test_dtypes_as_objects() -> None:
     assert (a == 1024).all()
 
 
-def test_four_bits_are_half_a_byte_of_memory() -> None:
-    assert bits("i4") == bits("f4e2m1") == 4 and bits("e8m0") == 8
-
-    @T.program
-    def kernel(A: T.Tensor((8,), "f32")):
-        with T.Kernel(block=1, threads=32):
-            T.alloc_shared((400 * 1024,), "i4")
-            T.clear(A)
-
-    mt.run(kernel, ones(8))
-
-
 def test_tf32_rounds_to_ten_bits() -> None:
     x = np.array([1 + 2**-11, 1 + 3 * 2**-11, 1 + 2**-10, np.inf, np.nan, -3e38], np.float32)
     expected = np.array([1, 1 + 2**-9, 1 + 2**-10, np.inf, np.nan, -3e38], np.float32)
@@ -348,18 +314,3 @@ def shard_in_order(order: str) -> None:
 def many_blocks(A: T.Tensor((8,), "f32")):
     with T.Kernel(block=(100_000, 100_000), threads=32):
         T.clear(A)
-
-
-def test_tiles_of_regions_one_after_the_other_are_not_alive_at_once():
-    @T.program
-    def steps(X: T.Tensor((128, 128), "f32"), Y: T.Tensor((128, 128), "f32")):
-        with T.Kernel(device=1, block=1, threads=256), T.Scale("device"):
-            for _ in range(4):  # each has half of what the threads may have
-                with T.Scale("block"):
-                    x = T.alloc((128, 256), "f32")
-                    T.copy(x[:, 0:128], X[0, 0])
-                    T.copy(Y[0, 0], x[:, 0:128])
-
-    x, y = np.ones((128, 128), np.float32), np.zeros((128, 128), np.float32)
-    mt.run(steps, x, y, machine="dgx-h100")
-    assert (y == 1).all()

@@ -1,13 +1,47 @@
-"""Slices with steps, indices from the end, numbers as arguments, and the functions beside them."""
-
-from __future__ import annotations
+"""``language/tile/tiles.py``: handles of tensors, tiles and views, and regions of them."""
 
 import numpy as np
 import pytest
+from tests.language.tile.shared import f32, zeros
 
 import megatile as mt
 import megatile.language as T
 from megatile.language.tile.errors import ProgramError
+
+
+def test_symbolic_extents() -> None:
+    M, N = T.dynamic("M"), T.dynamic("N")
+
+    @T.program
+    def p(X: T.Tensor((M, N), "f32"), Y: T.Tensor((N, M), "f32")):
+        with T.Kernel(block=(T.ceildiv(N, 4), T.ceildiv(M, 4))) as (bx, by):
+            x, y = T.alloc((4, 4), "f32"), T.alloc((4, 4), "f32")
+            T.copy(x, X[by * 4, bx * 4])
+            for i, j in T.Parallel(4, 4):
+                y[j, i] = x[i, j]
+            T.copy(Y[bx * 4, by * 4], y)
+
+    for m, n in ((8, 4), (7, 9)):
+        x, y = f32(m, n), zeros(n, m)
+        mt.run(p, x, y)
+        np.testing.assert_array_equal(y, x.T)
+    with pytest.raises(ProgramError, match="'M' is 3 in an earlier argument and 5 in 'Y'"):
+        mt.run(p, f32(3, 4), zeros(4, 5))
+
+
+def test_edges() -> None:
+    @T.program
+    def p(X: T.Tensor((5, 7), "f32"), Y: T.Tensor((5, 7), "f32"), Z: T.Tensor((8, 8), "f32")):
+        with T.Kernel(block=(2, 2)) as (bx, by):
+            t = T.alloc((4, 4), "f32")
+            T.copy(t, X[by * 4, bx * 4])
+            T.copy(Y[by * 4, bx * 4], t)
+            T.copy(Z[by * 4, bx * 4], t)
+
+    x, y, z = f32(5, 7), zeros(5, 7), np.ones((8, 8), np.float32)
+    mt.run(p, x, y, z)
+    np.testing.assert_array_equal(y, x)
+    np.testing.assert_array_equal(z, np.pad(x, ((0, 3), (0, 1))))
 
 
 @T.program
@@ -67,51 +101,3 @@ def test_steps_with_other_extents_are_refused() -> None:
 
     with pytest.raises(ProgramError, match=r"'B' \(3\) and 'A' \(4\) have different shapes"):
         wrong.build("dgx-h100")
-
-
-@pytest.mark.parametrize("value", [-2.5, -0.5, 0.0, 0.5, 1.5, 2.5, 2.4, 1e9])
-def test_halves_round_to_even(value: float) -> None:
-    @T.program
-    def rounded(A: T.Tensor((1,), "f32"), B: T.Tensor((2,), "f32"), I: T.Tensor((1,), "i32")):
-        with T.Kernel(block=1, threads=32):
-            B[0] = T.round(A[0])
-            B[1] = 1.0 * T.round(value)
-            I[0] = T.bitcast(A[0], "i32")
-
-    a, b, i = np.array([value], np.float32), np.zeros(2, np.float32), np.zeros(1, np.int32)
-    mt.run(rounded, a, b, i)
-    np.testing.assert_array_equal(b, [np.round(a[0]), np.round(value)])
-    assert i[0] == a.view(np.int32)[0]
-
-
-def test_persistent_tiles_of_two_dimensions() -> None:
-    @T.program
-    def tiles(A: T.Tensor((8, 12), "f32")):
-        with T.Kernel(block=5, threads=32) as b:
-            for i, j in T.Persistent((4, 3), 5, b):
-                t = T.alloc_shared((2, 4), "f32")
-                T.fill(t, 3.0 * i + j)
-                T.copy(A[i * 2, j * 4], t)
-
-    a = np.zeros((8, 12), np.float32)
-    mt.run(tiles, a)
-    np.testing.assert_array_equal(a, np.arange(12).reshape(4, 3).repeat(2, 0).repeat(4, 1))
-
-
-@pytest.mark.parametrize("dtype", ["f32", "i32", "f64"])
-@pytest.mark.parametrize("dim", [0, 1])
-def test_products_of_rows_and_columns(dtype: str, dim: int) -> None:
-    @T.program
-    def product(A: T.Tensor((5, 6), dtype), B: T.Tensor((6 if dim == 0 else 5,), dtype)):
-        with T.Kernel(block=1, threads=32):
-            t, r = T.alloc_shared((5, 6), dtype), T.alloc_fragment((6 if dim == 0 else 5,), dtype)
-            T.copy(t, A)
-            T.reduce_prod(t, r, dim=dim)
-            T.copy(B, r)
-
-    element = {"f32": np.float32, "i32": np.int32, "f64": np.float64}[dtype]
-    a = np.random.default_rng(1).integers(-3, 4, (5, 6)).astype(element)
-    for how in (mt.run, mt.compile(product, target="cpu")):
-        b = np.zeros(6 if dim == 0 else 5, element)
-        how(product, a, b) if how is mt.run else how(a, b)
-        np.testing.assert_array_equal(b, np.prod(a, dim))

@@ -1,4 +1,5 @@
-"""TileScale's nested ``T.Scale`` with extents: in TileLang's spelling, and in ours."""
+"""``language/tile/nest.py``: launches that nested ``T.Scale("block", 4)`` describe, without a
+``T.Kernel``."""
 
 import inspect
 
@@ -295,9 +296,6 @@ def test_extents_that_contradict_each_other():
         with pytest.raises(MegatileError, match=match):
             mt.run(kernel(*levels), zeros(8))
     assert (run(kernel(8, 8), zeros(8)) == np.arange(8)).all()
-
-
-# --- a bare ``with instance:`` ------------------------------------------------------------------------------
 
 
 def launched():
