@@ -1,4 +1,4 @@
-"""Loops priced by some of their rounds have the bounds that all of their rounds give."""
+"""``cost/rounds.py``: long loops priced by some of their rounds."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from time import perf_counter
 from typing import Any
 
 import pytest
+from tests.cost.shared import blocks
 from tests.sim.toys import toy
 
 import megatile as mt
-import megatile.language as T
 from megatile.core.errors import MegatileError
 from megatile.core.expr import unit
 from megatile.cost import rounds
@@ -161,7 +161,7 @@ resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
 import numpy as np
 import megatile as mt
 from megatile.core.limits import OutOfMemory
-from tests.cost.test_loop_prices import cleared
+from tests.cost.shared import cleared
 from tests.sim.test_limits import rounds
 from tests.sim.toys import toy
 
@@ -180,17 +180,6 @@ for call in (
 """
 
 
-def cleared(blocks: int) -> Any:
-    """Return a tile program of so many blocks."""
-
-    @T.program
-    def clear(A: T.Tensor((blocks, 64), "f32")):
-        with T.Kernel(device=1, block=blocks, threads=128) as b, T.Scale("block"):
-            T.clear(A[b, 0:64])
-
-    return clear
-
-
 def test_a_large_ring_in_little_memory_is_one_sentence() -> None:
     pytest.importorskip("resource", reason="needs limits of memory")
     done = subprocess.run(
@@ -205,24 +194,6 @@ def test_a_large_ring_in_little_memory_is_one_sentence() -> None:
     assert len(said) == len(expected), done.stderr
     for line, pattern in zip(said, expected, strict=True):
         assert re.fullmatch(pattern, line)
-
-
-def blocks(seed: int, trips: int) -> Plan:
-    """Blocks in turns, each of which copies through caches and works in a long loop."""
-    rng = random.Random(seed)
-    b = PlanBuilder("blocks", scale="device", units=rng.choice((1, 2)))
-    block = b.level(
-        "block", scale="block", grid=rng.choice((3, 140)), parent="device", slots=rng.choice((1, 2))
-    )
-    rows = b.tile("rows", (10, 4096), "f16", memory="hbm", role="input")
-    row = b.tile("row", (1, 4096), "f16", memory="shared", level=block, versions=rng.choice((1, 2)))
-    total = b.tile("total", (1, 4096), "f16", memory="shared", level=block)
-    with b.stream(level=block):
-        b.compute("fill", total, value=1.0)
-        with b.loop(0, trips) as k:
-            b.copy(row, rows[(unit + k.index * rng.randrange(2)) % 10, 0:4096], fresh=rng.random() < 0.5)
-            b.compute("add", total, [total, row])
-    return b.finish()
 
 
 def test_blocks_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
