@@ -1,9 +1,8 @@
-"""Tuning: the exact best, whoever works; refused, pruned, resumed, killed, verified."""
+"""``tuning/search.py``: ``tune(factory, choices, machine=…)``."""
 
 import os
 import runpy
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -13,16 +12,14 @@ from pathlib import Path
 
 import pytest
 from tests.patience import patience, wait_until
-from tests.tuning.factories import CHOICES, adding, by_time, gemm, killing
+from tests.tuning.factories import CHOICES, adding, by_time
+from tests.tuning.shared import FAST, kept
 
 import megatile as mt
-import megatile.language as T
 from megatile.core.errors import MegatileError
-from megatile.tuning import TuneError, work
 from megatile.tuning.work import points_of
 
 ROOT = Path(__file__).parents[2]
-FAST = {"machine": "dgx-h100", "progress": False}
 
 
 def everything(factory=adding, choices=CHOICES):
@@ -93,19 +90,6 @@ def test_any_executor_finds_the_same(truth, kind):
             check(mt.tune(lambda **c: adding(**c), CHOICES, executor=client.get_executor(), **FAST), truth)
 
 
-def test_an_executor_that_cannot_send_closures_says_so():
-    with ProcessPoolExecutor(1) as pool, pytest.raises(TuneError, match="cannot send the factory"):
-        mt.tune(lambda **c: adding(**c), CHOICES, executor=pool, **FAST)
-
-
-def test_a_killed_worker_is_one_error_and_results_are_kept(tmp_path):
-    store = tmp_path / "s.sqlite"
-    with pytest.raises(TuneError, match="a worker was killed"):
-        mt.tune(killing, {"parts": [8, 16, 32]}, workers=2, store=store, **FAST)
-    found = mt.tune(partial(killing, die=0), {"parts": [8, 16, 32]}, workers=2, store=store, **FAST)
-    assert found.counts["refused"] == 0
-
-
 RUN = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # also where a shell ignores it
@@ -122,14 +106,6 @@ def slow(*arguments, **options):
 work.simulate = slow
 mt.tune(adding, CHOICES, machine="dgx-h100", objective=by_time, workers=1, store=sys.argv[1])
 """
-
-
-def kept(store):
-    try:
-        with sqlite3.connect(store) as link:
-            return dict(link.execute("SELECT key, value FROM results"))
-    except sqlite3.Error:
-        return {}
 
 
 def test_killed_and_resumed_it_goes_on(tmp_path):
@@ -172,20 +148,6 @@ def test_ctrl_c_stops_all_at_once(tmp_path):
     assert said.rstrip().endswith("KeyboardInterrupt")
 
 
-def test_what_is_kept_is_not_simulated_again(tmp_path, monkeypatch):
-    store = tmp_path / "s.sqlite"
-    first = mt.tune(adding, CHOICES, workers=1, store=store, **FAST)
-
-    def never(*_, **__):
-        raise AssertionError("simulated again")
-
-    monkeypatch.setattr(work, "simulate", never)
-    again = mt.tune(adding, CHOICES, workers=1, store=store, **FAST)
-    assert (again.best, again.value, again.counts) == (first.best, first.value, first.counts)
-    with pytest.raises(AssertionError):  # another machine is another question
-        mt.tune(adding, CHOICES, workers=1, store=store, machine="hgx-a100", progress=False)
-
-
 def test_another_objective_is_sought_without_pruning():
     found = mt.tune(adding, {"parts": [8, 16]}, objective=lambda r: -r.time_ps, workers=1, **FAST)
     assert found.counts == {"simulated": 2, "pruned": 0, "refused": 0}
@@ -195,11 +157,6 @@ def test_another_objective_is_sought_without_pruning():
 def test_a_list_of_configurations():
     found = mt.tune(adding, [{"parts": 8, "passes": 2}, {"parts": 8}], workers=1, **FAST)
     assert found.best == {"parts": 8}
-
-
-def test_wrong_data_are_an_error():
-    with pytest.raises(TuneError, match="'z' is not what the first choice gives"):
-        mt.tune(partial(adding, wrong=True), {"passes": [2, 1], "parts": [8]}, workers=1, **FAST)
 
 
 @pytest.mark.parametrize(
@@ -230,23 +187,6 @@ def test_mistakes(change, message):
     assert message in str(caught.value)
 
 
-def test_a_factory_of_something_else():
-    with pytest.raises(TypeError, match="gives a int"):
-        mt.tune(lambda parts: parts, {"parts": [1]}, workers=1, **FAST)
-
-
-def test_a_store_that_is_something_else(tmp_path):
-    file = tmp_path / "s.sqlite"
-    file.write_text("hello " * 1000, encoding="utf-8")
-    with pytest.raises(TuneError, match="cannot be stored"):
-        mt.tune(adding, {"parts": [1, 4]}, store=file, workers=1, **FAST)
-
-
-# tile programs
-
-TILES = {"bM": [16, 64], "bN": [16, 64], "bK": [16, 64]}
-
-
 PROGRAMS = {
     "21_gemm_block": ("gemm", (128, 128, 128), {"bM": [32, 64], "bN": [32, 64], "bK": [16, 64]}),
     "25_softmax": ("softmax", (128, 256), {"bM": [32, 8], "bN": [64, 256]}),
@@ -262,50 +202,3 @@ def test_tuned_beats_the_default(name, machine):
     found = mt.tune(factory, choices, machine=machine, workers=1, progress=False)
     assert found.speedup > 1.01
     assert found.verified.startswith("results match the interpreter")
-
-
-@pytest.mark.parametrize("name", ["dgx-h100", "mi300x-8"])
-def test_a_tile_program_is_tuned_and_verified(name):
-    found = mt.tune(gemm, TILES, machine=name, workers=1, progress=False)
-    times = [(mt.simulate(gemm(**p), machine=name).time_ps, i) for i, p in enumerate(points_of(TILES))]
-    assert (found.value, found.points.index(found.best)) == min(times)
-    for outcome, (time_ps, _) in zip(found.outcomes, times, strict=True):
-        assert outcome.bound <= time_ps
-    assert found.speedup > 1.05
-    assert found.verified.startswith("results match the interpreter")
-
-
-def test_autotune():
-    made = []
-
-    @T.autotune({"bM": [16, 64], "bN": [16, 64]}, machine="dgx-h100", workers=1, progress=False)
-    def tuned(M, N, K, bM=16, bN=16):
-        made.append((bM, bN))
-        return gemm(M, N, K, bM, bN)
-
-    program = tuned(128, 128, 64)
-    count = len(made)
-    assert tuned(128, 128, 64) is program
-    assert len(made) == count
-    (found,) = tuned.tuned.values()
-    assert found.made is program
-    assert tuned.__name__ == "tuned"
-    tuned(128, 128, 64, bM=64)
-    assert made[-1] == (64, 16)
-    assert tuned.tune(64, 64, 64, machine="mi300x-8").machine.name == "mi300x-8"
-    with pytest.raises(TuneError, match="no machine is given"):
-        T.autotune({"bM": [16]})(gemm)()
-    with pytest.raises(TuneError, match="no option 'machin'"):
-        T.autotune({"bM": [16]}, machin="dgx-h100")
-    with pytest.raises(TuneError, match="choices are missing"):
-        T.autotune(gemm)
-
-
-def test_results_of_other_code_do_not_count(tmp_path, monkeypatch):
-    store = tmp_path / "s.sqlite"
-    first = mt.tune(adding, CHOICES, workers=1, store=store, **FAST)
-    before = kept(store)
-    monkeypatch.setattr(work, "code_digest", lambda: "the engine was mended")
-    again = mt.tune(adding, CHOICES, workers=1, store=store, **FAST)
-    assert again.best == first.best
-    assert len(kept(store)) == 2 * len(before)

@@ -1,0 +1,14 @@
+"""What several files of tests/tuning share."""
+
+import sqlite3
+
+FAST = {"machine": "dgx-h100", "progress": False}
+SIZES = ["40 KiB", "100 KiB", "228 KiB"]
+
+
+def kept(store):
+    try:
+        with sqlite3.connect(store) as link:
+            return dict(link.execute("SELECT key, value FROM results"))
+    except sqlite3.Error:
+        return {}
