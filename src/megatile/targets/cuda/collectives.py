@@ -31,6 +31,7 @@ def between_blocks(scope: DeviceScope, what: str) -> bool:
 
 def rendezvous(scope: DeviceScope, axis: int | None = None) -> None:
     """All units of the group, that is, all threads of the unit above them; or those of a line of blocks."""
+    scope.finish_copies()
     if scope.group[0] < scope.gen.kernel.instance:
         first, _, count = line(scope, axis)
         scope.text.add(

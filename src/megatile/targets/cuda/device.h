@@ -24,6 +24,8 @@ INLINE float float_of(u32 x) { return __uint_as_float(x); }
 INLINE u32 bits_of(float x) { return __float_as_uint(x); }
 INLINE float from_f16(u32 h) { float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"((u16)h)); return f; }
 INLINE u32 to_f16(float x) { u16 h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x)); return h; }
+INLINE u32 both_f16(float x, float y) { u32 h; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(h) : "f"(y), "f"(x)); return h; }
+INLINE u32 both_bf16(float x, float y) { u32 h; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(h) : "f"(y), "f"(x)); return h; }
 INLINE u32 to_bf16(float x) { u16 h; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(x)); return h; }
 /* 16 x 16 elements of a (rows) by 16 x 8 of b (columns), added to 16 x 8 of d; fragments of a warp. */
 #define MMA(name, type) INLINE void name(float *d, const u32 *a, const u32 *b) { asm volatile(                 \
@@ -57,6 +59,10 @@ LDMATRIX4(ldmatrix_x4, "")
 LDMATRIX4(ldmatrix_x4_trans, ".trans")
 LDMATRIX2(ldmatrix_x2, "")
 LDMATRIX2(ldmatrix_x2_trans, ".trans")
+/* Words to global memory, as one: ptxas does not always see that they follow each other. */
+INLINE void store_global(void *to, u32 a, u32 b, u32 c, u32 d) {
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" :: "l"(__cvta_generic_to_global(to)), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
 /* The first `bytes` of 16 (8, 4) from global to shared memory, the rest zero, in the background. */
 #define CP_ASYNC(size, cache) INLINE void cp_async##size(void *to, const void *from, int bytes) {             \
   asm volatile("cp.async." cache ".shared.global [%0], [%1], " #size ", %2;"                                   \
@@ -65,6 +71,7 @@ CP_ASYNC(16, "cg")
 CP_ASYNC(8, "ca")
 CP_ASYNC(4, "ca")
 INLINE void cp_async_commit(void) { asm volatile("cp.async.commit_group;" ::: "memory"); }
+INLINE void cp_async_wait_all(void) { asm volatile("cp.async.wait_all;" ::: "memory"); }
 template <int groups> INLINE void cp_async_wait(void) { asm volatile("cp.async.wait_group %0;" :: "n"(groups) : "memory"); }
 /* Some warps of the block meet. */
 INLINE void named_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(threads) : "memory"); }
@@ -191,6 +198,42 @@ template <class Element, int pitch> struct Swizzled {
   DEVICE Swizzled operator+(long by) const { return {first, at + (u32)by}; }
   DEVICE operator Element *() const { return first + (at ^ at / line % ways * chunk); }
 };
+/* 16 (8, 4) bytes at once, of which the first `bytes` exist: the rest of the target is zero (copy), or as it was (store). */
+template <int width> struct alignas(width) Row { u32 words[width / 4]; };
+template <int width> INLINE void copy_row(void *to, const void *from, long bytes) {
+  if (bytes >= width) *(Row<width> *)to = *(const Row<width> *)from;
+  else for (long i = 0; i < width; i++) ((u8 *)to)[i] = i < bytes ? ((const u8 *)from)[i] : 0;
+}
+template <int width> INLINE void store_row(void *to, const void *from, long bytes) {
+  if (bytes >= width) *(Row<width> *)to = *(const Row<width> *)from;
+  else for (long i = 0; i < bytes; i++) ((u8 *)to)[i] = ((const u8 *)from)[i];
+}
+template <int width> INLINE void store_words(void *to, const u32 *words, long bytes) {
+  if (bytes >= width) {
+    if constexpr (width == 16) store_global(to, words[0], words[1], words[2], words[3]);
+    else if constexpr (width == 8) *(Row<8> *)to = {{words[0], words[1]}};
+    else *(u32 *)to = words[0];
+  } else for (int i = 0; i < width; i++) if (i < bytes) ((u8 *)to)[i] = (u8)(words[i / 4] >> i % 4 * 8);
+}
+/* Words 0 and 1 of an upper, 2 and 3 of a lower row: lanes of a pair exchange two, and have four of one row then. */
+INLINE void exchange_pairs(u32 *w) {
+  const bool odd = threadIdx.x & 1;
+  for (int i = 0; i < 2; i++) {
+    const u32 got = __shfl_xor_sync(~0u, odd ? w[i] : w[i + 2], 1);
+    w[i] = odd ? got : w[i], w[i + 2] = odd ? w[i + 2] : got;
+  }
+}
+/* Four lanes have a word of each of four rows, and get four words of one: lane l of row l. */
+INLINE void exchange_quads(u32 *w) {
+  for (int by = 1; by < 4; by *= 2) {
+    const bool odd = threadIdx.x & by;
+    for (int i = 0; i < 4; i++) {
+      if (i & by) continue;
+      const u32 got = __shfl_xor_sync(~0u, odd ? w[i] : w[i + by], by);
+      w[i] = odd ? got : w[i], w[i + by] = odd ? w[i + by] : got;
+    }
+  }
+}
 /* Elements in one word: as they lie, or `stride` apart. */
 INLINE u32 word(const void *at) { return *(const u32 *)at; }
 template <class Pointer> INLINE u32 gathered(Pointer at, int stride) {

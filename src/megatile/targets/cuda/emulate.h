@@ -221,6 +221,7 @@ CP_ASYNC(16)
 CP_ASYNC(8)
 CP_ASYNC(4)
 INLINE void cp_async_commit(void) { emulated.self().group++; }
+INLINE void cp_async_wait_all(void) { emulated.self().group++, emulated.arrive(0); }
 template <int groups> INLINE void cp_async_wait(void) { emulated.arrive(groups); }
 
 INLINE float from_f16(u32 h) { u16 bits = (u16)h; _Float16 x; memcpy(&x, &bits, 2); return (float)x; }
@@ -229,6 +230,12 @@ INLINE u32 to_bf16(float f) {
   const u32 u = bits_of(f);
   return f == f ? (u + 0x7fff + ((u >> 16) & 1)) >> 16 : (u >> 16) | 0x40;
 }
+INLINE void store_global(void *to, u32 a, u32 b, u32 c, u32 d) {
+  const u32 words[] = {a, b, c, d};
+  if ((u64)to % 16 == 0) memcpy(to, words, 16);
+}
+INLINE u32 both_f16(float x, float y) { return to_f16(x) | to_f16(y) << 16; }
+INLINE u32 both_bf16(float x, float y) { return to_bf16(x) | to_bf16(y) << 16; }
 /* Every lane publishes its row, then picks its words. A row that is not at a multiple of 16 bytes would be a fault. */
 template <int count, bool trans> static void ldmatrix(u32 *r, const void *row) {
   Emulated::Lanes *const l = emulated.lanes(~0u);

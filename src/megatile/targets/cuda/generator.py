@@ -31,7 +31,7 @@ _FOLDER = File(__file__).parent
 DEVICE = (_FOLDER / "device.h").read_text(encoding="utf-8").replace("NUMBERS", NUMBERS)
 EMULATE = (_FOLDER / "emulate.h").read_text(encoding="utf-8")
 _LOCAL = """shared tid failure launch arguments row column top left lane warp ri ci mi ni qi hi ki xs ys
-sums slot fetch ahead out other mine acc kept at copy old was threadIdx blockIdx main std"""
+sums words slot fetch ahead out other mine acc kept at copy old was threadIdx blockIdx main std"""
 _KEYWORDS = """alignas alignof and asm auto bool break case catch char class const constexpr continue decltype
 default delete do double else enum explicit export extern false float for friend goto if inline
 int long mutable namespace new noexcept not nullptr operator or private protected public
@@ -82,6 +82,8 @@ class DeviceWriter(Writer):
                 )
         self.kernels: list[str] = []
         self.kernel: _Kernel | None = None
+        self.pipelines = 0
+        """Pipelined loops around what is being written, which count the groups of cp.async themselves."""
         self.meetings: dict[Any, tuple[int, int]] = {}
         """Where units meet in the launch's memory: places, and bytes."""
 
@@ -147,7 +149,10 @@ class DeviceWriter(Writer):
                 for one in n.walk((node,)) if isinstance(node, n.Parallel) else (node,):
                     _check_peer(one)
                 self.ordered(scope, node)
+                if isinstance(node, (n.Break, n.Continue, n.Return)):
+                    scope.finish_copies()
                 rule(scope, node)
+        scope.finish_copies()
 
     def ordered(self, scope: DeviceScope, node: n.Node) -> None:
         """The team meets first if the statement touches what others of it may still be at."""

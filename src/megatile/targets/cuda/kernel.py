@@ -11,6 +11,7 @@ import numpy as np
 from megatile.targets.common.errors import CompileError
 from megatile.targets.common.kernel import CompiledKernel, Failure, MachineCode, Profile
 from megatile.targets.common.toolchain import Making
+from megatile.targets.cuda.alignment import WIDEST
 from megatile.targets.cuda.generator import EMULATE, generate_cuda
 
 _ONE_AT_A_TIME = threading.Lock()
@@ -22,6 +23,16 @@ def emulated(text: str, options: tuple[str, ...] = ()) -> Making:
     return Making(text.replace('#include "emulate.h"', EMULATE), (*_FLAGS, *options), "c++")
 
 
+def _aligned(array: np.ndarray) -> np.ndarray:
+    if array.__array_interface__["data"][0] % WIDEST == 0:
+        return array
+    room = np.empty(array.nbytes + WIDEST, np.uint8)
+    first = -room.__array_interface__["data"][0] % WIDEST
+    copy = room[first : first + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
 class CudaCode(MachineCode):
     """One binding of a program's symbolic extents; compiled for the CPU when it is first called."""
 
@@ -29,6 +40,14 @@ class CudaCode(MachineCode):
         self.source = self.made = generate_cuda(self.program)
         self.options = options
         self.launch: Any = None
+
+    def __call__(self, arrays: tuple[Any, ...], times: Any = None) -> None:
+        self._carefully(arrays, times)
+
+    def held(self, arrays: list[Any]) -> tuple[list[Any], Any]:
+        """Arrays that begin at multiples of 16 bytes, as tensors on a device do."""
+        held = [_aligned(array) for array in super().held(arrays)[0]]
+        return held, self.addresses(held)
 
     def _compiled(self) -> Any:
         if self.launch is None:

@@ -136,6 +136,23 @@ class Mma(SharedLayout):
         )
         return [("mi", self.down), ("ni", self.across), ("qi", 4)]
 
+    @contextmanager
+    def tiles(self, text: Text, team: Team, both: int) -> Iterator[None]:
+        """A loop over a warp's tiles of 16 by 8, or of ``both`` such beside each other: mi, ni; top is the
+        lane's first row and left the warp's first column."""
+        text.add(
+            f"const int lane = {team.index} % 32, warp = {team.index} / 32, "
+            f"top = warp / {self.wide} * {self.down * 16} + lane / 4, "
+            f"left = warp % {self.wide} * {self.across * 8};"
+        )
+        guard = f"if (warp < {self.busy})" if self.busy < self.warps else ""
+        with text.block(guard):
+            text.add("#pragma unroll")
+            with text.block(f"for (int mi = 0; mi < {self.down}; mi++)"):
+                text.add("#pragma unroll")
+                with text.block(f"for (int ni = 0; ni < {self.across}; ni += {both})"):
+                    yield
+
     def element(self) -> tuple[str, str, str, str]:
         return (
             "top + mi * 16 + qi / 2 * 8",

@@ -44,6 +44,8 @@ class Hazards:
 
     read: set[str] = field(default_factory=set)
     written: set[str] = field(default_factory=set)
+    copying: bool = False
+    """Whether copies in the background may be under way, which nobody has waited for."""
 
     def meets(self, touched: Iterable[tuple[str, bool]]) -> bool:
         return any(name in self.written or (writes and name in self.read) for name, writes in touched)
@@ -55,9 +57,10 @@ class Hazards:
     def join(self, other: Hazards) -> None:
         self.read |= other.read
         self.written |= other.written
+        self.copying |= other.copying
 
     def copy(self) -> Hazards:
-        return Hazards(set(self.read), set(self.written))
+        return Hazards(set(self.read), set(self.written), self.copying)
 
 
 class DeviceAllocation(Allocation):
@@ -169,8 +172,15 @@ class DeviceScope(Scope):
             )
         return self.team
 
+    def finish_copies(self) -> None:
+        """Every thread waits for its copies in the background."""
+        if self.hazards.copying:
+            self.text.add("cp_async_wait_all();")
+            self.hazards.copying = False
+
     def sync(self) -> None:
         """The threads of the team meet; what they wrote is there for all of them."""
+        self.finish_copies()
         if self.crew.sync:
             self.text.add(self.crew.sync)
         self.hazards = Hazards()

@@ -16,6 +16,7 @@ from megatile.targets.cuda.elements import atomic_region, copy, fill, parallel
 from megatile.targets.cuda.pipeline import pipelined
 from megatile.targets.cuda.products import gemm
 from megatile.targets.cuda.reducing import cumsum, reduce
+from megatile.targets.cuda.rows import copy_rows
 from megatile.targets.cuda.scope import DeviceScope
 
 STATEMENTS = dict(common.STATEMENTS)
@@ -30,7 +31,8 @@ rule = n.registrar(STATEMENTS)
 def _copy(scope: DeviceScope, node: n.Copy) -> None:
     if n.remote(node) is not None:
         between_blocks(scope, "a copy to another unit")
-    copy(scope, node)
+    if not copy_rows(scope, node, background=not scope.gen.pipelines):
+        copy(scope, node)
 
 
 @rule(n.Atomic)

@@ -1,0 +1,170 @@
+"""Copies of several elements at once: 16, 8 or 4 bytes of a row, where addresses allow it."""
+
+from __future__ import annotations
+
+from megatile.core.dtypes import itemsize
+from megatile.core.expr import Const, Expr, constant, simplify
+from megatile.ir import nodes as n
+from megatile.targets.common.allocation import Storage
+from megatile.targets.common.elements import kind
+from megatile.targets.common.scope import Axis
+from megatile.targets.cuda.alignment import WIDEST, row_alignment
+from megatile.targets.cuda.elements import Side, pairs_of, shared_out
+from megatile.targets.cuda.layouts import Mma
+from megatile.targets.cuda.scope import DeviceScope
+
+WIDTHS = (16, 8, 4)
+"""Bytes that a thread moves at once."""
+_GLOBAL = ("argument", "launch")
+_WORDS = {"f32": "bits_of({}), bits_of({})", "i32": "(u32){}, (u32){}", "f16": "both_f16({}, {})",
+          "bf16": "both_bf16({}, {})"}  # fmt: skip
+"""Two neighbours of a row as words, by the dtype that they are stored in."""
+
+
+def copy_rows(scope: DeviceScope, node: n.Copy, background: bool) -> bool:
+    """The copy in parts of rows (``background``: with cp.async, where it can), unless that is impossible."""
+    if node.src is not None or node.dst is not None or scope.layout(node.to.source) is not None:
+        return False
+    layout = scope.layout(node.source.source)
+    if isinstance(layout, Mma):
+        return _from_fragments(scope, node, layout)
+    if layout is not None:
+        return False
+    width, (source, to) = _width(scope, node), _storages(scope, node)
+    behind = background and to.home == "instance" and source.home in _GLOBAL
+    if not width or (width == itemsize(to.dtype) and not behind):
+        return False
+    _memory(scope, node, width, f"cp_async{width}" if behind else f"copy_row<{width}>")
+    scope.hazards.copying |= behind
+    return True
+
+
+def _storages(scope: DeviceScope, node: n.Copy) -> tuple[Storage, Storage]:
+    found = scope.gen.storages
+    return found.storage(node.source.source), found.storage(node.to.source)
+
+
+def _row(region: n.Region, storage: Storage) -> tuple[Expr, Expr, int] | None:
+    """Start, extent and number of the last dimension of more than one element, if it is contiguous."""
+    moved = [
+        (dim.start, dim.extent, d)
+        for d, dim in enumerate(region.dims)
+        if dim.extent is not None and constant(dim.extent) != 1
+    ]
+    return moved[-1] if moved and storage.strides[moved[-1][2]] == 1 else None
+
+
+def _begins_inside(scope: DeviceScope, start: Expr) -> bool:
+    low = scope.bound(simplify(scope.own(start)))
+    return low is not None and low[0] >= 0
+
+
+def _width(scope: DeviceScope, node: n.Copy) -> int:
+    """Bytes that can be moved at once from memory to memory, as they are; 0: none."""
+    source, to = _storages(scope, node)
+    rows = _row(node.source, source), _row(node.to, to)
+    plain = all(s.home in (*_GLOBAL, "instance") and s.copies == 1 and not s.wide for s in (source, to))
+    if source.dtype != to.dtype or source.name == to.name or not plain or rows[0] is None or rows[1] is None:
+        return 0
+    columns = constant(scope.own(rows[1][1]))
+    if columns is None or not all(_begins_inside(scope, row[0]) for row in rows if row is not None):
+        return 0
+    width = min(row_alignment(scope, node.source), row_alignment(scope, node.to))
+    while columns * itemsize(to.dtype) % width:
+        width //= 2
+    ends = [
+        scope.is_inside(simplify(scope.own(row[0])), Const(columns), Const(storage.shape[row[2]]))
+        for row, storage in zip(rows, (source, to), strict=True)
+        if row is not None
+    ]
+    return width if width in WIDTHS and any(ends) else 0
+
+
+def _memory(scope: DeviceScope, node: n.Copy, width: int, word: str) -> None:
+    """A loop over parts of ``width`` bytes of all rows, each by one thread."""
+    with scope.text.block():
+        here, there = Side(scope, node.to), Side(scope, node.source)
+        pairs = pairs_of(scope, here, there)
+        size = itemsize(here.storage.dtype)
+        count = width // size
+        extents = [a.extent for a, _ in pairs]
+        extents[-1] = Const((constant(extents[-1]) or 0) // count)
+        with shared_out(scope, extents) as indices:
+            indices[-1] = f"{indices[-1]} * {count}"
+            to, source = pairs[-1]
+            bytes_ = _bytes(source, indices[-1], size, width)
+            if to.clipped:
+                word, bytes_ = f"store_row<{width}>", _bytes(to, indices[-1], size, width)
+            source.low = to.low = None
+            pointer, exists = here.places(indices, [a for a, _ in pairs])
+            origin, conditions = there.places(indices, [b for _, b in pairs])
+            if conditions:
+                bytes_ = f"{' && '.join(conditions)} ? {bytes_} : 0"
+            guard = f"if ({' && '.join(exists)}) " if exists else ""
+            scope.text.add(f"{guard}{word}({pointer}, {origin}, {bytes_});")
+
+
+def _bytes(axis: Axis, index: str, size: int, width: int) -> str:
+    """How many bytes from an index on exist, at most ``width``."""
+    return str(width) if axis.high is None else f"lmin(lmax(({axis.high} - {index}) * {size}, 0), {width})"
+
+
+# --- fragments ------------------------------------------------------------------------------------
+
+
+def _from_fragments(scope: DeviceScope, node: n.Copy, layout: Mma) -> bool:
+    """Accumulators to memory: lanes have two neighbours each, and exchange words to have 16 bytes."""
+    source, to = _storages(scope, node)
+    row = _row(node.to, to)
+    suits = to.dtype in _WORDS and kind(to.dtype) == kind(source.dtype) and to.copies == 1 and not to.wide
+    if not suits or to.home == "local" or row is None or not _begins_inside(scope, row[0]):
+        return False
+    size, width = itemsize(to.dtype), row_alignment(scope, node.to)
+    if width == WIDEST and to.home in _GLOBAL and (size == 4 or layout.across % 2 == 0):
+        _stored(scope, node, layout, size, WIDEST)
+    elif width >= 2 * size:
+        _stored(scope, node, layout, size, 2 * size)
+    else:
+        return False
+    return True
+
+
+def _stored(scope: DeviceScope, node: n.Copy, layout: Mma, size: int, width: int) -> None:
+    text, exchanged = scope.text, width == WIDEST
+    with text.block():
+        side = Side(scope, node.to)
+        axes, name = side.axes, scope.gen.name(node.source.source)
+        with layout.tiles(text, scope.crew, 2 if exchanged and size == 2 else 1):
+            first = f"{name} + (mi * {layout.across} + ni) * 4"
+            text.add(f"const auto *const sums = {first};")
+            words = _WORDS[side.storage.dtype]
+            pairs = (0, 4, 2, 6) if exchanged and size == 2 else (0, 2)
+            listed = ", ".join(words.format(f"sums[{q}]", f"sums[{q + 1}]") for q in pairs)
+            text.add(f"u32 words[] = {{{listed}}};")
+            if not exchanged:
+                for q in range(2):
+                    place = ("top + mi * 16" + q * " + 8", "left + ni * 8 + lane % 4 * 2")
+                    _store(scope, side, axes, place, f"words + {q * width // 4}", width)
+            elif size == 2:
+                text.add("exchange_quads(words);")
+                place = ("top + mi * 16 + lane % 4 / 2 * 8", "left + ni * 8 + lane % 2 * 8")
+                _store(scope, side, axes, place, "words", width)
+            else:
+                text.add("exchange_pairs(words);")
+                place = ("top + mi * 16 + lane % 2 * 8", "left + ni * 8 + lane % 4 / 2 * 4")
+                _store(scope, side, axes, place, "words", width)
+
+
+def _store(
+    scope: DeviceScope, side: Side, axes: list[Axis], place: tuple[str, str], words: str, width: int
+) -> None:
+    """``width`` bytes at an element (row, column) of a tile."""
+    row, column = place
+    indices = [f"({row})", f"({column})"][2 - len(axes) :]
+    last = axes[-1]
+    bytes_ = _bytes(last, indices[-1], itemsize(side.storage.dtype), width)
+    low, last.low = last.low, None
+    pointer, conditions = side.places(indices, axes)
+    last.low = low
+    guard = f"if ({' && '.join(conditions)}) " if conditions else ""
+    scope.text.add(f"{guard}store_words<{width}>({pointer}, {words}, {bytes_});")

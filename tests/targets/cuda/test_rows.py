@@ -1,0 +1,133 @@
+"""Copies of rows: as many bytes at once as addresses allow, and nothing beyond edges."""
+
+import re
+
+import ml_dtypes
+import numpy as np
+import pytest
+from tests.targets.cuda.test_compile import gemm
+
+import megatile as mt
+import megatile.language as T
+
+TYPES = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "i8": np.int8, "i32": np.int32}
+
+
+def made(kernel) -> str:
+    return kernel.source[kernel.source.index("\nKERNEL") :]
+
+
+@pytest.mark.parametrize(
+    ("columns", "dtype", "words"),
+    [
+        (64, "f16", {"cp_async16"}),
+        (36, "f16", {"cp_async8", "store_row<8>"}),
+        (34, "f16", {"cp_async4", "store_row<4>"}),
+        (33, "f16", set()),
+        (40, "i8", {"cp_async8", "store_row<8>"}),
+        (33, "f32", {"cp_async4"}),
+    ],
+)
+def test_rows_are_moved_in_and_out(columns: int, dtype: str, words: set[str]) -> None:
+    rows, tile = 21, 16
+
+    @T.program
+    def moved(A: T.Tensor((rows, columns), dtype), B: T.Tensor((rows, columns), dtype)):
+        with T.Kernel(block=(T.ceildiv(columns, tile), T.ceildiv(rows, tile)), threads=64) as (bx, by):
+            a = T.alloc((tile, tile), dtype, level="l1")
+            T.copy(a, A[by * tile, bx * tile])
+            T.copy(B[by * tile, bx * tile], a)
+
+    k = mt.compile(moved, target="cuda")
+    assert set(re.findall(r"cp_async\d+|store_row<\d+>", made(k))) == words
+    a = np.random.default_rng(0).integers(-9, 9, (rows, columns)).astype(TYPES[dtype])
+    b = np.zeros_like(a)
+    k(a, b)
+    np.testing.assert_array_equal(b, a)
+
+
+def test_the_last_part_of_a_row_may_be_shorter() -> None:
+    n, tile = 101, 32
+
+    @T.program
+    def moved(A: T.Tensor((n,), "f32"), B: T.Tensor((n,), "f32"), S: T.Tensor((4,), "f32")):
+        with T.Kernel(block=4, threads=64) as bx:
+            a = T.alloc((tile,), "f32", level="l1")
+            b = T.alloc((tile,), "f32", level="l1")
+            s = T.alloc((1,), "f32", level="l1")
+            T.copy(a, A[bx * tile])
+            T.copy(b, a)
+            T.copy(B[bx * tile], b)
+            T.reduce_sum(b, s, dim=0)
+            T.copy(S[bx], s)
+
+    k = mt.compile(moved, target="cuda")
+    assert {"cp_async16(", "copy_row<16>(", "store_row<16>("} <= set(re.findall(r"\w+(?:<16>)?\(", made(k)))
+    a, b, s = np.arange(n, dtype="f4"), np.full(n + 3, -1, "f4"), np.zeros(4, "f4")
+    for first in (0, 1):  # 1: not at a multiple of 16 bytes
+        k(a, b[first : first + n], s)
+        np.testing.assert_array_equal(b[first : first + n], a)
+        assert (b[first + n :] == -1).all(), "nothing is written beyond the end"
+    np.testing.assert_array_equal(s, [a[i : i + tile].sum() for i in range(0, n, tile)])
+
+
+@pytest.mark.parametrize(
+    ("N", "dtype", "out", "word"),
+    [
+        (72, "f16", "f16", "exchange_quads"),
+        (68, "f16", "f32", "exchange_pairs"),
+        (70, "bf16", "bf16", "store_words<4>"),
+        (50, "f16", "f32", "store_words<8>"),
+        (35, "f16", "f16", "st1_f16"),
+        (68, "i8", "i32", "exchange_pairs"),
+    ],
+)
+def test_accumulators_are_stored_by_rows(N: int, dtype: str, out: str, word: str) -> None:
+    M, K, rng = 70, 32, np.random.default_rng(0)
+    a, b = (rng.integers(-3, 4, s).astype(TYPES[dtype]) for s in ((M, K), (K, N)))
+    total = "i32" if out == "i32" else "f32"
+
+    @T.program
+    def product(A: T.Tensor((M, K), dtype), B: T.Tensor((K, N), dtype), C: T.Tensor((M, N), out)):
+        with T.Kernel(block=(T.ceildiv(N, 32), T.ceildiv(M, 32)), threads=64) as (bx, by):
+            x = T.alloc((32, K), dtype, level="l1")
+            y = T.alloc((K, 32), dtype, level="l1")
+            c = T.alloc((32, 32), total)
+            T.copy(x, A[by * 32, 0])
+            T.copy(y, B[0, bx * 32])
+            T.gemm(x, y, c, clear_accum=True)
+            T.copy(C[by * 32, bx * 32], c)
+
+    k, c = mt.compile(product, target="cuda"), np.zeros((M, N), TYPES[out])
+    assert word in made(k)
+    k(a, b, c)
+    np.testing.assert_array_equal(c.astype("f8"), a.astype("f8") @ b.astype("f8"))
+
+
+def test_copies_in_the_background_are_waited_for_before_a_loop_goes_on() -> None:
+    n, tile = 8, 32
+
+    @T.program
+    def program(A: T.Tensor((n, tile), "f32"), L: T.Tensor((1,), "i32"), S: T.Tensor((n, tile), "f32")):
+        with T.Kernel(block=1, threads=32):
+            a = T.alloc((tile,), "f32", level="l1")
+            T.copy(a, A[n - 1, 0:tile])
+            for k in T.serial(n):
+                T.copy(S[k, 0:tile], a)
+                T.copy(a, A[k, 0:tile])
+                if k >= L[0]:
+                    break
+            T.copy(S[n - 1, 0:tile], a)
+
+    a = np.random.default_rng(0).standard_normal((n, tile), dtype="f4")
+    k, s = mt.compile(program, target="cuda"), np.zeros((n, tile), "f4")
+    assert "cp_async16(" in made(k)
+    k(a, np.array([3], "i4"), s)
+    np.testing.assert_array_equal(s[1:4], a[:3])
+    np.testing.assert_array_equal(s[n - 1], a[3])
+
+
+def test_stages_of_a_pipeline_are_not_waited_for_by_other_copies() -> None:
+    source = made(mt.compile(gemm(64, 64, 64, 32, 32, 32, "f16", stages=3), target="cuda"))
+    assert "cp_async_wait<1>();" in source
+    assert "cp_async_wait_all" not in source
