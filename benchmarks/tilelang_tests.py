@@ -196,7 +196,7 @@ def classified(found: Any) -> tuple[str, str]:
         values = any(
             word in text for word in ("ismatched", "not close", "allclose", "Not equal to tolerance")
         )
-        if "Regex pattern did not match" in text:
+        if "Regex pattern did not match" in text or "Expect to report an error" in text:
             return "unrefused", first
         if (_TOUCHED["text"] or "megatile" in text) and not values:
             return "text", first

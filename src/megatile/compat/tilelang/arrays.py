@@ -86,6 +86,15 @@ def shape_for(array: Any, element: str) -> tuple[int, ...]:
     return (*shape[:-1], 2 * shape[-1]) if shape and is_packed(array, element) else shape
 
 
+def strides_for(array: Any, element: str) -> tuple[int, ...]:
+    """The strides of an array in elements."""
+    if isinstance(array, np.ndarray):
+        found = tuple(stride // array.itemsize for stride in array.strides)
+    else:
+        found = tuple(array.stride())
+    return (*(2 * stride for stride in found[:-1]), *found[-1:]) if is_packed(array, element) else found
+
+
 def _bytes(array: Any) -> np.ndarray:
     """The bytes of a packed array, in place."""
     return array.view(np.uint8) if isinstance(array, np.ndarray) else array.view(torch_if_any().uint8).numpy()

@@ -8,6 +8,7 @@ from functools import partial, reduce
 from typing import Any
 
 from megatile.compat.tilelang.dtypes import dtype as Dtype, overflows, saturated
+from megatile.compat.tilelang.vectors import Vector, elements, store
 from megatile.core.dtypes import itemsize
 from megatile.core.expr import Symbol as Var, expr as integer, rebuild, simplify
 from megatile.ir import nodes as n
@@ -40,7 +41,8 @@ class TensorProxy:
         return TensorType(extents_of(shape), Dtype(dtype), strides)
 
     def __getitem__(self, items: Any) -> TensorType:
-        if isinstance(items, tuple) and len(items) == 2 and isinstance(items[1], (str, type)):
+        pair = isinstance(items, tuple) and len(items) == 2 and isinstance(items[0], (tuple, list))
+        if pair or (isinstance(items, tuple) and len(items) == 2 and isinstance(items[1], (str, type))):
             return self(*items)
         return self(items)
 
@@ -50,7 +52,13 @@ class StridedTensorProxy(TensorProxy):
 
     def __call__(self, shape: Any = (), *rest: Any, **keywords: Any) -> TensorType:
         strides, dtype = (*rest, None, None)[:2]
-        return super().__call__(shape, keywords.get("dtype", dtype or "float32"), strides)
+        strides = keywords.get("strides", strides)
+        return super().__call__(
+            shape, keywords.get("dtype", dtype or "float32"), None if strides is None else extents_of(strides)
+        )
+
+    def __getitem__(self, items: Any) -> TensorType:
+        return self(*items)
 
 
 def extents_of(shape: Any) -> tuple[Any, ...]:
@@ -78,12 +86,23 @@ class Buffer(Tile):
     safe: Any = None
     """What is read over the edge, if ``T.annotate_safe_value`` says so; otherwise zero."""
 
-    def __getitem__(self, index: Any) -> Ref:
+    def __getitem__(self, index: Any) -> Any:
+        ramp = elements(self, index)
+        if ramp is not None:
+            return Vector(tuple(self[place] for place in ramp))
         ref = super().__getitem__(index)
         return ref if self.safe is None or not ref.is_element else SafeRef(ref.tile, ref.dims)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         ref = self[index]
+        if isinstance(ref, Vector):
+            lanes = value.lanes if isinstance(value, Vector) else (value,) * len(ref.lanes)
+            for place, lane in zip(ref.lanes, lanes, strict=True):
+                self[tuple(map(Value, place.index))] = lane
+            return
+        if isinstance(value, Vector):
+            store(ref, value)
+            return
         if isinstance(value, Tile) or (isinstance(value, Ref) and not value.is_element):
             copy_into(ref, value)
             return
@@ -191,6 +210,8 @@ class KernelState:
     tensors: dict[str, Buffer] = field(default_factory=dict)
     local: list[Buffer] = field(default_factory=list)
     """Tiles that every thread has for itself where the kernel names threads."""
+    cpu: bool = False
+    """Whether the kernel is compiled for a CPU, where a block has one thread unless it says otherwise."""
     threads: tuple[int, ...] = ()
     grid: tuple[int, ...] = ()
     coords: tuple[Value, ...] = ()
@@ -205,6 +226,8 @@ class KernelState:
     """Arrivals that end a phase of a barrier, by its flag tile."""
     barriers: list[Barrier] = field(default_factory=list)
     reducers: list[Any] = field(default_factory=list)
+    reduction: str = "sum"
+    """How ``T.tvm_thread_allreduce`` combines."""
     levels: set[Any] = field(default_factory=set)
     """Levels of ``T.Scale`` that were left."""
     assumed: bool = False
@@ -309,6 +332,13 @@ def reshape(src: Any, shape: Any) -> Buffer:
 def alloc_shared(shape: Any, dtype: Any = "float32", scope: str = "shared.dyn") -> Buffer:
     """A tile in shared memory."""
     return allocate(shape, dtype, "l1")
+
+
+def alloc_buffer(shape: Any, dtype: Any = "float32", scope: str = "shared.dyn", **_: Any) -> Buffer:
+    """A tile in the memory that ``scope`` names."""
+    if scope == "global":
+        return alloc_global(shape, dtype)
+    return allocate(shape, dtype, "l1" if scope.startswith("shared") else "l0", private=scope == "local")
 
 
 def alloc_fragment(shape: Any, dtype: Any = "float32", scope: str = "local.fragment") -> Buffer:

@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from megatile.compat.tilelang.kernel import EagerKernel, JITKernel
+from megatile.compat.tilelang.kernel import EagerKernel, JITKernel, on_cpu
 from megatile.compat.tilelang.source import PrimFunc, Source, frame_names
 from megatile.compat.tilelang.time import predicted_ms
 from megatile.core.errors import MegatileError
@@ -49,6 +49,8 @@ class JIT:
         self.mode = "eager" if self.eager else "lazy"
         self.signature = inspect.signature(function)
         self.source = Source(function, frame_names()) if self.eager else None
+        if self.source is not None:
+            self.source.cpu = on_cpu(options.get("target"))
         self.kernels: dict[Any, Any] = {}
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
@@ -57,7 +59,7 @@ class JIT:
     def compile(self, *arguments: Any, **keywords: Any) -> Any:
         """A kernel for these numbers and shapes, to be called with arrays."""
         if not self.eager:
-            return JITKernel(self.get_tir(*arguments, **keywords), self.out_idx)
+            return JITKernel(self.get_tir(*arguments, **keywords), self.out_idx, self.options.get("target"))
         assert self.source is not None
         given, bound = self._split(arguments, keywords)
         return EagerKernel(self.source, given, bound)
@@ -122,13 +124,13 @@ def jit(function: Any = None, *, out_idx: Any = None, **options: Any) -> Any:
     if function is None:
         return functools.partial(jit, out_idx=out_idx, **options)
     if isinstance(function, PrimFunc):
-        return JITKernel(function, out_idx)
+        return JITKernel(function, out_idx, options.get("target"))
     return JIT(function, out_idx, **options)
 
 
-def compile(function: Any, out_idx: Any = None, **_: Any) -> Any:
+def compile(function: Any, out_idx: Any = None, target: Any = None, **_: Any) -> Any:
     """A kernel from a function under ``@T.prim_func``."""
-    return JITKernel(function, out_idx) if isinstance(function, PrimFunc) else function
+    return JITKernel(function, out_idx, target) if isinstance(function, PrimFunc) else function
 
 
 # --- ``tilelang.autotune``: the configurations of a kernel, and the one that is taken -----------------------

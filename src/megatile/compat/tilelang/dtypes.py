@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import builtins
+import re
 from typing import Any
 
 import numpy as np
@@ -37,6 +39,9 @@ _ALIASES = {
 _PACKED = {"float4_e2m1fn": "float4_e2m1fn_x2", "int4": "int8", "uint4": "uint8"}
 
 
+_VECTOR = re.compile(r"(\w+)x(\d+)")
+
+
 def _long_name(spelling: Any) -> str:
     """TileLang's own name of an element type, from any spelling of it."""
     if isinstance(spelling, str):
@@ -64,8 +69,15 @@ class dtype(str):
     def __hash__(self) -> int:
         return hash(_plain(self))
 
-    def __call__(self, value: Any = 0, *_: Any) -> Any:
-        return saturated(value, self.short)
+    def __call__(self, value: Any = 0, *more: Any) -> Any:
+        if self.lanes == 1:
+            return saturated(value, self.short)
+        from megatile.compat.tilelang.vectors import Vector
+
+        values = (value, *more) if more else (value,) * self.lanes
+        if len(values) != self.lanes:
+            raise DtypeError(f"{self} of {len(values)} numbers", advice=f"give {self.lanes}, or one")
+        return Vector(tuple(saturated(one, self.element.short) for one in values))
 
     @property
     def short(self) -> str:
@@ -74,14 +86,26 @@ class dtype(str):
 
     @property
     def bits(self) -> int:
+        if self.lanes > 1:
+            return self.lanes * self.element.bits
         return _BITS.get(_plain(self)) or 8 * itemsize(self.short)
+
+    @property
+    def lanes(self) -> int:
+        """Numbers of a vector type: 4 of float32x4."""
+        found = _VECTOR.fullmatch(_plain(self))
+        return builtins.int(found[2]) if found else 1
+
+    @property
+    def element(self) -> dtype:
+        found = _VECTOR.fullmatch(_plain(self))
+        return dtype(found[1]) if found else self
 
     @property
     def bytes(self) -> int:
         return (self.bits + 7) // 8
 
     itemsize = bytes
-    lanes = 1
 
     def as_torch(self) -> Any:
         """The torch dtype of the same name; of four bits, the one that holds two in a byte."""
@@ -111,10 +135,21 @@ NAMES = (
     "double int uint long short bool"
 ).split()
 
+LANES = (2, 4, 8, 16, 32, 64)
+"""Lanes of TileLang's vector types."""
+VECTORS = [
+    f"{name}x{lanes}"
+    for name in NAMES
+    for lanes in LANES
+    if name.startswith(("int", "uint", "float", "bfloat", "tfloat"))
+    and name[-1].isalnum()
+    and name not in ("int", "uint", "float")
+]
 globals().update({name: dtype(name) for name in NAMES})
 
 
 _GREATEST = {"f8e4m3": 448.0, "f8e5m2": 57344.0}
+FP8 = tuple(_GREATEST)
 
 
 def overflows(to: str, source: str) -> bool:

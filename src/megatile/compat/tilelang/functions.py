@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from megatile.compat.tilelang.dtypes import dtype as Dtype
-from megatile.core.dtypes import is_float, numpy_dtype
+from megatile.compat.tilelang.dtypes import FP8, NAMES, dtype as Dtype
+from megatile.compat.tilelang.vectors import Vector, reinterpreted
+from megatile.core.dtypes import is_float, itemsize, numpy_dtype
 from megatile.core.expr import Const, known, simplify
 from megatile.language.tile import functions as f
 from megatile.language.tile.errors import ProgramError
@@ -43,13 +44,30 @@ def Cast(dtype: Any, value: Any) -> Any:
     return cast(value, dtype)
 
 
-def cast(value: Any, dtype: Any, *_: Any, round: Any = None, sat: Any = None) -> Any:
-    if round not in (None, "rn") or sat:
+class CastError(ProgramError, ValueError):
+    """Arguments of a cast that have no meaning."""
+
+
+ROUNDINGS = ("", "rn", "rz", "rm", "rp", "ru", "rd", "ra", "rna", "rs")
+
+
+def cast(value: Any, dtype: Any, *_: Any, round: Any = None, sat: Any = None, rbits: Any = None) -> Any:
+    """``value`` as another dtype, rounded to the nearest; casts to fp8 saturate."""
+    if round is not None and round not in ROUNDINGS:
+        raise CastError(f"Invalid round={round!r}", advice=f"one of {', '.join(filter(None, ROUNDINGS))}")
+    if sat is not None and not isinstance(sat, bool):
+        raise CastError(f"Invalid sat={sat!r}", advice="True or False")
+    if round == "rs" and rbits is None:
+        raise CastError("rbits is required for round='rs'", advice="rbits=bits")
+    if rbits is not None and round != "rs":
+        raise CastError("rbits is only valid for round='rs'", advice="leave it out")
+    kind = Dtype(dtype)
+    if round not in (None, "", "rn") or (sat is not None and sat != (kind.short in FP8)):
         raise ProgramError(
             f"T.cast with round={round!r}, sat={sat!r}",
-            advice="numbers are rounded to the nearest: leave both out",
+            advice="numbers are rounded to the nearest, fp8 saturates: leave both out",
         )
-    return Dtype(dtype)(value)
+    return kind(value)
 
 
 def reinterpret(value: Any, dtype: Any) -> Any:
@@ -58,7 +76,25 @@ def reinterpret(value: Any, dtype: Any) -> Any:
         value, dtype = dtype, value
     if dtype == "handle":  # an address, which nothing here reads
         return value
-    return f.bitcast(value, Dtype(dtype).short)
+    kind = Dtype(dtype)
+    if isinstance(value, Vector) or kind.lanes > 1:
+        return reinterpreted(
+            value if isinstance(value, Vector) else Vector((value,)), kind.element.short, kind.lanes
+        )
+    return f.bitcast(value, kind.short)
+
+
+def isfinite(x: Any) -> Any:
+    return operate("and", operate("==", x, x), operate("!=", f.abs(x), float("inf")))
+
+
+def clamp(x: Any, min_val: Any, max_val: Any) -> Any:
+    return f.clamp(x, min_val, max_val)
+
+
+def align_up(x: Any, y: Any) -> Any:
+    """The next multiple of ``y``."""
+    return f.ceildiv(x, y) * y
 
 
 def infinity(dtype: Any = "float32") -> Any:
@@ -99,6 +135,26 @@ def log1p(x: Any) -> Any:
 
 def tan(x: Any) -> Any:
     return f.sin(x) / f.cos(x)
+
+
+class FastError(ProgramError, TypeError):
+    """A fast function of something that is no float."""
+
+
+def fast(word: str, exact: Any) -> Any:
+    """A fast function of CUDA: the exact one, of floats only."""
+
+    def function(x: Any) -> Any:
+        kind = x.dtype if isinstance(x, Value) else "float"
+        if kind != "float" and not (is_float(kind) and itemsize(kind) > 1):
+            name = next((name for name in NAMES if kind != "int" and Dtype(name).short == kind), "int32")
+            raise FastError(
+                f"T.__{word} only supports floating-point inputs, but got {name}", advice=f"T.{word}(x)"
+            )
+        return exact(x)
+
+    function.__name__ = function.__qualname__ = f"__{word}"
+    return function
 
 
 def fast_rcp(x: Any) -> Any:

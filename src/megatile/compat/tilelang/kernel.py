@@ -17,11 +17,16 @@ from megatile.compat.tilelang.arrays import (
     pack_into,
     shape_for,
 )
-from megatile.compat.tilelang.source import Built, PrimFunc, Source, bind_shapes
+from megatile.compat.tilelang.source import Built, PrimFunc, Source, bind_shapes, bind_strides
 from megatile.compat.tilelang.time import RUNNER, measured_ms, predicted_ms, source_of
 from megatile.core.errors import MegatileError
 from megatile.language.tile.errors import ProgramError
 from megatile.language.tile.scalars import Value
+
+
+def on_cpu(target: Any) -> bool:
+    """Whether a kernel is compiled for a CPU."""
+    return str(target or "").split(" ")[0] in ("c", "llvm", "cpu")
 
 
 class Kernel:
@@ -138,8 +143,9 @@ class EagerKernel(Kernel):
 class JITKernel(Kernel):
     """A kernel from a function under ``@T.prim_func``; the arguments of ``out_idx`` are its results."""
 
-    def __init__(self, source: PrimFunc, out_idx: Any = None, **_: Any):
+    def __init__(self, source: PrimFunc, out_idx: Any = None, target: Any = None, **_: Any):
         super().__init__(source, out_idx)
+        source.cpu = source.cpu or on_cpu(target)
         self.names = list(source.kinds)
         count = len(self.names)
         wanted = [] if out_idx is None else [out_idx] if isinstance(out_idx, int) else list(out_idx)
@@ -190,6 +196,8 @@ class JITKernel(Kernel):
         arrays_given = {k: v for k, v in given.items() if k in self.tensors and v is not None}
         shapes = {k: shape_for(v, self.tensors[k].dtype.short) for k, v in arrays_given.items()}
         bound = bind_shapes([(k, self.tensors[k], shape) for k, shape in shapes.items()], {})
+        for name, array in arrays_given.items():
+            bind_strides(name, self.tensors[name], array, bound)
         built = self.build({n: _number(v) for n, v in given.items() if n not in self.tensors}, bound)
         arguments = dict(zip(self.tensors, built.arguments, strict=True))
         held = {arguments[name]: value for name, value in given.items() if name in self.tensors}

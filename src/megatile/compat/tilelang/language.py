@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from megatile.compat.tilelang import (
+    atomics,
     buffers as _buffers,
     functions,
     launch,
@@ -13,9 +14,10 @@ from megatile.compat.tilelang import (
     reducers,
     scales,
     simt,
+    vectors,
     warps,
 )
-from megatile.compat.tilelang.dtypes import NAMES, dtype
+from megatile.compat.tilelang.dtypes import NAMES, VECTORS, dtype
 from megatile.compat.tilelang.reader import Macro
 from megatile.compat.tilelang.source import prim_func
 from megatile.core.errors import did_you_mean
@@ -33,17 +35,16 @@ def _words(module: Any, names: str) -> dict[str, Any]:
 
 
 WORDS: dict[str, Any] = {
-    **{name: dtype(name) for name in NAMES},
+    **{name: dtype(name) for name in (*NAMES, *VECTORS)},
     **_words(
         base,
-        "exp exp2 log log2 sqrt rsqrt sin cos tanh erf sigmoid abs floor ceil max min if_then_else ceildiv "
-        "clamp",
+        "exp exp2 log log2 sqrt rsqrt sin cos tanh erf sigmoid abs floor ceil max min if_then_else ceildiv",
     ),
     **_words(
         functions,
         "floordiv floormod truncdiv truncmod shift_left shift_right bitwise_and bitwise_or bitwise_xor "
         "bitwise_not Div fdiv Cast cast reinterpret infinity max_value min_value power log10 log1p exp10 tan "
-        "fast_rcp isnan isinf round trunc likely any_of all_of Not fma const_value",
+        "fast_rcp isnan isinf isfinite clamp align_up round trunc likely any_of all_of Not fma const_value",
     ),
     **_words(
         launch,
@@ -56,12 +57,12 @@ WORDS: dict[str, Any] = {
         "copy async_copy tma_copy copy_cluster transpose gemm wgmma_gemm tcgen05_gemm fill clear reduce "
         "reduce_sum "
         "reduce_max reduce_min reduce_abssum reduce_absmax reduce_bitand reduce_bitor reduce_bitxor cumsum "
-        "atomic_add atomic_max atomic_min atomic_addx2 atomic_addx4 atomic_load atomic_store im2col",
+        "cummax im2col",
     ),
     **_words(
         _buffers,
         "alloc_barrier alloc_fragment alloc_global alloc_local "
-        "annotate_safe_value alloc_shared alloc_tmem alloc_var empty reshape view",
+        "annotate_safe_value alloc_buffer alloc_shared alloc_tmem alloc_var empty reshape view",
     ),
     **_words(
         simt,
@@ -70,12 +71,15 @@ WORDS: dict[str, Any] = {
     ),
     **_words(reducers, "alloc_reducer reducer_init reducer_update finalize_reducer"),
     **_words(warps, warps.WORDS),
+    **_words(atomics, atomics.WORDS),
+    **vectors.WORDS,
     **_words(scales, "Scale"),
     **_words(onesided, onesided.WORDS),
     **{
         word: launch.hint(word)
         for word in "use_swizzle annotate_layout annotate_l2_hit_ratio "
         "annotate_min_blocks_per_sm annotate_restrict_buffers set_max_nreg inc_max_nreg dec_max_nreg "
+        "annotate_compile_flags annotate_pass_configs func_attr "
         "annotate_producer_reg_dealloc annotate_consumer_reg_alloc no_set_max_nreg "
         "disable_warp_group_reg_alloc import_source".split()
     },
@@ -84,8 +88,8 @@ WORDS: dict[str, Any] = {
         for word in "sync_threads sync_warp sync_global fence_proxy_async wait_wgmma warpgroup_arrive "
         "warpgroup_commit_batch warpgroup_wait warpgroup_fence_operand tma_store_arrive tma_store_wait "
         "tcgen05_before_thread_sync tcgen05_after_thread_sync evaluate pdl_trigger pdl_sync "
-        "mbarrier_expect_tx ptx_wait_group ptx_commit_group "
-        "cluster_arrive cluster_wait deallocate_tmem fence quiet fence_cta fence_gpu fence_sys".split()
+        "mbarrier_expect_tx ptx_wait_group ptx_commit_group named_barrier_arrive "
+        " cluster_arrive cluster_wait deallocate_tmem fence quiet fence_cta fence_gpu fence_sys".split()
     },
     "Tensor": _buffers.TensorProxy(),
     "StridedTensor": _buffers.StridedTensorProxy(),
@@ -98,7 +102,9 @@ WORDS: dict[str, Any] = {
     "prim_func": prim_func,
     "print": _show,
 }
-FAST = {f"__{word}": word for word in "exp exp10 log log2 log10 sin cos tan power".split()}
+FAST = {
+    f"__{word}": functions.fast(word, WORDS[word]) for word in "exp exp10 log log2 log10 sin cos tan".split()
+}
 """Fast functions of CUDA by TileLang's names: the exact ones."""
 ALIASES = {
     "const": _buffers.symbols, "dynamic": _buffers.symbols, "symbolic": _buffers.symbols,

@@ -91,7 +91,7 @@ class Kernel:
                     f"the launch has the unknown extent {extent!r}",
                     advice="give it by name, or call with arrays whose shapes show it",
                 )
-        threads = 128 if self.threads is None else self.threads
+        threads = (1 if state.cpu else 128) if self.threads is None else self.threads
         state.threads = tuple(int(b.resolved(e, builder.bound)) for e in b.extents_of(threads))
         scales: dict[str, Any] = {"device": state.ranks} if state.ranks > 1 else {}
         scales |= self.extents(grid) | {"threads": math.prod(state.threads)}

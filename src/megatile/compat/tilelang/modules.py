@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import random
@@ -15,12 +16,13 @@ import megatile.compat.tilelang as tilelang
 from megatile.compat.tilelang import cpu_torch, language, ranks
 from megatile.compat.tilelang.arrays import TensorSupplyType, assert_close, new_array, torch_if_any
 from megatile.compat.tilelang.decorators import AutoTuner, autotune, set_autotune_inputs
-from megatile.compat.tilelang.dtypes import dtype
-from megatile.compat.tilelang.kernel import Profiler, do_bench
+from megatile.compat.tilelang.dtypes import NAMES, VECTORS, dtype
+from megatile.compat.tilelang.kernel import JITKernel, Profiler, do_bench
 from megatile.compat.tilelang.launch import LAYOUTS
 from megatile.compat.tilelang.source import PrimFunc, current_machine
 from megatile.compat.tilelang.time import least_time
 from megatile.core.errors import MegatileError
+from megatile.core.expr import Symbol
 from megatile.language.tile.errors import ProgramError
 from megatile.language.tile.operations import GemmWarpPolicy
 from megatile.language.tile.scalars import Value
@@ -95,10 +97,22 @@ class Target:
 
 
 class Var(Value):
-    """``tir.Var``: variables of TileLang's compiler are refused; the type may be asked for."""
+    """``tir.Var``: a number known only when the program runs; no kernel knows those made outside."""
 
-    def __init__(self, name: Any = "", *_: Any, **__: Any):
-        Missing(f"tvm.tir.Var({name!r})")()
+    def __init__(self, name: str = "", kind: Any = "int32", *_: Any, **__: Any):
+        super().__init__(Symbol(name, dtype(kind).short))
+
+
+def number(kind: Any, value: Any, *_: Any) -> Any:
+    """``tir.IntImm(dtype, 1)``, ``tir.FloatImm(dtype, 0.5)``."""
+    return value
+
+
+class PassContext(contextlib.nullcontext):
+    """``with tvm.transform.PassContext(config=…):`` configures passes that megatile does not have."""
+
+    def __init__(self, *_: Any, **__: Any):
+        super().__init__()
 
 
 def helper(name: str) -> Any:
@@ -129,6 +143,9 @@ class Missing:
 
     __iter__ = __getitem__ = __enter__ = __exit__ = __call__
 
+    def __instancecheck__(self, _: Any) -> bool:
+        return bool(self())
+
     def __mro_entries__(self, bases: Any) -> tuple[type, ...]:
         return (object,)
 
@@ -141,8 +158,12 @@ class Missing:
 class Artifact:
     """What ``tilelang.lower`` gives: the Programs; the compiler's text and modules are refused."""
 
-    def __init__(self, programs: tuple[Any, ...]):
-        self.programs = programs
+    def __init__(self, kernel: JITKernel):
+        self.kernel, self.programs = kernel, kernel.programs
+
+    @property
+    def kernel_source(self) -> str:
+        return self.kernel.get_kernel_source()
 
     def __getattr__(self, word: str) -> Any:
         if word.startswith("__"):
@@ -154,7 +175,7 @@ def lower(function: Any, *_: Any, **__: Any) -> Artifact:
     """Read a kernel; what TileLang or TileScale refuses is refused here, with its line."""
     if not isinstance(function, PrimFunc):
         return Missing(f"tilelang.lower of {type(function).__name__}")()
-    return Artifact(function.build({}, {}).programs)
+    return Artifact(JITKernel(function))
 
 
 class Analyzer:
@@ -190,7 +211,7 @@ _ASSERT = {"torch_assert_close": torch_assert_close}
 _WORDS = language.WORDS
 _TIRX = {
     "PrimFunc": PrimFunc, "const": _WORDS["const_value"], "PrimExpr": Value, "Var": Var,
-    "Min": _WORDS["min"], "Max": _WORDS["max"],
+    "Min": _WORDS["min"], "Max": _WORDS["max"], "IntImm": number, "FloatImm": number,
 } | {name: _WORDS[name] for name in "reinterpret Select Cast if_then_else".split()}  # fmt: skip
 _TVM = {
     "DataType": dtype,
@@ -237,7 +258,8 @@ CONTENTS: dict[str, Any] = {
     | {"tensor": ranks.tensor, "get_allocator": ranks.get_allocator, "lower": lower},
     "tilelang.language": language,
     "tilelang.language.fp8": _FP8,
-    "tilelang.language.dtypes": {"dtype": dtype} | {n: dtype(n) for n in language.NAMES},
+    "tilelang.language.dtypes": {"dtype": dtype, "_all_dtypes": [*NAMES, *VECTORS]}
+    | {n: dtype(n) for n in (*NAMES, *VECTORS)},
     "tilelang.profiler": _BENCH,
     "tilelang.autotuner": _TUNER | {"__all__": list(_TUNER)},
     "tilelang.testing": _TESTING | _ASSERT | _RUN,
@@ -254,6 +276,9 @@ CONTENTS: dict[str, Any] = {
     "tilelang.carver.arch": _ARCH,
     "tilelang.engine": {},
     "tilelang.engine.callback": _POSTPROCESS,
+    "tilelang.engine.lower": {"lower": lower},
+    "tilelang.rocm": {},
+    "tilelang.rocm.target": {"check_hip_availability": lambda: False},
     "tilelang.contrib": {"nvcc": SimpleNamespace(get_target_compute_version=lambda *_: "9.0")},
     "tilelang.cuda": {},
     "tilelang.cuda.intrinsics": LAYOUTS,
@@ -262,6 +287,8 @@ CONTENTS: dict[str, Any] = {
     "pynvshmem": _NVSHMEM,
     "tilelang.tvm": _TVM,
     "tilelang.tvm.target": _TARGETS,
+    "tilelang.tvm.transform": {"PassContext": PassContext},
+    "tvm.transform": {"PassContext": PassContext},
     "tilelang.tvm.tir": _TIRX,
     "tilelang.tvm.tirx": _TIRX,
     "tvm": _TVM,

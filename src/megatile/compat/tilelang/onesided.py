@@ -11,14 +11,15 @@ from enum import IntEnum
 from typing import Any
 
 from megatile.compat.tilelang import buffers as b
+from megatile.compat.tilelang.atomics import moved
 from megatile.compat.tilelang.launch import rank_of_device
-from megatile.compat.tilelang.operations import atomic_add, moved
 from megatile.compat.tilelang.simt import Pointer
 from megatile.compat.tilelang.threads import get_thread_binding
 from megatile.core.dtypes import itemsize
 from megatile.core.expr import Binary, Const, Expr, Symbol as Var, known, simplify
 from megatile.ir import nodes as n
 from megatile.ir.expr import Load
+from megatile.language.tile import synchronise
 from megatile.language.tile.builder import current
 from megatile.language.tile.errors import ProgramError
 from megatile.language.tile.scalars import Value, as_expr, operate
@@ -214,7 +215,7 @@ def ld(src: Ref, value: Any, scope: str = "gpu", sem: str = "weak", na: bool = F
 
 
 def atom_add(target: Ref, value: Any, scope: str = "gpu", sem: str = "relaxed") -> Any:
-    return atomic_add(target, value, return_prev=True)
+    return synchronise.atomic_add(target, value, return_prev=True)
 
 
 def barrier_blocks(barrier: b.Buffer) -> None:

@@ -10,15 +10,17 @@ from typing import Any
 from megatile.compat.tilelang import buffers as b
 from megatile.compat.tilelang.dtypes import overflows
 from megatile.compat.tilelang.launch import barrier_arrive
+from megatile.compat.tilelang.reducers import identity
 from megatile.compat.tilelang.scales import device_product, is_device_product
-from megatile.core.expr import Binary, Const, Expr, Symbol as Var, known, simplify
+from megatile.core.dtypes import is_float
+from megatile.core.expr import Const, Expr, Symbol as Var, known, simplify
 from megatile.ir import nodes as n
 from megatile.ir.expr import Rank
 from megatile.ir.launch import ROOT
-from megatile.language.tile import operations as ops, synchronise
+from megatile.language.tile import operations as ops
 from megatile.language.tile.builder import current
 from megatile.language.tile.errors import ProgramError
-from megatile.language.tile.functions import if_then_else
+from megatile.language.tile.functions import if_then_else, max as maximum
 from megatile.language.tile.operations import GemmWarpPolicy
 from megatile.language.tile.regions import Operand, matched, operand
 from megatile.language.tile.scalars import Value, as_expr, operate
@@ -223,7 +225,35 @@ def reduce(
     """The reduction over ``dim``; without ``clear`` it continues from ``out``."""
     if nan_propagate is False and reduce_type in _LEAST:
         buffer = _without_nan(buffer, _LEAST[reduce_type])
-    ops.reduce(reduce_type, buffer, _region(out), dim, clear)
+    if reduce_type in _BITS:
+        _reduce_bits(reduce_type, buffer, _region(out), dim, clear)
+    else:
+        ops.reduce(reduce_type, buffer, _region(out), dim, clear)
+
+
+_BITS = {"bitand": "&", "bitor": "|", "bitxor": "^"}
+
+
+def _reduce_bits(op: str, buffer: Any, out: Any, dim: int, clear: bool) -> None:
+    """A reduction by bits: one element after the other."""
+    left, right = operand(_region(buffer), f"the source of T.reduce_{op}"), operand(out, "its result")
+    if is_float(left.tile.dtype):
+        raise ProgramError(f"T.reduce_{op} of {left.tile.dtype}", advice="give integers")
+    dim %= len(left.extents)
+    if clear:
+        fill(out, identity(op, right.tile.dtype))
+    names = tuple(current().fresh("i") for _ in left.extents)
+    rest = [d for d in range(len(names)) if d != dim]
+    with (
+        _each_of([names[d] for d in rest], [left.extents[d] for d in rest]),
+        _serially(names[dim], left.extents[dim]),
+    ):
+        value = ops.element_of(left, [Var(name) for name in names])
+        kept = [Var(names[d]) for d in rest] if len(right.extents) == len(rest) else [
+            Const(0) if d == dim else Var(name) for d, name in enumerate(names)
+        ]  # fmt: skip
+        target = ops.element_of(right, kept or [Const(0)])
+        _put(target, operate(_BITS[op], target, value))
 
 
 def _reduction(op: str) -> Any:
@@ -246,52 +276,50 @@ def _reduction(op: str) -> Any:
 ) = map(_reduction, "sum max min abssum absmax bitand bitor bitxor".split())
 
 
-def cumsum(src: Any, dst: Any = None, dim: int = 0, reverse: bool = False) -> None:
+def cumsum(src: Any, dst: Any = None, dim: int = 0, reverse: bool = False, *_: Any, **__: Any) -> None:
     ops.cumsum(src, dst, dim, reverse)
 
 
-# --- atomics --------------------------------------------------------------------------------------
+def cummax(src: Any, dst: Any = None, dim: int = 0, reverse: bool = False, *_: Any, **__: Any) -> None:
+    """The greatest element so far along ``dim``, in place without ``dst``."""
+    left = operand(_region(src), "the source of T.cummax")
+    right = left if dst is None else operand(_region(dst), "the result of T.cummax")
+    dim %= len(left.extents)
+    names = tuple(current().fresh("i") for _ in left.extents)
+    rest = [d for d in range(len(names)) if d != dim]
+    with (
+        _each_of([names[d] for d in rest], [left.extents[d] for d in rest]),
+        _serially(names[dim], left.extents[dim]),
+    ):
+        along = Value(Var(names[dim]))
+        place = left.extents[dim] - 1 - as_expr(along) if reverse else as_expr(along)
+        index: list[Expr] = [place if d == dim else Var(name) for d, name in enumerate(names)]
+        before = [place + (1 if reverse else -1) if d == dim else e for d, e in enumerate(index)]
+        value, last = ops.element_of(left, index), ops.element_of(right, before)
+        target = ops.element_of(right, index)
+        with current().inside(n.If, condition=as_expr(operate("==", along, 0))):
+            _put(target, value)
+        with current().inside(n.If, condition=as_expr(operate(">", along, 0))):
+            _put(target, maximum(value, last))
 
 
-def _atomic(word: Any) -> Any:
-    def atomic(
-        dst: Any, value: Any, memory_order: Any = None, return_prev: bool = False, use_tma: bool = False
-    ) -> Any:
-        """To an element or every element of a region, indivisibly; the value before if it is asked for."""
-        return word(dst.tile[0] if isinstance(dst, b.Variable) else dst, value, return_prev)
-
-    atomic.__name__ = atomic.__qualname__ = word.__name__
-    return atomic
+def _put(target: Ref, value: Any) -> None:
+    current().store(n.Store, target=target.tile.name, index=target.index, value=as_expr(value))
 
 
-atomic_add, atomic_max, atomic_min = map(
-    _atomic, (synchronise.atomic_add, synchronise.atomic_max, synchronise.atomic_min)
-)
+@contextmanager
+def _each_of(names: list[str], extents: list[Expr]) -> Iterator[None]:
+    """Elementwise code over some dimensions; of one unit where there are none."""
+    if not names:
+        names, extents = [current().fresh("i")], [Const(1)]
+    with ops.elementwise_nest(tuple(names), tuple(extents)):
+        yield
 
 
-def _vector_add(count: int) -> Any:
-    def add(dst: Any, value: Any, return_prev: bool = False) -> None:
-        for k in range(count):
-            atomic_add(moved(dst, k), moved(value, k))
-
-    return add
-
-
-def moved(ref: Any, by: Any) -> Ref:
-    """The element ``by`` places further in the last dimension."""
-    *front, last = ref.dims
-    return Ref(ref.tile, (*front, n.Dim(simplify(Binary("+", last.start, as_expr(by))))))
-
-
-atomic_addx2, atomic_addx4 = _vector_add(2), _vector_add(4)
-
-
-def atomic_load(src: Any, memory_order: str = "seq_cst") -> Any:
-    return src
-
-
-def atomic_store(dst: Any, src: Any, memory_order: str = "seq_cst") -> None:
-    dst.tile[tuple(Value(i) for i in dst.index)] = src
+@contextmanager
+def _serially(name: str, extent: Expr) -> Iterator[None]:
+    with current().inside(n.Loop, name, kind="serial", var=name, start=Const(0), stop=extent):
+        yield
 
 
 def im2col(

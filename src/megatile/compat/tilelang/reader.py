@@ -77,6 +77,12 @@ class TileLangReader(Reader):
             self.builder.rename(value.tile, name)
         return super().assign(place, name, value)
 
+    def stores(self, names: tuple[str | None, ...]) -> bool:
+        return super().stores(names) or any(name in self.variables[-1] for name in names)
+
+    def assign_part(self, place: Place, name: str, value: Any) -> Any:
+        return self.assign(place, name, value) if name in self.variables[-1] else value
+
     def _reads(self, value: Value) -> bool:
         element = isinstance(value, Ref) and value.is_element
         return bool(self.builder.scales) if element else super()._reads(value)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from megatile.compat.tilelang import buffers as b
-from megatile.compat.tilelang.operations import moved
+from megatile.compat.tilelang.atomics import moved
 from megatile.compat.tilelang.reader import Macro
-from megatile.compat.tilelang.threads import get_thread_binding
+from megatile.compat.tilelang.reducers import ATOMICS, identity
+from megatile.compat.tilelang.threads import WARP, get_thread_binding
 from megatile.core.expr import Symbol as Var, expr as integer
 from megatile.ir import nodes as n
+from megatile.ir.expr import Load
 from megatile.language.tile import operations as ops
 from megatile.language.tile.builder import current
 from megatile.language.tile.errors import ProgramError
@@ -88,30 +91,56 @@ def sync_grid() -> None:
 
 
 @contextmanager
-def attr(*_: Any, **__: Any) -> Iterator[None]:
-    """How a reduction over threads combines; sums are the only ones."""
+def attr(reducer: Any = None, *_: Any, **__: Any) -> Iterator[None]:
+    """How a reduction over threads combines."""
+    state = b.state()
+    outer, state.reduction = state.reduction, reducer if reducer in _REDUCERS.values() else "sum"
     yield
+    state.reduction = outer
 
 
 def comm_reducer(combine: Any, identity: Any) -> str:
-    """Only sums: ``lambda x, y: x + y``."""
-    if combine(2, 3) != 5:
+    """Sums, products, greatest and least: ``lambda x, y: x + y``."""
+    found = (combine(2, 3), combine(3, 2), combine(-3, 2))
+    if found not in _REDUCERS:
         raise ProgramError(
-            "a reduction over threads that is not a sum", advice="reduce in a tile: T.reduce_max"
+            "a reduction over threads that is not a sum, a product, the greatest or the least",
+            advice="reduce in a tile: T.reduce_max",
         )
-    return "sum"
+    return _REDUCERS[found]
+
+
+_REDUCERS = {(5, 5, -1): "sum", (6, 6, -6): "prod", (3, 3, 2): "max", (2, 2, -3): "min"}
+"""By what they make of 2 and 3, of 3 and 2, and of -3 and 2."""
+
+
+def _product(source: Any) -> Value:
+    """The product over all threads, of which there are few."""
+    threads = b.state().threads
+    if len(threads) != 1 or threads[0] > WARP or source.tile.name not in b.state().private:
+        raise ProgramError(
+            "a product over threads needs one dimension of at most 32, and an element of each thread",
+            advice="T.alloc_local((1,), dtype), T.Kernel(..., threads=32)",
+        )
+    lanes = (Load(source.tile.name, (integer(t), *source.index), source.dtype) for t in range(threads[0]))
+    return functools.reduce(lambda x, y: x * y, map(Value, lanes))
 
 
 def tvm_thread_allreduce(size: Any, source: Any, condition: Any, out: Any, *threads: Any, **_: Any) -> None:
-    """The sum of an element over the threads of some axes, for each of them."""
+    """An element of each thread combined over the threads of some axes, for each of them."""
     state = b.state()
+    if state.reduction == "prod":
+        value = _product(source)
+        current().store(n.Store, target=out.tile.name, index=out.index, value=as_expr(value))
+        return
     axes = {repr(t) for t in threads if isinstance(t, Value)}
     kept = [d for d in range(len(state.threads)) if repr(get_thread_binding(d)) not in axes]
     shape = tuple(state.threads[d] for d in kept) or (1,)
     index = tuple(as_expr(get_thread_binding(d)) for d in kept) or (integer(0),)
     total = b.allocate(shape, source.tile.dtype, "l1")
     builder = current()
-    ops.clear(total)
-    builder.store(n.Atomic, op="add", target=total.name, index=index, value=as_expr(source))
+    ops.fill(total, identity(state.reduction, total.dtype))
+    op = ATOMICS[state.reduction]
+    builder.store(n.Atomic, op=op, target=total.name, index=index, value=as_expr(source))
     value = Ref(total, tuple(n.Dim(i) for i in index))
     builder.store(n.Store, target=out.tile.name, index=out.index, value=as_expr(value))

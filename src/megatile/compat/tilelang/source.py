@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from megatile.compat.tilelang import buffers as b
-from megatile.compat.tilelang.arrays import shape_for
+from megatile.compat.tilelang.arrays import shape_for, strides_for
 from megatile.compat.tilelang.ranks import world_size
 from megatile.compat.tilelang.reader import TileLangReader
 from megatile.core.errors import MegatileError
@@ -70,13 +70,16 @@ class Source:
         self.signature = inspect.signature(function)
         self.annotations = evaluated_annotations(function, names or {})
         self.arguments: dict[str, Any] = {}
+        self.cpu = False
 
     def builder(self, bound: Mapping[str, int]) -> ProgramBuilder:
         builder = ProgramBuilder(current_machine(), self.__name__)
         builder.reader = TileLangReader(builder)
         builder.bound = dict(bound)
         builder.padded = builder.spills = True
-        builder.tilelang = b.KernelState(function=self, ranks=self.ranks())  # type: ignore[attr-defined]
+        builder.tilelang = b.KernelState(  # type: ignore[attr-defined]
+            function=self, ranks=self.ranks(), cpu=self.cpu
+        )
         self.declared: dict[str, b.Buffer] = {}
         return builder
 
@@ -94,7 +97,7 @@ class Source:
         builder.tilelang.shapes = shapes  # type: ignore[attr-defined]
         with builder.active(), suppress(MegatileError, *PYTHON_ERRORS):  # reported when it is built
             bind(self.function, builder.reader)(**self._values(builder, given))
-        return bind_shapes(shapes, bound)
+        return bind_shapes(shapes, builder.bound)
 
     def build(self, given: Mapping[str, Any], bound: Mapping[str, int]) -> Built:
         """Programs for arguments (arrays, numbers) and symbolic extents by name."""
@@ -163,6 +166,7 @@ class Source:
             return value
         if getattr(value, "shape", None) is not None:
             shape = shape_for(value, kind.dtype.short)
+            bind_strides(name, kind, value, builder.bound)
             shapes = builder.tilelang.shapes  # type: ignore[attr-defined]
             if shapes is not None:
                 shapes.append((name, kind, shape))
@@ -222,6 +226,28 @@ def bind_shape(name: str, kind: b.TensorType, shape: tuple[int, ...], bound: dic
             )
 
 
+def bind_strides(name: str, kind: b.TensorType, array: Any, bound: dict[str, int]) -> None:
+    """Symbolic strides that an array shows, in elements; those that are declared must be the array's."""
+    if kind.strides is None or any(stride is None for stride in kind.strides):
+        return
+    found = strides_for(array, kind.dtype.short)
+    if len(found) != len(kind.strides):
+        raise ProgramError(
+            f"'{name}' has {len(found)} strides, but {len(kind.strides)} are declared",
+            advice=f"its strides are {found}",
+        )
+    extents = shape_for(array, kind.dtype.short)
+    for d, (wanted, stride) in enumerate(zip(kind.strides, found, strict=True)):
+        if isinstance(wanted, Symbol) and wanted.name not in bound:
+            bound[wanted.name] = int(stride)
+        number = b.resolved(wanted, bound)
+        if extents[d] > 1 and not isinstance(number, Value) and int(number) != int(stride):
+            raise ProgramError(
+                f"stride {d} of '{name}' is {stride}, but {number} is declared",
+                advice="give an array of the declared strides",
+            )
+
+
 def solve(extent: Expr, number: int, bound: dict[str, int]) -> None:
     """Bind the one symbolic extent in ``M * 64`` or ``M + 1``, where it is one and the number allows it."""
     terms, offset = linear(extent)
@@ -247,6 +273,23 @@ class PrimFunc(Source):
                     advice=f"write {name}: T.Tensor((M, N), T.float32), or {name}: T.int32 for a number",
                 )
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the kernel can be built without arguments."""
+        extents = [e for kind in self.kinds.values() for e in getattr(kind, "shape", (None,))]
+        return not any(e is None or isinstance(e, Value) for e in extents)
+
+    def build(self, given: Mapping[str, Any], bound: Mapping[str, int]) -> Built:
+        if given or bound or not self.is_known:
+            return super().build(given, bound)
+        key = (current_machine().name, self.ranks(), self.cpu)
+        if self.first is None or self.first[0] != key:
+            self.first = (key, super().build({}, {}))
+        return self.first[1]
+
+    first: tuple[Any, Built] | None = None
+    """What the kernel became without arguments, and for which machine, ranks and target."""
+
     def __getattr__(self, word: str) -> Any:
         if word in _OF_TVM:
             raise ProgramError(
@@ -270,7 +313,10 @@ def prim_func(function: Any = None, **_: Any) -> Any:
     """Decorator of kernels whose arguments have types."""
     if function is None:
         return prim_func
-    return PrimFunc(function, frame_names())
+    source = PrimFunc(function, frame_names())
+    if source.is_known:
+        source.build({}, {})
+    return source
 
 
 def frame_names() -> dict[str, Any]:

@@ -73,8 +73,16 @@ def modules() -> dict[str, ModuleType]:
     return _MODULES
 
 
+class _Module(ModuleType):
+    """A module whose functions stay when a module of their name is imported: ``tilelang.jit`` is both."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not isinstance(value, ModuleType) or isinstance(vars(self).get(name, value), ModuleType):
+            super().__setattr__(name, value)
+
+
 def _module(name: str, contents: Any) -> ModuleType:
-    module = ModuleType(name)
+    module = _Module(name)
     module.__path__ = []
     module.__file__ = f"<megatile as {name}>"
     if isinstance(contents, ModuleType):

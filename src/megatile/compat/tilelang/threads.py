@@ -154,6 +154,8 @@ class _Threads:
             return list(rewrite_nodes((node,), lambda m: self.arrival(m, role)))
         if isinstance(node, n.Let):
             return self.let(node, role)
+        if isinstance(node, n.Atomic) and node.result and node.result not in self.state.ordering:
+            return self.fetched(node, role)
         allocs, elementwise = self.elementwise(node)
         if all(self.is_lane(m) for m in n.walk(elementwise)):
             changed = rewrite_nodes(elementwise, self.private_access)
@@ -180,14 +182,30 @@ class _Threads:
 
     def let(self, node: n.Let, role: Role) -> list[n.Node]:
         """A variable that differs between threads is kept in a tile of theirs."""
-        tile = f"{node.name}_of_threads"
-        if node.name not in self.kept:
-            scale = self.state.home
-            made = n.Alloc(tile, self.state.threads, _stored(node.value.dtype), self.state.registers, scale)
-            self.made.append(replace(made, span=node.span))
         value = self.private_access(node)
-        self.kept[node.name] = tile
+        tile = self.tile_of(node.name, node.value.dtype, node)
         return [self.in_step(n.Store(tile, self.own, value.value, span=node.span), role)]  # type: ignore[attr-defined]
+
+    def fetched(self, node: n.Atomic, role: Role) -> list[n.Node]:
+        """The old value that each thread gets is kept in a tile of theirs."""
+        assert node.result is not None
+        dtype = b.current().tiles[node.target].dtype
+        value = self.private_access(node)
+        tile = self.tile_of(node.result, dtype, node)
+        stored = n.Store(tile, self.own, Var(node.result, dtype), span=node.span)
+        both: tuple[n.Node, ...] = (value, stored)
+        if role.condition is not None:
+            both = (n.If(role.condition, both, span=node.span),)
+        return [n.Parallel(self.names, self.extents, both, in_step=True, span=node.span)]
+
+    def tile_of(self, name: str, dtype: str, node: n.Node) -> str:
+        """The tile that holds a variable of each thread."""
+        tile = f"{name}_of_threads"
+        if name not in self.kept:
+            made = n.Alloc(tile, self.state.threads, _stored(dtype), self.state.registers, self.state.home)
+            self.made.append(replace(made, span=node.span))
+        self.kept[name] = tile
+        return tile
 
     def in_step(self, node: n.Node, role: Role) -> n.Node:
         inner = node if role.condition is None else n.If(role.condition, (node,), span=node.span)

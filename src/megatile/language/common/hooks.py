@@ -140,6 +140,14 @@ class Hooks:
     def assign(self, place: Place, name: str, value: Any) -> Any:
         return value
 
+    def part(self, place: Place, names: tuple[str | None, ...], value: Any) -> Any:
+        """One of several values that are assigned together, to these names and to elements (None)."""
+        return value
+
+    def assign_part(self, place: Place, name: str, value: Any) -> Any:
+        """One of several names that are assigned together."""
+        return value
+
     def declare(self, place: Place, name: str, value: Any, annotation: Callable[[], Any], given: bool) -> Any:
         """``name: annotation = value``; without a value, ``value`` is what the name means so far."""
         return self.assign(place, name, value) if given else value

@@ -24,6 +24,7 @@ from megatile.language.common.syntax import (
 )
 
 HOOKS, PLACES, JUMP = "__megatile_hooks", "__megatile_places", "__megatile_jump"
+PART = "__megatile_part"
 _REFUSED: dict[type[ast.AST], tuple[str, str]] = {
     ast.Global: ("'global' is not supported in a kernel", "return the value instead"),
     ast.Nonlocal: ("'nonlocal' is not supported in a kernel", "return the value instead"),
@@ -266,7 +267,33 @@ class Transformer(ast.NodeTransformer):
             return ast.copy_location(ast.Assign(node.targets, value), node)
         if len(node.targets) == 1 and isinstance(node.targets[0], ast.Subscript):
             return self.store_item(node.targets[0], value, node)
+        if len(node.targets) == 1 and isinstance(node.targets[0], (ast.Tuple, ast.List)):
+            return self.unpack(node, node.targets[0].elts, value)
         return ast.copy_location(ast.Assign(node.targets, value), node)
+
+    def unpack(self, node: ast.Assign, targets: list[ast.expr], value: ast.expr) -> ast.AST | list[ast.stmt]:
+        """``a, b = x, y``: every value is read before the first target changes."""
+        if not all(isinstance(target, (ast.Name, ast.Subscript)) for target in targets):
+            return ast.copy_location(ast.Assign(node.targets, value), node)
+        if isinstance(value, ast.Tuple):
+            words = [getattr(target, "id", None) for target in targets]
+            value = ast.Tuple(
+                [
+                    self.hook("part", node, tuple_of([ast.Constant(word) for word in words]), one)
+                    for one in value.elts
+                ],
+                ast.Load(),
+            )
+        names = [f"{PART}{i}" for i in range(len(targets))]
+        parts = ast.Tuple([ast.Name(name, ast.Store()) for name in names], ast.Store())
+        statements: list[Any] = [ast.Assign([parts], value)]
+        for target, name in zip(targets, names, strict=True):
+            if isinstance(target, ast.Subscript):
+                statements.append(self.store_item(target, load(name), node))
+            else:
+                word = ast.Constant(target.id)  # type: ignore[attr-defined]
+                statements.append(ast.Assign([target], self.hook("assign_part", node, word, load(name))))
+        return [ast.copy_location(one, node) for one in statements]
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | list[ast.stmt]:
         if not isinstance(node.target, ast.Name):

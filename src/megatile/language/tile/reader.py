@@ -108,11 +108,26 @@ class Reader(Hooks):
         if isinstance(value, Tile):
             self.builder.rename(value, name)
         elif isinstance(value, Value) and self._reads(value):
-            self.at(place)
-            variable = self.builder.variable(name)
-            self.builder.emit(n.Let, name=variable, value=value.expr)
-            return Value(Symbol(variable, value.dtype))
+            return self._named(place, value, name)
         return value
+
+    def part(self, place: Place, names: tuple[str | None, ...], value: Any) -> Any:
+        if not isinstance(value, Value) or not self.stores(names):
+            return value
+        if isinstance(value, Ref) and not value.is_element:
+            return value
+        return self._named(place, value, "part") if has_loads(value.expr) else value
+
+    def stores(self, names: tuple[str | None, ...]) -> bool:
+        """Whether assigning to names, or elements (None), changes a tile."""
+        return None in names
+
+    def _named(self, place: Place, value: Value, name: str) -> Value:
+        """A variable with the value that an expression has here."""
+        self.at(place)
+        variable = self.builder.variable(name)
+        self.builder.emit(n.Let, name=variable, value=value.expr)
+        return Value(Symbol(variable, value.dtype))
 
     def _reads(self, value: Value) -> bool:
         """Elements are read where the assignment stands, not where the variable is used later."""

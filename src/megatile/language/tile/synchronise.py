@@ -55,6 +55,11 @@ def _atomic(op: str, target: Any, value: Any, fetch: bool, peer_of: Peer, expect
     return Value(Symbol(name, target.tile.dtype)) if name is not None else None
 
 
+def atomic(op: str, target: Any, value: Any, return_prev: bool = False) -> Any:
+    """As ``atomic_add``, with any operation of ``n.Atomic``."""
+    return _atomic(op, target, value, return_prev, _HERE)
+
+
 def atomic_add(
     target: Any, value: Any, return_prev: bool = False, *, dst: Any = None, axis: int | None = None,
     scale: str | None = None,

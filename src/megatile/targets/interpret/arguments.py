@@ -52,7 +52,7 @@ def _of_torch(tensor: Any) -> np.ndarray:
     if tensor.device.type != "cpu":
         raise ArgumentError(f"an argument is a torch tensor on {tensor.device}", advice="give x.cpu()")
     name = dtype_name(tensor.dtype)
-    if name not in ("bf16", "f8e4m3", "f8e5m2"):
+    if name not in ("bf16", "f8e4m3", "f8e5m2", "e8m0"):
         return np.asarray(tensor)
     element = numpy_dtype(name)
     return np.asarray(tensor.view(torch.int16 if element.itemsize == 2 else torch.int8)).view(element)
