@@ -41,16 +41,13 @@ def span_of(s: State, unit_id: int, access_id: int) -> int:
         size = described[3 + j]
         count = described[3 + dimensions + j]
         first = 0
+        last = count - 1
         if access.dimensions > 0:
             first = access.bounds[2 * j] // size
-            if access.bounds[2 * j + 1] == 0:
-                span.bounds[3 * j + 1] = 0
-            else:
-                last = (access.bounds[2 * j] + access.bounds[2 * j + 1] - 1) // size
-                span.bounds[3 * j + 1] = last - first + 1
-        else:
-            span.bounds[3 * j + 1] = count
+            end = access.bounds[2 * j] + access.bounds[2 * j + 1]
+            last = (end - 1) // size if end > access.bounds[2 * j] else first - 1
         span.bounds[3 * j] = first
+        span.bounds[3 * j + 1] = last - first + 1
         span.bounds[3 * j + 2] = stride
         stride *= count
     return span_id

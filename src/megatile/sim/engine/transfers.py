@@ -93,37 +93,26 @@ def occupied(s: State, path_id: int, nbytes: int) -> int:
     return s.paths[path_id].last_busy
 
 
-@jit
-def pieces(s: State, path_id: int, nbytes: int) -> int:
-    """Into how many pieces a transfer is cut."""
+@inlined
+def piece_bytes(s: State, path_id: int, nbytes: int) -> int:
+    """How many bytes a piece has of those into which a transfer is cut; all, where it is not."""
     granule = s.paths[path_id].granule
     if granule == 0 or nbytes <= granule:
-        return 1
-    size = max(granule, -(-nbytes // MAX_PIECES))
-    return -(-nbytes // size)
+        return nbytes
+    return max(granule, -(-nbytes // MAX_PIECES))
 
 
-@inlined
-def tail_ps(s: State, path_id: int, nbytes: int) -> int:
-    """From the head of a transfer to its tail where nobody is in the way: the times of its pieces."""
-    count = pieces(s, path_id, nbytes)
-    if count == 1:
-        return occupied(s, path_id, nbytes)
-    size = max(s.paths[path_id].granule, -(-nbytes // MAX_PIECES))
-    return (count - 1) * occupied(s, path_id, size) + occupied(s, path_id, nbytes - (count - 1) * size)
-
-
-@inlined
-def source_held_ps(s: State, path_id: int, nbytes: int) -> int:
-    """From the head of a transfer to its source being free where nobody is in the way."""
-    least = s.paths[path_id].before
-    count = pieces(s, path_id, nbytes)
-    if count == 1:
-        return max(occupied(s, path_id, nbytes), least)
-    size = max(s.paths[path_id].granule, -(-nbytes // MAX_PIECES))
+@jit
+def held_ps(s: State, path_id: int, nbytes: int, least: int) -> int:
+    """From the head of a transfer to its tail where nobody is in the way: the times of its pieces, each of
+    which takes so long at least."""
+    size = piece_bytes(s, path_id, nbytes)
     busy = occupied(s, path_id, size)
-    last = (count - 1) * busy + max(occupied(s, path_id, nbytes - (count - 1) * size), least)
-    return max(last, (count - 2) * busy + max(busy, least))
+    if size == nbytes:
+        return max(busy, least)
+    whole = (nbytes - 1) // size
+    last = whole * busy + max(occupied(s, path_id, nbytes - whole * size), least)
+    return max(last, (whole - 1) * busy + max(busy, least))
 
 
 @jit
@@ -143,12 +132,12 @@ def start_transfer(s: State, command_id: int, time: int) -> None:
     nbytes = command.nbytes
     head = time + path.startup + command.delay
     if path.contended == 0:
-        has_left(s, command_id, head + source_held_ps(s, command.path, nbytes))
-        finished(s, command_id, head + tail_ps(s, command.path, nbytes) + path.latency)
+        has_left(s, command_id, head + held_ps(s, command.path, nbytes, path.before))
+        finished(s, command_id, head + held_ps(s, command.path, nbytes, 0) + path.latency)
         return
-    count = pieces(s, command.path, nbytes)
-    if count > 1:
-        size = max(path.granule, -(-nbytes // MAX_PIECES))
+    size = piece_bytes(s, command.path, nbytes)
+    if size < nbytes:
+        count = -(-nbytes // size)
         command.update(pieces_left=count, tails_left=count, tail=0, piece_bytes=size)
         next_piece(s, command_id, 0, head)
         return
@@ -232,8 +221,8 @@ def transfer(s: State, unit_id: int, command_id: int, count: int) -> None:
     if command.dependencies == 0 and server_id == NONE and s.paths[command.path].contended == 0:
         path = s.paths[command.path]
         head = command.ready_at + path.startup + command.delay
-        source_free_at = head + source_held_ps(s, command.path, command.nbytes)
-        end = head + tail_ps(s, command.path, command.nbytes) + path.latency
+        source_free_at = head + held_ps(s, command.path, command.nbytes, path.before)
+        end = head + held_ps(s, command.path, command.nbytes, 0) + path.latency
         complete_now(s, unit_id, command_id, count, source_free_at, end)
     else:
         complete_later(s, unit_id, command_id, count)
