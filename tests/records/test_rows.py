@@ -70,7 +70,7 @@ def test_a_row_of_a_simulation_can_be_shown() -> None:
     simulation, plan = Simulation(), b.finish()
     simulation.add(plan, Resources(toy(3), plan), Assumed(None))
     simulation.run()
-    assert show(simulation.arena.units[1]).startswith("UnitRow(now=0, pc=1, state=10,")
+    assert show(simulation.arena.units[1]).startswith("UnitRow(now=0, pc=2, state=10,")
     path = simulation.arena.paths[0]
     assert isinstance(path, PathRow)
     assert path.rate > 1e9

@@ -110,7 +110,7 @@ def test_memory_does_not_grow_with_instances() -> None:
         simulation.add(plan, Resources(hda, plan), lambda *_: 0)
         simulation.run()
         used = simulation.arena.words
-        found.append((simulation.last_ps, used))
+        found.append((simulation.arena.last, used))
     (short, small), (long, large) = found
     assert 3 * short < long
     assert large < small + 1320 * 64

@@ -266,7 +266,7 @@ def _loads(run: Launch, assume: Mapping[str, int], ordered: bool) -> _Loads:
         part = time_alone(replace(run, plan=short.plan, scalars=_reading(assume)), EVERYTHING)
         assert part.simulation is not None
         assert part.rows is not None
-        end = short.end_ps(part.simulation, part.rows) if ordered else part.simulation.last_ps
+        end = short.end_ps(part.simulation, part.rows) if ordered else part.simulation.arena.last
         if end is not None:
             return _Loads(part, end, short.factors(part.simulation.rows.statements))
     count, most = command_count(run.plan), _physical_memory() // RECORD_BYTES
@@ -280,7 +280,7 @@ def _loads(run: Launch, assume: Mapping[str, int], ordered: bool) -> _Loads:
     run.scalars = _reading(assume)
     time_alone(run, EVERYTHING)
     assert run.simulation is not None
-    return _Loads(run, run.simulation.last_ps, [Fraction(1)] * len(run.simulation.rows.statements))
+    return _Loads(run, run.simulation.arena.last, [Fraction(1)] * len(run.simulation.rows.statements))
 
 
 class _Kind(NamedTuple):
@@ -489,8 +489,8 @@ class _Loads:
         total = sum(plan.instances(x.name) * v.to_begin_ps for x, v in slotted)
         waiting = (RECEIVE, RECEIVE_ANY, READ_SCALAR, SIGNAL, WAIT, st.BEGIN)
         total += sum(one.times * one.whole for one in every if one.kind not in waiting)
-        credited = run.simulation.table("queues")[:, Queue.credit_ps].tolist()
-        answers = run.simulation.table("answers")
+        credited = run.simulation.arena.rows("queues")[:, Queue.credit_ps].tolist()
+        answers = run.simulation.arena.rows("answers")
         credit, message = (
             int(answers[answers[:, Answer.question] == reason][:, Answer.value].max(initial=0))
             for reason in (st.ASK_CREDIT, st.ASK_MESSAGE)

@@ -102,9 +102,9 @@ class Shortened:
 
     def end_ps(self, simulation: Simulation, launched: LaunchRows) -> int | None:
         """When the whole plan ends, from a recorded run of this one; None where it does not repeat itself."""
-        rows, statements = simulation.table("records"), simulation.rows.statements
+        rows, statements = simulation.records, simulation.rows.statements
         ends = np.maximum(rows[:, Recorded.end], rows[:, Recorded.arrived])
-        if len(rows) == 0 or int(ends.max()) != simulation.last_ps:
+        if len(rows) == 0 or int(ends.max()) != simulation.arena.last:
             return None
         at, who, causes = rows[:, Recorded.pc], rows[:, Recorded.actor], rows[:, Recorded.cause]
         released = rows[:, Recorded.kind] == RELEASE  # of slots: what caused them counts

@@ -301,7 +301,7 @@ class DataRuns:
         if given:
             found = [self.active[i].launch.rows for i in given]
             numbers = [rows.number for rows in found if rows is not None]
-            launches, units = (self.machine.simulation.table(name) for name in ("launches", "units"))
+            launches, units = (self.machine.simulation.arena.rows(name) for name in ("launches", "units"))
             first, count = launches[numbers][:, [LaunchRow.first_unit, LaunchRow.units]].T
             pending = np.append(0, np.cumsum(units[:, UnitRow.state] == st.PENDING))
             begun = count - pending[first + count] + pending[first] > 0

@@ -12,7 +12,7 @@ from megatile.plan import model as pm
 from megatile.plan.check import CountingWalk
 from megatile.plan.commands import chooser
 from megatile.plan.follow import PlanDeadlock
-from megatile.sim import state as st
+from megatile.sim import plain, state as st
 from megatile.sim.data import Scalars
 from megatile.sim.instructions import AGAIN, END, SIGNAL, Instruction, LoopAgain, Signal
 from megatile.sim.queue_queries import QueueMisuse
@@ -34,7 +34,7 @@ class Deadlock(PlanDeadlock):
 def wait_graph(simulation: Simulation, names: Mapping[int, str] | None = None) -> WaitGraph | None:
     """The state of a simulation that cannot go on; None if all instances are done. ``names`` are those of the
     launches, where there are several."""
-    units = simulation.table("units")
+    units = simulation.arena.rows("units")
     waiting = np.flatnonzero(units[:, UnitRow.state] < st.DONE).tolist()
     outside = tuple(_outside(simulation))
     if not waiting and not outside:
@@ -47,15 +47,15 @@ def wait_graph(simulation: Simulation, names: Mapping[int, str] | None = None) -
         for w in _waiters(simulation, g, signals)
     )
     return WaitGraph(
-        waiters + outside, tuple(_pointers(simulation)), max(simulation.last_ps, simulation.clock_ps)
+        waiters + outside, tuple(_pointers(simulation)), max(simulation.arena.last, simulation.arena.clock)
     )
 
 
 def _outside(simulation: Simulation) -> Iterator[Waiter]:
     """Instances that wait for a slot which nobody leaves."""
-    rows, units = simulation.table("children"), simulation.table("units")
+    rows, units = simulation.arena.rows("children"), simulation.arena.rows("units")
     for below in rows[rows[:, Children.waiting] > 0].tolist():
-        seat = int(simulation.table("pools")[below[Children.pool], Pool.first_unit])
+        seat = int(simulation.arena.rows("pools")[below[Children.pool], Pool.first_unit])
         level = simulation.arena.rows("levels")[units[seat, UnitRow.level]]
         for number in range(
             below[Children.next_number], below[Children.next_number] + below[Children.waiting]
@@ -67,7 +67,7 @@ def _outside(simulation: Simulation) -> Iterator[Waiter]:
 
 def _signals(simulation: Simulation, waiting: list[int]) -> dict[int, list[int]]:
     """Return, by counter, the instances that wait for something else before they signal it."""
-    arena, units, found = simulation.arena, simulation.table("units"), dict[int, list[int]]()
+    arena, units, found = simulation.arena, simulation.arena.rows("units"), dict[int, list[int]]()
     streams: dict[tuple[int, int, int], dict[int, int]] = {}
     for g in waiting:
         (launched, level, _), number = simulation.view(g), int(units[g, UnitRow.number])
@@ -98,7 +98,7 @@ def _signals(simulation: Simulation, waiting: list[int]) -> dict[int, list[int]]
 
 
 def _waiters(simulation: Simulation, g: int, signals: Mapping[int, list[int]]) -> Iterator[Waiter]:
-    unit = simulation.table("units")[g]
+    unit = simulation.arena.rows("units")[g]
     state, on, pc = int(unit[UnitRow.state]), int(unit[UnitRow.waits_for]), int(unit[UnitRow.pc])
     launched = simulation.launch_of(g)
     actor = int(unit[UnitRow.actor])
@@ -116,19 +116,16 @@ def _waiters(simulation: Simulation, g: int, signals: Mapping[int, list[int]]) -
         )
         yield Waiter(me, command, lacks, label, peer, source)
     elif state == st.ANYDATA:
-        channel = launched.plan.channel(statement.channel)
+        engine, s = plain.engine(), simulation.arena.memory
         for member in statement.members:
-            per = launched.plan.per(launched.plan.all_levels[launched.which(actor)[0]].name, channel.level)
-            here = launched.which(actor)[1] // (per or 1)
-            sender = int(channel.source.evaluate({"unit": here, "member": member}))
-            level = launched.table.levels[launched.plan.level(channel.level).name]
-            name = simulation.name(launched.first + launched.offsets[level] + sender)
-            yield Waiter(me, "receive any", "data", channel.label(member), name, source)
+            queue = engine.queue_of(s, engine.channel_of(s, g), engine.receiver_of(s, g), member)
+            label, _, feeder = simulation.label(int(queue))
+            yield Waiter(me, "receive any", "data", label, feeder, source)
     elif state == st.FLAG:
         for peer in map(simulation.name, signals.get(on, ())) if on in signals else ("nobody",):
             yield Waiter(me, "wait", "signal", statement.flag, peer, source)
     elif state == st.AT_RENDEZVOUS:
-        units = simulation.table("units")
+        units = simulation.arena.rows("units")
         at_it = (units[:, UnitRow.state] == st.AT_RENDEZVOUS) & (units[:, UnitRow.waits_for] == on)
         there = set(units[at_it, UnitRow.actor].tolist())
         label = f"{statement.kind} {statement.group}"
@@ -143,7 +140,7 @@ def _waiters(simulation: Simulation, g: int, signals: Mapping[int, list[int]]) -
 
 def _pointers(simulation: Simulation) -> Iterator[Pointers]:
     """Both ends of every queue in use: sent and credits at the sender, arrived and freed at the receiver."""
-    rows = simulation.table("queues")
+    rows = simulation.arena.rows("queues")
     used = {q: ends for launched in simulation.launches for q, ends in launched.queue_ends.items()}
     for number in sorted(used, key=lambda q: used[q]):
         yield from Pointers.of_queue(
@@ -153,9 +150,9 @@ def _pointers(simulation: Simulation) -> Iterator[Pointers]:
 
 def counts(simulation: Simulation, number: int) -> tuple[int, int, int]:
     """How many messages of a queue were sent, have arrived and are freed."""
-    queue = simulation.table("queues")[number]
+    queue = simulation.arena.rows("queues")[number]
     sent, slots = int(queue[Queue.sent]), int(queue[Queue.slots])
-    last = simulation.table("slots")[queue[Queue.ring] : queue[Queue.ring] + slots][: min(sent, slots)]
+    last = simulation.arena.rows("slots")[queue[Queue.ring] : queue[Queue.ring] + slots][: min(sent, slots)]
     landed, freed = (
         sent - int(np.count_nonzero(last[:, c] == st.UNKNOWN)) for c in (Slot.arrived, Slot.returned)
     )

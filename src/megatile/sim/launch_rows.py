@@ -29,10 +29,9 @@ from megatile.sim.state import (
     LevelRow,
     Queue,
     Storage,
-    StreamRow,
     UnitRow,
 )
-from megatile.sim.table import CommandTable
+from megatile.sim.table import IDLE_STREAM, CommandTable
 from megatile.timing.resources import Resources
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ class LaunchRows:
         self.flows = range(0)
         """The numbers of its flows; those of a later launch are higher."""
         self.first_record = self.first_aux = 0
-        self.caches: Any = simulation.table("caches")
+        self.caches: Any = simulation.arena.rows("caches")
         """What caches had counted before it began."""
         self.queue_ends: dict[int, tuple[int, int, int]] = {}
         """Channel, receiver and member of the queues that it uses."""
@@ -90,7 +89,9 @@ class LaunchRows:
         self.ends: dict[int, Any] = {}
         """By instruction, the ends of the copies of all who come to it."""
         self.sources = [c.source.compile() for c in self.plan.channels]
-        self.senders = [c.source.compile() for c in resources.plan.channels]
+        self.senders = self.sources
+        if resources.plan is not self.plan:
+            self.senders = [c.source.compile() for c in resources.plan.channels]
         """Who feeds a queue on the machine: another unit, also where one unit represents all."""
         self._cached_tiles: list[tuple[int, int, pm.Tile, tuple[int, ...]]] = []
         """Of tiles that caches hold: where their number in caches stands, their first storage, the tile and
@@ -104,6 +105,8 @@ class LaunchRows:
         self._declare(simulation)
         self._describe_levels(simulation)
         self._add_instances()
+        self.busy = sum(int(np.count_nonzero(streams != NONE)) for streams in table.stream_of)
+        """How many instances have a stream."""
 
     # making them
 
@@ -275,9 +278,7 @@ class LaunchRows:
             if not flag.installed:
                 counters = plan.instances(flag.level) * flag.members
                 arena.rows("counters")[first : first + counters] = (0, NONE, NONE)
-        count = sum(int(np.count_nonzero(streams != NONE)) for streams in self.table.stream_of)
-        columns = [LaunchRow.unfinished, LaunchRow.last, LaunchRow.began, LaunchRow.serial]
-        self.row[columns] = count, begin, begin, serial
+        arena.launches[self.number].update(unfinished=self.busy, last=begin, began=begin, serial=serial)
         self.caches = arena.rows("caches").copy()
         self.first_record = arena.record_base + arena.recorded
         self.first_aux = arena.words_base + arena.recorded_words
@@ -288,14 +289,14 @@ class LaunchRows:
         spans = zip(self.levels, self.offsets, self.offsets[1:], strict=False)
         return any(rows.begun(self.places[first:last]) for rows, first, last in spans)
 
-    def do_nothing(self, stream: int) -> None:
-        """Let all instances of a launch that has not begun end at once, by a stream that does nothing."""
+    def do_nothing(self) -> None:
+        """Let all instances of a launch that has not begun end at once, by the stream that does nothing."""
         arena = self.arena
         described = arena.rows("levels")[self.first_level : self.first_level + len(self.levels)]
         busy = described[:, [LevelRow.stream_list, LevelRow.stream]].max(axis=1) != NONE
-        described[busy, LevelRow.stream], described[:, LevelRow.stream_list] = stream, NONE
+        described[busy, LevelRow.stream], described[:, LevelRow.stream_list] = IDLE_STREAM, NONE
         described[:, LevelRow.start_at] = 0
-        self.units[:, UnitRow.pc] = arena.rows("streams")[stream, StreamRow.first_pc]
+        self.units[:, UnitRow.pc] = arena.streams[IDLE_STREAM].first_pc
 
     # names
 

@@ -257,7 +257,7 @@ class MachineRun(Host):
         except MegatileError as error:
             self._fail(f"ended with an error: {error.message}")
             raise
-        self.now_ps = max(self.now_ps, simulation.clock_ps)
+        self.now_ps = max(self.now_ps, simulation.arena.clock)
         if rows is None:
             return False
         if rows.number in self._active:
@@ -318,13 +318,14 @@ class MachineRun(Host):
         launch.present, launch.repeatable = np.flatnonzero(rows.present), False
         launch.choices = choices(simulation, rows) if ReceiveAny in rows.plan.kinds else {}
         self._compute(launch)
-        launch.set_times(simulation.last_of(rows) - launch.submit_ps, self.now_ps - launch.submit_ps)
+        last = simulation.arena.launches[rows.number].last
+        launch.set_times(last - launch.submit_ps, self.now_ps - launch.submit_ps)
         rows.scalars = launch.scalars
         if self.most_records:
             launch.record = Record(simulation, rows, launch.submit_ps)
         kept = self._keep(launch)
         if not self._lent:
-            self._quiet_ps = int(simulation.table("lanes").max(initial=0))
+            self._quiet_ps = int(simulation.arena.rows("lanes").max(initial=0))
             idle = self._quiet_ps <= self.now_ps and leaves_nothing(launch.resources)
             if launch.idle and launch.error is None and idle and not launch.resources.has_caches:
                 self._known_times.keep(launch, kept.copied(rows=None), {}, simulation.most_records)

@@ -14,7 +14,7 @@ from megatile.sim import state as st
 from megatile.sim.instructions import RECEIVE, RECEIVE_ANY, SEND, WORK
 from megatile.sim.launch_rows import LaunchRows
 from megatile.sim.simulation import Simulation
-from megatile.sim.state import NONE, Answer, LaunchRow, Recorded
+from megatile.sim.state import NONE, Answer, Recorded
 from megatile.sim.table import ENGINES
 from megatile.timing.fabric import Path
 
@@ -50,7 +50,7 @@ class RecordedRows:
         self.statements = simulation.rows.statements
         self._paths = simulation.paths
         self.queue_ends = launched.queue_ends
-        answers = simulation.table("answers")
+        answers = simulation.arena.rows("answers")
         self.answers = answers[answers[:, Answer.question] == st.ASK_BUSY]
         """How long commands take whose work is not the same every time."""
         self.operands = simulation.operands
@@ -58,7 +58,7 @@ class RecordedRows:
         self.aux = simulation.arena.rows("recorded_accesses")
         self.first_aux = simulation.arena.words_base
         base = simulation.arena.record_base
-        rows = simulation.table("records")[max(0, launched.first_record - base) :]
+        rows = simulation.records[max(0, launched.first_record - base) :]
         who = rows[:, Recorded.actor]
         self.units = launched.offsets[-1]
         """How many instances there are, of all levels."""
@@ -74,13 +74,13 @@ class RecordedRows:
             (name, *ends) for (name, _), ends in zip(self._paths.caches, self._paths.behind, strict=True)
         ]
         """Of every cache: its name, and the name and key of what is behind it."""
-        self.cached = simulation.table("caches").copy()
+        self.cached = simulation.arena.rows("caches").copy()
         self.cached[: len(launched.caches)] -= launched.caches
         self.releases = rows[mine & (rows[:, Recorded.kind] == st.RELEASE)]
         self.present = np.arange(self.units)
         if not launched.plan.levels:
             self.present = np.flatnonzero(launched.present)
-        self.start_ps = int(simulation.table("launches")[launched.number, LaunchRow.began]) - (origin_ps or 0)
+        self.start_ps = simulation.arena.launches[launched.number].began - (origin_ps or 0)
         """When its units begin, if nothing is before them."""
         self.lasting_queues = {q: key for key, q in simulation.lasting_queues.items() if q in self.queue_ends}
         self.events: Any = None
@@ -220,7 +220,7 @@ def choices(simulation: Simulation, launched: LaunchRows) -> dict[Any, list[int]
     if not simulation.complete_record:
         raise simulation.arena.no_room("records")
     found: dict[Any, list[int]] = {}
-    rows = simulation.table("records")
+    rows = simulation.records
     rows = rows[rows[:, Recorded.kind] == RECEIVE_ANY]
     for who, queue in rows[:, [Recorded.actor, Recorded.queue]].tolist():
         if 0 <= who - launched.first < launched.offsets[-1]:

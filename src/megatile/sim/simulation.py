@@ -20,7 +20,7 @@ from megatile.sim import plain, state as st
 from megatile.sim.arena import LAYOUT, Arena
 from megatile.sim.compiled import compiled, is_compiled
 from megatile.sim.data import Scalars
-from megatile.sim.instructions import WORK, End, Instruction, Work
+from megatile.sim.instructions import WORK, Instruction, Work
 from megatile.sim.launch_rows import LaunchRows, TensorNumbers
 from megatile.sim.occupancy import Occupancy
 from megatile.sim.paths import Paths
@@ -96,8 +96,6 @@ class Simulation:
         """By table, launches that have ended: their rows are used again."""
         self.occupancy = Occupancy()
         self._flows = self._serial = 0
-        self._nothing = NONE
-        """A stream that does nothing, if one was needed."""
         self._long = False
         """Whether a plan has so many commands that the compiled engine is worth loading at once."""
         self.tensors = tensors or TensorNumbers()
@@ -199,18 +197,13 @@ class Simulation:
         arena = self.arena
         if launched.begun:
             return False
-        if self._nothing == NONE:
-            rows, self._nothing = self.rows, len(self.rows.streams)
-            rows.streams.append((len(rows.code), rows.raw([0]), 1))
-            rows.instruction(None, End, ended=0)
-            self.tabulate()
-        launched.do_nothing(self._nothing)
+        launched.do_nothing()
         heap = arena.rows("events")[: arena.event_count]
         coming = heap[:, Event.key] // st.PHASE == st.BEGINS
         coming &= heap[:, Event.subject] == launched.number
         heap[coming, Event.subject] = NONE
         if coming.any():
-            plain.engine().begin_launch(arena.memory, launched.number, self.clock_ps)
+            plain.engine().begin_launch(arena.memory, launched.number, arena.clock)
         return True
 
     def continue_from(self, other: Simulation) -> None:
@@ -223,15 +216,15 @@ class Simulation:
         self.tensors = other.tensors
         self.paths.set_cache_states(other.paths.all_cache_states())
         if other.lasting_flags:
-            counters = other.table("counters")
+            counters = other.arena.rows("counters")
             self.arena.extend("counters", len(counters))
             self.arena.rows("counters")[: len(counters)] = counters
             self.lasting_flags = dict(other.lasting_flags)
         for key, number in other.lasting_queues.items():
-            queue = other.table("queues")[number].copy()
+            queue = other.arena.rows("queues")[number].copy()
             slots, ring = int(queue[Queue.slots]), int(queue[Queue.ring])
             queue[Queue.ring] = at = self.arena.extend("slots", slots)
-            self.arena.rows("slots")[at : at + slots] = other.table("slots")[ring : ring + slots]
+            self.arena.rows("slots")[at : at + slots] = other.arena.rows("slots")[ring : ring + slots]
             self.lasting_queues[key] = self.arena.append("queues", queue)
             self.labels.append(other.label(number))
 
@@ -299,7 +292,7 @@ class Simulation:
     def messages(self, launched: LaunchRows) -> dict[str, dict[int, int]]:
         """Per channel, how many messages were sent to each queue (receiver * members + member)."""
         found: dict[str, dict[int, int]] = {c.name: {} for c in launched.plan.channels}
-        queues, places = self.table("queues"), self.table("launch_queues")
+        queues, places = self.arena.rows("queues"), self.arena.rows("launch_queues")
         for q, (channel, receiver, member) in launched.queue_ends.items():
             described = launched.plan.channels[channel]
             number = receiver * described.members + member
@@ -397,26 +390,9 @@ class Simulation:
         done = self._ran / max(1, self._expected())
         rest = self._spent * (1 / done - 1) if done else 0.0
         more = f"; the rest may take {format_time(rest * 1e12)}" if rest else ""
-        return f"about {done:.2%} is done, {format_time(self.last_ps)} of simulated time{more}"
+        return f"about {done:.2%} is done, {format_time(self.arena.last)} of simulated time{more}"
 
     @property
-    def clock_ps(self) -> int:
-        """The time of the last event; whatever comes from outside comes later."""
-        return self.arena.clock
-
-    def last_of(self, launched: LaunchRows) -> int:
-        """When the last thing of a launch ends."""
-        return int(launched.row[LaunchRow.last])
-
-    # what came out
-
-    @property
-    def last_ps(self) -> int:
-        return self.arena.last
-
-    def table(self, name: str) -> Any:
-        """The rows of a table that are in use."""
-        if name == "answers":
-            return self.arena.rows(name)
-        used = self.arena.recorded if name == "records" else self.arena.used[name]
-        return self.arena.rows(name)[:used]
+    def records(self) -> Any:
+        """The rows of `records` that are in use."""
+        return self.arena.rows("records")[: self.arena.recorded]

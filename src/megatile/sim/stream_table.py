@@ -119,7 +119,10 @@ class StreamTable:
         return self.handles[name]
 
     def emit(self, statement: Any, kind: type[si.Instruction], **operands: int) -> int:
-        return self.rows.instruction(statement, kind, **operands)
+        """One more instruction; its number."""
+        self.rows.code.append(kind.row(kind=kind.KIND, **operands))
+        self.rows.statements.append(statement)
+        return len(self.rows.code) - 1
 
     def value(self, node: Expr) -> int:
         """The number of an expression."""

@@ -84,7 +84,7 @@ def time_one_unit(launch: Any, engine: str | None, deadline: float | None) -> bo
         c.name: {u * c.members + m: n for m, n in sent[c.name].items() for u in range(plan.units)}
         for c in plan.channels
     }
-    known.set_times(simulation.last_ps, simulation.last_ps)
+    known.set_times(simulation.arena.last, simulation.arena.last)
     return True
 
 

@@ -15,7 +15,7 @@ was meant when it was bound. What belongs to a level above the stream's is that 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from copy import copy
 from math import prod
 from typing import Any
@@ -31,7 +31,7 @@ from megatile.plan.memory import aliases
 from megatile.plan.statements import regions_of
 from megatile.sim import state as st
 from megatile.sim.expressions import ExpressionRows
-from megatile.sim.instructions import COPY, RECEIVE, RECEIVE_ANY, Copy, Instruction, Take
+from megatile.sim.instructions import COPY, END, RECEIVE, RECEIVE_ANY, Copy, End, Instruction, Take
 from megatile.sim.state import NONE
 from megatile.sim.stream_table import StreamTable
 
@@ -41,6 +41,8 @@ DMA = st.DMA
 assert len(ENGINES) == DMA
 MAX_QUEUES = 1 << 31
 """Slots of all queues of a channel."""
+IDLE_STREAM = 0
+"""The stream that does nothing: it ends at once."""
 TABLES = ("code", "expressions", "bytecode", "constants", "lists", "regions", "tiles", "aliases", "streams")
 """Tables that grow with every plan."""
 
@@ -50,8 +52,8 @@ class Rows(ExpressionRows):
 
     def __init__(self) -> None:
         super().__init__()
-        self.code: list[list[int]] = []
-        self.statements: list[Any] = []
+        self.code: list[list[int]] = [End.row(kind=END, ended=0)]
+        self.statements: list[Any] = [None]
         """The statement of every row of code."""
         self.lists = array("q", [0])
         self.regions: list[list[int]] = []
@@ -62,7 +64,7 @@ class Rows(ExpressionRows):
         self.aliases: list[int] = []
         self.dimensions = 1
         self.accesses = 2
-        self.streams: list[tuple[int, int, int]] = []
+        self.streams: list[tuple[int, int, int]] = [(0, 0, 1)]
         self.made: dict[str, Any] = {}
         """Tables as arrays of their numbers, where rows were made before."""
 
@@ -83,11 +85,11 @@ class Rows(ExpressionRows):
         receives = row[Instruction.kind] in (RECEIVE, RECEIVE_ANY)
         return (NONE, row[Take.into]) if receives and row[Take.into] != NONE else ()
 
-    def instruction(self, statement: Any, kind: type[Instruction], **operands: int) -> int:
-        """One more instruction; its number."""
-        self.code.append(kind.row(kind=kind.KIND, **operands))
-        self.statements.append(statement)
-        return len(self.code) - 1
+    def rest(self, pc: int) -> Iterator[int]:
+        """The instructions of a stream from one on, without its END."""
+        while self.code[pc][Instruction.kind] != END:
+            yield pc
+            pc += 1
 
     def list(self, numbers: Iterable[int]) -> int:
         """Where a list of numbers begins, its length first."""
@@ -195,8 +197,6 @@ class CommandTable:
     def _storages(self) -> None:
         plan, rows, count = self.plan, self.rows, 0
         self.base: list[int] = []
-        self.memories: list[str] = []
-        """The memories that are named, by number."""
         self.movers: list[str] = [""]
         """The DMA engines that copies name, by number."""
         self.queues = {DMA} if self.plan.channels else set[int]()
@@ -205,10 +205,7 @@ class CommandTable:
         described: list[tuple[int, int, pm.Tile | None]] = []
 
         def memory(name: str, times: int, tile: pm.Tile | None = None) -> None:
-            if name not in numbers:
-                numbers[name] = len(self.memories)
-                self.memories.append(name)
-            described.append((numbers[name], times, tile))
+            described.append((numbers.setdefault(name, len(numbers)), times, tile))
 
         for tile in self.plan.tiles:
             self.base.append(count)
@@ -228,7 +225,8 @@ class CommandTable:
                     advice="use fewer slots",
                 )
             memory(channel.memory, channel.members * channel.slots)
-        self.storages = count
+        self.storages, self.memories = count, list(numbers)
+        """How many storages there are, and the memories that are named, by number."""
         self.memory_base = rows.memories
         """Every level has rows of its own for all storages."""
         owners = {tile.name: self._owners(tile) for tile in plan.tiles}
