@@ -19,7 +19,7 @@ from megatile.core.cached import cached_in_owner
 from megatile.core.expr import Expr, constant
 from megatile.plan.cached_values import CachedValues
 from megatile.plan.cohort import highest, lowest
-from megatile.plan.model import Plan, PlanError, Stream
+from megatile.plan.model import Plan, Stream
 from megatile.plan.spec import parts
 from megatile.plan.statements import (
     Free,
@@ -150,12 +150,6 @@ def _compile_stream(plan: Plan, stream: Stream) -> Code:
     compiler = _Compiler(CachedValues(plan.instances(stream.level)))
     compiler.block(stream.body)
     compiler.emit("end", None)
-    declared = {tile.name for tile in plan.tiles}
-    for number, instruction in enumerate(compiler.code):
-        instruction.number = number
-        for region in regions_of(instruction.statement) if instruction.statement is not None else ():
-            if region.tile not in declared and region.tile not in compiler.bound:
-                raise PlanError(f"there is no tile '{region.tile}' here", place=instruction.statement.source)
     _mark_ragged(compiler.code)
     return Code(stream, compiler.code, compiler.values)
 
@@ -174,10 +168,9 @@ class _Compiler:
     def __init__(self, values: CachedValues):
         self.code: list[Instruction] = []
         self.values = values
-        self.bound: set[str] = set()
 
     def emit(self, kind: str, statement: Statement | None, **options: Any) -> Instruction:
-        instruction = Instruction(kind, statement, self.values, **options)
+        instruction = Instruction(kind, statement, self.values, number=len(self.code), **options)
         self.code.append(instruction)
         return instruction
 
@@ -189,13 +182,12 @@ class _Compiler:
                 self.loop(statement)
             elif isinstance(statement, If):
                 self.branch(statement)
+            elif isinstance(statement, Free):
+                self.emit(statement.word, statement, ended=statement.names)
             else:
-                self.emit(
-                    statement.word, statement, ended=statement.names if isinstance(statement, Free) else ()
-                )
-            tiles, numbers = binds(statement)
-            self.bound.update(tiles)
-            known.update(dict.fromkeys((*tiles, *numbers)))
+                self.emit(statement.word, statement)
+            for names in binds(statement):
+                known.update(dict.fromkeys(names))
         return tuple(known)
 
     def flows(self, statement: Statement, side: int) -> dict[str, Any]:

@@ -61,11 +61,12 @@ def parts(kind: type) -> tuple[FieldSpec, ...]:
     return known
 
 
-def _getter(kind: type, roles: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]] | None:
-    """A function that gives the values of the fields with these roles, without those that are None; None
-    where there are no such fields."""
+def _getter(kind: type, roles: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    """A function that gives the values of the fields with these roles, without those that are None."""
     found = [p for role in roles for p in parts(kind) if p.role == role]
     gets = [(p.name, p.kind == "regions") for p in found]
+    if not gets:
+        return lambda _: ()
     if len(gets) == 1 and gets[0][1]:
         return attrgetter(gets[0][0])
 
@@ -79,18 +80,17 @@ def _getter(kind: type, roles: tuple[str, ...]) -> Callable[[Any], tuple[Any, ..
                 each.append(value)
         return tuple(each)
 
-    return values if gets else None
+    return values
 
 
 def having(*roles: str) -> Callable[[Any], tuple[Any, ...]]:
     """Return a function that gives what a statement has in these roles."""
-    getters: dict[type, Callable[[Any], tuple[Any, ...]] | None] = {}
+    getters: dict[type, Callable[[Any], tuple[Any, ...]]] = {}
 
     def get(thing: Any) -> tuple[Any, ...]:
         kind = type(thing)
         if kind not in getters:
             getters[kind] = _getter(kind, roles)
-        known = getters[kind]
-        return () if known is None else known(thing)
+        return getters[kind](thing)
 
     return get

@@ -102,10 +102,11 @@ class Row:
     def row(cls, **values: int) -> list[int]:
         """A row with these values; other fields have none."""
         row, fields = [NONE] * cls.width, cls.fields
-        for name, value in values.items():
-            if name not in fields:
-                raise TypeError(f"{cls.__name__} has no field '{name}', only {', '.join(fields)}")
-            row[fields[name][0]] = value
+        try:
+            for name, value in values.items():
+                row[fields[name][0]] = value
+        except KeyError as name:
+            raise TypeError(f"{cls.__name__} has no field {name}, only {', '.join(fields)}") from None
         return row
 
     @classmethod

@@ -175,7 +175,7 @@ class LevelRows:
         """Find the servers of engines that several instances share."""
         paths, names, (first, engines) = launch.paths, launch.table.engine_names, self.queues
         rows = self.arena.rows("engine_queues")[first : first + engines * len(self)]
-        rows[:] = (0, NONE, NONE, NONE)
+        rows[:, EngineQueue.server] = NONE
         for engine in sorted(launch.table.queues) if len(self) and paths.contended else ():
             name = names[engine]
             if self.view.engine_resource(name, 0) is None:

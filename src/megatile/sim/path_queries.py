@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from megatile.sim import plain, state as st
-from megatile.sim.instructions import COPY, END, Copy, Instruction
+from megatile.sim.instructions import COPY, Copy, Instruction
 from megatile.sim.state import NONE, Answer, LevelRow, RegionRow, Storage, TileRow, UnitRow
 from megatile.sim.stream_peers import StreamPeers, is_own
 
@@ -80,28 +80,33 @@ class PathQueries:
         view, table = peers.view, peers.launched.table
         names = table.memories[memories >> 24], table.memories[memories & ((1 << 24) - 1)]
         by = table.movers[mover // 2 // st.MOVERS]
-        kept = (source, target) != (NONE, NONE) and self._paths_at(peers, mover, memories, names, by)
-        here = int(self.arena.rows("units")[g, UnitRow.place])
-        ends = [here if end == NONE else end for end in (source, target)]
-        path = view.path(ends[0], names[0], ends[1], names[1], same=bool(mover & 1), caches=True, by=by)
-        number = self.simulation.paths.number(path, view.fabric)
-        return number if kept else self.cache_answer(st.ASK_PATH, mover, memories, source, target, number)
+        found = NONE
+        if (source, target) != (NONE, NONE):
+            found = self._paths_at(peers, g, mover, memories, names, by)
+        if found == NONE:
+            here = int(self.arena.rows("units")[g, UnitRow.place])
+            ends = [here if end == NONE else end for end in (source, target)]
+            path = view.path(ends[0], names[0], ends[1], names[1], same=bool(mover & 1), caches=True, by=by)
+            found = self.simulation.paths.number(path, view.fabric)
+            self.cache_answer(st.ASK_PATH, mover, memories, source, target, found)
+        return found
 
     def _paths_at(
-        self, peers: StreamPeers, mover: int, memories: int, names: tuple[str, str], by: str
-    ) -> bool:
-        """Find the paths of a copy for all instances of a stream; False where that cannot be said."""
+        self, peers: StreamPeers, g: int, mover: int, memories: int, names: tuple[str, str], by: str
+    ) -> int:
+        """Find the paths of a copy for all instances of a stream, and return that of one of them; NONE where
+        it cannot be said."""
         known = peers.launched.ends
         ends = known[peers.pc] if peers.pc in known else self.copy_ends(peers)
         if ends is None or self.arena.rows("code")[peers.pc, Instruction.figures] != NONE:
-            return False
+            return NONE
         units, count = peers.units, len(peers.rows)
         (here, one), (there, other), possible, always = ends
         same = one == other
         if not possible.all():
             here, there, same, units = here[possible], there[possible], same[possible], units[possible]
         if not always and len(units) > MAX_GUESSED:
-            return False
+            return NONE
         numbers = self._numbers(peers.view, here, names, there, same, by)
         if always:
             self.cache_figures(peers.pc, count, units, numbers)
@@ -110,20 +115,20 @@ class PathQueries:
                 self._share_paths(peers, memories)
         else:
             self.cache_answers(st.ASK_PATH, (mover & -2) + same, memories, here, there, numbers)
-        return True
+        return int(numbers[np.searchsorted(units, g - peers.rows.first)])
 
     def _share_paths(self, peers: StreamPeers, memories: int) -> None:
         """Let the other copies of a stream between an instance's own tiles in the same memories have the
         paths of the one that was asked for."""
-        rows, code, pc = self.simulation.rows, self.arena.rows("code"), peers.first
-        while rows.code[pc][Instruction.kind] != END:
-            if rows.code[pc][: Copy.engine + 1] == rows.code[peers.pc][: Copy.engine + 1]:
+        rows, code, engine = self.simulation.rows, self.arena.rows("code"), peers.code[peers.pc][Copy.engine]
+        for pc in rows.rest(peers.first):
+            row = rows.code[pc]
+            if row[Instruction.kind] == COPY and row[Copy.engine] == engine and pc != peers.pc:
                 ends = [rows.regions[region] for region in rows.ends(pc)]
                 if all(end[RegionRow.mode] == st.DECLARED and is_own(end) for end in ends):
                     source, target = (self._stored(peers, end)[Storage.memory] for end in ends)
                     if source << 24 | target == memories:
                         code[pc, Instruction.figures] = code[peers.pc, Instruction.figures]
-            pc += 1
 
     def copy_ends(self, peers: StreamPeers) -> tuple[Any, Any, Array, bool] | None:
         """Where all instances read and write at an instruction, and who has that (NONE: each its own); for
@@ -194,11 +199,12 @@ class PathQueries:
         self, view: Resources, here: Array, names: tuple[str, str], there: Array, same: Array, by: str
     ) -> Array:
         """The numbers of many paths."""
-        options: list[Any] = [{"same": flag, "caches": True, "by": by} for flag in (False, True)]
         found = np.empty(len(here), dtype=np.int64)
-        for flag, option in enumerate(options):
-            chosen = np.flatnonzero(same == flag)
-            if len(chosen):
+        for flag, chosen in ((True, same), (False, ~same)):
+            option = {"same": flag, "caches": True, "by": by}
+            if chosen.all():
+                return self.numbered(view, here, names, there, option)
+            if chosen.any():
                 found[chosen] = self.numbered(view, here[chosen], names, there[chosen], option)
         return found
 

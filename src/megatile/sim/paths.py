@@ -189,9 +189,10 @@ class Paths:
         number = self._classes.get(key)
         if number is None:
             arena, at = self.arena, self.arena.used["stages"]
-            for latency, bandwidth, server, used in stages:
-                flag = NONE if server is None else int(used)
-                arena.append("stages", (server or 0, latency, flag, -1, 0, as_bits(bandwidth)))
+            arena.append("stages", [
+                n for latency, bandwidth, server, used in stages
+                for n in (server or 0, latency, NONE if server is None else used, -1, 0, as_bits(bandwidth))
+            ])  # fmt: skip
             number = self._classes[key] = arena.append("paths", (
                 at, len(stages), path.startup_ps, path.latency_ps, path.extra_ps, path.before_ps,
                 NONE if path.first_resource is None else path.first_resource, granule, int(any(shared)),

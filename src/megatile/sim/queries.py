@@ -15,13 +15,14 @@ import numpy as np
 from megatile.core.expr import constant, symbols
 from megatile.sim import plain, state as st
 from megatile.sim.data import Assumed
-from megatile.sim.instructions import END, START, WORK, Instruction, Signal, Work
+from megatile.sim.instructions import START, WORK, Instruction, Signal, Work
 from megatile.sim.level_rows import describe_devices
 from megatile.sim.path_queries import MAX_GUESSED
 from megatile.sim.queue_queries import QueueMisuse, QueueQueries
 from megatile.sim.state import NONE, FlagRow, LevelRow, RegionRow, UnitRow
 from megatile.sim.stream_peers import StreamPeers
 from megatile.timing.machine_timing import TimingError
+from megatile.timing.resources import Resources
 
 ASKED_AT_ONCE = 1 << 12
 """So many instances are answered at once what value is assumed for each."""
@@ -37,34 +38,39 @@ class MachineQueries(QueueQueries):
         return found
 
     def busy(self, pc: int, flops: int, nbytes: int, who: int, g: int) -> int:
-        _, _, view = self.simulation.view(g)
-        statements, code = self.simulation.rows.statements, self.arena.rows("code")
-        if code[pc, Instruction.kind] == START:
-            head = view.head_ps(statements[pc], nbytes)
+        view, rows = self.simulation.view(g)[2], self.simulation.rows
+        asked, code = rows.statements[pc], self.arena.rows("code")
+        if rows.code[pc][Instruction.kind] == START:
+            head = view.head_ps(asked, nbytes)
             return self.cache_answer(st.ASK_BUSY, pc, flops, nbytes, who, head)
-        extents = self._extents(pc, g) if view.reads_extents(statements[pc]) else ()
-        busy = view.compute_ps(statements[pc], flops, self._first(g), nbytes, extents)
-        work = statements[pc].work
+        extents = self._extents(pc, g) if view.reads_extents(asked) else ()
+        unit = NONE if who == NONE else self._first(g)
+        busy = view.compute_ps(asked, flops, unit, nbytes, extents)
+        work = asked.work
         if who != NONE or extents or constant(work.flops) is None or constant(work.bytes) is None:
             return self.cache_answer(st.ASK_BUSY, pc, flops, nbytes, who, busy)
         # What else the stream does on this engine will be asked next.
-        end = pc + int(np.argmax(code[pc:, Instruction.kind] == END))
-        for i in (np.flatnonzero(code[pc:end, Instruction.kind] == WORK) + pc).tolist():
-            other, like = statements[i].work, statements[i].engine == statements[pc].engine
-            each, like = constant(other.flops), like and not view.reads_extents(statements[i])
-            if like and other.dtype == work.dtype and each is not None and constant(other.bytes) is not None:
-                code[i, Work.busy] = view.compute_ps(statements[i], each, self._first(g))
+        for i in rows.rest(pc):
+            other = rows.statements[i]
+            like = rows.code[i][Instruction.kind] == WORK and other.engine == asked.engine
+            if like and other.work.dtype == work.dtype and not view.reads_extents(other):
+                each = constant(other.work.flops)
+                if each is not None and constant(other.work.bytes) is not None:
+                    code[i, Work.busy] = view.compute_ps(other, each, unit)
+                    code[i, Work.keeps] = self._keeps(view, other, each)
         return busy
 
     def keeps(self, pc: int, flops: int, _: int, __: int, g: int) -> int:
         """How long the operands of a command keep a memory for which its instances contend."""
-        view = self.simulation.view(g)[2]
-        statement, code = self.simulation.rows.statements[pc], self.arena.rows("code")
-        found = view.keeps_memory(statement, flops)[1] if self.simulation.paths.contended else 0
+        view, statement = self.simulation.view(g)[2], self.simulation.rows.statements[pc]
+        found = self._keeps(view, statement, flops)
         if constant(statement.work.flops) is not None or not view.keeps_memory(statement, 1 << 40)[1]:
-            code[pc, Work.keeps] = found
+            self.arena.rows("code")[pc, Work.keeps] = found
             return found
         return self.cache_answer(st.ASK_KEEPS, pc, flops, 0, 0, found)
+
+    def _keeps(self, view: Resources, statement: Any, flops: int) -> int:
+        return view.keeps_memory(statement, flops)[1] if self.simulation.paths.contended else 0
 
     def memory(self, pc: int, place: int, flops: int, _: int, g: int) -> int:
         """The server of that memory."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from megatile.plan.cohort import spread
 from megatile.sim import state as st
 from megatile.sim.instructions import RECEIVE, SEND, Instruction, Receive, ReceiveAny, Send
 from megatile.sim.path_queries import PathQueries
@@ -34,8 +35,6 @@ class QueueQueries(PathQueries):
         units = plan.instances(described.level)
         if not (0 <= receiver < units and 0 <= member < described.members):
             raise QueueMisuse(f"there is no queue {member} of channel '{described.name}' at unit {receiver}")
-        if not 0 <= self._senders(launched.sources[channel], receiver, member) < units:
-            raise QueueMisuse(f"queue {described.label(member)} of unit {receiver} is fed by nobody")
         level = launched.table.levels[plan.level(described.level).name]
         fixed = bool(self.arena.rows("levels")[launched.first_level + level, LevelRow.fixed])
         receivers, members = np.array([receiver]), np.array([member])
@@ -46,16 +45,17 @@ class QueueQueries(PathQueries):
                 launched.first_queues[channel] + numbers, LaunchQueue.number
             ]
             receivers, members = np.divmod(numbers[there == NONE], described.members)
-            senders = self._senders(launched.sources[channel], receivers, members)
-            fed = (senders >= 0) & (senders < units)
-            receivers, members = receivers[fed], members[fed]
-        self._make_queues(launched, channel, level, receivers, members, fixed)
+        senders = self._senders(launched.sources[channel], receivers, members)
+        fed = (senders >= 0) & (senders < units)
+        if not fed[(receivers == receiver) & (members == member)].all():
+            raise QueueMisuse(f"queue {described.label(member)} of unit {receiver} is fed by nobody")
+        self._make_queues(launched, channel, level, receivers[fed], members[fed], senders[fed], fixed)
         place = launched.first_queues[channel] + receiver * described.members + member
         return self.arena.launch_queues[place].number
 
     @staticmethod
     def _senders(source: Any, receivers: Any, members: Any) -> Any:
-        return np.broadcast_to(source({"unit": receivers, "member": members}), np.shape(receivers))
+        return spread(source({"unit": receivers, "member": members}), len(receivers))
 
     def _queues_at(self, pc: int, g: int, units: int, members: int) -> Array:
         """The queues that an instruction of a stream means, for all its instances."""
@@ -78,15 +78,17 @@ class QueueQueries(PathQueries):
         return found
 
     def _make_queues(
-        self, launched: LaunchRows, channel: int, level: int, receivers: Array, members: Array, fixed: bool
-    ) -> None:
+        self, launched: LaunchRows, channel: int, level: int, receivers: Array, members: Array,
+        senders: Array, fixed: bool,
+    ) -> None:  # fmt: skip
         simulation, arena, plan = self.simulation, self.arena, launched.plan
         described, view = plan.channels[channel], launched.views[level]
         count, first = len(receivers), launched.first + launched.offsets[level]
-        senders = self._senders(launched.sources[channel], receivers, members)
         credit_ps = virtual = np.zeros(count, dtype=np.int64)
         if fixed:
-            peers = self._senders(launched.senders[channel], receivers, members)
+            peers = senders
+            if launched.senders is not launched.sources:
+                peers = self._senders(launched.senders[channel], receivers, members)
             places = launched.places[launched.offsets[level] : launched.offsets[level + 1]]
             ends = (peers, receivers) if not plan.levels else (places[peers], places[receivers])
             seen = view.on_channel(described)

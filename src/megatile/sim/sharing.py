@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from megatile.plan import model as pm
-from megatile.plan.cohort import of_units
-from megatile.sim.instructions import END, Instruction
+from megatile.plan.cohort import spread
 from megatile.sim.path_queries import PathQueries
 from megatile.sim.state import NONE, RegionRow
 from megatile.sim.stream_peers import StreamPeers, is_own
@@ -78,11 +77,11 @@ def _messages(simulation: Simulation, launched: LaunchRows) -> Iterator[Ends | N
         for s in body if pm.Send in plan.kinds else ():
             if isinstance(s, pm.Send):
                 used.setdefault(s.channel, set()).add(plan.level(stream.level).name)
-    channels = [c for c in plan.channels if c.name in used]
-    if sum(c.members * plan.instances(c.level) for c in channels) > MAX_QUEUES:
+    channels = [(c, f) for c, f in zip(plan.channels, launched.sources, strict=True) if c.name in used]
+    if sum(c.members * plan.instances(c.level) for c, _ in channels) > MAX_QUEUES:
         yield None
         return
-    for channel in channels:
+    for channel, source in channels:
         name = plan.level(channel.level).name
         level, units = table.levels[name], plan.instances(channel.level)
         rows = launched.levels[level]
@@ -91,7 +90,7 @@ def _messages(simulation: Simulation, launched: LaunchRows) -> Iterator[Ends | N
             return
         places = rows.places
         for member in range(channel.members):
-            sources = of_units(channel.source, units, member=member)
+            sources = spread(source({"unit": np.arange(units), "member": member}), units)
             receivers = np.flatnonzero((sources >= 0) & (sources < units))
 
             def flow(i: int, key: Any = (channel.name, member), receivers: Any = receivers) -> Any:
@@ -106,8 +105,7 @@ def _copies(simulation: Simulation, launched: LaunchRows) -> Iterator[Ends | Non
     known: list[tuple[Any, ...]] = []
     for number, stream in enumerate(launched.plan.streams):
         level = launched.table.levels[launched.plan.level(stream.level).name]
-        pc = launched.table.streams[number].first
-        while rows.code[pc][Instruction.kind] != END:
+        for pc in rows.rest(launched.table.streams[number].first):
             ends = rows.ends(pc)
             if not all(is_own(rows.regions[r]) for r in ends if r != NONE):
                 peers = StreamPeers(simulation, launched, level, number, pc)
@@ -127,7 +125,6 @@ def _copies(simulation: Simulation, launched: LaunchRows) -> Iterator[Ends | Non
                         return (n, int(units[i]))
 
                     yield level, here[chosen], there[chosen], flow
-            pc += 1
 
 
 def _equal(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:

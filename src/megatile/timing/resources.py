@@ -42,6 +42,7 @@ class Resources(TransferPaths):
     """What a plan costs on an HDA: its units (`placement`), memories (`memory_layers`), engines
     (`engine_times`) and paths (`transfer_paths`), and here launches and collectives."""
 
+    @cached_in_owner
     def start_ps(self, unit: int) -> int:
         """When a unit starts: the launch has travelled the control path, after the install of its queues."""
         own = [c for c in self.plan.channels if c.transport is None or not self._by_kernel(c.transport)]
