@@ -6,13 +6,12 @@ import importlib.util
 import json
 
 import pytest
-from typer.testing import CliRunner
+from tests.cli.shared import run
 
 from megatile import predict_kernel, simulate
 from megatile.attention.plans import Problem, attention_plan
 from megatile.attention.predict import predict
 from megatile.cli.attention import read_lengths
-from megatile.cli.main import app
 from megatile.core.errors import MegatileError
 
 
@@ -84,24 +83,11 @@ def test_lengths_are_read_like_those_of_predict(megatile):
         assert f"'{wrong}' is not a number of tokens" in refused.err
 
 
-def run(*arguments):
-    result = CliRunner().invoke(app, ["attention", "predict", *arguments])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.stdout
-
-
 def test_the_table_names_winner_and_reason():
     text = run("-m", "mi300x-8", "--seqlen", "4K", "--heads", "8", "--schedule", "ring,hamilton")
     assert "4096 tokens, 8 heads (8 KV) of 128" in text
     assert "hamilton *" in text
     assert "links instead of 8" in text
-
-
-def test_one_rank_is_drawn_without_links(tmp_path):
-    picture = tmp_path / "alone.png"
-    run("--ranks", "1", "--seqlen", "2K", "--plot", str(picture))
-    assert picture.read_bytes()[:4] == b"\x89PNG"
 
 
 def test_json_and_picture(tmp_path):

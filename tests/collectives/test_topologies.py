@@ -2,46 +2,14 @@
 
 from __future__ import annotations
 
-import zlib
-
 import numpy as np
 import pytest
+from tests.collectives.shared import cases
 
 import megatile as mt
 from megatile.collectives import predict
-from megatile.collectives.algorithms import algorithms
 from megatile.collectives.job import OPERATIONS, REDUCING
 from megatile.collectives.reference import make_inputs, wrong_elements
-from megatile.collectives.requests import make_job
-from toy_machines import chips
-
-MACHINES = {
-    "ring": chips("ring", 7),
-    "line": chips("line", 5),
-    "full mesh": chips("full_mesh", 6),
-    "switch": chips("switch", 9, in_network_reduction=["sum", "max", "min", "prod"]),
-    "torus": chips("torus", 12, dims=[4, 3]),
-    "mesh": chips("mesh", 6, dims=[3, 2]),
-    "torus of three dimensions": chips("torus", 12, dims=[3, 2, 2]),
-    "nodes": mt.machine("h100-cluster", nodes=3),
-    "full mesh of devices": mt.machine("mi300x-8"),
-}
-
-
-def cases():
-    for where, hda in MACHINES.items():
-        for operation in OPERATIONS:
-            for name, known in algorithms().items():
-                if operation not in known.operations:
-                    continue
-                pick = zlib.crc32(f"{where} {operation} {name}".encode())
-                count = (17, 5, 36 * 12)[pick % 3]
-                reduction = ("sum", "max", "min", "avg", "prod")[pick // 3 % 5]
-                fields = {"reduction": reduction if operation in REDUCING else "sum", "nbytes": 4 * count}
-                fields["in_place"] = bool(pick // 15 % 2) and operation != "all_to_all"
-                fields["dtype"] = ("f32", "i32")[pick // 30 % 2]
-                if known.reason_against(make_job(operation, machine=hda, **fields)[0]) is None:
-                    yield pytest.param(hda, operation, name, fields, id=f"{where}-{operation}-{name}")
 
 
 @pytest.mark.parametrize(("hda", "operation", "name", "fields"), list(cases()))
@@ -54,10 +22,6 @@ def test_right_and_timed(hda, operation, name, fields):
     inputs = make_inputs(job, seed=1)
     result = mt.simulate(found.plan, {"x": np.stack(inputs)}, machine=hda)
     assert wrong_elements(job, inputs, result.outputs["x" if job.in_place else "y"]) == 0
-
-
-def test_every_algorithm_is_there():
-    assert {param.values[2] for param in cases()} == set(algorithms())
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)

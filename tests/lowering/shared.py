@@ -6,8 +6,11 @@ import numpy as np
 
 import megatile as mt
 import megatile.language as T
+from megatile.core.expr import unit
 from megatile.ir.parser import parse
 from megatile.lowering.explain import figures
+from megatile.plan import model as pm
+from megatile.plan.build import PlanBuilder
 
 
 def scaled(index: str, n: int = 2048):
@@ -179,3 +182,41 @@ def tiled_gemm(
 def products_done(program: object, machine: str | mt.HDA) -> int:
     done = figures(mt.lower(program, machine=machine)).flops
     return done.get("tensor", 0) or done["vector"]
+
+
+WAFER = mt.machine("cerebras-wse2", width=16, height=16)
+
+
+ROUNDS, BYTES = 8, 4 * 64 * 4
+
+
+def reads(cores: int, which):
+    """Every core adds up blocks of X, ``which(core, round)``, and writes its own block of Y."""
+
+    @T.program
+    def kernel(X: T.Tensor((cores * 4, 64), "f32"), Y: T.Tensor((cores * 4, 64), "f32")):
+        with T.Kernel(block=cores, threads=1) as b:
+            x = T.alloc((4, 64), "f32", level="l1")
+            y = T.alloc((4, 64), "f32", level="l1")
+            T.clear(y)
+            for i in T.serial(ROUNDS):
+                T.copy(x, X[which(b, i) * 4, 0])
+                for r, c in T.Parallel(4, 64):
+                    y[r, c] += x[r, c]
+            T.copy(Y[b * 4, 0], y)
+
+    return kernel
+
+
+def own(b, i):
+    return b
+
+
+def spread_plan(**options) -> pm.Plan:
+    b = PlanBuilder("k", scale="wafer", units=1)
+    core = b.level("core", scale="core", grid=4, parent="wafer")
+    x = b.tile("x", (8, 4), "f32", memory="sram", role="input", **{"over": core, "block": (2, 4)} | options)
+    t = b.tile("t", (2, 4), "f32", memory="sram", level=core)
+    with b.stream(level=core):
+        b.copy(t, x[2 * (3 - unit) : 2 * (3 - unit) + 2, 0:4])
+    return b.finish()

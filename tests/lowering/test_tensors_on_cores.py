@@ -6,42 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.lowering.shared import BYTES, ROUNDS, WAFER, own, reads, spread_plan
 from tests.tuning.factories import gemm
 
 import megatile as mt
 import megatile.language as T
 from megatile.core.dtypes import numpy_dtype
-from megatile.core.expr import unit
 from megatile.cost import links
-from megatile.plan import model as pm
-from megatile.plan.build import PlanBuilder
 from megatile.timing.resources import Resources
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-WAFER = mt.machine("cerebras-wse2", width=16, height=16)
-ROUNDS, BYTES = 8, 4 * 64 * 4
-
-
-def reads(cores: int, which):
-    """Every core adds up blocks of X, ``which(core, round)``, and writes its own block of Y."""
-
-    @T.program
-    def kernel(X: T.Tensor((cores * 4, 64), "f32"), Y: T.Tensor((cores * 4, 64), "f32")):
-        with T.Kernel(block=cores, threads=1) as b:
-            x = T.alloc((4, 64), "f32", level="l1")
-            y = T.alloc((4, 64), "f32", level="l1")
-            T.clear(y)
-            for i in T.serial(ROUNDS):
-                T.copy(x, X[which(b, i) * 4, 0])
-                for r, c in T.Parallel(4, 64):
-                    y[r, c] += x[r, c]
-            T.copy(Y[b * 4, 0], y)
-
-    return kernel
-
-
-def own(b, i):
-    return b
 
 
 def all_of_them(b, i):
@@ -64,16 +38,6 @@ def test_reading_one_tensor_from_64_cores_costs_its_routes(machine) -> None:
     assert far.time_ps > near.time_ps
     assert "spread over 64 × " in far.summary()
     assert "X (4×64), Y (4×64)" in far.summary()
-
-
-def test_a_route_is_paid_hop_by_hop() -> None:
-    """Two cores side by side read each other's block: a hop of one cycle more than their own, each time."""
-    near, far = (
-        mt.simulate(reads(2, which), machine=WAFER, record=False).time_ps
-        for which in (own, lambda b, i: 1 - b)
-    )
-    hop = round(1e12 / 1.1e9)
-    assert ROUNDS * hop <= far - near <= ROUNDS * (hop + 2 * hop)
 
 
 @pytest.mark.parametrize("machine", [WAFER, mt.machine("ahbm")], ids=lambda m: m.name)
@@ -169,23 +133,6 @@ def test_examples_show_their_fabric_traffic(number: str, machine: str, crosses: 
         runpy.run_path(str(path))["main"](machine)
     assert ("link " in found[0].summary()) is crosses is (crossed(found[0]) > 0)
     assert "spread over " in found[0].summary() or number in ("34", "35", "38")
-
-
-def spread_plan(**options) -> pm.Plan:
-    b = PlanBuilder("k", scale="wafer", units=1)
-    core = b.level("core", scale="core", grid=4, parent="wafer")
-    x = b.tile("x", (8, 4), "f32", memory="sram", role="input", **{"over": core, "block": (2, 4)} | options)
-    t = b.tile("t", (2, 4), "f32", memory="sram", level=core)
-    with b.stream(level=core):
-        b.copy(t, x[2 * (3 - unit) : 2 * (3 - unit) + 2, 0:4])
-    return b.finish()
-
-
-def test_plans_say_how_tiles_are_spread() -> None:
-    plan = spread_plan()
-    assert 'x = tile(f32, (8, 4), memory="sram", role="input", over="core", block=(2, 4))' in str(plan)
-    assert mt.Plan.from_json(plan.to_json()) == plan == mt.Plan.from_text(str(plan))
-    assert {k: v for k, v in mt.simulate(plan, machine=WAFER).usage.bytes_on.items() if "fabric" in k}
 
 
 @pytest.mark.parametrize(

@@ -37,21 +37,6 @@ def test_figures_of_another_framework_say_so():
     assert "trtllm.gemm" in ours.origin.source
 
 
-@pytest.mark.parametrize(
-    ("asked", "message"),
-    [
-        ({"library": "vlm"}, "library 'vlm' is unknown (try: did you mean 'vllm'"),
-        ({"library": 3}, "library 3 is unknown"),
-        ({"dtype": "fp8_blok"}, "did you mean 'fp8_block'"),
-        ({"dtype": "f17"}, "dtype 'f17' is unknown"),
-    ],
-)
-def test_bad_input_is_one_clear_error(asked, message):
-    with pytest.raises(MegatileError) as caught:
-        mt.predict_kernel("gemm", machine=H100, m=1, n=1, k=1, **asked)
-    assert message in str(caught.value)
-
-
 @pytest.mark.parametrize("nbytes", [1 << 10, 1 << 16, 1 << 20, 1 << 24])
 @pytest.mark.parametrize("operation", ["all_reduce", "all_gather", "reduce_scatter"])
 def test_a_captured_collective_is_that_of_predict(operation: str, nbytes: int) -> None:

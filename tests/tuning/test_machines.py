@@ -1,12 +1,8 @@
 """``tuning/machines.py``: ``sweep(plan, {"networks.nvlink.bandwidth"."""
 
-import sys
-from functools import partial
-from types import SimpleNamespace
-
 import pytest
 from tests.tuning.factories import adding, gemm
-from tests.tuning.shared import FAST, SIZES
+from tests.tuning.shared import FAST, PRODUCT, SIZES
 
 import megatile as mt
 from megatile.core.errors import MegatileError
@@ -73,9 +69,6 @@ def test_every_row_names_the_model_of_its_time() -> None:
     assert [row["model"] for row in found.rows()] == ["NCCL ring, Simple", "NCCL in network, NVLS"]
 
 
-PRODUCT = partial(gemm, 512, 512, 512, 64, 64, 64)
-
-
 def test_rows_say_where_stages_shrank():
     found = mt.sweep(PRODUCT(stages=4), {"memory.shared.size": SIZES}, **FAST)
     notes = [row["note"] for row in found.rows()]
@@ -89,24 +82,3 @@ def test_rows_say_where_stages_shrank():
         verify=False,
     )
     assert {row["stages"]: row["note"] for row in tuned.rows()} == {4: "stages 4 -> 2: shared", 2: ""}
-
-
-def test_rows_become_data_frames_figures_and_tables(monkeypatch):
-    found = mt.sweep(PRODUCT(), {"memory.shared.size": SIZES}, **FAST)
-    html = found._repr_html_()
-    assert html.count("<tr>") == 4
-    assert "<th>time_us</th>" in html
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(MegatileError, match="pandas is not installed"):
-        found.to_pandas()
-    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=list))
-    assert found.to_pandas() == found.rows()
-    graph = SimpleNamespace(Scatter=lambda **points: points, Figure=lambda points, layout: (points, layout))
-    monkeypatch.setitem(sys.modules, "plotly", SimpleNamespace(graph_objects=graph))
-    monkeypatch.setitem(sys.modules, "plotly.graph_objects", graph)
-    points, layout = found.to_plotly()
-    assert points["x"] == SIZES
-    assert points["y"] == [row["time_us"] for row in found.rows()]
-    assert layout["xaxis_title"] == "memory.shared.size"
-    with pytest.raises(MegatileError, match="the rows have no 'time'"):
-        found.to_plotly(y="time")

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.ir.passes.shared import resolved
 from tests.language.tile.random_nodes import nested_program
 from tests.language.tile.random_programs import random_program
 from tests.language.tile.random_reach import reaching_program
@@ -20,24 +21,7 @@ from megatile.ir.passes.normalise import Normalise
 from megatile.ir.passes.remove_jumps import RemoveJumps
 from megatile.ir.passes.resolve_views import ResolveViews
 from megatile.ir.program import Program
-from megatile.ir.shares import ViewError
-from megatile.ir.verify import verify
 from megatile.lowering.lowered import build
-
-LAUNCH = 'launch(device=4, block=2, warpgroup=2, dispatch="block", host="device")'
-
-
-def resolved(params: str, body: str, device: int = 4) -> str:
-    """The parameters and the statements after the pass, in one line each."""
-    lines = "\n".join(f"    {line}" for line in body.strip("\n").splitlines())
-    launch = LAUNCH.replace("device=4", f"device={device}")
-    program = parse(f"def p({params}):\n    {launch}\n{lines}\n")
-    after = ResolveViews().apply(program)
-    verify(after)
-    assert parse(str(after)) == after
-    head, _, *rest = str(after).splitlines()
-    return "\n".join([head.removeprefix("def p(").removesuffix("):"), *(line.strip() for line in rest)])
-
 
 CASES = {
     "shards": (
@@ -186,21 +170,6 @@ collective("gather_view", "device", (A.device[rank("device", "launch") * 4::4],)
 def test_before_and_after(case: str) -> None:
     params, body, wanted = CASES[case]
     assert resolved(params, body, 2 if "owner" in case else 4) == wanted.strip("\n")
-
-
-def test_an_anchor_along_scattered_elements_is_refused() -> None:
-    body = 'with scale("device"):\n    t = alloc((4,), "f32", "hbm", "device")\n    with scale("block"):\n'
-    body += '        v = view("t", owner([[0, 2]], [[1, 3]]), "block")\n'
-    body += "        copy(v[0::2], along(A[anchor(0, 2)], v))\n"
-    with pytest.raises(ViewError, match="an anchor along 'v', whose elements are scattered"):
-        resolved("A: f32[8]", body)
-
-
-def test_a_table_of_too_many_units_is_refused() -> None:
-    sets = ", ".join("[[0, 2]]" for _ in range(4097))
-    body = f'with scale("device"):\n    v = view("A", owner({sets}), "device")\n    fill(v[0::2])\n'
-    with pytest.raises(ViewError, match="over 4097 units, more than 4096"):
-        resolved("A: f32[8]", body, 4097)
 
 
 # --- the same meaning ---------------------------------------------------------------------------------

@@ -17,3 +17,6 @@ def loops(n, start=0, *, step=1):
         if total < 10 or not seen:
             break
     return total, seen
+
+
+OUTSIDE = [3, 1, 2]

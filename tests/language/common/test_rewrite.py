@@ -5,12 +5,10 @@ its line.
 from __future__ import annotations
 
 import pytest
-from tests.language.common.shared import loops
+from tests.language.common.shared import OUTSIDE, loops
 
 from megatile.language.common.hooks import Hooks
-from megatile.language.common.rewrite import RewriteError, bind
-
-OUTSIDE = [3, 1, 2]
+from megatile.language.common.rewrite import bind
 
 
 def early(n):
@@ -101,58 +99,6 @@ def test_places_name_file_line_and_column():
 
 def helper_with_call(x):
     return 1 + abs(x)
-
-
-def test_with_two_names_is_a_tuple():
-    class Pair:
-        def __enter__(self):
-            return 1, 2
-
-        def __exit__(self, *_):
-            return None
-
-    def kernel():
-        with Pair() as first, second:
-            return first + second
-
-    assert bind(kernel, Hooks())() == 3
-
-
-def uses_global():
-    global OUTSIDE
-    OUTSIDE = []
-
-
-def test_refusals_name_line_and_advice():
-    with pytest.raises(RewriteError, match=r"test_rewrite.py:\d+: 'global' is not supported.*return"):
-        bind(uses_global, Hooks())
-
-    x = 1
-
-    def uses_nonlocal():
-        nonlocal x
-        x = 2
-
-    with pytest.raises(RewriteError, match="'nonlocal' is not supported"):
-        bind(uses_nonlocal, Hooks())
-
-    def walrus():
-        return (y := 3) + y
-
-    with pytest.raises(RewriteError, match="':=' is not supported"):
-        bind(walrus, Hooks())
-
-    def loop_else():
-        for _ in range(3):
-            pass
-        else:
-            return 1
-
-    with pytest.raises(RewriteError, match=r"for .*else"):
-        bind(loop_else, Hooks())
-
-    with pytest.raises(RewriteError, match="is not a Python function"):
-        bind(len, Hooks())
 
 
 def test_rewriting_is_done_once_per_function():

@@ -8,7 +8,6 @@ import pytest
 from tests.language.tile.refusals import Refusals, check_refused
 
 import megatile.language as T
-from megatile.language.tile.errors import ProgramError
 
 refused = Refusals()
 
@@ -562,31 +561,3 @@ def formatted_value(A, B):
 @pytest.mark.parametrize(("body", "message", "line"), refused.cases)
 def test_refused(body: Callable[..., Any], message: str, line: str) -> None:
     check_refused(body, message, line)
-
-
-def test_partial_terms_are_combined_as_they_say() -> None:
-    @T.program
-    def p(A: T.Tensor((4,), "f32")):
-        with T.Kernel(device=2), T.Scale("device"):
-            T.allreduce(T.view(A, layout=T.Partial("max")))
-
-    with pytest.raises(ProgramError, match=r"op='sum' of 'A_device', whose terms are T.Partial\('max'\)"):
-        p.build()
-
-
-def test_operations_outside_a_kernel() -> None:
-    with pytest.raises(ProgramError, match="a tile operation outside a kernel.*@T.program"):
-        T.alloc((4,), "f32")
-
-
-def test_merging_an_lse_that_is_an_argument() -> None:
-    @T.program
-    def p(O: T.Tensor((2, 4, 8), "f32"), L: T.Tensor((2, 4), "f32")):
-        with T.Kernel(device=2), T.Scale("device") as (r, _):
-            o, lse = T.alloc((4, 8), "f32", level="l2"), T.alloc((4,), "f32", level="l2")
-            T.copy(o, O[r, :, :])
-            T.copy(lse, L[r, :])
-            T.allreduce(o, lse, fn=T.lse_merge)
-            T.copy(L[r, :], lse)
-
-    assert not p.build().warnings

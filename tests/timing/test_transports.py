@@ -1,4 +1,4 @@
-"""What a machine file says of libraries and kernels is inherited: a new name changes no time."""
+"""``timing/transports.py``: what a message and the start of a collective cost on a transport."""
 
 import pytest
 

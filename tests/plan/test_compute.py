@@ -1,0 +1,22 @@
+"""``plan/compute.py``: doing one command on arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+from tests.plan.execute_cases import builder
+
+from megatile.plan.execute import execute
+
+
+def test_half_precision_rounds_once_per_operation():
+    b = builder(1)
+    x = b.tile("x", (4,), "bf16", memory="l2", role="input")
+    y = b.tile("y", (4,), "bf16", memory="l2", role="output")
+    b.compute("fma", y, [x, x, x])
+    import ml_dtypes
+
+    data = np.asarray([[1.1, 2.3, -0.7, 100.0]], dtype=ml_dtypes.bfloat16)
+    wide = data.astype("f4")
+    np.testing.assert_array_equal(
+        execute(b.finish(), {"x": data})["y"], (wide * wide + wide).astype(ml_dtypes.bfloat16)
+    )
