@@ -4,11 +4,21 @@ Rules look for symptoms in a simulation's result; each remedy is timed again, as
 machine, and the verdict says which. It is added to `megatile.sim.Result` by ``megatile/__init__.py``.
 """
 
-from megatile.verdict import communication, compute, memory, narrow, occupancy
+from megatile.verdict import (
+    communication,
+    compute,
+    devices,
+    memory,
+    narrow,
+    needless,
+    occupancy,
+    placing,
+    serial,
+)
 from megatile.verdict.model import Finding, Verdict
 from megatile.verdict.study import RULES, verdict
 
-MODULES = (communication, compute, memory, narrow, occupancy)
+MODULES = (communication, compute, devices, memory, narrow, needless, occupancy, placing, serial)
 assert {rule.__module__ for rule in RULES} == {module.__name__ for module in MODULES}
 
 __all__ = ["Finding", "Verdict", "verdict"]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from megatile.core.dtypes import itemsize
-from megatile.core.expr import Expr, Symbol, substitute, symbols, walk
+from megatile.core.expr import Expr, Symbol, symbols, walk
 from megatile.ir import nodes as n
 from megatile.ir.expr import Coord, Load
 from megatile.ir.passes.driver import rewrite_nodes
@@ -71,70 +70,8 @@ def with_stages(program: Program, stages: int) -> Program:
     return replace(program, body=change(program.body)) if wanted else program
 
 
-def invariant_copies(program: Program) -> Iterator[tuple[n.Loop, n.Copy]]:
-    """Copies of tensors that every iteration of a loop repeats."""
-    tensors = {p.name for p in program.params}
-    table = bindings(program)
-    for loop in n.each(n.Loop, program.body):
-        inside = list(n.walk(loop.body))
-        changing = {loop.var} | {m.name for m in inside if isinstance(m, (n.Let, n.ReadScalar))}
-        changing |= {m.var for m in inside if isinstance(m, n.Loop)}
-        written = [table[r.source].base for m in inside for access, r in n.regions(m) if access != "read"]
-        for node in loop.body:
-            if (
-                isinstance(node, n.Copy)
-                and node.dst is None
-                and node.src is None
-                and table[node.source.source].base in tensors
-                and table[node.source.source].base not in written
-                and written.count(table[node.to.source].base) == 1
-                and not any(symbols(e) & changing or _reads(e) for e in n.expressions(node))
-            ):
-                yield loop, node
-
-
 def _reads(expr: Expr) -> bool:
     return any(isinstance(part, Load) for part in walk(expr))
-
-
-def hoisted(program: Program) -> Program:
-    """Copies that every iteration repeats, before their loop."""
-    moved: dict[int, list[n.Node]] = {}
-    gone: set[int] = set()
-    for loop, copy in invariant_copies(program):
-        moved.setdefault(id(loop), []).append(copy)
-        gone.add(id(copy))
-
-    def change(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
-        result: list[n.Node] = []
-        for node in body:
-            result += moved.get(id(node), [])
-            if id(node) not in gone:
-                result.append(n.with_bodies(node, change))
-        return tuple(result)
-
-    return replace(program, body=change(program.body)) if gone else program
-
-
-def repeated_copies(program: Program) -> list[n.Copy]:
-    """Copies of what another statement of the same body has copied before, with nothing written between."""
-    tensors = {p.name for p in program.params}
-    table = bindings(program)
-    found: list[n.Copy] = []
-    written = n.written(program.body)
-
-    def visit(body: tuple[n.Node, ...]) -> None:
-        known: set[n.Region] = set()
-        for node in body:
-            if isinstance(node, n.Copy) and table[node.source.source].base in tensors - written:
-                if node.source in known:
-                    found.append(node)
-                known.add(node.source)
-            for _, inner in n.bodies(node):
-                visit(inner)
-
-    visit(program.body)
-    return found
 
 
 def block_copies(program: Program) -> Iterator[n.Copy]:
@@ -156,28 +93,6 @@ def shared_loads(program: Program) -> list[n.Copy]:
 
     loads = (c for c in block_copies(program) if table[c.source.source].base in tensors)
     return [c for c in loads if wanted - coordinates(c)]
-
-
-def reloaded(program: Program) -> list[n.Copy]:
-    """Loads of what an earlier loop of the block has loaded, of tensors that nothing writes."""
-    tensors = {p.name for p in program.params} - n.written(program.body)
-    table, found = bindings(program), list[n.Copy]()
-    for region in n.each(n.ScaleRegion, program.body):
-        seen: set[tuple[Any, ...]] = set()
-        for loop in region.body:
-            if not isinstance(loop, n.Loop):
-                continue
-            mine: set[tuple[Any, ...]] = set()
-            for copy in loop.body:
-                if isinstance(copy, n.Copy) and table[copy.source.source].base in tensors:
-                    named = lambda e, var=loop.var: substitute(e, {var: Symbol("@")})  # noqa: E731
-                    key = (copy.source.source, loop.start, loop.stop, loop.step,
-                           tuple((named(d.start), d.extent) for d in copy.source.dims))  # fmt: skip
-                    if key in seen:
-                        found.append(copy)
-                    mine.add(key)
-            seen |= mine
-    return found
 
 
 def round_trips(program: Program) -> list[tuple[n.Copy, n.Copy]]:

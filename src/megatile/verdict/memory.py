@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from math import prod
 
+from megatile.core.dtypes import itemsize
 from megatile.core.expr import Binary, known, linear, walk
 from megatile.core.quantities import format_bytes, format_time
 from megatile.hda import HDA
@@ -12,7 +14,7 @@ from megatile.ir import nodes as n
 from megatile.ir.expr import Coord
 from megatile.ir.program import Program, bindings
 from megatile.plan import model as pm
-from megatile.verdict import changes
+from megatile.verdict import changes, footprint, needless
 from megatile.verdict.model import Finding
 from megatile.verdict.study import IDEAL, OutOfBudget, Study, rule
 
@@ -48,6 +50,8 @@ def block_order(study: Study) -> Iterator[Finding]:
     step = min(known, key=lambda s: known[s], default="")
     ps, how, bound = known.get(step), f"program timed again with {step}", False
     if ps is None or ps > study.base_ps * 0.95:
+        if _shared_bytes(study) <= caches[0].size:
+            return  # whatever the order, what blocks share stays there
         figure = f"memory.{caches[0].name}.size"
         ps, how, bound = (
             study.figures_ps({figure: IDEAL}),
@@ -66,6 +70,15 @@ def block_order(study: Study) -> Iterator[Finding]:
         step=f"{step} in the kernel: blocks begin in panels" if step.startswith("T.") else step,
         source=study.line("dma"),
     )  # fmt: skip
+
+
+def _shared_bytes(study: Study) -> int:
+    """The bytes of all tensors of which several blocks load the same elements."""
+    assert study.lowered is not None
+    source, table = study.lowered.source, bindings(study.lowered.source)
+    names = {table[copy.source.source].base for copy in changes.shared_loads(source)}
+    tensors = (p for p in source.params if p.name in names)
+    return sum(prod(int(e) for e in p.shape) * itemsize(p.dtype) for p in tensors)
 
 
 @rule("pipeline stages")
@@ -109,37 +122,40 @@ def repeated_loads(study: Study) -> Iterator[Finding]:
     if study.lowered is None:
         return
     source = study.lowered.source
-    inside = list(changes.invariant_copies(source))
+    table, tensors = bindings(source), {p.name for p in source.params}
+    inside = [
+        (loop, copy) for loop, copy in needless.invariant(source)
+        if isinstance(copy, n.Copy) and table[copy.source.source].base in tensors
+    ]  # fmt: skip
     if inside:
         loop, copy = inside[0]
         yield from study.finding(
-            "repeated loads", study.program_ps(changes.hoisted),
+            "repeated loads", study.program_ps(needless.hoisted),
             "program timed again with the copy before the loop",
             bottleneck="redundant traffic: a tile is loaded again in every iteration",
             reason=f"nothing in the copy of '{copy.source.source}' depends on '{loop.var}'",
             step=f"copy '{copy.to.source}' once, before the loop",
             source=changes.source_line(copy),
         )  # fmt: skip
-    twice = changes.repeated_copies(source)
-    if twice:
+
+
+@rule("repeated loads")
+def loaded_again(study: Study) -> Iterator[Finding]:
+    """A unit loads elements of a tensor that it has loaded before, and they would fit its own memory."""
+    found, shares = footprint.loaded_again(study.plan, study.hda)
+    if found:
+        one, times = found[0]
+        unit = study.plan.levels[0].name if study.plan.levels else "unit"
+        command = footprint.least_new(one, shares)
         yield from study.finding(
-            "repeated loads", study.program_ps(lambda p: changes.without(p, list(twice))),
-            "program timed again without the second copy",
-            bottleneck="redundant traffic: the same elements are loaded twice",
-            reason=f"'{twice[0].to.source}' gets what another copy of this body has loaded",
-            step="load the tile once and use it twice",
-            source=changes.source_line(twice[0]),
-        )  # fmt: skip
-    again = changes.reloaded(source)
-    if again:
-        yield from study.finding(
-            "repeated loads", study.program_ps(lambda p: changes.without(p, list(again))),
-            f"program timed again without the {len(again)} later cop{'y' if len(again) == 1 else 'ies'}",
-            bottleneck=f"redundant traffic: every block loads its part of '{again[0].source.source}' "
-            f"{len(again) + 1} times",
-            reason="a later loop copies what an earlier one has copied, and nothing writes it between",
-            step="load it once and keep it in a tile for all loops, or compute what they need in one loop",
-            source=changes.source_line(again[0]),
+            "repeated loads", study.plan_ps(footprint.loaded_once(study.plan, shares)),
+            "Plan timed again with every element loaded once",
+            bottleneck=f"redundant traffic: every {unit} loads its part of "
+            f"'{one.tile.name}' {times:.3g} times",
+            reason="loads overlap those before them, nothing writes the tensor between, and the part fits "
+            f"the {unit}'s own memory",
+            step="load the part once, with its edges, into a tile; take all that is needed from there",
+            source=str(command.source or ""),
         )  # fmt: skip
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from megatile.core.expr import Const, Expr, Symbol, known, rebuild, simplify, symbols, walk
+from megatile.core.expr import Const, Expr, known, rebuild, simplify, symbols, walk
 from megatile.ir import nodes as n
-from megatile.ir.expr import Load, Rank
+from megatile.ir.expr import Rank
 from megatile.ir.passes.driver import rewrite_expressions, rewrite_nodes
 from megatile.ir.passes.unit import Unit
 from megatile.ir.program import Program, bindings
@@ -22,50 +22,6 @@ USED = 0.9
 """The share of what is copied that must be read, not to be called too much."""
 MIN_BUSY_SHARE = 0.8
 """Share of the time that a memory is busy before narrower types are tried."""
-
-
-@rule("serial loop")
-def serial_elements(study: Study) -> Iterator[Finding]:
-    """Elements are computed one after the other though none needs another."""
-    if study.lowered is None:
-        return
-    found = list(_independent(study.lowered.source))
-    if found:
-        yield from study.finding(
-            "serial loop", study.program_ps(_parallel), "program timed again with T.Parallel",
-            bottleneck="a serial loop over elements: every iteration is a command of its own",
-            reason=f"no iteration of '{found[0].var}' needs what another computes",
-            step=f"for {found[0].var} in T.Parallel(…)",
-            source=changes.source_line(found[0]),
-        )  # fmt: skip
-
-
-def _independent(program: Program) -> Iterator[n.Loop]:
-    """Serial loops that only store elements of tiles, each iteration its own."""
-    for loop in n.each(n.Loop, program.body):
-        stores = [m for m in loop.body if isinstance(m, n.Store)]
-        here = Symbol(loop.var)
-        if loop.kind not in ("serial", "unroll") or len(stores) != len(loop.body) or not stores:
-            continue
-        targets = {m.target: m.index for m in stores}
-        loads = [p for m in stores for e in n.expressions(m) for p in walk(e) if isinstance(p, Load)]
-        own = all(here in m.index and m.index == targets[m.target] for m in stores)
-        if own and all(p.source not in targets or p.index == targets[p.source] for p in loads):
-            yield loop
-
-
-def _parallel(program: Program) -> Program:
-    gone = {id(loop) for loop in _independent(program)}
-
-    def change(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
-        return tuple(
-            n.Parallel((node.var,), (simplify(node.stop - node.start),), node.body, span=node.span)
-            if isinstance(node, n.Loop) and id(node) in gone and known(node.start) == 0
-            else n.with_bodies(node, change)
-            for node in body
-        )
-
-    return replace(program, body=change(program.body)) if gone else program
 
 
 @rule("unused bytes")

@@ -97,7 +97,7 @@ def divided(program: Program, split: Split, parts: int) -> Program:
     for part in range(parts):
         names = {name: f"{name}_part{part}" for name in _defined(split.region)} if part else {}
         moved = _moved(split.region, here, part * each)
-        found.append(_renamed(moved, names))
+        found.append(renamed(moved, names))
         dim = replace(split.collective.to[0].dims[split.dim], start=Const(part * size), extent=Const(size))
         regions = tuple(
             replace(r, dims=(*r.dims[: split.dim], dim, *r.dims[split.dim + 1 :]))
@@ -138,17 +138,15 @@ def _moved(node: Any, here: Coord, blocks: int) -> Any:
     return rewrite_expressions(inner, change)
 
 
-def _renamed(value: Any, names: dict[str, str]) -> Any:
+def renamed(value: Any, names: dict[str, str]) -> Any:
     """A statement, or a part of one, with other names of tiles, loops and variables."""
     if isinstance(value, str):
         return names.get(value, value)
     if isinstance(value, tuple):
-        return tuple(_renamed(v, names) for v in value)
+        return tuple(renamed(v, names) for v in value)
     if not names or not is_dataclass(value) or isinstance(value, (type, n.Span)):
         return value
-    return replace(
-        value, **{f.name: _renamed(getattr(value, f.name), names) for f in fields(value) if f.init}
-    )
+    return replace(value, **{f.name: renamed(getattr(value, f.name), names) for f in fields(value) if f.init})
 
 
 def batches(program: Program) -> list[tuple[list[n.Node], n.Collective]]:

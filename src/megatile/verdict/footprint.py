@@ -1,0 +1,207 @@
+"""What one unit reads of every tensor, and how often: elements that it loads again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from megatile.core.dtypes import itemsize
+from megatile.core.expr import Const, ceil_div, symbols
+from megatile.hda import HDA
+from megatile.plan import model as pm
+from megatile.plan.statements import reads_of, rewritten, write_of
+
+MAX_COMMANDS = 4000
+"""Of one unit, that are looked at."""
+MAX_ELEMENTS = 1 << 24
+"""Of the part of a tensor that one unit reads, to be looked at."""
+NOTHING = 0.02
+"""The share of new elements below which a load brings nothing."""
+AGAIN = 1.15
+"""How often an element must be loaded on average to be a symptom."""
+
+Box = tuple[tuple[int, int], ...]
+Key = tuple[int, int]
+"""The identity of a command, and which of its operands."""
+
+
+@dataclass
+class Loads:
+    """The loads of one tensor by one unit."""
+
+    tile: pm.Tile
+    boxes: list[tuple[Key, Box]] = field(default_factory=list)
+    commands: dict[Key, pm.Compute] = field(default_factory=dict)
+
+    def shares(self) -> tuple[dict[Key, float], float, int]:
+        """By load, the share of its elements that are new; how often an element is loaded on average; and how
+        many elements there are."""
+        low = [min(box[d][0] for _, box in self.boxes) for d in range(len(self.tile.shape))]
+        high = [max(box[d][1] for _, box in self.boxes) for d in range(len(self.tile.shape))]
+        sizes = [b - a for a, b in zip(low, high, strict=True)]
+        if prod(sizes) > MAX_ELEMENTS or min(sizes) <= 0:
+            return {}, 1.0, 0
+        seen = np.zeros(sizes, bool)
+        new, all_of_it = dict[Key, int](), dict[Key, int]()
+        for key, box in self.boxes:
+            part = seen[tuple(slice(a - b, c - b) for (a, c), b in zip(box, low, strict=True))]
+            fresh = part.size - int(np.count_nonzero(part))
+            part[...] = True
+            new[key] = new.get(key, 0) + fresh
+            all_of_it[key] = all_of_it.get(key, 0) + part.size
+        unique = sum(new.values())
+        shares = {key: new[key] / all_of_it[key] for key in new}
+        return shares, sum(all_of_it.values()) / max(1, unique), unique
+
+
+def loads(plan: pm.Plan) -> dict[str, Loads]:
+    """What one unit in the middle of the largest stream loads of every tensor that nothing writes."""
+    written = {w.tile for body in plan.bodies for s in body if (w := write_of(s)) is not None}
+    found = {t.name: Loads(t) for t in plan.tiles if t.role != "local" and t.name not in written}
+    stream = max(plan.streams, key=lambda s: s.unit_count())
+    start, stop, step = stream.units[0]
+    middle = start + (stop - start) // step // 2 * step
+    for s, env in islice(commands(stream.body, {"unit": middle}), MAX_COMMANDS):
+        for at, region in enumerate(s.reads) if isinstance(s, pm.Compute) else ():
+            box = _box(found[region.tile].tile, region, env) if region.tile in found else None
+            if box is not None:
+                found[region.tile].boxes.append(((id(s), at), box))
+                found[region.tile].commands[id(s), at] = s
+    return {name: one for name, one in found.items() if one.boxes}
+
+
+def read_share(plan: pm.Plan, name: str, besides: str) -> float | None:
+    """The share of a tile that the commands of its first unit read, but those of one source line; None where
+    that is not known."""
+    tile = next((t for t in plan.tiles if t.name == name), None)
+    if tile is None:
+        return None
+    one, boxes = Loads(tile), 0
+    for stream in plan.streams:
+        for s, env in islice(commands(stream.body, {"unit": stream.units[0][0]}), MAX_COMMANDS):
+            for region in reads_of(s) if str(s.source or "") != besides else ():
+                box = _box(tile, region, env) if region.tile == name else None
+                boxes += region.tile == name
+                if box is not None:
+                    one.boxes.append(((id(s), 0), box))
+    if not boxes or len(one.boxes) != boxes:
+        return None
+    return one.shares()[2] / prod(tile.shape) or None
+
+
+def commands(body: tuple[Any, ...], env: dict[str, int]) -> Iterator[tuple[Any, dict[str, int]]]:
+    """The commands of one unit in their order, each with the numbers that are known there; of a branch on
+    what is not known, those of both sides."""
+    for s in body:
+        if isinstance(s, pm.Loop):
+            yield from _rounds(s, env)
+        elif isinstance(s, pm.If):
+            taken = number(s.condition, env)
+            sides = (s.body, s.orelse) if taken is None else ((s.body,) if taken else (s.orelse,))
+            for side in sides:
+                yield from commands(side, env)
+        else:
+            yield s, env
+
+
+def _rounds(loop: pm.Loop, env: dict[str, int]) -> Iterator[tuple[Any, dict[str, int]]]:
+    limits = [number(e, env) for e in (loop.start, loop.stop, loop.step)]
+    if None in limits or not limits[2]:
+        return
+    carried = {c.name: c for c in loop.carries if isinstance(c, pm.CarryInt)}
+    inner = env | {name: v for name, c in carried.items() if (v := number(c.init, env)) is not None}
+    for index in range(*limits):  # type: ignore[arg-type]
+        inner[loop.index] = index
+        yield from commands(loop.body, inner)
+        inner |= {name: v for name, c in carried.items() if (v := number(c.next, inner)) is not None}
+    env |= {name: inner[name] for name in carried if name in inner}
+
+
+def number(expr: Any, env: dict[str, int]) -> int | None:
+    """The value of an expression, if all that is in it is known."""
+    return int(expr.evaluate(env)) if symbols(expr) <= env.keys() else None
+
+
+def _box(tile: pm.Tile, region: pm.Region, env: dict[str, int]) -> Box | None:
+    if region.at is not None:
+        return None
+    if not region.start:
+        return tuple((0, n) for n in tile.shape)
+    box = list[tuple[int, int]]()
+    for start, size, length in zip(region.start, region.shape, tile.shape, strict=True):
+        low, extent = number(start, env), number(size, env)
+        if low is None or extent is None or min(low + extent, length) <= max(0, low):
+            return None
+        box.append((max(0, low), min(low + extent, length)))
+    return tuple(box)
+
+
+def near_bytes(hda: HDA, memory: str) -> int:
+    """The largest memory beside that of the tensors and its caches."""
+    return max(
+        (m.available for m in hda.memories if not m.cache and m.name != hda.memory(memory).name), default=0
+    )
+
+
+def loaded_again(plan: pm.Plan, hda: HDA) -> tuple[list[tuple[Loads, float]], dict[Key, float]]:
+    """Tensors of which a unit loads elements again that it could keep, each with how often; and by load, the
+    share that is new."""
+    found, shares = list[tuple[Loads, float]](), dict[Key, float]()
+    for one in loads(plan).values():
+        new, times, elements = one.shares()
+        if times > AGAIN and elements * itemsize(one.tile.dtype) <= near_bytes(hda, one.tile.memory):
+            found.append((one, times))
+            shares |= new
+    return sorted(found, key=lambda item: -item[1]), shares
+
+
+def loaded_once(plan: pm.Plan, shares: dict[Key, float]) -> pm.Plan:
+    """The Plan whose loads bring nothing but new elements."""
+    before = {id(s): s for body in plan.bodies for s in body if isinstance(s, pm.Compute)}
+
+    def change(s: Any) -> Any:
+        if not isinstance(s, pm.Compute) or id(s) not in before:
+            return s
+        mine = [shares.get((id(s), at), 1.0) for at in range(len(s.reads))]
+        if min(mine, default=1.0) > 1 - NOTHING:
+            return s
+        if s.engine == "dma":
+            return None if mine[0] < NOTHING else _scaled(s, 0, mine[0])
+        for at, share in enumerate(mine):
+            s = _scaled(s, at, share) if share < 1 - NOTHING else s
+        return s
+
+    streams = (replace(stream, body=rewritten(stream.body, change)) for stream in plan.streams)
+    return replace(plan, streams=tuple(streams))
+
+
+def _scaled(s: pm.Compute, at: int, share: float) -> pm.Compute:
+    """A command that reads a share of an operand."""
+    region = s.reads[at]
+    longest = max(range(len(region.shape)), key=lambda d: _length(region.shape[d]), default=None)
+    if longest is not None:
+        shape = list(region.shape)
+        shape[longest] = (
+            Const(max(1, round(_length(shape[longest]) * share)))
+            if _length(shape[longest])
+            else shape[longest]
+        )
+        region = replace(region, shape=tuple(shape))
+    work = s.work
+    if s.engine == "dma":
+        work = replace(work, bytes=ceil_div(work.bytes * round(share * 1000), 1000))
+    return replace(s, reads=(*s.reads[:at], region, *s.reads[at + 1 :]), work=work)
+
+
+def _length(extent: Any) -> int:
+    return int(extent.value) if isinstance(extent, Const) else 0
+
+
+def least_new(one: Loads, shares: dict[Key, float]) -> pm.Compute:
+    """The load that brings least that is new."""
+    return one.commands[min(one.commands, key=lambda key: shares.get(key, 1.0))]

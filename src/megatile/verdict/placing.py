@@ -1,0 +1,116 @@
+"""Rules about where data are kept and in which type: far tiles, tensors wider than they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+from megatile.core.dtypes import itemsize
+from megatile.ir import nodes as n
+from megatile.ir.passes.driver import rewrite_nodes
+from megatile.ir.program import Program, bindings
+from megatile.verdict import changes
+from megatile.verdict.model import Finding
+from megatile.verdict.study import OutOfBudget, Study, rule
+
+NEAR = ("l1", "l0")
+
+
+@rule("far tile")
+def far_tiles(study: Study) -> Iterator[Finding]:
+    """A block's own tile is in a memory farther away than it need be."""
+    if study.lowered is None:
+        return
+    program, times = study.lowered.source, dict[tuple[n.Alloc, str], int]()
+    for tile in _far(study, program):
+        for level in NEAR:
+            memory = study.hda.memory(level).name
+            try:
+                ps = (
+                    study.program_ps(partial(_moved, name=tile.name, memory=memory))
+                    if memory != tile.level
+                    else None
+                )
+            except OutOfBudget:
+                break
+            if ps is not None:
+                times[tile, memory] = ps
+    if times:
+        tile, memory = min(times, key=lambda key: times[key])
+        yield from study.finding(
+            "far tile", times[tile, memory], f"program timed again with '{tile.name}' in '{memory}'",
+            bottleneck=f"a tile in the wrong memory: '{tile.name}' is in '{tile.level}'",
+            reason=f"'{tile.name}' belongs to one {tile.scale}, which has '{memory}' nearer",
+            step=f"T.alloc(…, level=\"{memory}\") for '{tile.name}'",
+            source=changes.source_line(tile),
+        )  # fmt: skip
+
+
+def _far(study: Study, program: Program) -> list[n.Alloc]:
+    """Tiles of dispatched units in memories above these, and accumulators that are not in the nearest."""
+    far, nearest = study.hda.memory("l2").name, study.hda.memory("l0").name
+    totals = {bindings(program)[g.c.source].base for g in n.each(n.Gemm, program.body)}
+    private = (m for m in n.each(n.Alloc, program.body) if program.launch.is_private(m.scale) and not m.flag)
+    return [m for m in private if m.level == far or (m.name in totals and m.level != nearest)]
+
+
+def _moved(program: Program, name: str, memory: str) -> Program:
+    change = lambda m: replace(m, level=memory) if isinstance(m, n.Alloc) and m.name == name else m  # noqa: E731
+    return replace(program, body=rewrite_nodes(program.body, change))
+
+
+@rule("wider than read")
+def wider_than_read(study: Study) -> Iterator[Finding]:
+    """A tensor is kept in a wider type than everything that reads it."""
+    if study.lowered is None:
+        return
+    names = _wider(study.lowered.source)
+    if names:
+        some = ", ".join(f"'{name}'" for name in names)
+        dtype = next(iter(names.values()))
+        yield from study.finding(
+            "wider than read", study.program_ps(partial(_narrow, names=names)),
+            f"program timed again with {some} in {dtype}",
+            bottleneck=f"a wide tensor: {some} is read as {dtype} alone",
+            reason=f"every load of {some} converts it to {dtype}, so the other bytes are moved for nothing",
+            step=f'{some} in "{dtype}": the results stay the same', source=_line(study.lowered.source, names),
+        )  # fmt: skip
+
+
+def _line(program: Program, names: dict[str, str]) -> str:
+    copies = (c for c in n.each(n.Copy, program.body) if bindings(program)[c.source.source].base in names)
+    return changes.source_line(next(copies, None))
+
+
+def _wider(program: Program) -> dict[str, str]:
+    """Tensors and tiles in shared memories that are read by copies alone, all to one narrower type."""
+    table = bindings(program)
+    kept = {p.name for p in program.params} | {
+        m.name for m in n.each(n.Alloc, program.body) if not program.launch.is_private(m.scale)
+    }
+    reads: dict[str, set[str]] = {}
+    for node in n.walk(program.body):
+        for access, region in n.regions(node):
+            base = table[region.source].base
+            if base in kept and access != "write":
+                plain = isinstance(node, n.Copy) and table[node.to.source].base not in kept
+                reads.setdefault(base, set()).add(table[node.to.source].dtype if plain else "")  # type: ignore[attr-defined]
+    return {
+        name: dtype
+        for name, types in reads.items()
+        for dtype in types
+        if len(types) == 1 and dtype and 1 < itemsize(dtype) < itemsize(table[name].dtype)
+    }
+
+
+def _narrow(program: Program, names: dict[str, str]) -> Program:
+    def change(node: n.Node) -> n.Node:
+        return (
+            replace(node, dtype=names[node.name])
+            if isinstance(node, n.Alloc) and node.name in names
+            else node
+        )
+
+    params = tuple(replace(p, dtype=names.get(p.name, p.dtype)) for p in program.params)
+    return replace(program, params=params, body=rewrite_nodes(program.body, change))
