@@ -4,27 +4,59 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.verdict import flawed
+from tests.verdict import careless, flawed
 from typer.testing import CliRunner
 
 import megatile as mt
 import megatile.language as T
 from megatile.cli.main import app
+from megatile.ir.nodes import ScaleRegion
 from megatile.verdict import Verdict
+from megatile.verdict.arguments import arguments_of
+from megatile.verdict.needless import hoisted, invariant
+from megatile.verdict.study import Study
+
+PAIRS = {name: (*pair, "dgx-h100") for name, pair in flawed.PAIRS.items()} | careless.PAIRS
 
 
-@pytest.mark.parametrize("flaw", flawed.PAIRS)
+@pytest.mark.parametrize("flaw", PAIRS)
 def test_it_names_the_flaw_and_estimates_the_gain(flaw):
-    name, slow, twin = flawed.PAIRS[flaw]
-    result = mt.simulate(slow, machine="dgx-h100")
+    name, slow, twin, machine = PAIRS[flaw]
+    result = mt.simulate(slow, machine=machine)
     found = result.verdict().findings[0]
     assert found.name == name
-    assert found.gain == pytest.approx(
-        result.time_ps / mt.simulate(twin, machine="dgx-h100").time_ps, rel=0.25
-    )
-    assert "flawed.py:" in found.source
+    assert found.gain == pytest.approx(result.time_ps / mt.simulate(twin, machine=machine).time_ps, rel=0.25)
+    assert "flawed.py:" in found.source or "careless.py:" in found.source
     assert found.reason
     assert found.step
+
+
+def test_statements_that_every_iteration_repeats_are_found():
+    @T.program
+    def gated(X: T.Tensor((64, 128), "f32"), G: T.Tensor((128,), "f32"), Y: T.Tensor((64, 128), "f32")):
+        with T.Kernel(block=4, threads=128) as b:
+            g, e, x = T.alloc((128,), "f32"), T.alloc((128,), "f32"), T.alloc((128,), "f32")
+            T.copy(g, G[0])
+            for r in T.serial(16):
+                for j in T.Parallel(128):
+                    e[j] = T.exp(g[j])
+                T.copy(x, X[b * 16 + r, 0:128])
+                for j in T.Parallel(128):
+                    x[j] = x[j] * e[j]
+                T.copy(Y[b * 16 + r, 0:128], x)
+
+    source = mt.lower(gated, machine="dgx-h100").source
+    ((loop, node),) = invariant(source)
+    assert loop.var == "r"
+    assert "'exp'" in str(node)
+    (region,) = [m for m in hoisted(source).body if isinstance(m, ScaleRegion)]
+    assert [type(m).__name__ for m in region.body[-3:]] == ["Copy", "Parallel", "Loop"]
+
+
+def test_searches_keep_the_number_of_devices():
+    made = careless.replicated(False)
+    arguments = arguments_of(Study(mt.simulate(made, machine="dgx-h100")))
+    assert arguments.make({"devices": 2}) is None
 
 
 def test_a_good_kernel_is_balanced():

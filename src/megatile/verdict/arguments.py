@@ -15,10 +15,12 @@ from megatile.cost.cheapest import Search
 from megatile.cost.static_bound import floor
 from megatile.cost.wave_bound import wave_bound
 from megatile.ir import nodes as n
-from megatile.ir.program import bindings
+from megatile.ir.passes.unit import Unit
+from megatile.ir.program import Program, bindings
 from megatile.language.tile.program import ProgramFunction
 from megatile.lowering.explain import figures
 from megatile.lowering.lowered import Lowered, lower
+from megatile.plan import model as pm
 from megatile.verdict.study import OutOfBudget, Study
 
 FACTORS = (2, 8, 1 / 2, 1 / 8)
@@ -32,6 +34,8 @@ MIN_COMMANDS = 200_000
 """Plans with fewer commands are always timed; others only up to twice as many as the Plan in question."""
 SAME_WORK = 0.2
 """How far the operations of two programs may be apart that compute the same (tiles beyond an edge count)."""
+PADDING = 0.6
+"""How much less another program may have to do, where tiles of this one reach over the edges of tensors."""
 SAME_TENSORS = 0.05
 """Relative difference of sizes below which two calls work on the same tensors."""
 STEP = 0.02
@@ -62,8 +66,8 @@ class Arguments:
 
     @cached_property
     def kinds(self) -> dict[str, str]:
-        """By name, what an integer decides: ``tile``, ``grid`` (blocks for the same tiles), ``stages``,
-        ``threads`` or ``other``; those that change the work are left out."""
+        """By name, what an integer decides: ``tile``, ``grid`` (blocks for the same tiles), ``stages`` (or
+        buffers of another kind), ``threads`` or ``other``; those that change the work are left out."""
         found: dict[str, str] = {}
         for name, value in self.given.items():
             if type(value) is not int or value < 1:
@@ -83,7 +87,7 @@ class Arguments:
         assert mine is not None
         (tiles, blocks, threads), (more, other_blocks, other_threads) = _shape(mine), _shape(low)
         if tiles != more:
-            return "tile"
+            return "stages" if blocks == other_blocks and _steps(mine) == _steps(low) else "tile"
         if blocks != other_blocks:
             return "grid"
         return (
@@ -147,9 +151,11 @@ class Arguments:
                     search.add(changes, bound, number)
             search.timed(len(moves), goal)
             found: Trial | None = None
-            for trials, (_, changes) in enumerate(search):
-                if trials == MAX_TRIALS:
-                    break
+            trials = 0
+            for _, changes in search:
+                trials += sum(changes.get(name, self.given[name]) != values[name] for name in values) > 1
+                if trials > MAX_TRIALS:
+                    continue
                 trial = self.time(changes)
                 if trial is not None and trial.time_ps < (found.time_ps if found else goal):
                     found = trial
@@ -195,6 +201,7 @@ def _moves(values: dict[str, int], given: Mapping[str, Any]) -> Iterator[dict[st
     ]
     for up, down in ((2, 1 / 2), (3 / 2, 3 / 4)):
         changes += [{a: up, b: down} for pair in pairs for a, b in (pair, pair[::-1])]
+    yield from _fitting(values, given)
     for change in changes:
         after = dict(values)
         for name, factor in change.items():
@@ -206,6 +213,24 @@ def _moves(values: dict[str, int], given: Mapping[str, Any]) -> Iterator[dict[st
             yield {name: value for name, value in after.items() if value != given[name]}
 
 
+def _fitting(values: dict[str, int], given: Mapping[str, Any]) -> Iterator[dict[str, int]]:
+    """Arguments of one value as the multiple of 16 that pads an extent least, where theirs does not divide
+    it."""
+    for value in sorted(set(values.values())):
+        names = [name for name in values if values[name] == value]
+        for extent in sorted({e for e in given.values() if type(e) is int and e > value and e % value}):
+            sizes = range(STEP_OF_EXTENT, 2 * value + 1, STEP_OF_EXTENT)
+            least = min((-(-extent // c) * c for c in sizes if c >= value // 4), default=0)
+            fits = [c for c in sizes if c >= value // 4 and -(-extent // c) * c == least and c != value]
+            for chosen in [*([name] for name in names), *([names] if len(names) > 1 else [])]:
+                for size in fits[-2:]:
+                    yield _changed(values, given) | dict.fromkeys(chosen, size)
+
+
+def _changed(values: dict[str, int], given: Mapping[str, Any]) -> dict[str, int]:
+    return {name: value for name, value in values.items() if value != given[name]}
+
+
 def _shape(low: Lowered) -> tuple[Any, int, int]:
     launch = low.source.launch
     tiles = {a.shape for a in n.each(n.Alloc, low.source.body)}
@@ -214,6 +239,12 @@ def _shape(low: Lowered) -> tuple[Any, int, int]:
 
 def _stages(low: Lowered) -> list[int]:
     return [loop.stages for loop in n.each(n.Loop, low.source.body)]
+
+
+def _steps(low: Lowered) -> list[tuple[str, str, str]]:
+    """What the commands of a Plan have to do, whatever the buffers that they do it in."""
+    commands = (s for body in low.plan.bodies for s in body if isinstance(s, pm.Compute))
+    return sorted((s.operation, s.work.flops.text(), s.work.bytes.text()) for s in commands)
 
 
 def other_outputs(one: Lowered, other: Lowered) -> list[str] | None:
@@ -228,8 +259,33 @@ def other_outputs(one: Lowered, other: Lowered) -> list[str] | None:
     return None if set(changed) & read else changed
 
 
+def overhangs(program: Program) -> bool:
+    """Whether tiles reach over the edges of tensors."""
+    table, tensors = bindings(program), {p.name for p in program.params}
+    unit = Unit(program.launch)
+
+    def visit(body: tuple[n.Node, ...], unit: Unit) -> bool:
+        for node in body:
+            for _, region in n.regions(node):
+                shape = table[region.source].shape if table[region.source].base in tensors else ()
+                for dim, length in zip(region.dims, shape, strict=False):
+                    reach = (
+                        unit.interval(dim.start + dim.extent)
+                        if dim.anchored and dim.extent is not None
+                        else None
+                    )
+                    if reach is not None and reach[1] > length:
+                        return True
+            if any(visit(inner, unit.within(node)) for _, inner in n.bodies(node)):
+                return True
+            unit = unit.after(node)
+        return False
+
+    return visit(program.body, unit)
+
+
 def _same_work(one: Lowered, other: Lowered) -> bool:
-    if other_outputs(one, other) is None:
+    if other_outputs(one, other) is None or one.plan.units != other.plan.units:
         return False
     sizes = [
         sum(prod(int(e) for e in p.shape) * itemsize(p.dtype) for p in x.source.params) for x in (one, other)
@@ -240,7 +296,8 @@ def _same_work(one: Lowered, other: Lowered) -> bool:
     for kind in ("tensor", "vector"):
         work = [f.flops.get(kind, 0) for f in counted]
         if max(work):
-            return abs(work[0] - work[1]) <= SAME_WORK * max(work)
+            less = PADDING if work[1] < work[0] and overhangs(one.source) else SAME_WORK
+            return abs(work[0] - work[1]) <= less * max(work)
     moved = [f.moved for f in counted]
     return abs(moved[0] - moved[1]) <= SAME_WORK * max(moved)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
+from itertools import pairwise
+from typing import Any
 
 from megatile.core.dtypes import itemsize
 from megatile.core.expr import Expr, Symbol, symbols, walk
@@ -298,3 +300,60 @@ def with_algorithm(program: Program, algorithm: str | None) -> Program:
         return replace(node, algorithm=algorithm, impl=None) if isinstance(node, n.Collective) else node
 
     return replace(program, body=rewrite_nodes(program.body, change))
+
+
+Fusible = tuple[n.ScaleRegion, n.ScaleRegion, n.Copy, n.Copy]
+
+
+def fusible(program: Program) -> Fusible | None:
+    """Two phases of blocks in a row, the store of the first, and the load of the same region by the second,
+    where that is all that the second has from the first."""
+    regions = [r for r in n.each(n.ScaleRegion, program.body) if r.scale == program.launch.dispatch]
+    table, tensors = bindings(program), {p.name for p in program.params}
+    for one, two in pairwise(regions):
+        stores = [m for m in one.body if isinstance(m, n.Copy) and table[m.to.source].base in tensors]
+        written = {table[name].base for name in n.written(one.body)} & tensors
+        reads = [
+            m
+            for m in n.walk(two.body)
+            for a, r in n.regions(m)
+            if a != "write" and table[r.source].base in written
+        ]
+        pairs = [(s, m) for s in stores for m in two.body if isinstance(m, n.Copy) and m.source == s.to]
+        if len(pairs) == 1 and reads == [pairs[0][1]] and not n.remote(pairs[0][0]):
+            return one, two, *pairs[0]
+    return None
+
+
+def fused(program: Program) -> Program:
+    """Two phases as one, without the tensor between them."""
+    found = fusible(program)
+    if found is None:
+        return program
+    one, two, store, load = found
+    names = {load.to.source: store.source.source} if _same_tile(program, load.to, store.source) else {}
+    rest = [m for m in two.body if not (m is load or (isinstance(m, n.Alloc) and m.name in names))]
+    body = (*(m for m in one.body if m is not store), *renamed(tuple(rest), names))
+
+    def change(inside: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
+        kept = (m for m in inside if m is not two)
+        return tuple(replace(one, body=body) if m is one else n.with_bodies(m, change) for m in kept)
+
+    return replace(program, body=change(program.body))
+
+
+def _same_tile(program: Program, one: n.Region, other: n.Region) -> bool:
+    table = bindings(program)
+    a, b = table[one.source], table[other.source]
+    return (a.shape, a.dtype) == (b.shape, b.dtype)
+
+
+def renamed(value: Any, names: dict[str, str]) -> Any:
+    """A statement, or a part of one, with other names of tiles, loops and variables."""
+    if isinstance(value, str):
+        return names.get(value, value)
+    if isinstance(value, tuple):
+        return tuple(renamed(v, names) for v in value)
+    if not names or not is_dataclass(value) or isinstance(value, (type, n.Span)):
+        return value
+    return replace(value, **{f.name: renamed(getattr(value, f.name), names) for f in fields(value) if f.init})

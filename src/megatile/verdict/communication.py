@@ -121,7 +121,7 @@ def communication(study: Study) -> Iterator[Finding]:
     if free is None or quick is None:
         return
     line = study.line("channel", "dma", "control") or study.line()
-    if study.base_ps - quick > SMALL_SHARE * (study.base_ps - min(free, quick)):
+    if study.base_ps - quick > SMALL_SHARE * (study.base_ps - min(free, quick)) and _are_small(study, line):
         yield from _small_messages(study, line)
     if study.lowered is not None:
         yield from _algorithms(study)
@@ -195,6 +195,18 @@ def _batches(study: Study) -> Iterator[Finding]:
             step=f"one T.{whole.kind} of all parts",
             source=changes.source_line(nodes[0]),
         )  # fmt: skip
+
+
+def _are_small(study: Study, line: str) -> bool:
+    """Whether the bytes of the messages of a line take less time on the links than the line does."""
+    sizes = [known(s.work.bytes) or 0 for body in study.plan.bodies for s in body
+             if isinstance(s, (pm.Compute, pm.Send)) and str(s.source or "") == line]  # fmt: skip
+    rates = [net.effective_bandwidth for net in study.hda.networks]
+    rows = [row for row in study.groups if row[2] == line]
+    steps, spent = sum(row[3] for row in rows), sum(row[4] for row in rows)
+    if not sizes or not rates or not steps:
+        return True
+    return max(sizes) / max(rates) * 1e12 < SMALL_SHARE * spent / steps
 
 
 def _small_messages(study: Study, line: str) -> Iterator[Finding]:

@@ -1,125 +1,26 @@
-"""Rules about how units share the work: collectives by hand, duplicate work, one unit that does it all."""
+"""Rules about how devices share the work and what they tell each other."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from itertools import pairwise
 
 import numpy as np
 
-from megatile.collectives.planner import predict
-from megatile.core.dtypes import itemsize, numpy_dtype
-from megatile.core.errors import MegatileError
 from megatile.core.expr import Const, known, walk
 from megatile.core.placement import is_whole
 from megatile.ir import nodes as n
 from megatile.ir.expr import Coord, Rank
 from megatile.ir.passes.unit import Unit
 from megatile.ir.program import Program, bindings
-from megatile.plan import model as pm
-from megatile.plan.counts import command_count
-from megatile.plan.execute import execute
 from megatile.verdict import changes, footprint
 from megatile.verdict.model import Finding
 from megatile.verdict.study import Study, rule
 
-MAX_EXECUTED = 50_000
-"""Commands of Plans that are executed to see what they compute,"""
-MAX_ELEMENTS = 1 << 25
-"""and elements of all their tensors."""
 READ = 0.5
 """The share of what a collective gives that must be read, not to be called too much."""
-HOT = 2.0
-"""Times the mean of bytes that one unit sends or receives, to be called the middle of everything."""
-
-Array = Any
-
-
-@rule("collective by hand")
-def by_hand(study: Study) -> Iterator[Finding]:
-    """Messages that together are a collective, which the machine's library does faster."""
-    plan = study.plan
-    if not _talks_by_hand(plan):
-        return
-    found = collective_of(plan)
-    if found is None:
-        return
-    operation, tile, nbytes = found
-    try:
-        predicted = predict(
-            operation, machine=study.hda, nbytes=nbytes, ranks=plan.units, dtype=tile.dtype, scale=plan.scale
-        )
-    except MegatileError:
-        return
-    yield from study.finding(
-        "collective by hand", predicted.time_ps, f"{operation} of the same bytes by '{predicted.algorithm}'",
-        bottleneck=f"{operation} by hand: all messages together are one, and the planner's is faster",
-        reason=f"executed with random data, '{tile.name}' of every unit is what {operation} gives",
-        step=f"T.{operation.replace('all_', 'all', 1) if operation != 'all_to_all' else operation}, or "
-        f'mt.collective("{operation}", …): {predicted.algorithm}',
-        source=study.line("channel", "dma", "control") or study.line(),
-    )  # fmt: skip
-
-
-def _talks_by_hand(plan: pm.Plan) -> bool:
-    """Whether units of a Plan reach each other without collectives of a library."""
-    statements = [s for body in plan.bodies for s in body]
-    library = any(
-        isinstance(s, pm.Start) or (isinstance(s, pm.Collective) and s.kind != "barrier") for s in statements
-    )
-    remote = any(
-        isinstance(s, pm.Compute) and any(r.at is not None for r in (*s.reads, s.write)) for s in statements
-    )
-    return plan.units > 1 and not plan.levels and not library and (remote or bool(plan.channels))
-
-
-def collective_of(plan: pm.Plan) -> tuple[str, pm.Tile, int] | None:
-    """The collective that a Plan computes, seen from random data: its name, its result, and its bytes."""
-    tensors = [t for t in plan.tiles if t.role != "local"]
-    sizes = [int(np.prod(t.shape)) * plan.owners(t) for t in tensors]
-    if sum(sizes) > MAX_ELEMENTS or command_count(plan) > MAX_EXECUTED:
-        return None
-    if any(plan.owners(t) != plan.units for t in tensors):
-        return None
-    rng = np.random.default_rng(0)
-    given = {
-        t.name: rng.integers(-3, 4, (plan.units, *t.shape)).astype(numpy_dtype(t.dtype)) for t in tensors
-    }
-    try:
-        results = execute(plan, {name: x.copy() for name, x in given.items()}, races=False)
-    except (MegatileError, ValueError):
-        return None
-    for tile in tensors:
-        after = results.get(tile.name)
-        if after is None or np.array_equal(after, given[tile.name]):
-            continue
-        for x in given.values():
-            operation = _relation(x.reshape(plan.units, -1), np.asarray(after).reshape(plan.units, -1))
-            if operation:
-                elements = max(x[0].size, after[0].size)
-                return operation, tile, elements * itemsize(tile.dtype)
-    return None
-
-
-def _relation(x: Array, y: Array) -> str:
-    """The collective by which every unit's part of ``y`` comes from the parts of ``x``, or nothing."""
-    units, size, other = len(x), x.shape[1], y.shape[1]
-    if size == other:
-        if (y == x.sum(axis=0, dtype=y.dtype)).all():
-            return "all_reduce"
-        if size % units == 0 and np.array_equal(
-            y, x.reshape(units, units, -1).swapaxes(0, 1).reshape(units, -1)
-        ):
-            return "all_to_all"
-        if any((y == row).all() for row in x):
-            return "broadcast"
-    if other == units * size and (y == x.reshape(-1)).all():
-        return "all_gather"
-    if size == units * other and np.array_equal(y, x.sum(axis=0, dtype=y.dtype).reshape(units, -1)):
-        return "reduce_scatter"
-    return ""
 
 
 @rule("duplicate work")
@@ -237,54 +138,76 @@ def _message(program: Program, one: n.Collective, share: float) -> Program:
     return replace(program, body=change(program.body, Unit(program.launch)))
 
 
-@rule("hot unit")
-def hot_unit(study: Study) -> Iterator[Finding]:
-    """One unit sends or receives what others share out."""
-    if not _talks_by_hand(study.plan):
+@rule("nested sums")
+def nested_sums(study: Study) -> Iterator[Finding]:
+    """A tensor is summed within groups and then, whole, across them."""
+    if study.lowered is None:
         return
-    sent, received, lines = _bytes_between(study.plan)
-    ratio = max((float(x.max() / x.mean()) for x in (sent, received) if x.any()), default=1.0)
-    if ratio < HOT:
-        return
-    busiest = (
-        sent if sent.max() / max(1, sent.mean()) >= received.max() / max(1, received.mean()) else received
+    found = list(_nested(study.lowered.source))
+    if found:
+        inner, outer = found[0]
+        name, count = inner.to[0].source, study.lowered.source.launch.count(inner.scale, outer.scale)
+        yield from study.finding(
+            "nested sums", study.program_ps(_scattered),
+            f"program timed again with a reduce-scatter, an all-reduce of 1/{count} and an all-gather",
+            bottleneck=f"'{name}' is summed across {outer.scale}s whole, by every {inner.scale}",
+            reason=f"all {count} {inner.scale}s of a {outer.scale} have the same sum, and each sends it",
+            step=f"T.reduce_scatter(part, {name}); T.allreduce(part, scale=\"{outer.scale}\"); "
+            f"T.allgather({name}, part): 1/{count} of the bytes between {outer.scale}s",
+            source=changes.source_line(outer),
+        )  # fmt: skip
+
+
+def _nested(program: Program) -> Iterator[tuple[n.Collective, n.Collective]]:
+    """Two all-reduces of one tensor in a row, the second over larger units than the first, or vice versa."""
+
+    def visit(body: tuple[n.Node, ...]) -> Iterator[tuple[n.Collective, n.Collective]]:
+        for one, two in pairwise(body):
+            if isinstance(one, n.Collective) and isinstance(two, n.Collective):
+                same = one.kind == two.kind == "allreduce" and one.to == two.to == one.source == two.source
+                depths = [program.launch.depth(c.scale) for c in (one, two)]
+                if (
+                    same
+                    and len(one.to) == 1
+                    and one.fn is None
+                    and one.axis == two.axis
+                    and depths[0] != depths[1]
+                ):
+                    yield (one, two) if depths[0] > depths[1] else (two, one)
+        for node in body:
+            for _, inner in n.bodies(node):
+                yield from visit(inner)
+
+    yield from visit(program.body)
+
+
+def _scattered(program: Program) -> Program:
+    """Nested sums as reduce-scatter, sum of parts and all-gather."""
+    inner, outer = next(_nested(program))
+    region = inner.to[0]
+    count = program.launch.count(inner.scale, outer.scale)
+    sizes = [known(d.extent) if d.extent is not None else 1 for d in region.dims]
+    at = next((d for d, size in enumerate(sizes) if size and size % count == 0), None)
+    bound = bindings(program)[region.source]
+    if at is None or None in sizes:
+        return program
+    shape = tuple(int(size or 1) // (count if d == at else 1) for d, size in enumerate(sizes))
+    level = next((m.level for m in n.each(n.Alloc, program.body) if m.name == bound.base), "hbm")
+    part = n.whole(f"{region.source}_part", shape)
+    made: tuple[n.Node, ...] = (
+        n.Alloc(part.source, shape, bound.dtype, level, inner.scale, span=inner.span),
+        replace(inner, kind="reduce_scatter", to=(part,), source=(region,), dim=at),
+        replace(outer, to=(part,), source=(part,)),
+        replace(inner, kind="allgather", to=(region,), source=(part,), dim=at),
     )
-    spent = sum(row[4] for row in study.groups if row[2] in lines)
-    yield from study.finding(
-        "hot unit", study.base_ps - spent * (1 - 1 / ratio),
-        "time of its messages on the critical path, divided among all units", bound=True,
-        bottleneck=f"one unit in the middle: unit {int(busiest.argmax())} moves {ratio:.3g}× the mean",
-        reason=f"{spent / study.base_ps:.0%} of the time are its messages, one after the other",
-        step="let every unit take a part: a collective (T.allreduce, T.allgather, T.all_to_all), or a ring",
-        source=study.line("channel", "dma", "control") or study.line(),
-    )  # fmt: skip
 
+    def change(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
+        result: list[n.Node] = []
+        for node in body:
+            if node is inner or node is outer:
+                result += made if not any(m is made[0] for m in result) else ()
+            else:
+                result.append(n.with_bodies(node, change))
+        return tuple(result)
 
-def _bytes_between(plan: pm.Plan) -> tuple[Array, Array, set[str]]:
-    """By unit, the bytes that it sends and those that it receives, and the lines that say so."""
-    sent, received, lines = np.zeros(plan.units), np.zeros(plan.units), set[str]()
-    for stream in plan.streams:
-        for start, stop, step in stream.units:
-            for unit in range(start, stop, step):
-                for s, env in footprint.commands(stream.body, {"unit": unit}):
-                    for source, to, size in _moves(s, env, unit):
-                        if source != to and 0 <= source < plan.units and 0 <= to < plan.units:
-                            sent[source] += size
-                            received[to] += size
-                            lines.add(str(s.source or ""))
-    return sent, received, lines
-
-
-def _moves(s: Any, env: dict[str, int], unit: int) -> Iterator[tuple[int, int, int]]:
-    """From, to and bytes of what a command sends."""
-    size = footprint.number(s.work.bytes, env) if isinstance(s, (pm.Compute, pm.Send)) else None
-    if size is None:
-        return
-    if isinstance(s, pm.Send):
-        to = footprint.number(s.to, env)
-        yield from [(unit, to, size)] if to is not None else []
-    else:
-        to = footprint.number(s.write.at, env) if s.write.at is not None else unit
-        for region in s.reads:
-            source = footprint.number(region.at, env) if region.at is not None else unit
-            yield from [(source, to, size)] if source is not None and to is not None else []
+    return replace(program, body=change(program.body))

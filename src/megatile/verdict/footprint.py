@@ -205,3 +205,38 @@ def _length(extent: Any) -> int:
 def least_new(one: Loads, shares: dict[Key, float]) -> pm.Compute:
     """The load that brings least that is new."""
     return one.commands[min(one.commands, key=lambda key: shares.get(key, 1.0))]
+
+
+def read_back(plan: pm.Plan, hda: HDA) -> tuple[str, set[int], set[int]] | None:
+    """The tensor of which a unit loads what it has stored itself and could keep, with the commands that load
+    it, and those that store it if all is loaded again."""
+    stream = max(plan.streams, key=lambda s: s.unit_count())
+    start, stop, step = stream.units[0]
+    env = {"unit": start + (stop - start) // step // 2 * step}
+    tensors = {t.name: t for t in plan.tiles if t.role != "local"}
+    stored, loaded = dict[str, list[tuple[int, Box]]](), dict[str, list[tuple[int, Box]]]()
+    for s, here in islice(commands(stream.body, env), MAX_COMMANDS):
+        if not isinstance(s, pm.Compute) or s.engine != "dma" or len(s.reads) != 1:
+            continue
+        for region, into in ((s.reads[0], loaded), (s.write, stored)):
+            box = _box(tensors[region.tile], region, here) if region.tile in tensors else None
+            if box is not None and (into is stored or region.tile in stored):
+                into.setdefault(region.tile, []).append((id(s), box))
+    for name, loads_ in loaded.items():
+        tile, written = Loads(tensors[name]), Loads(tensors[name])
+        written.boxes = [((key, 0), box) for key, box in stored[name]]
+        tile.boxes = written.boxes + [((key, 1), box) for key, box in loads_]
+        shares, _, elements = tile.shares()
+        again = {key for (key, which), share in shares.items() if which == 1 and share < NOTHING}
+        fits = elements * itemsize(tensors[name].dtype) <= near_bytes(hda, tensors[name].memory)
+        if again == {key for key, _ in loads_} and fits and elements:
+            return name, again, {key for key, _ in stored[name]}
+    return None
+
+
+def without(plan: pm.Plan, gone: set[int]) -> pm.Plan:
+    """The Plan without some commands."""
+    streams = (
+        replace(x, body=rewritten(x.body, lambda s: None if id(s) in gone else s)) for x in plan.streams
+    )
+    return replace(plan, streams=tuple(streams))

@@ -7,7 +7,7 @@ from functools import partial
 from math import prod
 
 from megatile.core.dtypes import itemsize
-from megatile.core.expr import Binary, known, linear, walk
+from megatile.core.expr import Binary, known, linear, symbols, walk
 from megatile.core.quantities import format_bytes, format_time
 from megatile.hda import HDA
 from megatile.ir import nodes as n
@@ -15,6 +15,7 @@ from megatile.ir.expr import Coord
 from megatile.ir.program import Program, bindings
 from megatile.plan import model as pm
 from megatile.verdict import changes, footprint, needless
+from megatile.verdict.arguments import arguments_of
 from megatile.verdict.model import Finding
 from megatile.verdict.study import IDEAL, OutOfBudget, Study, rule
 
@@ -85,6 +86,18 @@ def _shared_bytes(study: Study) -> int:
 def pipeline_stages(study: Study) -> Iterator[Finding]:
     """Copies and computation of a loop take turns."""
     if study.lowered is None:
+        return
+    buffers = arguments_of(study).named("stages")
+    trial = arguments_of(study).best(buffers) if buffers else None
+    if trial is not None:
+        text = arguments_of(study).text(trial)
+        yield from study.finding(
+            "pipeline stages", trial.time_ps, f"program made and timed again with {text}",
+            bottleneck="exposed latency: too few buffers between copies and computation",
+            reason=f"{study.share('dma'):.0%} of the critical path is copies; tensor engines are busy "
+            f"{_use(study, 'tensor'):.0%}, vector engines {_use(study, 'vector'):.0%}",
+            step=text, source=study.line("dma"),
+        )  # fmt: skip
         return
     loops = changes.pipelines(study.lowered.source)
     if not loops:
@@ -232,6 +245,43 @@ def round_trips(study: Study) -> Iterator[Finding]:
     )  # fmt: skip
 
 
+@rule("round trip")
+def read_back(study: Study) -> Iterator[Finding]:
+    """A unit loads what it has stored in another loop, and could have kept."""
+    found = footprint.read_back(study.plan, study.hda)
+    if found is None or (study.lowered is not None and changes.round_trips(study.lowered.source)):
+        return
+    name, loads, stores = found
+    kept = study.plan_ps(footprint.without(study.plan, loads))
+    both = study.plan_ps(footprint.without(study.plan, loads | stores))
+    commands = (s for body in study.plan.bodies for s in body if id(s) in loads)
+    yield from study.finding(
+        "round trip", kept, "Plan timed again without the loads"
+        + (f"; without the stores too {format_time(both)}" if both is not None else ""),
+        bottleneck=f"round trip: '{name}' is stored, and loaded again by the same unit",
+        reason="all that is loaded of it this unit has stored before, and it fits the unit's own memory",
+        step=f"keep the part of '{name}' in a tile between the loops; store it only if it is a result",
+        source=str(getattr(next(commands, None), "source", None) or ""),
+    )  # fmt: skip
+
+
+@rule("round trip")
+def phases(study: Study) -> Iterator[Finding]:
+    """A phase stores a tensor, and the next one loads the same parts in the same blocks."""
+    if study.lowered is None:
+        return
+    found = changes.fusible(study.lowered.source)
+    if found is not None:
+        _, _, store, load = found
+        yield from study.finding(
+            "round trip", study.program_ps(changes.fused), "program timed again with both phases as one",
+            bottleneck=f"two phases through memory: '{store.to.source}' comes back to the same block",
+            reason="the second phase needs nothing of other blocks",
+            step=f"one phase: go on with '{store.source.source}', without '{store.to.source}'",
+            source=changes.source_line(load),
+        )  # fmt: skip
+
+
 @rule("bank conflicts")
 def bank_conflicts(study: Study) -> Iterator[Finding]:
     """Lanes take turns in the banks of a memory."""
@@ -290,15 +340,47 @@ def contended_atomics(study: Study) -> Iterator[Finding]:
     )  # fmt: skip
 
 
+@rule("dependent loads")
+def dependent_loads(study: Study) -> Iterator[Finding]:
+    """A loop reads an index from a tensor, waits for it, and then loads what it points to."""
+    if study.lowered is None:
+        return
+    for loop in n.each(n.Loop, study.lowered.source.body):
+        scalars = [m for m in loop.body if isinstance(m, n.ReadScalar)]
+        names = {m.name for m in scalars}
+        copies = [
+            m
+            for m in loop.body
+            if isinstance(m, n.Copy) and any(symbols(e) & names for e in n.expressions(m))
+        ]
+        if scalars and copies:
+            yield from study.finding(
+                "dependent loads", study.figures_ps(_answers(study)),
+                "timed again with memories that answer at once", bound=True,
+                bottleneck="dependent loads: each iteration waits for an index, then for what it points to",
+                reason=f"'{scalars[0].name}' is read from memory in each iteration of '{loop.var}', before "
+                f"'{copies[0].to.source}' is loaded",
+                step="load all indices first, and the rows together: T.Parallel over rows and columns with "
+                "X[index[i], j], or T.Pipelined with several stages",
+                source=changes.source_line(scalars[0]),
+            )  # fmt: skip
+            return
+
+
+def _answers(study: Study) -> dict[str, float]:
+    """Figures of memories and copies that take no time to answer."""
+    names = [f"memory.{m.name}.latency" for m in study.hda.memories if m.latency_ps]
+    names += [f"engines.{e.name}.latency" for e in study.hda.engines if e.kind == "dma" and e.latency_ps]
+    return dict.fromkeys(names, 1 / IDEAL)
+
+
 @rule("exposed latency")
 def latency(study: Study) -> Iterator[Finding]:
     """Nothing is busy most of the time: units wait for memories to answer."""
     if study.busiest[1] > 0.8 or study.plan.units > 1:
         return
-    names = [f"memory.{m.name}.latency" for m in study.hda.memories if m.latency_ps]
-    names += [f"engines.{e.name}.latency" for e in study.hda.engines if e.kind == "dma" and e.latency_ps]
     yield from study.finding(
-        "exposed latency", study.figures_ps(dict.fromkeys(names, 1 / IDEAL)),
+        "exposed latency", study.figures_ps(_answers(study)),
         "timed again with memories that answer at once", bound=True,
         bottleneck="exposed latency: units wait for memories to answer",
         reason=f"{study.share('dma'):.0%} of the critical path is copies, and nothing is busier than "

@@ -24,7 +24,6 @@ from megatile.ir.expr import Load
 from megatile.ir.program import Program, bindings
 from megatile.verdict import changes
 from megatile.verdict.model import Finding
-from megatile.verdict.overlap import renamed
 from megatile.verdict.study import Study, rule
 
 Body = tuple[n.Node, ...]
@@ -377,4 +376,4 @@ def _without_copies(program: Program) -> Program:
     names = {copy.to.source: copy.source.source for copy in copies}
     unused = [m for m in n.each(n.Alloc, program.body) if m.name in names]
     left = changes.without(program, [*copies, *unused])
-    return replace(left, body=renamed(left.body, names)) if copies else program
+    return replace(left, body=changes.renamed(left.body, names)) if copies else program

@@ -10,8 +10,9 @@ import numpy as np
 
 from megatile.core.quantities import format_time
 from megatile.ir import nodes as n
+from megatile.lowering.explain import figures
 from megatile.verdict import changes
-from megatile.verdict.arguments import Arguments, arguments_of
+from megatile.verdict.arguments import Arguments, Trial, arguments_of
 from megatile.verdict.model import Finding
 from megatile.verdict.study import IDEAL, Study, rule
 
@@ -23,6 +24,8 @@ MIN_LOAD_SHARE = 0.85
 """Share of the time that loads are busy before larger tiles are tried."""
 SHARE_OF_STARTUP = 0.15
 """Share of the time that engines' start-up takes before it is named."""
+LESS_WORK = 0.1
+"""The share of the operations that other tiles must save to be called padding."""
 
 
 def _level(study: Study) -> Any:
@@ -104,6 +107,15 @@ def tile_size(study: Study) -> Iterator[Finding]:
         step = arguments.step(trial)
     else:
         ps, how, bound, step = 0.0, "", True, ""
+    less = _less_work(study, trial)
+    if trial is not None and less > LESS_WORK:
+        yield from study.finding(
+            "padding", ps, how,
+            bottleneck=f"padding: tiles reach over the edges, and {less:.0%} of the work is on nothing",
+            reason="the extents are no multiples of the tiles, which are computed whole",
+            step=f"tiles that fit better: {step}", source=_kernel_line(study),
+        )  # fmt: skip
+        return
     if idle > IDLE and uneven < UNEVEN and level.units < level.instances and level.waves < 8:
         if trial is None:
             ps, how = study.base_ps * (1 - idle), "as if the last wave were full"
@@ -131,6 +143,15 @@ def tile_size(study: Study) -> Iterator[Finding]:
             reason=f"{waves}; tensor engines are busy {_use(study, 'tensor'):.0%}",
             step=f"another tile size: {step}", source=_kernel_line(study),
         )  # fmt: skip
+
+
+def _less_work(study: Study, trial: Trial | None) -> float:
+    """The share of operations that a program made otherwise leaves out."""
+    if trial is None or study.figures is None:
+        return 0.0
+    before, after = study.figures.flops, figures(trial.lowered).flops
+    kind = "tensor" if before.get("tensor") else "vector"
+    return 1 - after.get(kind, 0) / before[kind] if before.get(kind) else 0.0
 
 
 def _few_blocks(study: Study, arguments: Arguments, level: Any) -> Iterator[Finding]:
@@ -172,12 +193,12 @@ def _use(study: Study, engine: str) -> float:
 @rule("split reduction")
 def other_arguments(study: Study) -> Iterator[Finding]:
     """Arguments that decide neither tiles nor stages: how far a reduction is split, chunks, panels."""
-    if study.lowered is None or study.plan.units > 1:
+    if study.lowered is None:
         return
     level = _level(study)
     arguments = arguments_of(study)
-    names = arguments.named("grid", "other")
-    if level is None or not names or level.instances < level.units:
+    names = arguments.named("grid", "other") + (arguments.named("tile", "stages") if level is None else [])
+    if not names or (level is not None and level.instances < level.units):
         return
     trial = arguments.best(names)
     if trial is None:
@@ -189,7 +210,8 @@ def other_arguments(study: Study) -> Iterator[Finding]:
         f"program made and timed again with {arguments.text(trial)}",
         bottleneck="the reduction is split needlessly: combining its parts takes the time" if split else
         f"an argument of the kernel: {arguments.text(trial)}",
-        reason=f"{level}; {study.share('dma'):.0%} of the critical path is copies and atomics",
+        reason=f"{level or study.plan.scale}; {study.share('dma'):.0%} of the critical path is copies and "
+        "atomics",
         step=arguments.step(trial), source=changes.source_line(atomics[0] if split else None) or study.line(),
     )  # fmt: skip
 

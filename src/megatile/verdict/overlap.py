@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from megatile.core.expr import Const, Symbol, known, linear, rebuild, substitute, symbols
@@ -11,6 +11,7 @@ from megatile.ir import nodes as n
 from megatile.ir.expr import Coord
 from megatile.ir.passes.driver import rewrite_expressions
 from megatile.ir.program import Program, bindings
+from megatile.verdict.changes import renamed
 
 
 @dataclass(frozen=True)
@@ -136,17 +137,6 @@ def _moved(node: Any, here: Coord, blocks: int) -> Any:
         return node
     inner = n.with_bodies(node, lambda body: tuple(_moved(m, here, blocks) for m in body))
     return rewrite_expressions(inner, change)
-
-
-def renamed(value: Any, names: dict[str, str]) -> Any:
-    """A statement, or a part of one, with other names of tiles, loops and variables."""
-    if isinstance(value, str):
-        return names.get(value, value)
-    if isinstance(value, tuple):
-        return tuple(renamed(v, names) for v in value)
-    if not names or not is_dataclass(value) or isinstance(value, (type, n.Span)):
-        return value
-    return replace(value, **{f.name: renamed(getattr(value, f.name), names) for f in fields(value) if f.init})
 
 
 def batches(program: Program) -> list[tuple[list[n.Node], n.Collective]]:

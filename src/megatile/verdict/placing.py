@@ -114,3 +114,43 @@ def _narrow(program: Program, names: dict[str, str]) -> Program:
 
     params = tuple(replace(p, dtype=names.get(p.name, p.dtype)) for p in program.params)
     return replace(program, params=params, body=rewrite_nodes(program.body, change))
+
+
+@rule("wide messages")
+def wide_messages(study: Study) -> Iterator[Finding]:
+    """A collective sends a wider type than what it is made of and becomes."""
+    if study.lowered is None:
+        return
+    names = _widened_sums(study.lowered.source)
+    if names:
+        name, dtype = next(iter(names.items()))
+        wide = bindings(study.lowered.source)[name].dtype
+        one = next(c for c in n.each(n.Collective, study.lowered.source.body) if c.to[0].source == name)
+        yield from study.finding(
+            "wide messages", study.program_ps(partial(_narrow, names=names)),
+            f"program timed again with '{name}' in {dtype}",
+            bottleneck=f"wide messages: '{name}' is sent as {wide}, but is {dtype}",
+            reason=f"{itemsize(wide) // itemsize(dtype)} times the bytes on the links",
+            step=f"'{name}' in {dtype}, if the accuracy of the sum allows", source=changes.source_line(one),
+        )  # fmt: skip
+
+
+def _widened_sums(program: Program) -> dict[str, str]:
+    """Tiles of collectives that copies fill from a narrower type, and that copies read as such alone."""
+    table, found = bindings(program), dict[str, str]()
+    for one in n.each(n.Collective, program.body):
+        name = one.to[0].source
+        if len(one.to) != 1 or name not in {m.name for m in n.each(n.Alloc, program.body)}:
+            continue
+        types = set[str]()
+        for node in n.walk(program.body):
+            for access, region in n.regions(node) if not isinstance(node, n.Collective) else ():
+                if table[region.source].base == name:
+                    other = getattr(node, "source" if access != "read" else "to", None)
+                    types.add(
+                        table[other.source].dtype if isinstance(node, n.Copy) and other is not None else ""
+                    )
+        if len(types) == 1 and "" not in types:
+            (dtype,) = types
+            found |= {name: dtype} if itemsize(dtype) < itemsize(table[name].dtype) else {}
+    return found

@@ -31,7 +31,11 @@ from megatile.trace.critical import critical_groups
 from megatile.verdict.model import MIN_GAIN, Finding, Verdict
 
 MAX_COMMANDS = 8_000_000
-"""Commands that all re-timed Plans of a verdict may have together: some seconds."""
+"""Commands that all re-timed Plans of a verdict may have together: some seconds,"""
+MIN_COMMANDS = 1_000_000
+"""where they may be as many whatever the Plan,"""
+MAX_TIMES = 10
+"""and else those of so many Plans as the one in question."""
 SAMPLED = 300_000
 """Plans with more commands are timed by their first blocks, if all do the same and there are enough waves."""
 MIN_WAVES = 4
@@ -44,12 +48,15 @@ WEIGHTS = {
     "contended atomics": 2.0, "wrong engine": 1.5, "wide operands": 1.5, "barriers": 2.0,
     "split reduction": 1.5, "block balance": 1.5, "tile size": 0.8, "argument": 0.8, "launch": 0.5,
     "exposed latency": 0.5, "short steps": 0.5, "serial loop": 1.5, "unused bytes": 1.5, "whole result": 1.5,
-    "unread parts": 1.5,
+    "unread parts": 1.5, "masked work": 1.5, "repeated work": 1.5, "duplicate work": 1.5, "far tile": 1.5,
+    "small copies": 1.5, "collective by hand": 1.5, "wider than read": 1.5, "unit balance": 2.0,
+    "units take turns": 2.0, "hot unit": 1.5, "dependent loads": 2.5, "incast": 1.5, "nested sums": 1.5,
+    "padding": 1.5,
     "wide tensors": 0.4,
 }  # fmt: skip
 """How much a saved second counts where findings are ranked: a defect of a line more than what a search over
 arguments finds, and than a launch that is short."""
-LESS_EXACT = frozenset({"wide tensors", "wide operands"})
+LESS_EXACT = frozenset({"wide tensors", "wide operands", "wide messages"})
 """Remedies that change results: they come after those that do not,"""
 MUCH_FASTER = 2.0
 """unless they gain so many times more."""
@@ -84,7 +91,7 @@ class Study:
         self.result, self.plan, self.hda = result, result.plan, result.machine
         self.lowered: Lowered | None = result.lowered
         self.base_ps = result.time_ps
-        self.left = MAX_COMMANDS
+        self.left = min(MAX_COMMANDS, max(MIN_COMMANDS, MAX_TIMES * self.cost(self.plan)))
         self.retimed = 0
 
     # re-timing

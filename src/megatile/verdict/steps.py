@@ -1,0 +1,133 @@
+"""Rules about commands of a Plan, whatever it was written in: short steps, and results that come back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from megatile.core.expr import symbols, trips
+from megatile.plan import model as pm
+from megatile.plan.statements import rewritten
+from megatile.verdict.model import Finding
+from megatile.verdict.study import OutOfBudget, Study, rule
+
+FACTORS = (4, 16, 64)
+"""How many steps of a loop are tried as one."""
+
+
+@rule("short loads")
+def larger_steps(study: Study) -> Iterator[Finding]:
+    """A loop moves so little in each step that starting it takes the time."""
+    if study.lowered is not None:
+        return
+    times: dict[int, int] = {}
+    for factor in FACTORS:
+        plan = _joined(study.plan, factor)
+        try:
+            ps = study.plan_ps(plan) if plan is not None else None
+        except OutOfBudget:
+            break
+        if ps is not None:
+            times[factor] = ps
+    best = min(times, key=lambda f: times[f], default=0)
+    loops = [s for body in study.plan.bodies for s in body if isinstance(s, pm.Loop) and _simple(s)]
+    yield from study.finding(
+        "short steps", times.get(best), f"Plan timed again with {best} steps of the loop as one",
+        bottleneck="short steps: each loads and stores little, and waits for the memory's answer",
+        reason=f"{study.share('dma'):.0%} of the critical path is copies; nothing is busier than "
+        f"{study.busiest[0]} ({study.busiest[1]:.0%})",
+        step=f"{best} times as many elements in each load and store, and as many times fewer steps",
+        source=str(loops[0].source or "") if loops else "",
+    )  # fmt: skip
+
+
+def _simple(loop: pm.Loop) -> bool:
+    """Whether a loop has nothing but commands on engines, each step by itself."""
+    rounds = trips(loop)
+    plain = all(isinstance(s, (pm.Compute, pm.Free)) for s in loop.body) and not loop.carries
+    products = any(isinstance(s, pm.Compute) and s.engine == "tensor" for s in loop.body)
+    moves = any(isinstance(s, pm.Compute) and s.engine == "dma" for s in loop.body)
+    return rounds is not None and len(rounds) > 1 and plain and moves and not products
+
+
+def _joined(plan: pm.Plan, factor: int) -> pm.Plan | None:
+    """The Plan with so many steps of its simple loops as one."""
+    scaled: set[str] = set()
+    local = {t.name for t in plan.tiles if t.role == "local"}
+
+    def change(s: Any) -> Any:
+        rounds = trips(s) if isinstance(s, pm.Loop) and _simple(s) else None
+        if rounds is None or len(rounds) % factor:
+            return s
+        body = tuple(_larger(c, s.index) if isinstance(c, pm.Compute) else c for c in s.body)
+        return replace(s, body=body, step=s.step * factor)
+
+    def _larger(s: pm.Compute, index: str) -> pm.Compute:
+        def region(r: pm.Region) -> pm.Region:
+            if not r.start:
+                scaled.add(r.tile)
+                return r
+            sizes = [e * factor if index in symbols(a) else e for a, e in zip(r.start, r.shape, strict=True)]
+            return replace(r, shape=tuple(sizes))
+
+        work = replace(s.work, bytes=s.work.bytes * factor, flops=s.work.flops * factor)
+        return replace(s, reads=tuple(map(region, s.reads)), write=region(s.write), work=work)
+
+    streams = tuple(replace(stream, body=rewritten(stream.body, change)) for stream in plan.streams)
+    if streams == plan.streams:
+        return None
+    tiles = tuple(
+        replace(t, shape=(*t.shape[:-1], t.shape[-1] * factor)) if t.name in scaled & local else t
+        for t in plan.tiles
+    )
+    return replace(plan, streams=streams, tiles=tiles)
+
+
+@rule("round trip")
+def round_trip(study: Study) -> Iterator[Finding]:
+    """A kernel stores a tile and loads it again."""
+    found = _trips(study.plan) if study.lowered is None else {}
+    if found:
+        load = next(iter(found.values()))
+        streams = tuple(
+            replace(stream, body=rewritten(stream.body, lambda s: None if id(s) in found else s))
+            for stream in study.plan.streams
+        )
+        name = next(r.tile for r in load.reads)
+        yield from study.finding(
+            "round trip", study.plan_ps(replace(study.plan, streams=streams)),
+            "Plan timed again without the load, and without the store where another follows",
+            bottleneck=f"round trip: a tile is stored to '{name}' and loaded again by the same unit",
+            reason=f"'{load.write.tile}' gets what this unit has just stored",
+            step=f"go on with the tile; store '{name}' once, at the end", source=str(load.source or ""),
+        )  # fmt: skip
+
+
+def _trips(plan: pm.Plan) -> dict[int, pm.Compute]:
+    """Loads of what the same body has stored before, and stores before others of the same region."""
+    tensors = {t.name for t in plan.tiles if t.role != "local"}
+    gone: dict[int, pm.Compute] = {}
+
+    def visit(body: tuple[Any, ...]) -> None:
+        stored: dict[pm.Region, pm.Compute] = {}
+        back: set[pm.Region] = set()
+        for s in body:
+            if isinstance(s, pm.Compute) and s.engine == "dma" and len(s.reads) == 1:
+                if s.reads[0] in stored:
+                    gone[id(s)] = s
+                    back.add(s.reads[0])
+                if s.write.tile in tensors and s.write.at is None:
+                    if s.write in back:
+                        gone[id(stored[s.write])] = stored[s.write]
+                    stored[s.write] = s
+            elif isinstance(s, pm.Loop):
+                visit(s.body)
+            elif isinstance(s, pm.If):
+                visit(s.body)
+                visit(s.orelse)
+
+    for stream in plan.streams:
+        visit(stream.body)
+    loads = any(s.reads[0].tile in tensors for s in gone.values())
+    return gone if loads else {}

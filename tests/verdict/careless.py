@@ -1,0 +1,363 @@
+"""More pairs of kernels, each with one careless mistake, and its twin: needless work, wrong places, waits."""
+
+import megatile.language as T
+from megatile.language import tl
+
+
+def attention(skip, seq=1024, heads=64, dim=64, rows=128):
+    """Causal attention that computes all tiles and masks, or leaves those out that the mask covers."""
+
+    @T.program
+    def forward(
+        Q: T.Tensor((heads, seq, dim), "f16"),
+        K: T.Tensor((heads, seq, dim), "f16"),
+        O: T.Tensor((heads, seq, dim), "f16"),
+    ):
+        with T.Kernel(block=(heads, seq // rows), threads=256) as (h, y):
+            q = T.alloc((rows, dim), "f16", level="l1")
+            k = T.alloc((rows, dim), "f16", level="l1")
+            score, weight = T.alloc((rows, rows), "f32"), T.alloc((rows, rows), "f16")
+            out, row = T.alloc((rows, dim), "f32"), seq // rows - 1 - y
+            T.copy(q, Q[h, row * rows, 0])
+            T.clear(out)
+            for j in T.Pipelined(row + 1 if skip else seq // rows, num_stages=2):
+                T.copy(k, K[h, j * rows, 0])
+                T.gemm(q, k, score, transpose_B=True, clear_accum=True)
+                for a, b in T.Parallel(rows, rows):
+                    seen = row * rows + a >= j * rows + b
+                    score[a, b] = T.if_then_else(seen, score[a, b], -T.infinity("f32"))
+                for a, b in T.Parallel(rows, rows):
+                    score[a, b] = T.exp2(score[a, b])
+                T.copy(weight, score)
+                T.gemm(weight, k, out)
+            T.copy(O[h, row * rows, 0], out)
+
+    return forward
+
+
+def jacobi(from_memory, n=1024):
+    """A stencil that takes every neighbour from device memory, or from a tile with its edges."""
+
+    @T.program
+    def relaxed(X: T.Tensor((n + 2, n + 2), "f32"), Y: T.Tensor((n, n), "f32")):
+        with T.Kernel(block=(n // 64, n // 64), threads=256) as (bx, by):
+            y = T.alloc((64, 64), "f32")
+            if from_memory:
+                for i, j in T.Parallel(64, 64):
+                    up, left = by * 64 + i, bx * 64 + j
+                    y[i, j] = X[up, left + 1] + X[up + 2, left + 1] + X[up + 1, left] + X[up + 1, left + 2]
+            else:
+                x = T.alloc((66, 66), "f32", level="l1")
+                T.copy(x, X[by * 64, bx * 64])
+                for i, j in T.Parallel(64, 64):
+                    y[i, j] = x[i, j + 1] + x[i + 2, j + 1] + x[i + 1, j] + x[i + 1, j + 2]
+            T.copy(Y[by * 64, bx * 64], y)
+
+    return relaxed
+
+
+def product(by_rows=False, level="registers", M=1024, K=512):
+    """A product that copies rows one by one, or with its last tile in device memory."""
+
+    @T.program
+    def activated(A: T.Tensor((M, K), "f16"), B: T.Tensor((K, M), "f16"), C: T.Tensor((M, M), "f16")):
+        with T.Kernel(block=(M // 128, M // 128), threads=256) as (bx, by):
+            a, b = T.alloc((128, 64), "f16", level="l1"), T.alloc((64, 128), "f16", level="l1")
+            c, e = T.alloc((128, 128), "f32"), T.alloc((128, 128), "f32", level=level)
+            T.clear(c)
+            for k in T.Pipelined(K // 64, num_stages=3):
+                if by_rows:
+                    for r in T.serial(128):
+                        T.copy(a[r, 0:64], A[by * 128 + r, k * 64 : k * 64 + 64])
+                else:
+                    T.copy(a, A[by * 128, k * 64])
+                T.copy(b, B[k * 64, bx * 128])
+                T.gemm(a, b, c)
+            T.copy(e, c)
+            for i, j in T.Parallel(128, 128):
+                e[i, j] = T.max(e[i, j], 0.0)
+            T.copy(C[by * 128, bx * 128], e)
+
+    return activated
+
+
+def two_layers(dtype, M=1024, H=1024, D=1024):
+    """Two products; what goes from the first to the second is read as f16, whatever it is kept in."""
+
+    @T.program
+    def layers(
+        X: T.Tensor((M, D), "f16"),
+        V: T.Tensor((D, H), "f16"),
+        W: T.Tensor((H, D), "f16"),
+        U: T.Tensor((M, H), dtype),
+        Y: T.Tensor((M, D), "f16"),
+    ):
+        with T.Kernel(block=(H // 64, M // 128), threads=256) as (bx, by):
+
+            def part(left, right, out, steps):
+                a, b = T.alloc((128, 64), "f16", level="l1"), T.alloc((64, 64), "f16", level="l1")
+                c = T.alloc((128, 64), "f32")
+                T.clear(c)
+                for k in T.Pipelined(steps, num_stages=3):
+                    T.copy(a, left[by * 128, k * 64])
+                    T.copy(b, right[k * 64, bx * 64])
+                    T.gemm(a, b, c)
+                T.copy(out[by * 128, bx * 64], c)
+
+            with T.Scale("block"):
+                part(X, V, U, D // 64)
+            with T.Scale("block"):
+                part(U, W, Y, H // 64)
+
+    return layers
+
+
+def phases(two, n=1 << 24):
+    """Two elementwise steps, with a tensor between them or not."""
+
+    @T.program
+    def stepped(X: T.Tensor((n,), "f16"), W: T.Tensor((n,), "f16"), Y: T.Tensor((n,), "f16")):
+        with T.Kernel(block=n // 8192, threads=256) as b:
+            with T.Scale("block"):
+                x = T.alloc((8192,), "f16")
+                T.copy(x, X[b * 8192])
+                for i in T.Parallel(8192):
+                    x[i] = x[i] * 2.0 if two else x[i] * 2.0 + 1.0
+                T.copy((W if two else Y)[b * 8192], x)
+            if two:
+                with T.Scale("block"):
+                    w = T.alloc((8192,), "f16")
+                    T.copy(w, W[b * 8192])
+                    for i in T.Parallel(8192):
+                        w[i] = w[i] + 1.0
+                    T.copy(Y[b * 8192], w)
+
+    return stepped
+
+
+def replicated(everywhere, M=2048, K=512, devices=4):
+    """A product of which every device computes all, or its rows."""
+    layout, rows = (T.Replica, M) if everywhere else (T.FullRow, M // devices)
+
+    @T.program
+    def layer(A: T.Tensor((M, K), "f16"), B: T.Tensor((K, M), "f16"), C: T.Tensor((M, M), "f16")):
+        with T.Kernel(device=devices, block=(M // 128, rows // 128), threads=256) as (bx, by):
+            with T.Scale("device"):
+                left, out = T.view(A, layout=layout), T.view(C, layout=layout)
+                right = T.view(B, layout=T.Replica)
+            with T.Scale("block"):
+                a, b = T.alloc((128, 64), "f16", level="l1"), T.alloc((64, 128), "f16", level="l1")
+                c = T.alloc((128, 128), "f32")
+                T.clear(c)
+                for k in T.Pipelined(K // 64, num_stages=3):
+                    T.copy(a, left[by * 128, k * 64])
+                    T.copy(b, right[k * 64, bx * 128])
+                    T.gemm(a, b, c)
+                T.copy(out[by * 128, bx * 128], c)
+
+    return layer
+
+
+def on_devices(body, n=1 << 18, devices=8, dtype="f32"):
+    """A program whose body gets a device's rows of two tensors, its rank, and the number of devices."""
+
+    @T.program
+    def rows(X: T.Tensor((devices, n), dtype), Y: T.Tensor((devices, n), dtype)):
+        with T.Kernel(device=devices), T.Scale("device") as (r, count):
+            body(T.view(X, layout=T.FullRow), T.view(Y, layout=T.FullRow), r, count)
+
+    return rows
+
+
+def edge_by_gather(x, y, r, count):
+    n = x.shape[1]
+    every = T.alloc((8, n), "f32", level="l2")
+    T.allgather(every, x)
+    for i, j in T.Parallel(1, n - 1):
+        y[i, j] = x[i, j] + x[i, j + 1]
+    y[0, n - 1] = x[0, n - 1] + every[(r + 1) % count, 0]
+
+
+def edge_by_message(x, y, r, count):
+    n = x.shape[1]
+    edge = T.alloc((1, 1), "f32", level="l2")
+    T.copy(edge, x[:, 0:1], dst=(r + count - 1) % count)
+    T.barrier()
+    for i, j in T.Parallel(1, n - 1):
+        y[i, j] = x[i, j] + x[i, j + 1]
+    y[0, n - 1] = x[0, n - 1] + edge[0, 0]
+
+
+def sum_at_root(x, y, r, count):
+    n = x.shape[1]
+    inbox, total = T.alloc((8, n), "f32", level="l2"), T.alloc((1, n), "f32", level="l2")
+    T.copy(inbox[r, 0:n], x[0, 0:n], dst=0)
+    T.barrier()
+    if r == 0:
+        T.reduce_sum(inbox, total[0, 0:n], dim=0)
+        for p in range(1, 8):
+            T.copy(total, total, dst=p)
+    T.barrier()
+    T.copy(y, total)
+
+
+def sum_of_all(x, y, r, count, dtype="f32"):
+    total = T.alloc((1, x.shape[1]), dtype, level="l2")
+    T.copy(total, x)
+    T.allreduce(total)
+    T.copy(y, total)
+
+
+def exchanged(turned):
+    def body(x, y, r, count):
+        each = x.shape[1] // 8
+        landing = T.alloc((1, x.shape[1]), "f32", level="l2")
+        for p in T.serial(8):
+            to = (p + r) % 8 if turned else p
+            T.copy(landing[:, r * each : r * each + each], x[:, to * each : to * each + each], dst=to)
+        T.barrier()
+        T.copy(y, landing)
+
+    return body
+
+
+def worked(alone):
+    def body(x, y, r, count):
+        total = T.alloc((1, x.shape[1]), "f32", level="l2")
+        T.copy(total, x)
+        if alone:
+            if r == 0:
+                for _ in T.serial(16):
+                    for i, j in T.Parallel(1, x.shape[1]):
+                        total[i, j] = T.exp(total[i, j])
+        else:
+            for _ in T.serial(2):
+                for i, j in T.Parallel(1, x.shape[1]):
+                    total[i, j] = T.exp(total[i, j])
+        T.allreduce(total)
+        T.copy(y, total)
+
+    return body
+
+
+def across_nodes(whole, n=1 << 20):
+    """A sum over two nodes: of all that every device has, or of a part."""
+
+    @T.program
+    def summed(X: T.Tensor((16, n), "f32"), Y: T.Tensor((16, n), "f32")):
+        with T.Kernel(node=2, device=8), T.Scale("node"):
+            x_node, y_node = T.view(X, layout=T.FullRow), T.view(Y, layout=T.FullRow)
+            with T.Scale("device"):
+                x, y = T.view(x_node, layout=T.FullRow), T.view(y_node, layout=T.FullRow)
+                if whole:
+                    total = T.alloc((1, n), "f32", level="l2")
+                    T.copy(total, x)
+                    T.allreduce(total)
+                    T.allreduce(total, scale="node")
+                    T.copy(y, total)
+                else:
+                    part = T.alloc((1, n // 8), "f32", level="l2")
+                    T.reduce_scatter(part, x)
+                    T.allreduce(part, scale="node")
+                    T.allgather(y, part)
+
+    return summed
+
+
+def padded(tile, seq=257, heads=128, dim=128):
+    """Positions that are no multiple of the tile."""
+
+    @T.program
+    def scores(Q: T.Tensor((heads, seq, dim), "f16"), O: T.Tensor((heads, seq, dim), "f16")):
+        with T.Kernel(block=(heads, T.ceildiv(seq, tile)), threads=256) as (h, y):
+            q, k = T.alloc((tile, dim), "f16", level="l1"), T.alloc((tile, dim), "f16", level="l1")
+            score, weight = T.alloc((tile, tile), "f32"), T.alloc((tile, tile), "f16")
+            out = T.alloc((tile, dim), "f32")
+            T.copy(q, Q[h, y * tile, 0])
+            T.clear(out)
+            for j in T.Pipelined(T.ceildiv(seq, tile), num_stages=2):
+                T.copy(k, Q[h, j * tile, 0])
+                T.gemm(q, k, score, transpose_B=True, clear_accum=True)
+                T.copy(weight, score)
+                T.gemm(weight, k, out)
+            T.copy(O[h, y * tile, 0], out)
+
+    return scores
+
+
+def weighted(again, rows=32, n=2048):
+    """A `tl` kernel that loads its weights for every row, or once."""
+
+    def kernel(x_ptr, w_ptr, y_ptr, tl):
+        me = tl.program_id(0)
+        w = tl.load(w_ptr + me * n * 2, shape=(n,), dtype="f16")
+        for r in range(rows):
+            if again:
+                w = tl.load(w_ptr + me * n * 2, shape=(n,), dtype="f16")
+            x = tl.load(x_ptr + (me * rows + r) * n * 2, shape=(n,), dtype="f16")
+            tl.store(y_ptr + (me * rows + r) * n * 2, x * w)
+
+    tensors = [tl.Tensor("x", (rows * n,)), tl.Tensor("w", (n,)), tl.Tensor("y", (rows * n,))]
+    return tl.read_kernel(kernel, tensors, world_size=8)
+
+
+def stepped(step, n=16384):
+    """A `tl` kernel that loads and stores few elements at a time."""
+
+    def kernel(x_ptr, y_ptr, tl):
+        first = tl.program_id(0) * n
+        for i in range(n // step):
+            x = tl.load(x_ptr + (first + i * step) * 2, shape=(step,), dtype="f16")
+            tl.store(y_ptr + (first + i * step) * 2, tl.exp(x))
+
+    return tl.read_kernel(kernel, [tl.Tensor("x", (n,)), tl.Tensor("y", (n,))], world_size=8)
+
+
+def squared(again, n=8192):
+    """A `tl` kernel that stores a tile and loads it again."""
+
+    def kernel(x_ptr, y_ptr, tl):
+        first = tl.program_id(0) * n * 2
+        x = tl.load(x_ptr + first, shape=(n,), dtype="f16")
+        z = x * x
+        if again:
+            tl.store(y_ptr + first, z)
+            z = tl.load(y_ptr + first, shape=(n,), dtype="f16")
+        tl.store(y_ptr + first, z + x)
+
+    return tl.read_kernel(kernel, [tl.Tensor("x", (n,)), tl.Tensor("y", (n,))], world_size=8)
+
+
+PAIRS = {
+    "tiles above the diagonal": ("masked work", attention(False), attention(True), "dgx-h100"),
+    "neighbours from memory": ("repeated loads", jacobi(True), jacobi(False), "dgx-h100"),
+    "rows one by one": ("small copies", product(by_rows=True), product(), "dgx-h100"),
+    "a tile in device memory": ("far tile", product(level="hbm"), product(), "dgx-h100"),
+    "f32 between layers": ("wider than read", two_layers("f32"), two_layers("f16"), "dgx-h100"),
+    "a phase for each step": ("round trip", phases(True), phases(False), "dgx-h100"),
+    "the same on every device": ("duplicate work", replicated(True), replicated(False), "dgx-h100"),
+    "all rows for an edge": (
+        "unread parts", on_devices(edge_by_gather), on_devices(edge_by_message), "dgx-h100"
+    ),
+    "through device 0": (
+        "collective by hand", on_devices(sum_at_root, 1 << 20), on_devices(sum_of_all, 1 << 20), "dgx-h100"
+    ),
+    "to device 0 first": (
+        "incast", on_devices(exchanged(False), 1 << 22), on_devices(exchanged(True), 1 << 22), "dgx-h100"
+    ),
+    "device 0 works": (
+        "unit balance", on_devices(worked(True), 1 << 20), on_devices(worked(False), 1 << 20), "dgx-h100"
+    ),
+    "f32 on the links": (
+        "wide messages",
+        on_devices(lambda *args: sum_of_all(*args, dtype="f32"), 1 << 22, dtype="f16"),
+        on_devices(lambda *args: sum_of_all(*args, dtype="f16"), 1 << 22, dtype="f16"),
+        "dgx-h100",
+    ),
+    "all across the nodes": ("nested sums", across_nodes(True), across_nodes(False), "h100-cluster"),
+    "257 in tiles of 128": ("padding", padded(128), padded(144), "dgx-h100"),
+    "tl: weights for every row": ("repeated loads", weighted(True), weighted(False), "ahbm"),
+    "tl: 64 elements at a time": ("short steps", stepped(64), stepped(4096), "ahbm"),
+    "tl: stored and loaded": ("round trip", squared(True), squared(False), "ahbm"),
+}  # fmt: skip
+"""By the mistake: the finding it should lead to, the slow program, its twin, and the machine."""
