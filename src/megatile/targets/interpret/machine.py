@@ -272,7 +272,7 @@ class Interpreter:
             self.program.body, {node.flag for *_, node in waiting if isinstance(node, n.Wait)}
         )
         queued = self.queued()
-        advice = "every wait needs a later signal, every barrier all of its units"
+        advice = "every wait needs a signal that is sent later, every barrier all of its units"
         if queued:
             slots = min(d.slots for d in self.dispatchers)
             scale = self.launch.dispatch
