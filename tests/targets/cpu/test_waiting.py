@@ -1,9 +1,7 @@
 """Units that wait for each other, compiled: what goes wrong is said, and calls do not disturb each other."""
 
-import ctypes
 import os
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +10,7 @@ from tests.runtime.test_shared import assert_no_more, state
 
 import megatile as mt
 import megatile.language as T
-from megatile.targets.cpu.kernel import _pool
-from megatile.targets.interpret.errors import DeadlockError, RunError
+from megatile.targets.interpret.errors import DeadlockError
 
 
 def exchange(units: int, broken: bool = False):
@@ -111,19 +108,6 @@ def test_a_barrier_that_not_all_reach_is_a_deadlock() -> None:
         k(np.array([1, 0, 1, 0], np.float32))
 
 
-def test_a_peer_that_does_not_exist() -> None:
-    @T.program
-    def kernel(A: T.Tensor((4, 8), "f32")):
-        with T.Kernel(block=4), T.Scale("block") as (r, n):
-            inbox = T.alloc((1, 8), "f32", level="l1")
-            T.copy(inbox, A[r, 0], dst=r + 1)
-            T.barrier()
-            T.copy(A[r, 0], inbox)
-
-    with pytest.raises(RunError, match="there is no block 4: ranks go from 0 to 3"):
-        mt.compile(kernel, threads=1)(np.zeros((4, 8), np.float32))
-
-
 def test_calls_from_several_threads_do_not_disturb_each_other() -> None:
     k = mt.compile(exchange(16), threads=2)
     wrong = []
@@ -189,37 +173,6 @@ def test_profile_counts_the_work_of_products() -> None:
 
     x = np.zeros((32, 32), np.float32)
     assert mt.compile(kernel, threads=1).profile(x, x.copy()).flops == 2 * 3 * 2 * 32 * 32 * 16
-
-
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="processors cannot be chosen here")
-@pytest.mark.parametrize("allowed", [1, 2])
-def test_each_thread_of_a_pool_keeps_to_a_processor_but_the_caller_s(allowed: int) -> None:
-    every = os.sched_getaffinity(0)
-    if len(every) < 2:
-        pytest.skip("there is one processor")
-    seen: dict[int, set[int]] = {}
-    body_type = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_long, ctypes.c_long)
-
-    @body_type
-    def body(here: int, worker: int, index: int) -> None:
-        seen[worker] = os.sched_getaffinity(0)
-        time.sleep(0.01)
-
-    run_type = ctypes.CFUNCTYPE(None, ctypes.c_void_p, body_type, ctypes.c_void_p, ctypes.c_long)
-    os.sched_setaffinity(0, sorted(every)[:allowed])
-    try:
-        pool = _pool.__wrapped__(2)
-        run = run_type(ctypes.cast(pool, ctypes.POINTER(ctypes.c_size_t))[1])
-        for _ in range(5):
-            run(pool, body, None, 8)
-            assert seen[0] == os.sched_getaffinity(0), "the caller may go where it could before"
-            assert len(seen[1]) == 1
-        if allowed == 2:
-            os.sched_setaffinity(0, seen[1])
-            run(pool, body, None, 8)
-            assert seen[0].isdisjoint(seen[1]), "it left the processor that the caller came to"
-    finally:
-        os.sched_setaffinity(0, every)
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="no /proc here")

@@ -1,4 +1,4 @@
-"""Products by words (two or four operands at a time), with what this processor has and without."""
+"""``targets/cpu/dots.py``: how micro-kernels multiply."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,5 @@
-"""Units that run together: the same results as one by one, and the same races found."""
+"""``targets/interpret/independent.py``: which launches can run in lockstep, read off the text of their
+body."""
 
 from typing import Any
 

@@ -1,0 +1,27 @@
+"""``targets/cpu/moving.py``: copies and fills of boxes, row by row."""
+
+import numpy as np
+import pytest
+
+import megatile as mt
+import megatile.language as T
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f8e4m3", "f8e5m2"])
+def test_narrow_floats_round_as_numpy_does(dtype: str) -> None:
+    from megatile.core.dtypes import numpy_dtype
+
+    @T.program
+    def kernel(A: T.Tensor((4096,), "f32"), B: T.Tensor((4096,), dtype), C: T.Tensor((4096,), "f32")):
+        with T.Kernel(block=1):
+            T.copy(B[0:4096], A[0:4096])
+            T.copy(C[0:4096], B[0:4096])
+
+    rng = np.random.default_rng(0)
+    a = rng.integers(0, 2**32, 4096, dtype=np.uint32).view(np.float32)
+    a[::2] = (10 ** rng.uniform(-9, 6, 2048) * rng.choice([-1, 1], 2048)).astype(np.float32)
+    b, c = np.zeros(4096, numpy_dtype(dtype)), np.zeros(4096, np.float32)
+    mt.compile(kernel, threads=1)(a, b, c)
+    with np.errstate(all="ignore"):
+        wanted = a.astype(numpy_dtype(dtype)).astype(np.float32)
+    np.testing.assert_array_equal(c, wanted)
