@@ -2,44 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.sim.simpy_reader import read_all
+from tests.sim.concurrent_cases import WORK, pingpong, work
 from tests.sim.toys import toy
 
-from megatile.core.expr import eq, select, unit
-from megatile.language import tl
+from megatile.core.expr import unit
 from megatile.plan.build import PlanBuilder
-from megatile.plan.check import check
 from megatile.plan.model import Plan, PlanError
-from megatile.sim import Deadlock, InstallError, Session, SessionError, TimeBudgetExceeded, simulate
+from megatile.sim import Deadlock, Session, SessionError, TimeBudgetExceeded, simulate
 from megatile.trace import Trace
-
-WORK = 69
-"""One add of 64 floats on a core of the toy machine."""
-
-
-def work(first: int = 0, units: int = 2, times: int = 1, name: str = "work") -> Plan:
-    """``times`` adds of 64 floats on cores from ``first`` on."""
-    b = PlanBuilder(name, scale="core", units=units, placement=unit + first)
-    x = b.tile(f"x{first}", (64,), "f32", memory="local", role="inout")
-    with b.loop(0, times):
-        b.compute("add", x, [x, x])
-    return b.finish()
-
-
-def pingpong(rounds: int = 3, slots: int = 2, scale: str = "core", memory: str = "local", **options) -> Plan:
-    """Two units send each other what they have and add what they get."""
-    b = PlanBuilder("pingpong", scale=scale, units=2, **options)
-    x = b.tile("x", (16,), "f32", memory=memory, role="inout")
-    c = b.channel("c", source=1 - unit, slot_bytes=64, memory=memory, slots=slots, installed=True)
-    with b.loop(0, rounds):
-        b.send(c, x, to=1 - unit)
-        b.compute("add", x, [x, b.receive(c, (16,), "f32")])
-    return b.finish()
 
 
 def events(trace: Trace, operation: str) -> list[tuple[str, int, int]]:
@@ -159,71 +133,6 @@ def test_messages_stay_in_their_queue_between_launches() -> None:
     assert (ends["->c[0]"].peer_tail_cache, ends["c[0]"].my_tail) == (3, 3)
 
 
-def test_three_launches_that_wait_for_each_other_are_a_deadlock() -> None:
-    def circle(t_ptr, n, tl):
-        mine = t_ptr + tl.program_id(0) * n * 2
-        tl.store(mine, tl.recv(dir="W", shape=(n,)))
-        tl.send(dir="E", src=tl.load(mine, (n,)))
-
-    plan = tl.read_kernel(circle, [tl.Tensor("t", (8,)), 8], world_size=3)
-    b = PlanBuilder("later", scale="pe", units=1)
-    x = b.tile("x", (4,), "f32", memory="tcm", role="inout")
-    b.compute("add", x, [x, x])
-    s = Session("ahbm")
-    for u in range(3):
-        s.submit(plan.part([u]))
-    s.submit(b.finish())  # waits behind the first of them
-    with pytest.raises(Deadlock) as error:
-        s.wait()
-    graph = error.value.graph
-    pe0, pe1, pe2 = (f"sip0/cube0/pe{u}" for u in range(3))
-    assert [w.unit for w in graph.cycle()] == [pe0, pe2, pe1]
-    launches = {f"launch {u} 'circle'" for u in range(3)}
-    assert {w.launch for w in graph.waiters} == launches | {"launch 3 'later'"}
-    text = str(error.value)
-    assert "launch 0 ('circle'), launch 1 ('circle'), launch 2 ('circle')" in text
-    assert "test_concurrent.py:" in text
-    assert f"{pe0}: begin of launch 3 'later' lacks unit" in text
-    names = {p.unit for p in s.pointers().pointers}
-    assert names == {p.unit for p in graph.pointers} == {pe0, pe1, pe2}
-    with pytest.raises(SessionError, match=r"this session is over: launch 0 .* are deadlocked"):
-        s.launch(plan)
-
-
-def test_plans_by_hand_in_a_circle_name_their_lines() -> None:
-    b = PlanBuilder("ring", scale="pe", units=3)
-    x = b.tile("x", (4,), "f32", memory="tcm", role="inout")
-    ring = b.channel("ring", source=(unit - 1) % 3, slot_bytes=16, memory="tcm", installed=True)
-    b.receive(ring, (4,), "f32", into=x)
-    line = sys._getframe().f_lineno - 1
-    b.send(ring, x, to=(unit + 1) % 3)
-    plan, s = b.finish(), Session("ahbm")
-    for u in range(3):
-        s.submit(plan.part([u]), data=False)
-    with pytest.raises(Deadlock) as error:
-        s.wait()
-    graph = error.value.graph
-    assert {w.launch for w in graph.cycle()} == {f"launch {u} 'ring'" for u in range(3)}
-    assert {w.source.rpartition("/")[2] for w in graph.cycle()} == {f"test_concurrent.py:{line}"}
-    assert plan.digest == Plan.from_json(plan.to_json()).digest
-
-
-def test_signals_in_a_circle_say_who_would_send_them() -> None:
-    def turn(u: int) -> Plan:
-        b = PlanBuilder(f"turn{u}", scale="pe", units=3)
-        b.wait(b.flag("turn", installed=True), 1)
-        b.signal(b.flag("turn"), to=(u + 1) % 3)
-        return b.finish().part([u])
-
-    s = Session("ahbm")
-    for u in range(3):
-        s.submit(turn(u))
-    with pytest.raises(
-        Deadlock, match=r"pe1: wait of launch 1 'turn1' at .* lacks signal on turn from .*pe0"
-    ):
-        s.wait()
-
-
 def test_a_launch_whose_partner_never_comes_waits_for_it() -> None:
     s, plan = Session(toy(2)), pingpong()
     one = s.submit(plan.part([0]))
@@ -297,32 +206,6 @@ def test_blocks_that_have_not_begun_can_be_cancelled(count: int, slots: int | No
     assert s.wait(begun).time_ps == alone.wait(again).time_ps
 
 
-def test_every_worker_has_a_clock() -> None:
-    """Two workers of a host, each launching on its own cores; time passes while both wait."""
-    s = Session(toy(4, control=True))
-    trip = 1940
-    a, b = s.worker("a"), s.worker("b")
-    a.block(a.submit(work(0)))
-    with pytest.raises(SessionError, match=r"Worker\(b, 0 ps\) is not blocked"):
-        s.advance()
-    b.block(b.submit(work(2, times=3)))
-    assert s.advance() == [a]
-    a.results()
-    assert a.clock_ps == s.now_ps == trip + WORK
-    a.block(a.submit(work(0, times=10)))  # in time, although it was not known before
-    assert s.advance() == [b]
-    b.results()
-    assert b.clock_ps == trip + 3 * WORK
-    b.block(b.submit(work(2)))
-    assert s.advance() == [b]
-    b.results(), b.block()
-    assert s.advance() == [b]  # nothing left to wait for
-    b.results()
-    assert a.blocked
-    assert s.wait(*a.waits_for).time_ps == trip + 10 * WORK
-    assert [e.submit_ps for e in s.launches] == [0, 0, trip + 3 * WORK, trip + WORK]
-
-
 def test_a_submit_before_the_time_that_has_passed_is_refused() -> None:
     s = Session(toy(2))
     s.launch(work())
@@ -330,66 +213,6 @@ def test_a_submit_before_the_time_that_has_passed_is_refused() -> None:
         s.submit(work(), at=3)
     assert s.wait(s.submit(work(), at=100)).time_ps == WORK
     assert s.time_ps == 100 + WORK
-
-
-def test_a_read_number_and_receive_from_any_across_launches() -> None:
-    """The number that unit 0 reads comes from whichever launch sends first."""
-    b = PlanBuilder("any", scale="core", units=3)
-    x = b.tile("x", (1,), "i32", memory="local", role="input")
-    y = b.tile("y", (64,), "f32", memory="local", role="inout")
-    got = b.tile("got", (1,), "i32", memory="local", role="output")
-    c = b.channel(
-        "c",
-        source=select(eq(unit, 0), _member() + 1, -1),
-        slot_bytes=4,
-        memory="local",
-        members=2,
-        installed=True,
-    )
-    with b.when(eq(unit, 0)) as branch:
-        m, _ = b.receive_any(c, (1,), "i32", members=(0, 1))
-        b.copy(got, m)
-        with b.loop(0, b.read_scalar(got[0:1], bound=9, name="times")):
-            b.compute("add", y, [y, y])
-        b.receive_any(c, (1,), "i32", members=(0, 1))
-    with branch.otherwise():
-        b.send(c, x, to=0, member=unit - 1)
-    plan = b.finish()
-    values = {"x": np.array([[0], [2], [5]], "i4"), "y": np.ones((3, 64), "f4")}
-    for first, times in ((1, 2), (2, 5)):
-        s = Session(toy(3))
-        s.submit(plan.part([0]), values)
-        s.submit(plan.part([first]), values)
-        s.submit(plan.part([3 - first]), values, at=400)
-        result = s.wait()[0]
-        assert (result.outputs["got"][0], result.outputs["y"][0, 0]) == (times, 2**times)
-        assert result.choices == {0: [first - 1, 2 - first]}
-
-
-def _member():
-    from megatile.core.expr import member
-
-    return member
-
-
-def test_units_are_installed_one_by_one_and_once() -> None:
-    plan, s = pingpong(), Session(toy(2, control=True))
-    assert s.install(plan, [1]) == 1940
-    with pytest.raises(InstallError, match="core 1 already has queues"):
-        s.install(plan)
-    assert s.install(plan, [0]) == 1940
-    for units in ([2], [-1]):
-        with pytest.raises(SessionError, match="has units 0 to 1"):
-            s.install(plan, units)
-    assert [(e.unit_count, e.submit_ps) for e in s._installs] == [(1, 0), (1, 1940)]
-    assert s.launch(plan).time_ps == simulate(plan, machine=toy(2, control=True)).time_ps - 1940
-
-
-def test_the_channel_of_two_launches_must_be_one() -> None:
-    s = Session(toy(2))
-    s.submit(pingpong().part([0]))
-    with pytest.raises(InstallError, match="has slots 2, the plan needs 3"):
-        s.submit(pingpong(slots=3).part([1]))
 
 
 def test_only_a_part_of_a_plan_leaves_out_streams() -> None:
@@ -419,100 +242,6 @@ def test_many_launches_take_no_more_memory() -> None:
     some(10)
     before = some(50)
     assert some(250) == before
-
-
-def mail(name: str, units: list[int], takes: int = 0, last: int = -1) -> Plan:
-    """Core 0 sends core 1 five messages through ``c``; core 1 takes some of them. Core 2 sends one through
-    ``d`` to core ``last``, which waits for it first."""
-    b = PlanBuilder(name, scale="core", units=4)
-    x = b.tile("x", (5, 4), "f32", memory="local", role="input")
-    got = b.tile(f"got_{name}", (max(1, takes), 4), "f32", memory="local", role="inout")
-    c = b.channel("c", source=select(eq(unit, 1), 0, -1), slot_bytes=16, memory="local", installed=True)
-    d = b.channel("d", source=select(eq(unit, 2), -1, 2), slot_bytes=16, memory="local", installed=True)
-    with b.when(eq(unit, 0)), b.loop(0, 5) as loop:
-        b.send(c, x[loop.index], to=1)
-    with b.when(eq(unit, 2)):
-        b.send(d, x[0], to=1 if last < 0 else last)
-    with b.when(eq(unit, last)):
-        b.receive(d, (1, 4), "f32", into=got[0])
-    with b.when(eq(unit, 1)), b.loop(0, takes) as loop:
-        b.receive(c, (1, 4), "f32", into=got[loop.index])
-    return b.finish().part(units)
-
-
-@pytest.mark.parametrize(("units", "last"), [([1], 1), ([1, 3], 3)])
-def test_messages_go_to_the_launch_whose_turn_it_is(units: list[int], last: int) -> None:
-    """The first launch on core 1 waits for core 2, there or on core 3; the second must not take its messages,
-    nor the first those of the second."""
-    s, x = Session(toy(4)), np.zeros((4, 5, 4), "f4") + np.arange(1, 6)[:, None]
-    got = {f"got_{name}": np.zeros((4, n, 4), "f4") for name, n in (("a", 3), ("b", 2))}
-    s.submit(mail("sender", [0]), {"x": x, "got_sender": np.zeros((4, 1, 4), "f4")})
-    s.submit(mail("a", units, 3, last), {"x": x, "got_a": got["got_a"]})
-    s.submit(mail("b", [1], 2), {"x": x, "got_b": got["got_b"]})
-    late = mail("late", [2], last=last)
-    s.submit(late, {"x": x, "got_late": np.zeros((4, 1, 4), "f4")}, at=1_000_000)
-    s.wait()
-    assert s.read("got_a")[1, :, 0].tolist() == [1, 2, 3]
-    assert s.read("got_b")[1, :, 0].tolist() == [4, 5]
-
-
-def test_many_launches_with_data_wait_for_their_turn() -> None:
-    plan, s = work(0, 4), Session(toy(4))
-    for i in range(300):
-        s.submit(plan, {"x0": np.zeros((4, 64), "f4")} if i == 0 else None)
-    assert len(s.wait()) == 300
-
-
-def test_a_launch_may_begin_on_some_units_while_one_before_needs_it() -> None:
-    """The second launch waits for the first on core 1 and sends it something from core 2."""
-    b = PlanBuilder("first", scale="core", units=3)
-    x = b.tile("x", (4,), "f32", memory="local", role="inout")
-    c = b.channel("c", source=select(eq(unit, 0), 2, -1), slot_bytes=16, memory="local", installed=True)
-    b.compute("add", x, [x, x])
-    with b.when(eq(unit, 0)):
-        b.compute("add", x, [x, b.receive(c, (4,), "f32")])
-    first = b.finish().part([0, 1])
-    b = PlanBuilder("second", scale="core", units=3)
-    x = b.tile("x", (4,), "f32", memory="local", role="inout")
-    c = b.channel("c", source=select(eq(unit, 0), 2, -1), slot_bytes=16, memory="local", installed=True)
-    b.compute("add", x, [x, x])
-    with b.when(eq(unit, 2)):
-        b.send(c, x, to=0)
-    second = b.finish().part([1, 2])
-    s = Session(toy(3))
-    s.submit(first, {"x": np.ones((3, 4), "f4")})
-    s.submit(second, {"x": np.full((3, 4), 5, "f4")})
-    one, two = s.wait()
-    assert one.outputs["x"][:2, 0].tolist() == [12, 2]
-    assert two.outputs["x"][1:, 0].tolist() == [10, 10]
-
-
-def test_installed_flags_count_on_and_others_begin_at_0() -> None:
-    """Unit 0 signals, unit 1 of another launch waits for the third signal; both read by the reader too."""
-    b = PlanBuilder("flags", scale="core", units=2)
-    x = b.tile("x", (64,), "f32", memory="local", role="inout")
-    flag, own = b.flag("ready", installed=True), b.flag("own")
-    with b.when(eq(unit, 0)) as branch:
-        b.compute("add", x, [x, x])
-        b.signal(flag, to=1)
-    with branch.otherwise():
-        b.signal(own, to=1)
-        b.wait(own, 1)
-        b.wait(flag, 3)
-        b.compute("add", x, [x, x])
-    plan = b.finish()
-    check(plan.part([1]))
-    sends, waits = plan.part([0]), plan.part([1])
-    order = [(waits, 0), (sends, 10), (sends, 10), (sends, 2000), (waits, 2100)]
-    runs = read_all(order, toy(2, "ring"), installed=True)
-    s = Session(toy(2, "ring"))
-    handles = [s.submit(part, {"x": np.ones((2, 64), "f4")}, at=at) for part, at in order]
-    results = s.wait()
-    assert [h.end_ps for h in handles] == [run.time_ps for run in runs]
-    assert handles[0].end_ps > 2000
-    assert [r.outputs["x"][u, 0] for r, u in zip(results, (1, 0, 0, 0, 1), strict=True)] == [2] * 5
-    with pytest.raises(InstallError, match="flag 'ready' of plan 'flags' already exists with 1 members"):
-        s.submit(replace(plan, flags=(replace(flag, members=2), own)))
 
 
 def test_a_launch_says_in_which_state_it_is() -> None:

@@ -7,33 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.language.kernel import kernels
+from tests.sim.shared import TRIP, doubling, read
 from tests.sim.toys import ring, toy
 
 import megatile as mt
 from megatile.core.errors import MegatileError
 from megatile.core.expr import unit
-from megatile.language import tl
 from megatile.plan.build import PlanBuilder
 from megatile.plan.model import Plan, PlanError
-from megatile.sim import Deadlock, InstallError, Session, SessionError, simulate
-
-TRIP = 1940
-"""One message of the host on the toy machine: 600 latency + 1000 for 64 bytes + 300 driver + 40 core."""
-MESSAGE = 1000
-"""How long it occupies the host's link."""
-
-
-def doubling(name: str = "double", units: int = 2) -> Plan:
-    """One add of 64 floats: 5 + 64 ps."""
-    b = PlanBuilder(name, scale="core", units=units)
-    x = b.tile("x", (64,), "f32", memory="local", role="inout")
-    b.compute("add", x, [x, x])
-    return b.finish()
-
-
-def read(kernel, n: int = 16, units: int = 8, extra: tuple = (), **options) -> Plan:
-    arguments = [tl.Tensor("t", (n,)), n, *extra]
-    return tl.read_kernel(kernel, arguments, world_size=units, slot_size=64, **options)
+from megatile.sim import Deadlock, Session, SessionError, simulate
 
 
 def test_two_kernels_one_after_another_on_one_engine() -> None:
@@ -45,87 +27,6 @@ def test_two_kernels_one_after_another_on_one_engine() -> None:
     assert (first.time_ps, second.time_ps, s.time_ps) == (TRIP + 69, TRIP + 69, 2 * (TRIP + 69))
     np.testing.assert_array_equal(s.read("x"), 4 * x)
     assert [launch.submit_ps for launch in s.launches] == [0, TRIP + 69]
-
-
-def test_an_install_travels_once_and_costs_a_trip() -> None:
-    hda = toy(4, control=True)
-    plan = ring(4, 8)
-    alone = simulate(plan, machine=hda).time_ps
-    s = Session(hda)
-    assert s.install(plan) == TRIP + 3 * MESSAGE
-    first = s.launch(plan)
-    assert first.time_ps == alone - TRIP
-    assert s.time_ps == alone + 3 * MESSAGE
-    assert s.launch(plan).time_ps == alone - TRIP
-    # Without an install of its own, the first launch brings the queues, the second finds them.
-    other = Session(hda)
-    assert [other.launch(plan).time_ps for _ in range(2)] == [alone, alone - TRIP]
-
-
-def test_a_second_install_is_an_error() -> None:
-    plan = ring(4, 8)
-    s = Session(toy(8))
-    s.install(plan)
-    with pytest.raises(InstallError, match=r"core 0 already has queues \(ring\)"):
-        s.install(plan)
-    launched = Session(toy(8))
-    launched.launch(plan)
-    with pytest.raises(InstallError, match="once per unit"):
-        launched.install(plan)
-
-
-def test_order_of_installs_on_different_units_does_not_matter() -> None:
-    def pair(first: int) -> Plan:
-        b = PlanBuilder(f"pair{first}", scale="core", units=2, placement=unit + first)
-        x = b.tile(f"x{first}", (8,), "f32", memory="local", role="inout")
-        c = b.channel("c", source=1 - unit, slot_bytes=32, memory="local")
-        b.send(c, x, to=1 - unit)
-        b.receive(c, (8,), "f32", into=x)
-        return b.finish()
-
-    x = np.arange(16, dtype="f4").reshape(2, 8)
-    results = []
-    for order in ((0, 2), (2, 0)):
-        s = Session(toy(4, control=True))
-        for first in order:
-            s.install(pair(first))
-        for first in (0, 2):
-            s.launch(pair(first), {f"x{first}": x})
-        results.append((s.time_ps, s.read("x0").tolist(), s.read("x2").tolist()))
-    assert results[0] == results[1]
-    assert results[0][1] == x[::-1].tolist()
-
-
-def test_queues_that_do_not_fit_a_later_plan() -> None:
-    s = Session(toy(4))
-    s.launch(ring(4, 8))
-    s.free("x")
-    s.launch(ring(4, 4))  # smaller messages fit
-    with pytest.raises(InstallError, match="slots of 32 bytes, the plan needs 64"):
-        s.launch(ring(4, 16))
-    with pytest.raises(InstallError, match="has slots 2, the plan needs 4"):
-        s.launch(ring(4, 8, slots=4))
-    with pytest.raises(InstallError, match="is fed by unit 3 in direction 0, the plan says 2"):
-        s.launch(ring(3, 8))
-
-
-def test_a_kernel_may_use_some_of_the_installed_directions() -> None:
-    def grid(rank: int, size: int) -> dict[str, int]:
-        return {"N": rank ^ 2, "S": rank ^ 2, "E": (rank + 1) % size, "W": (rank - 1) % size}
-
-    def up(t_ptr, n, tl):
-        mine = t_ptr + tl.program_id(0) * n * 2
-        tl.send(dir="N", src=tl.load(mine, (n,)))
-        tl.store(mine, tl.recv(dir="S", shape=(n,)))
-
-    x = np.arange(64, dtype="f2").reshape(4, 16)
-    s = Session("ahbm")
-    s.install(read(up, 16, 4, topology=grid))
-    s.launch(read(up, 16, 4, topology=grid), {"t": x})
-    s.launch(read(kernels.hello_send, 16, 4))  # a ring: E and W alone
-    np.testing.assert_array_equal(s.read("t"), np.roll(x[[2, 3, 0, 1]], 1, axis=0))
-    with pytest.raises(InstallError, match="'ipcq' has no direction parent, only N, S, E, W"):
-        s.launch(read(kernels.tree, 16, 4, (4,), topology="tree_binary"))
 
 
 @pytest.mark.parametrize("buffer", ["tcm", "sram", "hbm"])
@@ -146,71 +47,6 @@ def test_a_ring_all_reduce_after_hello_send(buffer: str) -> None:
     assert sum(step.adds_ps for step in s.critical_path) == s.time_ps
     assert s.trace.end_ps == s.time_ps
     assert r.outputs is not None
-
-
-def test_scratch_of_an_earlier_kernel_does_not_leak() -> None:
-    def writes(t_ptr, n, tl):
-        mine = t_ptr + tl.program_id(0) * n * 2
-        tl.store(mine, tl.load(mine, (n,)) * 3.0)
-
-    def reads_nothing(t_ptr, n, tl):
-        mine = t_ptr + tl.program_id(0) * n * 2
-        tl.store(mine, tl.load(mine, (n,)) + 1.0)
-
-    x = np.ones((4, 8), "f2")
-    s = Session("ahbm")
-    s.launch(read(writes, 8, 4), {"t": x})
-    s.launch(read(reads_nothing, 8, 4))
-    np.testing.assert_array_equal(s.read("t"), 3 * x + 1)
-
-
-def test_raw_memory_stays_at_its_address_as_bytes() -> None:
-    def put(t_ptr, n, tl):
-        tl.store(0x1000, tl.load(t_ptr + tl.program_id(0) * n * 2, (n,)))
-
-    def get(t_ptr, n, tl):
-        mine = t_ptr + tl.program_id(0) * n * 2
-        tl.store(mine, tl.load(0x1000 + 4, (n - 2,)))
-
-    def as_bits(t_ptr, n, tl):
-        mine = t_ptr + tl.program_id(0) * n * 2
-        tl.store(mine, tl.cast(tl.load(0x1000, (n,), "i16"), "f16"))
-
-    x = np.arange(32, dtype="f2").reshape(4, 8)
-    s = Session("ahbm")
-    s.launch(read(put, 8, 4), {"t": x})
-    s.launch(read(get, 8, 4))
-    np.testing.assert_array_equal(s.read("t"), np.concatenate([x[:, 2:], x[:, 6:]], axis=1))
-    s.launch(read(as_bits, 8, 4))
-    np.testing.assert_array_equal(s.read("t"), x.view("i2").astype("f2"))
-
-
-def test_times_alone_leave_the_contents_unknown() -> None:
-    s = Session(toy(2))
-    assert s.launch(doubling()).outputs is None
-    with pytest.raises(SessionError, match="'x' of plan 'double' was written by a launch without data"):
-        s.launch(doubling(), data=True)
-    with pytest.raises(SessionError, match="no tensor 'x' with known contents"):
-        s.read("x")
-    s.launch(doubling(), {"x": np.ones((2, 64), "f4")})
-    assert (s.read("x") == 2).all()
-    s.launch(doubling(), data=False)
-    with pytest.raises(SessionError, match="no tensor 'x'"):
-        s.read("x")
-
-
-def test_a_tensor_keeps_its_shape_and_place() -> None:
-    s = Session(toy(4))
-    s.launch(doubling(), {"x": np.ones((2, 64), "f4")})
-    with pytest.raises(PlanError, match="'x' lies on other units"):
-        s.launch(doubling(units=3))
-    b = PlanBuilder("other", scale="core", units=2)
-    x = b.tile("x", (32,), "f32", memory="local", role="inout")
-    b.compute("add", x, [x, x])
-    with pytest.raises(PlanError, match=r"'x' exists from an earlier launch with shape \(64,\)"):
-        s.launch(b.finish())
-    s.free("x")
-    s.launch(b.finish(), {"x": np.ones((2, 32), "f4")})
 
 
 def test_tensors_of_earlier_launches_take_room() -> None:

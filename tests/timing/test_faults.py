@@ -1,4 +1,4 @@
-"""Faults: results stay right, only times change, or an error says what cannot be reached."""
+"""``timing/faults.py``: faults around a simulation."""
 
 from __future__ import annotations
 

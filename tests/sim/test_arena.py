@@ -1,4 +1,4 @@
-"""Tables of the engine do not move: one that is full is an error that names it, in both engines."""
+"""``sim/arena.py``: the memory of the engine."""
 
 from __future__ import annotations
 
