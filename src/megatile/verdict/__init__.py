@@ -9,6 +9,7 @@ from megatile.verdict import (
     compute,
     devices,
     exchange,
+    imbalance,
     memory,
     narrow,
     needless,
@@ -16,21 +17,14 @@ from megatile.verdict import (
     placing,
     serial,
     steps,
-    turns,
 )
 from megatile.verdict.model import Finding, Verdict
 from megatile.verdict.study import RULES, verdict
 
 MODULES = (
-    needless, placing, serial, narrow, compute, devices, exchange, turns, steps, memory, communication,
+    needless, placing, serial, narrow, compute, devices, exchange, imbalance, steps, memory, communication,
     occupancy,
 )  # fmt: skip
-"""In the order in which they are tried: the searches that take longest last."""
 assert {rule.__module__ for rule in RULES} == {module.__name__ for module in MODULES}
-RULES_IN_ORDER = sorted(
-    RULES.items(), key=lambda item: [m.__name__ for m in MODULES].index(item[0].__module__)
-)
-RULES.clear()
-RULES.update(RULES_IN_ORDER)
 
 __all__ = ["Finding", "Verdict", "verdict"]

@@ -82,7 +82,7 @@ def _shared_bytes(study: Study) -> int:
     return sum(prod(int(e) for e in p.shape) * itemsize(p.dtype) for p in tensors)
 
 
-@rule("pipeline stages")
+@rule("pipeline stages", search=True)
 def pipeline_stages(study: Study) -> Iterator[Finding]:
     """Copies and computation of a loop take turns."""
     if study.lowered is None:

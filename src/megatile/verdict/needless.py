@@ -92,7 +92,7 @@ def _owner(guard: Expr, around: tuple[n.Node, ...]) -> n.Node | None:
 def _guards(node: n.Parallel) -> Iterator[Expr]:
     for store in node.body:
         if isinstance(store, n.Store) and isinstance(store.value, Select):
-            kept = _kept(store.value)
+            kept = _kept_where(store.value)
         elif isinstance(store, n.If) and not store.orelse and all(map(_sets_lowest, store.body)):
             kept = Call("not", (store.condition,), "bool")
         else:
@@ -114,7 +114,7 @@ def _is_nothing(value: Expr) -> bool:
     return isinstance(value, Const) and (value.value == 0 or value.value <= LOWEST)
 
 
-def _kept(value: Select) -> Expr | None:
+def _kept_where(value: Select) -> Expr | None:
     """The condition under which a choice is not the constant that stands for nothing."""
     nothing = [_is_nothing(part) for part in (value.then, value.otherwise)]
     if all(nothing):

@@ -77,7 +77,7 @@ def _kernel_line(study: Study) -> str:
     return changes.source_line(next(regions, None)) or study.line()
 
 
-@rule("tile size")
+@rule("tile size", search=True)
 def tile_size(study: Study) -> Iterator[Finding]:
     """Tiles that fill the machine badly, or are too small for what is loaded for them."""
     level = _level(study)
@@ -190,7 +190,7 @@ def _use(study: Study, engine: str) -> float:
     return study.result.use(engine) if engine in study.result.busy else 0.0
 
 
-@rule("split reduction")
+@rule("split reduction", search=True)
 def other_arguments(study: Study) -> Iterator[Finding]:
     """Arguments that decide neither tiles nor stages: how far a reduction is split, chunks, panels."""
     if study.lowered is None:
@@ -238,7 +238,7 @@ def occupancy(study: Study) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-@rule("short steps")
+@rule("short steps", search=True)
 def short_steps(study: Study) -> Iterator[Finding]:
     """Commands are so short that starting them takes much of the time."""
     names = {

@@ -30,7 +30,7 @@ from megatile.sim.state import NONE, Recorded
 from megatile.trace.critical import critical_groups
 from megatile.verdict.model import MIN_GAIN, Finding, Verdict
 
-MAX_COMMANDS = 8_000_000
+MAX_COMMANDS = 5_000_000
 """Commands that all re-timed Plans of a verdict may have together: some seconds,"""
 MIN_COMMANDS = 1_000_000
 """where they may be as many whatever the Plan,"""
@@ -67,14 +67,18 @@ IDEALISED = 0.65
 
 Rule = Callable[["Study"], Iterator[Finding]]
 RULES: dict[Rule, str] = {}
-"""Every rule with what it looks for, in the order in which they are tried."""
+"""Every rule with what it looks for."""
+SEARCHES: set[Rule] = set()
+"""Rules that make the program again with other integers: they take longest, and are tried last."""
 
 
-def rule(name: str) -> Callable[[Rule], Rule]:
+def rule(name: str, search: bool = False) -> Callable[[Rule], Rule]:
     """Register a rule: a generator of findings of a `Study`."""
 
     def register(function: Rule) -> Rule:
         RULES[function] = name
+        if search:
+            SEARCHES.add(function)
         return function
 
     return register
@@ -278,7 +282,7 @@ def verdict(result: Result) -> Verdict:
     """Return what limits a simulated program, why, what to do next and what that would bring."""
     study, found, untried = Study(result), list[Finding](), list[str]()
     if result.time_ps:
-        for one, name in RULES.items():
+        for one, name in sorted(RULES.items(), key=lambda item: item[0] in SEARCHES):
             try:
                 found += one(study)
             except OutOfBudget:

@@ -89,7 +89,7 @@ def _line(study: Study) -> str:
     return study.line("vector", "tensor", "scalar") or study.line()
 
 
-@rule("units take turns")
+@rule("units take turns", search=True)
 def take_turns(study: Study) -> Iterator[Finding]:
     """No two units work at the same time: each waits for what the one before it passes on."""
     found = _work(study, copies=True)
