@@ -2,6 +2,7 @@
 
 import ctypes
 
+import ml_dtypes
 import numpy as np
 import pytest
 from tests.targets.cuda.test_compile import gemm
@@ -138,3 +139,38 @@ def test_warp_groups_multiply_their_rows_of_a_slot() -> None:
 def test_conditions_narrow_coordinates(condition, holds: bool, wanted) -> None:
     found = narrowed(condition, {"@wg": (0, 2)}, holds)
     assert found == ({} if wanted is None else {"@wg": wanted})
+
+
+def test_sums_are_factors_of_the_next_product_in_registers() -> None:
+    """What the warps have of the first product is as the second wants it: no way through shared memory."""
+    M, N, K, D = 64, 32, 32, 48
+
+    @T.program
+    def both(
+        A: T.Tensor((M, K), "bf16"), B: T.Tensor((N, K), "bf16"), V: T.Tensor((N, D), "bf16"),
+        C: T.Tensor((M, D), "f32"),
+    ):  # fmt: skip
+        with T.Kernel(block=1, threads=64):
+            a = T.alloc((M, K), "bf16", level="l1")
+            b = T.alloc((N, K), "bf16", level="l1")
+            v = T.alloc((N, D), "bf16", level="l1")
+            s = T.alloc((M, N), "f32")
+            p = T.alloc((M, N), "bf16")
+            c = T.alloc((M, D), "f32")
+            T.copy(a, A)
+            T.copy(b, B)
+            T.copy(v, V)
+            T.gemm(a, b, s, transpose_B=True, clear_accum=True)
+            T.copy(p, s)
+            T.gemm(p, v, c, clear_accum=True)
+            T.copy(C, c)
+
+    k = mt.compile(both, target="cuda")
+    assert "both_bf16(held[0], held[1])" in k.source
+    assert "float p[" in k.source
+    rng = np.random.default_rng(0)
+    a, b, v = (rng.integers(-2, 3, s).astype(ml_dtypes.bfloat16) for s in ((M, K), (N, K), (N, D)))
+    c = np.zeros((M, D), np.float32)
+    k(a, b, v, c)
+    p = (a.astype("f4") @ b.astype("f4").T).astype(ml_dtypes.bfloat16)
+    np.testing.assert_array_equal(c, p.astype("f4") @ v.astype("f4"))

@@ -81,25 +81,28 @@ def shared_out(scope: DeviceScope, extents: list[Expr]) -> Iterator[list[str]]:
     if len(names) > 1 and below and team.size % below == 0:
         # In every step a thread has the same columns.
         split(scope, f"{team.index} % {below}", names[1:], sizes[1:])
-        with _rows(scope, names[0], f"{team.index} / {below}", extents[0], team.size // below):
+        first, by = f"{team.index} / {below}", team.size // below
+        with _rows(scope, names[0], first, sizes[0], counts[0], by):
             yield names
         return
     number = names[0] if len(names) == 1 else gen.fresh("e")
-    total = " * ".join(sizes)
-    with scope.text.block(f"for (long {number} = {team.index}; {number} < {total}; {number} += {team.size})"):
+    with _rows(scope, number, team.index, " * ".join(sizes), math.prod(counts), team.size):
         if len(names) > 1:
             split(scope, number, names, sizes)
         yield names
 
 
 @contextmanager
-def _rows(scope: DeviceScope, name: str, first: str, extent: Expr, by: int) -> Iterator[None]:
-    """A loop from ``first`` in steps of ``by``; unrolled where all threads have as many."""
-    count = constant(extent)
-    if count is None or count % by:
-        with scope.text.block(
-            f"for (long {name} = {first}; {name} < {whole(extent, scope)}; {name} += {by})"
-        ):
+def _rows(scope: DeviceScope, name: str, first: str, stop: str, count: int, by: int) -> Iterator[None]:
+    """A loop from ``first``, which is less than ``by``, in steps of that to ``stop``; if that is a number
+    (``count``, else 0), without a condition where all threads do as many steps."""
+    if 0 < count <= by:
+        with scope.text.block(f"if ({first} < {stop})" if count < by else ""):
+            scope.text.add(f"const long {name} = {first};")
+            yield
+        return
+    if not count or count % by:
+        with scope.text.block(f"for (long {name} = {first}; {name} < {stop}; {name} += {by})"):
             yield
         return
     step = scope.gen.fresh("step")

@@ -67,6 +67,17 @@ class Fragments:
                 layout = self.layouts[node.source.source]
                 if isinstance(layout, Mma) and layout.wide > 1:
                     del self.layouts[node.source.source]
+        for gemm in self.products:
+            if gemm.a.source in self.layouts and not self._is_factor(gemm):
+                del self.layouts[gemm.a.source]
+
+    def _is_factor(self, node: n.Gemm) -> bool:
+        """Whether the warps that have rows of the first factor in registers have those of the sums too."""
+        a, c = self.layouts[node.a.source], self.layouts.get(node.c.source)
+        return (
+            isinstance(a, Mma) and isinstance(c, Mma) and by_tensor_cores(node, self.names)
+            and (a.wide, a.high, a.busy) == (1, c.high, c.busy)
+        )  # fmt: skip
 
     def _visit(self, node: n.Node, depth: int) -> None:
         """Drop what this statement takes in another way than element by element."""
@@ -91,6 +102,8 @@ class Fragments:
         if isinstance(node, n.Copy):
             return node.dst is None and node.src is None and node.to.source != node.source.source
         if isinstance(node, n.Gemm):
+            if region == node.a and not node.transpose_a and region not in (node.b, node.c):
+                return len(shape) == 2 and self.names[region.source].binding.dtype in ("f16", "bf16")
             return region == node.c and region not in (node.a, node.b) and len(shape) == 2
         if isinstance(node, n.Reduce):
             return region == node.source and len(shape) == 2 and node.dim == 1
@@ -121,7 +134,8 @@ class Fragments:
             gemms = [g for g in self.products if g.c.source in members]
             size = self.size(self.names[name].owner_depth)
             fast = bool(gemms) and all(by_tensor_cores(g, self.names) for g in gemms)
-            by_warps = mma(shape, size, bool(members & self.reduced)) if fast else None
+            held = any(g.a.source in self.shapes for g in gemms)
+            by_warps = mma(shape, size, held or bool(members & self.reduced)) if fast else None
             found[name] = by_warps or grid(shape, size)
         return found
 

@@ -31,7 +31,7 @@ _FOLDER = File(__file__).parent
 DEVICE = (_FOLDER / "device.h").read_text(encoding="utf-8").replace("NUMBERS", NUMBERS)
 EMULATE = (_FOLDER / "emulate.h").read_text(encoding="utf-8")
 _LOCAL = """shared tid failure launch arguments row column top left lane warp ri ci mi ni qi hi ki xs ys
-sums words slot fetch ahead out other mine acc kept at copy old was threadIdx blockIdx main std"""
+sums words held slot fetch ahead out other mine acc kept at copy old was threadIdx blockIdx main std"""
 _KEYWORDS = """alignas alignof and asm auto bool break case catch char class const constexpr continue decltype
 default delete do double else enum explicit export extern false float for friend goto if inline
 int long mutable namespace new noexcept not nullptr operator or private protected public

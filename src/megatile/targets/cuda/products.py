@@ -12,18 +12,18 @@ from megatile.targets.cuda.elements import Side, registers
 from megatile.targets.cuda.fragments import by_tensor_cores
 from megatile.targets.cuda.layouts import Grid, Mma, SharedLayout, grid, mma
 from megatile.targets.cuda.scope import DeviceScope
-from megatile.targets.cuda.tensor_cores import Operand, by_warps
+from megatile.targets.cuda.tensor_cores import HeldOperand, Operand, by_warps
 
 _NUMBER = {"f": "float", "d": "double", "l": "long"}
 
 
 def gemm(scope: DeviceScope, node: n.Gemm) -> None:
     with scope.text.block():
-        a = _operand(scope, node.a, node.transpose_a)
+        a = _held(scope, node.a) or _operand(scope, node.a, node.transpose_a)
         b = _operand(scope, node.b, not node.transpose_b)
         c = Side(scope, node.c)
         shape = tuple(constant(x.extent) for x in c.box.axes)
-        depth = constant(a.along.extent)
+        depth = constant(b.along.extent)
         if len(shape) != 2 or None in shape or depth is None or c.box.clipped:
             raise CompileError(
                 "a product whose extents are known only at run time cannot be written as CUDA",
@@ -41,6 +41,7 @@ def gemm(scope: DeviceScope, node: n.Gemm) -> None:
             by_warps(scope, a, b, layout, target, depth)
         else:
             assert isinstance(layout, Grid)
+            assert isinstance(a, Operand)
             _by_threads(scope, a, b, c, layout, target, depth)
         if c.layout is None:
             _accumulators(scope, c, layout, "out")
@@ -48,6 +49,15 @@ def gemm(scope: DeviceScope, node: n.Gemm) -> None:
             with registers(scope, layout, shape) as (_, register):  # type: ignore[arg-type]
                 value = converted(Value(f"{target}[{register}]", "f32"), c.storage.dtype)
                 scope.text.add(f"{target}[{register}] = {value.text};")
+
+
+def _held(scope: DeviceScope, region: n.Region) -> HeldOperand | None:
+    """A factor in registers."""
+    layout = scope.layout(region.source)
+    if not isinstance(layout, Mma):
+        return None
+    dtype = scope.gen.storages.table[region.source].dtype
+    return HeldOperand(scope.gen.name(region.source), dtype, layout.across)
 
 
 def _operand(scope: DeviceScope, region: n.Region, turned: bool) -> Operand:

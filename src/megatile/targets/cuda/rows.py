@@ -92,21 +92,43 @@ def _memory(scope: DeviceScope, node: n.Copy, width: int, word: str) -> None:
         with shared_out(scope, extents) as indices:
             indices[-1] = f"{indices[-1]} * {count}"
             to, source = pairs[-1]
-            bytes_ = _bytes(source, indices[-1], size, width)
-            if to.clipped:
-                word, bytes_ = f"store_row<{width}>", _bytes(to, indices[-1], size, width)
-            source.low = to.low = None
-            pointer, exists = here.places(indices, [a for a, _ in pairs])
-            origin, conditions = there.places(indices, [b for _, b in pairs])
+            bytes_ = _bytes(there, source, node.source, indices[-1], width)
+            if to.clipped and not _exact(here, node.to, width):
+                word, bytes_ = f"store_row<{width}>", _bytes(here, to, node.to, indices[-1], width)
+            pointer, exists = _places(here, [a for a, _ in pairs], node.to, indices, width)
+            origin, conditions = _places(there, [b for _, b in pairs], node.source, indices, width)
             if conditions:
                 bytes_ = f"{' && '.join(conditions)} ? {bytes_} : 0"
             guard = f"if ({' && '.join(exists)}) " if exists else ""
             scope.text.add(f"{guard}{word}({pointer}, {origin}, {bytes_});")
 
 
-def _bytes(axis: Axis, index: str, size: int, width: int) -> str:
+def _exact(side: Side, region: n.Region, width: int) -> bool:
+    """Whether rows that begin at multiples of ``width`` bytes end at such, too."""
+    row = _row(region, side.storage)
+    if row is None or region.dims[row[2]].limits is not None:
+        return False
+    return side.storage.shape[row[2]] * itemsize(side.storage.dtype) % width == 0
+
+
+def _bytes(side: Side, axis: Axis, region: n.Region, index: str, width: int) -> str:
     """How many bytes from an index on exist, at most ``width``."""
-    return str(width) if axis.high is None else f"lmin(lmax(({axis.high} - {index}) * {size}, 0), {width})"
+    if axis.high is None or _exact(side, region, width):
+        return str(width)
+    return f"lmin(lmax(({axis.high} - {index}) * {itemsize(side.storage.dtype)}, 0), {width})"
+
+
+def _places(
+    side: Side, axes: list[Axis], region: n.Region, indices: list[str], width: int
+) -> tuple[str, list[str]]:
+    """The pointer to a part of a row, and the conditions under which (some of) it exists."""
+    last = axes[-1]
+    low, last.low = last.low, None
+    pointer, conditions = side.places(indices, axes)
+    last.low = low
+    if last.high is not None and _exact(side, region, width):
+        conditions.append(f"{indices[-1]} < {last.high}")
+    return pointer, conditions
 
 
 # --- fragments ------------------------------------------------------------------------------------
@@ -133,7 +155,7 @@ def _stored(scope: DeviceScope, node: n.Copy, layout: Mma, size: int, width: int
     text, exchanged = scope.text, width == WIDEST
     with text.block():
         side = Side(scope, node.to)
-        axes, name = side.axes, scope.gen.name(node.source.source)
+        name = scope.gen.name(node.source.source)
         with layout.tiles(text, scope.crew, 2 if exchanged and size == 2 else 1):
             first = f"{name} + (mi * {layout.across} + ni) * 4"
             text.add(f"const auto *const sums = {first};")
@@ -144,27 +166,24 @@ def _stored(scope: DeviceScope, node: n.Copy, layout: Mma, size: int, width: int
             if not exchanged:
                 for q in range(2):
                     place = ("top + mi * 16" + q * " + 8", "left + ni * 8 + lane % 4 * 2")
-                    _store(scope, side, axes, place, f"words + {q * width // 4}", width)
+                    _store(scope, side, node.to, place, f"words + {q * width // 4}", width)
             elif size == 2:
                 text.add("exchange_quads(words);")
                 place = ("top + mi * 16 + lane % 4 / 2 * 8", "left + ni * 8 + lane % 2 * 8")
-                _store(scope, side, axes, place, "words", width)
+                _store(scope, side, node.to, place, "words", width)
             else:
                 text.add("exchange_pairs(words);")
                 place = ("top + mi * 16 + lane % 2 * 8", "left + ni * 8 + lane % 4 / 2 * 4")
-                _store(scope, side, axes, place, "words", width)
+                _store(scope, side, node.to, place, "words", width)
 
 
 def _store(
-    scope: DeviceScope, side: Side, axes: list[Axis], place: tuple[str, str], words: str, width: int
+    scope: DeviceScope, side: Side, region: n.Region, place: tuple[str, str], words: str, width: int
 ) -> None:
     """``width`` bytes at an element (row, column) of a tile."""
-    row, column = place
+    axes, (row, column) = side.axes, place
     indices = [f"({row})", f"({column})"][2 - len(axes) :]
-    last = axes[-1]
-    bytes_ = _bytes(last, indices[-1], itemsize(side.storage.dtype), width)
-    low, last.low = last.low, None
-    pointer, conditions = side.places(indices, axes)
-    last.low = low
+    bytes_ = _bytes(side, axes[-1], region, indices[-1], width)
+    pointer, conditions = _places(side, axes, region, indices, width)
     guard = f"if ({' && '.join(conditions)}) " if conditions else ""
     scope.text.add(f"{guard}store_words<{width}>({pointer}, {words}, {bytes_});")

@@ -45,9 +45,21 @@ class Operand:
         )
 
 
-def by_warps(scope: DeviceScope, a: Operand, b: Operand, layout: Mma, target: str, depth: int) -> None:
+@dataclass(frozen=True)
+class HeldOperand:
+    """A first factor in registers, as accumulators of another product; with ``across`` tiles of 16 by 8."""
+
+    name: str
+    dtype: str
+    across: int
+    size: int = 2
+
+
+def by_warps(
+    scope: DeviceScope, a: Operand | HeldOperand, b: Operand, layout: Mma, target: str, depth: int
+) -> None:
     """Fragments of 16 rows and 8 columns, 32 bytes deep, and their products."""
-    text, name = scope.text, a.box.storage.dtype
+    text, name = scope.text, b.box.storage.dtype
     text.add(f"// warps {layout.high} x {layout.wide}, each {layout.down} x {layout.across} tiles of 16 x 8")
     with text.block():
         text.add(
@@ -73,12 +85,16 @@ def by_warps(scope: DeviceScope, a: Operand, b: Operand, layout: Mma, target: st
                             text.add(f"mma_{name}(sums{q * ' + 4'}, xs + mi * 4, ys{q * ' + 2'});")
 
 
-def _rows(scope: DeviceScope, a: Operand, count: int) -> None:
+def _rows(scope: DeviceScope, a: Operand | HeldOperand, count: int) -> None:
     """``xs``: of each 16 rows four matrices of 8 by 16 bytes, first those below each other."""
     text, half = scope.text, WIDEST // a.size
     text.add("#pragma unroll")
     with text.block(f"for (int mi = 0; mi < {count}; mi++)"):
-        if not a.by_ldmatrix:
+        if isinstance(a, HeldOperand):
+            text.add(f"const float *const held = {a.name} + (mi * {a.across} + ki / 8) * 4;")
+            for q in range(4):
+                text.add(f"xs[mi * 4 + {q}] = both_{a.dtype}(held[{2 * q}], held[{2 * q + 1}]);")
+        elif not a.by_ldmatrix:
             for q in range(4):
                 place = a.at(f"top + mi * 16 + {q % 2 * 8} + lane / 4", _in_k(a, q // 2))
                 text.add(f"xs[mi * 4 + {q}] = {_word(a, place)};")
