@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from megatile.core.dtypes import itemsize
-from megatile.core.expr import Const, Expr, constant, simplify
+from megatile.core.expr import Const, Expr, constant, linear, simplify
 from megatile.ir import nodes as n
 from megatile.targets.common.allocation import Storage
 from megatile.targets.common.elements import kind
@@ -106,9 +106,11 @@ def _memory(scope: DeviceScope, node: n.Copy, width: int, word: str) -> None:
 def _exact(side: Side, region: n.Region, width: int) -> bool:
     """Whether rows that begin at multiples of ``width`` bytes end at such, too."""
     row = _row(region, side.storage)
-    if row is None or region.dims[row[2]].limits is not None:
+    if row is None:
         return False
-    return side.storage.shape[row[2]] * itemsize(side.storage.dtype) % width == 0
+    limits = region.dims[row[2]].limits
+    terms, rest = linear(simplify(limits[1] if limits is not None else Const(side.storage.shape[row[2]])))
+    return not any(end * itemsize(side.storage.dtype) % width for end in (*terms.values(), rest))
 
 
 def _bytes(side: Side, axis: Axis, region: n.Region, index: str, width: int) -> str:
@@ -164,16 +166,17 @@ def _stored(scope: DeviceScope, node: n.Copy, layout: Mma, size: int, width: int
             listed = ", ".join(words.format(f"sums[{q}]", f"sums[{q + 1}]") for q in pairs)
             text.add(f"u32 words[] = {{{listed}}};")
             if not exchanged:
-                for q in range(2):
-                    place = ("top + mi * 16" + q * " + 8", "left + ni * 8 + lane % 4 * 2")
-                    _store(scope, side, node.to, place, f"words + {q * width // 4}", width)
+                text.add("#pragma unroll")
+                with text.block("for (int hi = 0; hi < 2; hi++)"):
+                    place = "top + mi * 16 + hi * 8", "left + ni * 8 + lane % 4 * 2"
+                    _store(scope, side, node.to, place, f"words + hi * {width // 4}", width)
             elif size == 2:
                 text.add("exchange_quads(words);")
-                place = ("top + mi * 16 + lane % 4 / 2 * 8", "left + ni * 8 + lane % 2 * 8")
+                place = "top + mi * 16 + lane % 4 / 2 * 8", "left + ni * 8 + lane % 2 * 8"
                 _store(scope, side, node.to, place, "words", width)
             else:
                 text.add("exchange_pairs(words);")
-                place = ("top + mi * 16 + lane % 2 * 8", "left + ni * 8 + lane % 4 / 2 * 4")
+                place = "top + mi * 16 + lane % 2 * 8", "left + ni * 8 + lane % 4 / 2 * 4"
                 _store(scope, side, node.to, place, "words", width)
 
 
@@ -181,8 +184,9 @@ def _store(
     scope: DeviceScope, side: Side, region: n.Region, place: tuple[str, str], words: str, width: int
 ) -> None:
     """``width`` bytes at an element (row, column) of a tile."""
-    axes, (row, column) = side.axes, place
-    indices = [f"({row})", f"({column})"][2 - len(axes) :]
+    axes = side.axes
+    scope.text.add(f"const long row = {place[0]}, column = {place[1]};")
+    indices = ["row", "column"][2 - len(axes) :]
     bytes_ = _bytes(side, axes[-1], region, indices[-1], width)
     pointer, conditions = _places(side, axes, region, indices, width)
     guard = f"if ({' && '.join(conditions)}) " if conditions else ""
