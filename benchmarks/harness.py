@@ -258,6 +258,14 @@ def peak_memory(function: Callable[[], object]) -> int:
         tracemalloc.stop()
 
 
+def resident_memory(function: Callable[[], object]) -> int:
+    """The most bytes of memory that this process has had up to the end of `function`."""
+    import resource
+
+    function()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
 # -- text -------------------------------------------------------------------------------------------
 
 PREFIXES = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -242,6 +243,24 @@ def test_many_launches_take_no_more_memory() -> None:
     some(10)
     before = some(50)
     assert some(250) == before
+
+
+def test_the_history_keeps_little_of_a_launch_whose_records_are_dropped() -> None:
+    plan, s = work(0), Session(toy(4), record=20)
+
+    def some(n: int) -> None:
+        for _ in range(n):
+            s.submit(plan)
+            s.wait()
+
+    some(30)
+    tracemalloc.start()
+    some(200)
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert size < 200 * 1000
+    assert s.launches[0].took_ps == s.launches[-1].took_ps > 0
+    assert s.summary().count(plan.name) == 230
 
 
 def test_a_launch_says_in_which_state_it_is() -> None:

@@ -26,6 +26,9 @@ PREPARED, SUBMITTED, RUNNING = "prepared", "submitted", "running"
 DONE, FAILED, CANCELLED = "done", "failed", "cancelled"
 """The states of a launch, in the order in which it goes through them; it ends in one of the last three."""
 
+TIMES = ("plan", "hda", "name", "number", "submit_ps", "end_ps", "begin_ps", "present", "_state")
+"""What is left of a launch without its records."""
+
 
 class SessionError(MegatileError, ValueError):
     """A session that cannot go on, or is asked for something it does not have."""
@@ -75,48 +78,49 @@ class Launch:
     worker: Any = None
     """The `Worker` that has submitted it."""
 
+    end_ps: int | None = field(init=False, default=None)
+    """When it ended, up to now."""
+    begin_ps: int = field(init=False, default=0)
+    """What a library's kernels spend before the first command, counted from the submission."""
+    timed_by: str = field(init=False, default="")
+    outputs: Mapping[str, Any] | None = field(init=False, default=None)
+    result: Any = field(init=False, default=None)
+    """The `Result` of a session's launch that has ended."""
+    present: Any = field(init=False, default=None)
+    """The units that took part."""
+    trace: Trace | None = field(init=False, default=None)
+    """The events of one without a plan."""
+    record: Record | None = field(init=False, default=None)
+    passed_ps: int = field(init=False, default=0)
+    """How far time had come after its submission when it ended: a library may end later or earlier."""
+    repeatable: bool = field(init=False, default=True)
+    """Whether it had a machine for itself, so that it can be recorded when that is asked for."""
+    like: Launch | None = field(init=False, default=None)
+    """An earlier launch whose times it has."""
+    untimed: bool = field(init=False, default=False)
+    """Whether it is to be timed alone, with what caches hold when time passes."""
+    error: MegatileError | None = field(init=False, default=None)
+    followers: tuple[Launch, ...] = field(init=False, default=())
+    """Launches that wait for its end."""
+    simulation: Simulation | None = field(init=False, default=None)
+    """The engine that had the launch for itself, with all it recorded."""
+    rows: LaunchRows | None = field(init=False, default=None)
+    """Its rows in the engine, as long as that has it."""
+    data: LaunchData | None = field(init=False, default=None)
+    """Its execution on data, until it has ended."""
+    idle: bool = field(init=False, default=False)
+    """Whether it is known to have an idle machine for itself."""
+    units: TimedUnits = field(init=False, default=BESIDE)
+    """Which units are timed."""
+    _state: str = field(init=False, default=PREPARED)
+    _resources: Resources | None = field(init=False, default=None)
+
     def __post_init__(self) -> None:
         self.name = self.name or self.plan.name
-        self.end_ps: int | None = None
-        """When it ended, up to now."""
-        self.begin_ps: int = 0
-        """What a library's kernels spend before the first command, counted from the submission."""
         self.choices: dict[Any, list[int]] = {}
         self.messages: dict[str, dict[int, int]] = {}
-        self.timed_by: str = ""
-        self.outputs: Mapping[str, Any] | None = None
-        self.result: Any = None
-        """The `Result` of a session's launch that has ended."""
-        self.present: Any = None
-        """The units that took part."""
-        self.trace: Trace | None = None
-        """The events of one without a plan."""
-        self.record: Record | None = None
-        self.passed_ps = 0
-        """How far time had come after its submission when it ended: a library may end later or earlier."""
-        self.repeatable: bool = True
-        """Whether it had a machine for itself, so that it can be recorded when that is asked for."""
-        self.like: Launch | None = None
-        """An earlier launch whose times it has."""
         self.leaves: Mapping[CacheKey, bytes] = {}
         """What caches hold after it, if it had the machine for itself."""
-        self.untimed = False
-        """Whether it is to be timed alone, with what caches hold when time passes."""
-        self.error: MegatileError | None = None
-        self.followers: tuple[Launch, ...] = ()
-        """Launches that wait for its end."""
-        self.simulation: Simulation | None = None
-        """The engine that had the launch for itself, with all it recorded."""
-        self.rows: LaunchRows | None = None
-        """Its rows in the engine, as long as that has it."""
-        self.data: LaunchData | None = None
-        """Its execution on data, until it has ended."""
-        self.idle = False
-        """Whether it is known to have an idle machine for itself."""
-        self.units: TimedUnits = BESIDE
-        """Which units are timed."""
-        self._state: str = PREPARED
-        self._resources: Resources | None = None
 
     def __repr__(self) -> str:
         return f"Launch({self.number}: {self.name}, {self.state})"
@@ -225,6 +229,9 @@ class Launch:
         kept = self.record if self.like is None else self.like.record
         return 0 if kept is None else len(kept.rows)
 
-    def forget_records(self) -> None:
-        """Keep times only."""
-        self.record, self.like, self.repeatable = None, None, False
+    def times_only(self) -> Launch:
+        """Return what the history keeps of it when there are too many records."""
+        made = Launch.__new__(Launch)
+        made.__dict__ = {name: self.__dict__[name] for name in TIMES}
+        made.repeatable = False
+        return made

@@ -262,8 +262,8 @@ class Session(MachineRun, HasTime):
         while self._recorded > self.most_records and self._forgotten < len(self.launches) - 1:
             oldest = self.launches[self._forgotten]
             self._recorded -= oldest.recorded_commands
+            self.launches[self._forgotten] = oldest.times_only()
             self._forgotten += 1
-            oldest.forget_records()
         return kept
 
     # memory
