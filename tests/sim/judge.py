@@ -157,7 +157,7 @@ def between_launches(case: Launches, engine: str = "plain", compared: list[int] 
             begin = at + view.start_ps(0)
             launched.append(simulation.add(plan, view, Assumed(case.assume), at=at, begin=begin))
         while (one := simulation.run()) is not None:
-            ended[one.number] = simulation.last_of(one), Record(simulation, one)
+            ended[one.number] = simulation.arena.launches[one.number].last, Record(simulation, one)
     except (MegatileError, QueueMisuse) as error:
         return None if isinstance(runs, MegatileError) else f"the engine fails: {error!r}, the reader not"
     if isinstance(runs, MegatileError):
