@@ -15,6 +15,8 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
@@ -140,8 +142,35 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
 }
 
 
-def report(source: str, arch: str, folder: Path, env: dict[str, str]) -> tuple[Counter[str], str]:
-    """Counts by kind, and what ptxas says about registers."""
+def example_program(number: str) -> Any:
+    """The program that an example runs, with its shapes."""
+    module, found = example(number), []
+
+    class Found(Exception):
+        pass
+
+    def keep(program: Any, *_: Any, **__: Any) -> None:
+        found.append(program)
+        raise Found
+
+    class Public:
+        run = staticmethod(keep)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(mt, name)
+
+    module.mt = Public()
+    with suppress(Found):
+        module.main()
+    return found[0]
+
+
+ONE_DEVICE = ("20", "21", "22", "23", "25", "26", "27", "28", "37", "38", "39")
+PROGRAMS |= {f"example {number}": partial(example_program, number) for number in ONE_DEVICE}
+
+
+def report(source: str, arch: str, folder: Path, env: dict[str, str]) -> tuple[Counter[str], int, int]:
+    """Counts by kind; by ptxas, the registers of a thread and the bytes that it spills."""
     text, binary = folder / "kernel.cu", folder / "kernel.cubin"
     text.write_text(source, encoding="utf-8")
     made = subprocess.run(
@@ -156,11 +185,11 @@ def report(source: str, arch: str, folder: Path, env: dict[str, str]) -> tuple[C
             ["nvdisasm", "-c", str(binary)], capture_output=True, text=True, check=True, env=env
         )
     except FileNotFoundError:
-        return Counter(), f"{registers:9d} {spilled:6d}"
+        return Counter(), registers, spilled
     # Instructions under @!PT are never done.
     words = re.findall(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\d )?([A-Z][\w.]*)", sass.stdout, re.MULTILINE)
     found = Counter({kind: sum(bool(re.match(begin, w)) for w in words) for kind, begin in KINDS.items()})
-    return found, f"{registers:9d} {spilled:6d}"
+    return found, registers, spilled
 
 
 def main() -> None:
@@ -173,6 +202,7 @@ def main() -> None:
     arguments = parser.parse_args()
     env = {**os.environ, "PATH": os.pathsep.join(x for x in (arguments.path, os.environ["PATH"]) if x)}
     print(f"{arguments.arch:16}" + "".join(f"{kind.strip():>14}" for kind in KINDS) + "  registers spills")
+    spilling = []
     for name in arguments.names or PROGRAMS:
         if name not in PROGRAMS:
             sys.exit(f"there is no '{name}'; there are {', '.join(PROGRAMS)}")
@@ -182,8 +212,13 @@ def main() -> None:
             print(f"{name:16}{str(problem).splitlines()[0]}")
             continue
         with tempfile.TemporaryDirectory() as folder:
-            counts, said = report(source, arguments.arch, Path(folder), env)
-        print(f"{name:16}" + "".join(f"{counts[kind]:14d}" for kind in KINDS) + f"  {said}", flush=True)
+            counts, registers, spilled = report(source, arguments.arch, Path(folder), env)
+        shown = "".join(f"{counts[kind]:14d}" for kind in KINDS)
+        print(f"{name:16}{shown}  {registers:9d} {spilled:6d}", flush=True)
+        if spilled:
+            spilling.append(name)
+    if spilling:
+        sys.exit(f"registers are spilled: {', '.join(spilling)}")
 
 
 if __name__ == "__main__":
