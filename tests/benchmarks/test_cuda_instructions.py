@@ -1,4 +1,4 @@
-"""A sample of what ``benchmarks/cuda_instructions.py`` counts: by NVIDIA's compiler, no register is spilled."""
+"""A sample of what ``benchmarks/cuda_instructions.py`` counts: by NVIDIA's compiler, nothing is spilled."""
 
 import os
 import shutil
