@@ -285,19 +285,135 @@ def padded(tile, seq=257, heads=128, dim=128):
     return scores
 
 
+def windowed(everything, seq=2048, window=256, heads=8, dim=64, rows=128):
+    """Attention over a window, by all tiles before the diagonal or by those of the window."""
+
+    @T.program
+    def forward(Q: T.Tensor((heads, seq, dim), "f16"), O: T.Tensor((heads, seq, dim), "f16")):
+        with T.Kernel(block=(heads, seq // rows), threads=256) as (h, y):
+            q, k = T.alloc((rows, dim), "f16", level="l1"), T.alloc((rows, dim), "f16", level="l1")
+            score, weight = T.alloc((rows, rows), "f32"), T.alloc((rows, rows), "f16")
+            out = T.alloc((rows, dim), "f32")
+            first = 0 if everything else T.max(0, y - window // rows)
+            T.copy(q, Q[h, y * rows, 0])
+            T.clear(out)
+            for step in T.Pipelined(y + 1 - first, num_stages=2):
+                T.copy(k, Q[h, (step + first) * rows, 0])
+                T.gemm(q, k, score, transpose_B=True, clear_accum=True)
+                for a, b in T.Parallel(rows, rows):
+                    apart = y * rows + a - (step + first) * rows - b
+                    score[a, b] = T.if_then_else((apart >= 0) & (apart < window), score[a, b], 0.0)
+                T.copy(weight, score)
+                T.gemm(weight, k, out)
+            T.copy(O[h, y * rows, 0], out)
+
+    return forward
+
+
+def stored(every_step, M=1024, K=1024):
+    """A product that stores its result in every step, or at the end."""
+
+    @T.program
+    def product(A: T.Tensor((M, K), "f16"), B: T.Tensor((K, M), "f16"), C: T.Tensor((M, M), "f32")):
+        with T.Kernel(block=(M // 64, M // 64), threads=128) as (bx, by):
+            a, b = T.alloc((64, 64), "f16", level="l1"), T.alloc((64, 64), "f16", level="l1")
+            c = T.alloc((64, 64), "f32")
+            T.clear(c)
+            for k in T.Pipelined(K // 64, num_stages=3):
+                T.copy(a, A[by * 64, k * 64])
+                T.copy(b, B[k * 64, bx * 64])
+                T.gemm(a, b, c)
+                if every_step:
+                    T.copy(C[by * 64, bx * 64], c)
+            if not every_step:
+                T.copy(C[by * 64, bx * 64], c)
+
+    return product
+
+
+def experts(in_turn, count=8, tokens=512, n=512):
+    """A product for each expert, one after the other or side by side."""
+    tiles = (n // 128, tokens // 128)
+
+    @T.program
+    def products(
+        X: T.Tensor((count, tokens, n), "f16"),
+        W: T.Tensor((count, n, n), "f16"),
+        Y: T.Tensor((count, tokens, n), "f16"),
+    ):
+        with T.Kernel(block=tiles if in_turn else (*tiles, count), threads=256) as (bx, by, *at):
+            a, b = T.alloc((128, 64), "f16", level="l1"), T.alloc((64, 128), "f16", level="l1")
+            c = T.alloc((128, 128), "f32")
+
+            def product(e):
+                T.clear(c)
+                for k in T.Pipelined(n // 64, num_stages=3):
+                    T.copy(a, X[e, by * 128, k * 64])
+                    T.copy(b, W[e, k * 64, bx * 128])
+                    T.gemm(a, b, c)
+                T.copy(Y[e, by * 128, bx * 128], c)
+
+            if in_turn:
+                for e in T.serial(count):
+                    product(e)
+            else:
+                product(at[0])
+
+    return products
+
+
+def summed_up(every_step):
+    def body(x, y, r, count):
+        n = x.shape[1]
+        part, total = T.alloc((1, n), "f32", level="l2"), T.alloc((1, n), "f32", level="l2")
+        T.clear(total)
+        for s in T.serial(8):
+            for i, j in T.Parallel(1, n):
+                part[i, j] = x[i, j] * 0.5
+            if every_step:
+                T.allreduce(part)
+            for i, j in T.Parallel(1, n):
+                total[i, j] = total[i, j] + part[i, j]
+        if not every_step:
+            T.allreduce(total)
+        T.copy(y, total)
+
+    return body
+
+
+def root_puts(x, y, r, count):
+    mine = T.alloc((1, x.shape[1]), "f32", level="l2")
+    T.copy(mine, x)
+    T.barrier()
+    if r == 0:
+        for p in T.serial(7):
+            T.copy(mine, x, dst=p + 1)
+    T.barrier()
+    T.copy(y, mine)
+
+
+def broadcast(x, y, r, count):
+    mine = T.alloc((1, x.shape[1]), "f32", level="l2")
+    T.copy(mine, x)
+    T.broadcast(mine, root=0)
+    T.copy(y, mine)
+
+
 def weighted(again, rows=32, n=2048):
     """A `tl` kernel that loads its weights for every row, or once."""
 
     def kernel(x_ptr, w_ptr, y_ptr, tl):
         me = tl.program_id(0)
-        w = tl.load(w_ptr + me * n * 2, shape=(n,), dtype="f16")
+        weights = [tl.load(w_ptr + (me * 4 + i) * n * 2, shape=(n,), dtype="f16") for i in range(4)]
         for r in range(rows):
             if again:
-                w = tl.load(w_ptr + me * n * 2, shape=(n,), dtype="f16")
+                weights = [tl.load(w_ptr + (me * 4 + i) * n * 2, shape=(n,), dtype="f16") for i in range(4)]
             x = tl.load(x_ptr + (me * rows + r) * n * 2, shape=(n,), dtype="f16")
-            tl.store(y_ptr + (me * rows + r) * n * 2, x * w)
+            for w in weights:
+                x = x * w
+            tl.store(y_ptr + (me * rows + r) * n * 2, x)
 
-    tensors = [tl.Tensor("x", (rows * n,)), tl.Tensor("w", (n,)), tl.Tensor("y", (rows * n,))]
+    tensors = [tl.Tensor("x", (rows * n,)), tl.Tensor("w", (4 * n,)), tl.Tensor("y", (rows * n,))]
     return tl.read_kernel(kernel, tensors, world_size=8)
 
 
@@ -355,6 +471,15 @@ PAIRS = {
         "dgx-h100",
     ),
     "all across the nodes": ("nested sums", across_nodes(True), across_nodes(False), "h100-cluster"),
+    "all keys for a window": ("masked work", windowed(True), windowed(False), "dgx-h100"),
+    "stored in every step": ("repeated stores", stored(True), stored(False), "dgx-h100"),
+    "experts in turn": ("too few blocks", experts(True), experts(False), "dgx-h100"),
+    "a sum in every step": (
+        "collective in a loop", on_devices(summed_up(True)), on_devices(summed_up(False)), "dgx-h100"
+    ),
+    "root puts to all": (
+        "collective by hand", on_devices(root_puts, 1 << 20), on_devices(broadcast, 1 << 20), "dgx-h100"
+    ),
     "257 in tiles of 128": ("padding", padded(128), padded(144), "dgx-h100"),
     "tl: weights for every row": ("repeated loads", weighted(True), weighted(False), "ahbm"),
     "tl: 64 elements at a time": ("short steps", stepped(64), stepped(4096), "ahbm"),

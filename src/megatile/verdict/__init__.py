@@ -17,13 +17,14 @@ from megatile.verdict import (
     placing,
     serial,
     steps,
+    traffic,
 )
 from megatile.verdict.model import Finding, Verdict
 from megatile.verdict.study import RULES, verdict
 
 MODULES = (
-    needless, placing, serial, narrow, compute, devices, exchange, imbalance, steps, memory, communication,
-    occupancy,
+    communication, compute, devices, exchange, imbalance, memory, narrow, needless, occupancy, placing,
+    serial, steps, traffic,
 )  # fmt: skip
 assert {rule.__module__ for rule in RULES} == {module.__name__ for module in MODULES}
 

@@ -296,7 +296,8 @@ def _same_work(one: Lowered, other: Lowered) -> bool:
     for kind in ("tensor", "vector"):
         work = [f.flops.get(kind, 0) for f in counted]
         if max(work):
-            less = PADDING if work[1] < work[0] and overhangs(one.source) else SAME_WORK
+            fits = work[1] < work[0] and _shape(one)[0] != _shape(other)[0] and overhangs(one.source)
+            less = PADDING if fits else SAME_WORK
             return abs(work[0] - work[1]) <= less * max(work)
     moved = [f.moved for f in counted]
     return abs(moved[0] - moved[1]) <= SAME_WORK * max(moved)

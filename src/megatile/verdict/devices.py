@@ -9,10 +9,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from megatile.core.expr import Const, known, walk
+from megatile.core.expr import Binary, Const, known, walk
 from megatile.core.placement import is_whole
 from megatile.ir import nodes as n
-from megatile.ir.expr import Coord, Rank
+from megatile.ir.expr import Coord, Load, Rank
 from megatile.ir.passes.unit import Unit
 from megatile.ir.program import Program, bindings
 from megatile.verdict import changes, footprint
@@ -206,6 +206,65 @@ def _scattered(program: Program) -> Program:
         for node in body:
             if node is inner or node is outer:
                 result += made if not any(m is made[0] for m in result) else ()
+            else:
+                result.append(n.with_bodies(node, change))
+        return tuple(result)
+
+    return replace(program, body=change(program.body))
+
+
+@rule("collective in a loop")
+def in_a_loop(study: Study) -> Iterator[Finding]:
+    """Every iteration sums over the units what is then only added up."""
+    if study.lowered is None:
+        return
+    found = list(_added_up(study.lowered.source))
+    if found:
+        loop, one, total = found[0]
+        yield from study.finding(
+            "collective in a loop", study.program_ps(partial(_after_loop, loop=loop, one=one, total=total)),
+            "program timed again with one collective after the loop",
+            bottleneck=f"a collective in every iteration of '{loop.var}', of what is then added up",
+            reason=f"a sum of sums: '{one.to[0].source}' is only added to '{total}' after it",
+            step=f"add up first, then one T.allreduce({total}) after the loop",
+            source=changes.source_line(one),
+        )  # fmt: skip
+
+
+def _added_up(program: Program) -> Iterator[tuple[n.Loop, n.Collective, str]]:
+    """All-reduces in loops whose result is read by sums alone, with the tile of the sums."""
+    for loop in n.each(n.Loop, program.body):
+        for one in loop.body:
+            if not isinstance(one, n.Collective) or one.kind != "allreduce" or len(one.to) != 1:
+                continue
+            name, readers = one.to[0].source, list[n.Node]()
+            for node in n.walk(program.body):
+                if node is not one and any(
+                    r.source == name and kind != "write" for kind, r in n.regions(node)
+                ):
+                    readers.append(node)
+            totals = {m.target for m in readers if isinstance(m, n.Store) and _adds(m, name)}
+            if len(totals) == 1 and all(isinstance(m, n.Store) and _adds(m, name) for m in readers):
+                yield loop, one, totals.pop()
+
+
+def _adds(store: n.Store, name: str) -> bool:
+    """Whether a store adds an element of a tile to its target."""
+    value = store.value
+    own = [p for p in walk(value) if isinstance(p, Load) and p.source == store.target]
+    return isinstance(value, Binary) and value.operator == "+" and len(own) == 1 and store.target != name
+
+
+def _after_loop(program: Program, loop: n.Loop, one: n.Collective, total: str) -> Program:
+    bound = bindings(program)[total]
+    region = n.whole(total, bound.shape)
+    after = replace(one, to=(region,), source=(region,))
+
+    def change(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
+        result: list[n.Node] = []
+        for node in body:
+            if node is loop:
+                result += [replace(loop, body=tuple(m for m in loop.body if m is not one)), after]
             else:
                 result.append(n.with_bodies(node, change))
         return tuple(result)

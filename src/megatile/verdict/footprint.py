@@ -75,6 +75,27 @@ def loads(plan: pm.Plan) -> dict[str, Loads]:
     return {name: one for name, one in found.items() if one.boxes}
 
 
+def stored_again(plan: pm.Plan) -> tuple[Loads, dict[Key, float], float] | None:
+    """The tensor of which one unit stores elements several times and never reads them, by store the share
+    that nothing overwrites, and how often an element is stored."""
+    stream = max(plan.streams, key=lambda s: s.unit_count())
+    start, stop, step = stream.units[0]
+    env = {"unit": start + (stop - start) // step // 2 * step}
+    read = {r.tile for body in plan.bodies for s in body for r in reads_of(s)}
+    found = {t.name: Loads(t) for t in plan.tiles if t.role != "local" and t.name not in read}
+    for s, here in islice(commands(stream.body, env), MAX_COMMANDS):
+        if isinstance(s, pm.Compute) and s.engine == "dma" and s.write.tile in found:
+            box = _box(found[s.write.tile].tile, s.write, here)
+            if box is not None:
+                found[s.write.tile].boxes.insert(0, ((id(s), 0), box))  # the last one counts
+                found[s.write.tile].commands[id(s), 0] = s
+    for one in found.values():
+        shares, times, elements = one.shares() if one.boxes else ({}, 1.0, 0)
+        if times > AGAIN and elements:
+            return one, shares, times
+    return None
+
+
 def read_share(plan: pm.Plan, name: str, besides: str) -> float | None:
     """The share of a tile that the commands of its first unit read, but those of one source line; None where
     that is not known."""

@@ -14,7 +14,7 @@ from megatile.ir import nodes as n
 from megatile.ir.expr import Coord
 from megatile.ir.program import Program, bindings
 from megatile.plan import model as pm
-from megatile.verdict import changes, footprint, needless
+from megatile.verdict import changes, needless
 from megatile.verdict.arguments import arguments_of
 from megatile.verdict.model import Finding
 from megatile.verdict.study import IDEAL, OutOfBudget, Study, rule
@@ -152,26 +152,6 @@ def repeated_loads(study: Study) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@rule("repeated loads")
-def loaded_again(study: Study) -> Iterator[Finding]:
-    """A unit loads elements of a tensor that it has loaded before, and they would fit its own memory."""
-    found, shares = footprint.loaded_again(study.plan, study.hda)
-    if found:
-        one, times = found[0]
-        unit = study.plan.levels[0].name if study.plan.levels else "unit"
-        command = footprint.least_new(one, shares)
-        yield from study.finding(
-            "repeated loads", study.plan_ps(footprint.loaded_once(study.plan, shares)),
-            "Plan timed again with every element loaded once",
-            bottleneck=f"redundant traffic: every {unit} loads its part of "
-            f"'{one.tile.name}' {times:.3g} times",
-            reason="loads overlap those before them, nothing writes the tensor between, and the part fits "
-            f"the {unit}'s own memory",
-            step="load the part once, with its edges, into a tile; take all that is needed from there",
-            source=str(command.source or ""),
-        )  # fmt: skip
-
-
 @rule("blocks that load the same tiles")
 def alike(study: Study) -> Iterator[Finding]:
     """Find blocks that load the same tiles (a division drops the coordinate that tells them apart) while the
@@ -243,43 +223,6 @@ def round_trips(study: Study) -> Iterator[Finding]:
         step=f"go on with the tile; store '{name}' only if it is a result",
         source=changes.source_line(load),
     )  # fmt: skip
-
-
-@rule("round trip")
-def read_back(study: Study) -> Iterator[Finding]:
-    """A unit loads what it has stored in another loop, and could have kept."""
-    found = footprint.read_back(study.plan, study.hda)
-    if found is None or (study.lowered is not None and changes.round_trips(study.lowered.source)):
-        return
-    name, loads, stores = found
-    kept = study.plan_ps(footprint.without(study.plan, loads))
-    both = study.plan_ps(footprint.without(study.plan, loads | stores))
-    commands = (s for body in study.plan.bodies for s in body if id(s) in loads)
-    yield from study.finding(
-        "round trip", kept, "Plan timed again without the loads"
-        + (f"; without the stores too {format_time(both)}" if both is not None else ""),
-        bottleneck=f"round trip: '{name}' is stored, and loaded again by the same unit",
-        reason="all that is loaded of it this unit has stored before, and it fits the unit's own memory",
-        step=f"keep the part of '{name}' in a tile between the loops; store it only if it is a result",
-        source=str(getattr(next(commands, None), "source", None) or ""),
-    )  # fmt: skip
-
-
-@rule("round trip")
-def phases(study: Study) -> Iterator[Finding]:
-    """A phase stores a tensor, and the next one loads the same parts in the same blocks."""
-    if study.lowered is None:
-        return
-    found = changes.fusible(study.lowered.source)
-    if found is not None:
-        _, _, store, load = found
-        yield from study.finding(
-            "round trip", study.program_ps(changes.fused), "program timed again with both phases as one",
-            bottleneck=f"two phases through memory: '{store.to.source}' comes back to the same block",
-            reason="the second phase needs nothing of other blocks",
-            step=f"one phase: go on with '{store.source.source}', without '{store.to.source}'",
-            source=changes.source_line(load),
-        )  # fmt: skip
 
 
 @rule("bank conflicts")

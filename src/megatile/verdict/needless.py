@@ -131,7 +131,7 @@ def _possible(condition: Expr, wanted: bool, extents: dict[str, Expr]) -> Expr |
         return _possible(condition.args[0], not wanted, extents)
     if not isinstance(condition, Binary):
         return None
-    if condition.operator == ("and" if wanted else "or"):
+    if condition.operator in (("and", "&") if wanted else ("or", "|")):
         parts = [_possible(side, wanted, extents) for side in (condition.left, condition.right)]
         known_parts = [part for part in parts if part is not None]
         if len(known_parts) == 2:

@@ -14,6 +14,7 @@ from megatile.lowering.explain import figures
 from megatile.verdict import changes
 from megatile.verdict.arguments import Arguments, Trial, arguments_of
 from megatile.verdict.model import Finding
+from megatile.verdict.serial import independent_parts, parts_in_grid
 from megatile.verdict.study import IDEAL, Study, rule
 
 IDLE = 0.08
@@ -40,7 +41,7 @@ def _idle(study: Study) -> tuple[float, float]:
     found, level = study.instances, _level(study)
     if found is None or level is None or not len(found[0]):
         return 0.0, 1.0
-    place, end, work = found
+    place, end, work, _ = found
     last = np.zeros(level.units, np.int64)
     _, where = np.unique(place, return_inverse=True)
     np.maximum.at(last, where % level.units, end)
@@ -59,7 +60,11 @@ def balance(study: Study) -> Iterator[Finding]:
     how, bound = "program timed again with the last block first", False
     step = "begin with the blocks that have most to do: count the grid's index down"
     if ps is None or ps > study.base_ps * 0.95:
-        ps, how, bound = study.base_ps * (1 - idle), "as if all units ended together", True
+        ps, how, bound = (
+            max(study.base_ps * (1 - idle), _dealt_out(study, level)),
+            "as if blocks were equal",
+            True,
+        )
         step = "divide the long blocks, or deal them out evenly (T.Persistent)"
     yield from study.finding(
         "block balance", ps, how, bound=bound,
@@ -68,6 +73,15 @@ def balance(study: Study) -> Iterator[Finding]:
         f"{idle:.0%} of the time after their last block ({level})",
         step=step, source=_kernel_line(study),
     )  # fmt: skip
+
+
+def _dealt_out(study: Study, level: Any) -> float:
+    """The time of as many blocks like the median one as have the work of all, in whole waves."""
+    if study.instances is None:
+        return 0.0
+    _, _, work, took = study.instances
+    waves = -(-float(work.sum()) / max(1.0, float(np.median(work))) // (level.units * level.slots))
+    return study.launch_ps + waves * float(np.median(took))
 
 
 def _kernel_line(study: Study) -> str:
@@ -156,6 +170,18 @@ def _less_work(study: Study, trial: Trial | None) -> float:
 
 def _few_blocks(study: Study, arguments: Arguments, level: Any) -> Iterator[Finding]:
     trial = arguments.best(arguments.named("tile", "grid"))
+    assert study.lowered is not None
+    loop = independent_parts(study.lowered.source)
+    spread = study.program_ps(parts_in_grid) if loop is not None else None
+    if loop is not None and spread is not None and (trial is None or spread < trial.time_ps):
+        yield from study.finding(
+            "too few blocks", spread, f"program timed again with a block for each '{loop.var}'",
+            bottleneck=f"too few blocks: {level.units - level.instances} of {level.units} units are idle",
+            reason=f"{level}; the iterations of '{loop.var}' need nothing of each other",
+            step=f"a dimension of the grid in place of the loop over '{loop.var}'",
+            source=changes.source_line(loop),
+        )  # fmt: skip
+        return
     if trial is not None:
         ps, how, bound = (
             float(trial.time_ps),

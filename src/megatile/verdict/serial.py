@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -13,6 +13,7 @@ from megatile.core.expr import (
     Symbol,
     known,
     linear,
+    rebuild,
     simplify,
     substitute,
     symbols,
@@ -20,8 +21,9 @@ from megatile.core.expr import (
     walk,
 )
 from megatile.ir import nodes as n
-from megatile.ir.expr import Load
-from megatile.ir.program import Program, bindings
+from megatile.ir.expr import Coord, Load
+from megatile.ir.passes.driver import rewrite_expressions
+from megatile.ir.program import Binding, Program, bindings
 from megatile.verdict import changes
 from megatile.verdict.model import Finding
 from megatile.verdict.study import Study, rule
@@ -126,7 +128,7 @@ def _reductions(program: Program) -> dict[int, tuple[n.Node, ...]]:
         dict[int, tuple[n.Node, ...]](),
     )
     for loop in n.each(n.Loop, program.body):
-        store = loop.body[0] if len(loop.body) == 1 else None
+        store = _summed(loop)
         if not isinstance(store, n.Store) or loop.kind not in SERIAL or not isinstance(store.value, Binary):
             continue
         sides, into = (store.value.left, store.value.right), (store.target, store.index)
@@ -158,6 +160,27 @@ def _reductions(program: Program) -> dict[int, tuple[n.Node, ...]]:
             n.Reduce(SUMS[store.value.operator], source, to, 0, False, span=store.span),
         )
     return made
+
+
+def _summed(loop: n.Loop) -> n.Node | None:
+    """The only statement of a loop; a copy of one element before it is put in its place."""
+    if len(loop.body) == 1:
+        return loop.body[0]
+    if len(loop.body) != 2:
+        return None
+    copy, store = loop.body
+    single = (
+        isinstance(copy, n.Copy) and n.remote(copy) is None and all(known(e) == 1 for e in copy.to.extents)
+    )
+    if not single or not isinstance(copy, n.Copy) or not isinstance(store, n.Store):
+        return None
+
+    def change(part: Expr) -> Expr:
+        if isinstance(part, Load) and part.source == copy.to.source:
+            return Load(copy.source.source, tuple(d.start for d in copy.source.dims), part.dtype)
+        return part
+
+    return replace(store, value=rebuild(store.value, change))
 
 
 def _one_copy(loop: n.Loop, remote: bool) -> tuple[n.Node, ...] | None:
@@ -192,3 +215,70 @@ def _joined_region(region: n.Region, var: str, rounds: range) -> n.Region | None
         dims.append(replace(dim, start=simplify(start), extent=Const(size * len(rounds))))
         moving += 1
     return replace(region, dims=tuple(dims)) if moving == 1 else None
+
+
+def independent_parts(program: Program) -> n.Loop | None:
+    """The serial loop of a block whose iterations each store parts of tensors of their own and begin their
+    tiles anew, if there is one."""
+    table, tensors = bindings(program), {p.name for p in program.params}
+    for region in n.each(n.ScaleRegion, program.body):
+        if region.scale != program.launch.dispatch or len(program.launch.extents(region.scale)) > 2:
+            continue
+        loops = [
+            m for m in region.body if isinstance(m, n.Loop) and m.kind in SERIAL and trips(m) is not None
+        ]
+        if len(loops) != 1 or region.body[-1] is not loops[0]:
+            continue
+        stores = [m for m in n.walk(loops[0].body) if _writes(m, table) & tensors]
+        own = all(any(loops[0].var in symbols(e) for e in n.expressions(m)) for m in stores)
+        if stores and own and not _carries(loops[0], table, tensors):
+            return loops[0]
+    return None
+
+
+def _writes(node: n.Node, table: Mapping[str, Binding]) -> set[str]:
+    """The tensors and tiles that a statement writes."""
+    return {table[r.source].base for kind, r in n.regions(node) if kind != "read"}
+
+
+def _carries(loop: n.Loop, table: Mapping[str, Binding], tensors: set[str]) -> bool:
+    """Whether an iteration reads a tile that the one before has left."""
+    written = {table[name].base for name in n.written(loop.body)} - tensors
+    begun: set[str] = set()
+    for node in n.walk(loop.body):
+        anew = isinstance(node, (n.Fill, n.Copy)) or bool(getattr(node, "clear", False))
+        reads = {
+            table[r.source].base
+            for kind, r in n.regions(node)
+            if kind == "read" or (not anew and kind == "update")
+        }
+        if reads & (written - begun):
+            return True
+        begun |= _writes(node, table)
+    return False
+
+
+def parts_in_grid(program: Program) -> Program:
+    """The iterations of such a loop as blocks of their own."""
+    loop = independent_parts(program)
+    rounds = trips(loop) if loop is not None else None
+    if loop is None or rounds is None:
+        return program
+    launch = program.launch
+    at = launch.depth(launch.dispatch) - 1
+    extents = launch.scales[at].extents
+    here = Coord(launch.dispatch, len(extents)) * rounds.step + rounds.start
+
+    def moved(node: n.Node) -> n.Node:
+        inner = n.with_bodies(node, lambda body: tuple(map(moved, body)))
+        return rewrite_expressions(inner, lambda e: substitute(e, {loop.var: here}))
+
+    def change(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
+        result: list[n.Node] = []
+        for node in body:
+            result += map(moved, loop.body) if node is loop else [n.with_bodies(node, change)]
+        return tuple(result)
+
+    scale = replace(launch.scales[at], extents=(*extents, len(rounds)))
+    scales = (*launch.scales[:at], scale, *launch.scales[at + 1 :])
+    return replace(program, launch=replace(launch, scales=scales), body=change(program.body))

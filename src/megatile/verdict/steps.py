@@ -43,31 +43,46 @@ def larger_steps(study: Study) -> Iterator[Finding]:
 
 
 def _simple(loop: pm.Loop) -> bool:
-    """Whether a loop has nothing but commands on engines, each step by itself."""
+    """Whether a loop has nothing but commands on engines, and carries nothing but tiles."""
     rounds = trips(loop)
-    plain = all(isinstance(s, (pm.Compute, pm.Free)) for s in loop.body) and not loop.carries
-    products = any(isinstance(s, pm.Compute) and s.engine == "tensor" for s in loop.body)
-    moves = any(isinstance(s, pm.Compute) and s.engine == "dma" for s in loop.body)
-    return rounds is not None and len(rounds) > 1 and plain and moves and not products
+    plain = all(isinstance(s, (pm.Compute, pm.Free)) for s in loop.body)
+    carries = any(isinstance(c, pm.CarryInt) for c in loop.carries)
+    return rounds is not None and len(rounds) > 1 and plain and not carries and bool(_moving(loop))
+
+
+def _moving(loop: pm.Loop) -> set[str]:
+    """The tiles that go with the loop's index: loaded by it, or computed of such elementwise."""
+    found: set[str] = set()
+    for s in loop.body:
+        if not isinstance(s, pm.Compute):
+            continue
+        loads = s.engine == "dma" and any(loop.index in symbols(e) for r in s.reads for e in r.start)
+        if loads or (s.engine != "tensor" and any(r.tile in found for r in s.reads)):
+            found.add(s.write.tile)
+    return found
 
 
 def _joined(plan: pm.Plan, factor: int) -> pm.Plan | None:
     """The Plan with so many steps of its simple loops as one."""
-    scaled: set[str] = set()
-    local = {t.name for t in plan.tiles if t.role == "local"}
+    longer: dict[str, int] = {}
 
     def change(s: Any) -> Any:
         rounds = trips(s) if isinstance(s, pm.Loop) and _simple(s) else None
         if rounds is None or len(rounds) % factor:
             return s
-        body = tuple(_larger(c, s.index) if isinstance(c, pm.Compute) else c for c in s.body)
+        moving = _moving(s)
+        body = tuple(_larger(c, s.index, moving) if isinstance(c, pm.Compute) else c for c in s.body)
         return replace(s, body=body, step=s.step * factor)
 
-    def _larger(s: pm.Compute, index: str) -> pm.Compute:
+    def _larger(s: pm.Compute, index: str, moving: set[str]) -> pm.Compute:
+        every = (*s.reads, s.write)
+        if not any(r.tile in moving or any(index in symbols(e) for e in r.start) for r in every):
+            return s
+        for at, r in enumerate(every):
+            if r.tile in moving:  # the second operand of a product has its steps in rows
+                longer[r.tile] = 0 if s.engine == "tensor" and at == 1 else longer.get(r.tile, -1)
+
         def region(r: pm.Region) -> pm.Region:
-            if not r.start:
-                scaled.add(r.tile)
-                return r
             sizes = [e * factor if index in symbols(a) else e for a, e in zip(r.start, r.shape, strict=True)]
             return replace(r, shape=tuple(sizes))
 
@@ -77,11 +92,17 @@ def _joined(plan: pm.Plan, factor: int) -> pm.Plan | None:
     streams = tuple(replace(stream, body=rewritten(stream.body, change)) for stream in plan.streams)
     if streams == plan.streams:
         return None
-    tiles = tuple(
-        replace(t, shape=(*t.shape[:-1], t.shape[-1] * factor)) if t.name in scaled & local else t
-        for t in plan.tiles
+    return replace(
+        plan, streams=streams, tiles=tuple(_longer(t, longer.get(t.name), factor) for t in plan.tiles)
     )
-    return replace(plan, streams=streams, tiles=tiles)
+
+
+def _longer(tile: pm.Tile, at: int | None, factor: int) -> pm.Tile:
+    if at is None or tile.role != "local" or not tile.shape:
+        return tile
+    shape = list(tile.shape)
+    shape[at] *= factor
+    return replace(tile, shape=tuple(shape))
 
 
 @rule("round trip")

@@ -51,7 +51,7 @@ WEIGHTS = {
     "unread parts": 1.5, "masked work": 1.5, "repeated work": 1.5, "duplicate work": 1.5, "far tile": 1.5,
     "small copies": 1.5, "collective by hand": 1.5, "wider than read": 1.5, "unit balance": 2.0,
     "units take turns": 2.0, "hot unit": 1.5, "dependent loads": 2.5, "incast": 1.5, "nested sums": 1.5,
-    "padding": 1.5,
+    "padding": 1.5, "repeated stores": 1.5, "collective in a loop": 1.5,
     "wide tensors": 0.4,
 }  # fmt: skip
 """How much a saved second counts where findings are ranked: a defect of a line more than what a search over
@@ -256,9 +256,9 @@ class Study:
         return max(shares, default=0.0)
 
     @cached_property
-    def instances(self) -> tuple[Any, Any, Any] | None:
-        """Of every instance of the level in slots: the unit that it ran on, its end, and its own work (time
-        of compute engines, or bytes where it computes nothing)."""
+    def instances(self) -> tuple[Any, Any, Any, Any] | None:
+        """Of every instance of the level in slots: the unit that it ran on, its end, its own work (time of
+        compute engines, or bytes where it computes nothing), and how long it took."""
         levels = [level for level in self.plan.levels if level.slots is not None]
         if len(levels) != 1 or self._sampled_blocks(self.plan):  # many waves of equal blocks end together
             return None
@@ -269,13 +269,16 @@ class Study:
         mine = (who >= first) & (who < last)
         rows, number = record.rows[mine], (who - first)[mine]
         end, spent, moved = (np.zeros(last - first, np.int64) for _ in range(3))
+        start = np.full(last - first, np.iinfo(np.int64).max)
+        np.minimum.at(start, number, rows[:, Recorded.start])
         np.maximum.at(end, number, rows[:, Recorded.end])
         computes = (rows[:, Recorded.kind] == WORK) & (rows[:, Recorded.path] == NONE)
         took = np.maximum(0, rows[:, Recorded.end] - rows[:, Recorded.start])
         np.add.at(spent, number[computes], took[computes])
         np.add.at(moved, number, rows[:, Recorded.nbytes])
         there = end > 0
-        return record.places[first:last][there], end[there], (spent if spent.any() else moved)[there]
+        work = spent if spent.any() else moved
+        return record.places[first:last][there], end[there], work[there], (end - start)[there]
 
 
 def verdict(result: Result) -> Verdict:
