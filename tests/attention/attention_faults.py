@@ -21,8 +21,9 @@ from megatile.attention import (
     shard_sequence,
     unshard_sequence,
 )
+from megatile.attention.backward import Gradients
 from megatile.attention.communication import Communicator
-from megatile.attention.engine import AttentionEngine, _Gradients
+from megatile.attention.engine import AttentionEngine
 from megatile.compat import hamilton as forwards
 
 
@@ -255,7 +256,7 @@ def dies_in_the_middle(rank, schedule, victim, causal, backward):
 
     attend()
     if rank == victim:
-        owner, name = (_Gradients, "_call") if backward else (AttentionEngine, "_forward_call")
+        owner, name = (Gradients, "_call") if backward else (AttentionEngine, "_forward_call")
         original = getattr(owner, name)
 
         def deadly(self, *args):

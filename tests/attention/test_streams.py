@@ -19,7 +19,7 @@ from tests.patience import patience  # noqa: E402
 
 from megatile.attention import communication, make_schedule, shard_sequence  # noqa: E402
 from megatile.attention.block_kernels import KernelOptions  # noqa: E402
-from megatile.attention.functional import _attend  # noqa: E402
+from megatile.attention.differentiable import attend_divided  # noqa: E402
 from megatile.attention.ownership import Ownership  # noqa: E402
 from megatile.attention.schedules import Mask  # noqa: E402
 
@@ -158,7 +158,9 @@ def test_transfers_that_happen_as_late_as_allowed_change_nothing(name, ranks, ca
     def rank_work(rank):
         members = SimpleNamespace(rank=rank, size=ranks, group=object())
         inputs, d_part = [part(x, rank) for x in (q, k, v)], part(d_out, rank)
-        return with_gradients(lambda *x: _attend(*x, members, ownership, options, None)[0], inputs, d_part)
+        return with_gradients(
+            lambda *x: attend_divided(*x, members, ownership, options, None)[0], inputs, d_part
+        )
 
     for rank, got in enumerate(on_threads(ranks, rank_work, nccl)):
         for found, whole in zip(got, exact, strict=True):

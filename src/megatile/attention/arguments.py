@@ -23,7 +23,7 @@ from megatile.attention.schedules.pieces import LAYOUTS
 from megatile.attention.settings import problem_of_settings
 from megatile.core.cached import cached
 from megatile.core.errors import did_you_mean
-from megatile.runtime.agreement import Members, Record
+from megatile.runtime.agreement import Agreement, Members, Record
 
 _TENSOR_LAYOUTS = {"BSND": (0, 1, 2, 3), "BNSD": (0, 2, 1, 3), "SBND": (1, 0, 2, 3)}
 NO_WINDOW = (-1, -1)
@@ -267,9 +267,10 @@ def agreed(
     x: Any,
     same: tuple[str, ...] = SAME,
     details: Callable[[], Record] | None = None,
-) -> list[Record]:
+    signature: str | None = None,
+) -> Agreement:
     """The records of all ranks; a problem or a difference on one of them is an error on all."""
-    return members.agree(record, problem, device_of(x), same, checks(), cached=True, details=details)
+    return members.agree(record, problem, device_of(x), same, checks(), True, details, signature)
 
 
 def checks() -> bool:

@@ -19,8 +19,8 @@ from megatile.attention.arguments import (
     to_inner,
 )
 from megatile.attention.block_kernels import KernelOptions
-from megatile.attention.engine import Chunks, Pair
-from megatile.attention.functional import engine_for
+from megatile.attention.chunks import Chunks, ChunkShape, Pair
+from megatile.attention.differentiable import engine_for
 from megatile.attention.ownership import refuse_lengths
 from megatile.attention.profile import Profile
 from megatile.attention.schedules import Division, Layout, Mask, Piece, Schedule, cycle_schedule
@@ -89,7 +89,10 @@ def _forward(
     pairs = [
         (a.transpose(0, 1).contiguous(), b.transpose(0, 1).contiguous()) for a, b in zip(k, v, strict=True)
     ]
-    own: Chunks = {Held(members.rank, c): pair for c, pair in enumerate(pairs)}
+    shape = ChunkShape(pairs[0])
+    own: Chunks = {
+        Held(members.rank, c): shape.copied(pair, [(0, len(pair[0]))]) for c, pair in enumerate(pairs)
+    }
     whole = _whole(pairs, halves=not mask.none)
     out, lse, _ = engine.forward(q, *whole, own=own)
     return out, lse

@@ -134,7 +134,9 @@ def _operator(function: Attention) -> Callable[..., tuple[Tensor, Tensor]]:
                 recorded.enter_context(guard)
             out, lse = function(*inputs[:3], sinks=inputs[3] if len(inputs) > 3 else None, **options)
             outputs, grads = ([out], [d_out]) if d_lse is None else ([out, lse], [d_out, d_lse])
-            return [x.contiguous() for x in torch.autograd.grad(outputs, inputs, grads)]
+            found = torch.autograd.grad(outputs, inputs, grads)
+            # An operator's results share no memory; those of k and v may have come in one message.
+            return [x.clone(memory_format=torch.contiguous_format) for x in found]
 
     @gradients.register_fake
     def _(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from megatile.attention.arguments import (
@@ -24,15 +24,13 @@ from megatile.attention.arguments import (
     refuse_unsharded,
     to_inner,
 )
-from megatile.attention.block_kernels import BackwardInputs, Blocked, KernelOptions, attend_by_torch
+from megatile.attention.block_kernels import KernelOptions, attend_by_torch
 from megatile.attention.choice import choose, machine_text, predicted, uncompiled
-from megatile.attention.communication import Communicator, choose_transport
 from megatile.attention.compiled import compilable
-from megatile.attention.engine import AttentionEngine, Chunks
+from megatile.attention.differentiable import attend_divided, wants_gradient, without_autocast
 from megatile.attention.errors import AttentionError
 from megatile.attention.extras import Extras
-from megatile.attention.flash import choose_kernel
-from megatile.attention.heads import HeadExchange, exchange_heads
+from megatile.attention.known_calls import KnownCall, known_call
 from megatile.attention.mask_functions import MaskFunction
 from megatile.attention.ownership import (
     Ownership,
@@ -46,12 +44,10 @@ from megatile.attention.ownership import (
     shard_tag,
     unknown_division,
 )
-from megatile.attention.profile import Profile, span
-from megatile.attention.schedules import Division, Layout, Mask, Schedule, make_schedule
-from megatile.attention.schedules.division import is_dense
+from megatile.attention.profile import Profile
+from megatile.attention.schedules import Layout, Mask, Schedule, make_schedule
 from megatile.attention.settings import setting
-from megatile.runtime.agreement import Members, Record
-from megatile.runtime.torch_rules import wide
+from megatile.runtime.agreement import Agreement, Members, Record
 
 
 @compilable
@@ -108,6 +104,15 @@ def hamilton_attention(
     """
     members = Members(group, AttentionError)
     q, k, v = as_autocast(q, k, v)
+    plain = alibi_slopes is sinks is mask_mod is position_ids is cu_seqlens_padded is machine is None
+    if plain and not softcap and _profile is None and _problem is None:
+        given = (causal, softmax_scale, window_size, dropout_p, schedule, layout, deterministic)
+        known = known_call(q, k, v, members.group, cu_seqlens, given)
+    else:
+        known = None
+    if known is not None and known.found is not None:
+        out, lse = _attend_known(q, k, v, members, known.found)
+        return (out, lse) if return_lse else out
     order, division, problem = read_layout(layout)
     problem = _problem or problem or find_problem(
         q, k, v, causal, window_size, dropout_p, alibi_slopes, order, cu_seqlens, softmax_scale
@@ -130,17 +135,16 @@ def hamilton_attention(
     if special and problem is None:
         options = replace(options, softcap=float(softcap), mask=MaskFunction.of(mask_mod))
     call = _Call(
-        members, chosen, machine, problem, causal, window_size, options, cu_seqlens, order, division, extras,
+        chosen, machine, problem, causal, window_size, options, cu_seqlens, order, division, extras,
         _profile,
     )  # fmt: skip
-    out, lse = _divided(q, k, v, call)
+    out, lse = _divided(q, k, v, members, call, known)
     return (out, lse) if return_lse else out
 
 
 class _Call(NamedTuple):
     """What a call of ``hamilton_attention`` was given besides its tensors."""
 
-    members: Members
     schedule: Schedule | None
     machine: Any
     problem: str | None
@@ -154,196 +158,109 @@ class _Call(NamedTuple):
     profile: Profile | None
 
 
+class _Prepared(NamedTuple):
+    """What follows from the arguments of a call alone; ``record`` is what ranks compare."""
+
+    call: _Call
+    schedule: Schedule
+    mask: Mask
+    causal: bool
+    record: Record
+    signature: str | None
+
+
 @uncompiled
-def _divided(q: Tensor, k: Tensor, v: Tensor, call: _Call) -> tuple[Tensor, Tensor]:
+def _divided(
+    q: Tensor, k: Tensor, v: Tensor, members: Members, call: _Call, known: KnownCall | None
+) -> tuple[Tensor, Tensor]:
     """Compare with the other ranks what each was given (also a problem), and attend."""
-    members, options, tags = call.members, call.options, [shard_tag(x) for x in (q, k, v)]
+    options, tags = call.options, [shard_tag(x) for x in (q, k, v)]
     packed, causal, record, problem = call.cu_seqlens is not None, False, {}, call.problem
     if members.size > 1:
         problem = problem or problem_between_ranks(q, k, v)
     schedule, mask, matters = call.schedule or make_schedule("auto", 1), Mask(), False
     if problem is None:
-        q, k, v = (to_inner(x, call.order, packed) for x in (q, k, v))
         causal = bool(call.causal)
         mask = Mask.of(causal, call.window_size)
         matters = packed or not mask.none or options.slopes is not None or options.mask is not None
         places = call.extras.places(call.cu_seqlens)
         problem = layout_problem(schedule, call.division, causal, tags, places, matters)
+    details = None
     if problem is None:
         schedule = laid_out(schedule, call.division)
-        record = make_record(q, k, v, mask_text(causal, call.window_size), schedule, options, call.cu_seqlens)
+        shown = mask_text(causal, call.window_size)
+        inner = (
+            to_inner(q, call.order, packed),
+            to_inner(k, call.order, packed),
+            to_inner(v, call.order, packed),
+        )
+        record = make_record(*inner, shown, schedule, options, call.cu_seqlens)
         record |= call.extras.record()
         # All ranks take part in the backward pass, or none.
-        record["gradient"] = _wants_gradient(q, k, v, call.extras.sinks)
+        record["gradient"] = wants_gradient(q, k, v, call.extras.sinks)
         record["machine"] = machine_text(call.machine)
-    details = None
-    if problem is None and members.size > 1 and checks():
-        tokens = [x.shape[1] for x in (q, k, v)]
-        said = schedule.layout(causal).name if record["positions"] is not None else call.division
-        unknown = unknown_division(schedule, said, causal, tags, call.extras.places(call.cu_seqlens), tokens)
-        record["unknown"] = unknown if matters else None
-        if setting("DEBUG") == "1" or (unknown and not matters):
-            details = partial(_checksum_of, k)
-    records = agreed(members, record, problem, q, details=details)
+        if members.size > 1 and checks():
+            tokens = [x.shape[1] for x in inner]
+            said = schedule.layout(causal).name if record["positions"] is not None else call.division
+            unknown = unknown_division(schedule, said, causal, tags, places, tokens)
+            record["unknown"] = unknown if matters else None
+            if setting("DEBUG") == "1" or (unknown and not matters):
+                details = partial(_checksum_of, inner[1])
+    declared = call.division is not None or None not in tags
+    prepared = _Prepared(call, schedule, mask, causal, record, None)
+    if known is not None and problem is None and details is None and declared and members.size > 1:
+        known.keep(prepared._replace(signature=Members.signature(record)))
+    return _attend_prepared(q, k, v, members, prepared, problem, details)
+
+
+@uncompiled
+def _attend_known(
+    q: Tensor, k: Tensor, v: Tensor, members: Members, prepared: _Prepared
+) -> tuple[Tensor, Tensor]:
+    return _attend_prepared(q, k, v, members, prepared)
+
+
+def _attend_prepared(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    members: Members,
+    prepared: _Prepared,
+    problem: str | None = None,
+    details: Callable[[], Record] | None = None,
+) -> tuple[Tensor, Tensor]:
+    call, tag = prepared.call, shard_tag(q)
+    records = agreed(members, prepared.record, problem, q, details=details, signature=prepared.signature)
+    packed = call.cu_seqlens is not None
+    q, k, v = (to_inner(x, call.order, packed) for x in (q, k, v))
+    ownership: Ownership | None = records.facts.get("ownership")
+    if ownership is None:
+        ownership = records.facts["ownership"] = _owned(q, k, prepared, records)
+    options, sinks = call.options, call.extras.sinks
+    with without_autocast(q):  # what is merged and summed in f32 stays there
+        out, lse = attend_divided(q, k, v, members, ownership, options, call.profile, sinks)
+    if packed:
+        out, lse = out.squeeze(0), lse.squeeze(0)
+    elif call.order != "BSND":
+        out = out.permute(from_inner_order(call.order))
+    return set_shard_tag(out, tag), lse
+
+
+def _owned(q: Tensor, k: Tensor, prepared: _Prepared, records: Agreement) -> Ownership:
+    """Which tokens the ranks have, all of which said what they were given."""
+    call, schedule, mask, causal = prepared[:4]
     refuse_unsharded(records)
     cut = sequence_lengths(records, call.cu_seqlens)
     if call.machine is not None:
         found = predicted(call.machine, schedule, q, k, causal, sum(cut[0]), sum(cut[1]))
         schedule = laid_out(found, call.division)
     padded = cut if call.extras.padded is None else packed_lengths(call.extras.padded)
-    biased = options.slopes is not None or options.mask is not None
+    biased = call.options.slopes is not None or call.options.mask is not None
     ownership = Ownership.of(schedule, mask, causal, biased, *cut, *own_lengths(records), *padded)
     refuse_unknown(records)
     refuse_positions(records, schedule.layout(causal), padded[0])
-    with torch.autocast(q.device.type, enabled=False):  # what is merged and summed in f32 stays there
-        out, lse = _attend(q, k, v, members, ownership, options, call.profile, call.extras.sinks)
-    if packed:
-        out, lse = out.squeeze(0), lse.squeeze(0)
-    else:
-        out = out.permute(from_inner_order(call.order))
-    return set_shard_tag(out, tags[0]), lse
+    return ownership
 
 
 def _checksum_of(k: Tensor) -> Record:
     return {"checksum": checksum(k)}
-
-
-@dataclass
-class _Run:
-    """An engine and, once it went forward, the chunks it held last: the backward pass begins with them."""
-
-    engine: AttentionEngine
-    last: Chunks = field(default_factory=dict)
-
-
-class _Attention(torch.autograd.Function):
-    """The engine's forward and backward."""
-
-    @staticmethod
-    def forward(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, run: _Run) -> tuple[Tensor, Tensor]:
-        out, lse, run.last = run.engine.forward(q, *_sequence_first(k, v, run.engine), sinks=sinks)
-        return out, lse
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        q, k, v, sinks, ctx.run = inputs
-        ctx.save_for_backward(q, k, v, sinks, *output)
-        ctx.set_materialize_grads(False)
-
-    @staticmethod
-    def backward(ctx: Any, d_out: Tensor | None, d_lse: Tensor | None) -> tuple[Tensor | None, ...]:
-        q, k, v, sinks, out, lse = ctx.saved_tensors
-        engine, last = ctx.run.engine, ctx.run.last
-        d_out = torch.zeros_like(out) if d_out is None else d_out
-        if d_lse is not None:  # no other kernel takes it
-            engine = replace(engine, kernel=Blocked())
-        with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
-            keys, values = _sequence_first(k, v, engine)
-            d_q, home = engine.backward(BackwardInputs(d_out, q, keys, values, out, lse, d_lse), last)
-            d_k, d_v = (x.transpose(0, 1) for x in home)
-            grads = d_q.to(q.dtype), d_k.to(k.dtype), d_v.to(v.dtype)
-            d_sinks = None if sinks is None else _gradient_of_sinks(sinks, out, lse, d_out, d_lse)
-        if torch.is_grad_enabled():  # create_graph=True
-            grads = _Once.apply(*grads, q, k, v, d_out)
-        return *grads, d_sinks, None
-
-
-def _gradient_of_sinks(
-    sinks: Tensor, out: Tensor, lse: Tensor, d_out: Tensor, d_lse: Tensor | None
-) -> Tensor:
-    """Of this rank's rows: a sink takes its weight from the output of each."""
-    change = -(wide(d_out) * wide(out)).sum(-1).transpose(1, 2)
-    if d_lse is not None:
-        change = change + d_lse
-    return (torch.exp(sinks.to(lse.dtype)[:, None] - lse) * change).sum((0, 2)).to(sinks.dtype)
-
-
-class _Once(torch.autograd.Function):
-    """Gradients that cannot be differentiated again. Without this they would pass for constants."""
-
-    @staticmethod
-    def forward(*tensors: Tensor) -> tuple[Tensor, ...]:
-        return tuple(x.clone() for x in tensors[:3])
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        """Nothing is needed."""
-
-    @staticmethod
-    def backward(ctx: Any, *_: Tensor) -> None:
-        raise AttentionError("attention can be differentiated once: its gradients have no gradient")
-
-
-def engine_for(
-    members: Members,
-    division: Division,
-    q: Tensor,
-    v: Tensor,
-    options: KernelOptions,
-    profile: Profile | None = None,
-    width: int = 1,
-) -> AttentionEngine:
-    """The engine of this rank. Routes connect ranks that have the same place in their groups of ``width``
-    ranks, which divide the heads."""
-    transport = choose_transport(members.group, is_dense(division.routes))
-    communicator = Communicator(members.group, transport, width, members.rank % width)
-    return AttentionEngine(
-        division, members.rank // width, communicator, choose_kernel(q, v, options), options, profile
-    )
-
-
-def _attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    members: Members,
-    ownership: Ownership,
-    options: KernelOptions,
-    profile: Profile | None,
-    sinks: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    division, width, heads = ownership.division, ownership.schedule.heads, q.shape[2]
-    if width == 1:
-        return _run(q, k, v, sinks, engine_for(members, division, q, v, options, profile))
-    index, first = members.rank % width, members.rank - members.rank % width
-    transport = choose_transport(members.group, dense=True)
-    communicator = Communicator(members.group, transport, 1, first)
-    tokens_q, tokens_kv = ownership.head_group(members.rank)
-    exchange_q = HeadExchange(communicator, index, tokens_q)
-    exchange_kv = HeadExchange(communicator, index, tokens_kv)
-    if heads % width or k.shape[2] % width:  # groups of query heads would be torn apart: one KV head for each
-        k, v = (x.repeat_interleave(heads // x.shape[2], dim=2) for x in (k, v))
-    own = exchange_q.own_heads(heads)
-    slopes, sinks = (None if x is None else x[..., own] for x in (options.slopes, sinks))
-    options = replace(options, slopes=slopes, first_head=own.start)
-    with span(profile, "communication"):
-        exchanges = (exchange_q, exchange_kv, exchange_kv)
-        q, k, v = exchange_heads(exchanges, (q, k, v), (heads, k.shape[2], v.shape[2]), to_heads=True)
-    out, lse = _run(q, k, v, sinks, engine_for(members, division, q, v, options, profile, width))
-    with span(profile, "communication"):
-        column = lse.transpose(1, 2).unsqueeze(-1).contiguous()
-        # One by one: the second exchange has a backward pass only where the log-sum-exp is used.
-        (out,) = exchange_heads((exchange_q,), (out,), (heads,), to_heads=False)
-        (whole,) = exchange_heads((exchange_q,), (column,), (heads,), to_heads=False)
-        return out, whole.squeeze(-1).transpose(1, 2).contiguous()
-
-
-def _run(
-    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, engine: AttentionEngine
-) -> tuple[Tensor, Tensor]:
-    if _wants_gradient(q, k, v, sinks):
-        out, lse = _Attention.apply(q, k, v, sinks, _Run(engine))
-    else:
-        out, lse, _ = engine.forward(q, *_sequence_first(k, v, engine), sinks=sinks)
-    return out, lse
-
-
-def _wants_gradient(*tensors: Tensor | None) -> bool:
-    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
-
-
-def _sequence_first(k: Tensor, v: Tensor, engine: AttentionEngine) -> tuple[Tensor, Tensor]:
-    """[S, B, H, D], so that chunks are pieces of memory; where none travel that does not matter."""
-    travels = engine.division.routes.exchanges > 0
-    k, v = k.transpose(0, 1), v.transpose(0, 1)
-    return (k.contiguous(), v.contiguous()) if travels else (k, v)

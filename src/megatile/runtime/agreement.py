@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -23,8 +24,22 @@ MAX_SIGNATURES = 256
 """Agreements that a group keeps; then all of them are forgotten."""
 _NOT_AGREED = -1
 """Number of a call whose arguments no rank has compared yet."""
-_AGREED: WeakKeyDictionary[dist.ProcessGroup, dict[str, tuple[int, list[Record]]]] = WeakKeyDictionary()
-"""By group and own record: the number of an agreement, the same on all ranks, and all records."""
+
+
+class Agreement(list[Record]):
+    """The records of all ranks. ``number``: the same on each of them; ``facts``: what follows from it."""
+
+    def __init__(self, records: Iterable[Record]):
+        super().__init__(records)
+        self.facts: dict[str, Any] = {}
+
+    @cached_property
+    def number(self) -> int:
+        return int.from_bytes(hashlib.sha256(json.dumps(self).encode()).digest()[:7], "big")
+
+
+_AGREED: WeakKeyDictionary[dist.ProcessGroup, dict[str, Agreement]] = WeakKeyDictionary()
+"""By group and own record."""
 
 
 class Members:
@@ -49,43 +64,51 @@ class Members:
         compare: bool = True,
         cached: bool = False,
         details: Callable[[], Record] | None = None,
-    ) -> list[Record]:
+        signature: str | None = None,
+    ) -> Agreement:
         """Every rank's record. Raises on all if one has a ``problem`` or a field of ``same`` differs.
 
         Without ``compare`` the others are taken to have the same record. With ``cached``, records that were
-        compared before are not sent again: the ranks only make sure (16 bytes) that they mean the same ones.
-        ``details`` are further fields, found only when records are sent.
+        compared before are not sent again: the ranks only make sure (8 bytes) that they mean the same ones.
+        ``details`` are further fields, found only when records are sent. ``signature``: of the record, where
+        it is known.
         """
         if self.group is None or self.size == 1 or not compare:
             if problem:
                 raise self.error(problem)
-            return [record] * self.size
+            return Agreement([record] * self.size)
         if not cached:
             return self._compared(record, problem, device, same)
-        known, signature = _AGREED.setdefault(self.group, {}), json.dumps(record)
-        number, agreed = _NOT_AGREED, list[Record]()
-        if problem is None and signature in known:
-            number, agreed = known[signature]
-        if self._same_number(number, device):
+        known, signature = _AGREED.setdefault(self.group, {}), signature or self.signature(record)
+        agreed = known.get(signature) if problem is None else None
+        if self._same_number(agreed.number if agreed else _NOT_AGREED, device) and agreed is not None:
             return agreed
         more = details() if details is not None and problem is None else {}
         records = self._compared({**record, **more}, problem, device, same)
         if len(known) >= MAX_SIGNATURES:
             known.clear()
-        known[signature] = _number(records), records
+        known[signature] = records
         return records
 
+    @staticmethod
+    def signature(record: Record) -> str:
+        return json.dumps(record)
+
     def _same_number(self, number: int, device: torch.device) -> bool:
-        """Whether all ranks have the number of one agreement."""
-        where = device if str(dist.get_backend(self.group)) == "nccl" else torch.device("cpu")
-        limits = torch.tensor([number, -number], device=where)
-        self._wait(lambda: dist.all_reduce(limits, dist.ReduceOp.MAX, group=self.group, async_op=True))
-        highest, lowest = limits.tolist()
-        return bool(highest == -lowest != _NOT_AGREED)
+        """Whether all ranks have the number of one agreement: each sends its own to each, in one step."""
+        where = device if self.backend == "nccl" else torch.device("cpu")
+        mine = torch.full((self.size,), number, dtype=torch.int64, device=where)
+        others = mine.clone()
+        self._wait(lambda: dist.all_to_all_single(others, mine, group=self.group, async_op=True))
+        return number != _NOT_AGREED and others.tolist() == [number] * self.size
+
+    @property
+    def backend(self) -> str:
+        return str(dist.get_backend(self.group))
 
     def _compared(
         self, record: Record, problem: str | None, device: torch.device, same: tuple[str, ...]
-    ) -> list[Record]:
+    ) -> Agreement:
         records = self._gather({**record, "problem": problem}, device)
         for rank, found in enumerate(records):
             if found["problem"]:
@@ -99,13 +122,13 @@ class Members:
                 raise self.error(f"the ranks disagree on {name}: {each}")
         return records
 
-    def _gather(self, record: Record, device: torch.device) -> list[Record]:
+    def _gather(self, record: Record, device: torch.device) -> Agreement:
         assert self.group is not None
-        where = device if str(dist.get_backend(self.group)) == "nccl" else torch.device("cpu")
+        where = device if self.backend == "nccl" else torch.device("cpu")
         mine = _packed(record).to(where)
         everyone = [torch.empty_like(mine) for _ in range(self.size)]
         self._wait(lambda: dist.all_gather(everyone, mine, group=self.group, async_op=True))
-        return [_unpacked(tensor) for tensor in everyone]
+        return Agreement(map(_unpacked, everyone))
 
     def _wait(self, start: Callable[[], Any]) -> None:
         assert self.group is not None
@@ -115,11 +138,6 @@ class Members:
         except RuntimeError as error:
             raise explained(error, self.group, None, doing) from error
         wait_for(work, self.group, None, doing)
-
-
-def _number(records: list[Record]) -> int:
-    """A number of the records of all ranks, the same on each of them."""
-    return int.from_bytes(hashlib.sha256(json.dumps(records).encode()).digest()[:7], "big")
 
 
 def _process_group(group: Any, error: type[MegatileError]) -> dist.ProcessGroup | None:

@@ -25,14 +25,8 @@ def wait_for(
 
     ``peer`` is the rank of the group at the other end, None for a collective.
     """
-    if work is None:
-        return
-    wait = GroupWait(group, limit or Limit.of(group))
-    try:
-        with WATCHER.during(wait):
-            wait.limit.wait(work)
-    except RuntimeError as error:
-        raise explained(error, group, peer, doing, wait) from error
+    if work is not None:
+        _wait_for([(work, peer)], GroupWait(group, limit or Limit.of(group)), doing)
 
 
 def wait_for_all(
@@ -46,9 +40,20 @@ def wait_for_all(
     A collective's own clock runs since it was ``started``, that of messages only while they are awaited.
     """
     limit = Limit.of(group)
-    since = limit if started is None else replace(limit, begin=started)
-    for work, peer in works:
-        wait_for(work, group, peer, doing, since if peer is None else limit)
+    if started is not None and any(peer is None for _, peer in works):
+        limit = replace(limit, begin=started)
+    _wait_for(works, GroupWait(group, limit), doing)
+
+
+def _wait_for(works: Sequence[tuple[Any, int | None]], wait: GroupWait, doing: str) -> None:
+    peer: int | None = None
+    try:
+        with WATCHER.during(wait):
+            for work, other in works:
+                peer = other
+                wait.limit.wait(work)
+    except RuntimeError as error:
+        raise explained(error, wait.group, peer, doing, wait) from error
 
 
 def explained(

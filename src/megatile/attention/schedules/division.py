@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from megatile.attention.schedules.bands import FULL, Band, Mask, MaskTile, visible_pairs
-from megatile.attention.schedules.routes import Held, Routes
+from megatile.attention.schedules.routes import Held, Routes, Transfer
 from megatile.core.cached import cached_in_owner
 from megatile.core.placement import Piece, Pieces, cuts, local_length, split
 
@@ -22,6 +22,14 @@ Array = Any
 Run = tuple[int, int]  # rows from..to
 KeyRun = tuple[int, int, int]  # (number among the held chunks, or OWN; rows from..to)
 AnyRun = TypeVar("AnyRun", Run, KeyRun)
+Messages = dict[int, list[tuple[Held, int]]]  # by peer: the chunks of its message, with their tokens
+
+
+class Exchange(NamedTuple):
+    """What a rank sends and receives at once."""
+
+    sends: Messages
+    receives: Messages
 
 
 @dataclass(frozen=True)
@@ -101,6 +109,28 @@ class Division:
                 at += size
         return rows
 
+    @cached_in_owner
+    def chunk_runs(self, rank: int) -> list[tuple[Run, ...]]:
+        """The same; rows that follow one another are one run."""
+        return [_joined(runs) for runs in self.chunk_rows(rank)]
+
+    @cached_in_owner
+    def held(self, step: int, rank: int) -> tuple[Held, ...]:
+        """The chunks that a rank works on at a step; at step 0 it has its own KV instead."""
+        return self.routes.held(step, rank) if step else ()
+
+    @cached_in_owner
+    def exchange(self, number: int, rank: int) -> Exchange:
+        """The messages of an exchange."""
+        sends, receives = self.routes.sends(number, rank), self.routes.receives(number, rank)
+        return Exchange(self._messages(sends), self._messages(receives))
+
+    def _messages(self, transfers: Sequence[Transfer]) -> Messages:
+        found: Messages = defaultdict(list)
+        for peer, held in transfers:
+            found[peer].append((held, self.chunk_length(held)))
+        return dict(found)
+
     def chunk_length(self, held: Held) -> int:
         return local_length(self.chunks[held.source][held.chunk])
 
@@ -108,8 +138,7 @@ class Division:
     def calls(self, step: int, rank: int) -> list[KernelCall]:
         """The kernels of a rank at a step. Queries that see the same keys, all of them, share one call: every
         query has one such call at most."""
-        held = self.routes.held(step, rank) if step else ()
-        keys = [(slot, self.chunks[h.source][h.chunk]) for slot, h in enumerate(held)]
+        keys = [(slot, self.chunks[h.source][h.chunk]) for slot, h in enumerate(self.held(step, rank))]
         return self._calls(rank, keys) if step else self._own_calls(rank)
 
     def calls_on(self, held: Held, rank: int) -> list[KernelCall]:
@@ -207,6 +236,7 @@ def division_for(
     return Division.of(routes, pieces_q, pieces_kv, mask, shift, biased)
 
 
+@cached_in_owner
 def is_dense(routes: Routes) -> bool:
     """Whether an exchange connects a rank with at least half of the others: a case for an all-to-all."""
     if routes.exchanges < 2:

@@ -15,6 +15,7 @@ from torch import Tensor
 from megatile.attention.errors import AttentionError
 from megatile.attention.functional import hamilton_attention
 from megatile.attention.schedules import make_schedule
+from megatile.core.cached import cached
 from megatile.runtime.agreement import Members
 
 Function = Callable[..., Any]
@@ -41,13 +42,23 @@ def make_function(
     leading = [Parameter(tensor, Parameter.POSITIONAL_OR_KEYWORD) for tensor in tensors]
     signature = Signature([*leading, *inspect.signature(options).parameters.values()])
 
+    names, defaults = list(signature.parameters), _defaults(signature)
+    required = len(names) - len(defaults)
+
     def function(*args: Any, **kwargs: Any) -> Any:
-        try:
-            given = signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise TypeError(f"{name}() {error}") from None
-        given.apply_defaults()
-        return attend(given.arguments)
+        given = {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
+        if (
+            len(args) < required
+            or len(given) != len(names)
+            or not kwargs.keys().isdisjoint(names[: len(args)])
+        ):
+            try:
+                bound = signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise TypeError(f"{name}() {error}") from None
+            bound.apply_defaults()
+            given = bound.arguments
+        return attend(given)
 
     function.__signature__ = signature  # type: ignore[attr-defined]
     function.__name__ = function.__qualname__ = name
@@ -55,12 +66,19 @@ def make_function(
     return function
 
 
+def _defaults(signature: Signature) -> dict[str, Any]:
+    found = signature.parameters.values()
+    return {x.name: x.default for x in found if x.default is not Parameter.empty}
+
+
 def _attend(schedule: str, given: dict[str, Any]) -> Any:
     boundaries = given.pop("cu_seqlens", None)
     given.pop("max_seqlen", None)
     if boundaries is not None:
         given["cu_seqlens"] = _of_all_ranks(boundaries, Members(given["group"], AttentionError).size)
-    return attend_unpacked(given, schedule=schedule, layout=("BSND", layout_of(schedule, given["causal"])))
+    return attend_unpacked(
+        given, schedule=schedule, layout=("BSND", layout_of(schedule, given["causal"] is True))
+    )
 
 
 def attend_unpacked(given: dict[str, Any], **more: Any) -> Any:
@@ -74,9 +92,10 @@ def attend_unpacked(given: dict[str, Any], **more: Any) -> Any:
     return (out, lse, None) if probabilities else out
 
 
-def layout_of(schedule: str, causal: Any) -> str:
+@cached()
+def layout_of(schedule: str, causal: bool) -> str:
     """How the tokens are divided: the name of such a function says it."""
-    return make_schedule(schedule, 1).layout(causal is True).name
+    return make_schedule(schedule, 1).layout(causal).name
 
 
 def _of_all_ranks(boundaries: Any, ranks: int) -> Any:
