@@ -52,7 +52,7 @@ class Merge:
 
 MERGES = {
     "fused": Merge(kernels=1, words=2, cast=False, live=1),
-    "torch": Merge(kernels=20, words=2, cast=True, live=1),
+    "torch": Merge(kernels=7, words=2, cast=True, live=1),
     "ring-flash-attention": Merge(kernels=9, words=7, cast=True, live=4),
 }
 """Both forms of ``attention/merge.py``, and what zhuzilin/ring-flash-attention does, which others measured.
