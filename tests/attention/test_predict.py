@@ -437,3 +437,12 @@ def test_progress_goes_from_schedule_to_schedule(mesh):
     names = ["ring", "hamilton"]
     predict(mesh, Problem(1024, 4, 64), schedules=names, progress=lambda *what: heard.append(what))
     assert heard == [("ring, 1024 tokens", 0, 2), ("hamilton, 1024 tokens", 1, 2)]
+
+
+def test_the_reason_is_compute_where_communication_is_hidden():
+    found = predict("dgx-h100", Problem(65_536, causal=True), schedules=["zigzag", "ulysses"])
+    best, base = found.winner, found.baseline
+    assert (best.schedule, base.schedule) == ("ulysses", "zigzag")
+    assert base.exposed_ps < 0.01 * base.time_ps
+    assert "zigzag computes" in found.why
+    assert "links" not in found.why

@@ -176,6 +176,10 @@ class Comparison:
         gain = f"{self.speedup(best):.2f}x {base.schedule}"
         if self.speedup(best) < 1 + EQUAL_TIME_SHARE:
             return f"{best.schedule} is as fast as {base.schedule}: compute hides either ({times})"
+        computes_less, waits_less = base.compute_ps - best.compute_ps, base.exposed_ps - best.exposed_ps
+        if computes_less > waits_less:
+            other = f"{base.schedule} computes {format_time(base.compute_ps)}"
+            return f"{best.schedule} is {gain}: its kernels are larger, or balanced better ({times}; {other})"
         if best.busiest_link_ps < 0.9 * base.busiest_link_ps:
             share = base.busiest_link_ps / max(1, best.busiest_link_ps)
             return (
