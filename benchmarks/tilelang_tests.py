@@ -49,7 +49,7 @@ def pytest_configure(config: Any) -> None:
         return
     from _pytest.assertion import rewrite
 
-    from megatile.compat.tilelang import kernel
+    from megatile.compat.tilelang import kernel, source
 
     original, execute, rewrite_asserts = (
         kernel.Kernel.get_kernel_source,
@@ -77,11 +77,17 @@ def pytest_configure(config: Any) -> None:
     kernel.Kernel.get_host_source = lambda self: noted(self) and "// no host code"  # type: ignore[method-assign]
     kernel.Kernel.kernel_source = property(noted)  # type: ignore[assignment]
 
+    def script(self: Any, *_: Any, **__: Any) -> str:
+        _TOUCHED["text"] = True
+        return str(self)
+
+    source.PrimFunc.script = script  # type: ignore[assignment]
+
 
 class TextAssertions(ast.NodeTransformer):
     """Takes assertions on the compiler's text out of a test module; the others are noted when they run."""
 
-    SOURCES = frozenset({"get_kernel_source", "get_host_source", "kernel_source", "host_source"})
+    SOURCES = frozenset({"get_kernel_source", "get_host_source", "kernel_source", "host_source", "script"})
 
     def __init__(self, module: ast.Module):
         self.functions = {f.name: f for f in ast.walk(module) if isinstance(f, ast.FunctionDef)}

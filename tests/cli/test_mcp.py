@@ -38,6 +38,9 @@ def test_a_race_is_said_with_advice_and_its_twin_is_clean(file: str) -> None:
     assert not found["ok"]
     assert "data race" in found["problem"]
     assert "T.barrier()" in found["try"]
+    assert "\n" not in found["try"]
+    assert found["error"].startswith("exact")
+    assert "found by megatile" in found["origin"]
     clean = mcp.check(f"{file}:shifted(32)")
     assert clean["answer"] == {
         "clean": True,

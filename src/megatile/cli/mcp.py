@@ -7,6 +7,7 @@ answer says where it comes from, and how far it may be off, or that this cannot 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -102,6 +103,12 @@ def _simulated(machine: str) -> str:
 
 
 def _answer(said: dict[str, Any], origin: str, error: str) -> dict[str, Any]:
+    if not said["ok"] and re.match(r"\S+\.py:\d+: ", said["problem"]):
+        return {
+            **said,
+            "origin": f"found by megatile {__version__} at that line",
+            "error": "exact: it happened",
+        }
     if not said["ok"]:
         error = "cannot judge: there is no answer"
     return {**said, "origin": origin if said["ok"] else f"megatile {__version__}", "error": error}
@@ -129,7 +136,8 @@ def _command(module: str, *arguments: str) -> dict[str, Any]:
     text = (done.stderr or done.stdout).strip()
     text = text[text.find("error: ") + 7 :] if "error: " in text else text[-1000:]
     problem, _, advice = text.partition("(try: ")
-    return {"ok": False, "problem": problem.strip()} | ({"try": advice.strip().rstrip(")")} if advice else {})
+    advice = advice.partition("\n")[0].strip().removesuffix(")")  # without the line of the source below it
+    return {"ok": False, "problem": problem.strip()} | ({"try": advice} if advice else {})
 
 
 def checked(program: str, machine: str) -> dict[str, Any]:

@@ -246,6 +246,9 @@ def _answers() -> dict[str, Any]:
         "device": lambda *_: stream,
         "current_stream": lambda *_: stream,
         "default_stream": lambda *_: stream,
+        "mem_get_info": lambda *_: tuple(
+            os.sysconf(name) * os.sysconf("SC_PAGE_SIZE") for name in ("SC_AVPHYS_PAGES", "SC_PHYS_PAGES")
+        ),
         "memory_allocated": lambda *_: 0,
         "max_memory_allocated": lambda *_: 0,
         "is_initialized": lambda: True,

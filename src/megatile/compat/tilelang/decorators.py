@@ -41,6 +41,7 @@ class JIT:
 
     def __init__(self, function: Callable[..., Any], out_idx: Any = None, **options: Any):
         functools.update_wrapper(self, function)
+        vars(self).pop("__wrapped__")  # it is no function: tools that collect tests leave it alone
         self.__name__ = function.__name__
         self.function = self.func = function
         self.out_idx = out_idx
@@ -76,13 +77,16 @@ class JIT:
         """The kernel as a function of its arrays."""
         if self.eager:
             return self.compile(*arguments, **keywords)
+        try:
+            given = self.signature.bind(*arguments, **keywords)
+        except TypeError as error:
+            raise ProgramError(f"'{self.__name__}': {error}", advice="give its arguments") from None
         result = self.function(*arguments, **keywords)
         if not isinstance(result, PrimFunc):
             raise ProgramError(
                 f"'{self.__name__}' returns {type(result).__name__}, not a kernel",
                 advice="return a function under @T.prim_func, or launch with T.Kernel in the function itself",
             )
-        given = self.signature.bind(*arguments, **keywords)
         result.made_of = tuple(self.signature.parameters)
         result.made = lambda at: self.function(  # type: ignore[method-assign]
             **{**given.arguments, **{k: v for k, v in at.items() if k in result.made_of}}

@@ -111,6 +111,8 @@ class dtype(str):
         """The torch dtype of the same name; of four bits, the one that holds two in a byte."""
         import torch
 
+        if self.lanes > 1:
+            raise DtypeError(f"{self} has no torch dtype", advice=f"{self.element}.as_torch()")
         return getattr(torch, _PACKED.get(_plain(self), _plain(self)))
 
     torch = as_torch

@@ -29,6 +29,10 @@ def on_cpu(target: Any) -> bool:
     return str(target or "").split(" ")[0] in ("c", "llvm", "cpu")
 
 
+class NoCounterpartError(ProgramError, AttributeError):
+    """A part of TileLang's compiler that megatile does not have."""
+
+
 class Kernel:
     """A kernel for known numbers. Calling it runs its Programs on real data and gives the results."""
 
@@ -70,6 +74,11 @@ class Kernel:
         return "// megatile runs Programs itself; there is no host code."
 
     kernel_source = property(get_kernel_source)
+
+    def __getattr__(self, word: str) -> Any:
+        raise NoCounterpartError(
+            f"kernel.{word} has no counterpart in megatile", advice="kernel.programs holds its Programs"
+        )
 
     def get_profiler(self, tensor_supply_type: Any = TensorSupplyType.Auto) -> Profiler:
         return Profiler(self, tensor_supply_type)
@@ -121,7 +130,7 @@ class EagerKernel(Kernel):
         arrays = {name: given[name] for name in built.arguments}
         execute(built, arrays)
         results = [arrays[name] for name in built.results]
-        return None if not results else results[0] if built.single else tuple(results)
+        return None if not results else results[0] if built.single else results
 
     def __call__(self, *arrays: Any, **keywords: Any) -> Any:
         names = [

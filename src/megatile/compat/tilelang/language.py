@@ -18,6 +18,7 @@ from megatile.compat.tilelang import (
     warps,
 )
 from megatile.compat.tilelang.dtypes import NAMES, VECTORS, dtype
+from megatile.compat.tilelang.kernel import NoCounterpartError
 from megatile.compat.tilelang.reader import Macro
 from megatile.compat.tilelang.source import prim_func
 from megatile.core.errors import did_you_mean
@@ -123,7 +124,7 @@ __all__ = list(WORDS)
 
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
-        raise AttributeError(name)
+        raise NoCounterpartError(f"T.{name} has no counterpart in megatile", advice="use the words of T")
     raise ProgramError(
         f"T.{name} is not in megatile's TileLang spelling",
         advice=did_you_mean(name, WORDS, what="words of T"),

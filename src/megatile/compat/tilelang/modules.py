@@ -17,7 +17,7 @@ from megatile.compat.tilelang import cpu_torch, language, ranks
 from megatile.compat.tilelang.arrays import TensorSupplyType, assert_close, new_array, torch_if_any
 from megatile.compat.tilelang.decorators import AutoTuner, autotune, set_autotune_inputs
 from megatile.compat.tilelang.dtypes import NAMES, VECTORS, dtype
-from megatile.compat.tilelang.kernel import JITKernel, Profiler, do_bench
+from megatile.compat.tilelang.kernel import JITKernel, NoCounterpartError, Profiler, do_bench
 from megatile.compat.tilelang.launch import LAYOUTS
 from megatile.compat.tilelang.source import PrimFunc, current_machine
 from megatile.compat.tilelang.time import least_time
@@ -132,7 +132,9 @@ class Missing:
 
     def __getattr__(self, word: str) -> Missing:
         if word.startswith("__"):
-            raise AttributeError(word)
+            raise NoCounterpartError(
+                f"{self.name}.{word} has no counterpart in megatile", advice="use what the page lists"
+            )
         return Missing(f"{self.name}.{word}")
 
     def __call__(self, *_: Any, **__: Any) -> Any:
@@ -279,7 +281,11 @@ CONTENTS: dict[str, Any] = {
     "tilelang.engine.lower": {"lower": lower},
     "tilelang.rocm": {},
     "tilelang.rocm.target": {"check_hip_availability": lambda: False},
-    "tilelang.contrib": {"nvcc": SimpleNamespace(get_target_compute_version=lambda *_: "9.0")},
+    "tilelang.contrib": {
+        "nvcc": SimpleNamespace(
+            get_target_compute_version=lambda *_: "9.0", get_cuda_version=lambda *_: (12, 9)
+        )
+    },
     "tilelang.cuda": {},
     "tilelang.cuda.intrinsics": LAYOUTS,
     "tilelang.distributed": _RANKS,

@@ -16,7 +16,7 @@ from typing import Any
 from megatile.compat.tilelang import cpu_torch
 from megatile.compat.tilelang.cpu_torch import Comparisons
 
-_ROOTS = ("tilelang", "tvm", "tilescale", "pynvshmem")
+_ROOTS = ("tilelang", "tvm", "tvm_ffi", "tilescale", "pynvshmem")
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -99,8 +99,12 @@ def _module(name: str, contents: Any) -> ModuleType:
 
 
 def _missing(module: str, word: str) -> Any:
-    if word.startswith("__"):
-        raise AttributeError(f"{module}.{word}")
+    from megatile.compat.tilelang.kernel import NoCounterpartError
     from megatile.compat.tilelang.modules import Missing
+
+    if word.startswith("__"):
+        raise NoCounterpartError(
+            f"{module}.{word} has no counterpart in megatile", advice="use the names of the module"
+        )
 
     return Missing(f"{module}.{word}")
