@@ -73,9 +73,8 @@ class ExpressionRows:
         self._tables: dict[tuple[int, ...], int] = {}
 
     def _row(self, key: Any, row: tuple[int, int], node: Expr, names: dict[str, int]) -> int:
-        known = self._expressions.get(key)
-        if known is None:
-            known = self._expressions[key] = len(self.expressions)
+        known = self._expressions.setdefault(key, len(self.expressions))
+        if known == len(self.expressions):
             self.expressions.append(row)
             self.meanings.append(Meaning(node, dict(names)))
         return known
@@ -127,9 +126,8 @@ class ExpressionRows:
         return (*code, last), max(deepest for _, deepest in emitted)
 
     def _table(self, values: tuple[int, ...]) -> int:
-        known = self._tables.get(values)
-        if known is None:
-            known = self._tables[values] = len(self.constants)
+        known = self._tables.setdefault(values, len(self.constants))
+        if known == len(self.constants):
             self.constants += [len(values), *values]
         return known
 

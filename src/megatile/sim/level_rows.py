@@ -23,19 +23,16 @@ if TYPE_CHECKING:
     from megatile.sim.arena import Arena
     from megatile.sim.launch_rows import LaunchRows
 
-_NOTHING = [
-    UnitRow.cause,
-    UnitRow.visible,
-    UnitRow.visible_by,
-    UnitRow.waits_for,
-    UnitRow.blocked_since,
-    UnitRow.chosen_queue,
-    UnitRow.followers,
-    UnitRow.pool,
-    UnitRow.next_waiter,
-    UnitRow.over_by,
-]
-"""Columns of `units` in which instances have nothing at first."""
+_FIRST = np.zeros(UnitRow.width, dtype=np.int64)
+"""What rows of `units` hold at first."""
+_FIRST[UnitRow.state] = st.OVER
+_FIRST[
+    [
+        UnitRow.cause, UnitRow.visible, UnitRow.visible_by, UnitRow.waits_for, UnitRow.blocked_since,
+        UnitRow.chosen_queue, UnitRow.followers, UnitRow.pool, UnitRow.next_waiter, UnitRow.over_by,
+        UnitRow.parent,
+    ]
+] = NONE  # fmt: skip
 
 
 def describe_devices(arena: Arena, hda: HDA) -> None:
@@ -110,10 +107,12 @@ class LevelRows:
             self.places = bases[number] + (np.arange(len(number)) - (ends - slots)[number]) % below
             pools, self.pool_of = first + number, first + np.searchsorted(bases, outer)
         self.first = self.arena.extend("units", len(self.places))
-        self.units[:] = self._first_row(launch)
-        self.units[:, UnitRow.place], self.units[:, UnitRow.pool] = self.places, pools
+        units = self.units
+        units[:], units[:, UnitRow.predecessors] = _FIRST, int(not self.pools)
+        units[:, UnitRow.level], units[:, UnitRow.launch] = launch.first_level + self.number, launch.number
+        units[:, UnitRow.place], units[:, UnitRow.pool] = self.places, pools
         if above is not None and level.slots is None:
-            self.units[:, UnitRow.parent] = np.repeat(above.numbers, level.count)
+            units[:, UnitRow.parent] = np.repeat(above.numbers, level.count)
         if self.pools:
             rows, flags = self._rows_of_pools, self.arena.extend("free_units", len(self))
             rows[:, Pool.units], rows[:, Pool.first_unit] = slots, self.first + ends - slots
@@ -131,14 +130,6 @@ class LevelRows:
     @property
     def _rows_of_pools(self) -> Any:
         return self.arena.rows("pools")[self.pools.start : self.pools.stop]
-
-    def _first_row(self, launch: LaunchRows) -> Any:
-        """What all rows of `units` have in common."""
-        row = np.zeros(UnitRow.width, dtype=np.int64)
-        row[_NOTHING] = row[UnitRow.parent] = NONE
-        row[UnitRow.state], row[UnitRow.predecessors] = st.OVER, int(not self.pools)
-        row[UnitRow.level], row[UnitRow.launch] = launch.first_level + self.number, launch.number
-        return row
 
     def _fill(self, launch: LaunchRows) -> None:
         """Give every row a frame, lists of accesses and queues of engines; those with a stream wait."""

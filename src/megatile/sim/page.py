@@ -169,18 +169,13 @@ def _retiming(result: Result) -> Retiming:
         s.figure for s in sensitivity.sensitivities(result, seconds=SECONDS / 2) if s.time_ps != s.base_ps
     ]
     chosen = ranked[:MAX_SLIDERS]
-    times: dict[str, list[int]] = {name: [] for name in chosen}
+    found: dict[str, list[int | None]] = {name: [] for name in chosen}
     values: dict[str, str] = {}
-    lacking: set[str] = set()
-    asked = [f for f in FACTORS if f != 1.0]
-    for name, value, factor, took in sensitivity.retimed(result, chosen, asked, SECONDS / 2):
+    for name, value, _, took in sensitivity.retimed(result, chosen, FACTORS, SECONDS / 2):
         values[name] = value
-        if took is None:
-            lacking.add(name)
-        if factor == asked[len(asked) // 2]:
-            times[name].append(result.time_ps)
-        times[name].append(took or result.time_ps)
-    times = {name: all_times for name, all_times in times.items() if name not in lacking}
+        found[name].append(took)
+    times = {name: [t for t in each if t is not None] for name, each in found.items() if None not in each}
+    lacking = found.keys() - times
     note = (
         "Each slider goes through simulated points (half, 0.7, 1.4 and double of one figure), between them "
         "on a logarithmic line; several sliders together multiply their effects, which is an estimate."

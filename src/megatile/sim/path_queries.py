@@ -80,16 +80,15 @@ class PathQueries:
         view, table = peers.view, peers.launched.table
         names = table.memories[memories >> 24], table.memories[memories & ((1 << 24) - 1)]
         by = table.movers[mover // 2 // st.MOVERS]
-        found = NONE
         if (source, target) != (NONE, NONE):
             found = self._paths_at(peers, g, mover, memories, names, by)
-        if found == NONE:
-            here = int(self.arena.rows("units")[g, UnitRow.place])
-            ends = [here if end == NONE else end for end in (source, target)]
-            path = view.path(ends[0], names[0], ends[1], names[1], same=bool(mover & 1), caches=True, by=by)
-            found = self.simulation.paths.number(path, view.fabric)
-            self.cache_answer(st.ASK_PATH, mover, memories, source, target, found)
-        return found
+            if found != NONE:
+                return found
+        here = int(self.arena.rows("units")[g, UnitRow.place])
+        ends = [here if end == NONE else end for end in (source, target)]
+        path = view.path(ends[0], names[0], ends[1], names[1], same=bool(mover & 1), caches=True, by=by)
+        number = self.simulation.paths.number(path, view.fabric)
+        return self.cache_answer(st.ASK_PATH, mover, memories, source, target, number)
 
     def _paths_at(
         self, peers: StreamPeers, g: int, mover: int, memories: int, names: tuple[str, str], by: str
@@ -201,10 +200,8 @@ class PathQueries:
         """The numbers of many paths."""
         found = np.empty(len(here), dtype=np.int64)
         for flag, chosen in ((True, same), (False, ~same)):
-            option = {"same": flag, "caches": True, "by": by}
-            if chosen.all():
-                return self.numbered(view, here, names, there, option)
             if chosen.any():
+                option = {"same": flag, "caches": True, "by": by}
                 found[chosen] = self.numbered(view, here[chosen], names, there[chosen], option)
         return found
 

@@ -137,13 +137,9 @@ class Paths:
         return self._alike[key]
 
     def _number(self, path: Path, fabric: Fabric) -> int:
-        servers: list[int | None] = []
-        shared = []
-        for stage in path.stages:
-            key = stage.resource
-            servers.append(None if key is None else self.server(key, fabric.widths[key]))
-            shared.append(key is not None and self.is_shared(key))
-        return self._packed(path, fabric, servers, shared)
+        keys = [stage.resource for stage in path.stages]
+        servers = [None if key is None else self.server(key, fabric.widths[key]) for key in keys]
+        return self._packed(path, fabric, servers, [key is not None and self.is_shared(key) for key in keys])
 
     def numbers(self, path: Path, group: PathGroup, fabric: Fabric, each: Callable[[int], Path]) -> Any:
         """The numbers of the paths of a group, whose first one is given; ``each`` makes the others."""

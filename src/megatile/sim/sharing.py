@@ -102,7 +102,7 @@ def _messages(simulation: Simulation, launched: LaunchRows) -> Iterator[Ends | N
 def _copies(simulation: Simulation, launched: LaunchRows) -> Iterator[Ends | None]:
     """The ends of all copies between instances."""
     rows, answers = simulation.rows, PathQueries(simulation)
-    known: list[tuple[Any, ...]] = []
+    known: set[tuple[Any, ...]] = set()
     for number, stream in enumerate(launched.plan.streams):
         level = launched.table.levels[launched.plan.level(stream.level).name]
         for pc in rows.rest(launched.table.streams[number].first):
@@ -116,16 +116,13 @@ def _copies(simulation: Simulation, launched: LaunchRows) -> Iterator[Ends | Non
                 launched.ends[pc] = found
                 (here, _), (there, _), possible, _ = found
                 chosen = np.flatnonzero(possible & (here != there))
-                memories = [rows.regions[r][: RegionRow.tile + 1] for r in ends if r != NONE]
-                key = (level, memories, peers.units[chosen], here[chosen], there[chosen])
-                if not any(_equal(key, other) for other in known):
-                    known.append(key)
+                memories = tuple(tuple(rows.regions[r][: RegionRow.tile + 1]) for r in ends if r != NONE)
+                units, here, there = peers.units[chosen], here[chosen], there[chosen]
+                key = (level, memories, *(each.tobytes() for each in (units, here, there)))
+                if key not in known:
+                    known.add(key)
 
-                    def flow(i: int, n: int = len(known), units: Any = key[2]) -> Any:
+                    def flow(i: int, n: int = len(known), units: Any = units) -> Any:
                         return (n, int(units[i]))
 
-                    yield level, here[chosen], there[chosen], flow
-
-
-def _equal(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
-    return one[:2] == other[:2] and all(map(np.array_equal, one[2:], other[2:]))
+                    yield level, here, there, flow

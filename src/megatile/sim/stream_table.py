@@ -184,7 +184,7 @@ class StreamTable:
 
     def on_send(self, s: Any) -> None:
         to, member, nbytes = (self.value(e) for e in (s.to, s.member, s.work.bytes))
-        channel, per = self.table.channel(s.channel, self.level)
+        channel, per = self.table.find("channels", s.channel, self.level)
         self.emit(
             s, si.Send, channel=channel, per=per, to=to, member=member, region=self.region(s.read),
             nbytes=nbytes, by_kernel=int(self.table.plan.sent_by_kernel(s.channel)),
@@ -192,7 +192,7 @@ class StreamTable:
 
     def _received(self, s: Any) -> dict[str, int]:
         """The operands that both ways to receive have."""
-        channel, per = self.table.channel(s.channel, self.level)
+        channel, per = self.table.find("channels", s.channel, self.level)
         return {
             "channel": channel,
             "per": per,
@@ -219,12 +219,12 @@ class StreamTable:
 
     def on_signal(self, s: Any) -> None:
         to, member, amount = (self.value(e) for e in (s.to, s.member, s.amount))
-        flag, _ = self.table.flag(s.flag, self.level)
+        flag, _ = self.table.find("flags", s.flag, self.level)
         self.emit(s, si.Signal, flag=flag, to=to, member=member, amount=amount)
 
     def on_wait(self, s: Any) -> None:
         value, member = self.value(s.value), self.value(s.member)
-        flag, per = self.table.flag(s.flag, self.level)
+        flag, per = self.table.find("flags", s.flag, self.level)
         self.emit(s, si.Wait, flag=flag, value=value, member=member, per=per)
 
     def on_start(self, s: Any) -> None:

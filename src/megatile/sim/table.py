@@ -112,8 +112,9 @@ class CommandTable:
         self.plan = plan
         self.rows = rows
         self.tiles = {tile.name: number for number, tile in enumerate(plan.tiles)}
-        self.channels = {channel.name: number for number, channel in enumerate(plan.channels)}
-        self.flags = {flag.name: number for number, flag in enumerate(plan.flags)}
+        named: dict[str, tuple[Any, ...]] = {"channels": plan.channels, "flags": plan.flags}
+        self.numbers = {kind: {x.name: n for n, x in enumerate(each)} for kind, each in named.items()}
+        """The numbers of channels and flags, by name."""
         self.visible = {tile.name for tile in plan.tiles if tile.shared}
         """Tiles that more than one unit may see."""
         self.all_own = not plan.levels and not self.visible
@@ -182,15 +183,11 @@ class CommandTable:
         self.queues.add(found)
         return found
 
-    def channel(self, name: str, level: str | None) -> tuple[int, int]:
-        """The number of a channel, and how many instances of a level are in one of the channel's level."""
-        number = self.channels[name]
-        return number, self.plan.per(level, self.plan.channels[number].level) or 1
-
-    def flag(self, name: str, level: str | None) -> tuple[int, int]:
-        """The number of a flag, and how many instances of a level are in one of the flag's level."""
-        number = self.flags[name]
-        return number, self.plan.per(level, self.plan.flags[number].level) or 1
+    def find(self, kind: str, name: str, level: str | None) -> tuple[int, int]:
+        """The number of one of the plan's ``channels`` or ``flags``, and how many instances of a level are in
+        one of its level."""
+        number = self.numbers[kind][name]
+        return number, self.plan.per(level, getattr(self.plan, kind)[number].level) or 1
 
     # storages
 

@@ -155,8 +155,6 @@ def take(s: State, unit_id: int, pc: int, queue_id: int, kind: int) -> int:
     )
     into = op.into
     credit_ps = credit_ps_of(s, unit_id, queue_id)
-    if credit_ps == NONE:
-        return STOPPED
     path_id = NONE
     delay = 0
     if into != NONE:
@@ -167,8 +165,8 @@ def take(s: State, unit_id: int, pc: int, queue_id: int, kind: int) -> int:
         resolve_access(s, unit_id, into, 1, 0)
         path_id = copy_path(s, unit_id, 1, 0, 0)
         delay = delay_of(s, unit.flow, unit.copies, path_id, nbytes)
-        if delay == NONE:
-            return STOPPED
+    if s.stopped != 0:
+        return STOPPED
     begin = unit.blocked_since if unit.blocked_since != NONE else unit.now
     unit.blocked_since = NONE
     queue.taken = number + 1

@@ -76,18 +76,14 @@ def do_work(s: State, unit_id: int, pc: int) -> int:
         nbytes = evaluate(s, op.nbytes, frame)
         who = s.units[unit_id].actor if op.straggles == 1 else NONE
         busy = figure(s, ASK_BUSY, pc, flops, nbytes, who, unit_id)
-        if busy == NONE:
-            return STOPPED
     keeps = op.keeps
     if keeps == NONE:
         keeps = figure(s, ASK_KEEPS, pc, flops, 0, 0, unit_id)
-        if keeps == NONE:
-            return STOPPED
     memory = NONE
     if keeps > 0:
         memory = figure(s, ASK_MEMORY, pc, s.units[unit_id].place, flops, 0, unit_id)
-        if memory == NONE:
-            return STOPPED
+    if s.stopped != 0:
+        return STOPPED
     command_id = new_command(s, WORK, unit_id, pc)
     command = s.commands[command_id]
     command.update(busy=busy, delay=keeps, first_server=memory)
@@ -233,12 +229,10 @@ def do_start(s: State, unit_id: int, pc: int) -> int:
         end_kernel(s, unit_id)
         return GO_ON
     kernel = figure(s, ASK_KERNEL, pc, unit.number, 0, 0, unit_id)
-    if kernel == NONE:
-        return STOPPED
     nbytes = evaluate(s, op.nbytes, unit.frame)
     begin = unit.now
     busy = figure(s, ASK_BUSY, pc, 0, nbytes, NONE, unit_id)
-    if busy == NONE:
+    if s.stopped != 0:
         return STOPPED
     begin_kernel(s, unit_id, kernel)
     unit.now = begin + busy
