@@ -27,7 +27,7 @@ import megatile.language as T
 EXAMPLES = Path(__file__).parent.parent / "examples"
 KINDS = {
     "mma": r"[HIQ]MMA", "ldmatrix": "LDSM", "shared loads": r"LDS(?!M)", "shared stores": "STS",
-    "cp.async": "LDGSTS", "global loads": r"LDG(?!STS)", "of 16 B": r"LDG\.[\w.]*128", "global stores": "STG",
+    "cp.async": "LDGSTS", "global loads": r"LDG\.", "of 16 B": r"LDG\.[\w.]*128", "global stores": "STG",
     "of 16 B ": r"STG\.[\w.]*128", "barriers": "BAR|SYNCS", "all": r"\w",
 }  # fmt: skip
 """Columns: the instructions that count for each, by how they begin."""

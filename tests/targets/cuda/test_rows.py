@@ -131,3 +131,74 @@ def test_stages_of_a_pipeline_are_not_waited_for_by_other_copies() -> None:
     source = made(mt.compile(gemm(64, 64, 64, 32, 32, 32, "f16", stages=3), target="cuda"))
     assert "cp_async_wait<1>();" in source
     assert "cp_async_wait_all" not in source
+
+
+@pytest.mark.parametrize(
+    ("shape", "tile", "dtype", "held", "words"),
+    [
+        ((21, 128), (8, 64), "f32", "f32", {"load_words<16>", "store_words<16>", "store_words<16, false>"}),
+        ((21, 100), (8, 64), "f16", "f32", {"load_words<8>", "store_words<8>", "store_words<8, false>"}),
+        ((9, 128), (4, 128), "bf16", "bf16", {"load_words<16>", "store_words<16>", "store_words<16, false>"}),
+        ((7, 65), (7, 64), "f16", "f16", {"store_words<8, false>"}),
+    ],
+)
+def test_tiles_in_registers_are_loaded_and_stored_by_rows(shape, tile, dtype, held, words) -> None:
+    (M, N), (bM, bN) = shape, tile
+
+    @T.program
+    def doubled(A: T.Tensor(shape, dtype), B: T.Tensor(shape, dtype)):
+        with T.Kernel(block=(T.ceildiv(N, bN), T.ceildiv(M, bM)), threads=64) as (bx, by):
+            a = T.alloc((bM, bN), held)
+            s = T.alloc((bM, bN), dtype, level="l1")
+            T.copy(a, A[by * bM, bx * bN])
+            for i, j in T.Parallel(bM, bN):
+                a[i, j] = a[i, j] * 2
+            T.copy(s, a)
+            T.copy(B[by * bM, bx * bN], a)
+            T.copy(B[by * bM, bx * bN], s)
+
+    k = mt.compile(doubled, target="cuda")
+    assert set(re.findall(r"(?:load|store)_words<\d+(?:, false)?>", made(k))) == words
+    a = np.random.default_rng(0).integers(-9, 9, shape).astype(TYPES[dtype])
+    b = np.zeros_like(a)
+    k(a, b)
+    np.testing.assert_array_equal(b.astype("f8"), 2 * a.astype("f8"))
+
+
+def test_elements_beside_a_tile_are_taken_by_neighbouring_threads() -> None:
+    """Vectors are for copies: where a nest also takes a tensor along the row, lanes have neighbours."""
+
+    @T.program
+    def added(A: T.Tensor((8, 128), "f32"), W: T.Tensor((128,), "f32"), B: T.Tensor((8, 128), "f32")):
+        with T.Kernel(block=1, threads=64):
+            a = T.alloc((8, 128), "f32")
+            T.copy(a, A)
+            for i, j in T.Parallel(8, 128):
+                a[i, j] = a[i, j] + W[j]
+            T.copy(B, a)
+
+    assert "vector=1" in made(mt.compile(added, target="cuda"))
+
+
+def test_the_last_part_in_registers_may_be_shorter() -> None:
+    n, tile = 301, 256
+
+    @T.program
+    def doubled(A: T.Tensor((n,), "i32"), B: T.Tensor((n,), "i32"), S: T.Tensor((2,), "i32")):
+        with T.Kernel(block=2, threads=64) as bx:
+            a = T.alloc((tile,), "i32")
+            s = T.alloc((tile,), "i32", level="l1")
+            t = T.alloc((1,), "i32", level="l1")
+            T.copy(a, A[bx * tile])
+            T.copy(s, a)
+            T.reduce_sum(s, t, dim=0)
+            T.copy(B[bx * tile], a)
+            T.copy(S[bx], t)
+
+    k = mt.compile(doubled, target="cuda")
+    assert {"load_words<16>(", "store_words<16>("} <= set(re.findall(r"\w+<16>\(", made(k)))
+    a, b, s = np.arange(n, dtype="i4"), np.full(n + 16, -1, "i4"), np.zeros(2, "i4")
+    k(a, b[:n], s)
+    np.testing.assert_array_equal(b[:n], a)
+    assert (b[n:] == -1).all()
+    assert s.tolist() == [a[:tile].sum(), a[tile:].sum()]

@@ -208,9 +208,17 @@ template <int width> INLINE void store_row(void *to, const void *from, long byte
   if (bytes >= width) *(Row<width> *)to = *(const Row<width> *)from;
   else for (long i = 0; i < bytes; i++) ((u8 *)to)[i] = ((const u8 *)from)[i];
 }
-template <int width> INLINE void store_words(void *to, const u32 *words, long bytes) {
+template <int width> INLINE void load_words(u32 *words, const void *from, long bytes) {
+  for (int i = 0; i < width / 4; i++) words[i] = 0;
   if (bytes >= width) {
-    if constexpr (width == 16) store_global(to, words[0], words[1], words[2], words[3]);
+    const Row<width> row = *(const Row<width> *)from;
+    for (int i = 0; i < width / 4; i++) words[i] = row.words[i];
+  } else for (int i = 0; i < width; i++) if (i < bytes) words[i / 4] |= (u32)((const u8 *)from)[i] << i % 4 * 8;
+}
+template <int width, bool global = true> INLINE void store_words(void *to, const u32 *words, long bytes) {
+  if (bytes >= width) {
+    if constexpr (width == 16 && global) store_global(to, words[0], words[1], words[2], words[3]);
+    else if constexpr (width == 16) *(Row<16> *)to = {{words[0], words[1], words[2], words[3]}};
     else if constexpr (width == 8) *(Row<8> *)to = {{words[0], words[1]}};
     else *(u32 *)to = words[0];
   } else for (int i = 0; i < width; i++) if (i < bytes) ((u8 *)to)[i] = (u8)(words[i / 4] >> i % 4 * 8);

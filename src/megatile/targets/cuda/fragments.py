@@ -61,6 +61,8 @@ class Fragments:
         self.reduced = {x.source.source for x, _ in every if isinstance(x, n.Reduce)}
         for node, _ in every:
             self._link(node)
+        nests = [x for x, _ in every if isinstance(x, n.Parallel)]
+        self.scattered: set[str] = set().union(*map(self._scattered, nests))
         self.layouts = self._layouts()
         for node, _ in every:
             if isinstance(node, n.Reduce) and node.source.source in self.layouts:
@@ -127,6 +129,18 @@ class Fragments:
             first, other = self.group[held[0]], self.group[name]
             self.group = {k: first if v == other else v for k, v in self.group.items()}
 
+    def _scattered(self, node: n.Parallel) -> set[str]:
+        """The tiles that a nest takes together with elements of memories along their rows."""
+        regions = [r for one in n.walk(node.body) for _, r in n.regions(one)]
+        far = [r for r in regions if r.source not in self.shapes]
+        along = {node.vars[-1], *lets(node.body)}
+        meets = any(symbols(e) & along for r in far for e in r.expressions())
+        return {r.source for r in regions if r.source in self.shapes} if meets else set()
+
+    def _vector(self, members: set[str]) -> int:
+        """Elements of 16 bytes."""
+        return 16 // min(itemsize(self.names[name].binding.dtype) for name in members)
+
     def _layouts(self) -> dict[str, SharedLayout]:
         found: dict[str, SharedLayout] = {}
         for name, shape in self.shapes.items():
@@ -136,7 +150,8 @@ class Fragments:
             fast = bool(gemms) and all(by_tensor_cores(g, self.names) for g in gemms)
             held = any(g.a.source in self.shapes for g in gemms)
             by_warps = mma(shape, size, held or bool(members & self.reduced)) if fast else None
-            found[name] = by_warps or grid(shape, size)
+            vector = 1 if gemms or members & self.scattered else self._vector(members)
+            found[name] = by_warps or grid(shape, size, vector)
         return found
 
 

@@ -335,7 +335,9 @@ class DeviceWriter(Writer):
             if storage.name in mine:
                 size = storage.bytes(self.launch) // 4
                 place = f"((int *)(shared + {storage.offset}))"
-                scope.text.add(f"for (int i = tid; i < {size}; i += {scope.crew.size}) {place}[i] = 0;")
+                loop = f"for (int i = tid; i < {size}; i += {scope.crew.size})"
+                loop = loop if size > scope.crew.size else f"if (tid < {size})"
+                scope.text.add(f"{loop} {place}[{'i' if size > scope.crew.size else 'tid'}] = 0;")
                 scope.hazards.add([(storage.name, True)])
         if scope.hazards.written:
             scope.sync()

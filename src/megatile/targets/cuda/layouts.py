@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 
 from megatile.targets.common.scope import Text
@@ -68,10 +68,11 @@ def unflattened(index: str, shape: tuple[int, ...]) -> list[str]:
 
 @dataclass(frozen=True)
 class Grid(SharedLayout):
-    """Element (i, j) is with thread (i % high, j % wide)."""
+    """Element (i, j) is with thread (i % high, j // vector % wide): neighbours of a row with one."""
 
     high: int = 1
     wide: int = 1
+    vector: int = 1
 
     @property
     def down(self) -> int:
@@ -79,28 +80,48 @@ class Grid(SharedLayout):
 
     @property
     def across(self) -> int:
-        return -(-self.columns // self.wide)
+        return -(-self.columns // (self.wide * self.vector)) * self.vector
 
     @property
     def registers(self) -> int:
         return self.down * self.across
+
+    @property
+    def row(self) -> str:
+        return f"ri * {self.high} + top"
+
+    @property
+    def column(self) -> str:
+        if self.vector == 1:
+            return f"ci * {self.wide} + left"
+        last = f" + ci % {self.vector}"
+        return f"ci / {self.vector} * {self.wide * self.vector} + left * {self.vector}{last}"
+
+    @property
+    def guards(self) -> tuple[str, str]:
+        """The conditions under which a row and a column exist ("": always)."""
+        row = f"{self.row} < {self.rows}" if self.rows % self.high else ""
+        return row, f"{self.column} < {self.columns}" if self.columns % (self.wide * self.vector) else ""
 
     def places(self, text: Text, team: Team) -> list[tuple[str, int]]:
         text.add(f"const int top = {team.index} / {self.wide}, left = {team.index} % {self.wide};")
         return [("ri", self.down), ("ci", self.across)]
 
     def element(self) -> tuple[str, str, str, str]:
-        guards = [
-            f"{name} < {size}"
-            for name, size, by in (("row", self.rows, self.high), ("column", self.columns, self.wide))
-            if size % by
-        ]
-        return (
-            f"ri * {self.high} + top",
-            f"ci * {self.wide} + left",
-            f"ri * {self.across} + ci",
-            " && ".join(guards),
-        )
+        guard = " && ".join(filter(None, self.guards))
+        return self.row, self.column, f"ri * {self.across} + ci", guard
+
+    @contextmanager
+    def parts(self, text: Text, team: Team, count: int) -> Iterator[None]:
+        """A loop over a thread's rows and, ``count`` at once, their elements: ri, ci, row, column."""
+        self.places(text, team)
+        text.add("#pragma unroll")
+        with text.block(f"for (int ri = 0; ri < {self.down}; ri++)"):
+            text.add("#pragma unroll")
+            with text.block(f"for (int ci = 0; ci < {self.across}; ci += {count})"):
+                text.add(f"const long row = {self.row}, column = {self.column};")
+                with text.block(f"if ({self.guards[0]})") if self.guards[0] else nullcontext():
+                    yield
 
 
 @dataclass(frozen=True)
@@ -162,9 +183,15 @@ class Mma(SharedLayout):
         )
 
 
-def grid(shape: tuple[int, ...], size: int) -> Grid:
-    """Rows over groups of lanes, so that a row is within a warp; a vector over all threads."""
+def grid(shape: tuple[int, ...], size: int, vector: int = 1) -> Grid:
+    """Rows over groups of lanes, so that a row is within a warp; a vector over all threads. ``vector``: how
+    many neighbours a thread may have, of rows that are long enough."""
     rows, columns = math.prod(shape[:-1]), shape[-1]
+    while vector > 1:
+        found = grid((rows, columns // vector), size)
+        if columns % (found.wide * vector) == 0 and rows * columns >= size * vector:
+            return Grid(rows, columns, found.high, found.wide, vector)
+        vector //= 2
     wide = size if rows == 1 and size & (size - 1) == 0 else 1
     while wide == 1 or (rows > 1 and wide < min(WARP, columns)):
         if size % (wide * 2) or wide >= columns:

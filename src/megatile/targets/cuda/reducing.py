@@ -68,10 +68,9 @@ def _of_registers(scope: DeviceScope, node: n.Reduce, source: Side, to: Side, wi
     else:
         assert isinstance(layout, Grid)
         rows, inner = layout_loops[:1], layout_loops[1:]
-        row, register = f"ri * {layout.high} + top", f"ri * {layout.across} + ci"
-        exists = f"ci * {layout.wide} + left < {layout.columns}" if layout.columns % layout.wide else ""
+        row, register = layout.row, f"ri * {layout.across} + ci"
+        there, exists = layout.guards
         group, first = layout.wide, "left == 0"
-        there = f"row < {layout.rows}" if layout.rows % layout.high else ""
         if group > WARP:
             raise CompileError("a row over several warps cannot be reduced here", advice="use more rows")
     for name, count in rows:

@@ -6,11 +6,11 @@ from megatile.core.dtypes import itemsize
 from megatile.core.expr import Const, Expr, constant, linear, simplify
 from megatile.ir import nodes as n
 from megatile.targets.common.allocation import Storage
-from megatile.targets.common.elements import kind
+from megatile.targets.common.elements import Value, converted, kind
 from megatile.targets.common.scope import Axis
 from megatile.targets.cuda.alignment import WIDEST, row_alignment
 from megatile.targets.cuda.elements import Side, pairs_of, shared_out
-from megatile.targets.cuda.layouts import Mma
+from megatile.targets.cuda.layouts import Grid, Mma, unflattened
 from megatile.targets.cuda.scope import DeviceScope
 
 WIDTHS = (16, 8, 4)
@@ -23,13 +23,15 @@ _WORDS = {"f32": "bits_of({}), bits_of({})", "i32": "(u32){}, (u32){}", "f16": "
 
 def copy_rows(scope: DeviceScope, node: n.Copy, background: bool) -> bool:
     """The copy in parts of rows (``background``: with cp.async, where it can), unless that is impossible."""
-    if node.src is not None or node.dst is not None or scope.layout(node.to.source) is not None:
+    if node.src is not None or node.dst is not None:
         return False
-    layout = scope.layout(node.source.source)
+    layout, to_layout = scope.layout(node.source.source), scope.layout(node.to.source)
+    if to_layout is not None or isinstance(layout, Grid):
+        grid = to_layout or layout
+        both = layout is not None and to_layout is not None
+        return isinstance(grid, Grid) and not both and _by_grid(scope, node, grid, to_layout is not None)
     if isinstance(layout, Mma):
         return _from_fragments(scope, node, layout)
-    if layout is not None:
-        return False
     width, (source, to) = _width(scope, node), _storages(scope, node)
     behind = background and to.home == "instance" and source.home in _GLOBAL
     if not width or (width == itemsize(to.dtype) and not behind):
@@ -191,3 +193,52 @@ def _store(
     pointer, conditions = _places(side, axes, region, indices, width)
     guard = f"if ({' && '.join(conditions)}) " if conditions else ""
     scope.text.add(f"{guard}store_words<{width}>({pointer}, {words}, {bytes_});")
+
+
+_ELEMENTS = {
+    "f32": "float_of(words[{}])",
+    "i32": "(int)words[{}]",
+    "f16": "from_f16(words[{}] >> {} & 0xffff)",
+    "bf16": "from_bf16(words[{}] >> {} & 0xffff)",
+}
+"""An element of words, by the dtype that it was stored in: its word, and for halves its first bit."""
+
+
+def _by_grid(scope: DeviceScope, node: n.Copy, layout: Grid, load: bool) -> bool:
+    """Registers to or from memory: each thread moves the neighbours of a row that it has."""
+    region = node.source if load else node.to
+    held = scope.gen.storages.table[(node.to if load else node.source).source]
+    memory = scope.gen.storages.storage(region.source)
+    row, size = _row(region, memory), itemsize(memory.dtype)
+    width = min(layout.vector * size, row_alignment(scope, region))
+    suits = memory.dtype in _WORDS and kind(memory.dtype) == kind(held.dtype) and memory.copies == 1
+    if not suits or memory.home == "local" or memory.wide or row is None or width <= max(size, 2):
+        return False
+    if not _begins_inside(scope, row[0]):
+        return False
+    count, text, name = width // size, scope.text, scope.gen.name(held.name)
+    with text.block():
+        to, source = Side(scope, node.to), Side(scope, node.source)
+        pairs_of(scope, to, source)
+        side = source if load else to
+        with layout.parts(text, scope.crew, count):
+            every = [*unflattened("row", held.shape[:-1]), "column"]
+            indices = [i for i, extent in zip(every, held.shape, strict=True) if extent != 1]
+            bytes_ = _bytes(side, side.axes[-1], region, "column", width)
+            pointer, conditions = _places(side, side.axes, region, indices, width)
+            exists = " && ".join(conditions)
+            text.add(f"{held.c_type} *const mine = {name} + ri * {layout.across} + ci;")
+            if load:
+                bytes_ = f"{exists} ? {bytes_} : 0" if exists else bytes_
+                text.add(f"u32 words[{width // 4}];", f"load_words<{width}>(words, {pointer}, {bytes_});")
+                for q in range(count):
+                    element = _ELEMENTS[memory.dtype].format(q * size // 4, q % 2 * 16)
+                    text.add(f"mine[{q}] = {converted(Value(element, memory.dtype), held.dtype).text};")
+            else:
+                words = _WORDS[memory.dtype]
+                parts = ", ".join(words.format(f"mine[{q}]", f"mine[{q + 1}]") for q in range(0, count, 2))
+                text.add(f"const u32 words[] = {{{parts}}};")
+                where = "" if memory.home in _GLOBAL else ", false"
+                guard = f"if ({exists}) " if exists else ""
+                text.add(f"{guard}store_words<{width}{where}>({pointer}, words, {bytes_});")
+    return True
