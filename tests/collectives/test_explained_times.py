@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from megatile.collectives.libraries import NCCL_NAMES
 from megatile.collectives.planner import collective, predict
 
 SIZE = "64M"
@@ -35,4 +36,15 @@ def test_the_library_choice_by_name_takes_the_same_time():
     found = asked("auto")
     assert asked(found.algorithm).time_ps == pytest.approx(found.time_ps, rel=1e-5)
     assert found.explanation is not None
-    assert [c.time_ps for c in found.explanation.candidates] == [found.time_ps]
+    assert found.explanation.chosen.time_ps == found.time_ps
+
+
+def test_the_library_choice_shows_what_variables_would_give():
+    found = asked("auto").explanation
+    assert found is not None
+    assert {c.algorithm for c in found.candidates} == {"rail_rings", "node_tree", "in_network_tree"}
+    assert all("NCCL's own estimate: " in c.note for c in found.candidates)
+    for c in found.candidates[1:3]:
+        protocol = "Simple" if c.protocol == "NVLS" else c.protocol
+        forced = asked("auto", env={"NCCL_ALGO": NCCL_NAMES[c.algorithm], "NCCL_PROTO": protocol})
+        assert forced.time_ps == pytest.approx(c.time_ps, rel=1e-3)

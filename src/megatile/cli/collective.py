@@ -99,7 +99,10 @@ def collective(
     plot: Annotated[Path | None, typer.Option(help="Draw time and bus bandwidth over size.")] = None,
     trace: Annotated[Path | None, typer.Option(help="Write the trace of the last size (.json).")] = None,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Print all candidates and their bounds.")
+        bool,
+        typer.Option(
+            "--explain", help="Print all candidates: times, bounds, and the estimates by which NCCL chooses."
+        ),
     ] = False,
     among: Annotated[str | None, typer.Option(help="Algorithms to choose from: ring,tree,…")] = None,
     protocol: Annotated[str | None, typer.Option(help="LL, LL128, Simple or NVLS.")] = None,

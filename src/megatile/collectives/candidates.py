@@ -24,6 +24,7 @@ class Candidate:
     price_ps: int | None = None
     time_ps: int | None = None
     why_not: str | None = None
+    note: str = ""
 
     @property
     def label(self) -> str:
@@ -81,9 +82,9 @@ class Explanation:
     def _note(self, candidate: Candidate) -> str:
         best = self.chosen.time_ps
         if candidate is self.chosen:
-            return "chosen"
+            return ", ".join(filter(None, ("chosen", candidate.note)))
         if candidate.time_ps is not None or best is None:
-            return ""
+            return candidate.note
         above = candidate.price_ps is not None and candidate.price_ps >= best
         return "no faster even without contention" if above else "not simulated"
 

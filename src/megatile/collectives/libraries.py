@@ -10,6 +10,7 @@ over nodes. What they take for a size is in ``timing/collective_choice.py``.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,10 +20,10 @@ from megatile.collectives.job import CollectiveError, Job
 from megatile.collectives.registry import ALGORITHMS, Algorithm
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import did_you_mean
-from megatile.core.quantities import whole
+from megatile.core.quantities import format_time, whole
 from megatile.hda import HDA
 from megatile.plan.model import Transport
-from megatile.timing.collective_choice import channels_of, choose, library_of, rule_of
+from megatile.timing.collective_choice import channels_of, choose, library_of, nccl_ways, rule_of
 from megatile.timing.collective_rule import PEERS, PREFIX, Way, fabric
 from megatile.timing.engine_rules import LOW_LATENCY, OFFERED, engine_way
 from megatile.timing.machine_timing import TimingError
@@ -87,6 +88,23 @@ def library_way(
     if way.algorithm == "hamilton" and job.ranks == 2:
         way = way._replace(algorithm="ring")  # two ranks have one link
     return way if algorithm in (None, way.algorithm) and stand_in(way, job) is not None else None
+
+
+def library_alternatives(
+    hda: HDA, job: Job, taken: Candidate, env: Mapping[str, Any] | None
+) -> tuple[Candidate, ...]:
+    """Return what NCCL took and what it may have taken, with its own estimates: the lowest is its choice."""
+    rule = rule_of(hda, "nccl", job.scale, False, *group_of(hda, job))
+    operation, nbytes = job.library_call
+    found: list[Candidate] = []
+    for number, (way, estimate) in enumerate(nccl_ways(rule, operation, job.ranks, nbytes, env)):
+        note = f"NCCL's own estimate: {format_time(estimate * 1e6)}"
+        if number == 0:
+            found.append(replace(taken, note=note))
+        else:
+            time = round(float(rule.time_ps(way, operation, job.ranks, np.array([nbytes], float))[0]))
+            found.append(Candidate(way.algorithm, (), way.protocol, time_ps=time, note=note))
+    return tuple(found)
 
 
 ENGINE_OPERATIONS = {"custom": "all_reduce", "trtllm": "all_reduce", "deepep": "all_to_all"}

@@ -28,6 +28,7 @@ from megatile.collectives.libraries import (
     LIBRARIES,
     NAMED,
     deepep_transport,
+    library_alternatives,
     library_options,
     library_way,
     offered,
@@ -44,7 +45,7 @@ from megatile.hda import HDA
 from megatile.plan.model import Plan, with_transport
 from megatile.sim import simulate
 from megatile.timing.collective_choice import library_of
-from megatile.timing.collective_rule import CHAINS
+from megatile.timing.collective_rule import CHAINS, PEERS
 from megatile.timing.database import Database, measured_time
 from megatile.timing.formulas import OPERATIONS as KERNELS, KernelTime
 from megatile.timing.machine_timing import Origin
@@ -304,7 +305,10 @@ def predict(
     if time is None:
         time = simulate(plan, machine=hda, launch=launch).time_ps if timed else 0
     best = replace(best, time_ps=time or best.time_ps)
-    why = Explanation(job, hda.name, (best, *ranking[1:]), in_network(plan), tuple(plan.pace_lines()))
+    compared: tuple[Candidate, ...] = (best, *ranking[1:])
+    if library == "nccl" and way is not None and timed and job.operation not in PEERS:
+        compared = library_alternatives(hda, job, best, env)
+    why = Explanation(job, hda.name, compared, in_network(plan), tuple(plan.pace_lines()))
     model = model_of(plan, hda)
     usual = library in LIBRARIES and (env, protocol, among, registered) == (None, None, None, False)
     known = measured(hda, job, launch, database) if database is not None and usual else None

@@ -132,13 +132,13 @@ def choices(
     return _nccl(rule, operation, ranks, size, chosen)
 
 
-def _nccl(rule: Rule, operation: str, ranks: int, size: Any, chosen: Settings) -> list[tuple[Way, Any]]:
-    nodes = rule.fabric.nodes(ranks)
-    if ranks < 2:
-        return [(Way("ring", "LL", 1.0), np.full(size.shape, True))]
+def nccl_estimates(
+    rule: Rule, operation: str, ranks: int, nbytes: Any, chosen: Settings
+) -> list[tuple[str, str, Any]]:
+    """Return NCCL's own estimates, by which it chooses: (algorithm, protocol, µs)."""
     priced = list(
         nccl_tuning.prices(
-            *(rule.figures, operation, ranks, nodes, size),
+            *(rule.figures, operation, ranks, rule.fabric.nodes(ranks), np.asarray(nbytes, float)),
             *(rule.fabric.near / 1e9, rule.fabric.far / 1e9, rule.fabric.switched, chosen),
         )
     )
@@ -147,18 +147,41 @@ def _nccl(rule: Rule, operation: str, ranks: int, size: Any, chosen: Settings) -
             f"NCCL has no algorithm and protocol for {operation} with these variables",
             advice="allow more in NCCL_ALGO and NCCL_PROTO",
         )
+    return priced
+
+
+def _nccl(rule: Rule, operation: str, ranks: int, size: Any, chosen: Settings) -> list[tuple[Way, Any]]:
+    nodes = rule.fabric.nodes(ranks)
+    if ranks < 2:
+        return [(Way("ring", "LL", 1.0), np.full(size.shape, True))]
+    priced = nccl_estimates(rule, operation, ranks, size, chosen)
     best = np.argmin([price + 0 * size for _, _, price in priced], axis=0)
     found = []
     for i, (algorithm, protocol, _) in enumerate(priced):
         where = best == i
         if not where.any():
             continue
-        name = OURS[algorithm, nodes > 1]
-        shown = "NVLS" if algorithm.startswith("NVLS") else protocol
+        name, shown = _our_names(algorithm, protocol, nodes)
         for count in np.unique(_channels(rule, name, protocol, ranks, size, chosen)[where]):
             those = where & (_channels(rule, name, protocol, ranks, size, chosen) == count)
             found.append((Way(name, shown, float(count)), those))
     return found
+
+
+def _our_names(algorithm: str, protocol: str, nodes: int) -> tuple[str, str]:
+    return OURS[algorithm, nodes > 1], "NVLS" if algorithm.startswith("NVLS") else protocol
+
+
+def nccl_ways(
+    rule: Rule, operation: str, ranks: int, nbytes: int, env: Mapping[str, Any] | None = None
+) -> list[tuple[Way, float]]:
+    """Return every way that NCCL may take for a size with NCCL's own estimate (µs), the lowest first."""
+    chosen, size, found = settings(env), np.array([nbytes], float), []
+    for algorithm, protocol, price in nccl_estimates(rule, operation, ranks, size, chosen):
+        name, shown = _our_names(algorithm, protocol, rule.fabric.nodes(ranks))
+        count = float(_channels(rule, name, protocol, ranks, size, chosen)[0])
+        found.append((Way(name, shown, count), float(np.broadcast_to(price, 1)[0])))
+    return sorted(found, key=lambda one: one[1])
 
 
 def _channels(rule: Rule, algorithm: str, protocol: str, ranks: int, size: Any, chosen: Settings) -> Any:
