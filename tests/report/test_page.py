@@ -152,6 +152,19 @@ def test_a_ring_of_large_messages_follows_its_links(result: Any) -> None:
 
 # in a browser
 
+OVERLAPPING_LABELS = """
+D.roofline.points = D.roofline.peaks.map(p => ({intensity: 400, rate: 1.5 * p.rate, name: p.name}));
+$("roof").replaceChildren(); roofline();  // dots just above the names of the peaks
+const found = [], texts = [...document.querySelectorAll("#roof text:not([transform])")];
+const boxes = texts.map(t => t.getBoundingClientRect());
+boxes.forEach((a, i) => boxes.slice(0, i).forEach((b, j) => {
+  const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+  const high = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+  if (wide > 1 && high > 0.3 * a.height) found.push([texts[i].textContent, texts[j].textContent]);
+}));
+return found
+"""
+
 
 def test_the_page_works_in_a_browser(result: Any, tmp_path: Path) -> None:
     file = result.report(tmp_path / "r.html")
@@ -199,6 +212,7 @@ def test_the_page_works_in_a_browser(result: Any, tmp_path: Path) -> None:
             fits = browser.execute_script("return document.documentElement.scrollWidth <= innerWidth + 1")
             assert fits, "the page is wider than a narrow window"
             assert not errors(browser)
+        assert browser.execute_script(OVERLAPPING_LABELS) == []
 
 
 def test_many_blocks_share_the_rows_of_their_unit() -> None:
