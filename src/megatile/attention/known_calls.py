@@ -16,6 +16,7 @@ from megatile.attention.settings import PREFIX, VALUES
 from megatile.runtime.rank_liveness import TIMEOUT_VARIABLE
 
 MAX_KNOWN_CALLS = 256
+"""Calls whose checked arguments a group remembers; all are dropped when there are more."""
 _SETTINGS = (*(PREFIX + name for name in VALUES), TIMEOUT_VARIABLE)
 
 

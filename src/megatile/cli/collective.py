@@ -108,7 +108,7 @@ def collective(
     protocol: Annotated[str | None, typer.Option(help="LL, LL128, Simple or NVLS.")] = None,
     graph: Annotated[
         bool,
-        typer.Option("-G", "--graph", help="As in a captured graph: no host launch; NCCL's own hides it."),
+        typer.Option("-G", "--graph", help="As in a captured graph: no host launch (no effect for NCCL)."),
     ] = False,
     registered: Annotated[
         bool, typer.Option("--registered", help="Buffers are registered with the library.")

@@ -139,7 +139,7 @@ def sweep(
     json: Json = False,
 ) -> None:
     """Time a Plan, program or collective on variants of a machine; with --tune, tune it on each and mark the
-    knee, from which more gains less than 5 %.
+    knee: the first machine within 5 % of the fastest.
 
     Example: megatile sweep all_reduce -b 64MiB -o 'networks.nvlink.bandwidth=225 GB/s,450 GB/s' -o gpus=4,8
 
