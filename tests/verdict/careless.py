@@ -362,6 +362,35 @@ def experts(in_turn, count=8, tokens=512, n=512):
     return products
 
 
+def row_sums(at_once, rows=128, n=4096, parts=16):
+    """Sums of parts of rows, then of these: by the first block alone, or by all."""
+
+    @T.program
+    def sums(X: T.Tensor((rows, n), "f32"), P: T.Tensor((rows, parts), "f32"), Y: T.Tensor((rows,), "f32")):
+        with T.Kernel(block=rows, threads=256) as b:
+
+            def last(row):
+                part, total = T.alloc((1, parts), "f32"), T.alloc((1,), "f32")
+                T.copy(part, P[row : row + 1, 0:parts])
+                T.reduce_sum(part, total, dim=1)
+                T.copy(Y[row : row + 1], total)
+
+            with T.Scale("block"):
+                x, s = T.alloc((1, n // parts), "f32"), T.alloc((1,), "f32")
+                for i in T.Pipelined(parts, num_stages=2):
+                    T.copy(x, X[b : b + 1, i * (n // parts) : (i + 1) * (n // parts)])
+                    T.reduce_sum(x, s, dim=1)
+                    T.copy(P[b, i : i + 1], s)
+            with T.Scale("block"):
+                if at_once:
+                    last(b)
+                elif b == 0:
+                    for r in T.serial(rows):
+                        last(r)
+
+    return sums
+
+
 def summed_up(every_step):
     def body(x, y, r, count):
         n = x.shape[1]
@@ -473,6 +502,7 @@ PAIRS = {
     "all across the nodes": ("nested sums", across_nodes(True), across_nodes(False), "h100-cluster"),
     "all keys for a window": ("masked work", windowed(True), windowed(False), "dgx-h100"),
     "stored in every step": ("repeated stores", stored(True), stored(False), "dgx-h100"),
+    "the last sums by one block": ("few blocks in a phase", row_sums(False), row_sums(True), "dgx-h100"),
     "experts in turn": ("too few blocks", experts(True), experts(False), "dgx-h100"),
     "a sum in every step": (
         "collective in a loop", on_devices(summed_up(True)), on_devices(summed_up(False)), "dgx-h100"

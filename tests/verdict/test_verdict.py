@@ -11,10 +11,10 @@ import megatile as mt
 import megatile.language as T
 from megatile.cli.main import app
 from megatile.ir.nodes import ScaleRegion
-from megatile.verdict import Verdict
+from megatile.verdict import Finding, Verdict
 from megatile.verdict.arguments import arguments_of
 from megatile.verdict.needless import hoisted, invariant
-from megatile.verdict.study import Study
+from megatile.verdict.study import Study, verdict as judge
 
 PAIRS = {name: (*pair, "dgx-h100") for name, pair in flawed.PAIRS.items()} | careless.PAIRS
 
@@ -51,6 +51,16 @@ def test_statements_that_every_iteration_repeats_are_found():
     assert "'exp'" in str(node)
     (region,) = [m for m in hoisted(source).body if isinstance(m, ScaleRegion)]
     assert [type(m).__name__ for m in region.body[-3:]] == ["Copy", "Parallel", "Loop"]
+
+
+def test_general_advice_comes_after_what_is_said_of_a_line(monkeypatch):
+    result = mt.simulate(careless.squared(False), machine="ahbm")
+    base = result.time_ps
+    exact = Finding("whole result", "b", "r", "f.py:1", "s", base, base * 2 // 3, "how")
+    ideal = Finding("exposed latency", "b", "r", "", "s", base, base // 4, "how", bound=True)
+    for found, first in (([ideal, exact], exact), ([ideal], ideal)):
+        monkeypatch.setattr("megatile.verdict.study.RULES", {lambda study, found=found: found: "both"})
+        assert judge(result).findings[0] == first
 
 
 def test_searches_keep_the_number_of_devices():

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from megatile.core.expr import walk
+from megatile.core.expr import known, walk
 from megatile.ir import nodes as n
 from megatile.ir.expr import Rank
 from megatile.plan import model as pm
-from megatile.plan.statements import rewritten
+from megatile.plan.statements import rewritten, write_of
 from megatile.sim.instructions import COPY, SEND, WORK
 from megatile.sim.state import NONE, Recorded
 from megatile.verdict.arguments import arguments_of
@@ -26,8 +26,8 @@ AT_ONCE = 1.3
 """Units that work at one time on average, below which they take turns."""
 MIN_SHARE = 0.3
 """The share of the time that must be work for either."""
-PARTS = 2
-"""Into how many parts work is assumed to be cut that is passed on from unit to unit."""
+PARTS = (2, 4, 8)
+"""Into how many parts work may be cut that is passed on from unit to unit."""
 
 
 def _work(study: Study, copies: bool = False) -> tuple[Any, Any, Any] | None:
@@ -104,16 +104,32 @@ def take_turns(study: Study) -> Iterator[Finding]:
         return
     arguments = arguments_of(study)
     trial = arguments.best(arguments.named("tile", "stages", "other")) if study.lowered is not None else None
-    ideal = study.base_ps - together * (1 - (units - 1 + PARTS) / (units * PARTS))
+    hop, start = together / units, _start_ps(study)
+    times = {k: ((hop - start) / k + start) * (units - 1 + k) for k in PARTS}
+    parts = min(times, key=lambda k: times[k])
+    ideal = study.base_ps - together + times[parts]
     yield from study.finding(
         "units take turns", ideal if trial is None else trial.time_ps,
-        f"as if the work went from unit to unit in {PARTS} parts" if trial is None else
+        f"as if the work went from unit to unit in {parts} parts" if trial is None else
         f"program made and timed again with {arguments.text(trial)}", bound=trial is None,
         bottleneck=f"units take turns: of {units}, one works at a time",
         reason="each waits for the whole result of the one before it",
         step="divide the work into parts, and pass each on as soon as it is done"
         + (f": {arguments.step(trial)}" if trial is not None else ""), source=_line(study),
     )  # fmt: skip
+
+
+def _start_ps(study: Study) -> float:
+    """What a message costs beside its bytes, as far as the critical path shows it."""
+    rates = [net.effective_bandwidth for net in study.hda.networks]
+    rows = [row for row in study.groups if row[1].split(".")[0] in ("dma", "channel") and row[2]]
+    steps, spent = sum(row[3] for row in rows), sum(row[4] for row in rows)
+    lines = {row[2] for row in rows}
+    sizes = [known(s.work.bytes) or 0 for body in study.plan.bodies for s in body
+             if isinstance(s, (pm.Compute, pm.Send)) and str(s.source or "") in lines]  # fmt: skip
+    if not steps or not rates or not sizes:
+        return 0.0
+    return max(0.0, spent / steps - max(sizes) / max(rates) * 1e12)
 
 
 @rule("buffers")
@@ -143,6 +159,7 @@ def _waits_for(s: Any, flags: dict[str, pm.Wait]) -> bool:
 def _before_writes(plan: pm.Plan, body: tuple[Any, ...]) -> Iterator[pm.Wait]:
     """Waits after which a stream first writes a tile that others read, and does not read it before."""
     shared = {r.tile for b in plan.bodies for s in b if isinstance(s, pm.Compute) for r in s.reads}
+    written = {w.tile for b in plan.bodies for s in b if (w := write_of(s)) is not None}
     waiting: list[pm.Wait] = []
     for s in body:
         if isinstance(s, (pm.Loop, pm.If)):
@@ -154,10 +171,11 @@ def _before_writes(plan: pm.Plan, body: tuple[Any, ...]) -> Iterator[pm.Wait]:
         elif isinstance(s, pm.Wait):
             waiting.append(s)
         elif isinstance(s, pm.Compute) and waiting:
-            tensors = {t.name for t in plan.tiles if t.role != "local"}
+            local = {t.name for t in plan.tiles if t.role == "local"}
+            tensors = {t.name for t in plan.tiles} - local - written
             loads = (
                 s.engine == "dma"
-                and s.write.tile in shared - tensors
+                and s.write.tile in shared & local
                 and all(r.tile in tensors for r in s.reads)
             )
             yield from waiting if loads else ()

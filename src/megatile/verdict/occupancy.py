@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
 
+from megatile.core.expr import Expr, Symbol, rebuild, trips, walk
 from megatile.core.quantities import format_time
 from megatile.ir import nodes as n
+from megatile.ir.expr import Coord, Load, Rank
+from megatile.ir.launch import Launch
 from megatile.lowering.explain import figures
 from megatile.verdict import changes
 from megatile.verdict.arguments import Arguments, Trial, arguments_of
@@ -25,6 +30,8 @@ MIN_LOAD_SHARE = 0.85
 """Share of the time that loads are busy before larger tiles are tried."""
 SHARE_OF_STARTUP = 0.15
 """Share of the time that engines' start-up takes before it is named."""
+MAX_BLOCKS = 1 << 20
+"""Blocks of grids whose conditions are looked at."""
 LESS_WORK = 0.1
 """The share of the operations that other tiles must save to be called padding."""
 
@@ -89,6 +96,44 @@ def _kernel_line(study: Study) -> str:
     launch = study.lowered.source.launch
     regions = (s for s in changes.regions_of_scale(study.lowered.source, launch.dispatch))
     return changes.source_line(next(regions, None)) or study.line()
+
+
+@rule("few blocks in a phase")
+def phase_of_few(study: Study) -> Iterator[Finding]:
+    """One phase of a program runs on few of its blocks."""
+    level = _level(study)
+    if study.lowered is None or level is None:
+        return
+    source = study.lowered.source
+    regions = [r for r in n.each(n.ScaleRegion, source.body) if r.scale == source.launch.dispatch]
+    for region in regions if len(regions) > 1 else ():
+        working = [m for m in region.body if not isinstance(m, (n.Alloc, n.View, n.Hint))]
+        if len(working) != 1 or not isinstance(working[0], n.If) or working[0].orelse:
+            continue
+        blocks = _blocks_where(working[0].condition, source.launch)
+        rest = study.program_ps(partial(changes.without, nodes=[region]))
+        if blocks is None or rest is None or blocks * 2 > min(level.units, level.instances):
+            continue
+        rounds = [len(t) for m in n.each(n.Loop, working[0].body) if (t := trips(m)) is not None]
+        parts = min(level.units, level.instances, blocks * max(rounds, default=1))
+        yield from study.finding(
+            "few blocks in a phase", rest + (study.base_ps - rest) * blocks / max(1, parts),
+            f"program timed again without the phase, and its time divided over {parts} blocks", bound=True,
+            bottleneck=f"a phase on {blocks} of {source.launch.count(region.scale)} blocks; the others wait",
+            reason=f"it takes {format_time(study.base_ps - rest)} of {format_time(study.base_ps)}",
+            step="spread it: let every block do a part, or combine in the first phase (T.atomic_add)",
+            source=changes.source_line(working[0]),
+        )  # fmt: skip
+
+
+def _blocks_where(condition: Expr, launch: Launch) -> int | None:
+    """How many blocks a condition on their coordinates lets through."""
+    extents = launch.extents(launch.dispatch)
+    if any(isinstance(p, (Load, Rank, Symbol)) for p in walk(condition)) or prod(extents) > MAX_BLOCKS:
+        return None
+    grid = np.meshgrid(*(np.arange(e) for e in extents), indexing="ij")
+    named = rebuild(condition, lambda p: Symbol(f"axis{p.axis}") if isinstance(p, Coord) else p)
+    return int(np.count_nonzero(named.evaluate({f"axis{d}": x for d, x in enumerate(grid)})))
 
 
 @rule("tile size", search=True)

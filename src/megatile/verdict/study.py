@@ -51,7 +51,7 @@ WEIGHTS = {
     "unread parts": 1.5, "masked work": 1.5, "repeated work": 1.5, "duplicate work": 1.5, "far tile": 1.5,
     "small copies": 1.5, "collective by hand": 1.5, "wider than read": 1.5, "unit balance": 2.0,
     "units take turns": 2.0, "hot unit": 1.5, "dependent loads": 2.5, "incast": 1.5, "nested sums": 1.5,
-    "padding": 1.5, "repeated stores": 1.5, "collective in a loop": 1.5,
+    "padding": 1.5, "repeated stores": 1.5, "collective in a loop": 1.5, "few blocks in a phase": 2.0,
     "wide tensors": 0.4,
 }  # fmt: skip
 """How much a saved second counts where findings are ranked: a defect of a line more than what a search over
@@ -60,6 +60,14 @@ LESS_EXACT = frozenset({"wide tensors", "wide operands", "wide messages"})
 """Remedies that change results: they come after those that do not,"""
 MUCH_FASTER = 2.0
 """unless they gain so many times more."""
+GENERAL = frozenset({
+    "exposed communication", "exposed latency", "occupancy", "vector work", "launch", "short steps",
+    "small messages",
+})  # fmt: skip
+"""Advice that any program could get: where no changed program was timed, it comes after all that is said of
+a line and saves"""
+ENOUGH = 0.09
+"""at least this share of the time."""
 HALF = 0.5
 """The share of the time that something must work, for a program to be called balanced."""
 IDEALISED = 0.65
@@ -281,6 +289,10 @@ class Study:
         return record.places[first:last][there], end[there], work[there], (end - start)[there]
 
 
+def _is_general(finding: Finding) -> bool:
+    return finding.name in GENERAL and (finding.bound or finding.name == "launch")
+
+
 def verdict(result: Result) -> Verdict:
     """Return what limits a simulated program, why, what to do next and what that would bring."""
     study, found, untried = Study(result), list[Finding](), list[str]()
@@ -293,6 +305,8 @@ def verdict(result: Result) -> Verdict:
     found.sort(key=lambda f: (-f.saved * WEIGHTS.get(f.name, 1.0) * (IDEALISED if f.bound else 1.0), f.name))
     best = max((f.gain for f in found if f.name not in LESS_EXACT and not f.bound), default=0.0)
     found.sort(key=lambda f: f.name in LESS_EXACT and f.gain < MUCH_FASTER * best)
+    exact = any(f.saved >= ENOUGH and not _is_general(f) for f in found)
+    found.sort(key=lambda f: exact and _is_general(f))
     name, share = study.busiest if result.time_ps else ("nothing", 0.0)
     said = f"busiest: {name}, {share:.0%} of the time"
     return Verdict(
