@@ -35,10 +35,21 @@ def put(out: TileLangWriter, node: n.Copy) -> None:
         if node.src is not None or not out.units.cluster:
             out.refuse(node, f"{'from' if node.src is not None else 'to'} another block has no counterpart")
         to, source = out.part(node.to, node.source), out.part(node.source, node.to)
+        if base_name(node.source.source) in out.registers:  # blocks see each other's shared memory only
+            source = _in_shared(out, node.source, bindings(out.program)[node.source.source].dtype)
         out.add(f"T.copy_cluster({source}, {to}, dst_block={out.value(peer)})")
     else:
         rank = out.value(out.units.plain(out.units.absolute(peer, scale, within, node.axis)))
         _moved(out, node, rank)
+
+
+def _in_shared(out: TileLangWriter, region: n.Region, kind: str) -> str:
+    """Copy a region from registers to shared memory; the name of that tile."""
+    name = out.name(f"{base_name(region.source)}_put")
+    extents = ", ".join(out.value(e) for e in region.extents)
+    out.add(f'{name} = T.alloc_shared(({extents},), "{dtype(kind)}")')
+    out.add(f"T.copy({out.part(region)}, {name})")
+    return name
 
 
 def _moved(out: TileLangWriter, node: n.Copy, rank: str) -> None:
@@ -52,10 +63,7 @@ def _moved(out: TileLangWriter, node: n.Copy, rank: str) -> None:
     regions = [out.places.region(r) for r in (node.to, node.source)]
     staged = base_name(node.source.source) in out.registers
     if staged and node.src is None:
-        name = out.name(f"{base_name(node.source.source)}_put")
-        extents = ", ".join(out.value(e) for e in node.source.extents)
-        out.add(f'{name} = T.alloc_shared(({extents},), "{dtype(kinds[1] or "f32")}")')
-        out.add(f"T.copy({out.part(node.source)}, {name})")
+        name = _in_shared(out, node.source, kinds[1] or "f32")
     own = node.to if node.src is not None else node.source
     if base_name(own.source) in out.registers and node.src is not None:
         out.refuse(node, "from another rank into registers has no counterpart")
