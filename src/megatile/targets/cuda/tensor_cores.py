@@ -15,6 +15,10 @@ _NUMBER = {"i8": "int", "u8": "int"} | dict.fromkeys(("f16", "bf16", "f8e4m3", "
 """Of sums, by the dtype of the factors."""
 
 
+MANY = 128
+"""Accumulators of a thread that leave no registers for a second step."""
+
+
 @dataclass(frozen=True)
 class Operand:
     """A factor: the rows of ``a`` or columns of ``b`` (``side``), and what is summed over (``along``)."""
@@ -68,8 +72,7 @@ def by_warps(
             f"left = warp % {layout.wide} * {layout.across * 8};"
         )
         with text.block(f"if (warp < {layout.busy})" if layout.busy < layout.warps else ""):
-            # 8-bit floats are converted to f16 on most devices, which takes registers.
-            text.add("#pragma unroll 1" if name.startswith("f8") else "#pragma unroll")
+            text.add(f"#pragma unroll{_unrolled(a, layout, name)}")
             with text.block(f"for (int ki = 0; ki < {depth}; ki += {DEEP // a.size})"):
                 text.add(f"u32 xs[{layout.down * 4}];")
                 _rows(scope, a, layout.down)
@@ -83,6 +86,15 @@ def by_warps(
                         text.add(f"{_NUMBER[name]} *const sums = {target} + (mi * {layout.across} + ni) * 4;")
                         for q in range(both):
                             text.add(f"mma_{name}(sums{q * ' + 4'}, xs + mi * 4, ys{q * ' + 2'});")
+
+
+def _unrolled(a: Operand | HeldOperand, layout: Mma, dtype: str) -> str:
+    """How many steps are written out: with sums of another product all, else two, so that one's fragments
+    are loaded while the other's are multiplied, if there are registers for that."""
+    if isinstance(a, HeldOperand):
+        return ""
+    converted = dtype.startswith("f8")  # to f16 on most devices, which takes registers
+    return " 1" if converted or layout.registers > MANY else " 2"
 
 
 def _rows(scope: DeviceScope, a: Operand | HeldOperand, count: int) -> None:

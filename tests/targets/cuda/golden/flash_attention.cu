@@ -115,7 +115,7 @@ KERNEL forward_1(u16 *Q, u16 *K, u16 *V, u16 *O, float *LSE, char *launch, struc
           {
             const int lane = tid % 32, warp = tid / 32, top = warp / 1 * 16, left = warp % 1 * 64;
             {
-              #pragma unroll
+              #pragma unroll 2
               for (int ki = 0; ki < 64; ki += 16) {
                 u32 xs[4];
                 #pragma unroll

@@ -72,7 +72,7 @@ KERNEL kernel_v_1(u16 *A, u16 *B, float *C, char *launch, struct failure *failur
           {
             const int lane = tid % 32, warp = tid / 32, top = warp / 2 * 32, left = warp % 2 * 32;
             {
-              #pragma unroll
+              #pragma unroll 2
               for (int ki = 0; ki < 32; ki += 16) {
                 u32 xs[8];
                 #pragma unroll
