@@ -156,3 +156,42 @@ def test_pointers_and_deadlocks_have_the_same_names_and_the_time() -> None:
         (p.unit, p.direction) for p in s.pointers().pointers
     }
     assert graph.time_ps >= s.launches[0].end_ps
+
+
+def passing(taken: int = 8) -> Plan:
+    """Unit 0 sends 8 elements to unit 1, which takes ``taken``; unit 2 works for a long time."""
+    b = PlanBuilder("passing", scale="core", units=3)
+    x = b.tile("x", (8,), "f32", memory="local", role="inout")
+    c = b.channel("c", source=unit - 1, slots=2, slot_bytes=64, memory="local", installed=True)
+    with b.stream([0]):
+        b.send(c, x, to=1)
+    with b.stream([1]):
+        b.receive(c, (taken,), "f32", into=x[0:taken])
+    with b.stream([2]), b.loop(0, 100):
+        b.compute("exp", x, [x])
+    return b.finish()
+
+
+def test_misused_queues_fail_all_launches_under_way() -> None:
+    s = Session(toy(3))
+    s.submit(passing().part([0]))
+    working, misusing = s.submit(passing().part([2])), s.submit(passing(4).part([1]))
+    with pytest.raises(MegatileError, match="messages of other sizes"):
+        s.wait()
+    assert (working.state, misusing.state) == ("failed", "failed")
+    with pytest.raises(SessionError, match=r"this session is over: launch 2 .'passing'. misused its queues"):
+        s.submit(work())
+
+
+def test_a_refused_launch_declares_no_flags() -> None:
+    def flagged(members: int) -> Plan:
+        b = PlanBuilder("flagged", scale="core", units=1)
+        x = b.tile("x", (4,), "f32", memory="local", role="inout")
+        b.flag("f", members=members, installed=True)
+        b.compute("add", x, [x, x])
+        return b.finish()
+
+    s = Session(toy(1))
+    with pytest.raises(SessionError, match="'x' of plan 'flagged' is not in memory"):
+        s.submit(flagged(1), data=True)
+    s.launch(flagged(2), {"x": np.zeros((1, 4), "f4")})

@@ -57,25 +57,32 @@ class QueueFamily:
         return dict(zip(names, self.sources, strict=True))
 
 
+InstalledFlags = dict[tuple[str, str], tuple[Flag, tuple[int, ...]]]
+"""By scale and name: the flag, and the units that have it."""
+
+
 class Queues:
     """The queues of a machine, by scale, unit of the hardware and name."""
 
     def __init__(self) -> None:
         self._at: dict[Place, dict[str, QueueFamily]] = {}
-        self._flags: dict[tuple[str, str], tuple[Flag, tuple[int, ...]]] = {}
+        self.flags: InstalledFlags = {}
         self._sent: Counter[tuple[Place, str, str | int]] = Counter()
 
-    def check_flags(self, plan: Plan) -> None:
+    def checked_flags(self, plan: Plan) -> InstalledFlags:
         """Installed flags are the same for all launches: as many members, at the same units."""
-        places = place_numbers(plan)
-        for flag in (f for f in plan.flags if f.installed):
-            known = self._flags.setdefault((plan.scale, flag.name), (flag, places))
-            if known != (flag, places):
+        installed = [flag for flag in plan.flags if flag.installed]
+        places = place_numbers(plan) if installed else ()
+        found = {(plan.scale, flag.name): (flag, places) for flag in installed}
+        for key, wanted in found.items():
+            known = self.flags.get(key, wanted)
+            if known != wanted:
                 raise InstallError(
-                    f"flag '{flag.name}' of plan '{plan.name}' already exists with "
+                    f"flag '{key[1]}' of plan '{plan.name}' already exists with "
                     f"{known[0].members} members at {len(known[1])} units of {plan.scale}, or others",
                     advice="installed flags need the same members and units in every launch",
                 )
+        return found
 
     def missing(self, plan: Plan) -> bool:
         """Whether a unit of the plan has no queues yet; those that are there must be those it needs."""
@@ -116,7 +123,7 @@ class Queues:
         self._at.update({p: families for p, families in ends(plan).items() if p not in self._at})
 
     def count(self, plan: Plan, messages: Mapping[str, Mapping[int, int]]) -> None:
-        """Note the messages of a launch: all of them have been received and given back by its end."""
+        """Note how many messages a launch sent on each queue."""
         places = places_of(plan)
         for channel in (c for c in plan.channels if c.level is None):
             for queue, number in messages.get(channel.name, {}).items():

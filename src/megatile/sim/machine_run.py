@@ -251,8 +251,7 @@ class MachineRun(Host):
             rows = simulation.run(until, deadline)
         except QueueMisuse as misuse:
             launch = self._active.get(misuse.launch) or next(iter(self._active.values()))
-            launch._state = FAILED
-            self._over = f"{self._names([launch])} misused its queues"
+            self._fail("misused its queues", [launch])
             explain(launch.plan, launch.scalars, misuse)
         except MegatileError as error:
             self._fail(f"ended with an error: {error.message}")
@@ -279,9 +278,9 @@ class MachineRun(Host):
         names = {n: f"launch {w.number} '{w.name}'" for n, w in self._active.items() if not self._lent}
         raise deadlock(said, wait_graph(self.simulation, names))
 
-    def _fail(self, what: str) -> str:
-        """Let everything that is under way fail; the session is over, and this is why."""
-        self._over = f"{self._names(self._active.values())} {what}"
+    def _fail(self, what: str, by: Iterable[Launch] | None = None) -> str:
+        """Fail all launches under way; the session is over, and this is why (``by``: whose fault it is)."""
+        self._over = f"{self._names(self._active.values() if by is None else by)} {what}"
         for launch in self._active.values():
             launch._state = FAILED
         return self._over

@@ -192,7 +192,7 @@ class Session(MachineRun, HasTime):
         if new:
             self._check_directions(plan, prepared.resources)
             prepared = self._prepare(plan, timing, installed=False)
-        self._queues.check_flags(plan)
+        flags = self._queues.checked_flags(plan)
         lasting, given = prepared.resources.plan, dict(inputs or {})
         unknown = self._contents.missing(lasting, given)
         with_data = data is not False and unknown is None
@@ -214,6 +214,7 @@ class Session(MachineRun, HasTime):
         except MegatileError:
             self._contents.tensors = before
             raise
+        self._queues.flags.update(flags)
         if new:
             self._queues.add(plan)
         worker.pending.append(launch)

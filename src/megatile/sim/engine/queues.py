@@ -112,9 +112,11 @@ def decide(s: State, unit_id: int, now: int) -> None:
     if unit.state != ANYDATA:
         return
     best = first_arrival(s, unit_id)
+    if best == NONE:
+        return
     queue = s.queues[best]
-    if best == NONE or s.slots[queue.ring + queue.taken % queue.slots].arrived > now:
-        return  # decided already: this was offered for an earlier one
+    if s.slots[queue.ring + queue.taken % queue.slots].arrived > now:
+        return  # this was offered for a message that is taken already
     at = unit.waits_for
     for i in range(s.lists[at]):
         queue_id = queue_of(s, channel_of(s, unit_id), receiver_of(s, unit_id), s.lists[at + 1 + i])
