@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import copy
 from functools import partial
 from time import monotonic
 from typing import Any, ClassVar
@@ -155,7 +154,7 @@ class Simulation:
             if self.tables:
                 table = CommandTable(plan, self.rows)
             else:
-                table = copy(tabulated(plan))
+                table = tabulated(plan)
                 self.rows = table.rows.copy()
             self.tables[key] = table
             self.tabulate()

@@ -70,10 +70,10 @@ class Rows(ExpressionRows):
 
     def copy(self) -> Rows:
         """The same rows, to which others may be added."""
-        found = copy(self)
-        lists = {name: value[:] for name, value in vars(self).items() if isinstance(value, (list, array))}
-        dicts = {name: value.copy() for name, value in vars(self).items() if isinstance(value, dict)}
-        vars(found).update(lists, **dicts)
+        found = Rows.__new__(Rows)
+        for name, value in vars(self).items():
+            grows = isinstance(value, (list, dict, array))
+            setattr(found, name, copy(value) if grows else value)
         return found
 
     def ends(self, pc: int) -> tuple[int, ...]:
