@@ -1,4 +1,4 @@
-"""Names of messages: which slot each means, and when its credit goes back.
+"""Names of messages: which slot each refers to, and when its credit goes back.
 
 A slot is released in three steps: its last name ends, the commands that use it complete, and the credit
 travels back to the sender.
@@ -15,6 +15,7 @@ from megatile.sim.state import BINDINGS, NONE, RELEASE, State
 
 @jit
 def hold(s: State, unit_id: int, storage_id: int) -> None:
+    """Count one more name of a slot."""
     first = s.launches[s.units[unit_id].launch].first_slot
     if storage_id >= first:
         s.held_slots[s.units[unit_id].held_slots + storage_id - first].handles += 1
@@ -22,7 +23,7 @@ def hold(s: State, unit_id: int, storage_id: int) -> None:
 
 @jit
 def drop(s: State, unit_id: int, storage_id: int) -> None:
-    """One name less on a slot; when none is left, its credit goes back after all that uses it."""
+    """Count one name less of a slot; after the last, return its credit when all that uses it completes."""
     first = s.launches[s.units[unit_id].launch].first_slot
     if storage_id < first:
         return
@@ -59,7 +60,7 @@ def drop(s: State, unit_id: int, storage_id: int) -> None:
 
 @jit
 def bind(s: State, unit_id: int, handle: int, storage_id: int) -> None:
-    """A name means a storage from here on (which is held already)."""
+    """Let a name refer to a storage from here on; the storage counts the name already (`hold`)."""
     place = s.units[unit_id].frame + handle
     old = s.frames[place]
     s.frames[place] = storage_id
@@ -69,7 +70,7 @@ def bind(s: State, unit_id: int, handle: int, storage_id: int) -> None:
 
 @jit
 def bind_all(s: State, unit_id: int, moves: int, integers: int) -> None:
-    """The carried or merged names of a loop or branch: all new meanings are found before any is bound."""
+    """Bind the carried or merged names of a loop or branch; find all their storages before binding any."""
     frame = s.units[unit_id].frame
     count = s.lists[moves]
     for i in range(count):

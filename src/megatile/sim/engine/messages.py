@@ -3,10 +3,10 @@
 A queue has ``slots`` buffers at the receiver; message k lies in slot ``k % slots``. A send *blocks* its
 instance (HELD_UP: nothing after it is issued) until the credit of message ``k - slots`` is back, and then
 only *starts* the transfer (GO_ON): the instance goes on while that waits for its turn. A receive blocks until
-the message at the head of its queue has arrived. It copies nothing: its name means the slot itself, which is
-given back when no name means it any more and all commands that use it have ended (`bindings.drop`). A receive
-``into`` a tile starts a copy on the DMA engine instead, and the slot is given back when that has ended
-(`completion`). Either way the credit then travels for ``credit_ps``.
+the message at the head of its queue has arrived. It copies nothing: its name refers to the slot itself. The
+slot is released when its last name ends and all commands that use it have completed (`bindings.drop`). A
+receive ``into`` a tile starts a copy on the DMA engine instead, and the slot is released when that copy
+completes (`completion`). Either way the credit then travels for ``credit_ps``.
 """
 
 from __future__ import annotations
@@ -217,9 +217,10 @@ def do_receive(s: State, unit_id: int, pc: int) -> int:
 
 @jit
 def do_any(s: State, unit_id: int, pc: int) -> int:
-    """Wait for a message of any of several queues, then take the one that came first (ties: the lowest
-    member). Which one is decided when time has come to an arrival (`queues.decide`), not when one is known:
-    another queue may still have an earlier one."""
+    """Wait for a message of any of several queues, then take the earliest (ties: the lowest member).
+
+    The choice is made when simulated time reaches the first arrival (`queues.decide`), not as soon as one
+    arrival is known: a message of another queue may still arrive before it."""
     op = ReceiveAny.of(s.code[pc])
     unit = s.units[unit_id]
     at = op.members
