@@ -34,6 +34,8 @@ TOGETHER = 12
 """Files of one process."""
 _TOUCHED = dict.fromkeys(("text", "passed over", "ran", "compared"), False)
 """What the present test did: looked at text, had assertions on it, ran a kernel, compared after that."""
+_REFUSED: list[str] = []
+"""What the present test was refused, whether or not it expects an error."""
 
 
 class _TooLong(BaseException):
@@ -50,6 +52,7 @@ def pytest_configure(config: Any) -> None:
     from _pytest.assertion import rewrite
 
     from megatile.compat.tilelang import kernel, source
+    from megatile.core.errors import MegatileError
 
     original, execute, rewrite_asserts = (
         kernel.Kernel.get_kernel_source,
@@ -65,6 +68,16 @@ def pytest_configure(config: Any) -> None:
         TextAssertions(module).visit(module)
         rewrite_asserts(ast.fix_missing_locations(module), *rest)
 
+    made = MegatileError.__init__
+
+    def noted_error(self: Any, message: str = "", *rest: Any, **more: Any) -> None:
+        """A test that expects any error must not pass by what megatile has not."""
+        lacks = "has no counterpart" in message or "not in megatile's TileLang spelling" in message
+        if lacks and not isinstance(self, AttributeError):
+            _REFUSED.append(message)
+        made(self, message, *rest, **more)
+
+    MegatileError.__init__ = noted_error  # type: ignore[method-assign]
     kernel.execute = noted_run
     rewrite.rewrite_asserts = without_text
     rewrite._read_pyc = lambda *_: None
@@ -159,6 +172,7 @@ def _stop(*_: Any) -> None:
 
 def pytest_runtest_setup(item: Any) -> None:
     _TOUCHED.update(dict.fromkeys(_TOUCHED, False))
+    _REFUSED.clear()
     signal.signal(signal.SIGALRM, _stop)
     signal.alarm(int(os.environ.get(LIMIT, "60")))
 
@@ -183,6 +197,8 @@ def classified(found: Any) -> tuple[str, str]:
 
     from megatile.core.errors import MegatileError
 
+    if found is None and _REFUSED:
+        return "refused", f"{_REFUSED[-1]} (the test expects any error)"[:300]
     if found is None and _TOUCHED["passed over"]:
         return "values" if _TOUCHED["compared"] else "text", "assertions on the compiler's text passed over"
     if found is None:
@@ -202,6 +218,8 @@ def classified(found: Any) -> tuple[str, str]:
         values = any(
             word in text for word in ("ismatched", "not close", "allclose", "Not equal to tolerance")
         )
+        if "Regex pattern did not match" in text and _REFUSED:
+            return "refused", f"{_REFUSED[-1]} (the test expects another error)"[:300]
         if "Regex pattern did not match" in text or "Expect to report an error" in text:
             return "unrefused", first
         if (_TOUCHED["text"] or "megatile" in text) and not values:
