@@ -49,7 +49,7 @@ def clones(root: Path, longest: int = LONGEST) -> list[str]:
     return found
 
 
-def test_nothing_stands_twice() -> None:
+def test_nothing_is_written_twice() -> None:
     assert clones(PACKAGE) == []
 
 

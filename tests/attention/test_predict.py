@@ -166,7 +166,7 @@ def test_schedules_worth_comparing(mesh):
     assert names == ["ring", "hamilton", "direct", "hamilton:8x2"]
 
 
-def test_auto_takes_schedules_that_divide_sequences_alike(mesh):
+def test_auto_takes_schedules_that_divide_sequences_the_same_way(mesh):
     assert best_schedule(mesh, 8, Problem(8192, 32, 128, causal=True)) == "hamilton"
     # So little work that two kernels per step cost more than the ring's one link.
     assert best_schedule(mesh, 8, Problem(2048, 8, 64, causal=True)) == "zigzag"
@@ -174,7 +174,7 @@ def test_auto_takes_schedules_that_divide_sequences_alike(mesh):
     assert best_schedule("h100-cluster", 4, Problem(8192, 8, 64)) in ("hamilton", "zigzag", "direct")
 
 
-def test_schedules_that_do_not_fit_are_told(mesh):
+def test_schedules_that_do_not_fit_are_reported(mesh):
     found = predict(mesh, Problem(1024, 8, 64), schedules=["ring", "hamilton:3x2"])
     assert [p.schedule for p in found.predictions] == ["ring"]
     assert found.unfit == (("hamilton:3x2", "'hamilton:3x2' is for 6 ranks, the group has 8"),)

@@ -69,6 +69,6 @@ def test_the_command_line_takes_such_a_file(tmp_path):
     assert "hamilton" in result.output
 
 
-def test_a_machine_without_usable_memory_is_told():
+def test_a_machine_without_usable_memory_is_reported():
     with pytest.raises(MegatileError, match="has no memory that units of 'device' can use"):
         predict(own_mesh(4, [CACHE]), Problem(8000, 8), schedules=["ring"])

@@ -55,7 +55,7 @@ def is_named(ranks, victim, how, schedule, own, told):
             assert seconds < timeout + slowness() - 1  # within it, but for what a busy computer adds
 
 
-def test_a_slow_rank_is_no_error_if_it_comes_in_time():
+def test_a_slow_rank_is_not_an_error_if_it_comes_in_time():
     """Even when the roll was called already."""
     results = run_ranks(faults.is_slow, 3, 1, patience(2.0), group_timeout=patience(2.6))
     assert results == [("done", None)] * 3

@@ -98,7 +98,7 @@ def test_a_table_file_is_used_again(tmp_path, monkeypatch):
     assert "not a table of choices" in str(done.exception)
 
 
-def test_a_table_of_another_version_is_told(tmp_path, megatile, monkeypatch):
+def test_a_table_of_another_version_is_reported(tmp_path, megatile, monkeypatch):
     table = tmp_path / "t.json"
     monkeypatch.setattr(choice_table, "__version__", "0.0.1")
     lines("-b", 64, "-e", 128, "--among", "ring", "--table", table)

@@ -90,7 +90,7 @@ def test_constants_that_no_machine_may_have_are_not_written(tmp_path, megatile):
     assert not out.exists()
 
 
-def test_a_log_of_another_machine_is_said(tmp_path, megatile):
+def test_a_log_of_another_machine_is_reported(tmp_path, megatile):
     log = write_log(tmp_path / "a.log", 3.0)
     log.write_text(log.read_text(encoding="utf-8").replace("H100", "NVIDIA L20"), encoding="utf-8")
     result = megatile("machine", "fit", log, "-m", "dgx-h100")

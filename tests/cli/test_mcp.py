@@ -33,7 +33,7 @@ def file(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_a_race_is_said_with_advice_and_its_twin_is_clean(file: str) -> None:
+def test_a_race_is_reported_with_advice_and_its_twin_is_clean(file: str) -> None:
     found = mcp.check(f"{file}:shifted(32, waits=False)")
     assert not found["ok"]
     assert "data race" in found["problem"]

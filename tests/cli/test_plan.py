@@ -70,7 +70,7 @@ def test_mistakes_are_one_clear_line(megatile, tmp_path):
         assert words in done.err
 
 
-def test_files_that_are_no_plans_are_one_clear_line(megatile, tmp_path):
+def test_files_that_are_not_plans_are_one_clear_line(megatile, tmp_path):
     file = saved(tmp_path, "json")
     plan = json.loads(file.read_text(encoding="utf-8"))
     broken = {"binary": bytes(range(256)), "half": file.read_bytes()[:999], "empty": b"", "list": b"[]"}

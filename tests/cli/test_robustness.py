@@ -38,7 +38,7 @@ READERS = {
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_what_is_no_regular_file_is_refused(megatile, tmp_path, monkeypatch, reader) -> None:
+def test_what_is_not_a_regular_file_is_refused(megatile, tmp_path, monkeypatch, reader) -> None:
     monkeypatch.chdir(tmp_path)
     for suffix in ("yaml", "json", "jsonl"):
         os.mkfifo(f"pipe.{suffix}")
@@ -135,7 +135,7 @@ def test_what_would_take_for_ever_says_what_is_too_large(megatile) -> None:
     assert "direct: too large: about 27.2 million commands to simulate" in one_error(pairs)
 
 
-def test_ctrl_c_while_the_command_line_is_loaded_is_no_traceback() -> None:
+def test_ctrl_c_while_the_command_line_is_loaded_is_not_a_traceback() -> None:
     stopped = """
 import sys
 

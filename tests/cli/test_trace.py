@@ -43,7 +43,7 @@ def test_convert(file: Path, tmp_path: Path) -> None:
     assert (tmp_path / "b.png").exists()
 
 
-def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
+def test_what_is_not_a_trace_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("{")
     result = run(app, ["show", str(tmp_path / "x.json")])
     assert isinstance(result.exception, TraceError)

@@ -17,7 +17,7 @@ def test_explanation_lists_candidates_prices_and_reasons():
     assert why.chosen.time_ps == min(c.time_ps for c in why.candidates if c.time_ps is not None)
 
 
-def test_who_reduces_is_told():
+def test_who_reduces_is_reported():
     cluster = machine("h100-cluster", nodes=65)
     asked = {"machine": cluster, "nbytes": 1 << 12, "algorithm": "hierarchical", "explain": True}
     _, why = collective("all_reduce", **asked)

@@ -39,7 +39,7 @@ def test_what_was_asked_differently_is_another_choice(file, other):
     assert len(json.loads(file.read_text())["choices"]) == 2
 
 
-def test_another_description_of_the_machine_is_chosen_anew_with_a_word(file):
+def test_another_description_of_the_machine_is_chosen_again_with_a_note(file):
     predict("all_reduce", table=file, **ASKED)
     changed = machine("mi300x-8", **{"transports.device.rccl.protocols.LL.start": "9 us"})
     with pytest.warns(UserWarning, match="another description of 'mi300x-8'"):
@@ -50,7 +50,7 @@ def test_another_description_of_the_machine_is_chosen_anew_with_a_word(file):
         predict("all_reduce", table=file, **ASKED)
 
 
-def test_another_version_is_chosen_anew_with_a_word(file, monkeypatch):
+def test_another_version_is_chosen_again_with_a_note(file, monkeypatch):
     monkeypatch.setattr(choice_table, "__version__", "0.0.1")
     predict("all_reduce", table=file, **ASKED)
     monkeypatch.undo()
@@ -63,7 +63,7 @@ def test_another_version_is_chosen_anew_with_a_word(file, monkeypatch):
     "text",
     ["", "no", "[]", "{}", '{"format": 9, "choices": {}}', '{"format": 1, "choices": []}', "[" * 100_000],
 )
-def test_a_file_that_is_no_table_is_one_clear_error(file, text):
+def test_a_file_that_is_not_a_table_is_one_clear_error(file, text):
     file.write_text(text)
     with pytest.raises(CollectiveError, match="not a table of choices") as raised:
         predict("all_reduce", table=file, **ASKED)

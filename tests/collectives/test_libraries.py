@@ -98,7 +98,7 @@ def test_one_shot_adds_everything_up(nbytes: int) -> None:
         ),
     ],
 )
-def test_what_they_cannot_do_is_said(asked: dict, said: str) -> None:
+def test_what_they_cannot_do_is_reported(asked: dict, said: str) -> None:
     with pytest.raises(mt.MegatileError, match=said):
         mt.collective(**{"machine": "dgx-h100", "nbytes": 65536, **asked})
 

@@ -58,7 +58,7 @@ def test_any_scale_and_sub_groups(name, scale, ranks):
     assert count_wrong(found) == 0
 
 
-def test_sub_group_stands_where_it_was_asked_to():
+def test_sub_group_is_where_it_was_asked_to_be():
     plan = collective("all_reduce", machine="h100-cluster", ranks=[3, 11, 19], nbytes=64, algorithm="ring")
     assert [plan.place.evaluate({"unit": u}) for u in range(3)] == [3, 11, 19]
 
@@ -82,7 +82,7 @@ def test_mistakes_are_explained(arguments, message):
         collective(**{"op": "all_reduce", "machine": "dgx-h100", "nbytes": 64} | arguments)
 
 
-def test_unknown_algorithm_lists_what_there_is():
+def test_unknown_algorithm_lists_the_known_ones():
     with pytest.raises(Exception, match="did you mean 'ring'"):
         collective("all_reduce", machine="dgx-h100", nbytes=64, algorithm="rign")
 

@@ -43,7 +43,7 @@ def test_of_equals_a_sweep_takes_the_same_as_a_single_prediction(name, library):
         assert found.candidate.key == alone.candidate.key
 
 
-def test_small_twin_is_cut_alike():
+def test_small_twin_is_divided_the_same_way():
     job = Job("all_reduce", 8, (1 << 28) + 3)
     twin = small_twin(job)
     assert twin.count < job.count

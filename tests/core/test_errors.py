@@ -27,7 +27,7 @@ def test_place_as_text(place: Place, text: str) -> None:
     assert str(place) == text
 
 
-def test_caret_stands_under_the_column() -> None:
+def test_caret_is_under_the_column() -> None:
     first, second = Place("a.yaml", 3, 7, snippet="size: 4 Gb\n").caret().split("\n")
     assert first == "    size: 4 Gb"
     assert first[second.index("^")] == "4"

@@ -33,7 +33,7 @@ def test_too_large_is_refused_without_reading_it(tmp_path: Path) -> None:
         read_file(file, 1 << 20, QuantityError)
 
 
-def test_memory_grows_with_what_is_there_not_with_the_limit(tmp_path: Path) -> None:
+def test_memory_grows_with_use_not_with_the_limit(tmp_path: Path) -> None:
     (tmp_path / "small").write_bytes(b"x" * 1000)
     tracemalloc.start()
     read_file(tmp_path / "small", 1 << 40)
@@ -47,7 +47,7 @@ def test_a_file_that_unpacks_to_much_is_refused(tmp_path: Path) -> None:
         read_file(tmp_path / "bomb", 1 << 20, unpack=True)
 
 
-def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
+def test_what_is_not_a_regular_file_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero"), tmp_path):
         with pytest.raises(MegatileError, match=r"cannot be read: (it is not a regular file|Is a directory)"):
@@ -61,7 +61,7 @@ def test_names_that_no_file_has(tmp_path: Path, name: str) -> None:
         read_file(tmp_path / name, 100)
 
 
-def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+def test_bytes_that_are_not_text(tmp_path: Path) -> None:
     (tmp_path / "b").write_bytes(b"ab\xff")
     with pytest.raises(MegatileError, match="byte 2 is not UTF-8"):
         read_text(tmp_path / "b", 100)

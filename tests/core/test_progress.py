@@ -9,7 +9,7 @@ from megatile.collectives.planner import collective, predict
 from megatile.core.progress import listening, shown, tell
 
 
-def test_only_who_listens_is_told() -> None:
+def test_only_listeners_get_progress() -> None:
     heard: list[tuple[str, int, int]] = []
     tell("nobody", 0, 1)
     with listening(lambda *said: heard.append(said)):

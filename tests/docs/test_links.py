@@ -54,7 +54,7 @@ def test_every_page_can_be_reached() -> None:
     )
 
 
-def test_every_public_name_stands_in_the_reference() -> None:
+def test_every_public_name_is_in_the_reference() -> None:
     page = (DOCS / "reference" / "python.md").read_text(encoding="utf-8")
     shown = {path.rpartition(".")[2] for path in re.findall(r"^::: (megatile\.\S+)$", page, re.MULTILINE)}
     assert shown == set(mt.__all__) - {"__version__"}

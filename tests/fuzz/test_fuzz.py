@@ -66,7 +66,7 @@ def wrong(value: int) -> str | None:
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), MemoryError(), RecursionError(), AssertionError("no")])
-def test_what_is_no_clear_error_is_a_finding(monkeypatch, error: Exception) -> None:
+def test_what_is_not_a_clear_error_is_a_finding(monkeypatch, error: Exception) -> None:
     def run(value: object) -> None:
         raise error
 

@@ -48,7 +48,7 @@ def test_a_route_has_one_run_per_dimension() -> None:
     assert [(run.axis, run.hops) for run in runs] == [("x", 849), ("y", 999)]
 
 
-def test_a_wrap_over_two_is_no_second_cable() -> None:
+def test_a_wrap_over_two_is_not_a_second_cable() -> None:
     assert grid((2,), (True,)).wrap == (False,)
     assert list(grid((2, 2), (True, True)).neighbors(0)) == [1, 2]
 

@@ -111,7 +111,7 @@ def test_contradictory_views(views: list[ScaleView], message: str) -> None:
         (ScaleView("gpu"), "is not a list of scale views"),
     ],
 )
-def test_views_that_are_no_list_are_refused(views: Any, words: str) -> None:
+def test_views_that_are_not_a_list_are_refused(views: Any, words: str) -> None:
     with pytest.raises(InstanceError, match=words) as caught:
         machine("dgx-h100").instantiate(views)
     assert "[ScaleView(" in str(caught.value.advice)

@@ -154,7 +154,7 @@ def test_overrides_that_do_not_fit(overrides: dict[str, Any], message: str) -> N
         machine("h100-cluster", **overrides)
 
 
-def test_a_factor_multiplies_what_is_there() -> None:
+def test_a_factor_multiplies_the_given_value() -> None:
     base, twice = machine("dgx-h100"), machine("dgx-h100", **{"networks.nvlink.bandwidth": "2x"})
     assert twice.network("nvlink").bandwidth == 2 * base.network("nvlink").bandwidth
     half = machine("dgx-h100", **{"engines.tensor_core.throughput": "0.5x"})
@@ -240,7 +240,7 @@ def test_schema_findings_have_place_and_advice(tmp_path: Path, right: str, wrong
 
 
 @pytest.mark.parametrize("data", [None, 3, "text", [1]])
-def test_other_things_are_no_description(data: Any) -> None:
+def test_other_things_are_not_descriptions(data: Any) -> None:
     with pytest.raises(MachineError, match="keys and values"):
         HDA.from_dict(data)
 
@@ -263,7 +263,7 @@ def test_an_empty_list_in_a_variant_takes_everything_away(tmp_path):
     assert HDA.from_yaml(file).networks == ()
 
 
-def test_a_missing_file_is_told_of_names() -> None:
+def test_a_missing_file_suggests_names() -> None:
     with pytest.raises(MachineError, match="megatile machines"):
         machine("dgx-h100.yaml")
 

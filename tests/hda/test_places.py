@@ -83,7 +83,7 @@ def levels(*names: str) -> dict[str, object]:
     return {"pe": [{**first, "num_units": 1}], "pe_groups": rest}
 
 
-def test_an_undeclared_standard_scale_stands_on_the_level_of_its_name() -> None:
+def test_an_undeclared_standard_scale_is_on_the_level_of_its_name() -> None:
     hda = HDA(levels("core", "node", "rack", "system"), [{"name": "block", "target": "core"}])
     assert (hda.scale("node").level, hda.count("node")) == ("node", 4)
     assert hda.scale("device").level == "node"

@@ -72,7 +72,7 @@ def test_the_highest_clock_is_preferred(computer: Path) -> None:
         "Features\t: asimd\ncpu MHz\t: ...\n",
     ],
 )
-def test_what_is_not_told_keeps_its_default(computer: Path, info: str) -> None:
+def test_unset_values_keep_their_default(computer: Path, info: str) -> None:
     (computer / "cpuinfo").write_text(info)
     cache(computer, 0, "", "Data", "32K")
     cache(computer, 1, "12", "Data", "32K")

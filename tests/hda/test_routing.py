@@ -61,7 +61,7 @@ def test_gateways_add_the_way_in_and_out() -> None:
     assert hda.route(("chip", 0), ("core", 11)).networks == ("boards", "mesh")
 
 
-def test_units_without_a_network_are_told_of_shared_memory() -> None:
+def test_units_without_a_network_are_pointed_to_shared_memory() -> None:
     with pytest.raises(RouteError, match=r"no network joins lane:0 and lane:1 .*share memory 'ram'"):
         HDA.from_dict(SMALL).route(("thread", 0), ("thread", 1))
     with pytest.raises(RouteError, match="describe a network"):

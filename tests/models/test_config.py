@@ -93,7 +93,7 @@ def test_bad_configs_are_one_sentence(changes: dict[str, object], said: str) -> 
     assert "\n" not in str(caught.value)
 
 
-def test_an_unknown_architecture_with_the_usual_keys_is_read_and_said() -> None:
+def test_an_unknown_architecture_with_the_usual_keys_is_read_and_reported() -> None:
     config = read_config(llama(architectures=["NewForCausalLM"]))
     assert config.parameters() == read_config("Llama-3.1-8B").parameters()
     assert "NewForCausalLM" in config.notes[0]

@@ -74,7 +74,7 @@ def meta_llama(tokens: int):
 
 
 @pytest.mark.parametrize("tokens", [2048, 8192])
-def test_a_prefill_is_priced_alike(tokens: int) -> None:
+def test_a_prefill_is_priced_the_same(tokens: int) -> None:
     seen = mt.torch_estimate(*meta_llama(tokens), graph=True)
     step = mt.model(CONFIG).step([(tokens, 0)], machine="dgx-h100", library="torch", graph=True)
     assert step.time_us == pytest.approx(seen.time_us, rel=0.05)
@@ -123,7 +123,7 @@ FAMILIES = {
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("shape", [(1, 2048, 0), (4, 64, 0), (64, 1, 2048), (1, 1, 512)])
 @pytest.mark.parametrize("graph", [True, False])
-def test_models_of_transformers_are_priced_alike(family: str, shape: tuple[int, ...], graph: bool) -> None:
+def test_models_of_transformers_are_priced_the_same(family: str, shape: tuple[int, ...], graph: bool) -> None:
     transformers = pytest.importorskip("transformers", reason="needs transformers")
     requests, new, cached = shape
     config = getattr(transformers, f"{family}Config")(**FAMILIES[family])

@@ -89,7 +89,7 @@ def test_configs_without_a_gate_have_two_matrices() -> None:
     assert read_config(gpt(6144, 48, 64)).parameters() == pytest.approx(22e9, rel=0.02)
 
 
-def test_memory_that_may_not_fit_is_said() -> None:
+def test_memory_that_may_not_fit_is_reported() -> None:
     step = mt.model("Llama-3.1-405B").train(machine="dgx-h100", tp=1)
     assert not step.fits
     assert "may not fit (try: more tp or pp" in str(step)

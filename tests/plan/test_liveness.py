@@ -25,7 +25,7 @@ def test_a_slot_is_freed_after_its_last_use() -> None:
         assert set(body[at].names) == slot_names(body)  # type: ignore[union-attr]
 
 
-def test_frees_are_written_anew_where_there_are_some() -> None:
+def test_frees_are_written_again_where_there_are_some() -> None:
     body = received(True).streams[0].body
     assert with_frees(body) == body
     assert with_frees(tuple(s for s in body if not isinstance(s, pm.Free))) == body

@@ -52,7 +52,7 @@ def test_any_number_of_instances(units, grid, parts, slots):
         check(replace(plan, scale="cube", levels=levels, tiles=tiles), ahbm())
 
 
-def test_places_are_no_part_of_a_plans_identity():
+def test_places_are_not_part_of_a_plans_identity():
     plan = ring()
     elsewhere = Plan.from_text(GOLDEN.replace("ring.py:7", "other.py:70"))
     assert elsewhere == plan

@@ -32,7 +32,7 @@ def test_units_of_a_ring_do_the_same() -> None:
     ],
     ids=["one unit", "rounds", "peers", "shared"],
 )
-def test_what_tells_units_apart_is_said(plan: pm.Plan, why: str) -> None:
+def test_what_tells_units_apart_is_reported(plan: pm.Plan, why: str) -> None:
     assert difference(plan) == why
 
 

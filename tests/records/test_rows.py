@@ -37,7 +37,7 @@ def test_operands_follow_those_that_kinds_have_in_common() -> None:
     assert Send(row).region == NONE
 
 
-def test_what_is_no_field_is_refused() -> None:
+def test_what_is_not_a_field_is_refused() -> None:
     with pytest.raises(TypeError, match="Send has no field 'too', only kind, figures, channel, per, to"):
         Send.row(too=1)
     with pytest.raises(TypeError, match="Wrong: no field can be called 'width'"):

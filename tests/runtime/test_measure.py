@@ -118,7 +118,7 @@ def test_figures_become_parts_of_the_machine():
     assert {s.name: s.overhead_ps for s in hda.control.launch}["call"] == 2_000_000
 
 
-def test_a_file_that_is_no_machine_file_is_refused(tmp_path):
+def test_a_file_that_is_not_a_machine_file_is_refused(tmp_path):
     with pytest.raises(MegatileError, match=r"end it in \.yaml"):
         mt.measure(tmp_path / "host.json")
     with pytest.raises(MegatileError, match="no folder"):

@@ -181,12 +181,12 @@ def test_max_seconds_holds_for_data_too() -> None:
 
 
 @pytest.mark.parametrize("value", [-1, float("nan"), "soon", True])
-def test_max_seconds_that_are_no_time(value: Any) -> None:
+def test_max_seconds_that_are_not_a_time(value: Any) -> None:
     with pytest.raises(MegatileError, match="max_seconds must be a non-negative number of seconds, got"):
         simulate(rounds(1), machine=toy(1), max_seconds=value)
 
 
-def test_progress_is_told_of_long_runs_only() -> None:
+def test_progress_is_reported_for_long_runs_only() -> None:
     told: list[tuple[str, int, int]] = []
     simulate(rounds(10), machine=toy(1), progress=lambda *what: told.append(what))
     assert not told

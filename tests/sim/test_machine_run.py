@@ -82,7 +82,7 @@ def test_launches_of_known_times_end_as_if_the_engine_had_them(seed: int) -> Non
     assert ends(True) == ends(False)
 
 
-def test_a_wait_is_no_deadlock_while_another_worker_may_submit() -> None:
+def test_a_wait_is_not_a_deadlock_while_another_worker_may_submit() -> None:
     plan = pingpong()
     s = Session(toy(2, control=True))
     s.install(plan)

@@ -88,7 +88,7 @@ def test_most_random_exchanges_have_a_unit_for_all() -> None:
     assert all(found)
 
 
-def test_units_that_differ_have_none_and_it_is_said_why() -> None:
+def test_units_that_differ_have_none_and_the_reason_is_reported() -> None:
     hda = toy(4)
     plan = ring(4, 4)
     one = "unit 0 for all, because all 4 do the same at the same times, on links of their own"

@@ -168,7 +168,7 @@ def test_every_kind_of_expression_means_the_same(door: None, tmp_path: Path) -> 
         ("39", "Loop without a known number of steps"),
     ],
 )
-def test_what_tilelang_has_no_word_for_is_said_with_its_line(number: str, said: str, monkeypatch) -> None:
+def test_what_tilelang_has_no_word_for_is_reported_with_its_line(number: str, said: str, monkeypatch) -> None:
     module = example(number)
     monkeypatch.setattr(
         module.mt, "run", lambda prog, *_, machine, **__: mt.export(prog, "tilelang", machine=machine)

@@ -81,7 +81,7 @@ def seen(protocol, name="ring", hda=H100, channels=None, **more):
     return Resources(hda, plan, **more)
 
 
-def test_alike_means_machine_path_and_share():
+def test_one_is_shared_by_plans_with_machine_path_and_share():
     ring, tree = seen("Simple"), seen("Simple", "tree")
     assert ring.fabric is tree.fabric
     assert ring.path(0, "hbm", 9, "hbm") is tree.path(0, "hbm", 9, "hbm")

@@ -11,7 +11,7 @@ import megatile as mt
 from megatile.core.errors import MegatileError
 
 
-def test_a_message_time_that_is_no_number_is_one_sentence() -> None:
+def test_a_message_time_that_is_not_a_number_is_one_sentence() -> None:
     plan = mt.model("Llama-3.1-8B").step([(1, 10)], machine="dgx-h100", pp=2).plan
     broken = re.sub(r"message_ps=\d+", 'message_ps="x"', str(plan))
     with pytest.raises(MegatileError, match="message_ps must be a whole number"):

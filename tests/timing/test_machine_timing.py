@@ -27,6 +27,6 @@ def test_latency_of_memories_is_hidden_where_an_engine_prefetches() -> None:
         assert bool(Timing().view(machine, "device").counted) == ahead
 
 
-def test_what_is_no_timing_is_refused() -> None:
+def test_what_is_not_a_timing_is_refused() -> None:
     with pytest.raises(TimingError, match=r"timing='nccl' is not a timing.*give a Timing"):
         as_timing("nccl")  # type: ignore[arg-type]

@@ -25,7 +25,7 @@ def test_origins():
     assert silent["add on vector"].kind == silent["messages"].kind == "assumed"
 
 
-def test_measured_figures_are_said_to_be_measured():
+def test_measured_figures_are_marked_as_measured():
     hda = slow_core(**{"engines.simd.source": "measured: by hand", "engines.fma.source": "from the manual"})
     plan = adding(1000, "scratch", "block")
     assert Resources(hda, plan).origins()["add on vector"].kind == "measured"

@@ -53,7 +53,7 @@ def test_statements_that_every_iteration_repeats_are_found():
     assert [type(m).__name__ for m in region.body[-3:]] == ["Copy", "Parallel", "Loop"]
 
 
-def test_general_advice_comes_after_what_is_said_of_a_line(monkeypatch):
+def test_general_advice_comes_after_advice_for_a_line(monkeypatch):
     result = mt.simulate(careless.squared(False), machine="ahbm")
     base = result.time_ps
     exact = Finding("whole result", "b", "r", "f.py:1", "s", base, base * 2 // 3, "how")
@@ -161,7 +161,7 @@ def test_it_is_the_first_thing_that_run_prints(tmp_path):
     assert "verdict:" not in quiet
 
 
-def test_a_factory_that_fails_with_other_arguments_is_no_problem():
+def test_a_factory_that_fails_with_other_arguments_is_not_a_problem():
     def picky(bM=64):
         if bM != 64:
             raise RuntimeError("64 only")

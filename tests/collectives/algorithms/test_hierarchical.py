@@ -70,7 +70,7 @@ def test_a_named_way_inside_or_between_nodes_goes_level_by_level(settings):
     assert plan(job) == plan(job, overlap=True, chunks=8) == plan(job, chunks=8)
 
 
-def test_what_cannot_be_overlapped_is_said():
+def test_what_cannot_be_overlapped_is_reported():
     asked = {"machine": "h100-cluster", "nbytes": 64, "algorithm": "hierarchical"}
     with pytest.raises(CollectiveError, match="overlaps direct exchange inside groups with messages"):
         mt.collective("all_reduce", **asked, settings={"overlap": True, "inner": "ring"})

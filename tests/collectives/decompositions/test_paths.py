@@ -37,7 +37,7 @@ def test_inter_node_mapping_example():
 
 
 @pytest.mark.parametrize(("n", "nodes"), [(8, 1), (16, 2), (24, 3), (32, 4), (4, 2), (12, 2)])
-def test_nodes_have_eight_ranks_unless_told_otherwise(n, nodes):
+def test_nodes_have_eight_ranks_by_default(n, nodes):
     cycles = gen_hamilton_circle_two_nodes(n)
     assert cycles == gen_hamilton_circle_two_nodes(n, nodes)
     assert cycles.ranks_per_node == n // nodes

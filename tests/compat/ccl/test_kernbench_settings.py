@@ -70,7 +70,7 @@ def test_every_cube_may_be_the_root(root: int) -> None:
     assert across <= {f"sip{sip}/cube{root}/pe0" for sip in range(2)}
 
 
-def test_the_root_is_the_last_cube_unless_said() -> None:
+def test_the_root_is_the_last_cube_by_default() -> None:
     plans = build_install_plans(2, "intercube", entry("intercube_allreduce"), "ahbm")
     assert plans[0].kernel_config["root_cube"] == 15
     with pytest.raises(CollectiveError, match="root_cube 16 does not exist"):

@@ -66,7 +66,7 @@ def test_bad_configurations(tmp_path, text, message):
         load_ccl_config(file)
 
 
-def test_keys_that_are_no_names():
+def test_keys_that_are_not_names():
     for wrong in ({"algorithms": {1: {}}}, {None: 1, "algorithms": {}}):
         with pytest.raises(CollectiveError, match="is not a name"):
             resolve_algorithm_config(wrong)

@@ -186,7 +186,7 @@ def test_one_driver_reduces_over_pes(folder) -> None:
         assert (x.numpy() == 36).all()
 
 
-def test_pes_that_are_no_whole_cubes(folder, capsys, monkeypatch) -> None:
+def test_pes_that_are_not_whole_cubes(folder, capsys, monkeypatch) -> None:
     ccl("mine", f"{OURS}ring_allreduce", "ring_1d", "world_size: 12")
     assert "12 PEs of a SIP that take part are not whole cubes" in megatile(
         capsys, monkeypatch, "bench", "ccl_allreduce"

@@ -54,7 +54,7 @@ def test_extents_are_given_by_name_and_hints_stay_in_the_program():
         unknown.get_profiler().run_once()
 
 
-def test_an_index_that_is_no_whole_number_is_refused_at_its_line():
+def test_an_index_that_is_not_a_whole_number_is_refused_at_its_line():
     def kernel(A: T.Tensor((8, 8), T.float32)):
         with T.Kernel(1, threads=32) as bx:
             A[bx / 2, 0] = 1.0
@@ -226,7 +226,7 @@ def test_reinterpret_reads_the_bits():
     np.testing.assert_array_equal(bits(a), a.view("i4"))
 
 
-def test_an_unknown_word_is_told_with_what_is_near():
+def test_an_unknown_word_suggests_the_nearest():
     with pytest.raises(MegatileError, match=r"T\.alloc_fragmnt is not in megatile's TileLang spelling"):
         _ = T.alloc_fragmnt
 

@@ -254,6 +254,6 @@ def test_processes_are_ranks(tmp_path):
     assert wait_until(lambda: not any(p.exists() for p in left), 10)
 
 
-def test_ranks_that_launch_different_kernels_are_told():
+def test_ranks_that_launch_different_kernels_are_reported():
     told = ranks._run_all((), {}, [["one"], ["one"], ["other"]])
     assert "ranks 0 and 2 launch different kernels" in str(told)

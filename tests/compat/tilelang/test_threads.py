@@ -125,7 +125,7 @@ def triangle(A):
     return out
 
 
-def test_every_thread_goes_round_a_loop_as_often_as_it_has_to():
+def test_every_thread_runs_its_own_number_of_rounds():
     a = np.arange(49, dtype="f4").reshape(7, 7)
     np.testing.assert_array_equal(triangle(a), np.tril(a).sum(1))
 

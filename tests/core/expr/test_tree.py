@@ -47,7 +47,7 @@ def test_folding():
 
 
 @given(st.lists(EXPRESSIONS, min_size=1, max_size=4), st.integers(1, 3), st.data())
-def test_cached_values_are_those_worked_out_anew(nodes, units, data):
+def test_cached_values_are_those_computed_again(nodes, units, data):
     """Whatever comes in between: other units, other ints, arrays in place of ints."""
     values = CachedValues(
         MAX_CACHED_NUMBERS // units

@@ -80,7 +80,7 @@ def test_without_an_after_it_follows_resolve_views() -> None:
         ([Broken(gives="text")], "pass 'broken' returns str, not a Program"),
     ],
 )
-def test_what_is_no_pass(passes: Any, said: str) -> None:
+def test_what_is_not_a_pass(passes: Any, said: str) -> None:
     with pytest.raises(PassError, match=said):
         mt.lower(fill, passes=passes)
 

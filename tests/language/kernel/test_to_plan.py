@@ -60,7 +60,7 @@ def test_a_machine_gives_scale_and_memories(machine, names):
     simulate(plan, machine=machine)
 
 
-def test_a_missing_argument_is_told_by_the_kernels_own_name():
+def test_a_missing_argument_is_reported_by_the_kernels_own_name():
     with pytest.raises(TypeError, match=r"^hello_send\(\) missing"):
         run(kernels.hello_send)
 

@@ -40,7 +40,7 @@ def test_a_factory_is_called_first(call: object) -> None:
         call(gemm)  # type: ignore[operator]
 
 
-def test_a_kernel_without_its_decorator_is_said() -> None:
+def test_a_kernel_without_its_decorator_is_reported() -> None:
     def kernel(A: T.Tensor((8,), "f32")) -> None: ...
 
     with pytest.raises(MegatileError, match="decorate the function with @T.program"):

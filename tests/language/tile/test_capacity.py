@@ -72,7 +72,7 @@ def pipelined(stages: int, rows: int) -> Any:
     return p
 
 
-def test_stages_that_do_not_fit_are_told() -> None:
+def test_stages_that_do_not_fit_are_reported() -> None:
     deep = pipelined(4, 128)  # one buffer is 64 KiB; b stays one
     with pytest.warns(
         ProgramWarning,

@@ -346,7 +346,7 @@ def test_a_symbol_is_a_name() -> None:
         T.dynamic("2 M")
 
 
-def test_a_lambda_is_no_kernel() -> None:
+def test_a_lambda_is_not_a_kernel() -> None:
     with pytest.raises(
         MegatileError, match="cannot read '<lambda>': |a kernel is a function written with 'def'"
     ):

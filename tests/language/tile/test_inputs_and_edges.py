@@ -78,7 +78,7 @@ def test_a_program_whose_results_are_lost() -> None:
         mt.run(kernel, ones(8))
 
 
-def test_writing_a_constant_is_no_mistake() -> None:
+def test_writing_a_constant_is_not_a_mistake() -> None:
     @T.program
     def kernel(A: T.Tensor((8,), "f32")):
         with T.Kernel(block=1, threads=32):
@@ -217,7 +217,7 @@ def test_a_run_prints_as_one_line() -> None:
 
 
 @pytest.mark.parametrize("word", ["check", "execute", "launch", "simulate", "price"])
-def test_nothing_is_no_plan(word: str) -> None:
+def test_nothing_is_not_a_plan(word: str) -> None:
     more = {"machine": "dgx-h100"} if word in ("simulate", "price") else {}
     with pytest.raises(PlanError, match=f"mt.{word} takes a Plan.*not NoneType"):
         getattr(mt, word)(None, **more)

@@ -253,7 +253,7 @@ def test_flash_mla_repaired_is_right() -> None:
     np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_flash_mla_misplaced_parenthesis_is_no_python() -> None:
+def test_flash_mla_misplaced_parenthesis_is_not_python() -> None:
     text = "T.Kernel(device=(4), block=(batch, heads // min(block_H, kv_group_num), threads=256))"
     with pytest.raises(SyntaxError):
         compile(text, "readme", "eval")

@@ -170,7 +170,7 @@ def test_clusters_of_two_blocks_of_the_grid() -> None:
     assert mt.simulate(cluster_gemm()).time_ps > 0
 
 
-def test_the_readme_as_it_stands() -> None:
+def test_the_readme_as_written() -> None:
     @T.program
     def gemm(A: T.Tensor((32, 16), "f32"), B: T.Tensor((16, 32), "f32"), C: T.Tensor((32, 32), "f32")):
         with T.Kernel(cta_cluster=(2), block=(2, 1), threads=256):

@@ -47,7 +47,7 @@ def test_collectives_of_one_program_have_a_transport_each() -> None:
         ("allreduce", "hierarchical", "the ranks are not nested in equal groups"),
     ],
 )
-def test_what_cannot_be_is_said_with_its_line(kind: str, algorithm: str, words: str) -> None:
+def test_what_cannot_be_is_reported_with_its_line(kind: str, algorithm: str, words: str) -> None:
     with pytest.raises(mt.MegatileError, match=words) as caught:
         mt.lower(program(kind, algorithm), machine="dgx-h100")
     assert "shared.py:" in str(caught.value)

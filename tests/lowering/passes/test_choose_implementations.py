@@ -221,7 +221,7 @@ def test_choose_implementations() -> None:
     assert re.search(r"# cheapest: tensor [\d.]+ \w+, vector [\d.]+ \w+$", why)
 
 
-def test_what_the_user_asked_for_is_said() -> None:
+def test_what_the_user_asked_for_is_reported() -> None:
     @T.program
     def in_bulk(A: T.Tensor((64, 64), "f32"), B: T.Tensor((64, 64), "f32")):
         with T.Kernel(block=1, threads=128):

@@ -133,7 +133,7 @@ def begun(rank: int, torch: Any, body: Any) -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda m: m["machine"])
-def test_every_failure_is_said_and_the_next_bench_works(machine: dict[str, Any]) -> None:
+def test_every_failure_is_reported_and_the_next_bench_works(machine: dict[str, Any]) -> None:
     with mt.host(**machine) as torch:
         for name, (body, ranks, kind, said) in CASES.items():
             with pytest.raises(SpawnException, match=said) as failed:

@@ -25,7 +25,7 @@ from megatile.runtime.host.ops import OperationError
         ("x.softmax(0)", "last dimension"),
     ],
 )
-def test_mistakes_are_said(call: str, said: str) -> None:
+def test_mistakes_are_reported(call: str, said: str) -> None:
     with mt.host("ahbm") as torch:
         names = {"torch": torch, "x": torch.ones(4, 6, dtype=torch.float16)}
         with pytest.raises(OperationError, match=said):

@@ -117,7 +117,7 @@ def test_logs_that_cannot_be_followed(entries, message: str) -> None:
         mt.replay(entries)
 
 
-def test_files_that_are_no_log(tmp_path) -> None:
+def test_files_that_are_not_logs(tmp_path) -> None:
     for text, message in (
         ("{", "is not a log"),
         ("{}\n", "is not a log of schema"),

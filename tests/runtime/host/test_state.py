@@ -18,7 +18,7 @@ import megatile as mt
         ("torch.distributed.tensor.DTensor", "import megatile.parallel"),
     ],
 )
-def test_names_that_are_missing_are_said(name: str, said: str) -> None:
+def test_names_that_are_missing_are_reported(name: str, said: str) -> None:
     with mt.host("ahbm") as torch:
         with pytest.raises(AttributeError, match=said):
             eval(name, {"torch": torch})  # noqa: S307

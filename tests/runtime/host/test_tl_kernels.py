@@ -87,7 +87,7 @@ def test_kernels_that_cannot_be_launched(torch) -> None:
     torch.launch("good", double, x, 8)
 
 
-def test_what_is_no_block_of_a_tensor_is_said_with_its_name_and_address(torch) -> None:
+def test_what_is_not_a_block_of_a_tensor_is_reported_with_its_name_and_address(torch) -> None:
     def skewed(t1, other, tl):
         tl.store(t1, tl.load(t1 + 2, shape=(6,), dtype="f16"))
 

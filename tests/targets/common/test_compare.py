@@ -108,7 +108,7 @@ def test_the_shipped_description_is_not_far_off(program, clock):
     assert 1 / 3 < found.ratio < 3, str(found)
 
 
-def test_what_was_measured_stands_for_this_computer(measured):
+def test_what_was_measured_represents_this_computer(measured):
     k, data = mt.compile(product, threads=1), arrays(product)
     before = k.compare(*data, seconds=1.0)
     found = [Figure("control.launch.call.overhead", 1.0, "s", 0.0, 3, "by hand")]

@@ -85,7 +85,7 @@ print("done")
     assert done.stdout == "done\n", done.stderr
 
 
-def test_sanitizers_find_what_is_there() -> None:
+def test_sanitizers_find_planted_errors() -> None:
     wrong = "long megatile(long *a, long i) { return a[i]; }"
     done = sanitized(
         f"""

@@ -110,7 +110,7 @@ def test_blocks_are_launched_together() -> None:
     assert "LAUNCH_TOGETHER(add" not in mt.compile(example("20").vector_add(100), "cuda").source
 
 
-def test_a_deadlock_of_blocks_is_said() -> None:
+def test_a_deadlock_of_blocks_is_reported() -> None:
     with pytest.raises(mt.MegatileError, match="wait for each other, and none can go on"):
         mt.compile(stuck, "cuda", machine=MACHINE)(np.zeros((2, 32), "f4"))
 

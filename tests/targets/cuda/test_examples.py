@@ -41,7 +41,7 @@ def test_flash_mla_on_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
     module.main()
 
 
-def test_what_cannot_be_written_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_written_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     module = example("24")
     monkeypatch.setattr(module.mt, "run", as_cuda)
     with pytest.raises(MegatileError, match="runs on 4 units of scale 'device'"):

@@ -114,7 +114,7 @@ def test_replicas_of_a_tile_that_differ() -> None:
     )
 
 
-def test_units_that_write_one_element_in_one_statement_are_told_of_atomics() -> None:
+def test_units_that_write_one_element_in_one_statement_are_pointed_to_atomics() -> None:
     @T.program
     def split_k(X: T.Tensor((8,), "f32"), Y: T.Tensor((4,), "f32")):
         with T.Kernel(block=2) as bk:

@@ -227,7 +227,7 @@ def wrong(which: str) -> Any:
     "which",
     ["overlap", "same", "reads-what-another-writes", "element", "outside", "slice", "unwritten"],
 )
-def test_mistakes_are_said_by_the_units_one_by_one(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistakes_are_reported_by_the_units_one_by_one(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
     arrays = [np.arange(32, dtype=np.float32), np.zeros(32, np.float32)]
     strict = which == "slice"
     together, alone = both(monkeypatch, wrong(which), *arrays, strict_bounds=strict)
