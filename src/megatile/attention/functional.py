@@ -247,7 +247,7 @@ def _attend_prepared(
 
 
 def _owned(q: Tensor, k: Tensor, prepared: _Prepared, records: Agreement) -> Ownership:
-    """Which tokens the ranks have, all of which said what they were given."""
+    """Return which tokens each rank holds; all ranks have exchanged what they were given."""
     call, schedule, mask, causal = prepared[:4]
     refuse_unsharded(records)
     cut = sequence_lengths(records, call.cu_seqlens)

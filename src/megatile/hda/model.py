@@ -254,8 +254,8 @@ class Engine:
     fetch: tuple[Count, Count] | None = None
     """Rows, and bytes of each, that are read at once from an operand's banks; None: it lies as suits."""
     clips: tuple[Count, Count] | None = None
-    """Rows and columns at multiples of which products of tiles that reach over the edge of a tensor stop;
-    None: they do all of the tiles."""
+    """Rows and columns: a product of a tile that reaches over the edge of a tensor stops at a multiple of
+    these; None: they do all of the tiles."""
 
     def rate(self, dtype: str) -> float | None:
         """Operations per second for a dtype; ``f8`` and ``f4`` stand for all floats of these widths, ``any``

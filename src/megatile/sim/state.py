@@ -349,7 +349,7 @@ class Queue(Row):
     channel: int
     member: int
     path_memory: int
-    """The memory out of which messages take ``path``."""
+    """The memory that messages read before they take ``path``."""
     path: int
 
 

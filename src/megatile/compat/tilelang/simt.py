@@ -115,7 +115,7 @@ _REDUCERS = {(5, 5, -1): "sum", (6, 6, -6): "prod", (3, 3, 2): "max", (2, 2, -3)
 
 
 def _product(source: Any) -> Value:
-    """The product over all threads, of which there are few."""
+    """Return the product over all threads (there are few)."""
     threads = b.state().threads
     if len(threads) != 1 or threads[0] > WARP or source.tile.name not in b.state().private:
         raise ProgramError(

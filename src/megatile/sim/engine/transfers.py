@@ -104,8 +104,8 @@ def piece_bytes(s: State, path_id: int, nbytes: int) -> int:
 
 @jit
 def held_ps(s: State, path_id: int, nbytes: int, least: int) -> int:
-    """From the head of a transfer to its tail where nobody is in the way: the times of its pieces, each of
-    which takes so long at least."""
+    """Return the time from the head of a transfer to its tail without contention: the sum of its pieces, each
+    with a minimum."""
     size = piece_bytes(s, path_id, nbytes)
     busy = occupied(s, path_id, size)
     if size == nbytes:

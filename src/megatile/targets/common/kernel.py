@@ -44,8 +44,8 @@ _ERRORS: dict[str, type[RunError]] = {
 
 
 SPREAD, PAUSE = 1.0, 0.025
-"""Seconds over which runs are spread of which the best counts, and between two of them: what others do on the
-same core (another thread of it may be theirs) comes and goes within tenths of a second."""
+"""Seconds over which repeated runs are spread (the best counts), and between two of them: what others do on
+the same core (another thread of it may be theirs) comes and goes within tenths of a second."""
 
 
 class Failure(ctypes.Structure):
