@@ -80,7 +80,7 @@ def _divided(program: Program, parts: int) -> Program:
 
 @rule("unread parts")
 def partly_read(study: Study) -> Iterator[Finding]:
-    """An all-gather of which a unit reads little."""
+    """Find an all-gather whose result units hardly read."""
     if study.lowered is None:
         return
     program = study.lowered.source
@@ -94,7 +94,7 @@ def partly_read(study: Study) -> Iterator[Finding]:
         yield from study.finding(
             "unread parts", study.program_ps(partial(_message, one=one, share=share)),
             "program timed again with one message of what is read",
-            bottleneck=f"an all-gather of '{name}' of which a unit reads {share:.2g} of all",
+            bottleneck=f"an all-gather of '{name}': a unit reads {share:.2g} of it",
             reason="every unit gets all parts, and reads few elements of them",
             step="T.copy of the elements that are read, from (src=) or to (dst=) the unit that needs them, "
             "and a T.barrier, instead of T.allgather",

@@ -74,7 +74,7 @@ def block_order(study: Study) -> Iterator[Finding]:
 
 
 def _shared_bytes(study: Study) -> int:
-    """The bytes of all tensors of which several blocks load the same elements."""
+    """Return the bytes of all tensors whose elements several blocks load."""
     assert study.lowered is not None
     source, table = study.lowered.source, bindings(study.lowered.source)
     names = {table[copy.source.source].base for copy in changes.shared_loads(source)}

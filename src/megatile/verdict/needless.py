@@ -37,7 +37,7 @@ LOWEST = -1e4
 
 @rule("masked work")
 def masked_work(study: Study) -> Iterator[Finding]:
-    """Tiles are loaded and computed of which a mask then keeps nothing."""
+    """Find tiles that are loaded and computed, and then masked out."""
     if study.lowered is None:
         return
     found = list(masks(study.lowered.source))
@@ -45,9 +45,9 @@ def masked_work(study: Study) -> Iterator[Finding]:
         owner, guard, parallel = found[0]
         where = f"iterations of '{owner.var}'" if isinstance(owner, n.Loop) else "blocks"
         yield from study.finding(
-            "masked work", study.program_ps(without_masked), f"program timed again without the {where} of "
-            "which the mask keeps nothing",
-            bottleneck=f"masked work: {where} are computed of which the mask keeps nothing",
+            "masked work", study.program_ps(without_masked), f"program timed again without {where} that "
+            "are masked out",
+            bottleneck=f"masked work: {where} are computed and then masked out",
             reason=f"the mask keeps elements only where {guard.text()}",
             step=f"leave out the others: {_bound_text(owner, guard)}",
             source=changes.source_line(parallel),
@@ -154,7 +154,7 @@ def _possible(condition: Expr, wanted: bool, extents: dict[str, Expr]) -> Expr |
 
 
 def without_masked(program: Program) -> Program:
-    """The program without iterations and blocks of which a mask keeps nothing."""
+    """Return the program without iterations and blocks that are masked out."""
     guards: dict[int, Expr] = {}
     for owner, guard, _ in masks(program):
         guards[id(owner)] = (
