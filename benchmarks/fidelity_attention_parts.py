@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from megatile.attention import kernel_times
 from megatile.attention.plans import Divided, Problem
 from megatile.attention.predict import Prediction, predict, predict_one
 from megatile.attention.schedules import make_schedule
@@ -115,8 +116,11 @@ def nic_table(length: int) -> str:
 
 
 @contextmanager
-def assumed(kernels: dict[str, Any] | None = None, groups: Any = None) -> Iterator[None]:
-    """Other figures of the machine's ``kernels``, or another time of attention kernels, for a while."""
+def assumed(
+    kernels: dict[str, Any] | None = None, groups: Any = None, held: int | None = None
+) -> Iterator[None]:
+    """Other figures of the machine's ``kernels``, another time of attention kernels, or another number of
+    units that messages hold, for a while."""
     figures = attention_kernels.kernels_of
     with ExitStack() as stack:
         stack.enter_context(
@@ -126,6 +130,8 @@ def assumed(kernels: dict[str, Any] | None = None, groups: Any = None) -> Iterat
         )
         if groups is not None:
             stack.enter_context(patch.object(KernelTimes, "groups", groups))
+        if held is not None:
+            stack.enter_context(patch.object(kernel_times, "_units_held", lambda *_: held))
         yield
 
 
@@ -147,7 +153,7 @@ ASSUMPTIONS: tuple[tuple[str, dict[str, Any], int], ...] = (
         1,
     ),
     ("5.5 us between kernels (the launch in the machine file)", {"kernels": {"interval_ps": 5_500_000}}, 1),
-    ("messages hold no units", {"kernels": {"channels": (0, 0)}}, 1),
+    ("messages hold no units", {"held": 0}, 1),
     ("the kernels of AITER (share 0.567, ramp 540)", {"kernels": {"share": 0.567, "ramp": 540}}, 1),
     ("batch 4", {}, 4),
     ("batch 16", {}, 16),

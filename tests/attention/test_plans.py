@@ -30,6 +30,15 @@ def assert_close(found, want):
     np.testing.assert_allclose(found, want, rtol=0, atol=TOLERANCE * min(scale, 1.0))
 
 
+def seen_by(problem):
+    """Which key each query sees; packed sequences see themselves only."""
+    seen = visible(problem.mask, problem.length, problem.keys)
+    if problem.packed:
+        sequence = np.repeat(np.arange(len(problem.packed)), problem.packed)
+        seen = seen & (sequence[:, None] == sequence)
+    return seen
+
+
 def assert_gradients_exact(name, ranks, problem, checked=True):
     """One plan for forward and backward: outputs and all gradients are those of plain attention."""
     schedule = make_schedule(name, ranks)
@@ -41,7 +50,7 @@ def assert_gradients_exact(name, ranks, problem, checked=True):
     k, v = rng.normal(size=(2, 1, problem.keys, problem.groups, problem.dim)).astype("f4")
     divided = Divided(schedule, problem)
     results = execute(plan, divided.inputs(q, k, v, d_out))
-    seen = visible(problem.mask, problem.length, problem.keys)
+    seen = seen_by(problem)
     wide = [x[0].astype("f8") for x in (q, k, v)]
     out, lse, _ = attention(*wide, seen, problem.factor)
     for found, want in zip(divided.outputs(results), (out, lse.T), strict=True):
@@ -62,7 +71,7 @@ def assert_exact(name, ranks, problem, seed=0, checked=True):
         check(plan)
     divided = Divided(schedule, problem)
     out, lse = divided.outputs(execute(plan, divided.inputs(q, k, v)))
-    seen = visible(problem.mask, problem.length, problem.keys)
+    seen = seen_by(problem)
     for b in range(problem.batch):
         wide = [x[b].astype("f8") for x in (q, k, v)]
         want, want_lse, _ = attention(*wide, seen, problem.factor)
@@ -147,6 +156,12 @@ def test_gradients_over_nodes_and_heads_are_exact(name, ranks):
 def test_windows_cross_lengths_and_tiny_sequences(name, ranks, length, keys, left, right, causal):
     problem = Problem(length, 2, 2, kv_length=keys, causal=causal, window=(left, right), dtype="f32")
     assert_exact(name, ranks, problem, checked=False)
+
+
+@pytest.mark.parametrize("name", [*SIMPLE, "ulysses:2+zigzag"])
+def test_packed_sequences_see_themselves_only(name):
+    problem = Problem(97, 4, 8, 2, causal=True, dtype="f32", packed=(40, 1, 33, 23))
+    assert_gradients_exact(name, 4, problem)
 
 
 def test_a_plan_is_one_stream_that_does_not_grow_with_a_ring():

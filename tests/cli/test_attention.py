@@ -134,6 +134,8 @@ def test_lengths():
         (["--dtype", "bf17"], "did you mean 'bf16'"),
         (["--machine", "hgx-a100", "--dtype", "f8e4m3"], "no throughput for f8e4m3"),
         (["--plot", "prediction.txt"], "is not the name of a picture"),
+        (["--cu-seqlens", "0,4K,2K"], "--cu-seqlens 0,4K,2K must begin with 0 and rise"),
+        (["--cu-seqlens", "8K"], "must begin with 0 and rise"),
     ],
 )
 def test_one_clear_error(options, told):
@@ -155,6 +157,11 @@ def test_odd_problems():
     ]
     assert long[0]["winner"] == "hamilton"
     assert all(row["exposed_us"] >= 0 for row in long[0]["schedules"])
+
+
+def test_packs():
+    options = ("--schedule", "ring,hamilton", "--cu-seqlens", "0,4K,6K,8K")
+    assert "attention of 8192 tokens in 3 sequences, 32 heads" in run(*options)
 
 
 def test_kernels_are_chosen_by_name():

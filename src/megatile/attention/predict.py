@@ -192,9 +192,11 @@ class Comparison:
         problem = self.problem
         mask = "causal" if problem.causal else "full"
         ranks = self.predictions[0].ranks
+        packed = f" in {len(problem.packed)} sequences" if problem.packed else ""
         head = (
-            f"{mask} attention of {problem.length} tokens, {problem.heads} heads ({problem.groups} KV) of "
-            f"{problem.dim}, {problem.dtype}, on {ranks} device{'s' * (ranks > 1)} of {self.machine}"
+            f"{mask} attention of {problem.length} tokens{packed}, {problem.heads} heads "
+            f"({problem.groups} KV) of {problem.dim}, {problem.dtype}, on {ranks} device{'s' * (ranks > 1)} "
+            f"of {self.machine}"
         )
         rows = [
             (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -48,6 +49,17 @@ def read_length(text: str, least: int = 1) -> int:
     return length
 
 
+def read_packed(text: str) -> tuple[int, ...]:
+    """Return the lengths of packed sequences from where they begin and end: ``0,4096,6000``."""
+    ends = [read_length(part, 0) for part in text.split(",")]
+    lengths = tuple(b - a for a, b in pairwise(ends))
+    if ends[0] != 0 or not lengths or min(lengths) < 1:
+        raise MegatileError(
+            f"--cu-seqlens {text} must begin with 0 and rise", advice="for three sequences: 0,4096,6000,8192"
+        )
+    return lengths
+
+
 def _complete_schedule(incomplete: str) -> list[str]:
     from megatile.attention.schedules import schedule_names
 
@@ -67,6 +79,12 @@ def predict(
         int | None, typer.Option("--kv-heads", help="KV heads; default: query heads.")
     ] = None,
     batch: Annotated[int, typer.Option("--batch", help="Sequences.")] = 1,
+    cu_seqlens: Annotated[
+        str | None,
+        typer.Option(
+            "--cu-seqlens", help="Where packed sequences begin and the last ends: 0,4096,6000,8192."
+        ),
+    ] = None,
     dtype: Annotated[str, typer.Option("--dtype", help="bf16, f16, f32, …")] = "bf16",
     backward: Annotated[bool, typer.Option("--backward", help="Include the backward pass.")] = False,
     schedule: Annotated[
@@ -98,9 +116,12 @@ def predict(
     hda = load(machine, settings, trust)
     names = None if schedule is None else read_names(schedule, SCHEDULES)
     found = []
-    lengths = read_lengths(seqlen)
+    packed = () if cu_seqlens is None else read_packed(cu_seqlens)
+    lengths = [sum(packed)] if packed else read_lengths(seqlen)
     for length in lengths:
-        problem = Problem(length, heads, dim, kv_heads, batch=batch, causal=causal, dtype=dtype)
+        problem = Problem(
+            length, heads, dim, kv_heads, batch=batch, causal=causal, dtype=dtype, packed=packed
+        )
         with shown(f"{len(lengths)} lengths"):
             options: dict[str, Any] = {"ranks": ranks, "backward": backward, "kernel": kernel}
             found.append(compare(hda, problem, schedules=names, **options))

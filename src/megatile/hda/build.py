@@ -297,5 +297,4 @@ class _Builder(Figures):
         exposed = k.exposed.value if k.exposed is not None else 0.0
         if not 0 <= exposed <= 1:
             self.fail(f"exposed must be between 0 and 1, got {k.exposed}", (*key_path, "exposed"))
-        held = (k.channels.peer, k.channels.most)
-        return self.resolved(KernelFigures, k, self.top, key_path, exposed=exposed, channels=held)
+        return self.resolved(KernelFigures, k, self.top, key_path, exposed=exposed)

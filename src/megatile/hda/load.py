@@ -321,7 +321,6 @@ _FIELDS: dict[tuple[str, ...], Any] = {
     ("transports",): schema.TransportSpec,
     ("transports", "protocols"): schema.ProtocolFiguresSpec,
     ("kernels",): schema.KernelSpec,
-    ("kernels", "channels"): schema.HeldUnitsSpec,
 }
 
 

@@ -313,8 +313,8 @@ class KernelFigures:
     ``share`` of the tensor engines' peak is what its inner loop reaches. ``rows`` are those of one
     work-group; work-groups run in waves over the compute units. ``ramp`` is what a work-group spends beside
     its inner loop, as columns of that loop. ``interval`` lies between the beginnings of two short kernels of
-    a queue (as the control path has it for a launch, unless given). ``channels``: compute units that messages
-    hold. ``merge``: results are merged by one kernel (``fused``), by torch's operations, or as named.
+    a queue (as the control path has it for a launch, unless given). ``merge``: results are merged by one
+    kernel (``fused``), by torch's operations, or as named.
 
     Library kernels (``gemm``, ``prefill``, ``moe``, …; ``timing/formulas.py``) are named after the framework
     that calls them where it is not the usual one (``trtllm.gemm``). They take ``start`` once and ``wave`` for
@@ -332,7 +332,6 @@ class KernelFigures:
     rows: Count
     ramp: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     interval_ps: Picoseconds | None = None
-    channels: tuple[int, int] = (0, 0)
     merge: Literal["fused", "torch", "ring-flash-attention"] = "torch"
     columns: Count = 1
     bandwidth: Portion = 1.0

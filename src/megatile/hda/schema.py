@@ -23,7 +23,6 @@ from megatile.hda.values import (
     Name,
     Source,
     Time,
-    Whole,
     Wraps,
     Written,
 )
@@ -165,14 +164,7 @@ TransportSpec: Any = _spec(
 )
 
 
-class HeldUnitsSpec(_Part):
-    """Compute units that messages hold while they travel: for each peer, and at most."""
-
-    peer: Whole = 0
-    most: Whole = 0
-
-
-KernelSpec = _spec(model.KernelFigures, channels=(HeldUnitsSpec, HeldUnitsSpec()))
+KernelSpec = _spec(model.KernelFigures)
 
 
 MachineSpec: Any = create_model(

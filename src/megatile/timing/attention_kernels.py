@@ -8,12 +8,16 @@ the columns (loading queries, filling the pipeline, writing results), counted in
 that a mask cuts are worked on as a whole. Results of a kernel after the first one of a rank are merged, in
 the cache of the device where they fit it, else in its memory. Kernels of a queue begin at least ``interval``
 after one another.
+
+Kernels that frameworks were measured with (``prefill``: FlashAttention 3) take what `predict_kernel` says of
+them: their ``start`` in place of the interval, their memory traffic, and once, with the keys of the rank
+itself, what it takes to put these into the cache.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil, prod
+from math import ceil, inf, prod
 
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError, did_you_mean
@@ -106,14 +110,7 @@ def kernels_of(hda: HDA, kernel: str | None = None) -> KernelFigures:
         )
     if found.name == usual.name:
         return usual
-    return replace(
-        usual,
-        share=found.share,
-        rows=found.rows,
-        ramp=found.ramp,
-        softmax=found.softmax,
-        wave_us=found.wave_us,
-    )
+    return replace(found, interval_ps=usual.interval_ps, merge=usual.merge)
 
 
 @dataclass(frozen=True)
@@ -126,6 +123,7 @@ class KernelTimes:
     bandwidth: float  # bytes per second of the device's memory
     cache: tuple[int, float]  # bytes of the device's last cache, and its bandwidth
     launch: float  # seconds
+    memory: float = inf  # bytes per second of the device's memory at its peak
 
     @classmethod
     def of(cls, hda: HDA, dtype: str, scale: str = "device", kernel: str | None = None) -> KernelTimes:
@@ -137,20 +135,54 @@ class KernelTimes:
         stations = hda.control.launch if hda.control else ()
         own = kernels.interval_ps
         launch = (sum(s.overhead_ps for s in stations) if own is None else own) / 1e12
-        return cls(kernels, device.units, device.rate(dtype) * device.units, bandwidth, cache, launch)
+        peak = device.rate(dtype) * device.units
+        return cls(kernels, device.units, peak, bandwidth, cache, launch, device.bandwidth)
 
-    def attention(self, rows: int, columns: float, heads: int, dim: int, taken: int = 0) -> float:
+    @property
+    def start(self) -> float:
+        """Return the seconds before the work-groups of a kernel: the start in its figures, or a launch."""
+        return self.kernels.start_us / 1e6 or self.launch
+
+    def attention(
+        self,
+        rows: int,
+        columns: float,
+        heads: int,
+        dim: int,
+        taken: int = 0,
+        moved: int = 0,
+        shared: float = 1,
+    ) -> float:
         """Return the time of a launched kernel over ``heads`` (times batch) while others hold some units."""
-        return self.launch + self.groups(rows, columns + self.kernels.ramp, heads, dim, taken)
+        return self.start + self.groups(rows, columns + self.kernels.ramp, heads, dim, taken, moved, shared)
 
-    def groups(self, rows: int, columns: float, heads: int, dim: int, taken: int = 0) -> float:
-        """Return the time that the work-groups of a kernel spend on so many columns."""
-        waves = ceil(ceil(rows / self.kernels.rows) * heads / max(1, self.units - taken))
-        flops = FLOPS_PER_PAIR["attention"] * (dim + self.kernels.softmax) * self.kernels.rows * columns
-        return waves * (flops * self.units / (self.peak * self.kernels.share) + self.kernels.wave_us / 1e6)
+    def groups(
+        self,
+        rows: int,
+        columns: float,
+        heads: int,
+        dim: int,
+        taken: int = 0,
+        moved: int = 0,
+        shared: float = 1,
+        begins: bool = True,
+        sequences: int = 1,
+    ) -> float:
+        """Return the time that the work-groups of a kernel spend on so many columns, and on ``moved`` bytes.
+        ``shared``: heads that have the same keys; ``begins``: it is the first part of its kernel;
+        ``sequences``: others whose groups fill the last wave."""
+        kernels = self.kernels
+        together = shared if kernels.packed and kernels.start_us else 1
+        groups = ceil(rows * together / kernels.rows) * (heads / together)
+        waves = ceil(sequences * groups / max(1, self.units - taken)) / sequences
+        flops = FLOPS_PER_PAIR["attention"] * (dim + kernels.softmax) * kernels.rows * columns
+        work = waves * flops * self.units / (self.peak * kernels.share)
+        traffic = moved / (self.memory * kernels.bandwidth) if kernels.start_us else 0.0
+        busy = max(work, traffic) + kernels.exposed * min(work, traffic)
+        return busy + waves * kernels.wave_us / 1e6 * (begins or not kernels.start_us)
 
     def merge(
-        self, rows: int, heads: int, dim: int, size: int, runs: int = 1, form: str | None = None
+        self, rows: int, heads: int, dim: int, size: int, runs: float = 1, form: str | None = None
     ) -> float:
         """Return the time in which a block of results is taken in, whose rows are so many runs."""
         merge, elements = MERGES[form or self.kernels.merge], rows * heads * dim
@@ -158,10 +190,15 @@ class KernelTimes:
         rate = max(self.bandwidth, self.cache[1]) if fits else self.bandwidth
         return merge.kernels * runs * self.launch + elements * merge.traffic(size) / rate
 
-    def columns(self, rows: int, columns: int, pairs: int) -> float:
+    def columns(self, rows: int, columns: int, pairs: int, shared: float = 1) -> float:
         """Return the mean columns that a row is worked on with, where so many pairs are visible."""
-        seen = pairs / max(1, rows)
-        return min(seen + self.kernels.rows / 2, columns) if pairs < rows * columns else seen
+        seen, kernels = pairs / max(1, rows), self.kernels
+        if pairs >= rows * columns:
+            return seen
+        if not kernels.start_us:
+            return min(seen + kernels.rows / 2, columns)
+        block = min(kernels.rows / (shared if kernels.packed else 1), rows)
+        return min(seen + max(block - 1, 0) / 2, columns)
 
 
 @dataclass(frozen=True)
@@ -175,6 +212,8 @@ class AttentionRule:
     times: KernelTimes
     beside: float = 0.0
     taken: int = 0
+    sequences: int = 1
+    """Packed sequences that share every kernel: its start, and its last wave."""
 
     def __call__(self, command: Command) -> int:
         if not command.operands:  # not known yet: the work alone is less than any kernel takes
@@ -183,18 +222,25 @@ class AttentionRule:
         name, times, size = command.operation.removesuffix("_add"), self.times, itemsize(command.dtype)
         width, per_pair = heads * batch, FLOPS_PER_PAIR[name]
         pairs = command.flops // max(1, per_pair * dim * width)
-        columns = times.columns(rows, keys[-3], pairs)
+        shared = heads / keys[-2]
+        columns = times.columns(rows, keys[-3], pairs, shared)
         begins = command.nbytes > prod(keys) * (size + 4 * (name == "attention_grad_kv"))
         starts = begins and name != "attention_grad_q"
         if starts:
             columns += times.kernels.ramp
-        busy = [times.groups(rows, columns, width, dim, taken) for taken in (0, self.taken)]
+        moved = size * (prod(keys) + 2 * begins * rows * width * dim)
+        busy = [
+            times.groups(rows, columns, width, dim, taken, moved, shared, starts, self.sequences)
+            for taken in (0, self.taken)
+        ]
         seconds = (1 - self.beside) * busy[0] + self.beside * busy[1]
-        seconds = times.launch * starts + seconds * per_pair / FLOPS_PER_PAIR["attention"]
+        seconds = times.start * starts / self.sequences + seconds * per_pair / FLOPS_PER_PAIR["attention"]
+        if times.kernels.start_us and command.operation == "attention":  # the keys of the rank itself
+            seconds += 2 * size * prod(keys) / (times.memory * times.kernels.bandwidth)
         if begins and command.operation == "attention_add":
-            seconds += times.merge(rows, width, dim, size)
+            seconds += times.merge(rows, width, dim, size, 1 / self.sequences)
         elif begins and command.operation == "attention_grad_q_add":
-            seconds += times.merge(rows, width, dim, size, form="fused")
+            seconds += times.merge(rows, width, dim, size, 1 / self.sequences, form="fused")
         return round(seconds * 1e12)
 
 

@@ -28,6 +28,8 @@ from megatile.core.errors import MissingDescriptionError
 from megatile.hda import HDA
 from megatile.hda.direct import Edges
 from megatile.hda.model import Network, ProtocolFigures, TransportFigures
+from megatile.timing.library import SWITCHED
+from megatile.timing.peer_channels import peer_channels
 
 WIRE = {"LL": 0.5, "MSCCL++": 0.5, "LL128": 0.9375}
 """What flags leave of the wire: LL sends 4 B of flag beside every 4 B, LL128 8 B in every 128 B."""
@@ -38,7 +40,6 @@ PEERS = ("all_to_all", "gather", "scatter", "send_recv")
 CHAINS = ("broadcast", "reduce")
 RING_BLOCK = 16
 """Blocks of a ring all-reduce are multiples of 16 B (NCCL ``all_reduce.h``)."""
-SWITCHED = ("switch", "tree", "fat_tree", "rails")
 RINGS = ("ring", "rail_rings", "hamilton")
 MESHED = ("hamilton", "direct", "node_tree")
 """Algorithms that use the links to several peers of a full mesh at once."""
@@ -72,6 +73,8 @@ class Fabric:
     later_ps: int = 0
     far_later_ps: int = 0
     """What a unit's neighbour, or another node, is farther than when the figures were measured."""
+    far_wire: float = 0.0
+    """Bytes per second of a rank's network card at its peak."""
 
     def nodes(self, ranks: int) -> int:
         return max(1, -(-ranks // self.inside))
@@ -100,6 +103,7 @@ def fabric(hda: HDA, scale: str = "device") -> Fabric:
         _lanes(near.topology) if isinstance(near.topology, Edges) else (),
         _latency_ps(near) - _latency_ps(_as_measured(near)),
         _latency_ps(far) - _latency_ps(_as_measured(far)) if far else 0,
+        far.bandwidth if far else 0.0,
     )
 
 
@@ -185,13 +189,28 @@ class Rule:
         start, step = (near, 0) if operation in PEERS else (0, near)  # peers are sent to at the same time
         return ProtocolFigures(start, step, max(0, far - near))
 
-    def link(self, way: Way, ranks: int, operation: str = "") -> float:
-        """Bytes per second that a rank sends inside a node; several links of a mesh are used at once."""
+    def link(self, way: Way, ranks: int, operation: str = "", nbytes: Any = None) -> Any:
+        """Bytes per second that a rank sends inside a node; several links of a mesh are used at once.
+        ``nbytes``: of a message to one peer alone, which few channels carry if it is short."""
         figures, links = self.protocol(way, operation), self.links(way, ranks, operation)
         rate = self.fabric.near * links * figures.share * WIRE.get(way.protocol, 1.0)
         if self.figures.channel is not None and way.channels is not None:
             rate = min(rate, self.figures.channel * way.channels)
+        if operation == "send_recv" and way.protocol == "Simple" and nbytes is not None:
+            return np.minimum(rate, self.message_rate(ranks, nbytes))
         return rate
+
+    def message_rate(self, ranks: int, nbytes: Any) -> Any:
+        """Bytes per second that the channels of a message to one of ``ranks`` carry."""
+        channels = self.peer_channels(ranks, nbytes)
+        if self.figures.channel is None:
+            return np.full(channels.shape, np.inf)
+        return np.where(channels > 0, channels * self.figures.channel, np.inf)
+
+    def peer_channels(self, ranks: int, nbytes: Any) -> Any:
+        """Channels of a message to one of ``ranks``, each a thread block; 0 where the library tells none."""
+        nodes = self.fabric.nodes(ranks)
+        return peer_channels(self.figures, self.library, ranks, nbytes, nodes, self.fabric.far_wire)
 
     def links(self, way: Way, ranks: int, operation: str = "") -> int:
         """Links that a rank uses at once inside a node; a message takes one of them."""
@@ -240,7 +259,7 @@ class Rule:
         figures, size = self.protocol(way, operation), np.asarray(nbytes, float)
         if ranks < 2:
             return 0 * size
-        block, link = size / ranks, self.link(way, ranks, operation)
+        block, link = size / ranks, self.link(way, ranks, operation, size)
         if operation in PEERS:
             sent = block * (ranks - 1) if operation != "send_recv" else size
             own = 0 * block if operation == "send_recv" else block
@@ -293,7 +312,7 @@ class Rule:
             near_peers = min(ranks, self.fabric.inside) - 1
             there = max(1, near_peers if near else ranks - 1 - near_peers)
             turns = 1 if operation == "send_recv" else max(1, ranks - 1) / there
-            rate = self.link(way, ranks, operation) if near else self.fabric.far * figures.far_share
+            rate = self.link(way, ranks, operation, size) if near else self.fabric.far * figures.far_share
             return np.maximum(turns * figures.step_ps, size / rate * 1e12), 0 if near else figures.far_step_ps
         if not near:
             rate = self.fabric.far * figures.far_share * WIRE.get(way.protocol, 1.0)
@@ -368,7 +387,7 @@ class Rule:
     ) -> Any:
         block = size / ranks if operation != "send_recv" else size
         peers = 1 if operation == "send_recv" else ranks - 1
-        link = self.link(way, ranks, operation)
+        link = self.link(way, ranks, operation, size)
         near = min(peers, self.fabric.inside - 1)
         near_ps = np.maximum(near * figures.step_ps, near * block / link * 1e12)
         if nodes == 1:

@@ -95,7 +95,7 @@ class EngineRule(Rule):
     def protocol(self, way: Way, operation: str = "") -> ProtocolFigures:
         return self.shifted(figures_of(self, "NVLS" if way.algorithm == "in_network" else way.algorithm), 0)
 
-    def link(self, way: Way, ranks: int, operation: str = "") -> float:
+    def link(self, way: Way, ranks: int, operation: str = "", nbytes: Any = None) -> float:
         rate = self.fabric.wire * self.protocol(way).share
         return rate * ranks / (ranks + 1) if way.algorithm == "in_network" else rate
 
@@ -130,7 +130,7 @@ class TokenRule(Rule):
             raise TimingError("a transport of DeepEP says the bytes of a token, and experts if low-latency")
         return self.shifted(figures_of(self, way.algorithm), 1)
 
-    def link(self, way: Way, ranks: int, operation: str = "") -> float:
+    def link(self, way: Way, ranks: int, operation: str = "", nbytes: Any = None) -> float:
         figures, wire = self.protocol(way), self.fabric.wire
         if way.algorithm.endswith(LOW_LATENCY):
             return wire * figures.share

@@ -16,12 +16,16 @@ from megatile.timing.machine_timing import MachineTiming, Origin
 MESSAGES = 64
 """Messages of a unit that are under way side by side: they never wait for one of the kernels."""
 PEERS = "peer_Simple"
+SWITCHED = ("switch", "tree", "fat_tree", "rails")
 
 
-def moving_kernel(hda: HDA, scale: str) -> Engine:
-    """Return the engine that models data-moving kernels: one queue for copies, the rest for messages."""
+def moving_kernel(hda: HDA, scale: str, start_ps: int = 0, message_rate: float | None = None) -> Engine:
+    """Return the engine that models data-moving kernels: one queue for copies, the rest for messages, which
+    begin after ``start_ps`` and go at ``message_rate`` (B/s) at most."""
     level = hda.level(hda.scale(scale).level).name
-    return Engine("collective_kernel", "dma", level, channels=1 + MESSAGES)
+    return Engine(
+        "collective_kernel", "dma", level, bandwidth=message_rate, startup_ps=start_ps, channels=1 + MESSAGES
+    )
 
 
 def networks_between(hda: HDA, scale: str) -> list[Network]:
@@ -48,7 +52,7 @@ def exchange_view(hda: HDA, scale: str) -> MachineTiming:
     library, paid = found
     outside, networks = networks_between(hda, scale), {}
     for network in outside:
-        near, links = network.level == outside[0].level, links_of(network)
+        near, links = network.level == outside[0].level, links_of(network, peers=True)
         far_ps = network.latency_ps + (paid.step_ps + paid.far_step_ps) // links
         networks[network.name] = replace(
             network,
@@ -65,9 +69,13 @@ def exchange_view(hda: HDA, scale: str) -> MachineTiming:
         counted=frozenset(m.name for m in hda.memories if m.level == level.name and not m.cache),
         origins={"messages": origin, "launch": origin},
         roofline=False,
+        side_by_side=True,
     )
 
 
-def links_of(network: Network) -> int:
-    """The links between two units that a switch or nothing stands between."""
-    return 1 if network.topology.kind == "full_mesh" else 2
+def links_of(network: Network, peers: bool = False) -> int:
+    """The links between two units that a switch or nothing stands between; with ``peers`` of different rails
+    too, these over two more."""
+    if peers and network.topology.kind == "rails":
+        return 4
+    return 2 if network.topology.kind in SWITCHED else 1

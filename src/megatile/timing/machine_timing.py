@@ -43,6 +43,8 @@ class MachineTiming:
     """Whether a launch travels the control path."""
     roofline: bool = True
     """Whether operands cost the bandwidth of memories; not where kernels were measured with all they do."""
+    side_by_side: bool = False
+    """Whether messages to different peers share the links they leave through, instead of taking turns."""
     rules: Mapping[str, Callable[[Any], int]] = field(default_factory=dict)
     """Timing rules of operations in place of those in ``rules.py``; they also know the operands' extents."""
     origins: Mapping[str, Origin] = field(default_factory=dict)

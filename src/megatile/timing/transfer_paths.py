@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -56,7 +57,7 @@ class TransferPaths(EngineTimes):
             if not (memory == peer_memory and same):
                 # What caches take is taken at the last stage.
                 stages += reversed(self._memory_stages(write[0].name if write else peer_memory, peer))
-            self._paths[key] = made = self._made(tuple(stages), chunk, by)
+            self._paths[key] = made = self._made(tuple(stages), chunk, by, apart)
             made.reads, made.writes, made.memories = read, write, (memory, peer_memory)
         return self._paths[key]
 
@@ -107,8 +108,10 @@ class TransferPaths(EngineTimes):
                 path = self.path(ends[0], memory, ends[1], peer_memory, chunk, same, *how)
                 yield path, PathGroup(group.network, pairs, shifts)
 
-    def _made(self, stages: tuple[Stage, ...], chunk: int | None, by: str = "") -> Path:
+    def _made(self, stages: tuple[Stage, ...], chunk: int | None, by: str = "", apart: bool = True) -> Path:
         dma = self.mover(by) if by else self.dma
+        if self.view.side_by_side and not apart:  # start and rate are those of messages
+            dma = replace(dma, startup_ps=0, bandwidth=float("inf"))
         if dma.latency_ps:  # at the end: it holds up nobody else
             last = stages[-1]
             stages = (*stages[:-1], last._replace(latency_ps=last.latency_ps + dma.latency_ps))
@@ -120,11 +123,14 @@ class TransferPaths(EngineTimes):
     def virtual_channel(self, channel: str | None, unit: int | None = None, peer: int | None = None) -> int:
         """Loads and stores use virtual channel 0. Messages share the others by the link they leave through,
         so that those of one link keep their order and those of different links run in parallel while channels
-        last; without a link, the plan's channels take turns."""
+        last; without a link, the plan's channels take turns. Kernels that send to several peers at once
+        (`MachineTiming.side_by_side`) have a channel for each."""
         others = self.dma.channels - 1
         if channel is None or others < 2:
             return 0 if channel is None else others
         port = None
+        if unit is not None and peer is not None and self.view.side_by_side:
+            return 1 + (self.places[peer] - self.places[unit]) % others
         if unit is not None and peer is not None:
             key = self.places[unit], self.places[peer]
             if key not in self._ports:

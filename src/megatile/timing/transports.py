@@ -17,9 +17,9 @@ from megatile.hda.model import Engine, Network
 from megatile.plan.model import TRANSPORTS, Collective, Compute, Plan, Start, Transport
 from megatile.plan.statements import regions_of
 from megatile.timing.collective_choice import library_of, rule_of
-from megatile.timing.collective_rule import PEERS, SWITCHED, Rule, Way
+from megatile.timing.collective_rule import PEERS, Rule, Way
 from megatile.timing.engine_rules import OFFERED
-from megatile.timing.library import moving_kernel, networks_between
+from megatile.timing.library import links_of, moving_kernel, networks_between
 from megatile.timing.machine_timing import MachineTiming, Origin
 
 KERNELS = ("kernel", "switch", "lsu")
@@ -134,14 +134,6 @@ def channels_taken(hda: HDA, transport: Transport, scale: str = "device") -> int
     if transport.kind not in ("kernel", "switch") or not has_library(hda, scale):
         return 0
     return ceil(rule_for(hda, transport, scale).most_channels(way_of(transport)))
-
-
-def links_of(network: Network, peers: bool = False) -> int:
-    """Return the links between two units that a switch or nothing stands between; with ``peers`` of different
-    rails too, these over two more."""
-    if peers and network.topology.kind == "rails":
-        return 4
-    return 2 if network.topology.kind in SWITCHED else 1
 
 
 def kernel_view(hda: HDA, scale: str, transport: Transport, nbytes: int, asked: Asked) -> MachineTiming:
