@@ -126,3 +126,16 @@ def test_the_greatest_so_far(reverse):
         np.maximum.accumulate(a[:, ::-1], axis=1)[:, ::-1] if reverse else np.maximum.accumulate(a, axis=1)
     )
     np.testing.assert_array_equal(tilelang.compile(kernel, out_idx=-1)(a), wanted)
+
+
+@tilelang.jit
+def numbered(n: int):
+    out = T.empty((8,), T.int32)
+    with T.Scale("block", 4) as bx:
+        with T.Scale("thread", 2) as tid:
+            out[bx * 2 + tid] = bx * 10 + tid + n
+    return out
+
+
+def test_levels_are_the_launch_of_a_jit_function():
+    np.testing.assert_array_equal(np.asarray(numbered(1)), [1, 2, 11, 12, 21, 22, 31, 32])

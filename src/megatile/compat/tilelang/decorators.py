@@ -8,6 +8,7 @@ import functools
 import inspect
 import math
 import os
+import re
 import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -30,7 +31,9 @@ def is_eager(function: Callable[..., Any]) -> bool:
         node = pending.pop()
         if isinstance(node, (ast.FunctionDef, ast.Lambda)):
             continue
-        if isinstance(node, ast.With) and any("Kernel(" in ast.unparse(i.context_expr) for i in node.items):
+        if isinstance(node, ast.With) and any(
+            re.search(r"\b(Kernel|ClusterKernel|[Ss]cale)\(", ast.unparse(i.context_expr)) for i in node.items
+        ):
             return True
         pending.extend(ast.iter_child_nodes(node))
     return False
