@@ -1,6 +1,7 @@
 """``megatile tune`` and ``megatile sweep``."""
 
 import json
+import re
 from pathlib import Path
 
 import megatile as mt
@@ -57,6 +58,13 @@ def test_sweep_a_plan_a_program_and_a_collective(megatile, tmp_path):
     done = megatile("sweep", "all_reduce", "-b", "4KiB", "-o", "gpus=2,4", "--workers", 1, "--set", "gpus=8")
     assert done.code == 0, done.err
     assert len(done.out.splitlines()) == 3
+
+
+def test_a_tuned_sweep_says_why_most_choices_are_refused(megatile):
+    over = ("-o", "memory.shared.size=2 KiB,64 KiB", "-t", "bM=32,64", "--workers", 1)
+    done = megatile("sweep", f"{FACTORIES}:gemm", *over)
+    assert done.code == 0, done.err
+    assert re.search(r"^refused \d of these: .*'shared', but there are 1 KiB", done.out, re.MULTILINE)
 
 
 def test_mistakes_are_one_line(megatile):

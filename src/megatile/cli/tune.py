@@ -197,6 +197,8 @@ def _print_best(found: Any, values: list[str], choices: list[str]) -> None:
     print_table(head, texts, left=len(values))
     counts = ", ".join(f"{count} {kind}" for kind, count in found.counts.items())
     print(f"\n{len(found.machines)} machines × {len(found.choices)} choices: {counts}")
+    for why, count in found.refusals.most_common(1):
+        print(f"refused {count} of these: {why}")
 
 
 def _number(value: float | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -65,6 +66,11 @@ class TunedSweep(HasRows):
         every = [o for row in self.outcomes for o in row]
         refused, simulated = sum(bool(o.why) for o in every), sum(o.value is not None for o in every)
         return {"simulated": simulated, "pruned": len(every) - refused - simulated, "refused": refused}
+
+    @property
+    def refusals(self) -> Counter[str]:
+        """Why points were refused, with the number of each reason."""
+        return Counter(o.why for row in self.outcomes for o in row if o.why)
 
     def __repr__(self) -> str:
         times = [o.value for i in range(len(self.machines)) if (o := self.best(i)) is not None and o.value]
