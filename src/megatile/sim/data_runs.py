@@ -75,10 +75,6 @@ class LaunchData(Executor):
                 key = (self.level[0], flag.name)
                 self.flags[flag.name] = runs.flags.setdefault(key, self.flags[flag.name])
 
-    @property
-    def done(self) -> bool:
-        return not (len(self.waits_to_begin) or self.ready or self.waiting)
-
     def go_on(self, before: list[LaunchData], early: bool) -> bool:
         """Execute until nothing can go on; return whether anything happened. Units begin when the launches
         before that have to do with them have ended, ``early`` when these have ended there."""
@@ -93,7 +89,7 @@ class LaunchData(Executor):
             if not self.waiting or not self.resume():
                 break
             moved = True
-        if self.done:
+        if not (len(self.waits_to_begin) or self.ready or self.waiting):
             self.forget_values()
             self.results = self._keep()
         return moved

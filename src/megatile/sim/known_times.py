@@ -48,10 +48,5 @@ class KnownTimes:
     ) -> None:
         """Keep the times of a launch for those like it, within as many records as there may be."""
         self._timed.append((launch.alone_key, before, known))
-        while self.records > most_records and len(self._timed) > 1:
+        while len(self._timed) > 1 and sum(k.recorded_commands for *_, k in self._timed) > most_records:
             self._timed.popleft()
-
-    @property
-    def records(self) -> int:
-        """How many commands are recorded of these launches."""
-        return sum(known.recorded_commands for *_, known in self._timed)

@@ -238,12 +238,13 @@ class CommandTable:
                     spread = (self.levels[placed.over], prod(placed.block_grid))
                 rows.memory_of.append(((number, 0, *seen, *spread, NONE), times))
         rows.memories += len(self.levels) * count
-        over: dict[str, str] = aliases(self.plan)
+        self.over = aliases(self.plan)
+        """Tiles of scratch that share an address, each with the first of them."""
         self.alias_base = NONE
-        if over:
+        if self.over:
             self.alias_base = len(rows.aliases)
             together: dict[str, list[str]] = {}
-            for name, first in over.items():
+            for name, first in self.over.items():
                 together.setdefault(first, []).append(name)
             lists = [NONE] * count
             for names in together.values():
@@ -255,7 +256,6 @@ class CommandTable:
                 for number, name in numbered:
                     lists[number] = rows.list([other for other, tile in numbered if tile != name])
             rows.aliases += lists
-        self.over = over
 
     def _owners(self, tile: pm.Tile) -> tuple[int, int, int]:
         """Of a tile with sharers: lists of the owner of every unit, and of the first unit of every owner."""
