@@ -147,10 +147,11 @@ class CpuFlash(BlockKernel):
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, visible: Visible, options: KernelOptions
     ) -> tuple[Tensor, Tensor]:
-        q, k, v = (wide(x) for x in (q, k, v))
+        q, k, v = wide(q), wide(k), wide(v)
         causal, mask = _cpu_mask(visible, q, k)
+        inner = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            *(x.transpose(1, 2) for x in (q, k, v)), 0.0, causal, attn_mask=mask, scale=options.scale
+            *inner, 0.0, causal, attn_mask=mask, scale=options.scale
         )
         return out.transpose(1, 2), lse
 

@@ -30,8 +30,11 @@ NOTICED = 10**9  # more than there are calls
 
 def timeout_from_environment() -> timedelta | None:
     """The variable's seconds. None, also if it makes no sense: the group's own timeout holds."""
+    seconds = os.environ.get(TIMEOUT_VARIABLE)
+    if not seconds:
+        return None
     try:
-        found = timedelta(seconds=float(os.environ.get(TIMEOUT_VARIABLE, "")))
+        found = timedelta(seconds=float(seconds))
     except (ValueError, OverflowError):
         return None
     return found if found > timedelta(0) else None

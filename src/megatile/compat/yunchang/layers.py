@@ -138,8 +138,21 @@ class LongContextAttentionQKVPacked(LongContextAttention):
     ) -> None:
         super().__init__(ring_impl_type=ring_impl_type)
 
-    def forward(self, qkv: Tensor, *args: Any, **kwargs: Any) -> Tensor:  # type: ignore[override]
-        return super().forward(*qkv.unbind(2), *args, **kwargs)
+    def forward(  # type: ignore[override]
+        self,
+        qkv: Tensor,
+        dropout_p: float = 0.0,
+        softmax_scale: float | None = None,
+        causal: bool = False,
+        window_size: tuple[int, int] = (-1, -1),
+        softcap: float = 0.0,
+        alibi_slopes: Tensor | None = None,
+        deterministic: bool = False,
+        return_attn_probs: bool = False,
+        *args: Any,
+    ) -> Tensor:
+        options = dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic
+        return super().forward(*qkv.unbind(2), *options, return_attn_probs)
 
 
 class UlyssesAttention(SequenceParallelAttention):
