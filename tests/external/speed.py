@@ -91,7 +91,10 @@ def rank_of(rank: int, given: argparse.Namespace, port: int) -> None:
         x = [torch.randn(1, tokens // given.ranks, 8, 64, requires_grad=True) for _ in range(3)]
         functions = [m.zigzag_ring_flash_attn_func for m in (theirs, ours)]
         report(
-            rank, f"{tokens} tokens", [lambda f=f, x=x: f(*x, causal=True) for f in functions], given.rounds
+            rank,
+            f"{tokens} tokens",
+            [lambda f=f, x=x: f(*x, causal=True) for f in functions],
+            given.rounds * max(1, 4096 // tokens),
         )
     local = max(2, given.tokens[-1] // given.documents // given.ranks // 2 * 2)
     x = [torch.randn(local * given.documents, 8, 64, requires_grad=True) for _ in range(3)]

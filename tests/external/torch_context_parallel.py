@@ -11,6 +11,10 @@ from __future__ import annotations
 import argparse
 import os
 import runpy
+import sys
+import types
+import unittest
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 
@@ -23,6 +27,9 @@ FILE = "test/distributed/tensor/test_attention.py"
 
 def install() -> None:
     """Let the file run on CPUs, and give it our functions under torch's names."""
+    if find_spec("expecttest") is None:  # torch's test utilities import it; these cases do not use it
+        sys.modules["expecttest"] = types.ModuleType("expecttest")
+        sys.modules["expecttest"].TestCase = unittest.TestCase  # type: ignore[attr-defined]
     import torch.testing._internal.common_cuda as cuda
     import torch.testing._internal.common_distributed as distributed
     import torch.testing._internal.distributed._tensor.common_dtensor as dtensor
