@@ -17,7 +17,7 @@ from megatile.ir.expr import Coord, Load, Rank
 from megatile.ir.launch import Launch
 from megatile.lowering.explain import figures
 from megatile.verdict import changes
-from megatile.verdict.arguments import Arguments, Trial, arguments_of
+from megatile.verdict.arguments import Arguments, Trial, arguments_of, overhangs
 from megatile.verdict.model import Finding
 from megatile.verdict.serial import independent_parts, parts_in_grid
 from megatile.verdict.study import IDEAL, Study, rule
@@ -167,7 +167,7 @@ def tile_size(study: Study) -> Iterator[Finding]:
     else:
         ps, how, bound, step = 0.0, "", True, ""
     less = _less_work(study, trial)
-    if trial is not None and less > LESS_WORK:
+    if trial is not None and less > LESS_WORK and overhangs(study.lowered.source):
         yield from study.finding(
             "padding", ps, how,
             bottleneck=f"padding: tiles reach over the edges, and {less:.0%} of the work is on nothing",

@@ -56,9 +56,9 @@ def read_back(study: Study) -> Iterator[Finding]:
     kept = study.plan_ps(footprint.without(study.plan, loads))
     both = study.plan_ps(footprint.without(study.plan, loads | stores))
     commands = (s for body in study.plan.bodies for s in body if id(s) in loads)
+    alone = f"; without the loads alone {format_time(kept)}" if both is not None and kept is not None else ""
     yield from study.finding(
-        "round trip", kept, "Plan timed again without the loads"
-        + (f"; without the stores too {format_time(both)}" if both is not None else ""),
+        "round trip", kept if both is None else both, f"Plan timed again without loads and stores{alone}",
         bottleneck=f"round trip: '{name}' is stored, and loaded again by the same unit",
         reason="all that is loaded of it this unit has stored before, and it fits the unit's own memory",
         step=f"keep the part of '{name}' in a tile between the loops; store it only if it is a result",
