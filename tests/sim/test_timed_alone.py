@@ -50,10 +50,11 @@ def test_a_cancelled_launch_is_not_taken_for_an_idle_machine() -> None:
 def test_a_budget_stops_a_launch_that_was_timed_before() -> None:
     s, plan = Session(toy(2, control=True)), doubling()
     s.launch(plan)
-    rows = s._known_times.records
+    timed = [*s._known_times._timed]
     for _ in range(3):
         launch = s.submit(plan)
         with pytest.raises(TimeBudgetExceeded):
             s.wait(launch, budget_ps=100)
         assert s.wait(launch).time_ps == TRIP + 69
-    assert s._known_times.records == rows > 0
+    assert [*s._known_times._timed] == timed
+    assert [known.recorded_commands > 0 for *_, known in timed] == [True]
