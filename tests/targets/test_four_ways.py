@@ -1,11 +1,18 @@
-"""Sixteen programs: interpreted, compiled, exported to TileLang and read back, simulated on four machines."""
+"""Sixteen programs: interpreted, compiled, exported to TileLang and read back, simulated on four machines;
+some of one device as CUDA."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.targets.round_trip import round_trip
-from tests.targets.sixteen import PROGRAMS, hierarchical_allreduce
+from tests.targets.sixteen import (
+    PROGRAMS,
+    fp8_block_scaled,
+    hierarchical_allreduce,
+    paged_decode,
+    warp_specialisation,
+)
 
 import megatile as mt
 
@@ -50,6 +57,14 @@ def test_simulate_on_four_machines_and_a_users(case, tmp_path: Path) -> None:
     ]
     assert min(times) > 1000
     assert len(set(times)) > 1
+
+
+@pytest.mark.parametrize("make", [paged_decode, fp8_block_scaled, warp_specialisation])
+def test_as_cuda(make) -> None:
+    program, arrays, wanted = make()
+    mine = [np.array(a) for a in arrays]
+    mt.compile(program, target="cuda")(*mine)
+    check(mine, wanted())
 
 
 def test_compiled(case) -> None:

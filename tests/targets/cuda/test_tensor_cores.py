@@ -10,6 +10,7 @@ from tests.targets.cuda.test_compile import gemm
 import megatile as mt
 import megatile.language as T
 from megatile.core.expr import Symbol, binary
+from megatile.lowering.banks import fetch_turns
 from megatile.targets.cuda.conditions import narrowed
 from megatile.targets.cuda.kernel import emulated
 from megatile.targets.cuda.layouts import mma
@@ -55,6 +56,26 @@ def test_rows_of_factors_do_not_meet_in_banks(tile: tuple[int, int, int], turned
     np.testing.assert_array_equal(c, a.astype(np.float32) @ b.astype(np.float32))
     for accesses, turns in bank_turns(k).values():
         assert turns == accesses > 0
+
+
+@pytest.mark.parametrize("columns", [16, 32, 48, 64])
+def test_turns_of_rows_in_order_are_those_that_the_simulator_counts(columns: int) -> None:
+    @T.program
+    def program(A: T.Tensor((16, columns), "f16"), C: T.Tensor((16, 16), "f32")):
+        with T.Kernel(block=1, threads=32):
+            a = T.alloc((16, columns), "f16", level="l1")
+            c = T.alloc((16, 16), "f32")
+            T.copy(a, A)
+            T.atomic_add(a[0, 0], 0.0)  # the tile is not swizzled
+            T.gemm(a, a, c, transpose_B=True, clear_accum=True)
+            T.copy(C, c)
+
+    k = mt.compile(program, target="cuda")
+    k(np.ones((16, columns), np.float16), np.zeros((16, 16), np.float32))
+    machine = mt.machine("hgx-a100")
+    (fetch,) = [e.fetch for e in machine.engines if e.fetch]
+    accesses, turns = bank_turns(k)["ldmatrix"]
+    assert turns / accesses == fetch_turns(machine.memory("shared"), (16, columns), 2, fetch)
 
 
 def test_a_swizzled_tile_is_read_and_written_by_elements() -> None:

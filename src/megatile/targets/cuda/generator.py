@@ -117,8 +117,8 @@ class DeviceWriter(Writer):
         head = _HEAD.format(name=self.program.name, machine=self.program.machine)
         entry = [
             "#ifndef __CUDACC_RTC__",
-            "/* Launches the kernels one after the other: `arguments` are the tensors and `launch` "
-            f"{self.storages.launch_bytes} bytes, on the device. */",
+            "/* Launches the kernels one after the other: `arguments` are the tensors, each at a multiple of "
+            f"16 bytes, and `launch` {self.storages.launch_bytes} bytes, on the device. */",
             'extern "C" void megatile_launch(void **arguments, char *launch, struct failure *failure) {',
             *given,
             *flags,
