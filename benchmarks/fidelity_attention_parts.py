@@ -135,7 +135,9 @@ def assumed(
         yield
 
 
-def even(self: KernelTimes, rows: int, columns: float, heads: int, dim: int, taken: int = 0) -> float:
+def even(
+    self: KernelTimes, rows: int, columns: float, heads: int, dim: int, taken: int = 0, *_: Any
+) -> float:
     """Attention that keeps all units busy to the end."""
     groups = rows / self.kernels.rows * heads / max(1, self.units - taken)
     flops = 4 * (dim + self.kernels.softmax) * self.kernels.rows * columns
