@@ -136,7 +136,7 @@ REMARKS = {
     "reduce_scatter.py": "theirs: no barrier between the ranks' copies and the sum",
 }
 """Whose a difference is, where it was found."""
-PRINTERS = ("assert_similar", "calc_diff", "compare_tensors", "print_diff")
+PRINTERS = ("assert_similar", "assert_tensors_similar", "calc_diff", "compare_tensors", "print_diff")
 """Functions of examples that may only print the difference of two tensors. They are judged by their ``eps``
 of similarity (``calc_diff`` by a thousandth), or as ``assert_allclose`` judges (a hundredth of the elements
 may differ by more than a hundredth)."""

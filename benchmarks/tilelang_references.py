@@ -173,8 +173,8 @@ def _numbers_in_triton() -> None:
         setattr(libdevice, f"fast_{name}f", getattr(tl, name))
     patch_tensor = interpreter._patch_lang_tensor
 
-    def with_numbers(tensor: Any) -> None:
-        patch_tensor(tensor)
+    def with_numbers(tensor: Any, *scope: Any) -> None:
+        patch_tensor(tensor, *scope)
         tensor.__index__ = lambda self: int(self.handle.data.item())
 
     interpreter._patch_lang_tensor = with_numbers

@@ -151,7 +151,8 @@ def _interpret_triton(changes: ExitStack) -> None:
         get_current_stream=lambda *_: 0,
         get_benchmarker=lambda: None,
     )
-    changes.enter_context(patch.object(driver, "_active", active))
+    name = "_active" if hasattr(driver, "_active") else "active"  # by Triton's version
+    changes.enter_context(patch.object(driver, name, active))
     prepare = autotuner.Autotuner.__init__
 
     def first_only(self: Any, fn: Any, arg_names: Any, configs: Any, *rest: Any, **keywords: Any) -> None:
