@@ -230,12 +230,13 @@ def least_new(one: Loads, shares: dict[Key, float]) -> pm.Compute:
 
 def read_back(plan: pm.Plan, hda: HDA) -> tuple[str, set[int], set[int]] | None:
     """The tensor of which a unit loads what it has stored itself and could keep, with the commands that load
-    it, and those that store it if all is loaded again."""
+    it, and those that store it before."""
     stream = max(plan.streams, key=lambda s: s.unit_count())
     start, stop, step = stream.units[0]
     env = {"unit": start + (stop - start) // step // 2 * step}
     tensors = {t.name: t for t in plan.tiles if t.role != "local"}
     stored, loaded = dict[str, list[tuple[int, Box]]](), dict[str, list[tuple[int, Box]]]()
+    before = dict[str, set[int]]()
     for s, here in islice(commands(stream.body, env), MAX_COMMANDS):
         if not isinstance(s, pm.Compute) or s.engine != "dma" or len(s.reads) != 1:
             continue
@@ -243,6 +244,8 @@ def read_back(plan: pm.Plan, hda: HDA) -> tuple[str, set[int], set[int]] | None:
             box = _box(tensors[region.tile], region, here) if region.tile in tensors else None
             if box is not None and (into is stored or region.tile in stored):
                 into.setdefault(region.tile, []).append((id(s), box))
+                if into is loaded:
+                    before[region.tile] = {key for key, _ in stored[region.tile]}
     for name, loads_ in loaded.items():
         tile, written = Loads(tensors[name]), Loads(tensors[name])
         written.boxes = [((key, 0), box) for key, box in stored[name]]
@@ -251,7 +254,7 @@ def read_back(plan: pm.Plan, hda: HDA) -> tuple[str, set[int], set[int]] | None:
         again = {key for (key, which), share in shares.items() if which == 1 and share < NOTHING}
         fits = elements * itemsize(tensors[name].dtype) <= near_bytes(hda, tensors[name].memory)
         if again == {key for key, _ in loads_} and fits and elements:
-            return name, again, {key for key, _ in stored[name]}
+            return name, again, before[name]
     return None
 
 

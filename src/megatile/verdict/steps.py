@@ -1,4 +1,4 @@
-"""Rules about commands of a Plan, whatever it was written in: short steps, and results that come back."""
+"""Rules about the loops of a Plan, whatever it was written in: short steps."""
 
 from __future__ import annotations
 
@@ -103,52 +103,3 @@ def _longer(tile: pm.Tile, at: int | None, factor: int) -> pm.Tile:
     shape = list(tile.shape)
     shape[at] *= factor
     return replace(tile, shape=tuple(shape))
-
-
-@rule("round trip")
-def round_trip(study: Study) -> Iterator[Finding]:
-    """A kernel stores a tile and loads it again."""
-    found = _trips(study.plan) if study.lowered is None else {}
-    if found:
-        load = next(iter(found.values()))
-        streams = tuple(
-            replace(stream, body=rewritten(stream.body, lambda s: None if id(s) in found else s))
-            for stream in study.plan.streams
-        )
-        name = next(r.tile for r in load.reads)
-        yield from study.finding(
-            "round trip", study.plan_ps(replace(study.plan, streams=streams)),
-            "Plan timed again without the load, and without the store where another follows",
-            bottleneck=f"round trip: a tile is stored to '{name}' and loaded again by the same unit",
-            reason=f"'{load.write.tile}' gets what this unit has just stored",
-            step=f"go on with the tile; store '{name}' once, at the end", source=str(load.source or ""),
-        )  # fmt: skip
-
-
-def _trips(plan: pm.Plan) -> dict[int, pm.Compute]:
-    """Loads of what the same body has stored before, and stores before others of the same region."""
-    tensors = {t.name for t in plan.tiles if t.role != "local"}
-    gone: dict[int, pm.Compute] = {}
-
-    def visit(body: tuple[Any, ...]) -> None:
-        stored: dict[pm.Region, pm.Compute] = {}
-        back: set[pm.Region] = set()
-        for s in body:
-            if isinstance(s, pm.Compute) and s.engine == "dma" and len(s.reads) == 1:
-                if s.reads[0] in stored:
-                    gone[id(s)] = s
-                    back.add(s.reads[0])
-                if s.write.tile in tensors and s.write.at is None:
-                    if s.write in back:
-                        gone[id(stored[s.write])] = stored[s.write]
-                    stored[s.write] = s
-            elif isinstance(s, pm.Loop):
-                visit(s.body)
-            elif isinstance(s, pm.If):
-                visit(s.body)
-                visit(s.orelse)
-
-    for stream in plan.streams:
-        visit(stream.body)
-    loads = any(s.reads[0].tile in tensors for s in gone.values())
-    return gone if loads else {}
