@@ -87,6 +87,12 @@ def pipeline_stages(study: Study) -> Iterator[Finding]:
     """Copies and computation of a loop take turns."""
     if study.lowered is None:
         return
+    found = list(_more_stages(study))
+    yield from found or _more_buffers(study)
+
+
+def _more_buffers(study: Study) -> Iterator[Finding]:
+    """An argument says how many buffers there are."""
     buffers = arguments_of(study).named("stages")
     trial = arguments_of(study).best(buffers) if buffers else None
     if trial is not None:
@@ -98,7 +104,11 @@ def pipeline_stages(study: Study) -> Iterator[Finding]:
             f"{_use(study, 'tensor'):.0%}, vector engines {_use(study, 'vector'):.0%}",
             step=text, source=study.line("dma"),
         )  # fmt: skip
-        return
+
+
+def _more_stages(study: Study) -> Iterator[Finding]:
+    """Loops as pipelines of more stages."""
+    assert study.lowered is not None
     loops = changes.pipelines(study.lowered.source)
     if not loops:
         return
