@@ -63,10 +63,7 @@ def loads(plan: pm.Plan) -> dict[str, Loads]:
     """What one unit in the middle of the largest stream loads of every tensor that nothing writes."""
     written = {w.tile for body in plan.bodies for s in body if (w := write_of(s)) is not None}
     found = {t.name: Loads(t) for t in plan.tiles if t.role != "local" and t.name not in written}
-    stream = max(plan.streams, key=lambda s: s.unit_count())
-    start, stop, step = stream.units[0]
-    middle = start + (stop - start) // step // 2 * step
-    for s, env in islice(commands(stream.body, {"unit": middle}), MAX_COMMANDS):
+    for s, env in of_middle_unit(plan):
         for at, region in enumerate(s.reads) if isinstance(s, pm.Compute) else ():
             box = _box(found[region.tile].tile, region, env) if region.tile in found else None
             if box is not None:
@@ -78,12 +75,9 @@ def loads(plan: pm.Plan) -> dict[str, Loads]:
 def stored_again(plan: pm.Plan) -> tuple[Loads, dict[Key, float], float] | None:
     """The tensor of which one unit stores elements several times and never reads them, by store the share
     that nothing overwrites, and how often an element is stored."""
-    stream = max(plan.streams, key=lambda s: s.unit_count())
-    start, stop, step = stream.units[0]
-    env = {"unit": start + (stop - start) // step // 2 * step}
     read = {r.tile for body in plan.bodies for s in body for r in reads_of(s)}
     found = {t.name: Loads(t) for t in plan.tiles if t.role != "local" and t.name not in read}
-    for s, here in islice(commands(stream.body, env), MAX_COMMANDS):
+    for s, here in of_middle_unit(plan):
         if isinstance(s, pm.Compute) and s.engine == "dma" and s.write.tile in found:
             box = _box(found[s.write.tile].tile, s.write, here)
             if box is not None:
@@ -113,6 +107,14 @@ def read_share(plan: pm.Plan, name: str, besides: str) -> float | None:
     if not boxes or len(one.boxes) != boxes:
         return None
     return one.shares()[2] / prod(tile.shape) or None
+
+
+def of_middle_unit(plan: pm.Plan) -> Iterator[tuple[Any, dict[str, int]]]:
+    """The first commands of one unit in the middle of the largest stream."""
+    stream = max(plan.streams, key=lambda s: s.unit_count())
+    start, stop, step = stream.units[0]
+    middle = start + (stop - start) // step // 2 * step
+    return islice(commands(stream.body, {"unit": middle}), MAX_COMMANDS)
 
 
 def commands(body: tuple[Any, ...], env: dict[str, int]) -> Iterator[tuple[Any, dict[str, int]]]:
@@ -231,13 +233,10 @@ def least_new(one: Loads, shares: dict[Key, float]) -> pm.Compute:
 def read_back(plan: pm.Plan, hda: HDA) -> tuple[str, set[int], set[int]] | None:
     """The tensor of which a unit loads what it has stored itself and could keep, with the commands that load
     it, and those that store it before."""
-    stream = max(plan.streams, key=lambda s: s.unit_count())
-    start, stop, step = stream.units[0]
-    env = {"unit": start + (stop - start) // step // 2 * step}
     tensors = {t.name: t for t in plan.tiles if t.role != "local"}
     stored, loaded = dict[str, list[tuple[int, Box]]](), dict[str, list[tuple[int, Box]]]()
     before = dict[str, set[int]]()
-    for s, here in islice(commands(stream.body, env), MAX_COMMANDS):
+    for s, here in of_middle_unit(plan):
         if not isinstance(s, pm.Compute) or s.engine != "dma" or len(s.reads) != 1:
             continue
         for region, into in ((s.reads[0], loaded), (s.write, stored)):
