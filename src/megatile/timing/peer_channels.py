@@ -16,9 +16,6 @@ from megatile.core.quantities import size as bytes_of
 from megatile.hda.catalog import library as tables_of
 from megatile.hda.model import TransportFigures
 
-GB = 1e9
-"""NCCL counts bandwidths in whole GB/s."""
-
 
 def p2p_channels(figures: TransportFigures) -> int:
     """Return the channels of all point-to-point sends of a rank: a power of two."""
@@ -40,7 +37,7 @@ def peer_channels(
     if nodes > 1:
         chunk = bytes_of(rules["far_chunk"])
         smallest, largest = chunk * rules["far_least"], chunk * rules["far_most"]
-        most = min(most, _power_above(ceil(int(card / GB) / rules["far_channel"])))
+        most = min(most, _power_above(ceil(card // bytes_of("1 GB") / rules["far_channel"])))
         while most > 1 and most * ceil(ranks / rules["batch"]) > total:
             most //= 2
     least = most
