@@ -61,6 +61,21 @@ def check_errors(rank):
     cases.refuses(
         "half", AttentionError, "disagree on mask", attend, x, x, x, causal=last, window_size=window
     )
+    # Calls that were made before: their arguments are known, and what changed is still noticed.
+    repeated = {"schedule": "zigzag", "layout": "zigzag"}
+    for causal in (True, False, True):
+        attend(x, x, x, causal=causal, **repeated)
+    cases.refuses(
+        "known", AttentionError, "disagree on mask: causal on", attend, x, x, x, causal=not last, **repeated
+    )
+    with environment(MEGATILE_ATTENTION_CHEK="0"):
+        cases.refuses(
+            "variable", AttentionError, "MEGATILE_ATTENTION_CHEK", attend, x, x, x, causal=True, **repeated
+        )
+    cases.refuses(
+        "length", AttentionError, "holds 6 query tokens", attend,
+        *[x[:, : 4 if last else 6]] * 3, causal=True, **repeated,
+    )  # fmt: skip
     # On one rank only: the others must not wait for it.
     bad = f"rank {ranks - 1}: "
     for what, arguments, text in (
