@@ -230,3 +230,32 @@ def test_large_grids_are_judged_by_their_first_waves(monkeypatch):
     assert found.name == "block order"
     assert found.gain == pytest.approx(slow.time_ps / fast.time_ps, rel=0.1)
     assert "of 1792 blocks stand for all" in found.how
+
+
+def test_blocks_that_together_read_all_gathered_rows_leave_no_part_unread():
+    @T.program
+    def kernel(
+        A: T.Tensor((1024, 256), "f16"), B: T.Tensor((256, 512), "f16"), C: T.Tensor((1024, 512), "f16")
+    ):
+        with T.Kernel(device=4, block=(1, 8), threads=128) as (bx, by):
+            with T.Scale("device"):
+                a, b, c = (
+                    T.view(A, layout=T.FullRow),
+                    T.view(B, layout=T.FullCol),
+                    T.view(C, layout=T.FullCol),
+                )
+                whole = T.alloc((1024, 256), "f16", level="l2")
+                T.allgather(whole, a)
+                with T.Scale("block"):
+                    x = T.alloc((128, 64), "f16", level="l1")
+                    y = T.alloc((64, 128), "f16", level="l1")
+                    z = T.alloc((128, 128), "f32")
+                    T.clear(z)
+                    for k in T.Pipelined(4, num_stages=2):
+                        T.copy(x, whole[by * 128, k * 64])
+                        T.copy(y, b[k * 64, bx * 128])
+                        T.gemm(x, y, z)
+                    T.copy(c[by * 128, bx * 128], z)
+
+    found = mt.simulate(kernel, machine="dgx-h100").verdict().findings
+    assert "unread parts" not in [finding.name for finding in found]

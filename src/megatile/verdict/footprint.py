@@ -17,7 +17,7 @@ from megatile.plan import model as pm
 from megatile.plan.statements import reads_of, rewritten, write_of
 
 MAX_COMMANDS = 4000
-"""Of one unit, that are looked at."""
+"""Commands of one owner of a tile that are looked at."""
 MAX_ELEMENTS = 1 << 24
 """Of the part of a tensor that one unit reads, to be looked at."""
 NOTHING = 0.02
@@ -91,19 +91,24 @@ def stored_again(plan: pm.Plan) -> tuple[Loads, dict[Key, float], float] | None:
 
 
 def read_share(plan: pm.Plan, name: str, besides: str) -> float | None:
-    """The share of a tile that the commands of its first unit read, but those of one source line; None where
-    that is not known."""
+    """The share of a tile that the commands of all units of its first owner read, but those of one source
+    line; None where that is not known."""
     tile = next((t for t in plan.tiles if t.name == name), None)
     if tile is None:
         return None
-    one, boxes = Loads(tile), 0
+    one, boxes, counted = Loads(tile), 0, 0
     for stream in plan.streams:
-        for s, env in islice(commands(stream.body, {"unit": stream.units[0][0]}), MAX_COMMANDS):
-            for region in reads_of(s) if str(s.source or "") != besides else ():
-                box = _box(tile, region, env) if region.tile == name else None
-                boxes += region.tile == name
-                if box is not None:
-                    one.boxes.append(((id(s), 0), box))
+        owned = range(plan.per(stream.level, tile.level) or 1)
+        for unit in (u for run in stream.units for u in range(*run) if u in owned):
+            for s, env in commands(stream.body, {"unit": unit}):
+                counted += 1
+                if counted > MAX_COMMANDS:
+                    return None
+                for region in reads_of(s) if str(s.source or "") != besides else ():
+                    box = _box(tile, region, env) if region.tile == name else None
+                    boxes += region.tile == name
+                    if box is not None:
+                        one.boxes.append(((id(s), 0), box))
     if not boxes or len(one.boxes) != boxes:
         return None
     return one.shares()[2] / prod(tile.shape) or None
