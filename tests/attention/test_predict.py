@@ -504,3 +504,11 @@ def test_the_reason_is_compute_where_communication_is_hidden():
     assert base.exposed_ps < 0.01 * base.time_ps
     assert "zigzag computes" in found.why
     assert "links" not in found.why
+
+
+def test_a_tie_is_called_one():
+    found = predict("dgx-h100", Problem(65_536, causal=True), schedules=["zigzag", "ulysses"])
+    slower = replace(found.predictions[0], time_ps=found.predictions[1].time_ps - 1)
+    assert replace(found, predictions=(slower, found.predictions[1])).why.endswith(
+        "; zigzag is within 1% and communicates longer: a tie"
+    )

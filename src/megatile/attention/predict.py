@@ -164,14 +164,21 @@ class Comparison:
 
     @property
     def why(self) -> str:
-        """One sentence about the winner."""
+        """One sentence about the winner, and one about a tie."""
+        best, fastest = self.winner, min(self.predictions, key=lambda p: p.time_ps)
+        if fastest.time_ps == best.time_ps:
+            return self._why()
+        tie = f"{fastest.schedule} is within {EQUAL_TIME_SHARE:.0%} and communicates longer: a tie"
+        return f"{self._why()}; {tie}"
+
+    def _why(self) -> str:
         best, base = self.winner, self.baseline
         sending, computing = format_time(best.communication_ps), format_time(best.compute_ps)
         times = f"{sending} of communication, {computing} of compute"
         if best.ranks == 1:
             return f"one device has nothing to exchange ({computing} of compute)"
         if best is base:
-            hidden = "hides its communication" if best.exposed_ps <= 0.02 * best.time_ps else "has no rival"
+            hidden = "hides its communication" if best.exposed_ps <= 0.02 * best.time_ps else "is the fastest"
             return f"{best.schedule} {hidden}: {times}"
         gain = f"{self.speedup(best):.2f}x {base.schedule}"
         if self.speedup(best) < 1 + EQUAL_TIME_SHARE:
