@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.patience import patience, wait_until
-from tests.tuning.factories import CHOICES, adding, by_time
+from tests.tuning.factories import CHOICES, adding, by_time, rounded_down
 from tests.tuning.shared import FAST, kept
 
 import megatile as mt
@@ -95,7 +95,7 @@ import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # also where a shell ignores it
 import megatile as mt
 from megatile.tuning import work
-from tests.tuning.factories import CHOICES, adding, by_time
+from tests.tuning.factories import CHOICES, adding, by_time, rounded_down
 
 real = work.simulate
 
@@ -202,3 +202,11 @@ def test_tuned_beats_the_default(name, machine):
     found = mt.tune(factory, choices, machine=machine, workers=1, progress=False)
     assert found.speedup > 1.01
     assert found.verified.startswith("results match the interpreter")
+
+
+def test_choices_that_leave_out_part_of_a_result_are_refused():
+    found = mt.tune(rounded_down, {"step": [32, 64]}, **FAST)
+    assert found.best == {"step": 32}
+    assert "each index from 64 to 95 of dimension 0 of 'X' is never read" in found.outcomes[1].why
+    found = mt.tune(rounded_down, {"step": [64, 80]}, **FAST)
+    assert not any(o.why for o in found.outcomes)  # the same is left out whatever is chosen

@@ -259,3 +259,27 @@ def test_blocks_that_together_read_all_gathered_rows_leave_no_part_unread():
 
     found = mt.simulate(kernel, machine="dgx-h100").verdict().findings
     assert "unread parts" not in [finding.name for finding in found]
+
+
+def rounded_down(bM=32, bN=32, size=512):
+    @T.program
+    def kernel(
+        A: T.Tensor((size, 64), "f16"), B: T.Tensor((64, size), "f16"), C: T.Tensor((size, size), "f32")
+    ):
+        with T.Kernel(block=(size // bN, size // bM), threads=128) as (bx, by):
+            a, b = T.alloc((bM, 64), "f16", level="l1"), T.alloc((64, bN), "f16", level="l1")
+            c = T.alloc((bM, bN), "f32", level="l0")
+            T.clear(c)
+            T.copy(a, A[by * bM, 0])
+            T.copy(b, B[0, bx * bN])
+            T.gemm(a, b, c)
+            T.copy(C[by * bM, bx * bN], c)
+
+    return kernel
+
+
+def test_no_remedy_leaves_part_of_a_result_out():
+    study = Study(mt.simulate(rounded_down(), machine="dgx-h100"))
+    arguments = arguments_of(study)
+    assert arguments.make({"bM": 64}) is not None
+    assert arguments.make({"bM": 96}) is None  # 480 of 512 rows

@@ -196,7 +196,8 @@ def _search(task: Task, crew: Workers, known: Store) -> list[Outcome]:
 
 
 def examine_all(task: Task, crew: Workers) -> list[Outcome]:
-    """Whether each point is possible, and its bound."""
+    """Whether each point is possible, and its bound. Points that reach less of their arguments than others
+    do not do the same work: they are refused."""
     total = len(task.points)
     outcomes, done = [Outcome(i) for i in range(total)], count(1)
 
@@ -206,7 +207,9 @@ def examine_all(task: Task, crew: Workers) -> list[Outcome]:
 
     pieces = (list(range(i, min(i + PIECE, total))) for i in range(0, total, PIECE))
     crew.run("examine", pieces, take)
-    return outcomes
+    if all(o.why or o.unreached for o in outcomes):
+        return outcomes
+    return [replace(o, why=o.why or o.unreached) for o in outcomes]
 
 
 def measure_all(

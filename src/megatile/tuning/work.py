@@ -16,6 +16,7 @@ from megatile.cost.price import lower_bound
 from megatile.cost.static_bound import floor
 from megatile.cost.wave_bound import wave_bound
 from megatile.hda import HDA, machine as find_machine
+from megatile.ir.passes.coverage import unreached
 from megatile.lowering.calls import is_program
 from megatile.lowering.lowered import lower
 from megatile.plan.memory import check_memory
@@ -49,6 +50,8 @@ class Outcome:
     """The name of the timing model of its communication."""
     note: str = ""
     """What lowering changed: ``stages 3 -> 1: shared``."""
+    unreached: str = ""
+    """Which part of an argument it never reads or writes."""
 
 
 @dataclass(frozen=True)
@@ -68,20 +71,21 @@ class Task:
     """What says that a choice is none."""
 
     def plan(self, index: int) -> tuple[Plan, HDA]:
-        plan, hda, _ = self._plan(index)
+        plan, hda, _, _ = self._plan(index)
         return plan, hda
 
-    def _plan(self, index: int) -> tuple[Plan, HDA, str]:
+    def _plan(self, index: int) -> tuple[Plan, HDA, str, str]:
         made, hda = self.make(self.points[index])
         if isinstance(made, Plan) or not is_program(made):
-            return plan_of(made, hda, self.arguments), hda, ""
+            return plan_of(made, hda, self.arguments), hda, "", ""
         low = lower(made, *self.arguments, machine=hda)
-        return low.plan, hda, low.shallower
+        left = next((f"{span}: {text} (try: {advice})" for text, span, advice in unreached(low.source)), "")
+        return low.plan, hda, low.shallower, left
 
     def examine(self, index: int) -> Outcome:
         """Whether a point is possible, its key, and a lower bound of its time in picoseconds."""
         try:
-            plan, hda, note = self._plan(index)
+            plan, hda, note, left = self._plan(index)
             check_memory(plan, hda)
             bound = 0.0 if self.objective else float(_bound(plan, hda))
         except TimeBudgetExceeded:
@@ -91,7 +95,7 @@ class Task:
         kind = "time" if self.objective is None else _name(self.objective)
         text = f"{code_digest()} {plan.digest} {hda.fingerprint()} {kind}"
         key = hashlib.sha256(text.encode()).hexdigest()
-        return Outcome(index, key, bound, model=model_of(plan, hda), note=note)
+        return Outcome(index, key, bound, model=model_of(plan, hda), note=note, unreached=left)
 
     def measure(self, index: int) -> float:
         """The point's objective: its simulated time in picoseconds."""

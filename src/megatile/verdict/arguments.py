@@ -15,6 +15,7 @@ from megatile.cost.cheapest import Search
 from megatile.cost.static_bound import floor
 from megatile.cost.wave_bound import wave_bound
 from megatile.ir import nodes as n
+from megatile.ir.passes.coverage import unreached
 from megatile.ir.passes.unit import Unit
 from megatile.ir.program import Program, bindings
 from megatile.language.tile.program import ProgramFunction
@@ -286,6 +287,8 @@ def overhangs(program: Program) -> bool:
 
 def _same_work(one: Lowered, other: Lowered) -> bool:
     if other_outputs(one, other) is None or one.plan.units != other.plan.units:
+        return False
+    if {text for text, *_ in unreached(other.source)} - {text for text, *_ in unreached(one.source)}:
         return False
     sizes = [
         sum(prod(int(e) for e in p.shape) * itemsize(p.dtype) for p in x.source.params) for x in (one, other)
