@@ -205,7 +205,8 @@ def test_the_page_works_in_a_browser(result: Any, tmp_path: Path) -> None:
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
         assert browser.save_screenshot(str(SCREENSHOTS / "report.png"))
         browser.set_window_size(420, 900)
-        program = mt.simulate(gemm(256, 256, 64), machine="dgx-h100").report(tmp_path / "program.html")
+        timed = mt.simulate(gemm(1024, 1024, 64, 128, 128, 64), machine="dgx-h100")
+        program = timed.report(tmp_path / "program.html")
         for one in (file, program):
             browser.get(one.as_uri())
             wait_for(browser, lambda b: b.execute_script("return document.body.dataset.ready"))
@@ -213,6 +214,8 @@ def test_the_page_works_in_a_browser(result: Any, tmp_path: Path) -> None:
             assert fits, "the page is wider than a narrow window"
             assert not errors(browser)
         assert browser.execute_script(OVERLAPPING_LABELS) == []
+        assert timed.time_ps > timed.trace.end_ps  # the last stores end after the last command
+        assert retimed() == pytest.approx(timed.time_ps)  # by sliders that nobody has moved
 
 
 def test_many_blocks_share_the_rows_of_their_unit() -> None:
