@@ -158,7 +158,7 @@ class Missing:
 
 
 class Artifact:
-    """What ``tilelang.lower`` gives: the Programs; the compiler's text and modules are refused."""
+    """What ``tilelang.lower`` gives: the Programs and megatile's C for them; modules are refused."""
 
     def __init__(self, kernel: JITKernel):
         self.kernel, self.programs = kernel, kernel.programs
