@@ -41,7 +41,7 @@ def test_json_plot_trace_explain(tmp_path):
     assert line["wrong"] == 0
     assert plot.stat().st_size > 1000
     assert json.loads(trace.read_text())
-    assert "at least" in run("collective", "broadcast", "-b", 64, "--explain").stdout
+    assert "NCCL chooses the lowest" in run("collective", "broadcast", "-b", 64, "--explain").stdout
 
 
 def test_sizes_and_ranks():
@@ -52,6 +52,8 @@ def test_sizes_and_ranks():
     for wrong in ("64kbit", "64kb", "32 Mb", "", "-8", "64 GB/s", "1e6", "K"):
         with pytest.raises(MegatileError, match="is not a size in bytes"):
             read_size(wrong)
+    with pytest.raises(MegatileError, match="-b 64K -e 16M -f 16"):
+        read_size("64K,16M")
     assert read_ranks("16") == 16
     assert read_ranks("0,8,16-18") == [0, 8, 16, 17, 18]
     with pytest.raises(MegatileError, match="is not a list of ranks"):

@@ -21,6 +21,15 @@ def test_who_reduces_is_reported():
     cluster = machine("h100-cluster", nodes=65)
     asked = {"machine": cluster, "nbytes": 1 << 12, "algorithm": "hierarchical", "explain": True}
     _, why = collective("all_reduce", **asked)
-    assert "the network itself" in str(why)
+    assert "switches do part" in str(why)
     _, why = collective("all_reduce", **asked, settings={"outer": "messages"})
-    assert "the network itself" not in str(why)
+    assert "switches do part" not in str(why)
+
+
+def test_what_a_library_chose_is_explained_with_times_and_its_estimates():
+    _, why = collective("all_reduce", machine="dgx-h100", nbytes=1 << 26, explain=True)
+    head, *rows = str(why).splitlines()[2:]
+    assert head.startswith("NCCL chooses the lowest of its own estimates")
+    assert rows[0].split() == ["algorithm", "protocol", "time", "note"]  # no column is empty
+    assert len(rows) > 2
+    assert all(c.time_ps and "NCCL estimates" in c.note for c in why.candidates)

@@ -99,7 +99,7 @@ def test_rccl_has_all_pairs_for_some_sizes(nbytes, launch, algorithm, protocol):
 
 def test_variables_of_nccl_are_options():
     asked = {"machine": "dgx-h100", "nbytes": 64 << 20}
-    assert predict("all_reduce", **asked).model == "NCCL in network, NVLS"
+    assert predict("all_reduce", **asked).model == "NCCL NVLS"
     without = predict("all_reduce", **asked, env={"NCCL_NVLS_ENABLE": "0"})
     assert without.model == "NCCL ring, Simple"
     assert (

@@ -23,8 +23,8 @@ from megatile.sim import simulate
 def test_summary_and_repr() -> None:
     r = simulate(ring(3, 64), machine=toy(3))
     lines = r.summary().splitlines()
-    assert lines[0] == "ring on toy: 1.91 ns, 3 units, exposed communication 1.772 ns (queues in memory)"
-    assert any(line.split()[:2] == ["engine", "vector"] for line in lines)
+    assert lines[0] == "ring on toy: 1.91 ns, 3 cores, exposed communication 1.772 ns (queues in memory)"
+    assert any(line.startswith("engine vector × 3  ") for line in lines)
     assert any("net 0->1" in line and "1 KiB" in line for line in lines)
     assert repr(r) == "Result(ring on toy: 1.91 ns)"
     assert {origin.kind for origin in r.origins.values()} == {"assumed"}  # the toy's file names no source
@@ -152,4 +152,4 @@ def test_what_sends_no_messages_exposes_copies_not_communication():
     x, y = (b.tile(name, (64,), "f32", memory="hbm") for name in "xy")
     b.copy(y, x)
     head = simulate(b.finish(), machine="dgx-h100").summary().splitlines()[0]
-    assert "1 unit, exposed copies and waits" in head
+    assert "1 device, exposed copies and waits" in head

@@ -6,6 +6,7 @@ import pytest
 
 import megatile as mt
 from megatile.collectives.planner import predict
+from megatile.plan.model import Transport
 
 
 def test_a_library_is_named_with_its_protocol() -> None:
@@ -17,7 +18,7 @@ def test_a_library_is_named_with_its_protocol() -> None:
     ("operation", "options", "model"),
     [
         ("all_reduce", {"ranks": 8, "bytes": 1 << 16}, "NCCL ring, LL"),
-        ("all_reduce", {"ranks": 8, "bytes": 1 << 26}, "NCCL in network, NVLS"),
+        ("all_reduce", {"ranks": 8, "bytes": 1 << 26}, "NCCL NVLS"),
         ("all_reduce", {"ranks": 8, "bytes": 1 << 16, "library": "vllm"}, "vLLM one-shot"),
         ("all_reduce", {"ranks": 4, "bytes": 1 << 28, "library": "vllm"}, "NCCL ring, Simple"),
         ("all_to_all", {"ranks": 8, "bytes": 1 << 26}, "NCCL direct, Simple"),
@@ -38,6 +39,16 @@ def test_kernels_and_plans_of_collectives_have_one_name() -> None:
     for nbytes in (1 << 10, 1 << 18, 1 << 22, 1 << 28):
         kernel = mt.predict_kernel("all_reduce", machine="dgx-h100", ranks=8, bytes=nbytes)
         assert kernel.model == predict("all_reduce", machine="dgx-h100", ranks=8, nbytes=nbytes).model
+
+
+def test_nccl_names_its_algorithms_and_no_library_is_named_where_none_has_the_kernel() -> None:
+    names = {
+        name: Transport("kernel", "nccl", name, protocol).model_name()
+        for name, protocol in (("node_tree", "LL"), ("rail_rings", "LL128"), ("in_network_tree", "NVLS"))
+    }
+    assert list(names.values()) == ["NCCL tree, LL", "NCCL ring, LL128", "NCCL NVLSTree"]
+    assert Transport("kernel", "own", "rail_rings", "LL").model_name() == "hypothetical rail rings, LL"
+    assert Transport("kernel", "rccl", "node_tree", "LL").model_name() == "RCCL node tree, LL"
 
 
 @pytest.mark.parametrize("name", ["dgx-h100", "v100-8", "mi300x-8"])

@@ -35,7 +35,7 @@ def together(X: T.Tensor((8, 1024), "f32")):
 
 
 def test_a_reduction_in_the_switch_is_communication() -> None:
-    assert mt.simulate(reduced, machine="dgx-h100").model == "NCCL in network, NVLS"
+    assert mt.simulate(reduced, machine="dgx-h100").model == "NCCL NVLS"
     with pytest.raises(mt.MegatileError, match="done by the network, so impl='copy_engine' cannot"):
         mt.simulate(by_switch, machine="dgx-h100")
     assert mt.simulate(together, machine="dgx-h100").model == "no communication"

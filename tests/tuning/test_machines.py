@@ -66,7 +66,7 @@ def test_every_row_names_the_model_of_its_time() -> None:
         {"gpus": [4, 8]},
         machine="dgx-h100",
     )
-    assert [row["model"] for row in found.rows()] == ["NCCL ring, Simple", "NCCL in network, NVLS"]
+    assert [row["model"] for row in found.rows()] == ["NCCL ring, Simple", "NCCL NVLS"]
 
 
 def test_rows_say_where_stages_shrank():

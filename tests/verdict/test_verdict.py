@@ -73,15 +73,16 @@ def test_a_good_kernel_is_balanced():
     good = flawed.gemm(4096, 4096, 1024, 256, 128, threads=256, stages=4, panel=8)
     verdict = mt.simulate(good, machine="dgx-h100").verdict()
     assert verdict.balanced
-    assert "balanced" in str(verdict)
-    assert "busiest: " in str(verdict)
+    assert "no single bottleneck (busiest: " in str(verdict)
+    assert "next: " in str(verdict)
 
 
 def test_what_is_hardly_busy_is_not_called_balanced():
     found = Verdict("p", "m", 1, (), "busiest: hbm, 20% of the time", 0, waits="copy (60% of it)")
     assert not found.balanced
     assert "balanced" not in str(found) + repr(found)
-    assert "waits for copy" in str(found)
+    assert "most of the critical path: copy" in str(found)
+    assert "next: " in str(found)
 
 
 def test_remedies_that_change_results_come_last_unless_they_gain_much():

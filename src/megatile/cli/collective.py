@@ -37,6 +37,8 @@ def read_size(text: str) -> int:
         return size(text)
     except QuantityError as problem:
         advice = f"{problem.advice}, or 64K (64 KiB)"
+        if "," in text:
+            advice = "give a range: -b 64K -e 16M -f 16 predicts 64 KiB, 1 MiB and 16 MiB"
         raise MegatileError(f"{text[:80]!r} is not a size in bytes", advice=advice) from None
 
 
@@ -71,7 +73,10 @@ def collective(
     operation: Operation,
     machine: Machine = "dgx-h100",
     begin: Annotated[
-        str, typer.Option("-b", "--begin", help="Smallest size in bytes; K is 1024, kB 1000.")
+        str,
+        typer.Option(
+            "-b", "--begin", help="Smallest size in bytes; K is 1024, kB 1000. Alone: the only size."
+        ),
     ] = "8",
     end: Annotated[str | None, typer.Option("-e", "--end", help="Largest size.")] = None,
     factor: Annotated[float, typer.Option("-f", "--factor", help="Factor between sizes.")] = 2.0,

@@ -36,9 +36,11 @@ class Candidate:
         return self.label, self.protocol
 
 
-IN_NETWORK = (
-    "the network itself does part of the work (in-network reduction or broadcast), not messages alone"
-)
+IN_NETWORK = "switches do part of the reduction or broadcast"
+
+
+ESTIMATED = "NCCL estimates "
+BY_ESTIMATES = "NCCL chooses the lowest of its own estimates; 'time' is what megatile predicts"
 
 
 def in_network(plan: Plan) -> bool:
@@ -96,6 +98,8 @@ class Explanation:
         )
         head += f"\n{IN_NETWORK}" if self.network_reduces else ""
         head += "".join(f"\n{note}" for note in self.notes)
+        estimated = any(c.note.startswith(ESTIMATED) for c in self.candidates)
+        head += f"\n{BY_ESTIMATES}" if estimated else ""
         rows = [
             (
                 c.label,
@@ -106,4 +110,7 @@ class Explanation:
             )
             for c in self.candidates
         ]
-        return f"{head}\n{text_table(('algorithm', 'protocol', 'at least', 'time', 'note'), rows)}"
+        titles = ("algorithm", "protocol", "at least", "time", "note")
+        shown = [at for at in range(len(titles)) if any(row[at] for row in rows)]
+        table = text_table([titles[at] for at in shown], [[row[at] for at in shown] for row in rows])
+        return f"{head}\n{table}"

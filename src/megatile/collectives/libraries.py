@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from megatile.collectives.candidates import Candidate
+from megatile.collectives.candidates import ESTIMATED, Candidate
 from megatile.collectives.job import CollectiveError, Job
 from megatile.collectives.registry import ALGORITHMS, Algorithm
 from megatile.core.dtypes import itemsize
@@ -93,12 +93,12 @@ def library_way(
 def library_alternatives(
     hda: HDA, job: Job, taken: Candidate, env: Mapping[str, Any] | None
 ) -> tuple[Candidate, ...]:
-    """Return what NCCL took and what it may have taken, with its own estimates: the lowest is its choice."""
+    """Return what NCCL chose and its alternatives, with its own estimates: it chooses the lowest."""
     rule = rule_of(hda, "nccl", job.scale, False, *group_of(hda, job))
     operation, nbytes = job.library_call
     found: list[Candidate] = []
     for number, (way, estimate) in enumerate(nccl_ways(rule, operation, job.ranks, nbytes, env)):
-        note = f"NCCL's own estimate: {format_time(estimate * 1e6)}"
+        note = f"{ESTIMATED}{format_time(estimate * 1e6)}"
         if number == 0:
             found.append(replace(taken, note=note))
         else:

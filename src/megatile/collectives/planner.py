@@ -182,12 +182,12 @@ def collective(
     the receiver of a ``send_recv``. ``memory`` and ``slot_memory`` name where buffers and queues lie.
     ``splits`` are the elements of an uneven ``all_to_all``, a row per sender with a number per receiver, in
     place of ``nbytes``. ``protocol``, ``transport``, ``env``, ``among``, ``launch``, ``table`` and
-    ``progress`` are those of ``predict``. With ``explain`` also return the reasons: candidates, prices, why
-    not.
+    ``progress`` are those of ``predict``. With ``explain`` also return the candidates with
+    their times, and why others were not used.
     """
     found = predict(
         op, machine=machine, nbytes=nbytes, algorithm=algorithm, protocol=protocol, transport=transport,
-        env=env, settings=settings, among=among, launch=launch, table=table, timed=False, progress=progress,
+        env=env, settings=settings, among=among, launch=launch, table=table, timed=explain, progress=progress,
         scale=scale, dtype=dtype, ranks=ranks, reduction=reduction, root=root, peer=peer, in_place=in_place,
         memory=memory, slot_memory=slot_memory, splits=splits,
     )  # fmt: skip

@@ -330,12 +330,17 @@ TRANSPORTS = {
 
 LIBRARY_NAMES = {
     "nccl": "NCCL", "rccl": "RCCL", "custom": "vLLM", "trtllm": "TensorRT-LLM", "deepep": "DeepEP",
+    "own": "hypothetical",
 }  # fmt: skip
 ALGORITHM_NAMES = {
     "one_shot": "one-shot", "two_shot": "two-shot", "dispatch_low_latency": "low-latency dispatch",
     "combine_low_latency": "low-latency combine",
 }  # fmt: skip
 """How people write the names of algorithms, other than with blanks."""
+NCCL_NAMES = {
+    "rail_rings": "ring", "node_tree": "tree", "in_network": "NVLS", "in_network_tree": "NVLSTree",
+}  # fmt: skip
+"""What NCCL calls its algorithms (``NCCL_ALGO``)."""
 
 
 @dataclass(frozen=True)
@@ -367,10 +372,11 @@ class Transport:
 
     def model_name(self) -> str:
         """Return the name of the timing model for people: ``NCCL ring, LL``, ``copy engines``."""
-        spoken = ALGORITHM_NAMES.get(self.algorithm, self.algorithm.replace("_", " "))
+        names = ALGORITHM_NAMES | (NCCL_NAMES if self.library == "nccl" else {})
+        spoken = names.get(self.algorithm, self.algorithm.replace("_", " "))
         words = [LIBRARY_NAMES.get(self.library, self.library), spoken]
         named = " ".join(word for word in words if word) or TRANSPORTS.get(self.kind, self.kind)
-        return f"{named}, {self.protocol}" if self.protocol else named
+        return named if spoken.startswith(self.protocol) else f"{named}, {self.protocol}"
 
 
 @dataclass(frozen=True)
@@ -541,7 +547,8 @@ class Plan:
     def pace_lines(self) -> list[str]:
         """What a summary says of messages that were scaled to the time of a library's rule."""
         return [
-            f"{t.model_name()}: messages scaled by {t.pace:g} so that the Plan takes the library's time"
+            f"{t.model_name()}: the Plan's message times are multiplied by {t.pace:.3g} to match the "
+            "library's time"
             for t in self.transports
             if t.pace != 1
         ]

@@ -234,8 +234,13 @@ class Result(HasTime):
         """Time, engines, links and exposed communication as a table, and where the times come from."""
         whole = max(1, self.time_ps)
         rows = [
-            (f"engine {name}", format_time(busy), f"{self.use(name):.1%}", "")
-            for name, busy in self.busy.items()
+            (
+                f"engine {name} × {count}",
+                format_time(round(self.use(name) * whole)),
+                f"{self.use(name):.1%}",
+                "",
+            )
+            for name, count in self.usage.units.items()
         ]
         moved = self.usage.bytes_on
         for kind, table in (("link", self.links), ("memory", self.memories)):
@@ -253,7 +258,10 @@ class Result(HasTime):
                 rows.append((f"… {len(ranked) - 8} more {more}", "", "", ""))
         counts = ((level.name, self.plan.instances(level.name)) for level in self.plan.levels)
         inside = ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts)
-        units = f"{inside}{' on ' * bool(inside)}{self.plan.units} unit{'' if self.plan.units == 1 else 's'}"
+        units = (
+            f"{inside}{' on ' * bool(inside)}"
+            f"{self.plan.units} {self.plan.scale}{'' if self.plan.units == 1 else 's'}"
+        )
         head = (
             f"{self.plan.name} on {self.machine.name}: {format_time(self.time_ps)}, {units}, "
             f"{self.exposed_name} {format_time(round(self.exposed_ns * 1000))} ({self.model})"

@@ -13,6 +13,11 @@ MIN_GAIN = 0.05
 """The smallest share of the time that a remedy must save to be a finding."""
 MAX_SHOWN = 4
 """Findings that are printed."""
+_NO_REMEDY = (
+    f"  none of the remedies tried saves {MIN_GAIN:.0%}",
+    "  next: search tile sizes and stages together (megatile tune, mt.tune); see which machine parameter "
+    "matters (--what-helps, result.what_helps())",
+)
 
 
 @dataclass(frozen=True)
@@ -80,11 +85,11 @@ class Verdict(HasTime):
     untried: tuple[str, ...] = ()
     """Rules that were not tried, as re-timing would have taken too long."""
     waits: str = ""
-    """What the critical path waits for, where nothing is busy for half of the time."""
+    """What takes most of the critical path, where nothing is busy for half of the time."""
 
     @property
     def balanced(self) -> bool:
-        """Whether nothing stands out."""
+        """Whether no remedy helps and some resource is busy for half of the time."""
         return not self.findings and not self.waits
 
     def as_dict(self) -> dict[str, Any]:
@@ -98,10 +103,11 @@ class Verdict(HasTime):
     def __str__(self) -> str:
         lines = []
         if self.balanced:
-            lines.append(f"verdict: balanced; no remedy tried gains {MIN_GAIN:.0%} ({self.bound_by})")
+            lines.append(f"verdict: no single bottleneck ({self.bound_by})")
+            lines += _NO_REMEDY
         elif not self.findings:
             lines.append(f"verdict: nothing is busy for half of the time ({self.bound_by})")
-            lines.append(f"  the critical path waits for {self.waits}; no remedy tried gains {MIN_GAIN:.0%}")
+            lines += [f"  most of the critical path: {self.waits}", *_NO_REMEDY]
         for number, one in enumerate(self.findings[:MAX_SHOWN]):
             first, *rest = one.lines()
             lines += [f"{'also' if number else 'verdict'}: {first}", *rest]
@@ -114,7 +120,7 @@ class Verdict(HasTime):
 
     def __repr__(self) -> str:
         names = ", ".join(f"{one.name} {one.gain:.2f}×" for one in self.findings)
-        names = names or ("balanced" if self.balanced else f"waits for {self.waits}")
+        names = names or ("balanced" if self.balanced else f"mostly {self.waits}")
         return f"Verdict({self.program} on {self.machine}: {names})"
 
     def _repr_html_(self) -> str:

@@ -241,7 +241,7 @@ class Study:
 
     @cached_property
     def busiest(self) -> tuple[str, float]:
-        """The busiest engine, memory or link, and the share of the time in which it works."""
+        """The busiest compute engine, memory or link, and the share of the time in which it works."""
         found = {f"{name} engines": self.result.use(name) for name in self.result.busy if name != "dma"}
         found |= {n.removeprefix("memory ").split("[")[0]: share for n, share in self.result.memories.items()}
         found |= self.result.links

@@ -36,7 +36,7 @@ def test_trees_inside_a_node_are_shown_and_bound_by_channels(nbytes):
         for more in ({}, {"NCCL_MAX_NCHANNELS": "1"})
     )
     assert tree.algorithm == "node_tree"
-    assert tree.model.startswith("NCCL node tree")
+    assert tree.model.startswith("NCCL tree")
     rule = rule_of(machine("dgx-h100"))
     assert tree.time_ps == pytest.approx(
         float(times_ps(rule, "all_reduce", 8, nbytes, env={"NCCL_ALGO": "Tree"})), rel=0.02

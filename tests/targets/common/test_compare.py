@@ -2,6 +2,7 @@
 
 import ctypes
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -75,7 +76,7 @@ def test_phases_are_predicted_and_measured(tmp_path):
     assert said["ratio"] == pytest.approx(said["predicted_s"] / said["measured_s"])
     assert [p["name"] for p in said["phases"]] == [p.name for p in found.phases]
     assert said["origins"]["copies"]["kind"] == "assumed"
-    assert "predicted" in str(found)
+    assert str(found).startswith("predicted on cpu, measured on this computer\n")
     trace = read_trace(tmp_path / "both.json")
     assert any(name.startswith("predicted/") for name in trace.units)
     mine = [e for e in trace if e.unit == "measured"]
@@ -129,6 +130,8 @@ def test_seconds_of_elsewhere():
     assert found.total.measured == 1.0
     assert found.phases == ()
     assert found.machine.name == "dgx-h100"
+    assert "measured elsewhere" in str(found)
+    assert "'dgx-h100' is not this computer" in str(replace(found, elsewhere=False))
 
 
 def test_what_prepares_a_phase_is_part_of_it():

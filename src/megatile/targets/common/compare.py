@@ -66,6 +66,8 @@ class Comparison:
     predicted: Result
     total: Phase
     phases: tuple[Phase, ...]
+    elsewhere: bool = False
+    """Whether the measured time was passed in, not measured in this process."""
 
     @property
     def ratio(self) -> float:
@@ -84,8 +86,14 @@ class Comparison:
              "" if p.ratio is None else f"{p.ratio:.2f}")
             for p in (*self.phases, self.total)
         ]  # fmt: skip
-        table = text_table(("", "predicted", "measured", "ratio"), rows)
-        return "\n".join([f"on {self.machine.name}", table, *origin_lines(self.predicted.origins)])
+        table = text_table(("", "predicted", "measured", "predicted / measured"), rows)
+        name, here = self.machine.name, "elsewhere" if self.elsewhere else "on this computer"
+        head = [f"predicted on {name}, measured {here}"]
+        if not self.elsewhere and not _is_cpu(self.machine):
+            head.append(
+                f"'{name}' is not this computer, so the ratio is no error; compare with machine 'cpu'"
+            )
+        return "\n".join([*head, table, *origin_lines(self.predicted.origins)])
 
     @property
     def trace(self) -> Trace:
@@ -120,7 +128,8 @@ def compared(
         Phase(phase, _spent(result.trace, line, sorted(lines.values())), measured[phase])
         for phase, line in lines.items()
     )
-    found = Comparison(hda, result, Phase(name, result.time_ps / 1e12, profile.seconds), phases)
+    total = Phase(name, result.time_ps / 1e12, profile.seconds)
+    found = Comparison(hda, result, total, phases, elsewhere)
     if trace is not None:
         write_perfetto(found.trace, trace)
     return found
@@ -144,8 +153,7 @@ def as_called(hda: HDA, nbytes: int, threads: int, devices: int = 1, tile: int =
     of the program, and with arrays that fit a cache in that cache; the last one keeps a part of larger ones.
     Tiles stay in the first cache where copies to and from them leave room for them; else they come into it
     once more. Devices that share a core have a part of its time each. Other machines stay as they are."""
-    names = {m.name for m in hda.memories}
-    if not {"socket", "core"} <= {level.name for level in hda.levels} or not {*CACHES, "ram"} <= names:
+    if not _is_cpu(hda):
         return hda
     own, shared, ram = (hda.memory(m) for m in (*CACHES, "ram"))
     more = (threads - 1) / max(1, hda.count("block", within="device") - 1)
@@ -182,6 +190,12 @@ def as_called(hda: HDA, nbytes: int, threads: int, devices: int = 1, tile: int =
             **_slower(hda, time),
         }
     return find_machine(hda, **changed)
+
+
+def _is_cpu(hda: HDA) -> bool:
+    """Return whether a machine has the levels and memories of ``cpu``."""
+    levels, memories = {level.name for level in hda.levels}, {m.name for m in hda.memories}
+    return {"socket", "core"} <= levels and {*CACHES, "ram"} <= memories
 
 
 def _partly(part: float, here: Rates, behind: Rates) -> Rates:
