@@ -35,7 +35,7 @@ def test_strides_of_columns(pad, dtype, turns):
         ((line, (memory, tile, meet)),) = found.conflicts.items()
         assert line.endswith("test_banks.py:19")
         assert (memory, tile, meet) == ("shared", "x", turns)
-        assert f"{turns} lanes meet" in str(found)
+        assert f"{turns} lanes use one bank" in str(found)
         assert found.as_dict()["bank_conflicts"][0]["turns"] == turns
 
 

@@ -30,7 +30,7 @@ def test_summary_and_repr() -> None:
     assert {origin.kind for origin in r.origins.values()} == {"assumed"}  # the toy's file names no source
     assert any(line.startswith("times of add on vector: assumed (") for line in lines)
     real = simulate(ring(3, 64, scale="pe", memory="tcm"), machine="ahbm").summary()
-    assert "rule (pe_math: topology.yaml of the KernBench design" in real
+    assert "from the machine file (pe_math: topology.yaml of the KernBench design" in real
 
 
 def test_the_switch_prints_every_message(monkeypatch, capsys) -> None:

@@ -42,6 +42,6 @@ def test_the_summary_counts_blocks_and_figures_what_caches_keep():
 
     result = mt.simulate(p, machine="dgx-h100")
     assert ", 8 blocks on 1 device, " in result.summary().splitlines()[0]
-    assert "1× the compulsory 4 KiB (4 KiB of results stay in the cache)" in str(
+    assert "1× the compulsory traffic of 4 KiB (4 KiB of results stay in the cache)" in str(
         figures(result.lowered, result)
     )

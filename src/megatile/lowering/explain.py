@@ -83,10 +83,10 @@ class Figures:
     memory: str = ""
     """Device memory."""
     compulsory_bytes: int = 0
+    """Bytes that device memory must move: the part of each tensor that is used, read once and written once,
+    without what caches keep."""
     kept_bytes: int = 0
     """Of the bytes that are written, those that caches may still hold at the end."""
-    """Bytes of device memory that the program cannot do without: every tensor's part that it touches, read
-    once, and written once beyond what caches may keep."""
     busy: float = 0.0
     """The share of the time in which the engines work that do its operations."""
     sustained: float = 1.0
@@ -176,10 +176,10 @@ class Figures:
         work = ", ".join(f"{count:.4g} on {engine}" for engine, count in self.flops.items() if count)
         lines.append(f"  operations: {work or 'none'}; copies move {format_bytes(self.moved)}")
         if self.busy and self.share_of_peak and self.share_of_peak < self.busy:
-            lasts = f"{self.sustained:.1%} under sustained load; " if self.sustained < 1 else ""
+            lasts = f"the clock under load allows {self.sustained:.1%}; " if self.sustained < 1 else ""
             lines.append(
-                f"  {self._engine} engines work for {self.busy:.1%} of the time, at "
-                f"{self.share_of_peak / self.busy:.1%} of their peak ({lasts}start-ups and rounded extents)"
+                f"  {self._engine} engines are busy {self.busy:.1%} of the time; while busy they reach "
+                f"{self.share_of_peak / self.busy:.1%} of peak ({lasts}start-ups and padding cost the rest)"
             )
         if self.actual_bytes:
             times = f"{self.actual_bytes / max(1, self.compulsory_bytes):.3g}× "
@@ -188,14 +188,16 @@ class Figures:
             )
             lines.append(
                 f"  '{self.memory}' moves {format_bytes(self.actual_bytes)}, {times}the compulsory "
-                f"{format_bytes(self.compulsory_bytes)}{kept}; {self.intensity:.4g} operations per byte"
+                f"traffic of {format_bytes(self.compulsory_bytes)}{kept}; "
+                f"{self.intensity:.4g} operations per byte"
             )
         lines += [
-            f"  {factor:.3g} × the bytes: rows of {format_bytes(row)} in sectors of '{memory}' ({line})"
+            f"  {line}: '{memory}' moves {factor:.3g} × the bytes needed: rows of {format_bytes(row)} fill its "
+            "sectors partly"
             for line, (memory, row, factor) in self.waste.items()
         ]
         lines += [
-            f"  {turns} lanes meet in one bank of '{memory}': '{tile}' (pad or swizzle it) ({line})"
+            f"  {line}: {turns} lanes use one bank of '{memory}' at a time (pad or swizzle tile '{tile}')"
             for line, (memory, tile, turns) in self.conflicts.items()
         ]
         lines += [f"  {line}" for line in self.spread]

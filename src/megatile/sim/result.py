@@ -245,17 +245,18 @@ class Result(HasTime):
         moved = self.usage.bytes_on
         for kind, table in (("link", self.links), ("memory", self.memories)):
             ranked = sorted(table.items(), key=lambda item: (-item[1], item[0]))
-            if len(ranked) > 8 and kind == "memory":  # the busiest of each layer before others of one
-                first = {name.split("[")[0]: name for name, _ in reversed(ranked)}
-                ranked.sort(key=lambda item: item[0] != first[item[0].split("[")[0]])
-            for name, share in ranked[:8]:
+            shown = ranked[:8]
+            if len(ranked) > 8 and kind == "memory":  # the busiest of each layer
+                first = {name.split("[")[0]: (name, share) for name, share in reversed(ranked)}
+                shown = sorted(first.values(), key=ranked.index)
+            for name, share in shown:
                 spent, word = format_time(round(share * whole)), name.removeprefix("memory ")
                 found = self.traffic.get(word.split("[")[0]) if kind == "memory" else None
                 much = ", ".join(filter(None, (format_bytes(moved[name]), found.hit_text if found else "")))
                 rows.append((f"{kind} {word}", spent, f"{share:.1%}", much))
-            if len(ranked) > 8:
+            if len(ranked) > len(shown):
                 more = "memories" if kind == "memory" else "links"
-                rows.append((f"… {len(ranked) - 8} more {more}", "", "", ""))
+                rows.append((f"… {len(ranked) - len(shown)} more {more}", "", "", ""))
         counts = ((level.name, self.plan.instances(level.name)) for level in self.plan.levels)
         inside = ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts)
         units = (
@@ -266,8 +267,8 @@ class Result(HasTime):
             f"{self.plan.name} on {self.machine.name}: {format_time(self.time_ps)}, {units}, "
             f"{self.exposed_name} {format_time(round(self.exposed_ns * 1000))} ({self.model})"
         )
-        shown = text_table(("what", "busy", "use", "bytes"), rows)
-        lines = [head, *self.plan.pace_lines(), *self.plan.spread_lines(), shown]
+        lines = [head, *self.plan.pace_lines(), *self.plan.spread_lines()]
+        lines.append(text_table(("what", "busy", "use", "bytes"), rows))
         return "\n".join([*lines, *origin_lines(self.origins)])
 
     def print_communication(self, start_ps: int = 0) -> None:

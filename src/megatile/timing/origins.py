@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 GUESSED = ("estimate", "assumed", "typical")
 """Words by which a machine file says that a figure has no better source."""
 
+SPOKEN = {"rule": "from the machine file"}
+"""What kinds of origins are called in text, other than by their names."""
+
 
 def origins(resources: Resources) -> dict[str, Origin]:
     """By class of commands, where their times come from."""
@@ -55,7 +58,10 @@ def origin_lines(found: Mapping[str, Origin]) -> list[str]:
     together: dict[Origin, list[str]] = {}
     for name, origin in found.items():
         together.setdefault(origin, []).append(name)
-    return [f"times of {', '.join(names)}: {o.kind} ({o.source})" for o, names in together.items()]
+    return [
+        f"times of {', '.join(names)}: {SPOKEN.get(o.kind, o.kind)} ({o.source})"
+        for o, names in together.items()
+    ]
 
 
 def _origin(part: Any, specs: Any, figure: str) -> Origin:

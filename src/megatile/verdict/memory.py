@@ -247,7 +247,7 @@ def bank_conflicts(study: Study) -> Iterator[Finding]:
         "bank conflicts", study.program_ps(lambda p: changes.padded(p, tiles)),
         "program timed again with tiles that are swizzled",
         bottleneck=f"bank conflicts in '{memory}'",
-        reason=f"{turns} lanes meet in one bank of '{tile}' at a time",
+        reason=f"{turns} lanes use one bank of '{tile}' at a time",
         step=f"pad the rows of '{tile}' by one element, or swizzle it",
         source=line,
     )  # fmt: skip

@@ -15,7 +15,7 @@ from megatile.core.quantities import format_time
 from megatile.ir import nodes as n
 from megatile.ir.expr import Coord, Load, Rank
 from megatile.ir.launch import Launch
-from megatile.lowering.explain import figures
+from megatile.lowering.explain import counted, figures
 from megatile.verdict import changes
 from megatile.verdict.arguments import Arguments, Trial, arguments_of, overhangs
 from megatile.verdict.model import Finding
@@ -150,9 +150,8 @@ def tile_size(study: Study) -> Iterator[Finding]:
         f"on each {level.unit} (limited by {level.limit})"
     )
     if level.waves < 1:
-        waves = (
-            f"{level.instances} blocks on {level.units} units: {-(-level.instances // level.units)} on some"
-        )
+        most = -(-level.instances // level.units)
+        waves = f"{level.instances} blocks on {counted(level.units, level.unit)}: up to {most} on each"
     if level.instances < level.units and study.base_ps > 2 * study.launch_ps:
         yield from _few_blocks(study, arguments, level)
         return
