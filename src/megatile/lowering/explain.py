@@ -192,8 +192,8 @@ class Figures:
                 f"{self.intensity:.4g} operations per byte"
             )
         lines += [
-            f"  {line}: '{memory}' moves {factor:.3g} × the bytes needed: rows of {format_bytes(row)} fill its "
-            "sectors partly"
+            f"  {line}: '{memory}' moves {factor:.3g} × the bytes needed: rows of {format_bytes(row)} fill "
+            "its sectors partly"
             for line, (memory, row, factor) in self.waste.items()
         ]
         lines += [
