@@ -38,6 +38,20 @@ def test_signs_of_the_format_are_escaped() -> None:
     )
 
 
+def test_files_are_uri_references_and_rules_are_described() -> None:
+    """SARIF 2.1.0, 3.4.3 and 3.10.1; the texts of a rule are what GitHub requires."""
+    found = [
+        Finding("error", "B", "no", "a b/k #1.py", about="What B says."),
+        Finding("warning", "A", "no", "/elsewhere/ä.py"),
+    ]
+    run = json.loads(sarif(found))["runs"][0]
+    uris = [r["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for r in run["results"]]
+    assert uris == ["a%20b/k%20%231.py", "file:///elsewhere/%C3%A4.py"]
+    rules = run["tool"]["driver"]["rules"]
+    assert [rules[r["ruleIndex"]]["id"] for r in run["results"]] == ["B", "A"]
+    assert rules[1]["shortDescription"] == rules[1]["help"] == {"text": "What B says."}
+
+
 def test_an_error_without_a_place_is_at_the_top(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     inside, outside = tmp_path / "k" / "a.py", Path("/elsewhere/b.py")

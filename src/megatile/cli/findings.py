@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from megatile.core.errors import MegatileError, Place
 from megatile.core.version import __version__
@@ -25,19 +26,23 @@ class Finding:
     file: str
     line: int = 1
     column: int = 1
+    about: str = ""
+    """What the rule says."""
 
     @classmethod
-    def at(cls, place: Place | None, file: Path, level: str, rule: str, message: str) -> Finding:
+    def at(cls, place: Place | None, file: Path, level: str, rule: type, message: str) -> Finding:
         """A finding at a place, or at the top of the file that was checked."""
+        about = (rule.__doc__ or rule.__name__).strip().split("\n")[0]
         if place is None or place.file is None:
-            return cls(level, rule, message, _relative(str(file)))
-        return cls(level, rule, message, _relative(place.file), place.line or 1, place.column or 1)
+            return cls(level, rule.__name__, message, _relative(str(file)), about=about)
+        line, column = place.line or 1, place.column or 1
+        return cls(level, rule.__name__, message, _relative(place.file), line, column, about)
 
     @classmethod
     def of(cls, error: MegatileError, file: Path) -> Finding:
         """The finding that an error is: its class is the rule."""
         message = error.message + (f" (try: {error.advice})" if error.advice else "")
-        return cls.at(error.place, file, "error", type(error).__name__, message)
+        return cls.at(error.place, file, "error", type(error), message)
 
 
 def _relative(file: str) -> str:
@@ -69,22 +74,35 @@ def _escaped(text: str, is_property: bool = False) -> str:
 
 def sarif(findings: Sequence[Finding]) -> str:
     """A SARIF 2.1.0 log with one run."""
-    rules = sorted({finding.rule for finding in findings})
+    rules = {finding.rule: finding for finding in sorted(findings, key=lambda f: f.rule)}
     driver = {
         "name": "megatile",
         "version": __version__,
         "informationUri": "https://github.com/megatile/megatile",
-        "rules": [{"id": rule} for rule in rules],
+        "rules": [_rule(rules[name]) for name in rules],
     }
-    run = {"tool": {"driver": driver}, "results": [_result(finding) for finding in findings]}
+    results = [_result(finding, list(rules).index(finding.rule)) for finding in findings]
+    run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
     return json.dumps({"$schema": SARIF, "version": "2.1.0", "runs": [run]}, indent=2, ensure_ascii=False)
 
 
-def _result(finding: Finding) -> dict[str, Any]:
+def _rule(finding: Finding) -> dict[str, Any]:
+    """A rule with the three texts that GitHub's code scanning requires."""
+    text = {"text": finding.about or finding.rule}
+    return {"id": finding.rule, "shortDescription": text, "fullDescription": text, "help": text}
+
+
+def _uri(file: str) -> str:
+    """Return a file as a URI reference: relative as it is, absolute with the scheme ``file``."""
+    return Path(file).as_uri() if Path(file).is_absolute() else quote(file)
+
+
+def _result(finding: Finding, rule: int) -> dict[str, Any]:
     region = {"startLine": finding.line, "startColumn": finding.column}
-    place = {"artifactLocation": {"uri": finding.file}, "region": region}
+    place = {"artifactLocation": {"uri": _uri(finding.file)}, "region": region}
     return {
         "ruleId": finding.rule,
+        "ruleIndex": rule,
         "level": finding.level,
         "message": {"text": finding.message},
         "locations": [{"physicalLocation": place}],

@@ -416,6 +416,7 @@ def check_kernel(
     """
     from megatile.cli.findings import FORMATS, Finding, written
     from megatile.compat.tilelang.check import check_file, grids
+    from megatile.language.tile.errors import ProgramWarning
 
     if form not in FORMATS:
         raise MegatileError(
@@ -431,7 +432,7 @@ def check_kernel(
         raise typer.Exit(1) from None
     if form != "text":
         remarks = [(getattr(r, "place", None), r) for one in checked.kernels for r in one.warnings]
-        print(written([Finding.at(p, file, "warning", "ProgramWarning", str(r)) for p, r in remarks], form))
+        print(written([Finding.at(p, file, "warning", ProgramWarning, str(r)) for p, r in remarks], form))
         return
     found, changed = checked.kernels, checked.made_small
     if json:
