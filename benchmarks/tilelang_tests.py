@@ -8,9 +8,12 @@ Nothing of the checkout is part of megatile. Each test counts as
 * *values*: its comparisons of values hold; its assertions on the compiler's text were passed over;
 * *refused*: megatile said in one sentence what it has not;
 * *text*: it looks only at the compiler's text or internals, which megatile does not have;
-* *unrefused*: it expects an error of TileLang's compiler that megatile does not make;
-* *slow*: not ended within the limit on this CPU;
+* *listed*: it expects an error of TileLang's compiler that megatile does not make, or takes too long on a
+  CPU; ``tilelang_listed.csv`` beside this script says why;
+* *unrefused* and *slow*: the same, without a reason yet;
 * *wrong*: a comparison of values failed; *error*: anything else, to be mended.
+
+The exit code is 1 if a test is unrefused, slow, wrong or an error.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +40,11 @@ _TOUCHED = dict.fromkeys(("text", "passed over", "ran", "compared"), False)
 """What the present test did: looked at text, had assertions on it, ran a kernel, compared after that."""
 _REFUSED: list[str] = []
 """What the present test was refused, whether or not it expects an error."""
+_ERRORS: list[Any] = []
+"""The errors that megatile made in the present test."""
+LISTED = Path(__file__).with_name("tilelang_listed.csv")
+OPEN = ("unrefused", "slow", "wrong", "error")
+"""Results that are to be mended, or listed with a reason."""
 
 
 class _TooLong(BaseException):
@@ -75,6 +84,7 @@ def pytest_configure(config: Any) -> None:
         lacks = "has no counterpart" in message or "not in megatile's TileLang spelling" in message
         if lacks and not isinstance(self, AttributeError):
             _REFUSED.append(message)
+        _ERRORS.append(self)
         made(self, message, *rest, **more)
 
     MegatileError.__init__ = noted_error  # type: ignore[method-assign]
@@ -173,6 +183,7 @@ def _stop(*_: Any) -> None:
 def pytest_runtest_setup(item: Any) -> None:
     _TOUCHED.update(dict.fromkeys(_TOUCHED, False))
     _REFUSED.clear()
+    _ERRORS.clear()
     signal.signal(signal.SIGALRM, _stop)
     signal.alarm(int(os.environ.get(LIMIT, "60")))
 
@@ -218,8 +229,9 @@ def classified(found: Any) -> tuple[str, str]:
         values = any(
             word in text for word in ("ismatched", "not close", "allclose", "Not equal to tolerance")
         )
-        if "Regex pattern did not match" in text and _REFUSED:
-            return "refused", f"{_REFUSED[-1]} (the test expects another error)"[:300]
+        if "Regex pattern did not match" in text and (_REFUSED or _ERRORS):
+            said = _REFUSED[-1] if _REFUSED else _ERRORS[-1].message
+            return "refused", f"{said} (the test expects other words)"[:300]
         if "Regex pattern did not match" in text or "Expect to report an error" in text:
             return "unrefused", first
         if (_TOUCHED["text"] or "megatile" in text) and not values:
@@ -278,6 +290,20 @@ def run_files(files: list[Path], checkout: Path, seconds: int) -> list[dict[str,
     return rows
 
 
+def with_reasons(rows: list[dict[str, str]]) -> None:
+    """Tests that expect another compiler's errors, or are too long: listed, with the reason."""
+    with LISTED.open(newline="", encoding="utf-8") as text:
+        reasons = [(row["test"], row["why"]) for row in csv.DictReader(text)]
+    for row in rows:
+        if row["result"] in ("unrefused", "slow"):
+            name = (
+                Path(row["test"].partition("[")[0]).name + row["test"][len(row["test"].partition("[")[0]) :]
+            )
+            why = next((why for pattern, why in reasons if fnmatchcase(name, pattern)), None)
+            if why is not None:
+                row["result"], row["why"] = "listed", why
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -298,6 +324,7 @@ def main() -> None:
         rows += mine
         found = dict(Counter(row["result"] for row in mine))
         print(f"{min(start + TOGETHER, len(files))} of {len(files)} files: {found}", flush=True)
+    with_reasons(rows)
     if given.csv:
         with given.csv.open("w", newline="", encoding="utf-8") as out:
             writer = csv.DictWriter(out, ("file", "test", "result", "why"))
@@ -308,6 +335,7 @@ def main() -> None:
         f"{len(rows)} tests of {len(files)} files: "
         + ", ".join(f"{n} {kind}" for kind, n in counts.most_common())
     )
+    sys.exit(any(counts[kind] for kind in OPEN))
 
 
 if __name__ == "__main__":

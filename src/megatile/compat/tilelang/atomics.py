@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from megatile.compat.tilelang import buffers as b
+from megatile.compat.tilelang.dtypes import NAMES, dtype as Dtype
 from megatile.compat.tilelang.threads import get_thread_binding
 from megatile.compat.tilelang.vectors import Vector, lanes_of
 from megatile.core.expr import Binary, Symbol, known, simplify
@@ -35,6 +36,26 @@ def _check_order(memory_order: Any, word: str = "an atomic", without: tuple[str,
     if memory_order is not None and memory_order not in allowed:
         raise OrderError(
             f"{word} does not support memory_order={memory_order!r}", advice=f"one of {', '.join(allowed)}"
+        )
+
+
+_BULK = {
+    "i32": "int32", "u32": "uint32", "u64": "uint64", "f16": "float16", "bf16": "bfloat16", "f32": "float32",
+}  # fmt: skip
+"""Types that ``cp.reduce.async.bulk`` adds, by TileLang's names."""
+
+
+def _check_bulk(dst: Any) -> None:
+    """Atomics of the bulk-copy engine exist on GPUs only, and for some types."""
+    if b.state().cpu:
+        raise ProgramError("an atomic with use_tma=True on a CPU", advice="leave use_tma out")
+    kind = dst.dtype if isinstance(dst, Tile) else dst.tile.dtype
+    if kind not in _BULK:
+        name = next((name for name in NAMES if Dtype(name).short == kind), kind)
+        raise ProgramError(
+            f"TMA atomic add does not support dtype {name}; supported scalar dtypes: "
+            f"{', '.join(_BULK.values())}",
+            advice="leave use_tma out",
         )
 
 
@@ -72,6 +93,8 @@ def _atomic(op: str) -> Any:
     ) -> Any:  # fmt: skip
         """To an element or every element of a region, indivisibly; the value before if it is asked for."""
         _check_order(memory_order)
+        if use_tma:
+            _check_bulk(dst)
         value = _one_element(value)
         if _is_region(dst) and not _is_region(value) and not return_prev:
             return _to_each(op, dst, value)

@@ -8,8 +8,9 @@ from functools import partial, reduce
 from typing import Any
 
 from megatile.compat.tilelang.dtypes import dtype as Dtype, overflows, saturated
+from megatile.compat.tilelang.functions import max_value
 from megatile.compat.tilelang.vectors import Vector, elements, store
-from megatile.core.dtypes import itemsize
+from megatile.core.dtypes import is_float, itemsize
 from megatile.core.expr import Symbol as Var, expr as integer, rebuild, simplify
 from megatile.ir import nodes as n
 from megatile.ir.launch import ROOT
@@ -17,7 +18,7 @@ from megatile.ir.nodes import Dim
 from megatile.language.tile.builder import ProgramBuilder, current
 from megatile.language.tile.errors import ProgramError
 from megatile.language.tile.functions import if_then_else
-from megatile.language.tile.memory import new_tile
+from megatile.language.tile.memory import memory_layer, new_tile
 from megatile.language.tile.operations import copy as copy_into
 from megatile.language.tile.scalars import Value, as_expr, as_value, operate
 from megatile.language.tile.tiles import ACTIVE, Ref, Symbol, Tile
@@ -124,7 +125,10 @@ class Buffer(Tile):
         return self
 
     def scope(self) -> str:
-        return {"tensor": "global", "l1": "shared.dyn"}.get(self.level, "local.fragment")
+        """TileLang's name of the memory that holds the tile."""
+        if self.level == "tensor":
+            return "global"
+        return "shared.dyn" if self.level == memory_layer(self.builder, "l1") else "local.fragment"
 
     @property
     def strides(self) -> tuple[Any, ...]:
@@ -361,9 +365,24 @@ def alloc_var(dtype: Any, *args: Any, scope: str = "local.var", init: Any = None
     for value in args:
         if not isinstance(value, str):
             init = value
+    _check_initial(init, Dtype(dtype))
     variable = Variable(allocate((1,), dtype, "l0", private=True))
     variable.store(0 if init is None else init)
     return variable
+
+
+class InitialError(ProgramError, ValueError):
+    """A first value that a variable cannot hold."""
+
+
+def _check_initial(init: Any, kind: Dtype) -> None:
+    if not isinstance(init, float) or not is_float(kind.short) or not math.isfinite(init):
+        return
+    greatest = max_value(kind)
+    if abs(init) > greatest:
+        raise InitialError(
+            f"T.alloc_var: init={init} exceeds maximum of {kind} ({greatest:.6g})", advice="a wider dtype"
+        )
 
 
 def alloc_barrier(arrive_count: Any) -> Barrier:

@@ -21,6 +21,7 @@ from megatile.compat.tilelang.dtypes import NAMES, VECTORS, dtype
 from megatile.compat.tilelang.kernel import NoCounterpartError
 from megatile.compat.tilelang.reader import Macro
 from megatile.compat.tilelang.source import prim_func
+from megatile.compat.tilelang.tile_scheduler import PersistentTileScheduler
 from megatile.core.errors import did_you_mean
 from megatile.language.tile import functions as base, operations as tile_operations
 from megatile.language.tile.errors import ProgramError
@@ -51,7 +52,8 @@ WORDS: dict[str, Any] = {
         launch,
         "Kernel ClusterKernel get_thread_binding get_thread_bindings get_block_binding get_block_bindings "
         "get_thread_extent get_block_extent grid Parallel Pipelined serial unroll vectorized Persistent "
-        "barrier_arrive barrier_wait ws tcgen05_mma_arrive assume block_rank_in_cluster cluster_sync",
+        "barrier_arrive barrier_wait ws tcgen05_mma_arrive assume block_rank_in_cluster cluster_sync "
+        "annotate_layout",
     ),
     **_words(
         operations,
@@ -68,7 +70,7 @@ WORDS: dict[str, Any] = {
     **_words(
         simt,
         "access_ptr address_of ptx_cp_async thread_binding sync_grid attr comm_reducer "
-        "tvm_thread_allreduce call_extern",
+        "tvm_thread_allreduce call_extern dp4a",
     ),
     **_words(reducers, "alloc_reducer reducer_init reducer_update finalize_reducer"),
     **_words(warps, warps.WORDS),
@@ -78,7 +80,7 @@ WORDS: dict[str, Any] = {
     **_words(onesided, onesided.WORDS),
     **{
         word: launch.hint(word)
-        for word in "use_swizzle annotate_layout annotate_l2_hit_ratio "
+        for word in "use_swizzle annotate_l2_hit_ratio "
         "annotate_min_blocks_per_sm annotate_restrict_buffers set_max_nreg inc_max_nreg dec_max_nreg "
         "annotate_compile_flags annotate_pass_configs func_attr "
         "annotate_producer_reg_dealloc annotate_consumer_reg_alloc no_set_max_nreg "
@@ -97,6 +99,7 @@ WORDS: dict[str, Any] = {
     "Layout": launch.Layout,
     "Fragment": launch.Layout,
     "GemmWarpPolicy": tile_operations.GemmWarpPolicy,
+    "PersistentTileScheduler": PersistentTileScheduler,
     "device_assert": tile_operations.device_assert,
     "dtype": dtype,
     "macro": Macro,

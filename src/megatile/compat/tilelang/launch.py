@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import partial, reduce
+from itertools import product
+from linecache import getline
 from typing import Any
 
 from megatile.compat.tilelang import buffers as b
 from megatile.compat.tilelang.reducers import check_finalized
 from megatile.compat.tilelang.threads import get_thread_binding, thread_variables, with_threads
+from megatile.core.errors import Place
 from megatile.core.expr import Expr, rebuild
 from megatile.ir import nodes as n
 from megatile.ir.expr import Coord, Load, Rank
@@ -31,8 +35,8 @@ class Layout:
 
     name = "layout"
 
-    def __init__(self, shape: Any = (), *_: Any, **__: Any):
-        self.shape = shape
+    def __init__(self, shape: Any = (), forward: Any = None, *_: Any, **__: Any):
+        self.shape, self.forward = shape, forward
 
 
 LAYOUTS = {
@@ -55,6 +59,42 @@ def hint(word: str) -> Any:
     keep.__name__ = word
     keep.__doc__ = f"``T.{word}``: how it is to be done, not what."
     return keep
+
+
+class LayoutError(ProgramError, ValueError):
+    """A layout that puts two elements into one place."""
+
+
+MAX_PLACES = 1 << 16
+"""Elements of a layout that is looked through for two in one place; larger ones are taken as they are."""
+
+
+def annotate_layout(layouts: Any, *_: Any, **__: Any) -> None:
+    """``T.annotate_layout({tile: layout})``: where elements lie; no two of a shared tile in one place."""
+    for tile, layout in layouts.items():
+        shape = [b.resolved(e, current().bound) for e in b.extents_of(getattr(layout, "shape", ()))]
+        forward = getattr(layout, "forward", None)
+        if callable(forward) and all(isinstance(e, int) for e in shape) and tile.scope() == "shared.dyn":
+            _check_injective(tile.name, shape, forward)
+    hint("annotate_layout")(layouts)
+
+
+def _check_injective(name: str, shape: list[int], forward: Any) -> None:
+    if math.prod(shape) > MAX_PLACES:
+        return
+    found: dict[Any, tuple[int, ...]] = {}
+    for index in product(*map(range, shape)):
+        place = forward(*index)
+        place = tuple(place) if isinstance(place, (list, tuple)) else (place,)
+        if not all(isinstance(p, int) for p in place):
+            return
+        if place in found:
+            raise LayoutError(
+                f"the layout of shared buffer `{name}` must be injective: {found[place]} and {index} both map "
+                f"to physical coordinates {place}",
+                advice="give each element a place of its own",
+            )
+        found[place] = index
 
 
 def _text(value: Any) -> str:
@@ -239,6 +279,11 @@ def Pipelined(start: Any, stop: Any = None, num_stages: int = 0, order: Any = No
               sync: Any = None, group: Any = None, **_: Any) -> Any:  # fmt: skip
     """A loop whose copies run ahead by ``num_stages``; order, stage, sync and group are kept as a hint."""
     said = {"order": order, "stage": stage, "sync": sync, "group": group}
+    if order and len(set(order)) < len(order):
+        raise ProgramError(
+            f"T.Pipelined: two statements have the same order in order={list(order)}",
+            advice="number the statements of the loop 0, 1, 2, …",
+        )
     if any(said.values()):
         hint("pipeline")(**{name: str(value) for name, value in said.items() if value})
     bounds = (start,) if stop is None else (start, stop)
@@ -280,6 +325,12 @@ def block_rank_in_cluster() -> Any:
     return Value(Rank("block", current().machine.scale("cluster").name)) if b.state().cluster else 0
 
 
+def block_of_cluster(number: Any) -> Any:
+    """The block with this number in the cluster of this one."""
+    first = Value(Rank(current().machine.scale("cluster").name, ROOT)) * math.prod(b.state().cluster)
+    return first + number
+
+
 def cluster_sync() -> None:
     """The blocks of a cluster meet, and see what the others have put."""
     if b.state().cluster:
@@ -292,9 +343,21 @@ def cluster_sync() -> None:
         )  # fmt: skip
 
 
-def assume(*_: Any, **__: Any) -> None:
-    """What holds anyway."""
+class AssumeError(ProgramError, RuntimeError):
+    """An assumption that the arguments of a launch do not meet."""
+
+
+def assume(condition: Any = True, *_: Any, **__: Any) -> None:
+    """What the kernel may rely on; where extents and numbers alone decide, it is checked."""
     b.state().assumed = True
+    condition = b.resolved(condition, current().bound)
+    if not isinstance(condition, Value) and not condition:
+        place = current().place or Place()
+        said = re.search(r"assume\((.*)\)", getline(place.file or "", place.line or 0))
+        raise AssumeError(
+            f"Assume: {said[1] if said else 'the condition'} does not hold",
+            advice="call the kernel with arrays that it is written for",
+        )
 
 
 def _element(barrier: Any) -> tuple[b.Barrier, Any]:
@@ -308,11 +371,13 @@ def _element(barrier: Any) -> tuple[b.Barrier, Any]:
     )
 
 
-def barrier_arrive(mbarrier: Any, *_: Any, **__: Any) -> None:
-    """All threads of this role arrive; a phase ends when its arrivals are complete."""
+def barrier_arrive(mbarrier: Any, cta_id: Any = None, *_: Any, **__: Any) -> None:
+    """All threads of this role arrive, at the barrier of block ``cta_id`` of the cluster if it is given; a
+    phase ends when its arrivals are complete."""
     one, index = _element(mbarrier)
     amount = min(min(one.counts), math.prod(b.state().threads))
-    current().emit(n.Signal, flag=one.tile.name, index=(as_expr(index),), amount=as_expr(amount))
+    to = None if cta_id is None or not b.state().cluster else as_expr(block_of_cluster(cta_id))
+    current().emit(n.Signal, flag=one.tile.name, index=(as_expr(index),), dst=to, amount=as_expr(amount))
 
 
 def barrier_wait(mbarrier: Any, parity: Any = 0, *_: Any) -> None:

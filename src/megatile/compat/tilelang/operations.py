@@ -9,14 +9,12 @@ from typing import Any
 
 from megatile.compat.tilelang import buffers as b
 from megatile.compat.tilelang.dtypes import overflows
-from megatile.compat.tilelang.launch import barrier_arrive
+from megatile.compat.tilelang.launch import barrier_arrive, block_of_cluster
 from megatile.compat.tilelang.reducers import identity
 from megatile.compat.tilelang.scales import device_product, is_device_product
 from megatile.core.dtypes import is_float
 from megatile.core.expr import Const, Expr, Symbol as Var, known, simplify
 from megatile.ir import nodes as n
-from megatile.ir.expr import Rank
-from megatile.ir.launch import ROOT
 from megatile.language.tile import operations as ops
 from megatile.language.tile.builder import current
 from megatile.language.tile.errors import ProgramError
@@ -117,7 +115,18 @@ def _fill_outside(to: Operand, source: Operand) -> None:
         to.tile[tuple(map(Value, indices))] = if_then_else(here, element, b.safe_value(source.tile))
 
 
-tma_copy = async_copy = copy
+tma_copy = copy
+
+
+def async_copy(src: Any, dst: Any, *rest: Any, **options: Any) -> None:
+    """Copy from global to shared memory, as ``cp.async`` does."""
+    sides = operand(_region(src), "the source"), operand(_region(dst), "the destination")
+    scopes = [side.tile.scope() for side in sides if isinstance(side.tile, b.Buffer)]
+    if scopes != ["global", "shared.dyn"]:
+        raise ProgramError(
+            "T.async_copy only supports global->shared/shared.dyn copies", advice="T.copy(src, dst)"
+        )
+    copy(src, dst, *rest, **options)
 
 
 def copy_cluster(src: Any, dst: Any, *, dst_block: Any = None, remote_barrier: Any = None, **_: Any) -> None:
@@ -130,9 +139,7 @@ def copy_cluster(src: Any, dst: Any, *, dst_block: Any = None, remote_barrier: A
         raise ProgramError(
             "T.copy_cluster with remote_barrier= is not supported", advice="T.cluster_sync() after it"
         )
-    builder = current()
-    first = Value(Rank(builder.machine.scale("cluster").name, ROOT)) * size
-    ops.copy(_region(dst), _region(src), dst=first + dst_block)
+    ops.copy(_region(dst), _region(src), dst=block_of_cluster(dst_block))
 
 
 def transpose(src: Any, dst: Any) -> None:

@@ -151,9 +151,30 @@ def reducer_update(target: Any, value: Any) -> None:
     reducer.combine(target, value)
 
 
-def finalize_reducer(reducer: Any, dst: Any = None, *_: Any, **__: Any) -> None:
+class BatchError(ProgramError, ValueError):
+    """A number of elements that no all-reduce of a reducer can take at once."""
+
+
+def _check_batch(reducer: Reducer, batch: Any) -> None:
+    total = math.prod(int(e) for e in reducer.shape)
+    if batch < 1:
+        raise BatchError(f"T.finalize_reducer: batch must be >= 1, got {batch}", advice="leave it out")
+    if batch > total:
+        raise BatchError(
+            f"T.finalize_reducer: batch={batch} exceeds total output elements ({total})",
+            advice="leave it out",
+        )
+    if total % batch:
+        raise BatchError(
+            f"T.finalize_reducer: batch={batch} must evenly divide the {total} elements",
+            advice="give a divisor",
+        )
+
+
+def finalize_reducer(reducer: Any, dst: Any = None, *_: Any, batch: Any = 1, **__: Any) -> None:
     """Copy the result to ``dst``; without it the reducer itself is read from here on."""
     reducer = _checked(reducer, "T.finalize_reducer")
+    _check_batch(reducer, batch)
     if reducer.opened:
         if not _inside(reducer) or reducer.opened[1] != _place()[1]:
             raise ProgramError(

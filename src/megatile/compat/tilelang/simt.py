@@ -61,6 +61,30 @@ def ptx_cp_async(dst: Any, src: Any, count: Any = None, *_: Any) -> None:
         builder.store(n.Store, target=target.tile.name, index=target.index, value=as_expr(value))
 
 
+class Dp4aError(ProgramError, ValueError):
+    """Operands that ``T.dp4a`` does not take."""
+
+
+def dp4a(A: Any, B: Any, C: Any) -> None:
+    """Add the product of four int8 and four int8 elements, from one on, to an int32 element."""
+    sides = [_element_of(side) for side in (A, B, C)]
+    for name, side, kind in zip("ABC", sides, ("i8", "i8", "i32"), strict=True):
+        if side.tile.dtype != kind:
+            what = "an int32 accumulator" if name == "C" else "int8 inputs"
+            raise Dp4aError(f"dp4a requires {what}, got {name} of {side.tile.dtype}", advice="T.gemm")
+    a, bb, c = sides
+    wide = [[b.Dtype("int32")(moved(side, k)) for k in range(4)] for side in (a, bb)]
+    total = functools.reduce(lambda x, y: x + y, (x * y for x, y in zip(*wide, strict=True)))
+    current().store(n.Store, target=c.tile.name, index=c.index, value=as_expr(c + total))
+
+
+def _element_of(side: Any) -> Ref:
+    """The first element of a tile, the element itself, or that of a pointer."""
+    if isinstance(side, Pointer):
+        return side.element
+    return side if isinstance(side, Ref) else side[(0,) * len(side.shape)]
+
+
 EXTERN: dict[str, Macro] = {}
 
 

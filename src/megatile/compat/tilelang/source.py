@@ -6,7 +6,7 @@ import inspect
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,6 +14,7 @@ from typing import Any
 
 from megatile.compat.tilelang import buffers as b
 from megatile.compat.tilelang.arrays import shape_for, strides_for
+from megatile.compat.tilelang.launch import Kernel
 from megatile.compat.tilelang.ranks import world_size
 from megatile.compat.tilelang.reader import TileLangReader
 from megatile.core.errors import MegatileError
@@ -21,7 +22,7 @@ from megatile.core.expr import Expr, Symbol as Var, linear
 from megatile.hda import machine as find_machine
 from megatile.ir.program import Program
 from megatile.language.common.rewrite import bind
-from megatile.language.tile.builder import ProgramBuilder, located
+from megatile.language.tile.builder import NoLaunchError, ProgramBuilder, located
 from megatile.language.tile.errors import PYTHON_ERRORS, ProgramError, ProgramWarning, translated
 from megatile.language.tile.nest import LevelFound, Nest, ScaleLevel
 from megatile.language.tile.program import DEFAULT_MACHINE, evaluated_annotations
@@ -104,14 +105,19 @@ class Source:
         if any(getattr(value, "shape", None) is not None for value in given.values()):
             bound = self.extents(given, bound)
         levels: tuple[ScaleLevel, ...] = ()
+        launch: Any = nullcontext()
         while True:
             try:
-                return self._build(given, bound, levels)
+                return self._build(given, bound, levels, launch)
             except LevelFound as found:
                 levels = found.levels
+            except NoLaunchError:
+                if isinstance(launch, Kernel):
+                    raise
+                launch = Kernel(1, threads=1)  # a function without T.Kernel: one thread runs it
 
     def _build(
-        self, given: Mapping[str, Any], bound: Mapping[str, int], levels: tuple[ScaleLevel, ...]
+        self, given: Mapping[str, Any], bound: Mapping[str, int], levels: tuple[ScaleLevel, ...], launch: Any
     ) -> Built:
         builder = self.builder(bound)
         builder.nest = Nest(builder.machine, levels)
@@ -119,7 +125,12 @@ class Source:
         try:
             with builder.active():
                 values = self._values(builder, given)
-                result = bind(self.function, builder.reader)(**values)
+                with launch:
+                    result = bind(self.function, builder.reader)(**values)
+        except NoLaunchError as error:
+            if state.programs:
+                raise located(error, builder.place).with_traceback(None) from None
+            raise
         except MegatileError as error:
             raise located(error, builder.place).with_traceback(None) from None
         except PYTHON_ERRORS as error:
@@ -322,7 +333,9 @@ def prim_func(function: Any = None, **_: Any) -> Any:
 def frame_names() -> dict[str, Any]:
     """The names around the decorated function, the nearest first, for annotations kept as text."""
     found: dict[str, Any] = {}
-    frame = inspect.currentframe()
+    here = inspect.currentframe()
+    frame = here.f_back if here is not None else None  # this frame holds ``found``: a cycle would outlive it
+    del here
     while frame is not None:
         for name, value in frame.f_locals.items():
             found.setdefault(name, value)

@@ -63,6 +63,10 @@ class LargerScale(BaseException):
     """A region larger than the implied one stands inside a loop or branch: read that at the top instead."""
 
 
+class NoLaunchError(ProgramError):
+    """A statement that no launch surrounds."""
+
+
 class ProgramBuilder:
     """Collects statements. ``machine`` is the HDA the Program is built for."""
 
@@ -119,7 +123,7 @@ class ProgramBuilder:
         if instance is not None:  # ``with instance:`` (made by ``HDA.instantiate``) around the statements
             self.begin(instance)
         if self.launch is None:
-            raise ProgramError(
+            raise NoLaunchError(
                 "a tile operation outside the launch", advice="put it under 'with T.Kernel(...):'"
             )
         return self.launch
