@@ -180,19 +180,17 @@ class Comparison:
         if best is base:
             hidden = "hides its communication" if best.exposed_ps <= 0.02 * best.time_ps else "is the fastest"
             return f"{best.schedule} {hidden}: {times}"
-        gain = f"{self.speedup(best):.2f}x {base.schedule}"
+        gain = f"{self.speedup(best):.2f}x as fast as {base.schedule}"
         if self.speedup(best) < 1 + EQUAL_TIME_SHARE:
-            return f"{best.schedule} is as fast as {base.schedule}: compute hides either ({times})"
+            return f"{best.schedule} is as fast as {base.schedule}: compute hides the communication of both ({times})"
         computes_less, waits_less = base.compute_ps - best.compute_ps, base.exposed_ps - best.exposed_ps
         if computes_less > waits_less:
             other = f"{base.schedule} computes {format_time(base.compute_ps)}"
             return f"{best.schedule} is {gain}: its kernels are larger, or balanced better ({times}; {other})"
         if best.busiest_link_ps < 0.9 * base.busiest_link_ps:
             share = base.busiest_link_ps / max(1, best.busiest_link_ps)
-            return (
-                f"{best.schedule} is {gain}: it spreads the data over {best.links} links instead of "
-                f"{base.links}, so that its busiest one carries 1/{share:.3g} ({times})"
-            )
+            links = f"it uses {best.links} links instead of {base.links}, and the busiest one"
+            return f"{best.schedule} is {gain}: {links} needs 1/{share:.3g} of the time ({times})"
         return f"{best.schedule} is {gain}: {times}, against {format_time(base.communication_ps)}"
 
     def __str__(self) -> str:

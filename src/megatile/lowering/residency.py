@@ -83,7 +83,7 @@ def limits(state: LoweringState, level: LoweredLevel) -> dict[str, int]:
     blocks = launch.count(launch.dispatch, level.name or level.scale)
     units = hda.count(launch.dispatch) // hda.count(level.scale)
     most = instance.residency({})
-    found = {"blocks" if most == hda.scale(launch.dispatch).max_resident else "threads": most}
+    found = {"max_resident" if most == hda.scale(launch.dispatch).max_resident else "threads": most}
     found |= {name: instance.residency({name: size}) for name, size in bytes_of(state, level, blocks).items()}
     return {name: count * units // blocks for name, count in found.items()}
 

@@ -293,7 +293,7 @@ def occupancy(study: Study) -> Iterator[Finding]:
     if level is None or level.instances <= level.units * level.slots or study.lowered is None:
         return
     more = tuple(replace(x, slots=x.slots + 1) if x.slots is not None else x for x in study.plan.levels)
-    if level.limit in ("blocks",):
+    if level.limit in ("max_resident",):
         return
     step = {
         "registers": "a smaller accumulator tile, or more threads",
