@@ -49,6 +49,7 @@ For comparison, rows that constants were fitted to:
   MI300X; clusters over EFA, RoCE and TCPXO. Their machine files are marked `estimate`.
 * **Attention in `T` with fewer blocks than SMs.** FlashAttention 3 splits the keys over several blocks; the
   program does not, and is predicted 20 to 80 % too slow.
+* **Ulysses schedules**: not compared with a measurement.
 * **Registered buffers** and `NCCL_MAX_NCHANNELS`: rules without measurements.
 * **SGLang's kernels** use vLLM's figures. Frameworks' kernels were measured on H100 only.
 * **Clocks under load**, beyond the share in the machine file (`sustained`); power caps; shared networks.

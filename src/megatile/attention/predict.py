@@ -182,7 +182,9 @@ class Comparison:
             return f"{best.schedule} {hidden}: {times}"
         gain = f"{self.speedup(best):.2f}x as fast as {base.schedule}"
         if self.speedup(best) < 1 + EQUAL_TIME_SHARE:
-            return f"{best.schedule} is as fast as {base.schedule}: compute hides the communication of both ({times})"
+            return (
+                f"{best.schedule} is as fast as {base.schedule}: compute hides their communication ({times})"
+            )
         computes_less, waits_less = base.compute_ps - best.compute_ps, base.exposed_ps - best.exposed_ps
         if computes_less > waits_less:
             other = f"{base.schedule} computes {format_time(base.compute_ps)}"
