@@ -296,9 +296,8 @@ def with_reasons(rows: list[dict[str, str]]) -> None:
         reasons = [(row["test"], row["why"]) for row in csv.DictReader(text)]
     for row in rows:
         if row["result"] in ("unrefused", "slow"):
-            name = (
-                Path(row["test"].partition("[")[0]).name + row["test"][len(row["test"].partition("[")[0]) :]
-            )
+            head, bracket, case = row["test"].partition("[")
+            name = head.rpartition("/")[2] + bracket + case
             why = next((why for pattern, why in reasons if fnmatchcase(name, pattern)), None)
             if why is not None:
                 row["result"], row["why"] = "listed", why

@@ -1,4 +1,4 @@
-"""Mistakes that TileLang refuses are refused here as well; schedulers, dp4a and functions without a launch."""
+"""Mistakes that TileLang refuses are refused here, too; schedulers, dp4a, functions without a launch."""
 
 from __future__ import annotations
 

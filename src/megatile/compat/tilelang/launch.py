@@ -90,8 +90,8 @@ def _check_injective(name: str, shape: list[int], forward: Any) -> None:
             return
         if place in found:
             raise LayoutError(
-                f"the layout of shared buffer `{name}` must be injective: {found[place]} and {index} both map "
-                f"to physical coordinates {place}",
+                f"the layout of shared buffer `{name}` must be injective: {found[place]} and {index} both "
+                f"map to physical coordinates {place}",
                 advice="give each element a place of its own",
             )
         found[place] = index
