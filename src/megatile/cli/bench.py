@@ -131,7 +131,7 @@ def bench(
     ] = None,
     device: Annotated[str, typer.Option(help="'all', or the default device: sip:N.")] = "all",
     verify_data: Annotated[
-        bool, typer.Option("--verify-data/--no-data", help="Compute and check data, or times only.")
+        bool, typer.Option("--verify-data/--no-data", help="Check data (the default), or predict times only.")
     ] = True,
     settings: Set = None,
     trace: Annotated[Path | None, typer.Option(help="Write a trace (.json for Perfetto, .jsonl).")] = None,

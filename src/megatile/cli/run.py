@@ -158,6 +158,7 @@ def run(
 
 def _on_each(prog: ProgramFunction, given: list[Any], machines: list[HDA], json: bool) -> None:
     """One table: the program's time on every machine, and what limits it there."""
+    from megatile.core.operations import spoken_operation
     from megatile.cost.bounded import BoundedResult
     from megatile.lowering.calls import simulate
     from megatile.lowering.explain import figures
@@ -180,7 +181,9 @@ def _on_each(prog: ProgramFunction, given: list[Any], machines: list[HDA], json:
             continue
         operation, engine, source, _, _, share = critical_groups(result.trace)[0]
         where = f" ({source})" if source else ""
-        rows.append((figures(lowered, result), f"{share:.0%} {operation} on {engine}{where}"))
+        rows.append(
+            (figures(lowered, result), f"{share:.0%} {spoken_operation(operation)} on {engine}{where}")
+        )
     if not rows:
         raise refused[0][1]
     if json:

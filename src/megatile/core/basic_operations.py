@@ -358,6 +358,15 @@ register(
 )  # fmt: skip
 
 
+def spoken_operation(name: str) -> str:
+    """Return what texts call an operation.
+
+    >>> spoken_operation("nest"), spoken_operation("gemm")
+    ('elementwise', 'gemm')
+    """
+    return "elementwise" if name == "nest" else name
+
+
 def work_of(name: str, result: Shape, shapes: Sequence[Shape], attributes: dict[str, Any]) -> Any:
     """Floating point operations of one application (an int, or an expression if an extent is one)."""
     operation = OPERATIONS[name]

@@ -15,6 +15,7 @@ from megatile.core.basic_operations import (
     apply,
     broadcast_shapes,
     cast,
+    spoken_operation,
     work_of,
 )
 
@@ -30,5 +31,6 @@ __all__ = [
     "broadcast_shapes",
     "cast",
     "elementwise",
+    "spoken_operation",
     "work_of",
 ]

@@ -31,7 +31,12 @@ ALL = 1 << 62
 
 def counted(number: int, noun: str) -> str:
     """Return "64 blocks", "132 SMs" (short names are abbreviations) or "1 SM"."""
-    return f"{number} {noun.upper() if len(noun) <= 3 else noun}{'' if number == 1 else 's'}"
+    return f"{number} {spoken_unit(noun)}{'' if number == 1 else 's'}"
+
+
+def spoken_unit(noun: str) -> str:
+    """Return "SM" for ``sm``, and longer names as they are."""
+    return noun.upper() if len(noun) <= 3 else noun
 
 
 @dataclass(frozen=True)
@@ -287,7 +292,7 @@ def explain(lowered: Lowered) -> str:
         )
         for c in lowered.state.notes.choices.values()
     ]
-    table = text_table(("statement", "by", "price", "others", "source"), rows)
+    table = text_table(("statement", "by", "estimate", "alternatives", "source"), rows)
     return f"{figures(lowered)}\n{table}"
 
 

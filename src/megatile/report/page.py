@@ -23,6 +23,7 @@ import numpy as np
 from megatile.core.errors import MegatileError
 from megatile.core.files import is_inside, read_file, write_text
 from megatile.core.frames import recorded_source
+from megatile.core.operations import spoken_operation
 from megatile.core.quantities import format_time
 from megatile.hda import HDA
 from megatile.report.palette import operation_colour
@@ -118,7 +119,14 @@ def page(
         },
         "traffic": [list(map(str, row)) for row in traffic],
         "critical": [
-            [operation, engine, str(steps), format_time(spent), f"{share:.1%}", Path(source).name]
+            [
+                spoken_operation(operation),
+                engine,
+                str(steps),
+                format_time(spent),
+                f"{share:.1%}",
+                Path(source).name,
+            ]
             for operation, engine, source, steps, spent, share in critical_groups(trace)[:40]
         ],
         "sources": _sources(trace, sources),
@@ -231,7 +239,7 @@ def _timeline(alone: Trace) -> dict[str, Any]:
         "shown": _shown_for(trace, kept, critical),
         "colours": [operation_colour(name) for name in trace.operations],
         "instances": list(alone.units),
-        "operations": list(trace.operations),
+        "operations": [spoken_operation(name) for name in trace.operations],
         "sources": list(trace.sources),
         "operands": list(trace.operands),
         "rows": [{"unit": r.unit, "kind": r.kind, "name": r.name, "waiting": r.waiting} for r in every],

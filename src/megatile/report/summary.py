@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from megatile.core.arguments import no_none
+from megatile.core.operations import spoken_operation
 from megatile.core.quantities import format_bytes, format_time
 from megatile.core.tables import text_table
 from megatile.trace import Trace, critical_groups
@@ -16,7 +17,7 @@ from megatile.trace import Trace, critical_groups
 def summary(trace: Trace) -> str:
     """A table of operations: count, time, share of the whole, bytes moved."""
     rows = [
-        (engine, operation, count, format_time(spent), f"{share:.1%}", format_bytes(moved))
+        (engine, spoken_operation(operation), count, format_time(spent), f"{share:.1%}", format_bytes(moved))
         for engine, operation, count, spent, share, moved in _operations(trace)
     ]
     table = text_table(("engine", "operation", "events", "time", "of all units", "bytes"), rows)

@@ -10,6 +10,7 @@ import numpy as np
 
 from megatile.core.arguments import no_none
 from megatile.core.errors import did_you_mean
+from megatile.core.operations import spoken_operation
 from megatile.core.quantities import TIMES, format_time
 from megatile.report.canvas import new_figure, save
 from megatile.report.palette import operation_colour
@@ -95,7 +96,7 @@ def _draw_bars(axes: Any, trace: Trace, every: list[Row], row: np.ndarray, shown
         colour = operation_colour(trace.operations[number])
         bars = corners[(operation == number) & ~is_wait]
         axes.add_collection(PolyCollection(list(bars), facecolors=colour, linewidths=0.2, edgecolors="white"))
-        legend.append(Patch(color=colour, label=trace.operations[number]))
+        legend.append(Patch(color=colour, label=spoken_operation(trace.operations[number])))
     if is_wait.any():
         axes.add_collection(PolyCollection(list(corners[is_wait]), linewidths=0.3, zorder=0.5, **_WAITING))
         names = [trace.operations[n] for n in np.unique(operation[is_wait]).tolist()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from megatile.core.operations import spoken_operation
 from megatile.plan import model as pm
 from megatile.timing.library_commands import LIBRARY_KERNEL, command_origin
 from megatile.timing.machine_timing import Origin
@@ -39,7 +40,7 @@ def origins(resources: Resources) -> dict[str, Origin]:
             found["copies"] = known.get("copies") or _origin(engine, hda.spec.engines, "bandwidth")
         else:
             own = known.get(s.engine) or _origin(engine, hda.spec.engines, "throughput")
-            found[f"{s.operation} on {s.engine}"] = own
+            found[f"{spoken_operation(s.operation)} on {s.engine}"] = own
     kernels = {t.name for t in plan.transports if t.kind == "kernel"} if plan.kernel is None else set()
     if any(channel.transport not in kernels for channel in plan.channels):
         outside = [n for n in hda.networks if hda.level(n.level).position > resources.level.position]

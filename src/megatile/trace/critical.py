@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from megatile.core.arguments import no_none
+from megatile.core.operations import spoken_operation
 from megatile.core.quantities import format_time
 from megatile.core.tables import text_table
 from megatile.trace.events import Event, Trace
@@ -69,7 +70,7 @@ def why_slow(trace: Trace, limit: int = 10) -> str:
     """The critical path as text, added up by operation and source line, the largest share first."""
     groups = critical_groups(trace)
     rows = [
-        (operation, engine, steps, format_time(spent), f"{share:.1%}", _from_here(source))
+        (spoken_operation(operation), engine, steps, format_time(spent), f"{share:.1%}", _from_here(source))
         for operation, engine, source, steps, spent, share in groups[:limit]
     ]
     table = text_table(("operation", "engine", "steps", "time", "share", "source"), rows)

@@ -15,7 +15,7 @@ from megatile.core.quantities import format_time
 from megatile.ir import nodes as n
 from megatile.ir.expr import Coord, Load, Rank
 from megatile.ir.launch import Launch
-from megatile.lowering.explain import counted, figures
+from megatile.lowering.explain import counted, figures, spoken_unit
 from megatile.verdict import changes
 from megatile.verdict.arguments import Arguments, Trial, arguments_of, overhangs
 from megatile.verdict.model import Finding
@@ -147,7 +147,7 @@ def tile_size(study: Study) -> Iterator[Finding]:
     loads = max([study.busy(m.name) for m in study.hda.memories if m.cache] + [_use(study, "dma")])
     waves = (
         f"{level.instances} blocks are {level.waves:.2f} waves of {level.units * level.slots}, {level.slots} "
-        f"on each {level.unit} (limited by {level.limit})"
+        f"on each {spoken_unit(level.unit)} (limited by {level.limit})"
     )
     if level.waves < 1:
         most = -(-level.instances // level.units)
@@ -195,10 +195,11 @@ def tile_size(study: Study) -> Iterator[Finding]:
         )  # fmt: skip
         return
     if trial is not None:
+        kind = "tensor" if _use(study, "tensor") else "vector"
         yield from study.finding(
             "tile size", ps, how,
             bottleneck=f"tile size: residency is limited by {level.limit}",
-            reason=f"{waves}; tensor engines are busy {_use(study, 'tensor'):.0%}",
+            reason=f"{waves}; {kind} engines are busy {_use(study, kind):.0%}",
             step=f"another tile size: {step}", source=_kernel_line(study),
         )  # fmt: skip
 

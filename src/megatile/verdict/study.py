@@ -14,6 +14,7 @@ from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError
 from megatile.core.expr import known
 from megatile.core.limits import TimeBudgetExceeded
+from megatile.core.operations import spoken_operation
 from megatile.cost.wave_bound import first_blocks
 from megatile.hda import HDA
 from megatile.hda.parameters import scaled
@@ -254,7 +255,7 @@ class Study:
             self.groups, key=lambda row: row[5], default=("the launch", "", "", 0, 0, 1.0)
         )
         where = "".join(f", {text}" for text in (engine, source) if text)
-        return f"{operation} ({part:.0%} of it{where})"
+        return f"{spoken_operation(operation)} ({part:.0%} of it{where})"
 
     def busy(self, layer: str) -> float:
         """The share of the time in which the busiest memory of a layer works."""
