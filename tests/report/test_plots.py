@@ -13,3 +13,9 @@ def test_the_knee_is_the_first_row_that_is_nearly_the_best(times: list[float], k
 
     rows = [{"time_us": time} for time in times]
     assert _knee(rows) is (None if knee is None else rows[knee])
+
+
+def test_logarithmic_axes_have_plain_numbers() -> None:
+    from megatile.report.plots import _plain_number
+
+    assert [_plain_number(value, 0) for value in (60, 70, 4000, 0.2)] == ["60", "", "4,000", "0.2"]

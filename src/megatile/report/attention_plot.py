@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from megatile.report.canvas import new_figure, save
-from megatile.report.plots import draw_lines
+from megatile.report.plots import draw_lines, write_plain_numbers
 
 Bars = Sequence[tuple[int, str, float, float]]  # (rank, "compute" or "communication", start, end) in µs
 Times = Mapping[str, Sequence[tuple[int, float]]]
@@ -82,6 +82,8 @@ def _draw_over_lengths(axes: Any, times: Times, **settings: Any) -> None:
     lengths = sorted({x for points in times.values() for x, _ in points})
     axes.set_xticks(lengths, [_tokens(x) for x in lengths])
     axes.set_xticks([], minor=True)
+    if axes.get_yscale() == "log":
+        write_plain_numbers(axes.yaxis)
 
 
 def _draw_one_length(axes: Any, values: Mapping[str, float], settings: Mapping[str, Any]) -> None:
@@ -94,13 +96,15 @@ def _draw_one_length(axes: Any, values: Mapping[str, float], settings: Mapping[s
 
 
 def _tokens(length: int) -> str:
-    return (
-        f"{length / 1e6:g}M"
-        if length >= 1_000_000
-        else f"{length / 1e3:g}K"
-        if length >= 1000
-        else str(length)
-    )
+    """Return a length as people write it: 32768 is 32K, and 10000 is 10,000.
+
+    >>> _tokens(32768), _tokens(3 << 20), _tokens(10_000)
+    ('32K', '3M', '10,000')
+    """
+    for unit, letter in ((1 << 20, "M"), (1 << 10, "K")):
+        if length and length % unit == 0:
+            return f"{length // unit}{letter}"
+    return f"{length:,}"
 
 
 def _draw_exchanges(figure: Any, axes: Any, name: str, load: Any, top: float, links: int | None) -> None:

@@ -43,9 +43,21 @@ def plot_sweep(
         for name, algorithms in (chosen or {}).items():
             _mark_changes(axes, shown[name], [f"{name}: {x.partition('(')[0]}" for x in algorithms])
     left.set_yscale("log")
+    write_plain_numbers(left.yaxis)
     left.legend(fontsize=8)
     figure.suptitle(title)
     return save(figure, path, title, dpi=130)
+
+
+def write_plain_numbers(axis: Any) -> None:
+    """Label a logarithmic axis with 60 and 100, not with 6 × 10¹ and 10²."""
+    axis.set_major_formatter("{x:,g}")
+    axis.set_minor_formatter(_plain_number)
+
+
+def _plain_number(value: float, _: int) -> str:
+    """Write 2, 4 and 6 times a power of ten as they are; between them there is no room for labels."""
+    return f"{value:,g}" if f"{value:e}"[0] in "246" else ""
 
 
 def _label_sizes(axes: Any, sizes: Sequence[int]) -> None:
@@ -60,7 +72,8 @@ def _mark_changes(axes: Any, points: Points, names: Sequence[str]) -> None:
     for number, (point, name) in enumerate(zip(points, names, strict=True)):
         if number == 0 or names[number - 1] != name:
             axes.annotate(
-                name, point, xytext=(0, 14 if number % 2 == 0 else 26), ha="center",
+                name, point, xytext=(0, 14 if number % 2 == 0 else 26),
+                ha="center" if number else "left",
                 textcoords="offset points", fontsize=7,
                 arrowprops={"arrowstyle": "-", "linewidth": 0.5, "color": "0.5"},
             )  # fmt: skip
@@ -101,7 +114,7 @@ def plot_times(
                 )
     draw_lines(axes, lines, xlabel=first, ylabel="time (µs)")
     axes.set_xticks(range(len(ticks)), ticks)
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 1.05 * axes.get_ylim()[1])
     if len(lines) > 1:
         axes.legend(fontsize=8)
     axes.set_title(title, fontsize=10)

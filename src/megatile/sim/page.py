@@ -58,11 +58,14 @@ def result_page(
 
 def _cards(result: Result) -> list[tuple[str, str]]:
     whole = max(1, result.time_ps)
-    cards = [("predicted time", format_time(result.time_ps)), ("units", str(result.plan.units))]
-    cards += [(f"instances of {x.name}", str(result.plan.instances(x.name))) for x in result.plan.levels]
+    cards = [
+        ("predicted time", format_time(result.time_ps)),
+        (f"{result.plan.scale}s", str(result.plan.units)),
+    ]
+    cards += [(f"{x.name}s", str(result.plan.instances(x.name))) for x in result.plan.levels]
     flops = result.flops
     if flops:
-        cards.append(("reached", format_rate(flops / (whole * 1e-12), "FLOP/s")))
+        cards.append(("rate", format_rate(flops / (whole * 1e-12), "FLOP/s")))
     cards += [(f"{name} busy", f"{result.use(name):.1%}") for name in result.busy]
     cards.append((result.exposed_name, format_time(round(result.exposed_ns * 1000))))
     cards.append(("events", f"{len(result.trace)}"))
