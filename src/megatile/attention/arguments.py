@@ -77,7 +77,7 @@ def find_problem(
     cu_seqlens: Any = None,
     scale: Any = None,
 ) -> str | None:
-    """What is wrong with one rank's arguments, in one sentence, or None.
+    """Return what is wrong with one rank's arguments, in one sentence, or None.
 
     Nothing may raise here: the other ranks would wait for this one.
     """
@@ -91,7 +91,7 @@ def find_problem(
 
 
 def problem_between_ranks(*tensors: Tensor) -> str | None:
-    """What works on one rank alone, but cannot be sent to others."""
+    """Return what works on one rank alone, but cannot be sent to others."""
     problem = problem_of_settings()
     if problem:
         return problem
@@ -194,7 +194,7 @@ def _problem_of_merges(q: Tensor) -> str | None:
 
 
 def mask_text(causal: bool, window_size: Sequence[int]) -> str:
-    """The mask in words; two ranks with different words may also divide sequences differently."""
+    """Return the mask in words; two ranks with different words may also divide sequences differently."""
     sides = int(window_size[0]), int(window_size[1])
     window = "" if sides == NO_WINDOW else f" with window_size {sides}"
     return ("causal" if causal else "full") + window
@@ -209,7 +209,7 @@ def make_record(
     options: KernelOptions,
     cu_seqlens: Any,
 ) -> Record:
-    """The fields that ranks compare."""
+    """Return the fields that ranks compare."""
     return {
         "batch": q.shape[0],
         "query heads": q.shape[2],
@@ -230,7 +230,7 @@ def make_record(
 
 
 def checksum(x: Tensor) -> str | None:
-    """A number that differs between tensors with different values, in practice; None for constants."""
+    """Return a number that differs between tensors with different values, in practice; None for constants."""
     values = x.detach().double()
     if not x.numel() or bool((values == values.flatten()[0]).all()):
         return None
@@ -269,17 +269,18 @@ def agreed(
     details: Callable[[], Record] | None = None,
     signature: str | None = None,
 ) -> Agreement:
-    """The records of all ranks; a problem or a difference on one of them is an error on all."""
+    """Return the records of all ranks; a problem or a difference on one of them is an error on all."""
     return members.agree(record, problem, device_of(x), same, checks(), True, details, signature)
 
 
 def checks() -> bool:
-    """Whether ranks compare their arguments, and insist on knowing how tokens are divided."""
+    """Return whether ranks compare their arguments, and insist on knowing how tokens are divided."""
     return os.environ.get("MEGATILE_ATTENTION_CHECK") != "0"
 
 
 def read_layout(layout: Any) -> tuple[str, str | Layout | None, str | None]:
-    """The order of dimensions, how the tokens are divided (None: as the schedule does), and what is wrong."""
+    """Return the order of dimensions, how the tokens are divided (None: as the schedule does), and what is
+    wrong."""
     pair = list(layout) if isinstance(layout, (tuple, list)) else [layout]
     division = [x for x in pair if isinstance(x, Layout) or (isinstance(x, str) and x in LAYOUTS)]
     order = [x for x in pair if x not in division]
@@ -289,7 +290,7 @@ def read_layout(layout: Any) -> tuple[str, str | Layout | None, str | None]:
 
 
 def device_of(x: Any) -> torch.device:
-    """Where ranks compare their arguments, also if this one was given no tensor."""
+    """Return where ranks compare their arguments, also if this one was given no tensor."""
     return x.device if isinstance(x, Tensor) and not x.is_meta else torch.device("cpu")
 
 
@@ -332,6 +333,6 @@ def to_inner(x: Tensor, layout: str, packed: bool = False) -> Tensor:
 
 
 def from_inner_order(layout: str) -> list[int]:
-    """The permutation back from batch, sequence, heads, dim."""
+    """Return the permutation back from batch, sequence, heads, dim."""
     order = _TENSOR_LAYOUTS[layout]
     return [order.index(i) for i in range(4)]

@@ -17,7 +17,7 @@ from megatile.attention.schedules.division import OWN, Exchange, Run
 
 
 def attention_backward(engine: AttentionEngine, block: BackwardInputs, last: Chunks) -> tuple[Tensor, Pair]:
-    """Gradients of q and of the rank's own k and v (sequence first), as wide as sums are taken.
+    """Return gradients of q and of the rank's own k and v (sequence first), as wide as sums are taken.
 
     ``last``: the chunks that the forward pass held last.
     """
@@ -75,7 +75,7 @@ def _direct(engine: AttentionEngine, grads: Gradients) -> None:
 
 
 def _reverse(engine: AttentionEngine, number: int) -> Exchange:
-    """An exchange in the other direction."""
+    """Return an exchange in the other direction."""
     found = engine.division.exchange(number, engine.rank)
     return Exchange(found.receives, found.sends)
 
@@ -132,7 +132,7 @@ class RowSum:
         return self._buffer
 
     def value(self) -> Tensor:
-        """The sum; without any term it is 0."""
+        """Return the sum; without any term it is 0."""
         buffer = self._made()
         if not self._started:
             self._started = True
@@ -165,7 +165,8 @@ class Gradients:
         return terms
 
     def of_chunks(self, step: int, terms: Sequence[Term], found: Chunks | None) -> Chunks:
-        """The gradients of the chunks held at a step: those found elsewhere so far, and this rank's terms."""
+        """Return the gradients of the chunks held at a step: those found elsewhere so far, and this rank's
+        terms."""
         division, rank = self._engine.division, self._engine.rank
         chunks: Chunks = {}
         sums = list[tuple[RowSum, RowSum]]()
@@ -201,7 +202,7 @@ class Gradients:
                 at += end - begin
 
     def _calls(self, step: int, together: Sequence[Batch], keys: Pair) -> Iterator[Term]:
-        """The documents of each batch in one kernel call."""
+        """Yield the documents of each batch in one kernel call."""
         division, rank = self._engine.division, self._engine.rank
         order, dtype = division.held(step, rank), self.wide.dtype
         k, v = keys[0][:, 0], keys[1][:, 0]

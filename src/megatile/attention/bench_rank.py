@@ -62,7 +62,8 @@ def _measure(name: str, case: BenchCase) -> BenchRow:
 
 
 def _error(out: Tensor, whole: Sequence[Tensor], rows: Tensor, case: BenchCase) -> float:
-    """The largest error of some rows of this rank, relative to their scale, against double precision."""
+    """Return the largest error of some rows of this rank, relative to their scale, against double
+    precision."""
     if not len(rows):
         return 0.0
     picked = torch.linspace(0, len(rows) - 1, min(SAMPLED_ROWS, len(rows))).long()

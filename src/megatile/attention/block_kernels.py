@@ -44,7 +44,7 @@ class KernelOptions:
 
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The type in which results of ``dtype`` are summed and merged."""
+    """Return the type in which results of ``dtype`` are summed and merged."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
@@ -114,7 +114,7 @@ class BlockKernel(ABC):
 
 
 def row_blocks(tile: MaskTile, rows: int, columns: int, size: int = ROW_BLOCK) -> Iterator[Part]:
-    """The visible part of each block of ``size`` rows."""
+    """Yield the visible part of each block of ``size`` rows."""
     for begin in range(0, rows, size):
         part = part_of(tile, (begin, min(rows, begin + size)), (0, columns))
         if part is not None:
@@ -167,7 +167,7 @@ class CpuFlash(BlockKernel):
 
 
 def _cpu_mask(visible: Visible, q: Tensor, k: Tensor) -> tuple[bool, Tensor | None]:
-    """Whether the kernel's own causal mask will do, and the mask where it will not."""
+    """Return whether the kernel's own causal mask will do, and the mask where it will not."""
     if isinstance(visible, MaskTile):
         band = visible.band
         if band.full or band == CAUSAL:
@@ -223,7 +223,7 @@ class Blocked(BlockKernel):
 
 
 def _weights(scores: Tensor, lse: Tensor) -> Tensor:
-    """The softmax; 0 in rows that see no key."""
+    """Return the softmax; 0 in rows that see no key."""
     return torch.exp(scores - lse.masked_fill(lse == float("-inf"), 0.0).unsqueeze(-1))
 
 
@@ -258,7 +258,7 @@ def attend_by_torch(
     window_size: tuple[int, int],
     scale: float | None,
 ) -> Tensor | None:
-    """All of attention by torch's own function, on one device; None where that cannot do it.
+    """Return all of attention by torch's own function, on one device; None where that cannot do it.
 
     It calls the same kernel as :class:`CpuFlash`, and costs little else: short sequences notice that.
     """

@@ -41,7 +41,7 @@ def uncompiled(function: Callable[Given, Answer]) -> Callable[Given, Answer]:
 def choose(
     schedule: str | Schedule, ranks: int, machine: Any, problem: str | None
 ) -> tuple[Schedule | None, Any, str | None]:
-    """The schedule, the machine to predict for (None unless "auto" has one), and the first problem.
+    """Return the schedule, the machine to predict for (None unless "auto" has one), and the first problem.
 
     Nothing may raise here: the other ranks would wait for this one.
     """
@@ -73,7 +73,7 @@ def _say_what_auto_is() -> None:
 
 
 def machine_text(machine: Any) -> str | None:
-    """What ranks compare: two machines of one name may have different parameters."""
+    """Return what ranks compare: two machines of one name may have different parameters."""
     return None if machine is None else f"{machine.name} ({_fingerprint(machine)})"
 
 
@@ -99,7 +99,7 @@ def _read(name: str) -> Any:
 
 
 def _for_machine(machine: Any, ranks: int) -> str:
-    """Paths inside nodes when the ranks fill several nodes of the machine, one full mesh otherwise."""
+    """Return paths inside nodes when the ranks fill several nodes of the machine, one full mesh otherwise."""
     inside = machine.count("device", within="node")
     return (
         f"hamilton:{inside}x{ranks // inside}" if 1 < inside < ranks and ranks % inside == 0 else "hamilton"

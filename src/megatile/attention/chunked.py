@@ -32,7 +32,7 @@ from megatile.runtime.agreement import Members, Record
 
 @no_none
 def kv_chunks(x: Tensor, count: int, *, causal: bool = False, dim: int = 1) -> list[Tensor]:
-    """A rank's own K or V cut into ``count`` chunks (at least one) along ``dim``.
+    """Return a rank's own K or V cut into ``count`` chunks (at least one) along ``dim``.
 
     With ``causal`` (zig-zag layout) chunk c joins sub-slice c of the first half and sub-slice c of the
     second; of an odd length the first half is the longer one, as :func:`shard_sequence` divides it.
@@ -99,7 +99,8 @@ def _forward(
 
 
 def _whole(pairs: Sequence[Pair], halves: bool) -> Pair:
-    """The rank's KV in order of positions: with halves, the first halves of all chunks, then the second."""
+    """Return the rank's KV in order of positions: with halves, the first halves of all chunks, then the
+    second."""
     if not halves:
         return torch.cat([a for a, _ in pairs]), torch.cat([b for _, b in pairs])
     sides = []
@@ -127,7 +128,7 @@ def _division(schedule: Schedule, records: Sequence[Record], mask: Mask) -> Divi
 
 
 def _halves(held: Pieces, sizes: Sequence[int]) -> Iterator[Pieces]:
-    """The pieces of chunks of these sizes: each takes from both halves of what a rank holds."""
+    """Yield the pieces of chunks of these sizes: each takes from both halves of what a rank holds."""
     first, second = 0, split(sum(sizes), 2)[0]
     for size in sizes:
         a, b = split(size, 2)
@@ -146,7 +147,7 @@ def _chunk_problem(
     layout: str,
     scale: float | None,
 ) -> str | None:
-    """What is wrong with one rank's chunks, or None."""
+    """Return what is wrong with one rank's chunks, or None."""
     if isinstance(cycles, str):
         return cycles
     if not all(isinstance(x, (list, tuple, Tensor)) for x in (k, v)):

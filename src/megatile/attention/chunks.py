@@ -35,7 +35,7 @@ class ChunkShape:
         """Elements of a token."""
 
     def chunk(self, flat: Tensor, tokens: int) -> Chunk:
-        """A message as a chunk: all keys, then all values."""
+        """Return a message as a chunk: all keys, then all values."""
         if self._k == self._v:
             k, v = flat.view(2, tokens, *self._k).unbind()
             return Chunk(k, v, flat)
@@ -43,30 +43,30 @@ class ChunkShape:
         return Chunk(k.view(tokens, *self._k), v.view(tokens, *self._v), flat)
 
     def copied(self, pair: Pair, runs: Sequence[Run]) -> Chunk:
-        """A copy of these rows."""
+        """Return a copy of these rows."""
         parts = [x[begin:end].reshape(-1) for x in pair for begin, end in runs]
         flat = torch.cat(parts) if parts else pair[0].new_empty(0)
         return self.chunk(flat, sum(end - begin for begin, end in runs))
 
 
 def joined(parts: list[Tensor], dim: int = 0) -> Tensor:
-    """Tensors one after the other; one alone is not copied."""
+    """Return tensors one after the other; one alone is not copied."""
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
 
 
 def rows_of(x: Tensor, run: Run, dim: int = 0) -> Tensor:
-    """These rows; all of them are the tensor itself."""
+    """Return these rows; all of them are the tensor itself."""
     begin, end = run
     return x if end - begin == x.shape[dim] else x.narrow(dim, begin, end - begin)
 
 
 def batch_rows(x: Tensor, runs: Sequence[Run]) -> Tensor:
-    """These rows of [B, S, …]."""
+    """Return these rows of [B, S, …]."""
     return joined([rows_of(x, run, 1) for run in runs], dim=1)
 
 
 def runs_within(runs: Sequence[AnyRun], first: int, end: int) -> list[AnyRun]:
-    """Rows first..end-1 of joined runs, as local rows."""
+    """Return rows first..end-1 of joined runs, as local rows."""
     result: list[Any] = []
     at = 0
     slot: list[Any]

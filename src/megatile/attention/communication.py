@@ -120,7 +120,8 @@ def _all_to_all(
 
 
 def _filler(group: dist.ProcessGroup, sends: Mapping[int, Tensor], sizes: Mapping[int, int]) -> int:
-    """How long the tensors for ranks without a message are: gloo's list form wants all of them equal."""
+    """Return how long the tensors for ranks without a message are: gloo's list form wants all of them
+    equal."""
     if str(dist.get_backend(group)) != "gloo":
         return 0
     lengths = {tensor.numel() for tensor in sends.values()} | set(sizes.values())
@@ -147,7 +148,7 @@ _DENSE = {
 
 
 def choose_transport(group: dist.ProcessGroup | None, dense: bool) -> str:
-    """The transport for a backend; ``MEGATILE_ATTENTION_TRANSPORT`` overrides it (on every rank)."""
+    """Return the transport for a backend; ``MEGATILE_ATTENTION_TRANSPORT`` overrides it (on every rank)."""
     asked = setting("TRANSPORT")
     if asked:
         return asked

@@ -58,7 +58,7 @@ _number_of._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def compilable(function: Attention) -> Attention:
-    """The function of ``q``, ``k``, ``v`` and options; in a graph of torch.compile it is one operator.
+    """Return the function of ``q``, ``k``, ``v`` and options; in a graph of torch.compile it is one operator.
 
     Plain attention of a process without a group needs none: it is torch's own.
     """
@@ -86,7 +86,7 @@ def compilable(function: Attention) -> Attention:
 
 
 def _unusual(options: dict[str, Any]) -> bool:
-    """Whether one process alone needs more than torch's own attention."""
+    """Return whether one process alone needs more than torch's own attention."""
     plain = ("causal", "layout", "softmax_scale", "deterministic", "schedule", "max_seqlen")
     usual = {"window_size": (-1, -1), "dropout_p": 0.0, "softcap": 0.0, "return_lse": False}
     return any(

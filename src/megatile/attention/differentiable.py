@@ -101,8 +101,8 @@ def engine_for(
     profile: Profile | None = None,
     width: int = 1,
 ) -> AttentionEngine:
-    """The engine of this rank. Routes connect ranks that have the same place in their groups of ``width``
-    ranks, which divide the heads."""
+    """Return the engine of this rank. Routes connect ranks that have the same place in their groups of
+    ``width`` ranks, which divide the heads."""
     transport = choose_transport(members.group, is_dense(division.routes))
     communicator = Communicator(members.group, transport, width, members.rank % width)
     return AttentionEngine(

@@ -78,14 +78,14 @@ class AttentionEngine:
         return out, lse, held
 
     def own_chunks(self, pair: Pair, shape: ChunkShape) -> Chunks:
-        """The rank's KV cut into the chunks of the routes; none where nothing travels."""
+        """Return the rank's KV cut into the chunks of the routes; none where nothing travels."""
         if not self.division.routes.exchanges:
             return {}
         rows = self.division.chunk_runs(self.rank)
         return {Held(self.rank, c): shape.copied(pair, runs) for c, runs in enumerate(rows)}
 
     def work(self, step: int, width: int) -> StepWork:
-        """The kernel calls of a step, for queries of ``width`` elements."""
+        """Return the kernel calls of a step, for queries of ``width`` elements."""
         cached, key = self.division.batches, (step, self.rank, type(self.kernel), width)
         if key not in cached:
             calls, together = self.division.calls(step, self.rank), list[Batch]()
@@ -100,14 +100,14 @@ class AttentionEngine:
         return found
 
     def all_keys(self, step: int, own: Pair, held: Chunks) -> Pair:
-        """All keys and values of a step, one slot after the other."""
+        """Return all keys and values of a step, one slot after the other."""
         if not step:
             return own
         order = self.division.held(step, self.rank)
         return joined([held[h].k for h in order]), joined([held[h].v for h in order])
 
     def keys(self, step: int, call: KernelCall, own: Pair, held: Chunks) -> Pair:
-        """The keys and values of a call."""
+        """Return the keys and values of a call."""
         order = self.division.held(step, self.rank)
         runs = [(own if slot == OWN else held[order[slot]], (a, b)) for slot, a, b in call.kv]
         return joined([rows_of(x[0], run) for x, run in runs]), joined(
@@ -115,7 +115,7 @@ class AttentionEngine:
         )
 
     def parts(self, prepared: PreparedCall, like: Tensor, forward: bool) -> Iterator[Part]:
-        """What kernels do of a call, one after the other."""
+        """Yield what kernels do of a call, one after the other."""
         mask = self.options.mask
         if mask is None:
             yield from prepared.parts

@@ -25,7 +25,7 @@ class Extras(NamedTuple):
     padded: Any = None
 
     def problem(self, q: Tensor, cu_seqlens: Any, order: str) -> str | None:
-        """What is wrong with them, or None; nothing may raise here."""
+        """Return what is wrong with them, or None; nothing may raise here."""
         if not isinstance(self.softcap, Real) or not isfinite(self.softcap) or self.softcap < 0:
             return f"softcap is a finite number above 0, or 0 for none, got {self.softcap!r}"
         heads = to_inner(q, order, cu_seqlens is not None).shape[2]
@@ -60,11 +60,11 @@ class Extras(NamedTuple):
         return None
 
     def places(self, cu_seqlens: Any) -> Any:
-        """The boundaries by which tokens are divided: with padding, where there is some."""
+        """Return the boundaries by which tokens are divided: with padding, where there is some."""
         return cu_seqlens if self.padded is None else self.padded
 
     def record(self) -> Record:
-        """What ranks compare, and this rank's positions."""
+        """Return what ranks compare, and this rank's positions."""
         found: Record = {"positions": None}
         if self.softcap:
             found["softcap"] = float(self.softcap)

@@ -41,7 +41,7 @@ def choose_kernel(q: Tensor, v: Tensor, options: KernelOptions) -> BlockKernel:
 
 
 def flash_attention_available(q: Tensor) -> bool:
-    """Whether flash-attn is installed and takes this tensor."""
+    """Return whether flash-attn is installed and takes this tensor."""
     return q.is_cuda and q.dtype in (torch.float16, torch.bfloat16) and _interface() is not None
 
 
@@ -61,7 +61,8 @@ def _interface() -> Any:
 
 
 def window_of(band: Band, rows: int, columns: int) -> tuple[int, int]:
-    """The (left, right) window of flash-attn, which counts from the lower right corner; -1 is no limit.
+    """Return the (left, right) window of flash-attn, which counts from the lower right corner; -1 is no
+    limit.
 
     Only for bands of a visible part, where neither number can be negative otherwise.
     """

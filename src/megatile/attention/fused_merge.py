@@ -81,7 +81,7 @@ INTERPRETED = not isinstance(merge_kernel, JITFunction)
 
 
 def tile_of(dim: int) -> tuple[int, int]:
-    """Rows and columns of one program."""
+    """Return rows and columns of one program."""
     width = triton.next_power_of_2(dim)
     return max(1, TILE // width), width
 
@@ -104,7 +104,8 @@ def merge_rows(block_out: Tensor, block_lse: Tensor, out: Tensor, lse: Tensor, r
 
 @cached()
 def runs_on(device: torch.device) -> bool:
-    """Whether the kernel can be compiled and run on a device; tried once, said once where it cannot."""
+    """Return whether the kernel can be compiled and run on a device; tried once, said once where it
+    cannot."""
     out, lse = torch.zeros(1, 1, 1, 1, device=device), torch.zeros(1, 1, 1, device=device)
     try:
         merge_rows(out.clone(), lse.clone(), out, lse, torch.zeros_like(lse))

@@ -26,7 +26,7 @@ class HeadExchange:
         return len(self.lengths)
 
     def own_heads(self, heads: int) -> slice:
-        """Which of all heads this rank takes."""
+        """Return which of all heads this rank takes."""
         sizes = split(heads, self.width)
         begin = sum(sizes[: self.index])
         return slice(begin, begin + sizes[self.index])
@@ -64,7 +64,7 @@ class HeadExchange:
 def exchange_heads(
     exchanges: Sequence[HeadExchange], tensors: Sequence[Tensor], heads: Sequence[int], to_heads: bool
 ) -> tuple[Tensor, ...]:
-    """Several tensors at once, all in flight before the first is awaited; differentiable."""
+    """Return several tensors at once, all in flight before the first is awaited; differentiable."""
     results: tuple[Tensor, ...] = _Exchange.apply(tuple(exchanges), tuple(heads), to_heads, *tensors)
     return results
 

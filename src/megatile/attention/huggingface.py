@@ -107,7 +107,8 @@ def shard_batch(
     schedule: str | Schedule = "auto",
     layout: str | Layout | None = None,
 ) -> dict[str, Any]:
-    """This rank's part of a batch of whole sequences, [batch, tokens] on every rank, for a causal model.
+    """Return this rank's part of a batch of whole sequences, [batch, tokens] on every rank, for a causal
+    model.
 
     ``labels`` become ``shift_labels`` (already shifted, so that no shard misses its next token) with
     ``num_items_in_batch``, the count of all labels: the losses of the ranks are parts of one sum.
@@ -149,7 +150,7 @@ def shard_batch(
 
 
 def boundaries_of(ids: Tensor, batch: int) -> list[int] | None:
-    """Where packed sequences begin and end, from positions; None for one sequence."""
+    """Return where packed sequences begin and end, from positions; None for one sequence."""
     begins = (ids == 0).nonzero()[:, -1].tolist() if ids.dim() == 1 or len(ids) == 1 else []
     if ids.dim() == 2 and len(ids) > 1:
         begins = [0] if bool((ids == torch.arange(ids.shape[1], device=ids.device)).all()) else []

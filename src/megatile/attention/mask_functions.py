@@ -50,7 +50,7 @@ class MaskFunction:
     def parts(
         self, part: Part, at: tuple[int, int], like: Tensor, first_head: int, counted: bool
     ) -> Iterator[Part]:
-        """The blocks of a part in which something is visible, with what is hidden in them.
+        """Yield the blocks of a part in which something is visible, with what is hidden in them.
 
         ``at``: the positions of row 0 and column 0; ``like`` has the batch and heads, [B, S, H, D].
         """
@@ -98,7 +98,8 @@ class MaskFunction:
 
 @no_none
 def document_mask(ids: Tensor) -> MaskMod:
-    """A mask function: tokens see their own document. ``ids``: [tokens] or [batch, tokens] of the whole."""
+    """Return a mask function: tokens see their own document. ``ids``: [tokens] or [batch, tokens] of the
+    whole."""
 
     def same_document(b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
         return ids[q] == ids[kv] if ids.dim() == 1 else ids[b, q] == ids[b, kv]

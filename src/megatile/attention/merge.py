@@ -32,7 +32,8 @@ def _merge_rows_f64(block_out: Tensor, block_lse: Tensor, out: Tensor, lse: Tens
 
 
 def merge_form(device: torch.device | str) -> str:
-    """How results on a device are merged: ``fused`` (one Triton kernel) or ``torch`` (its operations)."""
+    """Return how results on a device are merged: ``fused`` (one Triton kernel) or ``torch`` (its
+    operations)."""
     device = torch.device(device)
     asked = setting("MERGE")
     if asked == "torch" or (not asked and device.type != "cuda"):

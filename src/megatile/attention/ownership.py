@@ -66,7 +66,7 @@ class Ownership:
         return Ownership(schedule, division, local_q, local_kv)
 
     def head_group(self, rank: int) -> tuple[Lengths, Lengths]:
-        """The tokens of the ranks that exchange heads with ``rank``."""
+        """Return the tokens of the ranks that exchange heads with ``rank``."""
         width = self.schedule.heads
         first = rank - rank % width
         return self.tokens_q[first : first + width], self.tokens_kv[first : first + width]
@@ -85,12 +85,12 @@ class ShardTag(NamedTuple):
 
 
 def shard_tag(x: Any) -> ShardTag | None:
-    """The tag of a tensor that :func:`shard_sequence` made; what is computed from it has none."""
+    """Return the tag of a tensor that :func:`shard_sequence` made; what is computed from it has none."""
     return getattr(x, _TAG, None)
 
 
 def set_shard_tag(x: Any, tag: ShardTag | None) -> Any:
-    """The same tensor with a tag."""
+    """Return the same tensor with a tag."""
     if tag is not None:
         setattr(x, _TAG, tag)
     return x
@@ -109,7 +109,7 @@ def remember_shard(tokens: int, tag: ShardTag) -> None:
 
 
 def laid_out(schedule: Schedule, division: str | Layout | None) -> Schedule:
-    """The schedule for tokens that are divided in another layout than its own."""
+    """Return the schedule for tokens that are divided in another layout than its own."""
     if division is None:
         return schedule
     if isinstance(division, Layout) and (division.ranks, division.heads) != (schedule.ranks, schedule.heads):
@@ -132,7 +132,7 @@ def layout_problem(
     cu_seqlens: Any,
     matters: bool,
 ) -> str | None:
-    """Why the tokens of q, k and v cannot be what the schedule expects, or None.
+    """Return why the tokens of q, k and v cannot be what the schedule expects, or None.
 
     Without a mask it does not ``matter`` which tokens a rank has, only how many.
     """
@@ -161,9 +161,9 @@ def unknown_division(
     cu_seqlens: Any,
     tokens: Sequence[int],
 ) -> str | None:
-    """Why q, k and v may be divided otherwise than the schedule expects, or None. What is computed from a
-    shard has no tag, but as many tokens: if shards of that many (of these sequences, where they are packed)
-    were made, one of them was divided so. In debug mode all of them must have been."""
+    """Return why q, k and v may be divided otherwise than the schedule expects, or None. What is computed
+    from a shard has no tag, but as many tokens: if shards of that many (of these sequences, where they are
+    packed) were made, one of them was divided so. In debug mode all of them must have been."""
     layout = schedule.layout(causal)
     if division is not None or layout.ranks == 1:
         return None
@@ -189,7 +189,7 @@ _WEIGHTS = 0x9E3779B97F4A7C15 & (2**63 - 1)
 
 
 def position_checksum(ids: Any) -> int:
-    """A number of the positions of tokens in their order."""
+    """Return a number of the positions of tokens in their order."""
     numbers = np.asarray(ids, dtype=np.int64)
     with np.errstate(over="ignore"):
         return int(((numbers + 1) * (np.arange(1, len(numbers) + 1) * _WEIGHTS)).sum())
@@ -219,14 +219,14 @@ def _checksums(layout: Layout, lengths: Lengths) -> list[int]:
 
 
 def sequence_lengths(records: Sequence[Record], cu_seqlens: Any) -> tuple[Lengths, Lengths]:
-    """The lengths of the whole sequences: from their boundaries, or all local tokens together."""
+    """Return the lengths of the whole sequences: from their boundaries, or all local tokens together."""
     if cu_seqlens is None:
         return (sum(r["query tokens"] for r in records),), (sum(r["key tokens"] for r in records),)
     return packed_lengths(cu_seqlens)
 
 
 def packed_lengths(cu_seqlens: Any) -> tuple[Lengths, Lengths]:
-    """The lengths of packed sequences of q and of k, from their boundaries or a pair of them."""
+    """Return the lengths of packed sequences of q and of k, from their boundaries or a pair of them."""
     pair = isinstance(cu_seqlens, tuple) and not all(isinstance(x, Real) for x in cu_seqlens)
     if pair and len(cu_seqlens) != 2:
         raise AttentionError(
@@ -239,7 +239,7 @@ def packed_lengths(cu_seqlens: Any) -> tuple[Lengths, Lengths]:
 
 
 def own_lengths(records: Sequence[Record]) -> tuple[Lengths, Lengths]:
-    """The local tokens of every rank."""
+    """Return the local tokens of every rank."""
     return tuple(r["query tokens"] for r in records), tuple(r["key tokens"] for r in records)
 
 
@@ -259,7 +259,7 @@ def _differences(boundaries: Any) -> Lengths:
 
 
 def _apart(pieces: Pieces, lengths: Lengths, side: int) -> Pieces:
-    """The same tokens, but padding as pieces of sequences that no other piece belongs to."""
+    """Return the same tokens, but padding as pieces of sequences that no other piece belongs to."""
     found: list[Piece] = []
     for piece in pieces:
         real = min(piece.length, max(0, -((piece.start - lengths[piece.sequence]) // piece.stride)))

@@ -41,11 +41,12 @@ class Batch:
     columns: Array
 
     def take(self, x: Tensor, rows: bool) -> Tensor:
-        """The rows (or columns) of the batch, one document after the other."""
+        """Return the rows (or columns) of the batch, one document after the other."""
         return x.index_select(0, torch.from_numpy(self.rows if rows else self.columns).to(x.device))
 
     def fill(self, x: Tensor, rows: bool, value: float | None = None) -> Tensor:
-        """The same as [documents, longest, …]; places that are filled in hold ``value``, or anything."""
+        """Return the same as [documents, longest, …]; places that are filled in hold ``value``, or
+        anything."""
         places = self.padding.rows if rows else self.padding.columns
         wanted = (self.rows if rows else self.columns)[np.maximum(places, 0).ravel()]
         filled = x.index_select(0, torch.from_numpy(wanted).to(x.device))
@@ -61,7 +62,8 @@ class Batch:
 def batches(
     calls: Sequence[KernelCall], offsets: Sequence[int], key_of: Callable[[Segment], Hashable]
 ) -> tuple[list[KernelCall], list[Batch]]:
-    """Calls that stay alone, and the others by kind. ``offsets``: where each slot begins among all keys.
+    """Return calls that stay alone, and the others by kind. ``offsets``: where each slot begins among all
+    keys.
 
     ``key_of`` names the kind of a segment, None for one that is better done alone.
     """
@@ -99,7 +101,7 @@ def _expanded(runs: Sequence[Run]) -> Array:
 
 
 def _runs(rows: Array) -> tuple[Run, ...]:
-    """Rows as runs of consecutive ones."""
+    """Return rows as runs of consecutive ones."""
     breaks = np.flatnonzero(np.diff(rows) != 1) + 1
     starts, ends = [0, *breaks.tolist()], [*breaks.tolist(), len(rows)]
     return tuple((int(rows[a]), int(rows[b - 1]) + 1) for a, b in zip(starts, ends, strict=True))
@@ -137,17 +139,17 @@ class Padding:
         return cls(rows, columns, MaskTile(FULL), hidden)
 
     def mask(self, device: torch.device) -> MaskTile | Tensor:
-        """The mask of all documents, as kernels want it."""
+        """Return the mask of all documents, as kernels want it."""
         return self.tile if self.hidden is None else torch.from_numpy(self.hidden).to(device)
 
     def strip(self, x: Tensor, rows: bool) -> Tensor:
-        """What was filled up, one document after the other."""
+        """Return what was filled up, one document after the other."""
         places = np.flatnonzero((self.rows if rows else self.columns) >= 0)
         return x.flatten(0, 1).index_select(0, torch.from_numpy(places).to(x.device))
 
 
 def _places(lengths: Array) -> Array:
-    """Where the tokens of each document are, one document after the other; -1 where it has none."""
+    """Return where the tokens of each document are, one document after the other; -1 where it has none."""
     at = np.arange(int(lengths.max()))[None, :]
     starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])[:, None]
     return np.where(at < lengths[:, None], starts + at, -1)

@@ -77,7 +77,8 @@ class Prediction(HasTime):
         return self.compute_ps / self.communication_ps if self.communication_ps else float("inf")
 
     def link_bytes(self) -> Any:
-        """Bytes from rank to rank in each exchange of the simulated run: [sender, receiver, exchange]."""
+        """Return bytes from rank to rank in each exchange of the simulated run: [sender, receiver,
+        exchange]."""
         trace = self.result.trace
         order = np.argsort(trace.columns["start_ps"][trace.flows[:, 0]], kind="stable")
         sender, receiver = (trace.columns["unit"][trace.flows[order, side]] for side in (0, 1))
@@ -123,7 +124,7 @@ class Prediction(HasTime):
 
 
 def _times_before(values: Any) -> Any:
-    """How often each value has occurred before."""
+    """Return how often each value has occurred before."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
     begins = np.flatnonzero(np.diff(ordered, prepend=-1))
@@ -229,7 +230,7 @@ class Comparison:
 
 
 def schedules_for(hda: HDA, ranks: int, problem: Problem, scale: str = "device") -> list[str]:
-    """The schedules worth comparing: rings, direct mesh, Hamilton, Ulysses, and both across nodes."""
+    """Return the schedules worth comparing: rings, direct mesh, Hamilton, Ulysses, and both across nodes."""
     names = ["ring", *(["zigzag", "striped"] if problem.causal else []), "hamilton", "direct"]
     inside = devices_per_node(hda, scale)
     nodes = ranks // inside if inside and ranks % inside == 0 else 1
@@ -244,7 +245,7 @@ def schedules_for(hda: HDA, ranks: int, problem: Problem, scale: str = "device")
 
 
 def devices_per_node(hda: HDA, scale: str = "device") -> int:
-    """Units of ``scale`` in one node; 0 for machines without nodes."""
+    """Return units of ``scale`` in one node; 0 for machines without nodes."""
     try:
         return hda.count(scale, within="node")
     except (KeyError, ValueError):
@@ -325,7 +326,7 @@ def predict_one(
     scale: str = "device",
     kernel: str | None = None,
 ) -> Prediction:
-    """One schedule on the first ``ranks`` devices of a machine."""
+    """Return one schedule on the first ``ranks`` devices of a machine."""
     schedule = make_schedule(name, ranks)
     plan = _placed(attention_plan(schedule, problem, backward=backward, scale=scale), hda)
     divided = Divided(schedule, problem)
@@ -347,7 +348,7 @@ def predict_one(
 
 
 def _placed(plan: Plan, hda: HDA) -> Plan:
-    """The plan with everything in the memory of the machine where collectives would put it."""
+    """Return the plan with everything in the memory of the machine where collectives would put it."""
     memory = nearest_memory(hda, plan.scale, sum(size for _, _, size, _ in blocks(plan))).name
     tiles = tuple(replace(tile, memory=memory) for tile in plan.tiles)
     return replace(plan, tiles=tiles, channels=tuple(replace(c, memory=memory) for c in plan.channels))
@@ -355,7 +356,7 @@ def _placed(plan: Plan, hda: HDA) -> Plan:
 
 @cached(most=256)
 def best_schedule(machine: HDA | str, ranks: int, problem: Problem) -> str:
-    """The fastest schedule among those that divide sequences as ``hamilton`` does."""
+    """Return the fastest schedule among those that divide sequences as ``hamilton`` does."""
     hda = find_machine(machine) if isinstance(machine, str) else machine
     names = list(SAME_LAYOUT)
     inside = devices_per_node(hda)

@@ -34,7 +34,7 @@ class Profile:
             self._seconds[kind] += time.perf_counter() - start
 
     def seconds(self, kind: str) -> float:
-        """All time counted as ``kind``; waits for the GPU."""
+        """Return all time counted as ``kind``; waits for the GPU."""
         if self._events:
             torch.cuda.synchronize()
             for name, begin, end in self._events:

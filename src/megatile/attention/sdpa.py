@@ -67,7 +67,7 @@ def sequence_parallel_attention(
 
 
 def _problem(query: Any, key: Any, attn_mask: Any, is_causal: bool, enable_gqa: bool) -> str | None:
-    """What cannot be divided. It is reported to all ranks, like any other mistake."""
+    """Return what cannot be divided. It is reported to all ranks, like any other mistake."""
     if attn_mask is not None:
         return "attn_mask cannot be divided over ranks: use is_causal, or hamilton_attention with window_size"
     if not all(isinstance(x, Tensor) and x.dim() == 4 for x in (query, key)):

@@ -27,7 +27,7 @@ VALUES: dict[str, tuple[str, ...]] = {
 
 
 def setting(name: str, default: str = "") -> str:
-    """The value of a variable, one of those that it may have."""
+    """Return the value of a variable, one of those that it may have."""
     value = os.environ.get(PREFIX + name, "") or default
     if value and value not in VALUES[name]:
         raise AttentionError(
@@ -38,7 +38,7 @@ def setting(name: str, default: str = "") -> str:
 
 
 def problem_of_settings() -> str | None:
-    """What is wrong with the variables of this process, or None."""
+    """Return what is wrong with the variables of this process, or None."""
     known = [*(PREFIX + name for name in VALUES), TIMEOUT_VARIABLE]
     for name in os.environ:
         if name.startswith(PREFIX) and name not in known:

@@ -32,7 +32,8 @@ def shard_sequence(
     rank: int | None = None,
     ranks: int | None = None,
 ) -> Tensor:
-    """This rank's part of a whole tensor along ``dim``, in the order its kernels want it. Differentiable.
+    """Return this rank's part of a whole tensor along ``dim``, in the order its kernels want it.
+    Differentiable.
 
     The layout follows from ``schedule`` and ``causal`` as in :func:`hamilton_attention`, or is named by
     ``layout``. ``rank`` and ``ranks`` answer for a rank of a group that does not exist (yet). The result
@@ -62,8 +63,8 @@ def unshard_sequence(
     layout: str | Layout | None = None,
     cu_seqlens: Any = None,
 ) -> Tensor:
-    """The whole tensor on every rank: the inverse of :func:`shard_sequence`. Differentiable: the gradient of
-    a rank's part is the sum of what all ranks find for it."""
+    """Return the whole tensor on every rank: the inverse of :func:`shard_sequence`. Differentiable: the
+    gradient of a rank's part is the sum of what all ranks find for it."""
     members, problem, found = Members(group, AttentionError), _problem(x, dim), None
     record: Record = {}
     try:
@@ -99,7 +100,8 @@ def position_ids(
     rank: int | None = None,
     ranks: int | None = None,
 ) -> Tensor:
-    """The position of each local token in its whole sequence, for rotary or learned position embeddings."""
+    """Return the position of each local token in its whole sequence, for rotary or learned position
+    embeddings."""
     if not isinstance(length, int) or length < 0:
         raise AttentionError(f"length must be a whole number of tokens, got {length!r}")
     me, found = _place(group, causal, schedule, layout, rank, ranks)
@@ -118,7 +120,7 @@ def _place(
     rank: int | None,
     ranks: int | None,
 ) -> tuple[int, Layout]:
-    """A rank, and how sequences are divided over all of them."""
+    """Return a rank, and how sequences are divided over all of them."""
     members = Members(group, AttentionError) if rank is None or ranks is None else None
     size = ranks if ranks is not None else members.size if members else 1
     me = rank if rank is not None else members.rank if members else 0
@@ -155,7 +157,7 @@ def _problem(x: Any, dim: Any) -> str | None:
 
 
 def _record(x: Tensor, dim: int, layout: Layout, cu_seqlens: Any) -> Record:
-    """What ranks compare before they gather: transports end the process where sizes differ."""
+    """Return what ranks compare before they gather: transports end the process where sizes differ."""
     others = list(x.movedim(dim, 0).shape[1:])
     kind = str(x.dtype).removeprefix("torch.")
     packed = None if cu_seqlens is None else boundaries_text(cu_seqlens)

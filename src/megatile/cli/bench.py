@@ -34,7 +34,7 @@ FOLDERS = ("megatile.runtime.benches", "megatile.parallel.benches")
 
 
 def benches() -> dict[str, str]:
-    """The benches that come with megatile: name to module."""
+    """Return the benches that come with megatile: name to module."""
     return {
         m.name: f"{folder}.{m.name}"
         for folder in FOLDERS

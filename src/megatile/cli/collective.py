@@ -208,7 +208,7 @@ _WITH_UNITS = {"size": "size_bytes", "algbw": "algbw_gb_per_s", "busbw": "busbw_
 
 
 def _origins(hda: HDA, prediction: Prediction) -> dict[str, Origin]:
-    """Where the times of a prediction come from."""
+    """Return where the times of a prediction come from."""
     from megatile.timing.resources import Resources
 
     return Resources(hda, prediction.plan).origins()
@@ -235,7 +235,7 @@ def _record(line: Line, prediction: Prediction, explain: bool, hda: HDA) -> dict
 def _algorithms(
     operation: str, asked: str, hda: Any, size: int, fields: dict[str, Any], kernels: dict[str, Any]
 ) -> list[str]:
-    """The names asked for; ``all`` means every algorithm that can do the job."""
+    """Return the names asked for; ``all`` means every algorithm that can do the job."""
     from megatile.collectives.algorithms import algorithms, find_algorithm
     from megatile.collectives.libraries import NAMED
     from megatile.collectives.requests import make_job
@@ -272,7 +272,7 @@ def _whole_elements(sizes: Iterable[int], dtype: str) -> list[int]:
 
 
 def _progress(work: Iterator[tuple[Line, Prediction]], total: int) -> list[tuple[Line, Prediction]]:
-    """All of it, under a bar that moves from candidate to candidate."""
+    """Return all of it, under a bar that moves from candidate to candidate."""
     found = []
     with shown(f"{total} predictions") as advance:
         for line in work:

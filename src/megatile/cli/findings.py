@@ -31,7 +31,7 @@ class Finding:
 
     @classmethod
     def at(cls, place: Place | None, file: Path, level: str, rule: type, message: str) -> Finding:
-        """A finding at a place, or at the top of the file that was checked."""
+        """Return a finding at a place, or at the top of the file that was checked."""
         about = (rule.__doc__ or rule.__name__).strip().split("\n")[0]
         if place is None or place.file is None:
             return cls(level, rule.__name__, message, _relative(str(file)), about=about)
@@ -40,25 +40,25 @@ class Finding:
 
     @classmethod
     def of(cls, error: MegatileError, file: Path) -> Finding:
-        """The finding that an error is: its class is the rule."""
+        """Return the finding that an error is: its class is the rule."""
         message = error.message + (f" (try: {error.advice})" if error.advice else "")
         return cls.at(error.place, file, "error", type(error), message)
 
 
 def _relative(file: str) -> str:
-    """The file as a checkout has it, where it lies in the current folder."""
+    """Return the file as a checkout has it, where it lies in the current folder."""
     path = Path(file).resolve()
     here = Path.cwd()
     return (path.relative_to(here) if path.is_relative_to(here) else path).as_posix()
 
 
 def written(findings: Sequence[Finding], form: str) -> str:
-    """The findings as a text of one of `FORMATS`."""
+    """Return the findings as a text of one of `FORMATS`."""
     return sarif(findings) if form == "sarif" else "\n".join(map(github_line, findings))
 
 
 def github_line(finding: Finding) -> str:
-    """A workflow command of GitHub Actions, which shows the finding beside its line."""
+    """Return a workflow command of GitHub Actions, which shows the finding beside its line."""
     place = f"file={_escaped(finding.file, True)},line={finding.line},col={finding.column}"
     return f"::{finding.level} {place},title={finding.rule}::{_escaped(finding.message)}"
 
@@ -73,7 +73,7 @@ def _escaped(text: str, is_property: bool = False) -> str:
 
 
 def sarif(findings: Sequence[Finding]) -> str:
-    """A SARIF 2.1.0 log with one run."""
+    """Return a SARIF 2.1.0 log with one run."""
     rules = {finding.rule: finding for finding in sorted(findings, key=lambda f: f.rule)}
     driver = {
         "name": "megatile",
@@ -87,7 +87,7 @@ def sarif(findings: Sequence[Finding]) -> str:
 
 
 def _rule(finding: Finding) -> dict[str, Any]:
-    """A rule with the three texts that GitHub's code scanning requires."""
+    """Return a rule with the three texts that GitHub's code scanning requires."""
     text = {"text": finding.about or finding.rule}
     return {"id": finding.rule, "shortDescription": text, "fullDescription": text, "help": text}
 

@@ -85,7 +85,7 @@ MaxSeconds = Annotated[
 
 
 def load(name: str, settings: list[str] | None = None, trust: bool = False) -> HDA:
-    """The machine that a command line names."""
+    """Return the machine that a command line names."""
     from megatile.hda import machine
 
     return machine(name, trust=trust, **overrides(settings))

@@ -75,7 +75,7 @@ class AllCommands(TyperGroup):
 
 
 def _as_bench(args: list[str]) -> list[str]:
-    """The arguments of ``run --bench NAME …`` as those of ``bench NAME …``; others as they are."""
+    """Return the arguments of ``run --bench NAME …`` as those of ``bench NAME …``; others as they are."""
     for at, word in enumerate(args):
         if word == "--bench" and at + 1 < len(args):
             return ["bench", args[at + 1], *args[1:at], *args[at + 2 :]]

@@ -115,7 +115,7 @@ def _answer(said: dict[str, Any], origin: str, error: str) -> dict[str, Any]:
 
 
 def _command(module: str, *arguments: str) -> dict[str, Any]:
-    """What a command answers, as JSON, or its error."""
+    """Return what a command answers, as JSON, or its error."""
     bad = next((a for a in arguments[1:2] if a.startswith("-")), None)
     if bad is not None:
         return {"ok": False, "problem": f"'{bad}' is not a program", "try": "FILE.py:NAME"}
@@ -162,7 +162,7 @@ def checked(program: str, machine: str) -> dict[str, Any]:
 
 
 def server() -> Any:
-    """The server; ``run()`` speaks over standard input and output."""
+    """Return the server; ``run()`` speaks over standard input and output."""
     try:
         from mcp.server import MCPServer as Server  # type: ignore[import-not-found, unused-ignore]
     except ImportError:

@@ -98,7 +98,7 @@ def fail(problem: MegatileError) -> NoReturn:
 
 
 def console() -> Any:
-    """A Rich console for tables and trees; wide enough for them when the output is a file."""
+    """Return a Rich console for tables and trees; wide enough for them when the output is a file."""
     from rich.console import Console
 
     return Console(highlight=False, width=None if sys.stdout.isatty() else 140)

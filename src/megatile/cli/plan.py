@@ -28,7 +28,7 @@ ADVICE = "save a plan by 'megatile plan save', plan.to_json() or str(plan)"
 
 
 def read_plan(path: Path) -> Plan:
-    """A plan from a file, in either form."""
+    """Return a plan from a file, in either form."""
     from megatile.plan.model import Plan
 
     text = read_text(path, MAX_FILE_BYTES, advice=ADVICE)

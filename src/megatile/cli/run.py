@@ -217,7 +217,7 @@ def _on_each(prog: ProgramFunction, given: list[Any], machines: list[HDA], json:
 
 
 def _data_decide(lowered: Lowered) -> bool:
-    """Whether what the program does depends on its data, so that shapes alone have no time."""
+    """Return whether what the program does depends on its data, so that shapes alone have no time."""
     from megatile.plan.model import ReadScalar, statements
 
     return any(isinstance(s, ReadScalar) for x in lowered.plan.streams for s in statements(x.body))
@@ -255,13 +255,13 @@ def read_shapes(text: str | None, prog: ProgramFunction) -> list[tuple[int, ...]
 
 
 def names_of(file: str) -> dict[str, Any]:
-    """What a Python file defines; it is run, and can import its neighbours until the command ends."""
+    """Return what a Python file defines; it is run, and can import its neighbours until the command ends."""
     module = USER_FILES.enter_context(user_module(file))
     return {k: v for k, v in vars(module).items() if not k.startswith("_")}
 
 
 def find_named(file: str, things: dict[str, Any], name: str) -> tuple[str, Any, list[Any], dict[str, Any]]:
-    """What ``name`` or ``name(arguments)`` means among them, and the arguments."""
+    """Return what ``name`` or ``name(arguments)`` means among them, and the arguments."""
     word, arguments, named = read_call(name)
     if word not in things:
         raise MegatileError(
@@ -271,7 +271,7 @@ def find_named(file: str, things: dict[str, Any], name: str) -> tuple[str, Any, 
 
 
 def find_program(text: str) -> ProgramFunction:
-    """The program that ``FILE.py``, ``FILE.py:name`` or ``FILE.py:name(arguments)`` means."""
+    """Return the program that ``FILE.py``, ``FILE.py:name`` or ``FILE.py:name(arguments)`` means."""
     from megatile.language.tile.program import ProgramFunction
 
     file, _, name = text.partition(":")

@@ -95,7 +95,7 @@ def tune(
 
 
 def _factory(text: str) -> Any:
-    """The function that ``FILE.py:NAME`` means, with the arguments of ``FILE.py:NAME(…)``."""
+    """Return the function that ``FILE.py:NAME`` means, with the arguments of ``FILE.py:NAME(…)``."""
     file, _, name = text.partition(":")
     if not name:
         raise MegatileError(f"'{text}' is not a function", advice=f"write {file}:NAME")

@@ -33,7 +33,7 @@ class Blocks:
         return -(-(self.limit if known is None else known) // self.parts)
 
     def start(self, index: IntLike) -> IntLike:
-        """Where block ``index`` begins (``parts`` gives the end of the last)."""
+        """Return where block ``index`` begins (``parts`` gives the end of the last)."""
         even, rest = self._cut()
         if constant(rest) == 0:
             return expr(index) * even + self.base

@@ -44,7 +44,7 @@ BY_ESTIMATES = "NCCL chooses the lowest of its own estimates; 'time' is what meg
 
 
 def in_network(plan: Plan) -> bool:
-    """Whether a plan lets the network reduce or broadcast."""
+    """Return whether a plan lets the network reduce or broadcast."""
     return any(
         isinstance(s, Collective) and s.kind != "barrier"
         for stream in plan.streams
@@ -68,7 +68,7 @@ class Explanation:
         return self.candidates[0]
 
     def as_dicts(self) -> list[dict[str, Any]]:
-        """The candidates as plain data."""
+        """Return the candidates as plain data."""
         return [
             {
                 "algorithm": c.algorithm,

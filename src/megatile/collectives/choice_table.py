@@ -77,7 +77,8 @@ def choice_key(
     launch: bool = True,
     protocol: str | None = None,
 ) -> str:
-    """What a choice depends on: machine, ranks, operation, dtype, reduction, size, and what was allowed."""
+    """Return what a choice depends on: machine, ranks, operation, dtype, reduction, size, and what was
+    allowed."""
     parts = (hda.name, hda.fingerprint()[:_DIGITS], job.scale, str(job.ranks), str(job.place))
     place = "in" if job.in_place else "out"
     allowed = "+".join(sorted(among)) if among is not None else "all"
@@ -86,7 +87,7 @@ def choice_key(
 
 
 def read_entry(entry: Any, place: Place) -> Candidate:
-    """The choice that an entry of a table says."""
+    """Return the choice that an entry of a table says."""
     sound = isinstance(entry, (list, tuple)) and len(entry) == 3
     if not sound or not (isinstance(entry[0], str) and isinstance(entry[1], dict)):
         raise CollectiveError(
@@ -103,7 +104,7 @@ def read_entry(entry: Any, place: Place) -> Candidate:
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """The entries of a file; none if there is no such file yet, or another version wrote it."""
+    """Return the entries of a file; none if there is no such file yet, or another version wrote it."""
     place = Place(str(path))
     try:
         if not path.exists():

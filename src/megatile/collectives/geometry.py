@@ -57,7 +57,8 @@ def survey(hda: HDA, scale: str, ranks: Ranks = None) -> Geometry:
 
 
 def _cables(network: Network | None, numbers: Sequence[int]) -> tuple[tuple[int, int, int], ...]:
-    """Pairs of ranks that a network given by its edges joins directly, and how many cables they have."""
+    """Return pairs of ranks that a network given by its edges joins directly, and how many cables they
+    have."""
     topology = network.topology if network is not None else None
     if not isinstance(topology, Edges):
         return ()
@@ -83,7 +84,7 @@ def _numbers(hda: HDA, scale: str, ranks: Ranks) -> Sequence[int]:
 
 
 def _asked(ranks: Any, total: int) -> Sequence[int]:
-    """Numbers of units, from how many or which were asked for."""
+    """Return numbers of units, from how many or which were asked for."""
     if ranks is None:
         return range(total)
     many = whole(ranks)
@@ -138,7 +139,7 @@ def _network(hda: HDA, level: Level) -> Network | None:
 
 
 def _equal_runs(values: Sequence[int]) -> int | None:
-    """The common length of the runs of equal values, if there is one and no value comes back."""
+    """Return the common length of the runs of equal values, if there is one and no value comes back."""
     starts = [0, *(i for i in range(1, len(values)) if values[i] != values[i - 1]), len(values)]
     sizes = {b - a for a, b in pairwise(starts)}
     if len(sizes) != 1 or len(starts) - 1 != len(set(values)):
@@ -159,7 +160,8 @@ BUFFERS = 3
 
 
 def buffer_memory(hda: HDA, scale: str, nbytes: int = 0) -> str:
-    """Where a rank's buffers lie: the nearest memory that a unit of the scale reaches and that holds them."""
+    """Return where a rank's buffers lie: the nearest memory that a unit of the scale reaches and that holds
+    them."""
     memory = nearest_memory(hda, scale, nbytes)
     if _room(hda, scale, memory) < nbytes and nbytes // BUFFERS > memory.available:
         raise CollectiveError(
@@ -171,7 +173,8 @@ def buffer_memory(hda: HDA, scale: str, nbytes: int = 0) -> str:
 
 
 def nearest_memory(hda: HDA, scale: str, nbytes: int = 0) -> MemoryLayer:
-    """The nearest memory of a unit that holds so many bytes, whatever it is called; else the largest."""
+    """Return the nearest memory of a unit that holds so many bytes, whatever it is called; else the
+    largest."""
     hda.require("memory")
     base = hda.level(hda.scale(scale).level)
     usable = [m for m in hda.memories if not m.cache and m.shared]
@@ -197,5 +200,5 @@ def near_memory(hda: HDA, scale: str, buffers: str) -> MemoryLayer | None:
 
 
 def _room(hda: HDA, scale: str, memory: MemoryLayer) -> int:
-    """A unit's share of a memory that units have in common, or of all those below it."""
+    """Return a unit's share of a memory that units have in common, or of all those below it."""
     return memory.available * hda.level(memory.level).total // hda.level(hda.scale(scale).level).total

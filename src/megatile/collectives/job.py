@@ -47,7 +47,7 @@ class CollectiveError(MegatileError, ValueError):
 
 
 def operation_name(spelling: str) -> str:
-    """The operation's name, whatever its spelling (``AllReduce``, ``all-reduce``, ``all_reduce``)."""
+    """Return the operation's name, whatever its spelling (``AllReduce``, ``all-reduce``, ``all_reduce``)."""
     if not isinstance(spelling, str):
         raise CollectiveError(f"{spelling!r} is not a collective operation", advice="use 'all_reduce', …")
     plain = spelling.lower().replace("-", "_")
@@ -134,7 +134,7 @@ class Job:
             raise CollectiveError(f"a split must be a whole number of elements, got {wrong[0]!r}")
 
     def sent(self, sender: IntLike, receiver: IntLike) -> Expr:
-        """The elements that a rank sends to another, of an uneven all-to-all."""
+        """Return the elements that a rank sends to another, of an uneven all-to-all."""
         return table([n for row in self.splits for n in row], expr(sender) * self.ranks + receiver)
 
     @property
@@ -198,7 +198,7 @@ class Job:
 
 
 def read_bytes(nbytes: Any) -> int:
-    """A size in bytes: a whole number, or text such as ``1 MiB`` or ``1M``."""
+    """Return a size in bytes: a whole number, or text such as ``1 MiB`` or ``1M``."""
     found = size(nbytes) if isinstance(nbytes, str) else whole(nbytes)
     if found is None or found < 0:
         raise CollectiveError(f"{nbytes!r} is not a size in bytes", advice="use a whole number, or '1 MiB'")

@@ -120,7 +120,7 @@ class Prediction(HasTime):
 
 
 def bus_factor(operation: str, ranks: int) -> float:
-    """Bytes that must cross a rank's link, per byte of the buffer."""
+    """Return bytes that must cross a rank's link, per byte of the buffer."""
     if operation == "all_reduce":
         return 2 * (ranks - 1) / ranks
     if operation in ("reduce_scatter", "all_gather", "all_to_all", "gather", "scatter"):

@@ -80,7 +80,7 @@ def _run(plan: Plan, job: Job, numbers: Any) -> Any:
 
 
 def _diagnosis(plan: Plan, job: Job, rank: int, found: Any, right: Any) -> str:
-    """Who contributed how often to the first wrong element."""
+    """Return who contributed how often to the first wrong element."""
     element = int(np.flatnonzero(found != right)[0])
     shape, _ = job.shapes
     assert shape is not None
@@ -98,7 +98,8 @@ def _diagnosis(plan: Plan, job: Job, rank: int, found: Any, right: Any) -> str:
 
 
 def over_integers(plan: Plan) -> Plan:
-    """The plan with every tile of ``i64`` and every reduction an addition; averages are left as sums."""
+    """Return the plan with every tile of ``i64`` and every reduction an addition; averages are left as
+    sums."""
     narrow = min((itemsize(t.dtype) for t in plan.tiles), default=8)
     return replace(
         plan,

@@ -34,22 +34,23 @@ class RankGroup:
     lane_of: Callable[[Expr], RankGroup] | None = None
 
     def after(self, steps: IntLike) -> Expr:
-        """The unit ``steps`` positions on, round the ring."""
+        """Return the unit ``steps`` positions on, round the ring."""
         return self.unit_at((self.me + steps) % self.size)
 
     def lane(self, index: IntLike) -> RankGroup:
-        """The path that lane ``index`` of a ring takes through the group."""
+        """Return the path that lane ``index`` of a ring takes through the group."""
         return self if self.lane_of is None else self.lane_of(expr(index))
 
 
 def all_ranks(size: int) -> RankGroup:
-    """All units as one group: the plainest expressions."""
+    """Return all units as one group: the plainest expressions."""
     return RankGroup(size, unit, expr)
 
 
 def nearest_last(size: int, core: int) -> RankGroup:
-    """All units, the first ``core`` of them (a power of two) at positions with their bits reversed: positions
-    far apart are neighbours, so that the largest blocks of a halving exchange take the shortest path."""
+    """Return all units, the first ``core`` of them (a power of two) at positions with their bits reversed:
+    positions far apart are neighbours, so that the largest blocks of a halving exchange take the shortest
+    path."""
     last = core.bit_length() - 2
 
     def swapped(position: IntLike) -> Expr:
@@ -61,7 +62,7 @@ def nearest_last(size: int, core: int) -> RankGroup:
 
 
 def bidirectional(group: RankGroup) -> RankGroup:
-    """A group whose ring runs in both directions: lane 0 upwards, lane 1 downwards."""
+    """Return a group whose ring runs in both directions: lane 0 upwards, lane 1 downwards."""
 
     def lane(index: Expr) -> RankGroup:
         def turned(position: IntLike) -> Expr:
@@ -93,15 +94,15 @@ def _apart(size: int, stride: int) -> RankGroup:
 
 
 def along(extents: Sequence[int]) -> tuple[RankGroup, ...]:
-    """One group per dimension of a grid (the first varies fastest)."""
+    """Return one group per dimension of a grid (the first varies fastest)."""
     if len(extents) == 1:
         return (all_ranks(extents[0]),)
     return tuple(map(_apart, extents, accumulate(extents, mul, initial=1)))
 
 
 def beyond(nesting: Sequence[int], steps: IntLike, back: bool = False) -> Expr:
-    """The unit ``steps`` on, counted level by level (inside a node first), the same way from every unit: a
-    step is as many positions round each level as its digits say."""
+    """Return the unit ``steps`` on, counted level by level (inside a node first), the same way from every
+    unit: a step is as many positions round each level as its digits say."""
     rest, place, found = expr(steps), unit, ZERO
     stride = 1
     for extent in nesting:

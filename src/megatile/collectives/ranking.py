@@ -102,8 +102,9 @@ def rank(
     by: str | None = None,
     shapes: bool = False,
 ) -> list[Candidate]:
-    """All candidates: simulated ones by time, then priced ones, then the unfit with their reason. ``shapes``:
-    the time is that of the library's rule, and the Plan that comes nearest by itself is looked for."""
+    """Return all candidates: simulated ones by time, then priced ones, then the unfit with their reason.
+    ``shapes``: the time is that of the library's rule, and the Plan that comes nearest by itself is looked
+    for."""
     known_prices: dict[Key, int] = {}
     search, guess = _Search(hda, job, among, launch, library, protocol, by, shapes), None
     if floors is not None and floors.best is not None and floors.nbytes <= job.nbytes:
@@ -198,12 +199,13 @@ class _Search:
         return rule_of(self.hda, self.library, self.job.scale).figures.ring_piece if self.library else None
 
     def protocols(self, known: Algorithm) -> tuple[str, ...]:
-        """The protocols of an algorithm, or the one that was asked for if it has it."""
+        """Return the protocols of an algorithm, or the one that was asked for if it has it."""
         every = _copied(known) if self.by else protocols(self.hda, known, self.job)
         return tuple(each for each in every if self.protocol in (None, each))
 
     def first_guess(self) -> Candidate | None:
-        """A candidate that is rarely bad: what must take longer than it need not be priced to the end."""
+        """Return a candidate that is rarely bad: what must take longer than it need not be priced to the
+        end."""
         large = self.job.nbytes >= LARGE and self.job.ranks <= MAX_RANKS_TO_TRY_ALL
         for name in ("rail_rings", *GUESSES) if large else GUESSES:
             if name not in algorithms() or not self.asked_for(name):
@@ -223,7 +225,8 @@ class _Search:
         timed: Mapping[Key, Candidate],
         known_prices: Mapping[Key, int],
     ) -> Iterator[Candidate]:
-        """An algorithm's option sets with prices; more chunks are tried as long as they make it cheaper.
+        """Yield an algorithm's option sets with prices; more chunks are tried as long as they make it
+        cheaper.
 
         A price above the time of the first guess need not be exact: what cost more than that at a smaller
         size keeps its price. A guess of several lanes has more messages than all others together: it is left
@@ -363,7 +366,8 @@ def named(
     launch: bool,
     by: str | None = None,
 ) -> list[Candidate]:
-    """The one algorithm asked for: on the protocol that the machine's library takes, or the fastest."""
+    """Return the one algorithm asked for: on the protocol that the machine's library takes, or the
+    fastest."""
     options = tuple(sorted(settings.items()))
     possible = _copied(known) if by else protocols(hda, known, job)
     if not possible:

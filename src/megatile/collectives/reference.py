@@ -35,7 +35,7 @@ def make_inputs(job: Job, seed: int = 0) -> Arrays:
 
 
 def expected(job: Job, inputs: Sequence[Any]) -> list[Any | None]:
-    """Every rank's result (None: not specified), cut to the elements that count."""
+    """Return every rank's result (None: not specified), cut to the elements that count."""
     match job.operation:
         case "barrier":
             return [None] * job.ranks
@@ -69,7 +69,7 @@ def _contribution(job: Job, array: Any, rank: int) -> Any:
 
 
 def reduced(job: Job, inputs: Sequence[Any]) -> Any:
-    """The reduction over all ranks, computed wide and rounded once."""
+    """Return the reduction over all ranks, computed wide and rounded once."""
     assert job.operation in REDUCING
     wide = np.stack([np.asarray(x[: job.count]) for x in inputs])
     wide = wide.astype(np.float64 if is_float(job.dtype) else np.int64)
@@ -81,7 +81,7 @@ def reduced(job: Job, inputs: Sequence[Any]) -> Any:
 
 
 def result_of(job: Job, outputs: Any, rank: int) -> Any:
-    """The elements of a rank's buffer that are its result."""
+    """Return the elements of a rank's buffer that are its result."""
     array = outputs[rank]
     if job.in_place and job.operation in ("reduce_scatter", "scatter"):
         return array[block(job, rank)]
@@ -96,7 +96,7 @@ def result_of(job: Job, outputs: Any, rank: int) -> Any:
 
 
 def wrong_elements(job: Job, inputs: Sequence[Any], outputs: Any) -> int:
-    """How many result elements differ from NumPy's (nccl-tests' ``#wrong``)."""
+    """Return how many result elements differ from NumPy's (nccl-tests' ``#wrong``)."""
     wrong = 0
     for rank, right in enumerate(expected(job, inputs)):
         if right is None:

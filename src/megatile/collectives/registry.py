@@ -51,7 +51,7 @@ class Algorithm:
         return self.unfit(job) if job.ranks > 1 else None
 
     def plan(self, job: Job, **options: Any) -> Plan:
-        """The plan for a job; a job it cannot do is a ``CollectiveError``."""
+        """Return the plan for a job; a job it cannot do is a ``CollectiveError``."""
         reason = self.reason_against(job)
         if reason is not None:
             raise CollectiveError(f"{self.name} cannot do {job.operation} over {job.ranks} ranks: {reason}")

@@ -32,7 +32,7 @@ def make_job(
     slot_memory: str | None = None,
     splits: Sequence[Sequence[int]] | None = None,
 ) -> tuple[Job, Geometry]:
-    """The job that the arguments of ``collective`` describe."""
+    """Return the job that the arguments of ``collective`` describe."""
     name = dtype_name(dtype)
     size = itemsize(name)
     rows = tuple(map(tuple, splits or ()))

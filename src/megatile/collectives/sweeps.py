@@ -110,7 +110,7 @@ def count_wrong(found: Prediction) -> int:
 
 
 def small_twin(job: Job) -> Job:
-    """The job itself, or one of the same remainders with at most ``VERIFIED`` bytes over all ranks."""
+    """Return the job itself, or one of the same remainders with at most ``VERIFIED`` bytes over all ranks."""
     from dataclasses import replace
 
     most = max(1, VERIFIED // (job.ranks * itemsize(job.dtype)))

@@ -88,7 +88,7 @@ class Writer:
         self.builder.send(channel, what, to=to, member=member)
 
     def receive(self, channel: Channel, like: Operand, member: IntLike = 0) -> Handle:
-        """The next message, as long as ``like``."""
+        """Receive the next message, as long as ``like``."""
         handle = self.builder.receive(channel, part(like).shape, self.job.dtype, member=member)
         assert isinstance(handle, Handle)
         return handle
@@ -146,7 +146,7 @@ class Writer:
             b.compute("div", result, [result, divisor])
 
     def result(self) -> Part:
-        """Where this rank's result is at the end."""
+        """Return where this rank's result is at the end."""
         blocks = self.blocks
         if self.job.operation in ("reduce_scatter", "scatter"):
             if self.out_of_place:
@@ -155,11 +155,11 @@ class Writer:
         return self.whole(self.output)
 
     def whole(self, handle: Handle) -> Part:
-        """All elements of a buffer."""
+        """Return all elements of a buffer."""
         return piece(handle, 0, self.job.count)
 
     def contribution(self) -> Part:
-        """This rank's block of an ``all_gather`` or ``gather``."""
+        """Return this rank's block of an ``all_gather`` or ``gather``."""
         if self.out_of_place:
             return piece(self.own, 0, self.blocks.length(unit))
         return self.blocks.part(self.own, unit)
@@ -192,5 +192,5 @@ class Writer:
 
 
 def is_rank(rank: int) -> Expr:
-    """Whether this unit is that rank."""
+    """Return whether this unit is that rank."""
     return eq(unit, rank)

@@ -62,7 +62,7 @@ WHAT_IS_ALLOWED = (
 
 
 def evaluate(text: str, names: Mapping[str, Any]) -> Any:
-    """The value of an arithmetic expression over ``names``."""
+    """Return the value of an arithmetic expression over ``names``."""
     tree = _tree(text)
     _check(tree, text)
     return _Values(text, names).value(tree)
@@ -163,7 +163,7 @@ class _Values:
         return result
 
     def number(self, node: ast.expr) -> Any:
-        """A value to compute with. Texts are refused: * and % would make them as long as an attacker
+        """Return a value to compute with. Texts are refused: * and % would make them as long as an attacker
         likes."""
         value = self.value(node)
         if not isinstance(value, (int, float)):

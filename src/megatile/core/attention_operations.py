@@ -58,7 +58,7 @@ def _finite(lse: Array) -> Array:
 
 
 def _exact_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """The rounded sum and the remainder that rounding left; none beside an infinity."""
+    """Return the rounded sum and the remainder that rounding left; none beside an infinity."""
     total = a + b
     of_b = total - a
     rest = (a - (total - of_b)) + (b - of_b)
@@ -87,7 +87,7 @@ def attention(
 
 
 def merge_results(a: Array, b: Array) -> Array:
-    """The result over the keys of both.
+    """Return the result over the keys of both.
 
     The weights add up to one exactly, and the log-sum-exp keeps its remainder: when many parts are merged,
     what rounding does to it grows neither in the outputs nor in the gradients.
@@ -105,7 +105,7 @@ def merge_results(a: Array, b: Array) -> Array:
 
 
 def columns_of(result: Array) -> tuple[Array, Array, Array]:
-    """Outputs, log-sum-exps and their remainders."""
+    """Return outputs, log-sum-exps and their remainders."""
     return result[..., :-LSE_COLUMNS], result[..., -2:-1], result[..., -1:]
 
 
@@ -151,7 +151,7 @@ def gradient_of_keys(
 
 
 def start(width: int) -> Array:
-    """The result over no keys at all."""
+    """Return the result over no keys at all."""
     result = np.zeros(width, np.float32)
     result[-LSE_COLUMNS] = -np.inf
     return result
@@ -171,7 +171,7 @@ def _result_shape(q: Shape, kv: Shape, *_: Shape, **__: Any) -> Shape:
 
 
 def _pairs(q: Shape, kv: Shape) -> Any:
-    """Elements of all q·k products of a block in which everything is visible."""
+    """Return elements of all q·k products of a block in which everything is visible."""
     return prod(q) * kv[-3]
 
 

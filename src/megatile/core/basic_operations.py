@@ -63,7 +63,7 @@ def register(operations: Iterable[Operation]) -> None:
 
 
 def apply(name: str, arrays: Sequence[Array], to: str, **attributes: Any) -> Array:
-    """The operation's result, rounded to dtype ``to``."""
+    """Return the operation's result, rounded to dtype ``to``."""
     result = OPERATIONS[name].meaning(*arrays, **attributes)
     return cast(result, to)
 
@@ -83,7 +83,7 @@ def cast(array: Array, to: str) -> Array:
 
 
 def _tf32(array: Array) -> Array:
-    """Floats rounded to the 10 bits that tf32 has behind the point, ties to even."""
+    """Return floats rounded to the 10 bits that tf32 has behind the point, ties to even."""
     with np.errstate(over="ignore", invalid="ignore"):
         whole = np.ascontiguousarray(array, np.float32)
     bits = whole.view(np.uint32)
@@ -92,7 +92,7 @@ def _tf32(array: Array) -> Array:
 
 
 def _whole(array: Array, target: np.dtype[Any]) -> Array:
-    """Floats cut to whole numbers of a type; NaN gives 0, what is out of range the nearest end."""
+    """Return floats cut to whole numbers of a type; NaN gives 0, what is out of range the nearest end."""
     if target.kind in "iu":
         limits: Any = np.iinfo(target)
     else:  # of 4 bits
@@ -126,7 +126,7 @@ def _common(extents: tuple[Any, ...], shapes: tuple[Shape, ...]) -> Any:
 
 
 def _wide(array: Array) -> Array:
-    """Floats narrower than f32 as f32: transcendental functions round once, at the end."""
+    """Return floats narrower than f32 as f32: transcendental functions round once, at the end."""
     array = np.asarray(array)
     name = dtype(array.dtype)
     return array.astype(np.float32) if is_float(name) and name not in ("f32", "f64") else array

@@ -59,7 +59,7 @@ def cache_directory() -> Path:
 
 
 def cache_key(*parts: str) -> str:
-    """A name for what was made of these parts."""
+    """Return a name for what was made of these parts."""
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 
 

@@ -41,11 +41,11 @@ class Clocks:
         return len(self._now)
 
     def epoch(self, unit: int) -> int:
-        """The unit's own time: it grows with every release."""
+        """Return the unit's own time: it grows with every release."""
         return int(self._now[unit, unit])
 
     def release(self, unit: int) -> Clock:
-        """What others will know once they acquire the result: everything the unit did so far."""
+        """Return what others will know once they acquire the result: everything the unit did so far."""
         snapshot = self._now[unit].copy()
         self._now[unit, unit] += 1
         return snapshot
@@ -62,7 +62,7 @@ class Clocks:
         self._now[members, members] += 1
 
     def knows(self, unit: int, other: int, epoch: int) -> bool:
-        """Whether everything ``other`` did in ``epoch`` happens before what ``unit`` does now."""
+        """Return whether everything ``other`` did in ``epoch`` happens before what ``unit`` does now."""
         return unit == other or bool(self._now[unit, other] >= epoch)
 
 

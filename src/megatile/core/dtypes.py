@@ -54,7 +54,7 @@ _SPELLINGS = {numpy_name: name for name, numpy_name in _NUMPY.items() if name !=
 
 
 def dtype(spelling: Any) -> str:
-    """The short name of an element type given as a name, a NumPy type or dtype, or a torch dtype."""
+    """Return the short name of an element type given as a name, a NumPy type or dtype, or a torch dtype."""
     text = spelling if isinstance(spelling, str) else _text_of(spelling)
     text = text.removeprefix("torch.")
     if text in _NUMPY:
@@ -74,7 +74,7 @@ def _text_of(spelling: Any) -> str:
 
 @cached()
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The NumPy dtype that stores elements of ``name`` (those NumPy lacks come from ml_dtypes)."""
+    """Return the NumPy dtype that stores elements of ``name`` (those NumPy lacks come from ml_dtypes)."""
     numpy_name = _NUMPY[dtype(name)]
     if hasattr(np, numpy_name) or numpy_name == "bool":
         return np.dtype(numpy_name)
@@ -85,7 +85,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 @cached()
 def itemsize(name: str) -> int:
-    """Bytes per element of an array; types of 4 bits take one each there, see ``bits``."""
+    """Return bytes per element of an array; types of 4 bits take one each there, see ``bits``."""
     return numpy_dtype(name).itemsize
 
 
@@ -99,7 +99,7 @@ def is_float(name: str) -> bool:
 
 
 def accumulator(name: str) -> str:
-    """The type in which sums and products of ``name`` are accumulated.
+    """Return the type in which sums and products of ``name`` are accumulated.
 
     Floats narrower than f32 accumulate in f32, narrow integers in i32.
     """

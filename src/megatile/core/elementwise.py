@@ -55,7 +55,7 @@ def is_plain(value: Any) -> bool:
 
 
 def operation(expr: Any, guard: Guard | None = None) -> Callable[[list[Any]], Any]:
-    """What an operator does with evaluated arguments: the result is rounded to the type of the node.
+    """Return what an operator does with evaluated arguments: the result is rounded to the type of the node.
 
     ``guard`` is put around divisions of whole numbers.
     """
@@ -121,7 +121,7 @@ class Nest:
 
 @cached(most=4096)
 def read_nest(code: str, types: tuple[tuple[str, str], ...] = ()) -> Nest:
-    """The nest that ``code`` describes, with the types of its operands."""
+    """Return the nest that ``code`` describes, with the types of its operands."""
     try:
         statement = ast.parse(code).body[0]
     except (SyntaxError, IndexError, ValueError, RecursionError, MemoryError):
@@ -193,14 +193,14 @@ class _Lanes:
         return found
 
     def variable(self, expr: Expr) -> int | None:
-        """The iteration variable that an index is; -1 for the number 0, None for anything else."""
+        """Return the iteration variable that an index is; -1 for the number 0, None for anything else."""
         if isinstance(expr, Symbol) and expr.name in self.nest.names:
             return self.nest.names.index(expr.name)
         return -1 if isinstance(expr, Const) and expr.value == 0 else None
 
     @staticmethod
     def leading(lead: int, index: list[Array], rank: int, array: Array) -> tuple[Any, ...]:
-        """The index of elements with that of the units in front."""
+        """Return the index of elements with that of the units in front."""
         if not lead:
             return tuple(index)
         if all(i.ndim <= rank for i in index):
@@ -224,7 +224,7 @@ class _Lanes:
         return self._into(np.array(self.operands[nest.target]), value, combine)
 
     def _into(self, old: Array, value: Array, combine: str) -> Array:
-        """The old content with the elements of the iterations that no condition leaves out."""
+        """Return the old content with the elements of the iterations that no condition leaves out."""
         lead, rank = old.ndim - len(self.nest.index), len(self.extents)
         shape = old.shape[:lead] + self.extents
         index = [np.broadcast_to(np.asarray(self.evaluate(e)), shape) for e in self.nest.index]

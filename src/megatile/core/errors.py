@@ -41,7 +41,7 @@ class Place:
         return where
 
     def caret(self) -> str:
-        """The source line with a caret under the column, or the empty string."""
+        """Return the source line with a caret under the column, or the empty string."""
         if not self.snippet:
             return ""
         line = self.snippet.rstrip("\n")
@@ -124,7 +124,7 @@ class MissingDescriptionError(MegatileError):
 
 
 def did_you_mean(name: str, known: Iterable[str], *, what: str = "") -> str:
-    """Advice for an unknown name: the nearest known one, or the list of all.
+    """Return advice for an unknown name: the nearest known one, or the list of all.
 
     >>> did_you_mean("deivce", ["device", "block"])
     "did you mean 'device'?"
@@ -149,7 +149,7 @@ def did_you_mean(name: str, known: Iterable[str], *, what: str = "") -> str:
 
 
 def how_to_give(value: object, otherwise: str) -> str:
-    """Advice where ``value`` is not a program: a function that makes one is called first.
+    """Return advice where ``value`` is not a program: a function that makes one is called first.
 
     >>> def gemm(M, N): ...
     >>> how_to_give(gemm, "decorate the function with @T.program")

@@ -33,7 +33,7 @@ _numbers = count()
 
 
 def exists(path: str | Path) -> bool:
-    """Whether there is such a file; a name that no file can have (300 letters, a NUL) has none."""
+    """Return whether there is such a file; a name that no file can have (300 letters, a NUL) has none."""
     try:
         return Path(path).is_file()
     except (OSError, ValueError):
@@ -49,7 +49,7 @@ def is_inside(path: str | Path, folder: str | Path) -> bool:
 
 
 def _nearby(path: Path) -> str:
-    """Advice for a file that does not exist: the file beside it whose name is nearest."""
+    """Return advice for a file that does not exist: the file beside it whose name is nearest."""
     try:
         with os.scandir(path.parent) as entries:
             names = [entry.name for entry in islice(entries, MAX_NAMES)]
@@ -67,7 +67,8 @@ def read_file(
     *,
     unpack: bool = False,
 ) -> bytes:
-    """The bytes of a regular file of at most ``limit`` bytes; with ``unpack``, those a gzip file holds.
+    """Return the bytes of a regular file of at most ``limit`` bytes; with ``unpack``, those a gzip file
+    holds.
 
     Devices, pipes and folders are refused before a byte is read, and memory grows only with what is there.
     """
@@ -110,7 +111,7 @@ def read_text(
     *,
     unpack: bool = False,
 ) -> str:
-    """The same as text."""
+    """Return the same as text."""
     try:
         return read_file(path, limit, error, advice, unpack=unpack).decode("utf-8")
     except UnicodeDecodeError as problem:

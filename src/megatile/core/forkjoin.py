@@ -82,7 +82,8 @@ class Strand(Agent):
             _join(self.parent.learned, self.known)
 
     def release(self, others: Iterable[Agent] = ()) -> Clock:
-        """Everything ordered before this moment, with what ``others`` did; a new time begins for all."""
+        """Return everything ordered before this moment, with what ``others`` did; a new time begins for
+        all."""
         clock: Clock = {}
         _gather(clock, self, set())
         _release(clock, others)
@@ -134,7 +135,7 @@ def rendezvous(strands: Sequence[Strand], others: Iterable[Agent] = ()) -> None:
 
 
 def is_ordered(agent: Agent, time: int, strand: Strand) -> bool:
-    """Whether what ``agent`` did at ``time`` is ordered before what ``strand`` does now."""
+    """Return whether what ``agent`` did at ``time`` is ordered before what ``strand`` does now."""
     while not _is_known(agent, time, strand):
         if not agent.ended:
             return False
@@ -144,7 +145,7 @@ def is_ordered(agent: Agent, time: int, strand: Strand) -> bool:
 
 
 def _is_known(agent: Agent, time: int, strand: Strand) -> bool:
-    """Whether the strand, or one it was forked from, is that agent or has learned of it."""
+    """Return whether the strand, or one it was forked from, is that agent or has learned of it."""
     if strand is agent:
         return True
     walk: Strand | None = strand

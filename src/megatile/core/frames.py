@@ -33,8 +33,8 @@ def recorded_source(file: str) -> list[str] | None:
 
 
 def frame_outside(*inside: str) -> FrameType | None:
-    """The nearest caller in a file whose name does not begin like one of these (like the package's, if none
-    is given)."""
+    """Return the nearest caller in a file whose name does not begin like one of these (like the package's, if
+    none is given)."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(inside or PACKAGE):
         frame = frame.f_back
@@ -42,7 +42,7 @@ def frame_outside(*inside: str) -> FrameType | None:
 
 
 def caller(*inside: str) -> Place | None:
-    """Its line."""
+    """Return its line."""
     frame = frame_outside(*inside, __file__) if inside else frame_outside()
     return None if frame is None else place_of(frame.f_code.co_filename, frame.f_lineno)
 
@@ -63,7 +63,7 @@ def place_of(file: str, line: int) -> Place:
 
 
 def without_frames(function: F) -> F:
-    """The function as users call it: its errors show their line, not the inside of the package."""
+    """Return the function as users call it: its errors show their line, not the inside of the package."""
 
     @functools.wraps(function)
     def outermost(*arguments: Any, **keywords: Any) -> Any:

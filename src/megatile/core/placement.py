@@ -76,13 +76,13 @@ def is_whole(layout: Layout) -> bool:
 
 
 def cut(length: int, units: int, rank: int) -> tuple[int, int]:
-    """The run of a unit when a length is shared out equally, rounded up."""
+    """Return the run of a unit when a length is shared out equally, rounded up."""
     size = -(-length // units)
     return min(rank * size, length), min((rank + 1) * size, length)
 
 
 def coordinates(rank: int, extents: tuple[int, ...]) -> tuple[int, ...]:
-    """Coordinates of a rank; the first extent is x and runs fastest."""
+    """Return coordinates of a rank; the first extent is x and runs fastest."""
     result = []
     for extent in extents:
         result.append(rank % extent)
@@ -91,7 +91,7 @@ def coordinates(rank: int, extents: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def part(layout: Layout, shape: tuple[int, ...], extents: tuple[int, ...], rank: int) -> Part:
-    """The indices of each dimension that the unit ``rank`` holds."""
+    """Return the indices of each dimension that the unit ``rank`` holds."""
     whole: list[Share] = [(0, n) for n in shape]
     coords = coordinates(rank, extents)
     if isinstance(layout, Shard):
@@ -127,7 +127,7 @@ def _share(order: str, length: int, units: int, rank: int) -> Share:
 
 
 def written_out(shard: Shard, shape: tuple[int, ...], extents: tuple[int, ...]) -> Owner:
-    """A placement by the indices that each unit holds."""
+    """Return a placement by the indices that each unit holds."""
     return Owner(
         tuple(
             tuple(tuple(range(*s)) if isinstance(s, tuple) else tuple(s.tolist()) for s in held)
@@ -154,7 +154,7 @@ def compose(outer: Share, inner: Share) -> Share:
 
 
 def numpy_index(shares: Sequence[Any]) -> Any:
-    """The NumPy index of a product of shares: slices, where all are runs."""
+    """Return the NumPy index of a product of shares: slices, where all are runs."""
     if all(isinstance(share, tuple) for share in shares):
         return tuple([slice(*share) for share in shares])
     return np.ix_(*(np.arange(*s) if isinstance(s, tuple) else s for s in shares))
@@ -190,7 +190,7 @@ def _evaluate(owner: Callable[..., Any], shape: tuple[int, ...], extents: tuple[
 
 
 def _flatten(owner: Any, extents: tuple[int, ...]) -> Any:
-    """A tuple of coordinates as a rank."""
+    """Return a tuple of coordinates as a rank."""
     if not isinstance(owner, tuple):
         return owner
     rank, stride = 0, 1
@@ -226,7 +226,7 @@ class Piece(NamedTuple):
     sequence: int = 0
 
     def part(self, begin: int, end: int) -> Piece:
-        """The tokens with local numbers begin..end-1 of this piece."""
+        """Return the tokens with local numbers begin..end-1 of this piece."""
         return self._replace(start=self.start + begin * self.stride, length=end - begin)
 
 
@@ -240,18 +240,19 @@ def split(length: int, parts: int) -> list[int]:
 
 
 def blocks(length: int, parts: int, sequence: int = 0) -> list[Piece]:
-    """The sequence cut into ``parts`` consecutive pieces."""
+    """Return the sequence cut into ``parts`` consecutive pieces."""
     sizes = split(length, parts)
     return [Piece(end - size, size, 1, sequence) for size, end in zip(sizes, accumulate(sizes), strict=True)]
 
 
 def local_length(pieces: Sequence[Piece]) -> int:
-    """How many tokens a rank holds."""
+    """Return how many tokens a rank holds."""
     return sum(piece.length for piece in pieces)
 
 
 def cut_pieces(pieces: Sequence[Piece], begin: int, end: int) -> Pieces:
-    """The tokens with local numbers begin..end-1 of a rank that holds ``pieces`` one after the other."""
+    """Return the tokens with local numbers begin..end-1 of a rank that holds ``pieces`` one after the
+    other."""
     result, at = [], 0
     for piece in pieces:
         low, high = max(begin, at), min(end, at + piece.length)
@@ -262,12 +263,12 @@ def cut_pieces(pieces: Sequence[Piece], begin: int, end: int) -> Pieces:
 
 
 def cuts(pieces: Sequence[Piece], sizes: Sequence[int]) -> list[Pieces]:
-    """The tokens of ``pieces``, one after the other, in parts of these sizes."""
+    """Return the tokens of ``pieces``, one after the other, in parts of these sizes."""
     return [cut_pieces(pieces, end - size, end) for size, end in zip(sizes, accumulate(sizes), strict=True)]
 
 
 def positions(pieces: Sequence[Piece]) -> list[int]:
-    """The position of each local token in its sequence, in local order."""
+    """Return the position of each local token in its sequence, in local order."""
     return [p.start + i * p.stride for p in pieces for i in range(p.length)]
 
 

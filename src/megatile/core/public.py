@@ -26,12 +26,12 @@ def extend(module: str, extension: str) -> None:
 
 
 def extensions(module: str) -> Iterator[Any]:
-    """The modules that add to ``module``, each loaded when it is its turn."""
+    """Return the modules that add to ``module``, each loaded when it is its turn."""
     return map(import_module, _ADDED.get(module, ()))
 
 
 def extension(module: str) -> Any:
-    """The one module that adds to ``module``."""
+    """Return the one module that adds to ``module``."""
     return next(extensions(module))
 
 
@@ -43,7 +43,7 @@ class PublicNames:
         modules[module].__class__ = _module_class(places)
 
     def places(self) -> dict[str, str]:
-        """All names, with those that others add."""
+        """Return all names, with those that others add."""
         added = [extension.NAMES for extension in extensions(self.module)]
         return {name: place for names in (*added, self._own) for name, place in names.items()}
 

@@ -26,7 +26,7 @@ BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
 
 
 def _units() -> dict[str, tuple[str, float]]:
-    """Every spelling → (dimension, factor to the dimension's base unit)."""
+    """Return every spelling → (dimension, factor to the dimension's base unit)."""
     table: dict[str, tuple[str, float]] = {}
     for prefix, factor in {**DECIMAL, **BINARY}.items():
         table[f"{prefix}B"] = ("bytes", factor)
@@ -192,7 +192,7 @@ _BITS = re.compile(r".*[0-9]\s*[A-Za-z]i?b")
 
 
 def size(text: str | int) -> int:
-    """A number of bytes: ``1GiB``, ``64 kB``, ``128M`` or a plain integer.
+    """Return a number of bytes: ``1GiB``, ``64 kB``, ``128M`` or a plain integer.
 
     ``K``, ``M``, ``G`` and ``T`` alone count in 1024, as in nccl-tests; ``kB``, ``MB`` and ``GB`` in 1000.
 
@@ -215,7 +215,8 @@ def size(text: str | int) -> int:
 
 
 def whole(value: object) -> int | None:
-    """An integer, Python's or NumPy's, as Python's; None for everything else: no bool, no text, no 2.0."""
+    """Return an integer, Python's or NumPy's, as Python's; None for everything else: no bool, no text, no
+    2.0."""
     if isinstance(value, bool):
         return None
     try:
@@ -228,7 +229,7 @@ TIMES = ((10**12, "s"), (10**9, "ms"), (10**6, "µs"), (10**3, "ns"))
 
 
 def format_bytes(count: float) -> str:
-    """Bytes with a binary unit, or a decimal one where only that is round: ``228 KiB``, ``80 GB``."""
+    """Return bytes with a binary unit, or a decimal one where only that is round: ``228 KiB``, ``80 GB``."""
     if count < 1000:
         return f"{count:.4g} B"
     unit = next(p for p in reversed(BINARY) if count >= BINARY[p] or p == "Ki")
@@ -240,7 +241,7 @@ def format_bytes(count: float) -> str:
 
 
 def format_time(picoseconds: float) -> str:
-    """A time with a unit: ``13.03 µs``."""
+    """Return a time with a unit: ``13.03 µs``."""
     for factor, unit in TIMES:
         if picoseconds >= factor:
             return f"{picoseconds / factor:.4g} {unit}"
@@ -248,7 +249,7 @@ def format_time(picoseconds: float) -> str:
 
 
 def format_rate(per_second: float, unit: str = "B/s") -> str:
-    """A rate with a decimal prefix: ``450 GB/s``, ``989 TFLOP/s``."""
+    """Return a rate with a decimal prefix: ``450 GB/s``, ``989 TFLOP/s``."""
     for prefix in ("E", "P", "T", "G", "M", "k"):
         if per_second >= DECIMAL[prefix]:
             return f"{per_second / DECIMAL[prefix]:.4g} {prefix}{unit}"

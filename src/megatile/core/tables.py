@@ -15,7 +15,7 @@ MAX_LINE_CHARS = 10_000
 def rich_table(
     headers: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None, left: int = 1
 ) -> Any:
-    """A Rich table; all columns but the first ``left`` are aligned to the right."""
+    """Return a Rich table; all columns but the first ``left`` are aligned to the right."""
     from rich.table import Table
     from rich.text import Text
 
@@ -29,7 +29,7 @@ def rich_table(
 
 @no_none
 def text_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """The same as plain text, as wide as it needs to be."""
+    """Return the same as plain text, as wide as it needs to be."""
     from rich.console import Console
 
     text = StringIO()

@@ -50,12 +50,12 @@ class BoundedResult(Result):
         return None
 
     def why_slow(self, limit: int = 10) -> str:
-        """What bounds it, in place of a critical path."""
+        """Return what bounds it, in place of a critical path."""
         (share,) = self.links.values()
         return f"no critical path: the busiest link serves {share:.0%} of the bound"
 
     def summary(self) -> str:
-        """The bound, and what the links have to carry."""
+        """Return the bound, and what the links have to carry."""
         loads = link_loads(Resources(self.machine, self.plan))
         (share,) = self.links.values()
         rows = [

@@ -79,13 +79,14 @@ class Request:
         return any(self.machine.memory(m) is registers for m in self.memories)
 
     def engine(self, kind: str, dtype: str | None = None) -> tuple[Engine, int] | None:
-        """The engine of a kind nearest to the scale, and how many of them a unit has."""
+        """Return the engine of a kind nearest to the scale, and how many of them a unit has."""
         return self.nearest(
             [e for e in self.machine.engines if e.kind == kind and (not dtype or e.rate(dtype))]
         )
 
     def mover(self, name: str) -> tuple[Engine, int] | None:
-        """The DMA engine for copies of a name: one whose ``copies`` say so, else one that says nothing."""
+        """Return the DMA engine for copies of a name: one whose ``copies`` say so, else one that says
+        nothing."""
         every = [e for e in self.machine.engines if e.kind == "dma"]
         named = [e for e in every if name in e.copies]
         return self.nearest(named or [e for e in every if not e.copies])
@@ -159,7 +160,7 @@ def check_implementation(primitive: str, name: str) -> None:
 
 
 def prices(request: Request) -> Mapping[str, int]:
-    """Picoseconds of every candidate that can do this, cheapest first."""
+    """Return picoseconds of every candidate that can do this, cheapest first."""
     return _prices(request, tuple(CANDIDATES[request.primitive].values()))
 
 
@@ -181,8 +182,8 @@ def _prices(request: Request, candidates: tuple[Candidate, ...]) -> Mapping[str,
 
 
 def choose(request: Request, forced: str | None = None) -> tuple[str, Mapping[str, int]]:
-    """The implementation of a statement among those that lowering knows (a body in ``T`` has been read in its
-    place), and the prices of all that could do it; "" where no figures of the machine say anything."""
+    """Return the implementation of a statement among those that lowering knows (a body in ``T`` has been read
+    in its place), and the prices of all that could do it; "" where no figures of the machine say anything."""
     every = prices(request)
     found = {name: p for name, p in every.items() if CANDIDATES[request.primitive][name].body is None}
     if forced is not None:
@@ -202,7 +203,7 @@ def choose(request: Request, forced: str | None = None) -> tuple[str, Mapping[st
 
 @candidate("Gemm", "tensor", "vector")
 def _engine(request: Request, kind: str) -> int | None:
-    """What the timing rule of the command says that does it on the nearest engine of a kind."""
+    """Return what the timing rule of the command says that does it on the nearest engine of a kind."""
     from megatile.timing.rules import Command, rule_of  # only those who ask for times load them
 
     found = request.engine(kind, request.dtype)
@@ -267,7 +268,8 @@ def _vector(request: Request, _: str) -> int | None:
 
 
 def transfer_ps(request: Request, part: float = 1.0, by: str = "tma") -> int:
-    """A part of the bytes over the slowest of DMA engine, memories and network, with their latencies."""
+    """Return a part of the bytes over the slowest of DMA engine, memories and network, with their
+    latencies."""
     hda, count = request.machine, request.machine.count(request.scale)
     rates, latency = [], 0
     found = request.mover(by) or request.engine("dma")
@@ -288,13 +290,13 @@ def transfer_ps(request: Request, part: float = 1.0, by: str = "tma") -> int:
 
 
 def _carrier(request: Request) -> str:
-    """What carries a put or get: the network of the smallest unit that both are in."""
+    """Return what carries a put or get: the network of the smallest unit that both are in."""
     hda, reach = request.machine, request.machine.scale(request.reach or "block").position
     return BY_SCALE[(reach >= hda.scale("device").position) + (reach >= hda.scale("node").position)]
 
 
 def _fits(request: Request, name: str) -> bool:
-    """Whether the engine for copies of a name takes these rows, between memories that it reaches."""
+    """Return whether the engine for copies of a name takes these rows, between memories that it reaches."""
     found = request.mover(name)
     if found is None:
         return False
@@ -304,14 +306,14 @@ def _fits(request: Request, name: str) -> bool:
 
 
 def lanes_ps(request: Request, each: int) -> int | None:
-    """The lanes' own time for ``each`` operations on every element."""
+    """Return the lanes' own time for ``each`` operations on every element."""
     return _engine(replace(request, operations=each * request.elements), "vector")
 
 
 @candidate("Copy", "lsu")
 def _lsu(request: Request, _: str) -> int | None:
-    """The lanes' loads and stores: of the unit's own memories, and through registers of those above it and of
-    other devices in its node."""
+    """Return the lanes' loads and stores: of the unit's own memories, and through registers of those above it
+    and of other devices in its node."""
     apart = request.reach is not None and not request.inside
     if _at_device(request) or (apart and _carrier(request) != "copy_engine"):
         return None
@@ -324,7 +326,7 @@ def _lsu(request: Request, _: str) -> int | None:
 
 
 def _near_ps(request: Request) -> int:
-    """What storing out of registers adds: the latency of the unit's own memory."""
+    """Return what storing out of registers adds: the latency of the unit's own memory."""
     hda = request.machine
     near = [m for m in request.memories if hda.level(hda.memory(m).level).position <= request.position]
     return max((hda.memory(m).latency_ps for m in near), default=0)
@@ -345,8 +347,8 @@ def _bulk(request: Request, name: str) -> int | None:
 
 @candidate("Copy", "software_channel")
 def _channel(request: Request, _: str) -> int | None:
-    """Messages through a queue with slots in the receiver's memory: every unit sends its part and takes out
-    what is sent to it."""
+    """Return messages through a queue with slots in the receiver's memory: every unit sends its part and
+    takes out what is sent to it."""
     if request.reach is None or not request.paired:
         return None
     hda = request.machine

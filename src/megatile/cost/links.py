@@ -47,7 +47,7 @@ class LinkLoads(NamedTuple):
 
 
 def busiest_link(whole: Resources) -> int:
-    """Picoseconds that the busiest link serves at least, or that a message is on its way."""
+    """Return picoseconds that the busiest link serves at least, or that a message is on its way."""
     return link_loads(whole).busiest_ps
 
 
@@ -134,7 +134,7 @@ class _Loads:
         ends[run.first + run.length * run.step + shifts] -= served
 
     def longest_ps(self) -> int:
-        """How long the busiest link serves."""
+        """Return how long the busiest link serves."""
         self.count()
         for (network, step), ends in self.ends.items():
             lines = np.pad(ends, (0, -len(ends) % step)).reshape(-1, step)
@@ -194,7 +194,8 @@ class _GridLoads:
         return True
 
     def longest_ps(self) -> float:
-        """How long the busiest link serves; each transfer may be a picosecond shorter than its bytes."""
+        """Return how long the busiest link serves; each transfer may be a picosecond shorter than its
+        bytes."""
         if self.route is None:
             return 0.0
         ends = (Unit(self.view.level.name, number) for number in self.route)
@@ -206,7 +207,7 @@ class _GridLoads:
         return self.bytes()[0] * (per_byte - 1 / self.smallest) / link.width
 
     def bytes(self) -> tuple[float, float]:
-        """Bytes of the busiest link, and of all links together."""
+        """Return bytes of the busiest link, and of all links together."""
         most = total = 0.0
         for axis in range(len(self.extents)):
             lines = self.begins[axis].reshape(2, -1, *self.extents[::-1])
@@ -252,7 +253,7 @@ def _runs(view: Resources, stages: Iterable[Stage]) -> list[_Run]:
 
 
 def _reversed(run: _Run) -> _Run:
-    """The run from its other end."""
+    """Return the run from its other end."""
     return run._replace(first=run.first + (run.length - 1) * run.step, step=-run.step)
 
 
@@ -290,7 +291,7 @@ class _Transfers(Walk):
         return self.MAX_ROWS
 
     def moves(self, s: Any) -> bool:
-        """Whether a command may have its ends at different units."""
+        """Return whether a command may have its ends at different units."""
         if not isinstance(s, pm.Compute) or s.engine != "dma":
             return isinstance(s, pm.Send)
         return any(r.at is not None or self.is_spread(r) for r in (*s.reads[:1], s.write))
@@ -321,7 +322,8 @@ class _Transfers(Walk):
             self.latency_ps = max(self.latency_ps, path.startup_ps + path.latency_ps)
 
     def end(self, region: pm.Region, known: Values) -> _End:
-        """Who has a region, and where it lies: that of a message lies in the memory of some channel."""
+        """Return who has a region, and where it lies: that of a message lies in the memory of some
+        channel."""
         tile = self.tiles.get(region.tile)
         memories = {c.memory for c in self.plan.channels} if tile is None else {tile.memory}
         if tile is not None and self.is_spread(region):
@@ -331,12 +333,13 @@ class _Transfers(Walk):
         return _End(self.plan.level(tile.level).name, value_of(region.at, known), memories)
 
     def is_spread(self, region: pm.Region) -> bool:
-        """Whether a region lies with other units; not those of a level with slots, which are not known."""
+        """Return whether a region lies with other units; not those of a level with slots, which are not
+        known."""
         over = self.tiles[region.tile].over if region.tile in self.tiles and region.at is None else None
         return over is not None and self.plan.per(self.own, over) is not None
 
     def part(self, tile: pm.Tile, region: pm.Region, known: Values) -> Any:
-        """The instance with which the block of a spread tile lies where copies of a region begin."""
+        """Return the instance with which the block of a spread tile lies where copies of a region begin."""
         number, level = value_of(tile.block_of(region), known), self.plan.level(tile.over)
         if number is None:
             return None
@@ -364,13 +367,13 @@ class _Transfers(Walk):
             self.loads.add(level, pair)
 
     def outer(self, one: str, other: str) -> str | None:
-        """The innermost level around both whose instances stay where they are."""
+        """Return the innermost level around both whose instances stay where they are."""
         around = self.around(other)
         found = [name for name in self.around(one) if name in around]
         return found[0] if found else None
 
     def around(self, name: str) -> list[str]:
-        """The levels around one and itself, innermost first, from where all stay."""
+        """Return the levels around one and itself, innermost first, from where all stay."""
         found: list[str] = []
         level: pm.Level | None = self.plan.level(name)
         while level is not None:

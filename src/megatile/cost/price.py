@@ -160,7 +160,7 @@ def price(
 
 
 def lower_bound(plan: Plan, machine: HDA | str, *, launch: bool = True, timing: Timing | None = None) -> int:
-    """The longest chain of dependencies alone: cheaper than `price`, and still a lower bound."""
+    """Return the longest chain of dependencies alone: cheaper than `price`, and still a lower bound."""
     found = []
     for run in _runs(plan, machine, timing, launch):
         if pm.ReadScalar in plan.kinds:
@@ -172,7 +172,8 @@ def lower_bound(plan: Plan, machine: HDA | str, *, launch: bool = True, timing: 
 
 
 def _chain_ps(run: Launch) -> int:
-    """When a run ends in which nothing is shared; very long loops are run in part where that is enough."""
+    """Return when a run ends in which nothing is shared; very long loops are run in part where that is
+    enough."""
     for short in shortened(run.plan) if command_count(run.plan) > LONG else ():
         part = time_alone(replace(run, plan=short.plan), EVERYTHING)
         assert part.simulation is not None
@@ -196,7 +197,7 @@ def _runs(plan: Plan, machine: HDA | str, timing: Timing | None, launch: bool) -
 
 
 def _blocks(tile: pm.Tile, region: pm.Region, brick: tuple[int, ...]) -> tuple[int, int]:
-    """How many blocks of a tile a region may touch at most, and the bytes of each."""
+    """Return how many blocks of a tile a region may touch at most, and the bytes of each."""
     count = 1
     for axis, (extent, size) in enumerate(zip(tile.shape, brick, strict=True)):
         known = constant(region.shape[axis]) if len(region.shape) == len(brick) else None
@@ -206,14 +207,14 @@ def _blocks(tile: pm.Tile, region: pm.Region, brick: tuple[int, ...]) -> tuple[i
 
 
 def _filling(tile: pm.Tile, region: pm.Region, brick: tuple[int, ...], caches: Iterable[Cache]) -> int:
-    """How long the layers behind caches serve at most for a region of a tile."""
+    """Return how long the layers behind caches serve at most for a region of a tile."""
     blocks, size = _blocks(tile, region, brick)
     behind = [cache.behind for cache in caches]
     return sum(blocks * (serialise_ps(size, stage.bandwidth) + 1) + stage.latency_ps for stage in behind)
 
 
 def _physical_memory() -> int:
-    """The bytes of memory that this computer has, or 64 GB where it does not say."""
+    """Return the bytes of memory that this computer has, or 64 GB where it does not say."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
@@ -221,18 +222,19 @@ def _physical_memory() -> int:
 
 
 def _reading(assume: Mapping[str, Any]) -> Any:
-    """Values for `ReadScalar`: those that are assumed, else the greatest."""
+    """Return values for `ReadScalar`: those that are assumed, else the greatest."""
     known = Assumed(assume)
     return lambda read, *asked: known(read, *asked) if read.name in assume else read.bound
 
 
 def _unordered(plan: Plan, hda: HDA) -> bool:
-    """Whether contention may change what comes first, and with it the course of the plan."""
+    """Return whether contention may change what comes first, and with it the course of the plan."""
     return pm.ReceiveAny in plan.kinds or _takes_turns(plan, hda)
 
 
 def _takes_turns(plan: Plan, hda: HDA, more_than: int = 0) -> bool:
-    """Whether instances wait for slots of others: more than so many, and more than are there at a time."""
+    """Return whether instances wait for slots of others: more than so many, and more than are there at a
+    time."""
     slotted = [x for x in plan.levels if x.slots is not None and plan.instances(x.name) > more_than]
     if not slotted:
         return False
@@ -261,7 +263,7 @@ def _price(least: Launch, run: Launch, assume: Mapping[str, int]) -> Price:
 
 
 def _loads(run: Launch, assume: Mapping[str, int], ordered: bool) -> _Loads:
-    """What a run adds up to; its long loops are run in part where that gives the same."""
+    """Return what a run adds up to; its long loops are run in part where that gives the same."""
     for short in shortened(run.plan, ordered):
         part = time_alone(replace(run, plan=short.plan, scalars=_reading(assume)), EVERYTHING)
         assert part.simulation is not None
@@ -384,7 +386,8 @@ class _Loads:
         self.serial_ps = self._serial(every, run) + missing
 
     def _missing(self, moved: list[_Kind]) -> int:
-        """How long the layers behind caches serve if every block is missing and every changed one leaves."""
+        """Return how long the layers behind caches serve if every block is missing and every changed one
+        leaves."""
         plan, statements, total = self.record.launched.plan, self.record.statements, 0
         tiles = {tile.name: tile for tile in plan.tiles}
         for one in moved:
@@ -410,7 +413,7 @@ class _Loads:
         return total
 
     def _evenly(self, loads: dict[Any, int]) -> int:
-        """The busiest kind of engine or memory if every one of the machine had the same to do."""
+        """Return the busiest kind of engine or memory if every one of the machine had the same to do."""
         hda, totals = self.record.launched.resources.hda, dict[tuple[str, str], int]()
         for key, load in loads.items():
             if isinstance(key, tuple) and key[0] in ("memory", "engine"):
@@ -482,7 +485,8 @@ class _Loads:
             self.not_held[key] = self.not_held.get(key, 0) + (0 if flops is not None else load)
 
     def _serial(self, every: list[_Kind], run: Launch) -> int:
-        """All activities one after another: while a plan is not at its end, one of them is under way."""
+        """Return all activities one after another: while a plan is not at its end, one of them is under
+        way."""
         assert run.simulation is not None
         plan, views = run.plan, self.record.launched.views
         slotted = [(x, v) for x, v in zip(plan.all_levels, views, strict=True) if x.slots is not None]

@@ -101,7 +101,8 @@ class Shortened:
         return [known.get(id(statement), Fraction(1)) for statement in statements]
 
     def end_ps(self, simulation: Simulation, launched: LaunchRows) -> int | None:
-        """When the whole plan ends, from a recorded run of this one; None where it does not repeat itself."""
+        """Return when the whole plan ends, from a recorded run of this one; None where it does not repeat
+        itself."""
         rows, statements = simulation.records, simulation.rows.statements
         ends = np.maximum(rows[:, Recorded.end], rows[:, Recorded.arrived])
         if len(rows) == 0 or int(ends.max()) != simulation.arena.last:
@@ -145,7 +146,7 @@ class Shortened:
     def _added(
         self, rows: Any, group: Any, number: Any, statements: list[Any], shift: Any, exempt: Any
     ) -> list[int] | None:
-        """The times by which these records are later in the whole plan; ``shift`` says whose is which;
+        """Return the times by which these records are later in the whole plan; ``shift`` says whose is which;
         None where a loop does not repeat itself."""
         added, level = [0], 0
         for turn in range(0, int(number.max(initial=0)) + 1):
@@ -169,7 +170,7 @@ class Shortened:
         return added
 
     def _parts(self, rows: Any, mine: Any, statements: list[Any]) -> Iterator[tuple[Any, Gap, Any]]:
-        """The records of each part of a loop, a row for each round; its gap; and their times."""
+        """Yield the records of each part of a loop, a row for each round; its gap; and their times."""
         known = self._known
         found: dict[Any, list[Any]] = {}
         gaps: dict[Any, Gap] = {}
@@ -242,7 +243,7 @@ class _Shorten:
         return tuple(made), gaps
 
     def gap(self, loop: pm.Loop) -> Gap | None:
-        """The gap of a loop; None where it must be run as it is."""
+        """Return the gap of a loop; None where it must be run as it is."""
         rounds, body = trips(loop), list(pm.statements(loop.body))
         if rounds is None or not all(isinstance(s, REPEATING) for s in body):
             return None
@@ -268,8 +269,8 @@ class _Shorten:
         return period if period <= MAX_PERIOD else None
 
     def reach(self, loop: pm.Loop, body: list[Any]) -> int | None:
-        """How many rounds back a command may meet the blocks of another; None where the index decides more
-        than where blocks begin."""
+        """Return how many rounds back a command may meet the blocks of another; None where the index decides
+        more than where blocks begin."""
         step, reach = constant(loop.step), 1
         starts: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
         for s in body:
@@ -320,7 +321,7 @@ def _flat(loop: pm.Loop) -> pm.Loop:
 
 
 def _cut(loop: pm.Loop, gap: Gap) -> pm.Loop:
-    """The loop with its rounds before and after the gap."""
+    """Return the loop with its rounds before and after the gap."""
     step, index = constant(loop.step) or 1, Symbol(loop.index)
     skipped = gap.rounds - gap.before - gap.after
     value = loop.start + (index + (index >= gap.before) * skipped) * step
@@ -331,7 +332,7 @@ def _cut(loop: pm.Loop, gap: Gap) -> pm.Loop:
 
 
 def _with(part: Any, values: dict[str, Expr]) -> Any:
-    """A statement, or a part of one, with integers replaced; always another object."""
+    """Return a statement, or a part of one, with integers replaced; always another object."""
     if isinstance(part, Expr):
         return part if symbols(part).isdisjoint(values) else substitute(part, values)
     if isinstance(part, tuple):
@@ -342,7 +343,7 @@ def _with(part: Any, values: dict[str, Expr]) -> Any:
 
 
 def _deciding(part: Any) -> Iterator[Expr]:
-    """The expressions of a statement but for those in its body and where its regions begin."""
+    """Yield the expressions of a statement but for those in its body and where its regions begin."""
     if isinstance(part, Expr):
         yield part
     elif isinstance(part, tuple):
@@ -355,7 +356,8 @@ def _deciding(part: Any) -> Iterator[Expr]:
 
 
 def _parts_of(inside: list[Any], written: set[str]) -> list[int]:
-    """Which statements of a local loop belong together: those that use one engine or one written tile."""
+    """Return which statements of a local loop belong together: those that use one engine or one written
+    tile."""
     part, owner = list(range(len(inside))), dict[str, int]()
 
     def root(i: int) -> int:

@@ -34,7 +34,7 @@ Busy = dict[tuple[str, str], Any]
 
 
 def floor(plan: pm.Plan, machine: HDA | str, *, launch: bool = True) -> int:
-    """Picoseconds that the plan takes at least."""
+    """Return picoseconds that the plan takes at least."""
     hda = find_machine(machine) if isinstance(machine, str) else machine
     whole = Resources(hda, plan, control=launch)
     places = copies(plan, hda)
@@ -61,7 +61,8 @@ def floor(plan: pm.Plan, machine: HDA | str, *, launch: bool = True) -> int:
 
 
 def _behind_caches(whole: Resources) -> int:
-    """How long a memory behind caches serves at least: the busiest of all such memories of the machine."""
+    """Return how long a memory behind caches serves at least: the busiest of all such memories of the
+    machine."""
     plan, hda = whole.plan, whole.hda
     moved: dict[tuple[str, str], int] = {}
     written = {s.write.tile for body in plan.bodies for s in body if isinstance(s, pm.Compute)}
@@ -126,7 +127,7 @@ class Distinct(Walk):
 
 
 def _level_of(view: Resources, what: str, name: str) -> str | None:
-    """The level of the engine or memory that instances contend for; None where each has its own."""
+    """Return the level of the engine or memory that instances contend for; None where each has its own."""
     if what == "memory":
         layer, _, contended = view.memory(name)
         return layer.level if contended or layer.cache else None

@@ -29,7 +29,7 @@ class Walk:
         """One statement."""
 
     def max_rows(self, s: pm.Loop) -> int:
-        """How many rows of a loop are looked at; of more the index is not known."""
+        """Return how many rows of a loop are looked at; of more the index is not known."""
         return self.MAX_ROWS
 
     def block(self, body: Iterable[Any], known: Values, times: Any) -> None:
@@ -66,7 +66,7 @@ class Walk:
 
 
 def value_of(expression: Any, known: Values) -> Any:
-    """The value for every row; None where it depends on something that is not known."""
+    """Return the value for every row; None where it depends on something that is not known."""
     if not isinstance(expression, Expr):
         return expression
     return expression.evaluate(known) if symbols(expression) <= set(known) else None

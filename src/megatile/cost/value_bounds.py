@@ -35,8 +35,8 @@ class Undecided(PlanError):
 
 
 def extreme(plan: Plan, assume: Mapping[str, Any], most: bool) -> Plan:
-    """The plan with the most, or the least, that the integers it reads allow; ``assume`` gives some of them.
-    Raises ``Undecided`` where there is no such thing."""
+    """Return the plan with the most, or the least, that the integers it reads allow; ``assume`` gives some of
+    them. Raises ``Undecided`` where there is no such thing."""
     return replace(
         plan, streams=tuple(replace(s, body=_Extreme(plan, assume, most).body(s.body)) for s in plan.streams)
     )
@@ -89,8 +89,8 @@ class _Extreme:
         return replace(s, body=self.body(s.body))
 
     def part(self, s: Any, value: Any) -> Any:
-        """A command, or a part of one: how much it works on has a least and a most, what else is decided has
-        not."""
+        """Return a command, or a part of one: how much it works on has a least and a most, what else is
+        decided has not."""
         if isinstance(value, Expr):
             if self.decided(value):
                 raise self.undecided(s, value)
@@ -118,7 +118,8 @@ class _Extreme:
         return not self.open.isdisjoint(symbols(value))
 
     def value(self, s: Any, value: Expr, most: bool) -> Expr:
-        """The greatest (or least) that the expression can be; what does not depend on what is read stays."""
+        """Return the greatest (or least) that the expression can be; what does not depend on what is read
+        stays."""
         if not self.decided(value):
             return value
         terms, offset = linear(value)

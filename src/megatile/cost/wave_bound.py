@@ -37,7 +37,7 @@ def wave_bound(plan: pm.Plan, hda: HDA) -> int:
 
 
 def first_blocks(plan: pm.Plan, count: int) -> pm.Plan | None:
-    """The plan with its first blocks alone, if every block does the same."""
+    """Return the plan with its first blocks alone, if every block does the same."""
     if plan.units != 1 or len(plan.levels) != 1 or len(plan.streams) != 1:
         return None
     level, stream = plan.levels[0], plan.streams[0]
@@ -58,7 +58,7 @@ def first_blocks(plan: pm.Plan, count: int) -> pm.Plan | None:
 
 @cached_in_owner
 def _all_hits(hda: HDA, used: frozenset[str]) -> HDA:
-    """The machine on which what lies behind the caches in use costs nothing."""
+    """Return the machine on which what lies behind the caches in use costs nothing."""
     behind = {m.of for m in hda.memories if m.cache and m.name in used}
     known = figures(hda)
     factors = {}

@@ -87,7 +87,8 @@ class AddressLayout:
 
     @staticmethod
     def of(hda: HDA) -> AddressLayout:
-        """The standard layout if the machine fits it, else one of its own; more than 64 bits are refused."""
+        """Return the standard layout if the machine fits it, else one of its own; more than 64 bits are
+        refused."""
         shape = DeviceShape.of(hda)
         racks, sips = -(-shape.devices // 16), min(16, shape.devices)
         memory = _bits(shape.hbm_bytes)
@@ -115,7 +116,7 @@ class AddressLayout:
         return own
 
     def decode(self, addr: int) -> PhysAddr:
-        """The parts of an address."""
+        """Return the parts of an address."""
         number = whole(addr)
         if number is None or not 0 <= number < 1 << self.bits:
             raise PhysAddrError(f"addr must be a {self.bits}-bit value")
@@ -157,7 +158,7 @@ class PhysAddr:
 
     @staticmethod
     def decode(addr: int) -> PhysAddr:
-        """The parts of an address of the standard layout."""
+        """Return the parts of an address of the standard layout."""
         return STANDARD.decode(addr)
 
     # what it names
@@ -224,7 +225,7 @@ class PhysAddr:
     def hbm_addr(
         rack_id: int, sip_id: int, cube_id: int, hbm_offset: int, *, layout: AddressLayout = STANDARD
     ) -> PhysAddr:
-        """A byte of a cube's HBM."""
+        """Return a byte of a cube's HBM."""
         _check("hbm_offset", hbm_offset, layout.window)
         return PhysAddr(rack_id, sip_id, cube_id, layout.window | hbm_offset, layout)
 
@@ -239,7 +240,7 @@ class PhysAddr:
         *,
         layout: AddressLayout = STANDARD,
     ) -> PhysAddr:
-        """A byte of the slice of HBM that belongs to a PE."""
+        """Return a byte of the slice of HBM that belongs to a PE."""
         _check("pe_id", pe_id, 1 << layout.pe)
         _check("pe_local_hbm_offset", pe_local_hbm_offset, slice_size_bytes)
         offset = pe_id * slice_size_bytes + pe_local_hbm_offset
@@ -277,7 +278,7 @@ class PhysAddr:
         *,
         layout: AddressLayout = STANDARD,
     ) -> PhysAddr:
-        """A register of a PE's queues."""
+        """Return a register of a PE's queues."""
         return PhysAddr._pe_addr("ipcq", rack_id, sip_id, cube_id, pe_id, ipcq_offset, layout)
 
     @staticmethod
@@ -296,7 +297,7 @@ class PhysAddr:
     def cube_sram_addr(
         rack_id: int, sip_id: int, cube_id: int, sram_offset: int, *, layout: AddressLayout = STANDARD
     ) -> PhysAddr:
-        """A byte of the SRAM that the PEs of a cube share."""
+        """Return a byte of the SRAM that the PEs of a cube share."""
         _check("sram_offset", sram_offset, 1 << layout.sub)
         local = UnitType.SRAM << (layout.local - 4) | sram_offset
         return PhysAddr(rack_id, sip_id, cube_id, local, layout)
@@ -309,7 +310,7 @@ def _check(name: str, value: int, limit: int) -> None:
 
 
 def _bits(count: int) -> int:
-    """How many bits number so many things."""
+    """Return how many bits number so many things."""
     return max(0, count - 1).bit_length()
 
 
@@ -400,7 +401,8 @@ class AddressConfig:
 
     @staticmethod
     def of(hda: HDA) -> AddressConfig:
-        """Those of a machine. HBM that all cubes of a device share is given to its first cube whole."""
+        """Return those of a machine. HBM that all cubes of a device share is given to its first cube
+        whole."""
         shape = DeviceShape.of(hda)
         slices = shape.pes if shape.hbm_of == "pe" else 1
         return AddressConfig(

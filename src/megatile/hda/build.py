@@ -55,7 +55,7 @@ def build(spec: Any, document: Document) -> Parts:
 
 class _Builder(Figures):
     def each(self, key: str, make: Callable[[Any, KeyPath], T]) -> tuple[T, ...]:
-        """The members of a list of the description, each with a name of its own."""
+        """Return the members of a list of the description, each with a name of its own."""
         members = getattr(self.spec, key)
         self.unique((m.name for m in members), lambda i: (key, i, "name"), key.removesuffix("s"))
         return tuple(make(member, (key, i)) for i, member in enumerate(members))
@@ -272,7 +272,7 @@ class _Builder(Figures):
         return self.resolved(ChannelQueues, c, level, key_path, credit=credit)
 
     def build_transports(self, scales: dict[str, Scale]) -> Mapping[str, Mapping[str, TransportFigures]]:
-        """How libraries move data, by scale and library."""
+        """Return how libraries move data, by scale and library."""
         for scale in self.spec.transports:
             if scale not in scales:
                 advice = did_you_mean(scale, scales, what="scales")

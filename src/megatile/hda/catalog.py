@@ -20,7 +20,7 @@ __all__ = ["assumed_kernel", "divided", "library", "machine", "machine_names", "
 
 @no_none
 def problems(path: str | Path, *, trust: bool = False) -> list[MegatileError]:
-    """Everything found wrong with a machine file; an empty list means it loads."""
+    """Return everything found wrong with a machine file; an empty list means it loads."""
     try:
         document = resolve(read_document(path), {}, trust)
         found: list[MegatileError] = [] if other_form(document.data) else list(schema_problems(document))
@@ -33,13 +33,13 @@ def problems(path: str | Path, *, trust: bool = False) -> list[MegatileError]:
 
 @cached()
 def _shipped(name: str, values: tuple[tuple[str, int | str], ...]) -> HDA:
-    """A shipped machine as it is; machines never change, so one is enough."""
+    """Return a shipped machine as it is; machines never change, so one is enough."""
     given: dict[str, Any] = dict(values)
     return HDA.from_yaml(FOLDER / f"{name}.yaml", **given)
 
 
 def machine(name_or_path: str | Path | HDA, *, trust: bool = False, **overrides: Any) -> HDA:
-    """A machine by name or file, with parameters or single values set.
+    """Return a machine by name or file, with parameters or single values set.
 
     ``trust`` lets a file extend files outside its folder.
 
@@ -64,7 +64,7 @@ def machine(name_or_path: str | Path | HDA, *, trust: bool = False, **overrides:
 
 @cached()
 def assumed_kernel(name: str) -> KernelFigures:
-    """The figures of a kernel for machines whose files have none (``hda/assumed.yaml``)."""
+    """Return the figures of a kernel for machines whose files have none (``hda/assumed.yaml``)."""
     found = HDA.from_yaml(FOLDER.parent / "assumed.yaml").kernel(name)
     assert found is not None, name
     return found
@@ -72,7 +72,7 @@ def assumed_kernel(name: str) -> KernelFigures:
 
 @cached()
 def library(name: str) -> dict[str, Any]:
-    """A library's own tables and measured host times (``hda/libraries``); not to be changed."""
+    """Return a library's own tables and measured host times (``hda/libraries``); not to be changed."""
     found: dict[str, Any] = read_document(FOLDER.parent / "libraries" / f"{name}.yaml").data
     return found
 
@@ -80,8 +80,8 @@ def library(name: str) -> dict[str, Any]:
 @cached()
 @no_none
 def divided(hda: HDA, devices: int) -> HDA:
-    """The machine with that many devices, where their number is for a program to choose (``devices`` is a
-    parameter, as of ``cpu``): they share its cores. Other machines have the devices they have."""
+    """Return the machine with that many devices, where their number is for a program to choose (``devices``
+    is a parameter, as of ``cpu``): they share its cores. Other machines have the devices they have."""
     if devices <= hda.count("device") or "devices" not in hda.parameters:
         return hda
     groups: dict[str, Any] = {

@@ -61,7 +61,7 @@ class Grid(Topology):
             place = (place + run.step) % extent
 
     def step(self, a: int, axis: int, step: int) -> int | None:
-        """The endpoint next to ``a``, or None at an edge."""
+        """Return the endpoint next to ``a``, or None at an edge."""
         _, extent, stride, wrap = self._axes[axis]
         place = a // stride % extent
         to = place + step
@@ -85,7 +85,8 @@ class Grid(Topology):
 
 
 def _halved(axes: list[tuple[int, bool]]) -> int:
-    """Links cut to halve a grid: across one axis; an odd extent leaves a middle slab, halved in its turn."""
+    """Return links cut to halve a grid: across one axis; an odd extent leaves a middle slab, halved in its
+    turn."""
     if not axes:
         return 0
     size = math.prod(extent for extent, _ in axes)
@@ -188,7 +189,7 @@ class Tree(Topology):
         return cuts
 
     def _inside(self, node: int, size: int) -> int:
-        """Endpoints below a node and itself."""
+        """Return endpoints below a node and itself."""
         first = last = node
         count = 0
         while first < size:
@@ -228,7 +229,7 @@ class Edges(Topology):
         return ahead
 
     def unreachable(self) -> list[int]:
-        """Endpoints that cannot be reached from endpoint 0."""
+        """Return endpoints that cannot be reached from endpoint 0."""
         return [node for node, ahead in enumerate(self._next(0)) if ahead < 0]
 
     def route(self, a: int, b: int) -> tuple[Run, ...]:

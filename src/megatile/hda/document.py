@@ -41,7 +41,7 @@ class Document:
     parameters: dict[str, Any] = field(default_factory=dict)
 
     def place(self, key_path: Sequence[str | int]) -> Place:
-        """The place of a value, or of the nearest thing around it."""
+        """Return the place of a value, or of the nearest thing around it."""
         key_path = tuple(key_path)
         near = key_path
         while near and near not in self.places:

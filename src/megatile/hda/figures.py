@@ -81,9 +81,10 @@ class Figures:
     # quantities
 
     def resolved(self, part: type[T], spec: Any, level: Level, key_path: KeyPath, /, **given: Any) -> T:
-        """A part of the machine whose fields have the names of its description's keys, with numbers in plain
-        units (``latency_ps`` and ``start_us`` are the keys ``latency`` and ``start``). What is not written
-        there is as the part declares it; ``given`` are fields that mean something else than they say."""
+        """Return a part of the machine whose fields have the names of its description's keys, with numbers
+        in plain units (``latency_ps`` and ``start_us`` are the keys ``latency`` and ``start``). What is
+        not written there is as the part declares it; ``given`` are fields that mean something else than
+        they say."""
         for f in fields(part):  # type: ignore[arg-type]
             key = schema.key_of(f.name)
             value = getattr(spec, key, None)
@@ -93,7 +94,7 @@ class Figures:
         return part(**given)
 
     def plain(self, value: Any, level: Level, key_path: KeyPath) -> Any:
-        """A quantity in plain units; anything else as it is, but frozen."""
+        """Return a quantity in plain units; anything else as it is, but frozen."""
         if isinstance(value, dict):
             return Frozen({str(k): self.plain(v, level, (*key_path, k)) for k, v in value.items()})
         if not isinstance(value, Quantity):

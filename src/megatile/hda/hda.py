@@ -114,17 +114,17 @@ class HDA(Places):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], **overrides: Any) -> HDA:
-        """The same from plain data."""
+        """Return the same from plain data."""
         if not isinstance(data, Mapping):
             raise MachineError(f"a machine description is keys and values, not {type(data).__name__}")
         return cls.from_document(Document(_plain(data)), overrides)
 
     def to_dict(self) -> dict[str, Any]:
-        """The resolved description as plain data; ``HDA.from_dict`` of it is equal to this machine."""
+        """Return the resolved description as plain data; ``HDA.from_dict`` of it is equal to this machine."""
         return self.spec.model_dump(mode="json", exclude_defaults=True)
 
     def to_yaml(self, path: str | Path | None = None) -> str:
-        """The resolved description as YAML text, also written to ``path`` if given."""
+        """Return the resolved description as YAML text, also written to ``path`` if given."""
         text = yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True, width=120)
         if path is not None:
             write_text(path, text, MachineError)
@@ -138,7 +138,7 @@ class HDA(Places):
         return hash((self.name, self.levels))
 
     def fingerprint(self) -> str:
-        """A stable hash of the description."""
+        """Return a stable hash of the description."""
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
 
     def __repr__(self) -> str:
@@ -163,7 +163,8 @@ class HDA(Places):
         return HardwareAbstraction(list(self.spec.hw_abstr))
 
     def kernel(self, name: str) -> KernelFigures | None:
-        """How fast a known kernel is on this machine, where that was measured; DeepEP's are transports."""
+        """Return how fast a known kernel is on this machine, where that was measured; DeepEP's are
+        transports."""
         found = next((k for k in self.kernels if k.name == name), None)
         section = self.transports.get("device", {}).get("deepep")
         p = section.protocols.get(name) if section is not None else None
@@ -175,11 +176,11 @@ class HDA(Places):
         )
 
     def queues_of(self, level: str) -> ChannelQueues | None:
-        """The hardware queues that units of a level have, where the machine describes some."""
+        """Return the hardware queues that units of a level have, where the machine describes some."""
         return next((queues for queues in self.channels if queues.level == level), None)
 
     def memory(self, name: str) -> MemoryLayer:
-        """A memory layer by name or alias (``l0 l1 l2``)."""
+        """Return a memory layer by name or alias (``l0 l1 l2``)."""
         self.require("memory")
         found = self.memory_names.get(name)
         if found is None:
@@ -190,7 +191,7 @@ class HDA(Places):
         return found
 
     def network(self, name: str) -> Network:
-        """A network by name."""
+        """Return a network by name."""
         self.require("networks")
         for network in self.networks:
             if network.name == name:
@@ -230,7 +231,7 @@ class HDA(Places):
     # networks
 
     def route(self, a: UnitLike, b: UnitLike, via: str | None = None) -> Route:
-        """The route from ``a`` to ``b``: through the innermost unit that holds both and has a network.
+        """Return the route from ``a`` to ``b``: through the innermost unit that holds both and has a network.
 
         Units smaller than the network's endpoints enter it through their endpoint; where an inner network
         has a ``gateway``, the path from the unit to that gateway is part of the route.
@@ -250,7 +251,7 @@ class HDA(Places):
         return RouteError(f"no network{f' {via}' if via else ''} joins {a} and {b}", advice=advice)
 
     def shared_memory(self, a: UnitLike, b: UnitLike) -> MemoryLayer | None:
-        """The nearest memory that both units can reach: the place for a software channel."""
+        """Return the nearest memory that both units can reach: the place for a software channel."""
         ua, ub = self.unit(a), self.unit(b)
         span = self._router.span
         first, second = ua.index * span[ua.level], ub.index * span[ub.level]
@@ -262,7 +263,8 @@ class HDA(Places):
         return None
 
     def neighbors(self, unit: UnitLike, via: str | None = None) -> UnitRange:
-        """Units one link away, or behind the same switch, in every network that joins units of this level."""
+        """Return units one link away, or behind the same switch, in every network that joins units of this
+        level."""
         self.require("networks")
         if via is not None:
             self.network(via)

@@ -34,11 +34,11 @@ class Dim:
         return math.prod(self.extents)
 
     def split(self, index: int) -> tuple[int, ...]:
-        """A number → its coordinates in the grid."""
+        """Return a number → its coordinates in the grid."""
         return coords_of(index, self.extents)
 
     def join(self, coord: int | tuple[int, ...]) -> int:
-        """Coordinates (or already a number) → the number."""
+        """Return coordinates (or already a number) → the number."""
         if isinstance(coord, (tuple, list)):
             index = index_of(coord, self.extents)
         else:
@@ -68,7 +68,8 @@ class LaunchViews:
         self.check_order()
 
     def result(self) -> tuple[tuple[Dim, ...], dict[str, Dim]]:
-        """The dimensions of a launch, largest scale first, and what is inferred of the collapsed scales."""
+        """Return the dimensions of a launch, largest scale first, and what is inferred of the collapsed
+        scales."""
         asked = self.asked()
         dims: list[Dim] = []
         inferred: dict[str, Dim] = {}
@@ -119,7 +120,7 @@ class LaunchViews:
     # counts
 
     def asked(self) -> list[Dim]:
-        """The named scales with their counts; -1 is resolved from the smallest upwards."""
+        """Return the named scales with their counts; -1 is resolved from the smallest upwards."""
         dims: list[Dim] = [
             Dim(scale, _extents(view)) for scale, view in zip(self.scales, self.views, strict=True)
         ]
@@ -141,7 +142,7 @@ class LaunchViews:
         return self.scales[i - 1].name if i else None
 
     def hardware(self, scale: Scale, i: int) -> int:
-        """Units of a scale inside one hardware unit of the view before it."""
+        """Return units of a scale inside one hardware unit of the view before it."""
         return self.hda.count(scale.name, within=self.parent(i))
 
     def next_smaller(self, scale: Scale) -> str | None:

@@ -78,7 +78,7 @@ class Instance:
         return math.prod(self.shape)
 
     def dim(self, scale: str) -> Dim:
-        """What is known of one scale; inferred ones (warps of 256 threads) too."""
+        """Return what is known of one scale; inferred ones (warps of 256 threads) too."""
         wanted = self.hda.scale(scale)
         for dim in self.dims:
             if dim.scale == wanted:
@@ -94,19 +94,19 @@ class Instance:
         )
 
     def count(self, scale: str) -> int:
-        """Instances of a scale inside one instance of the named scale around it."""
+        """Return instances of a scale inside one instance of the named scale around it."""
         return self.dim(scale).count
 
     def extents(self, scale: str) -> tuple[int, ...]:
-        """The same as a grid, x first."""
+        """Return the same as a grid, x first."""
         return self.dim(scale).extents
 
     def total(self, scale: str) -> int:
-        """Instances of a scale in the whole launch."""
+        """Return instances of a scale in the whole launch."""
         return math.prod(dim.count for dim in self._path(scale))
 
     def _path(self, scale: str) -> tuple[Dim, ...]:
-        """The named scales around this one, and itself at the end."""
+        """Return the named scales around this one, and itself at the end."""
         last = self.dim(scale)
         around = tuple(dim for dim in self.dims if dim.scale.position > last.scale.position)
         return (*around, last)
@@ -114,7 +114,8 @@ class Instance:
     # coordinates
 
     def coords(self, scale: str, rank: int) -> tuple[Coord, ...]:
-        """One coordinate per named scale down to this one: a number, or a tuple where the scale is a grid."""
+        """Return one coordinate per named scale down to this one: a number, or a tuple where the scale is a
+        grid."""
         path = self._path(scale)
         indices = self._indices(scale, path, rank)
         return tuple(
@@ -123,7 +124,7 @@ class Instance:
         )
 
     def rank(self, scale: str, coords: Sequence[Coord]) -> int:
-        """The number of the instance at these coordinates: the inverse of :meth:`coords`."""
+        """Return the number of the instance at these coordinates: the inverse of :meth:`coords`."""
         path = self._path(scale)
         given = len(coords) if isinstance(coords, (tuple, list)) else 0
         if given != len(path):
@@ -137,11 +138,12 @@ class Instance:
     # residency and seats
 
     def _dispatched(self) -> tuple[Dim, ...]:
-        """The named scales that may wait for a place: below the device, down to the block."""
+        """Return the named scales that may wait for a place: below the device, down to the block."""
         return tuple(dim for dim in self.dims if self._waits(dim.scale))
 
     def residency(self, memory: Uses | None = None) -> int:
-        """Blocks that one hardware unit holds at a time; ``memory`` is the bytes a block uses, per layer."""
+        """Return blocks that one hardware unit holds at a time; ``memory`` is the bytes a block uses, per
+        layer."""
         dispatched = self._dispatched()
         if not dispatched:
             return 1
@@ -162,7 +164,7 @@ class Instance:
         return min(limits)
 
     def _inside(self, scale: Scale, block: Scale) -> int:
-        """Instances of a smaller scale in one block, 0 if the launch does not say."""
+        """Return instances of a smaller scale in one block, 0 if the launch does not say."""
         named = [d for d in self.dims if scale.position <= d.scale.position < block.position]
         if named and named[-1].scale == scale:
             return math.prod(d.count for d in named)
@@ -188,7 +190,7 @@ class Instance:
             )
 
     def waves(self, memory: Uses | None = None) -> int:
-        """How many rounds the dispatched instances need."""
+        """Return how many rounds the dispatched instances need."""
         dispatched = self._dispatched()
         if not dispatched:
             return 1
@@ -196,7 +198,8 @@ class Instance:
         return -(-math.prod(dim.count for dim in dispatched) // capacity)
 
     def _capacity(self, dispatched: tuple[Dim, ...], resident: int) -> int:
-        """Blocks that run at a time inside one parent: whole groups only (a cluster starts together)."""
+        """Return blocks that run at a time inside one parent: whole groups only (a cluster starts
+        together)."""
         group = math.prod(dim.count for dim in dispatched[1:])
         above = [dim.scale.name for dim in self.dims if dim.scale.position > dispatched[0].scale.position]
         block = dispatched[-1].scale.name
@@ -210,7 +213,8 @@ class Instance:
         return places // group * group
 
     def seat(self, scale: str, rank: int, memory: Uses | None = None) -> Seat:
-        """The hardware an instance sits on. Within a wave, blocks fill all units once before any twice."""
+        """Return the hardware an instance sits on. Within a wave, blocks fill all units once before any
+        twice."""
         path = self._path(scale)
         indices = self._indices(scale, path, rank)
         dispatched = self._dispatched()
@@ -243,7 +247,7 @@ class Instance:
         return self.hda.scale("block").position <= scale.position < self.hda.scale("device").position
 
     def _dispatch(self, parent: Unit, queue: int, dispatched: tuple[Dim, ...], memory: Uses | None) -> Seat:
-        """The place of the block that stands at ``queue`` in its parent's line."""
+        """Return the place of the block that stands at ``queue`` in its parent's line."""
         units = self.hda.children(parent, dispatched[-1].scale.level)
         wave, place = divmod(queue, self._capacity(dispatched, self.residency(memory)))
         return Seat(units[place % len(units)], place // len(units), wave)
@@ -265,7 +269,7 @@ class Instance:
             self.__dict__["_program"] = recording.finish(kind is None)
 
     def recording(self) -> Any:
-        """What records the statements of the ``with`` block; None without the tile language."""
+        """Return what records the statements of the ``with`` block; None without the tile language."""
         if "_recording" not in self.__dict__ and Instance.recorder is not None:
             self.__dict__["_recording"] = Instance.recorder(self)
         return self.__dict__.get("_recording")
@@ -282,6 +286,6 @@ class Instance:
 
     @staticmethod
     def current() -> Instance | None:
-        """The launch whose ``with`` block is being executed, if any."""
+        """Return the launch whose ``with`` block is being executed, if any."""
         stack = _current.get()
         return stack[-1] if stack else None

@@ -23,14 +23,14 @@ class LintNote(NamedTuple):
 
 
 def lint(hda: HDA) -> list[LintNote]:
-    """Everything that the file may leave out but that changes times, with the figure it costs."""
+    """Return everything that the file may leave out but that changes times, with the figure it costs."""
     checks = (_without_alias, _without_tensor, _without_dma, _few_channels, _off_network, _without_gateway,
               _without_network)  # fmt: skip
     return [note for check in checks for note in check(hda)]
 
 
 def _runs_tiles(hda: HDA) -> bool:
-    """Whether the machine describes what blocks of tile programs run on."""
+    """Return whether the machine describes what blocks of tile programs run on."""
     return bool(hda.memories) and any("block" in (s.name, *s.aliases) for s in hda.spec.hw_abstr)
 
 
@@ -130,7 +130,7 @@ def _without_network(hda: HDA) -> Iterator[LintNote]:
 
 
 def links_of_unit(network: Network) -> int:
-    """How many links of a network a unit may send through."""
+    """Return how many links of a network a unit may send through."""
     if network.topology.kind in SWITCHED:
         return 1
     return max((len(network.topology.neighbors(i)) for i in range(min(network.topology.size, 64))), default=0)

@@ -35,7 +35,7 @@ FOLDER = Path(__file__).parent / "machines"
 
 
 def machine_names() -> list[str]:
-    """Names of all shipped machines."""
+    """Return names of all shipped machines."""
     return list(_stems(FOLDER))
 
 
@@ -45,7 +45,7 @@ def _stems(folder: Path) -> tuple[str, ...]:
 
 
 def find(name: str) -> Path | None:
-    """The file of a shipped machine."""
+    """Return the file of a shipped machine."""
     path = FOLDER / f"{name}.yaml"
     return path if name in _stems(FOLDER) else None
 
@@ -69,7 +69,8 @@ def _networks(data: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def other_form(data: Mapping[str, Any]) -> Any:
-    """The module above that reads a description of this form (``reads``, ``to_hda``); None for our own."""
+    """Return the module above that reads a description of this form (``reads``, ``to_hda``); None for our
+    own."""
     forms = () if "hw_spec" in data else extensions(__name__)
     return next((form for form in forms if form.reads(data)), None)
 
@@ -248,7 +249,7 @@ def _multiplied(value: Any, factor: float, path: str) -> Any:
 
 
 def _holds(part: Any, step: str) -> bool:
-    """Whether a section has an entry of this name."""
+    """Return whether a section has an entry of this name."""
     return step in part if isinstance(part, dict) else _named(part) and any(i["name"] == step for i in part)
 
 
@@ -325,7 +326,7 @@ _FIELDS: dict[tuple[str, ...], Any] = {
 
 
 def validate(document: Document) -> Any:
-    """The checked description, or the first problem (and how many more there are)."""
+    """Return the checked description, or the first problem (and how many more there are)."""
     try:
         return schema.MachineSpec.model_validate(document.data)
     except ValidationError as failed:
@@ -338,7 +339,7 @@ def validate(document: Document) -> Any:
 
 
 def schema_problems(document: Document) -> list[MachineError]:
-    """Everything that the schema alone finds wrong, in the order of the file, up to `MAX_PROBLEMS`."""
+    """Return everything that the schema alone finds wrong, in the order of the file, up to `MAX_PROBLEMS`."""
     try:
         schema.MachineSpec.model_validate(document.data)
     except ValidationError as failed:
@@ -348,7 +349,7 @@ def schema_problems(document: Document) -> list[MachineError]:
 
 
 def _described(document: Document, failed: ValidationError) -> tuple[list[MachineError], int]:
-    """The first problems in our words, and how many more there are."""
+    """Return the first problems in our words, and how many more there are."""
     errors = islice(failed.errors(include_url=False, include_context=True), MAX_PROBLEMS)
     described = [describe(document, error, _fields) for error in errors]
     paths = [(p.place and p.place.path) or "" for p in described]
@@ -368,7 +369,8 @@ def _is_missing(problem: MachineError) -> bool:
 
 
 def describe(document: Document, error: Any, keys_at: Callable[[KeyPath], list[str]]) -> MachineError:
-    """One finding of pydantic in our words, at its place; ``keys_at`` lists the keys allowed somewhere."""
+    """Return one finding of pydantic in our words, at its place; ``keys_at`` lists the keys allowed
+    somewhere."""
     loc = tuple(step for step in error["loc"] if step != "[key]")
     key_path = _in_file(document.data, loc)
     last = str(loc[-1]) if loc else ""
@@ -428,7 +430,7 @@ def _in_file(data: Any, loc: tuple[str | int, ...]) -> KeyPath:
 
 
 def _fields(key_path: KeyPath) -> list[str]:
-    """The keys that may stand at this place of a description."""
+    """Return the keys that may stand at this place of a description."""
     names = tuple(step for step in key_path if isinstance(step, str))
     if len(names) > 2 and names[0] == "transports":  # transports.SCALE.LIBRARY.protocols.NAME
         names = ("transports", *names[3:4])

@@ -79,7 +79,7 @@ class UnitRange(Sequence[Unit]):
         )
 
     def index(self, unit: object, start: int = 0, stop: int | None = None) -> int:
-        """Where a unit stands, without a look at the others."""
+        """Return where a unit stands, without a look at the others."""
         if isinstance(unit, tuple) and unit in self:
             place = self.indices.index(unit[1])
             if start <= place and (stop is None or place < stop):
@@ -215,7 +215,7 @@ class Network:
         return self.bandwidth * self.efficiency
 
     def bisection(self) -> float:
-        """Bytes per second, one direction, across a cut of one such network into halves."""
+        """Return bytes per second, one direction, across a cut of one such network into halves."""
         return self.topology.bisection_links() * self.effective_bandwidth
 
 
@@ -258,8 +258,8 @@ class Engine:
     these; None: they do all of the tiles."""
 
     def rate(self, dtype: str) -> float | None:
-        """Operations per second for a dtype; ``f8`` and ``f4`` stand for all floats of these widths, ``any``
-        for the rest."""
+        """Return operations per second for a dtype; ``f8`` and ``f4`` stand for all floats of these widths,
+        ``any`` for the rest."""
         for key in (dtype, dtype[:2] if dtype.startswith(("f8", "f4")) else dtype, "any"):
             if key in self.throughput:
                 return self.throughput[key] * self.efficiency

@@ -29,8 +29,8 @@ RATES = ("bandwidth", "throughput", "size")
 
 
 def figures(hda: HDA | str | Path) -> dict[str, str]:
-    """Rates, latencies and capacities as the description of a machine (or of its name or file) writes them:
-    ``memory.hbm.bandwidth`` and the like.
+    """Return rates, latencies and capacities as the description of a machine (or of its name or file) writes
+    them: ``memory.hbm.bandwidth`` and the like.
 
     A throughput given per dtype is one figure: the text of its first dtype stands for it.
     """
@@ -38,7 +38,7 @@ def figures(hda: HDA | str | Path) -> dict[str, str]:
 
 
 def scaled(hda: HDA | str | Path, factors: Mapping[str, float], name: str | None = None) -> HDA:
-    """The machine with figures multiplied, under ``name`` if one is given."""
+    """Return the machine with figures multiplied, under ``name`` if one is given."""
     hda = machine(hda)
     known = dict(_found(hda))
     overrides: dict[str, Any] = {}
@@ -67,7 +67,7 @@ def _found(hda: HDA) -> Iterator[tuple[str, Any]]:
 
 
 def _scales(value: Any) -> bool:
-    """Whether a value is a number (with a unit) that is not zero."""
+    """Return whether a value is a number (with a unit) that is not zero."""
     if isinstance(value, Mapping):
         return bool(value) and all(_scales(v) for v in value.values())
     return times(value, 1.0) is not None

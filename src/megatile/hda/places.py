@@ -24,11 +24,11 @@ class Places(Parts):
         _router: Router
 
     def level(self, name: str) -> Level:
-        """A level, by its own name or through a scale."""
+        """Return a level, by its own name or through a scale."""
         return self._levels.get(name) or self._levels[self.scale(name).level]
 
     def scale(self, name: str) -> Scale:
-        """A scale by name or alias. Standard scales always resolve; so do the names of levels."""
+        """Return a scale by name or alias. Standard scales always resolve; so do the names of levels."""
         found = self.scale_names.get(name)
         if found is None and name in self._levels:
             return Scale(name, name, -1)
@@ -41,12 +41,12 @@ class Places(Parts):
         return found
 
     def units(self, scale: str) -> UnitRange:
-        """All units of a scale, as a lazy sequence."""
+        """Return all units of a scale, as a lazy sequence."""
         level = self.level(self.scale(scale).level)
         return UnitRange(level.name, range(level.total))
 
     def count(self, scale: str, within: str | None = None) -> int:
-        """Units of a scale in the machine, or inside one unit of a larger scale."""
+        """Return units of a scale in the machine, or inside one unit of a larger scale."""
         small = self.level(self.scale(scale).level)
         if within is None:
             return small.total
@@ -56,7 +56,7 @@ class Places(Parts):
         return small.total // large.total
 
     def unit(self, what: UnitLike) -> Unit:
-        """A unit from ``Unit``, ``("gpu", 3)``, ``("core", (x, y))`` or ``"gpu:3"``."""
+        """Return a unit from ``Unit``, ``("gpu", 3)``, ``("core", (x, y))`` or ``"gpu:3"``."""
         if isinstance(what, str):
             name, _, number = what.rpartition(":")
             if not name or not number.removeprefix("-").isdecimal() or len(number) > LONGEST_NUMBER:
@@ -76,14 +76,15 @@ class Places(Parts):
         return Unit(level.name, index)
 
     def _by_coords(self, level: Level, coords: Sequence[int]) -> int:
-        """Coordinates in the network that joins units of this level, if there is just one such network."""
+        """Return coordinates in the network that joins units of this level, if there is just one such
+        network."""
         joined = [n for n in self.networks if n.connects == level.name and self._levels[n.level].total == 1]
         if not joined:
             raise RouteError(f"{level.name} has no coordinates", advice="give its number")
         return joined[0].topology.index(coords)
 
     def coords(self, unit: UnitLike) -> dict[str, tuple[int, ...]]:
-        """Where a unit stands: per level, from the largest, its coordinates inside the level above."""
+        """Return where a unit stands: per level, from the largest, its coordinates inside the level above."""
         here = self.unit(unit)
         result: dict[str, tuple[int, ...]] = {}
         above: Level | None = None
@@ -102,7 +103,7 @@ class Places(Parts):
         return result
 
     def parent(self, unit: UnitLike, scale: str) -> Unit:
-        """The unit of a larger (or the same) scale that holds this one."""
+        """Return the unit of a larger (or the same) scale that holds this one."""
         here = self.unit(unit)
         level = self.level(scale)
         if self._router.span[level.name] < self._router.span[here.level]:
@@ -110,7 +111,7 @@ class Places(Parts):
         return Unit(level.name, here.index * self._router.span[here.level] // self._router.span[level.name])
 
     def children(self, unit: UnitLike, scale: str) -> UnitRange:
-        """The units of a smaller scale inside this one."""
+        """Return the units of a smaller scale inside this one."""
         here = self.unit(unit)
         level = self.level(scale)
         if self._router.span[level.name] > self._router.span[here.level]:

@@ -25,7 +25,8 @@ def probed(name: str) -> dict[str, int | str]:
 
 
 def measured_file() -> Path:
-    """Where ``megatile measure`` keeps what it has found, for ``k.compare``: a file for every computer."""
+    """Return where ``megatile measure`` keeps what it has found, for ``k.compare``: a file for every
+    computer."""
     parts = [f"{key}={value}" for key, value in _host() if key not in ("clock", "memory")]
     return cache_directory() / f"measured-{cache_key(__version__, platform.node(), *parts)}"
 
@@ -46,7 +47,7 @@ def _cores() -> int:
 
 @cached()
 def host_flags() -> frozenset[str]:
-    """What the processor can do, as the operating system names it."""
+    """Return what the processor can do, as the operating system names it."""
     if platform.system() == "Darwin":
         return frozenset({"asimd"} if platform.machine() == "arm64" else {"avx2"})
     flags = re.search(r"^(?:flags|Features)\s*:(.*)$", _read("/proc/cpuinfo"), re.M)

@@ -71,7 +71,7 @@ class Route:
         return min((leg.network.effective_bandwidth * leg.width for leg in self.legs), default=float("inf"))
 
     def hops(self) -> Iterator[Link]:
-        """Every directed link on the route."""
+        """Yield every directed link on the route."""
         for network, owner, runs in self.legs:
             for run in runs:
                 for number in network.topology.links(run):
@@ -105,7 +105,8 @@ class Router:
         ]
 
     def route(self, a: Unit, b: Unit, via: str | None = None) -> Route | None:
-        """The legs from ``a`` to ``b``, none at all if one holds the other, None if no network joins them."""
+        """Return the legs from ``a`` to ``b``, none at all if one holds the other, None if no network joins
+        them."""
         span = self.span
         span_a, span_b = span[a[0]], span[b[0]]
         first, second = a[1] * span_a, b[1] * span_b
@@ -147,7 +148,7 @@ class Router:
         return tuple(reversed(legs)) if towards else tuple(legs)
 
     def neighbors(self, unit: Unit, via: str | None = None) -> UnitRange:
-        """Units one link or one switch away; lazy where one network gives them all."""
+        """Return units one link or one switch away; lazy where one network gives them all."""
         parts: list[Sequence[int]] = []
         for network in self.networks:
             if network.connects != unit.level or via not in (None, network.name):

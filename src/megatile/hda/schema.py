@@ -95,13 +95,13 @@ class _Part(BaseModel):
 
 
 def key_of(field_name: str) -> str:
-    """The key that a field is written as: ``latency_ps`` as ``latency``, ``start_us`` as ``start``."""
+    """Return the key that a field is written as: ``latency_ps`` as ``latency``, ``start_us`` as ``start``."""
     return field_name.removesuffix("_ps").removesuffix("_us")
 
 
 def _spec(part: type, **other: Any) -> Any:
-    """The keys that describe a part of a machine: its fields as they are written, and ``other`` ones that it
-    is made from, each as (type, default)."""
+    """Return the keys that describe a part of a machine: its fields as they are written, and ``other`` ones
+    that it is made from, each as (type, default)."""
     required: dict[str, Any] = {}
     optional: dict[str, Any] = {}
     hints = get_type_hints(part, include_extras=True)

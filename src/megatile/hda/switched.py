@@ -52,7 +52,7 @@ class Switched(Topology):
         self._set(_rail=rail, _spans=tuple(spans), _cables=tuple(cables), _offsets=tuple(offsets))
 
     def _position(self, a: int) -> int:
-        """Where an endpoint is plugged in: rails come one after the other."""
+        """Return where an endpoint is plugged in: rails come one after the other."""
         return a if self.rails == 1 else a % self.rails * self._rail + a // self.rails
 
     def _endpoint(self, position: int) -> int:
@@ -113,7 +113,8 @@ class Switched(Topology):
         return self._cut(self.size // 2, len(self.arity))
 
     def _cut(self, wanted: int, tier: int) -> int:
-        """Links to cut so that this many endpoints leave the switch of a tier: whole groups, then a part."""
+        """Return links to cut so that this many endpoints leave the switch of a tier: whole groups, then a
+        part."""
         if wanted <= 0 or tier == 0:
             return 0
         span, cables = self._spans[tier - 1], self._cables[tier - 1]

@@ -40,7 +40,7 @@ def coords_of(index: int, extents: Iterable[int]) -> tuple[int, ...]:
 
 
 def index_of(coords: Sequence[Any], extents: Sequence[int]) -> int | None:
-    """The number of the place with these coordinates; None outside the grid."""
+    """Return the number of the place with these coordinates; None outside the grid."""
     places = [place for c in coords if (place := whole(c)) is not None]
     inside = len(coords) == len(places) == len(extents)
     if not inside or any(not 0 <= at < extent for at, extent in zip(places, extents, strict=True)):
@@ -60,34 +60,34 @@ class Topology(ABC):
 
     @abstractmethod
     def route(self, a: int, b: int) -> tuple[Run, ...]:
-        """The runs from endpoint ``a`` to endpoint ``b``; none if they are the same."""
+        """Return the runs from endpoint ``a`` to endpoint ``b``; none if they are the same."""
 
     @abstractmethod
     def links(self, run: Run) -> Iterator[int]:
-        """The directed links of one run, in order."""
+        """Return the directed links of one run, in order."""
 
     @abstractmethod
     def neighbors(self, a: int) -> Sequence[int]:
-        """Endpoints one link away, or behind the same switch; a lazy sequence where they are many."""
+        """Return endpoints one link away, or behind the same switch; a lazy sequence where they are many."""
 
     @abstractmethod
     def bisection_links(self) -> float:
-        """Links (in one direction) that cross a cut into two halves."""
+        """Return links (in one direction) that cross a cut into two halves."""
 
     @abstractmethod
     def ends(self, link: int) -> tuple[str, str]:
-        """Names of the two ends of a link, for pictures and messages."""
+        """Return names of the two ends of a link, for pictures and messages."""
 
     def width(self, link: int) -> int:
-        """How many cables this link bundles."""
+        """Return how many cables this link bundles."""
         return 1
 
     def hops(self, a: int, b: int) -> list[int]:
-        """All directed links from ``a`` to ``b``."""
+        """Return all directed links from ``a`` to ``b``."""
         return [link for run in self.route(a, b) for link in self.links(run)]
 
     def hop_count(self, a: int, b: int) -> int:
-        """The number of links from ``a`` to ``b``."""
+        """Return the number of links from ``a`` to ``b``."""
         return sum(run.hops for run in self.route(a, b))
 
     def coords(self, index: int) -> tuple[int, ...]:
@@ -95,7 +95,7 @@ class Topology(ABC):
         return coords_of(index, self.dims or (self.size,))
 
     def index(self, coords: Sequence[int]) -> int:
-        """The endpoint at these coordinates."""
+        """Return the endpoint at these coordinates."""
         dims = self.dims or (self.size,)
         index = index_of(coords, dims)
         if index is None:
@@ -116,7 +116,7 @@ class Others(Sequence[int]):
         self._hole = members.index(without)
 
     def shifted(self, base: int) -> Others:
-        """The same, with ``base`` added to every member."""
+        """Return the same, with ``base`` added to every member."""
         of = self._of
         return Others(self._members, self._members[self._hole], lambda i: of(i) + base)
 

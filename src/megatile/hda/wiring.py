@@ -13,7 +13,7 @@ from megatile.hda.topology import Topology
 
 
 def wire(n: Any, size: int, document: Document, key_path: KeyPath) -> Topology:
-    """The topology of one network over ``size`` endpoints."""
+    """Return the topology of one network over ``size`` endpoints."""
     for key, kinds in _ONLY_FOR.items():
         if getattr(n, key) not in (None, ()) and n.topology not in kinds:
             raise document.error(
@@ -99,7 +99,7 @@ def _full_mesh(n: Any, size: int, document: Document, key_path: KeyPath) -> Topo
 
 
 def _square(size: int) -> tuple[int, int]:
-    """The two factors nearest to each other, the larger first."""
+    """Return the two factors nearest to each other, the larger first."""
     low = math.isqrt(size)
     while size % low:
         low -= 1

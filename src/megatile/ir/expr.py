@@ -71,12 +71,12 @@ class Pick(Expr):
         return tuple(i for one in self.sets for i in (*one, *[0] * (self.width - len(one))))
 
     def as_table(self) -> Expr:
-        """The same by one table."""
+        """Return the same by one table."""
         return table(self.flat, self.row * self.width + self.index)
 
 
 def loads(expr: Expr) -> Iterator[Load]:
-    """Every element the expression reads."""
+    """Return every element the expression reads."""
     return (node for node in walk(expr) if isinstance(node, Load))
 
 

@@ -54,11 +54,11 @@ class Launch:
     (blocks)."""
 
     def is_private(self, scale: str) -> bool:
-        """Whether tiles of a scale end with the dispatched instance they are in."""
+        """Return whether tiles of a scale end with the dispatched instance they are in."""
         return not self.resident and self.depth(scale) >= self.depth(self.dispatch)
 
     def is_dispatched(self, low: int, high: int) -> bool:
-        """Whether a region from depth ``low`` to ``high`` starts instances inside the units that hold
+        """Return whether a region from depth ``low`` to ``high`` starts instances inside the units that hold
         them."""
         return low <= self.depth(self.host) < high
 
@@ -67,7 +67,7 @@ class Launch:
         return self.count("device") if any(s.name == "device" for s in self.scales) else 1
 
     def depth(self, scale: str) -> int:
-        """How many scales down: the whole launch is 0."""
+        """Return how many scales down: the whole launch is 0."""
         return self._depths[scale]
 
     @cached_property
@@ -75,18 +75,19 @@ class Launch:
         return {ROOT: 0} | {one.name: number for number, one in enumerate(self.scales, 1)}
 
     def at(self, depth: int) -> str:
-        """The scale at a depth."""
+        """Return the scale at a depth."""
         return self.scales[depth - 1].name if depth else ROOT
 
     def extents(self, scale: str) -> tuple[int, ...]:
         return self.scales[self.depth(scale) - 1].extents
 
     def count(self, scale: str, within: str = ROOT) -> int:
-        """Units of ``scale`` below one unit of ``within``."""
+        """Return units of ``scale`` below one unit of ``within``."""
         return math.prod(s.count for s in self.scales[self.depth(within) : self.depth(scale)])
 
     def grid(self, scale: str, within: str = ROOT) -> tuple[int, ...]:
-        """Extents of the units of ``scale`` below ``within``: several scales are one axis each, x first."""
+        """Return extents of the units of ``scale`` below ``within``: several scales are one axis each, x
+        first."""
         between = self.scales[self.depth(within) : self.depth(scale)]
         shown = [s for s in between if s.count > 1] or list(between[-1:])
         if len(shown) == 1:

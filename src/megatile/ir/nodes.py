@@ -466,13 +466,13 @@ _BODIES = _Fields(lambda kind: [f.name for f in fields(kind) if f.name in ("body
 
 
 def bodies(node: Node) -> list[tuple[str, tuple[Node, ...]]]:
-    """The statement lists inside a statement, by field name."""
+    """Return the statement lists inside a statement, by field name."""
     names = _BODIES[type(node)]
     return [(name, getattr(node, name)) for name in names] if names else []
 
 
 def with_bodies(node: Node, change: Callable[[tuple[Node, ...]], tuple[Node, ...]]) -> Node:
-    """The statement with every statement list inside it changed."""
+    """Return the statement with every statement list inside it changed."""
     after: dict[str, Any] = {}
     for name, part in bodies(node):
         changed = change(part)
@@ -482,7 +482,7 @@ def with_bodies(node: Node, change: Callable[[tuple[Node, ...]], tuple[Node, ...
 
 
 def walk(body: tuple[Node, ...], leave: tuple[type[Node], ...] = ()) -> Iterator[Node]:
-    """Every statement, in the order of the text; those inside kinds to ``leave`` are left out."""
+    """Yield every statement, in the order of the text; those inside kinds to ``leave`` are left out."""
     for node in body:
         yield node
         for _, inner in bodies(node) if not isinstance(node, leave) else ():
@@ -500,17 +500,17 @@ def with_scales(
 
 
 def own_statements(body: tuple[Node, ...]) -> Iterator[Node]:
-    """The statements of one unit: not those of regions inside, and of elementwise loops."""
+    """Return the statements of one unit: not those of regions inside, and of elementwise loops."""
     return walk(body, (ScaleRegion, Parallel))
 
 
 def written(body: tuple[Node, ...]) -> set[str]:
-    """The names that statements write."""
+    """Return the names that statements write."""
     return {region.source for node in walk(body) for kind, region in regions(node) if kind != "read"}
 
 
 def each(kind: type[N], body: tuple[Node, ...]) -> Iterator[N]:
-    """Every statement of a kind, in the order of the text."""
+    """Return every statement of a kind, in the order of the text."""
     return (node for node in walk(body) if isinstance(node, kind))
 
 
@@ -526,7 +526,7 @@ _MEANT = _Fields(lambda kind: tuple(name for name in OWN_FIELDS[kind] if name no
 
 
 def only_annotated(before: tuple[Node, ...], after: tuple[Node, ...]) -> bool:
-    """Whether statements are others by their annotations at most."""
+    """Return whether statements are others by their annotations at most."""
     return len(before) == len(after) and all(
         old is new
         or (
@@ -549,15 +549,15 @@ _ACCESSED = _Fields(
 
 
 def regions(node: Node) -> Iterator[tuple[str, Region]]:
-    """The regions a statement touches itself (not those in its body), single elements among them, each with
-    its access."""
+    """Yield the regions a statement touches itself (not those in its body), single elements among them, each
+    with its access."""
     yield from accessed_regions(node)
     for kind, name, index in element_accesses(node):
         yield kind, Region(name, tuple(Dim(i) for i in index))
 
 
 def accessed_regions(node: Node) -> Iterator[tuple[str, Region]]:
-    """The regions that stand in a statement, each with its access."""
+    """Yield the regions that stand in a statement, each with its access."""
     for name, access in _ACCESSED[type(node)]:
         value = getattr(node, name)
         if value is not None:
@@ -568,7 +568,7 @@ def accessed_regions(node: Node) -> Iterator[tuple[str, Region]]:
 
 
 def remote(node: Node) -> str | None:
-    """The name that a put, a get or an atomic with a destination means in another unit."""
+    """Return the name that a put, a get or an atomic with a destination means in another unit."""
     if getattr(node, "src", None) is not None:
         return node.source.source  # type: ignore[attr-defined]
     if getattr(node, "dst", None) is None or isinstance(node, Signal):
@@ -591,7 +591,7 @@ def element_accesses(node: Node) -> Iterator[tuple[str, str, tuple[Expr, ...]]]:
 
 
 def expressions(node: Node) -> Iterator[Expr]:
-    """The expressions that stand in a statement itself, those inside its regions included."""
+    """Yield the expressions that stand in a statement itself, those inside its regions included."""
     for name in EXPRESSION_FIELDS[type(node)]:
         yield from _expressions_of(getattr(node, name))
 
@@ -607,5 +607,5 @@ def _expressions_of(value: Any) -> Iterator[Expr]:
 
 
 def whole(name: str, shape: tuple[int, ...]) -> Region:
-    """The region that is all of a tile."""
+    """Return the region that is all of a tile."""
     return Region(name, tuple(Dim(Const(0), Const(n)) for n in shape))

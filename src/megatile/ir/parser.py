@@ -25,7 +25,7 @@ class ProgramSyntaxError(MegatileError, ValueError):
 
 
 def parse(text: str) -> Program:
-    """The Program that prints as ``text``."""
+    """Return the Program that prints as ``text``."""
     try:
         tree = ast.parse(text)
     except SyntaxError as error:
@@ -189,7 +189,7 @@ class _Parser(TypedReader):
         return n.ScaleRegion(ast.literal_eval(call.args[0]), self.body(tree.body), **given)
 
     def value(self, tree: ast.expr) -> Any:
-        """A field's value: text, None, tuple, layout, region, merge or expression."""
+        """Return a field's value: text, None, tuple, layout, region, merge or expression."""
         if isinstance(tree, ast.Constant) and (tree.value is None or isinstance(tree.value, str)):
             return tree.value
         if isinstance(tree, ast.Tuple):

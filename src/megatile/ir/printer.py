@@ -129,7 +129,7 @@ _HEADS: dict[type[n.Node], Callable[[Any], str]] = {
 
 
 def show_node(node: n.Node) -> str:
-    """The first line of a statement."""
+    """Return the first line of a statement."""
     return _HEADS.get(type(node), _plain)(node)
 
 
@@ -173,7 +173,7 @@ def _launch(launch: Launch) -> str:
 
 
 def show(program: Program) -> str:
-    """The whole Program as text."""
+    """Return the whole Program as text."""
     lines = [f"def {program.name}({', '.join(map(_param, program.params))}):"]
     if program.machine:
         lines.append(f'    machine("{program.machine}")')

@@ -51,18 +51,19 @@ class Binding:
 
 
 def part_name(base: str, chain: Chain) -> str:
-    """The name, in a Program without views, of what a unit has of a tensor or tile: ``A.device``."""
+    """Return the name, in a Program without views, of what a unit has of a tensor or tile: ``A.device``."""
     return ".".join((base, *(view.scale for view in chain)))
 
 
 def base_name(name: str) -> str:
-    """The tensor or tile that such a name is a part of."""
+    """Return the tensor or tile that such a name is a part of."""
     return name.partition(".")[0]
 
 
 @cached_in_owner
 def bindings(program: Program) -> dict[str, Binding]:
-    """Every tensor, tile and view of the Program, with the shape of its storage. It is not to be changed."""
+    """Return every tensor, tile and view of the Program, with the shape of its storage. It is not to be
+    changed."""
     table = {
         p.name: Binding(
             p.name, p.name, tuple(int(n) if isinstance(n, int) else 0 for n in p.shape), p.dtype, ROOT
@@ -94,8 +95,8 @@ def bindings(program: Program) -> dict[str, Binding]:
 
 
 def same_names(before: Program, after: Program) -> bool:
-    """Whether two Programs differ by annotations at most; if so, what is known of the names of one is known
-    of the other's."""
+    """Return whether two Programs differ by annotations at most; if so, what is known of the names of one is
+    known of the other's."""
     tensors = zip(before.params, after.params, strict=False)
     same = (
         before.launch is after.launch
@@ -112,8 +113,8 @@ def same_names(before: Program, after: Program) -> bool:
 def seen(
     launch: Launch, views: tuple[View, ...], shape: tuple[int, ...], path: tuple[Any, ...], first: int = 0
 ) -> Part:
-    """The indices of every dimension that the unit at ``path`` below depth ``first`` has through views, one
-    inside the other."""
+    """Return the indices of every dimension that the unit at ``path`` below depth ``first`` has through
+    views, one inside the other."""
     shares: Part = tuple((0, size) for size in shape)
     low = first
     for view in views:

@@ -69,7 +69,7 @@ def _divisions(layout: Layout, grid: tuple[int, ...], rank: Expr) -> list[tuple[
 
 
 def _divided(part: Cut, units: int, number: Expr) -> Cut:
-    """The part of one of several units that share a part, in contiguous pieces."""
+    """Return the part of one of several units that share a part, in contiguous pieces."""
     start, length = part
     total = known(length)
     if total is not None and total % units == 0:

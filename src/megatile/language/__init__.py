@@ -190,5 +190,5 @@ __getattr__ = PublicNames(__name__, {})  # autotune, which stands above
 
 
 def __dir__() -> list[str]:
-    """The words of the language, without the modules and helpers that define them."""
+    """Return the words of the language, without the modules and helpers that define them."""
     return sorted({*__all__, *__getattr__.places()})

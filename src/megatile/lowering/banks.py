@@ -18,8 +18,9 @@ def degree(
     width: int,
     loops: Sequence[tuple[str, Expr]],
 ) -> int:
-    """How many turns the lanes of one access take in a tile of ``extents`` elements of ``width`` bytes; lanes
-    are neighbouring iterations, the last loop runs fastest. 1 where the data decide the index."""
+    """Return how many turns the lanes of one access take in a tile of ``extents`` elements of ``width``
+    bytes; lanes are neighbouring iterations, the last loop runs fastest. 1 where the data decide the
+    index."""
     counts = [known(extent) for _, extent in loops]
     if not memory.banks or not loops or None in counts:
         return 1
@@ -41,7 +42,7 @@ def sectors(
     loops: Sequence[tuple[str, int]],
     lanes: int,
 ) -> tuple[int, int]:
-    """How many sectors ``lanes`` neighbours touch, and the fewest that hold as many elements.
+    """Return how many sectors ``lanes`` neighbours touch, and the fewest that hold as many elements.
     Elements that the data decide lie in a sector each."""
     touched, elements = set(), set()
     for base, at in _places(extents, index, loops, lanes):
@@ -56,8 +57,8 @@ Terms = tuple[tuple[str, int], ...]
 def _places(
     extents: Sequence[int], index: Sequence[Expr], loops: Sequence[tuple[str, int]], lanes: int
 ) -> Iterator[tuple[Terms, int]]:
-    """The elements of a tile, counted from its first, that neighbouring iterations take: of each the terms
-    that are no numbers, and the rest."""
+    """Yield the elements of a tile, counted from its first, that neighbouring iterations take: of each the
+    terms that are no numbers, and the rest."""
     strides = [prod(extents[d + 1 :]) for d in range(len(extents))]
     address = simplify(sum((rebuild(i, _plain) * s for i, s in zip(index, strides, strict=True)), Const(0)))
     terms, first = linear(address)
@@ -80,7 +81,8 @@ def _shown(terms: Mapping[Expr, int]) -> Terms:
 
 
 def fetch_turns(memory: MemoryLayer, extents: Sequence[int], width: int, fetch: tuple[int, int]) -> int:
-    """How many times longer rows of a tile take, read together for a product, than from different banks."""
+    """Return how many times longer rows of a tile take, read together for a product, than from different
+    banks."""
     rows, size = min(fetch[0], extents[-2] if len(extents) > 1 else 1), fetch[1]
     pitch, banks = extents[-1] * width, memory.banks or 1
     wanted: dict[int, set[int]] = {}
@@ -98,7 +100,7 @@ def _plain(part: Expr) -> Expr:
 
 
 def arranged(nodes: Iterable[n.Node]) -> set[str]:
-    """Tiles whose layout a hint arranges so that lanes do not meet: swizzled or padded."""
+    """Return tiles whose layout a hint arranges so that lanes do not meet: swizzled or padded."""
     found = set()
     for node in nodes:
         if isinstance(node, n.Hint) and node.word == "annotate_layout":

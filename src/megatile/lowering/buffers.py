@@ -22,8 +22,8 @@ class Buffers:
 
     @classmethod
     def of(cls, node: n.Collective, x: Block, y: Block, units: int) -> Buffers | None:
-        """Those of a collective of ``units``, cut along its dimension or, where that does not matter, the
-        longest that divides equally, or the longest; None: they have none, or not equally many."""
+        """Return those of a collective of ``units``, cut along its dimension or, where that does not matter,
+        the longest that divides equally, or the longest; None: they have none, or not equally many."""
         if not x.kept_axes or len(x.kept_axes) != len(y.kept_axes):
             return None
         sizes = [known(x.axes[a].extent) or 0 for a in x.kept_axes]

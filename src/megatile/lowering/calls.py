@@ -39,7 +39,7 @@ def _lowered(prog: Any, given: Sequence[Any], machine: str | HDA | None) -> Lowe
 
 
 def _arrays(given: Sequence[Any]) -> list[Any]:
-    """The arguments without marks; a number is an array of one element."""
+    """Return the arguments without marks; a number is an array of one element."""
     plain = [a.array if isinstance(a, InputArray) else a for a in given]
     return [np.array([a]) if isinstance(a, (int, float, np.generic)) else a for a in plain]
 
@@ -115,8 +115,8 @@ def simulate(
     max_seconds: float | None = None,
     progress: bool | Listener = False,
 ) -> Result:
-    """Time a Plan on a machine, or a program with arrays or shapes; with arrays compute its results too
-    (``r.outputs``, the tensors written by name).
+    """Return time a Plan on a machine, or a program with arrays or shapes; with arrays compute its results
+    too (``r.outputs``, the tensors written by name).
 
     ``data=False`` times a program without its arrays. A run that takes longer than ``max_seconds`` raises
     `TimeBudgetExceeded`; ``progress=True`` shows a bar with the time left. The other arguments are those of

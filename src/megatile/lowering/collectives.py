@@ -48,7 +48,8 @@ class Member:
     block: Callable[[n.Region, Expr], Block]
 
     def others(self, step: Expr) -> Expr:
-        """The rank ``step`` places on: units begin with different peers, so that no link is crowded."""
+        """Return the rank ``step`` places on: units begin with different peers, so that no link is
+        crowded."""
         return tidy((self.me + step) % self.size, self.scope.ranges)
 
 
@@ -153,7 +154,7 @@ def _by_network(member: Member, group: str) -> None:
 
 
 def _buffers(scope: StreamScope, node: n.Collective, size: int) -> Buffers | None:
-    """The blocks that the library's algorithm reads and writes, if there is one of each."""
+    """Return the blocks that the library's algorithm reads and writes, if there is one of each."""
     if len(node.to) > 1 or node.fn is not None:
         return None
     targets = scope.regions.blocks(node.to[0], True)
@@ -165,7 +166,7 @@ def _buffers(scope: StreamScope, node: n.Collective, size: int) -> Buffers | Non
 
 
 def _scratch(member: Member, like: Block, dtype: str | None = None) -> Block:
-    """A tile of the stream's own with the shape of a block."""
+    """Return a tile of the stream's own with the shape of a block."""
     shape = tuple(known(like.axes[a].size) for a in like.kept_axes)
     if None in shape:
         raise cannot(
@@ -195,7 +196,7 @@ def _every(member: Member, do: Callable[[Expr], None], first: int = 0) -> None:
 
 
 def _reduced(member: Member, source: Callable[[Expr], Block], like: Block) -> Block:
-    """The reduction of one block of every rank, in rank order, as wide as sums are."""
+    """Return the reduction of one block of every rank, in rank order, as wide as sums are."""
     scope, node = member.scope, member.node
     total = _scratch(member, like, accumulator(like.home.dtype))
     copy_block(scope, total, source(ZERO))
@@ -345,7 +346,8 @@ def _counted(member: Member, barrier: Callable[[], None]) -> None:
 
 
 def _slices(block: Block) -> list[Block]:
-    """The same block of all slices of its tile: what is read at a larger scale has every unit's part."""
+    """Return the same block of all slices of its tile: what is read at a larger scale has every unit's
+    part."""
     if block.home.lead == 1:
         return [block]
     first, *others = block.axes
@@ -353,7 +355,7 @@ def _slices(block: Block) -> list[Block]:
 
 
 def _merged(member: Member, fn: n.Merge) -> Callable[[], None]:
-    """A user's function of tuples of tiles, applied to all ranks' one after the other."""
+    """Return a user's function of tuples of tiles, applied to all ranks' one after the other."""
     scope, node = member.scope, member.node
     mine = [scope.regions.block(region) for region in node.source]
     merged, arrived, new = ([_scratch(member, b) for b in mine] for _ in range(3))

@@ -52,7 +52,7 @@ def compute(
 
 
 def _fetched(scope: StreamScope, block: Block) -> Block:
-    """A block that is spread over other units in a tile of the stream's own."""
+    """Return a block that is spread over other units in a tile of the stream's own."""
     return brought(scope, block) if block.home.spread and _sized(block) else block
 
 
@@ -61,7 +61,7 @@ def _sized(block: Block) -> bool:
 
 
 def bytes_moved(scope: StreamScope, source: Block, target: Block) -> Expr:
-    """The bytes of a copy, with rows rounded up to the sectors of the memories on both sides."""
+    """Return the bytes of a copy, with rows rounded up to the sectors of the memories on both sides."""
     found = [rounded(scope, block, itemsize(source.home.dtype)) for block in (source, target)]
     exact = simplify(product(a.extent for a in source.axes) * itemsize(source.home.dtype))
     factor, size = max(found, key=lambda one: one[0])
@@ -69,8 +69,8 @@ def bytes_moved(scope: StreamScope, source: Block, target: Block) -> Expr:
 
 
 def rounded(scope: StreamScope, block: Block, width: int) -> tuple[float, Expr]:
-    """How many times its bytes a block takes in whole sectors of its memory, and how many these are. Rows
-    that follow each other without a gap are one."""
+    """Return how many times its bytes a block takes in whole sectors of its memory, and how many these are.
+    Rows that follow each other without a gap are one."""
     layer = scope.state.hda.memory(block.home.memory)
     run, axes = 1, list(zip(block.axes, block.home.extents, strict=True))
     while layer.sector and axes:
@@ -152,7 +152,8 @@ Access = tuple[Home, Sequence[Expr], Sequence[tuple[str, Expr]]]
 
 
 def banked(scope: StreamScope, accesses: Iterable[Access], elements: Expr) -> Expr:
-    """Bytes through the banks of memories where lanes take turns there, each turn counted; else none."""
+    """Return bytes through the banks of memories where lanes take turns there, each turn counted; else
+    none."""
     total, most = 0, 1
     for home, index, loops in accesses:
         memory, width = scope.state.hda.memory(home.memory), itemsize(home.dtype)
@@ -165,8 +166,9 @@ def banked(scope: StreamScope, accesses: Iterable[Access], elements: Expr) -> Ex
 def scattered(
     scope: StreamScope, touched: Iterable[tuple[Block, Sequence[Expr]]], loops: Sequence[tuple[str, int]]
 ) -> int:
-    """Bytes that memories above the unit move for elementwise code, where these are not those of the regions:
-    lanes that are neighbours take elements further apart than they need be, or data choose them; else 0."""
+    """Return bytes that memories above the unit move for elementwise code, where these are not those of the
+    regions: lanes that are neighbours take elements further apart than they need be, or data choose them;
+    else 0."""
     lanes, whole, differs = scope.state.facts.lanes, dict[Block, int](), False
     turns = -(-math.prod(count for _, count in loops) // max(1, lanes))
     for block, index in touched if lanes and loops else ():
@@ -192,8 +194,8 @@ def note_waste(scope: StreamScope, memory: str, used: int, factor: float) -> Non
 
 
 def noted(scope: StreamScope, home: Home, turns: Callable[..., int], *given: Any) -> int:
-    """The turns that lanes take in the banks of a tile, unless a hint arranges it; the line where they take
-    most is kept for the result."""
+    """Return the turns that lanes take in the banks of a tile, unless a hint arranges it; the line where they
+    take most is kept for the result."""
     found = 1 if home.name in scope.state.facts.arranged else turns(*given)
     if found > 1 and scope.node is not None and scope.node.span:
         line = f"{scope.node.span.file}:{scope.node.span.line}"
@@ -203,22 +205,22 @@ def noted(scope: StreamScope, home: Home, turns: Callable[..., int], *given: Any
 
 
 def _by(request: Request, name: str) -> str:
-    """The DMA engine of an implementation, where it is not the nearest one anyway."""
+    """Return the DMA engine of an implementation, where it is not the nearest one anyway."""
     found, nearest = request.mover(name), request.engine("dma")
     return found[0].name if found is not None and nearest is not None and found[0] != nearest[0] else ""
 
 
 def _in_registers(scope: StreamScope, block: Block) -> bool:
-    """Whether there is room for a block in registers: an eighth of them; larger ones go in pieces, which are
-    one command all the same."""
+    """Return whether there is room for a block in registers: an eighth of them; larger ones go in pieces,
+    which are one command all the same."""
     sizes = [known(axis.size) for axis in block.axes]
     room = scope.state.hda.memory("l0").size // 8
     return None not in sizes and math.prod(s or 0 for s in sizes) * itemsize(block.home.dtype) <= room
 
 
 def brought(scope: StreamScope, block: Block) -> Block:
-    """A block in a tile of the stream's own if it lies in a memory above the unit: what it holds has to come
-    from there before anybody knows it."""
+    """Return a block in a tile of the stream's own if it lies in a memory above the unit: what it holds has
+    to come from there before anybody knows it."""
     if scope.level is scope.state.first or not copy_request(scope, block, block).far:
         return block
     here = between_blocks(scope, block, "l0")
@@ -227,7 +229,7 @@ def brought(scope: StreamScope, block: Block) -> Block:
 
 
 def between_blocks(scope: StreamScope, source: Block, level: str) -> Block:
-    """A tile of the stream's own, through which a copy goes."""
+    """Return a tile of the stream's own, through which a copy goes."""
     shape = tuple(known(a.size) or 0 for a in source.axes)
     home = scope.state.scratch(scope, shape, source.home.dtype, level=level)
     axes = (replace(a, start=ZERO, extent=a.size, offset=ZERO, cut=False) for a in source.axes)
@@ -239,8 +241,8 @@ def plain(value: Expr) -> Any:
 
 
 def key_of(scope: StreamScope, axis: int | None, scale: str | None = None) -> Expr:
-    """What the units of a meeting have in common: the unit around them, their line along ``axis`` and, where
-    they meet as parts of units of a larger ``scale``, their place inside those."""
+    """Return what the units of a meeting have in common: the unit around them, their line along ``axis`` and,
+    where they meet as parts of units of a larger ``scale``, their place inside those."""
     (low, high), launch = scope.among(scale), scope.place.launch
     key = scope.place.rank(0, low)
     if axis is not None:
@@ -275,7 +277,7 @@ class Choice:
 
 
 def choice_of(request: Request, forced: str | None, place: Source | None) -> Choice:
-    """What does what is asked for at a place of the source: the cheapest, or what is ``forced``."""
+    """Return what does what is asked for at a place of the source: the cheapest, or what is ``forced``."""
     try:
         name, found = choose(request, forced)
     except MegatileError as error:
@@ -284,7 +286,7 @@ def choice_of(request: Request, forced: str | None, place: Source | None) -> Cho
 
 
 def chosen(scope: StreamScope, request: Request, forced: str | None) -> str:
-    """The implementation of the statement that is being written, or of what is written for it."""
+    """Return the implementation of the statement that is being written, or of what is written for it."""
     decided = scope.node.choice if scope.node is not None else None
     if forced is not None and decided is not None and decided.name == forced:
         return forced
@@ -295,7 +297,7 @@ def chosen(scope: StreamScope, request: Request, forced: str | None) -> str:
 
 
 def count(scope: StreamScope, block: Block) -> int:
-    """Elements of a block; where they vary, the most."""
+    """Return elements of a block; where they vary, the most."""
     size = simplify(block.elements)
     exact = known(size)
     if exact is not None:
@@ -329,7 +331,7 @@ def several_instances(launch: Launch, hda: HDA) -> bool:
 
 
 def reach_of(scope: StreamScope, peer: Place) -> str:
-    """The largest scale at which a peer is, or is in, another unit than this one."""
+    """Return the largest scale at which a peer is, or is in, another unit than this one."""
     launch, mine = scope.place.launch, scope.place.path
     apart = (
         s.name for s, a, b in zip(launch.scales, mine, peer.path, strict=False) if a != b and s.count > 1
@@ -342,8 +344,8 @@ def _row(block: Block) -> int:
 
 
 def common_row(dtype: str, sizes: Sequence[int | None], extents: Sequence[int]) -> int:
-    """Bytes that the rows of a block, and what lies between their beginnings, have in common; 0: they follow
-    each other without a gap, or only the run tells."""
+    """Return bytes that the rows of a block, and what lies between their beginnings, have in common; 0: they
+    follow each other without a gap, or only the run tells."""
     width, found = itemsize(dtype), 0
     run = width
     for size, whole in reversed(list(zip(sizes, extents, strict=True))):

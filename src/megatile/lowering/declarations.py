@@ -33,12 +33,12 @@ class Declarations:
         self._count, self._used = 0, used
 
     def fresh(self) -> int:
-        """A number that no other has."""
+        """Return a number that no other has."""
         self._count += 1
         return self._count
 
     def name(self, word: str) -> str:
-        """A name for a number of a stream that no other has."""
+        """Return a name for a number of a stream that no other has."""
         while word in self._used:
             word = f"{word}_{self.fresh()}"
         self._used.add(word)
@@ -54,7 +54,7 @@ class Declarations:
             )
 
     def barrier(self, level: LoweredLevel, key: Expr, name: str = "", transport: str | None = None) -> str:
-        """The group of units of a level with the same key, for barriers of a name or a transport."""
+        """Return the group of units of a level with the same key, for barriers of a name or a transport."""
         one = (level.name, key, name, transport)
         found = self.groups.get(one)
         if found is None:
@@ -63,7 +63,7 @@ class Declarations:
         return found.name
 
     def transport(self, transport: pm.Transport, asked: tuple[str, int]) -> str:
-        """The name of a transport like that, for an operation over so many ranks."""
+        """Return the name of a transport like that, for an operation over so many ranks."""
         found = self.transports.get((transport, asked))
         if found is None:
             found = replace(transport, name=self.name(transport.name))
@@ -71,7 +71,7 @@ class Declarations:
         return found.name
 
     def channel(self, channel: pm.Channel) -> str:
-        """The name of a channel like that, made if there is none."""
+        """Return the name of a channel like that, made if there is none."""
         found = self.channels.get(channel)
         if found is None:
             found = self.channels[channel] = self.name(channel.name)
@@ -95,7 +95,7 @@ class Facts:
         return Counter(m.name for m in self.statements if isinstance(m, n.Let))
 
     def assigned_once(self, name: str) -> bool:
-        """Whether a variable gets its value in one place only."""
+        """Return whether a variable gets its value in one place only."""
         return self._assigned[name] == 1
 
     @cached_property

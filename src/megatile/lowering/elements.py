@@ -77,7 +77,7 @@ class IterationScope:
         return tuple(Symbol(name) for name in self.names) or (ZERO,)
 
     def resolve(self, expr: Expr) -> Expr:
-        """An expression with its variables put in; parts that the stream knows are ``Number``s."""
+        """Return an expression with its variables put in; parts that the stream knows are ``Number``s."""
         if expr.dtype in ("int", "bool") and not isinstance(expr, Const):
             try:
                 mine = {
@@ -105,7 +105,8 @@ class IterationScope:
         raise cannot(f"'{expr}' in elementwise code", self.scope.node)
 
     def lifted(self, expr: Expr) -> Expr:
-        """A whole number of the Plan, with the parts that do not depend on the iteration as one each."""
+        """Return a whole number of the Plan, with the parts that do not depend on the iteration as one
+        each."""
         if isinstance(expr, Const) or (isinstance(expr, Symbol) and expr.name in self.names):
             return expr
         if not symbols(expr) & set(self.names):
@@ -118,8 +119,8 @@ def whole(home: Home) -> Block:
 
 
 def narrowed(iterations: IterationScope) -> IterationScope:
-    """The same iterations without conditions ``i < n``: there are only so many. What others write behind the
-    last one is then no part of the command."""
+    """Return the same iterations without conditions ``i < n``: there are only so many. What others write
+    behind the last one is then no part of the command."""
     extents, guards = dict(iterations.vars), []
     for guard in (part for whole in iterations.guards for part in _both(whole)):
         found = _limit(guard, iterations.names)
@@ -132,7 +133,7 @@ def narrowed(iterations: IterationScope) -> IterationScope:
 
 
 def _both(condition: Expr) -> list[Expr]:
-    """The conditions that all must hold."""
+    """Return the conditions that all must hold."""
     args: tuple[Expr, ...] = getattr(condition, "args", ())
     operator = getattr(condition, "operator", "")
     if operator in ("and", "&") and condition.dtype != "i32":
@@ -146,7 +147,7 @@ COMPARISONS = ("<", "<=", ">", ">=")
 
 
 def _limit(condition: Expr, names: Sequence[str]) -> tuple[str, Expr] | None:
-    """The iterations that a condition leaves of one variable, if it says just that."""
+    """Return the iterations that a condition leaves of one variable, if it says just that."""
     operator = getattr(condition, "operator", "")
     if operator not in COMPARISONS:
         return None
@@ -179,11 +180,11 @@ class Command:
         return Load(f"@{self.operands.index(block)}", index, dtype or block.home.dtype)
 
     def all(self, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """An index with its loads as elements of operands."""
+        """Return an index with its loads as elements of operands."""
         return tuple(self.loads(i, bool(self.iterations.guards)) for i in index)
 
     def loads(self, expr: Expr, guarded: bool) -> Expr:
-        """The expression with its loads as elements of operands."""
+        """Return the expression with its loads as elements of operands."""
         if isinstance(expr, Load):
             index = tuple(self.loads(i, guarded) for i in expr.index)
             block, where = self.access(expr.source, index, guarded)
@@ -205,7 +206,7 @@ class Command:
         slice_number: int = 0,
         peer: Place | None = None,
     ) -> tuple[Block, tuple[Expr, ...]]:
-        """The block that holds the elements of all iterations, and their index in it; ``peer``: in its
+        """Return the block that holds the elements of all iterations, and their index in it; ``peer``: in its
         tile."""
         scope, regions = self.scope, self.scope.regions
         homes = scope.state.homes
@@ -229,7 +230,7 @@ class Command:
         return Block(home, tuple(a for a, _ in found)), tuple(i for _, i in found)
 
     def local(self, home: Home, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """An index by places in a home whose indices are no run."""
+        """Return an index by places in a home whose indices are no run."""
         if not home.scattered:
             if any(isinstance(i, Pick) for i in index):
                 raise cannot("elementwise code of units whose elements are not contiguous", self.scope.node)
@@ -245,7 +246,8 @@ class Command:
         return tuple(found)
 
     def axis(self, index: Expr, length: int, guarded: bool, used: set[str]) -> tuple[Axis, Expr]:
-        """One dimension: a run of elements where the index is a variable plus a number, else all of it."""
+        """Return one dimension: a run of elements where the index is a variable plus a number, else all of
+        it."""
         terms, offset = linear(index)
         names = dict(self.iterations.vars)
         found = [t.name for t in terms if isinstance(t, Symbol) and t.name in names]
@@ -330,7 +332,7 @@ class Command:
         scope.emit(pm.Compute("nest", target.region(), reads, given, "dma" if remote else "vector", done))
 
     def counts(self) -> list[tuple[str, int]]:
-        """The iterations of every loop; where they vary, the most."""
+        """Return the iterations of every loop; where they vary, the most."""
         found = []
         for name, extent in self.iterations.vars:
             most = bounds(simplify(extent), self.scope.ranges)
@@ -338,8 +340,8 @@ class Command:
         return found
 
     def in_a_row(self, target: Block, index: tuple[Expr, ...]) -> int:
-        """How many iterations change one element of the target; those that the data send there, as if they
-        were spread evenly."""
+        """Return how many iterations change one element of the target; those that the data send there, as if
+        they were spread evenly."""
         spread, named = 1, set[str]()
         for axis, at in zip(target.axes, index, strict=True):
             mine = symbols(at) & set(self.iterations.names)
@@ -352,7 +354,7 @@ class Command:
         return -(-prod(n for _, n in self.counts()) // max(1, spread))
 
     def accesses(self, values: Sequence[Expr]) -> list[tuple[Block, tuple[Expr, ...]]]:
-        """The elements of operands in expressions."""
+        """Return the elements of operands in expressions."""
         loads = (part for value in values for part in walk(value) if isinstance(part, Load))
         return [(self.operands[int(load.source[1:])], load.index) for load in loads]
 
@@ -371,7 +373,7 @@ class Command:
 
 
 def _runs(index: Expr) -> bool:
-    """Whether an index is one of the iterations, moved by a number: a run of elements."""
+    """Return whether an index is one of the iterations, moved by a number: a run of elements."""
     terms, _ = linear(index)
     return all(isinstance(t, Number) or (isinstance(t, Symbol) and terms[t] == 1) for t in terms)
 
@@ -381,8 +383,9 @@ def _plus(left: Expr, right: Expr) -> Expr:
 
 
 def _work(values: tuple[Expr, ...], loops: Sequence[tuple[str, Expr]], state: LoweringState) -> Expr:
-    """Operations of the vector engine: at least one for each element; what does not change in the inner loops
-    is done once in each round of the outer ones. Functions take as long as their own engine does."""
+    """Return operations of the vector engine: at least one for each element; what does not change in the
+    inner loops is done once in each round of the outer ones. Functions take as long as their own engine
+    does."""
     depth = {name: number for number, (name, _) in enumerate(loops, 1)}
     counts, wait = [0] * (len(loops) + 1), False
     for value in values:

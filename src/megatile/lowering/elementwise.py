@@ -61,7 +61,7 @@ def let(scope: StreamScope, node: n.Let) -> None:
 
 
 def read_number(scope: StreamScope, value: Expr, bound: int, word: str) -> Expr:
-    """A whole number that an expression on data gives."""
+    """Return a whole number that an expression on data gives."""
     name, iterations = scope.state.declared.name(word), IterationScope(scope)
     home = scope.state.scratch(scope, (1,), "i32", word)
     _store(iterations, whole(home), (ZERO,), iterations.resolve(value))
@@ -100,7 +100,7 @@ def _over(scope: StreamScope, target: Block) -> IterationScope:
 
 
 def is_elementwise(node: n.ScaleRegion) -> bool:
-    """Whether the code of the units of a region is elementwise, so that all can run at once."""
+    """Return whether the code of the units of a region is elementwise, so that all can run at once."""
     return all(
         isinstance(
             m, (n.Let, n.Store, n.If, n.Parallel, n.View, n.Alloc, n.Check, n.Print, n.Hint, n.Barrier)
@@ -211,7 +211,7 @@ def _do_loop(iterations: IterationScope, node: n.Loop, rest: tuple[n.Node, ...])
 
 
 def _widest(iterations: IterationScope, node: n.Loop) -> tuple[n.Loop, tuple[Expr, ...]]:
-    """A loop that iterations run unequally often: as often as any, each under its own limits."""
+    """Return a loop that iterations run unequally often: as often as any, each under its own limits."""
     scope = iterations.scope
     ranges = scope.ranges | {v: (0, (known(e) or 1) - 1) for v, e in iterations.vars}
     low, high = (bounds(simplify(scope.whole(e)), ranges) for e in (node.start, node.stop))
@@ -257,7 +257,7 @@ def _keep_before(iterations: IterationScope, target: str, rest: tuple[n.Node, ..
 
 
 def _keep(iterations: IterationScope, value: Expr, dtype: str) -> Expr:
-    """A value of every iteration, in a tile of its own."""
+    """Return a value of every iteration, in a tile of its own."""
     extents = [known(e) for _, e in iterations.vars]
     if None in extents:
         raise cannot(

@@ -214,7 +214,7 @@ class Figures:
 
 
 def figures(lowered: Lowered, result: Result | None = None) -> Figures:
-    """The figures of a lowered program, with those of its simulation if there is one."""
+    """Return the figures of a lowered program, with those of its simulation if there is one."""
     plan, hda = lowered.plan, lowered.machine
     flops: dict[str, int] = {}
     moved = 0
@@ -260,8 +260,8 @@ def figures(lowered: Lowered, result: Result | None = None) -> Figures:
 def _compulsory(
     plan: pm.Plan, memory: str, touched: dict[tuple[bool, str], int], hda: HDA, share: float
 ) -> tuple[int, int]:
-    """Bytes of a memory's tensors that commands read, and write beyond what caches may hold at the end, each
-    counted once; and those that caches may hold."""
+    """Return bytes of a memory's tensors that commands read, and write beyond what caches may hold at the
+    end, each counted once; and those that caches may hold."""
     for body in plan.bodies:
         for s in body:
             if not isinstance(s, pm.Compute):
@@ -280,8 +280,8 @@ def _compulsory(
 
 
 def explain(lowered: Lowered) -> str:
-    """What does every statement, its price there, and those of the others that could do it (figures of the
-    machine alone: nobody else at work)."""
+    """Return what does every statement, its price there, and those of the others that could do it (figures of
+    the machine alone: nobody else at work)."""
     rows = [
         (
             c.primitive,

@@ -59,19 +59,19 @@ class Touched:
         )  # fmt: skip
 
     def meets(self, tile: str, box: Box, writes: bool) -> bool:
-        """Whether an access of a box has to wait for these."""
+        """Return whether an access of a box has to wait for these."""
         mine = self.writes.get(tile, set()) | (self.reads.get(tile, set()) if writes else set())
         return any(boxes_meet(box, one) for one in mine)
 
 
 def boxes_meet(one: Box, other: Box) -> bool:
-    """Whether two boxes of a tile may have an element in common."""
+    """Return whether two boxes of a tile may have an element in common."""
     pairs = zip(one, other, strict=False)
     return all(a is None or b is None or (a[0] < b[1] and b[0] < a[1]) for a, b in pairs)
 
 
 def box_of(region: pm.Region, ranges: Ranges) -> Box:
-    """The box that a region lies in, whatever units and loops count."""
+    """Return the box that a region lies in, whatever units and loops count."""
     if region.at is not None:
         return ()
     box: list[tuple[int, int] | None] = []
@@ -82,7 +82,7 @@ def box_of(region: pm.Region, ranges: Ranges) -> Box:
 
 
 def touched(body: Iterable[Any], ranges: Ranges, units: int = 0) -> Touched | None:
-    """What statements touch; None where they wait for or meet others. With ``units``, what is another
+    """Return what statements touch; None where they wait for or meet others. With ``units``, what is another
     unit's own copy in every unit is left out, and messages are looked at as well."""
     found = Touched()
     for s in body:
@@ -111,7 +111,7 @@ def _only_meets(statement: Any) -> bool:
 
 
 def _elsewhere(at: Any, units: int) -> bool:
-    """Whether an owner is another unit for every unit, whatever loops count."""
+    """Return whether an owner is another unit for every unit, whatever loops count."""
     numbers = np.arange(units)
     try:
         return bool(np.all(np.broadcast_to(at.evaluate({"unit": numbers}), numbers.shape) != numbers))
@@ -132,7 +132,7 @@ def earliest(out: list[Any], region: Touched, units: int) -> int:
 
 
 def _sends(loop: pm.Loop) -> bool:
-    """Whether a loop is one of a collective."""
+    """Return whether a loop is one of a collective."""
     return any(isinstance(s, pm.Send) for s in pm.statements(loop.body))
 
 
@@ -164,7 +164,7 @@ class Granule:
         return simplify(number)
 
     def wanted(self, index: Sequence[Expr]) -> Expr:
-        """How many instances count the granule up."""
+        """Return how many instances count the granule up."""
         total: Expr = Const(self.each)
         for at, (inside, every) in zip(index, self.boxes, strict=True):
             total = total * (inside if every % inside == 0 else minimum(inside, every - at * inside))
@@ -201,7 +201,7 @@ class Phase:
         return found
 
     def waits(self, region: pm.Region, writes: bool, ranges: Ranges, units: Any) -> pm.Wait | None:
-        """What an access of ``units`` waits for; None: the whole phase."""
+        """Return what an access of ``units`` waits for; None: the whole phase."""
         tile = self.state.declared.tiles.get(region.tile)
         if not self.fine or tile is None or region.at is not None or not region.start:
             return None
@@ -222,14 +222,14 @@ class Phase:
         return pm.Wait(found.flag, found.wanted(index), found.member(index))
 
     def _holds(self, box: tuple[Expr, Any, Any], size: int) -> bool:
-        """Whether every instance's run of a dimension lies in one of ``size`` elements."""
+        """Return whether every instance's run of a dimension lies in one of ``size`` elements."""
         start, low, high = box
         at = np.broadcast_to(start.evaluate({"unit": self.units}), self.units.shape) // size
         return bool(np.all((at >= 0) & (at * size <= low) & (high <= (at + 1) * size)))
 
     def _box(self, tile: str, reads: bool) -> list[tuple[Expr, Any, Any]] | None:
-        """Each instance's part of a tile that it writes (``reads``: or reads): per dimension where it begins,
-        as an expression, where that is and where it ends."""
+        """Return each instance's part of a tile that it writes (``reads``: or reads): per dimension where it
+        begins, as an expression, where that is and where it ends."""
         every = [(r, w) for r, w in self.accesses.get(tile, []) if w or reads]
         first = next((r for r, w in every if w), None)
         if first is None or any(r.at is not None or not r.start for r, _ in every):
@@ -244,7 +244,8 @@ class Phase:
         return box
 
     def _part(self, start: Expr, shape: Expr, whole: int) -> tuple[Any, Any]:
-        """Where every instance's run of a dimension begins and ends; all of it where loops or data decide."""
+        """Return where every instance's run of a dimension begins and ends; all of it where loops or data
+        decide."""
         if symbols(start) | symbols(shape) <= {"unit"}:
             low, length = (np.broadcast_to(e.evaluate({"unit": self.units}), self.units.shape)
                            for e in (start, shape))  # fmt: skip
@@ -252,7 +253,7 @@ class Phase:
         return np.zeros_like(self.units), np.full_like(self.units, whole)
 
     def _granule(self, tile: str, sizes: tuple[int, ...], writes: bool) -> Granule | None:
-        """The counters for granules of a tile, made where every instance lies in one of them."""
+        """Return the counters for granules of a tile, made where every instance lies in one of them."""
         key = (tile, sizes, writes)
         if key not in self.granules:
             self.granules[key] = self._made(tile, sizes, writes)
@@ -286,7 +287,8 @@ class Phase:
         return any(key[0] == tile for key, g in self.granules.items() if g is granule)
 
     def _adds_up(self, granule: Granule, mine: list[Expr]) -> bool:
-        """Whether the instances of every unit above count up every granule as often as is waited for."""
+        """Return whether the instances of every unit above count up every granule as often as is waited
+        for."""
         numbers = np.broadcast_to(granule.member(mine).evaluate({"unit": self.units}), self.units.shape)
         above, rows = np.unique(self.parents, return_inverse=True)
         total = math.prod(granule.counts)
@@ -297,7 +299,7 @@ class Phase:
 
 
 def _in_one(start: Expr, size: int, granule: int, units: Any) -> bool:
-    """Whether ``size`` elements from ``start`` always lie in one granule."""
+    """Return whether ``size`` elements from ``start`` always lie in one granule."""
     terms, offset = linear(simplify(start))
     step = math.gcd(granule, *terms.values())
     if offset % step + size <= step:
@@ -316,7 +318,8 @@ class Guard:
         """Phases that all of what is guarded has to wait for."""
 
     def body(self, body: Iterable[Any]) -> list[Any]:
-        """The statements with their waits; phases for which no granule can be named are in ``whole``."""
+        """Return the statements with their waits; phases for which no granule can be named are in
+        ``whole``."""
         result: list[Any] = []
         seen: set[pm.Wait] = set()
         for s in body:
@@ -363,7 +366,7 @@ class Guard:
 def guarded(
     body: list[Any], phases: Sequence[Phase], ranges: Ranges, units: Any
 ) -> tuple[list[Any], list[Phase]]:
-    """Statements with waits for phases, and the phases that must have ended before all of them."""
+    """Return statements with waits for phases, and the phases that must have ended before all of them."""
     whole: list[Phase] = []
     while True:
         guard = Guard([p for p in phases if p not in whole], ranges, units)

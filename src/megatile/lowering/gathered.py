@@ -101,7 +101,7 @@ def _tile(scope: StreamScope, key: Picked) -> Home:
 
 
 def _pairs(scope: StreamScope, home: Home, key: Picked) -> Iterator[tuple[Block, Block]]:
-    """Runs of the unit's own tile, and where they lie in the tile that is divided."""
+    """Yield runs of the unit's own tile, and where they lie in the tile that is divided."""
     name, picks = key
     there = scope.state.homes.home(name)
     parts = [list(_runs(scope, list(pick.sets), scope.whole(pick.row))) for pick in picks]

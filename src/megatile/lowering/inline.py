@@ -92,7 +92,7 @@ class _Inliner:
         self.names[channel.name] = state.declared.channel(made)
 
     def transport(self, name: str | None) -> str | None:
-        """The same transport of the program's plan."""
+        """Return the same transport of the program's plan."""
         if name is None:
             return None
         asked = (self.plan.name.partition(" ")[0], self.plan.units)
@@ -139,12 +139,12 @@ class _Inliner:
         return tuple(self.statement(s) for s in body)
 
     def statement(self, s: Any) -> Any:
-        """The same statement of the program's stream."""
+        """Return the same statement of the program's stream."""
         rule: Any = {pm.Loop: self.loop, pm.If: self.branch}.get(type(s), self.command)
         return replace(rule(s), source=self.node.place)
 
     def command(self, s: Any) -> Any:
-        """Every field as its declaration says."""
+        """Return every field as its declaration says."""
         change: dict[str, Any] = {}
         for one in parts(type(s)):
             rule, value = _FIELDS.get(one.role) or _FIELDS.get(one.kind), getattr(s, one.name)
@@ -167,7 +167,7 @@ class _Inliner:
         return scope.state.declared.barrier(scope.level, tidy(key, scope.ranges), transport=transport)
 
     def value(self, value: Any) -> Any:
-        """A number, or the name of a tile."""
+        """Return a number, or the name of a tile."""
         return self.renamed(value) if isinstance(value, str) else self.expr(value)
 
     def loop(self, s: pm.Loop) -> pm.Loop:

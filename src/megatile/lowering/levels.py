@@ -50,7 +50,7 @@ class Levels:
         self._count_regions(program.body, depth, 1)
 
     def walk(self, body: tuple[n.Node, ...]) -> Iterator[tuple[LoweredLevel, n.Node]]:
-        """Every statement, with the level whose instances run it."""
+        """Return every statement, with the level whose instances run it."""
         return self._walk(body, self.first, self.first.depth)
 
     def _walk(
@@ -67,7 +67,8 @@ class Levels:
                 yield from self._walk(part, inner, below)
 
     def child_scale(self, node: n.ScaleRegion, depth: int) -> str | None:
-        """The scale of the level that a region below a unit at ``depth`` makes; None: it makes none."""
+        """Return the scale of the level that a region below a unit at ``depth`` makes; None: it makes
+        none."""
         target = self.launch.depth(node.scale)
         dispatch = self.launch.depth(self.launch.dispatch)
         if depth <= self.first.depth < target and not self.launch.resident:
@@ -77,7 +78,7 @@ class Levels:
         return None
 
     def waits(self, node: n.ScaleRegion) -> bool:
-        """Whether units of a region inside an instance wait for each other's signals."""
+        """Return whether units of a region inside an instance wait for each other's signals."""
         return self.launch.count(node.scale) > 1 and any(
             isinstance(m, (n.Signal, n.Wait)) for m in n.walk(node.body)
         )
@@ -117,8 +118,8 @@ class Levels:
         return self.further[scale]
 
     def hardware(self, scale: str) -> str:
-        """The smallest scale, up to this one, whose units have a place for each block of an instance: the
-        pair of SMs for a cluster of two."""
+        """Return the smallest scale, up to this one, whose units have a place for each block of an instance:
+        the pair of SMs for a cluster of two."""
         hda, dispatch = self.hda, self.launch.dispatch
         if self.launch.depth(scale) >= self.launch.depth(dispatch):
             return scale
@@ -128,7 +129,8 @@ class Levels:
 
 
 def communicates(node: n.ScaleRegion, table: dict[str, Binding]) -> bool:
-    """Whether the units of a region meet, put, get or signal among each other, or units in them do so."""
+    """Return whether the units of a region meet, put, get or signal among each other, or units in them do
+    so."""
 
     def among(body: tuple[n.Node, ...], own: bool) -> bool:
         for m in body:

@@ -44,8 +44,8 @@ without one: where latency dominates they rule nothing out, and each takes half 
 
 
 def check_algorithm(node: n.Collective) -> str | None:
-    """The registered name that ``algorithm=`` gives (or ``impl="in_network"``); None: what the machine's
-    library does, or the fastest."""
+    """Return the registered name that ``algorithm=`` gives (or ``impl="in_network"``); None: what the
+    machine's library does, or the fastest."""
     name = node.algorithm or ("in_network" if node.impl == "in_network" else None)
     if name is None or name == "auto" or node.impl in WITH_KERNELS:
         return None
@@ -63,7 +63,7 @@ class Chosen(NamedTuple):
 
 
 def library_plan(asked: Asked) -> Chosen | None:
-    """What does a collective of units that send messages; None: no algorithm does."""
+    """Return what does a collective of units that send messages; None: no algorithm does."""
     node, buffers = asked.node, asked.buffers
     name = check_algorithm(node)
     problem = _unfit(asked)
@@ -125,7 +125,7 @@ def _sent(plan: pm.Plan, transport: Transport | None, job: Job) -> pm.Plan:
 
 
 def _unfit(asked: Asked) -> str | None:
-    """Why a collective is not for the library."""
+    """Return why a collective is not for the library."""
     node, size, buffers = asked.node, asked.size, asked.buffers
     if node.fn is not None:
         return "and fn=, which merges directly,"
@@ -149,7 +149,8 @@ def _choice(
     hda: HDA, scale: str, algorithm: str | None, operation: str, members: tuple[int, ...], nbytes: int,
     dtype: str, reduction: str, root: int, in_place: bool, impl: str | None,
 ) -> _How:  # fmt: skip
-    """What the machine's library does for these units and this size, or its kernels with the algorithm named.
+    """Return what the machine's library does for these units and this size, or its kernels with the algorithm
+    named.
 
     Where the machine describes no library, or ``impl`` asks for other engines, the algorithm named or the
     fastest one.

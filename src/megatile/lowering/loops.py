@@ -99,7 +99,7 @@ def branch(scopes: list[StreamScope], node: n.If, condition: Expr, run: Run) -> 
 
 
 def assigned(body: tuple[n.Node, ...]) -> list[str]:
-    """Variables that a body gives values to, in order."""
+    """Return variables that a body gives values to, in order."""
     names = [
         getattr(m, "result" if isinstance(m, n.Atomic) else "name", None)
         for m in n.own_statements(body)

@@ -41,7 +41,7 @@ assert gathered.AROUND  # as does this
 
 
 def passes_for(machine: HDA) -> list[Pass]:
-    """What is done to a Program before it becomes a Plan, in order."""
+    """Return what is done to a Program before it becomes a Plan, in order."""
     return [
         Normalise(), ResolveViews(), RemoveJumps(), PlaceTiles(machine), ChooseImplementations(machine),
         ChooseCollectives(machine), Synchronise(machine),
@@ -104,7 +104,7 @@ class Lowered(Shown):
         return tuple(p.name for p in self.program.params if p.name in names)
 
     def scatter(self, arrays: Sequence[Any]) -> dict[str, Any]:
-        """The inputs of the Plan: every owner's part of every array."""
+        """Return the inputs of the Plan: every owner's part of every array."""
         inputs = {}
         for param, array in zip(self.program.params, arrays, strict=True):
             home, tile = self.homes[param.name], self.plan.tile(param.name)
@@ -120,7 +120,8 @@ class Lowered(Shown):
         return inputs
 
     def gather(self, outputs: Mapping[str, Any], arrays: Sequence[Any]) -> dict[str, Any]:
-        """The tensors written, put together from their parts; where units hold copies, the first one's."""
+        """Return the tensors written, put together from their parts; where units hold copies, the first
+        one's."""
         results = {}
         for param, array in zip(self.program.params, arrays, strict=True):
             if param.name not in self.written:
@@ -154,7 +155,7 @@ def _join(whole: Any, parts: Any, dim: int) -> None:
 def build(
     prog: ProgramFunction | Program, given: Sequence[Any], machine: str | HDA | None
 ) -> tuple[Program, HDA]:
-    """The Program for a machine and the shapes of arrays (or shapes themselves, or nothing)."""
+    """Return the Program for a machine and the shapes of arrays (or shapes themselves, or nothing)."""
     hda = find_machine(machine or DEFAULT_MACHINE) if not isinstance(machine, HDA) else machine
     if isinstance(prog, Program):
         return prog, hda
@@ -211,7 +212,7 @@ def lower(
 
 
 def assemble(state: LoweringState) -> pm.Plan:
-    """The Plan of all streams, with slots, places and versions."""
+    """Return the Plan of all streams, with slots, places and versions."""
     levels, place = placed(state)
     streams = []
     for level in (state.first, *state.levels.values()):
@@ -250,8 +251,8 @@ def assemble(state: LoweringState) -> pm.Plan:
 
 
 def _spread(plan: pm.Plan, tile: pm.Tile) -> pm.Tile:
-    """A tensor in the memories of the units of the launch, cut as copies take it; one that is only taken as a
-    whole, so that every unit has a part."""
+    """Return a tensor in the memories of the units of the launch, cut as copies take it; one that is only
+    taken as a whole, so that every unit has a part."""
     level = next(level for level in plan.levels if level.parent == plan.first.name)
     block, axis = [max(1, extent) for extent in extents(plan)[tile.name]], 0
     while block == list(tile.shape) and axis < len(block):

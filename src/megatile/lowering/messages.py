@@ -30,7 +30,7 @@ ROUNDS = 4096
 
 
 def by_messages(scope: StreamScope, node: n.Copy) -> bool:
-    """Whether a put or get could be messages; where ``impl=`` asks for them, it is written so."""
+    """Return whether a put or get could be messages; where ``impl=`` asks for them, it is written so."""
     mine = _blocks(scope, node)
     pair = None if mine is None else _pair(scope, node, *mine)
     if mine is None or pair is None:
@@ -79,7 +79,7 @@ def _blocks(scope: StreamScope, node: n.Copy) -> tuple[Block, Block] | None:
 
 
 def _inside(scope: StreamScope, region: n.Region, number: Expr | None, node: n.Copy) -> Place | None:
-    """A peer in the same instance."""
+    """Return a peer in the same instance."""
     home, peer = scope.state.homes.home(region.source), scope.peer_of(node, number)
     return peer if peer is not None and _is_inside(scope, home, peer) else None
 
@@ -89,8 +89,8 @@ def _is_inside(scope: StreamScope, home: Home, peer: Place) -> bool:
 
 
 def _pair(scope: StreamScope, node: n.Copy, target: Block, source: Block) -> Any:
-    """Where a message goes and under which member, that of the one taken out, who feeds a queue, and how many
-    queues a unit has; None where no unit can know who sends to it."""
+    """Return where a message goes and under which member, that of the one taken out, who feeds a queue, and
+    how many queues a unit has; None where no unit can know who sends to it."""
     number = node.dst if node.dst is not None else node.src
     assert number is not None
     rank = scope.whole(number)
@@ -118,7 +118,8 @@ def _pair(scope: StreamScope, node: n.Copy, target: Block, source: Block) -> Any
 
 
 def _alike(scope: StreamScope, other: Block) -> bool:
-    """Whether all units of the level run this statement equally often, on the same part of their tiles."""
+    """Return whether all units of the level run this statement equally often, on the same part of their
+    tiles."""
     stream, rounds = scope.stream, {turn.name for turn in scope.turns}
     return (
         stream.count == scope.level.total

@@ -67,7 +67,7 @@ def _phase_of_devices(scope: StreamScope, node: n.ScaleRegion, outer: int) -> No
 
 
 def _without_messages(node: n.ScaleRegion) -> n.ScaleRegion:
-    """The region without collectives that the library does."""
+    """Return the region without collectives that the library does."""
 
     def rest(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
         return tuple(n.with_bodies(m, rest) for m in body if not _by_messages(m))
@@ -243,8 +243,8 @@ def _on_both_sides(scopes: list[StreamScope], node: n.If, taken: list[int | None
 
 
 def _between_meetings(body: tuple[n.Node, ...]) -> tuple[list[tuple[n.Node, ...] | None], list[n.Node]]:
-    """The statements before, between and after the meetings of a body (None: one has a meeting inside), and
-    these."""
+    """Return the statements before, between and after the meetings of a body (None: one has a meeting
+    inside), and these."""
     meetings: list[n.Node] = [m for m in body if isinstance(m, (n.Barrier, n.Collective))]
     ends = [-1, *(i for i, m in enumerate(body) if isinstance(m, (n.Barrier, n.Collective))), len(body)]
     parts = [body[a + 1 : b] for a, b in pairwise(ends)]

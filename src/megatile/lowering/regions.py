@@ -84,7 +84,7 @@ class Block:
         return not self.region().start and self.at is None
 
     def inner(self, other: Block) -> Block:
-        """The part of this block that lies opposite to what is inside of a block that is cut."""
+        """Return the part of this block that lies opposite to what is inside of a block that is cut."""
         axes, mine = list(self.axes), self.matched(other)
         for here, there in mine:
             cut = other.axes[there]
@@ -93,7 +93,8 @@ class Block:
         return replace(self, axes=tuple(axes))
 
     def matched(self, other: Block) -> list[tuple[int, int]]:
-        """The dimensions of two regions that are the same; extents of 1 may be left out on either side."""
+        """Return the dimensions of two regions that are the same; extents of 1 may be left out on either
+        side."""
         mine, theirs = self.kept_axes, other.kept_axes
         if len(mine) != len(theirs):
             mine = [i for i in mine if self.axes[i].size != ONE]
@@ -106,7 +107,7 @@ class Block:
 
 
 def part(block: Block, dim: int, offset: Expr, extent: Expr) -> Block:
-    """A run of elements of a block along one of its dimensions."""
+    """Return a run of elements of a block along one of its dimensions."""
     at = block.kept_axes[dim]
     axes = list(block.axes)
     axes[at] = axes[at].part(offset, extent)
@@ -130,12 +131,12 @@ class Regions:
         self.launch = self.homes.launch
 
     def whole(self, expr: Expr) -> Expr:
-        """A whole number of the unit that means a region."""
+        """Return a whole number of the unit that means a region."""
         found = None if self.place is None else self.scope.static(expr, self.place)
         return self.scope.whole(expr) if found is None else found
 
     def part_of_home(self, home: Home, place: Place) -> list[Cut]:
-        """The elements of a tensor that lie in a unit's home; ``start`` counts in the whole tensor."""
+        """Return the elements of a tensor that lie in a unit's home; ``start`` counts in the whole tensor."""
         shape = tuple(int(e) for e in self.homes.program.param(home.name).shape)
         found = shares(self.launch, home.views, shape, 0, place.rank)
         if any(isinstance(one, Listed) for one in found):
@@ -143,14 +144,14 @@ class Regions:
         return cast(list[Cut], found)
 
     def origin(self, name: str, place: Place) -> list[Expr]:
-        """Where, in its tensor or tile, the home of a unit begins in every dimension."""
+        """Return where, in its tensor or tile, the home of a unit begins in every dimension."""
         home = self.homes.home(name)
         if not home.views or all(is_whole(v.layout) for v in home.views) or home.scattered:
             return [ZERO] * len(home.shape)
         return [start for start, _ in self.part_of_home(home, place)]
 
     def blocks(self, region: n.Region, write: bool = False, peer: Place | None = None) -> list[Block]:
-        """Where a region lies: one block, or one for every copy that an outer scale writes."""
+        """Return where a region lies: one block, or one for every copy that an outer scale writes."""
         scope, place = self.scope, peer or self.scope.place
         binding = self.homes.table[region.source]
         home = self.homes.home(region.source)
@@ -179,7 +180,7 @@ class Regions:
         return Axis(start, size, size, kept=dim.extent is not None)
 
     def held(self, home: Home, number: int) -> list[tuple[int, ...]]:
-        """The indices of a dimension that every unit holds."""
+        """Return the indices of a dimension that every unit holds."""
         shape = tuple(int(e) for e in self.homes.program.param(home.name).shape)
         shares = [part[number] for part in self.homes.parts(shape, home.views)]
         return [tuple(range(*s)) if isinstance(s, tuple) else tuple(int(i) for i in s) for s in shares]
@@ -210,7 +211,7 @@ class Regions:
                 )
 
     def axis(self, dim: n.Dim, origin: Expr, home: Home, length: int) -> Axis:
-        """One dimension, in a home of ``length`` elements that begins at ``origin``."""
+        """Return one dimension, in a home of ``length`` elements that begins at ``origin``."""
         if isinstance(dim.start, Pick):
             raise cannot("a view whose owner function scatters indices, inside its home", self.scope.node)
         start = self.whole(dim.start)
@@ -223,7 +224,8 @@ class Regions:
         return self.cut(dim, simplify(start - low), simplify(low - origin), simplify(high - low))
 
     def cut(self, dim: n.Dim, start: Expr, low: Expr, length: Expr) -> Axis:
-        """What of a dimension lies in the ``length`` elements from ``low``; ``start`` counts in those."""
+        """Return what of a dimension lies in the ``length`` elements from ``low``; ``start`` counts in
+        those."""
         size, ranges = ONE if dim.extent is None else self.whole(dim.extent), self.scope.ranges
         if inside(start, size, length, ranges):
             return Axis(simplify(low + start), size, size, kept=dim.extent is not None)
@@ -237,7 +239,8 @@ class Regions:
         return Axis(simplify(low + first), extent, size, skipped, dim.extent is not None, True)
 
     def leads(self, home: Home, place: Place, write: bool) -> list[tuple[Axis, ...]]:
-        """The slices of the leading dimension that a unit means: its own, or all below it (reads: one)."""
+        """Return the slices of the leading dimension that a unit means: its own, or all below it (reads:
+        one)."""
         if home.lead == 1:
             return [()]
         high = min(home.copy_depth, place.depth)
@@ -261,7 +264,8 @@ class Regions:
 
 
 def local_runs(pick: Pick, held: list[tuple[int, ...]], node: n.Node | None) -> Cut:
-    """The places, among the indices that each unit holds, of a view's: where they begin, and how many."""
+    """Return the places, among the indices that each unit holds, of a view's: where they begin, and how
+    many."""
     below, starts = len(pick.sets) // len(held), []
     for number, wanted in enumerate(pick.sets):
         there = held[number // below]
@@ -273,5 +277,5 @@ def local_runs(pick: Pick, held: list[tuple[int, ...]], node: n.Node | None) -> 
 
 
 def inside(start: Expr, size: Expr, length: Expr, ranges: Ranges) -> bool:
-    """Whether ``size`` elements from ``start`` are surely inside 0..length."""
+    """Return whether ``size`` elements from ``start`` are surely inside 0..length."""
     return at_least(start, 0, ranges) and at_least(length - start - size, 0, ranges)

@@ -27,7 +27,7 @@ REGISTER = 4
 
 
 def placed(state: LoweringState) -> tuple[list[pm.Level], Expr]:
-    """The further levels of the Plan, and where the units of the first lie."""
+    """Return the further levels of the Plan, and where the units of the first lie."""
     levels = []
     for level in state.levels.values():
         slots: int | None = None
@@ -45,14 +45,14 @@ def placed(state: LoweringState) -> tuple[list[pm.Level], Expr]:
 
 
 def lives(state: LoweringState, level: LoweredLevel) -> bool:
-    """Whether device memory belongs to a level's units: each instance has a place of its own there."""
+    """Return whether device memory belongs to a level's units: each instance has a place of its own there."""
     hda = state.hda
     room = level.instances <= hda.count(level.scale) // hda.count(state.first.scale) * level.parents
     return room and state.homes.memory_depth() == level.depth
 
 
 def fit(state: LoweringState, level: LoweredLevel) -> int:
-    """Instances that a hardware unit holds at a time, with as many versions of tiles as fit."""
+    """Return instances that a hardware unit holds at a time, with as many versions of tiles as fit."""
     while True:
         try:
             return max(1, min(limits(state, level).values()))
@@ -64,7 +64,7 @@ def fit(state: LoweringState, level: LoweredLevel) -> int:
 
 
 def named_extents(launch: Launch) -> dict[str, tuple[int, ...]]:
-    """The scales that a program names, with the instances of those between that it does not."""
+    """Return the scales that a program names, with the instances of those between that it does not."""
     found: dict[str, tuple[int, ...]] = {}
     between = 1
     for scale in launch.scales:
@@ -77,7 +77,7 @@ def named_extents(launch: Launch) -> dict[str, tuple[int, ...]]:
 
 
 def limits(state: LoweringState, level: LoweredLevel) -> dict[str, int]:
-    """How many instances of a level a hardware unit could hold for each of what they need."""
+    """Return how many instances of a level a hardware unit could hold for each of what they need."""
     hda, launch = state.hda, state.launch
     instance = instance_of(hda, named_extents(launch))
     blocks = launch.count(launch.dispatch, level.name or level.scale)
@@ -89,8 +89,8 @@ def limits(state: LoweringState, level: LoweredLevel) -> dict[str, int]:
 
 
 def bytes_of(state: LoweringState, level: LoweredLevel, blocks: int) -> dict[str, int]:
-    """What one block of a level needs of every memory, in the machine's order: its largest stream's tiles,
-    those of the units inside it that are levels of their own, and what threads need beside them."""
+    """Return what one block of a level needs of every memory, in the machine's order: its largest stream's
+    tiles, those of the units inside it that are levels of their own, and what threads need beside them."""
     hda = state.hda
     found: dict[str, int] = {}
     here = hda.level(hda.scale(level.scale).level).position
@@ -119,9 +119,9 @@ def bytes_of(state: LoweringState, level: LoweredLevel, blocks: int) -> dict[str
 def _with_overhead(
     state: LoweringState, layer: MemoryLayer, tiles: int, declared: int, accumulators: int
 ) -> int:
-    """What a block takes of a memory for its tiles, and for addresses and operands of its threads: no more
-    than threads can have, as compilers spill what is not a tile. Operands are gone when what lies between two
-    copies (tiles that the program does not declare) is there."""
+    """Return what a block takes of a memory for its tiles, and for addresses and operands of its threads: no
+    more than threads can have, as compilers spill what is not a tile. Operands are gone when what lies
+    between two copies (tiles that the program does not declare) is there."""
     threads = thread_count(state.launch, state.launch.dispatch)
     if threads == 1:
         return tiles
@@ -131,7 +131,7 @@ def _with_overhead(
 
 
 def together(levels: Levels, level: LoweredLevel) -> Expr:
-    """A place for each instance of a level whose instances wait for each other."""
+    """Return a place for each instance of a level whose instances wait for each other."""
     hda, launch = levels.hda, levels.launch
     there = hda.count(level.scale) // hda.count(levels.first.scale)
     if launch.slots is not None and level.total > launch.slots:
@@ -151,8 +151,8 @@ def together(levels: Levels, level: LoweredLevel) -> Expr:
 
 
 def _on_grid(extents: tuple[int, ...], dims: tuple[int, ...]) -> Expr | None:
-    """A place on a grid for every instance, so that neighbours stay neighbours: as it is, with its axes in
-    another order, or (of two axes) folded to and fro; None where it fits in no such way."""
+    """Return a place on a grid for every instance, so that neighbours stay neighbours: as it is, with its
+    axes in another order, or (of two axes) folded to and fro; None where it fits in no such way."""
     numbers = [unit // math.prod(extents[:axis]) for axis in range(len(extents))]
     index = [n if n is numbers[-1] else n % extents[axis] for axis, n in enumerate(numbers)]
     for order in permutations(range(len(extents))):
@@ -170,8 +170,8 @@ def _on_grid(extents: tuple[int, ...], dims: tuple[int, ...]) -> Expr | None:
 def hardware_units(
     levels: Levels, level: LoweredLevel, first: int, group: tuple[int, int], axis: int | None = None
 ) -> list[int]:
-    """Where the units of the first group (along ``axis``) of a region lie, by rank, or the first instance in
-    each of them where they are larger; ``first`` is the region's first instance."""
+    """Return where the units of the first group (along ``axis``) of a region lie, by rank, or the first
+    instance in each of them where they are larger; ``first`` is the region's first instance."""
     launch, (low, high) = levels.launch, group
     grid = launch.grid(launch.at(high), launch.at(low))
     stride, size = (1, math.prod(grid)) if axis is None else (math.prod(grid[:axis]), grid[axis])
@@ -183,7 +183,7 @@ def hardware_units(
 
 
 def _places(levels: Levels, level: LoweredLevel) -> np.ndarray:
-    """The hardware unit of every instance of a level that stays where it is."""
+    """Return the hardware unit of every instance of a level that stays where it is."""
     numbers = np.arange(level.instances)
     if level.parent is None:
         return np.broadcast_to(spread(levels).evaluate({"unit": numbers}), numbers.shape)
@@ -194,7 +194,7 @@ def _places(levels: Levels, level: LoweredLevel) -> np.ndarray:
 
 
 def spread(levels: Levels) -> Expr:
-    """Devices of a launch that takes a part of every node."""
+    """Return devices of a launch that takes a part of every node."""
     hda, launch = levels.hda, levels.launch
     number: Expr = unit
     place: Expr = ZERO

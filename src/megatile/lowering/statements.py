@@ -143,8 +143,8 @@ def _gemm(scope: StreamScope, node: n.Gemm) -> None:
 
 
 def work_inside(scope: StreamScope, node: n.Gemm, operands: tuple[Block, Block], engine: str) -> Expr | None:
-    """The operations of a product in a loop that fills both tiles from tensors, where the engine stops at
-    their edges; None where it does all of the tiles."""
+    """Return the operations of a product in a loop that fills both tiles from tensors, where the engine stops
+    at their edges; None where it does all of the tiles."""
     steps = next((e.clips for e in scope.state.hda.engines if e.kind == engine), None)
     filled = [scope.state.filled.get(b.home.name, ((), ())) for b in operands if b.is_whole]
     if steps is None or not scope.turns or [turns for turns, _ in filled] != [scope.turns] * 2:
@@ -160,7 +160,8 @@ def work_inside(scope: StreamScope, node: n.Gemm, operands: tuple[Block, Block],
 
 
 def fetched(scope: StreamScope, operands: tuple[Block, ...]) -> Expr:
-    """Bytes of a product's operands through their banks, where rows that the engine reads at once meet."""
+    """Return bytes of a product's operands through their banks, where rows that the engine reads at once
+    meet."""
     engines = [e for e in scope.state.hda.engines if e.kind == "tensor" and e.fetch]
     total, most = ZERO, 1
     for block in operands if engines else ():

@@ -71,7 +71,8 @@ class Homes:
         """Divided tensors that were gathered: where every unit's whole copy lies."""
 
     def memory_depth(self) -> int:
-        """The depth of the smallest scale that has device memory of its own, not below the dispatched one."""
+        """Return the depth of the smallest scale that has device memory of its own, not below the dispatched
+        one."""
         memory = self.hda.level(self.hda.memory("l2").level).position
         found = self.device_depth
         for at, scale in enumerate(self.launch.scales[: self.launch.depth(self.launch.dispatch)]):
@@ -80,7 +81,8 @@ class Homes:
         return found
 
     def tensor(self, param: Param, depths: list[int]) -> Home:
-        """The home of a tensor, divided over the units at the first of ``depths`` where it has views."""
+        """Return the home of a tensor, divided over the units at the first of ``depths`` where it has
+        views."""
         name, shape = param.name, tuple(int(e) for e in param.shape)
         memory, spread = self.hda.memory("l2").name, self.is_spread()
         for depth in depths:
@@ -105,7 +107,7 @@ class Homes:
         return below and not launch.resident and launch.count(launch.dispatch, device) > 1
 
     def _views(self, base: str, depth: int) -> n.Chain:
-        """The views of a tensor down to a scale, if any divides or copies it there."""
+        """Return the views of a tensor down to a scale, if any divides or copies it there."""
         scale = self.launch.scales[depth - 1].name
         for binding in self.table.values():
             if binding.base == base and binding.owner and binding.owner[-1].scale == scale:
@@ -113,8 +115,8 @@ class Homes:
         return ()
 
     def _largest(self, shape: tuple[int, ...], views: n.Chain) -> tuple[tuple[int, ...], bool]:
-        """The extents that hold any unit's part (the first unit's, where shares are equal, rounded up), and
-        whether any unit has indices that are no run."""
+        """Return the extents that hold any unit's part (the first unit's, where shares are equal, rounded
+        up), and whether any unit has indices that are no run."""
         if any(uneven(view.layout) for view in views):
             parts = self.parts(shape, views)
         else:
@@ -128,12 +130,12 @@ class Homes:
         return [seen(self.launch, views, shape, path) for path in np.ndindex(*counts)]
 
     def part_lengths(self, binding: Binding) -> tuple[int, ...]:
-        """The extents of what a name means for the first unit: no other's part is larger."""
+        """Return the extents of what a name means for the first unit: no other's part is larger."""
         low, high = (self.launch.depth(s) for s in (self.table[binding.base].scale, binding.scale))
         return _lengths(seen(self.launch, binding.owner, binding.shape, (0,) * (high - low), low))
 
     def tile(self, node: n.Alloc, level_depth: int) -> Home:
-        """The home of a tile that a level at ``level_depth`` keeps."""
+        """Return the home of a tile that a level at ``level_depth`` keeps."""
         owner = max(self.launch.depth(node.scale), level_depth)
         layouts = self.layouts.get(node.name, {})
         copied = [self.launch.depth(s) for s, layout in layouts.items() if has_copies(layout)]
@@ -144,8 +146,8 @@ class Homes:
         return home
 
     def gather(self, node: n.Collective, depth: int) -> Home | None:
-        """The home of the whole, for every unit at ``depth``, of a divided tensor that is gathered: from here
-        on the tensor's own name means that. None: nothing is gathered, or no parts are."""
+        """Return the home of the whole, for every unit at ``depth``, of a divided tensor that is gathered:
+        from here on the tensor's own name means that. None: nothing is gathered, or no parts are."""
         if node.kind != "gather_view" or not self.home(node.to[0].source).views:
             return None
         base = self.table[node.to[0].source].base
@@ -170,7 +172,7 @@ class Homes:
 
 
 def device_depth(launch: Launch, hda: HDA) -> int:
-    """The depth of the units that start instances of a launch."""
+    """Return the depth of the units that start instances of a launch."""
     return launch.depth(launch.host if launch.host != ROOT else hda.scale("device").name)
 
 
@@ -179,5 +181,5 @@ def _lengths(shares: Any) -> tuple[int, ...]:
 
 
 def uneven(layout: Any) -> bool:
-    """Whether a layout gives indices that are no run."""
+    """Return whether a layout gives indices that are no run."""
     return isinstance(layout, Owner) or (isinstance(layout, Shard) and layout.order != "contiguous")

@@ -114,7 +114,7 @@ class StreamScope:
         return self.stream.level
 
     def whole(self, expr: Expr) -> Expr:
-        """A whole number that is known to the stream, as an expression of the Plan."""
+        """Return a whole number that is known to the stream, as an expression of the Plan."""
         found = self.static(expr)
         if found is not None:
             return found
@@ -123,7 +123,7 @@ class StreamScope:
         return NUMBERS["data"](self, expr, 2**31 - 1, "number")
 
     def static(self, expr: Expr, place: Place | None = None) -> Expr | None:
-        """The same (of the unit at another place), if neither data nor elementwise code decide it."""
+        """Return the same (of the unit at another place), if neither data nor elementwise code decide it."""
         try:
             return (place or self.place).whole(expr, self.names)
         except NotStatic:
@@ -134,14 +134,14 @@ class StreamScope:
         self.stream.out.append(replace(statement, source=place))
 
     def read(self, name: str, region: pm.Region, bound: int, **change: Any) -> Expr:
-        """A number of the stream that is read from a tile, and perhaps changed there."""
+        """Return a number of the stream that is read from a tile, and perhaps changed there."""
         self.emit(pm.ReadScalar(name, region, bound, **change))
         self.ranges[name] = (0, bound)
         self.names[name] = Symbol(name)
         return self.names[name]
 
     def owner(self, home: Home, peer: Place) -> Expr | None:
-        """The number of a home's owner, seen from a peer of this unit; None: it is this unit's own."""
+        """Return the number of a home's owner, seen from a peer of this unit; None: it is this unit's own."""
         if home.shared or peer.path[: home.depth] == self.place.path[: home.depth]:
             return None
         level = self.level
@@ -150,7 +150,7 @@ class StreamScope:
         return self.number(peer, level)
 
     def number(self, peer: Place, level: LoweredLevel | None = None) -> Expr:
-        """The number of the instance of a level (this one's) that a peer is, or is in."""
+        """Return the number of the instance of a level (this one's) that a peer is, or is in."""
         level = level or self.level
         if level.parent is None:
             return peer.rank(0, level.depth)
@@ -162,7 +162,7 @@ class StreamScope:
         return found
 
     def peer(self, number: Expr, axis: int | None, scale: str | None = None) -> Place:
-        """The place of another unit of the innermost region (or that of a scale), by its rank (along
+        """Return the place of another unit of the innermost region (or that of a scale), by its rank (along
         ``axis``)."""
         launch = self.place.launch
         low, high = self.among(scale)
@@ -174,18 +174,20 @@ class StreamScope:
         return Place(launch, (*self.place.path[:low], *indices, *self.place.path[high:]))
 
     def peer_of(self, node: Any, number: Expr | None) -> Place | None:
-        """The peer that a statement names by a number; None: it names none."""
+        """Return the peer that a statement names by a number; None: it names none."""
         return None if number is None else self.peer(self.whole(number), node.axis, node.scale)
 
     def among(self, scale: str | None) -> tuple[int, int]:
-        """The depths between which the units of the innermost region, or of that of a scale, are counted."""
+        """Return the depths between which the units of the innermost region, or of that of a scale, are
+        counted."""
         depth = None if scale is None else self.place.launch.depth(scale)
         return next(
             (g for g in reversed(self.around) if g[1] == depth and depth != self.group[1]), self.group
         )
 
     def meets(self, scale: str | None) -> bool:
-        """Whether those that meet at a scale are instances of this level, or stand in different ones."""
+        """Return whether those that meet at a scale are instances of this level, or stand in different
+        ones."""
         return self.level.depth == self.group[1] or self.among(scale)[1] <= self.level.depth
 
     def line(self, axis: int | None, scale: str | None = None) -> tuple[Expr, int, int]:
@@ -213,7 +215,7 @@ class StreamScope:
                 raise
 
     def inside(self, place: Place, group: tuple[int, int]) -> StreamScope:
-        """The same stream for a unit further in."""
+        """Return the same stream for a unit further in."""
         around = self.around if group == self.group else (*self.around, self.group)
         return replace(
             self, place=place, group=group, around=around, names=dict(self.names), values=dict(self.values)
@@ -258,7 +260,7 @@ class LoweringState:
     def scratch(
         self, scope: StreamScope, shape: tuple[int, ...], dtype: str, word: str = "part", level: str = "l0"
     ) -> Home:
-        """A tile of the stream's own."""
+        """Return a tile of the stream's own."""
         memory = self.hda.memory(level if scope.level is not self.first else "l2").name
         name = self.declared.name(f"{word}_{self.declared.fresh()}")
         home = Home(name, shape, dtype, memory, scope.level.depth)

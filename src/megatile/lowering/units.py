@@ -66,7 +66,7 @@ class Place:
         return len(self.path)
 
     def rank(self, low: int, high: int) -> Expr:
-        """The number of the unit at depth ``high`` among those below its ancestor at depth ``low``."""
+        """Return the number of the unit at depth ``high`` among those below its ancestor at depth ``low``."""
         number: Expr = ZERO
         for at in range(low, high):
             index = self.path[at] if at < self.depth else ZERO
@@ -80,7 +80,7 @@ class Place:
         return whole if node.axis == len(extents) - 1 else whole % extents[node.axis]
 
     def whole(self, node: Expr, names: Mapping[str, Expr]) -> Expr:
-        """A whole-number expression of the Program as one of the Plan; ``names`` are its variables."""
+        """Return a whole-number expression of the Program as one of the Plan; ``names`` are its variables."""
         if isinstance(node, Const):
             if isinstance(node.value, float):
                 raise NotStatic
@@ -106,7 +106,7 @@ class Place:
 
 
 def split_number(number: Expr, counts: list[int]) -> list[Expr]:
-    """The nested indices of a rank, outermost first."""
+    """Return the nested indices of a rank, outermost first."""
     found: list[Expr] = []
     below = 1
     for at, count in reversed(list(enumerate(counts))):
@@ -117,7 +117,7 @@ def split_number(number: Expr, counts: list[int]) -> list[Expr]:
 
 
 def at_least(node: Expr, low: int, ranges: Ranges) -> bool:
-    """Whether an expression is surely at least ``low``."""
+    """Return whether an expression is surely at least ``low``."""
     found = bounds(simplify(node), ranges)
     return found is not None and found[0] >= low
 

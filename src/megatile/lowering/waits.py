@@ -96,7 +96,7 @@ class _Order:
                 self.emit(s)
 
     def inner(self, body: list[Any] | tuple[Any, ...]) -> tuple[Any, ...]:
-        """The body of a loop, branch or region, which ends when all that begins in it has ended."""
+        """Return the body of a loop, branch or region, which ends when all that begins in it has ended."""
         with self.inside() as out:
             self.write(body)
             out += map(_wait_of, self.pending)
@@ -123,8 +123,8 @@ class _Order:
     def settled(
         self, body: list[Any], ranges: Ranges, units: Any, after: tuple[int, ...] | None = None
     ) -> list[Any] | None:
-        """Statements with waits for regions before (those ``after`` which they come, if it is known); None:
-        all of these were waited for here."""
+        """Return statements with waits for regions before (those ``after`` which they come, if it is known);
+        None: all of these were waited for here."""
         if not all(isinstance(one, Phase) and one.fine for one in self.pending):
             self.flush()
         phases = [p for p in self.pending if isinstance(p, Phase) and (after is None or p.number in after)]
@@ -182,7 +182,7 @@ class _Order:
 
 
 def _starts(statement: pm.Loop | pm.If) -> bool:
-    """Whether a region or meeting begins in a loop or branch."""
+    """Return whether a region or meeting begins in a loop or branch."""
     return any(isinstance(s, (Started, Meeting)) for s in pm.statements((statement,)))
 
 

@@ -124,7 +124,7 @@ class ModelConfig:
         return routed + matrices * self.hidden * self.shared_inner + self.hidden * self.experts
 
     def parameters(self, active: bool = False) -> int:
-        """All weights, or those that one token passes."""
+        """Return all weights, or those that one token passes."""
         blocks = sum(
             count
             * (self.attention_parameters + self.feed_forward_parameters(layer, active) + 2 * self.hidden)

@@ -52,8 +52,8 @@ class Deployment:
         return max(1, self.hda.count("device") // nodes)
 
     def peers(self, stage: int) -> int:
-        """Ranks of a ring that is as slow as the way from a pipeline stage to the next: two of one node, or
-        one more than a node has."""
+        """Return ranks of a ring that is as slow as the way from a pipeline stage to the next: two of one
+        node, or one more than a node has."""
         here, there = (n * self.group // self.node_devices for n in (stage, stage + 1))
         return 2 if here == there else self.node_devices + 1
 

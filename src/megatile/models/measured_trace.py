@@ -81,7 +81,8 @@ class Beside(NamedTuple):
     steps: int
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row for each kind of kernel: count and microseconds of a step, measured and predicted."""
+        """Return one row for each kind of kernel: count and microseconds of a step, measured and
+        predicted."""
         kinds: dict[str, dict[str, float]] = {}
 
         def add(kind: str, column: str, count: float, time_us: float) -> None:

@@ -45,7 +45,7 @@ class Memory(HasRows):
         return max(0, self.limit - self.weights - self.activations - self.workspace)
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row for each part."""
+        """Return one row for each part."""
         parts = {"weights": self.weights, "KV cache": self.cache, "activations": self.activations,
                  "workspace": self.workspace, "total": self.total, "limit": self.limit}  # fmt: skip
         return [{"part": name, "bytes": size, "share": size / self.capacity} for name, size in parts.items()]

@@ -73,7 +73,7 @@ def layer_operators(step: Step, layer: Layer, count: int) -> list[Operator]:
 
 
 def passes(name: str, part: str, count: int, moved: float, kernels: int = 1) -> Operator:
-    """An element-wise kernel that reads and writes so many bytes."""
+    """Return an element-wise kernel that reads and writes so many bytes."""
     return Operator(
         name, part, count, "elementwise", "bf16", (("bytes", max(1, int(moved))), ("kernels", kernels))
     )

@@ -99,7 +99,8 @@ class Replayed(NamedTuple):
     steps: tuple[tuple[RecordedBatch, float], ...]
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row for decode and one for other steps: count, seconds together, median error of a step."""
+        """Return one row for decode and one for other steps: count, seconds together, median error of a
+        step."""
         found = []
         for name, decode in (("decode", True), ("prefill", False)):
             own = [(b, s) for b, s in self.steps if b.seconds and all(n == 1 for n, _ in b.pairs) == decode]

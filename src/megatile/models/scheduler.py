@@ -96,7 +96,7 @@ class Scheduler:
         return self.decoding + len(self.prefilling)
 
     def _room(self, tokens: int) -> int:
-        """Tokens of whole blocks."""
+        """Return tokens of whole blocks."""
         return -(-tokens // self.engine.block_tokens) * self.engine.block_tokens
 
     @property

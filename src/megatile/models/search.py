@@ -82,7 +82,8 @@ class ModelSearch:
         return sorted(kept, key=lambda row: -row["tokens_per_s_device"])
 
     def pareto(self) -> list[dict[str, Any]]:
-        """The rows that no other beats both in tokens per second of a device and in those of a user."""
+        """Return the rows that no other beats both in tokens per second of a device and in those of a
+        user."""
         kept: list[dict[str, Any]] = []
         for row in self.rows():
             if not kept or row["tpot_ms"] < kept[-1]["tpot_ms"]:

@@ -123,7 +123,7 @@ class Serving:
         return "keeps up"
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row for each measure."""
+        """Return one row for each measure."""
         measures = {
             "ttft_ms": self.ttft,
             "tpot_ms": self.tpot,

@@ -135,7 +135,7 @@ class StepTime(HasRows, HasTime):
         return found if covered(self.deployment) else max(found, UNCOVERED_ERROR)
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row for each operator, and one for the host; their times add up to the step's."""
+        """Return one row for each operator, and one for the host; their times add up to the step's."""
         total = self.time_us or 1.0
         found = [
             {

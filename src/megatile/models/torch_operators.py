@@ -61,7 +61,7 @@ COMPLEX_ROTARY = ("DeepseekV2ForCausalLM",)
 
 
 def eager_embedding(step: Step) -> Iterator[Operator]:
-    """Rows of the table, and the cosines and sines of every position."""
+    """Yield rows of the table, and the cosines and sines of every position."""
     yield passes("embedding", "head", 1, step.tokens * step.d.config.hidden * 2 * WORD)
     longest = max(g.new for g in step.batch.groups)
     width = step.d.config.rope_dim or step.d.config.head_dim
@@ -146,7 +146,7 @@ def _output(step: Step, count: int, width: int) -> Iterator[Operator]:
 
 
 def _context(step: Step) -> int:
-    """Tokens of all requests in the cache after the step."""
+    """Return tokens of all requests in the cache after the step."""
     return max(1, -(-step.batch.context // step.d.cp))
 
 
@@ -179,7 +179,7 @@ def _experts(step: Step, count: int) -> Iterator[Operator]:
 
 
 def _products(step: Step, count: int) -> Iterator[Operator]:
-    """Rows of each expert in a row, two grouped products, and the weighted sum of each token's rows."""
+    """Yield rows of each expert in a row, two grouped products, and the weighted sum of each token's rows."""
     d, c, tokens, part = step.d, step.d.config, step.expert_tokens, "experts"
     rows = max(1, tokens * c.topk // d.ep)
     inner = max(1, c.expert_inner // d.expert_tp)

@@ -136,7 +136,7 @@ class TrainStep(HasRows, HasTime):
         return needed / self.time_s / peak
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row for each part; their times add up to the step's."""
+        """Return one row for each part; their times add up to the step's."""
         busy = self.micro_batches * self.recipe.interleave
         bubble = self.pipeline_us - busy * sum(self.stage)
         parts = {
@@ -303,8 +303,8 @@ def _layer_exchange(d: Deployment, priced: Prices, layer: Layer) -> tuple[float,
 
 
 def _collective(d: Deployment, kernel: str, ranks: int, moved: float) -> Operator:
-    """A collective of replicas: the groups of all tensor-parallel ranks move their bytes at the same time, as
-    one collective over all of them does."""
+    """Return a collective of replicas: the groups of all tensor-parallel ranks move their bytes at the same
+    time, as one collective over all of them does."""
     together = min(ranks * d.tp, d.hda.count("device"))
     return Operator(
         kernel,

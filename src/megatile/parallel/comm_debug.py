@@ -28,7 +28,8 @@ class CommDebug:
         self.calls += communicated(result)
 
     def at(self, scale: str = "device") -> list[Communicated]:
-        """The calls at a scale, by its name in programs or in the machine (``device``, ``sip``, ``pe`` …)."""
+        """Return the calls at a scale, by its name in programs or in the machine (``device``, ``sip``, ``pe``
+        …)."""
         return [call for call in self.calls if scale in call.scales]
 
     @property

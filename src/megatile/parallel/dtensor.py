@@ -74,7 +74,8 @@ class DTensor:
         *,
         shape: Sequence[int] | None = None,
     ) -> DTensor:
-        """A DTensor of what every rank has; without ``shape`` all parts are taken to be equally large."""
+        """Return a DTensor of what every rank has; without ``shape`` all parts are taken to be equally
+        large."""
         state = _checked(device_mesh, placements, local.ndim)
         if shape is None:
             extents = list(local.shape)
@@ -94,20 +95,20 @@ class DTensor:
         return self._local
 
     def full_tensor(self) -> Tensor:
-        """All elements on every rank."""
+        """Return all elements on every rank."""
         return self.redistribute(placements=[R] * self.device_mesh.ndim).to_local()
 
     def redistribute(
         self, device_mesh: DeviceMesh | None = None, placements: Sequence[Placement] = ()
     ) -> DTensor:
-        """The same elements under other placements, by the path that is predicted to be cheapest."""
+        """Return the same elements under other placements, by the path that is predicted to be cheapest."""
         target = self._target(device_mesh, placements)
         if target == self.placements:
             return self
         return DTensor(redistributed(self, target), self.device_mesh, target, self.shape)
 
     def explain(self, placements: Sequence[Placement]) -> Path:
-        """The steps that ``redistribute`` would take, with their predicted times."""
+        """Return the steps that ``redistribute`` would take, with their predicted times."""
         return plan_path(self, self._target(None, placements))
 
     def _target(self, device_mesh: DeviceMesh | None, placements: Sequence[Placement]) -> State:
@@ -299,7 +300,7 @@ def _run(
     choices = [c for c in choices if c[1] == here] or [c for c in choices if all(map(_reachable, here, c[1]))]
 
     def cost(choice: tuple[tuple[Rule, ...], list[State]]) -> tuple[int, int]:
-        """Time of redistributions; of equals the one that leaves least to do and divides the work."""
+        """Return time of redistributions; of equals the one that leaves least to do and divides the work."""
         chosen, states = choice
         time = sum(plan_path(x, state).time_ps for x, state in zip(operands, states, strict=True))
         return time, sum(_rank(rule[1]) for rule in chosen)
@@ -325,7 +326,7 @@ def matmul(a: DTensor, b: DTensor) -> DTensor:
 
 @no_none
 def einsum(equation: str, a: DTensor, b: DTensor) -> DTensor:
-    """Two tensors multiplied and summed over letters that the result lacks: ``bmk,kn->bmn``."""
+    """Return two tensors multiplied and summed over letters that the result lacks: ``bmk,kn->bmn``."""
     left, right, out = _letters(equation, a, b)
     rules: list[Rule] = [((R, R), R)]
     for letter in dict.fromkeys(left + right):
@@ -355,7 +356,7 @@ def _letters(equation: str, a: DTensor, b: DTensor) -> tuple[str, str, str]:
 
 
 def _contract(x: Tensor, y: Tensor, left: str, right: str, out: str) -> Tensor:
-    """The local product: matrices, one for each of the letters that both have and the result keeps."""
+    """Return the local product: matrices, one for each of the letters that both have and the result keeps."""
     lengths = dict(zip(left + right, tuple(x.shape) + tuple(y.shape), strict=True))
     batch = [c for c in left if c in right and c in out]
     inner = [c for c in left if c in right and c not in out]
@@ -432,7 +433,7 @@ def _reduce(name: str, x: DTensor, dim: int | None) -> DTensor:
 
 
 def _moved_dims(old: tuple[int, ...], new: tuple[int, ...]) -> dict[int, int]:
-    """Which dimension of the new shape begins where one of the old shape begins."""
+    """Return which dimension of the new shape begins where one of the old shape begins."""
     ends, found, at = {}, {}, 1
     for number, extent in reversed(list(enumerate(new))):
         at *= extent

@@ -23,7 +23,7 @@ def copy_to_tp_region(x: Any, torch: Any = None) -> Any:
 
 
 def reduce_from_tp_region(x: Any, torch: Any = None) -> Any:
-    """The sum over the ranks, on each of them."""
+    """Return the sum over the ranks, on each of them."""
     host = active(torch)
     size = get_tensor_model_parallel_world_size(host)
     if size == 1:
@@ -38,7 +38,8 @@ def reduce_from_tp_region(x: Any, torch: Any = None) -> Any:
 
 
 def _through_kernel(x: Any, cubes: int, pes: int, host: Any) -> Any:
-    """A kernel that adds up the tiles of all PEs of all devices: one gives the tensor, the others zeros."""
+    """Return a kernel that adds up the tiles of all PEs of all devices: one gives the tensor, the others
+    zeros."""
     rows = cubes * pes
     policy = DPPolicy("row_wise", "row_wise", num_cubes=cubes, num_pes=pes)
 
@@ -51,28 +52,28 @@ def _through_kernel(x: Any, cubes: int, pes: int, host: Any) -> Any:
 
 @no_none
 def scatter_to_tp_region(x: Any, torch: Any = None) -> Any:
-    """This rank's part of the last dimension."""
+    """Return this rank's part of the last dimension."""
     return _part(x, x.ndim - 1, active(torch))
 
 
 @no_none
 def gather_from_tp_region(x: Any, torch: Any = None) -> Any:
-    """The parts of all ranks side by side in the last dimension."""
+    """Return the parts of all ranks side by side in the last dimension."""
     return _gathered(x, x.ndim - 1, active(torch))
 
 
 def scatter_to_sequence_region(x: Any, torch: Any = None) -> Any:
-    """This rank's part of the first dimension."""
+    """Return this rank's part of the first dimension."""
     return _part(x, 0, active(torch))
 
 
 def gather_from_sequence_region(x: Any, torch: Any = None) -> Any:
-    """The parts of all ranks below each other in the first dimension."""
+    """Return the parts of all ranks below each other in the first dimension."""
     return _gathered(x, 0, active(torch))
 
 
 def reduce_scatter_to_sequence_region(x: Any, torch: Any = None) -> Any:
-    """This rank's part of the first dimension of the sum over the ranks."""
+    """Return this rank's part of the first dimension of the sum over the ranks."""
     host = active(torch)
     size = get_tensor_model_parallel_world_size(host)
     if size == 1:

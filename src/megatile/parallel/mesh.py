@@ -47,7 +47,7 @@ class DeviceMesh:
         return int(self.mesh.size) if mesh_dim is None else self.shape[self.dim(mesh_dim)]
 
     def dim(self, mesh_dim: int | str) -> int:
-        """The number of a dimension of the mesh, given by number or name."""
+        """Return the number of a dimension of the mesh, given by number or name."""
         if isinstance(mesh_dim, str):
             if mesh_dim not in (self.mesh_dim_names or ()):
                 raise ParallelError(
@@ -57,7 +57,8 @@ class DeviceMesh:
         return mesh_dim % self.ndim
 
     def __getitem__(self, mesh_dim_names: str | tuple[str, ...]) -> DeviceMesh:
-        """The mesh of some dimensions in which this rank stands: ``mesh["tp"]``, ``mesh["dp", "tp"]``."""
+        """Return the mesh of some dimensions in which this rank stands: ``mesh["tp"]``, ``mesh["dp",
+        "tp"]``."""
         names = (mesh_dim_names,) if isinstance(mesh_dim_names, str) else tuple(mesh_dim_names)
         kept = [self.dim(name) for name in names]
         if kept != sorted(set(kept)):
@@ -76,7 +77,7 @@ class DeviceMesh:
         return int(self.torch.rank)
 
     def get_coordinate(self) -> tuple[int, ...]:
-        """Where this rank stands."""
+        """Return where this rank stands."""
         found = np.argwhere(self.mesh == self.torch.rank)
         if not len(found):
             raise ParallelError(f"rank {self.torch.rank} is not in the mesh {self.mesh.tolist()}")
@@ -86,7 +87,7 @@ class DeviceMesh:
         return self.get_coordinate()[self.dim(mesh_dim)]
 
     def ranks_along(self, mesh_dim: int | str = 0) -> tuple[int, ...]:
-        """The ranks that differ from this one in a dimension of the mesh only, in its order."""
+        """Return the ranks that differ from this one in a dimension of the mesh only, in its order."""
         at: list[Any] = list(self.get_coordinate())
         at[self.dim(mesh_dim)] = slice(None)
         return tuple(int(rank) for rank in self.mesh[tuple(at)])
@@ -107,6 +108,6 @@ def init_device_mesh(
     mesh_dim_names: Sequence[str] | None = None,
     torch: Any = None,
 ) -> DeviceMesh:
-    """The first ranks as a mesh of this shape, the last dimension varying fastest."""
+    """Return the first ranks as a mesh of this shape, the last dimension varying fastest."""
     ranks = np.arange(int(np.prod(mesh_shape))).reshape(tuple(mesh_shape))
     return DeviceMesh(device_type, ranks, mesh_dim_names=mesh_dim_names, torch=torch)

@@ -57,7 +57,7 @@ class Path(HasTime):
 def local_shape(
     shape: tuple[int, ...], mesh: DeviceMesh, state: State, at: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """The shape that the rank at these coordinates of the mesh holds."""
+    """Return the shape that the rank at these coordinates of the mesh holds."""
     return tuple(stop - start for start, stop in runs(state, shape, mesh.shape, at))
 
 
@@ -83,7 +83,7 @@ def _steps(state: State, dims: Collection[int]) -> Iterator[tuple[int, Placement
 
 
 def plan_path(x: Any, target: State) -> Path:
-    """The cheapest steps that lead from a DTensor's placements to ``target``."""
+    """Return the cheapest steps that lead from a DTensor's placements to ``target``."""
     mesh: DeviceMesh = x.device_mesh
     begin: State = tuple(x.placements)
     # Dimensions that neither side divides do not help on the way; one is enough to scatter sums along.
@@ -114,7 +114,7 @@ def plan_path(x: Any, target: State) -> Path:
 
 
 def _time(x: Any, mesh: DeviceMesh, state: State, mesh_dim: int, how: str) -> int:
-    """What a step takes, predicted for the largest shard."""
+    """Return what a step takes, predicted for the largest shard."""
     host = mesh.torch
     elements = max(1, prod(local_shape(tuple(x.shape), mesh, state, (0,) * mesh.ndim)))
     layer = host.machine.memory(host.shape.hbm)
@@ -134,7 +134,7 @@ def _time(x: Any, mesh: DeviceMesh, state: State, mesh_dim: int, how: str) -> in
 
 
 def redistributed(x: Any, target: State) -> Any:
-    """The local tensor under another placement."""
+    """Return the local tensor under another placement."""
     mesh, local, state = x.device_mesh, x.to_local(), tuple(x.placements)
     for step in plan_path(x, target).steps:
         local = _DO[step.how](local, tuple(x.shape), mesh, state, step)
@@ -143,7 +143,8 @@ def redistributed(x: Any, target: State) -> Any:
 
 
 def _extents(shape: tuple[int, ...], mesh: DeviceMesh, state: State, mesh_dim: int, dim: int) -> list[int]:
-    """How many elements of a dimension each rank along a mesh dimension holds (state: after the step)."""
+    """Return how many elements of a dimension each rank along a mesh dimension holds (state: after the
+    step)."""
     at = mesh.get_coordinate()
     places = (along(at, mesh_dim, place) for place in range(mesh.size(mesh_dim)))
     return [local_shape(shape, mesh, state, place)[dim] for place in places]
@@ -159,7 +160,8 @@ def _all_gather(local: Any, shape: Any, mesh: DeviceMesh, state: State, step: St
 
 
 def _side_by_side(parts: Any, dim: int, lengths: list[int]) -> Any:
-    """Blocks behind each other as one tensor: of each so many elements of a dimension, one after another."""
+    """Return blocks behind each other as one tensor: of each so many elements of a dimension, one after
+    another."""
     held, moves, at = tuple(parts.shape[1:]), [], 0
     shape, zeros = along(held, dim, sum(lengths)), (0,) * len(held)
     for number, length in enumerate(lengths):
@@ -171,7 +173,7 @@ def _side_by_side(parts: Any, dim: int, lengths: list[int]) -> Any:
 
 
 def _blocks(x: Any, dim: int, size: int) -> Any:
-    """A tensor cut along a dimension into so many equal blocks, behind each other."""
+    """Return a tensor cut along a dimension into so many equal blocks, behind each other."""
     split = (*x.shape[:dim], size, x.shape[dim] // size, *x.shape[dim + 1 :])
     order = (dim, *range(dim), *range(dim + 1, x.ndim + 1))
     return transposed(x, order, split)
@@ -216,7 +218,7 @@ def _all_to_all(local: Any, shape: Any, mesh: DeviceMesh, state: State, step: St
 
 
 def _trimmed(x: Any, shape: Any, mesh: DeviceMesh, state: State, step: Step) -> Any:
-    """The elements that belong to this rank, without padding."""
+    """Return the elements that belong to this rank, without padding."""
     dim = step.after.dim  # type: ignore[union-attr]
     low, high = runs(changed(state, step.mesh_dim, step.after), shape, mesh.shape, mesh.get_coordinate())[dim]
     return x if x.shape[dim] == high - low else taken(x, dim, 0, high - low)

@@ -19,7 +19,7 @@ _states: weakref.WeakKeyDictionary[RuntimeContext, tuple[int, int]] = weakref.We
 
 
 def active(torch: Any = None) -> Any:
-    """The host in use: the one given, or the one whose ``with`` block this is."""
+    """Return the host in use: the one given, or the one whose ``with`` block this is."""
     found = torch if torch is not None else RuntimeContext.active()
     if found is None:
         raise ParallelError("there is no active host", advice="with mt.host(machine=…) as torch:")
@@ -50,7 +50,7 @@ def destroy_model_parallel(torch: Any = None) -> None:
 
 
 def _state(torch: Any = None) -> tuple[Any, int, int]:
-    """The host, how many of its ranks share tensors, and how many there are."""
+    """Return the host, how many of its ranks share tensors, and how many there are."""
     host = active(torch)
     if host not in _states:
         raise ParallelError("TP group not initialised; call initialize_model_parallel() first")
@@ -77,20 +77,20 @@ def get_data_parallel_rank(torch: Any = None) -> int:
 
 
 def get_tensor_model_parallel_group(torch: Any = None) -> Any:
-    """The ranks that share this rank's tensors."""
+    """Return the ranks that share this rank's tensors."""
     host, size, _ = _state(torch)
     first = int(host.distributed.get_rank()) // size * size
     return group_of(host, range(first, first + size))
 
 
 def get_data_parallel_group(torch: Any = None) -> Any:
-    """The ranks that hold the same part of the tensors."""
+    """Return the ranks that hold the same part of the tensors."""
     host, size, world = _state(torch)
     return group_of(host, range(int(host.distributed.get_rank()) % size, world, size))
 
 
 def group_of(host: Any, ranks: Any) -> Any:
-    """The group of these ranks, made once by every worker."""
+    """Return the group of these ranks, made once by every worker."""
     chosen = tuple(ranks)
     if len(chosen) == host.distributed.get_world_size():
         return host.distributed.world

@@ -77,7 +77,8 @@ def ColwiseParallel(
     output_layouts: Placement | None = None,
     use_local_output: bool = True,
 ) -> Style:
-    """The columns of the weight over the ranks; every rank has the input, and its part of the output."""
+    """Divide the columns of the weight over the ranks; every rank has the input, and its part of the
+    output."""
     given, left = input_layouts or Replicate(), output_layouts or Shard(-1)
     return Style(Shard(1), Shard(0), given, left, use_local_output)
 
@@ -88,7 +89,8 @@ def RowwiseParallel(
     output_layouts: Placement | None = None,
     use_local_output: bool = True,
 ) -> Style:
-    """The rows of the weight over the ranks; each has its part of the input, and in the end the whole sum."""
+    """Divide the rows of the weight over the ranks; each has its part of the input, and in the end the whole
+    sum."""
     given, left = input_layouts or Shard(-1), output_layouts or Replicate()
     return Style(Shard(0), Replicate(), given, left, use_local_output)
 

@@ -117,7 +117,7 @@ class PlanBuilder:
     # --- declarations ----------------------------------------------------------------------------
 
     def fresh(self, stem: str) -> str:
-        """A name not used before in this plan."""
+        """Return a name not used before in this plan."""
         stem = self.prefix + stem
         if not stem.isidentifier() or iskeyword(stem):
             raise PlanError(f"'{stem}' cannot be a name: the text form needs an identifier", place=self.here)
@@ -281,7 +281,8 @@ class PlanBuilder:
         members: Sequence[int | str] | None = None,
         name: str = "message",
     ) -> tuple[Handle, Symbol]:
-        """A message from whichever member has one: a handle on the slot, and the member it came from."""
+        """Receive a message from whichever member has one: a handle on the slot, and the member it came
+        from."""
         which = range(channel.members) if members is None else members
         numbers = tuple(channel.names.index(m) if isinstance(m, str) else m for m in which)
         message = Handle(self.fresh(name), tuple(shape), dtype_name(dtype), channel.memory)
@@ -291,7 +292,7 @@ class PlanBuilder:
         return message, chosen
 
     def read_scalar(self, read: Operand, bound: int, name: str = "scalar") -> Symbol:
-        """A runtime integer from one element of a tile."""
+        """Return a runtime integer from one element of a tile."""
         symbol = Symbol(self.fresh(name))
         self.add(ReadScalar(symbol.name, part(read).region, bound, source=self.here))
         return symbol
@@ -369,7 +370,7 @@ class PlanBuilder:
         self.streams.append(Stream(runs(chosen), with_frees(tuple(body)), level))
 
     def finish(self) -> Plan:
-        """The plan. Statements outside any ``stream`` are for all units."""
+        """Return the plan. Statements outside any ``stream`` are for all units."""
         streams = list(self.streams)
         if self.body and any(stream.level is None for stream in streams):
             raise PlanError("some statements are inside streams and some outside")
@@ -391,7 +392,7 @@ def _line(file: str, line: int) -> Place | None:
 
 
 def _plain(value: Any) -> Any:
-    """An attribute as plain data: NumPy numbers and constant expressions become Python numbers."""
+    """Return an attribute as plain data: NumPy numbers and constant expressions become Python numbers."""
     known = constant(value) if isinstance(value, Expr) else None
     if known is not None:
         return known
@@ -399,7 +400,7 @@ def _plain(value: Any) -> Any:
 
 
 def _moved(operand: Operand) -> Work:
-    """The work of what only moves."""
+    """Return the work of what only moves."""
     return Work(ZERO, nbytes_of(operand), operand.dtype)
 
 

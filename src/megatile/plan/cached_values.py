@@ -47,7 +47,7 @@ class CachedValues:
             results.clear()
 
     def function(self, expr: Expr) -> Function:
-        """The expression's value in an environment."""
+        """Return the expression's value in an environment."""
         return self._cached(self._part(expr))
 
     def even(self, expr: Expr) -> Function:
@@ -55,7 +55,7 @@ class CachedValues:
         return self._cached(self._even(expr))
 
     def together(self, name: str, exprs: Iterable[Expr], rule: Callable[[list[Any]], Any]) -> Function:
-        """What ``rule`` makes of several expressions' even values; equal ``name`` means equal rule."""
+        """Return what ``rule`` makes of several expressions' even values; equal ``name`` means equal rule."""
         parts = [self._even(e) for e in exprs]
         key = (name, *parts)
         if key not in self._parts:

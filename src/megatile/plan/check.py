@@ -195,8 +195,8 @@ class CountingWalk(Follower):
 
 
 def _fits(operation: str, result: tuple[int, ...], target: tuple[int, ...]) -> bool:
-    """Whether a result can be put in the target: equal but for extents of 1, broadcast, or (for copies) as
-    many elements."""
+    """Return whether a result can be put in the target: equal but for extents of 1, broadcast, or (for
+    copies) as many elements."""
     if operation in ("copy", "cast"):
         return int(np.prod(result)) == int(np.prod(target))
     if [e for e in result if e != 1] == [e for e in target if e != 1]:

@@ -125,7 +125,7 @@ class Instruction:
         return [pair for _, pairs in self._fields("attributes") for pair in pairs]
 
     def _fields(self, kind: str) -> list[tuple[str, Any]]:
-        """The fields of its statement that are of a kind (see ``spec``)."""
+        """Return the fields of its statement that are of a kind (see ``spec``)."""
         return [
             (p.name, getattr(self.statement, p.name)) for p in parts(type(self.statement)) if p.kind == kind
         ]
@@ -191,7 +191,7 @@ class _Compiler:
         return tuple(known)
 
     def flows(self, statement: Statement, side: int) -> dict[str, Any]:
-        """What carried and merged names mean: the first of their values, or the second."""
+        """Return what carried and merged names mean: the first of their values, or the second."""
         found = {"tiles": tile_flows(statement), "numbers": int_flows(statement)}
         return {kind: tuple((f.name, f.values[side]) for f in each) for kind, each in found.items() if each}
 

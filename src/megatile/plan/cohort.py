@@ -53,26 +53,26 @@ Handle = TileHandle | SlotHandle
 
 
 def pick(value: Value, chosen: Any) -> Value:
-    """The value for some of the units; arrays that became uniform turn into ints."""
+    """Return the value for some of the units; arrays that became uniform turn into ints."""
     if not isinstance(value, np.ndarray):
         return value
     return uniform(value[chosen])
 
 
 def uniform(value: Value) -> Value:
-    """An int if all entries are equal."""
+    """Return an int if all entries are equal."""
     if isinstance(value, np.ndarray) and value.size and (value == value[0]).all():
         return int(value[0])
     return value
 
 
 def lowest(value: Value) -> int:
-    """The least value of all units."""
+    """Return the least value of all units."""
     return int(value.min()) if isinstance(value, np.ndarray) else value
 
 
 def highest(value: Value) -> int:
-    """The greatest value of all units."""
+    """Return the greatest value of all units."""
     return int(value.max()) if isinstance(value, np.ndarray) else value
 
 
@@ -82,7 +82,7 @@ def spread(value: Value, count: int) -> Any:
 
 
 def of_units(expression: Expr, units: int, **known: int) -> Any:
-    """The values of an expression for so many units, as an array that is only read."""
+    """Return the values of an expression for so many units, as an array that is only read."""
     numbers = np.arange(units, dtype=np.int64)
     return np.broadcast_to(expression.evaluate({"unit": numbers, **known}), numbers.shape)
 
@@ -117,7 +117,7 @@ class Cohort:
         return slice(first, last + 1, step)
 
     def part(self, chosen: Any) -> Cohort:
-        """The cohort of the chosen units (a mask or indices)."""
+        """Return the cohort of the chosen units (a mask or indices)."""
         ints = {name: pick(value, chosen) for name, value in self.ints.items()}
         handles = {name: _part(handle, chosen) for name, handle in self.handles.items()}
         return Cohort(self.stream, self.units[chosen], self.pc, ints, handles, self.level)
@@ -154,7 +154,8 @@ class Actors:
 
 
 def numbers(plan: Plan, cohort: Cohort, level: str | None) -> Any:
-    """The cohort's units as instances of a level: their own, or the ones above them that they belong to."""
+    """Return the cohort's units as instances of a level: their own, or the ones above them that they belong
+    to."""
     if level == cohort.level:
         return cohort.units
     per = plan.per(cohort.level, level)
@@ -178,7 +179,7 @@ def _part(handle: Handle, chosen: Any) -> Handle:
 
 
 def merge(cohorts: list[Cohort]) -> Cohort:
-    """One cohort of several with equal signatures, its units in order."""
+    """Return one cohort of several with equal signatures, its units in order."""
     first = cohorts[0]
     if len(cohorts) == 1:
         return first
@@ -217,7 +218,7 @@ class InvalidDirection(PlanError):
 
 
 def nobody_there(unit: int, channel: Channel, member: int, sending: bool) -> InvalidDirection:
-    """A unit that sends to nobody's queue ``member``, or waits at a queue that nobody feeds."""
+    """Return a unit that sends to nobody's queue ``member``, or waits at a queue that nobody feeds."""
     name = channel.names[member] if 0 <= member < len(channel.names) else None
     if sending:
         name = OPPOSITE.get(name or "")
@@ -248,11 +249,11 @@ class Queues:
         self.holds_of, self.nbytes_of = self.holds.reshape(-1), self.nbytes.reshape(-1)
 
     def at(self, units: Any, member: Value) -> Any:
-        """Numbers of queues."""
+        """Return numbers of queues."""
         return units * self.channel.members + member
 
     def place(self, at: Any, slot: Value) -> Any:
-        """Numbers of slots, of queues ``at``."""
+        """Return numbers of slots, of queues ``at``."""
         return at * self.channel.slots + slot
 
 

@@ -58,7 +58,8 @@ class Commands(ControlFlow):
         self.last_choice: dict[tuple[str, int], int] = {}
 
     def mine(self, cohort: Cohort, name: str) -> Any:
-        """Whose queues of a channel the units of a cohort mean: their own, or those of their parents."""
+        """Return whose queues of a channel the units of a cohort mean: their own, or those of their
+        parents."""
         return numbers(self.plan, cohort, self.queues[name].channel.level)
 
     def own_flag(self, cohort: Cohort, instruction: Instruction) -> Any:
@@ -75,7 +76,7 @@ class Commands(ControlFlow):
         )
 
     def instruction(self, cohort: Cohort) -> Instruction:
-        """Where the cohort stands."""
+        """Return where the cohort stands."""
         return self.programs[cohort.stream].instructions[cohort.pc]
 
     # --- what subclasses do ----------------------------------------------------------------------
@@ -98,7 +99,7 @@ class Commands(ControlFlow):
         """Slots that nobody holds any more."""
 
     def on_read_scalar(self, cohort: Cohort, instruction: Instruction) -> Value:
-        """The integers read."""
+        """Return the integers read."""
         raise PlanError("the plan depends on data", advice="give inputs, or assume=")
 
     def on_signal(
@@ -120,7 +121,7 @@ class Commands(ControlFlow):
         cohort.handles[name] = handle
 
     def handle(self, cohort: Cohort, name: str) -> Handle:
-        """What a name means; a name that has ended is an error."""
+        """Return what a name means; a name that has ended is an error."""
         found = cohort.handles.get(name)
         if found is None:
             raise PlanError(f"'{name}' has ended before: {self.describe(self.instruction(cohort))}")
@@ -154,7 +155,8 @@ class Commands(ControlFlow):
             self.on_free(handle.channel, *parts)
 
     def can_go(self, cohort: Cohort) -> Any:
-        """Which units need not wait any longer: a mask, True or False; None if that is not the question."""
+        """Return which units need not wait any longer: a mask, True or False; None if that is not the
+        question."""
         instruction = self.instruction(cohort)
         if instruction.kind == "send":
             return self.can_send(self.route(cohort, instruction))
@@ -184,7 +186,7 @@ class Commands(ControlFlow):
         return self.issued(cohort)
 
     def written(self, cohort: Cohort, instruction: Instruction) -> RegionCode:
-        """The region that a command writes, which is none of a received message."""
+        """Return the region that a command writes, which is none of a received message."""
         assert instruction.write is not None
         if isinstance(self.handle(cohort, instruction.write.tile), SlotHandle):
             raise PlanError(f"a received message cannot be written: {self.describe(instruction)}")
@@ -205,7 +207,7 @@ class Commands(ControlFlow):
             cohort.handles[instruction.write.tile] = TileHandle(handle.tile, handle.version + 1)
 
     def route(self, cohort: Cohort, instruction: Instruction) -> Route:
-        """Where a send goes; refused if the units do not feed the queues it names."""
+        """Return where a send goes; refused if the units do not feed the queues it names."""
         to, member = (instruction.functions[key](cohort.ints) for key in ("to", "member"))
         known_by = (cohort.units, to, member)
         key = tuple([v if v.__class__ is int else (id(v),) for v in known_by])
@@ -222,7 +224,7 @@ class Commands(ControlFlow):
         return route
 
     def fed(self, cohort: Cohort, instruction: Instruction, to: Value, member: Value) -> Queues:
-        """The queues of a send, if they exist and each is fed by the unit that sends."""
+        """Return the queues of a send, if they exist and each is fed by the unit that sends."""
         queues = self.queues[instruction.statement.channel]
         there = len(queues.sent)
         outside = (np.asarray(to) < 0) | (np.asarray(to) >= there)
@@ -336,7 +338,7 @@ class Commands(ControlFlow):
         return False
 
     def choose(self, cohort: Cohort, instruction: Instruction, at: int) -> int | None:
-        """The member from which one unit would take a message now."""
+        """Return the member from which one unit would take a message now."""
         channel = instruction.statement.channel
         queues, unit = self.queues[channel], int(self.mine(cohort, channel)[at])
         for member in self.tried(cohort, instruction, at):
@@ -345,8 +347,8 @@ class Commands(ControlFlow):
         return None
 
     def tried(self, cohort: Cohort, instruction: Instruction, at: int) -> Iterable[int]:
-        """The members from which a unit may take a message, the first one first: in turn, after the one taken
-        last."""
+        """Return the members from which a unit may take a message, the first one first: in turn, after the
+        one taken last."""
         channel, members = instruction.statement.channel, instruction.statement.members
         last = self.last_choice.get((channel, int(self.mine(cohort, channel)[at])), -1)
         start = members.index(last) + 1 if last in members else 0
@@ -425,7 +427,7 @@ class Commands(ControlFlow):
     def collectives_of(
         self, group: str, parts: list[tuple[Cohort, Instruction]]
     ) -> dict[int, tuple[str, str]]:
-        """What each group that meets is doing; all its units must do the same."""
+        """Return what each group that meets is doing; all its units must do the same."""
         kinds: dict[int, tuple[str, str]] = {}
         for cohort, instruction in parts:
             statement = instruction.statement
@@ -462,7 +464,7 @@ class Commands(ControlFlow):
                 )
 
     def tile_of(self, cohort: Cohort, instruction: Instruction) -> str:
-        """The tile, or the channel of the message, that a command reads first."""
+        """Return the tile, or the channel of the message, that a command reads first."""
         handle = self.handle(cohort, instruction.reads[0].tile)
         return handle.channel if isinstance(handle, SlotHandle) else handle.tile
 
@@ -537,5 +539,5 @@ class Commands(ControlFlow):
 
 
 def chooser(cohort: Cohort, unit: int) -> Any:
-    """A unit in ``choices``: its number, with its level where that is not the first."""
+    """Return a unit in ``choices``: its number, with its level where that is not the first."""
     return unit if cohort.level is None else (cohort.level, unit)

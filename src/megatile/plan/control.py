@@ -24,7 +24,7 @@ class ControlFlow:
     waiting: list[Cohort]
 
     def handle(self, cohort: Cohort, name: str) -> Any:
-        """What the name of a tile means; a name that has ended is an error."""
+        """Return what the name of a tile means; a name that has ended is an error."""
         return cohort.handles[name]
 
     def bind(self, cohort: Cohort, name: str, handle: Any) -> None:
@@ -34,7 +34,7 @@ class ControlFlow:
         cohort.handles.pop(name, None)
 
     def divide(self, cohort: Cohort, mask: Any) -> tuple[Cohort, Cohort]:
-        """Two cohorts; the first of the units where ``mask``."""
+        """Return two cohorts; the first of the units where ``mask``."""
         return cohort.split(mask)
 
     def issued(self, cohort: Cohort) -> bool:

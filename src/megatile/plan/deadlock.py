@@ -40,7 +40,7 @@ class PlanDeadlock(MegatileError, RuntimeError):
 
 
 def deadlock(walker: Follower) -> MegatileError:
-    """Who waits for whom, on what, and where that is written; or that somebody waits for nobody."""
+    """Return who waits for whom, on what, and where that is written; or that somebody waits for nobody."""
     alone = waits_for_nobody(walker)
     if alone is not None:
         return alone
@@ -74,7 +74,8 @@ def deadlock(walker: Follower) -> MegatileError:
 
 
 def wait_graph(walker: Follower) -> WaitGraph:
-    """The state of the walk: every waiting unit, and both ends of every queue that one of them uses."""
+    """Return the state of the walk: every waiting unit, and both ends of every queue that one of them
+    uses."""
     waiters, waiting, actors = {}, set(), walker.actors
     for cohort in walker.waiting:
         instruction, peers = walker.instruction(cohort), waited_for(walker, cohort)
@@ -91,7 +92,7 @@ def wait_graph(walker: Follower) -> WaitGraph:
 
 
 def _pointers(queues: Queues, waiting: set[tuple[str, int]], actors: Actors) -> Iterator[Pointers]:
-    """Both ends of the queues that waiting units receive from or feed."""
+    """Yield both ends of the queues that waiting units receive from or feed."""
     channel, units = queues.channel, len(queues.sent)
     level = actors.plan.level(channel.level).name
     for member in range(channel.members):
@@ -106,7 +107,7 @@ def _pointers(queues: Queues, waiting: set[tuple[str, int]], actors: Actors) -> 
 
 
 def waits_for_nobody(walker: Follower) -> InvalidDirection | None:
-    """The error of a unit that receives where it has no neighbour, if there is one."""
+    """Return the error of a unit that receives where it has no neighbour, if there is one."""
     for cohort in sorted(walker.waiting, key=lambda c: int(c.units.min())):
         instruction = walker.instruction(cohort)
         if instruction.kind != "receive":
@@ -123,7 +124,7 @@ def waits_for_nobody(walker: Follower) -> InvalidDirection | None:
 
 
 def waited_for(walker: Follower, cohort: Cohort) -> Any:
-    """The actor that each unit of a blocked cohort waits for (-1: not a single one)."""
+    """Return the actor that each unit of a blocked cohort waits for (-1: not a single one)."""
     instruction, env = walker.instruction(cohort), cohort.ints
     if instruction.kind not in ("send", "receive"):
         return np.full(len(cohort), -1)
@@ -138,7 +139,7 @@ def waited_for(walker: Follower, cohort: Cohort) -> Any:
 
 
 def reason_of(walker: Follower, cohort: Cohort, instruction: Instruction) -> str:
-    """What a unit (the cohort has one) waits for."""
+    """Return what a unit (the cohort has one) waits for."""
     rule = _REASONS.get(instruction.kind)
     statement = instruction.statement
     return f"waits at {statement_text(statement)}" if rule is None else rule(walker, cohort, instruction)

@@ -79,7 +79,7 @@ def execute(
 
 
 def _changed(plan: Plan) -> set[str]:
-    """Tiles that some command writes, or that go by another name."""
+    """Return tiles that some command writes, or that go by another name."""
     every = [s for body in plan.bodies for s in body]
     written = {w.tile for s in every if (w := write_of(s)) is not None}
     return written | {name for s in every for flow in tile_flows(s) for name in (flow.name, *flow.values)}
@@ -126,7 +126,7 @@ class Executor(Follower):
         }
 
     def outputs(self) -> dict[str, Array]:
-        """The last version of every output."""
+        """Return the last version of every output."""
         result = {}
         for name, version in self.final.items():
             array = self.arrays[name]

@@ -66,7 +66,7 @@ def _check(value: Any, wanted: Any, path: str) -> None:
 
 
 def _is(value: Any, wanted: Any) -> bool:
-    """Whether a value fits a declared type; the items of tuples are looked at one by one later."""
+    """Return whether a value fits a declared type; the items of tuples are looked at one by one later."""
     if wanted is Any:
         return True
     origin = get_origin(wanted)

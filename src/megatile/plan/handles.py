@@ -146,7 +146,7 @@ class BranchScope:
         self._rewrite()
 
     def merge(self, then: Any, orelse: Any, name: str | None = None) -> Any:
-        """A name that means ``then`` after the one branch and ``orelse`` after the other."""
+        """Return a name that means ``then`` after the one branch and ``orelse`` after the other."""
         if isinstance(then, Handle) and isinstance(orelse, Handle):
             if (then.shape, then.dtype) != (orelse.shape, orelse.dtype):
                 raise PlanError(f"{then.name} and {orelse.name} differ in shape or dtype", place=self.place)
@@ -164,7 +164,7 @@ class BranchScope:
 
 
 def carry_of(scope: LoopScope, name: str, init: Any) -> CarryTile | CarryInt:
-    """The carry of one name, from what the loop's body made of it."""
+    """Return the carry of one name, from what the loop's body made of it."""
     inside = scope.carried[name]
     following = scope.following.get(name, inside)
     if isinstance(inside, Handle):

@@ -26,12 +26,13 @@ Body = tuple[Statement, ...]
 
 
 def with_frees(body: Body) -> Body:
-    """The same statements with a ``Free`` after the last use of each slot (existing ones are dropped)."""
+    """Return the same statements with a ``Free`` after the last use of each slot (existing ones are
+    dropped)."""
     return _block(rewritten(body, _without_frees), frozenset(), slot_names(body))
 
 
 def slot_names(body: Body) -> frozenset[str]:
-    """Names that may mean a slot: received ones, and what is carried or merged from them."""
+    """Return names that may mean a slot: received ones, and what is carried or merged from them."""
     names: set[str] = set()
     flows: list[tuple[str, str]] = []
     for statement in statements(body):
@@ -51,7 +52,7 @@ def _without_frees(statement: Statement) -> Statement | None:
 
 
 def _uses(body: Iterable[Statement]) -> set[str]:
-    """Every tile name read or written in the statements."""
+    """Return every tile name read or written in the statements."""
     names: set[str] = set()
     for statement in statements(tuple(body)):
         names |= {region.tile for region in regions_of(statement)}
@@ -60,7 +61,7 @@ def _uses(body: Iterable[Statement]) -> set[str]:
 
 
 def _binds(body: Iterable[Statement]) -> set[str]:
-    """Names of tiles that the statements themselves bind, not counting inner scopes."""
+    """Return names of tiles that the statements themselves bind, not counting inner scopes."""
     return {name for statement in body for name in binds(statement)[0]}
 
 

@@ -41,7 +41,7 @@ def blocks(plan: Plan, level: str | None = None) -> Iterator[tuple[str, str, int
 
 
 def _part_bytes(plan: Plan, tile: Tile) -> int:
-    """The most bytes that one place has of a spread tile."""
+    """Return the most bytes that one place has of a spread tile."""
     each = -(-prod(tile.block_grid) // plan.level(tile.over).count)
     return min(tile.nbytes, each * prod(tile.block) * itemsize(tile.dtype)) * tile.versions
 
@@ -70,7 +70,8 @@ def check_ranges(plan: Plan) -> None:
 
 
 def aliases(plan: Plan) -> dict[str, str]:
-    """Tiles of scratch at one address: for each of them the first tile of those that it overlaps with."""
+    """Return tiles of scratch at one address: for each of them the first tile of those that it overlaps
+    with."""
     fixed = sorted(
         (tile.memory, tile.offset, tile.offset + tile.nbytes * tile.versions, tile.name)
         for tile in plan.tiles
@@ -88,8 +89,8 @@ def aliases(plan: Plan) -> dict[str, str]:
 
 
 def _own_stream(plan: Plan, level: Level) -> dict[str, int]:
-    """Tiles that only one of a level's streams names, with its number: an instance in a slot runs one stream,
-    so of these tiles it keeps only that one's."""
+    """Return tiles that only one of a level's streams names, with its number: an instance in a slot runs one
+    stream, so of these tiles it keeps only that one's."""
     users: dict[str, set[int | None]] = {}
     for number, stream in enumerate(plan.streams):
         mine = plan.level(stream.level) is level

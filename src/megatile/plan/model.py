@@ -286,7 +286,8 @@ class Tile:
         return tuple(max(1, -(-extent // size)) for extent, size in zip(self.shape, self.block, strict=True))
 
     def block_of(self, region: Region) -> Expr:  # noqa: F405
-        """The number, in row-major order, of the block of a spread tile where copies of a region begin."""
+        """Return the number, in row-major order, of the block of a spread tile where copies of a region
+        begin."""
         start = region.start or (ZERO,) * len(self.shape)
         known = [constant(e) for e in region.shape] if region.shape else self.shape
         inside = [max(1, (n or 1) // size) for n, size in zip(known, self.block, strict=True)]
@@ -521,7 +522,7 @@ class Plan:
         return (self.first, *self.levels)
 
     def level(self, name: str | None = None) -> Level:
-        """A level by name; None is the first."""
+        """Return a level by name; None is the first."""
         return self.first if name is None else self._named("level", name)
 
     @cached_property
@@ -534,18 +535,18 @@ class Plan:
         return found
 
     def per(self, level: str | None, above: str | None) -> int | None:
-        """Instances of a level in one of the level ``above`` (1: itself, None: it is not above): instance
-        ``u`` belongs to instance ``u // per`` there."""
+        """Return instances of a level in one of the level ``above`` (1: itself, None: it is not above):
+        instance ``u`` belongs to instance ``u // per`` there."""
         return self._above[self.level(level).name].get(self.level(above).name)
 
     @cached_in_owner
     def instances(self, level: str | None = None) -> int:
-        """How many instances a level has in all."""
+        """Return how many instances a level has in all."""
         found = self.level(level)
         return found.count * (self.instances(found.parent) if found.parent is not None else 1)
 
     def pace_lines(self) -> list[str]:
-        """What a summary says of messages that were scaled to the time of a library's rule."""
+        """Return what a summary says of messages that were scaled to the time of a library's rule."""
         return [
             f"{t.model_name()}: the Plan's message times are multiplied by {t.pace:.3g} to match the "
             "library's time"
@@ -554,7 +555,7 @@ class Plan:
         ]
 
     def spread_lines(self) -> list[str]:
-        """What a summary says of tiles that lie in blocks with the instances of a level."""
+        """Return what a summary says of tiles that lie in blocks with the instances of a level."""
         found: dict[str, list[str]] = {}
         for tile in self.tiles:
             if tile.over is not None:
@@ -567,8 +568,8 @@ class Plan:
         ]
 
     def part(self, units: Iterable[int]) -> Plan:
-        """The plan for some of its units alone: the others are in other launches, which its channels (now
-        installed ones) reach."""
+        """Return the plan for some of its units alone: the others are in other launches, which its channels
+        (now installed ones) reach."""
         chosen, streams = set(units), []
         for stream in self.streams:
             own = [u for u in stream.unit_numbers() if u in chosen or stream.level is not None]
@@ -587,7 +588,7 @@ class Plan:
         return self._named("transport", name)
 
     def sent_by_kernel(self, channel: str) -> bool:
-        """Whether the kernel of a library sends the messages of a channel."""
+        """Return whether the kernel of a library sends the messages of a channel."""
         transport = self.channel(channel).transport
         return transport is not None and self.transport(transport).kind == "kernel"
 
@@ -606,7 +607,7 @@ class Plan:
         return found
 
     def owners(self, tile: Tile) -> int:
-        """How many copies of a tile there are."""
+        """Return how many copies of a tile there are."""
         return self.instances(tile.level) if tile.owners is None else tile.owners
 
     def __str__(self) -> str:

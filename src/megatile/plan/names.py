@@ -44,7 +44,7 @@ class OutsideError(PlanError):
         self.unit, self.owner, self.start = unit, owner, start
 
     def by(self, unit: int, region: Region) -> OutsideError:
-        """The same with the unit, if the region depends on nothing else."""
+        """Return the same with the unit, if the region depends on nothing else."""
 
         def value(expression: Expr, otherwise: int = 0) -> int:
             return int(expression.evaluate({"unit": unit})) if symbols(expression) <= {"unit"} else otherwise
@@ -101,7 +101,7 @@ class Scope:
         return Scope(set(self.ints), dict(self.tiles), self.declared, set(self.ended), known, self.first)
 
     def shape(self, name: str, statement: Statement) -> Shape:
-        """The shape of a tile that is known here."""
+        """Return the shape of a tile that is known here."""
         if name in self.tiles:
             return self.tiles[name]
         if name in self.ended:
@@ -149,7 +149,7 @@ class Scope:
                 self.ended.add(name)
 
     def lost(self, inner: Scope) -> set[str]:
-        """Tiles of this scope that ended inside."""
+        """Return tiles of this scope that ended inside."""
         return {name for name in self.tiles if name not in inner.tiles}
 
 
@@ -221,8 +221,8 @@ def _branch(branch: If, scope: Scope) -> None:
 
 
 def _flow(flow: Flow, side: int, scope: Scope, statement: Statement) -> Shape | None:
-    """The shape of a tile that is carried or merged, which may have other extents in the next iteration or
-    in the other branch; None for an integer. What it means is known in the scope."""
+    """Return the shape of a tile that is carried or merged, which may have other extents in the next
+    iteration or in the other branch; None for an integer. What it means is known in the scope."""
     if isinstance(flow, (CarryTile, MergeTile)):
         return (None,) * len(scope.shape(flow.values[side], statement))
     _known(flow.values[side], scope.ints, statement)
@@ -230,8 +230,8 @@ def _flow(flow: Flow, side: int, scope: Scope, statement: Statement) -> Shape | 
 
 
 def _expressions(value: Any) -> list[Expr]:
-    """The expressions of one statement that may name something, without those of the statements and flows
-    inside it."""
+    """Return the expressions of one statement that may name something, without those of the statements and
+    flows inside it."""
     found: list[Expr] = []
     for name in _parts(value.__class__):
         part = getattr(value, name)
@@ -247,7 +247,8 @@ def _expressions(value: Any) -> list[Expr]:
 
 @cached()
 def _parts(kind: type) -> list[str]:
-    """The fields in which a dataclass may have expressions, beside the statements and flows inside it."""
+    """Return the fields in which a dataclass may have expressions, beside the statements and flows inside
+    it."""
     if not is_dataclass(kind):
         return []
     inside = ("body", "orelse", "carries", "merges", "source")

@@ -37,7 +37,7 @@ tree_expr = _READER.expr
 
 
 def tree_literal(node: ast.expr) -> Any:
-    """A number, string or bool; anything else is an expression."""
+    """Return a number, string or bool; anything else is an expression."""
     try:
         return ast.literal_eval(node)
     except ValueError:
@@ -50,7 +50,7 @@ def tree_literal(node: ast.expr) -> Any:
 
 
 def parse_plan(text: str) -> Plan:
-    """The plan of a text; errors name the line."""
+    """Return the plan of a text; errors name the line."""
     if not isinstance(text, str):
         raise PlanError(f"{text!r} is not the text of a Plan")
     if len(text) > MAX_TEXT_BYTES:
@@ -76,7 +76,7 @@ def parse_plan(text: str) -> Plan:
 
 
 def _reason(error: Exception) -> str:
-    """What is wrong with a statement, from the error that reading it made."""
+    """Return what is wrong with a statement, from the error that reading it made."""
     if isinstance(error, KeyError):
         return f"'{error.args[0]}=' is missing"
     if isinstance(error, TypeError) and "argument" in str(error):
@@ -154,7 +154,8 @@ class _Reader:
         beside: tuple[str, ...] = (),
         **given: Any,
     ) -> tuple[Any, dict[str, ast.expr]]:
-        """A part of the plan from its call, as its fields are declared; and the keywords ``beside`` them."""
+        """Return a part of the plan from its call, as its fields are declared; and the keywords ``beside``
+        them."""
         keywords = self.keywords(call)
         if kind is Compute and given["operation"] not in OPERATIONS:
             raise self.error(call, f"'{given['operation']}' is not an operation")
@@ -194,7 +195,7 @@ class _Reader:
         return kind(**given), keywords
 
     def allowed(self, kind: type, given: dict[str, Any]) -> Iterator[str]:
-        """The keywords that a part of a plan has."""
+        """Yield the keywords that a part of a plan has."""
         for p in parts(kind):
             if p.kind == "work":
                 yield from WORK
@@ -275,7 +276,7 @@ class _Reader:
         result[-1] = replace(result[-1], merges=(*result[-1].merges, self.flow(call, MergeTile, MergeInt)))
 
     def flow(self, call: ast.Call, of_tile: Any, of_int: Any) -> Any:
-        """What a loop carries or a branch merges."""
+        """Return what a loop carries or a branch merges."""
         name, *values = call.args
         if ast.unparse(call.func).endswith("_int"):
             return of_int(ast.unparse(name), *map(tree_expr, values))
@@ -311,7 +312,7 @@ class _Reader:
 
 
 def _word(node: ast.AST) -> str:
-    """What a statement calls."""
+    """Return what a statement calls."""
     call = node.value if isinstance(node, ast.Expr) else None
     return ast.unparse(call.func) if isinstance(call, ast.Call) else ""
 

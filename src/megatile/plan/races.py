@@ -44,7 +44,7 @@ class RaceWatch:
 
     @staticmethod
     def for_plan(plan: Plan) -> RaceWatch | None:
-        """A watch if the plan has anything to watch, else None: private storage cannot race."""
+        """Return a watch if the plan has anything to watch, else None: private storage cannot race."""
         seen = {tile.name for tile in plan.tiles if tile.shared}
         level_of = {tile.name: tile.level for tile in plan.tiles}
         for stream, body in zip(plan.streams, plan.bodies, strict=True):
@@ -87,7 +87,7 @@ class RaceWatch:
                 raise self.race(access, other, storage)
 
     def each(self, cohort: Cohort, *values: Value) -> Iterator[tuple[int, ...]]:
-        """The number of every unit among the actors, with its values."""
+        """Return the number of every unit among the actors, with its values."""
         numbers = cohort.units + self.actors.number(cohort.level, 0)
         return zip(*(spread(v, len(cohort)).tolist() for v in (numbers, *values)), strict=True)
 

@@ -59,8 +59,8 @@ def copies(plan: Plan, hda: HDA) -> dict[str, tuple[Array, Array]]:
 
 
 def part_places(plan: Plan, hda: HDA, tile: Tile, blocks: Array | None, units: Array | None = None) -> Array:
-    """The hardware units, below that of the first owner, with which blocks of a spread tile lie; without
-    ``blocks``, those of instances of the level it is spread over (``units``)."""
+    """Return the hardware units, below that of the first owner, with which blocks of a spread tile lie;
+    without ``blocks``, those of instances of the level it is spread over (``units``)."""
     level = plan.level(tile.over)
     below, total = units_below(hda, level, plan), prod(tile.block_grid)
     count = level.count if level.slots is None else min(level.count, below)
@@ -156,7 +156,7 @@ class Residency:
             yield from self.ended(self.plan.level(level.parent), number // level.count)
 
     def absent(self) -> dict[str, int]:
-        """How many instances of each level wait for a slot."""
+        """Return how many instances of each level wait for a slot."""
         found: dict[str, int] = {}
         for (name, _), waiting in self.waiting.items():
             if waiting:

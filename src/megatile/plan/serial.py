@@ -83,7 +83,7 @@ def encode(value: Any, places: bool = True) -> Any:
 
 
 def _plain(pair: Any) -> Any:
-    """An attribute as text is read: an expression that is a number is that number."""
+    """Return an attribute as text is read: an expression that is a number is that number."""
     if isinstance(pair, tuple) and pair and isinstance(pair[-1], Const):
         return (*pair[:-1], pair[-1].value)
     return pair

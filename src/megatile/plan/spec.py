@@ -43,7 +43,7 @@ def part(
     role: str = "",
     decides: bool = False,
 ) -> Any:
-    """A field of a part of a plan."""
+    """Return a field of a part of a plan."""
     kept = default if omit is MISSING else omit
     metadata = {"part": FieldSpec("", kind, shown, kept, order, role, decides)}
     return field(default=default, metadata=metadata)
@@ -53,7 +53,7 @@ _PARTS: dict[type, tuple[FieldSpec, ...]] = {}
 
 
 def parts(kind: type) -> tuple[FieldSpec, ...]:
-    """The fields of a class as they are declared, in the order in which they are written."""
+    """Return the fields of a class as they are declared, in the order in which they are written."""
     known = _PARTS.get(kind)
     if known is None:
         found = [f.metadata["part"]._replace(name=f.name) for f in fields(kind) if "part" in f.metadata]
@@ -62,7 +62,7 @@ def parts(kind: type) -> tuple[FieldSpec, ...]:
 
 
 def _getter(kind: type, roles: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
-    """A function that gives the values of the fields with these roles, without those that are None."""
+    """Return a function that gives the values of the fields with these roles, without those that are None."""
     found = [p for role in roles for p in parts(kind) if p.role == role]
     gets = [(p.name, p.kind == "regions") for p in found]
     if not gets:

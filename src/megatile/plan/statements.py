@@ -295,7 +295,7 @@ COMMANDS: dict[str, type] = {kind.word: kind for kind in Command.__args__}  # ty
 
 
 def statements(body: tuple[Statement, ...]) -> Iterator[Statement]:
-    """Every statement, outer before inner, in text order."""
+    """Yield every statement, outer before inner, in text order."""
     for statement in body:
         yield statement
         if isinstance(statement, Loop):
@@ -323,7 +323,7 @@ def rewritten(
 
 
 def engine_of(command: Compute) -> str:
-    """The engine of a command: its kind, and of copies the name that they give (``dma.lsu``)."""
+    """Return the engine of a command: its kind, and of copies the name that they give (``dma.lsu``)."""
     return f"{command.engine}.{command.by}" if command.engine == "dma" and command.by else command.engine
 
 
@@ -339,18 +339,18 @@ _writes = having("writes")
 
 
 def write_of(statement: Statement) -> Region | None:
-    """The region a command writes, if any."""
+    """Return the region a command writes, if any."""
     found = _writes(statement)
     return found[0] if found else None
 
 
 def tile_flows(statement: Statement) -> list[Flow]:
-    """The tiles that a loop carries or a branch merges."""
+    """Return the tiles that a loop carries or a branch merges."""
     return [f for f in _flows(statement) if isinstance(f, (CarryTile, MergeTile))]
 
 
 def int_flows(statement: Statement) -> list[Flow]:
-    """The integers that a loop carries or a branch merges."""
+    """Return the integers that a loop carries or a branch merges."""
     return [f for f in _flows(statement) if isinstance(f, (CarryInt, MergeInt))]
 
 
@@ -361,7 +361,8 @@ def _flows(statement: Statement) -> tuple[Flow, ...]:
 
 
 def binds(statement: Statement) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names of tiles and of integers that are known after a statement, not counting inner scopes."""
+    """Return the names of tiles and of integers that are known after a statement, not counting inner
+    scopes."""
     if not isinstance(statement, (Loop, If)):
         return tiles_bound(statement), integers_bound(statement)
     return tuple(f.name for f in tile_flows(statement)), tuple(f.name for f in int_flows(statement))

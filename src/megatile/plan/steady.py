@@ -33,8 +33,8 @@ from megatile.plan.spec import parts
 
 
 def deciding(statement: Statement) -> list[Expr]:
-    """The expressions of a statement that decide where control and messages go, not which elements they
-    touch.
+    """Return the expressions of a statement that decide where control and messages go, not which elements
+    they touch.
     """
     found: list[Expr] = []
     for p in parts(type(statement)):
@@ -49,7 +49,7 @@ def stride(carry: CarryInt) -> int | None:
 
 
 def repeats(loop: Loop) -> bool:
-    """Whether control and messages go the same path in every iteration of the loop."""
+    """Return whether control and messages go the same path in every iteration of the loop."""
     carried = [c for c in loop.carries if isinstance(c, CarryInt)]
     if any(stride(c) is None for c in carried):
         return False
@@ -63,7 +63,8 @@ def repeats(loop: Loop) -> bool:
 
 
 def works_only(loop: Loop) -> bool:
-    """Whether units only work in a loop: nothing in it has to do with other units, or holds up issue."""
+    """Return whether units only work in a loop: nothing in it has to do with other units, or holds up
+    issue."""
     return all(isinstance(s, (Compute, Free, If, Loop)) for s in statements(loop.body))
 
 
@@ -80,7 +81,8 @@ def snapshot(queues: dict[str, Any], cohort: Cohort) -> Snapshot:
 
 
 def same_state(before: Snapshot, queues: dict[str, Any], cohort: Cohort) -> bool:
-    """Whether the queues hold as much, and the names mean the same kinds of things, as in the snapshot."""
+    """Return whether the queues hold as much, and the names mean the same kinds of things, as in the
+    snapshot."""
     for name, queue in queues.items():
         sent, received, holds = before.queues[name]
         if not np.array_equal(queue.sent - queue.received, sent - received):

@@ -46,7 +46,7 @@ def allocate(plan: Plan, tile: Tile, data: Array | None) -> Array:
 
 
 def read_inputs(plan: Plan, inputs: Mapping[str, Any]) -> Iterator[tuple[Tile, Array]]:
-    """The tiles that a plan takes, with the arrays given for them, [owners, *tile shape]."""
+    """Yield the tiles that a plan takes, with the arrays given for them, [owners, *tile shape]."""
     known = {tile.name: tile for tile in plan.tiles if tile.role in ("input", "inout")}
     for name, data in inputs.items():
         if name not in known:
@@ -73,7 +73,7 @@ class SlotStore:
         self._views: dict[tuple[str, tuple[int, ...]], Array] = {}
 
     def typed(self, dtype: str, shape: tuple[int, ...]) -> Array:
-        """All slots seen as messages of that type and shape: (units, members, slots, *shape)."""
+        """Return all slots seen as messages of that type and shape: (units, members, slots, *shape)."""
         known = self._views.get((dtype, shape))
         if known is not None:
             return known
@@ -116,13 +116,13 @@ class Access:
         return not self.ragged and 0 in self.shape
 
     def part(self, chosen: Any, shape: tuple[int, ...]) -> Access:
-        """The same for some of the units, which agree on the shape."""
+        """Return the same for some of the units, which agree on the shape."""
         array = self.array if self.store is None else self.store[0].typed(self.store[1], shape)
         lead, start = (tuple(pick(v, chosen) for v in values) for values in (self.lead[1:], self.start))
         return Access(array, (self.lead[0][chosen], *lead), start, shape, None)
 
     def batch(self) -> Array | None:
-        """A view (units, *shape) if there is one."""
+        """Return a view (units, *shape) if there is one."""
         if self.run is None:
             return None
         for index in (*self.lead[1:], *self.start):
@@ -132,7 +132,7 @@ class Access:
         return self.array[spans]
 
     def one(self, at: int) -> Array:
-        """A view of unit number ``at`` of the cohort."""
+        """Return a view of unit number ``at`` of the cohort."""
         lead = tuple(int(v[at]) if isinstance(v, np.ndarray) else v for v in self.lead)
         index = (*lead, *self._spans(at))
         return self.array[index]
@@ -145,7 +145,7 @@ class Access:
         return (Ellipsis, *spans)
 
     def gather(self, count: int) -> Array:
-        """A copy (units, *shape), whatever the indices are."""
+        """Return a copy (units, *shape), whatever the indices are."""
         rows = self._rows()
         return rows[0][rows[1]] if rows is not None else self.array[self._index(count)]
 
@@ -158,7 +158,8 @@ class Access:
             self.array[self._index(count)] = values
 
     def _rows(self) -> tuple[Array, tuple[Any, ...]] | None:
-        """The array cut into blocks along its first axis, if the region is one such block for every unit."""
+        """Return the array cut into blocks along its first axis, if the region is one such block for every
+        unit."""
         if not self.start or not isinstance(self.start[0], np.ndarray):
             return None
         lead, extent = len(self.lead), self.shape[0]
@@ -172,7 +173,7 @@ class Access:
         return blocks, (*self.lead, self.start[0] // extent if extent > 1 else self.start[0])
 
     def _index(self, count: int) -> tuple[Any, ...]:
-        """An advanced index that selects (units, *shape), element by element."""
+        """Return an advanced index that selects (units, *shape), element by element."""
         rank = len(self.shape)
         unit_shape = (count,) + (1,) * rank
         index: list[Any] = [spread(v, count).reshape(unit_shape) for v in self.lead]
@@ -191,7 +192,7 @@ def resolve(
     slots: dict[str, SlotStore],
     fresh: bool = False,
 ) -> Access:
-    """Where the region lies for the cohort."""
+    """Return where the region lies for the cohort."""
     handle = cohort.handles[code.tile]
     extents = handle.shape if isinstance(handle, SlotHandle) else plan.tile(handle.tile).shape
     start, shape = region_span(cohort, code, extents)
@@ -220,7 +221,7 @@ def resolve(
 
 
 def owner_of(plan: Plan, cohort: Cohort, code: RegionCode, tile: Tile) -> Array:
-    """Whose copy of a tile each unit of the cohort means."""
+    """Return whose copy of a tile each unit of the cohort means."""
     if code.at:
         found = code.at(cohort.ints)
     else:

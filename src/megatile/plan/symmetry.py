@@ -55,12 +55,12 @@ def _to_itself(statement: pm.Statement) -> pm.Statement:
 
 
 def _same(*expressions: Expr | None) -> bool:
-    """Whether expressions do not depend on the unit."""
+    """Return whether expressions do not depend on the unit."""
     return all(e is None or "unit" not in symbols(e) for e in expressions)
 
 
 def _turning(node: Expr, units: int) -> int | None:
-    """The sign of the unit in ``(± unit + c) % units``; None for other expressions."""
+    """Return the sign of the unit in ``(± unit + c) % units``; None for other expressions."""
     if isinstance(node, Symbol) and node.name == "unit":
         return 1
     if isinstance(node, Binary) and node.operator == "%" and constant(node.right) == units:

@@ -131,7 +131,7 @@ def call_text(word: str, thing: Any) -> str:
 
 
 def statement_text(statement: Statement) -> str:
-    """One line for a message: the command, or the head of a loop or branch."""
+    """Return one line for a message: the command, or the head of a loop or branch."""
     if isinstance(statement, Loop):
         return f"for {statement.index} in range({statement.start}, {statement.stop}, {statement.step})"
     if isinstance(statement, If):

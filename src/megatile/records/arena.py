@@ -76,7 +76,7 @@ class ArenaLayout:
 
 
 def _limit() -> int:
-    """How much address space this process may have."""
+    """Return how much address space this process may have."""
     if resource is None:
         return sys.maxsize
     found = resource.getrlimit(resource.RLIMIT_AS)[0]
@@ -125,8 +125,8 @@ def _words_used(head: Any, layout: ArenaLayout, used: dict[str, int], widths: di
 def _divided(
     layout: ArenaLayout, words: int
 ) -> tuple[Any, dict[str, int], dict[str, int], dict[str, int], dict[str, int]]:
-    """What memory of so many words begins with; of every table where it begins, the words of its share, how
-    wide rows are and for how many there is room."""
+    """Return what memory of so many words begins with; of every table where it begins, the words of its
+    share, how wide rows are and for how many there is room."""
     head = np.zeros(layout.header, dtype=np.int64)
     share = words // (len(layout.tables) + 1 + sum(layout.shares.values())) // 8 * 8
     stagger, at = min(_STAGGER, share // 64 // 8 * 8), share
@@ -179,16 +179,17 @@ class Memory:
         self.set_size(name, self._words_of[name] // width)
 
     def table(self, name: str) -> Any:
-        """A table by its rows, or a list of words."""
+        """Return a table by its rows, or a list of words."""
         kind = self.layout.tables[name]
         return Words(self.rows(name), 0) if kind is None else Table(self, name, kind)
 
     def row_at(self, name: str, index: int) -> int:
-        """Where a row of a table begins."""
+        """Return where a row of a table begins."""
         return self._bases[name] + index * self.widths[name]
 
     def size(self, name: str) -> int:
-        """How many rows a table has room for; of those in which rows are found by hashes, how many it has."""
+        """Return how many rows a table has room for; of those in which rows are found by hashes, how many it
+        has."""
         return self._rooms[name]
 
     def set_size(self, name: str, count: int) -> None:
@@ -198,11 +199,12 @@ class Memory:
         self._views.pop(name, None)
 
     def no_room(self, name: str) -> Exception:
-        """The error of a table that is full; where the process was granted less, its memory is short."""
+        """Return the error of a table that is full; where the process was granted less, its memory is
+        short."""
         return MemoryError(name)
 
     def most(self, name: str) -> int:
-        """How many rows a table may have."""
+        """Return how many rows a table may have."""
         return self._words_of[name] // self.widths[name]
 
     @property
@@ -211,7 +213,7 @@ class Memory:
         return _words_used(self.memory, self.layout, self.used, self.widths)
 
     def rows(self, name: str) -> Any:
-        """The rows of a table that are in use, as an array; of those that the engine takes, all."""
+        """Return the rows of a table that are in use, as an array; of those that the engine takes, all."""
         found = self._views.get(name)
         if found is None:
             base, width = self._bases[name], self.widths[name]
@@ -239,7 +241,7 @@ class Memory:
         return at
 
     def append(self, name: str, values: Any) -> int:
-        """One more row in use, or several whose values come one after another; the number of the first."""
+        """Add a row, or several whose values come one after another; the number of the first."""
         at = self.extend(name, len(values) // self.widths[name], None)
         begin = self._bases[name] + self.widths[name] * at
         self.memory[begin : begin + len(values)] = values

@@ -36,7 +36,7 @@ class Names:
 
 
 def functions(sources: Iterable[tuple[str, str]], names: Names) -> list[tuple[str, ast.FunctionDef]]:
-    """The marked functions of modules (path and text of each), without records; each with its path."""
+    """Return the marked functions of modules (path and text of each), without records; each with its path."""
     found = [
         (path, node)
         for path, text in sources
@@ -164,7 +164,7 @@ def _word(place: ast.expr, context: ast.expr_context) -> ast.Subscript:
 
 
 def _head(at: int, context: ast.expr_context, table: bool = False) -> ast.expr:
-    """A number at the head of the array; that of a table does not change while the engine runs."""
+    """Return a number at the head of the array; that of a table does not change while the engine runs."""
     node = _word(ast.Constant(at), context)
     node.head = f"table {at}" if table else f"total {at}"  # type: ignore[attr-defined]
     return node

@@ -50,13 +50,13 @@ class Functions:
         return [(str(path), path.read_text(encoding="utf-8")) for path in paths]
 
     def key(self, *parts: str) -> str:
-        """A name for what is made of the functions, and of other parts."""
+        """Return a name for what is made of the functions, and of other parts."""
         texts = [text for _, text in self.sources]
         texts += [path.read_text(encoding="utf-8") for path in sorted(self.meaning)]
         return cache_key(*texts, *parts, __version__)
 
     def nodes(self) -> list[tuple[str, ast.FunctionDef]]:
-        """The functions without records, each with the path of its module."""
+        """Return the functions without records, each with the path of its module."""
         return desugar.functions(self.sources, desugar.Names(self.names, self.layout))
 
     def answer(self, owner: int) -> int:
@@ -88,5 +88,5 @@ def _same(function: Any) -> Any:
 
 
 def _load_float(s: Any, at: int) -> Any:
-    """A number of the arena that is a float."""
+    """Return a number of the arena that is a float."""
     return s[at : at + 1].view(np.float64)[0]

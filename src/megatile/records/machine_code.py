@@ -217,15 +217,15 @@ class _Function:
             self.tagged(self.b.store(value, self.place(target)), target)
 
     def place(self, node: ast.expr) -> Any:
-        """The address of ``s[x]``."""
+        """Return the address of ``s[x]``."""
         if not isinstance(node, ast.Subscript):
             raise self.fail(node)
         offset = self.b.mul(self.value(node.slice), self.word(8))
         return self.b.inttoptr(self.b.add(self.value(node.value), offset), self.word.as_pointer())
 
     def tagged(self, access: Any, node: Any) -> Any:
-        """A load or store of ``s[x]`` that says what others cannot touch: an entry at the head of the arena
-        is no other one and no row, and the engine does not move tables."""
+        """Return a load or store of ``s[x]`` that says what others cannot touch: an entry at the head of the
+        arena is no other one and no row, and the engine does not move tables."""
         module, head = self.function.module, getattr(node, "head", "")
         if head.startswith("table"):
             access.set_metadata("invariant.load", module.add_metadata([]))

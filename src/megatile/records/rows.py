@@ -34,7 +34,7 @@ class Words:
         self._words[self._at + index] = value
 
     def at(self, index: int) -> Words:
-        """The words from ``index`` on."""
+        """Return the words from ``index`` on."""
         return Words(self._words, self._at + index)
 
     @property
@@ -53,7 +53,7 @@ class Field(NamedTuple):
     kind: str
 
     def of_row(self) -> property:
-        """The integer of this column in a row, or what begins there."""
+        """Return the integer of this column in a row, or what begins there."""
         at = self.at
 
         def put(row: Any, value: int) -> None:
@@ -100,7 +100,7 @@ class Row:
 
     @classmethod
     def row(cls, **values: int) -> list[int]:
-        """A row with these values; other fields have none."""
+        """Return a row with these values; other fields have none."""
         row, fields = [NONE] * cls.width, cls.fields
         try:
             for name, value in values.items():
@@ -111,7 +111,7 @@ class Row:
 
     @classmethod
     def of(cls: type[R], row: Row) -> R:
-        """The same row with other fields."""
+        """Return the same row with other fields."""
         return cls(row._words, row._at)
 
     def update(self, **values: int) -> None:
@@ -120,7 +120,7 @@ class Row:
             setattr(self, name, value)
 
     def at(self: R, index: int) -> R:
-        """The row so many rows behind this one."""
+        """Return the row so many rows behind this one."""
         return type(self)(self._words, self._at + index * self.width)
 
     def __repr__(self) -> str:

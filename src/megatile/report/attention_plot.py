@@ -30,7 +30,7 @@ def draw_prediction(
     title: str = "",
     links: Mapping[str, int] | None = None,
 ) -> Path:
-    """Times over length and ratios to the ring; for some schedules, what is sent and what runs when.
+    """Return times over length and ratios to the ring; for some schedules, what is sent and what runs when.
 
     ``times``: {schedule: [(length, µs)]}; ``loads``: {schedule: bytes [sender, receiver, exchange]};
     ``bars``: {schedule: events of the ranks}; ``links``: how many links of the machine carry data.
@@ -233,7 +233,7 @@ def _draw_cycle(axes: Any, cycle: Sequence[int], number: int, node: int) -> None
 
 
 def _arrows(start: Any, stop: Any, radius: float) -> tuple[Any, Any]:
-    """Lines bent a little, so that an arrow and its return do not cover each other; their heads."""
+    """Return lines bent a little, so that an arrow and its return do not cover each other; their heads."""
     span = stop - start
     length = np.linalg.norm(span, axis=1, keepdims=True)
     aside = np.stack([span[:, 1], -span[:, 0]], axis=1)

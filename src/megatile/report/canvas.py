@@ -49,7 +49,7 @@ def text_width(text: str, size: float, bold: bool = False) -> float:
 
 
 def fit(text: str, room: float, size: float, bold: bool = False) -> str:
-    """The text, shortened with an ellipsis until it fits; empty if not even that does."""
+    """Return the text, shortened with an ellipsis until it fits; empty if not even that does."""
     if text_width(text, size, bold) <= room:
         return text
     low, high = 0, len(text)
@@ -94,8 +94,8 @@ class Canvas:
         align: str = "left",
         room: float = math.inf,
     ) -> str:
-        """One line of text, shortened if it is wider than ``room``: what is written. ``y`` is the middle of
-        its capital letters, ``align`` says what ``x`` is."""
+        """Return one line of text, shortened if it is wider than ``room``: what is written. ``y`` is the
+        middle of its capital letters, ``align`` says what ``x`` is."""
         written = text if room == math.inf else fit(text, room, size, bold)
         self.axes.text(
             x,
@@ -183,7 +183,7 @@ class Canvas:
 
 
 def check_target(path: str | Path) -> Path:
-    """The path of a picture to write, or a refusal before any work is done."""
+    """Return the path of a picture to write, or a refusal before any work is done."""
     target = Path(path)
     if target.suffix.lower() not in SUFFIXES:
         raise MegatileError(
@@ -194,7 +194,7 @@ def check_target(path: str | Path) -> Path:
 
 
 def check_folder(target: Path) -> Path:
-    """The path of a file to write later: that it cannot be is said before the work begins."""
+    """Return the path of a file to write later: that it cannot be is said before the work begins."""
     try:
         if not target.absolute().parent.is_dir():
             raise MegatileError(
@@ -221,7 +221,7 @@ def settings() -> Iterator[None]:
 
 
 def new_figure(width: float, height: float, **options: Any) -> Figure:
-    """A figure of so many inches that needs no screen and leaves nothing behind in pyplot."""
+    """Return a figure of so many inches that needs no screen and leaves nothing behind in pyplot."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), **options)

@@ -254,7 +254,7 @@ class Stack:
 
 
 def stack(hda: HDA, panel: Panel, width: float) -> Stack:
-    """The blocks of one panel."""
+    """Return the blocks of one panel."""
     inner = width - 2 * PADDING
     level = panel.level
     details = [f"{format_rate(level.clock_hz, 'Hz')}"] if level.clock_hz else []

@@ -108,7 +108,7 @@ def _memory(alias: str, figure: str, hda: HDA) -> Any:
 
 
 def _device_rate(hda: HDA) -> float:
-    """Bytes per second of the device memory of one device, all its parts together."""
+    """Return bytes per second of the device memory of one device, all its parts together."""
     memory = hda.memory("l2")
     return memory.bandwidth * max(1, hda.level(memory.level).total // hda.count("device"))
 
@@ -119,7 +119,7 @@ def _cache(hda: HDA) -> MemoryLayer | None:
 
 
 def _network(hda: HDA, place: str) -> Network | None:
-    """The outermost network inside a device, the innermost that joins devices, or one beyond that."""
+    """Return the outermost network inside a device, the innermost that joins devices, or one beyond that."""
     device = hda.level(hda.scale("device").level).position
     networks = sorted(
         (n for n in hda.networks if n.topology.size > 1), key=lambda n: hda.level(n.level).position
@@ -131,7 +131,7 @@ def _network(hda: HDA, place: str) -> Network | None:
 
 
 def _wires(place: str, figure: str, hda: HDA) -> Any:
-    """A figure of a network, or its name and topology."""
+    """Return a figure of a network, or its name and topology."""
     network = _network(hda, place)
     if network is None:
         return None

@@ -27,7 +27,7 @@ class Panel:
 
 
 def panels(hda: HDA) -> list[Panel]:
-    """The panels from the outermost level inwards."""
+    """Return the panels from the outermost level inwards."""
     levels = visible_levels(hda)
     result: list[Panel] = []
     at = 0
@@ -44,7 +44,7 @@ def panels(hda: HDA) -> list[Panel]:
 
 
 def visible_levels(hda: HDA) -> list[Level]:
-    """Levels worth drawing, largest first."""
+    """Return levels worth drawing, largest first."""
     return [
         level
         for level in reversed(hda.levels)
@@ -60,7 +60,8 @@ def _has_content(hda: HDA, level: Level) -> bool:
 
 
 def _panel(hda: HDA, levels: list[Level], skip: bool) -> Panel:
-    """The panel of the first level. ``skip``: the second has no panel, it is drawn with what is inside it."""
+    """Return the panel of the first level. ``skip``: the second has no panel, it is drawn with what is inside
+    it."""
     level = levels[0]
     networks = tuple(sorted((n for n in hda.networks if n.level == level.name), key=_drawable, reverse=True))
     inside, caption, zoom = None, "", None
@@ -94,7 +95,8 @@ def _is_same(hda: HDA, name: str, level: Level) -> bool:
 def _inside(
     hda: HDA, level: Level, child: Level, nested: str | None, networks: tuple[Network, ...], skip: bool
 ) -> tuple[Inside, str, str | None]:
-    """What is drawn inside, what is written below it, and which of the boxes the next panel enlarges."""
+    """Return what is drawn inside, what is written below it, and which of the boxes the next panel
+    enlarges."""
     count = child.total // level.total
     if nested is None:
         caption = several(count, child.name)

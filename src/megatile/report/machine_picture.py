@@ -33,7 +33,7 @@ def draw_machine(hda: HDA, path: str | Path) -> Path:
 
 
 def machine_figure(hda: HDA) -> Figure:
-    """The picture as a matplotlib figure."""
+    """Return the picture as a matplotlib figure."""
     with settings():
         return _Picture(hda).draw()
 

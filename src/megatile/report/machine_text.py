@@ -66,7 +66,7 @@ def estimate(spec: Any) -> str:
 
 
 def describe_transport(library: str, figures: TransportFigures, spec: Any = None) -> Iterator[str]:
-    """How a library's kernels move data: one line for the library, one for each protocol."""
+    """Yield how a library's kernels move data: one line for the library, one for each protocol."""
     known = spec.protocols if spec is not None else {}
     channels = f"{figures.channels} channels" if figures.channels > 1 else "one channel"
     launch = f", launch {format_time(figures.launch_ps)}" if figures.launch_ps else ""
@@ -91,7 +91,7 @@ def describe_host(hda: HDA) -> Iterator[str]:
 
 
 def level_lines(hda: HDA, level: Level) -> Iterator[tuple[str, str]]:
-    """What one unit of a level has: (kind, description)."""
+    """Yield what one unit of a level has: (kind, description)."""
     spec = hda.spec
     kinds: tuple[tuple[str, Iterable[Any], Iterable[Any], Callable[[Any], str]], ...] = (
         ("memory", hda.memories, spec.memory, describe_memory),
@@ -134,7 +134,7 @@ def level_title(hda: HDA, level: Level) -> str:
 
 
 def summary_row(hda: HDA) -> dict[str, Any]:
-    """One machine in one line."""
+    """Return one machine in one line."""
     device = hda.scale("device")
     biggest = max((m for m in hda.memories if not m.cache), key=lambda m: m.size, default=None)
     outer = max(hda.networks, key=lambda n: hda.level(n.level).position, default=None)
@@ -152,13 +152,13 @@ def summary_row(hda: HDA) -> dict[str, Any]:
 
 
 def peaks(hda: HDA, level: Level) -> dict[str, float]:
-    """Operations per second of one unit of a level, per dtype that anything inside it has."""
+    """Return operations per second of one unit of a level, per dtype that anything inside it has."""
     dtypes = DTYPES if hda.engines else ()
     return {dtype: rate for dtype in dtypes if (rate := hda.throughput(level.name, dtype))}
 
 
 def machine_json(hda: HDA) -> dict[str, Any]:
-    """Everything about a machine with resolved numbers, for scripts."""
+    """Return everything about a machine with resolved numbers, for scripts."""
     return {
         "name": hda.name,
         "description": hda.spec.description,
@@ -227,7 +227,8 @@ def _differ(a: Any, b: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
 
 
 def route_rows(route: Route) -> list[dict[str, Any]]:
-    """A route leg by leg: the network, inside which unit, the steps along its axes, links and their cost."""
+    """Return a route leg by leg: the network, inside which unit, the steps along its axes, links and their
+    cost."""
     rows = []
     for leg in route.legs:
         hops = sum(run.hops for run in leg.runs)

@@ -56,7 +56,7 @@ def operations(engine: Engine, dtype: str) -> str:
 
 
 def engine_figure(engine: Engine) -> str:
-    """The peak of one engine in its leading dtype, with the number of engines in front."""
+    """Return the peak of one engine in its leading dtype, with the number of engines in front."""
     times = f"{engine.count} × " if engine.count > 1 else ""
     for dtype in DTYPES:
         rate = engine.throughput.get(dtype)
@@ -69,7 +69,7 @@ def engine_figure(engine: Engine) -> str:
 
 
 def wiring(network: Network) -> str:
-    """The topology in a few words: ``torus 4 × 4 × 4``, ``8 rails``, ``switch``."""
+    """Return the topology in a few words: ``torus 4 × 4 × 4``, ``8 rails``, ``switch``."""
     topology = network.topology
     kind = topology.kind.replace("_", " ")
     if isinstance(topology, Tree):
@@ -94,7 +94,7 @@ def network_figures(network: Network) -> str:
 
 
 def peak(hda: HDA, level: str) -> str | None:
-    """The peak of one unit of a level in the first dtype that anything inside it has."""
+    """Return the peak of one unit of a level in the first dtype that anything inside it has."""
     for dtype in ("f16", "f32", "f64", "i8") if hda.engines else ():
         rate = hda.throughput(level, dtype)
         if rate:
@@ -103,12 +103,12 @@ def peak(hda: HDA, level: str) -> str | None:
 
 
 def scales_of(hda: HDA, level: str) -> str:
-    """The scales that a program names to mean this level."""
+    """Return the scales that a program names to mean this level."""
     return ", ".join(scale.name for scale in hda.scales if scale.level == level)
 
 
 def totals(hda: HDA, levels: list[Level]) -> list[str]:
-    """The whole machine in a few figures; ``levels`` are those worth counting, largest first."""
+    """Return the whole machine in a few figures; ``levels`` are those worth counting, largest first."""
     words = [several(level.total, level.name) for level in levels if level.total > 1]
     if fastest := peak(hda, hda.levels[-1].name):
         words.append(f"peak {fastest}")

@@ -97,7 +97,7 @@ def page(
     texts: Sequence[tuple[str, str]] = (),
     sources: str | Path | None = None,
 ) -> str:
-    """The page as text; ``traffic`` has rows (what, bytes, busy, hits), ``texts`` pairs (title, text).
+    """Return the page as text; ``traffic`` has rows (what, bytes, busy, hits), ``texts`` pairs (title, text).
 
     Lines of a file are shown if this process read the program from it, or if it lies in folder ``sources``.
     """
@@ -167,7 +167,8 @@ def write_page(path: str | Path, text: str) -> Path:
 
 
 def _together(trace: Trace) -> Trace:
-    """A trace whose many instances (``gpu0/sm3/block1700``) stand in the rows of their hardware unit."""
+    """Return a trace whose many instances (``gpu0/sm3/block1700``) stand in the rows of their hardware
+    unit."""
     if len(trace.units) <= MAX_UNITS:
         return trace
     names = [name.rpartition("/")[0] or name for name in trace.units]
@@ -181,7 +182,8 @@ def _together(trace: Trace) -> Trace:
 
 
 def _without_repeated_waits(trace: Trace) -> np.ndarray:
-    """The events, of those that wait for the same thing at the same time on one unit only the first."""
+    """Return the events, of those that wait for the same thing at the same time on one unit only the
+    first."""
     waits = np.array([engine_kind(name) in WAITING for name in trace.engines], dtype=bool)
     waiting = waits[trace.columns["engine"]]
     at = np.flatnonzero(waiting)
@@ -191,7 +193,7 @@ def _without_repeated_waits(trace: Trace) -> np.ndarray:
 
 
 def _part(trace: Trace, kept: np.ndarray) -> Trace:
-    """Some events of a trace, without what leads from one to another."""
+    """Return some events of a trace, without what leads from one to another."""
     if len(kept) == len(trace):
         return trace
     columns = {name: column[kept] for name, column in trace.columns.items()}
@@ -285,7 +287,7 @@ def _packed(values: np.ndarray) -> str:
 
 
 def _sources(trace: Trace, folder: str | Path | None) -> list[dict[str, Any]]:
-    """The files that the critical path goes through, with the share of every line."""
+    """Return the files that the critical path goes through, with the share of every line."""
     shares: dict[str, dict[int, float]] = {}
     for *_, source, _, _, share in critical_groups(trace):
         file, _, line = source.rpartition(":")
@@ -326,7 +328,7 @@ def _lines(file: str, folder: str | Path | None) -> list[str]:
 
 
 def _networks(hda: HDA, links: Sequence[LinkUse]) -> list[dict[str, Any]]:
-    """Every network instance that carried something, the busiest first."""
+    """Return every network instance that carried something, the busiest first."""
     groups: dict[tuple[str, int], list[LinkUse]] = {}
     for use in links:
         groups.setdefault((use.network, use.owner), []).append(use)
@@ -354,7 +356,7 @@ def _networks(hda: HDA, links: Sequence[LinkUse]) -> list[dict[str, Any]]:
 
 
 def _nodes(topology: Any, uses: list[LinkUse]) -> tuple[list[Any], list[Any]]:
-    """Links as [from, to, name, mean, use] and nodes as [x, y, name], in a field of 400 by 300."""
+    """Return links as [from, to, name, mean, use] and nodes as [x, y, name], in a field of 400 by 300."""
     busiest = sorted(uses, key=lambda u: -float(np.mean(u.use)))[:MAX_LINKS]
     names: dict[str, int] = {}
     links = []

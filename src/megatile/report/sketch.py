@@ -75,13 +75,14 @@ class Sketch:
         self.dots.append(((x, y), (dx, dy)))
 
     def zoom(self, kind: str) -> Shape | None:
-        """The unit nearest to the right, so that nothing stands between it and the panel that enlarges it."""
+        """Return the unit nearest to the right, so that nothing stands between it and the panel that enlarges
+        it."""
         found = [shape for shape in self.shapes if shape.kind == kind]
         return max(found, key=lambda s: (round(s.x + s.w, 3), -s.y), default=None)
 
 
 def shown(count: int, most: int) -> Slots:
-    """Numbers to draw, ``None`` for dots: all of them, or the first few and the last."""
+    """Return numbers to draw, ``None`` for dots: all of them, or the first few and the last."""
     if count <= most:
         return list(range(count))
     return [*range(max(1, most - 2)), None, count - 1]
@@ -100,7 +101,7 @@ def spread(slots: Slots, start: float, width: float, widest: float) -> tuple[lis
 
 
 def unit(x: float, y: float, w: float, h: float, name: str, number: int) -> Shape:
-    """A box for one unit, around the point (x, y)."""
+    """Return a box for one unit, around the point (x, y)."""
     return Shape(x - w / 2, y - h / 2, w, h, "unit", labels(name, number))
 
 
@@ -110,7 +111,7 @@ def labels(name: str, number: int) -> tuple[str, str]:
 
 
 def boxes(inside: Inside, width: float) -> Sketch:
-    """Units that no network joins: a compact block of boxes, with their parts inside."""
+    """Return units that no network joins: a compact block of boxes, with their parts inside."""
     if inside.parts:
         return _boxes_with_parts(inside, width)
     columns = next(
@@ -155,7 +156,7 @@ def _boxes_with_parts(inside: Inside, width: float) -> Sketch:
 
 
 def _columns(parts: int, width: float) -> int:
-    """How many small boxes stand side by side: a wide block, in full rows where that is possible."""
+    """Return how many small boxes stand side by side: a wide block, in full rows where that is possible."""
     most = max(2, int((width - 12) // 9))
     wanted = parts if parts <= 6 else max(4, round((parts * 2.2) ** 0.5))
     wanted = min(wanted, most)
@@ -174,7 +175,7 @@ def _fill(sketch: Sketch, numbers: Slots, across: int, x: float, y: float, size:
 
 
 def row(sketch: Sketch, inside: Inside, y: float) -> dict[tuple[int, int], Shape]:
-    """Units side by side with their parts along the top edge.
+    """Return units side by side with their parts along the top edge.
 
     Returns the shape that a link meets, by number of unit and of part (0 if there are no parts).
     """

@@ -15,7 +15,7 @@ from megatile.report.sketch_switches import sketch_switches
 
 
 def sketch_network(inside: Inside, topology: Topology | None, width: float) -> Sketch:
-    """The units of one unit and what joins them; without a topology just the units."""
+    """Return the units of one unit and what joins them; without a topology just the units."""
     if topology is None or topology.size < 2:
         return boxes(inside, width)
     if isinstance(topology, Grid):
@@ -36,7 +36,7 @@ def _line(inside: Inside, grid: Grid, width: float) -> Sketch:
 
 
 def _plane(inside: Inside, grid: Grid, width: float) -> Sketch:
-    """A two-dimensional grid; a dimension that wraps has an arc beside each of its lines."""
+    """Return a two-dimensional grid; a dimension that wraps has an arc beside each of its lines."""
     wide, high = grid.dims
     margin = 16.0 if any(grid.wrap) else 0.0
     sketch = Sketch(width)
@@ -159,7 +159,8 @@ def _edges(inside: Inside, edges: Edges, width: float) -> Sketch:
 
 
 def _circle(inside: Inside, slots: Slots, width: float) -> tuple[Sketch, dict[int, tuple[float, float]]]:
-    """Units around a circle, clockwise from the right. Returns the middles by number; dots have number -1."""
+    """Return units around a circle, clockwise from the right. Returns the middles by number; dots have number
+    -1."""
     sketch = Sketch(width)
     ring = min(width / 2 - 30, 40 + 10.0 * len(slots), 132.0)
     side = min(54.0, 2 * ring * math.sin(math.pi / max(3, len(slots))) * 0.66)
@@ -178,7 +179,7 @@ def _circle(inside: Inside, slots: Slots, width: float) -> tuple[Sketch, dict[in
 
 
 def _tree(inside: Inside, tree: Tree, width: float) -> Sketch:
-    """Units that form a tree: row by row, as long as a row has room."""
+    """Return units that form a tree: row by row, as long as a row has room."""
     rows, more = [[0]], True
     while more:
         below = [c for node in rows[-1] for c in tree.neighbors(node) if c > node]

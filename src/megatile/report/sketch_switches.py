@@ -37,14 +37,14 @@ def sketch_switches(inside: Inside, switched: Switched, width: float) -> Sketch:
 
 
 def switch_counts(switched: Switched) -> list[int]:
-    """How many switches each tier has, the leaves first."""
+    """Return how many switches each tier has, the leaves first."""
     leaf = switched.arity[0]
     plugs = -(-(switched.size // switched.rails) // leaf) * leaf * switched.rails
     return [-(-plugs // math.prod(switched.arity[: tier + 1])) for tier in range(len(switched.arity))]
 
 
 def _upper_bars(sketch: Sketch, switched: Switched) -> list[Shape]:
-    """One bar for each tier above the leaves, the top first."""
+    """Return one bar for each tier above the leaves, the top first."""
     bars: list[Shape] = []
     for tier, count in reversed(list(enumerate(switch_counts(switched), 1))[1:]):
         y = bars[-1].y + BAR + 16 if bars else 0.0
@@ -63,7 +63,7 @@ def _tier_labels(tier: int, count: int) -> tuple[str, ...]:
 
 
 def _leaf_bars(sketch: Sketch, switched: Switched, y: float) -> dict[int, Shape]:
-    """The lowest tier: one bar, or one for each rail."""
+    """Return the lowest tier: one bar, or one for each rail."""
     count = switch_counts(switched)[0]
     if switched.rails == 1:
         labels = ("switch",) if count == 1 else _tier_labels(1, count)
@@ -81,7 +81,7 @@ def _leaf_bars(sketch: Sketch, switched: Switched, y: float) -> dict[int, Shape]
 
 
 def _tiers(inside: Inside, switched: Switched, width: float) -> Sketch:
-    """A fat tree: a few leaf switches with a few of their units, and the switches above these."""
+    """Return a fat tree: a few leaf switches with a few of their units, and the switches above these."""
     tiers = len(switched.arity)
     groups = _leaf_groups(switched, width)
     slots = [number for _, numbers in groups for number in numbers]

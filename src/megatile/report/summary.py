@@ -15,7 +15,7 @@ from megatile.trace import Trace, critical_groups
 
 @no_none
 def summary(trace: Trace) -> str:
-    """A table of operations: count, time, share of the whole, bytes moved."""
+    """Return a table of operations: count, time, share of the whole, bytes moved."""
     rows = [
         (engine, spoken_operation(operation), count, format_time(spent), f"{share:.1%}", format_bytes(moved))
         for engine, operation, count, spent, share, moved in _operations(trace)
@@ -27,7 +27,7 @@ def summary(trace: Trace) -> str:
 
 @no_none
 def summary_json(trace: Trace, limit: int = 10) -> dict[str, Any]:
-    """The same and the critical path as plain data, times in picoseconds."""
+    """Return the same and the critical path as plain data, times in picoseconds."""
     names = ("engine", "operation", "events", "time_ps", "share", "bytes")
     steps = ("operation", "engine", "source", "steps", "time_ps", "share")
     return {

@@ -52,7 +52,7 @@ def draw_timeline(trace: Trace, path: str | Path, *, rows: int = MAX_ROWS, units
 
 
 def choose_units(trace: Trace, text: str | None) -> set[int]:
-    """The numbers of the units that ``0,8-15`` or ``sip0/cube0/*`` names; all without a text."""
+    """Return the numbers of the units that ``0,8-15`` or ``sip0/cube0/*`` names; all without a text."""
     if text is None:
         return set(range(len(trace.units)))
     found: set[int] = set()

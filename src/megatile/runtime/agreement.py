@@ -66,7 +66,7 @@ class Members:
         details: Callable[[], Record] | None = None,
         signature: str | None = None,
     ) -> Agreement:
-        """Every rank's record. Raises on all if one has a ``problem`` or a field of ``same`` differs.
+        """Return every rank's record. Raises on all if one has a ``problem`` or a field of ``same`` differs.
 
         Without ``compare`` the others are taken to have the same record. With ``cached``, records that were
         compared before are not sent again: the ranks only make sure (8 bytes) that they mean the same ones.
@@ -95,7 +95,8 @@ class Members:
         return json.dumps(record)
 
     def _same_number(self, number: int, device: torch.device) -> bool:
-        """Whether all ranks have the number of one agreement: each sends its own to each, in one step."""
+        """Return whether all ranks have the number of one agreement: each sends its own to each, in one
+        step."""
         where = device if self.backend == "nccl" else torch.device("cpu")
         mine = torch.full((self.size,), number, dtype=torch.int64, device=where)
         others = mine.clone()

@@ -54,7 +54,7 @@ class Commands:
     def _place(
         self, instance: Instance, code: RegionCode, fresh: bool = False
     ) -> tuple[Tensor | None, MovedBlock]:
-        """The tensor a region means, None if it is on another rank, and the block that it is."""
+        """Return the tensor a region means, None if it is on another rank, and the block that it is."""
         handle = instance.names[code.tile]
         start = () if code.whole else tuple(int(f(instance.ints)) for f in code.start)
         if not isinstance(handle, Version):
@@ -79,7 +79,8 @@ class Commands:
         return block.of(self.memory.of(tile.name, owner)[number % tile.versions]), block
 
     def read(self, instance: Instance, code: RegionCode) -> Tensor:
-        """The tensor a region means, a view of its tile or message, or what a barrier brought of it."""
+        """Return the tensor a region means, a view of its tile or message, or what a barrier brought of
+        it."""
         tensor, block = self._place(instance, code)
         if tensor is None:
             assert self.copies is not None
@@ -87,7 +88,8 @@ class Commands:
         return tensor
 
     def target(self, instance: Instance, code: RegionCode, fresh: bool = False) -> Tensor:
-        """The tensor that a command writes; what belongs to another rank goes there at the next barrier."""
+        """Return the tensor that a command writes; what belongs to another rank goes there at the next
+        barrier."""
         tensor, block = self._place(instance, code, fresh)
         if tensor is None:
             assert self.copies is not None
@@ -96,7 +98,7 @@ class Commands:
         return tensor
 
     def _tile_of(self, instance: Instance, code: RegionCode) -> str:
-        """The declared tile behind a name, or the name of a message."""
+        """Return the declared tile behind a name, or the name of a message."""
         handle = instance.names[code.tile]
         return handle.tile if isinstance(handle, Version) else code.tile
 

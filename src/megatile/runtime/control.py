@@ -64,8 +64,8 @@ class Scout(Control):
         self.learned: deque[int] = deque()
 
     def next(self) -> Coming | None:
-        """The next message; None at the end of the stream, in front of an integer not known yet, and where no
-        message is near."""
+        """Return the next message; None at the end of the stream, in front of an integer not known yet, and
+        where no message is near."""
         for _ in range(MAX_STEPS_AHEAD):
             instruction = self.code[self.cohort.pc]
             if instruction.kind == "end":
@@ -126,7 +126,7 @@ class Inbox:
             self._post(coming.source)
 
     def take(self, channel: str, member: int, source: int) -> Tensor:
-        """The next message of a queue; its slot is free again."""
+        """Take the next message of a queue; its slot is free again."""
         while not self._posted[channel, member]:  # the scout was not near it yet
             self.look_ahead()
         message = self._posted[channel, member].popleft()()

@@ -42,7 +42,7 @@ class MovedBlock(NamedTuple):
 
 
 def one_sided(statement: Any, why: str) -> OneSidedError:
-    """The error for a command that cannot run between hosts."""
+    """Return the error for a command that cannot run between hosts."""
     text = statement_text(statement)
     return OneSidedError(
         f"'{text}' cannot run between hosts: {why}",
@@ -94,7 +94,7 @@ def _values(expr: Expr, units: Any) -> list[int]:
 
 
 def _leaves(plan: Plan, stream: Stream, to: Expr, level: str | None) -> bool:
-    """Whether an instance that a stream names is on another rank; False where only a run tells."""
+    """Return whether an instance that a stream names is on another rank; False where only a run tells."""
     if symbols(to) - {"unit"}:
         return False
     units = np.asarray(list(stream.unit_numbers()))

@@ -55,7 +55,7 @@ def named(word: str, numbers: Sequence[int]) -> str:
 def failure(
     word: str, reports: Mapping[int, Any], dead: Sequence[int], death: Callable[[int], str], of: str = ""
 ) -> LaunchError:
-    """The error that names who is at fault: those that died, else those that failed by themselves."""
+    """Return the error that names who is at fault: those that died, else those that failed by themselves."""
     guilty = list(dead) or [n for n, report in reports.items() if report["own"]] or sorted(reports)
     first, *rest = guilty
     reason = death(first) if first in dead else reports[first]["text"]

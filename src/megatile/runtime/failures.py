@@ -59,7 +59,7 @@ def _wait_for(works: Sequence[tuple[Any, int | None]], wait: GroupWait, doing: s
 def explained(
     error: RuntimeError, group: dist.ProcessGroup, peer: int | None, doing: str, wait: GroupWait | None = None
 ) -> PeerError:
-    """The error to raise instead of a transport's own."""
+    """Return the error to raise instead of a transport's own."""
     wait = wait or GroupWait(group, Limit.of(group))
     late = "imed out" in str(error) or "timeout" in str(error).lower()
     culprits, how = _culprits(late, peer, wait)
@@ -97,7 +97,7 @@ def _culprits(late: bool, peer: int | None, wait: GroupWait) -> tuple[list[int],
 
 
 def _asked(late: bool, peer: int | None, wait: GroupWait) -> Verdict | None:
-    """Who is at fault, as all ranks see it; None if that is not known and the store is gone."""
+    """Return who is at fault, as all ranks see it; None if that is not known and the store is gone."""
     try:
         roll = Roll(wait.group)
         roll.noticed()
@@ -116,7 +116,7 @@ def _asked(late: bool, peer: int | None, wait: GroupWait) -> Verdict | None:
 
 
 def _called(roll: Roll, grace: float, late: bool) -> Verdict:
-    """The ranks that another rank named, or those that do not answer within the time of grace."""
+    """Return the ranks that another rank named, or those that do not answer within the time of grace."""
     number = roll.call()
     end = time.monotonic() + grace
     missing = roll.missing(number)

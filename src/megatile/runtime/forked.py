@@ -69,7 +69,7 @@ def _code(program: Program) -> CpuCode:
 def prepared(
     prog: Any, arrays: tuple[Any, ...], machine: Any, processes: int | None
 ) -> tuple[ProgramMemory, int]:
-    """The compiled program with its memory, and the number of processes."""
+    """Return the compiled program with its memory, and the number of processes."""
     code = _code(built(prog, arrays_of(prog, arrays), machine))
     scales = code.program.launch.scales
     units = max(1, math.prod(s.count for s in scales))

@@ -33,7 +33,7 @@ class Instance(Control):
         return self.code[self.cohort.pc]
 
     def above(self, level: str | None) -> int:
-        """The number of the instance of a level that this one is, or is in."""
+        """Return the number of the instance of a level that this one is, or is in."""
         per = self.plan.per(self.level, level)
         if per is None:
             raise PlanError(f"level '{self.level}' is in no instance of level '{level}'")

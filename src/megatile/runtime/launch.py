@@ -158,7 +158,7 @@ def _write_inputs(plan: Plan, inputs: Mapping[str, Any], folder: Path) -> None:
 
 
 def _output(plan: Plan, tile: Tile, folder: Path, number: int) -> Any:
-    """A tile of all owners; copies that no unit owns are as ``execute`` leaves them."""
+    """Return a tile of all owners; copies that no unit owns are as ``execute`` leaves them."""
     array = allocate(plan, replace(tile, versions=1), None)[:, 0]
     for unit in range(plan.units):
         data = np.frombuffer((folder / f"out_{number}_{unit}").read_bytes(), array.dtype)

@@ -124,7 +124,7 @@ class _Planned:
         return seconds
 
     def _outputs(self, run: Any, memory: Any) -> dict[str, np.ndarray]:
-        """The tiles that the program writes, of all owners, from the ranks that keep them."""
+        """Return the tiles that the program writes, of all owners, from the ranks that keep them."""
         outputs = {}
         for tile in self.plan.tiles:
             if tile.name in self.lowered.written:

@@ -103,7 +103,7 @@ def _end(parent: subprocess.Popen[bytes]) -> None:
 
 
 def read(path: Path) -> Any:
-    """A JSON file that a process left, or None."""
+    """Return a JSON file that a process left, or None."""
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
@@ -240,7 +240,7 @@ def _end_with_launcher() -> None:
 
 
 def _work(job: Any, folder: Path, unit: int, settings: dict[str, Any]) -> int:
-    """One process: join the others, do the job; the exit code."""
+    """Return one process: join the others, do the job; the exit code."""
     import torch
     import torch.distributed as dist
 

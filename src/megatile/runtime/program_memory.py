@@ -38,7 +38,7 @@ class ProgramMemory:
         self.nbytes = at + self.tiles
 
     def places(self, heap: np.ndarray) -> list[np.ndarray]:
-        """The arrays in the heap, [copies, *shape]."""
+        """Return the arrays in the heap, [copies, *shape]."""
         found = []
         for array, copies, offset in zip(self.views, self.code.copies, self.offsets, strict=True):
             raw = heap[offset : offset + array.nbytes * copies]

@@ -29,7 +29,7 @@ NOTICED = 10**9  # more than there are calls
 
 
 def timeout_from_environment() -> timedelta | None:
-    """The variable's seconds. None, also if it makes no sense: the group's own timeout holds."""
+    """Return the variable's seconds. None, also if it makes no sense: the group's own timeout holds."""
     seconds = os.environ.get(TIMEOUT_VARIABLE)
     if not seconds:
         return None
@@ -41,7 +41,7 @@ def timeout_from_environment() -> timedelta | None:
 
 
 def timeout_of(group: dist.ProcessGroup) -> timedelta | None:
-    """The timeout a group was made with, where its backend tells."""
+    """Return the timeout a group was made with, where its backend tells."""
     found = getattr(getattr(_backend(group), "options", None), "_timeout", None)
     return found if isinstance(found, timedelta) else None
 
@@ -78,7 +78,7 @@ class Limit:
         return GRACE_SECONDS if self.seconds is None else min(GRACE_SECONDS, self.seconds / 3)
 
     def left(self, part: float = 0.0) -> float:
-        """Seconds until ``part`` of the time of grace before the end."""
+        """Return seconds until ``part`` of the time of grace before the end."""
         if self.seconds is None:
             return float("inf")
         return self.begin + self.seconds - part * self.grace - time.monotonic()
@@ -130,11 +130,11 @@ class Roll:
         self._say(NOTICED)
 
     def answered(self, rank: int) -> int:
-        """The last call that a rank has answered, 0 for none."""
+        """Return the last call that a rank has answered, 0 for none."""
         return self.store.add(f"alive/{rank}", 0)
 
     def missing(self, number: int) -> list[int]:
-        """The ranks that have not answered a call."""
+        """Return the ranks that have not answered a call."""
         return [rank for rank in range(self.size) if self.answered(rank) < number]
 
     def name(self, verdict: Verdict) -> Verdict:
@@ -144,7 +144,7 @@ class Roll:
         return Verdict(*json.loads(named))
 
     def named(self) -> Verdict | None:
-        """Who was said to be at fault."""
+        """Return who was said to be at fault."""
         if not self.store.check(["verdict"]):
             return None
         found = json.loads(self.store.get("verdict"))
@@ -156,7 +156,7 @@ class Roll:
         self.store.delete_key("verdict")
 
     def uninformed(self, verdict: Verdict) -> list[int]:
-        """The ranks that have not read who is at fault."""
+        """Return the ranks that have not read who is at fault."""
         others = [rank for rank in range(self.size) if rank not in verdict.ranks]
         return [rank for rank in others if not self.store.check([f"informed/{rank}"])]
 

@@ -29,7 +29,7 @@ GONE_SECONDS = 2.0
 
 
 def started() -> bool:
-    """Whether this process is one of several ranks that torchrun, or something like it, started."""
+    """Return whether this process is one of several ranks that torchrun, or something like it, started."""
     if os.environ.get("RANK", "").isdigit() and os.environ.get("WORLD_SIZE", "").isdigit():
         return int(os.environ["WORLD_SIZE"]) > 1
     dist = getattr(sys.modules.get("torch"), "distributed", None)
@@ -104,7 +104,7 @@ def _initialise(timeout: float) -> None:
 
 
 def all_here(timeout: float) -> tuple[Any, int, int]:
-    """The store of the ranks once all have come to it, this one's number, and how many they are."""
+    """Return the store of the ranks once all have come to it, this one's number, and how many they are."""
     import torch.distributed as dist
 
     rank, size, port = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
@@ -138,7 +138,7 @@ def all_here(timeout: float) -> tuple[Any, int, int]:
 
 
 def ended(parent: int) -> set[int]:
-    """The ranks that torchrun started here, as children of ``parent``, and that are no longer."""
+    """Return the ranks that torchrun started here, as children of ``parent``, and that are no longer."""
     try:
         first = int(os.environ["RANK"]) - int(os.environ["LOCAL_RANK"])
         ranks = set(range(first, first + int(os.environ["LOCAL_WORLD_SIZE"])))
@@ -238,7 +238,7 @@ class Meeting:
             Roll(self.group).name(Verdict([self.rank], late=False))
 
     def _ended(self, problem: PeerError) -> LaunchError:
-        """The error that another rank told of, or that of ranks that are lost."""
+        """Return the error that another rank told of, or that of ranks that are lost."""
         import torch.distributed as dist
 
         from megatile.runtime.rank_liveness import Roll, Verdict
@@ -257,7 +257,7 @@ class Meeting:
 
 
 def _host() -> str:
-    """What tells hosts apart: their names, and when they were started."""
+    """Return what tells hosts apart: their names, and when they were started."""
     with contextlib.suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return os.environ.get(HOST_VARIABLE) or f"{socket.gethostname()} {boot}"

@@ -58,7 +58,7 @@ class UnitRun(Commands):
         self.inbox = Inbox(Scout(code, unit, self.channels), transport.receive, self.channels)
 
     def _below(self, code: Code) -> Iterator[int]:
-        """The instances of a stream that are below this unit."""
+        """Yield the instances of a stream that are below this unit."""
         if code.stream.level is not None:
             per = self.plan.per(code.stream.level, None) or 1
             yield from (n for n in code.stream.unit_numbers() if n // per == self.unit)
@@ -80,7 +80,7 @@ class UnitRun(Commands):
         return {name: self.output(name, self.memory.owner(name, self.unit)) for name in outputs}
 
     def output(self, name: str, owner: int) -> Tensor:
-        """The last version of an owner's copy of a tile."""
+        """Return the last version of an owner's copy of a tile."""
         handle = self.first.names[name] if self.first else Version(name, 0)
         assert isinstance(handle, Version)
         return self.memory.of(name, owner)[handle.number % self.tiles[name].versions]
@@ -102,13 +102,13 @@ class UnitRun(Commands):
         time.sleep(POLL_SECONDS)
 
     def _may_be_signalled(self, instance: Instance) -> bool:
-        """Whether an instance waits for a flag that other processes reach."""
+        """Return whether an instance waits for a flag that other processes reach."""
         instruction = instance.instruction
         shared = self.copies is None and instruction.kind == "wait"
         return shared and self.flag_levels[instruction.statement.flag] is None
 
     def _begin(self) -> bool:
-        """Whether an instance that had not begun yet went on."""
+        """Return whether an instance that had not begun yet went on."""
         while self.to_come:
             self.active.append(Instance(self.plan, *self.to_come.popleft()))
             if self._follow(self.active[-1]):
@@ -116,7 +116,7 @@ class UnitRun(Commands):
         return False
 
     def _follow(self, instance: Instance) -> bool:
-        """Whether an instance went on; one that has ended is left out from then on."""
+        """Return whether an instance went on; one that has ended is left out from then on."""
         alone, moved = len(self.active) == 1 and not self.to_come, False
         while instance.instruction.kind != "end":
             if not self._step(instance, wait=alone and instance is self.first):

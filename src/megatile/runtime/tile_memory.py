@@ -39,15 +39,15 @@ class Memory:
             self.of(name, self.owner(name, unit))[0] = data
 
     def owner(self, name: str, number: int) -> int:
-        """Whose copy of a tile an instance of its level means."""
+        """Return whose copy of a tile an instance of its level means."""
         return int(self.tiles[name].owner.evaluate({"unit": number}))
 
     def here(self, name: str, owner: int) -> bool:
-        """Whether this process reaches a copy of a tile by itself."""
+        """Return whether this process reaches a copy of a tile by itself."""
         return True
 
     def of(self, name: str, owner: int) -> Tensor:
-        """All versions of a tile of an owner."""
+        """Return all versions of a tile of an owner."""
         if (name, owner) not in self._kept:
             self._kept[name, owner] = self._new(self.tiles[name], owner)
         return self._kept[name, owner]
@@ -82,7 +82,7 @@ class RankMemory(Memory):
         self._homes: dict[str, list[int]] = {}
 
     def home(self, name: str, owner: int) -> int:
-        """The rank that keeps a copy of a tile."""
+        """Return the rank that keeps a copy of a tile."""
         if name not in self._homes:
             self._homes[name] = homes(self.plan, self.tiles[name])
         return self._homes[name][owner]
@@ -99,7 +99,8 @@ class RankMemory(Memory):
 
 
 def homes(plan: Plan, tile: Tile) -> list[int]:
-    """The rank of each copy of a tile: the first whose unit, or an instance below it, owns the copy."""
+    """Return the rank of each copy of a tile: the first whose unit, or an instance below it, owns the
+    copy."""
     per, found = plan.per(tile.level, None) or 1, [0] * plan.owners(tile)
     count = plan.instances(tile.level)
     numbers = np.arange(count)

@@ -106,7 +106,7 @@ class TorchEstimate(HasRows, HasTime):
         return round((self.device_us + self.host_us) * 1e6)
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row for each kind of kernel, and one for the host where the device waits for it."""
+        """Return one row for each kind of kernel, and one for the host where the device waits for it."""
         found = [
             {"kernel": k.name, "shapes": k.shapes, "count": count, "time_us": time, "how": k.how}
             for k, count, time in self.kernels

@@ -44,12 +44,12 @@ def rule(name: str) -> Callable[[Rule], Rule]:
 
 
 def wide(x: Tensor) -> Tensor:
-    """Floats below f32 as f32."""
+    """Return floats below f32 as f32."""
     return x.float() if x.is_floating_point() and x.dtype not in (torch.float32, torch.float64) else x
 
 
 def accumulated(x: Tensor) -> Tensor:
-    """The type in which sums are taken: f32 or f64 for floats, i32 for small integers."""
+    """Return the type in which sums are taken: f32 or f64 for floats, i32 for small integers."""
     if x.is_floating_point():
         return wide(x)
     return x if x.dtype == torch.int64 else x.to(torch.int32)
@@ -189,7 +189,7 @@ def _finite(lse: Tensor) -> Tensor:
 
 
 def _exact_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """The rounded sum and the remainder that rounding left; none beside an infinity."""
+    """Return the rounded sum and the remainder that rounding left; none beside an infinity."""
     total = a + b
     of_b = total - a
     return total, _finite((a - (total - of_b)) + (b - of_b))
@@ -264,7 +264,7 @@ _NAMES = {kind: name for name, kind in DTYPES.items()}
 
 
 def _array(x: Tensor) -> Any:
-    """A tensor's elements as NumPy has them, types that torch alone knows included."""
+    """Return a tensor's elements as NumPy has them, types that torch alone knows included."""
     if x.dtype in (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2):
         raw = x.contiguous().view(torch.int16 if x.dtype == torch.bfloat16 else torch.uint8).numpy()
         return raw.view(numpy_dtype(_NAMES[x.dtype]))
@@ -272,7 +272,8 @@ def _array(x: Tensor) -> Any:
 
 
 def _by_numpy(name: str) -> Rule:
-    """The meaning in ``core``, on the same memory; narrow floats come back as f32, which holds them."""
+    """Return the meaning in ``core``, on the same memory; narrow floats come back as f32, which holds
+    them."""
 
     def meaning(*operands: Tensor, **attributes: Any) -> Tensor:
         found = np.require(OPERATIONS[name].meaning(*map(_array, operands), **attributes), None, ["C", "W"])

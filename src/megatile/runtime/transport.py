@@ -107,7 +107,7 @@ class Transport:
         return arrived
 
     def choose(self, channel: str, members: Sequence[int]) -> int:
-        """The first of ``members`` that has a message; waits for one."""
+        """Return the first of ``members`` that has a message; waits for one."""
         end = time.monotonic() + self.timeout
         while time.monotonic() < end:
             for member in members:
@@ -120,11 +120,11 @@ class Transport:
         self.store.add(f"flag/{flag}/{to}/{member}", amount)
 
     def signals(self, flag: str, member: int) -> int:
-        """How far other units have counted a flag of this one up."""
+        """Return how far other units have counted a flag of this one up."""
         return int(self.store.add(f"flag/{flag}/{self.unit}/{member}", 0))
 
     def members(self, group: str | None) -> list[int]:
-        """The units of my group (None: all units)."""
+        """Return the units of my group (None: all units)."""
         return list(range(self.plan.units)) if group is None else self.groups[group][1]
 
     def exchange(self, group: str | None, messages: Mapping[int, Tensor]) -> dict[int, Tensor]:
@@ -149,7 +149,7 @@ class Transport:
         return came
 
     def gather(self, group: str | None, data: Tensor) -> list[Tensor]:
-        """The tensors of all members of my group (None: of all units), in unit order."""
+        """Return the tensors of all members of my group (None: of all units), in unit order."""
         self._check_time()
         members = self.members(group)
         process_group = self.world if group is None else self.groups[group][0]
@@ -176,7 +176,7 @@ class Transport:
 
 @cached()
 def _subgroup(members: tuple[int, ...]) -> Any:
-    """The process group of some units; every process must take part in making it."""
+    """Return the process group of some units; every process must take part in making it."""
     return dist.new_group(list(members), backend="gloo")
 
 

@@ -55,7 +55,7 @@ def _reads_remotely(run: UnitRun) -> bool:
 
 
 def _step(run: UnitRun, walk: Walk, flags: dict[Any, int], found: list[MovedBlock]) -> bool:
-    """Whether an instance goes on past its instruction."""
+    """Return whether an instance goes on past its instruction."""
     instruction = walk.code[walk.cohort.pc]
     kind, statement = instruction.kind, instruction.statement
     if kind in ("end", "collective", "receive", "receive_any", "read_scalar"):

@@ -77,7 +77,7 @@ def compile(
 def export(
     prog: ProgramFunction | Program, to: str, *shapes: tuple[int, ...], machine: str | HDA | None = None
 ) -> str:
-    """The text of a tile program in TileLang, CUDA C++ or C: ``mt.export(prog, "tilelang")``.
+    """Return the text of a tile program in TileLang, CUDA C++ or C: ``mt.export(prog, "tilelang")``.
 
     ``shapes``: of every argument, where extents are symbolic; TileLang keeps them symbolic without. None of
     it needs a compiler or a GPU.

@@ -245,7 +245,7 @@ class AttentionRule:
 
 
 def no_time(command: Command) -> int:
-    """Time a command as if its kernel took none, so that what remains is communication."""
+    """Return time a command as if its kernel took none, so that what remains is communication."""
     return 0
 
 

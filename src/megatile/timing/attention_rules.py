@@ -70,7 +70,7 @@ def _in_turn(device: Device, shape: Shape, dtype: str) -> Any:
 
 
 def _apart(shape: Shape) -> Any:
-    """Whether heads share no keys, or more of them share than one kernel takes together."""
+    """Return whether heads share no keys, or more of them share than one kernel takes together."""
     heads, keys = shape["heads"], shape["kv_heads"]
     return (keys == 0) | (heads == keys) | (heads > SHARED_HEADS * keys)
 

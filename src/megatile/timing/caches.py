@@ -29,8 +29,8 @@ class Cache(NamedTuple):
 
 
 def chain(hda: HDA, memory: str, above: int) -> tuple[MemoryLayer, ...]:
-    """The caches in front of a memory that stand above a level's position, the nearest to the units first.
-    A cache without ``of`` or ``block`` in the machine file has no effect."""
+    """Return the caches in front of a memory that stand above a level's position, the nearest to the units
+    first. A cache without ``of`` or ``block`` in the machine file has no effect."""
     name, found = hda.memory(memory).name, list[MemoryLayer]()
     while True:
         caches = [m for m in hda.memories if m.cache and m.block and m.of and hda.memory(m.of).name == name]
@@ -52,8 +52,8 @@ def extents(plan: pm.Plan) -> dict[str, tuple[int, ...]]:
 
 
 def brick(tile: pm.Tile, least: tuple[int, ...], block: int) -> tuple[int, ...]:
-    """The shape of a tile's blocks: the least extents in use, halved from the first dimension on until they
-    fit a block of so many bytes, or doubled from the last one on while they do."""
+    """Return the shape of a tile's blocks: the least extents in use, halved from the first dimension on until
+    they fit a block of so many bytes, or doubled from the last one on while they do."""
     shape = [max(1, extent) for extent in least]
 
     def nbytes() -> int:

@@ -44,7 +44,7 @@ MEASURED_TYPES = ("f16", "f32")
 
 
 def reservation(rule: Rule, operation: str, dtype: str) -> str | None:
-    """What to know of a time that no measured row stands behind; None where some do."""
+    """Return what to know of a time that no measured row stands behind; None where some do."""
     if not rule.figures.protocols:
         return None
     if operation not in MEASURED.get(rule.library, ()):
@@ -55,7 +55,8 @@ def reservation(rule: Rule, operation: str, dtype: str) -> str | None:
 
 
 def library_of(hda: HDA, scale: str = "device") -> str | None:
-    """The library that a machine's collectives use unless another is named: the first of its transports."""
+    """Return the library that a machine's collectives use unless another is named: the first of its
+    transports."""
     return next(iter(hda.transports.get(hda.scale(scale).name, ())), None)
 
 
@@ -70,7 +71,7 @@ def rule_of(
     token: int = 0,
     experts: int = 0,
 ) -> Rule:
-    """The rule for a library's collectives on a machine; for machines without figures the wires alone.
+    """Return the rule for a library's collectives on a machine; for machines without figures the wires alone.
     ``per_node``: of groups with so many ranks in each of their nodes (0: as many as there are); ``links``: of
     groups whose ranks have so many links to each other (0: as many as the first ranks have); ``token`` and
     ``experts``: what DeepEP sends."""
@@ -101,7 +102,7 @@ def choose(
     env: Mapping[str, Any] | None = None,
     itemsize: int = 4,
 ) -> Way:
-    """What the library takes for a size; ``graph``: in a captured graph; ``env``: NCCL's variables."""
+    """Return what the library takes for a size; ``graph``: in a captured graph; ``env``: NCCL's variables."""
     ways = choices(
         rule, operation, ranks, np.array([nbytes]), graph=graph, chosen=settings(env), itemsize=itemsize
     )
@@ -118,7 +119,7 @@ def choices(
     chosen: Settings | None = None,
     itemsize: int = 4,
 ) -> list[tuple[Way, Any]]:
-    """What the library takes for sizes: each way with a mask of the sizes that go it."""
+    """Return what the library takes for sizes: each way with a mask of the sizes that go it."""
     size, chosen = np.asarray(nbytes, float), chosen or Settings()
     if operation in PEERS:
         block = size if operation == "send_recv" else size / max(1, ranks)
@@ -241,7 +242,7 @@ def _rccl(
 
 
 def _allowed(operation: str, chosen: Settings) -> tuple[frozenset[str], frozenset[str]]:
-    """The algorithms and protocols that NCCL_ALGO and NCCL_PROTO leave for an operation."""
+    """Return the algorithms and protocols that NCCL_ALGO and NCCL_PROTO leave for an operation."""
     function = nccl_tuning.OPERATIONS.get(operation, "")
     return (
         chosen.algorithms.get(function, frozenset(nccl_tuning.ALGORITHMS)),
@@ -250,7 +251,7 @@ def _allowed(operation: str, chosen: Settings) -> tuple[frozenset[str], frozense
 
 
 def _few_over_nodes(rule: Rule, operation: str, ranks: int, size: Any) -> Any:
-    """Whether RCCL prefers LL trees over nodes to what it does with many bytes, by its own prices."""
+    """Return whether RCCL prefers LL trees over nodes to what it does with many bytes, by its own prices."""
     nodes, card = rule.fabric.nodes(ranks), rule.card(Way("hierarchical", "Simple")) / 1e9
     if operation != "all_reduce" or "tree_LL" not in rule.figures.protocols:
         return np.full(size.shape, False)
@@ -272,7 +273,7 @@ def times_ps(
     env: Mapping[str, Any] | None = None,
     itemsize: int = 4,
 ) -> Any:
-    """Picoseconds of collectives with the library's own choice, over arrays of ranks and sizes."""
+    """Return picoseconds of collectives with the library's own choice, over arrays of ranks and sizes."""
     every, sizes = np.broadcast_arrays(np.asarray(ranks, int), np.asarray(nbytes, float))
     flat, chosen = np.zeros(sizes.size), settings(env)
     counts, size = every.ravel(), sizes.ravel()

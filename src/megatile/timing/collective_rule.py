@@ -82,7 +82,7 @@ class Fabric:
 
 @cached_in_owner
 def fabric(hda: HDA, scale: str = "device") -> Fabric:
-    """The networks around the units of a scale."""
+    """Return the networks around the units of a scale."""
     level = hda.level(hda.scale(scale).level)
     outside = [n for n in hda.networks if hda.level(n.level).position > level.position]
     outside.sort(key=lambda n: hda.level(n.level).position)
@@ -148,7 +148,7 @@ class Rule:
     """Buffers that are registered with the library need no local copy and no pipeline."""
 
     def protocol_name(self, way: Way, operation: str = "") -> str:
-        """The entry of a protocol in the machine file; LL128 and Simple stand in for each other; "" if
+        """Return the entry of a protocol in the machine file; LL128 and Simple stand in for each other; "" if
         none."""
         prefix = PREFIX.get(way.algorithm, "")
         if prefix == "peer_" and operation not in ("", *PEERS):
@@ -160,16 +160,16 @@ class Rule:
         return next((each for each in names if each in self.figures.protocols), "")
 
     def protocol(self, way: Way, operation: str = "") -> ProtocolFigures:
-        """The figures of a protocol on these links. Peers are sent to without waiting, and a switch reduces
-        and multicasts in one go: there the start is that much later, elsewhere every step."""
+        """Return the figures of a protocol on these links. Peers are sent to without waiting, and a switch
+        reduces and multicasts in one go: there the start is that much later, elsewhere every step."""
         figures = self.described(way, operation)
         if way.algorithm.startswith("in_network"):
             return self.shifted(figures, ROUNDS.get(operation, 1))
         return self.shifted(figures, 1 if operation in PEERS else 0)
 
     def shifted(self, figures: ProtocolFigures, starts: int) -> ProtocolFigures:
-        """Figures with what the links take more or less than when these were measured, never below nothing:
-        in the start, so many times, or else once in each step."""
+        """Return figures with what the links take more or less than when these were measured, never below
+        nothing: in the start, so many times, or else once in each step."""
         near, far = self.fabric.later_ps, self.fabric.far_later_ps
         if not (near or far) or not self.figures.protocols:
             return figures
@@ -181,7 +181,7 @@ class Rule:
         )
 
     def described(self, way: Way, operation: str = "") -> ProtocolFigures:
-        """The figures of a protocol as they were measured, or else of the wires alone."""
+        """Return the figures of a protocol as they were measured, or else of the wires alone."""
         name = self.protocol_name(way, operation)
         if name:
             return self.figures.protocols[name]
@@ -190,7 +190,7 @@ class Rule:
         return ProtocolFigures(start, step, max(0, far - near))
 
     def link(self, way: Way, ranks: int, operation: str = "", nbytes: Any = None) -> Any:
-        """Bytes per second that a rank sends inside a node; several links of a mesh are used at once.
+        """Return bytes per second that a rank sends inside a node; several links of a mesh are used at once.
         ``nbytes``: of a message to one peer alone, which few channels carry if it is short."""
         figures, links = self.protocol(way, operation), self.links(way, ranks, operation)
         rate = self.fabric.near * links * figures.share * WIRE.get(way.protocol, 1.0)
@@ -201,19 +201,20 @@ class Rule:
         return rate
 
     def message_rate(self, ranks: int, nbytes: Any) -> Any:
-        """Bytes per second that the channels of a message to one of ``ranks`` carry."""
+        """Return bytes per second that the channels of a message to one of ``ranks`` carry."""
         channels = self.peer_channels(ranks, nbytes)
         if self.figures.channel is None:
             return np.full(channels.shape, np.inf)
         return np.where(channels > 0, channels * self.figures.channel, np.inf)
 
     def peer_channels(self, ranks: int, nbytes: Any) -> Any:
-        """Channels of a message to one of ``ranks``, each a thread block; 0 where the library tells none."""
+        """Return channels of a message to one of ``ranks``, each a thread block; 0 where the library tells
+        none."""
         nodes = self.fabric.nodes(ranks)
         return peer_channels(self.figures, self.library, ranks, nbytes, nodes, self.fabric.far_wire)
 
     def links(self, way: Way, ranks: int, operation: str = "") -> int:
-        """Links that a rank uses at once inside a node; a message takes one of them."""
+        """Return links that a rank uses at once inside a node; a message takes one of them."""
         if operation == "send_recv":
             return 1
         if self.fabric.mesh and way.algorithm in MESHED:
@@ -223,7 +224,7 @@ class Rule:
         return 1
 
     def card(self, way: Way, operation: str = "") -> float:
-        """Bytes per second that all network cards of a node send."""
+        """Return bytes per second that all network cards of a node send."""
         cards = self.figures.cards or self.fabric.inside
         figures = self.protocol(way, operation)
         return self.fabric.far * figures.far_share * cards * WIRE.get(way.protocol, 1.0)
@@ -231,7 +232,7 @@ class Rule:
     # the parts of a time
 
     def slot_ps(self, way: Way, ranks: int, block: Any) -> Any:
-        """How long the bytes of one slot of a ring occupy a rank's link."""
+        """Return how long the bytes of one slot of a ring occupy a rank's link."""
         figures = self.protocol(way)
         wire = np.asarray(block, float) / self.link(way, ranks) * 1e12
         if way.protocol != "LL" or figures.pass_bytes is None:
@@ -255,7 +256,8 @@ class Rule:
     # what simulated Plans ask
 
     def head_ps(self, way: Way, operation: str, ranks: int, nbytes: Any) -> Any:
-        """What a rank spends once, beside its messages: the start, the slot that sends nothing, the fill."""
+        """Return what a rank spends once, beside its messages: the start, the slot that sends nothing, the
+        fill."""
         figures, size = self.protocol(way, operation), np.asarray(nbytes, float)
         if ranks < 2:
             return 0 * size
@@ -324,7 +326,7 @@ class Rule:
     # the closed form
 
     def time_ps(self, way: Way, operation: str, ranks: int, nbytes: Any) -> Any:
-        """The time of a whole collective on an idle machine, without the host's launch."""
+        """Return the time of a whole collective on an idle machine, without the host's launch."""
         size = np.asarray(nbytes, float)
         if ranks < 2:
             return 0 * size
@@ -400,8 +402,8 @@ class Rule:
 
 
 def passes_ps(figures: ProtocolFigures, nbytes: Any) -> Any:
-    """How long the threads of a channel pass over bytes of LL; without ``next`` all passes take equally
-    long."""
+    """Return how long the threads of a channel pass over bytes of LL; without ``next`` all passes take
+    equally long."""
     if figures.pass_bytes is None:
         return 0.0 * np.asarray(nbytes, float)
     passes = np.asarray(nbytes, float) / figures.pass_bytes

@@ -119,7 +119,8 @@ class Database:
             ) from None
 
     def add(self, measurements: Iterable[Measurement]) -> Added:
-        """All of them or, when one is wrong, none; a later time of the same shape replaces an older one."""
+        """Add all of them or, when one is wrong, none; a later time of the same shape replaces an older
+        one."""
         rows = [_row(m) for m in measurements]
         with self._guard(), self._link:
             before = self._count()
@@ -132,7 +133,7 @@ class Database:
         return int(self._link.execute("SELECT count(*) FROM measurements").fetchone()[0])
 
     def rows(self, **keys: str | None) -> Iterator[Measurement]:
-        """The measurements with these values (machine, operation, dtype, implementation), in order."""
+        """Yield the measurements with these values (machine, operation, dtype, implementation), in order."""
         chosen = {name: value for name, value in keys.items() if value is not None}
         assert set(chosen) <= set(_KEYS)
         where = " AND ".join(f"{name} = ?" for name in chosen) or "1"
@@ -163,7 +164,7 @@ class Database:
         shape: dict[str, int],
         implementation: str | None = None,
     ) -> KernelTime | None:
-        """The measured or interpolated time; None where nothing near was measured.
+        """Return the measured or interpolated time; None where nothing near was measured.
 
         Without an ``implementation``, the fastest of those whose nearest shape is as near as any counts.
         """
@@ -198,8 +199,8 @@ class Database:
         return tables
 
     def _machine(self, hda: HDA, operation: Operation) -> str:
-        """The machine whose times hold: one that ships and has the same devices (and links, where several
-        devices work), or this very one.
+        """Return the machine whose times hold: one that ships and has the same devices (and links, where
+        several devices work), or this very one.
 
         So a machine that extends another has its times, and one whose memory was changed has not.
         """
@@ -273,7 +274,7 @@ class _Table:
         return np.array([f if e is None else e for e, f in zip(found, far, strict=True)])
 
     def _interpolate(self, point: Any, without: int | None) -> tuple[float, Any] | None:
-        """The value at a point and the rows it comes from, the nearest first."""
+        """Return the value at a point and the rows it comes from, the nearest first."""
         if self.range is None or (point < self.range[0]).any() or (point > self.range[1]).any():
             return None
         squares = self._squares(point)
@@ -302,7 +303,7 @@ def _arrays(shape: dict[str, int]) -> dict[str, Any]:
 
 
 def _shape_text(operation: str, shape: dict[str, int]) -> str:
-    """Extents that are not as usual, in their order."""
+    """Return extents that are not as usual, in their order."""
     usual = OPERATIONS.find(operation).extents
     return json.dumps({name: shape[name] for name in usual if shape.get(name, usual[name]) != usual[name]})
 
@@ -336,7 +337,7 @@ def predict_kernel(
     database: Database | str | Path | None = None,
     **extents: int,
 ) -> KernelTime:
-    """How long a library takes for an operation on one device of a machine, and how that is known.
+    """Return how long a library takes for an operation on one device of a machine, and how that is known.
 
     ``library`` is the framework whose kernels are meant (vllm, trtllm, sglang, torch), ``dtype`` an element
     type or, for products, a quantisation scheme (fp8, fp8_block, int4, mxfp4, nvfp4), ``kv_dtype`` the type
@@ -369,7 +370,7 @@ def measured_time(
     implementation: str | None,
     database: Database | str | Path,
 ) -> KernelTime | None:
-    """The time that a database (or the file of one) has for an operation; None where nothing near was
+    """Return the time that a database (or the file of one) has for an operation; None where nothing near was
     measured."""
     opened = nullcontext(database) if isinstance(database, Database) else Database(database, create=False)
     with opened as measured:

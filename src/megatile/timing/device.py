@@ -165,7 +165,7 @@ class Device:
 
     @cached_in_owner
     def rate(self, dtype: str) -> float:
-        """Operations per second of a compute unit's tensor engines."""
+        """Return operations per second of a compute unit's tensor engines."""
         engine = tensor_engine(self.hda)
         rate = engine.rate(dtype) or max(engine.throughput.values(), default=0.0) * engine.efficiency
         if not rate:

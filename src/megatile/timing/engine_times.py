@@ -36,7 +36,7 @@ class EngineTimes(MemoryLayers):
     """Adds engines: how long a command keeps one, and which are shared."""
 
     def engines_per_unit(self, engine: Engine) -> int:
-        """How many engines of this description one unit of the plan commands."""
+        """Return how many engines of this description one unit of the plan commands."""
         level = self.hda.level(engine.level)
         if level.position >= self.level.position:
             return engine.count
@@ -54,7 +54,7 @@ class EngineTimes(MemoryLayers):
         nbytes: int = 0,
         operands: tuple[tuple[int, ...], ...] = (),
     ) -> int:
-        """How long a command keeps a compute engine; at least 1 ps."""
+        """Return how long a command keeps a compute engine; at least 1 ps."""
         if statement.by and (kernel := self.on(statement.by, 0)) is not self:  # its transport's
             return kernel.compute_ps(statement, flops, unit)
         engine = self.engine(statement.engine)
@@ -120,7 +120,7 @@ class EngineTimes(MemoryLayers):
         return engine.sustained
 
     def _memory_ps(self, engine: Engine, statement: Any, flops: int) -> int:
-        """How long the operands of a command take in the memories they lie in."""
+        """Return how long the operands of a command take in the memories they lie in."""
         found = self._operands.get(id(statement))
         longest = 0
         # Instances inside a unit copy between its memories; a copy of a whole unit runs at its engine's pace.
@@ -144,9 +144,9 @@ class EngineTimes(MemoryLayers):
         return longest
 
     def keeps_memory(self, statement: Any, flops: int) -> tuple[str, int]:
-        """The memory that the operands of a command keep longest, of those for which instances contend, and
-        how long. Work of a library's kernel takes its transport's time; units of plans without levels run
-        beside each other, so that loops of any length need no room."""
+        """Return the memory that the operands of a command keep longest, of those for which instances
+        contend, and how long. Work of a library's kernel takes its transport's time; units of plans without
+        levels run beside each other, so that loops of any length need no room."""
         found, engine = self._operands.get(id(statement)), self.engine(statement.engine)
         longest = "", 0
         if found is None or engine is None or not self.view.roofline or statement.by or not self.plan.levels:
@@ -184,7 +184,7 @@ class EngineTimes(MemoryLayers):
         return self.mover("")
 
     def mover(self, name: str) -> Dma:
-        """The DMA engine of a name; the nearest one where the machine has none."""
+        """Return the DMA engine of a name; the nearest one where the machine has none."""
         engine = next((e for e in self.view.engines if e.name == name), self.engine("dma"))
         if engine is None:
             return Dma()

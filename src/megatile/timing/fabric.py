@@ -40,7 +40,7 @@ MAX_UNITS_WITH_SHARED_CACHE = 256
 
 
 def serialise_ps(amount: float, rate: float) -> int:
-    """Picoseconds for ``amount`` (bytes, operations) at ``rate`` per second, rounded up."""
+    """Return picoseconds for ``amount`` (bytes, operations) at ``rate`` per second, rounded up."""
     if amount <= 0 or rate == float("inf"):
         return 0
     if amount * 1e12 > LONGEST_COMMAND_PS * rate:
@@ -127,14 +127,14 @@ class Path:
         self._times: dict[int, tuple[int, tuple[int, ...]]] = {}
 
     def occupied_ps(self, nbytes: int) -> int:
-        """How long the narrowest stage is busy: the time between the head and the tail."""
+        """Return how long the narrowest stage is busy: the time between the head and the tail."""
         known = self._occupied.get(nbytes)
         if known is None:
             known = self._occupied[nbytes] = serialise_ps(nbytes, self.bandwidth)
         return known
 
     def held_ps(self, nbytes: int) -> int:
-        """How long the source is held: until its tail has left, and until its first turn is known."""
+        """Return how long the source is held: until its tail has left, and until its first turn is known."""
         return max(self.occupied_ps(nbytes), self.before_ps)
 
     def stage_ps(self, nbytes: int) -> tuple[int, tuple[int, ...]]:
@@ -146,11 +146,11 @@ class Path:
         return times
 
     def cuts(self, nbytes: int) -> bool:
-        """Whether a transfer of that size may be cut into granules."""
+        """Return whether a transfer of that size may be cut into granules."""
         return bool(self.granule) and nbytes > (self.granule or 0)
 
     def pieces(self, nbytes: int) -> list[int]:
-        """The transfer cut into granules (one piece where no stage asks for them)."""
+        """Return the transfer cut into granules (one piece where no stage asks for them)."""
         if not self.cuts(nbytes):
             return [nbytes]
         size = max(self.granule or 1, -(-nbytes // MAX_PIECES))
@@ -166,8 +166,8 @@ class Fabric:
 
     @classmethod
     def between(cls, hda: HDA, faults: Faults, view: MachineTiming, units: int) -> Fabric:
-        """The fabric of a machine as a view shows it: the one that is in use, if there is one and few units
-        ask (what many have found out must not stay when they are gone)."""
+        """Return the fabric of a machine as a view shows it: the one that is in use, if there is one and few
+        units ask (what many have found out must not stay when they are gone)."""
         if faults or units > MAX_UNITS_WITH_SHARED_CACHE:
             return cls(hda, faults, view)
         # It holds both: while it is there, no others have their numbers.
@@ -190,7 +190,8 @@ class Fabric:
 
     @cached_in_owner
     def stages(self, a: Unit, b: Unit) -> tuple[Stage, ...]:
-        """The stages between two units of the hardware; a shared memory where no network joins them."""
+        """Return the stages between two units of the hardware; a shared memory where no network joins
+        them."""
         return tuple(self._find(a, b))
 
     def _find(self, a: Unit, b: Unit) -> Iterator[Stage]:
@@ -242,8 +243,8 @@ class Fabric:
         return network if isinstance(network.topology, Grid) and not (self._down or self._slow) else None
 
     def alike(self, level: str, a: Any, b: Any, lengths: bool = False) -> list[PathGroup]:
-        """Pairs of units of a level (arrays of their numbers), in groups of equal routes; with ``lengths`` of
-        routes that take equally long, shorter ones first."""
+        """Return pairs of units of a level (arrays of their numbers), in groups of equal routes; with
+        ``lengths`` of routes that take equally long, shorter ones first."""
         key = (level, a.tobytes(), b.tobytes(), lengths)
         if key not in self._alike:
             if len(self._alike) > MAX_KNOWN or len(a) > MAX_KNOWN:
@@ -276,7 +277,7 @@ class Fabric:
     # links that are down
 
     def _detour(self, a: Unit, b: Unit, network: Network, owner: int, links: list[Link]) -> list[Link]:
-        """The shortest route round the links that are down, or an error that says what is cut off."""
+        """Return the shortest route round the links that are down, or an error that says what is cut off."""
         import networkx as nx  # heavy, and needed only when links are down
 
         ends = network.topology.ends
@@ -311,7 +312,7 @@ class Fabric:
 
 
 def equal(numbers: Any) -> list[Any]:
-    """The places of equal numbers, in groups."""
+    """Return the places of equal numbers, in groups."""
     if not len(numbers):
         return []
     if (numbers == numbers[0]).all():

@@ -64,14 +64,14 @@ class Faults:
         return {link: factor for what, factor in self.slow_link for link in _links(hda, what)}
 
     def slower(self, unit: int, duration_ps: int) -> int:
-        """The duration of a command on a unit that may be a straggler."""
+        """Return the duration of a command on a unit that may be a straggler."""
         for slow, factor in self.straggler:
             if slow == unit:
                 duration_ps = round(duration_ps * factor)
         return duration_ps
 
     def delay_ps(self, flow: int, number: int, duration_ps: int) -> int:
-        """The jitter of one transfer: a fixed function of seed, flow and message number."""
+        """Return the jitter of one transfer: a fixed function of seed, flow and message number."""
         if self.jitter is None:
             return 0
         share = _mix(self.jitter * 0x9E3779B97F4A7C15 + flow * 0xBF58476D1CE4E5B9 + number) / 2**64
@@ -87,7 +87,7 @@ def _mix(x: int) -> int:
 
 
 def _links(hda: HDA, what: Any) -> Iterable[Link]:
-    """The links that a fault names: a `Link`, or a pair of units."""
+    """Return the links that a fault names: a `Link`, or a pair of units."""
     if isinstance(what, Link):
         network = next((n for n in hda.networks if n.name == what.network), None)
         if network is None or not 0 <= what.number < network.topology.link_count:
@@ -108,7 +108,7 @@ NO_FAULTS = Faults()
 
 
 def current_faults() -> Faults:
-    """The faults of the enclosing ``with faults(...)``, or none."""
+    """Return the faults of the enclosing ``with faults(...)``, or none."""
     return _CURRENT.get() or NO_FAULTS
 
 

@@ -65,7 +65,7 @@ class Fit:
     after: Score
 
     def lines(self) -> list[str]:
-        """The figures as members of ``kernels`` in a machine file."""
+        """Return the figures as members of ``kernels`` in a machine file."""
         return [figure_line(k) for k in self.figures.values()]
 
 
@@ -75,7 +75,7 @@ def figure_line(kernel: KernelFigures) -> str:
 
 
 def machine_file(name: str, machine: str, fits: Sequence[Fit], source: str) -> str:
-    """A machine file that extends a machine with fitted figures."""
+    """Return a machine file that extends a machine with fitted figures."""
     text = [f"name: {json.dumps(name)}", f"extends: {json.dumps(machine)}"]
     every = [figures for fit in fits for figures in fit.figures.values()]
     tokens = [figures for figures in every if figures.name in OFFERED["deepep"]]
@@ -165,8 +165,8 @@ class Problem:
         return [(n, f) for n, f in found if not self._is_given(n, f)]
 
     def _is_given(self, name: str, field: str) -> bool:
-        """Whether rows cannot tell a constant: a share of 100 %, a start that the host or a second kernel
-        hides."""
+        """Return whether rows cannot tell a constant: a share of 100 %, a start that the host or a second
+        kernel hides."""
         figures = self.base[name]
         main = self.kernels[0]
         hidden = self.base[main].issue_us or (len(self.kernels) > 1 and name == main)
@@ -231,7 +231,7 @@ def _draw(row: Measurement) -> float:
 
 
 def drawn(text: str) -> float:
-    """A number from 0 to 1 that a text determines, as if drawn at random."""
+    """Return a number from 0 to 1 that a text determines, as if drawn at random."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") / 2**32
 
 

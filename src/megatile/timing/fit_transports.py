@@ -74,7 +74,7 @@ class Constant:
         return float(getattr(figures.protocols[self.protocols[0]], self.field))
 
     def quantity(self, figures: TransportFigures) -> dict[str, Any]:
-        """The value with its unit, for scripts."""
+        """Return the value with its unit, for scripts."""
         units = {"ps": (1e-6, "us"), "rate": (1e-9, "GB/s"), "share": (100, "%")}
         scale, unit = units.get(self.field.rpartition("_")[2], (1, ""))
         return {"value": float(f"{scale * self.of(figures):.6g}"), "unit": unit}
@@ -87,7 +87,7 @@ class Constant:
 
 
 def with_values(figures: TransportFigures, constants: Sequence[Constant], values: Any) -> TransportFigures:
-    """The figures with these constants."""
+    """Return the figures with these constants."""
     protocols = dict(figures.protocols)
     for constant, value in zip(constants, values, strict=True):
         constant.put(protocols, min(value, 1.0) if constant.field.endswith("share") else value)
@@ -219,7 +219,7 @@ def check_machine(
 
 
 def predicted_us(rule: Rule, rows: Sequence[Row], env: Mapping[str, Any] | None = None) -> Any:
-    """Microseconds of rows with the library's own choice."""
+    """Return microseconds of rows with the library's own choice."""
     found = np.zeros(len(rows))
     ranks, sizes = (np.array([row[i] for row in rows]) for i in (1, 2))
     for kind, graph in {(row.operation, row.graph) for row in rows}:
@@ -229,7 +229,7 @@ def predicted_us(rule: Rule, rows: Sequence[Row], env: Mapping[str, Any] | None 
 
 
 def free_constants(rule: Rule, rows: Sequence[Row], env: Mapping[str, Any] | None = None) -> list[Constant]:
-    """The constants of the protocols that the library takes for rows."""
+    """Return the constants of the protocols that the library takes for rows."""
     used: dict[str, None] = {}
     for row in rows:
         way = choose(rule, row.operation, row.ranks, row.nbytes, graph=row.graph, env=env)
@@ -245,14 +245,14 @@ def free_constants(rule: Rule, rows: Sequence[Row], env: Mapping[str, Any] | Non
 
 
 def protocol_name(way: Way, operation: str) -> str:
-    """The member of ``protocols`` that a way uses."""
+    """Return the member of ``protocols`` that a way uses."""
     named = {"in_network": "NVLS", "in_network_tree": "NVLSTree"}.get(way.algorithm)
     prefix = PREFIX.get(way.algorithm, "")
     return named or f"{'pairs_' if prefix == 'peer_' and operation not in PEERS else prefix}{way.protocol}"
 
 
 def protocol_text(figures: ProtocolFigures) -> Iterator[str]:
-    """The figures of a protocol as a machine file writes them."""
+    """Yield the figures of a protocol as a machine file writes them."""
     for key, value in vars(figures).items():
         if value in (None, 0) or (key.endswith("share") and value == 1.0):
             continue
@@ -270,7 +270,7 @@ def protocol_text(figures: ProtocolFigures) -> Iterator[str]:
 
 
 def machine_text(name: str, base: str, library: str, found: TransportFit, source: str) -> str:
-    """A machine file that extends ``base`` with fitted constants, each with its deviation."""
+    """Return a machine file that extends ``base`` with fitted constants, each with its deviation."""
     lines = [f"name: {json.dumps(name)}", f"extends: {json.dumps(base)}", "transports:", "  device:"]
     lines += [f"    {library}:", "      protocols:"]
     deviations = dict(zip(found.constants, found.deviations, strict=True))

@@ -80,7 +80,7 @@ class Operation:
     """Whether a cache may have an element type of its own."""
 
     def shape(self, given: Shape) -> dict[str, int]:
-        """The extents, checked and complete."""
+        """Return the extents, checked and complete."""
         unknown = [name for name in given if name not in self.extents]
         if unknown:
             advice = did_you_mean(unknown[0], self.extents, what="extents")
@@ -168,7 +168,7 @@ def _canonical(operation: Operation, dtype: Any, kv_dtype: Any) -> str:
 
 
 def hardware(hda: HDA, linked: bool) -> tuple[Any, ...]:
-    """What measured times depend on: machines in which it is equal have the same times. ``linked``: of
+    """Return what measured times depend on: machines in which it is equal have the same times. ``linked``: of
     operations of several devices."""
     level = hda.level(hda.scale("device").level)
     inside = [(lv.name, lv.num_units) for lv in hda.levels if lv.position <= level.position]

@@ -29,14 +29,14 @@ def moving_kernel(hda: HDA, scale: str, start_ps: int = 0, message_rate: float |
 
 
 def networks_between(hda: HDA, scale: str) -> list[Network]:
-    """The networks between the units of a scale, the innermost first."""
+    """Return the networks between the units of a scale, the innermost first."""
     level = hda.level(hda.scale(scale).level)
     outside = [n for n in hda.networks if hda.level(n.level).position > level.position]
     return sorted(outside, key=lambda n: hda.level(n.level).position)
 
 
 def exchange_figures(hda: HDA, scale: str) -> tuple[str, ProtocolFigures] | None:
-    """The library that sends point to point between the units of a scale, and its figures."""
+    """Return the library that sends point to point between the units of a scale, and its figures."""
     for library, figures in hda.transports.get(hda.scale(scale).name, {}).items():
         if PEERS in figures.protocols or "Simple" in figures.protocols:
             return library, figures.protocols.get(PEERS) or figures.protocols["Simple"]
@@ -45,7 +45,7 @@ def exchange_figures(hda: HDA, scale: str) -> tuple[str, ProtocolFigures] | None
 
 @cached_in_owner
 def exchange_view(hda: HDA, scale: str) -> MachineTiming:
-    """The machine as messages of kernels see it that send point to point; their start comes on top."""
+    """Return the machine as messages of kernels see it that send point to point; their start comes on top."""
     found = exchange_figures(hda, scale)
     if found is None:
         return MachineTiming(hda.engines)
@@ -74,8 +74,8 @@ def exchange_view(hda: HDA, scale: str) -> MachineTiming:
 
 
 def links_of(network: Network, peers: bool = False) -> int:
-    """The links between two units that a switch or nothing stands between; with ``peers`` of different rails
-    too, these over two more."""
+    """Return the links between two units that a switch or nothing stands between; with ``peers`` of different
+    rails too, these over two more."""
     if peers and network.topology.kind == "rails":
         return 4
     return 2 if network.topology.kind in SWITCHED else 1

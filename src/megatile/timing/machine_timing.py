@@ -51,7 +51,7 @@ class MachineTiming:
     """Where times come from that do not follow from the machine's parts, by class of commands."""
 
     def with_engine(self, engine: Engine) -> MachineTiming:
-        """The view in which ``engine`` moves the data; what launches it is counted elsewhere."""
+        """Return the view in which ``engine`` moves the data; what launches it is counted elsewhere."""
         return replace(self, engines=(engine, *self.engines), control=False)
 
 
@@ -63,7 +63,8 @@ class Timing:
     """What times attention commands, for the name of the model."""
 
     def view(self, hda: HDA, scale: str) -> MachineTiming:
-        """What it changes; of plans with the same view one may use what was found out for the other."""
+        """Return what it changes; of plans with the same view one may use what was found out for the
+        other."""
         return _plain(hda)
 
 
@@ -76,7 +77,7 @@ def _plain(hda: HDA) -> MachineTiming:
 
 
 def as_timing(timing: Timing | None) -> Timing:
-    """What ``timing=`` of `simulate` and its neighbours means; None: the machine's own engines."""
+    """Return what ``timing=`` of `simulate` and its neighbours means; None: the machine's own engines."""
     if timing is None:
         return Timing()
     if not isinstance(timing, Timing):

@@ -102,7 +102,7 @@ EXPORTED = ("machine", "operation", "dtype", "implementation", "shape", "time_us
 def read_measurements(
     path: str | Path, machine: str | None = None, *, operation: str | None = None, source: str | None = None
 ) -> list[Measurement]:
-    """Every row of a table or log; ``machine`` names where it was measured, unless the table says it.
+    """Return every row of a table or log; ``machine`` names where it was measured, unless the table says it.
 
     ``operation`` is needed for logs that do not name it; ``source`` is the file's name unless given.
     """
@@ -242,8 +242,8 @@ def _time(value: Any) -> float:
 def _log(
     text: str, path: Path, machine: str | None, operation: str | None, source: str
 ) -> Iterator[Measurement]:
-    """Lines of nccl-tests: size count type [redop [root]] time algbw busbw wrong, twice (out of place, in
-    place); the shorter time counts. Ranks are the lines that list them; a log may have several runs."""
+    """Yield lines of nccl-tests: size count type [redop [root]] time algbw busbw wrong, twice (out of place,
+    in place); the shorter time counts. Ranks are the lines that list them; a log may have several runs."""
     text = re.sub(r"^\[[\d,]+\]<std\w+>:? ?", "", text, flags=re.MULTILINE)  # what mpirun puts before lines
     named, whole = operation, operation or _operation(text, path)
     ranks, found, kernel = 0, 0, ""
@@ -287,7 +287,7 @@ def read_devices(path: str | Path) -> list[str]:
 
 
 def _operation(text: str, path: Path) -> str:
-    """The collective that a log names anywhere, or its file's name."""
+    """Return the collective that a log names anywhere, or its file's name."""
     said = re.search(r"([a-z_]+)_perf", text) or re.search(r"([a-z_]+?)(?:_perf)?\.[a-z]+$", path.name)
     return _collective(said[1] if said else "")
 
@@ -297,7 +297,8 @@ def _collective(name: str) -> str:
 
 
 def write_measurements(path: str | Path, measurements: Sequence[Measurement]) -> int:
-    """A table with the columns ``EXPORTED``, as CSV or Parquet by the file's name; how many rows it has."""
+    """Write a table with the columns ``EXPORTED``, as CSV or Parquet by the file's name; how many rows it
+    has."""
     path = Path(path)
     shapes = (" ".join(f"{name}={value}" for name, value in m.shape.items()) for m in measurements)
     rows = [{**m._asdict(), "shape": shape} for m, shape in zip(measurements, shapes, strict=True)]

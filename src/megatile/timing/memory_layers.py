@@ -20,7 +20,7 @@ class MemoryLayers(PlacedPlan):
 
     @cached_in_owner
     def memory(self, name: str) -> tuple[MemoryLayer, float, bool]:
-        """A memory layer, the bandwidth one unit sees, and whether several units contend for it."""
+        """Return a memory layer, the bandwidth one unit sees, and whether several units contend for it."""
         layer = self.hda.memory(name)
         level = self.hda.level(layer.level)
         bandwidth, contended = layer.effective_bandwidth, False
@@ -37,16 +37,16 @@ class MemoryLayers(PlacedPlan):
         return layer, bandwidth, contended
 
     def _is_single(self, layer: MemoryLayer) -> bool:
-        """Whether several units have one memory of the layer, and not a slice each."""
+        """Return whether several units have one memory of the layer, and not a slice each."""
         inside = self.level.total // self.hda.level(layer.level).total
         return inside > 1 and layer.shared and layer.slices < inside
 
     def _instance(self, name: str, unit: int) -> int:
-        """The number of the memory that a unit sees, among those of the layer's level."""
+        """Return the number of the memory that a unit sees, among those of the layer's level."""
         return self.places[unit] * self.hda.level(self.memory(name)[0].level).total // self.level.total
 
     def _together(self, unit: int, peer: int, *names: str) -> bool:
-        """Whether one of these memories is a single one for both units: each reaches it by itself."""
+        """Return whether one of these memories is a single one for both units: each reaches it by itself."""
         single = [name for name in names if self._is_single(self.memory(name)[0])]
         return any(self._instance(name, unit) == self._instance(name, peer) for name in single)
 
@@ -61,16 +61,16 @@ class MemoryLayers(PlacedPlan):
         return Stage(key, latency_ps, bandwidth)
 
     def memory_key(self, name: str, unit: int) -> tuple[str, str, int]:
-        """The memory that a unit sees, which it shares with others."""
+        """Return the memory that a unit sees, which it shares with others."""
         return ("memory", self.memory(name)[0].name, self._instance(name, unit))
 
     def _memory_stages(self, name: str, unit: int) -> list[Stage]:
-        """The memory itself, and what one unit alone gets of it."""
+        """Return the memory itself, and what one unit alone gets of it."""
         alone, stage = self.memory(name)[0].unit_bandwidth, self._memory_stage(name, unit)
         return [stage] if alone is None else [stage, Stage(None, 0, alone)]
 
     def caches(self, memory: str, unit: int) -> tuple[Cache, ...]:
-        """The caches between a unit and a memory, the nearest first."""
+        """Return the caches between a unit and a memory, the nearest first."""
         layers = chain(self.hda, memory, self.level.position)
         found = []
         for layer, behind in pairwise((*layers, self.hda.memory(memory))):
@@ -96,7 +96,8 @@ class MemoryLayers(PlacedPlan):
         return any(view.bricks(name) for view in views for name in {t.memory for t in self.plan.tiles})
 
     def bricks(self, memory: str) -> dict[str, tuple[int, ...]]:
-        """The shape of the blocks in which caches hold the tiles of a memory; none where it has no caches."""
+        """Return the shape of the blocks in which caches hold the tiles of a memory; none where it has no
+        caches."""
         layers = chain(self.hda, memory, self.level.position)
         size = layers[0].block if layers else None
         if size is None:
@@ -115,8 +116,9 @@ class MemoryLayers(PlacedPlan):
         return tuple(self.hda.level(each.level).total for each in (*between, layer)) if apart else ()
 
     def _operand_bandwidth(self, name: str, engine: Engine, moves: bool = False) -> float | None:
-        """What a unit has of a memory for its operands: all of it, or an even part where units of the plan
-        share it. None: the memory is as fast as the engine, which then does more than move (``moves``)."""
+        """Return what a unit has of a memory for its operands: all of it, or an even part where units of
+        the plan share it. None: the memory is as fast as the engine, which then does more than move
+        (``moves``)."""
         layer, bandwidth, contended = self.memory(name)
         above = self.hda.level(layer.level).position > self.hda.level(engine.level).position
         if not (moves or above if layer.roofline is None else layer.roofline):
@@ -124,14 +126,14 @@ class MemoryLayers(PlacedPlan):
         return bandwidth / self._at_once(layer.level, engine) if contended else bandwidth
 
     def _at_once(self, level: str, engine: Engine) -> int:
-        """How many commands of an engine are under way in one unit of a level, at most: instances that share
-        an engine use it one after the other."""
+        """Return how many commands of an engine are under way in one unit of a level, at most: instances that
+        share an engine use it one after the other."""
         engines = self.hda.level(engine.level).total // self.hda.level(level).total
         return max(1, min(self._sharers(level), engines))
 
     def _sharers(self, level: str) -> int:
-        """How many units of the plan stand in one unit of a level, at most; the units of the first level do
-        not share with the instances inside them."""
+        """Return how many units of the plan stand in one unit of a level, at most; the units of the first
+        level do not share with the instances inside them."""
         total = self.hda.level(level).total
         if self.plan.levels and self.views[self.plan.level(None).name] is not self:
             return max(1, self._crowd(level))

@@ -133,8 +133,8 @@ def _own(figures: TransportFigures) -> dict[str, Any]:
 def graphs(
     figures: TransportFigures, ranks: int, nodes: int, rate: float, card: float
 ) -> tuple[Graph, Graph]:
-    """The channels of rings and of in-switch reduction; ``rate`` (GB/s) counts where there is no NVLink, and
-    ``card`` between nodes."""
+    """Return the channels of rings and of in-switch reduction; ``rate`` (GB/s) counts where there is no
+    NVLink, and ``card`` between nodes."""
     tables, own = library("nccl"), _own(figures)
     most, total = tables["max_channels"], figures.links * own["link"] or rate
     inside = max(1, ranks // nodes)

@@ -55,7 +55,7 @@ def origins(resources: Resources) -> dict[str, Origin]:
 
 
 def origin_lines(found: Mapping[str, Origin]) -> list[str]:
-    """Where times come from as text, one line for each source."""
+    """Return where times come from as text, one line for each source."""
     together: dict[Origin, list[str]] = {}
     for name, origin in found.items():
         together.setdefault(origin, []).append(name)
@@ -66,7 +66,7 @@ def origin_lines(found: Mapping[str, Origin]) -> list[str]:
 
 
 def _origin(part: Any, specs: Any, figure: str) -> Origin:
-    """The origin of a figure of a machine's part: what the file says about it."""
+    """Return the origin of a figure of a machine's part: what the file says about it."""
     if part is None:
         return Origin("assumed", "the machine file does not describe it: it takes no time")
     source = next((spec.source for spec in specs if part.name in (spec.name, spec.level)), None)

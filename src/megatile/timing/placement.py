@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def place_names(hda: HDA, level: str, places: Iterable[int]) -> list[str]:
-    """Units of the hardware by where they are, outermost level first: ``sip0/cube3/pe5``."""
+    """Return units of the hardware by where they are, outermost level first: ``sip0/cube3/pe5``."""
     own = hda.level(level)
     chain = [lv for lv in reversed(hda.levels) if lv.position >= own.position and lv.total > 1] or [own]
     names = []
@@ -108,7 +108,7 @@ class PlacedPlan:
         return cast("Resources", self)
 
     def _own_view(self, plan: pm.Plan) -> MachineTiming:
-        """The view of commands that name no transport: the kernel's if the plan is one."""
+        """Return the view of commands that name no transport: the kernel's if the plan is one."""
         if plan.kernel is None or type(self.timing) is not Timing:
             return self.timing.view(self.hda, self.scale)
         largest = max((channel.slot_bytes for channel in plan.channels), default=0)
@@ -116,7 +116,7 @@ class PlacedPlan:
         return kernel_view(self.hda, self.scale, plan.transport(plan.kernel), largest, asked)
 
     def on(self, transport: str | None, nbytes: int) -> Resources:
-        """The machine as messages of ``nbytes`` see it that travel on a transport of the plan."""
+        """Return the machine as messages of ``nbytes`` see it that travel on a transport of the plan."""
         if transport is None or type(self.timing) is not Timing:
             return self._whole
         found = self.plan.transport(transport)
@@ -138,11 +138,11 @@ class PlacedPlan:
         return asked_of(self.plan, transport)
 
     def on_channel(self, channel: pm.Channel) -> Resources:
-        """The machine as the messages of a channel see it."""
+        """Return the machine as the messages of a channel see it."""
         return self.on(channel.transport, channel.slot_bytes)
 
     def _by_kernel(self, transport: str) -> bool:
-        """Whether a library's kernel sends, which has its queues before any launch."""
+        """Return whether a library's kernel sends, which has its queues before any launch."""
         return self.plan.transport(transport).kind in ("kernel", "switch")
 
     def _check_rates(self) -> None:
@@ -158,7 +158,7 @@ class PlacedPlan:
                 )
 
     def of(self, level: str) -> Resources:
-        """The machine as a level of the plan sees it."""
+        """Return the machine as a level of the plan sees it."""
         if level not in self.views:
             type(self._whole)(self.hda, self.plan, self.faults, level=level, beside=self._whole, **self._how)
         return self.views[level]
@@ -206,7 +206,7 @@ class PlacedPlan:
 
     @cached_in_owner
     def engine(self, kind: str) -> Engine | None:
-        """The engine of a kind nearest to the plan's scale (a vector engine also does scalar work)."""
+        """Return the engine of a kind nearest to the plan's scale (a vector engine also does scalar work)."""
         plain, _, name = kind.partition(".")
         named = [e for e in self.view.engines if e.name == name]
         found = named or [e for e in self.view.engines if e.kind == plain]
@@ -216,7 +216,7 @@ class PlacedPlan:
         return min(found, key=lambda e: abs(self.hda.level(e.level).position - here), default=None)
 
     def _engine_level(self, kind: str) -> str:
-        """Where the engine is that a unit commands, or all of those inside it."""
+        """Return where the engine is that a unit commands, or all of those inside it."""
         engine = self.engine(kind)
         level = self.hda.level(engine.level) if engine else self.level
         return max(level, self.level, key=lambda lv: lv.position).name
@@ -233,7 +233,7 @@ class PlacedPlan:
         return found
 
     def _places(self) -> Any:
-        """The hardware unit of every unit; in a plan with several levels units are hardware units."""
+        """Return the hardware unit of every unit; in a plan with several levels units are hardware units."""
         if self.plan.levels:
             copies(self.plan, self.hda)
             return range(self.level.total)
@@ -269,7 +269,8 @@ class PlacedPlan:
         return [f"{name}#{unit}" for unit, name in enumerate(names)] if self.crowded else names
 
     def _several_inside(self, level: str) -> bool:
-        """Whether several units, of this plan or of other launches, may stand in one unit of ``level``."""
+        """Return whether several units, of this plan or of other launches, may stand in one unit of
+        ``level``."""
         if self.hda.level(level).total < self.level.total:
             return True
         return bool(self.plan.levels) and self._crowd(level) > 1
@@ -286,5 +287,5 @@ class PlacedPlan:
         return frozenset(layer.name for layer in layers if self._is_sliced(layer))
 
     def _is_sliced(self, layer: MemoryLayer) -> bool:
-        """Whether every unit has its own slice of the layer's memory."""
+        """Return whether every unit has its own slice of the layer's memory."""
         return layer.slices >= self.level.total // self.hda.level(layer.level).total > 1

@@ -95,8 +95,9 @@ def grouped_kernels(device: Device, shape: Shape, dtype: str) -> tuple[str, ...]
 
 
 def moe(device: Device, shape: Shape, dtype: str) -> Any:
-    """A layer of experts on the busiest rank: rows are permuted, multiplied (gate and up, then down) by the
-    experts that they meet, permuted back, and summed over the top k. ``tokens`` are those of all ranks."""
+    """Return a layer of experts on the busiest rank: rows are permuted, multiplied (gate and up, then down)
+    by the experts that they meet, permuted back, and summed over the top k. ``tokens`` are those of all
+    ranks."""
     kind, x = gemm_scheme(device, dtype), device.x
     main = f"moe{kind.suffix}"
     time = _moe(device, shape, kind, main)

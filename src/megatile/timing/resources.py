@@ -32,7 +32,7 @@ def host_link_ps(control: Control) -> int:
 
 
 def control_ps(hda: HDA, position: int = 0) -> int:
-    """One message of the host: over its link and every station down to the level at a position."""
+    """Return one message of the host: over its link and every station down to the level at a position."""
     control = hda.control or Control()
     wire = host_link_ps(control) + (control.host_link.latency_ps if control.host_link else 0)
     return wire + sum(s.overhead_ps for s in control.launch if hda.level(s.level).position >= position)
@@ -44,32 +44,34 @@ class Resources(TransferPaths):
 
     @cached_in_owner
     def start_ps(self, unit: int) -> int:
-        """When a unit starts: the launch has travelled the control path, after the install of its queues."""
+        """Return when a unit starts: the launch has travelled the control path, after the install of its
+        queues."""
         own = [c for c in self.plan.channels if c.transport is None or not self._by_kernel(c.transport)]
         return self.begin_ps + self.control_ps() * (2 if own and not self.installed else 1)
 
     def host_link_ps(self) -> int:
-        """How long a message of the host occupies its link: the next one follows."""
+        """Return how long a message of the host occupies its link: the next one follows."""
         return host_link_ps(self._control) if self.view.control and self.control else 0
 
     def control_ps(self) -> int:
-        """One message of the host to a unit."""
+        """Return one message of the host to a unit."""
         return control_ps(self.hda, self.level.position) if self.view.control and self.control else 0
 
     def whole_ps(self, messages_ps: int, launch: bool = True) -> int:
-        """The time of the plan whose commands take so long. Collectives follow one another; the host's
+        """Return the time of the plan whose commands take so long. Collectives follow one another; the host's
         launch runs beside the one before, so it shows only where it is the longer of the two."""
         kernel = self.plan.kernel if launch else None
         least = 0 if kernel is None else launch_floor_ps(self.hda, self.plan.transport(kernel), self.scale)
         return max(least, messages_ps)
 
     def head_ps(self, statement: pm.Start, nbytes: int) -> int:
-        """How long a rank is held up while the kernel of a collective starts."""
+        """Return how long a rank is held up while the kernel of a collective starts."""
         transport = self.plan.transport(statement.transport)
         return head_cost(self.hda, transport, statement.collective, statement.ranks, nbytes, self.scale)
 
     def kernel_units(self, statement: pm.Start) -> int:
-        """How many compute units of a device the kernel of a collective takes: one for each channel."""
+        """Return how many compute units of a device the kernel of a collective takes: one for each
+        channel."""
         scales = {scale.name for scale in self.hda.scales}
         if "block" not in scales or not self._by_kernel(statement.transport):
             return 0
@@ -78,7 +80,7 @@ class Resources(TransferPaths):
         return min(taken, every - 1)
 
     def collective_ps(self, statement: pm.Collective, members: tuple[int, ...], nbytes: int) -> int:
-        """What a barrier, or a reduction or broadcast done by the network itself, adds for a group."""
+        """Return what a barrier, or a reduction or broadcast done by the network itself, adds for a group."""
         if len(members) == 1:
             return 1
         group = next(group for group in self.plan.groups if group.name == statement.group)
@@ -91,7 +93,7 @@ class Resources(TransferPaths):
 
     @cached_in_owner
     def _reach(self, group: str, members: tuple[int, ...]) -> tuple[int, float]:
-        """The longest latency from a group's first member to the others, and the least bandwidth."""
+        """Return the longest latency from a group's first member to the others, and the least bandwidth."""
         others = np.array(members[1:], dtype=np.int64)
         root = np.full(len(others), members[0])
         routes = self.fabric.alike(self.level.name, self.spots[root], self.spots[others], lengths=True)

@@ -77,7 +77,8 @@ def roofline(command: Command) -> int:
 
 @rule("gemm", "gemm_add")
 def product(command: Command) -> int:
-    """A product: every extent rounded up to what the engine works on, at the rate that lasts under load."""
+    """Return a product: every extent rounded up to what the engine works on, at the rate that lasts under
+    load."""
     engine, flops = command.engine, float(command.flops)
     rows, columns = command.extents[-2:] if len(command.extents) > 1 else (0, 0)
     if engine.tile is not None and len(engine.tile) == 3 and rows * columns and flops:
@@ -120,7 +121,7 @@ class Operands(NamedTuple):
 
 @cached_in_owner
 def operands(plan: pm.Plan) -> dict[int, Operands]:
-    """The operands of every compute command of a plan, by the statement's identity."""
+    """Return the operands of every compute command of a plan, by the statement's identity."""
     found: dict[int, Operands] = {}
     tiles = {t.name: (t.memory, t.shape, t.dtype) for t in plan.tiles}
     for stream in plan.streams:
@@ -165,7 +166,8 @@ def _addresses(region: pm.Region, stream: pm.Stream) -> Any:
 
 
 def meeting(addresses: Any, together: int) -> float:
-    """How many of the units that run together change one address, on average over all that come in turn."""
+    """Return how many of the units that run together change one address, on average over all that come in
+    turn."""
     together = max(1, min(together, len(addresses)))
     turns = np.arange(len(addresses)) // together
     of_each, counts = np.unique(np.stack([turns, addresses]), axis=1, return_counts=True)
@@ -193,7 +195,8 @@ def _sizes(command: pm.Compute, names: dict[str, Any]) -> dict[str, int]:
 
 
 def _sample(value: Any) -> int:
-    """An extent with every symbol that it depends on at 0: in the first round of a loop blocks are full."""
+    """Return an extent with every symbol that it depends on at 0: in the first round of a loop blocks are
+    full."""
     if (known := constant(value)) is not None:
         return max(0, known) if isinstance(value, Expr) else known
     for guess in (0, 1):  # 1 where something is divided by a symbol

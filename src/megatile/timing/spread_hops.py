@@ -53,7 +53,7 @@ def _crossed(whole: Resources, stream: pm.Stream) -> float:
 
 
 def _mean_hops(whole: Resources, tile: pm.Tile, units: Any, blocks: Any) -> float:
-    """The links between units and blocks of a tile, on average."""
+    """Return the links between units and blocks of a tile, on average."""
     view = whole.of(str(tile.over)) if whole.plan.levels else whole
     ends = [part_places(whole.plan, view.hda, tile, *which) for which in ((None, units), (blocks,))]
     lengths = [

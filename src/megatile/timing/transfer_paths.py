@@ -39,8 +39,9 @@ class TransferPaths(EngineTimes):
         caches: bool = False,
         by: str = "",
     ) -> Path:
-        """The path of a transfer out of one unit's memory into another's (or its own: ``same``); ``caches``:
-        through the caches in front of memories that the unit reaches by itself; ``by``: a DMA engine.
+        """Return the path of a transfer out of one unit's memory into another's (or its own: ``same``);
+        ``caches``: through the caches in front of memories that the unit reaches by itself; ``by``: a DMA
+        engine.
 
         A memory that both units share is reached by each through its own port, not through the other.
         ``chunk``: bytes after which others may go first on shared links, besides the links' own granules.
@@ -169,20 +170,20 @@ class TransferPaths(EngineTimes):
         return PORTS * place + side
 
     def _each(self, units: Any, peers: Any, one: Callable[[int, int], int], lengths: bool = False) -> Any:
-        """A number of every pair, which is that of the first of its group."""
+        """Return a number of every pair, which is that of the first of its group."""
         found = np.empty(len(units), dtype=np.int64)
         for group in self.fabric.alike(self.level.name, self.spots[units], self.spots[peers], lengths):
             found[group.pairs] = one(int(units[group.pairs[0]]), int(peers[group.pairs[0]]))
         return found
 
     def _wires(self, unit: int, peer: int) -> tuple[int, float]:
-        """The latency between two units, and the least bandwidth."""
+        """Return the latency between two units, and the least bandwidth."""
         stages = self.fabric.stages(self.hardware(unit), self.hardware(peer))
         slowest = min((s.bandwidth for s in stages), default=float("inf"))
         return sum(s.latency_ps for s in stages), slowest
 
     def message_ps(self, unit: int, peer: int, size: int) -> int:
-        """A small control message between units; it does not contend for links. At least 1 ps."""
+        """Return a small control message between units; it does not contend for links. At least 1 ps."""
         key = (self.places[unit], self.places[peer], size)
         known = self._messages.get(key)
         if known is None:
@@ -196,17 +197,17 @@ class TransferPaths(EngineTimes):
         return max(1, latency + serialise_ps(size, slowest))
 
     def messages_ps(self, units: Any, peers: Any, size: int | None = None) -> Any:
-        """How long many control messages take at once; signals where no size is given."""
+        """Return how long many control messages take at once; signals where no size is given."""
         size = self._control.signal if size is None else size
         one = partial(self.message_ps, size=size)
         return self._of_all(("messages", size), units, peers, lambda: self._each(units, peers, one, True))
 
     def signal_ps(self, unit: int, peer: int) -> int:
-        """How long a signal travels to a flag of another unit."""
+        """Return how long a signal travels to a flag of another unit."""
         return self.message_ps(unit, peer, self._control.signal)
 
     def credit_ps(self, receiver: int, sender: int, channel: pm.Channel) -> int:
-        """How long a returned credit travels: latency of the path back and its own bytes."""
+        """Return how long a returned credit travels: latency of the path back and its own bytes."""
         return self.on_channel(channel).message_ps(receiver, sender, self.credit_bytes(channel))
 
     def credit_bytes(self, channel: pm.Channel) -> int:

@@ -190,7 +190,7 @@ def _kernels(
 
 
 def _origin(spec: Any, protocol: str) -> Origin:
-    """Where the figures of a library's protocol come from, as the machine file says."""
+    """Return where the figures of a library's protocol come from, as the machine file says."""
     said = spec.source if spec is not None and isinstance(spec.source, dict) else {}
     own = spec.protocols[protocol].source if spec is not None and protocol in spec.protocols else None
     text = str(said.get("protocols") or own or "transports of the machine file")

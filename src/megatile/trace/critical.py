@@ -30,7 +30,7 @@ class CriticalStep:
 
 @no_none
 def critical_path(trace: Trace) -> list[CriticalStep]:
-    """The steps that add up to the whole time, first to last.
+    """Return the steps that add up to the whole time, first to last.
 
     Starts at the event that ends last (the first such in the trace) and follows ``cause``. Each step
     adds the time from its cause's end to its own end, so the sum is the trace's end.
@@ -44,7 +44,7 @@ def critical_path(trace: Trace) -> list[CriticalStep]:
 
 
 def critical_events(trace: Trace) -> list[int]:
-    """The numbers of the events on the critical path, first to last."""
+    """Return the numbers of the events on the critical path, first to last."""
     number = int(np.argmax(trace.columns["end_ps"])) if len(trace) else -1
     numbers: dict[int, None] = {}
     while number >= 0 and number not in numbers:
@@ -55,7 +55,8 @@ def critical_events(trace: Trace) -> list[int]:
 
 @no_none
 def critical_groups(trace: Trace) -> list[tuple[str, str, str, int, int, float]]:
-    """The critical path added up: (operation, engine, source, steps, picoseconds, share), largest first."""
+    """Return the critical path added up: (operation, engine, source, steps, picoseconds, share), largest
+    first."""
     grouped: dict[tuple[str, str, str], list[int]] = {}
     for step in critical_path(trace):
         key = (step.event.operation, step.event.engine, step.event.source)
@@ -67,7 +68,7 @@ def critical_groups(trace: Trace) -> list[tuple[str, str, str, int, int, float]]
 
 @no_none
 def why_slow(trace: Trace, limit: int = 10) -> str:
-    """The critical path as text, added up by operation and source line, the largest share first."""
+    """Return the critical path as text, added up by operation and source line, the largest share first."""
     groups = critical_groups(trace)
     rows = [
         (spoken_operation(operation), engine, steps, format_time(spent), f"{share:.1%}", _from_here(source))
@@ -79,5 +80,5 @@ def why_slow(trace: Trace, limit: int = 10) -> str:
 
 
 def _from_here(source: str) -> str:
-    """A source line's path as seen from the working directory, if it lies below it."""
+    """Return a source line's path as seen from the working directory, if it lies below it."""
     return source.removeprefix(f"{Path.cwd()}{os.sep}")

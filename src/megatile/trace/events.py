@@ -174,7 +174,7 @@ class Trace:
         return int(self.columns["end_ps"].max()) if len(self) else 0
 
     def select(self, **names: str) -> np.ndarray:
-        """Numbers of the events whose named columns equal the given names.
+        """Return numbers of the events whose named columns equal the given names.
 
         >>> # trace.select(engine="dma", operation="send")
         """
@@ -207,7 +207,7 @@ class TraceBuilder:
         return len(self._columns["start_ps"])
 
     def name(self, table: str, text: str) -> int:
-        """The number of ``text`` in a table of names; a new one if it is not there."""
+        """Return the number of ``text`` in a table of names; a new one if it is not there."""
         names = self._tables[table]
         return names.setdefault(text, len(names))
 
@@ -257,7 +257,8 @@ class TraceBuilder:
 
 @no_none
 def join_traces(parts: Sequence[tuple[int, Trace]], machine: str = "") -> Trace:
-    """Each trace shifted by its picoseconds; what begins a part is released by the last that ended before.
+    """Return the traces as one, each shifted by its picoseconds; what begins a part is released by the last
+    that ended before.
 
     >>> # join_traces([(0, first), (first.end_ps, second)])
     """

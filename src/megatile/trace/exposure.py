@@ -26,7 +26,7 @@ def engine_kind(name: str) -> str:
 
 @no_none
 def busy_ps(trace: Trace) -> dict[str, int]:
-    """Time in which each kind of engine works, added up over all units (waiting is not work)."""
+    """Return time in which each kind of engine works, added up over all units (waiting is not work)."""
     length = trace.columns["end_ps"] - trace.columns["start_ps"]
     busy: dict[str, int] = {}
     for number, name in enumerate(trace.engines):

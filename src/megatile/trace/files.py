@@ -16,12 +16,12 @@ MAX_BYTES = 1 << 30
 
 
 def read_text(path: Path, limit: int = MAX_BYTES) -> str:
-    """The text of a plain or gzipped file, or a `TraceError` that says what is wrong with it."""
+    """Return the text of a plain or gzipped file, or a `TraceError` that says what is wrong with it."""
     return files.read_text(path, limit, TraceError, "write the trace again", unpack=True)
 
 
 def read_json(text: str, what: str) -> Any:
-    """A JSON value; ``NaN`` and ``Infinity``, which are not JSON, are refused like everything else."""
+    """Return a JSON value; ``NaN`` and ``Infinity``, which are not JSON, are refused like everything else."""
     try:
         return files.parse_json(text, parse_constant=_refuse)
     except ValueError as error:
@@ -33,7 +33,7 @@ def _refuse(name: str) -> None:
 
 
 def table_of_names(file: str, table: str, names: Any) -> tuple[str, ...]:
-    """A table of names out of a file's header, checked."""
+    """Return a table of names out of a file's header, checked."""
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise TraceError(f"{file}: the header's '{table}' is not a list of names")
     return tuple(names)
@@ -47,7 +47,7 @@ def make_trace(
     counters: Any,
     machine: str,
 ) -> Trace:
-    """A Trace of what a file says; ``counters`` are (name, times, values)."""
+    """Return a Trace of what a file says; ``counters`` are (name, times, values)."""
     try:
         return Trace(
             **tables,

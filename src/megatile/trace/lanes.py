@@ -35,7 +35,7 @@ class Row:
 
 
 def rows_of(trace: Trace) -> tuple[list[Row], np.ndarray]:
-    """The rows in the order of units and engines, and the row of every event."""
+    """Return the rows in the order of units and engines, and the row of every event."""
     names = [engine_kind(name) for name in trace.engines]
     kinds = list(dict.fromkeys(names))
     kind = np.array([kinds.index(name) for name in names], dtype=np.int64)
@@ -52,7 +52,7 @@ def rows_of(trace: Trace) -> tuple[list[Row], np.ndarray]:
 
 
 def _lanes(track: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """The lane of every event: the first that is free when it starts."""
+    """Return the lane of every event: the first that is free when it starts."""
     lane = np.zeros(len(track), dtype=np.int64)
     order = np.lexsort((end, start, track))
     sorted_track = track[order]

@@ -59,7 +59,8 @@ def _parts(trace: Trace) -> Iterator[list[str]]:
 
 
 def _tracks(trace: Trace, rows: list[Row]) -> list[str]:
-    """Names and order of the tracks: units in order (hierarchical names), lanes of engines under each."""
+    """Return names and order of the tracks: units in order (hierarchical names), lanes of engines under
+    each."""
     result = []
     for unit in dict.fromkeys(row.unit for row in rows):
         result.append(_meta("process_name", unit + 1, None, {"name": trace.units[unit]}))
@@ -113,7 +114,7 @@ def _events(trace: Trace, thread: np.ndarray, start: int, stop: int) -> list[str
 
 
 def _released_by(trace: Trace, cause: np.ndarray) -> tuple[list[str], list[int]]:
-    """What released an event, in words."""
+    """Return what released an event, in words."""
     columns = [np.append(trace.columns[name], -1)[cause] for name in ("unit", "engine", "operation")]
     kinds, where = _repeating(columns)
     texts = [
@@ -126,7 +127,7 @@ def _released_by(trace: Trace, cause: np.ndarray) -> tuple[list[str], list[int]]
 
 
 def _repeating(columns: list[np.ndarray]) -> tuple[list[list[int]], list[int]]:
-    """The distinct rows of some columns, column by column, and which of them each row is."""
+    """Return the distinct rows of some columns, column by column, and which of them each row is."""
     key = np.zeros(len(columns[0]), dtype=np.int64)
     for column in columns:
         values, number = np.unique(column, return_inverse=True)
@@ -139,7 +140,7 @@ _ARROW = '{"ph":"%s","name":"send","cat":"flow","id":%d,"pid":%d,"tid":%d,"ts":%
 
 
 def _arrows(trace: Trace, thread: np.ndarray) -> Iterator[list[str]]:
-    """One arrow per message, from the middle of the send to the last nanosecond of the receive."""
+    """Yield one arrow per message, from the middle of the send to the last nanosecond of the receive."""
     unit = trace.columns["unit"] + 1
     middle = (trace.columns["start_ps"] + trace.columns["end_ps"]) // 2
     end = np.maximum(trace.columns["start_ps"], trace.columns["end_ps"] - 1000)

@@ -56,7 +56,8 @@ class Pointers:
     def of_queue(
         cls, label: str, receiver: str, feeder: str, sent: int, arrived: int, freed: int, slots: int
     ) -> tuple[Pointers, Pointers]:
-        """Both ends of a queue: sent and credits at the one that feeds it, arrived and freed at the other."""
+        """Return both ends of a queue: sent and credits at the one that feeds it, arrived and freed at the
+        other."""
         there = cls(feeder, f"->{label}", receiver, sent, 0, 0, freed, slots)
         return there, cls(receiver, label, feeder, 0, freed, arrived, 0, slots)
 
@@ -70,7 +71,7 @@ class WaitGraph:
     time_ps: int | None = None
 
     def cycle(self) -> tuple[Waiter, ...]:
-        """A cycle of units that wait for each other, or () if the wait ends at a unit that is done."""
+        """Return a cycle of units that wait for each other, or () if the wait ends at a unit that is done."""
         by_unit: dict[str, Waiter] = {}
         for waiter in self.waiters:
             by_unit.setdefault(waiter.unit, waiter)
@@ -87,7 +88,7 @@ class WaitGraph:
         return ()
 
     def text(self, limit: int = 40) -> str:
-        """The dump: the cycle first, then every waiting unit, then the pointers of every direction."""
+        """Return the dump: the cycle first, then every waiting unit, then the pointers of every direction."""
         lines = []
         cycle = self.cycle()
         if cycle:
@@ -101,7 +102,7 @@ class WaitGraph:
         return "\n".join(lines + self.pointer_lines(limit))
 
     def pointer_lines(self, limit: int = 40) -> list[str]:
-        """The pointers of every direction as a table."""
+        """Return the pointers of every direction as a table."""
         if not self.pointers:
             return []
         lines = ["  unit            direction   peer            head tail peer_head peer_tail slots"]
@@ -115,7 +116,7 @@ class WaitGraph:
         return lines
 
     def dot(self) -> str:
-        """The wait-for graph in Graphviz form; the cycle is drawn in red."""
+        """Return the wait-for graph in Graphviz form; the cycle is drawn in red."""
         red = {w.unit for w in self.cycle()}
         lines = ["digraph waits {", "  rankdir=LR; node [shape=box];"]
         for waiter in self.waiters:

@@ -33,7 +33,7 @@ class TunedSweep(HasRows):
     """By machine, of every choice."""
 
     def best(self, number: int) -> Outcome | None:
-        """The winner on a machine, or None where no choice is possible."""
+        """Return the winner on a machine, or None where no choice is possible."""
         found = [o for o in self.outcomes[number] if o.value is not None]
         return min(found, key=lambda o: (o.value, o.index), default=None)
 
@@ -45,7 +45,7 @@ class TunedSweep(HasRows):
         return next((i for i, t in enumerate(times) if t is not None and t <= min(known) * (1 + KNEE)), None)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Every machine with its best choice and time, that of the first choice, and what changed."""
+        """Return every machine with its best choice and time, that of the first choice, and what changed."""
         found = []
         for number, values in enumerate(self.machines):
             best, fixed = self.best(number), self.outcomes[number][0]
@@ -106,7 +106,7 @@ def task_of(
     machine: HDA | str,
     trust: bool,
 ) -> tuple[Task, list[dict[str, Any]]]:
-    """The points of all machines and choices, and the choices."""
+    """Return the points of all machines and choices, and the choices."""
     choices = points_of(tune)
     names = frozenset(machines[0])
     if names & set(choices[0]):

@@ -32,7 +32,8 @@ class Sweep(HasRows):
     outcomes: tuple[Outcome, ...]
 
     def rows(self) -> list[dict[str, Any]]:
-        """The parameters with the time, the name of its model and what changed, or why there is none."""
+        """Return the parameters with the time, the name of its model and what changed, or why there is
+        none."""
         found = zip(self.points, self.outcomes, strict=True)
         return [
             {
@@ -52,7 +53,8 @@ class Sweep(HasRows):
 
 
 def _make(target: Any, machine: HDA | str, trust: bool, choice: Choice) -> tuple[Any, HDA]:
-    """The plan, program or what a function makes for the machine, on the machine with its parameters set."""
+    """Return the plan, program or what a function makes for the machine, on the machine with its parameters
+    set."""
     hda = find_machine(machine, trust=trust, **choice)
     return (target if isinstance(target, Plan) or is_program(target) else target(hda)), hda
 
@@ -99,7 +101,7 @@ def sweep(
     progress: bool | Listener = True,
     trust: bool = False,
 ) -> Sweep | TunedSweep:
-    """Time a Plan, a ``T`` program, or what ``target(hda)`` makes, on a machine with parameters set.
+    """Return time a Plan, a ``T`` program, or what ``target(hda)`` makes, on a machine with parameters set.
 
     ``over`` has values by parameter (``nodes``) or path (``networks.nvlink.bandwidth``), of which all
     combinations are meant. ``store``, ``executor`` and ``workers`` are those of `tune`. A machine on which

@@ -70,7 +70,7 @@ class Tuned(HasTime, HasRows):
         return {kind: kinds[kind] for kind in ("simulated", "pruned", "refused")}
 
     def rows(self) -> list[dict[str, Any]]:
-        """Every point with what is known of it, the fastest first."""
+        """Return every point with what is known of it, the fastest first."""
         order = sorted(
             self.outcomes, key=lambda o: (bool(o.why), o.value is None, o.value or o.bound, o.index)
         )
@@ -108,7 +108,7 @@ def tune(
     verify: bool = True,
     progress: bool | Listener = True,
 ) -> Tuned:
-    """The fastest of ``factory(**choice)`` (Plans or ``T`` programs) on a machine.
+    """Find the fastest of ``factory(**choice)`` (Plans or ``T`` programs) on a machine.
 
     ``choices`` are values by name, of which all combinations are meant, or a list of configurations; the
     first is the default that the winner is compared with. A factory refuses a choice with a `MegatileError`
@@ -196,8 +196,8 @@ def _search(task: Task, crew: Workers, known: Store) -> list[Outcome]:
 
 
 def examine_all(task: Task, crew: Workers) -> list[Outcome]:
-    """Whether each point is possible, and its bound. Points that reach less of their arguments than others
-    do not do the same work: they are refused."""
+    """Return whether each point is possible, and its bound. Points that reach less of their arguments than
+    others do not do the same work: they are refused."""
     total = len(task.points)
     outcomes, done = [Outcome(i) for i in range(total)], count(1)
 

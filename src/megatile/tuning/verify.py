@@ -25,7 +25,7 @@ TOO_LARGE = (
 
 
 def verify_outputs(task: Task, winner: int, reference: int, inputs: Any = None) -> str:
-    """How the winner's data were verified; data that differ are an error."""
+    """Return how the winner's data were verified; data that differ are an error."""
     made, hda = task.make(task.points[winner])
     if not isinstance(made, Plan):
         return _program(made, hda, task.arguments, inputs)

@@ -83,7 +83,7 @@ class Task:
         return low.plan, hda, low.shallower, left
 
     def examine(self, index: int) -> Outcome:
-        """Whether a point is possible, its key, and a lower bound of its time in picoseconds."""
+        """Return whether a point is possible, its key, and a lower bound of its time in picoseconds."""
         try:
             plan, hda, note, left = self._plan(index)
             check_memory(plan, hda)
@@ -98,21 +98,21 @@ class Task:
         return Outcome(index, key, bound, model=model_of(plan, hda), note=note, unreached=left)
 
     def measure(self, index: int) -> float:
-        """The point's objective: its simulated time in picoseconds."""
+        """Return the point's objective: its simulated time in picoseconds."""
         plan, hda = self.plan(index)
         result = simulate(plan, machine=hda, record=self.objective is not None)
         return float(result.time_ps if self.objective is None else self.objective(result))
 
 
 def _bound(plan: Plan, hda: HDA) -> int:
-    """A lower bound of a plan's time. Of units that do the same one is run, which is short; of instances in
-    slots, which would all be run, at most one."""
+    """Return a lower bound of a plan's time. Of units that do the same one is run, which is short; of
+    instances in slots, which would all be run, at most one."""
     return max(floor(plan, hda), wave_bound(plan, hda)) if plan.levels else lower_bound(plan, hda)
 
 
 @cached(most=1)
 def code_digest() -> str:
-    """What tells one state of the code that times plans from another, within a release too."""
+    """Return what tells one state of the code that times plans from another, within a release too."""
     found = hashlib.sha256()
     for folder in TIMING_CODE:
         for file in sorted((Path(__file__).parents[1] / folder).rglob("*.py")):
@@ -121,7 +121,7 @@ def code_digest() -> str:
 
 
 def machine_of(machine: Any, trust: bool = False) -> HDA:
-    """The machine that is asked for by name, or given."""
+    """Return the machine that is asked for by name, or given."""
     found = find_machine(machine, trust=trust) if isinstance(machine, str) else machine
     if not isinstance(found, HDA):
         raise TuneError(f"machine={machine!r} is not a machine", advice='machine="dgx-h100"')
@@ -129,7 +129,7 @@ def machine_of(machine: Any, trust: bool = False) -> HDA:
 
 
 def plan_of(made: Any, hda: HDA, arguments: tuple[Any, ...] = ()) -> Plan:
-    """A plan as it is, a tile program lowered for the machine."""
+    """Return a plan as it is, a tile program lowered for the machine."""
     if isinstance(made, Plan):
         return made
     if not is_program(made):
@@ -138,7 +138,8 @@ def plan_of(made: Any, hda: HDA, arguments: tuple[Any, ...] = ()) -> Plan:
 
 
 def points_of(choices: Mapping[str, Sequence[Any]] | Sequence[Choice]) -> list[dict[str, Any]]:
-    """All combinations of the values, the last name changing fastest; or the configurations in a list."""
+    """Return all combinations of the values, the last name changing fastest; or the configurations in a
+    list."""
     if isinstance(choices, Mapping):
         for name, values in choices.items():
             if isinstance(values, str) or not isinstance(values, Iterable) or not list(values):
@@ -161,7 +162,7 @@ def _first_line(problem: Exception) -> str:
 
 
 def _name(function: Any) -> str:
-    """What tells an objective from others in a store; its code too, where it has any."""
+    """Return what tells an objective from others in a store; its code too, where it has any."""
     code = getattr(function, "__code__", None)
     text = code.co_code.hex() + repr(code.co_consts) if code else ""
     return f"{getattr(function, '__qualname__', function)} {text}"

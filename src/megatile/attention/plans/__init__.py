@@ -28,7 +28,8 @@ def attention_plan(
     memory: str = "l2",
     scale: str = "device",
 ) -> Plan:
-    """The Plan of attention by a schedule (or its name and a number of ``ranks``) over units of ``scale``.
+    """Return the Plan of attention by a schedule (or its name and a number of ``ranks``) over units of
+    ``scale``.
 
     Inputs are ``q`` and ``kv``, outputs ``out`` and ``lse``, one block per rank; ``Divided`` makes them from
     whole tensors and back. ``backward`` adds the gradients: input ``d_out``, outputs ``d_q`` and ``d_kv`` in

@@ -32,7 +32,7 @@ FIELDS = ("q", "rows", "k", "columns", "lower", "upper", "pairs", "begins")
 
 
 def block(handle: Handle, *spans: Span | None) -> Part:
-    """A region of a tile: per dimension (first, count), None for all of it."""
+    """Return a region of a tile: per dimension (first, count), None for all of it."""
     full = [*spans, *[None] * (len(handle.shape) - len(spans))]
     chosen = [(0, extent) if span is None else span for span, extent in zip(full, handle.shape, strict=True)]
     return Part(
@@ -70,7 +70,7 @@ class PlanContext:
         return self.builder.tile(name, shape, dtype, memory=self.memory, role=role)
 
     def unit_of(self, rank: Expr) -> Expr:
-        """The unit of another group that stands at the same seat."""
+        """Return the unit of another group that stands at the same seat."""
         return rank * self.divided.width + self.seat
 
     # --- numbers by rank and step ----------------------------------------------------------------
@@ -92,7 +92,7 @@ class PlanContext:
         return [Key(expr(step), at), self.rank_key, whole]
 
     def slot_keys(self, slot: int, step: IntLike) -> list[Key]:
-        """Keys for what is held in a slot at steps 1, 2, …: also where the chunk comes from."""
+        """Return keys for what is held in a slot at steps 1, 2, …: also where the chunk comes from."""
         by_step, by_rank, whole = self.step_keys(step, 1, self.steps - 1)
         sources = self.held_in(slot)[0]
         candidates = [by_step, by_rank, whole]
@@ -196,8 +196,8 @@ class PlanContext:
                 for slot in by_slot]  # fmt: skip
 
     def kernels(self, slot: int | None = None, step: IntLike = 0) -> Iterator[KernelCommand]:
-        """The kernels on what is held in a slot at a step (None: on the rank's own KV), to be written one
-        after the other, each under the condition that it runs."""
+        """Yield the kernels on what is held in a slot at a step (None: on the rank's own KV), to be written
+        one after the other, each under the condition that it runs."""
         every = self.own_blocks if slot is None else self.slot_blocks[slot]
         keys = [self.rank_key] if slot is None else self.slot_keys(slot, step)
         if isinstance(step, int) and slot is not None:  # of a known step only its column
@@ -230,11 +230,11 @@ class KernelCommand:
         self._columns = None, None, (fields["k"], fields["columns"]), (0, kv_heads)
 
     def rows(self, handle: Handle) -> Part:
-        """The queries of the kernel, or what belongs to them."""
+        """Return the queries of the kernel, or what belongs to them."""
         return block(handle, *self._rows)
 
     def columns(self, handle: Handle) -> Part:
-        """Its keys and values."""
+        """Return its keys and values."""
         return block(handle, *self._columns)
 
     def write(self, operation: str, target: Part, reads: Sequence[Operand], per_pair: int) -> None:
@@ -279,7 +279,7 @@ class RowsOfStep:
 
 
 def _rectangles(calls: list[KernelCall], of_step: RowsOfStep) -> list[tuple[int, ...]]:
-    """Calls as rectangles of one run each, with `FIELDS`."""
+    """Return calls as rectangles of one run each, with `FIELDS`."""
     result: list[tuple[int, ...]] = []
     for call in calls:
         band = call.tile.band

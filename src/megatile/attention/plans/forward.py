@@ -40,11 +40,11 @@ class Exchange:
         self.feeder = np.array([[t.peer for t in routes.receives(0, r)] for r in ranks if count])
 
     def feeder_of(self, slot: int) -> Expr:
-        """The unit that feeds a slot: where gradients go back to."""
+        """Return the unit that feeds a slot: where gradients go back to."""
         return self.context.unit_of(self.context.by_rank(self.feeder[:, slot].tolist()))
 
     def sent_as(self, slot: int) -> int:
-        """The number, among what the feeder of a slot sends, of what it sends to this slot."""
+        """Return the number, among what the feeder of a slot sends, of what it sends to this slot."""
         return next(i for i in self.slots if int(self.member[i, int(self.feeder[0, slot]), 0]) == slot)
 
     def channel(self, name: str, reverse: bool = False) -> Channel:
@@ -66,7 +66,7 @@ class Exchange:
         return "f32" if channel.startswith("d_") else self.context.problem.dtype
 
     def receive(self, channel: Channel, name: str) -> list[Handle]:
-        """The next message of every slot."""
+        """Receive the next message of every slot."""
         shape, dtype = self.context.chunk_shape, self._dtype(channel.name)
         return [
             self.context.builder.receive(channel, shape, dtype, member=j, name=f"{name}_{j}")
@@ -112,7 +112,7 @@ class Forward:
         self.chunks = self._chunk_tile() if self.exchange.slots else None
 
     def q_shape(self, width: int) -> tuple[int, ...]:
-        """The shape of tiles with the group's queries for the heads of one rank."""
+        """Return the shape of tiles with the group's queries for the heads of one rank."""
         context = self.context
         heads = context.divided.head_shares(context.problem.heads)[0]
         return (context.problem.batch, longest(list(context.division.q)), heads, width)
@@ -131,7 +131,7 @@ class Forward:
     # --- the pass --------------------------------------------------------------------------------
 
     def write(self) -> list[Handle]:
-        """The statements; returns the chunks held at the end."""
+        """Return the statements; returns the chunks held at the end."""
         context, builder = self.context, self.context.builder
         if context.divided.width > 1:
             self.exchange_q.to_heads(self.q_own, self.q, "heads_of_q")
@@ -177,7 +177,7 @@ class Forward:
                         builder.copy(packed, local, engine="vector")
 
     def own_chunk(self, chunk: IntLike) -> Part:
-        """A chunk of the rank's own KV."""
+        """Return a chunk of the rank's own KV."""
         if self.chunks is not None:
             return block(self.chunks, (chunk * 2, 2))
         length = self.context.chunk_length

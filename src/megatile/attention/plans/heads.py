@@ -62,13 +62,13 @@ class HeadMoves:
             builder.receive(channel, place.shape, source.dtype, member=distance - 1, into=place)
 
     def _here(self, distance: int, to_heads: bool) -> tuple[Span, Span]:
-        """Tokens and heads that go to the peer at a distance."""
+        """Return tokens and heads that go to the peer at a distance."""
         if to_heads:
             return (0, self._tokens(0)), self._heads(distance)
         return self._offset(distance), (0, self._heads(0)[1])
 
     def _there(self, distance: int, to_heads: bool) -> tuple[Span, Span]:
-        """Where what comes from the peer at a distance is put."""
+        """Return where what comes from the peer at a distance is put."""
         if to_heads:
             return self._offset(distance), (0, self._heads(0)[1])
         return (0, self._tokens(0)), self._heads(distance)
@@ -81,13 +81,13 @@ class HeadMoves:
         return self.context.by_unit([self.lengths[p] for p in self._peers(distance)])
 
     def _offset(self, distance: int) -> Span:
-        """The peer's tokens among those of the group."""
+        """Return the peer's tokens among those of the group."""
         peers, width = self._peers(distance), self.width
         before = [sum(self.lengths[p - p % width : p]) for p in peers]
         return self.context.by_unit(before), self._tokens(distance)
 
     def _heads(self, distance: int) -> Span:
-        """The peer's heads among all of them."""
+        """Return the peer's heads among all of them."""
         seats = [(s + distance) % self.width for s in range(self.width)]
         key = Key(unit % self.width, np.arange(self.width)[:, None])
         first = np.array([sum(self.shares[:s]) for s in seats])[:, None]

@@ -114,7 +114,7 @@ class Divided:
         return problem.heads if torn else problem.groups
 
     def head_shares(self, heads: int) -> list[int]:
-        """How many of ``heads`` each rank of a head group takes."""
+        """Return how many of ``heads`` each rank of a head group takes."""
         return split(heads, self.width)
 
     # --- tensors ---------------------------------------------------------------------------------
@@ -151,12 +151,12 @@ class Divided:
 
 
 def longest(pieces: list[Pieces]) -> int:
-    """The tokens of the rank that has most, at least 1: a tile must have a size."""
+    """Return the tokens of the rank that has most, at least 1: a tile must have a size."""
     return max(1, *map(local_length, pieces))
 
 
 def _blocks(whole: Array, pieces: list[Pieces], axis: int, starts: list[int]) -> Array:
-    """Every rank's tokens along ``axis``, filled up with zeros to the same length."""
+    """Return every rank's tokens along ``axis``, filled up with zeros to the same length."""
     shape = [len(pieces), *whole.shape]
     shape[axis + 1] = longest(pieces)
     blocks = np.zeros(shape, dtype=whole.dtype)
@@ -168,7 +168,7 @@ def _blocks(whole: Array, pieces: list[Pieces], axis: int, starts: list[int]) ->
 
 
 def _places(own: Pieces, starts: list[int]) -> list[int]:
-    """Where the tokens of pieces are among those of all sequences."""
+    """Return where the tokens of pieces are among those of all sequences."""
     return [starts[piece.sequence] + place for piece in own for place in positions((piece,))]
 
 

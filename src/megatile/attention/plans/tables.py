@@ -32,7 +32,7 @@ class Key:
 
 
 def shortest(numbers: Array, keys: Sequence[Key], where: Array | None = None) -> Expr:
-    """An expression with these values [ranks, steps], by the first key on which they depend alone.
+    """Return an expression with these values [ranks, steps], by the first key on which they depend alone.
 
     ``where`` says which of them matter; the expression may have any value elsewhere.
     """
@@ -58,7 +58,7 @@ def _by_key(wanted: Array, at: Array, of: Expr) -> Expr | None:
 
 
 def _function(entries: Array, known: Array, of: Expr) -> Expr:
-    """The table, or arithmetic that has the same values wherever the key occurs."""
+    """Return the table, or arithmetic that has the same values wherever the key occurs."""
     numbers, count = np.arange(len(entries)), len(entries)
 
     def agrees(values: Array) -> bool:

@@ -64,7 +64,8 @@ class Mask:
         return self.left is None and self.right == 0
 
     def tile(self, q: Piece, k: Piece, shift: int = 0) -> MaskTile | None:
-        """The tile of two pieces, or None where nothing is visible. ``shift``: key minus query length."""
+        """Return the tile of two pieces, or None where nothing is visible. ``shift``: key minus query
+        length."""
         if q.sequence != k.sequence or not q.length or not k.length:
             return None
         stride = k.stride if k.length > 1 else q.stride
@@ -87,21 +88,21 @@ class Mask:
 
 
 def visible_rows(band: Band, rows: int, columns: int) -> tuple[int, int]:
-    """The first and the end of the rows that see at least one column."""
+    """Return the first and the end of the rows that see at least one column."""
     first = 0 if band.upper is None else max(0, -band.upper)
     end = rows if band.lower is None else min(rows, columns - band.lower)
     return first, max(first, end)
 
 
 def visible_columns(band: Band, rows: int, columns: int) -> tuple[int, int]:
-    """The first and the end of the columns that at least one row sees."""
+    """Return the first and the end of the columns that at least one row sees."""
     first = 0 if band.lower is None else max(0, band.lower)
     end = columns if band.upper is None else min(columns, rows + band.upper)
     return first, max(first, end)
 
 
 def moved(band: Band, row: int, column: int) -> Band:
-    """The same band counted from another first row and column."""
+    """Return the same band counted from another first row and column."""
     change = row - column
     return Band(
         None if band.lower is None else band.lower + change,
@@ -110,7 +111,7 @@ def moved(band: Band, row: int, column: int) -> Band:
 
 
 def limited(band: Band, rows: int, columns: int) -> Band:
-    """The same band without limits that limit nothing in a block of this size."""
+    """Return the same band without limits that limit nothing in a block of this size."""
     return Band(
         None if band.lower is None or band.lower <= 1 - rows else band.lower,
         None if band.upper is None or band.upper >= columns - 1 else band.upper,
@@ -118,7 +119,7 @@ def limited(band: Band, rows: int, columns: int) -> Band:
 
 
 def visible_pairs(band: Band, rows: int, columns: int) -> int:
-    """How many pairs (i, j) the band lets through: the work of a tile."""
+    """Return how many pairs (i, j) the band lets through: the work of a tile."""
     if band.full:
         return rows * columns
     upper = columns - 1 if band.upper is None else band.upper
@@ -127,7 +128,7 @@ def visible_pairs(band: Band, rows: int, columns: int) -> int:
 
 
 def _below(limit: int, rows: int, columns: int) -> int:
-    """Pairs with j - i <= limit: row i sees the first i+limit+1 columns, at most all of them."""
+    """Return pairs with j - i <= limit: row i sees the first i+limit+1 columns, at most all of them."""
     first = max(0, -limit)  # rows before see nothing
     full = min(max(first, columns - limit - 1), rows)  # rows from here see every column
     growing = max(0, full - first)
@@ -144,7 +145,7 @@ class Part(NamedTuple):
 
 
 def part_of(tile: MaskTile, rows: tuple[int, int], columns: tuple[int, int]) -> Part | None:
-    """The visible rectangle of a tile inside these rows and columns, or None."""
+    """Return the visible rectangle of a tile inside these rows and columns, or None."""
     for _ in range(2):  # cutting columns can free rows and vice versa
         height, width = rows[1] - rows[0], columns[1] - columns[0]
         if height <= 0 or width <= 0:

@@ -111,17 +111,17 @@ class Division:
 
     @cached_in_owner
     def chunk_runs(self, rank: int) -> list[tuple[Run, ...]]:
-        """The same; rows that follow one another are one run."""
+        """Return the same; rows that follow one another are one run."""
         return [_joined(runs) for runs in self.chunk_rows(rank)]
 
     @cached_in_owner
     def held(self, step: int, rank: int) -> tuple[Held, ...]:
-        """The chunks that a rank works on at a step; at step 0 it has its own KV instead."""
+        """Return the chunks that a rank works on at a step; at step 0 it has its own KV instead."""
         return self.routes.held(step, rank) if step else ()
 
     @cached_in_owner
     def exchange(self, number: int, rank: int) -> Exchange:
-        """The messages of an exchange."""
+        """Return the messages of an exchange."""
         sends, receives = self.routes.sends(number, rank), self.routes.receives(number, rank)
         return Exchange(self._messages(sends), self._messages(receives))
 
@@ -136,13 +136,13 @@ class Division:
 
     @cached_in_owner
     def calls(self, step: int, rank: int) -> list[KernelCall]:
-        """The kernels of a rank at a step. Queries that see the same keys, all of them, share one call: every
-        query has one such call at most."""
+        """Return the kernels of a rank at a step. Queries that see the same keys, all of them, share one
+        call: every query has one such call at most."""
         keys = [(slot, self.chunks[h.source][h.chunk]) for slot, h in enumerate(self.held(step, rank))]
         return self._calls(rank, keys) if step else self._own_calls(rank)
 
     def calls_on(self, held: Held, rank: int) -> list[KernelCall]:
-        """The kernels of a rank on one chunk by itself (slot 0 of their keys)."""
+        """Return the kernels of a rank on one chunk by itself (slot 0 of their keys)."""
         pieces = self.chunks[held.source][held.chunk]
         if not self.mask.none or self.biased:
             return self._calls(rank, [(0, pieces)])
@@ -157,12 +157,12 @@ class Division:
         return sum(call.pairs for call in self.calls(step, rank))
 
     def link_tokens(self, exchange: int) -> dict[tuple[int, int], int]:
-        """Tokens of KV that each link (sender, receiver) carries in an exchange."""
+        """Return tokens of KV that each link (sender, receiver) carries in an exchange."""
         links, tokens = self.link_loads(exchange)
         return dict(zip(map(tuple, links.tolist()), tokens.tolist(), strict=True))
 
     def link_loads(self, exchange: int) -> tuple[Array, Array]:
-        """The links of an exchange, [links, 2], and the tokens that each of them carries."""
+        """Return the links of an exchange, [links, 2], and the tokens that each of them carries."""
         receivers, sources, chunks = self.routes.all_sends(exchange)
         ranks = self.routes.ranks
         codes = (np.arange(ranks)[:, None] * ranks + receivers).ravel()
@@ -231,14 +231,15 @@ def division_for(
     lengths_kv: Sequence[int],
     biased: bool = False,
 ) -> Division:
-    """A division with the usual alignment: the ends of queries and keys of each sequence meet."""
+    """Return a division with the usual alignment: the ends of queries and keys of each sequence meet."""
     shift = [k - q for q, k in zip(lengths_q, lengths_kv, strict=True)]
     return Division.of(routes, pieces_q, pieces_kv, mask, shift, biased)
 
 
 @cached_in_owner
 def is_dense(routes: Routes) -> bool:
-    """Whether an exchange connects a rank with at least half of the others: a case for an all-to-all."""
+    """Return whether an exchange connects a rank with at least half of the others: a case for an
+    all-to-all."""
     if routes.exchanges < 2:
         return False
     peers = {transfer.peer for transfer in routes.sends(0, 0)}
@@ -271,7 +272,7 @@ def _ascending(pieces: Pieces) -> bool:
 
 
 def _joined(runs: Sequence[AnyRun]) -> tuple[AnyRun, ...]:
-    """Runs that follow one another (in one slot) as one."""
+    """Return runs that follow one another (in one slot) as one."""
     result: list[Any] = []
     for run in runs:
         if result and (*result[-1][:-2], result[-1][-1]) == run[:-1]:

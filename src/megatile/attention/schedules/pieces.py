@@ -42,7 +42,7 @@ class Layout:
             raise LayoutError(f"there is no layout '{self.name}'", advice=did_you_mean(self.name, LAYOUTS))
 
     def outer(self) -> Layout:
-        """The layout over the groups of ranks that share a part."""
+        """Return the layout over the groups of ranks that share a part."""
         return Layout(self.name, self.ranks // self.heads, 1, self.cycles, self.causal)
 
     def pieces(self, lengths: Sequence[int]) -> list[Pieces]:

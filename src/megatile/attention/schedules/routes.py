@@ -50,15 +50,15 @@ class Routes(ABC):
 
     @abstractmethod
     def held(self, step: int, rank: int) -> tuple[Held, ...]:
-        """The chunks that ``rank`` works on at ``step``."""
+        """Return the chunks that ``rank`` works on at ``step``."""
 
     @abstractmethod
     def sends(self, exchange: int, rank: int) -> tuple[Transfer, ...]:
-        """What ``rank`` sends in an exchange."""
+        """Return what ``rank`` sends in an exchange."""
 
     @abstractmethod
     def receives(self, exchange: int, rank: int) -> tuple[Transfer, ...]:
-        """What ``rank`` receives in an exchange: what it holds at the next step."""
+        """Return what ``rank`` receives in an exchange: what it holds at the next step."""
 
     @abstractmethod
     def all_held(self, step: int) -> tuple[Array, Array]:

@@ -47,7 +47,7 @@ class Schedule:
         return self.routes.ranks * self.heads
 
     def layout(self, causal: bool) -> Layout:
-        """How the sequence is divided over all ranks."""
+        """Return how the sequence is divided over all ranks."""
         name = self.causal_layout if causal else self.full_layout
         cycles = getattr(self.routes, "cycles", ()) if name == "cycles" else ()
         return Layout(name, self.ranks, self.heads, cycles, causal and name == "balanced")
@@ -55,7 +55,7 @@ class Schedule:
 
 @cached(most=256)
 def make_schedule(name: str, ranks: int) -> Schedule:
-    """The schedule called ``name`` for a number of ranks.
+    """Return the schedule called ``name`` for a number of ranks.
 
     Names: ``ring``, ``zigzag``, ``striped``, ``direct``, ``hamilton``, ``hamilton:k`` (k rings only),
     ``hamilton:mxu`` (u nodes of m ranks), ``ulysses``, ``ulysses:w+name`` (w ranks divide the heads, the rest
@@ -76,12 +76,12 @@ def make_schedule(name: str, ranks: int) -> Schedule:
 
 
 def schedule_names() -> list[str]:
-    """The names that :func:`make_schedule` knows, without arguments."""
+    """Return the names that :func:`make_schedule` knows, without arguments."""
     return list(_BUILDERS)
 
 
 def cycle_schedule(name: str, cycles: list[list[int]], ranks: int) -> Schedule:
-    """A schedule over given cycles."""
+    """Return a schedule over given cycles."""
     return Schedule(name, CycleRoutes.along(cycles, ranks))
 
 
@@ -124,7 +124,7 @@ def _ulysses(name: str, ranks: int, argument: str) -> Schedule:
 
 
 def _number(text: str) -> int | None:
-    """A number as it stands in a name, or None."""
+    """Return a number as it stands in a name, or None."""
     return int(text) if re.fullmatch("[0-9]{1,9}", text) else None
 
 

@@ -49,7 +49,7 @@ def schedule_summary(schedule: Schedule, length: int = 0, causal: bool = False) 
 
 
 def _step(division: Division, work: StepWork, step: int) -> dict[str, Any]:
-    """What the exchange that starts with the step carries, and what the ranks compute in it."""
+    """Return what the exchange that starts with the step carries, and what the ranks compute in it."""
     load = division.link_loads(step)[1].tolist() if step < division.routes.exchanges else []
     return {
         "step": step,
@@ -61,7 +61,7 @@ def _step(division: Division, work: StepWork, step: int) -> dict[str, Any]:
 
 
 def _range(values: Collection[int]) -> list[int]:
-    """The least and the largest, once if they agree."""
+    """Return the least and the largest, once if they agree."""
     return sorted({min(values), max(values)}) if values else []
 
 
@@ -86,7 +86,7 @@ class StepWork:
             self._k = _table([own for rank in division.chunks for own in rank], per_chunk)
 
     def pairs(self, step: int) -> Array:
-        """What every rank works on at a step: ``division.pairs(step, rank)`` for all ranks."""
+        """Return what every rank works on at a step: ``division.pairs(step, rank)`` for all ranks."""
         division = self._division
         ranks = division.routes.ranks
         if step == 0 or not self._small:
@@ -102,7 +102,7 @@ def _most(pieces: Sequence[Pieces]) -> int:
 
 
 def _end(pieces: Pieces) -> int:
-    """The position after the last one."""
+    """Return the position after the last one."""
     return max((piece.start + piece.length * piece.stride for piece in pieces), default=0)
 
 

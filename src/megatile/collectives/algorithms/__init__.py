@@ -16,12 +16,12 @@ from megatile.collectives.registry import ALGORITHMS, Algorithm, by_import_path
 
 
 def algorithms() -> Mapping[str, Algorithm]:
-    """All algorithms there are."""
+    """Return all algorithms there are."""
     return ALGORITHMS
 
 
 def find_algorithm(name: str) -> Algorithm:
-    """An algorithm by registry name, or by import path (``package.module:function``)."""
+    """Return an algorithm by registry name, or by import path (``package.module:function``)."""
     if not isinstance(name, str):
         raise CollectiveError(f"{name!r} is not the name of an algorithm", advice="use 'auto' or 'ring', …")
     if ":" in name or ("." in name and name not in ALGORITHMS):

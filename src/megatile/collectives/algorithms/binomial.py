@@ -52,7 +52,7 @@ class Binomial:
         return (number + self.root) % self.n
 
     def _parent_in(self, bit: Expr) -> Expr:
-        """Whether I serve, or am served by, the rank 2**bit further."""
+        """Return whether I serve, or am served by, the rank 2**bit further."""
         width = expr(1) << bit
         return eq(self.me % (width * 2), 0) & (self.me + width < self.n)
 

@@ -69,7 +69,7 @@ def all_to_all(w: Writer) -> None:
 
 
 def arriving(w: Writer) -> Blocks:
-    """Where the blocks of an all-to-all go: they are all as long as mine."""
+    """Return where the blocks of an all-to-all go: they are all as long as mine."""
     n, blocks = w.job.ranks, w.blocks
     if w.job.count % n == 0:
         return blocks

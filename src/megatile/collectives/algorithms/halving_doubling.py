@@ -123,13 +123,13 @@ def all_to_all(w: Writer) -> None:
 
 
 def _with_bit(n: int, bit: Expr) -> Expr:
-    """How many numbers below n have this bit."""
+    """Return how many numbers below n have this bit."""
     width = expr(1) << bit
     return (expr(n) >> (bit + 1) << bit) + maximum(0, n % (width * 2) - width)
 
 
 def _nth(number: Expr, bit: Expr) -> Expr:
-    """The number-th of the numbers that have this bit."""
+    """Return the number-th of the numbers that have this bit."""
     width = expr(1) << bit
     return (number >> bit << (bit + 1)) + width + number % width
 

@@ -29,12 +29,12 @@ OUTER = ("auto", "messages", "in_network")
 
 
 def two_levels(job: Job) -> bool:
-    """Whether the levels of a job can overlap."""
+    """Return whether the levels of a job can overlap."""
     return job.operation == "all_reduce" and len(job.nesting) == 2
 
 
 def overlaps(job: Job, chunks: int = 0) -> bool:
-    """Whether the levels of a job overlap without being asked to."""
+    """Return whether the levels of a job overlap without being asked to."""
     few = two_levels(job) and job.nesting[-1] <= MAX_RING_NODES
     return few and (chunks > 1 or job.nbytes >= OVERLAPPED_FROM)
 

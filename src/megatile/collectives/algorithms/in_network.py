@@ -15,7 +15,7 @@ from megatile.plan.build import Handle, Part
 
 
 def network_reduces(job: Job, level: int) -> str | None:
-    """Why the network of a level cannot do the job by itself (None: it can)."""
+    """Return why the network of a level cannot do the job by itself (None: it can)."""
     able = job.reduces[level] if -len(job.reduces) <= level < len(job.reduces) else ()
     if job.operation in ("broadcast", "barrier"):
         return None if able else "the network does no reductions or broadcasts"
@@ -23,7 +23,7 @@ def network_reduces(job: Job, level: int) -> str | None:
 
 
 def _reduced(where: tuple[Callable[[Job], bool], str]) -> Callable[[Job], str | None]:
-    """Why the innermost network cannot reduce a job on its own (None: it can)."""
+    """Return why the innermost network cannot reduce a job on its own (None: it can)."""
     return lambda job: needs(where)(job) or network_reduces(job, 0)
 
 

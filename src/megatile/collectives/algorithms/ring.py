@@ -52,7 +52,8 @@ def write_rings(w: Writer, group: RankGroup, chunks: int) -> None:
 
 
 def slots_between(chunks: int) -> int:
-    """Messages in flight on rings over several nodes, where a step takes long: eight, as libraries have."""
+    """Return messages in flight on rings over several nodes, where a step takes long: eight, as libraries
+    have."""
     return max(8, 2 * chunks)
 
 
@@ -196,7 +197,7 @@ def staggered(ring: Ring, inside: int, lag: int) -> None:
 
 
 def _step_of(now: Expr, seat: Expr, inside: int, lag: int) -> tuple[Expr, Expr]:
-    """The step that a lane does in round ``now``, and whether it does one.
+    """Return the step that a lane does in round ``now``, and whether it does one.
 
     Position ``seat`` of a node gets what began in its own node for ``seat`` steps; then ``inside`` steps of
     each node before it, each after a pause of ``lag`` rounds.

@@ -45,7 +45,7 @@ def doubled_cycles(n: int) -> CycleFamily:
 
 
 def most_rings(n: int) -> int:
-    """How many arc-disjoint Hamiltonian cycles over n ranks there are."""
+    """Return how many arc-disjoint Hamiltonian cycles over n ranks there are."""
     return 2 * len(_DISJOINT_RINGS[n]) if n in _DISJOINT_RINGS else n - 1
 
 

@@ -68,12 +68,13 @@ class PathFamily(list[list[int]]):
 
 
 def closed_arcs(cycle: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """The steps of a cycle, the closing one included."""
+    """Return the steps of a cycle, the closing one included."""
     return pairwise([*cycle, *cycle[:1]])
 
 
 def arc_counts(routes: Sequence[Sequence[int]], ranks: int, *, closed: bool) -> np.ndarray:
-    """How often each ordered pair ``(a, b)`` appears as a step of a route: an array ``[ranks, ranks]``."""
+    """Return how often each ordered pair ``(a, b)`` appears as a step of a route: an array ``[ranks,
+    ranks]``."""
     counts = np.zeros(ranks * ranks, dtype=np.int64)
     for route in routes:
         stops = np.asarray(route, dtype=np.int64)

@@ -36,7 +36,7 @@ def rings_on_graph(ranks: int, cables: Cables) -> tuple[tuple[int, ...], ...]:
 
 
 def _cycles(ranks: int, around: Sequence[Sequence[int]]) -> Iterator[tuple[int, ...]]:
-    """Every Hamiltonian cycle from rank 0, in one of its directions."""
+    """Yield every Hamiltonian cycle from rank 0, in one of its directions."""
     path = [0]
     seen = {0}
 

@@ -50,7 +50,7 @@ def calculate_intra_node_in_mapping_two_nodes(path0: Sequence[Sequence[int]]) ->
 def calculate_inter_node_mapping(
     looping: Sequence[Sequence[int]], m: int | None = None
 ) -> tuple[NodePairs, NodePairs]:
-    """What crosses nodes, from the end of path c to its next start, per rank: ``(in, out)``.
+    """Return what crosses nodes, from the end of path c to its next start, per rank: ``(in, out)``.
 
     ``in`` has (sender, chunk), ``out`` (receiver, chunk). In the doubled form every rank has a list of two
     such pairs. ``m``, the ranks of a node, is found from the cycles when not given.
@@ -96,7 +96,7 @@ def cycles_from_mappings(
     inter_out: Sequence[object] | None = None,
     ranks: int | None = None,
 ) -> list[list[int]]:
-    """The cycles behind routing tables: the inverse of the functions above.
+    """Return the cycles behind routing tables: the inverse of the functions above.
 
     With ``inter_out`` (see :func:`calculate_inter_node_mapping`) ``out_mapping`` is the table of one node.
     """
@@ -156,7 +156,7 @@ def _transposed(table: list[list[Chunk]]) -> list[list[Chunk]]:
 
 
 def _ranks(looping: Sequence[Sequence[int]]) -> int:
-    """How many ranks the cycles or paths pass, each of them once."""
+    """Return how many ranks the cycles or paths pass, each of them once."""
     n = len(looping[0]) if looping else 1
     for number, cycle in enumerate(looping):
         if sorted(cycle) != list(range(n)):

@@ -125,7 +125,7 @@ def _searched(adjacency: list[set[int]], wanted: int, directed: bool, budget: in
 
 
 def full_mesh_rings(n: int) -> NetworkRings:
-    """All rings of n ranks linked pairwise: n-1 (n-2 for n = 4 and 6, where n-1 do not exist)."""
+    """Return all rings of n ranks linked pairwise: n-1 (n-2 for n = 4 and 6, where n-1 do not exist)."""
     arcs = frozenset((a, b) for a in range(n) for b in range(n) if a != b)
     family = gen_hamilton_circle(n)
     if family.multiplicity == 1:
@@ -221,7 +221,7 @@ def _grid_cycle(rows: int, columns: int) -> list[int]:
 
 
 def _snake(sizes: Sequence[int]) -> list[int]:
-    """A Hamiltonian path of a grid: rows there and back."""
+    """Return a Hamiltonian path of a grid: rows there and back."""
     path = [0]
     for size in sizes:
         path = [

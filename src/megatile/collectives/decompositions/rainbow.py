@@ -29,7 +29,7 @@ class Recipe(NamedTuple):
 
 
 def colour(a: int, b: int, n: int) -> int:
-    """The cycle of the odd construction over Z_n and ∞ (= n) that holds the arc a → b."""
+    """Return the cycle of the odd construction over Z_n and ∞ (= n) that holds the arc a → b."""
     if a == n:
         return b
     if b == n:
@@ -40,7 +40,8 @@ def colour(a: int, b: int, n: int) -> int:
 
 
 def rainbow_path(n: int) -> list[int] | None:
-    """A Hamiltonian path over Z_n and ∞ (= n) with every colour once, or None where no recipe holds."""
+    """Return a Hamiltonian path over Z_n and ∞ (= n) with every colour once, or None where no recipe
+    holds."""
     for recipe in _recipes(n):
         path = _walk(recipe, n)
         if path is not None and _is_rainbow(path, n):

@@ -74,7 +74,7 @@ def _without(graph: Adjacency, cycle: list[int], directed: bool) -> Adjacency:
 
 
 def _cycles(graph: Adjacency, purse: _Budget) -> Iterator[list[int]]:
-    """All Hamiltonian cycles through vertex 0, by depth-first search without recursion."""
+    """Yield all Hamiltonian cycles through vertex 0, by depth-first search without recursion."""
     n = len(graph)
     if n == 1 or any(not near for near in graph):
         return
@@ -95,7 +95,7 @@ def _cycles(graph: Adjacency, purse: _Budget) -> Iterator[list[int]]:
 
 
 def _ordered(graph: Adjacency, v: int, used: set[int]) -> list[int]:
-    """The neighbours still free, the most constrained last (they are taken from the end)."""
+    """Return the neighbours still free, the most constrained last (they are taken from the end)."""
     free = graph[v] - used
     return sorted(free, key=lambda w: (-len(graph[w] - used), -w))
 
@@ -112,7 +112,7 @@ def adjacency_of(arcs: Iterable[Arc], ranks: int) -> list[set[int]]:
 
 
 def degree_bound(arcs: Iterable[Arc], ranks: int) -> int:
-    """The fewest links into or out of a rank: each ring needs one of each."""
+    """Return the fewest links into or out of a rank: each ring needs one of each."""
     out, into = [0] * ranks, [0] * ranks
     for a, b in arcs:
         out[a] += 1
@@ -121,7 +121,7 @@ def degree_bound(arcs: Iterable[Arc], ranks: int) -> int:
 
 
 def ring_bound(adjacency: list[set[int]], arcs: frozenset[Arc]) -> tuple[int, str]:
-    """How many rings there can be at most, and why."""
+    """Return how many rings there can be at most, and why."""
     if len(adjacency) < 2:
         return 0, "a ring needs two ranks"
     sides = _two_sides(adjacency)
@@ -135,7 +135,7 @@ def ring_bound(adjacency: list[set[int]], arcs: frozenset[Arc]) -> tuple[int, st
 
 
 def cut_bound(adjacency: list[set[int]], arcs: frozenset[Arc]) -> int:
-    """The fewest links that lead out of any set of ranks: each ring leaves every such set.
+    """Return the fewest links that lead out of any set of ranks: each ring leaves every such set.
 
     By the largest flows from rank 0 to the others and back; networks too large for that answer with their
     degree.
@@ -152,7 +152,7 @@ def cut_bound(adjacency: list[set[int]], arcs: frozenset[Arc]) -> int:
 
 
 def _flow(graph: list[set[int]], start: int, stop: int, enough: int) -> int:
-    """Paths from start to stop that share no link, counted up to ``enough``."""
+    """Return paths from start to stop that share no link, counted up to ``enough``."""
     left = [set(near) for near in graph]
     for count in range(enough):
         came: dict[int, int] = {start: start}

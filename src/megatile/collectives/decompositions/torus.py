@@ -31,7 +31,7 @@ def torus_cycles(dims: Sequence[int], *, attempts: int = 20, seed: int = 0) -> l
 
 
 def torus_neighbour(rank: int, dims: Sequence[int], dim: int) -> int:
-    """The next rank in positive direction of ``dim``, around the end."""
+    """Return the next rank in positive direction of ``dim``, around the end."""
     stride = prod(dims[dim + 1 :])
     at = rank // stride % dims[dim]
     return rank + ((at + 1) % dims[dim] - at) * stride
@@ -90,7 +90,8 @@ class _Switching:
         return True
 
     def _change(self, square: Square) -> int | None:
-        """How the number of closed walks would change, or None where the square cannot be exchanged."""
+        """Return how the number of closed walks would change, or None where the square cannot be
+        exchanged."""
         p, q, r, s, *_ = square
         first, second = self._colour(p, q), self._colour(p, r)
         if first == second or first != self._colour(r, s) or second != self._colour(q, s):

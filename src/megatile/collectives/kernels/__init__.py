@@ -23,7 +23,7 @@ KERNEL_HELPERS = ("in_pieces", "merged", "passed_round")
 
 
 def merged(tl: Any, op: str, a: Any, b: Any) -> Any:
-    """Two tiles reduced."""
+    """Return two tiles reduced."""
     if op == "sum":
         return a + b
     if op == "prod":

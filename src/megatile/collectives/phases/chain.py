@@ -31,7 +31,7 @@ class Tree:
 
 
 def heap(group: RankGroup, root: IntLike = 0, arity: int = 2, mirrored: bool = False) -> Tree:
-    """A heap-ordered tree over a group: children of v are v*arity+1 ... v*arity+arity."""
+    """Return a heap-ordered tree over a group: children of v are v*arity+1 ... v*arity+arity."""
     size = group.size
 
     def turned(number: IntLike) -> Expr:

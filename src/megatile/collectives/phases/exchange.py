@@ -20,7 +20,7 @@ from megatile.plan.model import Channel
 
 
 def power_below(n: int) -> int:
-    """The largest power of two that is not more than n."""
+    """Return the largest power of two that is not more than n."""
     return 1 << (n.bit_length() - 1)
 
 
@@ -42,7 +42,7 @@ class Exchange(Phase):
         self.channel = writer.channel("partners", source, size, members=max(1, self.rounds), slots=slots)
 
     def _segment(self, handle: Handle, position: IntLike, width: IntLike) -> Part:
-        """The ``width`` blocks (a power of two) around a position."""
+        """Return the ``width`` blocks (a power of two) around a position."""
         first = expr(position) // width * width
         return piece(handle, *self.blocks.stretch(first, width))
 
@@ -62,7 +62,7 @@ class Exchange(Phase):
                 w.reduce(total, mine, w.receive(channel, mine, queue))
 
     def _rounds(self, first_apart: bool, last_apart: bool) -> list[tuple[int, int]]:
-        """The rounds as loops; the first and the last stand alone where they use other buffers."""
+        """Return the rounds as loops; the first and the last stand alone where they use other buffers."""
         cuts = {0, self.rounds}
         cuts |= {1} if first_apart else set()
         cuts |= {self.rounds - 1} if last_apart else set()
@@ -167,7 +167,7 @@ class Direct(Phase):
 
 
 def rounds_of(n: int) -> int:
-    """How often 1 must be doubled to reach n."""
+    """Return how often 1 must be doubled to reach n."""
     return (n - 1).bit_length()
 
 

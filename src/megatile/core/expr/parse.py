@@ -118,7 +118,7 @@ _READ: dict[type, Callable[[ExprReader, Any], Expr]] = {
 
 
 def expression(text: str) -> Expr:
-    """A whole-number expression from its text."""
+    """Return a whole-number expression from its text."""
     if not isinstance(text, str):
         raise ExprError(f"{text!r} is not an integer expression")
     try:

@@ -34,7 +34,7 @@ Terms = dict[Expr, int]
 
 
 def bounds(node: IntLike, ranges: Ranges) -> Interval | None:
-    """The smallest and largest value the expression can have, or None if unknown."""
+    """Return the smallest and largest value the expression can have, or None if unknown."""
     node = expr(node)
     if isinstance(node, Const):
         return node.value, node.value
@@ -80,7 +80,7 @@ _BOUNDS |= dict.fromkeys(("&", "|", "^"), _bits)
 
 
 def linear(node: Expr) -> tuple[Terms, int]:
-    """The expression as a sum of integer multiples of other expressions, plus a constant."""
+    """Return the expression as a sum of integer multiples of other expressions, plus a constant."""
     if isinstance(node, Const) and node.dtype == "int":
         return {}, node.value
     if isinstance(node, Call) and node.operator == "neg" and node.dtype == "int":
@@ -103,7 +103,7 @@ def linear(node: Expr) -> tuple[Terms, int]:
 
 
 def from_linear(terms: Mapping[Expr, int], offset: int) -> Expr:
-    """The sum again, with ``(a // m) * m + a % m`` put together to ``a``."""
+    """Return the sum again, with ``(a // m) * m + a % m`` put together to ``a``."""
     left, todo = dict(terms), list(terms)
     while todo:
         atom = todo.pop(0)
@@ -148,7 +148,7 @@ def split(node: IntLike, divisor: int, ranges: Ranges) -> tuple[Expr, Expr]:
 
 
 def simplify(node: IntLike) -> Expr:
-    """The same value with constants folded and integer sums collected."""
+    """Return the same value with constants folded and integer sums collected."""
     return _simpler(node if isinstance(node, Expr) else expr(node))
 
 
@@ -175,7 +175,7 @@ def _simpler(node: Expr) -> Expr:
 
 
 def _folded(node: Applied) -> Expr:
-    """An operation whose arguments are simple."""
+    """Return an operation whose arguments are simple."""
     args, meaning = node.args, OPERATORS[node.operator].meaning
     if meaning and all(isinstance(a, Const) and a.dtype in ("int", "bool") for a in args):
         values = [a.value for a in args]
@@ -197,12 +197,12 @@ def difference(left: Expr, right: Expr) -> Expr:
 
 
 def trips(loop: Any) -> range | None:
-    """The numbers that a loop of a Plan or Program counts through, if its bounds are numbers."""
+    """Return the numbers that a loop of a Plan or Program counts through, if its bounds are numbers."""
     numbers = [known(e) for e in (loop.start, loop.stop, loop.step)]
     return None if None in numbers or not numbers[2] else range(*numbers)  # type: ignore[arg-type]
 
 
 def known(node: Expr) -> int | None:
-    """The value of an integer expression, if it is a number."""
+    """Return the value of an integer expression, if it is a number."""
     short = node if isinstance(node, Const) else simplify(node)
     return int(short.value) if isinstance(short, Const) and short.dtype in ("int", "bool") else None

@@ -42,7 +42,7 @@ class ExprError(MegatileError, ValueError):
 
 
 def _methods(operator: str) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
-    """The methods of an operator: with the other operand on the right, and on the left."""
+    """Return the methods of an operator: with the other operand on the right, and on the left."""
 
     def left(self: Any, other: Any) -> Any:
         return self.operate(operator, self, other)
@@ -90,15 +90,15 @@ class Expr(Arithmetic):
         return ()
 
     def rebuilt(self, *children: Expr) -> Expr:
-        """The same node over other children."""
+        """Return the same node over other children."""
         return self
 
     def head(self) -> tuple[Any, ...]:
-        """What the node is besides its children."""
+        """Return what the node is besides its children."""
         return (type(self), self)
 
     def function(self, *children: Function) -> Function:
-        """A function of the environment, from those of the children."""
+        """Return a function of the environment, from those of the children."""
         raise ExprError(f"{self} has no value here")
 
     def text(self, outer: int = 0) -> str:
@@ -106,11 +106,11 @@ class Expr(Arithmetic):
         raise NotImplementedError
 
     def compile(self) -> Function:
-        """A function of the environment: cheaper than ``evaluate`` when used more than once."""
+        """Return a function of the environment: cheaper than ``evaluate`` when used more than once."""
         return self.function(*(child.compile() for child in self.children()))
 
     def evaluate(self, env: Environment) -> Value:
-        """The value with every symbol looked up in ``env`` (ints or equally shaped arrays)."""
+        """Return the value with every symbol looked up in ``env`` (ints or equally shaped arrays)."""
         return self.compile()(env)
 
     def __neg__(self) -> Expr:
@@ -318,14 +318,14 @@ def _negated(node: Expr, outer: int) -> str:
 
 
 def applied(operator: str, args: tuple[Expr, ...], dtype: str = "int") -> Expr:
-    """The plain node of an operator, nothing folded."""
+    """Return the plain node of an operator, nothing folded."""
     if operator == "select":
         return Select(args[0], args[1], args[2], dtype)
     return Binary(operator, args[0], args[1], dtype) if len(args) == 2 else Call(operator, args, dtype)
 
 
 def expr(value: IntLike) -> Expr:
-    """An int (or NumPy integer, or bool) as an expression; an expression as it is."""
+    """Return an int (or NumPy integer, or bool) as an expression; an expression as it is."""
     if isinstance(value, Expr):
         return value
     if isinstance(value, (bool, int, np.integer, np.bool_)):
@@ -334,7 +334,7 @@ def expr(value: IntLike) -> Expr:
 
 
 def constant(value: IntLike) -> int | None:
-    """The number if it is one, else None."""
+    """Return the number if it is one, else None."""
     if isinstance(value, Const):
         return value.value
     return None if isinstance(value, Expr) else int(value)
@@ -424,14 +424,14 @@ def table(values: tuple[int, ...] | list[int], index: IntLike) -> Expr:
 
 
 def walk(node: Expr) -> Iterator[Expr]:
-    """The expression and everything below it, outermost first."""
+    """Yield the expression and everything below it, outermost first."""
     yield node
     for child in node.children():
         yield from walk(child)
 
 
 def rebuild(node: Expr, change: Callable[[Expr], Expr]) -> Expr:
-    """The expression with ``change`` applied to every node, innermost first."""
+    """Return the expression with ``change`` applied to every node, innermost first."""
     children = node.children()
     if children:
         changed = [rebuild(child, change) for child in children]
@@ -441,7 +441,7 @@ def rebuild(node: Expr, change: Callable[[Expr], Expr]) -> Expr:
 
 
 def symbols(node: IntLike) -> frozenset[str]:
-    """The names an expression depends on."""
+    """Return the names an expression depends on."""
     if isinstance(node, Symbol):
         return frozenset((node.name,))
     found, left = set[str](), [node] if isinstance(node, Expr) else []
@@ -455,7 +455,7 @@ def symbols(node: IntLike) -> frozenset[str]:
 
 
 def substitute(node: Expr, values: Mapping[str, IntLike]) -> Expr:
-    """The expression with symbols replaced, and folded where that makes numbers known."""
+    """Return the expression with symbols replaced, and folded where that makes numbers known."""
 
     def change(part: Expr) -> Expr:
         if isinstance(part, Symbol):
@@ -466,8 +466,8 @@ def substitute(node: Expr, values: Mapping[str, IntLike]) -> Expr:
 
 
 def folded(node: Expr) -> Expr:
-    """A whole-number node put together again by ``binary``, ``select`` or ``table``; others as they are.
-    A division by zero stays as it is written."""
+    """Return a whole-number node put together again by ``binary``, ``select`` or ``table``; others as they
+    are. A division by zero stays as it is written."""
     if node.dtype != "int":
         return node
     if isinstance(node, Binary):

@@ -22,7 +22,7 @@ def _kind(dtype: str) -> int:
 
 
 def promote(left: str, right: str) -> str:
-    """The type in which two values meet: weak types give way, floats win, then the wider one.
+    """Return the type in which two values meet: weak types give way, floats win, then the wider one.
 
     >>> promote("f16", "int"), promote("i32", "f16"), promote("bf16", "f16"), promote("i32", "float")
     ('f16', 'f16', 'f32', 'f32')
@@ -48,7 +48,7 @@ def promote(left: str, right: str) -> str:
 
 
 def result_type(op: str, types: tuple[str, ...]) -> str:
-    """The type of an operator's result."""
+    """Return the type of an operator's result."""
     rule = OPERATORS[op].result
     if rule == "bool":
         return "bool"
@@ -61,7 +61,7 @@ def result_type(op: str, types: tuple[str, ...]) -> str:
 
 
 def apply(op: str, *args: Expr) -> Expr:
-    """The typed node of an operator on arguments.
+    """Return the typed node of an operator on arguments.
 
     Bitwise operators on floats are refused; comparisons give ``bool``.
     """

@@ -30,7 +30,7 @@ class _Reach:
                     self.loops[var] = n.Loop("serial", var, zero, extent, one)
 
     def most(self, expr: Expr) -> int | None:
-        """The greatest value, or more; None if it is not known."""
+        """Return the greatest value, or more; None if it is not known."""
         terms, total = linear(simplify(expr))
         for term, factor in terms.items():
             last = self._last(term) if factor > 0 else 0 if self._last(term) is not None else None
@@ -58,7 +58,7 @@ class _Reach:
         return None
 
     def tiles(self, dim: n.Dim) -> bool:
-        """Whether the places of an access lie side by side: each step is as long as all within it."""
+        """Return whether the places of an access lie side by side: each step is as long as all within it."""
         terms, _ = linear(simplify(dim.start))
         size = 1 if dim.extent is None else self.most(dim.extent)
         if size is None or not terms:
@@ -117,7 +117,7 @@ def _element(load: Load) -> n.Region:
 
 
 def _end(reach: _Reach, binding: Binding, region: n.Region, dim: int) -> tuple[int, int] | None:
-    """Where an access ends along a dimension, and the extent there; None if either is not known."""
+    """Return where an access ends along a dimension, and the extent there; None if either is not known."""
     extent = _extent(reach.launch, binding, dim)
     if extent is None or region.along is not None or len(region.dims) <= dim:
         return None
@@ -128,7 +128,7 @@ def _end(reach: _Reach, binding: Binding, region: n.Region, dim: int) -> tuple[i
 
 
 def _extent(launch: Launch, binding: Binding, dim: int) -> int | None:
-    """What a unit sees of a dimension."""
+    """Return what a unit sees of a dimension."""
     if len(binding.shape) <= dim:
         return None
     extent = binding.shape[dim]

@@ -40,7 +40,7 @@ class Step:
 
 
 def steps(program: Program, passes: Iterable[Pass]) -> Iterator[Step]:
-    """The Program after each pass, verified where more than annotations has changed."""
+    """Yield the Program after each pass, verified where more than annotations has changed."""
     for one in passes:
         after = one.apply(program)
         if not isinstance(after, Program):
@@ -82,7 +82,7 @@ def inserted(passes: Sequence[Pass], more: Iterable[Pass]) -> list[Pass]:
 
 
 def rewrite_nodes(body: tuple[Node, ...], change: Callable[[Node], Node | None]) -> tuple[Node, ...]:
-    """Every statement changed, inner ones first; None removes one."""
+    """Return every statement changed, inner ones first; None removes one."""
     result = []
     for node in body:
         new = change(n.with_bodies(node, lambda part: rewrite_nodes(part, change)))
@@ -93,7 +93,7 @@ def rewrite_nodes(body: tuple[Node, ...], change: Callable[[Node], Node | None])
 
 
 def rewrite_expressions(node: Node, change: Callable[[Expr], Expr]) -> Node:
-    """The statement with ``change`` applied to the expressions that stand in it (not in its body)."""
+    """Return the statement with ``change`` applied to the expressions that stand in it (not in its body)."""
     new = {}
     for name in n.EXPRESSION_FIELDS[type(node)]:
         value = getattr(node, name)
@@ -104,7 +104,7 @@ def rewrite_expressions(node: Node, change: Callable[[Expr], Expr]) -> Node:
 
 
 def _change(value: Any, change: Callable[[Expr], Expr]) -> Any:
-    """The value with its expressions changed; itself where none is."""
+    """Return the value with its expressions changed; itself where none is."""
     if isinstance(value, Expr):
         return change(value)
     if isinstance(value, Region):

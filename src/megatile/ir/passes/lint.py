@@ -31,14 +31,14 @@ Rule = Callable[[Text], Iterator[Finding]]
 
 
 def find_mistakes(program: Program) -> Iterator[Finding]:
-    """What makes a Program wrong."""
+    """Yield what makes a Program wrong."""
     yield from pipeline_conflicts(program)
     text = Text(program)
     yield from (finding for rule in MISTAKES for finding in rule(text))
 
 
 def find_warnings(program: Program) -> Iterator[Finding]:
-    """What is allowed but hardly meant."""
+    """Yield what is allowed but hardly meant."""
     text = Text(program)
     yield from (finding for rule in WARNINGS for finding in rule(text))
     yield from unreached(program)
@@ -93,7 +93,7 @@ def reversed_copy(text: Text) -> Iterator[Finding]:
 
 
 def written_input(text: Text) -> Iterator[Finding]:
-    """A statement that writes an argument declared as T.Input."""
+    """Yield a statement that writes an argument declared as T.Input."""
     inputs = {p.name for p in text.program.params if p.is_input}
     for node in text.nodes:
         for name in sorted(text.writes(node) & inputs):
@@ -201,7 +201,7 @@ def merge_without_maximum(text: Text) -> Iterator[Finding]:
 
 
 def _applied(node: n.Node, *operators: str) -> list[Expr]:
-    """Where a statement applies one of these operators."""
+    """Return where a statement applies one of these operators."""
     parts = (part for e in n.expressions(node) for part in walk(e))
     return [part for part in parts if isinstance(part, Applied) and part.operator in operators]
 

@@ -12,7 +12,7 @@ from megatile.ir.program import Binding, Program, bindings
 
 
 def pipelined(program: Program) -> Iterator[n.Loop]:
-    """The loops whose copies run ahead."""
+    """Return the loops whose copies run ahead."""
     return (one for one in n.each(n.Loop, program.body) if one.kind == "pipelined" and one.stages > 1)
 
 
@@ -38,7 +38,7 @@ class Stages:
 
 
 def stages(loop: n.Loop, program: Program) -> Stages:
-    """How a pipelined loop is cut."""
+    """Return how a pipelined loop is cut."""
     table = bindings(program)
     ahead = tuple(at for at, node in enumerate(loop.body) if _runs_ahead(node, table))
     rest = tuple(at for at in range(len(loop.body)) if at not in ahead)
@@ -49,7 +49,8 @@ def stages(loop: n.Loop, program: Program) -> Stages:
 
 
 def _runs_ahead(node: n.Node, table: Mapping[str, Binding]) -> bool:
-    """A copy from a storage of a larger scale into one of this scale's tiles."""
+    """Return whether a statement is a copy from a storage of a larger scale into one of this scale's
+    tiles."""
     if not isinstance(node, n.Copy) or node.dst is not None or node.src is not None:
         return False
     source, to = table[node.source.source], table[node.to.source]

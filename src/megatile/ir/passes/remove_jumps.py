@@ -40,7 +40,7 @@ class _Jumps:
         self.count = 0
 
     def body(self, body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
-        """A region's body: a ``return`` ends it."""
+        """Return a region's body: a ``return`` ends it."""
         if not any(isinstance(m, n.Return) for m in _own(body)):
             return self.block(body, None, None)
         done = self.fresh("returned")
@@ -127,7 +127,7 @@ def _is_zero(name: str) -> Any:
 
 
 def _own(body: tuple[n.Node, ...], in_loop: bool = False) -> list[n.Node]:
-    """The statements of a body through branches (and loops, unless jumps of loops are meant)."""
+    """Return the statements of a body through branches (and loops, unless jumps of loops are meant)."""
     every = list(n.walk(body, (n.ScaleRegion,)))
     if not in_loop:
         return every

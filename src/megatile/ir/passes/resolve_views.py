@@ -73,7 +73,7 @@ class _Resolver:
             raise
 
     def own(self, node: n.Node, unit: Unit) -> n.Node:
-        """The statement itself, without what is in its bodies."""
+        """Return the statement itself, without what is in its bodies."""
         change: dict[str, Any] = {}
         axis, scale = getattr(node, "axis", None), getattr(node, "scale", None)
         if isinstance(node, n.Alloc):
@@ -107,7 +107,7 @@ class _Resolver:
         return None if value is None else self.value(value, unit)
 
     def value(self, value: Any, unit: Unit, there: Unit | None = None) -> Any:
-        """A field of a statement; regions are those of unit ``there``."""
+        """Return a field of a statement; regions are those of unit ``there``."""
         if isinstance(value, n.Region):
             return self.region(value, unit, there or unit)
         if isinstance(value, tuple):
@@ -124,7 +124,7 @@ class _Resolver:
     # --- names ------------------------------------------------------------------------------------
 
     def named(self, name: str) -> str:
-        """The name, in a Program without views."""
+        """Return the name, in a Program without views."""
         binding = self.names[name]
         return part_name(binding.base, binding.views) if binding.views else name
 
@@ -133,7 +133,7 @@ class _Resolver:
         return next((layout.dim for layout in layouts if isinstance(layout, Shard)), 0)
 
     def shares(self, name: str, unit: Unit) -> Sequence[Cut | Listed]:
-        """A unit's part of every dimension."""
+        """Return a unit's part of every dimension."""
         binding = self.names[name]
         low = self.launch.depth(self.names[binding.base].scale)
         return shares(self.launch, binding.views, binding.shape, low, unit.rank)
@@ -141,7 +141,7 @@ class _Resolver:
     # --- regions and elements ---------------------------------------------------------------------
 
     def region(self, region: n.Region, unit: Unit, there: Unit) -> n.Region:
-        """A region as one of its tensor or tile; ``there`` is the unit whose it is."""
+        """Return a region as one of its tensor or tile; ``there`` is the unit whose it is."""
         binding = self.names[region.source]
         plain = binding.scale != ROOT and not binding.views and region.along is None
         if (
@@ -168,7 +168,7 @@ class _Resolver:
         return n.Region(self.named(region.source), tuple(dims))
 
     def dim(self, region: n.Region, dim: n.Dim, share: Cut | Listed, unit: Unit) -> n.Dim:
-        """One dimension; ``share`` is its owner's part of the tensor's."""
+        """Return one dimension; ``share`` is its owner's part of the tensor's."""
         if isinstance(share, Listed):
             return replace(dim, start=Pick(dim.start, share.row, share.sets))
         low, size = share
@@ -182,7 +182,7 @@ class _Resolver:
         return n.Dim(start, dim.extent, True, (low, simplify(binary("+", low, size))))
 
     def element(self, name: str, index: tuple[Expr, ...], there: Unit) -> tuple[Expr, ...]:
-        """An index of a name as one of its tensor or tile."""
+        """Return an index of a name as one of its tensor or tile."""
         if not self.names[name].views:
             return index
         found: list[Expr] = []
@@ -201,6 +201,6 @@ def _plus(left: Expr, right: Expr) -> Expr:
 
 
 def without_views(program: Program) -> Program:
-    """The Program that code is written from: after ``Normalise`` and ``ResolveViews``."""
+    """Return the Program that code is written from: after ``Normalise`` and ``ResolveViews``."""
     *_, last = steps(program, (Normalise(), ResolveViews()))
     return last.program

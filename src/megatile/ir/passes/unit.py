@@ -24,7 +24,7 @@ class Unit:
     peer: tuple[Expr, tuple[int, int]] | None = None
 
     def within(self, node: n.Node) -> Unit:
-        """The unit, and what is known of numbers, in the statements inside a statement."""
+        """Return the unit, and what is known of numbers, in the statements inside a statement."""
         if isinstance(node, n.ScaleRegion):
             group = (self.group[1], self.launch.depth(node.scale))
             return replace(self, group=group, around=(*self.around, self.group))
@@ -40,7 +40,7 @@ class Unit:
         return unit
 
     def after(self, node: n.Node) -> Unit:
-        """What is known once a statement is done."""
+        """Return what is known once a statement is done."""
         if isinstance(node, n.ReadScalar):
             return self.knowing(node.name, None if node.bound is None else (0, node.bound))
         return self._without((node,)) if isinstance(node, (n.Let, n.Loop, n.If, n.ScaleRegion)) else self
@@ -59,7 +59,7 @@ class Unit:
         return replace(self, ranges=ranges | ({name: limits} if limits is not None else {}))
 
     def rank(self, low: int, high: int) -> Expr:
-        """The number of the unit at depth ``high`` among those below its ancestor at depth ``low``."""
+        """Return the number of the unit at depth ``high`` among those below its ancestor at depth ``low``."""
         scales = self.launch.scales[low:high]
         if math.prod(s.count for s in scales) == 1:
             return Const(0)
@@ -82,15 +82,15 @@ class Unit:
         return result
 
     def group_of(self, scale: str | None) -> tuple[int, int]:
-        """The depths of the innermost region, or of that of a scale around it."""
+        """Return the depths of the innermost region, or of that of a scale around it."""
         if scale is None:
             return self.group
         wanted = self.launch.depth(scale)
         return next(g for g in (self.group, *reversed(self.around)) if g[1] == wanted)
 
     def other(self, number: Expr | None, axis: int | None, scale: str | None) -> Unit:
-        """The unit that a put, get or atomic names by its number (along ``axis``) in this group, or in that
-        of a scale around it."""
+        """Return the unit that a put, get or atomic names by its number (along ``axis``) in this group, or in
+        that of a scale around it."""
         if number is None:
             return self
         group = self.group_of(scale)
@@ -106,7 +106,7 @@ class Unit:
         return replace(self, peer=(number, group))
 
     def is_itself(self, number: Expr, axis: int | None, group: tuple[int, int]) -> bool:
-        """Whether a number in a group (along ``axis``) is surely that of this unit."""
+        """Return whether a number in a group (along ``axis``) is surely that of this unit."""
         if isinstance(number, Binary) and number.operator == "%":
             found, size = self.interval(number.left), known(number.right)
             if found is not None and size is not None and 0 <= found[0] <= found[1] < size:
@@ -114,7 +114,7 @@ class Unit:
         return axis is None and number == self.rank(*group)
 
     def interval(self, value: Expr) -> tuple[int, int] | None:
-        """The least and the largest value of an expression."""
+        """Return the least and the largest value of an expression."""
         if isinstance(value, Const):
             return value.value, value.value
         ranges = dict(self.ranges)
@@ -134,7 +134,7 @@ class Unit:
         return bounds(simplify(rebuild(value, named)), ranges)
 
     def is_inside(self, start: Expr, size: Expr, length: Expr) -> bool:
-        """Whether ``size`` elements from ``start`` surely lie in 0..length."""
+        """Return whether ``size`` elements from ``start`` surely lie in 0..length."""
         found = self.interval(start)
         if found is None or found[0] < 0:
             return False

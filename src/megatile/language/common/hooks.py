@@ -46,12 +46,12 @@ class Returned(Jump):
 
 
 def ends_loop(jump: Jump | None) -> bool:
-    """Whether a body left this way is the last of its loop."""
+    """Return whether a body left this way is the last of its loop."""
     return jump is BREAK or isinstance(jump, Returned)
 
 
 def after_loop(jump: Jump | None) -> Jump | None:
-    """The jump that goes on outside the loop."""
+    """Return the jump that goes on outside the loop."""
     return jump if isinstance(jump, Returned) else None
 
 
@@ -141,7 +141,7 @@ class Hooks:
         return value
 
     def part(self, place: Place, names: tuple[str | None, ...], value: Any) -> Any:
-        """One of several values that are assigned together, to these names and to elements (None)."""
+        """Return one of several values that are assigned together, to these names and to elements (None)."""
         return value
 
     def assign_part(self, place: Place, name: str, value: Any) -> Any:
@@ -181,7 +181,7 @@ class Hooks:
             self.here = place
 
     def follows(self, function: Any) -> bool:
-        """Whether a called function is to be rewritten as well."""
+        """Return whether a called function is to be rewritten as well."""
         if isinstance(function, types.MethodType):
             function = function.__func__
         if not isinstance(function, types.FunctionType):

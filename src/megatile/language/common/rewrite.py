@@ -77,7 +77,7 @@ def bind(function: Callable[..., Any], hooks: Any) -> Callable[..., Any]:
 
 
 def can_rewrite(function: Any) -> bool:
-    """Whether the function's source can be had, and it has not been rewritten yet."""
+    """Return whether the function's source can be had, and it has not been rewritten yet."""
     if not isinstance(function, types.FunctionType) or function.__name__ == "<lambda>":
         return False
     if HOOKS in function.__code__.co_freevars:
@@ -131,7 +131,7 @@ def _definition(source: str, name: str, file: str, first: int) -> ast.FunctionDe
 
 
 def _compile(definition: ast.FunctionDef, free: list[str], file: str) -> types.CodeType:
-    """The code object of the definition, with ``free`` as its free variables."""
+    """Return the code object of the definition, with ``free`` as its free variables."""
     # Names become free variables only inside a function that binds them: wrap, compile, take the inner code
     # out.
     # The definition gets a name of its own, or a function that calls itself would find the wrapper's.

@@ -75,7 +75,8 @@ def without_annotations(arguments: ast.arguments) -> ast.arguments:
 
 
 def stored(body: list[ast.stmt]) -> set[str]:
-    """Names assigned in the statements (not inside functions, lambdas or comprehensions defined there)."""
+    """Return names assigned in the statements (not inside functions, lambdas or comprehensions defined
+    there)."""
     names: set[str] = set()
     for statement in body:
         for node in _same_scope(statement):
@@ -91,7 +92,7 @@ def stored(body: list[ast.stmt]) -> set[str]:
 
 
 def loaded(root: ast.AST, skip: ast.AST | None = None) -> set[str]:
-    """Names read anywhere in ``root`` (also in inner functions), except inside ``skip``."""
+    """Return names read anywhere in ``root`` (also in inner functions), except inside ``skip``."""
     names: set[str] = set()
     pending = [root]
     while pending:
@@ -107,7 +108,7 @@ def loaded(root: ast.AST, skip: ast.AST | None = None) -> set[str]:
 
 
 def always_jumps(body: list[ast.stmt]) -> bool:
-    """Whether control never reaches the end of the statements."""
+    """Return whether control never reaches the end of the statements."""
     if not body:
         return False
     last = body[-1]
@@ -117,7 +118,7 @@ def always_jumps(body: list[ast.stmt]) -> bool:
 
 
 def jumps(node: ast.stmt) -> bool:
-    """Whether a branch or loop may pass a jump on to what encloses it."""
+    """Return whether a branch or loop may pass a jump on to what encloses it."""
     looping = isinstance(node, (ast.For, ast.While))
     for inner in _same_scope(node):
         if isinstance(inner, ast.Return):

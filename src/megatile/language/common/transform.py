@@ -80,7 +80,7 @@ class Transformer(ast.NodeTransformer):
         return self.visit(node)
 
     def block(self, body: list[ast.stmt], tail: ast.stmt | None = None) -> list[ast.stmt]:
-        """Statements rewritten. ``tail`` is the jump that reaching their end amounts to, if any."""
+        """Return statements rewritten. ``tail`` is the jump that reaching their end amounts to, if any."""
         result: list[ast.stmt] = []
         for number, statement in enumerate(body):
             rest = body[number + 1 :]
@@ -158,7 +158,8 @@ class Transformer(ast.NodeTransformer):
     # --- control flow -----------------------------------------------------------------------------
 
     def names_of(self, node: ast.stmt, looping: bool) -> list[str]:
-        """Variables that flow out of (or around) a statement: assigned in it, and read where that matters."""
+        """Return variables that flow out of (or around) a statement: assigned in it, and read where that
+        matters."""
         assert self.root is not None
         used = loaded(self.root, skip=node)
         if looping or self.loops:
@@ -331,7 +332,7 @@ class Transformer(ast.NodeTransformer):
     # --- expressions ------------------------------------------------------------------------------
 
     def index(self, node: ast.expr) -> ast.expr:
-        """A subscript's index as a value (slices become ``slice(...)``)."""
+        """Return a subscript's index as a value (slices become ``slice(...)``)."""
         if isinstance(node, ast.Slice):
             parts = [self.value(p) if p else ast.Constant(None) for p in (node.lower, node.upper, node.step)]
             return self.hook("slice_", node, *parts)

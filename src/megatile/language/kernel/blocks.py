@@ -57,7 +57,7 @@ MAX_PIECES = 10_000
 
 
 def blocks_of(shape: tuple[int, ...], most: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Blocks of at most ``most`` elements that together are the shape, in memory order."""
+    """Yield blocks of at most ``most`` elements that together are the shape, in memory order."""
     if prod(shape) <= most:
         yield (0,) * len(shape), shape
         return
@@ -75,7 +75,7 @@ def blocks_of(shape: tuple[int, ...], most: int) -> Iterator[tuple[tuple[int, ..
 def pieces_of(
     tl: Any, shape: tuple[int, ...], element: str, slot_size: int | None, split: bool
 ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """A message as the blocks that fit a slot: (start, shape) each."""
+    """Return a message as the blocks that fit a slot: (start, shape) each."""
     nbytes = prod(shape) * itemsize(element)
     if slot_size is None or nbytes <= slot_size:
         return [((0,) * len(shape), shape)]
@@ -121,7 +121,8 @@ class RawMemory:
         self.known, self.live, self.retyped = dict(mark[0]), dict(mark[1]), mark[2]
 
     def block(self, tl: Any, address: Expr, count: int, element: str, memory: str, write: bool) -> Part:
-        """A block at an address: inside one used before, apart from all of them, or instead of some."""
+        """Return a block at an address: inside one used before, apart from all of them, or instead of
+        some."""
         size, replaced = itemsize(element), []
         for key, found in self.live.items():
             gap = _gap(tl, key, address, count * size, memory)
@@ -163,7 +164,7 @@ class RawMemory:
 
 
 def _gap(tl: Any, key: Key, address: Expr, nbytes: int, memory: str) -> Expr | None:
-    """How far an address lies behind a block's; None if the two are apart."""
+    """Return how far an address lies behind a block's; None if the two are apart."""
     if key[0] != memory:
         return None
     gap = simplify(address - key[1])

@@ -21,7 +21,7 @@ class Matrix:
     flat: bool
 
     def block(self, row: Any, column: Any, height: Any, width: Any) -> Part:
-        """A block of a matrix, or (of a flat tensor) whole rows or a part of one."""
+        """Return a block of a matrix, or (of a flat tensor) whole rows or a part of one."""
         if self.flat:
             low = self.first + row * self.columns + column
             part = self.tensor[low : low + height * width]
@@ -86,8 +86,8 @@ def operand_of(tl: Any, name: str, given: Ref | TileRef, shape: tuple[int, int])
 
 
 def matrix_at(tl: Any, ref: Ref, write: bool = False) -> Matrix:
-    """The rows behind a pointer: a whole tensor, whole rows of one, or as many elements of a flat one or of
-    raw memory."""
+    """Return the rows behind a pointer: a whole tensor, whole rows of one, or as many elements of a flat one
+    or of raw memory."""
     shape = tuple(ref.shape)
     part: Part = tl.memory_at(ref.pointer, shape, ref.dtype, write=write)
     tensor, start = part.handle, part.region.start

@@ -94,7 +94,8 @@ class Tl(Math):
     def memory_at(
         self, ptr: Any, shape: tuple[int, ...], element: str, space: str | None = None, write: bool = False
     ) -> Part:
-        """The region at an address: of a tensor, or raw memory that is a tile of its own for each address."""
+        """Return the region at an address: of a tensor, or raw memory that is a tile of its own for each
+        address."""
         if isinstance(ptr, Pointer):
             return self.tensor_region(ptr, shape, element)
         if not isinstance(ptr, (int, Sym)):
@@ -130,7 +131,7 @@ class Tl(Math):
         return Part(handle, replace(region, at=None if own else owner))
 
     def always(self, owner: Expr, me: Expr) -> bool:
-        """Whether an expression of the unit's number is that number, for all of not too many units."""
+        """Return whether an expression of the unit's number is that number, for all of not too many units."""
         if self.settings.units > MAX_TRIED or symbols(owner) - {"unit"} or symbols(me) - {"unit"}:
             return False
         units = {"unit": np.arange(self.settings.units)}
@@ -146,7 +147,7 @@ class Tl(Math):
         stem: str | None = None,
         **attributes: Any,
     ) -> TileRef:
-        """A command whose result is a new tile in scratch memory."""
+        """Emit a command whose result is a new tile in scratch memory."""
         plan, memory = self.reader.plan, self.settings.scratch
         versions = 2 if self.reader.depth else 1
         target = plan.tile(stem or operation, shape, dtype, memory=memory, versions=versions)
@@ -155,7 +156,7 @@ class Tl(Math):
         return TileRef(target.name, shape, dtype, memory, self)
 
     def read_scalar(self, tile: TileRef, index: Any = 0, *, bound: int) -> Any:
-        """One element of an integer tile as a number: for trip counts, peers, indices and branches."""
+        """Return one element of an integer tile as a number: for trip counts, peers, indices and branches."""
         position = index if isinstance(index, tuple) else (index,)
         parts = tuple(map(to_expr, position))
         region = tile.handle()[tuple(slice(p, p + ONE) for p in parts)]
@@ -176,7 +177,7 @@ class Tl(Math):
     # --- queues ----------------------------------------------------------------------------------
 
     def direction(self, name: Any) -> Expr:
-        """The number of a direction; counted directions may be symbolic."""
+        """Return the number of a direction; counted directions may be symbolic."""
         return self.settings.wires.index(name.expr if isinstance(name, Sym) else name, self.here)
 
     def send(
@@ -263,7 +264,7 @@ class Tl(Math):
         return TileRef(target.name, extents, element, memory, self)
 
     def pieces(self, shape: tuple[int, ...], element: str) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-        """A message as the blocks that fit a slot: (start, shape) each."""
+        """Return a message as the blocks that fit a slot: (start, shape) each."""
         pieces = pieces_of(self, shape, element, self.settings.slot_size, self.settings.split)
         largest = max(prod(piece) for _, piece in pieces) * itemsize(element)
         self.reader.largest_message = max(self.reader.largest_message, largest)

@@ -57,7 +57,7 @@ class Wiring:
             )
 
     def index(self, direction: Any, place: Place | None = None) -> Expr:
-        """The number of a direction given by name, or by number where directions are counted."""
+        """Return the number of a direction given by name, or by number where directions are counted."""
         if isinstance(direction, str) and direction in self.names:
             return expr(self.names.index(direction))
         if self.rule is not None and isinstance(direction, (int, Expr)):
@@ -68,7 +68,7 @@ class Wiring:
         raise IpcqInvalidDirection(f"there is no direction {direction!r}", place=place, advice=advice)
 
     def towards(self, direction: Expr) -> tuple[Expr, Expr]:
-        """The peer in a direction, and the number of its direction in which it hears us."""
+        """Return the peer in a direction, and the number of its direction in which it hears us."""
         if self.rule is not None:
             return substitute(self.rule[0], {"member": direction}), substitute(
                 self.rule[1], {"member": direction}
@@ -78,7 +78,7 @@ class Wiring:
         return self.peers[number], self.arrives[number]
 
     def source(self) -> Expr:
-        """Who feeds queue ``member`` of ``unit``: the neighbour in that direction."""
+        """Return who feeds queue ``member`` of ``unit``: the neighbour in that direction."""
         if self.rule is not None:
             return self.rule[0]
         result = expr(-1)
@@ -167,7 +167,7 @@ def _none(units: int) -> Wiring:
 
 
 def wiring(topology: Any, units: int, neighbors: Neighbors | None = None) -> Wiring:
-    """The wiring of a topology given by name, as a ``Wiring``, or as a function (rank, world_size) ->
+    """Return the wiring of a topology given by name, as a ``Wiring``, or as a function (rank, world_size) ->
     neighbours.
     """
     if isinstance(topology, Wiring):

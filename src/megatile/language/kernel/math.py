@@ -35,7 +35,7 @@ class Math:
     recv: Callable[..., TileRef]
 
     def error(self, message: str, advice: str | None = None) -> KernelError:
-        """An error at the line being read."""
+        """Return an error at the line being read."""
         return KernelError(message, place=self.here, advice=advice)
 
     @staticmethod
@@ -44,11 +44,11 @@ class Math:
 
     @staticmethod
     def static_range(*bounds: int) -> tuple[int, ...]:
-        """A range that is always unrolled."""
+        """Return a range that is always unrolled."""
         return tuple(range(*bounds))
 
     def apply(self, operation: str, *operands: Any, dtype: Any = None, **attributes: Any) -> TileRef:
-        """A tile operation; numbers among the operands become tiles of one element."""
+        """Return a tile operation; numbers among the operands become tiles of one element."""
         tiles = [o for o in operands if isinstance(o, TileRef)]
         if not tiles:
             raise self.error(f"{operation} needs at least one tile")
@@ -151,7 +151,7 @@ class Math:
         self.put(ptr, tile)
 
     def recv_async(self, dir: Any = None, shape: Any = (), dtype: Any = "f16", **options: Any) -> RecvFuture:
-        """A receive that is completed by ``wait``."""
+        """Start a receive that is completed by ``wait``."""
         if dir is not None:
             self.direction(dir)
         return RecvFuture(dir, self.extents(shape), dtype_name(dtype), tuple(sorted(options.items())))
@@ -164,7 +164,7 @@ class Math:
     def sent(
         self, src: Any, src_addr: Any, nbytes: int | None, shape: Any, dtype: Any, space: str
     ) -> TileRef | TensorHandle:
-        """The tile of a message, or the memory at an address."""
+        """Return the tile of a message, or the memory at an address."""
         if isinstance(src, (TileRef, TensorHandle)):
             return src
         if src is not None:

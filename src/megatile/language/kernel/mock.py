@@ -97,7 +97,7 @@ class MockTl(Math):
                 self.note("use", tile.message.nbytes, message=tile.message)
 
     def program_id(self, axis: int = 0) -> int:
-        """The PE in its cube (0), the cube in its SIP (1), the SIP (2)."""
+        """Return the PE in its cube (0), the cube in its SIP (1), the SIP (2)."""
         return self.rank // prod(self.world.grid[:axis]) % self.num_programs(axis)
 
     def num_programs(self, axis: int = 0) -> int:
@@ -168,7 +168,7 @@ class MockTl(Math):
     # --- queues ----------------------------------------------------------------------------------
 
     def direction(self, name: Any) -> str:
-        """A direction by its name; counted ones also by number."""
+        """Return a direction by its name; counted ones also by number."""
         wires = self.world.wires
         if type(name) is str and name in wires.names:
             return name
@@ -208,7 +208,7 @@ class MockTl(Math):
         dst_addr: Any = None,
         dst_space: str | None = None,
     ) -> MockTile:
-        """The next message from a direction, or from any in turn."""
+        """Receive the next message from a direction, or from any in turn."""
         wires, queues, element = self.world.wires, self.world.queues, dtype_name(dtype)
         extents = self.extents(shape)
         mine = list(self.world.neighbors[self.rank]) if dir is None else [self.direction(dir)]
@@ -259,7 +259,7 @@ class World:
         self.scheduler = getcurrent()
 
     def arrival(self, rank: int, direction: str) -> tuple[int, int]:
-        """The peer in a direction (-1: none), and the number of its direction in which it hears us."""
+        """Return the peer in a direction (-1: none), and the number of its direction in which it hears us."""
         return self.neighbors[rank].get(direction, -1), self.heard(rank, direction)
 
     def block(self, rank: int, ready: Callable[[], bool]) -> None:

@@ -77,8 +77,8 @@ class Record:
             execute(plan, {"t": np.zeros((len(self.ranks), self.part), np.uint8)})
 
     def replays(self, bounded: bool, to_the_end: bool = False) -> bool:
-        """Whether all ranks come to their ends with the slots there are, and no message is left. A message
-        stays in its slot until its last use, or ``to_the_end`` of its last name."""
+        """Return whether all ranks come to their ends with the slots there are, and no message is left. A
+        message stays in its slot until its last use, or ``to_the_end`` of its last name."""
         lasts = [self._last_uses(done, to_the_end) for done in self.ranks]
         at = [0] * len(self.ranks)
         sent: Counter[Queue] = Counter()
@@ -134,7 +134,7 @@ class Record:
     # the record as a plan
 
     def plan(self, bounded: bool) -> Plan:
-        """One stream per rank, command by command; tiles are bytes."""
+        """Return the Plan with one stream per rank, command by command; tiles are bytes."""
         every = [event for done in self.ranks for event in done]
         largest = max((e.nbytes for e in every), default=1)
         b = PlanBuilder("mock", scale="pe", units=len(self.ranks))
@@ -196,7 +196,7 @@ class Memory:
         self.own: dict[tuple[str, int], int] = {}
 
     def tensor(self, space: str, address: int, nbytes: int) -> Any | None:
-        """These bytes of the tensor, if they are its."""
+        """Return these bytes of the tensor, if they are its."""
         start = address - self.base
         inside = space == "hbm" and start >= 0 and start + nbytes <= len(self.data)
         return self.data[start : start + nbytes] if inside else None

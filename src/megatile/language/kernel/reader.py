@@ -169,7 +169,7 @@ class Reader(Hooks):
     def merge_values(
         self, condition: Sym, place: Place, name: str, a: Any, b: Any, merges: list[MergeTile | MergeInt]
     ) -> Any:
-        """One value for what the two branches left in a variable."""
+        """Return one value for what the two branches left in a variable."""
         if same_value(a, b):
             return a
         if isinstance(a, Undefined) or isinstance(b, Undefined):
@@ -307,7 +307,8 @@ class Reader(Hooks):
     def changed(
         self, names: tuple[str, ...], state: State, inside: list[Any], out: State, context: LoopContext
     ) -> set[int]:
-        """Variables that an iteration hands on: changed ones, and new ones that are read after the loop."""
+        """Return variables that an iteration hands on: changed ones, and new ones that are read after the
+        loop."""
         result: set[int] = set()
         for i, (before, now) in enumerate(zip(inside, out, strict=True)):
             if isinstance(state[i], Undefined):
@@ -318,7 +319,7 @@ class Reader(Hooks):
         return result
 
     def carry_in(self, name: str, init: Any) -> Any:
-        """What a carried variable is inside the loop."""
+        """Return what a carried variable is inside the loop."""
         if isinstance(init, TileRef):
             return init.renamed(self.plan.fresh(name))
         if isinstance(init, Pointer):
@@ -330,7 +331,7 @@ class Reader(Hooks):
         raise CannotStage(f"'{name}' cannot be carried")
 
     def carry(self, name: str, init: Any, inside: Any, out: Any) -> tuple[CarryTile | CarryInt, Any]:
-        """The carry statement and the variable's value after the loop."""
+        """Return the carry statement and the variable's value after the loop."""
         if isinstance(init, Undefined):
             return self.carry_new(name, out)
         if isinstance(inside, TileRef):
@@ -348,7 +349,7 @@ class Reader(Hooks):
         return CarryInt(inside.expr.name, to_expr(init), to_expr(out)), inside
 
     def carry_new(self, name: str, out: Any) -> tuple[CarryTile | CarryInt, Any]:
-        """A variable that gets its first value in the loop and is read after it."""
+        """Return a variable that gets its first value in the loop and is read after it."""
         if isinstance(out, TileRef):
             none = self.plan.tile(f"{name}_none", out.shape, out.dtype, memory=out.space)
             after = out.renamed(self.plan.fresh(name))

@@ -103,7 +103,7 @@ class Sym(Arithmetic):
 
 
 def wrap(value: Expr, reader: Any) -> Any:
-    """An int where the value is known, else a ``Sym``."""
+    """Return an int where the value is known, else a ``Sym``."""
     known = constant(value)
     return known if known is not None else Sym(value, reader)
 
@@ -119,7 +119,7 @@ class SymRange:
         self.start, self.stop, self.step, self.reader = start, stop, step, reader
 
     def bound(self) -> Expr:
-        """The first bound that is not known."""
+        """Return the first bound that is not known."""
         return next(to_expr(v) for v in (self.stop, self.start, self.step) if isinstance(v, Sym))
 
     def __iter__(self) -> NoReturn:
@@ -140,7 +140,7 @@ class PythonMistake(KernelError, TypeError):
 
 
 def explained(error: Exception, place: Place | None, tl: Any) -> PythonMistake:
-    """The error at the user's line: what happened, and what to try."""
+    """Return the error at the user's line: what happened, and what to try."""
     text = re.sub(r"\b(MockTl|Tl|Math)\.", "tl.", re.sub(r"\S*<locals>\.", "", str(error)))
     unknown = re.match(r"'(?:Mock)?Tl' object has no attribute '(\w+)'", text)
     if unknown:
@@ -152,7 +152,7 @@ def explained(error: Exception, place: Place | None, tl: Any) -> PythonMistake:
 
 
 def raised_at(error: Exception) -> Place | None:
-    """The line of the kernel at which an error was raised."""
+    """Return the line of the kernel at which an error was raised."""
     places = [
         (frame.f_code.co_filename, line)
         for frame, line in traceback.walk_tb(error.__traceback__)

@@ -40,7 +40,7 @@ def check_kernel(kernel: Any, arguments: Any, neighbors: Any) -> None:
 
 
 def extents_of(grid: Any, world_size: Any) -> tuple[int, ...]:
-    """The axes of ``program_id``."""
+    """Return the axes of ``program_id``."""
     if grid is None:
         return (_number("world_size", 1 if world_size is None else world_size),)
     if not isinstance(grid, Sequence) or isinstance(grid, str) or not grid:
@@ -124,7 +124,7 @@ def read_kernel(
     slot_size: int | None = None,
     split: bool = False,
 ) -> Plan:
-    """The Plan of a kernel.
+    """Return the Plan of a kernel.
 
     ``arguments`` come before ``tl``: ``Tensor``s become pointers, everything else is passed as it is.
     ``grid`` gives the axes of ``program_id`` (the first varies fastest). Queues have ``n_slots`` slots in

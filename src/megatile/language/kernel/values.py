@@ -38,7 +38,7 @@ class Tensor:
     period: int = 0
 
     def owner(self, number: Any, me: Any) -> Any:
-        """The unit whose copy of part ``number`` the unit ``me`` means."""
+        """Return the unit whose copy of part ``number`` the unit ``me`` means."""
         if self.copies == 1 and not self.period:
             return number
         first = me // self.period * self.period if self.period else 0
@@ -204,7 +204,7 @@ setattr(TileRef, "__hash__", object.__hash__)  # noqa: B010 (comparisons make ti
 
 
 def same_value(a: Any, b: Any) -> bool:
-    """Whether two values that a variable may have are the same to the kernel."""
+    """Return whether two values that a variable may have are the same to the kernel."""
     if a is b:
         return True
     if isinstance(a, (int, Sym)) and isinstance(b, (int, Sym)):

@@ -25,7 +25,7 @@ from megatile.language.tile.tiles import ACTIVE, Tile
 
 
 def current() -> ProgramBuilder:
-    """The Program being built; the functions of ``T`` speak to it."""
+    """Return the Program being built; the functions of ``T`` speak to it."""
     builder = ACTIVE.get()
     instance = Instance.current() if builder is None else None
     if instance is not None and instance.recording() is not None:
@@ -159,7 +159,7 @@ class ProgramBuilder:
     # --- names ------------------------------------------------------------------------------------
 
     def fresh(self, wanted: str) -> str:
-        """A name not used yet, as near as possible to the wanted one."""
+        """Return a name not used yet, as near as possible to the wanted one."""
         name, number = wanted, 1
         while name in self.names or not name.isidentifier():
             number += 1
@@ -168,7 +168,7 @@ class ProgramBuilder:
         return name
 
     def variable(self, wanted: str) -> str:
-        """A fresh scalar variable that ends with the current body."""
+        """Return a fresh scalar variable that ends with the current body."""
         name = self.fresh(wanted)
         self.bodies[-1].variables.add(name)
         return name
@@ -254,13 +254,13 @@ class ProgramBuilder:
             )
 
     def is_known(self, expr: Expr, more: Collection[str] = (), ranks: bool = True) -> bool:
-        """Whether a value means something here: its variables (or ``more``) live, its ranks are of this
-        scale."""
+        """Return whether a value means something here: its variables (or ``more``) live, its ranks are of
+        this scale."""
         unknown = (node for node in self._unknown(expr) if ranks or isinstance(node, Symbol))
         return all(isinstance(node, Symbol) and node.name in more for node in unknown)
 
     def _unknown(self, expr: Expr) -> Iterator[Symbol | Coord | Rank]:
-        """Variables that are out of scope, ranks and coordinates of smaller scales."""
+        """Yield variables that are out of scope, ranks and coordinates of smaller scales."""
         for node in walk(expr):
             if isinstance(node, (Coord, Rank)) and self.depth(node.scale) > self.depth(self.scale):
                 yield node
@@ -347,7 +347,7 @@ class ProgramBuilder:
             self.leave_scale(self.bodies[-1].nodes[0].span if self.bodies[-1].nodes else self.span())
 
     def snapshot(self) -> dict[str, Any]:
-        """The state to return to if what follows must be read again."""
+        """Return the state to return to if what follows must be read again."""
         bodies = [(b, list(b.nodes), set(b.variables)) for b in self.bodies]
         rest = {name: getattr(self, name).copy() for name in _RESTORED}
         return {"bodies": bodies, "regions": self.regions, "left": self.left, **rest}
@@ -365,7 +365,7 @@ _ELEMENTWISE = {n.Store, n.Atomic, n.Let, n.If, n.Loop, n.Check, n.Print}
 
 
 def located(error: MegatileError, place: Place | None) -> MegatileError:
-    """The error with a place, if it has none."""
+    """Return the error with a place, if it has none."""
     if error.place is None and place is not None:
         error.place = place
         error.args = (error.message, place, error.advice)

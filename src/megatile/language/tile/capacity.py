@@ -38,13 +38,13 @@ class _Total:
         self.by_region: dict[int, int] = defaultdict(int)
 
     def add(self, use: Use) -> int:
-        """The most that is alive at once."""
+        """Return the most that is alive at once."""
         self.by_region[use.region] += use.size
         return self.by_region[0] + max((n for k, n in self.by_region.items() if k), default=0)
 
 
 def checked_memory(machine: HDA, program: Program, spills: bool = False) -> dict[str, int]:
-    """Bytes that one dispatched instance uses of each layer; no unit uses more than it has.
+    """Return bytes that one dispatched instance uses of each layer; no unit uses more than it has.
 
     With ``spills``, tiles lie as GPU compilers put them: what does not fit the registers in a larger
     memory, and tiles of which one is done before the other begins may share their place.
@@ -126,7 +126,7 @@ def _uses(program: Program) -> Iterator[Use]:
 
 
 def _most_alive(program: Program) -> dict[tuple[str, str], int]:
-    """The most bytes of each memory that tiles take at once, each from its first use to its last."""
+    """Return the most bytes of each memory that tiles take at once, each from its first use to its last."""
     spans = _lifetimes(program)
     changes: dict[tuple[str, str], dict[int, int]] = defaultdict(lambda: defaultdict(int))
     for use in _uses(program):
@@ -175,6 +175,7 @@ def _copies(program: Program) -> dict[str, int]:
 
 
 def _room(machine: HDA, scale: str, level: str) -> int:
-    """Bytes of all memories of a layer inside one hardware unit of a scale, or of the one that it is in."""
+    """Return bytes of all memories of a layer inside one hardware unit of a scale, or of the one that it is
+    in."""
     layer = machine.memory(level)
     return int(layer.available * max(machine.level(layer.level).total // machine.count(scale), 1))

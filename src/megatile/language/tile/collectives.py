@@ -42,7 +42,7 @@ def _units(axis: int | None = None, scale: str | None = None) -> int:
 
 
 def _own(value: Any, what: str) -> Operand:
-    """An operand that every unit of this scale has for itself."""
+    """Return an operand that every unit of this scale has for itself."""
     builder = current()
     side = fixed(value, what)
     builder.open_implied()
@@ -121,7 +121,7 @@ def allreduce(
 
 
 def _merge(fn: Any, sides: list[Operand]) -> n.Merge:
-    """The user's function as expressions of the elements ``a0, a1, ..`` and ``b0, b1, ..``."""
+    """Return the user's function as expressions of the elements ``a0, a1, ..`` and ``b0, b1, ..``."""
     if fn is Ellipsis or not callable(fn):
         raise ProgramError(
             f"T.allreduce with fn={fn!r}",
@@ -149,7 +149,7 @@ def _merge(fn: Any, sides: list[Operand]) -> n.Merge:
 
 
 def _divided(large: Operand, small: Operand, units: int, word: str) -> int:
-    """The dimension in which ``large`` has ``units`` times the extent of ``small``."""
+    """Return the dimension in which ``large`` has ``units`` times the extent of ``small``."""
     if len(large.extents) != len(small.extents):
         raise ProgramError(
             f"T.{word}: {large.text()} and {small.text()} have different numbers of dimensions",
@@ -231,7 +231,7 @@ def reduce_scatter(
 
 
 def _part_of(tile: Tile, dim: int) -> Any:
-    """This unit's part of its own copy."""
+    """Return this unit's part of its own copy."""
     builder = current()
     units = _units()
     size, rest = divmod(tile.bound[dim], units)

@@ -36,7 +36,7 @@ _REWRITTEN = re.compile(r"__outer\.<locals>\.__inner\.(<locals>\.)?")
 
 
 def translated(error: Exception, place: Place | None, tiles: Iterable[str]) -> ProgramError:
-    """The error at the user's line: what happened, and what to try."""
+    """Return the error at the user's line: what happened, and what to try."""
     message, advice = _explained(error, list(tiles))
     return ProgramError(message, place=place, advice=advice)
 
@@ -66,13 +66,13 @@ def _unknown_name(error: NameError, tiles: list[str]) -> Explained:
 
 
 def _word(function: str) -> str:
-    """How a user writes a function that Python names: ``T.alloc``, or the helper's own name."""
+    """Return how a user writes a function that Python names: ``T.alloc``, or the helper's own name."""
     name = function.removesuffix(".__init__").rpartition(".")[2].rstrip("_")
     return f"T.{name}" if name in WORDS else name
 
 
 def _parameters(word: str) -> list[str]:
-    """The arguments of a word of the language; none of a helper, whose signature is the user's own."""
+    """Return the arguments of a word of the language; none of a helper, whose signature is the user's own."""
     return list(inspect.signature(WORDS[word[2:]]).parameters) if word.startswith("T.") else []
 
 
@@ -121,7 +121,7 @@ _RULES: dict[str, Rule] = {
 
 
 def names_in_kernel() -> dict[str, Any]:
-    """The variables of the kernel being read, the innermost first."""
+    """Return the variables of the kernel being read, the innermost first."""
     found: dict[str, Any] = {}
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

@@ -59,7 +59,7 @@ def _symbolic(*values: Any) -> bool:
 
 @no_none
 def max(first: Any, *rest: Any) -> Any:
-    """The largest of two or more numbers."""
+    """Return the largest of two or more numbers."""
     for value in rest:
         first = (
             operate("max", first, value) if _symbolic(first, value) else (first if first >= value else value)
@@ -69,7 +69,7 @@ def max(first: Any, *rest: Any) -> Any:
 
 @no_none
 def min(first: Any, *rest: Any) -> Any:
-    """The smallest of two or more numbers."""
+    """Return the smallest of two or more numbers."""
     for value in rest:
         first = (
             operate("min", first, value) if _symbolic(first, value) else (first if first <= value else value)
@@ -93,7 +93,7 @@ def if_then_else(condition: Any, then: Any, orelse: Any) -> Any:
 
 @no_none
 def round(x: Any) -> Any:
-    """The nearest whole number, halves to the even one, in the dtype of ``x``."""
+    """Return the nearest whole number, halves to the even one, in the dtype of ``x``."""
     if not _symbolic(x):
         return _math.floor(x) if x % 1 < 0.5 or (x % 1 == 0.5 and _math.floor(x) % 2 == 0) else _math.ceil(x)
     low = floor(x)
@@ -109,7 +109,7 @@ def cast(x: Any, dtype: Any) -> Any:
 
 
 def bitcast(x: Any, dtype: Any) -> Any:
-    """The bits of ``x`` read as another dtype of the same size."""
+    """Return the bits of ``x`` read as another dtype of the same size."""
     value, name = as_expr(x), dtype_name(dtype)
     if value.dtype in WEAK or itemsize(value.dtype) != itemsize(name):
         raise ProgramError(
@@ -120,7 +120,7 @@ def bitcast(x: Any, dtype: Any) -> Any:
 
 
 def infinity(dtype: Any = "f32") -> float:
-    """The infinity of a dtype (its largest number if it has none)."""
+    """Return the infinity of a dtype (its largest number if it has none)."""
     name = dtype_name(dtype)
     if name == "f8e4m3":
         return 448.0

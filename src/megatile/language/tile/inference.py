@@ -70,7 +70,7 @@ class Candidate(NamedTuple):
 
 
 def candidates(builder: ProgramBuilder, view: OpenView) -> Iterator[Candidate]:
-    """A copy each, or one dimension divided evenly."""
+    """Yield a copy each, or one dimension divided evenly."""
     base = view.base
     assert base is not None
     whole = tuple(int(e) for e in base.bound)
@@ -89,14 +89,14 @@ def _settle(view: OpenView, found: Iterable[Candidate | Layout]) -> None:
 
 
 def _same_grid(builder: ProgramBuilder, one: Tile, other: Tile) -> bool:
-    """Whether the units that share two views are the same."""
+    """Return whether the units that share two views are the same."""
     if one.base is None or other.base is None or one.scale != other.scale:
         return False
     return builder.plan.grid(one.scale, one.base.scale) == builder.plan.grid(other.scale, other.base.scale)
 
 
 def _is_known(builder: ProgramBuilder, view: Tile, other: Operand) -> bool:
-    """Whether the other operand is a whole view whose layout says how this one is divided."""
+    """Return whether the other operand is a whole view whose layout says how this one is divided."""
     tile = other.tile
     return (
         other.is_whole
@@ -128,7 +128,7 @@ def same_shape(builder: ProgramBuilder, left: Operand, right: Operand, dim: int 
 
 
 def _moved(layout: Layout | None, dim: int | None, removed: bool) -> Layout | None:
-    """The layout on the other side of a reduction over ``dim``."""
+    """Return the layout on the other side of a reduction over ``dim``."""
     if dim is None or isinstance(layout, Replicate):
         return layout if dim is None or removed else None
     if not isinstance(layout, Shard) or (removed and layout.dim == dim):
@@ -172,7 +172,7 @@ def matrix_product(
 def _choices(
     builder: ProgramBuilder, side: Operand, dim: int | None
 ) -> Iterator[tuple[Layout | None, tuple[Any, ...]]]:
-    """The layouts and extents of an operand in a way that divides ``dim`` of it."""
+    """Yield the layouts and extents of an operand in a way that divides ``dim`` of it."""
     tile = side.tile
     if isinstance(tile, OpenView):
         if side.is_whole:

@@ -18,7 +18,7 @@ from megatile.language.tile.scalars import Value, plain
 
 
 def instance_of(machine: HDA, wanted: Mapping[str, Any]) -> Instance:
-    """The machine's instance for the scales of a ``T.Kernel``."""
+    """Return the machine's instance for the scales of a ``T.Kernel``."""
     views: dict[str, tuple[Scale, tuple[int, ...]]] = {}
     for word, extents in wanted.items():
         scale = find_scale(machine, word, what="T.Kernel")
@@ -72,7 +72,7 @@ def clusters_of(wanted: dict[str, Any]) -> tuple[dict[str, Any], tuple[int, ...]
 
 
 def find_scale(machine: HDA, word: str, what: str) -> Scale:
-    """A scale by name or alias."""
+    """Return a scale by name or alias."""
     try:
         scale = machine.scale(word)
         if scale.position >= 0:
@@ -116,7 +116,7 @@ def all_scales(machine: HDA) -> list[Scale]:
 
 
 def launch_of(instance: Instance) -> Launch:
-    """Every scale of the machine with its units under the next larger one."""
+    """Return every scale of the machine with its units under the next larger one."""
     scales: list[LaunchScale] = []
     named = {d.scale.name: d for d in instance.dims}
     inside = 1  # units so far below the last named scale
@@ -140,14 +140,15 @@ def launch_of(instance: Instance) -> Launch:
 
 
 def _dispatch(instance: Instance) -> str:
-    """The scale whose instances run in waves: the block, or the smallest named scale above it."""
+    """Return the scale whose instances run in waves: the block, or the smallest named scale above it."""
     block = instance.hda.scale("block")
     larger = [d.scale for d in instance.dims if d.scale.position >= block.position]
     return larger[-1].name if larger else block.name
 
 
 def with_slots(launch: Launch, instance: Instance, memory: Mapping[str, int]) -> Launch:
-    """The launch with the number of dispatched instances that fit at once below the scale above them."""
+    """Return the launch with the number of dispatched instances that fit at once below the scale above
+    them."""
     try:
         if instance.waves(memory) == 1:
             return launch

@@ -152,11 +152,11 @@ class PersistentRange:
         self.domain, self.units, self.rank = domain, units, rank
 
     def flat(self) -> SerialRange:
-        """The loop over the tiles' numbers, rows first."""
+        """Return the loop over the tiles' numbers, rows first."""
         return Persistent(reduce(operator.mul, self.domain), self.units, self.rank)
 
     def coordinates(self, number: Any) -> tuple[Any, ...]:
-        """The indices of the tile with a number."""
+        """Return the indices of the tile with a number."""
         found = []
         for extent in reversed(self.domain):
             found.append(number % extent)

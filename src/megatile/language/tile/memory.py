@@ -25,7 +25,7 @@ UNKNOWN = 1 << 62
 
 
 def alloc(shape: Any, dtype: Any = "f32", level: str = "l0") -> Tile:
-    """One tile per unit of the current scale in memory layer ``level``."""
+    """Allocate one tile per unit of the current scale in memory layer ``level``."""
     builder = current()
     shape = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
     shape = tuple(plain(e) for e in shape)
@@ -43,7 +43,7 @@ def alloc(shape: Any, dtype: Any = "f32", level: str = "l0") -> Tile:
 
 
 def new_tile(shape: tuple[int, ...], dtype: str, level: str, flag: bool = False, kind: Any = Tile) -> Any:
-    """A tile of a checked shape; those of a dispatched unit (and below) end with its region."""
+    """Return a tile of a checked shape; those of a dispatched unit (and below) end with its region."""
     builder = current()
     layer = memory_layer(builder, level)
     builder.open_implied()
@@ -58,7 +58,7 @@ def new_tile(shape: tuple[int, ...], dtype: str, level: str, flag: bool = False,
 
 
 def memory_layer(builder: ProgramBuilder, level: str) -> str:
-    """The machine's name of a memory layer; caches cannot be allocated in."""
+    """Return the machine's name of a memory layer; caches cannot be allocated in."""
     try:
         layer = builder.machine.memory(level)
     except MegatileError as error:
@@ -85,7 +85,8 @@ alloc_local = alloc_fragment
 
 
 def view(x: Any, layout: Any = None) -> Tile:
-    """How a unit of the current scale sees ``x``; indices of a view are local, its ``shape`` this unit's."""
+    """Return how a unit of the current scale sees ``x``; indices of a view are local, its ``shape`` this
+    unit's."""
     builder = current()
     x = argument(x)
     if not isinstance(x, Tile):
@@ -210,7 +211,7 @@ def _local_shape(
 
 
 def _lookup(rank: Expr, values: list[int]) -> Expr:
-    """The value for a rank, as few comparisons as runs of equal values need."""
+    """Return the value for a rank, as few comparisons as runs of equal values need."""
     result: Expr = Const(values[-1])
     for at in range(len(values) - 1, 0, -1):
         if values[at - 1] != values[at]:
@@ -222,7 +223,7 @@ def _lookup(rank: Expr, values: list[int]) -> Expr:
 def _symbolic_shape(
     x: Tile, layout: lay.Layout, extents: tuple[int, ...]
 ) -> tuple[tuple[Any, ...], tuple[int, ...]]:
-    """Shapes with names in them: equal shares, rounded up."""
+    """Return shapes with names in them: equal shares, rounded up."""
     shape = list(x.shape)
     if isinstance(layout, lay.Shard):
         size = simplify(applied("ceildiv", (as_expr(shape[layout.dim]), Const(math.prod(extents)))))
@@ -232,7 +233,7 @@ def _symbolic_shape(
 
 @no_none
 def dynamic(name: str) -> Symbol:
-    """A symbolic extent, bound when the program is run with arrays."""
+    """Return a symbolic extent, bound when the program is run with arrays."""
     if not name.isidentifier():
         raise ProgramError(f"T.dynamic({name!r})", advice="give a name, e.g. T.dynamic('M')")
     return Symbol(name)

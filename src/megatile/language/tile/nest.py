@@ -47,7 +47,7 @@ class LevelFound(BaseException):
 
 def level_of(word: Any, extents: tuple[Any, ...], workgroup: Any, cluster_size: Any,
              num_sms_per_die: Any) -> ScaleLevel:  # fmt: skip
-    """What the arguments of ``T.Scale`` say of a level."""
+    """Return what the arguments of ``T.Scale`` say of a level."""
     if workgroup is not None and extents:
         raise ProgramError(
             f'T.Scale("{word}") has extents and workgroup=', advice="give its shape once: workgroup=(4, 2)"
@@ -98,14 +98,14 @@ class Nest:
         return level.word in PHYSICAL and level.word not in self.machine.scale_names
 
     def name(self, level: ScaleLevel) -> str:
-        """The scale of the machine whose units the level counts."""
+        """Return the scale of the machine whose units the level counts."""
         if self.in_grid(level):
             word = "cluster" if self.clustered and level in self.grid else "block"
             return self.machine.scale(word).name
         return find_scale(self.machine, level.word, what="T.Scale").name
 
     def enter(self, level: ScaleLevel) -> ScaleLevel:
-        """The level, known by now; it is open until `leave`."""
+        """Return the level, known by now; it is open until `leave`."""
         number = sum(1 for one in self.open if one.word == level.word)
         level = ScaleLevel(level.word, level.extents, level.cluster_size, number)
         known = next((one for one in self.levels if (one.word, one.number) == (level.word, number)), None)
@@ -146,7 +146,7 @@ class Nest:
         return next((one.cluster_size for one in self.grid if one.cluster_size), 0)
 
     def scales(self) -> dict[str, Any]:
-        """What ``T.Kernel`` would be told."""
+        """Return what ``T.Kernel`` would be told."""
         found = {self.name(one): one.extents for one in self._others()}
         grid = tuple(extent for one in self.grid for extent in one.extents)
         if self.ranks:
@@ -169,7 +169,8 @@ class Nest:
         return [one for one in self.levels if not self.in_grid(one)]
 
     def _threads(self) -> dict[str, Any]:
-        """The threads of the smallest level, if it is larger than a thread; one level alone becomes them."""
+        """Return the threads of the smallest level, if it is larger than a thread; one level alone becomes
+        them."""
         block = self.machine.scale("block").position
         below = {self.name(one): one for one in self._others()}
         below = {name: one for name, one in below.items() if self.machine.scale(name).position < block}
@@ -183,7 +184,7 @@ class Nest:
         return {smallest: (), thread: (math.prod(below[smallest].extents) * lanes,)}
 
     def region(self) -> str | None:
-        """The smallest scale whose levels are all open."""
+        """Return the smallest scale whose levels are all open."""
         if not self.open:
             return None
         if all(one in self.open for one in self.grid) and any(
@@ -200,7 +201,7 @@ class Nest:
         return level in self.grid or level in self.ranks
 
     def coordinates(self, level: ScaleLevel) -> Any:
-        """The index of a unit at a level, or its indices if the level has several dimensions."""
+        """Return the index of a unit at a level, or its indices if the level has several dimensions."""
         name = self.name(level)
         if level in self.ranks:
             before = self.ranks[: self.ranks.index(level)]

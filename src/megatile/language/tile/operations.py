@@ -32,7 +32,7 @@ class GemmWarpPolicy(str, Enum):
 
 
 def request(primitive: str, to: Operand, source: Operand, **work: Any) -> Request:
-    """What a statement asks of the machine, for implementations written in ``T``."""
+    """Return what a statement asks of the machine, for implementations written in ``T``."""
     builder = current()
     memories = tuple("l2" if side.tile.is_tensor else side.tile.level for side in (source, to))
     elements = math.prod(known(e) or 1 for e in (to if to.extents else source).extents)
@@ -110,7 +110,7 @@ def _copy_strided(to: Any, source: Any, here: bool) -> None:
 
 
 def element_of(side: Any, indices: list[Any]) -> Ref:
-    """The element of a region at indices inside it."""
+    """Return the element of a region at indices inside it."""
     left, steps = iter(indices), getattr(side, "steps", (1,) * len(side.dims))
     places = (
         d.start if d.extent is None else simplify(d.start + next(left) * step)
@@ -131,7 +131,7 @@ def elementwise_nest(names: tuple[str, ...], extents: tuple[Expr, ...]) -> Itera
 
 
 def peers(scale: str | None, what: str, has_rank: bool) -> str | None:
-    """The scale of a region around this one whose units ``dst=`` counts; None: the innermost one's."""
+    """Return the scale of a region around this one whose units ``dst=`` counts; None: the innermost one's."""
     builder = current()
     if scale is None:
         return None
@@ -147,7 +147,8 @@ def peers(scale: str | None, what: str, has_rank: bool) -> str | None:
 
 
 def group_of(scale: str | None) -> tuple[str, str]:
-    """The scale whose units act together (None: the innermost region's), and that of the region around it."""
+    """Return the scale whose units act together (None: the innermost region's), and that of the region around
+    it."""
     builder = current()
     names = [ROOT, *(one.scale for one in builder.scales)]
     scale = scale or builder.scale
@@ -155,7 +156,7 @@ def group_of(scale: str | None) -> tuple[str, str]:
 
 
 def reaches(tile: Tile, scale: str | None) -> bool:
-    """Whether every unit of a scale, or one that stays inside each of them, has a tile for itself."""
+    """Return whether every unit of a scale, or one that stays inside each of them, has a tile for itself."""
     builder = current()
     scale = scale or builder.scale
     names = [one.scale for one in builder.scales]
@@ -189,7 +190,7 @@ def checked_axis(axis: int | None, scale: str | None = None) -> int | None:
 
 
 def _transposed(a: tuple[Any, ...], b: tuple[Any, ...], c: tuple[Any, ...], given: tuple[bool, bool]) -> str:
-    """Which other transposes would make the extents of a product fit."""
+    """Return which other transposes would make the extents of a product fit."""
     for turn in ((False, True), (True, False), (True, True)):
         (m, k), (k2, columns) = (x[::-1] if t else x for x, t in zip((a, b), turn, strict=True))
         if same_extents((k, m, columns), (k2, *c)):
@@ -330,7 +331,8 @@ def cumsum(
 
 
 def read_scalar(element: Any, bound: int | None = None) -> Any:
-    """A whole number from a tile, usable in extents, trip counts, peers and indices; at most ``bound``."""
+    """Return a whole number from a tile, usable in extents, trip counts, peers and indices; at most
+    ``bound``."""
     builder = current()
     if not isinstance(element, Ref) or not element.is_element:
         raise ProgramError(
@@ -385,8 +387,8 @@ def breakpoint_(unit: Any = None) -> None:
 
 
 def _scalars() -> Iterator[tuple[str, Expr]]:
-    """The numbers that the kernel has names for here: ranks, indices, values; those of smaller scales are
-    not known."""
+    """Yield the numbers that the kernel has names for here: ranks, indices, values; those of smaller scales
+    are not known."""
     for name, value in names_in_kernel().items():
         if isinstance(value, (int, float)) or (isinstance(value, Value) and not isinstance(value, Ref)):
             try:

@@ -58,7 +58,7 @@ class ProgramFunction:
         return tuple(name for name in dict.fromkeys(found) if name != RANKS)
 
     def bind_symbols(self, shapes: list[tuple[int, ...]]) -> dict[str, int]:
-        """Values of the symbolic extents that shapes of arguments give."""
+        """Return values of the symbolic extents that shapes of arguments give."""
         bound: dict[str, int] = {}
         for (name, tensor), shape in zip(self.tensors.items(), shapes, strict=False):
             for wanted, given in zip(tensor.shape, shape, strict=False):
@@ -71,7 +71,7 @@ class ProgramFunction:
         return bound
 
     def build(self, machine: str | HDA = DEFAULT_MACHINE, **symbols: int) -> Program:
-        """The Program for a machine, with symbolic extents given by name (all of them, or none)."""
+        """Return the Program for a machine, with symbolic extents given by name (all of them, or none)."""
         hda = find_machine(machine) if isinstance(machine, str) else machine
         key = (hda, tuple(sorted(symbols.items())))
         if key not in self._built:
@@ -82,7 +82,8 @@ class ProgramFunction:
         return self._built[key]
 
     def build_open(self, machine: str | HDA = DEFAULT_MACHINE) -> tuple[Program, dict[str, tuple[Any, ...]]]:
-        """The Program with its symbolic extents left open, and the launch's extents that depend on them."""
+        """Return the Program with its symbolic extents left open, and the launch's extents that depend on
+        them."""
         hda = find_machine(machine) if isinstance(machine, str) else machine
         unknown: dict[str, tuple[Any, ...]] = {}
         token = UNKNOWN_EXTENTS.set(unknown)
@@ -193,7 +194,7 @@ def check_views(builder: ProgramBuilder) -> None:
 
 
 def finished(builder: ProgramBuilder, params: tuple[Param, ...]) -> Program:
-    """The Program: flags marked, memory counted, structure and known mistakes checked."""
+    """Return the Program: flags marked, memory counted, structure and known mistakes checked."""
     if builder.launch is None:
         raise ProgramError(
             f"'{builder.name}' has no launch",
@@ -225,7 +226,7 @@ def finished(builder: ProgramBuilder, params: tuple[Param, ...]) -> Program:
 
 
 def _annotations(function: Callable[..., Any], names: Mapping[str, Any]) -> dict[str, Tensor | DType]:
-    """The tensors of a kernel's arguments, and dtypes of numbers; ``names`` are those around it, for
+    """Return the tensors of a kernel's arguments, and dtypes of numbers; ``names`` are those around it, for
     annotations kept as text."""
     tensors: dict[str, Tensor | DType] = {}
     annotations = evaluated_annotations(function, names)
@@ -262,7 +263,7 @@ def evaluated_annotations(function: Callable[..., Any], names: Mapping[str, Any]
 
 
 def _argument_place(function: Callable[..., Any], name: str) -> Place:
-    """Where an argument stands in the kernel's head."""
+    """Return where an argument stands in the kernel's head."""
     code = function.__code__
     try:
         lines, first = inspect.getsourcelines(function)
@@ -295,7 +296,8 @@ def program(function: Callable[..., Any]) -> ProgramFunction:
 
 
 def _factory(frame: FrameType, names: Mapping[str, Any]) -> tuple[Callable[..., Any], dict[str, Any]] | None:
-    """The function of a frame and its arguments, if it is one of its module with a fixed number of them."""
+    """Return the function of a frame and its arguments, if it is one of its module with a fixed number of
+    them."""
     code = frame.f_code
     found = frame.f_globals.get(code.co_name)
     found = getattr(found, "__wrapped__", found)

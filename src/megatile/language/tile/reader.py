@@ -119,11 +119,11 @@ class Reader(Hooks):
         return self._named(place, value, "part") if has_loads(value.expr) else value
 
     def stores(self, names: tuple[str | None, ...]) -> bool:
-        """Whether assigning to names, or elements (None), changes a tile."""
+        """Return whether assigning to names, or elements (None), changes a tile."""
         return None in names
 
     def _named(self, place: Place, value: Value, name: str) -> Value:
-        """A variable with the value that an expression has here."""
+        """Return a variable with the value that an expression has here."""
         self.at(place)
         variable = self.builder.variable(name)
         self.builder.emit(n.Let, name=variable, value=value.expr)
@@ -203,7 +203,8 @@ class Reader(Hooks):
     def _or_else(
         self, read: Callable[[], _Result], problem: type[BaseException], again: Callable[[], _Result]
     ) -> _Result:
-        """What ``read`` gives; where that raises the problem, all is put back and ``again`` reads it."""
+        """Return what ``read`` gives; where that raises the problem, all is put back and ``again`` reads
+        it."""
         before, loops, calls = self.builder.snapshot(), list(self.loops), self.calls
         try:
             return read()
@@ -239,7 +240,8 @@ class Reader(Hooks):
         return merged, leaving
 
     def _merge(self, name: str, before: Any, left: Any, right: Any, parts: list[Any], span: Any) -> Any:
-        """The value of a variable after a branch: the same on both sides, or a variable set on each."""
+        """Return the value of a variable after a branch: the same on both sides, or a variable set on
+        each."""
         if left is right or (is_plain(left) and is_plain(right) and left == right):
             return left
         if not (is_scalar(left) and is_scalar(right)):
@@ -271,7 +273,7 @@ class Reader(Hooks):
         self, jumps: list[Jump | None], parts: list[Any], names: tuple[str, ...], results: list[State],
         place: Place,
     ) -> tuple[Jump | None, int | None]:  # fmt: skip
-        """The jump that both sides of a branch make, and the only side that goes on, if it is one.
+        """Return the jump that both sides of a branch make, and the only side that goes on, if it is one.
 
         A side that jumps elsewhere than the other gets a statement that does so when the program runs.
         """
@@ -429,7 +431,7 @@ class Reader(Hooks):
         return tuple(self._outside(name, v) for name, v in zip(names, final, strict=True)), None
 
     def _outside(self, name: str, value: Any) -> Any:
-        """What a variable is outside the loop that set it."""
+        """Return what a variable is outside the loop that set it."""
         known = not isinstance(value, Value) or self.builder.is_known(value.expr, ranks=False)
         return value if known else OutOfScope(name, None)
 
@@ -442,8 +444,8 @@ class Reader(Hooks):
         ]
 
     def _step(self, name: str, before: Any, start: Any, after: Any, kept: bool) -> Any:
-        """What a variable is after the loop; one read and assigned in the body is carried round it, and so is
-        one that is read after the loop (``kept``)."""
+        """Return what a variable is after the loop; one read and assigned in the body is carried round it,
+        and so is one that is read after the loop (``kept``)."""
         if not isinstance(start, Carried):
             swapped = isinstance(start, Tile) and isinstance(after, Tile) and after is not start
             if swapped and after.name in self.builder.tiles and not self._made_here(after):
@@ -491,5 +493,5 @@ class Reader(Hooks):
 
 
 def _named(targets: tuple[str, ...], names: tuple[str, ...]) -> tuple[str, ...]:
-    """The user's names of loop variables, but for ``_``."""
+    """Return the user's names of loop variables, but for ``_``."""
     return tuple(t if t.strip("_") else n for t, n in zip(targets, names, strict=True))

@@ -48,7 +48,7 @@ class Recording:
         return self.arguments[id(tensor)][1]
 
     def finish(self, whole: bool) -> Program | None:
-        """The Program; None if the block was left by an exception."""
+        """Return the Program; None if the block was left by an exception."""
         try:
             if not whole:
                 return None

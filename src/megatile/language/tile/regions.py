@@ -45,7 +45,7 @@ def extents_text(extents: tuple[Expr, ...]) -> str:
 
 
 def operand(value: Any, what: str) -> Operand:
-    """The operand a user wrote; ``what`` names it in errors."""
+    """Return the operand a user wrote; ``what`` names it in errors."""
     value = argument(value)
     if isinstance(value, OwnCopy):
         value = value[...]
@@ -65,7 +65,7 @@ def operand(value: Any, what: str) -> Operand:
 
 
 def fixed(value: Any, what: str) -> Operand:
-    """An operand that has its own extents (no anchor)."""
+    """Return an operand that has its own extents (no anchor)."""
     result = operand(value, what)
     if result.is_anchor and result.tile.ndim:
         raise ProgramError(
@@ -76,7 +76,7 @@ def fixed(value: Any, what: str) -> Operand:
 
 
 def matched(to: Operand, source: Operand) -> tuple[Region, Region]:
-    """Both regions of a copy, with an anchor's extents taken from the other side."""
+    """Return both regions of a copy, with an anchor's extents taken from the other side."""
     if not (to.is_anchor or source.is_anchor):
         _check_same(to, source)
     left = _anchored(to, source) if to.is_anchor and not source.is_anchor else to.region()
@@ -125,7 +125,7 @@ def _check_mapping(anchor: Operand, extents: tuple[Expr, ...], spare: int) -> No
 
 
 def _begins_block(start: Expr, extent: int, bound: int) -> bool:
-    """Whether blocks of an extent that begin here tile a dimension."""
+    """Return whether blocks of an extent that begin here tile a dimension."""
     terms, offset = linear(start)
     return extent <= 1 or (extent <= bound and all(n % extent == 0 for n in (*terms.values(), offset)))
 
@@ -144,7 +144,8 @@ def _significant(extents: tuple[Expr, ...]) -> list[Expr]:
 
 
 def same_extents(left: tuple[Expr, ...], right: tuple[Expr, ...]) -> bool:
-    """Whether two shapes agree; extents known only at run time are checked then. Ones may be dropped."""
+    """Return whether two shapes agree; extents known only at run time are checked then. Ones may be
+    dropped."""
     if len(left) != len(right):
         left, right = tuple(_significant(left)), tuple(_significant(right))
     pairs = [(known(a), known(b)) for a, b in zip(left, right, strict=False)]

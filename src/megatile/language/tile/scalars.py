@@ -57,7 +57,7 @@ class Value(Arithmetic):
         return self.expr.dtype
 
     def astype(self, dtype: Any) -> Any:
-        """This value rounded to another dtype."""
+        """Return this value rounded to another dtype."""
         return as_value(cast(self.expr, dtype_name(dtype)))
 
     def __truediv__(self, other: Any) -> Any:
@@ -144,7 +144,7 @@ class Coordinate(Value):
 
 
 def as_expr(value: Any) -> Expr:
-    """The expression of a number, a value or an element of a tile."""
+    """Return the expression of a number, a value or an element of a tile."""
     if isinstance(value, Value):
         return value.expr
     if isinstance(value, (bool, np.bool_)):
@@ -170,19 +170,19 @@ def _each_element(name: str, shape: tuple[Any, ...]) -> str:
 
 
 def as_value(expr: Expr) -> Any:
-    """A Python number if the expression is one, otherwise a Value."""
+    """Return a Python number if the expression is one, otherwise a Value."""
     if isinstance(expr, Const) and expr.dtype in WEAK:
         return expr.value
     return Value(expr)
 
 
 def plain(value: Any) -> Any:
-    """A Python number where the value is one after all (a symbolic extent that has been bound)."""
+    """Return a Python number where the value is one after all (a symbolic extent that has been bound)."""
     return as_value(value.expr) if isinstance(value, Value) else value
 
 
 def operate(op: str, *values: Any) -> Any:
-    """An operator on numbers and values."""
+    """Return an operator on numbers and values."""
     for value in values:
         if getattr(value, "foreign_operand", False):
             return NotImplemented

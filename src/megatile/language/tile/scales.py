@@ -169,7 +169,7 @@ def _check_inferred(instance: Any, scale: str) -> None:
 
 
 def _unpacked(rank: Rank, extents: tuple[int, ...]) -> Any:
-    """One index for one extent, a coordinate for each of several."""
+    """Return one index for one extent, a coordinate for each of several."""
     return rank if len(extents) == 1 else _coords(rank.expr, extents)
 
 

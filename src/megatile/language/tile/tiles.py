@@ -87,8 +87,8 @@ class InputArray:
 
 
 def Input(what: Any, dtype: Any = "f32") -> Any:
-    """Something that is only read: ``A: T.Input((M, K), "f16")`` in a kernel's head, where a write is refused
-    while building, or ``mt.run(kernel, T.Input(a), b)`` for an array."""
+    """Declare an argument that is only read: ``A: T.Input((M, K), "f16")`` in a kernel's head, where a write
+    is refused while building, or ``mt.run(kernel, T.Input(a), b)`` for an array."""
     return InputArray(what) if hasattr(what, "dtype") else Tensor(what, dtype, is_input=True)
 
 
@@ -334,7 +334,7 @@ def _step(tile: Tile, item: Any) -> int:
 
 
 def _from_the_end(tile: Tile, d: int, at: Expr) -> Expr:
-    """Where an index lies that may count from the end, as -1 does."""
+    """Return where an index lies that may count from the end, as -1 does."""
     number = known(at)
     return (
         simplify(as_expr(tile.shape[d]) + at) if number is not None and -tile.bound[d] <= number < 0 else at

@@ -79,7 +79,7 @@ def is_plain(value: Any) -> bool:
 
 
 def either(name: str, before: Any, left: Any, right: Any, place: Place | None) -> Any:
-    """What a variable means after a branch that does not give it one scalar on both sides.
+    """Return what a variable means after a branch that does not give it one scalar on both sides.
 
     A tile made on one side keeps its name (it may be used in a later branch of the same kind, and reading
     it where nothing was written is found at run time); a number set on one side only has no value.

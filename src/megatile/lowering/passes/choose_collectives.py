@@ -48,7 +48,7 @@ class _Chooser(Chooser):
         return replace(node, algorithm=algorithm, impl=node.impl if impl is None else impl)
 
     def choice(self, node: n.Collective, site: Site) -> tuple[str, str | None]:
-        """The algorithm, and what sends its messages, if not the units' own engines."""
+        """Return the algorithm, and what sends its messages, if not the units' own engines."""
         group = site.among(node.scale)
         if site.unit.group[1] != site.level.depth < group[1] and self.units(site.among()) > 1:
             if node.algorithm is not None:  # whichever it is, they share the instance's memory
@@ -77,14 +77,14 @@ class _Chooser(Chooser):
         return "multicast" if spreads else "gets", None
 
     def spreads(self, node: n.Collective) -> bool:
-        """Whether the network may spread what a root has, which only the run tells."""
+        """Return whether the network may spread what a root has, which only the run tells."""
         found = node.kind == "broadcast" and node.algorithm is None
         if node.impl == "multicast" and not found:
             raise cannot(f"T.{node.kind} with impl='multicast', which only spreads what one unit has,", node)
         return found
 
     def buffers(self, node: n.Collective, x: Block, y: Block, site: Site, size: int) -> Buffers | None:
-        """What the library's algorithm reads and writes, if there is one block of each."""
+        """Return what the library's algorithm reads and writes, if there is one block of each."""
         if len(node.to) > 1 or node.fn is not None:
             return None
         copies = self.copies(node.to[0], site)
@@ -94,13 +94,13 @@ class _Chooser(Chooser):
         return Buffers.of(node, x, y, size) if copies == 1 else None
 
     def copies(self, region: n.Region, site: Site) -> int:
-        """How many slices of a tile a unit writes: those of all units below it that have one."""
+        """Return how many slices of a tile a unit writes: those of all units below it that have one."""
         home = self.homes.home(region.source)
         inner = self.launch.scales[min(home.copy_depth, site.depth) : home.copy_depth]
         return 1 if home.lead == 1 else math.prod(s.count for s in inner)
 
     def block(self, region: n.Region, site: Site) -> Block:
-        """A region as a block with the Program's own numbers, cut where it may reach over the edge."""
+        """Return a region as a block with the Program's own numbers, cut where it may reach over the edge."""
         home = self.homes.home(region.source)
         lead = (Axis(ZERO, ONE, ONE, kept=False),) if home.lead > 1 else ()
         axes = [

@@ -80,7 +80,7 @@ class _Chooser(Chooser):
         )  # fmt: skip
 
     def across_nodes(self, node: n.Copy, site: Site) -> bool | Expr:
-        """Whether a put or get between devices leaves its node; a condition where some units' do."""
+        """Return whether a put or get between devices leaves its node; a condition where some units' do."""
         number, launch = node.src if node.dst is None else node.dst, self.launch
         device = self.machine.scale("device").name
         each = self.machine.count(device, within=self.machine.scale("node").name)
@@ -116,18 +116,19 @@ class _Chooser(Chooser):
         )  # fmt: skip
 
     def reach(self, group: tuple[int, int]) -> str:
-        """The largest scale at which a unit of a group is another one than this."""
+        """Return the largest scale at which a unit of a group is another one than this."""
         scales = self.launch.scales[slice(*group)]
         return next((s.name for s in scales if s.count > 1), scales[-1].name)
 
     @staticmethod
     def sizes(region: n.Region, lead: int) -> list[int | None]:
-        """The extents of a region in its tile, with the leading one of slices; None: only the run tells."""
+        """Return the extents of a region in its tile, with the leading one of slices; None: only the run
+        tells."""
         return [1] * (lead > 1) + [1 if d.extent is None else constant(d.extent) for d in region.dims]
 
     @staticmethod
     def elements(region: n.Region, site: Site) -> int:
-        """Elements of a region; where they vary, the most."""
+        """Return elements of a region; where they vary, the most."""
         total = 1
         for dim in region.dims:
             if dim.extent is None:

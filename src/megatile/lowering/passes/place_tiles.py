@@ -56,7 +56,7 @@ class PlaceTiles:
 
 
 def streamed(homes: Homes, loop: n.Loop, depth: int) -> Iterator[str]:
-    """Tiles of a level's own that a pipelined loop fills with one copy (of each of their parts) in each
+    """Yield tiles of a level's own that a pipelined loop fills with one copy (of each of their parts) in each
     iteration, which so begins a new version. What changes such a tile later, in place, changes that one."""
     writers: dict[str, list[n.Node]] = {}
     for node in n.walk(loop.body):

@@ -27,8 +27,8 @@ class Site:
     looped: bool = False
 
     def among(self, scale: str | None = None) -> tuple[int, int]:
-        """The depths between which the units of the innermost region, or of that of a scale, are counted: in
-        their instance where they are units inside it."""
+        """Return the depths between which the units of the innermost region, or of that of a scale, are
+        counted: in their instance where they are units inside it."""
         low, high = self.unit.group_of(scale)
         return (max(low, self.level.depth) if high > self.level.depth else low), high
 
@@ -81,13 +81,13 @@ class Chooser:
         return replace(site, level=self.levels.further[scale], depth=depth, first=first, looped=False)
 
     def units(self, group: tuple[int, int], axis: int | None = None) -> int:
-        """How many units of a group act together (along ``axis``)."""
+        """Return how many units of a group act together (along ``axis``)."""
         grid = self.launch.grid(self.launch.at(group[1]), self.launch.at(group[0]))
         return math.prod(grid) if axis is None else grid[axis]
 
 
 def annotated(program: Program, change: Mapping[int, Mapping[str, Any]]) -> Program:
-    """The Program with other fields of statements, by their ``id``."""
+    """Return the Program with other fields of statements, by their ``id``."""
 
     def body(nodes: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
         return tuple(map(statement, nodes))

@@ -85,7 +85,7 @@ def _overlap(some: frozenset[Access], others: frozenset[Access]) -> bool:
 def _accesses(
     body: tuple[n.Node, ...], unit: Unit, table: Mapping[str, Binding]
 ) -> Iterator[tuple[str, Access]]:
-    """What statements and those inside them touch: the tensor or tile, and a box of it."""
+    """Yield what statements and those inside them touch: the tensor or tile, and a box of it."""
     for node in body:
         there = unit.within(node) if isinstance(node, n.Parallel) else unit
         for kind, region in n.regions(node):

@@ -25,7 +25,7 @@ BY_ROWS = ("o", "down")
 
 
 def reference(x: Any, w: dict[str, Any]) -> Any:
-    """The block in NumPy."""
+    """Return the block in NumPy."""
     x, w = x.astype(np.float32), {name: part.astype(np.float32) for name, part in w.items()}
 
     def norm(a: Any) -> Any:

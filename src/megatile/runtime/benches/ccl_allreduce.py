@@ -17,7 +17,7 @@ EXACT = 2048
 
 
 def total(shards: int, ranks: int) -> int:
-    """What every shard holds in the end."""
+    """Return what every shard holds in the end."""
     return shards * ranks * (ranks + 1) // 2
 
 

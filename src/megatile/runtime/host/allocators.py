@@ -41,7 +41,7 @@ class Pool:
         return sum(stop - start for start, stop in self._free)
 
     def take(self, nbytes: int, what: str) -> int:
-        """The first byte of a range that is now taken."""
+        """Take a range and return its first byte."""
         if whole(nbytes) is None or nbytes < 0:
             raise AllocationError(f"{nbytes!r} bytes cannot be allocated")
         room = -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT
@@ -108,7 +108,7 @@ class PEMemAllocator:
         self.pools = {kind: given.get(kind) or make() for kind, make in own.items()}
 
     def alloc(self, kind: str, nbytes: int, what: str = "a tensor") -> PhysAddr:
-        """Bytes of ``hbm``, ``tcm`` or ``sram``."""
+        """Allocate bytes of ``hbm``, ``tcm`` or ``sram``."""
         if kind not in self.pools:
             raise AllocationError(f"a PE has no memory '{kind}'", advice=f"there are {', '.join(self.pools)}")
         return self.address(kind, self.pools[kind].take(nbytes, what))
@@ -187,7 +187,8 @@ class PeMMU:
         del self._ranges[at]
 
     def translate(self, va: int, nbytes: int = 1) -> PhysAddr:
-        """Where a virtual range lies; one that is not mapped whole is an error that names what is near."""
+        """Return where a virtual range lies; one that is not mapped whole is an error that names what is
+        near."""
         at = bisect_right(self._ranges, va, key=lambda r: r[0]) - 1
         if at >= 0:
             start, size, pa, what = self._ranges[at]

@@ -65,7 +65,7 @@ def columns_of(calls: Sequence[Call], stored: Sequence[bool], shape: DeviceShape
 
 
 def _shards(tensors: Sequence[Tensor], columns: int) -> list[tuple[Piece, ...]]:
-    """The shards of every column, one tensor after the other; each has the room of the largest."""
+    """Return the shards of every column, one tensor after the other; each has the room of the largest."""
     found, place = [], 0
     for tensor in tensors:
         sizes = [prod(shard.spec.shape) for shard in tensor.shards]

@@ -116,7 +116,7 @@ class RuntimeContext(Namespace):
 
     @staticmethod
     def active() -> RuntimeContext | None:
-        """The context whose ``with`` block was entered last, if it is still there."""
+        """Return the context whose ``with`` block was entered last, if it is still there."""
         return RuntimeContext._active() if RuntimeContext._active is not None else None
 
     def __repr__(self) -> str:
@@ -234,7 +234,8 @@ def host(
     target_device: str = "all",
     **overrides: Any,
 ) -> RuntimeContext:
-    """A PyTorch-like namespace on a machine (a name, a file, or an `HDA`); ``overrides`` set its parameters.
+    """Return a PyTorch-like namespace on a machine (a name, a file, or an `HDA`); ``overrides`` set its
+    parameters.
 
     ``ccl`` (a file, or a configuration; ``"ccl.yaml"`` is the one that comes with megatile if there is no
     such file here) makes ``all_reduce`` over all ranks the kernel that it names, as ``./ccl.yaml`` does where

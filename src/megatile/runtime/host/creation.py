@@ -41,7 +41,7 @@ class Creation(HostState):
         device: Any = None,
         requires_grad: bool = False,
     ) -> Tensor:
-        """A tensor of the current device, whose contents are left as they are."""
+        """Return a tensor of the current device, whose contents are left as they are."""
         if requires_grad:
             raise no_autograd("requires_grad=True")
         return self._make(shape, dtype, dp, name, device, None)
@@ -85,13 +85,13 @@ class Creation(HostState):
         return self.empty_like(tensor, **options).fill_(fill_value)
 
     def from_numpy(self, array: Any) -> Tensor:
-        """A tensor of the host that shares the array's memory; ``copy_`` brings it to a device."""
+        """Return a tensor of the host that shares the array's memory; ``copy_`` brings it to a device."""
         data = np.asarray(array)
         context: Any = self
         return Tensor(context, data.shape, dtype_name(data.dtype), data)
 
     def tensor(self, data: Any, dtype: Any = None, **options: Any) -> Tensor:
-        """A tensor of the current device with these contents."""
+        """Return a tensor of the current device with these contents."""
         array = np.asarray(data)
         if dtype is not None:
             array = array.astype(numpy_dtype(dtype_name(dtype)))

@@ -44,7 +44,8 @@ class Distributed(Messages):
             raise missing(self, "torch.distributed", name)
 
     def participants(self) -> tuple[tuple[int, int], ...]:
-        """The (cube, pe) of a device on which ``all_reduce`` needs a tensor's shards; () if it takes any."""
+        """Return the (cube, pe) of a device on which ``all_reduce`` needs a tensor's shards; () if it takes
+        any."""
         return self._context.ccl.participants if self._context.ccl is not None else ()
 
     @property
@@ -262,7 +263,7 @@ class Distributed(Messages):
         scatter_object_output_list[0] = found[members.rank_of(src)][members.rank_of(rank)]
 
     def _exchanged(self, obj: Any, room: list[Any] | None, group: Any) -> list[Any]:
-        """What every rank of the group gave, copied."""
+        """Return what every rank of the group gave, copied."""
         members, context = self._group(group), self._context
         if room is not None and len(room) != members.size():
             raise DistributedError(f"a list of {len(room)} has no room for {members.size()} objects")
@@ -289,7 +290,7 @@ def _same(count: int, tensors: Sequence[Tensor], what: str) -> None:
 
 
 def _splits(tensor: Tensor, sizes: Sequence[int] | None, ranks: int) -> tuple[int, ...]:
-    """Elements per rank from rows per rank."""
+    """Return elements per rank from rows per rank."""
     rows = tensor.shape[0] if tensor.shape else 0
     if sizes is None:
         if rows % ranks:

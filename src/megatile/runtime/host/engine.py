@@ -131,8 +131,8 @@ class Engine:
     def host_copy(
         self, name: str, nbytes: int, pieces: int, at_ps: int, device: int, after: Iterable[Launch] = ()
     ) -> Launch:
-        """Bytes over the host's link: its latency, then the bytes or the starts of the DMA engine that puts
-        ``pieces`` in their places, whichever takes longer."""
+        """Return bytes over the host's link: its latency, then the bytes or the starts of the DMA engine that
+        puts ``pieces`` in their places, whichever takes longer."""
         return self.occupy(name, at_ps, self.host_copy_ps(nbytes, pieces), (device,), after)
 
     def host_copy_ps(self, nbytes: int, pieces: int) -> int:
@@ -144,7 +144,7 @@ class Engine:
         return link.latency_ps + max(serialise_ps(nbytes, link.bandwidth), pieces * dma)
 
     def control_ps(self) -> int:
-        """One message of the host to a PE."""
+        """Return one message of the host to a PE."""
         return control_ps(self.machine)
 
     def _start(self, launch: Launch, after: Iterable[Launch], turns: bool, at_once: bool = False) -> Launch:
@@ -244,7 +244,7 @@ class Engine:
         return join_traces(sorted(parts, key=lambda part: part[0]), self.machine.name)
 
     def trace_of(self, launch: Launch) -> Trace:
-        """The events of a launch that had its devices for itself."""
+        """Return the events of a launch that had its devices for itself."""
         known = launch.known
         assert known is not None
         if launch.plan is None:
@@ -263,6 +263,6 @@ def _end(launch: Launch) -> int:
 
 
 def overlap(launch: Launch, other: Launch) -> bool:
-    """Whether two launches that have ended used the same parts of a machine at the same time."""
+    """Return whether two launches that have ended used the same parts of a machine at the same time."""
     apart = _end(launch) <= other.submit_ps or _end(other) <= launch.submit_ps
     return not apart and not (launch.uses or frozenset()).isdisjoint(other.uses or ())

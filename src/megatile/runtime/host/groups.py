@@ -98,7 +98,7 @@ class Work:
         return True
 
     def is_completed(self) -> bool:
-        """Whether it is done; asking takes the worker a microsecond, so that loops of it end."""
+        """Return whether it is done; asking takes the worker a microsecond, so that loops of it end."""
         self._context.wait_for(self._context.clock_ps + 1_000_000)
         self._context.engine.settle(until_ps=self._context.clock_ps)
         work = self._epoch.work
@@ -131,11 +131,11 @@ class ProcessGroup:
         return f"ProcessGroup({list(self.ranks)})"
 
     def joined(self, rank: int) -> int:
-        """How many collectives a rank has joined."""
+        """Return how many collectives a rank has joined."""
         return self._next[rank]
 
     def rank_of(self, rank: int) -> int:
-        """The number of a rank in this group, -1 if it is not in it."""
+        """Return the number of a rank in this group, -1 if it is not in it."""
         return self.ranks.index(rank) if rank in self.ranks else -1
 
     def join(self, call: Call, epoch: int | None = None) -> Work:
@@ -156,7 +156,7 @@ class ProcessGroup:
         return Stuck(call.rank, f"rank {call.rank} waits in {call} for {ranks_text(missing)}", missing)
 
     def unfinished(self) -> list[Stuck]:
-        """Calls that some rank never joined."""
+        """Return calls that some rank never joined."""
         return [self._waiting(call, e) for e in self.epochs.values() for call in e.calls.values()]
 
 
@@ -259,7 +259,7 @@ class Groups:
         return self.world if group is None else group
 
     def get_rank(self, group: ProcessGroup | None = None) -> int:
-        """This worker's number; outside workers 0."""
+        """Return this worker's number; outside workers 0."""
         if self._context.workers.current is None:
             self._context.warn("get_rank outside a worker is 0")
         found = self._context.rank
@@ -288,7 +288,8 @@ class Groups:
     def new_group(
         self, ranks: Sequence[int] | None = None, timeout: Any = None, backend: Any = None, **_: Any
     ) -> ProcessGroup:
-        """A group of some ranks. Every worker calls it for every group, in the same order, as in torch."""
+        """Return a group of some ranks. Every worker calls it for every group, in the same order, as in
+        torch."""
         given = self.world.ranks if ranks is None else ranks
         if not isinstance(given, (list, tuple, range)) or any(whole(r) is None for r in given):
             raise DistributedError(f"{ranks!r} is not a list of ranks", advice="new_group([0, 1])")
@@ -328,14 +329,14 @@ class Groups:
         return [*([self._world] if self._world else []), *(g for gs in self._groups.values() for g in gs)]
 
     def unfinished_on(self, tensor: Stored) -> bool:
-        """Whether a collective that some rank has yet to join will write a tensor."""
+        """Return whether a collective that some rank has yet to join will write a tensor."""
         calls = [
             call for group in self._all_groups() for e in group.epochs.values() for call in e.calls.values()
         ]
         return any(tensor in call.outputs for call in calls)
 
     def unfinished(self) -> list[Stuck]:
-        """Calls that cannot complete any more."""
+        """Return calls that cannot complete any more."""
         return [s for group in self._all_groups() for s in group.unfinished()]
 
     def _asked(
@@ -347,7 +348,7 @@ class Groups:
         count: int | None = None,
         **settings: Any,
     ) -> Call:
-        """The call of this rank, whose tensors lie on its device."""
+        """Return the call of this rank, whose tensors lie on its device."""
         context, tensors = self._context, (*inputs, *outputs)
         for tensor in tensors:
             self._check_there(tensor, context.rank, name)

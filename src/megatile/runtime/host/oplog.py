@@ -73,7 +73,7 @@ class Piece:
             self.tensor.set_contents(whole)
 
     def as_entry(self) -> list[Any]:
-        """The tensor's name, its slices (None: all), then the numbers."""
+        """Return the tensor's name, its slices (None: all), then the numbers."""
         slices = None
         if self.shard is not None:
             slices = [[s.start, s.stop] for s in self.tensor.shards[self.shard].slices]
@@ -90,7 +90,7 @@ def pieces(tensors: Sequence[Tensor]) -> list[Piece]:
 
 
 def blocks(tensors: Sequence[Tensor], sizes: Sequence[int], room: int) -> list[Piece]:
-    """Blocks of these sizes, one per tensor or all of one tensor, every so many elements (0: close
+    """Return blocks of these sizes, one per tensor or all of one tensor, every so many elements (0: close
     together)."""
     found, place, before = [], 0, 0
     for number, size in enumerate(sizes):
@@ -103,7 +103,7 @@ def blocks(tensors: Sequence[Tensor], sizes: Sequence[int], room: int) -> list[P
 
 
 def shard_rows(tensor: Tensor) -> Rows:
-    """One row per shard."""
+    """Return one row per shard."""
     sizes = [int(np.prod(shard.spec.shape)) for shard in tensor.shards]
     base, first = tensor.home
     return [
@@ -184,7 +184,7 @@ class OpLog:
         return outputs
 
     def write(self, path: str | Path) -> Path:
-        """One JSON object per line; ``*.parquet`` needs pyarrow."""
+        """Write one JSON object per line; ``*.parquet`` needs pyarrow."""
         if str(path).endswith(".parquet"):
             return self._parquet(Path(path))
         write_text(
@@ -244,7 +244,7 @@ class _Recorder(Executor):
         )
 
     def operand(self, handle: Any, access: Access, at: int) -> dict[str, Any]:
-        """What one unit reads or writes."""
+        """Return what one unit reads or writes."""
         lead = [int(spread(v, at + 1)[at]) for v in access.lead]
         start = [int(v[at]) if isinstance(v, np.ndarray) else int(v) for v in access.start]
         shape = [int(v) for v in access.shape]

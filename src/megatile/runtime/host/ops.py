@@ -25,19 +25,19 @@ QUERIES = 64
 
 
 def dimension(dim: int, ndim: int) -> int:
-    """The number of a dimension, which may be counted from the end."""
+    """Return the number of a dimension, which may be counted from the end."""
     if whole(dim) is None or not -ndim <= dim < ndim:
         raise OperationError(f"a tensor of {ndim} dimensions has no dimension {dim!r}")
     return int(dim) % ndim
 
 
 def extents(size: Sequence[Any]) -> tuple[int, ...]:
-    """A shape as torch's functions take it: as numbers, or as one tuple."""
+    """Return a shape as torch's functions take it: as numbers, or as one tuple."""
     return tuple(size[0]) if len(size) == 1 and isinstance(size[0], (tuple, list)) else tuple(size)
 
 
 def resolved(shape: Sequence[Any], count: int) -> tuple[int, ...]:
-    """A shape for so many elements as torch's ``view`` takes it: one extent may be -1."""
+    """Return a shape for so many elements as torch's ``view`` takes it: one extent may be -1."""
     given = extents(shape)
     rest = prod(e for e in given if e != -1)
     found = tuple(count // max(1, rest) if e == -1 else e for e in given)
@@ -50,7 +50,7 @@ def resolved(shape: Sequence[Any], count: int) -> tuple[int, ...]:
 
 
 def seats_for(host: Any, count: int) -> tuple[int, int]:
-    """The cubes and PEs among which ``count`` rows or columns divide evenly, as many as possible."""
+    """Return the cubes and PEs among which ``count`` rows or columns divide evenly, as many as possible."""
     best = max(
         (c * p, c, p)
         for c in range(1, host.shape.cubes + 1)
@@ -72,7 +72,8 @@ def relaid(
     moves: Sequence[Move] | None = None,
     zero: bool = False,
 ) -> Any:
-    """The tensor in another layout or shape, or with other elements (``moves``): copies within its device.
+    """Return the tensor in another layout or shape, or with other elements (``moves``): copies within its
+    device.
 
     Without any of them, the tensor on one PE, as collectives take it; itself where it lies so.
     """
@@ -96,19 +97,19 @@ def copied(x: Any) -> Any:
 
 
 def taken(x: Any, dim: int, start: int, stop: int) -> Any:
-    """The elements ``start`` to ``stop`` of a dimension, as a tensor of their own."""
+    """Return the elements ``start`` to ``stop`` of a dimension, as a tensor of their own."""
     shape, zeros = along(x.shape, dim, stop - start), (0,) * x.ndim
     begin = along(zeros, dim, start)
     return relaid(x, shape=shape, moves=[Move.block(tuple(x.shape), begin, shape, zeros, shape)])
 
 
 def along(shape: Sequence[int], dim: int, number: int) -> tuple[int, ...]:
-    """The shape (or place) with another number in one dimension."""
+    """Return the shape (or place) with another number in one dimension."""
     return tuple(number if i == dim else n for i, n in enumerate(shape))
 
 
 def padded(x: Any, shape: Sequence[int]) -> Any:
-    """The tensor with zeros behind its elements, up to a larger shape."""
+    """Return the tensor with zeros behind its elements, up to a larger shape."""
     wide, held = tuple(shape), tuple(x.shape)
     if wide == held:
         return x
@@ -117,14 +118,15 @@ def padded(x: Any, shape: Sequence[int]) -> Any:
 
 
 def transposed(x: Any, dims: Sequence[int], split: Sequence[int] | None = None, **options: Any) -> Any:
-    """The dimensions in another order; ``split`` are those into which the tensor's are divided first."""
+    """Return the dimensions in another order; ``split`` are those into which the tensor's are divided
+    first."""
     parts = tuple(x.shape if split is None else split)
     shape = options.pop("shape", tuple(parts[d] for d in dims))
     return relaid(x, shape=shape, moves=[Move.permuted(parts, tuple(dims))], **options)
 
 
 def joined(parts: Sequence[Any], dim: int = 0) -> Any:
-    """Tensors one behind the other along a dimension."""
+    """Return tensors one behind the other along a dimension."""
     shape = along(parts[0].shape, dim, sum(p.shape[dim] for p in parts))
     zeros, at = (0,) * len(shape), 0
     target = parts[0].context.empty(shape, dtype=parts[0].dtype)
@@ -255,7 +257,7 @@ def _reduced(x: Any, y: Any, held: _Rows, dtype: str, name: str, tl: Any) -> Non
 
 
 def _rows_of(x: Any, whole: bool) -> _Rows | None:
-    """How a matrix lies, if an operation (on ``whole`` rows) can run where it is."""
+    """Return how a matrix lies, if an operation (on ``whole`` rows) can run where it is."""
     shards = x.shards
     different = len({s.offset_bytes for s in shards})
     local = shards[0].spec.shape
@@ -267,7 +269,8 @@ def _rows_of(x: Any, whole: bool) -> _Rows | None:
 
 
 def _ready(x: Any, whole: bool = False) -> tuple[Any, _Rows]:
-    """The tensor where an operation can run on it: as it lies, or as a matrix with its rows over the PEs."""
+    """Return the tensor where an operation can run on it: as it lies, or as a matrix with its rows over the
+    PEs."""
     _on_device(x)
     held = _rows_of(x, whole)
     if held is not None:
@@ -289,13 +292,13 @@ def _on_device(*tensors: Any) -> None:
 
 
 def _like(x: Any, other: Any) -> Any:
-    """The tensor as the other one lies."""
+    """Return the tensor as the other one lies."""
     same = tuple(x.shape) == tuple(other.shape) and _lies_like(x, other)
     return x if same else _put(x, x.context.empty_like(other))
 
 
 def _row_for(row: Any, x: Any) -> Any:
-    """A row so that every PE has the part that goes with its columns of ``x``."""
+    """Return a row so that every PE has the part that goes with its columns of ``x``."""
     flat = relaid(row, shape=(x.shape[-1],)) if row.ndim != 1 else row
     return _put(flat, _beside(x, flat.shape, lambda held: held[-1:]))
 
@@ -308,12 +311,12 @@ def _beside(x: Any, shape: Sequence[int], slices: Callable[[Any], Any]) -> Any:
 
 
 def _shaped(x: Any, shape: tuple[int, ...]) -> Any:
-    """The same elements under another shape, on one PE where that is a copy anyway."""
+    """Return the same elements under another shape, on one PE where that is a copy anyway."""
     return x if tuple(x.shape) == tuple(shape) else relaid(x, shape=shape)
 
 
 def unary(name: str, x: Any, number: float = 1.0, out: Any = None) -> Any:
-    """A function of every element (or of every row, as softmax); ``out`` may be ``x`` itself."""
+    """Return a function of every element (or of every row, as softmax); ``out`` may be ``x`` itself."""
     if not x.numel():
         return copied(x)
     laid, held = _ready(x, name == "softmax")
@@ -323,7 +326,7 @@ def unary(name: str, x: Any, number: float = 1.0, out: Any = None) -> Any:
 
 
 def _put(found: Any, out: Any) -> Any:
-    """What was found, in the tensor that was asked for."""
+    """Return what was found, in the tensor that was asked for."""
     if out is None or found is out:
         return found
     found.context.relayout(found, out)
@@ -350,8 +353,8 @@ _WITH_NUMBER: dict[str, Callable[[float], tuple[str, float]]] = {
 
 
 def binary(name: str, a: Any, b: Any, out: Any = None) -> Any:
-    """A function of two tensors of one shape, of a tensor and a row that goes with all of its rows, or of a
-    tensor and a number; ``out`` may be ``a`` itself."""
+    """Return a function of two tensors of one shape, of a tensor and a row that goes with all of its rows, or
+    of a tensor and a number; ``out`` may be ``a`` itself."""
     if not hasattr(b, "shape"):
         if name in _WITH_NUMBER and (name != "div" or b):
             function, number = _WITH_NUMBER[name](float(b))
@@ -385,7 +388,7 @@ def mul(a: Any, b: Any) -> Any:
 
 @no_none
 def rms_norm(x: Any, weight: Any, eps: float = 1e-5) -> Any:
-    """Every row divided by its root mean square, times ``weight``; in f32."""
+    """Return every row divided by its root mean square, times ``weight``; in f32."""
     if not x.numel():
         return copied(x)
     laid, held = _ready(x, whole=True)
@@ -395,7 +398,7 @@ def rms_norm(x: Any, weight: Any, eps: float = 1e-5) -> Any:
 
 
 def reduced(name: str, x: Any, dim: int) -> Any:
-    """The sum, maximum or minimum over a dimension, which is gone then; sums are f32 inside."""
+    """Return the sum, maximum or minimum over a dimension, which is gone then; sums are f32 inside."""
     dim %= max(1, x.ndim)
     kept = tuple(extent for i, extent in enumerate(x.shape) if i != dim)
     if not x.numel():
@@ -510,8 +513,8 @@ def check_numbers(numbers: Any, count: int | None = None) -> None:
 
 
 def looked_up(table: Any, indices: Any, first: int) -> Any:
-    """Rows of a table whose first row has number ``first``; zeros for numbers outside. Every PE fetches its
-    rows."""
+    """Return rows of a table whose first row has number ``first``; zeros for numbers outside. Every PE
+    fetches its rows."""
     host, (count, width) = table.context, table.shape
     numbers = np.asarray(indices).reshape(-1)
     check_numbers(numbers)

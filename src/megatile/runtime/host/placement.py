@@ -88,7 +88,7 @@ def resolve_dp_policy(
     num_cubes: int = 1,
     target_sip: int,
 ) -> tuple[ShardSpec, ...]:
-    """The shards of a tensor on device ``target_sip``, which has so many cubes and PEs per cube."""
+    """Return the shards of a tensor on device ``target_sip``, which has so many cubes and PEs per cube."""
     if not isinstance(policy, DPPolicy):
         raise PlacementError(
             f"{policy!r} is not a DPPolicy", advice='DPPolicy(cube="row_wise", pe="replicate")'
@@ -153,14 +153,14 @@ def alike(shards: Sequence[PlacedShard], size: int, new_size: int, sip: int | No
 def tiled_column_major(
     shape: Sequence[int], itemsize: int, num_pe: int, tile_m: int, tile_k: int, *, target_sip: int = 0
 ) -> tuple[ShardSpec, ...]:
-    """Tiles of (tile_m, tile_k) dealt out to the PEs in turn, along K first."""
+    """Return tiles of (tile_m, tile_k) dealt out to the PEs in turn, along K first."""
     return _tiled(shape, itemsize, num_pe, tile_m, tile_k, target_sip, k_first=True)
 
 
 def tiled_row_major(
     shape: Sequence[int], itemsize: int, num_pe: int, tile_m: int, tile_k: int, *, target_sip: int = 0
 ) -> tuple[ShardSpec, ...]:
-    """Tiles of (tile_m, tile_k) dealt out to the PEs in turn, along M first."""
+    """Return tiles of (tile_m, tile_k) dealt out to the PEs in turn, along M first."""
     return _tiled(shape, itemsize, num_pe, tile_m, tile_k, target_sip, k_first=False)
 
 
@@ -232,11 +232,11 @@ class TensorHandle:
         return self.shape, self.dtype, self.mem_kind, places
 
     def pack(self, array: Any) -> list[Any]:
-        """The contents of every shard."""
+        """Return the contents of every shard."""
         return [np.ascontiguousarray(array[s.slices]) for s in self.shards]
 
     def unpack(self, parts: Sequence[Any]) -> Any:
-        """The whole tensor from its shards; copies are taken from the first."""
+        """Return the whole tensor from its shards; copies are taken from the first."""
         whole = np.empty(self.shape, dtype=parts[0].dtype if len(parts) else None)
         for shard, data in zip(reversed(self.shards), reversed(parts), strict=True):
             whole[shard.slices] = data.reshape(shard.spec.shape)

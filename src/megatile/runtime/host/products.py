@@ -94,5 +94,5 @@ def product_plan(
 
 
 def _extent(whole: int, start: Any, size: int) -> Any:
-    """What of ``size`` elements from ``start`` is inside."""
+    """Return what of ``size`` elements from ``start`` is inside."""
     return size if whole % size == 0 else minimum(whole - start, size)

@@ -52,13 +52,14 @@ class Move:
 
     @staticmethod
     def permuted(split: Shape, axes: Shape) -> Move:
-        """All elements, with dimensions in another order."""
+        """Return all elements, with dimensions in another order."""
         extent, zeros = tuple(split[a] for a in axes), (0,) * len(axes)
         return Move(split, axes, extent, zeros, zeros, extent)
 
     @staticmethod
     def reshaped(source: Shape, target: Shape) -> Move | None:
-        """All elements in the same order under another shape; None where both have no common splitting."""
+        """Return all elements in the same order under another shape; None where both have no common
+        splitting."""
         ends = {1}
         for shape in (source, target):
             at = 1
@@ -73,7 +74,7 @@ class Move:
 
 
 def _grouped(shape: Shape, split: Shape) -> list[list[int]]:
-    """Which dimensions of the split shape make up each dimension of the shape."""
+    """Return which dimensions of the split shape make up each dimension of the shape."""
     found, at = [], 0
     for extent in shape:
         mine, size = [], 1
@@ -88,7 +89,8 @@ def _grouped(shape: Shape, split: Shape) -> list[list[int]]:
 
 
 def _boxes(low: int, high: int, split: Sequence[int]) -> Iterator[Box]:
-    """The elements ``low`` to ``high`` of a dimension as boxes of the dimensions that it is split into."""
+    """Yield the elements ``low`` to ``high`` of a dimension as boxes of the dimensions that it is split
+    into."""
     if not split or low >= high:
         if low < high:
             yield ()
@@ -107,7 +109,7 @@ def _boxes(low: int, high: int, split: Sequence[int]) -> Iterator[Box]:
 
 
 def _held(shard: PlacedShard, shape: Shape, split: Shape) -> list[Box]:
-    """What a shard holds, as boxes of the split shape."""
+    """Return what a shard holds, as boxes of the split shape."""
     groups = _grouped(shape, split)
     parts = [
         list(_boxes(s.start, s.stop, [split[d] for d in g]))
@@ -154,7 +156,7 @@ class _Side:
         self.names = {shape: f"{letter}{n}" for n, shape in enumerate(self.classes)}
 
     def tile(self, number: int) -> tuple[str, int]:
-        """The tile of a shard, and its row there."""
+        """Return the tile of a shard, and its row there."""
         shape = self.handle.shards[number].spec.shape
         return self.names[shape], self.classes[shape].index(number)
 
@@ -179,8 +181,8 @@ def relayout(
     whole: bool,
     shape: DeviceShape,
 ) -> tuple[Plan, _Side, _Side]:
-    """The plan on the PEs of both tensors, and how their shards are its tiles. ``zero``: elements that no
-    move reaches become 0; ``whole``: there are none."""
+    """Return the plan on the PEs of both tensors, and how their shards are its tiles. ``zero``: elements that
+    no move reaches become 0; ``whole``: there are none."""
     x, y = _Side("x", source, shape), _Side("y", target, shape)
     seats = sorted({(s.cube, s.pe) for s in (*source.shards, *target.shards)})
     work: dict[int, list[_Command]] = {n: [] for n in range(len(seats))}
@@ -210,7 +212,7 @@ Held = dict[Box, list[int]]
 
 
 def _pieces(source: TensorHandle, move: Move) -> Held:
-    """Which shards hold each box of the source."""
+    """Return which shards hold each box of the source."""
     found: Held = defaultdict(list)
     for number, shard in enumerate(source.shards):
         for box in _held(shard, source.shape, move.split) if shard.nbytes else ():
@@ -221,7 +223,7 @@ def _pieces(source: TensorHandle, move: Move) -> Held:
 def _fetches(
     x: _Side, y: _Side, shard: PlacedShard, number: int, move: Move, pieces: Held
 ) -> Iterator[_Command]:
-    """The copies that bring a shard of the target what a move says."""
+    """Yield the copies that bring a shard of the target what a move says."""
     inside = tuple((a, a + n) for a, n in zip(move.at, move.extent, strict=True))
     for box in _held(shard, y.handle.shape, move.merged):
         wanted = _met(box, inside)
@@ -246,7 +248,7 @@ def _distance(a: PlacedShard, b: PlacedShard) -> tuple[bool, bool]:
 
 
 def _copies(x: _Side, y: _Side, source: int, target: int, move: Move, box: Box) -> Iterator[_Command]:
-    """A box of the target's split shape, in pieces that are boxes of the target itself."""
+    """Yield a box of the target's split shape, in pieces that are boxes of the target itself."""
     for group in _grouped(y.handle.shape, move.merged):
         partial = [d for d in group if box[d][1] - box[d][0] < move.merged[d]]
         broken = [d for d in group if partial and d < partial[-1] and box[d][1] - box[d][0] > 1]
@@ -321,7 +323,7 @@ def _streams(work: dict[int, list[_Command]], dtype: str) -> Iterator[Stream]:
 
 
 def _statement(units: list[int], rows: list[list[_Command]], name: str, dtype: str) -> Statement:
-    """Commands of one kind, for every unit of a stream: a loop, or one of them."""
+    """Return commands of one kind, for every unit of a stream: a loop, or one of them."""
     first, count = rows[0][0], len(rows[0])
     numbers = np.array([[c.numbers for c in row] for row in rows])
     starts = [_number(units, numbers[:, :, i], name) for i in range(numbers.shape[2])]
@@ -340,7 +342,7 @@ def _statement(units: list[int], rows: list[list[_Command]], name: str, dtype: s
 
 
 def _number(units: list[int], values: Any, name: str) -> Expr:
-    """A number that differs by unit and by turn of a loop."""
+    """Return a number that differs by unit and by turn of a loop."""
     turns = values.shape[1]
     if (values == values[:, :1]).all():
         if (values == values[0, 0]).all():

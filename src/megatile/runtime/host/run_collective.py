@@ -72,7 +72,8 @@ def tell_kernel(name: str, launch: Launch) -> None:
 
 
 def communicated(result: Any, name: str = "") -> list[Communicated]:
-    """The messages of a simulated plan, and the collectives of each unit, by the scale of the units."""
+    """Return the messages of a simulated plan, and the collectives of each unit, by the scale of the
+    units."""
     sent: Counter[str] = Counter()
     each: Counter[tuple[str, str, str]] = Counter()
     size: Counter[tuple[str, str]] = Counter()
@@ -150,7 +151,7 @@ class Collectives:
     def prediction(
         self, ranks: tuple[int, ...], call: Call, count: int, algorithm: str = "", **fields: Any
     ) -> Prediction:
-        """The plan of a collective of the library over devices, or over units of a ``scale``."""
+        """Return the plan of a collective of the library over devices, or over units of a ``scale``."""
         named = algorithm or ("auto" if "splits" in fields else self._for(call.operation))
         key = (call.operation, ranks, count, call.dtype, call.reduction, call.root, named, *fields.values())
         if key not in self._plans:
@@ -172,17 +173,17 @@ class Collectives:
         return self._plans[key]
 
     def _for(self, operation: str) -> str:
-        """The algorithm that was named, for what it can do; the best one for the rest."""
+        """Return the algorithm that was named, for what it can do; the best one for the rest."""
         named = algorithms().get(self.algorithm)
         return self.algorithm if named is None or operation in named.operations else "auto"
 
     def chosen(self, operation: str) -> str:
-        """The algorithm that did an operation last."""
+        """Return the algorithm that did an operation last."""
         done = [found.algorithm for key, found in self._plans.items() if key[0] == operation]
         return done[-1] if done else self.algorithm
 
     def first_time(self, plan: Plan) -> bool:
-        """Whether the queues of a plan are still to be installed."""
+        """Return whether the queues of a plan are still to be installed."""
         new = id(plan) not in self._installed
         self._installed.add(id(plan))
         return new
@@ -313,7 +314,7 @@ class Collectives:
         return launch
 
     def message(self, send: Call, receive: Call) -> Launch:
-        """A tensor from one rank to another."""
+        """Return a tensor from one rank to another."""
         ranks = tuple(sorted((send.rank, receive.rank)))
         writers = [*send.inputs[0].writers, *receive.outputs[0].writers]
         at = When(max(send.at_ps, receive.at_ps), writers)

@@ -70,7 +70,7 @@ class Names:
 
 
 def missing(where: Any, title: str, name: str) -> AttributeError:
-    """The error for a name that is not there. Python's own names are asked for by Python itself."""
+    """Return the error for a name that is not there. Python's own names are asked for by Python itself."""
     if name.startswith("_"):
         return AttributeError(name)
     if (name in AUTOGRAD and title != "torch.distributed") or name == "fsdp" or title == "torch.nn":

@@ -126,7 +126,7 @@ class Stored:
         return self._there().va_base
 
     def _there(self) -> TensorHandle:
-        """The handle, if there is one and its memory was not given back."""
+        """Return the handle, if there is one and its memory was not given back."""
         if self.handle is None:
             raise TensorError(
                 "a tensor of the host has no shards",
@@ -159,14 +159,15 @@ class Stored:
         return self.numpy()
 
     def numpy(self) -> Any:
-        """A copy of the contents in the host's memory, which takes the time of the transfer."""
+        """Return a copy of the contents in the host's memory, which takes the time of the transfer."""
         return np.array(self._read())
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         return self.numpy().astype(dtype or numpy_dtype(self.dtype), copy=False)
 
     def _read(self, nbytes: int | None = None) -> Any:
-        """The contents, once the worker's launches are done and the bytes have come over the host's link."""
+        """Return the contents, once the worker's launches are done and the bytes have come over the host's
+        link."""
         if self.handle is None:
             return self._data
         array = self.contents()
@@ -182,7 +183,7 @@ class Stored:
             self.writer.settle()
 
     def contents(self) -> Any:
-        """What the device holds, at no cost: for the runtime itself."""
+        """Return what the device holds, at no cost: for the runtime itself."""
         self.settle()
         handle = self._there()
         if self._data is None:
@@ -208,8 +209,8 @@ class Stored:
             self.context.op_log.written(self)
 
     def rows(self, numbers: Sequence[int] | None = None) -> Any:
-        """One row per shard (or per shard of these numbers), as a plan takes them; shards that differ in
-        shape are no rows."""
+        """Return one row per shard (or per shard of these numbers), as a plan takes them; shards that differ
+        in shape are no rows."""
         self.settle()
         if numbers is not None and not (self._there().even and len(numbers) == len(self.shards)):
             return np.stack([self._data[n] for n in numbers])
@@ -243,7 +244,7 @@ class Stored:
             )
 
     def __getitem__(self, index: Any) -> Any:
-        """The elements as a tensor of the host (a number if there is one); they may span shards."""
+        """Return the elements as a tensor of the host (a number if there is one); they may span shards."""
         found = self._at(self._data if self.handle is None else self.contents(), index)
         if self.handle is not None:
             self._read(int(np.size(found)) * itemsize(self.dtype))
@@ -290,7 +291,7 @@ def _release(context: RuntimeContext, handle: TensorHandle) -> None:
 
 
 def _packed(handle: TensorHandle, array: Any) -> Any:
-    """One row per shard; a list where rows differ in shape."""
+    """Return one row per shard; a list where rows differ in shape."""
     if len(handle.shards) == 1:
         return np.array(array)[None]
     if not handle.even:
@@ -321,7 +322,7 @@ def _runs(shard: PlacedShard, shape: tuple[int, ...]) -> int:
 
 
 def pieces_of(shards: tuple[PlacedShard, ...], shape: tuple[int, ...]) -> int:
-    """The most runs that one PE's DMA engine has to bring to their places."""
+    """Return the most runs that one PE's DMA engine has to bring to their places."""
     each: Counter[tuple[int, int]] = Counter()
     for shard in shards:
         each[shard.cube, shard.pe] += _runs(shard, shape)

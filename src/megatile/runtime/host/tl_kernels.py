@@ -73,7 +73,7 @@ class HostKernel:
 
     @cached_in_owner
     def on(self, device: int, shape: DeviceShape) -> Plan:
-        """The plan on a device."""
+        """Return the plan on a device."""
         first = device * (1 if self.plan.levels else shape.cubes * shape.pes)
         return replace(self.plan, place=self.plan.place + first) if first else self.plan
 
@@ -106,7 +106,7 @@ class KernelCache:
     def find(
         self, name: str, fn: Callable[..., Any], args: Sequence[Any], options: dict[str, Any]
     ) -> HostKernel:
-        """The kernel for these arguments, read when they are first seen."""
+        """Return the kernel for these arguments, read when they are first seen."""
         unknown = [o for o in options if o not in OPTIONS]
         if unknown:
             advice = did_you_mean(unknown[0], OPTIONS, what="options")
@@ -142,8 +142,8 @@ class KernelCache:
     def joint(
         self, name: str, fn: Callable[..., Any], given: Sequence[Sequence[Any]], options: dict[str, Any]
     ) -> HostKernel | None:
-        """The kernel on several devices at a time, each with its arguments (`joint_launch`); None where these
-        differ so that it is not one kernel."""
+        """Return the kernel on several devices at a time, each with its arguments (`joint_launch`); None
+        where these differ so that it is not one kernel."""
         if len({len(args) for args in given}) > 1 or not all(_hashable(v) for args in given for v in args):
             return None
         return self._joined(name, fn, given, options)
@@ -206,7 +206,7 @@ class KernelCache:
 
     @partial(cached_in_owner, key=lambda *asked: tuple(map(_lies, asked)))
     def relayout(self, source: Tensor, target: Tensor, moves: tuple[Move, ...], zero: bool) -> HostKernel:
-        """The copies that lay a tensor anew."""
+        """Return the copies that lay a tensor anew."""
         one, two = source._there(), target._there()
         whole = zero or sum(prod(m.extent) for m in moves) == prod(two.shape)
         plan, x, y = relayout(one, two, moves, zero, whole, self.shape)
@@ -219,7 +219,8 @@ class KernelCache:
 
     @partial(cached_in_owner, key=lambda *asked: tuple(map(_lies, asked)))
     def product(self, x: Tensor, w: Tensor, y: Tensor) -> HostKernel:
-        """The tiled product of two matrices that lie in one piece each, in a memory that all PEs reach."""
+        """Return the tiled product of two matrices that lie in one piece each, in a memory that all PEs
+        reach."""
         (m, k), width = x.shape, y.shards[0].spec.shape[1]
         plan = product_plan(m, k, width, len(y.shards), x.dtype, self.machine, self.shape)
         check(plan, self.machine)
@@ -231,7 +232,7 @@ class KernelCache:
 def explained(
     problem: MegatileError, name: str, args: Sequence[Any], machine: HDA, shape: DeviceShape
 ) -> LaunchError:
-    """The problem with the names and addresses of the tensors that it speaks of, and the PE."""
+    """Return the problem with the names and addresses of the tensors that it speaks of, and the PE."""
     message, where = problem.message, []
     tensors = {f"t{number}": tensor for number, tensor in enumerate(args) if isinstance(tensor, Tensor)}
     parts = message.split("'")
@@ -259,7 +260,7 @@ def explained(
 
 
 def _access(problem: MegatileError, tensor: Tensor, machine: HDA, shape: DeviceShape) -> list[str]:
-    """Which PE reaches for which address, if that is the problem."""
+    """Return which PE reaches for which address, if that is the problem."""
     shards, cubes = tensor.shards, len({s.cube for s in tensor.shards})
     found: BaseException | None = problem
     while found is not None and not isinstance(found, (OutsideError, NoBlockError)):
@@ -281,17 +282,18 @@ def _access(problem: MegatileError, tensor: Tensor, machine: HDA, shape: DeviceS
 
 
 def _hashable(value: Any) -> bool:
-    """Whether an argument can be part of a key."""
+    """Return whether an argument can be part of a key."""
     return all(map(_hashable, value)) if isinstance(value, tuple) else type(value).__hash__ is not None
 
 
 def _lies(value: Any) -> Any:
-    """How a tensor lies; other values themselves."""
+    """Return how a tensor lies; other values themselves."""
     return value._there().layout_key if isinstance(value, Tensor) else value
 
 
 def _keys(args: Sequence[Any]) -> tuple[Any, ...]:
-    """What a reading depends on: numbers with their types, tensors by how they lie and which are the same."""
+    """Return what a reading depends on: numbers with their types, tensors by how they lie and which are the
+    same."""
     first: dict[int, int] = {}
     return tuple(
         (_lies(value), first.setdefault(id(value), number))
@@ -302,7 +304,7 @@ def _keys(args: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _seats(name: str, tensors: list[Tensor]) -> list[tuple[int, int]]:
-    """The PEs of the device that hold the tensors, which must be the same for all of them."""
+    """Return the PEs of the device that hold the tensors, which must be the same for all of them."""
     first = tensors[0]
     wanted = sorted((s.cube, s.pe) for s in first.shards)
     for tensor in tensors:

@@ -178,8 +178,8 @@ class Workers:
                 raise self.blame([w.wait[1]() for w in waiting if w.wait is not None])
 
     def blame(self, stuck: Sequence[Stuck]) -> SpawnException:
-        """Who is at fault when some ranks wait forever: those that have ended without doing what is waited
-        for, unless they are more than those that wait."""
+        """Return who is at fault when some ranks wait forever: those that have ended without doing what is
+        waited for, unless they are more than those that wait."""
         ended = {w.rank: w.last for w in self.all if not w.alive}
         lacking = sorted({r for s in stuck for r in s.lacks if r in ended or r >= len(self.all)})
         waiting = sorted({s.rank for s in stuck})

@@ -42,7 +42,7 @@ class Measured:
         return machine_of(self.yaml)
 
     def rows(self) -> list[Measurement]:
-        """The products measured, as the performance database keeps times."""
+        """Return the products measured, as the performance database keeps times."""
         m, n, k = PRODUCT
         found = [(f.name.rpartition("."), f) for f in self.figures]
         return [

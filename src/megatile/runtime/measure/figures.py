@@ -84,14 +84,15 @@ def duration(name: str, sample: Sample, how: str) -> Figure:
 
 
 def sampled(values: Iterable[float]) -> Sample:
-    """What measured seconds say: the shortest, for others only lengthen them; half are within the error."""
+    """Return what measured seconds say: the shortest, for others only lengthen them; half are within the
+    error."""
     found = list(values)
     best = max(min(found), 1e-12)
     return Sample(best, max(0.0, statistics.median(found) / best - 1), len(found))
 
 
 def timed(call: Callable[[], object], runs: int) -> list[float]:
-    """Seconds of a call of one thread, in its own time: others who use the computer hardly count."""
+    """Return seconds of a call of one thread, in its own time: others who use the computer hardly count."""
     clock = time.thread_time
     call()
     begun = clock()
@@ -107,7 +108,8 @@ def timed(call: Callable[[], object], runs: int) -> list[float]:
 
 
 def described(name: str, figures: Sequence[Figure]) -> str:
-    """The machine file: what the operating system says as parameters, what was measured with its source."""
+    """Return the machine file: what the operating system says as parameters, what was measured with its
+    source."""
     parts: dict[str, Any] = {}
     others = []
     for figure in figures:

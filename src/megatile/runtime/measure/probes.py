@@ -54,12 +54,12 @@ class Host:
         self.times: dict[Any, list[float]] = {}
 
     def seen(self, key: Any, seconds: Iterable[float]) -> Sample:
-        """What this round and those before say about something."""
+        """Return what this round and those before say about something."""
         self.times.setdefault(key, []).extend(seconds)
         return sampled(self.times[key])
 
     def run(self, make: Callable[..., Any], *args: Any, threads: int = 1, runs: int = 0) -> Sample:
-        """A call of a program, timed as `k.compare` does it."""
+        """Return a call of a program, timed as `k.compare` does it."""
         key = make, args, threads
         if key not in self.kernels:
             self.kernels[key] = compile_program(make(*args), threads=threads)
@@ -68,7 +68,7 @@ class Host:
         return self.seen(key, [self.kernels[key].profile(*arrays, repeat=runs or self.runs).seconds])
 
     def array(self, number: int, shape: tuple[Any, ...], dtype: Any) -> np.ndarray:
-        """An argument; the pages of large ones are there from the beginning."""
+        """Return an argument; the pages of large ones are there from the beginning."""
         count = math.prod(shape)
         if count * dtype.itemsize < self.l2:
             return np.full(shape, 1 if dtype.kind == "i" else 0.3, dtype)
@@ -81,7 +81,7 @@ class Host:
     def step(
         self, make: Callable[..., Any], *args: Any, steps: int, threads: int = 1, runs: int = 0
     ) -> Sample:
-        """One of the equal steps of a program, without the call."""
+        """Return one of the equal steps of a program, without the call."""
         whole = self.run(make, *args, threads=threads, runs=runs)
         arrays = len(self.kernels[make, args, threads].code_for(()).shapes)
         call = self.call.seconds + arrays * self.argument.seconds
@@ -106,26 +106,27 @@ class Host:
         return both.less(self.run(samples.nothing, 1).seconds)
 
     def copying(self, both: int, threads: int = 1, tile: int = 0) -> Sample:
-        """Seconds for each byte of copies through tiles; of the bytes of both arrays."""
+        """Return seconds for each byte of copies through tiles; of the bytes of both arrays."""
         count, runs = both // 8, self.runs if both <= MAX_ARRAY_BYTES else 2
         return self.step(
             samples.copies, count, (tile or self.near) // 4, steps=8 * count, threads=threads, runs=runs
         )
 
     def copies(self, threads: int) -> dict[int, Sample]:
-        """Seconds for each byte in copies, by bytes of both arrays: in the second cache and behind it."""
+        """Return seconds for each byte in copies, by bytes of both arrays: in the second cache and behind
+        it."""
         more = {8 * self.l2 * 2**e for e in range((MAX_ARRAY_BYTES // self.l2 // 8).bit_length())}
         more |= set() if self.quick else {size * 3 // 2 for size in more}
         sizes = {self.l2 // 2, 4 * self.l2, *(s for s in more if s <= MAX_ARRAY_BYTES), 2 * MAX_ARRAY_BYTES}
         return {size: self.copying(size, threads) for size in sorted(sizes)}
 
     def fastest(self, copies: dict[int, Sample]) -> int:
-        """The size of the fastest copies that the second cache does not hold."""
+        """Return the size of the fastest copies that the second cache does not hold."""
         return min((size for size in copies if size > 2 * self.l2), key=lambda size: copies[size].seconds)
 
     def l3(self, copies: dict[int, Sample]) -> tuple[int, float]:
-        """Bytes of the last cache that these copies really have for themselves (others may use it too), and
-        how far off they are then: so much of larger arrays stays in it, as `k.compare` has it."""
+        """Return bytes of the last cache that these copies really have for themselves (others may use it
+        too), and how far off they are then: so much of larger arrays stays in it, as `k.compare` has it."""
         inside, behind = copies[self.fastest(copies)].seconds, copies[max(copies)].seconds
         if behind <= inside:
             return max(copies), 0.5
@@ -270,7 +271,7 @@ def latencies(host: Host) -> Iterator[Figure]:
 
 @cached()
 def _chain(nbytes: int) -> np.ndarray:
-    """Lines that each hold the address of the next, in random order, in one circle."""
+    """Return lines that each hold the address of the next, in random order, in one circle."""
     lines = nbytes // 64
     table = np.zeros((lines, 8), np.uint64)
     order = np.random.default_rng(0).permutation(lines)

@@ -10,7 +10,7 @@ import megatile.language as T
 
 
 def _on_tile(step: Any, rows: int, columns: int, steps: int, dtype: str = "f32") -> Any:
-    """What a step does to each element of a tile, again and again."""
+    """Return what a step does to each element of a tile, again and again."""
 
     @T.program
     def kernel(X: T.Tensor((rows, columns), dtype)):
@@ -49,7 +49,7 @@ POLYNOMIAL = 21
 
 @T.macro
 def _exponential(x, i, j):
-    """One special function."""
+    """Return one special function."""
     x[i, j] = T.exp(0.5 - x[i, j])
 
 
@@ -77,7 +77,7 @@ def products(m: int, n: int, k: int, steps: int, dtype: str = "f32") -> Any:
 
 
 def copies(count: int, block: int) -> Any:
-    """An array through tiles into another."""
+    """Return an array through tiles into another."""
 
     @T.program
     def kernel(X: T.Tensor((count,), "f32"), Y: T.Tensor((count,), "f32")):
@@ -103,7 +103,7 @@ def nothing(blocks: int) -> Any:
 
 
 def reducing(count: int, steps: int) -> Any:
-    """Two devices that find the larger of their elements, again and again."""
+    """Return two devices that find the larger of their elements, again and again."""
 
     @T.program
     def kernel(X: T.Tensor((2, count), "f32")):
@@ -116,7 +116,7 @@ def reducing(count: int, steps: int) -> Any:
 
 
 def moving(count: int) -> Any:
-    """An array into another at once."""
+    """Return an array into another at once."""
 
     @T.program
     def kernel(X: T.Tensor((count,), "f32"), Y: T.Tensor((count,), "f32")):

@@ -118,7 +118,7 @@ def _die_with(parent: int) -> None:
 
 
 def _report(world: World, work: Callable[..., Any], args: Sequence[Any]) -> dict[str, Any]:
-    """What a rank says at its end: its value, or its error and whether it is its own."""
+    """Return what a rank says at its end: its value, or its error and whether it is its own."""
     try:
         value = work(world, *args)
         json.dumps(value)

@@ -35,7 +35,7 @@ _C = {"l": ctypes.c_long, "p": ctypes.c_void_p, "i": ctypes.c_int}
 
 
 def native(folder: str, file: str, arguments: Mapping[str, str], *flags: str) -> ctypes.CDLL:
-    """A C file of a folder as machine code of this computer; letters say what its functions take."""
+    """Return a C file of a folder as machine code of this computer; letters say what its functions take."""
     text = files(folder).joinpath(file).read_text(encoding="utf-8")
     made = Making(text, flags).load(*(f"mt_{name}" for name in arguments))
     for name, kinds in arguments.items():
@@ -45,7 +45,7 @@ def native(folder: str, file: str, arguments: Mapping[str, str], *flags: str) ->
 
 @cached()
 def library() -> ctypes.CDLL:
-    """The collectives as machine code of this computer."""
+    """Return the collectives as machine code of this computer."""
     made = native("megatile.runtime.shared", "world.c", _ARGUMENTS, "-O3")
     made.mt_world_bytes.restype = made.mt_lost.restype = ctypes.c_long
     return made
@@ -95,7 +95,7 @@ def _available() -> int:
 
 
 def _unnamed() -> int:
-    """A file of shared memory without a name."""
+    """Return a file of shared memory without a name."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("megatile", os.MFD_CLOEXEC)
     handle, name = tempfile.mkstemp(prefix="megatile-")
@@ -114,7 +114,7 @@ class Symmetric:
         return self.count * numpy_dtype(self.dtype).itemsize
 
     def of(self, rank: int) -> np.ndarray:
-        """The array of a rank, for puts and gets."""
+        """Return the array of a rank, for puts and gets."""
         if not 0 <= rank < self.world.size:
             raise PeerError(f"there is no rank {rank}", advice=f"there are {self.world.size}, from 0")
         start = self.world.part(rank) + self.offset
@@ -148,7 +148,7 @@ class World:
 
     @classmethod
     def make(cls, size: int, part_bytes: int) -> World:
-        """The memory of ``size`` ranks, ``part_bytes`` each."""
+        """Return the memory of ``size`` ranks, ``part_bytes`` each."""
         most = int(library().mt_most_members())
         if not 1 <= size <= most:
             raise LaunchError(f"{size} processes cannot share memory", advice=f"use 1 to {most}")
@@ -159,13 +159,13 @@ class World:
         return world
 
     def part(self, rank: int) -> int:
-        """Where a rank's part of the heap begins."""
+        """Return where a rank's part of the heap begins."""
         return self._head + rank * self.part_bytes
 
     # memory
 
     def symmetric(self, shape: int | Sequence[int], dtype: Any = "f32") -> Symmetric:
-        """An array on every rank; all ranks must make theirs in the same order."""
+        """Return an array on every rank; all ranks must make theirs in the same order."""
         extents = (shape,) if isinstance(shape, int) else tuple(int(s) for s in shape)
         array = Symmetric(self, self._used, extents, dtype_name(dtype))
         after = self._used + _aligned(array.nbytes)
@@ -246,7 +246,7 @@ class World:
 
 
 def _reduction(dtype: str, name: str) -> tuple[int, int]:
-    """The numbers of an element type and of an operation."""
+    """Return the numbers of an element type and of an operation."""
     if dtype not in KINDS:
         raise PeerError(f"{dtype} cannot be reduced", advice=did_you_mean(dtype, KINDS, what="dtypes"))
     if name not in OPERATIONS:

@@ -53,7 +53,7 @@ class Storage:
 
 
 def rounded(size: int, line: int = LINE) -> int:
-    """Bytes, in whole lines."""
+    """Return bytes, in whole lines."""
     return -(-size // line) * line
 
 
@@ -62,7 +62,7 @@ def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def dispatched(body: tuple[n.Node, ...], launch: Launch, depth: int = 0) -> Iterator[n.ScaleRegion]:
-    """The regions that start instances."""
+    """Yield the regions that start instances."""
     for node in body:
         high = launch.depth(node.scale) if isinstance(node, n.ScaleRegion) else depth
         if isinstance(node, n.ScaleRegion) and launch.is_dispatched(depth, high):
@@ -106,7 +106,7 @@ class Allocation:
         raise NotImplementedError
 
     def storage(self, name: str) -> Storage:
-        """The storage of a name, read with the shape and dtype that a reshape gave it."""
+        """Return the storage of a name, read with the shape and dtype that a reshape gave it."""
         found = self.names[name]
         base = self.table[found.base]
         if found.reshaped is None:
@@ -115,13 +115,14 @@ class Allocation:
         return Storage(base.name, dtype, tuple(shape), base.copies, base.home, base.above, base.offset)
 
     def is_plain(self, name: str, home: str) -> bool:
-        """Whether a name means all of a storage that lies so, with its own shape, and there are no copies."""
+        """Return whether a name means all of a storage that lies so, with its own shape, and there are no
+        copies."""
         found, storage = self.names[name], self.storage(name)
         return (storage.home, storage.copies) == (home, 1) and not found.binding.owner and not found.reshaped
 
     def place(self, name: str, path: Path, depth: int) -> tuple[Expr, int, int]:
-        """The element at which the copy of a unit begins; how many copies the unit reaches, and from one to
-        the next."""
+        """Return the element at which the copy of a unit begins; how many copies the unit reaches, and from
+        one to the next."""
         found, storage = self.names[name], self.storage(name)
         unit = self.flat(storage.above, path)
         mine = self.launch.scales[found.owner_depth : min(depth, found.copy_depth)]

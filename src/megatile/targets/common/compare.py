@@ -136,23 +136,24 @@ def compared(
 
 
 def _measured(hda: HDA, devices: int) -> HDA:
-    """The machine, or what ``megatile measure`` has kept where it is this computer as it ships."""
+    """Return the machine, or what ``megatile measure`` has kept where it is this computer as it ships."""
     shipped = find_machine("cpu")
     text = read_cached(measured_file()) if hda in (shipped, divided(shipped, devices)) else None
     return hda if text is None else HDA.from_document(parse_document(text.decode()), {})
 
 
 def _tile(code: MachineCode) -> int:
-    """Bytes of the largest tile of a program."""
+    """Return bytes of the largest tile of a program."""
     found = (x for x in n.walk(code.program.body) if isinstance(x, n.Alloc))
     return max((math.prod(map(int, x.shape)) * itemsize(x.dtype) for x in found), default=0)
 
 
 def as_called(hda: HDA, nbytes: int, threads: int, devices: int = 1, tile: int = 0, arrays: int = 1) -> HDA:
-    """The machine of a CPU as repeated calls see it: with the cores of its threads divided among the devices
-    of the program, and with arrays that fit a cache in that cache; the last one keeps a part of larger ones.
-    Tiles stay in the first cache where copies to and from them leave room for them; else they come into it
-    once more. Devices that share a core have a part of its time each. Other machines stay as they are."""
+    """Return the machine of a CPU as repeated calls see it: with the cores of its threads divided among the
+    devices of the program, and with arrays that fit a cache in that cache; the last one keeps a part of
+    larger ones. Tiles stay in the first cache where copies to and from them leave room for them; else they
+    come into it once more. Devices that share a core have a part of its time each. Other machines stay as
+    they are."""
     if not _is_cpu(hda):
         return hda
     own, shared, ram = (hda.memory(m) for m in (*CACHES, "ram"))
@@ -204,13 +205,13 @@ def _partly(part: float, here: Rates, behind: Rates) -> Rates:
 
 
 def held(nbytes: float, cache: MemoryLayer) -> float:
-    """The part that a core's own cache holds of data that are used again and again: all up to its size, and
-    less and less up to twice that, for it gives up first what was not used for longest."""
+    """Return the part that a core's own cache holds of data that are used again and again: all up to its
+    size, and less and less up to twice that, for it gives up first what was not used for longest."""
     return min(1.0, max(0.0, 2 - nbytes / cache.size))
 
 
 def _slower(hda: HDA, time: float) -> dict[str, str]:
-    """The rates of a core that a device has for a part of the time."""
+    """Return the rates of a core that a device has for a part of the time."""
     if time == 1:
         return {}
     changed = {
@@ -228,13 +229,13 @@ def _slower(hda: HDA, time: float) -> dict[str, str]:
 
 
 def _rates(memory: MemoryLayer, units: int) -> Rates:
-    """Bytes per second that all cores and that one core gets."""
+    """Return bytes per second that all cores and that one core gets."""
     whole = memory.effective_bandwidth
     return whole * units, memory.unit_bandwidth or whole
 
 
 def _phases(seconds: dict[str, float]) -> tuple[dict[str, int], dict[str, float]]:
-    """The first line and the seconds of every phase that has a line; what only prepares a phase
+    """Return the first line and the seconds of every phase that has a line; what only prepares a phase
     (``pack B for block_1``) is part of it."""
     found = {name: re.fullmatch(r"(?:(.*) )?line (\d+)", name) for name in seconds}
     lines = {name: int(match[2]) for name, match in found.items() if match}
@@ -247,7 +248,7 @@ def _phases(seconds: dict[str, float]) -> tuple[dict[str, int], dict[str, float]
 
 
 def _spent(trace: Trace, line: int, lines: list[int]) -> float:
-    """Seconds in which something of the phase that begins at a line was going on."""
+    """Return seconds in which something of the phase that begins at a line was going on."""
     after = next((other for other in lines if other > line), 1 << 60)
     places = [source.rpartition(":")[2] for source in trace.sources]
     mine = [line <= int(place) < after if place.isdigit() else False for place in places]

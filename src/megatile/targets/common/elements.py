@@ -62,12 +62,12 @@ def c_type(dtype: str) -> str:
 
 
 def held(dtype: str, wide: bool) -> str:
-    """The dtype in which elements lie in memory: ``wide`` tiles hold narrow floats as f32."""
+    """Return the dtype in which elements lie in memory: ``wide`` tiles hold narrow floats as f32."""
     return "f32" if wide and dtype in NARROW else dtype
 
 
 def loaded(dtype: str, wide: bool, pointer: str, vector: bool, count: str | None = None) -> Value:
-    """The element at a pointer, or a vector of them (the first ``count`` of it)."""
+    """Return the element at a pointer, or a vector of them (the first ``count`` of it)."""
     lies = held(dtype, wide)
     name = {"tf32": "f32", "bool": "u8"}.get(lies, lies)
     if vector:
@@ -79,7 +79,7 @@ def loaded(dtype: str, wide: bool, pointer: str, vector: bool, count: str | None
 
 
 def stored(dtype: str, wide: bool, pointer: str, value: Value, count: str | None = None) -> str:
-    """The statement that writes a value, which has the dtype already."""
+    """Return the statement that writes a value, which has the dtype already."""
     lies = held(dtype, wide)
     name = {"tf32": "f32", "bool": "u8"}.get(lies, lies)
     if value.vector:
@@ -115,7 +115,7 @@ def literal(number: float | int | bool, kind: str) -> str:
 
 
 def converted(value: Value, to: str) -> Value:
-    """The value as another dtype, rounded and wrapped as that does."""
+    """Return the value as another dtype, rounded and wrapped as that does."""
     if value.dtype == to:
         return value
     source, target, text = value.kind, kind(to), value.text
@@ -158,7 +158,7 @@ def _as_whole(value: Value, to: str) -> str:
 
 
 def broadcast(value: Value) -> str:
-    """The text of a vector that has the value in every lane."""
+    """Return the text of a vector that has the value in every lane."""
     if value.vector:
         return value.text
     if value.kind == "f":
@@ -182,19 +182,19 @@ _RAW = {"f": "f32", "d": "f64", "l": "int"}
 
 
 def combined(op: str, of: str, a: str, b: str) -> str:
-    """What an operation makes of two numbers of one kind."""
+    """Return what an operation makes of two numbers of one kind."""
     name = op.removeprefix("abs")
     return f"{a} {_INFIX[name]} {b}" if name in _INFIX else f"{_CHOSEN[of][name]}({a}, {b})"
 
 
 def changed(op: str, dtype: str, old: str, new: str) -> Value:
-    """The element that an atomic makes of two."""
+    """Return the element that an atomic makes of two."""
     of = kind(dtype)
     return converted(Value(f"({combined(op, of, old, new)})", _RAW[of]), dtype)
 
 
 def nothing(op: str, of: str) -> str:
-    """The number that a reduction of a kind begins with."""
+    """Return the number that a reduction of a kind begins with."""
     if of in "fd":
         return NOTHING[op]
     return {"min": f"{2**63 - 1:#x}", "max": f"-{2**63 - 1:#x}", "prod": "1"}.get(op, "0")

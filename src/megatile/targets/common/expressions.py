@@ -61,7 +61,7 @@ class Context(Protocol):
 
 
 def write(expr: Expr, at: Context) -> Value:
-    """The C of an expression."""
+    """Return the C of an expression."""
     if isinstance(expr, Const):
         return Value(f"({literal(expr.value, kind(expr.dtype))})", expr.dtype)
     if isinstance(expr, Symbol):
@@ -76,7 +76,7 @@ def write(expr: Expr, at: Context) -> Value:
 
 
 def whole(expr: Expr, at: Context) -> str:
-    """The C of a whole number."""
+    """Return the C of a whole number."""
     return converted(write(expr, at), "int").text
 
 
@@ -113,7 +113,7 @@ def _applied(expr: Any, at: Context) -> Value:
 
 
 def _decided(op: str, expr: Any, at: Context) -> bool | None:
-    """What a comparison of whole numbers gives, if their bounds tell."""
+    """Return what a comparison of whole numbers gives, if their bounds tell."""
     if any(a.dtype != "int" for a in expr.args):
         return None
     found = bounds(simplify(binary("-", *expr.args)), at.ranges)
@@ -130,7 +130,7 @@ def _decided(op: str, expr: Any, at: Context) -> bool | None:
 
 
 def _raw(common: str) -> str:
-    """The dtype of a result that has not been rounded yet."""
+    """Return the dtype of a result that has not been rounded yet."""
     if common in ROUNDED:
         return "f32"
     return "int" if kind(common) == "l" else common
@@ -194,8 +194,8 @@ def _division(op: str, texts: list[str], expr: Any, at: Context) -> str:
 
 
 def fits_lanes(expr: Expr, varies: Callable[[Expr], bool], at: Context) -> bool:
-    """Whether an expression can be computed for a vector of iterations: what varies between them must be
-    f32 (or rounded to less), a truth, or a whole number that is surely small."""
+    """Return whether an expression can be computed for a vector of iterations: what varies between them must
+    be f32 (or rounded to less), a truth, or a whole number that is surely small."""
     for part in walk(expr):
         if not varies(part) or isinstance(part, Load):
             continue

@@ -111,7 +111,7 @@ class MachineCode:
         self._carefully(arrays, times)
 
     def checked(self, given: tuple[Any, ...]) -> list[Any]:
-        """Arrays of any kind, checked with their names."""
+        """Return arrays of any kind, checked with their names."""
         arrays = arrays_of(self.program, given)
         check_arguments(self.program, arrays)
         check_writable(self.program, arrays, self.constant)
@@ -131,7 +131,8 @@ class MachineCode:
         self.take(arrays, held)
 
     def held(self, arrays: list[Any]) -> tuple[list[Any], Any]:
-        """Arrays as the code reaches them, one for every device where each has its own; their addresses."""
+        """Return arrays as the code reaches them, one for every device where each has its own; their
+        addresses."""
         held = []
         for array, copies in zip(arrays, self.copies, strict=True):
             plain = np.require(array, requirements=["C", "A"]) if array.size else np.zeros(64, array.dtype)
@@ -145,7 +146,8 @@ class MachineCode:
         return pointers
 
     def run_of(self, arrays: tuple[Any, ...]) -> Callable[[Any], None]:
-        """What a profile times. Where devices have arrays of their own, the copies are made once, before."""
+        """Return what a profile times. Where devices have arrays of their own, the copies are made once,
+        before."""
         if self.plain:
             return lambda times: self(arrays, times)
         held, _ = self.held(self.checked(arrays))
@@ -287,8 +289,9 @@ class CompiledKernel:
         return min(found, key=lambda profile: profile.seconds)
 
     def explain(self, *given: Any, machine: str | HDA | None = None) -> str:
-        """What does each statement on a machine (else the one it was compiled for), what others would cost,
-        and how many blocks run at a time; ``given`` are arrays or shapes, where extents are symbolic."""
+        """Return what does each statement on a machine (else the one it was compiled for), what others
+        would cost, and how many blocks run at a time; ``given`` are arrays or shapes, where extents are
+        symbolic."""
         from megatile.lowering.lowered import lower
 
         return lower(self.prog, *given, machine=machine or self.machine).explain()

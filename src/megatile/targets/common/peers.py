@@ -20,8 +20,8 @@ KINDS = {
 
 
 def line(scope: Scope, axis: int | None, scale: str | None = None) -> tuple[str, int, int]:
-    """The units that act together with this one, or with the one of a scale that it is in: the first of them,
-    from one to the next, how many."""
+    """Return the units that act together with this one, or with the one of a scale that it is in: the first
+    of them, from one to the next, how many."""
     low, high = group(scope, scale)
     launch, rank = scope.gen.launch, scope.rank
     grid = launch.grid(launch.at(high), launch.at(low))
@@ -46,14 +46,14 @@ def check_innermost(scope: Scope, node: n.Barrier | n.Collective) -> None:
 
 
 def group(scope: Scope, scale: str | None) -> tuple[int, int]:
-    """The depths between which the units of this region are, or of the one of a scale around it."""
+    """Return the depths between which the units of this region are, or of the one of a scale around it."""
     depth = None if scale is None else scope.gen.launch.depth(scale)
     return next((one for one in scope.gen.around if one[1] == depth), scope.group)
 
 
 def peer(scope: Scope, number: Expr | None, node: Any) -> Peer | None:
-    """The unit that a statement means by a number in its group, or in that of a region around it; None: this
-    one."""
+    """Return the unit that a statement means by a number in its group, or in that of a region around it;
+    None: this one."""
     if number is None:
         return None
     scale = getattr(node, "scale", None)
@@ -79,7 +79,7 @@ def peer(scope: Scope, number: Expr | None, node: Any) -> Peer | None:
 
 
 def met(scope: Scope, node: n.Barrier) -> tuple[str, int]:
-    """Which of the meetings of a group's units a barrier is, and how many units come to it."""
+    """Return which of the meetings of a group's units a barrier is, and how many units come to it."""
     check_innermost(scope, node)
     first, stride, count = line(scope, node.axis)
     needed = count

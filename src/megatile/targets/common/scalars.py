@@ -101,11 +101,11 @@ class Steps:
         self.extents = [simplify(scope.own(e)) for e in node.extents]
 
     def every(self, guards: tuple[str, ...]) -> AbstractContextManager[Scalars]:
-        """What the iterations do for which the guards hold."""
+        """Return what the iterations do for which the guards hold."""
         raise NotImplementedError
 
     def precomputed(self, dtype: str, guards: tuple[str, ...], value: Callable[[Scalars], Value]) -> Value:
-        """A value of every iteration, computed before anything else happens."""
+        """Return a value of every iteration, computed before anything else happens."""
         raise NotImplementedError
 
     def body(self, body: tuple[n.Node, ...], guards: tuple[str, ...] = ()) -> None:
@@ -138,7 +138,8 @@ class Steps:
 
 
 def lets(body: tuple[n.Node, ...]) -> dict[str, str]:
-    """Variables that a body sets (not those of regions inside), with a dtype that holds all their values."""
+    """Return variables that a body sets (not those of regions inside), with a dtype that holds all their
+    values."""
     found: dict[str, str] = {}
     for node in n.own_statements(body):
         if isinstance(node, n.Let):
@@ -159,7 +160,7 @@ def simplify_whole(expr: Expr) -> Expr:
 
 
 def meets_itself(node: n.Parallel) -> bool:
-    """Whether iterations read what others of them write."""
+    """Return whether iterations read what others of them write."""
     touched = [(kind, name) for one in n.walk(node.body) for kind, name, _ in n.element_accesses(one)]
     written = {name for kind, name in touched if kind != "read"}
     return any(kind != "write" and name in written for kind, name in touched)

@@ -92,7 +92,7 @@ class Box:
         return self.guard is not None or any(a.clipped or a.table for a in self.axes)
 
     def at(self, indices: list[str]) -> str:
-        """The pointer to an element."""
+        """Return the pointer to an element."""
         return self.pointer + "".join(map(offset, self.axes, indices))
 
 
@@ -149,7 +149,7 @@ class Scope:
     # --- expressions ------------------------------------------------------------------------------
 
     def own(self, expr: Expr, path: Path | None = None) -> Expr:
-        """The expression with this unit's coordinates."""
+        """Return the expression with this unit's coordinates."""
         path = path or self.path
         launch = self.gen.launch
 
@@ -196,7 +196,8 @@ class Scope:
     def element(
         self, name: str, index: tuple[Expr, ...], peer: Peer | None = None
     ) -> tuple[Storage, str, str | None]:
-        """The storage, the pointer to an element, and the condition under which a padded one exists."""
+        """Return the storage, the pointer to an element, and the condition under which a padded one
+        exists."""
         storages = self.gen.storages
         storage = storages.storage(name)
         path, depth = (peer.path, peer.depth) if peer is not None else (self.path, self.depth)
@@ -210,7 +211,7 @@ class Scope:
         return storage, self.pointer(storage, place, terms, peer), " && ".join(guards) or None
 
     def share(self, start: Expr, length: int, limits: tuple[Expr, Expr] | None = None) -> tuple[Expr, Share]:
-        """An index of a dimension of ``length`` elements, and what it counts in."""
+        """Return an index of a dimension of ``length`` elements, and what it counts in."""
         at = simplify(self.own(start))
         if isinstance(at, Pick):
             found = table([len(s) for s in at.sets], at.row)
@@ -258,7 +259,7 @@ class Scope:
         return f"({name} + {whole(binary('*', pick.row, pick.width), self)})"
 
     def is_inside(self, at: Expr, size: Expr, length: Expr) -> bool:
-        """Whether ``size`` elements from ``at`` surely lie in 0..length."""
+        """Return whether ``size`` elements from ``at`` surely lie in 0..length."""
         low = self.bound(at)
         over = self.bound(simplify(binary("-", binary("+", at, size), length)))
         return low is not None and low[0] >= 0 and over is not None and over[1] <= 0
@@ -273,7 +274,7 @@ class Scope:
     # --- regions ----------------------------------------------------------------------------------
 
     def box(self, region: n.Region, peer: Peer | None = None) -> Box:
-        """Where a region is for this unit; with ``peer``, in the tiles of another."""
+        """Return where a region is for this unit; with ``peer``, in the tiles of another."""
         storages = self.gen.storages
         home, depth = (peer.path, peer.depth) if peer is not None else (self.path, self.depth)
         storage = storages.storage(region.source)
@@ -315,7 +316,7 @@ class Scope:
         self.text.add(f"if ({missing}) fail(failure, {self.gen.failure_site('bounds', what)}, {start});")
 
     def most(self, extent: Expr) -> int:
-        """The largest value of an extent, at least 1."""
+        """Return the largest value of an extent, at least 1."""
         found = self.bound(extent)
         if found is None:
             raise CompileError(
@@ -326,12 +327,12 @@ class Scope:
     # --- loops ------------------------------------------------------------------------------------
 
     def limits(self, extent: Expr) -> tuple[int, int] | None:
-        """The bounds of an index below an extent."""
+        """Return the bounds of an index below an extent."""
         found = self.bound(extent)
         return (0, max(found[1] - 1, 0)) if found is not None else None
 
     def loop_limits(self, node: n.Loop) -> tuple[int, int] | None:
-        """The bounds of a loop's variable."""
+        """Return the bounds of a loop's variable."""
         low, high = self.bound(self.own(node.start)), self.bound(self.own(node.stop))
         return None if low is None or high is None else (low[0], max(high[1] - 1, low[0]))
 
@@ -382,7 +383,7 @@ Pair = tuple[Axis, Axis]
 
 
 def matched(scope: Scope, to: Box, source: Box) -> list[Pair]:
-    """The dimensions of two boxes that belong together; those of one element belong to none."""
+    """Return the dimensions of two boxes that belong together; those of one element belong to none."""
     left = [a for a in to.axes if constant(a.extent) != 1]
     right = [a for a in source.axes if constant(a.extent) != 1]
     if len(left) != len(right):
@@ -402,7 +403,7 @@ def matched(scope: Scope, to: Box, source: Box) -> list[Pair]:
 
 
 def single(box: Box) -> tuple[str, list[str]]:
-    """The pointer past dimensions of one element, and the conditions under which those exist."""
+    """Return the pointer past dimensions of one element, and the conditions under which those exist."""
     found, conditions = box.pointer, [box.guard] if box.guard else []
     for axis in box.axes:
         if constant(axis.extent) == 1:

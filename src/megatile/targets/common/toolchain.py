@@ -30,7 +30,8 @@ _TIMEOUT_SECONDS = 600
 
 
 def compiler(language: str = "c") -> list[str]:
-    """The command of the first there is: of ``$CC`` (``$CXX``), the usual ones, or the package ziglang."""
+    """Return the command of the first there is: of ``$CC`` (``$CXX``), the usual ones, or the package
+    ziglang."""
     variable, usual, _, _ = _LANGUAGES[language]
     try:
         given = shlex.split(os.environ.get(variable, ""))
@@ -55,7 +56,7 @@ def compiler(language: str = "c") -> list[str]:
 
 @cached()
 def _identity(command: tuple[str, ...]) -> str:
-    """What distinguishes one compiler from another."""
+    """Return what distinguishes one compiler from another."""
     path = os.path.realpath(command[0])
     try:
         state = os.stat(path)
@@ -65,7 +66,7 @@ def _identity(command: tuple[str, ...]) -> str:
 
 
 def native() -> list[str]:
-    """The flags that let a compiler use all that this computer has."""
+    """Return the flags that let a compiler use all that this computer has."""
     return ["-mcpu=native"] if platform.machine() in ("arm64", "aarch64") else ["-march=native"]
 
 

@@ -87,7 +87,7 @@ class Writer:
     """What each kind of statement becomes."""
 
     def name(self, name: str) -> str:
-        """The C name of one of the Program's."""
+        """Return the C name of one of the Program's."""
         if name not in self.names:
             plain = re.sub(r"\W", "_", name.lstrip("@"))
             taken = self.taken | set(self.names.values())
@@ -114,7 +114,7 @@ class Writer:
         return self.tables[values]
 
     def merge(self, fn: n.Merge) -> str:
-        """The C function of a user's associative function of two tuples."""
+        """Return the C function of a user's associative function of two tuples."""
         if fn not in self.merges:
             name = self.merges[fn] = self.fresh("merge_")
             scope = Scope(self, Text(), {}, 0)
@@ -194,7 +194,7 @@ class Writer:
         self._label = before
 
     def label(self) -> str:
-        """The end of the unit's region."""
+        """Return the end of the unit's region."""
         self._label = self._label or self.fresh("end")
         return self._label
 
@@ -237,7 +237,7 @@ class Writer:
             scope.text.add(*(["  procs.inside--;", "}", "meet();"] if outer else ["}"]))
 
     def captured(self, scope: Scope, inner: Scope, node: n.ScaleRegion) -> list[tuple[str, str, str]]:
-        """Numbers that a region has from outside: (type, name, value)."""
+        """Return numbers that a region has from outside: (type, name, value)."""
         fields = []
         for scale, index in scope.path.items():
             if isinstance(index, Symbol):

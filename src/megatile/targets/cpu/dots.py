@@ -37,7 +37,7 @@ class Dot:
         return width * 4 // self.bytes
 
     def rows(self, most: int) -> int:
-        """Rows of a micro-kernel that has registers for ``most`` of plain sums."""
+        """Return rows of a micro-kernel that has registers for ``most`` of plain sums."""
         return most - 2 if self.shifted else most
 
     @property
@@ -63,12 +63,12 @@ _AS_PAIRS = {"i8", "u8", "i16"}
 
 
 def words_of(flags: frozenset[str]) -> frozenset[str]:
-    """The kinds of words that a processor with these flags multiplies."""
+    """Return the kinds of words that a processor with these flags multiplies."""
     return frozenset(name for name, flag in _NEEDS.items() if flag in flags)
 
 
 def dot_of(gen: Any, a: str, b: str, total: str, depth: int | None) -> Dot | None:
-    """The kind for operands of two dtypes, if there is one; words need a ``depth`` that is known."""
+    """Return the kind for operands of two dtypes, if there is one; words need a ``depth`` that is known."""
     if depth is not None:
         if a == b in gen.words and a in ("bf16", "i8"):
             return DOTS[a]
@@ -81,7 +81,7 @@ def dot_of(gen: Any, a: str, b: str, total: str, depth: int | None) -> Dot | Non
 
 
 def left(scope: Scope, box: Box, dot: Dot) -> Box:
-    """The left operand, ``m`` by ``k``, as a micro-kernel reads it: one word for a row at a time."""
+    """Return the left operand, ``m`` by ``k``, as a micro-kernel reads it: one word for a row at a time."""
     if dot.group == 1:
         return dense(scope, box, dot.operand)
     rows, steps = box.axes
@@ -98,7 +98,7 @@ def left(scope: Scope, box: Box, dot: Dot) -> Box:
 
 
 def right(scope: Scope, box: Box, dot: Dot) -> Box:
-    """The right operand, ``k`` by ``n``, with words that follow each other along the columns."""
+    """Return the right operand, ``k`` by ``n``, with words that follow each other along the columns."""
     steps, columns = box.axes
     if dot.group == 1:
         lies = held(box.storage.dtype, box.storage.wide)
@@ -139,12 +139,12 @@ WEAVES = {"bf16_bf16", "bf16_f32", "i16_i16", "i16_i8", "i16_u8", "i8_i8"}
 
 
 def weave(dot: Dot, lies: str, to: str, source: str, stride: int, count: str) -> str:
-    """The statement that makes ``count`` words of ``group`` rows."""
+    """Return the statement that makes ``count`` words of ``group`` rows."""
     return f"weave_{dot.operand}_{lies}({to}, {source}, {stride}, {count});"
 
 
 def as_words(box: Box, dot: Dot, along: int) -> Box:
-    """Elements that follow each other along k, looked at as words."""
+    """Return elements that follow each other along k, looked at as words."""
     axes = [
         Axis(Const((constant(a.extent) or 0) // dot.group), 1)
         if at == along
@@ -168,7 +168,7 @@ def _is_plain(box: Box, dot: Dot, steps: Axis) -> bool:
 
 
 def _padded(scope: Scope, box: Box, dot: Dot, along: int) -> Box:
-    """A copy in the dtype of the words, with zeros where k does not fill the last."""
+    """Return a copy in the dtype of the words, with zeros where k does not fill the last."""
     depth = constant(box.axes[along].extent) or 0
     filled = -(-depth // dot.group) * dot.group
     extents = [Const(filled) if at == along else a.extent for at, a in enumerate(box.axes)]

@@ -49,7 +49,7 @@ class _Forward:
     # --- reading ----------------------------------------------------------------------------------
 
     def read_in_place(self, nodes: list[n.Node], at: int) -> list[n.Node] | None:
-        """The statements from a copy on, without it."""
+        """Return the statements from a copy on, without it."""
         copy = nodes[at]
         if not isinstance(copy, n.Copy) or not self.is_tile(copy.to) or not self.exists(copy.source, copy.to):
             return None
@@ -90,7 +90,7 @@ class _Forward:
     # --- writing ----------------------------------------------------------------------------------
 
     def written_in_place(self, nodes: list[n.Node], at: int) -> n.Node | None:
-        """A loop and the copy of its result as one."""
+        """Return a loop and the copy of its result as one."""
         nest = nodes[at]
         copy = nodes[at + 1] if at + 1 < len(nodes) else None
         if (
@@ -115,7 +115,7 @@ class _Forward:
         return replace(nest, body=(target,))
 
     def _begins_new(self, nodes: list[n.Node], tile: str) -> bool:
-        """Whether the first statement that touches a tile writes all of it, without reading it."""
+        """Return whether the first statement that touches a tile writes all of it, without reading it."""
         for node in nodes:
             regions = [(k, r) for x in n.walk((node,)) for k, r in n.regions(x) if r.source == tile]
             if not regions:
@@ -134,13 +134,13 @@ class _Forward:
     # --- shapes -----------------------------------------------------------------------------------
 
     def is_tile(self, region: n.Region) -> bool:
-        """All of a tile."""
+        """Return whether a region is all of a tile."""
         binding = self.table[region.source]
         plain = binding.base == region.source and region.source not in self.params
         return plain and region == n.whole(region.source, binding.shape)
 
     def covers(self, nest: n.Parallel, store: n.Store, tile: str) -> bool:
-        """Whether a loop writes every element of a tile, one in each iteration."""
+        """Return whether a loop writes every element of a tile, one in each iteration."""
         shape = tuple(constant(e) for e in nest.extents)
         return (
             store.target == tile
@@ -149,7 +149,7 @@ class _Forward:
         )
 
     def exists(self, region: n.Region, tile: n.Region) -> bool:
-        """Whether a region of a tensor, as large as the tile, lies inside for every unit."""
+        """Return whether a region of a tensor, as large as the tile, lies inside for every unit."""
         binding = self.table[region.source]
         if region.source not in self.params:
             return False
@@ -167,7 +167,7 @@ class _Forward:
 
 
 def _loops(program: Program) -> dict[str, tuple[int, int]]:
-    """The bounds of loop variables that numbers give; a name of two loops has none."""
+    """Return the bounds of loop variables that numbers give; a name of two loops has none."""
     found: dict[str, tuple[int, int]] = {}
     seen: set[str] = set()
     for node in n.walk(program.body):
@@ -182,7 +182,7 @@ def _loops(program: Program) -> dict[str, tuple[int, int]]:
 
 
 def _index(region: n.Region, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
-    """The index in the tensor of an element of the region."""
+    """Return the index in the tensor of an element of the region."""
     rest = iter(index)
     return tuple(
         d.start if d.extent is None else simplify(binary("+", d.start, next(rest))) for d in region.dims

@@ -34,7 +34,7 @@ class Fused:
 
 
 def recognised(scope: Scope, body: tuple[n.Node, ...], at: int) -> Fused | None:
-    """The loop at a place of a body, if a reduction of its result follows."""
+    """Return the loop at a place of a body, if a reduction of its result follows."""
     nest = body[at]
     if not isinstance(nest, n.Parallel) or len(nest.vars) != 2 or len(nest.body) != 1 or nest.in_step:
         return None
@@ -65,7 +65,7 @@ def recognised(scope: Scope, body: tuple[n.Node, ...], at: int) -> Fused | None:
 
 
 def _apart(nest: n.Parallel, between: tuple[n.Node, ...]) -> bool:
-    """Whether statements may be done before a loop that stands before them."""
+    """Return whether statements may be done before a loop that stands before them."""
     mine = {(kind, r.source) for one in nest.body for kind, r in n.regions(one)}
     written = {name for kind, name in mine if kind != "read"}
     for node in between:
@@ -87,7 +87,7 @@ class Scaled:
 
 
 def scaled(scope: Scope, body: tuple[n.Node, ...], at: int) -> Scaled | None:
-    """A loop that multiplies the rows of a tile, before a product that adds to it."""
+    """Return a loop that multiplies the rows of a tile, before a product that adds to it."""
     nest, gemm = body[at], body[at + 1] if at + 1 < len(body) else None
     if not isinstance(nest, n.Parallel) or len(nest.body) != 1 or len(nest.vars) != 2 or nest.in_step:
         return None
@@ -149,7 +149,7 @@ def _along(scope: Scope, found: Fused, to: Box) -> None:
 
 
 def _values(scope: Scope, found: Fused, index: str, count: str | None) -> str:
-    """What the loop stores for a vector of iterations."""
+    """Return what the loop stores for a vector of iterations."""
     lanes = Lanes(scope, found.lane, index, count)
     lanes.statements(found.nest.body)
     return lanes.last

@@ -69,7 +69,7 @@ def prepare(scope: Scope, loop: n.Loop) -> None:
 
 
 def _packed(scope: Scope, box: Box, dot: Dot) -> Box:
-    """A copy that lasts, in panels where the columns fill them."""
+    """Return a copy that lasts, in panels where the columns fill them."""
     packed = scratch(scope, [x.extent for x in box.axes], dot.word)
     packed.pointer = scope.gen.persistent(packed.storage.size * dot.bytes, c_type(dot.word))
     (k, j), wide = box.axes, 2 * dot.lanes(scope.gen.width)
@@ -86,7 +86,7 @@ def _packed(scope: Scope, box: Box, dot: Dot) -> Box:
 
 
 def _matrix(box: Box) -> Box:
-    """The last two dimensions; those before have one element."""
+    """Return the last two dimensions; those before have one element."""
     for axis in box.axes[:-2]:
         assert constant(axis.extent) == 1
     return Box(box.storage, box.pointer, box.axes[-2:], box.copies, box.copy_stride, box.guard)
@@ -147,7 +147,7 @@ def _panels(scope: Scope, cols: Expr, width: int) -> list[tuple[str, int, str | 
 
 
 def heights(rows_: int, most: int) -> list[int]:
-    """Rows in strips of nearly equal height, none above ``most``."""
+    """Return rows in strips of nearly equal height, none above ``most``."""
     strips = -(-rows_ // most)
     return [rows_ // strips + (i < rows_ % strips) for i in range(strips)]
 

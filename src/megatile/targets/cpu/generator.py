@@ -220,7 +220,7 @@ class Generator(Writer):
                     self._comments(text, inner)
 
     def packed(self, pack: products.Pack, columns: int = 0) -> tuple[str, int]:
-        """A pointer to a packed tensor, and its rows' distance; it is packed before this phase."""
+        """Return a pointer to a packed tensor, and its rows' distance; it is packed before this phase."""
         assert self.packs is not None
         storage = self.storages.storage(pack.tensor)
         depth = storage.shape[-2:][pack.along]
@@ -365,7 +365,8 @@ _TAKEN = set(re.findall(r"\w+", PRELUDE + POSTS + TOGETHER + _CALLED + _PARALLEL
 
 
 def generate(program: Program, width: int, rows: int, words: frozenset[str] = frozenset()) -> Source:
-    """The C of a Program, for vectors of ``width`` floats, products of so many ``rows``, and ``words``."""
+    """Return the C of a Program, for vectors of ``width`` floats, products of so many ``rows``, and
+    ``words``."""
     program = without_views(program)
     made = Generator(without_copies(hoisted(forwarded(program))), width, rows, words).source()
     return replace(made, flops=flops(program))

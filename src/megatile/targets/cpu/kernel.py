@@ -34,7 +34,7 @@ def _collectives(text: str, options: tuple[str, ...]) -> tuple[ctypes.c_void_p, 
 
 
 def generated(program: Program) -> Source:
-    """The C of a Program, for the vectors of this computer."""
+    """Return the C of a Program, for the vectors of this computer."""
     bits = vector_bits()
     return generate(program, max(bits // 32, 4), {512: 14, 256: 6}.get(bits, 6), words_of(host_flags()))
 

@@ -17,7 +17,7 @@ from megatile.targets.cpu.moving import in_lanes
 
 
 def lane_of(scope: Scope, node: n.Parallel) -> str | None:
-    """The loop variable that can run over the lanes of vectors."""
+    """Return the loop variable that can run over the lanes of vectors."""
     extents = [simplify(scope.own(e)) for e in node.extents]
     with ExitStack() as inner:
         for name, extent in zip(node.vars, extents, strict=True):
@@ -132,7 +132,7 @@ class Lanes(Scalars):
         return loaded(storage.dtype, storage.wide, pointer, vector, self.count if vector else None)
 
     def masked(self, value: Value, old: str | None) -> str:
-        """A vector of the value, or of the old one where the mask does not hold."""
+        """Return a vector of the value, or of the old one where the mask does not hold."""
         if self.mask is None or old is None:
             return broadcast(value)
         return f"{'sel' if value.kind == 'f' else 'isel'}({self.mask}, {broadcast(value)}, {old})"

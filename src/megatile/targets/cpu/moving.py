@@ -27,7 +27,7 @@ from megatile.targets.common.scope import Axis, Box, Pair, Scope, matched, offse
 
 
 def in_lanes(source: str, target: str) -> bool:
-    """Whether vectors of one dtype become vectors of another."""
+    """Return whether vectors of one dtype become vectors of another."""
     if target == "i16":
         return source in ("i8", "u8", "i16")
     if source not in LANES or target not in LANES:
@@ -104,7 +104,7 @@ def copy(scope: Scope, to: Box, source: Box) -> None:
 
 
 def _turned(scope: Scope, to: Box, source: Box, pairs: list[Pair]) -> tuple[Pair, Pair] | None:
-    """The two dimensions of a copy that lie one way in the source and the other way in the result."""
+    """Return the two dimensions of a copy that lie one way in the source and the other way in the result."""
     same = held(to.storage.dtype, to.storage.wide) == held(source.storage.dtype, source.storage.wide) == "f32"
     first = next((p for p in pairs if p[0].stride == 1), None)
     second = next((p for p in pairs if p[1].stride == 1), None)
@@ -200,7 +200,7 @@ def store_element(storage: Storage, pointer: str, value: Value, count: str | Non
 
 
 def scratch(scope: Scope, extents: list[Expr], dtype: str, wide: bool = False) -> Box:
-    """A dense box in the memory of the worker, large enough for the largest extents."""
+    """Return a dense box in the memory of the worker, large enough for the largest extents."""
     storage = Storage("scratch", dtype, tuple(map(scope.most, extents)), 1, "scratch", wide=wide)
     lies = held(dtype, wide)
     pointer = scope.gen.scratch(storage.size * itemsize(lies), c_type(lies))
@@ -208,7 +208,7 @@ def scratch(scope: Scope, extents: list[Expr], dtype: str, wide: bool = False) -
 
 
 def dense(scope: Scope, box: Box, dtype: str | None = None) -> Box:
-    """The box itself if all its elements exist and lie plainly, else a copy of it (as ``dtype``)."""
+    """Return the box itself if all its elements exist and lie plainly, else a copy of it (as ``dtype``)."""
     refuse_parts(box)
     lies = held(box.storage.dtype, box.storage.wide)
     if not box.clipped and (dtype is None or lies == dtype):

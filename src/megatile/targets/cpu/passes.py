@@ -42,7 +42,7 @@ class _Hoist:
         return tuple(result)
 
     def nest(self, node: n.Parallel, scale: str) -> list[n.Node]:
-        """The nest, and what stands before it."""
+        """Return the nest, and what stands before it."""
         one = node.body[0] if len(node.body) == 1 else None
         if node.in_step or scale == "launch" or len(node.vars) != 2 or not isinstance(one, n.Store):
             return [node]
@@ -197,7 +197,8 @@ def without_copies(program: Program) -> Program:
 
 
 def _is_dense(region: n.Region, whole: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    """Rows one after the other in the tensor, in steps that the tensor's extent is a multiple of."""
+    """Return whether rows lie one after the other in the tensor, in steps that the tensor's extent is a
+    multiple of."""
     *leading, rows, columns = region.dims
     if any(d.extent is not None for d in leading):
         return False
@@ -211,7 +212,7 @@ def _is_dense(region: n.Region, whole: tuple[int, ...], shape: tuple[int, ...]) 
 
 
 def by_columns(program: Program) -> set[str]:
-    """Tiles that are better held column by column.
+    """Return tiles that are better held column by column.
 
     ``s = q @ keys.T`` in a loop over keys: with ``s`` by columns it is ``s.T = keys @ q.T``, where ``q.T`` is
     the same in every step and no keys are turned.
@@ -232,7 +233,7 @@ def by_columns(program: Program) -> set[str]:
 
 
 def operands(program: Program) -> set[str]:
-    """Tiles that are only filled, copied, and multiplied."""
+    """Return tiles that are only filled, copied, and multiplied."""
     others = {
         base_name(region.source)
         for node in n.walk(program.body)
@@ -243,7 +244,7 @@ def operands(program: Program) -> set[str]:
 
 
 def _gemms(body: tuple[n.Node, ...], loop: n.Loop | None) -> Iterator[tuple[n.Loop | None, n.Gemm]]:
-    """Every product, with the innermost loop around it."""
+    """Yield every product, with the innermost loop around it."""
     for node in body:
         if isinstance(node, n.Gemm):
             yield loop, node
@@ -253,7 +254,7 @@ def _gemms(body: tuple[n.Node, ...], loop: n.Loop | None) -> Iterator[tuple[n.Lo
 
 
 def is_invariant(region: n.Region, loop: n.Loop) -> bool:
-    """Whether a region is the same, with the same content, in every step of a loop."""
+    """Return whether a region is the same, with the same content, in every step of a loop."""
     changed = {loop.var}
     for node in n.walk(loop.body):
         changed |= {getattr(node, "var", ""), getattr(node, "name", ""), getattr(node, "result", "") or ""}

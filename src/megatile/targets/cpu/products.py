@@ -80,7 +80,7 @@ class Pack:
 
 
 def recognised(scope: Scope, body: tuple[n.Node, ...], at: int) -> Product | None:
-    """The product that begins with statement ``at``: a fill with zero, or the loop itself."""
+    """Return the product that begins with statement ``at``: a fill with zero, or the loop itself."""
     if scope.gen.packs is None or scope.frame is not None:
         return None
     fill = body[at]
@@ -133,7 +133,7 @@ def _loop(scope: Scope, node: n.Node) -> Product | None:
 
 
 def _kind(scope: Scope, a: Operand, b: Operand, total: str, depth: int) -> Dot | None:
-    """How the micro-kernel multiplies: by words, where they fill k."""
+    """Return how the micro-kernel multiplies: by words, where they fill k."""
     left, right = a.storage.dtype, b.storage.dtype
     if accumulator(left) != total:
         return None
@@ -153,7 +153,7 @@ def _terms(expr: Expr) -> list[int]:
 
 
 def _is_tile(scope: Scope, region: n.Region) -> bool:
-    """All of a tile of two dimensions that belongs to this unit."""
+    """Return whether a region is all of a tile of two dimensions that belongs to this unit."""
     storages = scope.gen.storages
     storage = storages.storage(region.source)
     mine = storages.names[region.source].owner_depth == scope.depth
@@ -172,7 +172,8 @@ def _only_here(scope: Scope, loop: n.Loop, tiles: set[str]) -> bool:
 
 
 def _operand(scope: Scope, region: n.Region, along: int, variable: str) -> Operand | None:
-    """A region of a constant tensor whose last two dimensions are the tile's, one of them in steps of k."""
+    """Return a region of a constant tensor whose last two dimensions are the tile's, one of them in steps of
+    k."""
     plain = scope.gen.storages.is_plain(region.source, "argument")
     if not plain or region.source not in scope.gen.constant or len(region.dims) < 2:
         return None
@@ -191,7 +192,8 @@ def _operand(scope: Scope, region: n.Region, along: int, variable: str) -> Opera
 
 
 def _is_output(scope: Scope, found: Product, node: n.Node) -> bool:
-    """A copy of the result into a tensor, at the place of the operands; nothing else uses the tile."""
+    """Return whether a statement is a copy of the result into a tensor, at the place of the operands; nothing
+    else uses the tile."""
     if not isinstance(node, n.Copy) or n.remote(node) is not None or node.source != found.c:
         return False
     storage = scope.gen.storages.storage(node.to.source)
@@ -305,7 +307,7 @@ def _partial(scope: Scope, found: Product, boxes: tuple[Box, Box, Box], count: s
 
 
 def _at_start(scope: Scope, operand: Operand, depth: int) -> n.Region:
-    """The operand's region with all of k."""
+    """Return the operand's region with all of k."""
     dims = list(operand.region.dims)
     place = len(dims) - 2 + operand.along
     dims[place] = replace(dims[place], start=ZERO, extent=Const(depth))
@@ -313,7 +315,7 @@ def _at_start(scope: Scope, operand: Operand, depth: int) -> n.Region:
 
 
 def _rows(scope: Scope, operand: Operand, found: Product) -> Box:
-    """The rows of the left operand, over all of k."""
+    """Return the rows of the left operand, over all of k."""
     dot, depth = found.dot, found.depth
     box = scope.box(_at_start(scope, operand, depth * dot.group))
     axes = [box.axes[operand.across], box.axes[operand.along]]
@@ -333,7 +335,8 @@ def _rows(scope: Scope, operand: Operand, found: Product) -> Box:
 
 
 def _leading(scope: Scope, operand: Operand) -> str:
-    """The number of the matrix among those of the tensor; indices outside give the first, and an error."""
+    """Return the number of the matrix among those of the tensor; indices outside give the first, and an
+    error."""
     total: Expr = ZERO
     text = "0"
     for dim, extent in zip(operand.region.dims[:-2], operand.storage.shape[:-2], strict=True):
@@ -353,7 +356,7 @@ def _leading(scope: Scope, operand: Operand) -> str:
 
 
 def _panels(scope: Scope, operand: Operand, dot: Dot) -> tuple[str, int]:
-    """The pointer to the first panel of the right operand, and the length of k in the panels."""
+    """Return the pointer to the first panel of the right operand, and the length of k in the panels."""
     wide, depth = 2 * dot.lanes(scope.gen.width), operand.extent(operand.along) // dot.group
     columns = -(-operand.extent(operand.across) // wide) * wide
     tile = _size(operand.dim(operand.across))
@@ -366,7 +369,7 @@ def _panels(scope: Scope, operand: Operand, dot: Dot) -> tuple[str, int]:
 
 
 def pack_function(scope: Scope, name: str, pack: Pack, columns: int, pointer: str) -> tuple[list[str], int]:
-    """The function that packs some panels (or a row), and how often it is called."""
+    """Return the function that packs some panels (or a row), and how often it is called."""
     gen, dot = scope.gen, pack.dot
     storage = gen.storages.storage(pack.tensor)
     shape, strides = storage.shape, row_major(storage.shape)
@@ -443,7 +446,7 @@ def _panel(scope: Scope, pack: Pack, place: str, source: Box) -> None:
 
 
 def size_of(storage: Storage, pack: Pack, columns: int) -> int:
-    """Bytes of a packed tensor."""
+    """Return bytes of a packed tensor."""
     depth, count = storage.shape[-2:][pack.along] // pack.dot.group, storage.shape[-2:][1 - pack.along]
     elements = math.prod(storage.shape[:-2]) * (columns * depth if pack.panels else count * (depth + PADDING))
     return rounded(elements * pack.dot.bytes)

@@ -23,7 +23,7 @@ def together(op: str, a: str, b: str) -> str:
 
 
 def horizontal(op: str) -> str:
-    """The C function that puts the lanes of a vector together."""
+    """Return the C function that puts the lanes of a vector together."""
     return {"+": "hsum", "vmax": "hmax", "vmin": "hmin"}[_LANES[op]]
 
 

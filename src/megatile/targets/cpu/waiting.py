@@ -29,8 +29,8 @@ _CODES |= {"bool": _CODES["u8"], "tf32": _CODES["f32"]}
 
 
 def must_wait(gen: Generator, node: n.ScaleRegion, count: int, low: int, high: int) -> bool:
-    """Whether the units of a region meet, reach into each other's tiles, or wait for what others do, be it in
-    regions inside them."""
+    """Return whether the units of a region meet, reach into each other's tiles, or wait for what others do,
+    be it in regions inside them."""
     for one in n.own_statements(node.body):
         if isinstance(one, (n.Collective, n.Wait)) or (isinstance(one, n.Barrier) and count > 1):
             return True
@@ -42,22 +42,22 @@ def must_wait(gen: Generator, node: n.ScaleRegion, count: int, low: int, high: i
 
 
 def waits_beyond(gen: Generator, node: n.ScaleRegion, depth: int) -> bool:
-    """Whether units of a region, or inside them, wait for what others do than those of the unit at ``depth``
-    around them."""
+    """Return whether units of a region, or inside them, wait for what others do than those of the unit at
+    ``depth`` around them."""
     names = gen.storages.names
     found = (names[name] for one in n.walk(node.body) for name in _watched(one))
     return any(x.owner_depth < depth or 0 < gen.reached.get(x.base, depth + 1) <= depth for x in found)
 
 
 def _reaches(node: n.Node, scale: str | None) -> bool:
-    """Whether a statement is for other units, of a scale (None: of the innermost region)."""
+    """Return whether a statement is for other units, of a scale (None: of the innermost region)."""
     return (n.remote(node) is not None or isinstance(node, n.Signal)) and getattr(
         node, "scale", None
     ) == scale
 
 
 def _watched(node: n.Node) -> set[str]:
-    """What a unit looks at until it changes."""
+    """Return what a unit looks at until it changes."""
     if isinstance(node, n.Loop) and node.kind == "bounded":
         return {r.source for one in n.walk(node.body) for _, r in n.regions(one)}
     return {node.flag} if isinstance(node, n.Wait) else set()

@@ -30,7 +30,7 @@ class Accessor(Resolver):
     """Reads and writes regions of names, for units."""
 
     def read(self, target: Target, unit: Unit, agent: Agent | None = None) -> np.ndarray:
-        """The elements of a region; over the edge zeros."""
+        """Return the elements of a region; over the edge zeros."""
         storage = target.storage
         if target.is_empty:
             return np.zeros(target.shape, storage.array.dtype)
@@ -219,7 +219,7 @@ class Accessor(Resolver):
 
 
 def _unit(agent: Agent) -> Agent | None:
-    """The unit that an agent works for."""
+    """Return the unit that an agent works for."""
     found: Agent | None = agent
     while found is not None and not isinstance(found, Unit):
         found = found.parent
@@ -227,8 +227,8 @@ def _unit(agent: Agent) -> Agent | None:
 
 
 def assembled(storage: StoredArray, name: Name, copies: range, index: Any = ...) -> np.ndarray:
-    """A tile whose copies hold parts of it, put together; where several hold an element of ``index`` they
-    must agree."""
+    """Return a tile whose copies hold parts of it, put together; where several hold an element of ``index``
+    they must agree."""
     whole = np.zeros(storage.shape, storage.array.dtype)
     filled = np.zeros(storage.shape, bool)
     wanted = np.zeros(storage.shape, bool)

@@ -46,7 +46,8 @@ def _array(value: Any, dtype: str) -> np.ndarray:
 
 
 def _of_torch(tensor: Any) -> np.ndarray:
-    """A torch tensor on the CPU as an array that shares its memory; NumPy knows bf16 and f8 by ml_dtypes."""
+    """Return a torch tensor on the CPU as an array that shares its memory; NumPy knows bf16 and f8 by
+    ml_dtypes."""
     import torch
 
     if tensor.device.type != "cpu":
@@ -61,7 +62,7 @@ def _of_torch(tensor: Any) -> np.ndarray:
 def in_order(
     prog: ProgramFunction | Program, arrays: tuple[Any, ...], named: dict[str, Any]
 ) -> tuple[Any, ...]:
-    """The arrays in the order of the program's arguments, those given by name after the others."""
+    """Return the arrays in the order of the program's arguments, those given by name after the others."""
     if not named or not isinstance(prog, (ProgramFunction, Program)):
         return arrays
     wanted = [p.name for p in prog.params] if isinstance(prog, Program) else list(prog.tensors)
@@ -117,7 +118,7 @@ def check_arguments(program: Program, arrays: list[np.ndarray]) -> None:
 
 
 def _kind(dtype: np.dtype[Any]) -> str:
-    """What a dtype is called here, or else by NumPy."""
+    """Return what a dtype is called here, or else by NumPy."""
     try:
         return dtype_name(dtype) if dtype.isnative else f"{dtype_name(dtype)} with its bytes swapped"
     except DtypeError:

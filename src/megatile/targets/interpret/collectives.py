@@ -152,8 +152,8 @@ def _allreduce(machine: Interpreter, node: n.Collective, units: list[Unit], data
 def _merge(
     machine: Interpreter, fn: n.Merge, left: list[np.ndarray], right: list[np.ndarray]
 ) -> list[np.ndarray]:
-    """The user's function on whole tiles; smaller operands are repeated over the last dimensions of larger
-    ones."""
+    """Return the user's function on whole tiles; smaller operands are repeated over the last dimensions of
+    larger ones."""
     rank = max(x.ndim for x in left)
     values = {}
     for side, operands in (("a", left), ("b", right)):
@@ -227,7 +227,7 @@ def _uneven_all_to_all(machine: Interpreter, nodes: list[n.Collective], units: l
 
 
 def _first(region: n.Region, dim: int, length: int) -> n.Region:
-    """The first elements of a region along a dimension; more than it has are out of bounds."""
+    """Return the first elements of a region along a dimension; more than it has are out of bounds."""
     at = [number for number, d in enumerate(region.dims) if d.extent is not None][dim]
     extent = region.dims[at].extent
     if isinstance(extent, Const) and length > extent.value:
@@ -241,7 +241,7 @@ def _first(region: n.Region, dim: int, length: int) -> n.Region:
 
 
 def _root(machine: Interpreter, nodes: list[n.Collective], units: list[Unit]) -> Unit:
-    """The unit whose tile a broadcast gives to all."""
+    """Return the unit whose tile a broadcast gives to all."""
     roots = {int(machine.value(node.root, unit)) for node, unit in zip(nodes, units, strict=True)}
     if len(roots) != 1:
         raise RunError(

@@ -66,11 +66,11 @@ class Iterations:
         return self.extents if self.lanes is None else self.lanes.shape
 
     def numbers(self) -> np.ndarray:
-        """The number of each iteration."""
+        """Return the number of each iteration."""
         return np.arange(int(np.prod(self.extents))) if self.lanes is None else self.lanes
 
     def where(self, wanted: np.ndarray) -> Iterations:
-        """The iterations for which a condition (one truth each) holds."""
+        """Return the iterations for which a condition (one truth each) holds."""
         chosen = np.flatnonzero(wanted)
         variables = {}
         for name, value in self.vars.items():
@@ -84,7 +84,7 @@ class Iterations:
         )  # fmt: skip
 
     def divided(self, condition: Any, *sides: Any) -> list[np.ndarray]:
-        """Each side computed where the condition holds, or does not, and zero elsewhere."""
+        """Return each side computed where the condition holds, or does not, and zero elsewhere."""
         flat = np.broadcast_to(np.asarray(condition, bool), self.shape).reshape(-1)
         results = []
         for wanted, side in zip((flat, ~flat), sides, strict=True):
@@ -231,7 +231,7 @@ class Elementwise:
                 target.storage.note_writer((copy, *index), self.machine.recorder.entry(unit))
 
     def _fetched(self, node: n.Atomic, at: Iterations, storage: Any, where: Any, values: np.ndarray) -> Any:
-        """The old values; iterations come one after the other, in their order."""
+        """Return the old values; iterations come one after the other, in their order."""
         copy, index = where
         array, old = storage.array[copy], np.empty_like(values)
         expected = 0 if node.expected is None else self.machine.compile(node.expected)(at)
@@ -333,7 +333,7 @@ class Elementwise:
     # --- loads ------------------------------------------------------------------------------------
 
     def load(self, expr: Load, at: Iterations) -> np.ndarray:
-        """The elements all iterations read, ready to be broadcast against each other."""
+        """Return the elements all iterations read, ready to be broadcast against each other."""
         slices = self._slices(expr, expr.source, expr.index, at)
         if slices is not None:
             target = self.machine.access.resolve(slices.region, at.unit, context=at)
@@ -394,7 +394,7 @@ class Elementwise:
         return Slices(n.Region(source, tuple(dims)), tuple(order))
 
     def _covers(self, slices: Slices, at: Iterations) -> bool:
-        """Whether every iteration writes an element of its own."""
+        """Return whether every iteration writes an element of its own."""
         return all(extent == 1 or d in slices.order for d, extent in enumerate(at.extents)) and all(
             d.extent is None or d.extent.value == at.extents[o]  # type: ignore[attr-defined]
             for d, o in zip(
@@ -447,8 +447,8 @@ class Elementwise:
     def _inside(
         self, source: str, index: tuple[Expr, ...], at: Iterations, value: Any
     ) -> tuple[Iterations, Any]:
-        """The iterations whose element of a padded tensor exists, with their values (or, for a load, which
-        they are)."""
+        """Return the iterations whose element of a padded tensor exists, with their values (or, for a load,
+        which they are)."""
         if source not in self.machine.padded:
             return at, value
         inside = np.ones(at.shape, bool)
@@ -472,12 +472,12 @@ class Elementwise:
 
 
 def in_copy(copy: Any, index: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The index of elements in one copy (or a slice of copies) of a storage."""
+    """Return the index of elements in one copy (or a slice of copies) of a storage."""
     return (copy, *index)
 
 
 def filled(text: str, values: list[str]) -> str:
-    """Each ``{}`` replaced in turn; other braces are the user's own."""
+    """Return each ``{}`` replaced in turn; other braces are the user's own."""
     pieces = text.split("{}")
     rest = "{}".join(pieces[len(values) + 1 :])
     return "".join(a + b for a, b in zip(pieces, [*values, ""], strict=False)) + rest

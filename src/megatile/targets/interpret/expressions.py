@@ -34,7 +34,7 @@ def _whole(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def operation(expr: Any) -> Callable[[list[Any]], Any]:
-    """What an operator does with evaluated arguments; divisions are checked."""
+    """Return what an operator does with evaluated arguments; divisions are checked."""
     return core_operation(expr, _whole)
 
 
@@ -102,8 +102,8 @@ class Compiler:
         return lambda context: compute([a(context) for a in arguments])
 
     def _chosen(self, expr: Any, arguments: list[Evaluate]) -> Evaluate:
-        """A choice whose sides read elements: each side only where it is chosen, so that a condition can
-        guard an index."""
+        """Return a choice whose sides read elements: each side only where it is chosen, so that a condition
+        can guard an index."""
         condition, then, orelse = arguments
         compute = operation(expr)
 
@@ -144,7 +144,7 @@ _COMPILERS: dict[type, Callable[[Compiler, Any], Evaluate]] = {
 
 
 def flatten(indices: tuple[int, ...], counts: list[int]) -> int:
-    """The rank of nested indices, the outermost first."""
+    """Return the rank of nested indices, the outermost first."""
     rank = 0
     for index, extent in zip(indices, counts, strict=True):
         rank = rank * extent + index
@@ -152,7 +152,7 @@ def flatten(indices: tuple[int, ...], counts: list[int]) -> int:
 
 
 def unflatten(rank: Any, counts: list[int]) -> tuple[Any, ...]:
-    """The nested indices of a rank (or of an array of ranks): the inverse of ``flatten``."""
+    """Return the nested indices of a rank (or of an array of ranks): the inverse of ``flatten``."""
     result = []
     for extent in reversed(counts):
         rank, index = divmod(rank, extent)

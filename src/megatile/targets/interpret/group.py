@@ -70,11 +70,11 @@ class Group:
         self.ranks[unit.number] = rank
 
     def rank(self, unit: Unit) -> int:
-        """The rank of a member, or of the member that a unit is in."""
+        """Return the rank of a member, or of the member that a unit is in."""
         return self.ranks[unit.exchange(self.launch.depth(self.scale)).number]
 
     def line(self, rank: int, axis: int | None) -> range:
-        """The ranks that act together with ``rank``: all, or those along one axis."""
+        """Return the ranks that act together with ``rank``: all, or those along one axis."""
         if axis is None:
             return range(self.size)
         coords = coordinates(rank, self.grid)
@@ -83,7 +83,7 @@ class Group:
         return range(first, first + self.grid[axis] * stride, stride)
 
     def peer(self, unit: Unit, number: int, axis: int | None, name: str) -> Unit:
-        """The unit whose tile ``name`` is meant by ``dst=number`` or ``src=number``."""
+        """Return the unit whose tile ``name`` is meant by ``dst=number`` or ``src=number``."""
         member = self.find(unit, number, axis)
         if member is None:
             rank = self.line(self.rank(unit), axis)[number]
@@ -95,7 +95,7 @@ class Group:
         return member
 
     def find(self, unit: Unit, number: int, axis: int | None) -> Unit | None:
-        """The unit that ``dst=number`` means; None if it has finished and its tiles are gone."""
+        """Return the unit that ``dst=number`` means; None if it has finished and its tiles are gone."""
         line = self.line(self.rank(unit), axis)
         if not 0 <= number < len(line):
             raise RunError(
@@ -141,7 +141,7 @@ class Group:
         return meeting
 
     def meeting(self, unit: Unit, axis: int | None, key: Any) -> Meeting:
-        """The meeting of all units that ``unit`` has come to."""
+        """Return the meeting of all units that ``unit`` has come to."""
         return self.meetings[key, self.line(self.rank(unit), axis)[0], axis, None]
 
     def leave(self, unit: Unit) -> None:
@@ -154,7 +154,7 @@ class Group:
         self.left -= 1
 
     def deserted(self) -> Meeting | None:
-        """A meeting that can never be complete, because a unit has finished without it."""
+        """Return a meeting that can never be complete, because a unit has finished without it."""
         for meeting in self.meetings.values():
             missing = meeting.missing()
             if len(missing) - sum(rank in self.finished for rank in missing) < meeting.needed - len(
@@ -237,7 +237,7 @@ class Dispatcher:
 
 
 def word_of(node: n.Node) -> str:
-    """The user's word for a statement that waits."""
+    """Return the user's word for a statement that waits."""
     if isinstance(node, n.Collective):
         kind = {"gather_view": "allgather", "scatter_view": "reduce_scatter"}.get(node.kind, node.kind)
         return f"T.{kind}"

@@ -75,7 +75,7 @@ class History:
         self.only: Agent | None = None
 
     def check(self, items: Items, kind: int, agent: Agent, unit: Unit, points: Any) -> Conflict | None:
-        """The first earlier access that conflicts and is not ordered before."""
+        """Return the first earlier access that conflicts and is not ordered before."""
         if not self.rows or self.only is agent:
             return None
         for at in self._candidates(items):
@@ -88,7 +88,7 @@ class History:
         return None
 
     def _candidates(self, items: Items) -> Iterable[int]:
-        """Rows that may share an element with the box."""
+        """Return rows that may share an element with the box."""
         size = len(self.rows)
         if self.grid is None:
             return range(size)
@@ -139,12 +139,12 @@ class History:
 
 
 def _box(items: Items) -> list[tuple[int, int]]:
-    """The smallest box around the elements."""
+    """Return the smallest box around the elements."""
     return [item if isinstance(item, tuple) else (int(item[0]), int(item[-1]) + 1) for item in items]
 
 
 def _overlap(left: Any, right: Any) -> bool:
-    """Whether two accesses whose boxes meet have an element in common."""
+    """Return whether two accesses whose boxes meet have an element in common."""
     (items_a, points_a), (items_b, points_b) = left, right
     if points_a is not None and points_b is not None:
         shape = tuple(np.maximum(points_a.max(axis=0), points_b.max(axis=0)) + 1)
@@ -202,7 +202,8 @@ class Grid:
             self.cells.setdefault(cell, []).append(number)
 
     def near(self, box: Box) -> Iterable[int] | None:
-        """Numbers of boxes that may share an element with ``box``; None if it lies in too many cells."""
+        """Return numbers of boxes that may share an element with ``box``; None if it lies in too many
+        cells."""
         cells = self._cells(box)
         if cells is None:
             return None
@@ -225,7 +226,7 @@ class Grid:
 
 
 def typical(boxes: Sequence[Box]) -> tuple[int, ...]:
-    """A cell for boxes like these: the middle one of their extents in each dimension."""
+    """Return a cell for boxes like these: the middle one of their extents in each dimension."""
     middle = len(boxes) // 2
     columns = zip(*([high - low for low, high in box] for box in boxes), strict=True)
     return tuple(max(sorted(column)[middle], 1) for column in columns)

@@ -28,7 +28,7 @@ _KINDS = (n.Alloc, n.Copy, n.Fill, n.Gemm, n.Reduce, n.Cumsum, n.Let, n.Store, n
 
 
 def can_run(machine: Interpreter, node: n.ScaleRegion, unit: Unit, size: int) -> bool:
-    """Whether the units of a region of the whole launch qualify, by the text of their body."""
+    """Return whether the units of a region of the whole launch qualify, by the text of their body."""
     if (
         unit.parent is not None
         or not MIN_UNITS_AT_ONCE <= size <= MAX_INSTANCES
@@ -48,7 +48,7 @@ def _names(node: n.Node) -> set[str]:
 
 
 def _is_plain(machine: Interpreter, name: str, scale: str) -> bool:
-    """A tensor as it is, or a tile of the unit itself."""
+    """Return whether a region is a tensor as it is, or a tile of the unit itself."""
     found = machine.places.names[name]
     if found.binding.owner or found.copies > 1 or found.base in machine.places.sharded:
         return False
@@ -56,7 +56,7 @@ def _is_plain(machine: Interpreter, name: str, scale: str) -> bool:
 
 
 def _with_varying(body: tuple[n.Node, ...]) -> Iterator[tuple[n.Node, set[str]]]:
-    """Every statement, with the variables that may differ between units."""
+    """Yield every statement, with the variables that may differ between units."""
     every = list(n.walk(body))
     lets = [one for one in every if isinstance(one, n.Let)]
     varying: set[str] = set()
@@ -113,13 +113,13 @@ def _region_fits(machine: Interpreter, region: n.Region, varying: set[str]) -> b
 
 
 def _is_inside(dim: n.Dim, length: int) -> bool:
-    """Whether an anchored dimension of a tile, which may reach over the edge, surely does not."""
+    """Return whether an anchored dimension of a tile, which may reach over the edge, surely does not."""
     start, size = constant(dim.start), 1 if dim.extent is None else constant(dim.extent)
     return start is not None and size is not None and 0 <= start <= length - size
 
 
 def _guards_division(expr: Expr) -> bool:
-    """Whether a condition decides if whole numbers are divided: units are not told apart in that."""
+    """Return whether a condition decides if whole numbers are divided: units are not told apart in that."""
     for part in walk(expr):
         guarded = (
             part.args[1:] if isinstance(part, Applied) and part.operator in ("select", "and", "or") else ()
@@ -135,8 +135,8 @@ def _guards_division(expr: Expr) -> bool:
 
 
 def _is_own(index: tuple[Expr, ...], variables: tuple[str, ...]) -> bool:
-    """Whether every iteration writes an element of its own: each variable stands alone in a dimension, or
-    with something added that no variable changes."""
+    """Return whether every iteration writes an element of its own: each variable stands alone in a dimension,
+    or with something added that no variable changes."""
     found: list[str] = []
     for expr in index:
         if has_loads(expr):
@@ -162,7 +162,7 @@ _ELEMENTWISE = (n.Store, n.Atomic, n.Let, n.If, n.Loop, n.Check)
 
 
 def can_batch(node: n.ScaleRegion, depth: int, names: dict[str, Name], launch: Launch) -> bool:
-    """Whether the units of a region below a unit at ``depth`` can run together."""
+    """Return whether the units of a region below a unit at ``depth`` can run together."""
     inside = list(n.walk(node.body))
     if not all(isinstance(inner, _ELEMENTWISE) and n.remote(inner) is None for inner in inside):
         return False
@@ -177,7 +177,7 @@ def can_batch(node: n.ScaleRegion, depth: int, names: dict[str, Name], launch: L
 
 
 def _is_shared(expr: Expr, depth: int, own: set[str], launch: Launch) -> bool:
-    """Whether all units see the same value."""
+    """Return whether all units see the same value."""
     for part in walk(expr):
         if isinstance(part, Load) or getattr(part, "name", None) in own:
             return False
@@ -282,7 +282,7 @@ def _last_word(words: Wording) -> str:
 
 
 def wording(scale: str) -> Wording:
-    """How a conflict between units is reported."""
+    """Return how a conflict between units is reported."""
     return Wording(
         DataRaceError,
         several=f"data race: several units of scale '{scale}' write",

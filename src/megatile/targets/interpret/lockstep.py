@@ -75,7 +75,7 @@ class Lockstep:
         return ((p.name, places.frame[p.name, ()]) for p in self.machine.program.params)
 
     def _chunks(self) -> Iterator[list[tuple[int, int]]]:
-        """The grid, its slowest dimension first, in pieces whose tiles are not too large."""
+        """Yield the grid, its slowest dimension first, in pieces whose tiles are not too large."""
         extents = [e for scale in self.scales for e in reversed(scale.extents)]
         allocs = [one for one in n.walk(self.node.body) if isinstance(one, n.Alloc)]
         each = sum(math.prod(a.shape) * numpy_dtype(a.dtype).itemsize for a in allocs)
@@ -123,7 +123,7 @@ class Lockstep:
         return expr.value if isinstance(expr, Const) else self.machine.compile(expr)(self)
 
     def divided(self, chosen: Any, *sides: Callable[[Any], Any]) -> list[Any]:
-        """Each side, computed for the units and iterations where the condition holds, or does not."""
+        """Return each side, computed for the units and iterations where the condition holds, or does not."""
         outer, found = self.mask, []
         for mine, side in zip((chosen, np.logical_not(chosen)), sides, strict=True):
             self.mask = mine if outer is None else outer & mine
@@ -242,7 +242,7 @@ class Lockstep:
         return data.reshape(data.shape[: len(self.grid)] + wanted)
 
     def read(self, region: n.Region) -> Any:
-        """The elements of a region, the grid in front (1 where all units read the same)."""
+        """Return the elements of a region, the grid in front (1 where all units read the same)."""
         tile = self.tiles.get(region.source)
         if tile is None:
             return self._box(region, write=None)
@@ -305,7 +305,8 @@ class Lockstep:
         return tuple(index), inside
 
     def _box(self, region: n.Region, write: Any) -> Any:
-        """A region of a tensor for every unit: a strided window where it is inside, else its elements."""
+        """Return a region of a tensor for every unit: a strided window where it is inside, else its
+        elements."""
         array, extents = self._storage(region.source).array[0], self._extents(region)
         starts = [np.asarray(self.value(d.start)) for d in region.dims]
         sizes = [None if d.extent is None else int(self.value(d.extent)) for d in region.dims]
@@ -348,7 +349,7 @@ class Lockstep:
     def _points(
         self, name: str, array: Any, starts: list[Any], sizes: list[Any], extents: tuple[int, ...], write: Any
     ) -> Any:
-        """A region by the indices of its elements; over the edge are zeros."""
+        """Return a region by the indices of its elements; over the edge are zeros."""
         shape, rank, at = (*self.grid, *extents), len(extents), 0
         index, valid = [], np.ones(shape, bool)
         for start, size, length in zip(starts, sizes, array.shape, strict=True):
@@ -379,7 +380,7 @@ class Lockstep:
         return np.broadcast_to(value, value.shape[: len(self.grid)] + self.extents)
 
     def _is_whole(self, index: tuple[Expr, ...], shape: tuple[int, ...]) -> bool:
-        """Whether iterations go over all of a tile, dimension by dimension."""
+        """Return whether iterations go over all of a tile, dimension by dimension."""
         names = tuple(i.name if isinstance(i, Symbol) else "" for i in index)
         return bool(self.names) and names == self.names and shape == self.extents
 
@@ -396,8 +397,8 @@ class Lockstep:
         return data.item() if data.ndim == 0 and data.dtype.kind in "iub" else data
 
     def _elements(self, name: str, index: tuple[Expr, ...], write: bool) -> tuple[Any, tuple[Any, ...], Any]:
-        """An array, where in it the elements of all units and iterations are, and which of them there are
-        (None: all)."""
+        """Return an array, where in it the elements of all units and iterations are, and which of them there
+        are (None: all)."""
         tile = self.tiles.get(name)
         values = [np.asarray(self.value(i)) for i in index]
         lengths = tile.shape if tile is not None else self._storage(name).shape

@@ -181,7 +181,7 @@ class Interpreter:
         unit.join()
 
     def _batches(self, node: n.ScaleRegion, unit: Unit, high: int) -> bool:
-        """Whether the units of a region need not run one by one; recording wants to know each."""
+        """Return whether the units of a region need not run one by one; recording wants to know each."""
         if self.recorder is not None or self.launch.is_dispatched(unit.depth, high):
             return False
         key = (id(node), unit.depth)
@@ -201,7 +201,7 @@ class Interpreter:
         return any(started)
 
     def queued(self) -> int:
-        """Instances that wait for a free place."""
+        """Return instances that wait for a free place."""
         return sum(d.queued for d in self.dispatchers)
 
     # --- puts -------------------------------------------------------------------------------------
@@ -288,7 +288,7 @@ class Interpreter:
 
 
 def _signalled(body: tuple[n.Node, ...], flags: set[str]) -> list[str]:
-    """Where flags that units wait for are counted up."""
+    """Return where flags that units wait for are counted up."""
     said = []
     for flag in sorted(flags):
         signals = [m for m in n.walk(body) if isinstance(m, n.Signal) and m.flag == flag and m.span]
@@ -299,13 +299,13 @@ def _signalled(body: tuple[n.Node, ...], flags: set[str]) -> list[str]:
 
 
 def _waiting(machine: Interpreter) -> list[tuple[Unit, str, n.Node]]:
-    """Units that wait for something other than their own region, in order."""
+    """Return units that wait for something other than their own region, in order."""
     units = (u for u in machine.live.values() if u.waiting is not None and u.waiting[0] != "region")
     return [(unit, unit.waiting[2], unit.waiting[1]) for unit in units if unit.waiting]
 
 
 def _deserted_meeting(machine: Interpreter) -> DeadlockError | None:
-    """A barrier or collective that a unit has passed by."""
+    """Return a barrier or collective that a unit has passed by."""
     for group in {id(u.group): u.group for u in machine.live.values() if u.group is not None}.values():
         meeting = group.deserted()
         if meeting is not None:
@@ -314,7 +314,7 @@ def _deserted_meeting(machine: Interpreter) -> DeadlockError | None:
 
 
 def _missed_collective(machine: Interpreter) -> DeadlockError | None:
-    """A collective that some units wait at while the others wait elsewhere."""
+    """Return a collective that some units wait at while the others wait elsewhere."""
     for unit in machine.live.values():
         for meeting in unit.group.meetings.values() if unit.group is not None else ():
             if isinstance(meeting.node, n.Collective) and not machine.queued():

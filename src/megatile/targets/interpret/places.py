@@ -43,7 +43,7 @@ class Name:
         self.private = alloc is not None and launch.is_private(self.owner)
 
     def views_of(self, part: Name) -> bool:
-        """Whether it is that part, or a view inside it."""
+        """Return whether it is that part, or a view inside it."""
         return self.binding.owner[: len(part.binding.owner)] == part.binding.owner
 
 
@@ -78,7 +78,7 @@ class Places:
         return not is_whole(views[0].layout) and not has_copies(views[0].layout)
 
     def _valid_parts(self, base: str) -> list[Any] | None:
-        """The elements that each copy of a tile holds: those that the unit sees through its view."""
+        """Return the elements that each copy of a tile holds: those that the unit sees through its view."""
         copied = self.names[base].copy_scale
         for name in self.names.values():
             views = name.binding.owner
@@ -95,7 +95,7 @@ class Places:
         return found if name.reshaped is None else found.reshaped(*name.reshaped)
 
     def renew(self, name: Name, unit: Unit, keep: bool) -> StoredArray:
-        """A new tile in which nothing is written; with ``keep``, the one there is."""
+        """Return a new tile in which nothing is written; with ``keep``, the one there is."""
         key = (name.base, unit.path[: name.owner_depth])
         frame = unit.frame if name.private else self.frame
         if keep and key in frame:
@@ -109,7 +109,7 @@ class Places:
         return made
 
     def copies(self, name: Name, unit: Unit) -> tuple[int, int]:
-        """The copies a unit reaches: its own, or all those below it."""
+        """Return the copies a unit reaches: its own, or all those below it."""
         if name.copies == 1:
             return (0, 1)
         mine = unit.path[name.owner_depth : name.copy_depth]
@@ -118,18 +118,18 @@ class Places:
         return (index * inside, (index + 1) * inside)
 
     def share(self, name: Name, unit: Unit) -> Part | None:
-        """This unit's indices of every dimension in the storage; None is all of them."""
+        """Return this unit's indices of every dimension in the storage; None is all of them."""
         return self.part(name, unit) if name.binding.views else None
 
     def part(self, name: Name, unit: Unit) -> Part:
-        """The indices, in the storage, of the part that a name means for a unit."""
+        """Return the indices, in the storage, of the part that a name means for a unit."""
         key = (name.name, unit.path[: name.depth])
         if key not in self.parts:
             self.parts[key] = self.composed(name, unit.path[name.owner_depth :])
         return self.parts[key]
 
     def composed(self, name: Name, path: tuple[int, ...]) -> Part:
-        """The shares of all views one inside the other, for the unit at ``path`` below the owner."""
+        """Return the shares of all views one inside the other, for the unit at ``path`` below the owner."""
         return seen(self.launch, name.binding.owner, name.binding.shape, path, name.owner_depth)
 
 

@@ -66,7 +66,7 @@ class Recorder:
         self.scalars.setdefault(name, {})[unit.path] = self._write(unit, value)
 
     def last(self, name: str, index: tuple[int, ...], copy: int, unit: int | None) -> Write | None:
-        """The last write of an element or a scalar, by any unit or to the tile of one."""
+        """Return the last write of an element or a scalar, by any unit or to the tile of one."""
         if name in self.scalars:
             return _latest(w for path, w in self.scalars[name].items() if self._is(unit, path))
         tiles = {path: tile for (known, path), tile in self.tiles.items() if known == name}
@@ -87,7 +87,7 @@ class Recorder:
         return unit is None or flatten(path, counts) == unit
 
     def last_write(self, storage: StoredArray, index: tuple[int, ...], copy: int = 0) -> Write | None:
-        """The last write of an element; None if the run did not write it."""
+        """Return the last write of an element; None if the run did not write it."""
         if len(index) == 1 and isinstance(index[0], tuple):
             index = index[0]
         if len(index) != len(storage.shape):

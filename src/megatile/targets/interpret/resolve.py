@@ -100,7 +100,7 @@ class Resolver:
         self.plans: dict[int, RegionPlan] = {}
 
     def resolve(self, region: Region, unit: Unit, home: Unit | None = None, context: Any = None) -> Target:
-        """Where ``region`` is for ``unit``; with ``home``, in the tiles of that unit instead.
+        """Return where ``region`` is for ``unit``; with ``home``, in the tiles of that unit instead.
 
         ``context`` is where variables are looked up, if not in the unit.
         """
@@ -122,7 +122,7 @@ class Resolver:
         return target if home is not None else self.at_home(target, unit)
 
     def at_home(self, target: Target, unit: Unit) -> Target:
-        """The target, if it lies where the unit can touch it: not in the part of another device."""
+        """Return the target, if it lies where the unit can touch it: not in the part of another device."""
         places = self.machine.places
         mine = places.sharded.get(target.name.base)
         if mine is None or unit.depth < mine.depth or target.name.views_of(mine) or target.storage.gathered:
@@ -139,7 +139,7 @@ class Resolver:
         return target
 
     def _owner(self, mine: Name, dim: int, index: int) -> str:
-        """Whose part an index of a dimension is in, as words."""
+        """Return whose part an index of a dimension is in, as words."""
         scales = self.machine.launch.scales[: mine.depth]
         for path in np.ndindex(*(s.count for s in scales)):
             share = self.machine.places.composed(mine, path[mine.owner_depth :])[dim]
@@ -177,8 +177,8 @@ class Resolver:
     def _axis(
         self, region: Region, axis: Axis, share: Any, moved: Any, context: Any, elementwise: bool
     ) -> Found:
-        """One dimension; ``moved`` is the part of a view that an anchor goes along with. The elements of
-        iterations are no bulk copy: all of them must be inside."""
+        """Return one dimension; ``moved`` is the part of a view that an anchor goes along with. The elements
+        of iterations are no bulk copy: all of them must be inside."""
         length = share_length(share)
         at = _value(axis.start, context)
         if axis.extent is None:
@@ -286,7 +286,7 @@ def _outside(
 
 
 def _clip(at: int, size: int, length: int) -> tuple[tuple[int, int], tuple[int, int] | None]:
-    """The run inside 0..length, and which part of the whole it is (None: all of it)."""
+    """Return the run inside 0..length, and which part of the whole it is (None: all of it)."""
     if at >= 0 and at + size <= length:
         return (at, at + size), None
     low = min(max(at, 0), length)

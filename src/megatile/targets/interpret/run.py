@@ -52,7 +52,7 @@ class RunResult(Shown):
         )
 
     def last_write(self, name: str, *index: int, copy: int = 0, unit: int | None = None) -> Write | None:
-        """Who wrote an element of a tensor or tile, or a scalar, last, and when; None if nobody did.
+        """Return who wrote an element of a tensor or tile, or a scalar, last, and when; None if nobody did.
 
         ``unit`` is the rank in the launch of the unit whose tile or scalar is meant; without it, the last
         write to any of that name. Needs ``record=True``.
@@ -137,7 +137,7 @@ def _check_inputs(interpreter: Interpreter, written: list[str]) -> None:
 
 
 def _result(interpreter: Interpreter, param: Param, storage: StoredArray) -> np.ndarray:
-    """The tensor at the end: copies must agree, partial terms must have been reduced."""
+    """Return the tensor at the end: copies must agree, partial terms must have been reduced."""
     name = interpreter.places.names[param.name]
     if storage.scattered is not None or name.valid is not None:
         try:

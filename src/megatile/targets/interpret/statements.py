@@ -156,7 +156,8 @@ def _atomic_region(machine: Interpreter, node: n.AtomicRegion, unit: Unit) -> No
 
 
 def _peer(machine: Interpreter, node: Any, rank: Expr | None, unit: Unit, name: str) -> Any:
-    """The unit whose tile ``name`` a statement means by a rank among those of its scale; None: its own."""
+    """Return the unit whose tile ``name`` a statement means by a rank among those of its scale; None: its
+    own."""
     if rank is None:
         return None
     among = unit.around(machine.launch, node.scale)

@@ -21,8 +21,8 @@ class Flags:
         self.sent: dict[int, list[tuple[int, dict[int, int]]]] = {}
 
     def certain(self, value: int) -> Iterator[dict[int, int]]:
-        """The clocks of signals without which the flag cannot have counted to ``value``, whichever of those
-        that were sent came first; those of one sender come in their order."""
+        """Yield the clocks of signals without which the flag cannot have counted to ``value``, whichever of
+        those that were sent came first; those of one sender come in their order."""
         total = sum(amount for signals in self.sent.values() for amount, _ in signals)
         for signals in self.sent.values():
             rest = sum(amount for amount, _ in signals)
@@ -52,7 +52,8 @@ class Arrivals:
         self.countable = self.countable and not (self.set and self.added.sent)
 
     def certain(self, value: Any) -> list[dict[int, int]] | None:
-        """The clocks of what must have come before the element can be ``value`` or more; None: all of it."""
+        """Return the clocks of what must have come before the element can be ``value`` or more; None: all of
+        it."""
         if self.first >= value:
             return []
         if not self.countable or (self.set and sum(v >= value for v, _ in self.set) > 1):
@@ -92,7 +93,7 @@ class StoredArray:
     def tile(
         cls, name: str, shape: tuple[int, ...], dtype: str, copies: int, zero: bool = False
     ) -> StoredArray:
-        """A new tile: NaN in floats, so that a missed check shows, and nothing written."""
+        """Return a new tile: NaN in floats, so that a missed check shows, and nothing written."""
         full = (copies, *shape)
         kind = numpy_dtype(dtype)
         if zero:
@@ -108,7 +109,7 @@ class StoredArray:
         return cls(name, np.array(full), None, dtype)
 
     def reshaped(self, shape: tuple[int, ...], dtype: str) -> StoredArray:
-        """The same elements with another shape or dtype."""
+        """Return the same elements with another shape or dtype."""
         if (shape, dtype) not in self.others:
             array = self.array.reshape(self.copies, -1).view(numpy_dtype(dtype)).reshape(self.copies, *shape)
             same = self.written is not None and array.size == self.array.size
@@ -123,7 +124,7 @@ class StoredArray:
         return History(1)
 
     def bytes_of(self, items: Any, points: Any) -> tuple[Any]:
-        """The bytes of some elements, copies first: a run, or a sorted array."""
+        """Return the bytes of some elements, copies first: a run, or a sorted array."""
         size, shape = self.array.itemsize, self.array.shape
         if points is not None:
             numbers = np.unique(np.ravel_multi_index(tuple(points.T), shape))

@@ -44,27 +44,27 @@ class Unit(Strand):
         self.waiting: tuple[str, Node, str] | None = None
 
     def puts_to(self, peer: Unit) -> Puts:
-        """This unit's puts to another."""
+        """Return this unit's puts to another."""
         if peer.number not in self.puts:
             self.puts[peer.number] = Puts(self, peer.depth)
         return self.puts[peer.number]
 
     def around(self, launch: Launch, scale: str | None) -> Unit:
-        """The unit of a scale that this one is, or is in."""
+        """Return the unit of a scale that this one is, or is in."""
         return self if scale is None else self.exchange(launch.depth(scale))
 
     def among(self, launch: Launch, scale: str) -> tuple[Any, tuple[int, ...]]:
-        """The group of a scale that this unit is in, and its place inside the member of that group."""
+        """Return the group of a scale that this unit is in, and its place inside the member of that group."""
         member = self.around(launch, scale)
         return member.group, self.path[member.depth :]
 
     def counterpart(self, peer: Unit, depth: int) -> Any:
-        """What has the path of the unit at ``depth`` inside a peer where this one is inside its own unit of
-        that scale; the peer itself where it is that deep."""
+        """Return what has the path of the unit at ``depth`` inside a peer where this one is inside its own
+        unit of that scale; the peer itself where it is that deep."""
         return peer if peer.depth >= depth else Counterpart(peer, self.path[peer.depth : depth])
 
     def exchange(self, depth: int) -> Unit:
-        """The unit at a depth that this one is, or is in, which then exchanges signals with others."""
+        """Return the unit at a depth that this one is, or is in, which then exchanges signals with others."""
         found = self
         while found.depth > depth:
             assert isinstance(found.parent, Unit)

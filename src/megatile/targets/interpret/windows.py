@@ -122,7 +122,7 @@ def products(a: Any, b: Any) -> Any:
 
 
 def window_of(array: Any, starts: list[Any], sizes: list[Any], grid: tuple[int, ...], keep: bool) -> Any:
-    """The region of every unit as one strided array; None if its starts are not evenly spaced.
+    """Return the region of every unit as one strided array; None if its starts are not evenly spaced.
 
     ``keep`` has an entry for every unit; else dimensions of the grid that make no difference have 1.
     """

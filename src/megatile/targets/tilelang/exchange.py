@@ -17,7 +17,7 @@ BARRIER = "ranks_meet"
 
 
 def _scale(out: TileLangWriter, node: n.Node) -> tuple[str, str]:
-    """The scale whose units are peers, and the scale around them."""
+    """Return the scale whose units are peers, and the scale around them."""
     scale = getattr(node, "scale", None) or next(
         s for s in reversed(out.scales) if s not in ("thread", "warp")
     )
@@ -101,7 +101,7 @@ def _address(out: TileLangWriter, region: n.Region, variables: list[str]) -> str
 
 
 def _together(out: TileLangWriter, region: n.Region) -> int:
-    """How many of the last dimensions of a region are one run of memory."""
+    """Return how many of the last dimensions of a region are one run of memory."""
     shape = out.places.shape(region.source, out.shapes.get(region.source, ()))
     found, whole = 0, True
     for dim, extent in zip(reversed(region.dims), reversed(shape), strict=True):

@@ -114,7 +114,7 @@ class Kernels:
 
 
 def _bound(node: n.Node, values: dict[str, Expr]) -> n.Node:
-    """A statement with numbers in place of variables."""
+    """Return a statement with numbers in place of variables."""
 
     def change(expr: Expr) -> Expr:
         return simplify(

@@ -33,7 +33,7 @@ _COMBINED = {"sum": "+", "prod": "*", "max": "max", "min": "min", "and": "&", "o
 
 
 def member(launch: Launch, scale: str, within: str, axis: int | None) -> tuple[Expr, int]:
-    """The number of a unit in its group (along an axis), and how many are in it."""
+    """Return the number of a unit in its group (along an axis), and how many are in it."""
     rank: Expr = Rank(scale, within)
     extents = launch.grid(scale, within)
     if axis is None:
@@ -42,7 +42,7 @@ def member(launch: Launch, scale: str, within: str, axis: int | None) -> tuple[E
 
 
 def with_puts(program: Program) -> Program:
-    """The Program without collectives of devices and of blocks."""
+    """Return the Program without collectives of devices and of blocks."""
     pass_ = _Puts(program)
     return replace(program, body=pass_.body(program.body, (ROOT,)))
 
@@ -105,7 +105,7 @@ class _Group:
     def inbox(
         self, like: n.Region, extents: tuple[int, ...] | None = None
     ) -> tuple[n.Node, Callable[[Any], n.Region]]:
-        """A tile with a place for what each member sends, and its parts."""
+        """Return a tile with a place for what each member sends, and its parts."""
         shape = extents or sizes(like)
         self.puts.made += 1
         name = f"received_{self.puts.made}"
@@ -129,7 +129,7 @@ class _Group:
 
 
 def sizes(region: n.Region) -> tuple[int, ...]:
-    """The extents of a region, which must be numbers."""
+    """Return the extents of a region, which must be numbers."""
     found = tuple(known(simplify(extent)) for extent in region.extents)
     if any(extent is None for extent in found):
         raise CompileError(
@@ -140,7 +140,7 @@ def sizes(region: n.Region) -> tuple[int, ...]:
 
 
 def indices(region: n.Region, names: tuple[str, ...]) -> tuple[Expr, ...]:
-    """The element of a region at loop variables; the first one along dimensions beyond theirs."""
+    """Return the element of a region at loop variables; the first one along dimensions beyond theirs."""
     left = iter(names)
     places = ((d, next(left, None) if d.extent is not None else None) for d in region.dims)
     return tuple(d.start if name is None else simplify(d.start + Symbol(name)) for d, name in places)
@@ -155,7 +155,7 @@ def element(region: n.Region, names: tuple[str, ...], kind: str) -> Expr:
 
 
 def _slice(region: n.Region, dim: int, number: Expr | int, length: int) -> n.Region:
-    """The ``number``-th run of a region along a dimension."""
+    """Return the ``number``-th run of a region along a dimension."""
     at = [i for i, d in enumerate(region.dims) if d.extent is not None][dim]
     dims = list(region.dims)
     dims[at] = n.Dim(simplify(dims[at].start + integer(number) * length), Const(length))
@@ -177,7 +177,8 @@ def _allreduce(group: _Group) -> list[n.Node]:
 
 
 def _merged(group: _Group, parts: list[Callable[[Any], n.Region]]) -> list[n.Node]:
-    """The user's function over what all have sent, one after the other, for the elements of each result."""
+    """Return the user's function over what all have sent, one after the other, for the elements of each
+    result."""
     node, fn, program = group.node, group.node.fn, group.puts.program
     assert fn is not None
     result: list[n.Node] = []

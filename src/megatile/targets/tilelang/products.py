@@ -68,7 +68,7 @@ def _divisor(extent: int | None, most: int) -> int:
 
 
 def _tile(region: n.Region, *parts: tuple[Expr, int]) -> n.Region:
-    """A part of a region, by an offset and a size for each of its dimensions."""
+    """Return a part of a region, by an offset and a size for each of its dimensions."""
     left = iter(parts)
     dims = []
     for dim in region.dims:

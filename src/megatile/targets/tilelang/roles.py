@@ -64,13 +64,13 @@ class Roles:
         return [f"{name}_{role}" for role in range(self.count)] if name in self.copied else [name]
 
     def copy(self, name: str) -> str:
-        """The tile that a statement means."""
+        """Return the tile that a statement means."""
         if name not in self.copied:
             return name
         return f"{name}_{self.chosen if self.role is None else self.role}"
 
     def copies_of(self, node: n.Node) -> Iterator[int]:
-        """How often a statement of the block is written: for each copy of a tile that it writes."""
+        """Yield how often a statement of the block is written: for each copy of a tile that it writes."""
         leaf = not isinstance(node, (n.Loop, n.If, n.ScaleRegion, n.Alloc))
         written = {base_name(r.source) for x in n.walk((node,)) for k, r in n.regions(x) if k != "read"}
         for number in range(self.count if leaf and self.role is None and written & self.copied else 1):
@@ -134,7 +134,7 @@ class Roles:
 
 
 def specialised(body: tuple[n.Node, ...], role: int) -> tuple[n.Node, ...]:
-    """The statements that one warp group does."""
+    """Return the statements that one warp group does."""
 
     def number(expr: Expr) -> Expr:
         mine = isinstance(expr, (Rank, Coord)) and expr.scale == "warpgroup"

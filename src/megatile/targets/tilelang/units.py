@@ -57,7 +57,7 @@ class Units:
         """The warp group whose role is being written."""
 
     def plain(self, expr: Expr) -> Expr:
-        """An expression without ranks and coordinates."""
+        """Return an expression without ranks and coordinates."""
 
         def changed(node: Expr) -> Expr:
             if isinstance(node, Coord):
@@ -107,7 +107,7 @@ class Units:
         return found if last else found % extents[axis]
 
     def absolute(self, peer: Expr, scale: str, within: str, axis: int | None) -> Expr:
-        """The rank of a peer: a unit of ``scale`` inside the same unit of ``within``."""
+        """Return the rank of a peer: a unit of ``scale`` inside the same unit of ``within``."""
         mine: Expr = Rank(scale, within)
         if axis is not None:
             extents = self.launch.grid(scale, within)
@@ -160,7 +160,7 @@ class Places:
         return (*shape[:dim], extent, *shape[dim + 1 :])
 
     def local(self, source: str, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """An index in what this rank holds."""
+        """Return an index in what this rank holds."""
         if base_name(source) not in self.parts:
             return index
         dim, extent = self.parts[base_name(source)]

@@ -255,12 +255,12 @@ class TileLangWriter:
         return f"({number!r})" if outer > 9 and number < 0 else repr(number)
 
     def element(self, source: str, index: tuple[Expr, ...]) -> str:
-        """One element of a tensor or tile."""
+        """Return one element of a tensor or tile."""
         local = self.places.local(source, index)
         return f"{self.tile(source)}[{', '.join(self.value(i) for i in local)}]"
 
     def tile(self, source: str) -> str:
-        """A tensor, a tile, or a role's copy of it, by name."""
+        """Return a tensor, a tile, or a role's copy of it, by name."""
         return self.name(self.roles.copy(base_name(source)))
 
     # --- regions ----------------------------------------------------------------------------------
@@ -270,8 +270,8 @@ class TileLangWriter:
         return is_whole(region, self.places.shape(region.source, self.shapes[region.source]))
 
     def part(self, region: n.Region, other: n.Region | None = None) -> str:
-        """A tile or tensor by its name, or the slices of it that are meant; only where they begin, if the
-        other side of a copy is a whole tile as large."""
+        """Return a tile or tensor by its name, or the slices of it that are meant; only where they begin, if
+        the other side of a copy is a whole tile as large."""
         region = self.places.region(region)
         name, shape = self.tile(region.source), self.places.shape(region.source, self.shapes[region.source])
         if is_whole(region, shape):
@@ -304,7 +304,7 @@ import tilelang.language as T
 
 
 def generate_tilelang(program: Program, unknown: Mapping[str, tuple[Any, ...]] | None = None) -> str:
-    """The TileLang kernel of a Program, as the text of a Python file.
+    """Return the TileLang kernel of a Program, as the text of a Python file.
 
     ``unknown``: extents of the launch that depend on symbolic extents.
     """
