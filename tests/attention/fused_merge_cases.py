@@ -48,7 +48,7 @@ def test_this_process_interprets():
     assert merge_form("cpu") == "torch"
 
 
-@settings(max_examples=150, deadline=None, database=None)
+@settings(max_examples=40, deadline=None, database=None)
 @given(
     batch=st.integers(1, 2),
     rows=st.integers(1, 40),

@@ -220,7 +220,7 @@ def truncate(draw: Any, rows: list[str]) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(TEXTS))
-@settings(max_examples=80, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_broken_files_give_an_error_or_a_machine(name: str, data: st.DataObject) -> None:
     rows = TEXTS[name].split("\n")
@@ -246,6 +246,7 @@ def test_random_bytes_in_a_file(noise: bytes, at: int) -> None:
         return
 
 
+@settings(max_examples=40)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
