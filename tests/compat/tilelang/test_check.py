@@ -5,8 +5,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from megatile.__main__ import main
 
 SOURCE = Path(__file__).parents[3] / "src"
 GOOD = """
@@ -48,6 +51,20 @@ def megatile(*arguments: str, **extra: str) -> subprocess.CompletedProcess:
 
 
 @pytest.fixture
+def check_kernel(monkeypatch, capsys):
+    """Call ``megatile check-kernel`` in this process: its code, standard output and errors."""
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["megatile", "check-kernel", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        return SimpleNamespace(returncode=int(ended.value.code or 0), stdout=out, stderr=err)
+
+    return call
+
+
+@pytest.fixture
 def good(tmp_path):
     path = tmp_path / "good.py"
     path.write_text(GOOD)
@@ -65,8 +82,8 @@ def test_kernels_of_a_file_are_built_checked_and_run(good):
     assert rows[0]["least_us_on_the_machine"] == pytest.approx(4608 / 3350e9 * 1e6, rel=0.05)
 
 
-def test_the_table_says_what_it_is_not(good):
-    done = megatile("-m", "megatile", "check-kernel", good, "-m", "dgx-h100")
+def test_the_table_says_what_it_is_not(check_kernel, good):
+    done = check_kernel(good, "-m", "dgx-h100")
     assert "product" in done.stdout
     assert "not a prediction" in done.stdout
 
@@ -84,19 +101,19 @@ def test_the_table_says_what_it_is_not(good):
         (("== 48", "== 47"), "fails: AssertionError"),
     ],
 )
-def test_mistakes_are_one_message(tmp_path, change, message):
+def test_mistakes_are_one_message(check_kernel, tmp_path, change, message):
     path = tmp_path / "wrong.py"
     assert change[0] in GOOD
     path.write_text(GOOD.replace(*change))
-    done = megatile("-m", "megatile", "check-kernel", str(path))
+    done = check_kernel(path)
     assert done.returncode == 1
     assert done.stderr.startswith("error: ")
     assert message in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_file_that_is_not_there(tmp_path):
-    done = megatile("-m", "megatile", "check-kernel", str(tmp_path / "none.py"))
+def test_a_file_that_is_not_there(check_kernel, tmp_path):
+    done = check_kernel(tmp_path / "none.py")
     assert (done.returncode, "there is no file" in done.stderr) == (1, True)
 
 
@@ -181,9 +198,9 @@ def test_a_file_says_what_it_did_not_compare(tmp_path):
     assert "not compared: 2 comparisons of tensors without values\n" in done.stderr
 
 
-def test_kernels_are_predicted_at_larger_extents(good):
+def test_kernels_are_predicted_at_larger_extents(check_kernel, good):
     def predicted(*options):
-        done = megatile("-m", "megatile", "check-kernel", good, "--json", *options)
+        done = check_kernel(good, "--json", *options)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout[done.stdout.index("{") :])["kernels"][0]
 
@@ -194,8 +211,8 @@ def test_kernels_are_predicted_at_larger_extents(good):
     assert small["runs"] == large["runs"] == 1
 
 
-def test_extents_that_are_none_are_refused(good):
-    done = megatile("-m", "megatile", "check-kernel", good, "--at", "M=many")
+def test_extents_that_are_none_are_refused(check_kernel, good):
+    done = check_kernel(good, "--at", "M=many")
     assert done.returncode == 1
     assert done.stderr.startswith("error: --at M=many: 'M=many' is not an extent")
 
@@ -229,17 +246,17 @@ main(M=8192)
 """
 
 
-def checked(path, *options):
-    done = megatile("-m", "megatile", "check-kernel", str(path), "--json", *options)
+def checked(check_kernel, path, *options):
+    done = check_kernel(path, "--json", *options)
     assert done.returncode == 0, done.stderr
     return done.stdout, json.loads(done.stdout[done.stdout.index("{") :])
 
 
-def test_a_file_runs_with_small_sizes_and_is_predicted_at_its_own(tmp_path):
+def test_a_file_runs_with_small_sizes_and_is_predicted_at_its_own(check_kernel, tmp_path):
     pytest.importorskip("torch", reason="needs torch")
     path = tmp_path / "real.py"
     path.write_text(REAL)
-    text, found = checked(path)
+    text, found = checked(check_kernel, path)
     [row] = found["kernels"]
     assert text.count("once True") == 1
     assert found["made_small"] == {"m": 8192, "n": 8192}
@@ -250,14 +267,14 @@ def test_a_file_runs_with_small_sizes_and_is_predicted_at_its_own(tmp_path):
     least = (4 * 8192**2 - 50 * 2**20) / 3350e9 * 1e6
     assert row["least_us_on_the_machine"] == pytest.approx(least, rel=0.05)
     assert least < row["predicted_us_on_the_machine"] < 2 * least
-    [other] = checked(path, "--at", "M=1024,N=2048")[1]["kernels"]
+    [other] = checked(check_kernel, path, "--at", "M=1024,N=2048")[1]["kernels"]
     assert other["predicted_launches"] == [{"grid": [32, 16]}]
 
 
-def test_sizes_that_belong_together_are_left_as_they_are(tmp_path):
+def test_sizes_that_belong_together_are_left_as_they_are(check_kernel, tmp_path):
     pytest.importorskip("torch", reason="needs torch")
     path = tmp_path / "fixed.py"
     path.write_text(REAL.replace("torch.randn(M, N", "torch.randn(320, 320").replace("8192", "320"))
-    found = checked(path)[1]
+    found = checked(check_kernel, path)[1]
     assert found["made_small"] == {}
     assert found["kernels"][0]["launches"] == found["kernels"][0]["predicted_launches"] == [{"grid": [5, 5]}]
