@@ -73,7 +73,7 @@ def long_case(case):
 
 
 def sampled(case):
-    """All of 16 ranks; of the larger groups lengths that divide by nothing, under one mask for each number of ranks.
+    """All of 16 ranks; of the larger groups uneven lengths, under one mask for each number of ranks.
 
     Where all of 64 ranks talk to each other a case takes 5 to 60 seconds: those are left to the whole matrix.
     """

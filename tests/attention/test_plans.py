@@ -113,7 +113,7 @@ def test_many_ranks_are_exact_forward_and_backward(case):
 
 
 def test_a_thousand_merges_are_exact():
-    """Equal chunks of one row each: every row merges 962 results (3970 in the whole matrix, with 64 ranks)."""
+    """Equal chunks of one row each: every row merges 962 results (3970 in the whole matrix)."""
     ranks = 64 if WHOLE_MATRIX else 32
     assert_gradients_exact("direct", ranks, Problem(ranks * (ranks - 1), 1, 2, dtype="f32"), checked=False)
 
