@@ -1,4 +1,4 @@
-"""What a user asks of a collective: read, and refused where it makes no sense."""
+"""Read and check the arguments of a collective."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The ground floor: errors, quantities, arithmetic. Imports nothing else of megatile."""
+"""Errors, quantities and arithmetic: the lowest layer, which imports nothing else of megatile."""

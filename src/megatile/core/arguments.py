@@ -1,4 +1,4 @@
-"""Public functions say which argument they lack, or do not have."""
+"""Name missing and unknown arguments of public functions."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def _plain(expr: Any, function: Callable[..., Any], values: list[Any]) -> Any:
 
 @dataclass(frozen=True)
 class Nest:
-    """The code of a nest, read."""
+    """Elementwise code, parsed."""
 
     target: str
     index: tuple[Expr, ...]
@@ -125,11 +125,11 @@ def read_nest(code: str, types: tuple[tuple[str, str], ...] = ()) -> Nest:
     try:
         statement = ast.parse(code).body[0]
     except (SyntaxError, IndexError, ValueError, RecursionError, MemoryError):
-        raise OperationError(f"cannot read the code of a nest: {code[:80]}") from None
+        raise OperationError(f"cannot read elementwise code: {code[:80]}") from None
     reader = TypedReader(dict(types))
     target = statement.targets[0] if isinstance(statement, ast.Assign) else None
     if not isinstance(statement, ast.Assign) or not isinstance(target, ast.Subscript):
-        raise OperationError(f"a nest assigns to elements of a tile, not: {code[:80]}")
+        raise OperationError(f"elementwise code assigns to elements of a tile, not: {code[:80]}")
     index = tuple(reader.expr(i) for i in reader.items(target.slice))
     tree: Any = statement.value
     names: tuple[str, ...] = ()

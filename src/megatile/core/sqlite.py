@@ -1,4 +1,4 @@
-"""SQLite files that may come from anybody."""
+"""Open SQLite files from untrusted sources."""
 
 from __future__ import annotations
 

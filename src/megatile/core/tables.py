@@ -1,4 +1,4 @@
-"""Tables for people, all of one look."""
+"""Format tables for people, all in one style."""
 
 from __future__ import annotations
 

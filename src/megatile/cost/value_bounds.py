@@ -1,4 +1,4 @@
-"""The least and the most that a plan may have to do, where integers that it reads decide.
+"""Bounds on a plan's work where integers that it reads decide it.
 
     for k in range(a, n):          at least no iterations, at most those from 0 to the bound of n
     if n > 3: work                 at least nothing, at most both branches

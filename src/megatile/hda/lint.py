@@ -1,4 +1,4 @@
-"""What a sound machine file leaves out, and what that does to times: notes of ``megatile machine check``."""
+"""Missing entries of a machine file and their effect on times: notes of ``megatile machine check``."""
 
 from __future__ import annotations
 

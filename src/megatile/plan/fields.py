@@ -1,4 +1,4 @@
-"""Whether the parts of a plan that came from a file are what their classes declare.
+"""Check the fields of a plan that was read from a file against their declared types.
 
 Reading a file makes objects of whatever stands in it; this finds the one number that is a text before an
 evaluator does.

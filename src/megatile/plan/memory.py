@@ -1,4 +1,4 @@
-"""Whether what a plan places in memories fits, and whether ranges that have fixed places keep apart."""
+"""Check that what a plan places in memories fits, and that ranges at fixed addresses do not overlap."""
 
 from __future__ import annotations
 

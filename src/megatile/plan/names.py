@@ -1,4 +1,4 @@
-"""Whether every name in a plan is bound before it is used, and still bound where it is used.
+"""Check that every name in a plan is bound where it is used.
 
 Integers: ``unit``, a loop index, a carried or merged integer, the result of ``ReadScalar``, the member that
 ``ReceiveAny`` took. Tiles: a declared tile, a message, a carried or merged tile. What a loop body or a branch

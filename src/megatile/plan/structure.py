@@ -1,4 +1,4 @@
-"""What can be seen of a plan without following it: that it hangs together. Every evaluator asks first."""
+"""Check the structure of a plan without following its streams; every evaluator does this first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person looks at: tables, trees, pictures. Reads machines and traces, computes nothing of its own.
+"""Tables, trees and pictures for people. Reads machines and traces, computes nothing of its own.
 
 Names load when first used: what draws machines needs no NumPy.
 """

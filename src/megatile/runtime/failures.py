@@ -1,4 +1,4 @@
-"""When communication fails: find out which rank is gone, and say so on every rank."""
+"""Find out which rank is gone when communication fails, and report it on every rank."""
 
 from __future__ import annotations
 

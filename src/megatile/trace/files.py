@@ -1,4 +1,4 @@
-"""Opening trace files that may be anything: gzip or plain, truncated or not text at all."""
+"""Open trace files from untrusted sources: gzip or plain, truncated or not text at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading and writing by file name: ``*.jsonl[.gz]`` is an op log, ``*.json[.gz]`` a Perfetto trace."""
+"""Read and write traces by file name: ``*.jsonl[.gz]`` is an op log, ``*.json[.gz]`` a Perfetto trace."""
 
 from __future__ import annotations
 

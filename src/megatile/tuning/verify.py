@@ -1,4 +1,4 @@
-"""Whether a tuned plan computes what it should: a program beside the interpreter, a plan beside another."""
+"""Verify the data of a tuned plan: a program against the interpreter, a plan against another."""
 
 from __future__ import annotations
 

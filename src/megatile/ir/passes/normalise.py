@@ -1,4 +1,4 @@
-"""Expressions and control flow in their simplest form."""
+"""Simplify expressions and control flow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Control flow without jumps."""
+"""Remove jumps from control flow."""
 
 from __future__ import annotations
 

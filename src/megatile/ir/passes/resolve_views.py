@@ -1,4 +1,4 @@
-"""Views become regions of what they are views of."""
+"""Replace views by regions of what they are views of."""
 
 from __future__ import annotations
 

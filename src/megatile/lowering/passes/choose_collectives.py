@@ -1,4 +1,4 @@
-"""What algorithm does each collective."""
+"""Choose the algorithm of each collective."""
 
 from __future__ import annotations
 

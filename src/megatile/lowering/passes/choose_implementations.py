@@ -1,4 +1,4 @@
-"""What does each copy, product and reduction."""
+"""Choose the implementation of each copy, product and reduction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where tensors and tiles lie, and how many versions of a tile there are."""
+"""Place tensors and tiles in memories, and choose how many versions a tile has."""
 
 from __future__ import annotations
 

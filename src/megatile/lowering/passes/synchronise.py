@@ -1,4 +1,4 @@
-"""Which regions wait for which."""
+"""Choose which regions wait for which."""
 
 from __future__ import annotations
 

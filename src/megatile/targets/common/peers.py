@@ -1,4 +1,4 @@
-"""Other units of a group: which they are, and what cannot be asked of them."""
+"""Other units of a group: find them, and refuse what is not supported on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the executed Plan of a lowered program gives what the interpreter gives, on random data."""
+"""Compare the executed Plan of a lowered program with the interpreter, on random data."""
 
 from __future__ import annotations
 
