@@ -5,7 +5,11 @@ from __future__ import annotations
 
 from tests.lowering.shared import pipelined, text_after
 
+import numpy as np
+import pytest
+
 import megatile as mt
+import megatile.language as T
 
 
 def test_place_tiles() -> None:
@@ -17,3 +21,34 @@ def test_place_tiles() -> None:
         in lines
     )
     assert 'for k in pipelined(0, 3, 1, stages=2, fresh=("a", "b")):' in lines
+
+
+def halves(rows: int, early: bool = False):
+    """Two copies fill parts of one tile; all of it where ``rows`` is 32."""
+
+    @T.program
+    def summed(X: T.Tensor((64, 64), "f32"), Y: T.Tensor((64,), "f32")):
+        with T.Kernel(block=1, threads=32):
+            x = T.alloc((64, 16), "f32", level="l1")
+            y = T.alloc((64,), "f32")
+            T.clear(x)
+            T.clear(y)
+            for k in T.Pipelined(4, num_stages=2):
+                T.copy(x[0:32, :], X[0:32, k * 16 : k * 16 + 16])
+                if early:
+                    T.reduce_sum(x, y, dim=1, clear=False)
+                T.copy(x[32 : 32 + rows, :], X[32 : 32 + rows, k * 16 : k * 16 + 16])
+                T.reduce_sum(x, y, dim=1, clear=False)
+            T.copy(Y, y)
+
+    return summed
+
+
+@pytest.mark.parametrize(("rows", "early", "versions"), [(32, False, 2), (31, False, 1), (32, True, 1)])
+def test_copies_of_parts_that_are_all_of_a_tile_begin_a_version(rows, early, versions) -> None:
+    program = halves(rows, early)
+    assert {t.name: t.versions for t in mt.lower(program).plan.tiles}["x"] == versions
+    x = np.arange(64 * 64, dtype=np.float32).reshape(64, 64)
+    judge = np.zeros(64, np.float32)
+    mt.run(program, x, judge)
+    np.testing.assert_array_equal(mt.execute(program, x, np.zeros(64, np.float32))["Y"], judge)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import combinations
+from math import prod
 from typing import Any
 
 from megatile.core.expr import known
@@ -56,8 +58,9 @@ class PlaceTiles:
 
 
 def streamed(homes: Homes, loop: n.Loop, depth: int) -> Iterator[str]:
-    """Yield tiles of a level's own that a pipelined loop fills with one copy (of each of their parts) in each
-    iteration, which so begins a new version. What changes such a tile later, in place, changes that one."""
+    """Yield tiles of a level's own that a pipelined loop fills anew in each iteration: with one copy, or with
+    copies of parts that together are all of it. The first of them begins a new version; what changes such a
+    tile later, in place, changes that version."""
     writers: dict[str, list[n.Node]] = {}
     for node in n.walk(loop.body):
         for kind, region in n.regions(node):
@@ -71,6 +74,8 @@ def streamed(homes: Homes, loop: n.Loop, depth: int) -> Iterator[str]:
         first_of_all = len(copies) == 1 and nodes[0] is copies[0] and any(m is nodes[0] for m in loop.body)
         if len(copies) == len(nodes) or (first_of_all and home.memory != homes.hda.memory("l0").name):
             yield name
+        elif _parts_cover(name, nodes, loop, homes):
+            yield name
 
 
 def _covers(copy: n.Copy, homes: Homes) -> bool:
@@ -82,3 +87,38 @@ def _covers(copy: n.Copy, homes: Homes) -> bool:
     if to.base == source.base or None in sizes or any(d.limits is not None for d in copy.to.dims):
         return False
     return sizes == list(homes.part_lengths(to))
+
+
+def _parts_cover(name: str, writers: list[n.Node], loop: n.Loop, homes: Homes) -> bool:
+    """Return whether the writers of a tile are copies of disjoint parts, all of it together, before any use of
+    the tile in the loop."""
+    boxes = [_part(m, homes) if any(m is own for own in loop.body) else None for m in writers]
+    known_boxes = [box for box in boxes if box is not None]
+    if len(known_boxes) < max(2, len(boxes)):
+        return False
+    for one, other in combinations(known_boxes, 2):
+        if all(a < d and c < b for (a, b), (c, d) in zip(one, other, strict=True)):
+            return False
+    whole = homes.table[name].shape
+    if sum(prod(b - a for a, b in box) for box in known_boxes) != prod(whole):
+        return False
+    order = list(n.walk(loop.body))
+    last = max(at for at, m in enumerate(order) if any(m is writer for writer in writers))
+    reads = (r for m in order[:last] for kind, r in n.regions(m) if kind != "write")
+    return all(homes.table[r.source].base != name for r in reads)
+
+
+def _part(node: n.Node, homes: Homes) -> tuple[tuple[int, int], ...] | None:
+    """Return the constant part of a tile that a copy from another one of this unit fills; None: it is none."""
+    if not isinstance(node, n.Copy) or n.remote(node) is not None:
+        return None
+    to = homes.table[node.to.source]
+    if to.base != node.to.source or to.base == homes.table[node.source.source].base:
+        return None
+    box = []
+    for dim, length in zip(node.to.dims, to.shape, strict=True):
+        start, size = known(dim.start), 1 if dim.extent is None else known(dim.extent)
+        if start is None or size is None or dim.limits is not None or not 0 <= start <= length - size:
+            return None
+        box.append((start, start + size))
+    return tuple(box)
