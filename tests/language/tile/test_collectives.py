@@ -223,7 +223,7 @@ def test_counts_of_an_uneven_all_to_all() -> None:
         T.fill(counts, -1)
         T.all_to_all(t, t, counts)
 
-    with pytest.raises(OutOfBoundsError, match="8 elements for 'tile_2', which has 5 in dim"):
+    with pytest.raises(OutOfBoundsError, match="8 elements for 'out', which has 5 in dim"):
         run(too_many)
     with pytest.raises(RunError, match=r"counts \[-1, -1, -1, -1\]"):
         run(negative)

@@ -237,14 +237,14 @@ def gemm_inner(A, B):
         T.gemm(a, b, c)
 
 
-@refused(r"inner extents differ: \(4\) of 'tile' .* and \(8\) of 'tile_2' .*did you mean transpose_A=True\?")
+@refused(r"inner extents differ: \(4\) of 'a' .* and \(8\) of 'b' .*did you mean transpose_A=True\?")
 def gemm_of_which_only_one_transpose_fits(A, B):
     with T.Kernel(block=1):
         a, b, c = (T.alloc(s, "f32") for s in ((8, 4), (8, 8), (4, 8)))
         T.gemm(a, b, c)
 
 
-@refused(r"inner extents differ: \(6\) of 'tile' .* and \(8\) of 'tile_2' .*no transpose makes them so")
+@refused(r"inner extents differ: \(6\) of 'a' .* and \(8\) of 'b' .*no transpose makes them so")
 def gemm_that_no_transpose_fits(A, B):
     with T.Kernel(block=1):
         a, b, c = (T.alloc(s, "f32") for s in ((8, 6), (8, 8), (8, 8)))

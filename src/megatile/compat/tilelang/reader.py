@@ -81,7 +81,8 @@ class TileLangReader(Reader):
         return super().stores(names) or any(name in self.variables[-1] for name in names)
 
     def assign_part(self, place: Place, name: str, value: Any) -> Any:
-        return self.assign(place, name, value) if name in self.variables[-1] else value
+        given = self.assign if name in self.variables[-1] else super().assign_part
+        return given(place, name, value)
 
     def _reads(self, value: Value) -> bool:
         element = isinstance(value, Ref) and value.is_element

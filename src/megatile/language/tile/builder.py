@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from megatile.core.errors import MegatileError, Place
@@ -174,14 +174,17 @@ class ProgramBuilder:
         return name
 
     def rename(self, tile: Tile, wanted: str) -> None:
-        """Give a tile just made the name of the variable it is assigned to."""
-        last = self.bodies[-1].nodes[-1] if self.bodies[-1].nodes else None
-        if not isinstance(last, (n.Alloc, n.View)) or last.name != tile.name:
+        """Give a tile just made (perhaps with others: ``a, b = …``) the name of its variable."""
+        nodes = self.bodies[-1].nodes
+        at = len(nodes) - 1
+        while at >= 0 and isinstance(nodes[at], n.Alloc) and nodes[at].name != tile.name:
+            at -= 1
+        made = nodes[at] if at >= 0 else None
+        if not isinstance(made, (n.Alloc, n.View)) or made.name != tile.name:
             return
         self.names.discard(tile.name)
         name = self.fresh(wanted)
-        fields = {f: getattr(last, f) for f in last.__dataclass_fields__} | {"name": name}
-        self.bodies[-1].nodes[-1] = type(last)(**fields)
+        nodes[at] = replace(made, name=name)
         del self.tiles[tile.name]
         if tile.name in self.homes:
             self.homes[name] = self.homes.pop(tile.name)

@@ -111,6 +111,11 @@ class Reader(Hooks):
             return self._named(place, value, name)
         return value
 
+    def assign_part(self, place: Place, name: str, value: Any) -> Any:
+        if isinstance(value, Tile):
+            self.builder.rename(value, name)
+        return value
+
     def part(self, place: Place, names: tuple[str | None, ...], value: Any) -> Any:
         if not isinstance(value, Value) or not self.stores(names):
             return value
