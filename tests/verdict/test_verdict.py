@@ -13,8 +13,9 @@ from megatile.cli.main import app
 from megatile.ir.nodes import ScaleRegion
 from megatile.verdict import Finding, Verdict
 from megatile.verdict.arguments import arguments_of
+from megatile.verdict.judgement import verdict as judge
 from megatile.verdict.needless import hoisted, invariant
-from megatile.verdict.study import Study, verdict as judge
+from megatile.verdict.study import Study
 
 PAIRS = {name: (*pair, "dgx-h100") for name, pair in flawed.PAIRS.items()} | careless.PAIRS
 
@@ -59,7 +60,7 @@ def test_general_advice_comes_after_advice_for_a_line(monkeypatch):
     exact = Finding("whole result", "b", "r", "f.py:1", "s", base, base * 2 // 3, "how")
     ideal = Finding("exposed latency", "b", "r", "", "s", base, base // 4, "how", bound=True)
     for found, first in (([ideal, exact], exact), ([ideal], ideal)):
-        monkeypatch.setattr("megatile.verdict.study.RULES", {lambda study, found=found: found: "both"})
+        monkeypatch.setattr("megatile.verdict.judgement.RULES", {lambda study, found=found: found: "both"})
         assert judge(result).findings[0] == first
 
 

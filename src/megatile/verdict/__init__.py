@@ -9,7 +9,9 @@ from megatile.verdict import (
     compute,
     devices,
     exchange,
+    fusion,
     imbalance,
+    late,
     memory,
     narrow,
     needless,
@@ -19,12 +21,13 @@ from megatile.verdict import (
     steps,
     traffic,
 )
+from megatile.verdict.judgement import verdict
 from megatile.verdict.model import Finding, Verdict
-from megatile.verdict.study import RULES, verdict
+from megatile.verdict.study import RULES
 
 MODULES = (
-    communication, compute, devices, exchange, imbalance, memory, narrow, needless, occupancy, placing,
-    serial, steps, traffic,
+    communication, compute, devices, exchange, fusion, imbalance, late, memory, narrow, needless,
+    occupancy, placing, serial, steps, traffic,
 )  # fmt: skip
 assert {rule.__module__ for rule in RULES} == {module.__name__ for module in MODULES}
 

@@ -104,6 +104,7 @@ class Arguments:
     def _lowered(self, changes: Mapping[str, int]) -> Lowered | None:
         mine = self.study.lowered
         assert mine is not None
+        self.study.check_time()
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")

@@ -293,6 +293,18 @@ def padded(program: Program, tiles: set[str]) -> Program:
     return with_hint(program, "annotate_layout", ", ".join(f"{tile}: swizzled" for tile in sorted(tiles)))
 
 
+def with_longer_rows(program: Program, tile: str, elements: int) -> Program:
+    """The tiles in the memory of one with so many more elements in each row, which nothing touches."""
+    level = next(m.level for m in n.each(n.Alloc, program.body) if m.name == tile)
+
+    def change(node: n.Node) -> n.Node:
+        if not isinstance(node, n.Alloc) or node.level != level:
+            return node
+        return replace(node, shape=(*node.shape[:-1], node.shape[-1] + elements))
+
+    return replace(program, body=rewrite_nodes(program.body, change))
+
+
 def with_algorithm(program: Program, algorithm: str | None) -> Program:
     """Collectives by another algorithm; None: by the planner's choice."""
 

@@ -169,6 +169,11 @@ def _box(tile: pm.Tile, region: pm.Region, env: dict[str, int]) -> Box | None:
     return tuple(box)
 
 
+def tile_bytes(tile: pm.Tile) -> int:
+    """The bytes of one copy of a tile."""
+    return prod(tile.shape) * itemsize(tile.dtype)
+
+
 def near_bytes(hda: HDA, memory: str) -> int:
     """The largest memory beside that of the tensors and its caches."""
     return max(
@@ -199,16 +204,16 @@ def loaded_once(plan: pm.Plan, shares: dict[Key, float]) -> pm.Plan:
         if min(mine, default=1.0) > 1 - NOTHING:
             return s
         if s.engine == "dma":
-            return None if mine[0] < NOTHING else _scaled(s, 0, mine[0])
+            return None if mine[0] < NOTHING else scaled_read(s, 0, mine[0])
         for at, share in enumerate(mine):
-            s = _scaled(s, at, share) if share < 1 - NOTHING else s
+            s = scaled_read(s, at, share) if share < 1 - NOTHING else s
         return s
 
     streams = (replace(stream, body=rewritten(stream.body, change)) for stream in plan.streams)
     return replace(plan, streams=tuple(streams))
 
 
-def _scaled(s: pm.Compute, at: int, share: float) -> pm.Compute:
+def scaled_read(s: pm.Compute, at: int, share: float) -> pm.Compute:
     """A command that reads a share of an operand."""
     region = s.reads[at]
     longest = max(range(len(region.shape)), key=lambda d: _length(region.shape[d]), default=None)

@@ -13,6 +13,7 @@ from megatile.hda import HDA
 from megatile.ir import nodes as n
 from megatile.ir.expr import Coord
 from megatile.ir.program import Program, bindings
+from megatile.lowering.explain import figures
 from megatile.plan import model as pm
 from megatile.verdict import changes, needless
 from megatile.verdict.arguments import arguments_of
@@ -24,6 +25,8 @@ REREAD = 1.2
 """Times the compulsory bytes of device memory from which on their order is worth a look."""
 BUSY = 0.4
 """The share of the time in which device memory works from which on its traffic is worth a look."""
+PADDINGS = (1, 2, 4, 8, 16)
+"""Elements at the end of a tile's rows that are tried against bank conflicts."""
 MAX_STAGES = 5
 """Pipeline stages to try."""
 
@@ -247,10 +250,20 @@ def bank_conflicts(study: Study) -> Iterator[Finding]:
         "bank conflicts", study.program_ps(lambda p: changes.padded(p, tiles)),
         "program timed again with tiles that are swizzled",
         bottleneck=f"bank conflicts in '{memory}'",
-        reason=f"{turns} lanes use one bank of '{tile}' at a time",
-        step=f"pad the rows of '{tile}' by one element, or swizzle it",
+        reason=f"{turns} lanes meet in one bank of '{tile}' at a time",
+        step=_arrangement(study, tile),
         source=line,
     )  # fmt: skip
+
+
+def _arrangement(study: Study, tile: str) -> str:
+    """Return how to lay out a tile so that lanes do not meet: the least padding of rows that does it."""
+    assert study.lowered is not None
+    for elements in PADDINGS:
+        low = study.lower(changes.with_longer_rows(study.lowered.source, tile, elements))
+        if low is not None and not figures(low).conflicts:
+            return f"pad the rows of '{tile}' by {elements} element{'s' * (elements > 1)}, or swizzle it"
+    return f"swizzle '{tile}'"
 
 
 @rule("uncoalesced access")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from math import prod
+from time import process_time
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from megatile.sim.instructions import WORK
 from megatile.sim.machine_run import time_alone
 from megatile.sim.state import NONE, Recorded
 from megatile.trace.critical import critical_groups
-from megatile.verdict.model import MIN_GAIN, Finding, Verdict
+from megatile.verdict.model import MIN_GAIN, Finding
 
 MAX_COMMANDS = 5_000_000
 """Commands that all re-timed Plans of a verdict may have together: some seconds,"""
@@ -37,43 +38,14 @@ MIN_COMMANDS = 1_000_000
 """where they may be as many whatever the Plan,"""
 MAX_TIMES = 10
 """and else those of so many Plans as the one in question."""
+MAX_SECONDS = 20.0
+"""Seconds of this process that a verdict may take, whatever the commands: then no other program is timed."""
 SAMPLED = 300_000
 """Plans with more commands are timed by their first blocks, if all do the same and there are enough waves."""
 MIN_WAVES = 4
 """Waves of blocks in a sample."""
 IDEAL = 1000.0
 """The factor by which a figure of the machine that is to cost nothing is better."""
-WEIGHTS = {
-    "block order": 1.5, "repeated loads": 1.5, "round trip": 1.5, "bank conflicts": 1.5,
-    "uncoalesced access": 2.0,
-    "contended atomics": 2.0, "wrong engine": 1.5, "wide operands": 1.5, "barriers": 2.0,
-    "split reduction": 1.5, "block balance": 1.5, "tile size": 0.8, "argument": 0.8, "launch": 0.5,
-    "exposed latency": 0.5, "short steps": 0.5, "serial loop": 1.5, "unused bytes": 1.5, "whole result": 1.5,
-    "unread parts": 1.5, "masked work": 1.5, "repeated work": 1.5, "duplicate work": 1.5, "far tile": 1.5,
-    "small copies": 1.5, "collective by hand": 1.5, "wider than read": 1.5, "unit balance": 2.0,
-    "units take turns": 2.0, "hot unit": 1.5, "dependent loads": 2.5, "incast": 1.5, "nested sums": 1.5,
-    "padding": 1.5, "repeated stores": 1.5, "collective in a loop": 1.5, "few blocks in a phase": 2.0,
-    "wide tensors": 0.4,
-}  # fmt: skip
-"""How much a saved second counts where findings are ranked: a defect of a line more than what a search over
-arguments finds, and than a launch that is short."""
-LESS_EXACT = frozenset({"wide tensors", "wide operands", "wide messages"})
-"""Remedies that change results: they come after those that do not,"""
-MUCH_FASTER = 2.0
-"""unless they gain so many times more."""
-GENERAL = frozenset({
-    "exposed communication", "exposed latency", "occupancy", "vector work", "launch", "short steps",
-    "small messages",
-})  # fmt: skip
-"""Advice that any program could get: where no changed program was timed, it comes after all that is said of
-a line and saves"""
-ENOUGH = 0.09
-"""at least this share of the time."""
-HALF = 0.5
-"""The share of the time that something must work, for a program to be called balanced."""
-IDEALISED = 0.65
-"""How much a gain counts that no program was seen to have."""
-
 Rule = Callable[["Study"], Iterator[Finding]]
 RULES: dict[Rule, str] = {}
 """Every rule with what it looks for."""
@@ -106,8 +78,14 @@ class Study:
         self.base_ps = result.time_ps
         self.left = min(MAX_COMMANDS, max(MIN_COMMANDS, MAX_TIMES * self.cost(self.plan)))
         self.retimed = 0
+        self._begun = process_time()
 
     # re-timing
+
+    def check_time(self) -> None:
+        """Raise `OutOfBudget` where the verdict has taken long enough."""
+        if process_time() - self._begun > MAX_SECONDS:
+            raise OutOfBudget
 
     def plan_ps(self, plan: Plan, hda: HDA | None = None, **changes: Any) -> int | None:
         """Return how long a Plan takes (on another machine, launched otherwise); None: it cannot run."""
@@ -148,6 +126,7 @@ class Study:
         )
 
     def _timed_ps(self, plan: Plan, hda: HDA | None = None, **changes: Any) -> int | None:
+        self.check_time()
         cost = max(1000, command_count(plan))
         if cost > self.left:
             raise OutOfBudget
@@ -162,6 +141,7 @@ class Study:
 
     def lower(self, program: Program, hda: HDA | None = None) -> Lowered | None:
         """Return a changed program lowered for the machine; None where it does not fit."""
+        self.check_time()
         try:
             return lower(program, machine=hda or self.hda)
         except TimeBudgetExceeded:
@@ -290,36 +270,4 @@ class Study:
         return record.places[first:last][there], end[there], work[there], (end - start)[there]
 
 
-def _is_general(finding: Finding) -> bool:
-    return finding.name in GENERAL and (finding.bound or finding.name == "launch")
-
-
-def verdict(result: Result) -> Verdict:
-    """Return what limits a simulated program, why, what to do next and what that would bring."""
-    study, found, untried = Study(result), list[Finding](), list[str]()
-    if result.time_ps:
-        for one, name in sorted(RULES.items(), key=lambda item: item[0] in SEARCHES):
-            try:
-                found += one(study)
-            except OutOfBudget:
-                untried.append(name)
-    found.sort(key=lambda f: (-f.saved * WEIGHTS.get(f.name, 1.0) * (IDEALISED if f.bound else 1.0), f.name))
-    best = max((f.gain for f in found if f.name not in LESS_EXACT and not f.bound), default=0.0)
-    found.sort(key=lambda f: f.name in LESS_EXACT and f.gain < MUCH_FASTER * best)
-    exact = any(f.saved >= ENOUGH and not _is_general(f) for f in found)
-    found.sort(key=lambda f: exact and _is_general(f))
-    name, share = study.busiest if result.time_ps else ("nothing", 0.0)
-    said = f"busiest: {name}, {share:.0%} of the time"
-    return Verdict(
-        result.plan.name,
-        result.machine.name,
-        result.time_ps,
-        tuple(found),
-        said,
-        study.retimed,
-        tuple(untried),
-        study.waits if result.time_ps and share < HALF else "",
-    )
-
-
-__all__ = ["RULES", "OutOfBudget", "Study", "rule", "verdict"]
+__all__ = ["RULES", "OutOfBudget", "Study", "rule"]

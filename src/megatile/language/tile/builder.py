@@ -176,11 +176,13 @@ class ProgramBuilder:
     def rename(self, tile: Tile, wanted: str) -> None:
         """Give a tile just made (perhaps with others: ``a, b = …``) the name of its variable."""
         nodes = self.bodies[-1].nodes
-        at = len(nodes) - 1
-        while at >= 0 and isinstance(nodes[at], n.Alloc) and nodes[at].name != tile.name:
-            at -= 1
-        made = nodes[at] if at >= 0 else None
-        if not isinstance(made, (n.Alloc, n.View)) or made.name != tile.name:
+        for at in reversed(range(len(nodes))):
+            made = nodes[at]
+            if not isinstance(made, (n.Alloc, n.View)) or getattr(made, "source", "") == tile.name:
+                return
+            if made.name == tile.name:
+                break
+        else:
             return
         self.names.discard(tile.name)
         name = self.fresh(wanted)

@@ -72,9 +72,11 @@ def streamed(homes: Homes, loop: n.Loop, depth: int) -> Iterator[str]:
             continue
         copies = [m for m in nodes if isinstance(m, n.Copy) and _covers(m, homes)]
         first_of_all = len(copies) == 1 and nodes[0] is copies[0] and any(m is nodes[0] for m in loop.body)
-        if len(copies) == len(nodes) or (first_of_all and home.memory != homes.hda.memory("l0").name):
-            yield name
-        elif _parts_cover(name, nodes, loop, homes):
+        if (
+            len(copies) == len(nodes)
+            or (first_of_all and home.memory != homes.hda.memory("l0").name)
+            or _parts_cover(name, nodes, loop, homes)
+        ):
             yield name
 
 
@@ -90,8 +92,8 @@ def _covers(copy: n.Copy, homes: Homes) -> bool:
 
 
 def _parts_cover(name: str, writers: list[n.Node], loop: n.Loop, homes: Homes) -> bool:
-    """Return whether the writers of a tile are copies of disjoint parts, all of it together, before any use of
-    the tile in the loop."""
+    """Return whether the writers of a tile are copies of disjoint parts, together all of it, before any use
+    of the tile in the loop."""
     boxes = [_part(m, homes) if any(m is own for own in loop.body) else None for m in writers]
     known_boxes = [box for box in boxes if box is not None]
     if len(known_boxes) < max(2, len(boxes)):
@@ -109,7 +111,7 @@ def _parts_cover(name: str, writers: list[n.Node], loop: n.Loop, homes: Homes) -
 
 
 def _part(node: n.Node, homes: Homes) -> tuple[tuple[int, int], ...] | None:
-    """Return the constant part of a tile that a copy from another one of this unit fills; None: it is none."""
+    """Return the part of a tile that a copy from another one of this unit fills; None: it is not constant."""
     if not isinstance(node, n.Copy) or n.remote(node) is not None:
         return None
     to = homes.table[node.to.source]

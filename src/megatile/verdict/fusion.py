@@ -1,0 +1,191 @@
+"""The loss of phases that talk through memory: a tensor that one phase stores and a later one loads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+from megatile.core.dtypes import itemsize
+from megatile.core.expr import Const
+from megatile.core.quantities import format_bytes
+from megatile.plan import model as pm
+from megatile.plan.statements import reads_of, rewritten, write_of
+from megatile.verdict import changes, footprint
+from megatile.verdict.model import Finding
+from megatile.verdict.study import Study, rule
+
+READ_ONCE = 1.5
+"""How often phases may read a tensor on average, for the reader to be merged into the writer."""
+
+
+@dataclass
+class Totals:
+    """What all units of a stream do: bytes by tensor, and operations of the vector and tensor engines."""
+
+    loaded: dict[str, float]
+    stored: dict[str, float]
+    vector: float = 0.0
+    tensor: float = 0.0
+    others: bool = False
+    """Whether it does more than copy and compute elements: products, reductions, messages."""
+
+
+@dataclass(frozen=True)
+class Between:
+    """A tensor that one stream stores and another one loads."""
+
+    name: str
+    writer: pm.Stream
+    reader: pm.Stream
+    wrote: Totals
+    read: Totals
+
+    @property
+    def recomputable(self) -> bool:
+        """Whether readers can compute the elements themselves: the writer computes nothing but these."""
+        return not self.wrote.others and set(self.wrote.stored) == {self.name}
+
+    @property
+    def elementwise_reader(self) -> bool:
+        """Whether the writer can do the reader's work: this takes every element about once, for itself."""
+        once = self.read.loaded[self.name] <= READ_ONCE * self.wrote.stored[self.name]
+        return once and not self.read.others and self.name not in self.read.stored
+
+
+def totals(plan: pm.Plan, stream: pm.Stream) -> Totals:
+    """Return what a stream's units do together; its middle unit stands for all."""
+    tensors = {t.name: t for t in plan.tiles if t.level != stream.level}
+    start, stop, step = stream.units[len(stream.units) // 2]
+    middle, count = start + (stop - start) // step // 2 * step, stream.unit_count()
+    found = Totals({}, {})
+    for s, env in islice(footprint.commands(stream.body, {"unit": middle}), footprint.MAX_COMMANDS):
+        if not isinstance(s, pm.Compute):
+            found.others |= isinstance(s, (pm.Send, pm.Receive, pm.Collective, pm.Start))
+            continue
+        flops = (footprint.number(s.work.flops, env) or 0) * count
+        found.tensor += flops if s.engine == "tensor" else 0
+        found.vector += flops if s.engine == "vector" else 0
+        found.others |= s.engine == "tensor" or s.operation.startswith(("reduce", "cumsum", "atomic"))
+        for regions, into in ((s.reads, found.loaded), ((s.write,), found.stored)):
+            for region in regions:
+                size = _bytes(tensors.get(region.tile), region, env)
+                if size:
+                    into[region.tile] = into.get(region.tile, 0) + size * count
+    return found
+
+
+def _bytes(tile: pm.Tile | None, region: pm.Region, env: dict[str, int]) -> int:
+    if tile is None:
+        return 0
+    size = itemsize(tile.dtype)
+    for extent in region.shape or tuple(map(Const, tile.shape)):
+        size *= footprint.number(extent, env) or 1
+    return size
+
+
+def between(plan: pm.Plan) -> Iterator[Between]:
+    """Yield the tensors that one stream stores and another one, of the same level, loads."""
+    streams = [s for s in plan.streams if s.level == plan.streams[-1].level]
+    done = {id(s): totals(plan, s) for s in streams}
+    for writer in streams:
+        for name in done[id(writer)].stored:
+            writers = [s for s in streams if name in done[id(s)].stored]
+            readers = [s for s in streams if s is not writer and name in done[id(s)].loaded]
+            if len(writers) == len(readers) == 1 and name not in done[id(writer)].loaded:
+                yield Between(name, writer, readers[0], done[id(writer)], done[id(readers[0])])
+
+
+def recomputed(plan: pm.Plan, one: Between) -> pm.Plan:
+    """Return the Plan whose readers load what the writer loads, and compute what it computes."""
+    stored = one.wrote.stored[one.name]
+    share, work = min(1.0, sum(one.wrote.loaded.values()) / stored), one.wrote.vector / stored
+    tiles = {t.name: t for t in plan.tiles}
+
+    def change(body: tuple[Any, ...]) -> tuple[Any, ...]:
+        made: list[Any] = []
+        for s in body:
+            inner = {part: change(getattr(s, part)) for part in ("body", "orelse") if hasattr(s, part)}
+            new = replace(s, **inner) if inner else s
+            if isinstance(new, pm.Compute) and new.engine == "dma" and new.reads[0].tile == one.name:
+                flops = round(work * _bytes(tiles[one.name], new.reads[0], {}))
+                new = footprint.scaled_read(new, 0, share)
+                done = pm.Compute("abs", new.write, (new.write,), (), "vector", pm.Work(Const(flops)))
+                made += [new, replace(done, source=new.source)]
+            else:
+                made.append(new)
+        return tuple(made)
+
+    streams = (
+        replace(x, body=()) if x is one.writer else replace(x, body=change(x.body)) if x is one.reader else x
+        for x in plan.streams
+    )
+    return unsignalled(replace(plan, streams=tuple(streams)), one)
+
+
+def merged(plan: pm.Plan, one: Between) -> pm.Plan:
+    """Return the Plan without stores and loads of the tensor between the phases, and without waiting."""
+
+    def gone(s: Any) -> Any:
+        touches = {r.tile for r in reads_of(s)} | ({w.tile} if (w := write_of(s)) is not None else set())
+        copies = isinstance(s, pm.Compute) and s.engine == "dma"
+        return None if copies and one.name in touches else s
+
+    streams = (
+        replace(x, body=rewritten(x.body, gone)) if x is one.writer or x is one.reader else x
+        for x in plan.streams
+    )
+    return unsignalled(replace(plan, streams=tuple(streams)), one)
+
+
+def unsignalled(plan: pm.Plan, one: Between) -> pm.Plan:
+    """Return the Plan whose streams do not wait for flags that the writer alone signals."""
+    mine = _signals(one.writer.body)
+    for stream in plan.streams:
+        if stream.units != one.writer.units or stream.level != one.writer.level:
+            mine -= _signals(stream.body)
+    gone = lambda s: None if isinstance(s, (pm.Wait, pm.Signal)) and s.flag in mine else s  # noqa: E731
+    streams = (replace(x, body=rewritten(x.body, gone)) for x in plan.streams)
+    return replace(plan, streams=tuple(streams))
+
+
+def _signals(body: tuple[Any, ...]) -> set[str]:
+    found = set[str]()
+    for s in body:
+        found |= {s.flag} if isinstance(s, pm.Signal) else set()
+        for part in ("body", "orelse"):
+            found |= _signals(getattr(s, part, ()))
+    return found
+
+
+@rule("intermediate tensor")
+def intermediate(study: Study) -> Iterator[Finding]:
+    """Find a tensor that one phase stores and the next loads, where one phase could do both."""
+    if study.lowered is not None and changes.fusible(study.lowered.source) is not None:
+        return
+    for one in between(study.plan):
+        if not (one.recomputable or one.elementwise_reader):
+            continue
+        changed = (merged if one.elementwise_reader else recomputed)(study.plan, one)
+        unit = {"unit": next(one.reader.unit_numbers())}
+        loads = (
+            s
+            for s, _ in footprint.commands(one.reader.body, unit)
+            if isinstance(s, pm.Compute) and any(r.tile == one.name for r in s.reads)
+        )
+        times = one.read.loaded[one.name] / one.wrote.stored[one.name]
+        step = (
+            f"do what the second phase does with '{one.name}' in the first, before the store"
+            if one.elementwise_reader
+            else f"compute '{one.name}' where it is read: load what it is made of into a tile there"
+        )
+        how = "one phase" if one.elementwise_reader else "elements computed where they are read"
+        yield from study.finding(
+            "intermediate tensor", study.plan_ps(changed), f"Plan timed again with {how}", bound=True,
+            bottleneck=f"two phases through memory: '{one.name}' is stored by one and loaded by the next",
+            reason=f"{format_bytes(one.wrote.stored[one.name])} are stored and loaded {times:.3g} times; the "
+            "second phase waits for the first",
+            step=f"{step}; without '{one.name}' in memory",
+            source=str(getattr(next(loads, None), "source", None) or ""),
+        )  # fmt: skip

@@ -1,0 +1,75 @@
+"""The findings of all rules in order, and the verdict that they are."""
+
+from __future__ import annotations
+
+from megatile.sim import Result
+from megatile.verdict import largest
+from megatile.verdict.model import Finding, Verdict
+from megatile.verdict.study import RULES, SEARCHES, OutOfBudget, Study
+
+WEIGHTS = {
+    "block order": 1.5, "repeated loads": 1.5, "round trip": 1.5, "bank conflicts": 1.5,
+    "uncoalesced access": 2.0,
+    "contended atomics": 2.0, "wrong engine": 1.5, "wide operands": 1.5, "barriers": 2.0,
+    "split reduction": 1.5, "block balance": 1.5, "tile size": 0.8, "argument": 0.8, "launch": 0.5,
+    "exposed latency": 0.5, "short steps": 0.5, "serial loop": 1.5, "unused bytes": 1.5, "whole result": 1.5,
+    "unread parts": 1.5, "masked work": 1.5, "repeated work": 1.5, "duplicate work": 1.5, "far tile": 1.5,
+    "small copies": 1.5, "collective by hand": 1.5, "wider than read": 1.5, "unit balance": 2.0,
+    "units take turns": 2.0, "hot unit": 1.5, "dependent loads": 2.5, "incast": 1.5, "nested sums": 1.5,
+    "padding": 1.5, "repeated stores": 1.5, "collective in a loop": 1.5, "few blocks in a phase": 2.0,
+    "wide tensors": 0.4,
+}  # fmt: skip
+"""How much a saved second counts where findings are ranked: a defect of a line more than what a search over
+arguments finds, and than a launch that is short."""
+LESS_EXACT = frozenset({"wide tensors", "wide operands", "wide messages"})
+"""Remedies that change results: they come after those that do not,"""
+MUCH_FASTER = 2.0
+"""unless they gain so many times more."""
+GENERAL = frozenset({
+    "exposed communication", "exposed latency", "occupancy", "vector work", "launch", "short steps",
+    "small messages",
+})  # fmt: skip
+"""Advice that any program could get, where no changed program was timed:"""
+GENERAL_WEIGHT = 0.4
+"""how much its gain counts against advice for a line."""
+HALF = 0.5
+"""The share of the time that something must work, for a program to be called balanced."""
+IDEALISED = 0.65
+"""How much a gain counts that no program was seen to have."""
+
+
+def _score(finding: Finding) -> float:
+    """Return the share of the time that a finding saves, weighed by how far its remedy can be trusted."""
+    general = finding.name in GENERAL and (finding.bound or finding.name == "launch")
+    return (
+        finding.saved * WEIGHTS.get(finding.name, 1.0) * (IDEALISED if finding.bound else 1.0)
+        * (GENERAL_WEIGHT if general else 1.0)
+    )  # fmt: skip
+
+
+def verdict(result: Result) -> Verdict:
+    """Return what limits a simulated program, why, what to do next and what that would bring."""
+    study, found, untried = Study(result), list[Finding](), list[str]()
+    if result.time_ps:
+        for one, name in sorted(RULES.items(), key=lambda item: item[0] in SEARCHES):
+            try:
+                found += one(study)
+            except OutOfBudget:
+                untried.append(name)
+    found.sort(key=lambda f: (-_score(f), f.name))
+    best = max((f.gain for f in found if f.name not in LESS_EXACT and not f.bound), default=0.0)
+    found.sort(key=lambda f: f.name in LESS_EXACT and f.gain < MUCH_FASTER * best)
+    if not found and result.time_ps and largest.share_of_bound(study) < largest.GOOD_SHARE:
+        found += [one for one in (largest.largest_loss(study),) if one is not None]
+    name, share = study.busiest if result.time_ps else ("nothing", 0.0)
+    said = f"busiest: {name}, {share:.0%} of the time"
+    return Verdict(
+        result.plan.name,
+        result.machine.name,
+        result.time_ps,
+        tuple(found),
+        said,
+        study.retimed,
+        tuple(untried),
+        study.waits if result.time_ps and share < HALF else "",
+    )
