@@ -58,3 +58,18 @@ def test_refusals_name_line_and_advice():
 
     with pytest.raises(RewriteError, match="is not a Python function"):
         bind(len, Hooks())
+
+
+def test_a_branch_may_change_a_variable_that_nothing_reads_after_it():
+    def kernel(me, seen):
+        x = 1
+        if me == 3:
+            seen.append(x)
+        elif me > 0:
+            x = x + 10
+            seen.append(x)
+
+    for me, expected in ((3, [1]), (2, [11]), (0, [])):
+        seen: list[int] = []
+        bind(kernel, Hooks())(me, seen)
+        assert seen == expected

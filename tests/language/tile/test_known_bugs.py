@@ -168,14 +168,14 @@ def summed(a: np.ndarray) -> np.ndarray:
 
 LINE = r" at line \d+"
 CASES = [
-    (ring_buffer_reuse, r"data race on 'tile.*'" + ".*" + LINE, rows(1, 2, 3, 0)),
+    (ring_buffer_reuse, r"data race on '\w+'" + ".*" + LINE, rows(1, 2, 3, 0)),
     (
         counts_that_do_not_match,
         r"deadlock: device 0 waits at T.wait \(line \d+\) until 'arrived' is 4, and it is 3; .*"
         r"'arrived' is signalled at line \d+",
         rows(3, 0, 1, 2),
     ),
-    (one_pad_for_two_groups, "data race on 'tile.*'.*" + LINE, rows(1, 0, 3, 2)),
+    (one_pad_for_two_groups, r"data race on '\w+'.*" + LINE, rows(1, 0, 3, 2)),
     (double_buffer_without_hand_over, "data race on 'ring'.*" + LINE, summed),
     (producer_two_stages_ahead, "data race on 'ring'.*" + LINE, summed),
     (
@@ -183,7 +183,7 @@ CASES = [
         r"T.allreduce is not reached by device 0, 1; device [23] waits there, under the 'if' of line \d+",
         lambda a: np.tile(a.sum(axis=0), (4, 1)),
     ),
-    (no_fence_before_a_remote_signal, "data race on 'tile.*'.*" + LINE, rows(0, 1, 0, 3)),
+    (no_fence_before_a_remote_signal, r"data race on '\w+'.*" + LINE, rows(0, 1, 0, 3)),
 ]
 
 

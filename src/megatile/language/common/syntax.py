@@ -107,6 +107,16 @@ def loaded(root: ast.AST, skip: ast.AST | None = None) -> set[str]:
     return names
 
 
+def read_first(body: list[ast.stmt]) -> set[str]:
+    """Names that the statements may read before they assign them."""
+    names, assigned = set[str](), set[str]()
+    for statement in body:
+        names |= loaded(statement) - assigned
+        if isinstance(statement, (ast.Assign, ast.AnnAssign)):
+            assigned |= stored([statement])
+    return names
+
+
 def always_jumps(body: list[ast.stmt]) -> bool:
     """Return whether control never reaches the end of the statements."""
     if not body:

@@ -17,6 +17,7 @@ from megatile.language.common.syntax import (
     loaded,
     names_tuple,
     parameters_of,
+    read_first,
     stored,
     thunk,
     tuple_of,
@@ -164,6 +165,8 @@ class Transformer(ast.NodeTransformer):
         used = loaded(self.root, skip=node)
         if looping or self.loops:
             used |= loaded(node)
+        elif isinstance(node, ast.If):
+            used |= read_first(node.body) | read_first(node.orelse)
         # What jumps out of it takes along everything that the body around it returns.
         taken = set(self.state or ()) if not looping and jumps(node) else set()
         return sorted(stored([node]) & used | taken)
