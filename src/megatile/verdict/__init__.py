@@ -5,6 +5,7 @@ machine, and the verdict says which. It is added to `megatile.sim.Result` by ``m
 """
 
 from megatile.verdict import (
+    combined,
     communication,
     compute,
     devices,
@@ -20,14 +21,15 @@ from megatile.verdict import (
     serial,
     steps,
     traffic,
+    unread,
 )
 from megatile.verdict.judgement import verdict
 from megatile.verdict.model import Finding, Verdict
 from megatile.verdict.study import RULES
 
 MODULES = (
-    communication, compute, devices, exchange, fusion, imbalance, late, memory, narrow, needless,
-    occupancy, placing, serial, steps, traffic,
+    combined, communication, compute, devices, exchange, fusion, imbalance, late, memory, narrow, needless,
+    occupancy, placing, serial, steps, traffic, unread,
 )  # fmt: skip
 assert {rule.__module__ for rule in RULES} == {module.__name__ for module in MODULES}
 

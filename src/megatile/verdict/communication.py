@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from megatile.core.expr import ZERO, known
+from megatile.core.expr import known
 from megatile.core.quantities import format_bytes, format_time
 from megatile.hda.parameters import figures
 from megatile.ir import nodes as n
@@ -17,7 +17,7 @@ from megatile.plan.statements import rewritten
 from megatile.sim.sensitivity import used_figures
 from megatile.verdict import changes, overlap
 from megatile.verdict.model import MIN_GAIN, Finding
-from megatile.verdict.study import IDEAL, OutOfBudget, Study, rule
+from megatile.verdict.study import IDEAL, OutOfBudget, Study, collectives, rule
 
 SPLITS = (2, 4, 8)
 """Into how many parts a product and its all-reduce are cut, as long as that is faster."""
@@ -246,10 +246,7 @@ def _idle(s: Any) -> Any:
 
 
 def _meetings(study: Study) -> int:
-    """How many collectives with data a stream has at most."""
-    kinds = (pm.Collective, pm.Start)
-    each = (sum(isinstance(s, kinds) and s.work.bytes != ZERO for s in body) for body in study.plan.bodies)
-    return max(each, default=0)
+    return collectives(study.plan)
 
 
 def _algorithms(study: Study) -> Iterator[Finding]:

@@ -6,9 +6,12 @@ from collections.abc import Iterator
 
 from megatile.ir import nodes as n
 from megatile.ir.program import bindings
-from megatile.verdict import changes
+from megatile.verdict import changes, largest
 from megatile.verdict.model import Finding
-from megatile.verdict.study import IDEAL, Study, rule
+from megatile.verdict.study import Study, rule
+
+MAX_NAMED = 3
+"""Lines of vector work whose cost is said."""
 
 
 @rule("wrong engine")
@@ -24,6 +27,24 @@ def products(study: Study) -> Iterator[Finding]:
             reason=f"vector engines are busy {study.result.use('vector'):.0%}, tensor engines idle",
             step=f"T.gemm({found[0][1].a.source}, {found[0][1].b.source}, {found[0][1].c.source})",
             source=changes.source_line(found[0][1]),
+        )  # fmt: skip
+
+
+@rule("transposed by hand")
+def transposed(study: Study) -> Iterator[Finding]:
+    """Find tiles that are turned element by element and are then only operands of products."""
+    if study.lowered is None:
+        return
+    found = changes.turned_tiles(study.lowered.source)
+    if found:
+        turned, (node, source) = next(iter(found.items()))
+        yield from study.finding(
+            "transposed by hand", study.program_ps(changes.with_turned_operands),
+            "program timed again with products that take the tile as it lies",
+            bottleneck=f"a transpose by hand: '{turned}' is '{source}', turned element by element",
+            reason=f"'{turned}' is read by products alone, and these can take '{source}' transposed",
+            step=f"T.gemm of '{source}' with transpose_A=True or transpose_B=True, without '{turned}'",
+            source=changes.source_line(node),
         )  # fmt: skip
 
 
@@ -70,12 +91,19 @@ def special(study: Study) -> Iterator[Finding]:
         return
     if study.lowered is not None and next(changes.products_by_hand(study.lowered.source), None) is not None:
         return
-    names = [f"engines.{e.name}.throughput" for e in study.hda.engines if e.kind in ("vector", "scalar")]
-    yield from study.finding(
-        "vector work", study.figures_ps(dict.fromkeys(names, IDEAL)), "timed again with free vector engines",
-        bound=True,
-        bottleneck="vector work limits the time",
-        reason=f"vector engines are busy {study.result.use('vector'):.0%}",
-        step="fewer elementwise operations: fewer special functions, fewer conversions, reuse of values",
-        source=study.line("vector"),
-    )  # fmt: skip
+    lines = sorted(largest.without_lines(study, ("vector", "scalar")), key=lambda line: line.time_ps)
+    if lines:
+        costs = ", ".join(f"{_number(x)}: {1 - x.time_ps / study.base_ps:.0%}" for x in lines[:MAX_NAMED])
+        yield from study.finding(
+            "vector work", lines[0].time_ps, f"Plan timed again without line {_number(lines[0])}", bound=True,
+            bottleneck="vector work limits the time",
+            reason=f"vector engines are busy {study.result.use('vector'):.0%}; without these lines the time "
+            f"would be less by ({costs})",
+            step=f"fewer operations in line {_number(lines[0])}: what can go after the loop, or be done once "
+            "for a row instead of for each element; no division, fewer special functions",
+            source=lines[0].source,
+        )  # fmt: skip
+
+
+def _number(line: largest.Line) -> str:
+    return line.source.rpartition(":")[2]

@@ -7,20 +7,14 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
-import numpy as np
-
-from megatile.core.expr import Binary, Const, known, walk
+from megatile.core.expr import Binary, known, walk
 from megatile.core.placement import is_whole
 from megatile.ir import nodes as n
 from megatile.ir.expr import Coord, Load, Rank
-from megatile.ir.passes.unit import Unit
 from megatile.ir.program import Program, bindings
-from megatile.verdict import changes, footprint
+from megatile.verdict import changes
 from megatile.verdict.model import Finding
 from megatile.verdict.study import Study, rule
-
-READ = 0.5
-"""The share of what a collective gives that must be read, not to be called too much."""
 
 
 @rule("duplicate work")
@@ -76,66 +70,6 @@ def _divided(program: Program, parts: int) -> Program:
     scale = replace(launch.scales[at], extents=tuple(extents))
     scales = (*launch.scales[:at], scale, *launch.scales[at + 1 :])
     return replace(program, launch=replace(launch, scales=scales))
-
-
-@rule("unread parts")
-def partly_read(study: Study) -> Iterator[Finding]:
-    """Find an all-gather whose result units hardly read."""
-    if study.lowered is None:
-        return
-    program = study.lowered.source
-    for one in n.each(n.Collective, program.body):
-        if one.kind != "allgather" or len(one.to) != 1 or len(one.source) != 1:
-            continue
-        name = one.to[0].source
-        share = footprint.read_share(study.plan, name, changes.source_line(one))
-        if share is None or share > READ:
-            continue
-        yield from study.finding(
-            "unread parts", study.program_ps(partial(_message, one=one, share=share)),
-            "program timed again with one message of what is read",
-            bottleneck=f"an all-gather of '{name}': a unit reads {share:.2g} of it",
-            reason="every unit gets all parts, and reads few elements of them",
-            step="T.copy of the elements that are read, from (src=) or to (dst=) the unit that needs them, "
-            "and a T.barrier, instead of T.allgather",
-            source=changes.source_line(one),
-        )  # fmt: skip
-
-
-def _message(program: Program, one: n.Collective, share: float) -> Program:
-    """The program with a get from the next unit in place of an all-gather."""
-    sizes = [known(d.extent) if d.extent is not None else 1 for d in one.to[0].dims]
-    parts = [known(d.extent) if d.extent is not None else 1 for d in one.source[0].dims]
-    if None in sizes or None in parts or len(sizes) != len(parts):
-        return program
-    wanted = max(1, round(share * float(np.prod([int(s) for s in sizes if s]))))
-    extents, left = [1] * len(parts), wanted
-    for d in reversed(range(len(parts))):
-        extents[d] = max(1, min(int(parts[d] or 1), left))
-        left = -(-left // extents[d])
-    regions = [
-        replace(
-            r,
-            dims=tuple(
-                replace(d, start=Const(0), extent=Const(e)) for d, e in zip(r.dims, extents, strict=True)
-            ),
-        )
-        for r in (one.to[0], one.source[0])
-    ]
-
-    def change(body: tuple[n.Node, ...], unit: Unit) -> tuple[n.Node, ...]:
-        result: list[n.Node] = []
-        for node in body:
-            if node is one:
-                group = unit.group_of(one.scale) if unit.launch.at(unit.group[1]) != one.scale else unit.group
-                peer = (unit.rank(*group) + 1) % program.launch.count(one.scale)
-                get = n.Copy(regions[0], regions[1], src=peer, scale=one.scale, span=one.span)
-                result += [n.Barrier(one.scale, span=one.span), get]
-            else:
-                result.append(n.with_bodies(node, partial(change, unit=unit.within(node))))
-        return tuple(result)
-
-    return replace(program, body=change(program.body, Unit(program.launch)))
 
 
 @rule("nested sums")

@@ -30,14 +30,15 @@ PARTS = (2, 4, 8)
 """Into how many parts work may be cut that is passed on from unit to unit."""
 
 
-def _work(study: Study, copies: bool = False) -> tuple[Any, Any, Any] | None:
-    """Of every compute command (and copy): the unit of the first level, its start and its end."""
+def _work(study: Study, *kinds: int) -> tuple[Any, Any, Any] | None:
+    """Return of every command of these kinds (none: of compute engines) the unit of the first level, its
+    start and its end."""
     plan, record = study.plan, study.result.record
     if plan.units < 2 or not len(record.rows):
         return None
     rows = record.rows
     computes = (rows[:, Recorded.kind] == WORK) & (rows[:, Recorded.path] == NONE)
-    rows = rows[np.isin(rows[:, Recorded.kind], (WORK, COPY, SEND)) if copies else computes]
+    rows = rows[np.isin(rows[:, Recorded.kind], kinds) if kinds else computes]
     who = rows[:, Recorded.actor] - record.launched.first
     unit = np.full(len(rows), -1)
     offsets = record.launched.offsets
@@ -89,19 +90,30 @@ def _line(study: Study) -> str:
     return study.line("vector", "tensor", "scalar") or study.line()
 
 
+def _chain(found: tuple[Any, Any, Any] | None) -> tuple[int, float] | None:
+    """Return of commands that go one after the other how many units have them, and how long all take; None
+    where several go at a time."""
+    if found is None or not len(found[0]):
+        return None
+    unit, start, end = found
+    units, order = len(np.unique(unit)), np.argsort(start)
+    reach = np.maximum.accumulate(end[order])
+    begun = np.maximum(start[order], np.concatenate(([0], reach[:-1])))
+    one_by_one = float(np.maximum(0, reach - begun).sum())
+    if units < 2 or (end - start).sum() > AT_ONCE * one_by_one:
+        return None
+    return units, float(end.max() - start.min())
+
+
 @rule("units take turns", search=True)
 def take_turns(study: Study) -> Iterator[Finding]:
     """No two units work at the same time: each waits for what the one before it passes on."""
-    found = _work(study, copies=True)
-    if found is None or study.plan.levels:
+    if study.plan.levels:
         return
-    unit, start, end = found
-    units = len(np.unique(unit))
-    order = np.argsort(start)
-    reach = np.maximum.accumulate(end[order])
-    together = float(np.maximum(0, reach - np.maximum(start[order], np.concatenate(([0], reach[:-1])))).sum())
-    if units < 2 or together < MIN_SHARE * study.base_ps or (end - start).sum() > AT_ONCE * together:
+    chain = _chain(_work(study, SEND)) or _chain(_work(study, WORK, COPY, SEND))
+    if chain is None or chain[1] < MIN_SHARE * (study.base_ps - study.launch_ps):
         return
+    units, together = chain
     arguments = arguments_of(study)
     trial = arguments.best(arguments.named("tile", "stages", "other")) if study.lowered is not None else None
     hop, start = together / units, _start_ps(study)
@@ -114,7 +126,7 @@ def take_turns(study: Study) -> Iterator[Finding]:
         f"program made and timed again with {arguments.text(trial)}", bound=trial is None,
         bottleneck=f"units take turns: of {units}, one works at a time",
         reason="each waits for the whole result of the one before it",
-        step="divide the work into parts, and pass each on as soon as it is done"
+        step="divide the work into parts and pass each on as soon as it is done, or let two chains meet"
         + (f": {arguments.step(trial)}" if trial is not None else ""), source=_line(study),
     )  # fmt: skip
 

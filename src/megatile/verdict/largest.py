@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from megatile.core.quantities import format_bytes
 from megatile.plan import model as pm
@@ -30,14 +31,19 @@ class Line(NamedTuple):
 
 
 def share_of_bound(study: Study) -> float:
-    """Return how near a result is to the roofline; of a Plan, how busy its busiest part is."""
-    share = study.figures.share_of_roofline if study.figures is not None else None
-    return study.busiest[1] if share is None else share
+    """Return how near a result is to the roofline, at clocks that last; of a Plan, how busy its busiest part
+    is."""
+    found = study.figures
+    share = found.share_of_roofline if found is not None else None
+    if found is None or share is None:
+        return study.busiest[1]
+    moves = found.compulsory_bytes / found.bandwidth * 1e12 if found.bandwidth else 0.0
+    return share if moves >= found.least_ps else max(share / found.sustained, moves / study.base_ps)
 
 
 def largest_loss(study: Study) -> Finding | None:
     """Return the line that costs most, with what to do about commands of its kind."""
-    lines = list(_timed(study))
+    lines = list(without_lines(study))
     if not lines:
         return None
     line = min(lines, key=lambda one: one.time_ps)
@@ -53,11 +59,13 @@ def largest_loss(study: Study) -> Finding | None:
     )  # fmt: skip
 
 
-def _timed(study: Study) -> Any:
+def without_lines(study: Study, engines: tuple[str, ...] = ()) -> Iterator[Line]:
+    """Yield the lines with most of the critical path (on these engines, if any are named), each with the time
+    of the Plan without them."""
     by_line: dict[str, list[pm.Compute]] = {}
     for body in study.plan.bodies:
         for s in body:
-            if isinstance(s, pm.Compute) and s.source is not None:
+            if isinstance(s, pm.Compute) and s.source is not None and (not engines or s.engine in engines):
                 by_line.setdefault(str(s.source), []).append(s)
     order = [row[2] for row in study.groups if row[2] in by_line]
     for source in list(dict.fromkeys(order))[:MAX_LINES]:

@@ -245,10 +245,12 @@ def bank_conflicts(study: Study) -> Iterator[Finding]:
     if found is None or not found.conflicts:
         return
     line, (memory, tile, turns) = max(found.conflicts.items(), key=lambda item: (item[1][2], item[0]))
-    tiles = {name for _, name, _ in found.conflicts.values()}
+    others = {name for _, name, _ in found.conflicts.values()} - {tile}
+    alone = study.program_ps(lambda p: changes.padded(p, {tile}))
+    every = study.program_ps(lambda p: changes.padded(p, {tile, *others})) if others else None
+    more = f"; with {', '.join(sorted(others))} too {format_time(every)}" if every is not None else ""
     yield from study.finding(
-        "bank conflicts", study.program_ps(lambda p: changes.padded(p, tiles)),
-        "program timed again with tiles that are swizzled",
+        "bank conflicts", alone, f"program timed again with '{tile}' swizzled{more}",
         bottleneck=f"bank conflicts in '{memory}'",
         reason=f"{turns} lanes meet in one bank of '{tile}' at a time",
         step=_arrangement(study, tile),
@@ -349,8 +351,8 @@ def latency(study: Study) -> Iterator[Finding]:
         "exposed latency", study.figures_ps(_answers(study)),
         "timed again with memories that answer at once", bound=True,
         bottleneck="exposed latency: units wait for memories to answer",
-        reason=f"{study.share('dma'):.0%} of the critical path is copies; no compute engine, memory or link "
-        f"is busier than {study.busiest[0]} ({study.busiest[1]:.0%})",
+        reason=f"{study.share('dma'):.0%} of the critical path is copies, and no memory, link or compute engine is busier "
+        f"than {study.busiest[0]} ({study.busiest[1]:.0%})",
         step="keep more bytes in flight: more resident blocks, larger copies, or pipeline stages",
         source=study.line("dma"),
     )  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from megatile.core.expr import Const, Expr, known, rebuild, simplify, symbols, walk
+from megatile.core.expr import Const, Expr, known, rebuild, symbols, walk
 from megatile.ir import nodes as n
 from megatile.ir.expr import Rank
 from megatile.ir.passes.driver import rewrite_expressions, rewrite_nodes
@@ -199,83 +199,3 @@ def _own_part(region: n.Region, one: n.Collective, count: int) -> bool:
         if size is not None and all_of_it is not None and size * count <= all_of_it:
             return any(isinstance(p, Rank) for p in walk(dim.start)) or bool(symbols(dim.start))
     return False
-
-
-@rule("unread parts")
-def unread_parts(study: Study) -> Iterator[Finding]:
-    """Find an all-gather where every unit reads only the part it already had."""
-    if study.lowered is None:
-        return
-    program = study.lowered.source
-    for one in n.each(n.Collective, program.body):
-        own = _own_reads(program, one) if one.kind == "allgather" and len(one.to) == 1 else {}
-        if own:
-            name, part = one.to[0].source, one.source[0].source
-            yield from study.finding(
-                "unread parts", study.program_ps(partial(_ungathered, one=one, own=own)),
-                "program timed again without the all-gather",
-                bottleneck=f"an all-gather of '{name}' where every unit reads only its own part",
-                reason=f"all that is read of '{name}' is '{part}', which the unit has",
-                step=f"read '{part}' itself, and leave T.allgather out",
-                source=changes.source_line(one),
-            )  # fmt: skip
-
-
-def _own_reads(program: Program, one: n.Collective) -> dict[int, n.Region]:
-    """By copy, the region of the unit's own part that it reads of what a collective gathers; none if anything
-    else is read."""
-    found: dict[int, n.Region] = {}
-    others = [False]
-
-    def visit(body: tuple[n.Node, ...], unit: Unit) -> None:
-        for node in body:
-            for kind, region in n.regions(node) if node is not one else ():
-                if region.source == one.to[0].source:
-                    own = _within_own(region, one, unit) if isinstance(node, n.Copy) else None
-                    if kind != "read" or own is None or n.remote(node):
-                        others[0] = True
-                    else:
-                        found[id(node)] = own
-            for _, inner in n.bodies(node):
-                visit(inner, unit.within(node))
-            unit = unit.after(node)
-
-    visit(program.body, Unit(program.launch))
-    return {} if others[0] else found
-
-
-def _within_own(region: n.Region, one: n.Collective, unit: Unit) -> n.Region | None:
-    """A region of what is gathered as one of the unit's own part, if it is inside."""
-    dims, turned = [], 0
-    for dim, whole, part in zip(region.dims, one.to[0].dims, one.source[0].dims, strict=True):
-        all_of_it, mine = (known(d.extent) if d.extent is not None else 1 for d in (whole, part))
-        if all_of_it == mine:
-            dims.append(dim)
-            continue
-        ranks = [p for p in walk(dim.start) if isinstance(p, Rank) and p.scale == one.scale]
-        start = simplify(dim.start - ranks[0] * (mine or 0)) if ranks else dim.start
-        size = 1 if dim.extent is None else known(dim.extent)
-        reach = unit.interval(start)
-        if (
-            not ranks
-            or mine is None
-            or size is None
-            or reach is None
-            or reach[0] < 0
-            or reach[1] + size > mine
-        ):
-            return None
-        dims.append(replace(dim, start=start))
-        turned += 1
-    return replace(one.source[0], dims=tuple(dims)) if turned == 1 else None
-
-
-def _ungathered(program: Program, one: n.Collective, own: dict[int, n.Region]) -> Program:
-    def change(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
-        return tuple(
-            replace(node, source=own[id(node)]) if isinstance(node, n.Copy) and id(node) in own
-            else n.with_bodies(node, change)
-            for node in body if node is not one
-        )  # fmt: skip
-
-    return replace(program, body=change(program.body))

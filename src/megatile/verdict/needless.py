@@ -72,6 +72,8 @@ def masks(program: Program) -> Iterator[tuple[n.Node, Expr, n.Parallel]]:
                     owner = _owner(guard, around)
                     if owner is not None:
                         yield owner, guard, node
+            elif isinstance(node, (n.Let, n.ReadScalar)):
+                around = (*around, node)
             for _, inner in n.bodies(node):
                 yield from visit(inner, (*around, node))
 
@@ -79,14 +81,20 @@ def masks(program: Program) -> Iterator[tuple[n.Node, Expr, n.Parallel]]:
 
 
 def _owner(guard: Expr, around: tuple[n.Node, ...]) -> n.Node | None:
-    """The innermost loop whose index is in a condition, or the region; None if it needs other names."""
+    """The innermost loop whose index is in a condition, or the region; None if it needs names that are not
+    known where that begins."""
     names = symbols(guard)
     loops = [node for node in around if isinstance(node, n.Loop)]
-    if not names <= {loop.var for loop in loops}:
-        return None
     inner = [loop for loop in loops if loop.var in names]
     regions = [node for node in around if isinstance(node, n.ScaleRegion)]
-    return inner[-1] if inner else regions[-1] if regions else None
+    owner = inner[-1] if inner else regions[-1] if regions else None
+    before = {node.name for node in _until(around, owner) if isinstance(node, (n.Let, n.ReadScalar))}
+    return owner if names <= {loop.var for loop in loops} | before else None
+
+
+def _until(around: tuple[n.Node, ...], owner: n.Node | None) -> tuple[n.Node, ...]:
+    """What stands before a node, of all that is around a statement."""
+    return around[: next((at for at, node in enumerate(around) if node is owner), 0)]
 
 
 def _guards(node: n.Parallel) -> Iterator[Expr]:

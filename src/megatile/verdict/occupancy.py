@@ -20,7 +20,7 @@ from megatile.verdict import changes
 from megatile.verdict.arguments import Arguments, Trial, arguments_of, overhangs
 from megatile.verdict.model import Finding
 from megatile.verdict.serial import independent_parts, parts_in_grid
-from megatile.verdict.study import IDEAL, Study, rule
+from megatile.verdict.study import IDEAL, Study, collectives, rule
 
 IDLE = 0.08
 """The share of the units' time, idle at the end, from which on that is a symptom."""
@@ -273,6 +273,16 @@ def other_arguments(study: Study) -> Iterator[Finding]:
         return
     trial = arguments.best(names)
     if trial is None:
+        return
+    fewer = collectives(study.plan), collectives(trial.lowered.plan)
+    if fewer[1] < fewer[0]:
+        yield from study.finding(
+            "small messages", trial.time_ps, f"program made and timed again with {arguments.text(trial)}",
+            bottleneck="latency of messages: many small collectives, one after the other",
+            reason=f"{fewer[0]} collectives, where {fewer[1]} can do the same: each has its own start",
+            step=f"fewer, larger messages: {arguments.step(trial)}",
+            source=study.line("channel", "control") or study.line(),
+        )  # fmt: skip
         return
     atomics = changes.atomics(study.lowered.source)
     split = bool(atomics) and trial.lowered.plan.instances() <= study.plan.instances()

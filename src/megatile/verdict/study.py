@@ -13,7 +13,7 @@ import numpy as np
 from megatile.collectives.planner import predict
 from megatile.core.dtypes import itemsize
 from megatile.core.errors import MegatileError
-from megatile.core.expr import known
+from megatile.core.expr import ZERO, known
 from megatile.core.limits import TimeBudgetExceeded
 from megatile.core.operations import spoken_operation
 from megatile.cost.wave_bound import first_blocks
@@ -23,6 +23,7 @@ from megatile.ir import nodes as n
 from megatile.ir.program import Program, bindings
 from megatile.lowering.explain import Figures, figures
 from megatile.lowering.lowered import Lowered, lower
+from megatile.plan import model as pm
 from megatile.plan.counts import command_count
 from megatile.plan.model import Plan
 from megatile.sim import Result, simulate
@@ -63,6 +64,13 @@ def rule(name: str, search: bool = False) -> Callable[[Rule], Rule]:
         return function
 
     return register
+
+
+def collectives(plan: Plan) -> int:
+    """Return how many collectives with data a stream of a Plan has at most."""
+    kinds = (pm.Collective, pm.Start)
+    each = (sum(isinstance(s, kinds) and s.work.bytes != ZERO for s in body) for body in plan.bodies)
+    return max(each, default=0)
 
 
 class OutOfBudget(Exception):

@@ -1,0 +1,149 @@
+"""Rule about all-gathers of which units read little: the part that they had, or a few elements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from megatile.core.expr import Const, known, simplify, walk
+from megatile.ir import nodes as n
+from megatile.ir.expr import Rank
+from megatile.ir.passes.unit import Unit
+from megatile.ir.program import Program
+from megatile.verdict import changes, footprint
+from megatile.verdict.model import Finding
+from megatile.verdict.study import Study, rule
+
+READ = 0.5
+"""The share of what a collective gives that must be read, not to be called too much."""
+
+
+@rule("unread parts")
+def unread_parts(study: Study) -> Iterator[Finding]:
+    """Find an all-gather whose result units hardly read."""
+    if study.lowered is None:
+        return
+    program = study.lowered.source
+    for one in n.each(n.Collective, program.body):
+        if one.kind != "allgather" or len(one.to) != 1 or len(one.source) != 1:
+            continue
+        name, line = one.to[0].source, changes.source_line(one)
+        own = _own_reads(program, one)
+        share = None if own else footprint.read_share(study.plan, name, line)
+        if own:
+            part = one.source[0].source
+            yield from study.finding(
+                "unread parts", study.program_ps(partial(_ungathered, one=one, own=own)),
+                "program timed again without the all-gather",
+                bottleneck=f"an all-gather of '{name}' where every unit reads only its own part",
+                reason=f"all that is read of '{name}' is '{part}', which the unit has",
+                step=f"read '{part}' itself, and leave T.allgather out", source=line,
+            )  # fmt: skip
+        elif share is not None and share <= READ:
+            yield from study.finding(
+                "unread parts", study.program_ps(partial(_message, one=one, share=share)),
+                "program timed again with one message of what is read",
+                bottleneck=f"an all-gather of '{name}': a unit reads {share:.2g} of it",
+                reason="every unit gets all parts, and reads few elements of them",
+                step="T.copy of the elements that are read, from (src=) or to (dst=) the unit that needs "
+                "them, and a T.barrier, instead of T.allgather", source=line,
+            )  # fmt: skip
+
+
+def _own_reads(program: Program, one: n.Collective) -> dict[int, n.Region]:
+    """By copy, the region of the unit's own part that it reads of what a collective gathers; none if anything
+    else is read."""
+    found: dict[int, n.Region] = {}
+    others = [False]
+
+    def visit(body: tuple[n.Node, ...], unit: Unit) -> None:
+        for node in body:
+            for kind, region in n.regions(node) if node is not one else ():
+                if region.source == one.to[0].source:
+                    own = _within_own(region, one, unit) if isinstance(node, n.Copy) else None
+                    if kind != "read" or own is None or n.remote(node):
+                        others[0] = True
+                    else:
+                        found[id(node)] = own
+            for _, inner in n.bodies(node):
+                visit(inner, unit.within(node))
+            unit = unit.after(node)
+
+    visit(program.body, Unit(program.launch))
+    return {} if others[0] else found
+
+
+def _within_own(region: n.Region, one: n.Collective, unit: Unit) -> n.Region | None:
+    """A region of what is gathered as one of the unit's own part, if it is inside."""
+    dims, turned = [], 0
+    for dim, whole, part in zip(region.dims, one.to[0].dims, one.source[0].dims, strict=True):
+        all_of_it, mine = (known(d.extent) if d.extent is not None else 1 for d in (whole, part))
+        if all_of_it == mine:
+            dims.append(dim)
+            continue
+        ranks = [p for p in walk(dim.start) if isinstance(p, Rank) and p.scale == one.scale]
+        start = simplify(dim.start - ranks[0] * (mine or 0)) if ranks else dim.start
+        size = 1 if dim.extent is None else known(dim.extent)
+        reach = unit.interval(start)
+        if (
+            not ranks
+            or mine is None
+            or size is None
+            or reach is None
+            or reach[0] < 0
+            or reach[1] + size > mine
+        ):
+            return None
+        dims.append(replace(dim, start=start))
+        turned += 1
+    return replace(one.source[0], dims=tuple(dims)) if turned == 1 else None
+
+
+def _ungathered(program: Program, one: n.Collective, own: dict[int, n.Region]) -> Program:
+    def change(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
+        return tuple(
+            replace(node, source=own[id(node)]) if isinstance(node, n.Copy) and id(node) in own
+            else n.with_bodies(node, change)
+            for node in body if node is not one
+        )  # fmt: skip
+
+    return replace(program, body=change(program.body))
+
+
+def _message(program: Program, one: n.Collective, share: float) -> Program:
+    """The program with a get from the next unit in place of an all-gather."""
+    sizes = [known(d.extent) if d.extent is not None else 1 for d in one.to[0].dims]
+    parts = [known(d.extent) if d.extent is not None else 1 for d in one.source[0].dims]
+    if None in sizes or None in parts or len(sizes) != len(parts):
+        return program
+    wanted = max(1, round(share * float(np.prod([int(s) for s in sizes if s]))))
+    extents, left = [1] * len(parts), wanted
+    for d in reversed(range(len(parts))):
+        extents[d] = max(1, min(int(parts[d] or 1), left))
+        left = -(-left // extents[d])
+    regions = [
+        replace(
+            r,
+            dims=tuple(
+                replace(d, start=Const(0), extent=Const(e)) for d, e in zip(r.dims, extents, strict=True)
+            ),
+        )
+        for r in (one.to[0], one.source[0])
+    ]
+
+    def change(body: tuple[n.Node, ...], unit: Unit) -> tuple[n.Node, ...]:
+        result: list[n.Node] = []
+        for node in body:
+            if node is one:
+                group = unit.group_of(one.scale) if unit.launch.at(unit.group[1]) != one.scale else unit.group
+                peer = (unit.rank(*group) + 1) % program.launch.count(one.scale)
+                get = n.Copy(regions[0], regions[1], src=peer, scale=one.scale, span=one.span)
+                result += [n.Barrier(one.scale, span=one.span), get]
+            else:
+                result.append(n.with_bodies(node, partial(change, unit=unit.within(node))))
+        return tuple(result)
+
+    return replace(program, body=change(program.body, Unit(program.launch)))
