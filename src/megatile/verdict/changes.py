@@ -272,51 +272,6 @@ def with_products(program: Program) -> Program:
     return replace(program, body=change(program.body)) if made else program
 
 
-def turned_tiles(program: Program) -> dict[str, tuple[n.Parallel, str]]:
-    """Tiles that are another one of the same type, transposed by elementwise code, and whole operands of
-    products alone: by name the code and the other tile."""
-    table, found = bindings(program), dict[str, tuple[n.Parallel, str]]()
-    nodes = list(n.walk(program.body))
-    for node in nodes:
-        store = node.body[0] if isinstance(node, n.Parallel) and len(node.body) == 1 else None
-        if not isinstance(node, n.Parallel) or not isinstance(store, n.Store) or len(node.vars) != 2:
-            continue
-        value, rows, columns = store.value, *(Symbol(v) for v in node.vars)
-        if not isinstance(value, Load) or (store.index, value.index) not in (
-            ((rows, columns), (columns, rows)), ((columns, rows), (rows, columns))
-        ):  # fmt: skip
-            continue
-        name, source = table[store.target], table[value.source]
-        others = [m for m in nodes if m is not node and m is not store
-                  and any(table[r.source].base == name.base for _, r in n.regions(m))]  # fmt: skip
-        products = [m for m in others if isinstance(m, n.Gemm) and table[m.c.source].base != name.base]
-        same = name.shape == source.shape[::-1] and name.dtype == source.dtype and source.base == value.source
-        if same and products and len(products) == len(others):
-            found[name.base] = node, source.base
-    return found
-
-
-def with_turned_operands(program: Program) -> Program:
-    """Products of tiles as they lie, without the code that turns them."""
-    found, table = turned_tiles(program), bindings(program)
-
-    def change(node: n.Node) -> n.Node | None:
-        if isinstance(node, n.Gemm):
-            for side, word in (("a", "transpose_a"), ("b", "transpose_b")):
-                name = table[getattr(node, side).source].base
-                if name in found:
-                    other = found[name][1]
-                    turned: dict[str, Any] = {
-                        side: n.whole(other, table[other].shape),
-                        word: not getattr(node, word),
-                    }
-                    node = replace(node, **turned)
-        mine = isinstance(node, n.Alloc) and node.name in found
-        return None if mine or any(node == code for code, _ in found.values()) else node
-
-    return replace(program, body=rewrite_nodes(program.body, change)) if found else program
-
-
 def regions_of_scale(program: Program, scale: str) -> list[n.Node]:
     """The regions of a scale."""
     return [s for s in n.each(n.ScaleRegion, program.body) if s.scale == scale]

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
+from megatile.core.expr import Symbol
 from megatile.ir import nodes as n
-from megatile.ir.program import bindings
+from megatile.ir.expr import Load
+from megatile.ir.passes.driver import rewrite_nodes
+from megatile.ir.program import Program, bindings
 from megatile.verdict import changes, largest
 from megatile.verdict.model import Finding
 from megatile.verdict.study import Study, rule
@@ -35,17 +40,62 @@ def transposed(study: Study) -> Iterator[Finding]:
     """Find tiles that are turned element by element and are then only operands of products."""
     if study.lowered is None:
         return
-    found = changes.turned_tiles(study.lowered.source)
+    found = turned_tiles(study.lowered.source)
     if found:
         turned, (node, source) = next(iter(found.items()))
         yield from study.finding(
-            "transposed by hand", study.program_ps(changes.with_turned_operands),
+            "transposed by hand", study.program_ps(with_turned_operands),
             "program timed again with products that take the tile as it lies",
             bottleneck=f"a transpose by hand: '{turned}' is '{source}', turned element by element",
             reason=f"'{turned}' is read by products alone, and these can take '{source}' transposed",
             step=f"T.gemm of '{source}' with transpose_A=True or transpose_B=True, without '{turned}'",
             source=changes.source_line(node),
         )  # fmt: skip
+
+
+def turned_tiles(program: Program) -> dict[str, tuple[n.Parallel, str]]:
+    """Tiles that are another one of the same type, transposed by elementwise code, and whole operands of
+    products alone: by name the code and the other tile."""
+    table, found = bindings(program), dict[str, tuple[n.Parallel, str]]()
+    nodes = list(n.walk(program.body))
+    for node in nodes:
+        store = node.body[0] if isinstance(node, n.Parallel) and len(node.body) == 1 else None
+        if not isinstance(node, n.Parallel) or not isinstance(store, n.Store) or len(node.vars) != 2:
+            continue
+        value, rows, columns = store.value, *(Symbol(v) for v in node.vars)
+        if not isinstance(value, Load) or (store.index, value.index) not in (
+            ((rows, columns), (columns, rows)), ((columns, rows), (rows, columns))
+        ):  # fmt: skip
+            continue
+        name, source = table[store.target], table[value.source]
+        others = [m for m in nodes if m is not node and m is not store
+                  and any(table[r.source].base == name.base for _, r in n.regions(m))]  # fmt: skip
+        products = [m for m in others if isinstance(m, n.Gemm) and table[m.c.source].base != name.base]
+        same = name.shape == source.shape[::-1] and name.dtype == source.dtype and source.base == value.source
+        if same and products and len(products) == len(others):
+            found[name.base] = node, source.base
+    return found
+
+
+def with_turned_operands(program: Program) -> Program:
+    """Products of tiles as they lie, without the code that turns them."""
+    found, table = turned_tiles(program), bindings(program)
+
+    def change(node: n.Node) -> n.Node | None:
+        if isinstance(node, n.Gemm):
+            for side, word in (("a", "transpose_a"), ("b", "transpose_b")):
+                name = table[getattr(node, side).source].base
+                if name in found:
+                    other = found[name][1]
+                    turned: dict[str, Any] = {
+                        side: n.whole(other, table[other].shape),
+                        word: not getattr(node, word),
+                    }
+                    node = replace(node, **turned)
+        mine = isinstance(node, n.Alloc) and node.name in found
+        return None if mine or any(node == code for code, _ in found.values()) else node
+
+    return replace(program, body=rewrite_nodes(program.body, change)) if found else program
 
 
 @rule("wide operands")

@@ -351,8 +351,8 @@ def latency(study: Study) -> Iterator[Finding]:
         "exposed latency", study.figures_ps(_answers(study)),
         "timed again with memories that answer at once", bound=True,
         bottleneck="exposed latency: units wait for memories to answer",
-        reason=f"{study.share('dma'):.0%} of the critical path is copies, and no memory, link or compute engine is busier "
-        f"than {study.busiest[0]} ({study.busiest[1]:.0%})",
+        reason=f"{study.share('dma'):.0%} of the critical path is copies, and of memories, links and compute "
+        f"engines the busiest is {study.busiest[0]} ({study.busiest[1]:.0%})",
         step="keep more bytes in flight: more resident blocks, larger copies, or pipeline stages",
         source=study.line("dma"),
     )  # fmt: skip

@@ -35,8 +35,8 @@ def larger_steps(study: Study) -> Iterator[Finding]:
     yield from study.finding(
         "short steps", times.get(best), f"Plan timed again with {best} steps of the loop as one",
         bottleneck="short steps: each loads and stores little, and waits for the memory's answer",
-        reason=f"{study.share('dma'):.0%} of the critical path is copies; no memory, link or compute engine is busier "
-        f"than {study.busiest[0]} ({study.busiest[1]:.0%})",
+        reason=f"{study.share('dma'):.0%} of the critical path is copies; of memories, links and compute "
+        f"engines the busiest is {study.busiest[0]} ({study.busiest[1]:.0%})",
         step=f"{best} times as many elements in each load and store, and as many times fewer steps",
         source=str(loops[0].source or "") if loops else "",
     )  # fmt: skip
