@@ -338,20 +338,46 @@ def fusible(program: Program) -> Fusible | None:
 
 
 def fused(program: Program) -> Program:
-    """Two phases as one, without the tensor between them."""
+    """Phases as one, as long as two follow each other so, without the tensors between them; what both load
+    is loaded once."""
     found = fusible(program)
     if found is None:
         return program
     one, two, store, load = found
     names = {load.to.source: store.source.source} if _same_tile(program, load.to, store.source) else {}
-    rest = [m for m in two.body if not (m is load or (isinstance(m, n.Alloc) and m.name in names))]
+    gone = [load]
+    for again, first in _loaded_by_both(program, one, two):
+        names[again.to.source] = first.to.source
+        gone.append(again)
+    rest = [m for m in two.body if not (any(m is x for x in gone) or getattr(m, "name", "") in names)]
     body = (*(m for m in one.body if m is not store), *renamed(tuple(rest), names))
 
     def change(inside: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
         kept = (m for m in inside if m is not two)
         return tuple(replace(one, body=body) if m is one else n.with_bodies(m, change) for m in kept)
 
-    return replace(program, body=change(program.body))
+    return fused(replace(program, body=change(program.body)))
+
+
+def _loaded_by_both(
+    program: Program, one: n.ScaleRegion, two: n.ScaleRegion
+) -> Iterator[tuple[n.Copy, n.Copy]]:
+    """Loads of the second phase, each with one of the first that leaves the same in an equal tile."""
+    table, tensors = bindings(program), {p.name for p in program.params}
+    writes = [table[name].base for name in n.written(one.body)]
+    for again in two.body:
+        if not isinstance(again, n.Copy) or table[again.source.source].base not in tensors - set(writes):
+            continue
+        for first in one.body:
+            if (
+                isinstance(first, n.Copy)
+                and first.source == again.source
+                and _same_tile(program, first.to, again.to)
+                and sum(r.source == first.to.source for m in n.walk(one.body) for k, r in n.regions(m)
+                        if k != "read") == 1
+            ):  # fmt: skip
+                yield again, first
+                break
 
 
 def _same_tile(program: Program, one: n.Region, other: n.Region) -> bool:

@@ -12,6 +12,7 @@ from megatile.collectives.planner import predict
 from megatile.core.dtypes import itemsize, numpy_dtype
 from megatile.core.errors import MegatileError
 from megatile.core.expr import Symbol, symbols
+from megatile.ir import nodes as n
 from megatile.plan import model as pm
 from megatile.plan.counts import command_count
 from megatile.plan.execute import execute
@@ -34,10 +35,11 @@ Array = Any
 def by_hand(study: Study) -> Iterator[Finding]:
     """Messages that together are a collective, which the machine's library does faster."""
     plan = study.plan
-    if not _talks_by_hand(plan):
+    used = _collectives_of(study)
+    if not _talks_by_hand(plan) and not used:
         return
     found = collective_of(plan)
-    if found is None:
+    if found is None or found[0] in used:
         return
     operation, tile, nbytes = found
     try:
@@ -50,12 +52,21 @@ def by_hand(study: Study) -> Iterator[Finding]:
     yield from study.finding(
         "collective by hand", predicted.time_ps + max(0, local - study.launch_ps),
         f"{operation} of the same bytes by '{predicted.algorithm}', and the local copies",
-        bottleneck=f"{operation} by hand: all messages together are one, and the planner's is faster",
+        bottleneck=f"{operation} by {' and '.join(sorted(used)) or 'hand'}: all messages together are one, "
+        "and the planner's is faster",
         reason=f"executed with random data, '{tile.name}' of every unit is what {operation} gives",
         step=f"T.{operation.replace('all_', 'all', 1) if operation != 'all_to_all' else operation}, or "
         f'mt.collective("{operation}", …): {predicted.algorithm}',
         source=study.line("channel", "dma", "control") or study.line(),
     )  # fmt: skip
+
+
+def _collectives_of(study: Study) -> set[str]:
+    """Return the collectives that a program of whole devices uses."""
+    if study.lowered is None or study.plan.levels:
+        return set()
+    kinds = {"allreduce": "all_reduce", "allgather": "all_gather"}
+    return {kinds.get(c.kind, c.kind) for c in n.each(n.Collective, study.lowered.source.body)}
 
 
 def _local_copies(plan: pm.Plan) -> pm.Plan:

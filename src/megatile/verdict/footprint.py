@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from megatile.core.dtypes import itemsize
-from megatile.core.expr import Const, ceil_div, symbols
+from megatile.core.expr import Const, Symbol, binary, ceil_div, symbols, trips
 from megatile.hda import HDA
 from megatile.plan import model as pm
 from megatile.plan.statements import reads_of, rewritten, write_of
@@ -196,9 +196,13 @@ def loaded_again(plan: pm.Plan, hda: HDA) -> tuple[list[tuple[Loads, float]], di
 def loaded_once(plan: pm.Plan, shares: dict[Key, float]) -> pm.Plan:
     """The Plan whose loads bring nothing but new elements."""
     before = {id(s): s for body in plan.bodies for s in body if isinstance(s, pm.Compute)}
+    first = _first_only(plan, shares)
 
     def change(s: Any) -> Any:
-        if not isinstance(s, pm.Compute) or id(s) not in before:
+        if isinstance(s, pm.Loop):
+            begins = binary("==", Symbol(s.index), s.start)
+            return replace(s, body=tuple(pm.If(begins, (x,)) if id(x) in first else x for x in s.body))
+        if not isinstance(s, pm.Compute) or id(s) not in before or id(s) in first:
             return s
         mine = [shares.get((id(s), at), 1.0) for at in range(len(s.reads))]
         if min(mine, default=1.0) > 1 - NOTHING:
@@ -211,6 +215,21 @@ def loaded_once(plan: pm.Plan, shares: dict[Key, float]) -> pm.Plan:
 
     streams = (replace(stream, body=rewritten(stream.body, change)) for stream in plan.streams)
     return replace(plan, streams=tuple(streams))
+
+
+def _first_only(plan: pm.Plan, shares: dict[Key, float]) -> set[int]:
+    """Return the loads that bring the same in every iteration of their loop: only the first one is new."""
+    loops = (s for body in plan.bodies for s in body if isinstance(s, pm.Loop))
+    found = set[int]()
+    for loop in loops:
+        rounds = trips(loop)
+        changing = {loop.index} | {c.name for c in loop.carries}
+        for s in loop.body if rounds else ():
+            if isinstance(s, pm.Compute) and s.engine == "dma" and (id(s), 0) in shares:
+                same = not any(symbols(e) & changing for e in (*s.reads[0].start, *s.reads[0].shape))
+                if same and abs(shares[id(s), 0] * len(rounds or ()) - 1) < NOTHING:
+                    found.add(id(s))
+    return found
 
 
 def scaled_read(s: pm.Compute, at: int, share: float) -> pm.Compute:

@@ -15,7 +15,9 @@ from megatile.core.quantities import format_time
 from megatile.ir import nodes as n
 from megatile.ir.expr import Coord, Load, Rank
 from megatile.ir.launch import Launch
-from megatile.lowering.explain import counted, figures, spoken_unit
+from megatile.lowering.explain import figures
+from megatile.plan import model as pm
+from megatile.plan.statements import rewritten
 from megatile.verdict import changes
 from megatile.verdict.arguments import Arguments, Trial, arguments_of, overhangs
 from megatile.verdict.model import Finding
@@ -30,6 +32,10 @@ MIN_LOAD_SHARE = 0.85
 """Share of the time that loads are busy before larger tiles are tried."""
 SHARE_OF_STARTUP = 0.15
 """Share of the time that engines' start-up takes before it is named."""
+MIN_PART = 0.5
+"""Share of what is saved where all units work that other arguments must save, to be the remedy."""
+LONG = 4.0
+"""The longest block against the median one, from which on it is the time even where units have no block."""
 MAX_BLOCKS = 1 << 20
 """Blocks of grids whose conditions are looked at."""
 LESS_WORK = 0.1
@@ -61,7 +67,9 @@ def balance(study: Study) -> Iterator[Finding]:
     """Long blocks begin late, and the other units wait for them."""
     idle, uneven = _idle(study)
     level = _level(study)
-    if idle < IDLE or uneven < UNEVEN or study.lowered is None or level.instances < level.units:
+    if idle < IDLE or uneven < UNEVEN or study.lowered is None:
+        return
+    if level.instances < level.units and uneven < LONG:
         return
     ps: float | None = study.program_ps(lambda p: changes.with_hint(p, "reverse_blocks"))
     how, bound = "program timed again with the last block first", False
@@ -227,6 +235,9 @@ def _few_blocks(study: Study, arguments: Arguments, level: Any) -> Iterator[Find
             source=changes.source_line(loop),
         )  # fmt: skip
         return
+    ideal = _spread_ps(study, level)
+    if trial is not None and study.base_ps - trial.time_ps < MIN_PART * (study.base_ps - ideal):
+        trial = None
     if trial is not None:
         ps, how, bound = (
             float(trial.time_ps),
@@ -234,10 +245,8 @@ def _few_blocks(study: Study, arguments: Arguments, level: Any) -> Iterator[Find
             False,
         )
     else:
-        rest = (study.base_ps - study.launch_ps) * level.instances / level.units
-        least = study.figures.least_ps if study.figures is not None else 0
-        ps, bound = max(study.launch_ps + rest, float(least)), True
-        how = f"as if the work were spread over all {level.units} units"
+        ps, bound = ideal, True
+        how = f"as if the work of blocks were spread over all {level.units} units"
     yield from study.finding(
         "too few blocks", ps, how, bound=bound,
         bottleneck=f"too few blocks: {level.units - level.instances} of {level.units} units are idle",
@@ -245,6 +254,37 @@ def _few_blocks(study: Study, arguments: Arguments, level: Any) -> Iterator[Find
         step=_more_blocks(study, level) if trial is None else f"more blocks: {arguments.step(trial)}",
         source=_kernel_line(study),
     )  # fmt: skip
+
+
+def _spread_ps(study: Study, level: Any) -> float:
+    """Return the time where all units share the work of too few blocks: what the Plan takes without that
+    work, and the part of the rest that is each unit's."""
+    dispatched = next(x.name for x in study.plan.levels if x.slots is not None)
+    gone = lambda s: None if isinstance(s, pm.Compute) else s  # noqa: E731
+    streams = tuple(
+        replace(x, body=rewritten(x.body, gone)) if x.level == dispatched else x for x in study.plan.streams
+    )
+    others = study.plan_ps(replace(study.plan, streams=streams)) or study.launch_ps
+    rest = max(0, study.base_ps - others) * level.instances / level.units
+    least = study.figures.least_ps if study.figures is not None else 0.0
+    shorter = _shorter_loops(study.plan, dispatched, level.units // level.instances)
+    alone = study.plan_ps(shorter) if shorter is not None else None
+    return max(others + rest, study.launch_ps + least, float(alone or 0))
+
+
+def _shorter_loops(plan: pm.Plan, level: str, parts: int) -> pm.Plan | None:
+    """Return the Plan whose blocks do one of so many parts of their longest loops; None: they have none."""
+
+    def change(s: Any) -> Any:
+        rounds = trips(s) if isinstance(s, pm.Loop) else None
+        if rounds is None or len(rounds) < parts:
+            return s
+        return replace(s, stop=s.start + s.step * -(-len(rounds) // parts))
+
+    streams = tuple(
+        replace(x, body=tuple(map(change, x.body))) if x.level == level else x for x in plan.streams
+    )
+    return replace(plan, streams=streams) if streams != plan.streams else None
 
 
 def _more_blocks(study: Study, level: Any) -> str:

@@ -75,9 +75,9 @@ def phases(study: Study) -> Iterator[Finding]:
     if found is not None:
         _, _, store, load = found
         yield from study.finding(
-            "round trip", study.program_ps(changes.fused), "program timed again with both phases as one",
+            "round trip", study.program_ps(changes.fused), "program timed again with such phases as one",
             bottleneck=f"two phases through memory: '{store.to.source}' comes back to the same block",
-            reason="the second phase needs nothing of other blocks",
+            reason="the second phase needs nothing of other blocks; what both load is loaded twice",
             step=f"one phase: go on with '{store.source.source}', without '{store.to.source}'",
             source=changes.source_line(load),
         )  # fmt: skip
