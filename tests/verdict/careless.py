@@ -158,112 +158,6 @@ def replicated(everywhere, M=2048, K=512, devices=4):
     return layer
 
 
-def on_devices(body, n=1 << 18, devices=8, dtype="f32"):
-    """A program whose body gets a device's rows of two tensors, its rank, and the number of devices."""
-
-    @T.program
-    def rows(X: T.Tensor((devices, n), dtype), Y: T.Tensor((devices, n), dtype)):
-        with T.Kernel(device=devices), T.Scale("device") as (r, count):
-            body(T.view(X, layout=T.FullRow), T.view(Y, layout=T.FullRow), r, count)
-
-    return rows
-
-
-def edge_by_gather(x, y, r, count):
-    n = x.shape[1]
-    every = T.alloc((8, n), "f32", level="l2")
-    T.allgather(every, x)
-    for i, j in T.Parallel(1, n - 1):
-        y[i, j] = x[i, j] + x[i, j + 1]
-    y[0, n - 1] = x[0, n - 1] + every[(r + 1) % count, 0]
-
-
-def edge_by_message(x, y, r, count):
-    n = x.shape[1]
-    edge = T.alloc((1, 1), "f32", level="l2")
-    T.copy(edge, x[:, 0:1], dst=(r + count - 1) % count)
-    T.barrier()
-    for i, j in T.Parallel(1, n - 1):
-        y[i, j] = x[i, j] + x[i, j + 1]
-    y[0, n - 1] = x[0, n - 1] + edge[0, 0]
-
-
-def sum_at_root(x, y, r, count):
-    n = x.shape[1]
-    inbox, total = T.alloc((8, n), "f32", level="l2"), T.alloc((1, n), "f32", level="l2")
-    T.copy(inbox[r, 0:n], x[0, 0:n], dst=0)
-    T.barrier()
-    if r == 0:
-        T.reduce_sum(inbox, total[0, 0:n], dim=0)
-        for p in range(1, 8):
-            T.copy(total, total, dst=p)
-    T.barrier()
-    T.copy(y, total)
-
-
-def sum_of_all(x, y, r, count, dtype="f32"):
-    total = T.alloc((1, x.shape[1]), dtype, level="l2")
-    T.copy(total, x)
-    T.allreduce(total)
-    T.copy(y, total)
-
-
-def exchanged(turned):
-    def body(x, y, r, count):
-        each = x.shape[1] // 8
-        landing = T.alloc((1, x.shape[1]), "f32", level="l2")
-        for p in T.serial(8):
-            to = (p + r) % 8 if turned else p
-            T.copy(landing[:, r * each : r * each + each], x[:, to * each : to * each + each], dst=to)
-        T.barrier()
-        T.copy(y, landing)
-
-    return body
-
-
-def worked(alone):
-    def body(x, y, r, count):
-        total = T.alloc((1, x.shape[1]), "f32", level="l2")
-        T.copy(total, x)
-        if alone:
-            if r == 0:
-                for _ in T.serial(16):
-                    for i, j in T.Parallel(1, x.shape[1]):
-                        total[i, j] = T.exp(total[i, j])
-        else:
-            for _ in T.serial(2):
-                for i, j in T.Parallel(1, x.shape[1]):
-                    total[i, j] = T.exp(total[i, j])
-        T.allreduce(total)
-        T.copy(y, total)
-
-    return body
-
-
-def across_nodes(whole, n=1 << 20):
-    """A sum over two nodes: of all that every device has, or of a part."""
-
-    @T.program
-    def summed(X: T.Tensor((16, n), "f32"), Y: T.Tensor((16, n), "f32")):
-        with T.Kernel(node=2, device=8), T.Scale("node"):
-            x_node, y_node = T.view(X, layout=T.FullRow), T.view(Y, layout=T.FullRow)
-            with T.Scale("device"):
-                x, y = T.view(x_node, layout=T.FullRow), T.view(y_node, layout=T.FullRow)
-                if whole:
-                    total = T.alloc((1, n), "f32", level="l2")
-                    T.copy(total, x)
-                    T.allreduce(total)
-                    T.allreduce(total, scale="node")
-                    T.copy(y, total)
-                else:
-                    part = T.alloc((1, n // 8), "f32", level="l2")
-                    T.reduce_scatter(part, x)
-                    T.allreduce(part, scale="node")
-                    T.allgather(y, part)
-
-    return summed
-
-
 def padded(tile, seq=257, heads=128, dim=128):
     """Positions that are no multiple of the tile."""
 
@@ -391,43 +285,6 @@ def row_sums(at_once, rows=128, n=4096, parts=16):
     return sums
 
 
-def summed_up(every_step):
-    def body(x, y, r, count):
-        n = x.shape[1]
-        part, total = T.alloc((1, n), "f32", level="l2"), T.alloc((1, n), "f32", level="l2")
-        T.clear(total)
-        for s in T.serial(8):
-            for i, j in T.Parallel(1, n):
-                part[i, j] = x[i, j] * 0.5
-            if every_step:
-                T.allreduce(part)
-            for i, j in T.Parallel(1, n):
-                total[i, j] = total[i, j] + part[i, j]
-        if not every_step:
-            T.allreduce(total)
-        T.copy(y, total)
-
-    return body
-
-
-def root_puts(x, y, r, count):
-    mine = T.alloc((1, x.shape[1]), "f32", level="l2")
-    T.copy(mine, x)
-    T.barrier()
-    if r == 0:
-        for p in T.serial(7):
-            T.copy(mine, x, dst=p + 1)
-    T.barrier()
-    T.copy(y, mine)
-
-
-def broadcast(x, y, r, count):
-    mine = T.alloc((1, x.shape[1]), "f32", level="l2")
-    T.copy(mine, x)
-    T.broadcast(mine, root=0)
-    T.copy(y, mine)
-
-
 def weighted(again, rows=32, n=2048):
     """A `tl` kernel that loads its weights for every row, or once."""
 
@@ -481,35 +338,10 @@ PAIRS = {
     "f32 between layers": ("wider than read", two_layers("f32"), two_layers("f16"), "dgx-h100"),
     "a phase for each step": ("round trip", phases(True), phases(False), "dgx-h100"),
     "the same on every device": ("duplicate work", replicated(True), replicated(False), "dgx-h100"),
-    "all rows for an edge": (
-        "unread parts", on_devices(edge_by_gather), on_devices(edge_by_message), "dgx-h100"
-    ),
-    "through device 0": (
-        "collective by hand", on_devices(sum_at_root, 1 << 20), on_devices(sum_of_all, 1 << 20), "dgx-h100"
-    ),
-    "to device 0 first": (
-        "incast", on_devices(exchanged(False), 1 << 22), on_devices(exchanged(True), 1 << 22), "dgx-h100"
-    ),
-    "device 0 works": (
-        "unit balance", on_devices(worked(True), 1 << 20), on_devices(worked(False), 1 << 20), "dgx-h100"
-    ),
-    "f32 on the links": (
-        "wide messages",
-        on_devices(lambda *args: sum_of_all(*args, dtype="f32"), 1 << 22, dtype="f16"),
-        on_devices(lambda *args: sum_of_all(*args, dtype="f16"), 1 << 22, dtype="f16"),
-        "dgx-h100",
-    ),
-    "all across the nodes": ("nested sums", across_nodes(True), across_nodes(False), "h100-cluster"),
     "all keys for a window": ("masked work", windowed(True), windowed(False), "dgx-h100"),
     "stored in every step": ("repeated stores", stored(True), stored(False), "dgx-h100"),
     "the last sums by one block": ("few blocks in a phase", row_sums(False), row_sums(True), "dgx-h100"),
     "experts in turn": ("too few blocks", experts(True), experts(False), "dgx-h100"),
-    "a sum in every step": (
-        "collective in a loop", on_devices(summed_up(True)), on_devices(summed_up(False)), "dgx-h100"
-    ),
-    "root puts to all": (
-        "collective by hand", on_devices(root_puts, 1 << 20), on_devices(broadcast, 1 << 20), "dgx-h100"
-    ),
     "257 in tiles of 128": ("padding", padded(128), padded(144), "dgx-h100"),
     "tl: weights for every row": ("repeated loads", weighted(True), weighted(False), "ahbm"),
     "tl: 64 elements at a time": ("short steps", stepped(64), stepped(4096), "ahbm"),

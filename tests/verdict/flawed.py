@@ -204,50 +204,6 @@ def accumulated(in_tile=False, M=1024, N=1024, K=1024):
     return product
 
 
-def sums(pieces=1, rows=1024, n=1024, devices=4):
-    """A tile summed over the devices, in one collective or in many."""
-    each = rows // pieces
-
-    @T.program
-    def summed(X: T.Tensor((devices * rows, n), "f32"), Y: T.Tensor((rows, n), "f32")):
-        with T.Kernel(device=devices), T.Scale("device"):
-            x, y = T.view(X, layout=T.FullRow), T.view(Y, layout=T.Replica)
-            part = T.alloc((rows, n), "f32", level="l2")
-            T.copy(part, x)
-            for p in range(pieces):
-                T.allreduce(part[p * each : (p + 1) * each, :])
-            T.copy(y, part)
-
-    return summed
-
-
-def divided_product(parts=1, M=2048, N=2048, K=8192, devices=2):
-    """A product summed over the devices, in parts of its rows."""
-    rows, each = M // parts, K // devices
-
-    @T.program
-    def layer(A: T.Tensor((M, K), "f16"), B: T.Tensor((K, N), "f16"), C: T.Tensor((M, N), "f16")):
-        with T.Kernel(device=devices, block=(N // 128, rows // 128), threads=256) as (bx, by):
-            with T.Scale("device"):
-                a, b = T.view(A, layout=T.FullCol), T.view(B, layout=T.FullRow)
-                c = T.view(C, layout=T.Replica)
-            for p in range(parts):
-                with T.Scale("block"):
-                    left = T.alloc((128, 64), "f16", level="l1")
-                    right = T.alloc((64, 128), "f16", level="l1")
-                    total = T.alloc((128, 128), "f32")
-                    T.clear(total)
-                    for k in T.Pipelined(each // 64, num_stages=3):
-                        T.copy(left, a[p * rows + by * 128, k * 64])
-                        T.copy(right, b[k * 64, bx * 128])
-                        T.gemm(left, right, total)
-                    T.copy(c[p * rows + by * 128, bx * 128], total)
-                with T.Scale("device"):
-                    T.allreduce(c[p * rows : (p + 1) * rows, :])
-
-    return layer
-
-
 def elements(serial=False, n=1 << 14, each=512):
     """Elements of a tile one after the other, or all at once."""
 
@@ -265,46 +221,6 @@ def elements(serial=False, n=1 << 14, each=512):
             T.copy(Y[b * each], x)
 
     return moved
-
-
-def halo(whole=False, n=1 << 20, devices=4, steps=4):
-    """Every device puts its vector into its neighbour's memory, which reads 1024 elements of it."""
-    wide = n if whole else 1024
-
-    @T.program
-    def relaxed(X: T.Tensor((devices, n), "f32"), Y: T.Tensor((devices, n), "f32")):
-        with T.Kernel(device=devices), T.Scale("device") as (r, count):
-            x, y = T.view(X, layout=T.FullRow), T.view(Y, layout=T.FullRow)
-            edge = T.alloc((1, wide), "f32", level="l2")
-            for _ in T.serial(steps):
-                T.copy(edge, x[:, n - wide : n], dst=(r + 1) % count)
-                T.barrier()
-                for i, j in T.Parallel(1, 1024):
-                    y[i, j] = x[i, j] + edge[i, j]
-                T.barrier()
-
-    return relaxed
-
-
-def own_part(whole=False, n=1 << 22, devices=8):
-    """Every device takes its part of a sum: of all of it, or of a reduce-scatter."""
-    part = n // devices
-
-    @T.program
-    def summed(X: T.Tensor((devices, n), "f32"), Y: T.Tensor((devices, part), "f32")):
-        with T.Kernel(device=devices), T.Scale("device") as (r, _):
-            x, y = T.view(X, layout=T.FullRow), T.view(Y, layout=T.FullRow)
-            if whole:
-                t = T.alloc((1, n), "f32", level="l2")
-                T.copy(t, x)
-                T.allreduce(t)
-                T.copy(y, t[:, r * part : (r + 1) * part])
-            else:
-                p = T.alloc((1, part), "f32", level="l2")
-                T.reduce_scatter(p, x)
-                T.copy(y, p)
-
-    return summed
 
 
 def streamed(dtype, n=1 << 24, source=None):
@@ -409,117 +325,6 @@ def split_k(parts=1, M=2048, N=2048, K=2048, bM=128, bN=128, bK=64):
     return product
 
 
-def gemm_allreduce(halves=False, M=2048, N=4096, K=4096, devices=8, bM=128, bN=128, bK=64):
-    """A tensor parallel product, summed over the devices: at the end, or its first half while the second is
-    computed."""
-    inner, wide = K // devices, N // 2 if halves else N
-
-    @T.program
-    def layer(
-        A: T.Tensor((M, K), "f16"),
-        B: T.Tensor((2, K, N // 2), "f16"),
-        C: T.Tensor((M, N // 2), "f16"),
-        D: T.Tensor((M, N // 2), "f16"),
-    ):
-        with T.Kernel(device=devices, block=(wide // bN, M // bM), threads=256) as (bx, by):
-            with T.Scale("device"):
-                left, right = T.view(A, layout=T.FullCol), T.view(B, layout=T.Shard(1))
-                one, two = T.view(C, layout=T.Replica), T.view(D, layout=T.Replica)
-
-                def product(half, out, first):
-                    a = T.alloc((bM, bK), "f16", level="l1")
-                    b = T.alloc((bK, bN), "f16", level="l1")
-                    c = T.alloc((bM, bN), "f32", level="l0")
-                    T.clear(c)
-                    for k in T.Pipelined(inner // bK, num_stages=3):
-                        T.copy(a, left[by * bM, k * bK])
-                        T.copy(b, right[half, k * bK : k * bK + bK, first * bN : first * bN + bN])
-                        T.gemm(a, b, c)
-                    T.copy(out[by * bM, first * bN], c)
-
-                if halves:
-                    with T.Scale("block"):
-                        product(0, one, bx)
-                    with T.Scale("block"):
-                        product(1, two, bx)
-                else:
-                    with T.Scale("block"):
-                        if bx < wide // bN // 2:
-                            product(0, one, bx)
-                        else:
-                            product(1, two, bx - wide // bN // 2)
-                T.allreduce(one)
-                T.allreduce(two)
-
-    return layer
-
-
-def shift(pieces=1, n=1 << 20, devices=8):
-    """Every device puts its vector into its neighbour's, in one message or in many."""
-    each = n // pieces
-
-    @T.program
-    def moved(X: T.Tensor((devices, n), "f32"), Y: T.Tensor((devices, n), "f32")):
-        with T.Kernel(device=devices), T.Scale("device") as (r, count):
-            x, y = T.view(X, layout=T.FullRow), T.view(Y, layout=T.FullRow)
-            landing = T.alloc((1, n), "f32", level="l2")
-            for i in T.serial(pieces):
-                T.copy(
-                    landing[:, i * each : i * each + each],
-                    x[:, i * each : i * each + each],
-                    dst=(r + 1) % count,
-                )
-            T.barrier()
-            T.copy(y, landing)
-
-    return moved
-
-
-def stencil(every_step=True, steps=64, cells=1 << 16, devices=8):
-    """Independent work on every device; a barrier is needed once, at the end."""
-
-    @T.program
-    def relaxed(X: T.Tensor((devices, cells), "f32"), Y: T.Tensor((devices, cells), "f32")):
-        with T.Kernel(device=devices), T.Scale("device"):
-            x, y = T.view(X, layout=T.FullRow), T.view(Y, layout=T.FullRow)
-            for s in T.serial(steps):
-                for i, j in T.Parallel(1, cells):
-                    y[i, j] = x[i, j] * 0.5
-                if every_step:
-                    T.barrier()
-            T.barrier()
-
-    return relaxed
-
-
-def exchange(many=True, n=4096, devices=8, steps=8):
-    """Both neighbours' edges, with a barrier behind each put, or behind the second alone."""
-
-    @T.program
-    def kernel(X: T.Tensor((devices, n), "f32")):
-        with T.Kernel(block=devices, threads=128) as x:
-            with T.Scale("block"):
-                mine = T.view(X, layout=T.FullRow)
-                u = T.alloc((2, n + 2), "f32", level="l1")
-                T.clear(u)
-                T.copy(u[0, 1 : n + 1], mine[0, 0:n])
-                T.barrier()
-                for t in T.serial(steps):
-                    now, new = t % 2, (t + 1) % 2
-                    if x > 0:
-                        T.copy(u[now, n + 1], u[now, 1], dst=x - 1)
-                    if many:
-                        T.barrier()
-                    if x < devices - 1:
-                        T.copy(u[now, 0], u[now, n], dst=x + 1)
-                    T.barrier()
-                    for i in T.Parallel(n):
-                        u[new, i + 1] = u[now, i] + u[now, i + 2]
-                T.copy(mine[0, 0:n], u[steps % 2, 1 : n + 1])
-
-    return kernel
-
-
 def converted(wide=True, M=2048, N=2048, K=1024, bM=128, bN=128, bK=128):
     """A product of f8 tiles, or of the same tiles converted to f16."""
 
@@ -543,37 +348,6 @@ def converted(wide=True, M=2048, N=2048, K=1024, bM=128, bN=128, bK=128):
                 else:
                     T.gemm(a, b, c)
             T.copy(C[by * bM, bx * bN], c)
-
-    return kernel
-
-
-def gathered(all_of_it=True, M=4096, N=1024, K=1024, devices=4, bM=128, bN=128, bK=64):
-    """A product of the unit's own rows, read out of all rows or where they are."""
-    rows = M // devices
-
-    @T.program
-    def kernel(A: T.Tensor((M, K), "f16"), B: T.Tensor((K, N), "f16"), C: T.Tensor((M, N), "f16")):
-        with T.Kernel(device=devices, block=(N // bN, rows // bM), threads=256) as (bx, by):
-            with T.Scale("device") as (r, _):
-                my_A = T.view(A, layout=T.FullRow)
-                my_B = T.view(B, layout=T.Replica)
-                my_C = T.view(C, layout=T.FullRow)
-                if all_of_it:
-                    whole = T.alloc((M, K), "f16", level="l2")
-                    T.allgather(whole, my_A)
-                with T.Scale("block"):
-                    a = T.alloc((bM, bK), "f16", level="l1")
-                    b = T.alloc((bK, bN), "f16", level="l1")
-                    c = T.alloc((bM, bN), "f32")
-                    T.clear(c)
-                    for k in T.Pipelined(K // bK, num_stages=2):
-                        if all_of_it:
-                            T.copy(a, whole[r * rows + by * bM, k * bK])
-                        else:
-                            T.copy(a, my_A[by * bM, k * bK])
-                        T.copy(b, my_B[k * bK, bx * bN])
-                        T.gemm(a, b, c)
-                    T.copy(my_C[by * bM, bx * bN], c)
 
     return kernel
 
@@ -618,13 +392,10 @@ PAIRS = {
     "lanes along a column": ("uncoalesced access", scaled(True), scaled()),
     "every element to one address": ("contended atomics", atomic_total(), atomic_total(False)),
     "one element at a time": ("serial loop", elements(True, n=1 << 12), elements(n=1 << 12)),
-    "all of a vector for its edge": ("unused bytes", halo(True), halo()),
-    "all of a sum for a part": ("whole result", own_part(True), own_part()),
     "a stream of f32": ("wide tensors", streamed("f32"), streamed("f16")),
     "rows loaded three times": ("repeated loads", softmax(rows=264), softmax(1, rows=264)),
     "stored and loaded again": ("round trip", squares(), squares(True)),
     "accumulated in memory": ("round trip", accumulated(), accumulated(True)),
-    "a sum in 16 pieces": ("small messages", sums(16), sums()),
     "tall tile in registers": ("tail wave", gelu(128, 24576), gelu(16, 24576)),
     "short blocks first": (
         "block balance",
@@ -644,15 +415,6 @@ PAIRS = {
     ),
     "split 16 ways": ("split reduction", split_k(16, 1024, 1024, 1024), split_k(1, 1024, 1024, 1024)),
     "one block": ("too few blocks", serial_total(n=1 << 20), serial_total(128, n=1 << 20)),
-    "sum after the product": (
-        "exposed communication",
-        gemm_allreduce(K=2048, devices=2),
-        gemm_allreduce(halves=True, K=2048, devices=2),
-    ),
-    "256 messages": ("small messages", shift(256, n=1 << 18), shift(n=1 << 18)),
-    "a barrier each step": ("barriers", stencil(), stencil(False)),
-    "a barrier behind each put": ("barriers", exchange(), exchange(False)),
-    "gathered for nothing": ("unread parts", gathered(), gathered(False)),
     "f8 converted to f16": ("widened operands", converted(), converted(False)),
 }
 """By what was made worse: the finding it should lead to, the slow program and its twin."""

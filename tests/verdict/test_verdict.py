@@ -3,21 +3,24 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
-from tests.verdict import careless, flawed
+from tests.verdict import between_devices, careless, flawed, wasteful
 from typer.testing import CliRunner
 
 import megatile as mt
 import megatile.language as T
 from megatile.cli.main import app
 from megatile.ir.nodes import ScaleRegion
-from megatile.verdict import Finding, Verdict
+from megatile.verdict import Finding, Verdict, largest
 from megatile.verdict.arguments import arguments_of
 from megatile.verdict.judgement import verdict as judge
 from megatile.verdict.needless import hoisted, invariant
 from megatile.verdict.study import Study
 
-PAIRS = {name: (*pair, "dgx-h100") for name, pair in flawed.PAIRS.items()} | careless.PAIRS
+PAIRS = {name: (*pair, "dgx-h100") for name, pair in flawed.PAIRS.items()}
+PAIRS |= careless.PAIRS | between_devices.PAIRS | wasteful.PAIRS
+FILES = ("flawed.py:", "careless.py:", "between_devices.py:", "wasteful.py:")
 
 
 @pytest.mark.parametrize("flaw", PAIRS)
@@ -27,7 +30,7 @@ def test_it_names_the_flaw_and_estimates_the_gain(flaw):
     found = result.verdict().findings[0]
     assert found.name == name
     assert found.gain == pytest.approx(result.time_ps / mt.simulate(twin, machine=machine).time_ps, rel=0.25)
-    assert "flawed.py:" in found.source or "careless.py:" in found.source
+    assert any(file in found.source for file in FILES)
     assert found.reason
     assert found.step
 
@@ -216,12 +219,12 @@ def test_advice_keeps_the_result_or_says_what_to_add():
 
 
 def test_overlap_says_how_and_its_gain_is_that_of_the_program_so_written():
-    result = mt.simulate(flawed.divided_product(), machine="dgx-h100")
+    result = mt.simulate(between_devices.divided_product(), machine="dgx-h100")
     found = next(f for f in result.verdict().findings if f.name == "exposed communication")
     parts = int(found.how.split()[-2])
     assert f"overlap in {parts} parts: block=(16, {16 // parts})" in found.step
     assert f"T.allreduce(c[p * {2048 // parts} : (p + 1) * {2048 // parts}, :])" in found.step
-    written = mt.simulate(flawed.divided_product(parts), machine="dgx-h100")
+    written = mt.simulate(between_devices.divided_product(parts), machine="dgx-h100")
     assert found.time_ps == pytest.approx(written.time_ps, rel=0.01)
 
 
@@ -285,3 +288,57 @@ def test_no_remedy_leaves_part_of_a_result_out():
     arguments = arguments_of(study)
     assert arguments.make({"bM": 64}) is not None
     assert arguments.make({"bM": 96}) is None  # 480 of 512 rows
+
+
+def padded_batch(S=256, D=64, rows=64):
+    @T.program
+    def scores(Q: T.Tensor((4, S, D), "f16"), N: T.Tensor((4,), "i32"), O: T.Tensor((4, S, D), "f32")):
+        with T.Kernel(block=(S // rows, 4), threads=128) as (y, s):
+            q, k = T.alloc((rows, D), "f16", level="l1"), T.alloc((rows, D), "f16", level="l1")
+            p, h, o = T.alloc((rows, rows), "f32"), T.alloc((rows, rows), "f16"), T.alloc((rows, D), "f32")
+            length = T.read_scalar(N[s], bound=S)
+            T.copy(q, Q[s, y * rows, 0])
+            T.clear(o)
+            for j in T.Pipelined(S // rows, num_stages=2):
+                T.copy(k, Q[s, j * rows, 0])
+                T.gemm(q, k, p, transpose_B=True, clear_accum=True)
+                for a, b in T.Parallel(rows, rows):
+                    p[a, b] = T.if_then_else(j * rows + b < length, T.exp2(p[a, b]), 0.0)
+                T.copy(h, p)
+                T.gemm(h, k, o)
+            T.copy(O[s, y * rows, 0], o)
+
+    return scores
+
+
+def test_masks_may_depend_on_numbers_read_before_the_loop():
+    q = np.zeros((4, 256, 64), np.float16)
+    arrays = q, np.full(4, 64, np.int32), q.astype(np.float32)
+    verdict = mt.simulate(padded_batch(), *arrays, machine="dgx-h100").verdict()
+    assert "masked work" in [one.name for one in verdict.findings]
+
+
+def test_far_below_the_roofline_the_most_expensive_line_is_named(monkeypatch):
+    result = mt.simulate(flawed.gelu(16, 24576), machine="dgx-h100")
+    monkeypatch.setattr("megatile.verdict.judgement.RULES", {})
+    assert largest.share_of_bound(Study(result)) < largest.GOOD_SHARE
+    (found,) = judge(result).findings
+    assert found.name == "largest loss"
+    assert "flawed.py:" in found.source
+    assert found.step
+    monkeypatch.setattr("megatile.verdict.largest.GOOD_SHARE", 0.0)
+    assert not judge(result).findings
+
+
+def test_a_verdict_that_takes_too_long_says_what_it_left_out(monkeypatch):
+    monkeypatch.setattr("megatile.verdict.study.MAX_SECONDS", -1.0)
+    verdict = mt.simulate(flawed.transpose(n=512), machine="dgx-h100").verdict()
+    assert verdict.retimed == 0
+    assert "bank conflicts" in verdict.untried
+    assert "not tried, to save time: " in str(verdict)
+
+
+def test_padding_is_as_wide_as_what_lanes_read_at_once():
+    verdict = mt.simulate(wasteful.turned(False, 256, 256), machine="hgx-a100").verdict()
+    (found,) = [one for one in verdict.findings if one.name == "bank conflicts"]
+    assert "by 8 elements, or swizzle it" in found.step

@@ -1,0 +1,172 @@
+"""Pairs of kernels of which one moves or computes more than it need, and its twin."""
+
+import megatile.language as T
+
+
+def expanded(by_phase, M=512, N=2048, K=2048):
+    """Weights of 8 bits: a phase writes them out as f16, or each block converts what it loads."""
+    rows = K // (M // 128)
+
+    @T.program
+    def product(
+        X: T.Tensor((M, K), "f16"),
+        Q: T.Tensor((K, N), "i8"),
+        W: T.Tensor((K, N), "f16"),
+        Y: T.Tensor((M, N), "f16"),
+    ):
+        with T.Kernel(block=(N // 128, M // 128), threads=256) as (bx, by):
+            if by_phase:
+                with T.Scale("block"):
+                    q = T.alloc((64, 128), "i8", level="l1")
+                    w = T.alloc((64, 128), "f16")
+                    for k in T.Pipelined(rows // 64, num_stages=2):
+                        T.copy(q, Q[by * rows + k * 64, bx * 128])
+                        for i, j in T.Parallel(64, 128):
+                            w[i, j] = T.cast(q[i, j], "f16") * 0.5
+                        T.copy(W[by * rows + k * 64, bx * 128], w)
+            with T.Scale("block"):
+                x, b = T.alloc((128, 64), "f16", level="l1"), T.alloc((64, 128), "f16", level="l1")
+                p, c = T.alloc((64, 128), "i8", level="l1"), T.alloc((128, 128), "f32")
+                T.clear(c)
+                for k in T.Pipelined(K // 64, num_stages=3):
+                    T.copy(x, X[by * 128, k * 64])
+                    if by_phase:
+                        T.copy(b, W[k * 64, bx * 128])
+                    else:
+                        T.copy(p, Q[k * 64, bx * 128])
+                        for i, j in T.Parallel(64, 128):
+                            b[i, j] = T.cast(p[i, j], "f16") * 0.5
+                    T.gemm(x, b, c)
+                T.copy(Y[by * 128, bx * 128], c)
+
+    return product
+
+
+def column_sums(each_row, R=8192, C=1024, rows=64):
+    """Sums of columns: an atomic for each row, or for each block."""
+
+    @T.program
+    def summed(X: T.Tensor((R, C), "f16"), Y: T.Tensor((C,), "f32")):
+        with T.Kernel(block=R // rows, threads=256) as b:
+            x, y = T.alloc((C,), "f16"), T.alloc((C,), "f32")
+            T.clear(y)
+            for i in T.Pipelined(rows, num_stages=2):
+                T.copy(x, X[b * rows + i, 0:C])
+                for j in T.Parallel(C):
+                    y[j] = (0.0 if each_row else y[j]) + x[j] * x[j]
+                if each_row:
+                    T.atomic_add(Y[0:C], y)
+            if not each_row:
+                T.atomic_add(Y[0:C], y)
+
+    return summed
+
+
+def turned(by_hand, M=1024, K=512):
+    """A product with transposed weights: turned element by element, or by the tensor engine."""
+
+    @T.program
+    def product(A: T.Tensor((M, K), "f16"), B: T.Tensor((M, K), "f16"), C: T.Tensor((M, M), "f16")):
+        with T.Kernel(block=(M // 64, M // 64), threads=128) as (bx, by):
+            a, b = T.alloc((64, 64), "f16", level="l1"), T.alloc((64, 64), "f16", level="l1")
+            t, c = T.alloc((64, 64), "f16", level="l1"), T.alloc((64, 64), "f32")
+            T.clear(c)
+            for k in T.Pipelined(K // 64, num_stages=3):
+                T.copy(a, A[by * 64, k * 64])
+                T.copy(b, B[bx * 64, k * 64])
+                if by_hand:
+                    for i, j in T.Parallel(64, 64):
+                        t[i, j] = b[j, i]
+                    T.gemm(a, t, c)
+                else:
+                    T.gemm(a, b, c, transpose_B=True)
+            T.copy(C[by * 64, bx * 64], c)
+
+    return product
+
+
+def normalised(in_phases, R=32768, C=2048):
+    """Rows less their mean: two phases that load the rows each, or one."""
+
+    @T.program
+    def less_mean(X: T.Tensor((R, C), "f16"), M: T.Tensor((R,), "f32"), Y: T.Tensor((R, C), "f16")):
+        with T.Kernel(block=R // 4, threads=128) as b:
+            with T.Scale("block"):
+                x, m = T.alloc((4, C), "f32"), T.alloc((4,), "f32")
+                T.copy(x, X[b * 4, 0])
+                T.reduce_sum(x, m, dim=1)
+                if in_phases:
+                    T.copy(M[b * 4], m)
+                else:
+                    for i, j in T.Parallel(4, C):
+                        x[i, j] = x[i, j] - m[i] * 0.001
+                    T.copy(Y[b * 4, 0], x)
+            if in_phases:
+                with T.Scale("block"):
+                    z, s = T.alloc((4, C), "f32"), T.alloc((4,), "f32")
+                    T.copy(z, X[b * 4, 0])
+                    T.copy(s, M[b * 4])
+                    for i, j in T.Parallel(4, C):
+                        z[i, j] = z[i, j] - s[i] * 0.001
+                    T.copy(Y[b * 4, 0], z)
+
+    return less_mean
+
+
+def largest(again, rows=4096, n=2048, count=8):
+    """The largest elements of each row: the row is loaded for each of them, or once."""
+
+    @T.program
+    def chosen(X: T.Tensor((rows, n), "f32"), Y: T.Tensor((rows, count), "f32")):
+        with T.Kernel(block=rows // 2, threads=128) as b:
+            x, m, y = T.alloc((2, n), "f32"), T.alloc((2,), "f32"), T.alloc((2, count), "f32")
+            T.fill(m, 1e30)
+            if not again:
+                T.copy(x, X[b * 2, 0])
+            for q in T.serial(count):
+                if again:
+                    T.copy(x, X[b * 2, 0])
+                for i, j in T.Parallel(2, n):
+                    x[i, j] = T.if_then_else(x[i, j] < m[i], x[i, j], -1e30)
+                T.reduce_max(x, m, dim=1)
+                for i in T.Parallel(2):
+                    y[i, q] = m[i]
+            T.copy(Y[b * 2, 0], y)
+
+    return chosen
+
+
+def long_cache(parts, sequences=8, length=8192, dim=128):
+    """One token against a long cache: a block for each sequence, or for parts of it."""
+    each = length // parts
+
+    @T.program
+    def decoded(
+        Q: T.Tensor((sequences, 16, dim), "f16"),
+        K: T.Tensor((sequences, length, dim), "f16"),
+        O: T.Tensor((sequences, 16, dim), "f32"),
+    ):
+        with T.Kernel(block=(parts, sequences), threads=128) as (p, b):
+            q, k = T.alloc((16, dim), "f16", level="l1"), T.alloc((64, dim), "f16", level="l1")
+            s, w, o = T.alloc((16, 64), "f32"), T.alloc((16, 64), "f16"), T.alloc((16, dim), "f32")
+            T.copy(q, Q[b, 0:16, 0:dim])
+            T.clear(o)
+            for j in T.Pipelined(each // 64, num_stages=3):
+                T.copy(k, K[b, p * each + j * 64, 0])
+                T.gemm(q, k, s, transpose_B=True, clear_accum=True)
+                T.copy(w, s)
+                T.gemm(w, k, o)
+            T.atomic_add(O[b, 0:16, 0:dim], o)
+
+    return decoded
+
+
+PAIRS = {
+    "weights expanded by a phase": ("intermediate tensor", expanded(True), expanded(False), "dgx-h100"),
+    "an atomic for each row": ("repeated atomics", column_sums(True), column_sums(False), "mi300x-8"),
+    "turned element by element": ("transposed by hand", turned(True), turned(False), "hgx-a100"),
+    "rows loaded by two phases": ("round trip", normalised(True), normalised(False), "mi300x-8"),
+    "a row for each maximum": ("repeated loads", largest(True), largest(False), "mi300x-8"),
+    "a block for a long cache": ("too few blocks", long_cache(1), long_cache(16), "dgx-h100"),
+}
+"""By the waste: the finding it should lead to, the slow program, its twin, and the machine."""
