@@ -126,7 +126,7 @@ def test_the_text_has_bottleneck_line_step_and_how_it_was_estimated():
     verdict = mt.simulate(flawed.transpose(n=512), machine="dgx-h100").verdict()
     text = str(verdict)
     assert text.startswith("verdict: bank conflicts in 'shared' (")
-    assert "32 lanes meet in one bank of 'tile'" in text
+    assert "32 lanes use one bank of 'tile'" in text
     assert "program timed again with 'tile' swizzled" in text
     assert verdict.as_dict()["findings"][0]["name"] == "bank conflicts"
     assert "<pre>" in verdict._repr_html_()

@@ -252,7 +252,7 @@ def bank_conflicts(study: Study) -> Iterator[Finding]:
     yield from study.finding(
         "bank conflicts", alone, f"program timed again with '{tile}' swizzled{more}",
         bottleneck=f"bank conflicts in '{memory}'",
-        reason=f"{turns} lanes meet in one bank of '{tile}' at a time",
+        reason=f"{turns} lanes use one bank of '{tile}' at a time",
         step=_arrangement(study, tile),
         source=line,
     )  # fmt: skip

@@ -15,7 +15,7 @@ from megatile.core.quantities import format_time
 from megatile.ir import nodes as n
 from megatile.ir.expr import Coord, Load, Rank
 from megatile.ir.launch import Launch
-from megatile.lowering.explain import figures
+from megatile.lowering.explain import counted, figures, spoken_unit
 from megatile.plan import model as pm
 from megatile.plan.statements import rewritten
 from megatile.verdict import changes
