@@ -3,10 +3,9 @@ are."""
 
 from __future__ import annotations
 
-from tests.lowering.shared import pipelined, text_after
-
 import numpy as np
 import pytest
+from tests.lowering.shared import pipelined, text_after
 
 import megatile as mt
 import megatile.language as T
