@@ -181,9 +181,9 @@ class HDA(Places):
 
     def memory(self, name: str) -> MemoryLayer:
         """Return a memory layer by name or alias (``l0 l1 l2``)."""
-        self.require("memory")
         found = self.memory_names.get(name)
         if found is None:
+            self.require("memory")
             advice = did_you_mean(name, self.memory_names, what="memories")
             if use := ALIAS_USES.get(name):
                 advice = f"add 'aliases: [{name}]' to the memory that holds {use}; {advice}"

@@ -128,11 +128,12 @@ def check_memory(plan: Plan, hda: HDA) -> None:
             found.setdefault(name, []).append((level, size))
     resident = copies(plan, hda)
     for name, parts in found.items():
-        layer, totals = (
-            hda.memory(name),
-            [hda.level(hda.scale(level.scale).level).total for level, _ in parts],
-        )
+        layer = hda.memory(name)
         there, slices = hda.level(layer.level).total, max(1, layer.slices)
+        everything = sum(size * int(resident[level.name][1].sum()) for level, size in parts)
+        if everything <= layer.available // slices and not fixed:  # wherever it lies
+            continue
+        totals = [hda.level(hda.scale(level.scale).level).total for level, _ in parts]
         # What lies in a memory (or slices) finer than the scale is spread over all of it below the unit.
         grain = min(there * slices, *totals)
         crowds = [

@@ -8,11 +8,14 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Iterator
+from functools import partial
 from math import prod
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
+from megatile.core.cached import cached_in_owner
 from megatile.hda import HDA
 from megatile.plan.cohort import spread
 from megatile.plan.model import Level, Plan, PlanError, Tile
@@ -35,8 +38,10 @@ def units_below(hda: HDA, level: Level, plan: Plan) -> int:
     return per
 
 
+@partial(cached_in_owner, key=ref)
 def copies(plan: Plan, hda: HDA) -> dict[str, tuple[Array, Array]]:
-    """For each level, the hardware units that hold its instances, and how many instances each has."""
+    """For each level, the hardware units that hold its instances, and how many instances each has. (All who
+    ask get the same dictionary and arrays: copy them before changing them.)"""
     found: dict[str, tuple[Array, Array]] = {}
     for level in plan.all_levels:
         per, own = units_below(hda, level, plan), np.arange(0 if level.slots else level.count)

@@ -72,6 +72,7 @@ class Row:
     fields: ClassVar[Mapping[str, Field]] = {}
     width: ClassVar[int] = 0
     """How many words a row has; those that end with `Words` have more."""
+    _columns: ClassVar[Mapping[str, int]] = {}
     KIND: ClassVar[int] = NONE
     """The kind of an instruction with these operands."""
     _view: ClassVar[Any] = None
@@ -88,6 +89,7 @@ class Row:
             setattr(cls, name, fields[name].at)
         ends_with_words = [f.kind for f in fields.values()][-1:] == ["Words"]
         cls.fields, cls.KIND = fields, kind
+        cls._columns = {name: field.at for name, field in fields.items()}
         cls.width = max(width, cls.width, len(fields) - ends_with_words)
         properties = {name: field.of_row() for name, field in fields.items()}
         cls._view = type(cls.__name__, (cls,), properties, view=True)
@@ -101,12 +103,12 @@ class Row:
     @classmethod
     def row(cls, **values: int) -> list[int]:
         """Return a row with these values; other fields have none."""
-        row, fields = [NONE] * cls.width, cls.fields
+        row, columns = [NONE] * cls.width, cls._columns
         try:
             for name, value in values.items():
-                row[fields[name][0]] = value
+                row[columns[name]] = value
         except KeyError as name:
-            raise TypeError(f"{cls.__name__} has no field {name}, only {', '.join(fields)}") from None
+            raise TypeError(f"{cls.__name__} has no field {name}, only {', '.join(columns)}") from None
         return row
 
     @classmethod

@@ -159,7 +159,7 @@ class LaunchRows:
             arena.append("levels", (
                 parent, level.count, places, units_below(view.hda, level, plan) if plan.levels else 0,
                 view.level.total if plan.levels else 0, plan.instances(level.name), streams, one, memory,
-                self.first + self.offsets[i], 0, 0, table.engine_queue_count(view.message_queues), int(fixed),
+                self.first + self.offsets[i], 0, 0, 0, int(fixed),
                 0, view.to_begin_ps,
             ))  # fmt: skip
             if table.memories:

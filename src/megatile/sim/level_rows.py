@@ -134,7 +134,7 @@ class LevelRows:
     def _fill(self, launch: LaunchRows) -> None:
         """Give every row a frame, lists of accesses and queues of engines; those with a stream wait."""
         arena, table, count = self.arena, launch.table, len(self)
-        engines = table.engine_queue_count(self.view.message_queues)
+        engines = table.engine_queue_count(self.view.message_queues if launch.plan.channels else 1)
         sizes = np.array([len(s.frame) for s in table.streams] + [0])
         used = sizes[self.streams]
         if not self.fixed:
@@ -146,7 +146,8 @@ class LevelRows:
         lists = arena.extend("access_lists", table.storages * count, NONE)
         arena.extend("pending_writes", table.storages * count)
         self._share_engines(launch)
-        arena.rows("levels")[launch.first_level + self.number, LevelRow.first_unit] = self.first
+        described = arena.rows("levels")[launch.first_level + self.number]
+        described[LevelRow.first_unit], described[LevelRow.engine_queues] = self.first, engines
         units, index = self.units, np.arange(count)
         units[:, UnitRow.frame] = arena.extend("frames", int(used.sum())) + np.cumsum(used) - used
         begins = {

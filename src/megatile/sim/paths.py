@@ -75,7 +75,7 @@ class Paths:
             lanes, first = self.arena.extend("lanes", count), self.arena.extend("servers", count)
             rows = self.arena.rows("servers")[first : first + count]
             rows[:, Server.lanes], rows[:, Server.lane_count] = np.arange(lanes, lanes + count), 1
-            users = np.zeros(count, dtype=np.int32)
+            users = np.zeros(count, dtype=np.int64)
             self.grids[network.name] = first, network.topology.link_count, users
 
     def server(self, key: Any, width: int) -> int:

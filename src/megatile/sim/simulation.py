@@ -88,7 +88,8 @@ class Simulation:
         tensors: TensorNumbers | None = None,
     ) -> None:
         """``record``: how many commands, with ``operands`` or without what they touch."""
-        self.rows = Rows()
+        self.rows: Rows
+        """The tables of all plans so far; those of the first plan begin them (`add`)."""
         self.tables: dict[tuple[int, int], CommandTable] = {}
         self.launches: list[LaunchRows] = []
         self.idle: dict[int, list[LaunchRows]] = {}

@@ -160,10 +160,10 @@ class CommandTable:
                 places = rows.raw(of_units(level.place, level.count).tolist())
             self.level_lists.append((streams, one, places))
 
-    def engine_queue_count(self, channels: int) -> int:
-        """How many queues of commands an instance needs, if the DMA engine has so many channels: without
-        messages it uses one, and every other engine that copies name has one."""
-        return DMA + (channels if self.plan.channels else 1) + len(self.movers) - 1
+    def engine_queue_count(self, virtual_channels: int) -> int:
+        """How many queues of commands an instance needs: one for each engine, for each DMA engine that copies
+        name, and for each virtual channel of messages (the first of these is the DMA engine's own)."""
+        return DMA + virtual_channels + len(self.movers) - 1
 
     def message_queue(self, channel: Any) -> Any:
         """The queue of a virtual channel (or of an array of these)."""

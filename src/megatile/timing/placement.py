@@ -50,6 +50,13 @@ def place_names(hda: HDA, level: str, places: Iterable[int]) -> list[str]:
     return names
 
 
+@cached_in_owner
+def _parts_by_rate(hda: HDA) -> list[Any]:
+    """The memories, networks and engines of a machine that have a bandwidth, slowest first."""
+    parts: tuple[Any, ...] = (*hda.memories, *hda.networks, *hda.engines)
+    return sorted((p for p in parts if p.bandwidth is not None), key=lambda p: p.bandwidth)
+
+
 class PlacedPlan:
     """An HDA as one plan sees it; ``timing`` says who does the work (the machine's own engines, if nothing
     is said), ``installed`` that its queues are there from an earlier launch, ``begin_ps`` what goes before
@@ -148,9 +155,8 @@ class PlacedPlan:
     def _check_rates(self) -> None:
         """Refuse a rate so low that moving a tile takes longer than the engine can count."""
         largest = max((tile.nbytes for tile in self.plan.tiles), default=0)
-        parts: tuple[Any, ...] = (*self.hda.memories, *self.hda.networks, *self.hda.engines)
-        for part in parts:
-            if part.bandwidth is not None and largest * 1e12 > LONGEST_COMMAND_PS // 2 * part.bandwidth:
+        for part in _parts_by_rate(self.hda)[:1]:  # the slowest
+            if largest * 1e12 > LONGEST_COMMAND_PS // 2 * part.bandwidth:
                 rate = f"{format_rate(part.bandwidth)} of '{part.name}'"
                 raise TimingError(
                     f"{format_bytes(largest)} at the {rate} take over 6 days, the limit for one command",
@@ -175,7 +181,7 @@ class PlacedPlan:
     def _resident(self) -> dict[str, tuple[Any, Any]]:
         """Of a plan with several levels: the hardware units on which instances with streams may stand, and
         how many at a time."""
-        found = copies(self.plan, self.hda)
+        found = dict(copies(self.plan, self.hda))
         busy = {self.plan.level(stream.level).name for stream in self.plan.streams}
         first, part = self.plan.all_levels[0].name, dict[str, tuple[int, int]]()
         for level in self.plan.levels:  # of slots, every unit takes one before any takes two
