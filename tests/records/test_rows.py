@@ -14,7 +14,7 @@ from megatile.records.rows import NONE, Row, Words, show
 from megatile.sim import plain
 from megatile.sim.arena import Arena
 from megatile.sim.data import Assumed
-from megatile.sim.instructions import Receive, Send
+from megatile.sim.instructions import ReceiveRow, SendRow
 from megatile.sim.simulation import Simulation
 from megatile.sim.state import Access, CommandRow, PathRow, Queue
 from megatile.timing import Resources
@@ -31,15 +31,15 @@ def test_a_field_is_a_column_of_the_class_and_an_integer_of_a_row() -> None:
 
 
 def test_operands_follow_those_that_kinds_have_in_common() -> None:
-    row = Send.row(kind=Send.KIND, channel=3, to=5)
-    assert Send(row).to == 5
-    assert Receive.of(Send(row)).channel == 3
-    assert Send(row).region == NONE
+    row = SendRow.row(kind=SendRow.KIND, channel=3, to=5)
+    assert SendRow(row).to == 5
+    assert ReceiveRow.of(SendRow(row)).channel == 3
+    assert SendRow(row).region == NONE
 
 
 def test_what_is_not_a_field_is_refused() -> None:
     with pytest.raises(TypeError, match="Send has no field 'too', only kind, figures, channel, per, to"):
-        Send.row(too=1)
+        SendRow.row(too=1)
     with pytest.raises(TypeError, match="Wrong: no field can be called 'width'"):
         type("Wrong", (Row,), {"__annotations__": {"width": "int"}})
 

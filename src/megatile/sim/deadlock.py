@@ -14,7 +14,7 @@ from megatile.plan.commands import chooser
 from megatile.plan.follow import PlanDeadlock
 from megatile.sim import plain, state as st
 from megatile.sim.data import Scalars
-from megatile.sim.instructions import AGAIN, END, SIGNAL, Instruction, LoopAgain, Signal
+from megatile.sim.instructions import AGAIN, END, SIGNAL, InstructionRow, LoopAgainRow, SignalRow
 from megatile.sim.queue_queries import QueueMisuse
 from megatile.sim.recorded_rows import source_of
 from megatile.sim.simulation import NEVER, Simulation
@@ -78,16 +78,18 @@ def _signals(simulation: Simulation, waiting: list[int]) -> dict[int, list[int]]
     for (launch, level, stream), members in streams.items():
         launched, code = simulation.launches[launch], arena.rows("code")
         first = launched.table.streams[stream].first
-        mine = code[first : first + int(np.argmax(code[first:, Instruction.kind] == END))]
-        again = np.flatnonzero(mine[:, Instruction.kind] == AGAIN)
-        for at in np.flatnonzero(mine[:, Instruction.kind] == SIGNAL).tolist():
+        mine = code[first : first + int(np.argmax(code[first:, InstructionRow.kind] == END))]
+        again = np.flatnonzero(mine[:, InstructionRow.kind] == AGAIN)
+        for at in np.flatnonzero(mine[:, InstructionRow.kind] == SIGNAL).tolist():
             peers = StreamPeers(simulation, launched, level, stream, first + at)
-            (to, known), (member, also) = (peers.value(int(mine[at, x])) for x in (Signal.to, Signal.member))
+            (to, known), (member, also) = (
+                peers.value(int(mine[at, x])) for x in (SignalRow.to, SignalRow.member)
+            )
             if not (peers.fixed and known and also):
                 continue
-            flag = arena.flags[launched.flags + int(mine[at, Signal.flag])]
+            flag = arena.flags[launched.flags + int(mine[at, SignalRow.flag])]
             start, each = flag.first_counter, flag.members
-            round_again = again[mine[again, LoopAgain.test] <= first + at]
+            round_again = again[mine[again, LoopAgainRow.test] <= first + at]
             for number, counter in zip(
                 peers.units.tolist(), (start + to * each + member).tolist(), strict=True
             ):

@@ -1,7 +1,7 @@
 """The code of streams: one row per instruction, with operands by kind, and the expressions in them.
 
 Operands are numbers: of a list, region, channel, flag or expression, or a place in the instance's frame of
-integers, as their names say. `table` writes them; the engine reads them as ``Send.of(s.code[pc]).to``.
+integers, as their names say. `table` writes them; the engine reads them as ``SendRow.of(s.code[pc]).to``.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ PUSH, LOAD, SELECT, LOOKUP, STOP, NESTED = range(32, 38)
 PAUSE_NEVER, PAUSE_ALL_BUSY, PAUSE_BUSY = range(3)
 
 
-class Instruction(Row, width=11):
-    """One instruction of a stream; ``Send.of(row)`` has the operands of its kind, up to nine."""
+class InstructionRow(Row, width=11):
+    """One instruction of a stream; ``SendRow.of(row)`` has the operands of its kind, up to nine."""
 
     kind: int
     figures: int
     """Where in `figures` the number begins that each unit of the stream's level always needs here."""
 
 
-class LoopEnter(Instruction, kind=ENTER):
+class LoopEnterRow(InstructionRow, kind=ENTER):
     """Begin a loop: its index and three more places of the frame (stop, step, rounds), and expressions."""
 
     index: int
@@ -48,12 +48,12 @@ class LoopEnter(Instruction, kind=ENTER):
     ended: int
 
 
-class LoopTest(Instruction, kind=TEST):
+class LoopTestRow(InstructionRow, kind=TEST):
     index: int
     exit: int
 
 
-class LoopAgain(Instruction, kind=AGAIN):
+class LoopAgainRow(InstructionRow, kind=AGAIN):
     index: int
     test: int
     bindings: int
@@ -68,30 +68,30 @@ class LoopAgain(Instruction, kind=AGAIN):
     """Whether nothing accesses tiles before that."""
 
 
-class Branch(Instruction, kind=BRANCH):
+class BranchRow(InstructionRow, kind=BRANCH):
     condition: int
     orelse: int
 
 
-class Jump(Instruction, kind=JUMP):
+class JumpRow(InstructionRow, kind=JUMP):
     target: int
 
 
-class Merge(Instruction, kind=MERGE):
+class MergeRow(InstructionRow, kind=MERGE):
     bindings: int
     integers: int
     ended: int
 
 
-class Free(Instruction, kind=FREE):
+class FreeRow(InstructionRow, kind=FREE):
     ended: int
 
 
-class End(Instruction, kind=END):
+class EndRow(InstructionRow, kind=END):
     ended: int
 
 
-class Compute(Instruction):
+class ComputeRow(InstructionRow):
     """What work and copies have in common."""
 
     engine: int
@@ -103,7 +103,7 @@ class Compute(Instruction):
     nbytes: int
 
 
-class Work(Compute, kind=WORK):
+class WorkRow(ComputeRow, kind=WORK):
     busy: int
     """How long it takes, if that is always the same and has been asked for."""
     straggles: int
@@ -112,12 +112,12 @@ class Work(Compute, kind=WORK):
     """How long its operands keep a memory that others use too; NONE where that is not known."""
 
 
-class Copy(Compute, kind=COPY):
+class CopyRow(ComputeRow, kind=COPY):
     mover: int
     """The DMA engine that it names."""
 
 
-class Channelled(Instruction):
+class ChannelledRow(InstructionRow):
     """What commands on channels have in common."""
 
     channel: int
@@ -125,7 +125,7 @@ class Channelled(Instruction):
     """How many instances of the stream's level are in one of the channel's."""
 
 
-class Send(Channelled, kind=SEND):
+class SendRow(ChannelledRow, kind=SEND):
     to: int
     member: int
     region: int
@@ -134,7 +134,7 @@ class Send(Channelled, kind=SEND):
     """Whether the kernel of a library sends: it orders nothing but what it sends."""
 
 
-class Take(Channelled):
+class TakeRow(ChannelledRow):
     """What both ways to receive have in common."""
 
     handle: int
@@ -145,43 +145,43 @@ class Take(Channelled):
     version: int
 
 
-class Receive(Take, kind=RECEIVE):
+class ReceiveRow(TakeRow, kind=RECEIVE):
     member: int
 
 
-class ReceiveAny(Take, kind=RECEIVE_ANY):
+class ReceiveAnyRow(TakeRow, kind=RECEIVE_ANY):
     members: int
     chosen: int
 
 
-class ReadScalar(Instruction, kind=READ_SCALAR):
+class ReadScalarRow(InstructionRow, kind=READ_SCALAR):
     region: int
     place: int
     times: int
 
 
-class Signal(Instruction, kind=SIGNAL):
+class SignalRow(InstructionRow, kind=SIGNAL):
     flag: int
     to: int
     member: int
     amount: int
 
 
-class Wait(Instruction, kind=WAIT):
+class WaitRow(InstructionRow, kind=WAIT):
     flag: int
     value: int
     member: int
     per: int
 
 
-class JoinRendezvous(Instruction, kind=RENDEZVOUS):
+class CollectiveRow(InstructionRow, kind=RENDEZVOUS):
     rendezvous: int
     """The list of the rendezvous of every unit."""
     regions: int
     nbytes: int
 
 
-class Start(Instruction, kind=START):
+class StartRow(InstructionRow, kind=START):
     """Start the kernel of a transport, or end it."""
 
     nbytes: int

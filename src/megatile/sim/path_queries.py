@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from megatile.sim import plain, state as st
-from megatile.sim.instructions import COPY, Copy, Instruction
+from megatile.sim.instructions import COPY, CopyRow, InstructionRow
 from megatile.sim.state import NONE, Answer, LevelRow, RegionRow, Storage, TileRow, UnitRow
 from megatile.sim.stream_peers import StreamPeers, is_own
 
@@ -67,10 +67,10 @@ class PathQueries:
     def cache_figures(self, pc: int, count: int, rows: Array, values: Array) -> None:
         """The figures that some of the rows of a level always need at an instruction."""
         code = self.arena.rows("code")
-        at = int(code[pc, Instruction.figures])
+        at = int(code[pc, InstructionRow.figures])
         if at == NONE:
             at = self.arena.extend("figures", count, NONE)
-            self.arena.rows("code")[pc, Instruction.figures] = at
+            self.arena.rows("code")[pc, InstructionRow.figures] = at
         self.arena.rows("figures")[at + rows] = values
 
     # copies
@@ -97,7 +97,7 @@ class PathQueries:
         it cannot be said."""
         known = peers.launched.ends
         ends = known[peers.pc] if peers.pc in known else self.copy_ends(peers)
-        if ends is None or self.arena.rows("code")[peers.pc, Instruction.figures] != NONE:
+        if ends is None or self.arena.rows("code")[peers.pc, InstructionRow.figures] != NONE:
             return NONE
         units, count = peers.units, len(peers.rows)
         (here, one), (there, other), possible, always = ends
@@ -109,7 +109,7 @@ class PathQueries:
         numbers = self._numbers(peers.view, here, names, there, same, by)
         if always:
             self.cache_figures(peers.pc, count, units, numbers)
-            kind = self.arena.rows("code")[peers.pc, Instruction.kind]
+            kind = self.arena.rows("code")[peers.pc, InstructionRow.kind]
             if kind == COPY and len(units) == count and max(one.max(), other.max()) == NONE:
                 self._share_paths(peers, memories)
         else:
@@ -119,15 +119,19 @@ class PathQueries:
     def _share_paths(self, peers: StreamPeers, memories: int) -> None:
         """Let the other copies of a stream between an instance's own tiles in the same memories have the
         paths of the one that was asked for."""
-        rows, code, engine = self.simulation.rows, self.arena.rows("code"), peers.code[peers.pc][Copy.engine]
+        rows, code, engine = (
+            self.simulation.rows,
+            self.arena.rows("code"),
+            peers.code[peers.pc][CopyRow.engine],
+        )
         for pc in rows.rest(peers.first):
             row = rows.code[pc]
-            if row[Instruction.kind] == COPY and row[Copy.engine] == engine and pc != peers.pc:
+            if row[InstructionRow.kind] == COPY and row[CopyRow.engine] == engine and pc != peers.pc:
                 ends = [rows.regions[region] for region in rows.ends(pc)]
                 if all(end[RegionRow.mode] == st.DECLARED and is_own(end) for end in ends):
                     source, target = (self._stored(peers, end)[Storage.memory] for end in ends)
                     if source << 24 | target == memories:
-                        code[pc, Instruction.figures] = code[peers.pc, Instruction.figures]
+                        code[pc, InstructionRow.figures] = code[peers.pc, InstructionRow.figures]
 
     def copy_ends(self, peers: StreamPeers) -> tuple[Any, Any, Array, bool] | None:
         """Where all instances read and write at an instruction, and who has that (NONE: each its own); for

@@ -15,7 +15,7 @@ import numpy as np
 from megatile.core.expr import constant, symbols
 from megatile.sim import plain, state as st
 from megatile.sim.data import Assumed
-from megatile.sim.instructions import START, WORK, Instruction, Signal, Work
+from megatile.sim.instructions import START, WORK, InstructionRow, SignalRow, WorkRow
 from megatile.sim.level_rows import describe_devices
 from megatile.sim.path_queries import MAX_GUESSED
 from megatile.sim.queue_queries import QueueMisuse, QueueQueries
@@ -40,7 +40,7 @@ class MachineQueries(QueueQueries):
     def busy(self, pc: int, flops: int, nbytes: int, who: int, g: int) -> int:
         view, rows = self.simulation.view(g)[2], self.simulation.rows
         asked, code = rows.statements[pc], self.arena.rows("code")
-        if rows.code[pc][Instruction.kind] == START:
+        if rows.code[pc][InstructionRow.kind] == START:
             head = view.head_ps(asked, nbytes)
             return self.cache_answer(st.ASK_BUSY, pc, flops, nbytes, who, head)
         extents = self._extents(pc, g) if view.reads_extents(asked) else ()
@@ -52,12 +52,12 @@ class MachineQueries(QueueQueries):
         # What else the stream does on this engine will be asked next.
         for i in rows.rest(pc):
             other = rows.statements[i]
-            like = rows.code[i][Instruction.kind] == WORK and other.engine == asked.engine
+            like = rows.code[i][InstructionRow.kind] == WORK and other.engine == asked.engine
             if like and other.work.dtype == work.dtype and not view.reads_extents(other):
                 each = constant(other.work.flops)
                 if each is not None and constant(other.work.bytes) is not None:
-                    code[i, Work.busy] = view.compute_ps(other, each, unit)
-                    code[i, Work.keeps] = self._keeps(view, other, each)
+                    code[i, WorkRow.busy] = view.compute_ps(other, each, unit)
+                    code[i, WorkRow.keeps] = self._keeps(view, other, each)
         return busy
 
     def keeps(self, pc: int, flops: int, _: int, __: int, g: int) -> int:
@@ -65,7 +65,7 @@ class MachineQueries(QueueQueries):
         view, statement = self.simulation.view(g)[2], self.simulation.rows.statements[pc]
         found = self._keeps(view, statement, flops)
         if constant(statement.work.flops) is not None or not view.keeps_memory(statement, 1 << 40)[1]:
-            self.arena.rows("code")[pc, Work.keeps] = found
+            self.arena.rows("code")[pc, WorkRow.keeps] = found
             return found
         return self.cache_answer(st.ASK_KEEPS, pc, flops, 0, 0, found)
 
@@ -97,7 +97,7 @@ class MachineQueries(QueueQueries):
     def _extents(self, pc: int, g: int) -> tuple[tuple[int, ...], ...]:
         """Return the extents of what a command of an instance reads, then of what it writes."""
         lists, regions = self.arena.rows("lists"), self.arena.rows("regions")
-        frame, at = self.arena.rows("units")[g, UnitRow.frame], self.arena.rows("code")[pc, Work.regions]
+        frame, at = self.arena.rows("units")[g, UnitRow.frame], self.arena.rows("code")[pc, WorkRow.regions]
         found = []
         for region in lists[at + 1 : at + 1 + lists[at]].tolist():
             dimensions, bounds = regions[region, [RegionRow.dimensions, RegionRow.bounds]].tolist()
@@ -134,9 +134,9 @@ class MachineQueries(QueueQueries):
     def message(self, level: int, source: int, target: int, _: int, g: int) -> int:
         peers, code = StreamPeers.to(self.simulation, g), self.arena.rows("code")
         row, view = code[peers.pc].tolist(), peers.view
-        if row[Instruction.figures] == NONE and peers.fixed:
-            flag = self.arena.rows("flags")[peers.launched.flags + row[Signal.flag]].tolist()
-            numbers, always = peers.value(row[Signal.to])
+        if row[InstructionRow.figures] == NONE and peers.fixed:
+            flag = self.arena.rows("flags")[peers.launched.flags + row[SignalRow.flag]].tolist()
+            numbers, always = peers.value(row[SignalRow.to])
             seen = peers.seen(flag[FlagRow.level] - peers.launched.first_level, numbers)
             chosen = np.flatnonzero(seen[1]) if seen is not None else np.zeros(0, dtype=np.int64)
             if seen is not None and (always or len(chosen) <= MAX_GUESSED):

@@ -8,7 +8,7 @@ import numpy as np
 
 from megatile.plan.cohort import spread
 from megatile.sim import state as st
-from megatile.sim.instructions import RECEIVE, SEND, Instruction, Receive, ReceiveAny, Send
+from megatile.sim.instructions import RECEIVE, SEND, InstructionRow, ReceiveAnyRow, ReceiveRow, SendRow
 from megatile.sim.path_queries import PathQueries
 from megatile.sim.state import NONE, LaunchQueue, LevelRow, Queue
 from megatile.sim.stream_peers import StreamPeers
@@ -62,16 +62,16 @@ class QueueQueries(PathQueries):
         peers, code = StreamPeers.to(self.simulation, g), self.arena.rows("code")[pc].tolist()
         if not peers.fixed:
             return np.zeros(0, dtype=np.int64)
-        if code[Instruction.kind] == SEND:
-            receivers, _ = peers.value(code[Send.to])
-            values, _ = peers.value(code[Send.member])
-        elif code[Instruction.kind] == RECEIVE:
-            receivers = peers.units // code[Receive.per]
-            values, _ = peers.value(code[Receive.member])
+        if code[InstructionRow.kind] == SEND:
+            receivers, _ = peers.value(code[SendRow.to])
+            values, _ = peers.value(code[SendRow.member])
+        elif code[InstructionRow.kind] == RECEIVE:
+            receivers = peers.units // code[ReceiveRow.per]
+            values, _ = peers.value(code[ReceiveRow.member])
         else:
-            lists, at = self.arena.rows("lists"), code[ReceiveAny.members]
+            lists, at = self.arena.rows("lists"), code[ReceiveAnyRow.members]
             taken = lists[at + 1 : at + 1 + lists[at]]
-            receivers = np.repeat(peers.units // code[ReceiveAny.per], len(taken))
+            receivers = np.repeat(peers.units // code[ReceiveAnyRow.per], len(taken))
             values = np.tile(taken, len(peers.units))
         there = (receivers >= 0) & (receivers < units) & (values >= 0) & (values < members)
         found: Array = (receivers * members + values)[there]

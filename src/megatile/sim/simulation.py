@@ -19,7 +19,7 @@ from megatile.sim import plain, state as st
 from megatile.sim.arena import LAYOUT, Arena
 from megatile.sim.compiled import compiled, is_compiled
 from megatile.sim.data import Scalars
-from megatile.sim.instructions import WORK, Instruction, Work
+from megatile.sim.instructions import WORK, InstructionRow, WorkRow
 from megatile.sim.launch_rows import LaunchRows, TensorNumbers
 from megatile.sim.occupancy import Occupancy
 from megatile.sim.paths import Paths
@@ -161,7 +161,7 @@ class Simulation:
             self.tabulate()
             if resources.faults.straggler:
                 code = self.arena.rows("code")
-                code[code[:, Instruction.kind] == WORK, Work.straggles] = 1
+                code[code[:, InstructionRow.kind] == WORK, WorkRow.straggles] = 1
         idle = self.idle.get(id(table))
         launched = idle.pop() if idle else self._allocate(table, resources)
         launched.scalars = scalars

@@ -15,7 +15,7 @@ is what several instances use, with as many *lanes* as requests that it serves a
 from __future__ import annotations
 
 from megatile.records.rows import NONE as NONE, Row, Table, Words
-from megatile.sim.instructions import Bytecode, ExpressionRow, Instruction
+from megatile.sim.instructions import Bytecode, ExpressionRow, InstructionRow
 
 UNKNOWN = -1
 """A value that Python has not been asked for yet."""
@@ -649,7 +649,7 @@ class State(Row):
     callback: int
     owner: int
     """The address of the query function, and its argument: the run that asks."""
-    code: Table[Instruction]
+    code: Table[InstructionRow]
     expressions: Table[ExpressionRow]
     bytecode: Table[Bytecode]
     constants: Words

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from megatile.sim.instructions import BRANCH, Branch, Instruction, Jump
+from megatile.sim.instructions import BRANCH, BranchRow, InstructionRow, JumpRow
 from megatile.sim.state import NONE, LevelRow, RegionRow, UnitRow
 
 if TYPE_CHECKING:
@@ -48,10 +48,10 @@ class StreamPeers:
     def _leave_out(self, first: int) -> None:
         """Leave out those that never come to the instruction: the branches around it say so."""
         for row in self.code[first : self.pc]:
-            if row[Instruction.kind] == BRANCH:
-                orelse = row[Branch.orelse]
-                end = self.code[orelse - 1][Jump.target]
-                taken, always = self.value(row[Branch.condition])
+            if row[InstructionRow.kind] == BRANCH:
+                orelse = row[BranchRow.orelse]
+                end = self.code[orelse - 1][JumpRow.target]
+                taken, always = self.value(row[BranchRow.condition])
                 if always and self.pc < end:
                     chosen = (taken != 0) == (self.pc < orelse)
                     self.units, self.places = self.units[chosen], self.places[chosen]

@@ -29,7 +29,7 @@ from megatile.sim.state import NONE, RegionRow
 if TYPE_CHECKING:
     from megatile.sim.table import CommandTable
 
-_JUMPS = {"test": si.LoopTest.exit, "branch": si.Branch.orelse, "jump": si.Jump.target}
+_JUMPS = {"test": si.LoopTestRow.exit, "branch": si.BranchRow.orelse, "jump": si.JumpRow.target}
 """The operand of a row that says where it jumps to."""
 Places = dict[str, int]
 
@@ -71,7 +71,7 @@ class StreamTable:
         for number, i in enumerate(self.code):
             self.row_of.append(len(self.rows.code))
             if number in ends:
-                self.emit(None, si.Start, nbytes=NONE, ends=1)
+                self.emit(None, si.StartRow, nbytes=NONE, ends=1)
             getattr(self, f"on_{i.kind}")(i.statement if i.kind in COMMANDS else i)
         for i, row in zip(self.code, self.row_of, strict=True):
             if i.kind in _JUMPS:
@@ -118,7 +118,7 @@ class StreamTable:
             self.all_handles.append(self.handles[name])
         return self.handles[name]
 
-    def emit(self, statement: Any, kind: type[si.Instruction], **operands: int) -> int:
+    def emit(self, statement: Any, kind: type[si.InstructionRow], **operands: int) -> int:
         """One more instruction; its number."""
         self.rows.code.append(kind.row(kind=kind.KIND, **operands))
         self.rows.statements.append(statement)
@@ -178,15 +178,15 @@ class StreamTable:
             "version": self.begun(s),
         }
         if s.engine == "dma":
-            self.emit(s, si.Copy, **operands, mover=engine - st.DMA)
+            self.emit(s, si.CopyRow, **operands, mover=engine - st.DMA)
         else:
-            self.emit(s, si.Work, **operands, straggles=0, flow=self.table.actors)
+            self.emit(s, si.WorkRow, **operands, straggles=0, flow=self.table.actors)
 
     def on_send(self, s: Any) -> None:
         to, member, nbytes = (self.value(e) for e in (s.to, s.member, s.work.bytes))
         channel, per = self.table.find("channels", s.channel, self.level)
         self.emit(
-            s, si.Send, channel=channel, per=per, to=to, member=member, region=self.region(s.read),
+            s, si.SendRow, channel=channel, per=per, to=to, member=member, region=self.region(s.read),
             nbytes=nbytes, by_kernel=int(self.table.plan.sent_by_kernel(s.channel)),
         )  # fmt: skip
 
@@ -203,32 +203,32 @@ class StreamTable:
         }
 
     def on_receive(self, s: Any) -> None:
-        self.emit(s, si.Receive, **self._received(s), member=self.value(s.member))
+        self.emit(s, si.ReceiveRow, **self._received(s), member=self.value(s.member))
 
     def on_receive_any(self, s: Any) -> None:
         chosen = self.ints[s.chosen] = self.place(0)
         members = self.rows.list(s.members)
-        self.emit(s, si.ReceiveAny, **self._received(s), members=members, chosen=chosen)
+        self.emit(s, si.ReceiveAnyRow, **self._received(s), members=members, chosen=chosen)
 
     def on_read_scalar(self, s: Any) -> None:
         region = self.region(s.read)
         if s.name not in self.ints:
             self.ints[s.name] = self.place(0)
         times = self.counter(f"reads of {s.name}")
-        self.emit(s, si.ReadScalar, region=region, place=self.ints[s.name], times=times)
+        self.emit(s, si.ReadScalarRow, region=region, place=self.ints[s.name], times=times)
 
     def on_signal(self, s: Any) -> None:
         to, member, amount = (self.value(e) for e in (s.to, s.member, s.amount))
         flag, _ = self.table.find("flags", s.flag, self.level)
-        self.emit(s, si.Signal, flag=flag, to=to, member=member, amount=amount)
+        self.emit(s, si.SignalRow, flag=flag, to=to, member=member, amount=amount)
 
     def on_wait(self, s: Any) -> None:
         value, member = self.value(s.value), self.value(s.member)
         flag, per = self.table.find("flags", s.flag, self.level)
-        self.emit(s, si.Wait, flag=flag, value=value, member=member, per=per)
+        self.emit(s, si.WaitRow, flag=flag, value=value, member=member, per=per)
 
     def on_start(self, s: Any) -> None:
-        self.emit(s, si.Start, nbytes=self.value(s.work.bytes), ends=0)
+        self.emit(s, si.StartRow, nbytes=self.value(s.work.bytes), ends=0)
 
     def on_collective(self, s: Any) -> None:
         write = write_of(s)
@@ -237,10 +237,10 @@ class StreamTable:
         self.rows.accesses = max(self.rows.accesses, len(reads) + len(writes))
         regions = self.rows.raw([len(reads), len(writes), *reads, *writes])
         rendezvous, nbytes = self.table.group_lists[s.group], self.value(s.work.bytes)
-        self.emit(s, si.JoinRendezvous, rendezvous=rendezvous, regions=regions, nbytes=nbytes)
+        self.emit(s, si.CollectiveRow, rendezvous=rendezvous, regions=regions, nbytes=nbytes)
 
     def on_free(self, s: Any) -> None:
-        self.emit(s, si.Free, ended=self.ended(s.names))
+        self.emit(s, si.FreeRow, ended=self.ended(s.names))
 
     # control flow
 
@@ -292,33 +292,33 @@ class StreamTable:
         ints, handles = self.scopes[-1].after
         self.ints, self.handles = {**ints, s.index: index}, dict(handles)
         ended = self.ended(i.ended)
-        self.emit(s, si.LoopEnter, index=index, start=start, stop=stop, step=step, ended=ended, **flows)
+        self.emit(s, si.LoopEnterRow, index=index, start=start, stop=stop, step=step, ended=ended, **flows)
         self.cache.within += 1
 
     def on_test(self, i: Instruction) -> None:
-        self.emit(i.statement, si.LoopTest, index=self.ints[i.statement.index])
+        self.emit(i.statement, si.LoopTestRow, index=self.ints[i.statement.index])
 
     def on_again(self, i: Instruction) -> None:
         flows, ended = self.flows(i), self.bound_inside(self.scopes[-1].after)
         self.cache.within -= 1
         follows = after_round(self.table, self.code, i)
         self.emit(
-            i.statement, si.LoopAgain, index=self.ints[i.statement.index], test=self.row_of[i.target],
+            i.statement, si.LoopAgainRow, index=self.ints[i.statement.index], test=self.row_of[i.target],
             ended=ended, engines=self.rows.list(map(self.table.engine_queue, follows.engines)) or NONE,
             pause=follows.pause, floor=int(follows.floor), **flows,
         )  # fmt: skip
         self.ints, self.handles = self.scopes.pop().after
 
     def on_branch(self, i: Instruction) -> None:
-        self.emit(i.statement, si.Branch, condition=self.value(i.statement.condition))
+        self.emit(i.statement, si.BranchRow, condition=self.value(i.statement.condition))
         self.open(i.statement)
 
     def on_merge(self, i: Instruction) -> None:
         flows, ended = self.flows(i), self.bound_inside(self.scopes[-1].before)
-        self.emit(i.statement, si.Merge, ended=ended, **flows)
+        self.emit(i.statement, si.MergeRow, ended=ended, **flows)
 
     def on_jump(self, i: Instruction) -> None:
-        self.emit(i.statement, si.Jump)
+        self.emit(i.statement, si.JumpRow)
         self.side()
 
     def on_join(self, i: Instruction) -> None:
@@ -326,4 +326,4 @@ class StreamTable:
             self.ints, self.handles = self.scopes.pop().after
 
     def on_end(self, i: Instruction) -> None:
-        self.emit(None, si.End, ended=self.rows.list(self.all_handles))
+        self.emit(None, si.EndRow, ended=self.rows.list(self.all_handles))

@@ -31,7 +31,16 @@ from megatile.plan.memory import aliases
 from megatile.plan.statements import regions_of
 from megatile.sim import state as st
 from megatile.sim.expressions import ExpressionRows
-from megatile.sim.instructions import COPY, END, RECEIVE, RECEIVE_ANY, Copy, End, Instruction, Take
+from megatile.sim.instructions import (
+    COPY,
+    END,
+    RECEIVE,
+    RECEIVE_ANY,
+    CopyRow,
+    EndRow,
+    InstructionRow,
+    TakeRow,
+)
 from megatile.sim.state import NONE
 from megatile.sim.stream_table import StreamTable
 
@@ -52,7 +61,7 @@ class Rows(ExpressionRows):
 
     def __init__(self) -> None:
         super().__init__()
-        self.code: list[list[int]] = [End.row(kind=END, ended=0)]
+        self.code: list[list[int]] = [EndRow.row(kind=END, ended=0)]
         self.statements: list[Any] = [None]
         """The statement of every row of code."""
         self.lists = array("q", [0])
@@ -79,15 +88,15 @@ class Rows(ExpressionRows):
     def ends(self, pc: int) -> tuple[int, ...]:
         """The regions from and to which an instruction copies (NONE: out of a queue), if it does."""
         row, lists = self.code[pc], self.lists
-        if row[Instruction.kind] == COPY:
-            at = row[Copy.regions]
+        if row[InstructionRow.kind] == COPY:
+            at = row[CopyRow.regions]
             return lists[at + 1], lists[at + lists[at]]
-        receives = row[Instruction.kind] in (RECEIVE, RECEIVE_ANY)
-        return (NONE, row[Take.into]) if receives and row[Take.into] != NONE else ()
+        receives = row[InstructionRow.kind] in (RECEIVE, RECEIVE_ANY)
+        return (NONE, row[TakeRow.into]) if receives and row[TakeRow.into] != NONE else ()
 
     def rest(self, pc: int) -> Iterator[int]:
         """The instructions of a stream from one on, without its END."""
-        while self.code[pc][Instruction.kind] != END:
+        while self.code[pc][InstructionRow.kind] != END:
             yield pc
             pc += 1
 

@@ -7,7 +7,7 @@ from megatile.sim.engine.commands import depend
 from megatile.sim.engine.events import claim
 from megatile.sim.engine.instances import as_seen, seen_from
 from megatile.sim.engine.values import evaluate
-from megatile.sim.instructions import Compute
+from megatile.sim.instructions import ComputeRow
 from megatile.sim.state import HANDLE, NONE, UNKNOWN, Access, PendingAccess, State, Storage
 
 
@@ -118,7 +118,7 @@ def resolve_access(s: State, unit_id: int, region_id: int, write: int, access_id
 
 
 @inlined
-def resolve_accesses(s: State, unit_id: int, op: Compute) -> int:
+def resolve_accesses(s: State, unit_id: int, op: ComputeRow) -> int:
     """Look up what a compute or copy touches, what it writes last; how many accesses there are."""
     at = op.regions
     count = s.lists[at]

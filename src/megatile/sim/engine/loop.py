@@ -28,13 +28,13 @@ from megatile.sim.instructions import (
     PAUSE_ALL_BUSY,
     PAUSE_NEVER,
     TEST,
-    Branch,
-    Free,
-    Jump,
-    LoopAgain,
-    LoopEnter,
-    LoopTest,
-    Merge,
+    BranchRow,
+    FreeRow,
+    JumpRow,
+    LoopAgainRow,
+    LoopEnterRow,
+    LoopTestRow,
+    MergeRow,
 )
 from megatile.sim.state import (
     AHEAD,
@@ -70,11 +70,11 @@ def control(s: State, unit_id: int, pc: int) -> int:
     kind = s.code[pc].kind
     frame = s.units[unit_id].frame
     if kind == TEST:
-        test = LoopTest.of(s.code[pc])
+        test = LoopTestRow.of(s.code[pc])
         loop = s.frames.at(frame + test.index)
         return pc + 1 if (loop[0] < loop[1] if loop[2] > 0 else loop[0] > loop[1]) else test.exit
     if kind == AGAIN:
-        again = LoopAgain.of(s.code[pc])
+        again = LoopAgainRow.of(s.code[pc])
         if again.bindings + again.integers > 0:
             bind_all(s, unit_id, again.bindings, again.integers)
         if again.ended > 0:
@@ -84,17 +84,17 @@ def control(s: State, unit_id: int, pc: int) -> int:
         loop[3] += 1
         return again.test
     if kind == BRANCH:
-        branch = Branch.of(s.code[pc])
+        branch = BranchRow.of(s.code[pc])
         return pc + 1 if evaluate(s, branch.condition, frame) != 0 else branch.orelse
     if kind == JUMP:
-        return Jump.of(s.code[pc]).target
+        return JumpRow.of(s.code[pc]).target
     if kind == MERGE:
-        merge = Merge.of(s.code[pc])
+        merge = MergeRow.of(s.code[pc])
         bind_all(s, unit_id, merge.bindings, merge.integers)
         end_handles(s, unit_id, merge.ended)
         return pc + 1
     if kind == ENTER:
-        enter = LoopEnter.of(s.code[pc])
+        enter = LoopEnterRow.of(s.code[pc])
         bind_all(s, unit_id, enter.bindings, enter.integers)
         loop = s.frames.at(frame + enter.index)
         start = evaluate(s, enter.start, frame)
@@ -105,7 +105,7 @@ def control(s: State, unit_id: int, pc: int) -> int:
         loop[0] = start
         end_handles(s, unit_id, enter.ended)
         return pc + 1
-    end_handles(s, unit_id, Free.of(s.code[pc]).ended)  # or that of END, which has the same operand
+    end_handles(s, unit_id, FreeRow.of(s.code[pc]).ended)  # or that of END, which has the same operand
     return pc + 1
 
 
@@ -120,7 +120,7 @@ def far_ahead(s: State, unit_id: int, pc: int) -> int:
     unfinished = s.units[unit_id].unfinished
     if s.top_command >= s.max_in_flight and unfinished >= s.max_in_flight >> 6:
         misuse(s, pc, unit_id, TOO_FAR_AHEAD, unfinished, 0)
-    again = LoopAgain.of(s.code[pc])
+    again = LoopAgainRow.of(s.code[pc])
     if again.pause == PAUSE_NEVER:
         return 0
     engines = s.lists.at(again.engines)
@@ -137,7 +137,7 @@ def far_ahead(s: State, unit_id: int, pc: int) -> int:
 @inlined
 def raise_floor(s: State, unit_id: int, pc: int) -> None:
     """Note before when nothing of an instance accesses tiles any more: the first of its engines is free."""
-    again = LoopAgain.of(s.code[pc])
+    again = LoopAgainRow.of(s.code[pc])
     engines = s.lists.at(again.engines)
     unit = s.units[unit_id]
     floor = s.engine_queues[unit.engine_queues + engines[1]].free_at
@@ -160,8 +160,8 @@ def issue(s: State, unit_id: int) -> int:
             unit.pc = control(s, unit_id, pc)
             if s.todo_count > 0:
                 drain(s)
-            if kind == AGAIN and LoopAgain.of(s.code[pc]).engines != NONE:
-                if LoopAgain.of(s.code[pc]).floor:
+            if kind == AGAIN and LoopAgainRow.of(s.code[pc]).engines != NONE:
+                if LoopAgainRow.of(s.code[pc]).floor:
                     raise_floor(s, unit_id, pc)
                 if unit.unfinished >= s.run_ahead and far_ahead(s, unit_id, pc):
                     unit.state = AHEAD

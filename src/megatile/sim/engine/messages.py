@@ -21,7 +21,16 @@ from megatile.sim.engine.queues import channel_of, offer, queue_of, queue_place,
 from megatile.sim.engine.recording import record, recorded
 from megatile.sim.engine.transfers import copy_path, delay_of, new_transfer, number_copy, transfer
 from megatile.sim.engine.values import ask, evaluate, figure, misuse
-from megatile.sim.instructions import RECEIVE, RECEIVE_ANY, SEND, Channelled, Receive, ReceiveAny, Send, Take
+from megatile.sim.instructions import (
+    RECEIVE,
+    RECEIVE_ANY,
+    SEND,
+    ChannelledRow,
+    ReceiveAnyRow,
+    ReceiveRow,
+    SendRow,
+    TakeRow,
+)
 from megatile.sim.state import (
     ANYDATA,
     ASK_CREDIT,
@@ -66,14 +75,14 @@ def queue_in_use(s: State, unit_id: int, receiver: int, member: int) -> int:
     queue_id = queue_of(s, channel_of(s, unit_id), receiver, member)
     if queue_id == NONE:
         pc = s.units[unit_id].pc
-        return ask(s, ASK_QUEUE, Channelled.of(s.code[pc]).channel, receiver, member, unit_id, pc)
+        return ask(s, ASK_QUEUE, ChannelledRow.of(s.code[pc]).channel, receiver, member, unit_id, pc)
     return queue_id
 
 
 @jit
 def do_send(s: State, unit_id: int, pc: int) -> int:
     """Block until the credit of the last message in the same slot is back, then start a transfer into it."""
-    op = Send.of(s.code[pc])
+    op = SendRow.of(s.code[pc])
     unit = s.units[unit_id]
     frame = unit.frame
     to = evaluate(s, op.to, frame)
@@ -140,7 +149,7 @@ def do_send(s: State, unit_id: int, pc: int) -> int:
 def take(s: State, unit_id: int, pc: int, queue_id: int, kind: int) -> int:
     """Take the message at the head of a queue, which has arrived: bind its slot to a name, or start the copy
     of it into a tile. The instance goes on at once in both cases."""
-    op = Take.of(s.code[pc])
+    op = TakeRow.of(s.code[pc])
     unit = s.units[unit_id]
     frame = unit.frame
     queue = s.queues[queue_id]
@@ -201,7 +210,7 @@ def take(s: State, unit_id: int, pc: int, queue_id: int, kind: int) -> int:
 @jit
 def do_receive(s: State, unit_id: int, pc: int) -> int:
     """Wait for the next message of a queue, then take it."""
-    op = Receive.of(s.code[pc])
+    op = ReceiveRow.of(s.code[pc])
     member = evaluate(s, op.member, s.units[unit_id].frame)
     queue_id = queue_in_use(s, unit_id, receiver_of(s, unit_id), member)
     if queue_id == NONE:
@@ -221,7 +230,7 @@ def do_any(s: State, unit_id: int, pc: int) -> int:
 
     The choice is made when simulated time reaches the first arrival (`queues.decide`), not as soon as one
     arrival is known: a message of another queue may still arrive before it."""
-    op = ReceiveAny.of(s.code[pc])
+    op = ReceiveAnyRow.of(s.code[pc])
     unit = s.units[unit_id]
     at = op.members
     if unit.chosen_queue != NONE:

@@ -34,13 +34,13 @@ from megatile.sim.instructions import (
     START,
     WAIT,
     WORK,
-    Copy,
-    JoinRendezvous,
-    ReadScalar,
-    Signal,
-    Start,
-    Wait,
-    Work,
+    CollectiveRow,
+    CopyRow,
+    ReadScalarRow,
+    SignalRow,
+    StartRow,
+    WaitRow,
+    WorkRow,
 )
 from megatile.sim.state import (
     ASK_BUSY,
@@ -68,7 +68,7 @@ from megatile.sim.state import (
 @jit
 def do_work(s: State, unit_id: int, pc: int) -> int:
     """Start what an engine computes, or let it wait for its turn."""
-    op = Work.of(s.code[pc])
+    op = WorkRow.of(s.code[pc])
     frame = s.units[unit_id].frame
     busy = op.busy
     flops = evaluate(s, op.flops, frame)
@@ -123,7 +123,7 @@ def do_work(s: State, unit_id: int, pc: int) -> int:
 @jit
 def do_copy(s: State, unit_id: int, pc: int) -> int:
     """Start a copy, or let it wait for its turn."""
-    op = Copy.of(s.code[pc])
+    op = CopyRow.of(s.code[pc])
     frame = s.units[unit_id].frame
     count = resolve_accesses(s, unit_id, op)
     path_id = copy_path(s, unit_id, 0, count - 1, op.mover)
@@ -148,7 +148,7 @@ def do_copy(s: State, unit_id: int, pc: int) -> int:
 @jit
 def do_read(s: State, unit_id: int, pc: int) -> int:
     """Hold the instance until an integer of its data is there."""
-    op = ReadScalar.of(s.code[pc])
+    op = ReadScalarRow.of(s.code[pc])
     unit = s.units[unit_id]
     frame = unit.frame
     count = s.frames[frame + op.times]
@@ -170,7 +170,7 @@ def do_read(s: State, unit_id: int, pc: int) -> int:
 @jit
 def do_signal(s: State, unit_id: int, pc: int) -> int:
     """Send a signal once the accesses that others see have ended."""
-    op = Signal.of(s.code[pc])
+    op = SignalRow.of(s.code[pc])
     unit = s.units[unit_id]
     frame = unit.frame
     to = evaluate(s, op.to, frame)
@@ -199,7 +199,7 @@ def do_signal(s: State, unit_id: int, pc: int) -> int:
 @jit
 def do_wait(s: State, unit_id: int, pc: int) -> int:
     """Hold the instance until a flag has come so far."""
-    op = Wait.of(s.code[pc])
+    op = WaitRow.of(s.code[pc])
     unit = s.units[unit_id]
     frame = unit.frame
     member = evaluate(s, op.member, frame)
@@ -223,7 +223,7 @@ def do_wait(s: State, unit_id: int, pc: int) -> int:
 @jit
 def do_start(s: State, unit_id: int, pc: int) -> int:
     """Hold the instance while the kernel of a transport starts, or end that kernel."""
-    op = Start.of(s.code[pc])
+    op = StartRow.of(s.code[pc])
     unit = s.units[unit_id]
     if op.ends != 0:
         end_kernel(s, unit_id)
@@ -243,7 +243,7 @@ def do_start(s: State, unit_id: int, pc: int) -> int:
 @jit
 def do_rendezvous(s: State, unit_id: int, pc: int) -> int:
     """Hold the instance until all of its group have come."""
-    op = JoinRendezvous.of(s.code[pc])
+    op = CollectiveRow.of(s.code[pc])
     unit = s.units[unit_id]
     frame = unit.frame
     rendezvous_id = s.lists[op.rendezvous + unit.number]

@@ -6,21 +6,23 @@ from megatile.records.marks import jit
 from megatile.sim.engine.events import push
 from megatile.sim.engine.instances import wake, wake_all
 from megatile.sim.engine.recording import record, recorded
-from megatile.sim.instructions import Channelled, ReceiveAny
+from megatile.sim.instructions import ChannelledRow, ReceiveAnyRow
 from megatile.sim.state import ANYDATA, DECISIONS, NONE, RELEASE, UNKNOWN, State
 
 
 @jit
 def channel_of(s: State, unit_id: int) -> int:
     """The channel that the instance's instruction names."""
-    return s.launches[s.units[unit_id].launch].channels + Channelled.of(s.code[s.units[unit_id].pc]).channel
+    return (
+        s.launches[s.units[unit_id].launch].channels + ChannelledRow.of(s.code[s.units[unit_id].pc]).channel
+    )
 
 
 @jit
 def receiver_of(s: State, unit_id: int) -> int:
     """The instance of the channel's level that the instance's instruction receives as."""
     unit = s.units[unit_id]
-    return unit.number // Channelled.of(s.code[unit.pc]).per
+    return unit.number // ChannelledRow.of(s.code[unit.pc]).per
 
 
 @jit
@@ -122,5 +124,5 @@ def decide(s: State, unit_id: int, now: int) -> None:
         queue_id = queue_of(s, channel_of(s, unit_id), receiver_of(s, unit_id), s.lists[at + 1 + i])
         s.queues[queue_id].data_waiter = NONE
     unit.chosen_queue = best
-    s.frames[unit.frame + ReceiveAny.of(s.code[unit.pc]).chosen] = queue.member
+    s.frames[unit.frame + ReceiveAnyRow.of(s.code[unit.pc]).chosen] = queue.member
     wake(s, unit_id, 0, NONE)
