@@ -36,7 +36,7 @@ def place(name: str) -> int:
         ("return s.lists[i + 1]", "return s[s[{lists}] + i + 1]"),
         ("return s.queues[0].sent", "return s[s[{queues}]]"),
         ("return s.pending[i].bounds[1]", "return s[s[{pending}] + i * s[{width}] + 9 + 1]"),
-        ("return Send.of(s.code[i]).to", "return s[s[{code}] + i * 11 + 4]"),
+        ("return SendRow.of(s.code[i]).to", "return s[s[{code}] + i * 11 + 4]"),
         ("return s.paths[i].rate", "return load_float(s, s[{paths}] + i * 15 + 11)"),
         ("return s.queues.size", f"return s[{place('queues') + len(LAYOUT.tables)}]"),
     ],

@@ -28,7 +28,7 @@ def test_an_instruction_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_engine_returns_for_five_reasons() -> None:
-    """`run` returns what `issue` does, or one of these; commands give these, GO_ON or HELD_UP."""
+    """`run` returns what `issue` does, or one of these; commands give these, GO_ON or BLOCKED."""
     returned = {name for name in ("FINISHED", "PAUSED", "ENDED", "BUDGET", "STOPPED") if hasattr(state, name)}
     named = {
         node.id

@@ -28,7 +28,7 @@ def test_expressions_of_many_units_are_those_of_each() -> None:
     found = 0
     for x_number in range(simulation.arena.used["expressions"]):
         frame = simulation.arena.rows("frames")[int(rows[0, UnitRow.frame]) :]
-        values, always = simulation.rows.meanings[x_number].of_all(np.arange(n), frame)
+        values, always = simulation.code_tables.meanings[x_number].of_all(np.arange(n), frame)
         if always:
             found += 1
             each = [

@@ -177,8 +177,8 @@ def _chain_ps(run: Launch) -> int:
     for short in shortened(run.plan) if command_count(run.plan) > LONG else ():
         part = time_alone(replace(run, plan=short.plan), EVERYTHING)
         assert part.simulation is not None
-        assert part.rows is not None
-        end = short.end_ps(part.simulation, part.rows)
+        assert part.engine_rows is not None
+        end = short.end_ps(part.simulation, part.engine_rows)
         if end is not None:
             return run.resources.whole_ps(end, run.control)
     return time_alone(run, 0).took_ps
@@ -267,10 +267,10 @@ def _loads(run: Launch, assume: Mapping[str, int], ordered: bool) -> _Loads:
     for short in shortened(run.plan, ordered):
         part = time_alone(replace(run, plan=short.plan, scalars=_reading(assume)), EVERYTHING)
         assert part.simulation is not None
-        assert part.rows is not None
-        end = short.end_ps(part.simulation, part.rows) if ordered else part.simulation.arena.last
+        assert part.engine_rows is not None
+        end = short.end_ps(part.simulation, part.engine_rows) if ordered else part.simulation.arena.last
         if end is not None:
-            return _Loads(part, end, short.factors(part.simulation.rows.statements))
+            return _Loads(part, end, short.factors(part.simulation.code_tables.statements))
     count, most = command_count(run.plan), _physical_memory() // RECORD_BYTES
     if count > most:
         raise OutOfMemory(
@@ -282,7 +282,7 @@ def _loads(run: Launch, assume: Mapping[str, int], ordered: bool) -> _Loads:
     run.scalars = _reading(assume)
     time_alone(run, EVERYTHING)
     assert run.simulation is not None
-    return _Loads(run, run.simulation.arena.last, [Fraction(1)] * len(run.simulation.rows.statements))
+    return _Loads(run, run.simulation.arena.last, [Fraction(1)] * len(run.simulation.code_tables.statements))
 
 
 class _Kind(NamedTuple):
@@ -344,8 +344,8 @@ class _Loads:
 
     def __init__(self, run: Launch, chain_ps: int, factors: list[Fraction]) -> None:
         assert run.simulation is not None
-        assert run.rows is not None
-        self.record = record = Record(run.simulation, run.rows)
+        assert run.engine_rows is not None
+        self.record = record = Record(run.simulation, run.engine_rows)
         self.chain_ps = chain_ps
         resources, every = record.launched.resources, _alike(record.rows, factors)
         moved = [one for one in every if one.path != st.NONE]

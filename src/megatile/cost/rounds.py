@@ -103,7 +103,7 @@ class Shortened:
     def end_ps(self, simulation: Simulation, launched: LaunchRows) -> int | None:
         """Return when the whole plan ends, from a recorded run of this one; None where it does not repeat
         itself."""
-        rows, statements = simulation.records, simulation.rows.statements
+        rows, statements = simulation.records, simulation.code_tables.statements
         ends = np.maximum(rows[:, Recorded.end], rows[:, Recorded.arrived])
         if len(rows) == 0 or int(ends.max()) != simulation.arena.last:
             return None

@@ -263,7 +263,7 @@ class LaunchData(Executor):
 
     def _begun(self) -> Array:
         """Return which units the timed run has begun; a launch that the engine need not have has ended."""
-        rows = self.launch.rows
+        rows = self.launch.engine_rows
         if rows is None:
             return np.ones(self.plan.units, dtype=bool)
         free = rows.units[:, UnitRow.state] != st.PENDING
@@ -271,7 +271,7 @@ class LaunchData(Executor):
 
     def _chosen(self) -> dict[Any, list[int]]:
         """Return what the receive-from-any of each unit took so far."""
-        rows, simulation = self.launch.rows, self.runs.machine.simulation
+        rows, simulation = self.launch.engine_rows, self.runs.machine.simulation
         if rows is None:
             return self.launch.choices
         if self._known[0] != simulation.arena.recorded:
@@ -293,9 +293,9 @@ class DataRuns:
         """Execute what the timed run has reached, or more."""
         early, now, given = False, list[int](), list[int]()
         for i, data in enumerate(self.active):
-            (now if data.launch.rows is None else given).append(i)
+            (now if data.launch.engine_rows is None else given).append(i)
         if given:
-            found = [self.active[i].launch.rows for i in given]
+            found = [self.active[i].launch.engine_rows for i in given]
             numbers = [rows.number for rows in found if rows is not None]
             launches, units = (self.machine.simulation.arena.rows(name) for name in ("launches", "units"))
             first, count = launches[numbers][:, [LaunchRow.first_unit, LaunchRow.units]].T

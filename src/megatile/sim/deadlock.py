@@ -101,13 +101,13 @@ def _signals(simulation: Simulation, waiting: list[int]) -> dict[int, list[int]]
 
 def _waiters(simulation: Simulation, g: int, signals: Mapping[int, list[int]]) -> Iterator[Waiter]:
     unit = simulation.arena.rows("units")[g]
-    state, on, pc = int(unit[UnitRow.state]), int(unit[UnitRow.waits_for]), int(unit[UnitRow.pc])
+    state, on, pc = int(unit[UnitRow.state]), int(unit[UnitRow.blocked_on]), int(unit[UnitRow.pc])
     launched = simulation.launch_of(g)
     actor = int(unit[UnitRow.actor])
     me = simulation.name(actor)
     if state in (st.AT_RENDEZVOUS, st.HAZARD):
         pc -= 1
-    statement = simulation.rows.statements[pc]
+    statement = simulation.code_tables.statements[pc]
     source = source_of(statement.source) if statement is not None else ""
     if state == st.PENDING:
         yield Waiter(me, "begin", "unit", launched.plan.name, me, "")
@@ -128,7 +128,7 @@ def _waiters(simulation: Simulation, g: int, signals: Mapping[int, list[int]]) -
             yield Waiter(me, "wait", "signal", statement.flag, peer, source)
     elif state == st.AT_RENDEZVOUS:
         units = simulation.arena.rows("units")
-        at_it = (units[:, UnitRow.state] == st.AT_RENDEZVOUS) & (units[:, UnitRow.waits_for] == on)
+        at_it = (units[:, UnitRow.state] == st.AT_RENDEZVOUS) & (units[:, UnitRow.blocked_on] == on)
         there = set(units[at_it, UnitRow.actor].tolist())
         label = f"{statement.kind} {statement.group}"
         first = actor - launched.which(actor)[1]

@@ -1,4 +1,4 @@
-"""Expressions of plans as rows of integers: constants, places in an instance's frame, or bytecode.
+"""Expressions of plans as rows of integers: constants, cells of an instance's frame, or bytecode.
 
 A value that stays the same while a loop goes on is computed once and cached in the frame (`FrameCache`).
 """
@@ -36,14 +36,14 @@ Code = tuple[tuple[int, int], ...]
 
 
 class Meaning:
-    """An expression whose symbols lie at places of the frame."""
+    """An expression whose symbols lie in cells of the frame."""
 
     def __init__(self, node: Expr, names: dict[str, int]) -> None:
         self.node, self._names = node, names
         self._known: tuple[Any, Any] = None, None
 
     @cached_property
-    def places(self) -> dict[str, int]:
+    def cells(self) -> dict[str, int]:
         return {name: self._names[name] for name in symbols(self.node)}
 
     @cached_property
@@ -53,14 +53,14 @@ class Meaning:
     def of_all(self, units: Any, frame: Any) -> tuple[Any, bool]:
         """The value for many instances, which have the integers of one of them but for their numbers; and
         whether it depends on nothing but these."""
-        always = not any(self.places.values())
+        always = not any(self.cells.values())
         if not (always and units is self._known[0]):
-            env = {name: frame[place] if place else units for name, place in self.places.items()}
+            env = {name: frame[cell] if cell else units for name, cell in self.cells.items()}
             self._known = units, spread(self._function(env), len(units)).astype(np.int64, copy=False)
         return self._known[1], always
 
 
-class ExpressionRows:
+class ExpressionTables:
     """Tables of expressions, growing; equal ones share a row."""
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class ExpressionRows:
         code, deepest = self._emit(node, names, 0, cache)
         if deepest > MAX_STACK:
             raise PlanError(f"an expression is nested more than {MAX_STACK} deep")
-        first = cache.place(code, cache.scope(code), self, 2)
+        first = cache.bytecode_at(code, cache.scope(code), self, 2)
         if first is not None:
             return self._row((CACHED, first), (CACHED, first), node, names)
         at = len(self.bytecode)
@@ -121,7 +121,9 @@ class ExpressionRows:
         scopes, code = [cache.scope(part) for part, _ in emitted], Code()
         for (own, _), scope in zip(emitted, scopes, strict=True):
             # What stays the same in more rounds than the whole, or takes long, is cached by itself.
-            first = cache.place(own, scope, self, 1 if scope < max(scopes) else 3) if len(own) > 1 else None
+            first = (
+                cache.bytecode_at(own, scope, self, 1 if scope < max(scopes) else 3) if len(own) > 1 else None
+            )
             code += own if first is None else ((NESTED, first),)
         return (*code, last), max(deepest for _, deepest in emitted)
 
@@ -138,8 +140,8 @@ class FrameCache:
     def __init__(self, frame: list[int]) -> None:
         self.frame = frame
         self.loops: dict[int, tuple[float, int]] = {0: (0, 1)}
-        """By the place of a loop's index (and of the unit's number): how many loops are around its body, and
-        the place that counts its rounds."""
+        """By the cell of a loop's index (and of the unit's number): how many loops are around its body, and
+        the cell that counts its rounds."""
         self.within = 0
         """How many loops are around the statement at hand."""
         frame.append(1)
@@ -148,7 +150,7 @@ class FrameCache:
 
     def scope(self, code: Code) -> tuple[float, int]:
         """How many loops are around what decides the value of bytecode (infinity where that is something
-        else), and the place that counts the rounds for which it holds."""
+        else), and the cell that counts the rounds for which it holds."""
         found: tuple[float, int] = (0, 1)
         for op, value in code:
             if op == LOAD:
@@ -157,7 +159,9 @@ class FrameCache:
                 found = max(found, self._scopes[value])
         return found
 
-    def place(self, code: Code, scope: tuple[float, int], rows: ExpressionRows, least: int) -> int | None:
+    def bytecode_at(
+        self, code: Code, scope: tuple[float, int], tables: ExpressionTables, least: int
+    ) -> int | None:
         """Where bytecode of a scope begins whose value is cached; None where that is not worth while: outside
         of loops, and of fewer operations than ``least`` (or one, if this loop does not change it)."""
         operations = len([op for op, _ in code if op != LOAD and op != PUSH])
@@ -166,8 +170,8 @@ class FrameCache:
             return self._known.get(code)
         if len(self._known) == MAX_CACHED:
             return None
-        at = self._known[code] = len(rows.bytecode)
+        at = self._known[code] = len(tables.bytecode)
         self._scopes[at] = scope
-        rows.bytecode += [(len(self.frame), scope[1]), *code, (STOP, 0)]
+        tables.bytecode += [(len(self.frame), scope[1]), *code, (STOP, 0)]
         self.frame += [0, 0]
         return at

@@ -1,6 +1,6 @@
 """The code of streams: one row per instruction, with operands by kind, and the expressions in them.
 
-Operands are numbers: of a list, region, channel, flag or expression, or a place in the instance's frame of
+Operands are numbers: of a list, region, channel, flag or expression, or a cell of the instance's frame of
 integers, as their names say. `table` writes them; the engine reads them as ``SendRow.of(s.code[pc]).to``.
 """
 
@@ -14,7 +14,7 @@ WORK, COPY, SEND, RECEIVE, RECEIVE_ANY, READ_SCALAR, SIGNAL, WAIT, RENDEZVOUS, S
 
 # Expressions: a constant, an integer of the frame, one plus a constant (both in a row of bytecode: SUM), or
 # bytecode. The value of CACHED bytecode stays in the frame as long as no loop goes on whose index it needs:
-# its first row names the place of the value (beside it the round for which it holds) and the place that
+# its first row names the cell of the value (beside it the round for which it holds) and the cell that
 # counts the rounds of the loop.
 CONSTANT, SYMBOL, BYTECODE, CACHED, SUM = range(5)
 OPERATORS = (
@@ -37,7 +37,7 @@ class InstructionRow(Row, width=11):
 
 
 class LoopEnterRow(InstructionRow, kind=ENTER):
-    """Begin a loop: its index and three more places of the frame (stop, step, rounds), and expressions."""
+    """Begin a loop: its index and three more cells of the frame (stop, step, rounds), and expressions."""
 
     index: int
     start: int
@@ -98,7 +98,7 @@ class ComputeRow(InstructionRow):
     regions: int
     """The list of regions that are read, then the one that is written."""
     version: int
-    """The place of the frame that counts the versions of the tile that is written."""
+    """The cell of the frame that counts the versions of the tile that is written."""
     flops: int
     nbytes: int
 
@@ -138,7 +138,7 @@ class TakeRow(ChannelledRow):
     """What both ways to receive have in common."""
 
     handle: int
-    """The place of the frame that is bound to the message's slot."""
+    """The cell of the frame that is bound to the message's slot."""
     into: int
     """The region into which it is copied instead."""
     nbytes: int
@@ -156,7 +156,7 @@ class ReceiveAnyRow(TakeRow, kind=RECEIVE_ANY):
 
 class ReadScalarRow(InstructionRow, kind=READ_SCALAR):
     region: int
-    place: int
+    cell: int
     times: int
 
 

@@ -178,7 +178,7 @@ class LaunchRows:
                 grid = [-(-extent // size) for extent, size in zip(described.shape, shape, strict=True)]
                 size = prod(shape) * itemsize(described.dtype)
                 base = table.base[number]
-                at = simulation.rows.raw([len(shape), size, 0, *shape, *grid])
+                at = simulation.code_tables.raw([len(shape), size, 0, *shape, *grid])
                 found.append((memory + base, described.versions, at))
                 self._cached_tiles.append((at + 2, base, described, shape))
         if found:

@@ -104,7 +104,7 @@ class Launch:
     """Launches that wait for its end."""
     simulation: Simulation | None = field(init=False, default=None)
     """The engine that had the launch for itself, with all it recorded."""
-    rows: LaunchRows | None = field(init=False, default=None)
+    engine_rows: LaunchRows | None = field(init=False, default=None)
     """Its rows in the engine, as long as that has it."""
     data: LaunchData | None = field(init=False, default=None)
     """Its execution on data, until it has ended."""
@@ -149,7 +149,7 @@ class Launch:
     @property
     def until_ps(self) -> int:
         """When it is over, where that is known: it is not in the engine."""
-        if self.known is None or self.untimed or self.rows is not None:
+        if self.known is None or self.untimed or self.engine_rows is not None:
             return NEVER
         return self.submit_ps + self.known.passed_ps
 

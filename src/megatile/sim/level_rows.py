@@ -28,7 +28,7 @@ _FIRST = np.zeros(UnitRow.width, dtype=np.int64)
 _FIRST[UnitRow.state] = st.OVER
 _FIRST[
     [
-        UnitRow.cause, UnitRow.visible, UnitRow.visible_by, UnitRow.waits_for, UnitRow.blocked_since,
+        UnitRow.cause, UnitRow.visible, UnitRow.visible_by, UnitRow.blocked_on, UnitRow.blocked_since,
         UnitRow.chosen_queue, UnitRow.followers, UnitRow.pool, UnitRow.next_waiter, UnitRow.over_by,
         UnitRow.parent,
     ]
@@ -140,8 +140,8 @@ class LevelRows:
         if not self.fixed:
             used = np.full(count, used.max(initial=0))
         slots = table.storages - table.first_slot
-        self.held = arena.extend("held_slots", slots * count), slots
-        self.queues = arena.extend("engine_queues", engines * count), engines
+        self.named_slots = arena.extend("named_slots", slots * count), slots
+        self.engine_queues = arena.extend("engine_queues", engines * count), engines
         """Where the slots and the engines of its rows begin, and how many each row has."""
         lists = arena.extend("access_lists", table.storages * count, NONE)
         arena.extend("pending_writes", table.storages * count)
@@ -152,8 +152,8 @@ class LevelRows:
         units[:, UnitRow.frame] = arena.extend("frames", int(used.sum())) + np.cumsum(used) - used
         begins = {
             UnitRow.access_lists: (lists, table.storages),
-            UnitRow.held_slots: self.held,
-            UnitRow.engine_queues: self.queues,
+            UnitRow.named_slots: self.named_slots,
+            UnitRow.engine_queues: self.engine_queues,
         }
         for column, (at, width) in begins.items():
             units[:, column] = at + width * index
@@ -165,10 +165,10 @@ class LevelRows:
 
     def _share_engines(self, launch: LaunchRows) -> None:
         """Find the servers of engines that several instances share."""
-        paths, names, (first, engines) = launch.paths, launch.table.engine_names, self.queues
+        paths, names, (first, engines) = launch.paths, launch.table.engine_names, self.engine_queues
         rows = self.arena.rows("engine_queues")[first : first + engines * len(self)]
         rows[:, EngineQueue.server] = NONE
-        for engine in sorted(launch.table.queues) if len(self) and paths.contended else ():
+        for engine in sorted(launch.table.used_engine_queues) if len(self) and paths.contended else ():
             name = names[engine]
             if self.view.engine_resource(name, 0) is None:
                 continue
@@ -208,10 +208,10 @@ class LevelRows:
         described[LevelRow.stream_list], described[LevelRow.stream], _ = launch.table.level_lists[self.number]
         described[LevelRow.start_at] = begin + self.view.start_ps(0) - launch.resources.start_ps(0)
         units[:, UnitRow.now] = begin
-        at, engines = self.queues
+        at, engines = self.engine_queues
         arena.rows("engine_queues")[at : at + engines * len(self), : EngineQueue.server] = (0, NONE, NONE)
-        at, slots = self.held
-        arena.rows("held_slots")[at : at + slots * len(self)] = 0
+        at, slots = self.named_slots
+        arena.rows("named_slots")[at : at + slots * len(self)] = 0
         launch.places[slice(*offsets)] = self.places if self.fixed else NONE
         if self.fixed:
             units[:, UnitRow.flow] = described[LevelRow.first_flow] + units[:, UnitRow.number]

@@ -63,9 +63,9 @@ class MachineRun(Host):
         self._data_runs = DataRuns(self)
         self._lent = simulation is not None
         self.simulation = simulation or self._new()
-        self._waiting: set[Launch] = set()
+        self._after_others: set[Launch] = set()
         """Launches that come after others that have not ended."""
-        self._held: list[Launch] = []
+        self._without_engine: list[Launch] = []
         """Launches that the engine need not have as long as nothing comes beside them: their times are known,
         or a unit represents all."""
         self._active: dict[int, Launch] = {}
@@ -106,10 +106,10 @@ class MachineRun(Host):
         """Begin a launch if those before it have ended; if not, look again when the first of them has."""
         for before in launch.after:
             if not before.over:
-                self._waiting.add(launch)
+                self._after_others.add(launch)
                 before.followers = (*before.followers, launch)
                 return
-        self._waiting.discard(launch)
+        self._after_others.discard(launch)
         self._begin(launch)
 
     def _begin(self, launch: Launch) -> None:
@@ -119,9 +119,9 @@ class MachineRun(Host):
             launch.submit_ps = max(launch.submit_ps, other.end_ps or 0)
         launch.after = ()
         if launch.plan is None:
-            self._held.append(launch)
+            self._without_engine.append(launch)
             return
-        beside = [other for other in (*self._held, *self._active.values()) if launch.meets(other)]
+        beside = [other for other in (*self._without_engine, *self._active.values()) if launch.meets(other)]
         launch.idle = not (beside or self._withdrawn or launch.submit_ps < self._quiet_ps)
         resources, found = launch.resources, None
         by_caches = not self._lent and resources.has_caches and leaves_nothing(resources)
@@ -134,18 +134,18 @@ class MachineRun(Host):
         if launch.idle and by_caches and launch.units.one is None:
             launch.known, launch.untimed = found or launch.known, found is None
         if launch.units.one is not None or launch.untimed or (launch.known is not None and launch.idle):
-            self._held.append(launch)
+            self._without_engine.append(launch)
             return
         for other in beside:
             other.idle = False
-            if other.rows is None:
+            if other.engine_rows is None:
                 self._give(other, [launch])
         self._give(launch, beside)
 
     def _give(self, launch: Launch, beside: Sequence[Launch] = ()) -> None:
         """Give a launch to the engine, in which others are ``beside`` it."""
-        if launch in self._held:
-            self._held.remove(launch)
+        if launch in self._without_engine:
+            self._without_engine.remove(launch)
         self.simulation.paths.set_cache_states(self._known_times.caches)
         self._known_times.caches = {}
         launch.crowded |= not launch.turns and any(w.plan.scale == launch.plan.scale for w in beside)
@@ -153,7 +153,7 @@ class MachineRun(Host):
         if launch.units.one is not None:
             launch.units = BESIDE
         launch.simulation, launch.untimed = None, False
-        launch.rows = simulation.add(
+        launch.engine_rows = simulation.add(
             resources.plan,
             resources,
             launch.scalars,
@@ -161,7 +161,7 @@ class MachineRun(Host):
             begin=at + resources.start_ps(0),
             addresses=launch.addresses,
         )
-        self._active[launch.rows.number] = launch
+        self._active[launch.engine_rows.number] = launch
         if launch.data is not None:
             self._data_runs.active.append(launch.data)
 
@@ -172,16 +172,18 @@ class MachineRun(Host):
         if known.simulation is not None:
             used = known.simulation.paths
             known.leaves = {name: used.cache_state(name) for name in used.caches}
-        known.simulation = known.rows = None
+        known.simulation = known.engine_rows = None
         before = {name: states.get(name, b"") for name in known.leaves}
         self._known_times.keep(launch, known, before, self.simulation.most_records)
         launch.known, launch.untimed = known, False
 
     def has_begun(self, launch: Launch) -> bool:
         """Return whether a launch that has not ended does something already."""
-        if launch.rows is not None:
-            return launch.rows.begun
-        return launch in self._held and (launch.simulation is not None or self.now_ps > launch.submit_ps)
+        if launch.engine_rows is not None:
+            return launch.engine_rows.begun
+        return launch in self._without_engine and (
+            launch.simulation is not None or self.now_ps > launch.submit_ps
+        )
 
     def cancel(self, launch: Launch) -> None:
         """Withdraw a launch that has not begun on any unit."""
@@ -189,18 +191,18 @@ class MachineRun(Host):
         if launch.over:
             raise SessionError(f"{launch} cannot be cancelled: it is over")
         begun = SessionError(f"{launch} cannot be cancelled: it has begun", advice="wait for it")
-        if launch.rows is None:
+        if launch.engine_rows is None:
             if self.has_begun(launch):
                 raise begun
-            (self._held if launch in self._held else self._waiting).remove(launch)
+            (self._without_engine if launch in self._without_engine else self._after_others).remove(launch)
         else:
-            if not self.simulation.withdraw(launch.rows):
+            if not self.simulation.withdraw(launch.engine_rows):
                 raise begun
-            del self._active[launch.rows.number]
+            del self._active[launch.engine_rows.number]
             self._withdrawn += 1
             if launch.data is not None:
                 self._data_runs.active.remove(launch.data)
-        launch.data, launch.rows, launch._state = None, None, CANCELLED
+        launch.data, launch.engine_rows, launch._state = None, None, CANCELLED
         if launch in launch.worker.pending:
             launch.worker.pending.remove(launch)
         self._follow(launch)
@@ -210,7 +212,7 @@ class MachineRun(Host):
     @property
     def busy(self) -> bool:
         """Whether a launch is under way."""
-        return bool(self._held or self._active or self._waiting)
+        return bool(self._without_engine or self._active or self._after_others)
 
     def step(self, until: int = NEVER, deadline: float | None = None) -> bool:
         """Let time pass until a launch has ended; whether one has, before ``until`` and the deadline."""
@@ -219,7 +221,7 @@ class MachineRun(Host):
         limit, first = time_limit_end(), None
         if limit is not None:
             deadline = limit if deadline is None else min(deadline, limit)
-        for launch in tuple(self._held):
+        for launch in tuple(self._without_engine):
             timed = launch.known is not None and not launch.untimed
             if not timed and (until != NEVER or (launch.untimed and deadline is not None)):
                 self._give(launch)
@@ -294,7 +296,7 @@ class MachineRun(Host):
         """End a launch that has the machine for itself and whose times are known."""
         known = launch.known
         assert known is not None
-        self._held.remove(launch)
+        self._without_engine.remove(launch)
         self.now_ps = max(self.now_ps, launch.until_ps)
         launch.take_times(known)
         self._known_times.caches.update(known.leaves)
@@ -327,7 +329,7 @@ class MachineRun(Host):
             self._quiet_ps = int(simulation.arena.rows("lanes").max(initial=0))
             idle = self._quiet_ps <= self.now_ps and leaves_nothing(launch.resources)
             if launch.idle and launch.error is None and idle and not launch.resources.has_caches:
-                self._known_times.keep(launch, kept.copied(rows=None), {}, simulation.most_records)
+                self._known_times.keep(launch, kept.copied(engine_rows=None), {}, simulation.most_records)
             self._clear_up(launch)
         self._follow(launch)
 
@@ -335,7 +337,7 @@ class MachineRun(Host):
         """Go on with those that have waited for a launch that is over."""
         followers, launch.followers = launch.followers, ()
         for other in followers:
-            if other in self._waiting:
+            if other in self._after_others:
                 self._line_up(other)
 
     def _compute(self, launch: Launch) -> None:
@@ -343,7 +345,7 @@ class MachineRun(Host):
         data = launch.data
         if data is None:
             return
-        if launch.rows is None:
+        if launch.engine_rows is None:
             self._data_runs.active.append(data)
         if launch.error is None:
             try:
@@ -359,11 +361,13 @@ class MachineRun(Host):
 
     def _clear_up(self, launch: Launch) -> None:
         """Use the engine's memory of a launch again; when nothing is under way, free much of it."""
-        simulation, rows, launch.rows = self.simulation, launch.rows, None
+        simulation, rows, launch.engine_rows = self.simulation, launch.engine_rows, None
         assert rows is not None
         simulation.release(rows)
         if not self._active or launch.number % BETWEEN == 0:
-            simulation.forget_records([a.rows for a in self._active.values() if a.rows is not None])
+            simulation.forget_records(
+                [a.engine_rows for a in self._active.values() if a.engine_rows is not None]
+            )
         if not self._active and simulation.arena.words > LARGE:
             self.simulation = self._new()
             self.simulation.continue_from(simulation)
@@ -390,5 +394,5 @@ def time_alone(
         # The engine's memory goes with the last result that reads it, not with a garbage collection.
         launch.worker = None
         del machine.simulation
-    launch.simulation, launch.repeatable = None if launch.rows is None else simulation, True
+    launch.simulation, launch.repeatable = None if launch.engine_rows is None else simulation, True
     return launch

@@ -16,7 +16,7 @@ class Occupancy:
         self._owners: dict[str, dict[int, list[int]]] = {}
         """By level and hardware unit, rows of `units`."""
 
-    def queue_up(self, launch: LaunchRows, at: int) -> None:
+    def wait_for_earlier(self, launch: LaunchRows, at: int) -> None:
         """Let every instance or slot without a parent wait for those before it on its hardware unit."""
         units, before = launch.arena.rows("units"), list[tuple[int, int]]()
         taken: list[tuple[dict[int, list[int]], int, list[int]]] = []

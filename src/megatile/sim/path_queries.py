@@ -99,7 +99,7 @@ class PathQueries:
         ends = known[peers.pc] if peers.pc in known else self.copy_ends(peers)
         if ends is None or self.arena.rows("code")[peers.pc, InstructionRow.figures] != NONE:
             return NONE
-        units, count = peers.units, len(peers.rows)
+        units, count = peers.units, len(peers.level_rows)
         (here, one), (there, other), possible, always = ends
         same = one == other
         if not possible.all():
@@ -114,20 +114,20 @@ class PathQueries:
                 self._share_paths(peers, memories)
         else:
             self.cache_answers(st.ASK_PATH, (mover & -2) + same, memories, here, there, numbers)
-        return int(numbers[np.searchsorted(units, g - peers.rows.first)])
+        return int(numbers[np.searchsorted(units, g - peers.level_rows.first)])
 
     def _share_paths(self, peers: StreamPeers, memories: int) -> None:
         """Let the other copies of a stream between an instance's own tiles in the same memories have the
         paths of the one that was asked for."""
-        rows, code, engine = (
-            self.simulation.rows,
+        tables, code, engine = (
+            self.simulation.code_tables,
             self.arena.rows("code"),
             peers.code[peers.pc][CopyRow.engine],
         )
-        for pc in rows.rest(peers.first):
-            row = rows.code[pc]
+        for pc in tables.rest(peers.first):
+            row = tables.code[pc]
             if row[InstructionRow.kind] == COPY and row[CopyRow.engine] == engine and pc != peers.pc:
-                ends = [rows.regions[region] for region in rows.ends(pc)]
+                ends = [tables.regions[region] for region in tables.ends(pc)]
                 if all(end[RegionRow.mode] == st.DECLARED and is_own(end) for end in ends):
                     source, target = (self._stored(peers, end)[Storage.memory] for end in ends)
                     if source << 24 | target == memories:
@@ -136,11 +136,11 @@ class PathQueries:
     def copy_ends(self, peers: StreamPeers) -> tuple[Any, Any, Array, bool] | None:
         """Where all instances read and write at an instruction, and who has that (NONE: each its own); for
         which of them that is possible, and whether it is always so. None where it cannot be said."""
-        rows, everyone = self.simulation.rows, np.ones(len(peers.units), dtype=bool)
+        tables, everyone = self.simulation.code_tables, np.ones(len(peers.units), dtype=bool)
         own = peers.places, np.full(len(peers.units), NONE)
         found, possible, always = [], everyone, True
-        for region in rows.ends(peers.pc):
-            row = None if region == NONE else rows.regions[region]
+        for region in tables.ends(peers.pc):
+            row = None if region == NONE else tables.regions[region]
             if row is not None and row[RegionRow.mode] == st.HANDLE:
                 return None
             if row is None or is_own(row):
@@ -174,8 +174,8 @@ class PathQueries:
         if places != NONE:
             place = self.arena.rows("lists")[places + place]
         place = peers.as_seen(peers.places * (total // per) // mine * per + place, total)
-        held = np.where(place == peers.places, NONE, place)
-        return place, held, np.ones(len(place), dtype=bool), always
+        owner = np.where(place == peers.places, NONE, place)
+        return place, owner, np.ones(len(place), dtype=bool), always
 
     def _end(self, peers: StreamPeers, row: list[int]) -> tuple[Array, Array, Array, bool] | None:
         """The same of a region that names its owner."""
@@ -188,12 +188,12 @@ class PathQueries:
             return None
         per, level = stored[Storage.per], peers.launched.first_level + stored[Storage.level]
         mine = (peers.units // per == owners) if per else np.zeros(len(owners), dtype=bool)
-        held = np.where(mine, NONE, (level << 40) + owners)
-        return np.where(mine, peers.places, seen[0]), held, seen[1], always
+        owner = np.where(mine, NONE, (level << 40) + owners)
+        return np.where(mine, peers.places, seen[0]), owner, seen[1], always
 
     def _stored(self, peers: StreamPeers, row: list[int]) -> list[int]:
         """The row of the storage of a region, as the level of its unit sees it."""
-        base = self.simulation.rows.tiles[row[RegionRow.tile]][TileRow.base]
+        base = self.simulation.code_tables.tiles[row[RegionRow.tile]][TileRow.base]
         at = int(peers.described[peers.launched.first_level + peers.level, LevelRow.storages]) + base
         found: list[int] = self.arena.rows("storages")[at].tolist()
         return found

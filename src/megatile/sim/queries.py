@@ -38,9 +38,9 @@ class MachineQueries(QueueQueries):
         return found
 
     def busy(self, pc: int, flops: int, nbytes: int, who: int, g: int) -> int:
-        view, rows = self.simulation.view(g)[2], self.simulation.rows
-        asked, code = rows.statements[pc], self.arena.rows("code")
-        if rows.code[pc][InstructionRow.kind] == START:
+        view, tables = self.simulation.view(g)[2], self.simulation.code_tables
+        asked, code = tables.statements[pc], self.arena.rows("code")
+        if tables.code[pc][InstructionRow.kind] == START:
             head = view.head_ps(asked, nbytes)
             return self.cache_answer(st.ASK_BUSY, pc, flops, nbytes, who, head)
         extents = self._extents(pc, g) if view.reads_extents(asked) else ()
@@ -50,9 +50,9 @@ class MachineQueries(QueueQueries):
         if who != NONE or extents or constant(work.flops) is None or constant(work.bytes) is None:
             return self.cache_answer(st.ASK_BUSY, pc, flops, nbytes, who, busy)
         # What else the stream does on this engine will be asked next.
-        for i in rows.rest(pc):
-            other = rows.statements[i]
-            like = rows.code[i][InstructionRow.kind] == WORK and other.engine == asked.engine
+        for i in tables.rest(pc):
+            other = tables.statements[i]
+            like = tables.code[i][InstructionRow.kind] == WORK and other.engine == asked.engine
             if like and other.work.dtype == work.dtype and not view.reads_extents(other):
                 each = constant(other.work.flops)
                 if each is not None and constant(other.work.bytes) is not None:
@@ -62,7 +62,7 @@ class MachineQueries(QueueQueries):
 
     def keeps(self, pc: int, flops: int, _: int, __: int, g: int) -> int:
         """How long the operands of a command keep a memory for which its instances contend."""
-        view, statement = self.simulation.view(g)[2], self.simulation.rows.statements[pc]
+        view, statement = self.simulation.view(g)[2], self.simulation.code_tables.statements[pc]
         found = self._keeps(view, statement, flops)
         if constant(statement.work.flops) is not None or not view.keeps_memory(statement, 1 << 40)[1]:
             self.arena.rows("code")[pc, WorkRow.keeps] = found
@@ -75,7 +75,7 @@ class MachineQueries(QueueQueries):
     def memory(self, pc: int, place: int, flops: int, _: int, g: int) -> int:
         """The server of that memory."""
         view = self.simulation.view(g)[2]
-        name, _ = view.keeps_memory(self.simulation.rows.statements[pc], flops)
+        name, _ = view.keeps_memory(self.simulation.code_tables.statements[pc], flops)
         key = view.memory_key(name, place)
         server = self.simulation.paths.server(key, view.fabric.widths[key])
         return self.cache_answer(st.ASK_MEMORY, pc, place, flops, 0, server)
@@ -85,7 +85,7 @@ class MachineQueries(QueueQueries):
         the stream are told."""
         launched, level, view = self.simulation.view(g)
         plan, devices = launched.plan, view.hda.level("device").total
-        taken = view.kernel_units(self.simulation.rows.statements[pc])
+        taken = view.kernel_units(self.simulation.code_tables.statements[pc])
         if not taken or not (plan.levels or launched.beside):  # nobody is there from whom it takes any
             return self.cache_answer(st.ASK_KERNEL, pc, number, 0, 0, 0)
         describe_devices(self.arena, view.hda)
@@ -115,7 +115,7 @@ class MachineQueries(QueueQueries):
     def rendezvous(self, pc: int, rendezvous: int, nbytes: int, here: int, g: int) -> int:
         launched, level, view = self.simulation.view(g)
         members = launched.table.members[rendezvous - launched.rendezvous]
-        statement = self.simulation.rows.statements[pc]
+        statement = self.simulation.code_tables.statements[pc]
         if statement.kind == "broadcast" and symbols(statement.root) <= {"unit"}:
             number = int(self.arena.rows("units")[g, UnitRow.number])
             root = int(statement.root.evaluate({"unit": number}))
@@ -143,7 +143,7 @@ class MachineQueries(QueueQueries):
                 here, there = peers.places[chosen], seen[0][chosen]
                 delays = view.messages_ps(here, there)
                 if always:
-                    self.cache_figures(peers.pc, len(peers.rows), peers.units[chosen], delays)
+                    self.cache_figures(peers.pc, len(peers.level_rows), peers.units[chosen], delays)
                 else:
                     self.cache_answers(st.ASK_MESSAGE, level, here, there, 0, delays)
                 return view.signal_ps(source, target)
@@ -151,7 +151,7 @@ class MachineQueries(QueueQueries):
 
     def value(self, pc: int, actor: int, count: int, _: int, g: int) -> int:
         launched = self.simulation.launch_of(g)
-        statement, scalars = self.simulation.rows.statements[pc], launched.scalars
+        statement, scalars = self.simulation.code_tables.statements[pc], launched.scalars
         level, number = launched.which(actor)
         total = launched.offsets[level + 1] - launched.offsets[level]
         if not (isinstance(scalars, Assumed) and scalars.has(statement.name, total)):
@@ -170,7 +170,7 @@ class MachineQueries(QueueQueries):
         return self.cache_answer(st.ASK_DELAY, flow, number, path, nbytes, delay)
 
     def misuse(self, pc: int, g: int, what: int, a: int, b: int) -> int:
-        statement = self.simulation.rows.statements[pc]
+        statement = self.simulation.code_tables.statements[pc]
         channel = f"channel '{getattr(statement, 'channel', '')}'"
         texts = {
             st.WRONG_SENDER: f"a queue of {channel} is fed by the wrong unit",

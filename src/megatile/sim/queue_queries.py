@@ -123,7 +123,7 @@ class QueueQueries(PathQueries):
                 simulation.lasting_queues[key] = int(numbers[0])
         queue = arena.rows("queues")
         queue[numbers[here], Queue.sender] = first + senders[here]
-        queue[numbers[here], Queue.engine_queue] = launched.table.message_queue(virtual[here])
+        queue[numbers[here], Queue.engine_queue] = launched.table.engine_queue_of_messages(virtual[here])
         queue[numbers[there], Queue.receiver] = first + receivers[there]
         queue[numbers[there], Queue.channel] = launched.channels + channel
         queue[numbers[there], Queue.member] = members[there]
@@ -176,7 +176,7 @@ class QueueQueries(PathQueries):
         launched, _, view = self.simulation.view(g)
         described = launched.plan.channels[channel - launched.channels]
         number = view.on_channel(described).virtual_channel(described.name, source, target)
-        engine = int(launched.table.message_queue(number))
+        engine = int(launched.table.engine_queue_of_messages(number))
         return self.cache_answer(st.ASK_ENGINE_QUEUE, channel, level, source, target, engine)
 
     def credit(self, channel: int, level: int, source: int, target: int, g: int) -> int:

@@ -47,7 +47,7 @@ class RecordedRows:
 
     def __init__(self, simulation: Simulation, launched: LaunchRows, origin_ps: int | None = None) -> None:
         self.launched = launched
-        self.statements = simulation.rows.statements
+        self.statements = simulation.code_tables.statements
         self._paths = simulation.paths
         self.queue_ends = launched.queue_ends
         answers = simulation.arena.rows("answers")

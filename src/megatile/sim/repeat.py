@@ -22,10 +22,10 @@ def recorded(launch: Launch, operands: bool = False) -> Record:
     known = launch.simulation
     if known is None or not known.complete_record or not known.most_records or known.operands < operands:
         again = time_alone(launch.alone(), EVERYTHING, operands)
-        known, launch.simulation, launch.rows = again.simulation, again.simulation, again.rows
+        known, launch.simulation, launch.engine_rows = again.simulation, again.simulation, again.engine_rows
     assert known is not None
-    assert launch.rows is not None
+    assert launch.engine_rows is not None
     if not known.complete_record:
         raise known.arena.no_room("records")
-    launch.record = Record(known, launch.rows)
+    launch.record = Record(known, launch.engine_rows)
     return launch.record

@@ -61,7 +61,7 @@ from megatile.timing.resources import Resources
 from megatile.trace import Trace, WaitGraph, critical_path, text_table, why_slow
 
 INSTALL = "install"
-NOT_IN_HISTORY: dict[str, Any] = dict.fromkeys(("outputs", "result", "error", "rows", "worker"))
+NOT_IN_HISTORY: dict[str, Any] = dict.fromkeys(("outputs", "result", "error", "engine_rows", "worker"))
 """What the history does not keep of a launch: neither outputs nor the engine stay alive."""
 MAX_RECORDED_COMMANDS = 1 << 18
 """Commands of all launches that are kept for traces unless more are asked for."""

@@ -101,13 +101,13 @@ def _messages(simulation: Simulation, launched: LaunchRows) -> Iterator[Ends | N
 
 def _copies(simulation: Simulation, launched: LaunchRows) -> Iterator[Ends | None]:
     """The ends of all copies between instances."""
-    rows, answers = simulation.rows, PathQueries(simulation)
+    tables, answers = simulation.code_tables, PathQueries(simulation)
     known: set[tuple[Any, ...]] = set()
     for number, stream in enumerate(launched.plan.streams):
         level = launched.table.levels[launched.plan.level(stream.level).name]
-        for pc in rows.rest(launched.table.streams[number].first):
-            ends = rows.ends(pc)
-            if not all(is_own(rows.regions[r]) for r in ends if r != NONE):
+        for pc in tables.rest(launched.table.streams[number].first):
+            ends = tables.ends(pc)
+            if not all(is_own(tables.regions[r]) for r in ends if r != NONE):
                 peers = StreamPeers(simulation, launched, level, number, pc)
                 found = answers.copy_ends(peers)
                 if found is None or not found[3]:
@@ -116,7 +116,7 @@ def _copies(simulation: Simulation, launched: LaunchRows) -> Iterator[Ends | Non
                 launched.ends[pc] = found
                 (here, _), (there, _), possible, _ = found
                 chosen = np.flatnonzero(possible & (here != there))
-                memories = tuple(tuple(rows.regions[r][: RegionRow.tile + 1]) for r in ends if r != NONE)
+                memories = tuple(tuple(tables.regions[r][: RegionRow.tile + 1]) for r in ends if r != NONE)
                 units, here, there = peers.units[chosen], here[chosen], there[chosen]
                 key = (level, memories, *(each.tobytes() for each in (units, here, there)))
                 if key not in known:

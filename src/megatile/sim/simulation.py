@@ -35,7 +35,7 @@ from megatile.sim.state import (
     Queue,
     UnitRow,
 )
-from megatile.sim.table import TABLES, CommandTable, Rows, flat, tabulated
+from megatile.sim.table import TABLES, CodeTables, CommandTable, flat, tabulated
 from megatile.timing.machine_timing import TimingError
 from megatile.timing.resources import Resources
 
@@ -88,9 +88,9 @@ class Simulation:
         tensors: TensorNumbers | None = None,
     ) -> None:
         """``record``: how many commands, with ``operands`` or without what they touch."""
-        self.rows: Rows
+        self.code_tables: CodeTables
         """The tables of all plans so far; those of the first plan begin them (`add`)."""
-        self.tables: dict[tuple[int, int], CommandTable] = {}
+        self.command_tables: dict[tuple[int, int], CommandTable] = {}
         self.launches: list[LaunchRows] = []
         self.idle: dict[int, list[LaunchRows]] = {}
         """By table, launches that have ended: their rows are used again."""
@@ -150,14 +150,14 @@ class Simulation:
             self.arena.recording = 1 + self.operands
             self.arena.record_limit = self.arena.size("records") - 1
         key = id(plan), id(resources)
-        table = self.tables.get(key)
+        table = self.command_tables.get(key)
         if table is None:
-            if self.tables:
-                table = CommandTable(plan, self.rows)
+            if self.command_tables:
+                table = CommandTable(plan, self.code_tables)
             else:
                 table = tabulated(plan)
-                self.rows = table.rows.copy()
-            self.tables[key] = table
+                self.code_tables = table.code_tables.copy()
+            self.command_tables[key] = table
             self.tabulate()
             if resources.faults.straggler:
                 code = self.arena.rows("code")
@@ -172,13 +172,13 @@ class Simulation:
         if not launched.row[LaunchRow.unfinished]:
             self.at(begin, st.HOSTS, launched.number)
         if at is not None:
-            self.occupancy.queue_up(launched, at)
+            self.occupancy.wait_for_earlier(launched, at)
         starts = [view.start_ps(0) for view in launched.views]
         self.at(begin + min(starts) - starts[0], st.BEGINS, launched.number)
         return launched
 
     def _allocate(self, table: CommandTable, resources: Resources) -> LaunchRows:
-        """Rows for a launch that no other uses."""
+        """CodeTables for a launch that no other uses."""
         self._long |= command_count(table.plan) >= WARM_UP
         launched = LaunchRows(self, table, resources)
         self.launches.append(launched)
@@ -255,18 +255,18 @@ class Simulation:
 
     def tabulate(self) -> None:
         """The tables of all plans as arrays."""
-        rows, arena = self.rows, self.arena
+        tables, arena = self.code_tables, self.arena
         for name in TABLES:
-            used, table = arena.used[name], getattr(rows, name)
+            used, table = arena.used[name], getattr(tables, name)
             if used < len(table):
-                made = rows.made.pop(name, None)
+                made = tables.made.pop(name, None)
                 arena.append(name, flat(table[used:]) if made is None else made)
-        at = arena.extend("storages", rows.memories - arena.used["storages"])
-        if rows.memory_of:
-            described, times = zip(*rows.memory_of, strict=True)
-            arena.rows("storages")[at : rows.memories] = np.repeat(np.array(described), times, axis=0)
-            rows.memory_of = []
-        arena.set_dimensions(rows.dimensions)
+        at = arena.extend("storages", tables.memories - arena.used["storages"])
+        if tables.memory_of:
+            described, times = zip(*tables.memory_of, strict=True)
+            arena.rows("storages")[at : tables.memories] = np.repeat(np.array(described), times, axis=0)
+            tables.memory_of = []
+        arena.set_dimensions(tables.dimensions)
 
     def launch_of(self, g: int) -> LaunchRows:
         return self.launches[int(self.arena.rows("units")[g, UnitRow.launch])]

@@ -66,7 +66,7 @@ DECLARED, HANDLE = range(2)
 # their times are known as soon as the transfer's are.
 OVERS, BEGINS, SIGNALS, KERNELS, DISPATCH, DECISIONS, REQUESTS, HOSTS = range(8)
 # What issuing a command gives, if the engine need not return to Python.
-GO_ON, HELD_UP = 0, -1
+GO_ON, BLOCKED = 0, -1
 # Why the engine returns to Python: nothing can go on, an event is later than it may go, a launch has ended,
 # the instructions it was given are done, or something went wrong.
 FINISHED, PAUSED, ENDED, BUDGET, STOPPED = range(1, 6)
@@ -226,13 +226,13 @@ class UnitRow(Row):
     latest: int
     latest_by: int
     blocked_since: int
-    waits_for: int
+    blocked_on: int
     """What a blocked one waits for: a queue, counter, rendezvous or list of queues, as its state says."""
     chosen_queue: int
     next_waiter: int
     """Links those who wait for one thing."""
     awaited_count: int
-    held_slots: int
+    named_slots: int
     copies: int
     flow: int
     place: int
@@ -300,7 +300,7 @@ class Children(Row):
     parent: int
 
 
-class HeldSlot(Row):
+class NamedSlot(Row):
     """A slot of a queue that handles are bound to."""
 
     handles: int
@@ -515,7 +515,8 @@ class CommandRow(Row, width=40):
     head: int
     tail: int
     stage: int
-    waited: int
+    served: int
+    """Whether a server has taken it."""
     message: int
     amount: int
     """What a signal adds; of a receive into a tile and of a release, how long the credit travels."""
@@ -671,7 +672,7 @@ class State(Row):
     frames: Words
     access_lists: Words
     pending_writes: Words
-    held_slots: Table[HeldSlot]
+    named_slots: Table[NamedSlot]
     engine_queues: Table[EngineQueue]
     launch_queues: Table[LaunchQueue]
     queues: Table[Queue]

@@ -25,13 +25,13 @@ class StreamPeers:
     ) -> None:
         self.arena, self.launched, self.level = simulation.arena, launched, level
         self.view, self.pc, self.frame = launched.views[level], pc, frame
-        self.meanings, self.first = simulation.rows.meanings, launched.table.streams[stream].first
-        self.code = simulation.rows.code
+        self.meanings, self.first = simulation.code_tables.meanings, launched.table.streams[stream].first
+        self.code = simulation.code_tables.code
         self.described = simulation.arena.rows("levels")
-        self.all_rows = launched.levels
-        self.rows = self.all_rows[level]
-        self.fixed = self.rows.fixed
-        self.units, self.places = self.rows.of_stream(stream)
+        self.all_levels = launched.levels
+        self.level_rows = self.all_levels[level]
+        self.fixed = self.level_rows.fixed
+        self.units, self.places = self.level_rows.of_stream(stream)
         """Rows, counted from the first of the level; of a level without slots also the instances' numbers."""
         if self.fixed:
             self._leave_out(self.first)
@@ -66,7 +66,7 @@ class StreamPeers:
         if not other[LevelRow.fixed]:
             return None
         there = (numbers >= 0) & (numbers < other[LevelRow.count])
-        place = self.all_rows[level].places[np.where(there, numbers, 0)]
+        place = self.all_levels[level].places[np.where(there, numbers, 0)]
         return self.as_seen(place, int(other[LevelRow.hardware])), there
 
     def as_seen(self, place: Array, count: int) -> Array:

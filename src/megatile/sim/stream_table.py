@@ -1,6 +1,6 @@
 """A stream as rows of instructions: what the flat code of a plan (`plan.code`) becomes.
 
-Names become places in the *frame* of integers that every instance of the stream has: those of integers hold
+Names become cells of the *frame* of integers that every instance of the stream has: those of integers hold
 their value, those of handles the storage that they mean.
 """
 
@@ -31,33 +31,33 @@ if TYPE_CHECKING:
 
 _JUMPS = {"test": si.LoopTestRow.exit, "branch": si.BranchRow.orelse, "jump": si.JumpRow.target}
 """The operand of a row that says where it jumps to."""
-Places = dict[str, int]
+Cells = dict[str, int]
 
 
 class Scope(NamedTuple):
-    """Of a loop or branch under way: the places of names before it, and of those after it."""
+    """Of a loop or branch under way: the cells of names before it, and of those after it."""
 
-    before: tuple[Places, Places]
-    after: tuple[Places, Places]
+    before: tuple[Cells, Cells]
+    after: tuple[Cells, Cells]
 
 
 class StreamTable:
     """The rows of one stream: where they begin, and the frame that an instance begins with.
 
     A method ``on_`` and the word of a command or the kind of an instruction writes its row. ``ints`` and
-    ``handles`` are the places of the names that are known at the instruction at hand.
+    ``handles`` are the cells of the names that are known at the instruction at hand.
     """
 
     def __init__(self, table: CommandTable, code: Code) -> None:
-        self.table, self.rows, self.code = table, table.rows, code.instructions
+        self.table, self.code_tables, self.code = table, table.code_tables, code.instructions
         self.level = code.stream.level
-        self.first = len(self.rows.code)
+        self.first = len(self.code_tables.code)
         self.frame = [0]
         self.cache = FrameCache(self.frame)
-        self.ints: Places = {"unit": 0}
-        self.handles: Places = {}
-        self.counters: Places = {}
-        """Places that count the versions of tiles, and how often integers were read."""
+        self.ints: Cells = {"unit": 0}
+        self.handles: Cells = {}
+        self.counters: Cells = {}
+        """Cells that count the versions of tiles, and how often integers were read."""
         self.scopes: list[Scope] = []
         self.all_handles: list[int] = []
         commands = [i.statement for i in self.code if i.kind in COMMANDS]
@@ -69,14 +69,14 @@ class StreamTable:
         """The row of every instruction."""
         ends = kernel_ends(table.plan, code) if pm.Start in table.plan.kinds else ()
         for number, i in enumerate(self.code):
-            self.row_of.append(len(self.rows.code))
+            self.row_of.append(len(self.code_tables.code))
             if number in ends:
                 self.emit(None, si.StartRow, nbytes=NONE, ends=1)
             getattr(self, f"on_{i.kind}")(i.statement if i.kind in COMMANDS else i)
         for i, row in zip(self.code, self.row_of, strict=True):
             if i.kind in _JUMPS:
-                self.rows.code[row][_JUMPS[i.kind]] = self.row_of[i.target]
-        self.template = self.rows.raw(self.frame)
+                self.code_tables.code[row][_JUMPS[i.kind]] = self.row_of[i.target]
+        self.template = self.code_tables.raw(self.frame)
         """Where the frame stands in the lists."""
 
     def _written(self, commands: list[Any]) -> set[str]:
@@ -92,53 +92,53 @@ class StreamTable:
     def _tiles(self, commands: list[Any]) -> int:
         """Where the rows of the declared tiles begin; each stream has its own, with its version counters."""
         fresh = {w.tile for s in commands if getattr(s, "fresh", False) and (w := write_of(s)) is not None}
-        first = len(self.rows.tiles)
+        first = len(self.code_tables.tiles)
         for tile, base in zip(self.table.plan.tiles, self.table.base, strict=True):
             version = self.counter(tile.name) if tile.versions > 1 and tile.name in fresh else NONE
-            self.rows.tiles.append([base, tile.versions, version])
+            self.code_tables.tiles.append([base, tile.versions, version])
         return first
 
     # names, expressions and regions
 
-    def place(self, value: int) -> int:
-        """One more place in the frame."""
+    def cell(self, value: int) -> int:
+        """One more cell of the frame."""
         self.frame.append(value)
         return len(self.frame) - 1
 
     def counter(self, name: str) -> int:
-        """The place that counts something, from 0 on."""
+        """The cell that counts something, from 0 on."""
         if name not in self.counters:
-            self.counters[name] = self.place(0)
+            self.counters[name] = self.cell(0)
         return self.counters[name]
 
     def handle(self, name: str) -> int:
-        """The place of a handle; a new one if the name has none here."""
+        """The cell of a handle; a new one if the name has none here."""
         if name not in self.handles:
-            self.handles[name] = self.place(NONE)
+            self.handles[name] = self.cell(NONE)
             self.all_handles.append(self.handles[name])
         return self.handles[name]
 
     def emit(self, statement: Any, kind: type[si.InstructionRow], **operands: int) -> int:
         """One more instruction; its number."""
-        self.rows.code.append(kind.row(kind=kind.KIND, **operands))
-        self.rows.statements.append(statement)
-        return len(self.rows.code) - 1
+        self.code_tables.code.append(kind.row(kind=kind.KIND, **operands))
+        self.code_tables.statements.append(statement)
+        return len(self.code_tables.code) - 1
 
     def value(self, node: Expr) -> int:
         """The number of an expression."""
-        return self.rows.expression(node, self.ints, self.cache)
+        return self.code_tables.expression(node, self.ints, self.cache)
 
     def meant(self, name: str) -> tuple[int, int]:
-        """How a name says which tile it means, and the place or row where that is found."""
+        """How a name says which tile it means, and the cell or row where that is found."""
         if name in self.handles:
             return st.HANDLE, self.handles[name]
         return st.DECLARED, self.tiles + self.table.tiles[name]
 
     def region(self, region: pm.Region) -> int:
         """The number of a region."""
-        rows, table = self.rows, self.table
+        tables, table = self.code_tables, self.table
         bounds = [self.value(e) for pair in zip(region.start, region.shape, strict=True) for e in pair]
-        rows.dimensions = max(rows.dimensions, len(region.start))
+        tables.dimensions = max(tables.dimensions, len(region.start))
         owner = NONE if region.at is None else self.value(region.at)
         visible, own, tracked = owner != NONE, table.all_own, True
         mode, what = self.meant(region.tile)
@@ -150,14 +150,14 @@ class StreamTable:
             own = not tile.shared and tile.level == self.level
             if tile.over is not None and region.at is None:
                 piece = self.value(tile.block_of(region))
-        rows.regions.append(
+        tables.regions.append(
             RegionRow.row(
-                mode=mode, tile=what, dimensions=len(region.start), bounds=rows.raw(bounds), owner=owner,
+                mode=mode, tile=what, dimensions=len(region.start), bounds=tables.raw(bounds), owner=owner,
                 visible=int(visible and self.tells), tracked=int(tracked), own=int(own),
                 piece=piece,
             )
         )  # fmt: skip
-        return len(rows.regions) - 1
+        return len(tables.regions) - 1
 
     # commands
 
@@ -168,13 +168,13 @@ class StreamTable:
 
     def on_compute(self, s: Any) -> None:
         regions = [self.region(r) for r in (*s.reads, s.write)]
-        self.rows.accesses = max(self.rows.accesses, len(regions))
+        self.code_tables.accesses = max(self.code_tables.accesses, len(regions))
         engine = self.table.engine_queue(engine_of(s))
         operands = {
             "engine": engine,
             "flops": self.value(s.work.flops),
             "nbytes": self.value(s.work.bytes),
-            "regions": self.rows.list(regions),
+            "regions": self.code_tables.list(regions),
             "version": self.begun(s),
         }
         if s.engine == "dma":
@@ -206,16 +206,16 @@ class StreamTable:
         self.emit(s, si.ReceiveRow, **self._received(s), member=self.value(s.member))
 
     def on_receive_any(self, s: Any) -> None:
-        chosen = self.ints[s.chosen] = self.place(0)
-        members = self.rows.list(s.members)
+        chosen = self.ints[s.chosen] = self.cell(0)
+        members = self.code_tables.list(s.members)
         self.emit(s, si.ReceiveAnyRow, **self._received(s), members=members, chosen=chosen)
 
     def on_read_scalar(self, s: Any) -> None:
         region = self.region(s.read)
         if s.name not in self.ints:
-            self.ints[s.name] = self.place(0)
+            self.ints[s.name] = self.cell(0)
         times = self.counter(f"reads of {s.name}")
-        self.emit(s, si.ReadScalarRow, region=region, place=self.ints[s.name], times=times)
+        self.emit(s, si.ReadScalarRow, region=region, cell=self.ints[s.name], times=times)
 
     def on_signal(self, s: Any) -> None:
         to, member, amount = (self.value(e) for e in (s.to, s.member, s.amount))
@@ -234,8 +234,8 @@ class StreamTable:
         write = write_of(s)
         reads = [self.region(r) for r in reads_of(s)]
         writes = [self.region(write)] if write is not None else []
-        self.rows.accesses = max(self.rows.accesses, len(reads) + len(writes))
-        regions = self.rows.raw([len(reads), len(writes), *reads, *writes])
+        self.code_tables.accesses = max(self.code_tables.accesses, len(reads) + len(writes))
+        regions = self.code_tables.raw([len(reads), len(writes), *reads, *writes])
         rendezvous, nbytes = self.table.group_lists[s.group], self.value(s.work.bytes)
         self.emit(s, si.CollectiveRow, rendezvous=rendezvous, regions=regions, nbytes=nbytes)
 
@@ -245,25 +245,25 @@ class StreamTable:
     # control flow
 
     def ended(self, names: Iterable[str]) -> int:
-        """The list of the places of handles that end."""
-        return self.rows.list(self.handles[name] for name in names if name in self.handles)
+        """The list of the cells of handles that end."""
+        return self.code_tables.list(self.handles[name] for name in names if name in self.handles)
 
-    def bindings(self, places: Places, pairs: Iterable[tuple[str, str]]) -> int:
-        """Names to bind: (place, how the source is meant, source) of each, their number first."""
-        flat = [n for name, source in pairs for n in (places[name], *self.meant(source))]
-        return self.rows.raw([len(flat) // 3, *flat]) if flat else 0
+    def bindings(self, cells: Cells, pairs: Iterable[tuple[str, str]]) -> int:
+        """Names to bind: (cell, how the source is meant, source) of each, their number first."""
+        flat = [n for name, source in pairs for n in (cells[name], *self.meant(source))]
+        return self.code_tables.raw([len(flat) // 3, *flat]) if flat else 0
 
-    def integers(self, places: Places, pairs: Iterable[tuple[str, Expr]]) -> int:
-        """Integers to set: (place, expression) of each, their number first."""
-        flat = [n for name, node in pairs for n in (places[name], self.value(node))]
-        return self.rows.raw([len(flat) // 2, *flat]) if flat else 0
+    def integers(self, cells: Cells, pairs: Iterable[tuple[str, Expr]]) -> int:
+        """Integers to set: (cell, expression) of each, their number first."""
+        flat = [n for name, node in pairs for n in (cells[name], self.value(node))]
+        return self.code_tables.raw([len(flat) // 2, *flat]) if flat else 0
 
     def open(self, statement: Any) -> None:
-        """Begin a loop or branch: what it carries or merges has places after it, and is known by then."""
+        """Begin a loop or branch: what it carries or merges has cells after it, and is known by then."""
         before = self.ints, dict(self.handles)
         for flow in tile_flows(statement):
             self.handle(flow.name)
-        after = {**self.ints, **{flow.name: self.place(0) for flow in int_flows(statement)}}, self.handles
+        after = {**self.ints, **{flow.name: self.cell(0) for flow in int_flows(statement)}}, self.handles
         self.scopes.append(Scope(before, after))
         self.side()
 
@@ -277,8 +277,8 @@ class StreamTable:
         ints, handles = self.scopes[-1].after
         return {"bindings": self.bindings(handles, i.tiles), "integers": self.integers(ints, i.numbers)}
 
-    def bound_inside(self, outer: tuple[Places, Places]) -> int:
-        """The list of the places of handles that are not known outside."""
+    def bound_inside(self, outer: tuple[Cells, Cells]) -> int:
+        """The list of the cells of handles that are not known outside."""
         return self.ended(name for name in self.handles if name not in outer[1])
 
     def on_enter(self, i: Instruction) -> None:
@@ -286,9 +286,9 @@ class StreamTable:
         self.open(s)
         flows = self.flows(i)
         start, stop, step = (self.value(e) for e in (s.start, s.stop, s.step))
-        index = self.place(0)
-        self.place(0), self.place(1)  # stop and step
-        self.cache.loops[index] = (self.cache.within + 1, self.place(0))
+        index = self.cell(0)
+        self.cell(0), self.cell(1)  # stop and step
+        self.cache.loops[index] = (self.cache.within + 1, self.cell(0))
         ints, handles = self.scopes[-1].after
         self.ints, self.handles = {**ints, s.index: index}, dict(handles)
         ended = self.ended(i.ended)
@@ -304,7 +304,7 @@ class StreamTable:
         follows = after_round(self.table, self.code, i)
         self.emit(
             i.statement, si.LoopAgainRow, index=self.ints[i.statement.index], test=self.row_of[i.target],
-            ended=ended, engines=self.rows.list(map(self.table.engine_queue, follows.engines)) or NONE,
+            ended=ended, engines=self.code_tables.list(map(self.table.engine_queue, follows.engines)) or NONE,
             pause=follows.pause, floor=int(follows.floor), **flows,
         )  # fmt: skip
         self.ints, self.handles = self.scopes.pop().after
@@ -326,4 +326,4 @@ class StreamTable:
             self.ints, self.handles = self.scopes.pop().after
 
     def on_end(self, i: Instruction) -> None:
-        self.emit(None, si.EndRow, ended=self.rows.list(self.all_handles))
+        self.emit(None, si.EndRow, ended=self.code_tables.list(self.all_handles))

@@ -1,11 +1,11 @@
 """A Plan as a table of commands: one row per command of a stream, integers only. The engine runs it.
 
 Streams become rows of instructions (`stream_table`), with the operands of their class in `instructions`;
-expressions become constants, places in an instance's *frame* of integers, or bytecode (`expressions`); names
-of tiles become storages (the buffers of tiles, then the slots of queues) or places in the frame that hold
+expressions become constants, cells of an instance's *frame* of integers, or bytecode (`expressions`); names
+of tiles become storages (the buffers of tiles, then the slots of queues) or cells of the frame that hold
 one. Nothing here knows a machine or time.
 
-A tile with several versions has a storage for each buffer, and a place in the frame counts its versions, from
+A tile with several versions has a storage for each buffer, and a cell of the frame counts its versions, from
 0: a fresh command counts up, then version v means buffer ``v % versions`` (`engine.accesses.storage_meant`),
 so that it waits for the accesses to version ``v - versions``. A carried or merged name holds the storage that
 was meant when it was bound. What belongs to a level above the stream's is that of instance
@@ -30,7 +30,7 @@ from megatile.plan.cohort import of_units
 from megatile.plan.memory import aliases
 from megatile.plan.statements import regions_of
 from megatile.sim import state as st
-from megatile.sim.expressions import ExpressionRows
+from megatile.sim.expressions import ExpressionTables
 from megatile.sim.instructions import (
     COPY,
     END,
@@ -48,7 +48,7 @@ ENGINES = ("tensor", "vector", "channel", "control")
 """The queues of commands in every instance; the virtual channels of the DMA engine follow."""
 DMA = st.DMA
 assert len(ENGINES) == DMA
-MAX_QUEUES = 1 << 31
+MAX_SLOTS = 1 << 31
 """Slots of all queues of a channel."""
 IDLE_STREAM = 0
 """The stream that does nothing: it ends at once."""
@@ -56,7 +56,7 @@ TABLES = ("code", "expressions", "bytecode", "constants", "lists", "regions", "t
 """Tables that grow with every plan."""
 
 
-class Rows(ExpressionRows):
+class CodeTables(ExpressionTables):
     """Tables of several plans, growing; indices stay valid."""
 
     def __init__(self) -> None:
@@ -68,18 +68,18 @@ class Rows(ExpressionRows):
         self.regions: list[list[int]] = []
         self.tiles: list[list[int]] = []
         self.memory_of: list[tuple[tuple[int, ...], int]] = []
-        """Rows, and how many storages one after another have each."""
+        """Rows of `storages`, and how many storages one after another have each."""
         self.memories = 0
         self.aliases: list[int] = []
         self.dimensions = 1
         self.accesses = 2
         self.streams: list[tuple[int, int, int]] = [(0, 0, 1)]
         self.made: dict[str, Any] = {}
-        """Tables as arrays of their numbers, where rows were made before."""
+        """Tables as arrays of their numbers, where they were made before."""
 
-    def copy(self) -> Rows:
-        """The same rows, to which others may be added."""
-        found = Rows.__new__(Rows)
+    def copy(self) -> CodeTables:
+        """The same tables, to which others may be added."""
+        found = CodeTables.__new__(CodeTables)
         for name, value in vars(self).items():
             grows = isinstance(value, (list, dict, array))
             setattr(found, name, copy(value) if grows else value)
@@ -115,11 +115,11 @@ class Rows(ExpressionRows):
 class CommandTable:
     """A plan's rows among those of others; what is numbered per launch is numbered from 0 here."""
 
-    def __init__(self, plan: pm.Plan, rows: Rows) -> None:
+    def __init__(self, plan: pm.Plan, tables: CodeTables) -> None:
         # Whole tiles have no bounds of their own, but their blocks in caches have as many dimensions.
-        rows.dimensions = max([rows.dimensions, *(len(tile.shape) for tile in plan.tiles)])
+        tables.dimensions = max([tables.dimensions, *(len(tile.shape) for tile in plan.tiles)])
         self.plan = plan
-        self.rows = rows
+        self.code_tables = tables
         self.tiles = {tile.name: number for number, tile in enumerate(plan.tiles)}
         named: dict[str, tuple[Any, ...]] = {"channels": plan.channels, "flags": plan.flags}
         self.numbers = {kind: {x.name: n for n, x in enumerate(each)} for kind, each in named.items()}
@@ -139,14 +139,14 @@ class CommandTable:
         """Instances of all levels."""
         self._storages()
         self._groups()
-        self.stream_base = len(rows.streams)
+        self.stream_base = len(tables.streams)
         self.streams = [StreamTable(self, code) for code in compile_plan(plan)]
-        rows.streams += [(s.first, s.template, len(s.frame)) for s in self.streams]
+        tables.streams += [(s.first, s.template, len(s.frame)) for s in self.streams]
         self._levels()
 
     def _levels(self) -> None:
         """Of every level: which stream its instances have, and where they stand in their parent."""
-        plan, rows = self.plan, self.rows
+        plan, tables = self.plan, self.code_tables
         self.stream_of: list[Any] = []
         """Per level, the stream of every instance (counted in the plan; NONE: none)."""
         self.level_lists: list[tuple[int, int, int]] = []
@@ -164,9 +164,9 @@ class CommandTable:
             if len(mine) == 1:
                 one = self.stream_base + mine[0]
             elif mine:
-                streams = rows.raw((found.astype(np.int64) + self.stream_base).tolist())
+                streams = tables.raw((found.astype(np.int64) + self.stream_base).tolist())
             if plan.levels and level.slots is None:
-                places = rows.raw(of_units(level.place, level.count).tolist())
+                places = tables.raw(of_units(level.place, level.count).tolist())
             self.level_lists.append((streams, one, places))
 
     def engine_queue_count(self, virtual_channels: int) -> int:
@@ -174,7 +174,7 @@ class CommandTable:
         name, and for each virtual channel of messages (the first of these is the DMA engine's own)."""
         return DMA + virtual_channels + len(self.movers) - 1
 
-    def message_queue(self, channel: Any) -> Any:
+    def engine_queue_of_messages(self, channel: Any) -> Any:
         """The queue of a virtual channel (or of an array of these)."""
         return DMA + channel + (len(self.movers) - 1) * (channel > 0)
 
@@ -189,7 +189,7 @@ class CommandTable:
         if kind == "dma" and by not in self.movers:
             self.movers.append(by)
         found = DMA + self.movers.index(by) if kind == "dma" else ENGINES.index(kind)
-        self.queues.add(found)
+        self.used_engine_queues.add(found)
         return found
 
     def find(self, kind: str, name: str, level: str | None) -> tuple[int, int]:
@@ -201,11 +201,11 @@ class CommandTable:
     # storages
 
     def _storages(self) -> None:
-        plan, rows, count = self.plan, self.rows, 0
+        plan, tables, count = self.plan, self.code_tables, 0
         self.base: list[int] = []
         self.movers: list[str] = [""]
         """The DMA engines that copies name, by number."""
-        self.queues = {DMA} if self.plan.channels else set[int]()
+        self.used_engine_queues = {DMA} if self.plan.channels else set[int]()
         """The queues before those of messages that commands use."""
         numbers: dict[str, int] = {}
         described: list[tuple[int, int, pm.Tile | None]] = []
@@ -221,7 +221,7 @@ class CommandTable:
         self.slot_base: list[int] = []
         for channel in self.plan.channels:
             self.slot_base.append(count)
-            if channel.members * channel.slots > st.PHASE or count > MAX_QUEUES:
+            if channel.members * channel.slots > st.PHASE or count > MAX_SLOTS:
                 raise pm.PlanError(f"channel '{channel.name}' has too many slots to be simulated")
             count += channel.members * channel.slots
             if count - self.first_slot > 1 << 26:
@@ -233,7 +233,7 @@ class CommandTable:
             memory(channel.memory, channel.members * channel.slots)
         self.storages, self.memories = count, list(numbers)
         """How many storages there are, and the memories that are named, by number."""
-        self.memory_base = rows.memories
+        self.memory_base = tables.memories
         """Every level has rows of its own for all storages."""
         owners = {tile.name: self._owners(tile) for tile in plan.tiles}
         for name, own in self.levels.items():
@@ -245,13 +245,13 @@ class CommandTable:
                 spread = (NONE, 0)
                 if placed is not None and placed.over is not None:
                     spread = (self.levels[placed.over], prod(placed.block_grid))
-                rows.memory_of.append(((number, 0, *seen, *spread, NONE), times))
-        rows.memories += len(self.levels) * count
+                tables.memory_of.append(((number, 0, *seen, *spread, NONE), times))
+        tables.memories += len(self.levels) * count
         self.over = aliases(self.plan)
         """Tiles of scratch that share an address, each with the first of them."""
         self.alias_base = NONE
         if self.over:
-            self.alias_base = len(rows.aliases)
+            self.alias_base = len(tables.aliases)
             together: dict[str, list[str]] = {}
             for name, first in self.over.items():
                 together.setdefault(first, []).append(name)
@@ -263,8 +263,8 @@ class CommandTable:
                     for v in range(self.plan.tile(n).versions)
                 ]
                 for number, name in numbered:
-                    lists[number] = rows.list([other for other, tile in numbered if tile != name])
-            rows.aliases += lists
+                    lists[number] = tables.list([other for other, tile in numbered if tile != name])
+            tables.aliases += lists
 
     def _owners(self, tile: pm.Tile) -> tuple[int, int, int]:
         """Of a tile with sharers: lists of the owner of every unit, and of the first unit of every owner."""
@@ -275,7 +275,7 @@ class CommandTable:
         owners = of_units(tile.owner, count)
         first = np.full(max(self.plan.owners(tile), int(owners.max()) + 1), NONE, dtype=np.int64)
         first[owners[::-1][owners[::-1] >= 0]] = units[::-1][owners[::-1] >= 0]
-        return self.rows.raw(owners.tolist()), self.rows.raw(first.tolist()), len(first)
+        return self.code_tables.raw(owners.tolist()), self.code_tables.raw(first.tolist()), len(first)
 
     def storage_name(self, storage: int) -> tuple[str, str]:
         """(memory, name of the tile or channel) of a storage."""
@@ -296,7 +296,7 @@ class CommandTable:
         for group in self.plan.groups:
             count, key = self.plan.instances(group.level), constant(group.key)
             if key is not None and key >= 0:  # one rendezvous of all units
-                self.group_lists[group.name] = self.rows.raw([len(self.members)] * count)
+                self.group_lists[group.name] = self.code_tables.raw([len(self.members)] * count)
                 self.members.append(tuple(range(count)))
                 continue
             keys = of_units(group.key, count)
@@ -307,7 +307,7 @@ class CommandTable:
                 if key >= 0:
                     numbers[i] = len(self.members)
                     self.members.append(tuple(parts[i].tolist()))
-            self.group_lists[group.name] = self.rows.raw(numbers[inverse].tolist())
+            self.group_lists[group.name] = self.code_tables.raw(numbers[inverse].tolist())
 
 
 def flat(rows: Any) -> Any:
@@ -318,7 +318,7 @@ def flat(rows: Any) -> Any:
 @cached_in_owner
 def tabulated(plan: pm.Plan) -> CommandTable:
     """The rows of a plan alone."""
-    table = CommandTable(plan, Rows())
-    tables = {name: getattr(table.rows, name) for name in TABLES}
-    table.rows.made = {name: flat(rows) for name, rows in tables.items() if rows}
+    table = CommandTable(plan, CodeTables())
+    tables = {name: getattr(table.code_tables, name) for name in TABLES}
+    table.code_tables.made = {name: flat(rows) for name, rows in tables.items() if rows}
     return table

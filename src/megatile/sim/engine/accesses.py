@@ -54,13 +54,13 @@ def owner_of(s: State, unit_id: int, access_id: int) -> int:
 
 
 @jit
-def location(s: State, unit_id: int, access_id: int, held_by: int) -> int:
+def location(s: State, unit_id: int, access_id: int, owner: int) -> int:
     """Where what an access touches is, in units of the scale of the instance."""
     if s.accesses[access_id].piece != NONE:
         return piece_place(s, unit_id, access_id)
-    if held_by == NONE:
+    if owner == NONE:
         return s.units[unit_id].place
-    return seen_from(s, unit_id, held_by >> 40, held_by & ((1 << 40) - 1))
+    return seen_from(s, unit_id, owner >> 40, owner & ((1 << 40) - 1))
 
 
 @jit

@@ -14,29 +14,29 @@ from megatile.sim.state import BINDINGS, NONE, RELEASE, State
 
 
 @jit
-def hold(s: State, unit_id: int, storage_id: int) -> None:
+def add_name(s: State, unit_id: int, storage_id: int) -> None:
     """Count one more name of a slot."""
     first = s.launches[s.units[unit_id].launch].first_slot
     if storage_id >= first:
-        s.held_slots[s.units[unit_id].held_slots + storage_id - first].handles += 1
+        s.named_slots[s.units[unit_id].named_slots + storage_id - first].handles += 1
 
 
 @jit
-def drop(s: State, unit_id: int, storage_id: int) -> None:
+def drop_name(s: State, unit_id: int, storage_id: int) -> None:
     """Count one name less of a slot; after the last, return its credit when all that uses it completes."""
     first = s.launches[s.units[unit_id].launch].first_slot
     if storage_id < first:
         return
-    held_id = s.units[unit_id].held_slots + storage_id - first
-    s.held_slots[held_id].handles -= 1
-    if s.held_slots[held_id].handles > 0:
+    named_id = s.units[unit_id].named_slots + storage_id - first
+    s.named_slots[named_id].handles -= 1
+    if s.named_slots[named_id].handles > 0:
         return
     command_id = new_command(s, RELEASE, unit_id, s.units[unit_id].pc)
     command = s.commands[command_id]
     command.update(
-        target=s.held_slots[held_id].queue,
-        message=s.held_slots[held_id].message,
-        amount=s.held_slots[held_id].credit_ps,
+        target=s.named_slots[named_id].queue,
+        message=s.named_slots[named_id].message,
+        amount=s.named_slots[named_id].credit_ps,
     )
     head = s.units[unit_id].access_lists + storage_id
     pending_id = s.access_lists[head]
@@ -60,12 +60,12 @@ def drop(s: State, unit_id: int, storage_id: int) -> None:
 
 @jit
 def bind(s: State, unit_id: int, handle: int, storage_id: int) -> None:
-    """Let a name refer to a storage from here on; the storage counts the name already (`hold`)."""
-    place = s.units[unit_id].frame + handle
-    old = s.frames[place]
-    s.frames[place] = storage_id
+    """Let a name refer to a storage from here on; the storage counts the name already (`add_name`)."""
+    cell = s.units[unit_id].frame + handle
+    old = s.frames[cell]
+    s.frames[cell] = storage_id
     if old != NONE:
-        drop(s, unit_id, old)
+        drop_name(s, unit_id, old)
 
 
 @jit
@@ -81,7 +81,7 @@ def bind_all(s: State, unit_id: int, moves: int, integers: int) -> None:
     for i in range(numbers):
         s.scratch[BINDINGS + count + i] = evaluate(s, s.lists[integers + 2 + 2 * i], frame)
     for i in range(count):
-        hold(s, unit_id, s.scratch[BINDINGS + i])
+        add_name(s, unit_id, s.scratch[BINDINGS + i])
     for i in range(numbers):
         s.frames[frame + s.lists[integers + 1 + 2 * i]] = s.scratch[BINDINGS + count + i]
     for i in range(count):

@@ -61,7 +61,7 @@ def granted(s: State, command_id: int, time: int) -> None:
     stage_id = path.first_stage + index
     parent_id = command.parent
     if (
-        command.waited == 0
+        command.served == 0
         and parent_id != NONE
         and command.rest + 1 < -(-s.commands[parent_id].nbytes // s.commands[parent_id].piece_bytes)
     ):
@@ -78,7 +78,7 @@ def granted(s: State, command_id: int, time: int) -> None:
         behind = store(s, command_id, time)
     server_id = command.first_server + s.stages[stage_id].server
     now = serve(s, server_id, time, stage_busy(s, stage_id, command.nbytes))
-    command.waited = 1
+    command.served = 1
     command.stage = index + 1
     turn(s, command_id, index, now)
     command.tail = max(command.tail, behind)

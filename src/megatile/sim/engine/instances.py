@@ -51,7 +51,7 @@ def block(s: State, unit_id: int, state: int, on: int) -> None:
     if unit.blocked_since == NONE:
         unit.blocked_since = unit.now
     unit.state = state
-    unit.waits_for = on
+    unit.blocked_on = on
 
 
 @jit

@@ -39,6 +39,7 @@ from megatile.sim.instructions import (
 from megatile.sim.state import (
     AHEAD,
     BEGINS,
+    BLOCKED,
     BUDGET,
     DECISIONS,
     DISPATCH,
@@ -47,7 +48,6 @@ from megatile.sim.state import (
     ENDED,
     FINISHED,
     GO_ON,
-    HELD_UP,
     HOSTS,
     KERNELS,
     NONE,
@@ -126,10 +126,10 @@ def far_ahead(s: State, unit_id: int, pc: int) -> int:
     engines = s.lists.at(again.engines)
     busy = 0
     for i in range(engines[0]):
-        queue = s.engine_queues[s.units[unit_id].engine_queues + engines[1 + i]]
-        if queue.last != NONE:
+        engine_queue = s.engine_queues[s.units[unit_id].engine_queues + engines[1 + i]]
+        if engine_queue.last != NONE:
             busy = 1
-        elif again.pause == PAUSE_ALL_BUSY or engines[1 + i] >= DMA or queue.server != NONE:
+        elif again.pause == PAUSE_ALL_BUSY or engines[1 + i] >= DMA or engine_queue.server != NONE:
             return 0
     return busy
 
@@ -181,7 +181,7 @@ def issue(s: State, unit_id: int) -> int:
             return outcome
         if s.todo_count > 0:
             drain(s)
-        if outcome == HELD_UP:
+        if outcome == BLOCKED:
             return GO_ON
         unit.pc = pc + 1
 

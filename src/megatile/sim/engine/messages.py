@@ -1,10 +1,10 @@
 """Send and receive: what `loop.issue` calls for these instructions (see `engine/__init__` for the whole).
 
 A queue has ``slots`` buffers at the receiver; message k lies in slot ``k % slots``. A send *blocks* its
-instance (HELD_UP: nothing after it is issued) until the credit of message ``k - slots`` is back, and then
+instance (BLOCKED: nothing after it is issued) until the credit of message ``k - slots`` is back, and then
 only *starts* the transfer (GO_ON): the instance goes on while that waits for its turn. A receive blocks until
 the message at the head of its queue has arrived. It copies nothing: its name refers to the slot itself. The
-slot is released when its last name ends and all commands that use it have completed (`bindings.drop`). A
+slot is released when its last name ends and all commands that use it have completed (`bindings.drop_name`). A
 receive ``into`` a tile starts a copy on the DMA engine instead, and the slot is released when that copy
 completes (`completion`). Either way the credit then travels for ``credit_ps``.
 """
@@ -17,7 +17,7 @@ from megatile.sim.engine.bindings import bind
 from megatile.sim.engine.caches import touch_caches
 from megatile.sim.engine.commands import join_engine_queue, wait_for_visible
 from megatile.sim.engine.instances import block, seen_from
-from megatile.sim.engine.queues import channel_of, offer, queue_of, queue_place, receiver_of
+from megatile.sim.engine.queues import channel_of, launch_queue_of, offer, queue_of, receiver_of
 from megatile.sim.engine.recording import record, recorded
 from megatile.sim.engine.transfers import copy_path, delay_of, new_transfer, number_copy, transfer
 from megatile.sim.engine.values import ask, evaluate, figure, misuse
@@ -38,11 +38,11 @@ from megatile.sim.state import (
     ASK_QUEUE,
     ASK_QUEUE_PATH,
     ASK_ROUTE,
+    BLOCKED,
     CREDIT,
     DATA,
     DMA,
     GO_ON,
-    HELD_UP,
     INTO,
     NONE,
     PIECES,
@@ -91,11 +91,11 @@ def do_send(s: State, unit_id: int, pc: int) -> int:
     queue_id = queue_in_use(s, unit_id, to, member)
     if queue_id == NONE:
         return STOPPED
-    place = queue_place(s, channel_of(s, unit_id), to, member)
+    launch_queue_id = launch_queue_of(s, channel_of(s, unit_id), to, member)
     queue = s.queues[queue_id]
     level_id = channel.level
     me = s.levels[level_id].first_actor + unit.number // op.per
-    if s.launch_queues[place].fed_by != me:
+    if s.launch_queues[launch_queue_id].fed_by != me:
         return misuse(s, pc, unit_id, WRONG_SENDER, to, member)
     nbytes = evaluate(s, op.nbytes, frame)
     if nbytes > channel.slot_bytes:
@@ -108,7 +108,7 @@ def do_send(s: State, unit_id: int, pc: int) -> int:
             unit.next_waiter = queue.credit_waiter
             queue.credit_waiter = unit_id
             block(s, unit_id, CREDIT, queue_id)
-            return HELD_UP
+            return BLOCKED
         if returned > unit.now:
             unit.now = returned
             unit.cause = s.slots[slot_id].returned_by
@@ -122,14 +122,14 @@ def do_send(s: State, unit_id: int, pc: int) -> int:
         path_id = figure(s, ASK_ROUTE, channel_of(s, unit_id), memory, unit.place, peer, unit_id)
         engine = figure(s, ASK_ENGINE_QUEUE, channel_of(s, unit_id), unit.level, unit.place, peer, unit_id)
     elif queue.path_memory != memory:
-        path_id = figure(s, ASK_QUEUE_PATH, place, memory, 0, 0, unit_id)
+        path_id = figure(s, ASK_QUEUE_PATH, launch_queue_id, memory, 0, 0, unit_id)
     flow = channel.first_flow + to * channel.members + member
     delay = delay_of(s, flow, number, path_id, nbytes)
     if engine == NONE or delay == NONE:
         return STOPPED
     unit.blocked_since = NONE
     queue.sent = number + 1
-    s.launch_queues[place].sent += 1
+    s.launch_queues[launch_queue_id].sent += 1
     s.slots[slot_id].update(arrived=UNKNOWN, returned=UNKNOWN, nbytes=nbytes)
     command_id = new_transfer(s, SEND, unit_id, path_id, nbytes, delay)
     command = s.commands[command_id]
@@ -189,8 +189,8 @@ def take(s: State, unit_id: int, pc: int, queue_id: int, kind: int) -> int:
             recorded(s, record_id).arrived = arrival
             unit.cause = record_id
     if into == NONE:  # nothing is copied: the name means the slot from now on
-        held_id = unit.held_slots + storage_id - s.launches[unit.launch].first_slot
-        s.held_slots[held_id].update(handles=1, queue=queue_id, message=number, credit_ps=credit_ps)
+        named_id = unit.named_slots + storage_id - s.launches[unit.launch].first_slot
+        s.named_slots[named_id].update(handles=1, queue=queue_id, message=number, credit_ps=credit_ps)
         bind(s, unit_id, op.handle, storage_id)
         return GO_ON
     command_id = new_transfer(s, INTO, unit_id, path_id, nbytes, delay)
@@ -220,7 +220,7 @@ def do_receive(s: State, unit_id: int, pc: int) -> int:
         s.units[unit_id].next_waiter = queue.data_waiter
         queue.data_waiter = unit_id
         block(s, unit_id, DATA, queue_id)
-        return HELD_UP
+        return BLOCKED
     return take(s, unit_id, pc, queue_id, RECEIVE)
 
 
@@ -245,4 +245,4 @@ def do_any(s: State, unit_id: int, pc: int) -> int:
         s.queues[queue_id].data_waiter = unit_id
     block(s, unit_id, ANYDATA, at)
     offer(s, unit_id)
-    return HELD_UP
+    return BLOCKED

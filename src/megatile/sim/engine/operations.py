@@ -51,10 +51,10 @@ from megatile.sim.state import (
     ASK_RENDEZVOUS,
     ASK_VALUE,
     AT_RENDEZVOUS,
+    BLOCKED,
     FLAG,
     GO_ON,
     HAZARD,
-    HELD_UP,
     NO_FLAG,
     NO_PART,
     NONE,
@@ -156,7 +156,7 @@ def do_read(s: State, unit_id: int, pc: int) -> int:
     if s.stopped != 0:
         return STOPPED
     s.frames[frame + op.times] = count + 1
-    s.frames[frame + op.place] = value
+    s.frames[frame + op.cell] = value
     command_id = new_command(s, READ_SCALAR, unit_id, pc)
     resolve_access(s, unit_id, op.region, 0, 0)
     conflicts(s, unit_id, command_id, 0)
@@ -164,7 +164,7 @@ def do_read(s: State, unit_id: int, pc: int) -> int:
     unit.pc = pc + 1
     if s.commands[command_id].dependencies == 0:
         enqueue(s, command_id)
-    return HELD_UP
+    return BLOCKED
 
 
 @jit
@@ -213,7 +213,7 @@ def do_wait(s: State, unit_id: int, pc: int) -> int:
         s.counters[counter_id].waiter = unit_id
         unit.awaited_count = value
         block(s, unit_id, FLAG, counter_id)
-        return HELD_UP
+        return BLOCKED
     begin = unit.blocked_since if unit.blocked_since != NONE else unit.now
     unit.blocked_since = NONE
     unit.cause = record(s, unit_id, pc, WAIT, NONE, begin, unit.now, unit.cause, 0, NONE, NONE, NONE)
@@ -274,7 +274,7 @@ def do_rendezvous(s: State, unit_id: int, pc: int) -> int:
     unit.pc = pc + 1
     if command.dependencies == 0:
         enqueue(s, command_id)
-    return HELD_UP
+    return BLOCKED
 
 
 @inlined

@@ -26,7 +26,7 @@ def receiver_of(s: State, unit_id: int) -> int:
 
 
 @jit
-def queue_place(s: State, channel_id: int, receiver: int, member: int) -> int:
+def launch_queue_of(s: State, channel_id: int, receiver: int, member: int) -> int:
     """Return the row of a launch's queue in `launch_queues`; NONE where there is none."""
     channel = s.channels[channel_id]
     if receiver < 0 or receiver >= channel.units or member < 0 or member >= channel.members:
@@ -37,10 +37,10 @@ def queue_place(s: State, channel_id: int, receiver: int, member: int) -> int:
 @jit
 def queue_of(s: State, channel_id: int, receiver: int, member: int) -> int:
     """Return the row of a queue in `queues`; NONE where it has not been used, or there is none."""
-    place = queue_place(s, channel_id, receiver, member)
-    if place == NONE:
+    launch_queue_id = launch_queue_of(s, channel_id, receiver, member)
+    if launch_queue_id == NONE:
         return NONE
-    return s.launch_queues[place].number
+    return s.launch_queues[launch_queue_id].number
 
 
 @jit
@@ -82,7 +82,7 @@ def first_arrival(s: State, unit_id: int) -> int:
     NONE where no arrival is known."""
     best = NONE
     when = 0
-    at = s.units[unit_id].waits_for
+    at = s.units[unit_id].blocked_on
     for i in range(s.lists[at]):
         member = s.lists[at + 1 + i]
         queue_id = queue_of(s, channel_of(s, unit_id), receiver_of(s, unit_id), member)
@@ -119,7 +119,7 @@ def decide(s: State, unit_id: int, now: int) -> None:
     queue = s.queues[best]
     if s.slots[queue.ring + queue.taken % queue.slots].arrived > now:
         return  # this was offered for a message that is taken already
-    at = unit.waits_for
+    at = unit.blocked_on
     for i in range(s.lists[at]):
         queue_id = queue_of(s, channel_of(s, unit_id), receiver_of(s, unit_id), s.lists[at + 1 + i])
         s.queues[queue_id].data_waiter = NONE

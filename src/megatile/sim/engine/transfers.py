@@ -103,7 +103,7 @@ def piece_bytes(s: State, path_id: int, nbytes: int) -> int:
 
 
 @jit
-def held_ps(s: State, path_id: int, nbytes: int, least: int) -> int:
+def head_to_tail_ps(s: State, path_id: int, nbytes: int, least: int) -> int:
     """Return the time from the head of a transfer to its tail without contention: the sum of its pieces, each
     with a minimum."""
     size = piece_bytes(s, path_id, nbytes)
@@ -132,8 +132,8 @@ def start_transfer(s: State, command_id: int, time: int) -> None:
     nbytes = command.nbytes
     head = time + path.startup + command.delay
     if path.contended == 0:
-        has_left(s, command_id, head + held_ps(s, command.path, nbytes, path.before))
-        finished(s, command_id, head + held_ps(s, command.path, nbytes, 0) + path.latency)
+        has_left(s, command_id, head + head_to_tail_ps(s, command.path, nbytes, path.before))
+        finished(s, command_id, head + head_to_tail_ps(s, command.path, nbytes, 0) + path.latency)
         return
     size = piece_bytes(s, command.path, nbytes)
     if size < nbytes:
@@ -166,7 +166,7 @@ def begin(s: State, command_id: int, head: int) -> None:
     command = s.commands[command_id]
     path = s.paths[command.path]
     command.update(
-        head=head, tail=head + serialise(command.nbytes, s.paths[command.path].dma_rate), stage=0, waited=0
+        head=head, tail=head + serialise(command.nbytes, s.paths[command.path].dma_rate), stage=0, served=0
     )
     if path.first_server == NONE:
         has_left(s, command_id, head + max(occupied(s, command.path, command.nbytes), path.before))
@@ -201,7 +201,7 @@ def move(s: State, command_id: int) -> None:
             command.stage = index
             push(s, time, REQUESTS, command.flow, command.order * HOPS + index + 1, command_id)
             return
-        if shared == 0 and command.waited == 1:
+        if shared == 0 and command.served == 1:
             server_id = command.first_server + s.stages[stage_id].server
             time = serve(s, server_id, time, stage_busy(s, stage_id, command.nbytes))
         turn(s, command_id, index, time)
@@ -221,8 +221,8 @@ def transfer(s: State, unit_id: int, command_id: int, count: int) -> None:
     if command.dependencies == 0 and server_id == NONE and s.paths[command.path].contended == 0:
         path = s.paths[command.path]
         head = command.ready_at + path.startup + command.delay
-        source_free_at = head + held_ps(s, command.path, command.nbytes, path.before)
-        end = head + held_ps(s, command.path, command.nbytes, 0) + path.latency
+        source_free_at = head + head_to_tail_ps(s, command.path, command.nbytes, path.before)
+        end = head + head_to_tail_ps(s, command.path, command.nbytes, 0) + path.latency
         complete_now(s, unit_id, command_id, count, source_free_at, end)
     else:
         complete_later(s, unit_id, command_id, count)

@@ -79,12 +79,12 @@ def evaluate(s: State, expression_id: int, frame: int) -> int:
 @apart
 def cached_value(s: State, at: int, frame: int, top: Words) -> int:
     """The value of bytecode that is cached, for the round of the loop that it depends on."""
-    place = s.frames.at(frame + s.bytecode[at].operation)
+    cell = s.frames.at(frame + s.bytecode[at].operation)
     turn = s.frames[frame + s.bytecode[at].operand]
-    if place[1] != turn:
-        place[0] = compute(s, at + 1, frame, top)
-        place[1] = turn
-    return place[0]
+    if cell[1] != turn:
+        cell[0] = compute(s, at + 1, frame, top)
+        cell[1] = turn
+    return cell[0]
 
 
 @apart
