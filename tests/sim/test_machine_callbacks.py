@@ -7,10 +7,14 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from tests.sim.shared import everything
+from tests.sim.shared import ENGINES, everything
 from tests.sim.toys import toy
 
 from megatile.sim import plain, simulate, state
+from megatile.sim.instructions import InstructionRow, SignalRow
+from megatile.sim.stream_table import StreamTable
+from megatile.sim.table import CodeTables
+from megatile.timing.machine_timing import TimingError
 
 
 def test_an_instruction_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,3 +45,29 @@ def test_the_engine_returns_for_five_reasons() -> None:
         if isinstance(node, ast.Name) and node.id.isupper()
     }
     assert named == returned | {"GO_ON"}
+
+
+@ENGINES
+@pytest.mark.parametrize("kind", [63, -1], ids=["command", "control flow"])
+def test_an_instruction_that_the_engine_does_not_know_is_an_error(
+    engine: str, kind: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emit = StreamTable.emit
+
+    def emit_unknown(table: StreamTable, statement: Any, row: Any, **operands: int) -> int:
+        pc = emit(table, statement, row, **operands)
+        if row is SignalRow:
+            table.code_tables.code[pc][InstructionRow.kind] = kind
+        return pc
+
+    monkeypatch.setattr(StreamTable, "emit", emit_unknown)
+    with pytest.raises(TimingError, match=f"no function for instructions of kind {kind}, as at Signal"):
+        simulate(everything(3), machine=toy(4), engine=engine, assume={"times": 2})
+
+
+@ENGINES
+def test_a_copy_whose_ends_are_not_known_is_an_error(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`sharing` would not see the links that it uses."""
+    monkeypatch.setattr(CodeTables, "ends", lambda *_: ())
+    with pytest.raises(TimingError, match="an instruction copies whose ends are not known"):
+        simulate(everything(3), machine=toy(4), engine=engine, assume={"times": 2})

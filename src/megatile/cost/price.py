@@ -45,8 +45,7 @@ from megatile.sim.instructions import READ_SCALAR, RECEIVE, RECEIVE_ANY, SEND, S
 from megatile.sim.launches import Launch
 from megatile.sim.machine_run import time_alone
 from megatile.sim.record import Record
-from megatile.sim.state import Answer, Queue, Recorded
-from megatile.sim.table import DMA
+from megatile.sim.state import DMA, Answer, Queue, Recorded
 from megatile.timing.caches import Cache
 from megatile.timing.fabric import serialise_ps
 from megatile.timing.machine_timing import Timing, as_timing

@@ -13,7 +13,8 @@ import numpy as np
 from megatile.sim import plain, state as st
 from megatile.sim.instructions import COPY, CopyRow, InstructionRow
 from megatile.sim.state import NONE, Answer, LevelRow, RegionRow, Storage, TileRow, UnitRow
-from megatile.sim.stream_peers import StreamPeers, is_own
+from megatile.sim.stream_peers import Array, StreamPeers, is_own
+from megatile.timing.machine_timing import TimingError
 
 if TYPE_CHECKING:
     from megatile.sim.simulation import Simulation
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 MAX_GUESSED = 1 << 16
 """Up to so many instances are answered at once what may be different in every round of a loop."""
-Array = Any
 
 
 class PathQueries:
@@ -78,6 +78,11 @@ class PathQueries:
     def path(self, mover: int, memories: int, source: int, target: int, g: int) -> int:
         peers = StreamPeers.to(self.simulation, g)
         view, table = peers.view, peers.launched.table
+        if not self.simulation.code_tables.ends(peers.pc):  # then links that it shares were not found
+            raise TimingError(
+                f"an instruction copies whose ends are not known: {peers.code[peers.pc]}",
+                advice="let CodeTables.ends in sim/table.py give the regions of its kind",
+            )
         names = table.memories[memories >> 24], table.memories[memories & ((1 << 24) - 1)]
         by = table.movers[mover // 2 // st.MOVERS]
         if (source, target) != (NONE, NONE):

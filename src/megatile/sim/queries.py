@@ -26,7 +26,6 @@ from megatile.timing.resources import Resources
 
 ASKED_AT_ONCE = 1 << 12
 """So many instances are answered at once what value is assumed for each."""
-Array = Any
 
 
 class MachineQueries(QueueQueries):
@@ -179,6 +178,11 @@ class MachineQueries(QueueQueries):
             st.NO_FLAG: f"there is no flag {b} at unit {a}",
             st.NO_PART: "a unit meets at a collective in which it has no part",
         }
+        if what == st.NO_FUNCTION:
+            raise TimingError(
+                f"the engine has no function for instructions of kind {a}, as at {statement}",
+                advice="issue them in sim/engine/operations.py (control flow: in sim/engine/loop.py)",
+            )
         if what == st.TOO_FAR_AHEAD:
             name = self.simulation.name(int(self.arena.rows("units")[g, UnitRow.actor]))
             raise TimingError(

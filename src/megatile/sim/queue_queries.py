@@ -11,12 +11,10 @@ from megatile.sim import state as st
 from megatile.sim.instructions import RECEIVE, SEND, InstructionRow, ReceiveAnyRow, ReceiveRow, SendRow
 from megatile.sim.path_queries import PathQueries
 from megatile.sim.state import NONE, LaunchQueue, LevelRow, Queue
-from megatile.sim.stream_peers import StreamPeers
+from megatile.sim.stream_peers import Array, StreamPeers
 
 if TYPE_CHECKING:
     from megatile.sim.launch_rows import LaunchRows
-
-Array = Any
 
 
 class QueueMisuse(Exception):
@@ -74,8 +72,7 @@ class QueueQueries(PathQueries):
             receivers = np.repeat(peers.units // code[ReceiveAnyRow.per], len(taken))
             values = np.tile(taken, len(peers.units))
         there = (receivers >= 0) & (receivers < units) & (values >= 0) & (values < members)
-        found: Array = (receivers * members + values)[there]
-        return found
+        return (receivers * members + values)[there]
 
     def _make_queues(
         self, launched: LaunchRows, channel: int, level: int, receivers: Array, members: Array,

@@ -71,7 +71,7 @@ GO_ON, BLOCKED = 0, -1
 # the instructions it was given are done, or something went wrong.
 FINISHED, PAUSED, ENDED, BUDGET, STOPPED = range(1, 6)
 # What no instruction may do.
-WRONG_SENDER, TOO_LARGE, WRONG_SIZE, NO_FLAG, NO_PART, NO_OWNER, TOO_FAR_AHEAD = range(7)
+WRONG_SENDER, TOO_LARGE, WRONG_SIZE, NO_FLAG, NO_PART, NO_OWNER, TOO_FAR_AHEAD, NO_FUNCTION = range(8)
 # What it asks Python.
 (
     ASK_QUEUE, ASK_QUEUE_PATH, ASK_PATH, ASK_BUSY, ASK_RENDEZVOUS, ASK_MESSAGE, ASK_VALUE,

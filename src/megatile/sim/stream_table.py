@@ -168,7 +168,6 @@ class StreamTable:
 
     def on_compute(self, s: Any) -> None:
         regions = [self.region(r) for r in (*s.reads, s.write)]
-        self.code_tables.accesses = max(self.code_tables.accesses, len(regions))
         engine = self.table.engine_queue(engine_of(s))
         operands = {
             "engine": engine,
@@ -234,7 +233,6 @@ class StreamTable:
         write = write_of(s)
         reads = [self.region(r) for r in reads_of(s)]
         writes = [self.region(write)] if write is not None else []
-        self.code_tables.accesses = max(self.code_tables.accesses, len(reads) + len(writes))
         regions = self.code_tables.raw([len(reads), len(writes), *reads, *writes])
         rendezvous, nbytes = self.table.group_lists[s.group], self.value(s.work.bytes)
         self.emit(s, si.CollectiveRow, rendezvous=rendezvous, regions=regions, nbytes=nbytes)

@@ -41,12 +41,11 @@ from megatile.sim.instructions import (
     InstructionRow,
     TakeRow,
 )
-from megatile.sim.state import NONE
+from megatile.sim.state import DMA, NONE
 from megatile.sim.stream_table import StreamTable
 
 ENGINES = ("tensor", "vector", "channel", "control")
 """The queues of commands in every instance; the virtual channels of the DMA engine follow."""
-DMA = st.DMA
 assert len(ENGINES) == DMA
 MAX_SLOTS = 1 << 31
 """Slots of all queues of a channel."""
@@ -72,7 +71,6 @@ class CodeTables(ExpressionTables):
         self.memories = 0
         self.aliases: list[int] = []
         self.dimensions = 1
-        self.accesses = 2
         self.streams: list[tuple[int, int, int]] = [(0, 0, 1)]
         self.made: dict[str, Any] = {}
         """Tables as arrays of their numbers, where they were made before."""

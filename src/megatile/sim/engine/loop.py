@@ -23,6 +23,7 @@ from megatile.sim.instructions import (
     BRANCH,
     END,
     ENTER,
+    FREE,
     JUMP,
     MERGE,
     PAUSE_ALL_BUSY,
@@ -50,6 +51,7 @@ from megatile.sim.state import (
     GO_ON,
     HOSTS,
     KERNELS,
+    NO_FUNCTION,
     NONE,
     OVERS,
     PAUSED,
@@ -105,8 +107,11 @@ def control(s: State, unit_id: int, pc: int) -> int:
         loop[0] = start
         end_handles(s, unit_id, enter.ended)
         return pc + 1
-    end_handles(s, unit_id, FreeRow.of(s.code[pc]).ended)  # or that of END, which has the same operand
-    return pc + 1
+    if kind >= FREE:  # or END, which comes next and has the same operand
+        end_handles(s, unit_id, FreeRow.of(s.code[pc]).ended)
+        return pc + 1
+    misuse(s, pc, unit_id, NO_FUNCTION, kind, 0)
+    return pc
 
 
 @jit

@@ -225,7 +225,7 @@ def do_receive(s: State, unit_id: int, pc: int) -> int:
 
 
 @jit
-def do_any(s: State, unit_id: int, pc: int) -> int:
+def do_receive_any(s: State, unit_id: int, pc: int) -> int:
     """Wait for a message of any of several queues, then take the earliest (ties: the lowest member).
 
     The choice is made when simulated time reaches the first arrival (`queues.decide`), not as soon as one
@@ -233,11 +233,10 @@ def do_any(s: State, unit_id: int, pc: int) -> int:
     op = ReceiveAnyRow.of(s.code[pc])
     unit = s.units[unit_id]
     at = op.members
-    if unit.chosen_queue != NONE:
-        outcome = take(s, unit_id, pc, unit.chosen_queue, RECEIVE_ANY)
-        if outcome == GO_ON:
-            unit.chosen_queue = NONE
-        return outcome
+    chosen_id = unit.chosen_queue
+    if chosen_id != NONE:
+        unit.chosen_queue = NONE
+        return take(s, unit_id, pc, chosen_id, RECEIVE_ANY)
     for i in range(s.lists[at]):
         queue_id = queue_in_use(s, unit_id, receiver_of(s, unit_id), s.lists[at + 1 + i])
         if queue_id == NONE:

@@ -13,7 +13,7 @@ from megatile.sim.engine.caches import touch_caches
 from megatile.sim.engine.commands import enqueue, join_engine_queue, new_command, wait_for_visible
 from megatile.sim.engine.completion import complete_later, complete_now
 from megatile.sim.engine.instances import begin_kernel, block, end_kernel, seen_from
-from megatile.sim.engine.messages import do_any, do_receive, do_send
+from megatile.sim.engine.messages import do_receive, do_receive_any, do_send
 from megatile.sim.engine.recording import record, record_accesses, record_words
 from megatile.sim.engine.transfers import (
     cached_figure,
@@ -28,6 +28,7 @@ from megatile.sim.instructions import (
     COPY,
     READ_SCALAR,
     RECEIVE,
+    RECEIVE_ANY,
     RENDEZVOUS,
     SEND,
     SIGNAL,
@@ -56,6 +57,7 @@ from megatile.sim.state import (
     GO_ON,
     HAZARD,
     NO_FLAG,
+    NO_FUNCTION,
     NO_PART,
     NONE,
     PIECES,
@@ -299,4 +301,6 @@ def issue_command(s: State, unit_id: int, pc: int) -> int:
         return do_rendezvous(s, unit_id, pc)
     if kind == READ_SCALAR:
         return do_read(s, unit_id, pc)
-    return do_any(s, unit_id, pc)
+    if kind == RECEIVE_ANY:
+        return do_receive_any(s, unit_id, pc)
+    return misuse(s, pc, unit_id, NO_FUNCTION, kind, 0)
