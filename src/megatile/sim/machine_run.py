@@ -1,6 +1,18 @@
 """Launches on one machine as time passes: they are started, waited for, and end with a result.
 
-`Session` remembers what they leave; `simulate` is one launch that has the machine for itself.
+`Session` remembers what they leave; `simulate` is one launch that has the machine for itself (`time_alone`).
+
+A launch that is submitted waits for those that must end first (`_line_up`), then begins in one of two ways
+(`_begin`):
+
+* *Without the engine*, while nothing runs beside it. Its times are those of a launch like it that had an idle
+  machine for itself (`known_times`), or of one of its units, which represents all (`symmetry`), or they are
+  found when time passes, with what caches hold then (``untimed``). It ends at its known time.
+* *In the engine*, beside others there. When a launch comes beside one that began without the engine, that
+  joins it there (`_give`) and is simulated from its own submission on.
+
+`step` lets time pass up to the first end of either kind. A launch that the engine has timed on an idle
+machine, and that leaves it as it was, is kept for those like it (`_ended`).
 """
 
 from __future__ import annotations
@@ -66,8 +78,7 @@ class MachineRun(Host):
         self._after_others: set[Launch] = set()
         """Launches that come after others that have not ended."""
         self._without_engine: list[Launch] = []
-        """Launches that the engine need not have as long as nothing comes beside them: their times are known,
-        or a unit represents all."""
+        """Launches that have begun without the engine; see above."""
         self._active: dict[int, Launch] = {}
         """Launches that the engine has, by its number of them."""
         self._known_times = KnownTimes()
@@ -114,7 +125,7 @@ class MachineRun(Host):
 
     def _begin(self, launch: Launch) -> None:
         """Begin a launch whose turn it is: without the engine where its times are known, or one unit
-        represents all, and nothing runs beside it."""
+        represents all, and nothing runs beside it; else in the engine, with those beside it."""
         for other in launch.after:
             launch.submit_ps = max(launch.submit_ps, other.end_ps or 0)
         launch.after = ()
@@ -124,6 +135,7 @@ class MachineRun(Host):
         beside = [other for other in (*self._without_engine, *self._active.values()) if launch.meets(other)]
         launch.idle = not (beside or self._withdrawn or launch.submit_ps < self._quiet_ps)
         resources, found = launch.resources, None
+        # Nothing that earlier launches leave decides its time but what caches hold.
         by_caches = not self._lent and resources.has_caches and leaves_nothing(resources)
         if not beside and (launch.known is None or by_caches):
             found = self._known_times.find(launch, self.simulation.paths)
@@ -143,7 +155,8 @@ class MachineRun(Host):
         self._give(launch, beside)
 
     def _give(self, launch: Launch, beside: Sequence[Launch] = ()) -> None:
-        """Give a launch to the engine, in which others are ``beside`` it."""
+        """Give a launch to the engine, in which others are ``beside`` it. What caches hold since launches
+        ended without the engine goes there first."""
         if launch in self._without_engine:
             self._without_engine.remove(launch)
         self.simulation.paths.set_cache_states(self._known_times.caches)
@@ -215,7 +228,8 @@ class MachineRun(Host):
         return bool(self._without_engine or self._active or self._after_others)
 
     def step(self, until: int = NEVER, deadline: float | None = None) -> bool:
-        """Let time pass until a launch has ended; whether one has, before ``until`` and the deadline."""
+        """Let time pass until a launch has ended; whether one has, before ``until`` (picoseconds of simulated
+        time) and the deadline (seconds of `time.monotonic`; an enclosing `time_limit` may come before it)."""
         if self._over is not None:
             raise SessionError(f"this session is over: {self._over}", advice="begin a new Session")
         limit, first = time_limit_end(), None

@@ -8,15 +8,24 @@
     s.time_ns, s.summary()
 
 Launches on the same units take turns in the order in which they were submitted: on each unit of the hardware
-a launch begins when all commands of those before it there have ended, on others at once (`occupancy`). Time
-passes only in `wait`, up to the end of the first launch that somebody waits for, so that what is submitted
-then still comes in time.
-A host with several workers (`worker`) has a clock for each; its scheduler uses `Worker.block` and `advance`.
+a launch begins when all commands of those before it there have ended, on others at once (`occupancy`).
+Launches that run beside each other share links, memories and engines.
+
+Time passes only in `wait` (of a `Session` or `Worker`), up to the end of the first launch that somebody waits
+for, so that what is submitted then still comes in time. A launch may be submitted for later (``at``), never
+for earlier than now. A host with several workers (`worker`) has a clock for each, which goes on to the end of
+what the worker waits for; its scheduler uses `Worker.block` and `advance`.
+
 Tensors (tiles with a role) are known by name, raw memory by its address; all other scratch begins undefined,
 so that an earlier kernel cannot leak into a later one. Likewise caches keep blocks of tensors, which a later
 launch finds if it means the same memory and cuts it alike (`LaunchRows._tensor_key`), and not of scratch.
 Channels and flags that a plan marks as ``installed`` belong to the machine: messages, credits and counts go
 on from launch to launch. All others are each launch's own: its flags begin at 0, its queues empty.
+
+Where to find what: `machine_run` begins launches, lets time pass and ends them; `known_times` has the times
+of launches that had an idle machine for themselves, so that those like them need no engine; `simulation` runs
+the engine and keeps errors of what the engine calls until it has stopped; `workers` has clocks, deadlines and
+budgets; `contents` the memories; `install` the queues that are there; `data_runs` the data.
 
 What happens on failure:
 
@@ -62,7 +71,7 @@ from megatile.trace import Trace, WaitGraph, critical_path, text_table, why_slow
 
 INSTALL = "install"
 NOT_IN_HISTORY: dict[str, Any] = dict.fromkeys(("outputs", "result", "error", "engine_rows", "worker"))
-"""What the history does not keep of a launch: neither outputs nor the engine stay alive."""
+"""Fields that the history leaves out of a launch: neither outputs nor the engine stay alive."""
 MAX_RECORDED_COMMANDS = 1 << 18
 """Commands of all launches that are kept for traces unless more are asked for."""
 
@@ -83,11 +92,14 @@ class Session(MachineRun, HasTime):
         self._queues = Queues()
         self._contents = Contents()
         self._prepared: dict[tuple[int, Faults, Timing, bool], Launch] = {}
-        """Launches to be copied, by plan and how they are launched; the last: with its queues there."""
+        """Launches in state ``prepared``, of which `submit` submits copies: by plan, faults, timing, and
+        whether its queues are installed already."""
         self._checked: dict[int, tuple[str, ...]] = {}
         """By plan, the tensors beside which it was found to fit."""
         self._host_free_ps = 0
+        """When the host's link has sent all messages of installs."""
         self._recorded = self._forgotten = 0
+        """How many commands of launches in the history are kept, and how many launches have none any more."""
 
     def __enter__(self) -> Session:
         return self
@@ -109,9 +121,10 @@ class Session(MachineRun, HasTime):
     def install(self, plan: Plan, units: Iterable[int] | None = None, *, worker: Worker | None = None) -> int:
         """Install the queues that a plan has at its units (or at some of them); the picoseconds that takes.
 
-        Every unit gets a message over the control path, one after another over the host's link. A unit takes
-        one install only: choose slots that serve every kernel (``n_slots``, ``slot_size`` of
-        ``tl.read_kernel``).
+        Every unit gets a message over the control path, one after another over the host's link: the last
+        arrives ``control_ps`` after it was sent, which is ``host_link_ps`` for each one before it. The worker
+        waits for that. A unit takes one install only, by this or by `submit`: choose slots that serve every
+        kernel (``n_slots``, ``slot_size`` of ``tl.read_kernel``).
         """
         worker = self._worker(worker)
         resources = self._prepare(plan).resources
@@ -137,7 +150,7 @@ class Session(MachineRun, HasTime):
         return took
 
     def _check_directions(self, plan: Plan, resources: Resources) -> None:
-        """A unit has as many queues as its hardware has directions."""
+        """Refuse a plan whose units need more queues than their hardware has directions."""
         limit = self.machine.queues_of(resources.level.name)
         if limit is None:
             return
@@ -177,7 +190,8 @@ class Session(MachineRun, HasTime):
 
         Inputs that are not given are those in memory. Where some are unknown, times alone are found out
         (``data=True`` makes that an error). If a unit has no queues yet, their install comes first, as in
-        `simulate`. ``assume``, ``engine`` and ``timing`` are those of `simulate`.
+        `simulate`. ``assume``, ``engine`` and ``timing`` are those of `simulate`. Nothing runs yet: see
+        `wait`. Whatever is refused is refused before anything of the session has changed.
         """
         worker = self._worker(worker)
         prepared = self._prepare(plan, timing)
@@ -221,7 +235,8 @@ class Session(MachineRun, HasTime):
         return launch
 
     def _prepare(self, plan: Plan, timing: Timing | None = None, installed: bool = True) -> Launch:
-        """Return a launch of this plan to be copied, if the session can go on and the plan fits it."""
+        """Return a prepared launch of this plan, of which every `submit` makes a copy; refuse a plan that is
+        not sound or does not fit the machine's memories beside the tensors that are there."""
         if self._over is not None:
             raise SessionError(f"this session is over: {self._over}", advice="begin a new Session")
         if not isinstance(plan, Plan):
@@ -253,7 +268,9 @@ class Session(MachineRun, HasTime):
         return replace(plan, tiles=(*plan.tiles, *fitting))
 
     def _keep(self, launch: Launch) -> Launch:
-        """Counts of messages, a line of the history; what a launch without data wrote is not known."""
+        """Keep what a launch that has ended leaves: its `Result`, counts of messages, a line of the history,
+        without records of the oldest where there are too many. What one without data wrote is unknown now.
+        (`MachineRun` calls this at the end of every launch.)"""
         plan, kept, launch.result = launch.resources.plan, launch.copied(**NOT_IN_HISTORY), Result(launch)
         if launch.outputs is None:
             self._contents.keep(plan, None, launch.present)

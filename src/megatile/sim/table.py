@@ -1,15 +1,28 @@
 """A Plan as a table of commands: one row per command of a stream, integers only. The engine runs it.
 
-Streams become rows of instructions (`stream_table`), with the operands of their class in `instructions`;
-expressions become constants, cells of an instance's *frame* of integers, or bytecode (`expressions`); names
-of tiles become storages (the buffers of tiles, then the slots of queues) or cells of the frame that hold
-one. Nothing here knows a machine or time.
+`CodeTables` are the tables of several plans, which grow; `CommandTable` adds the rows of one plan to them;
+`Simulation.tabulate` copies what is new into the engine's memory. What is made of what:
 
-A tile with several versions has a storage for each buffer, and a cell of the frame counts its versions, from
-0: a fresh command counts up, then version v means buffer ``v % versions`` (`engine.accesses.storage_meant`),
-so that it waits for the accesses to version ``v - versions``. A carried or merged name holds the storage that
-was meant when it was bound. What belongs to a level above the stream's is that of instance
-``unit // per``, with ``per`` instances of the stream's level in each.
+* A stream: rows of instructions, with the operands of their class in `instructions` (`stream_table`). All
+  units of a stream share them, whatever their number.
+* A unit of a stream, when it runs: a *frame* of integers. `StreamTable` says what each *cell* of it holds
+  (the unit's number, a loop's index, a carried integer, ...) and what it begins with.
+* An expression: a constant, a cell, or bytecode over cells (`expressions`).
+* A tile: a *storage* for each of its buffers, numbered within the plan; after those of all tiles come the
+  slots of queues, which are storages too. A name of a message or a carried tile is a cell that holds the
+  storage that was meant when it was bound.
+* A version of a tile: a cell counts the versions, from 0; a fresh command counts up, then version v means
+  buffer ``v % versions`` (`engine.accesses.storage_meant`), so that it waits for the accesses to version
+  ``v - versions``, which had the same one.
+* A group: a *rendezvous* for each of its keys, and a list that gives every unit its own.
+
+Rows of code, lists, regions, tiles, expressions and streams have their final numbers at once: rows of other
+plans come before or after them, nothing moves. Storages, channels, flags, rendezvous and levels belong to a
+launch and are numbered within the plan here; the engine adds the first number that the launch has of each
+(`state.LaunchRow`; `LaunchRows` writes that). So several launches share one plan's code.
+
+What belongs to a level above the stream's is that of instance ``unit // per``, with ``per`` instances of the
+stream's level in each. Nothing here knows a machine or time.
 """
 
 from __future__ import annotations
@@ -29,7 +42,6 @@ from megatile.plan.code import compile_plan
 from megatile.plan.cohort import of_units
 from megatile.plan.memory import aliases
 from megatile.plan.statements import regions_of
-from megatile.sim import state as st
 from megatile.sim.expressions import ExpressionTables
 from megatile.sim.instructions import (
     COPY,
@@ -45,18 +57,19 @@ from megatile.sim.state import DMA, NONE
 from megatile.sim.stream_table import StreamTable
 
 ENGINES = ("tensor", "vector", "channel", "control")
-"""The queues of commands in every instance; the virtual channels of the DMA engine follow."""
+"""The engine queues of every instance but those of DMA engines, which follow: the unnamed one, those that
+copies name (`CommandTable.movers`), then the further virtual channels of messages."""
 assert len(ENGINES) == DMA
-MAX_SLOTS = 1 << 31
-"""Slots of all queues of a channel."""
+MAX_SLOTS = 1 << 26
+"""Slots of all queues of a unit: their rows alone would fill the memory beyond."""
 IDLE_STREAM = 0
-"""The stream that does nothing: it ends at once."""
+"""The stream that does nothing: it ends at once. Launches that are withdrawn have it (`LaunchRows`)."""
 TABLES = ("code", "expressions", "bytecode", "constants", "lists", "regions", "tiles", "aliases", "streams")
-"""Tables that grow with every plan."""
+"""Tables of the engine that grow with every plan; fields of `CodeTables` have their names."""
 
 
 class CodeTables(ExpressionTables):
-    """Tables of several plans, growing; indices stay valid."""
+    """The tables of several plans. They only grow, so that numbers of rows stay valid."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,13 +77,16 @@ class CodeTables(ExpressionTables):
         self.statements: list[Any] = [None]
         """The statement of every row of code."""
         self.lists = array("q", [0])
+        """Lists of numbers one after another; operands say where one begins (0: an empty one)."""
         self.regions: list[list[int]] = []
         self.tiles: list[list[int]] = []
         self.memory_of: list[tuple[tuple[int, ...], int]] = []
         """Rows of `storages`, and how many storages one after another have each."""
         self.memories = 0
+        """How many rows of `storages` there are."""
         self.aliases: list[int] = []
         self.dimensions = 1
+        """The most dimensions of a region or tile."""
         self.streams: list[tuple[int, int, int]] = [(0, 0, 1)]
         self.made: dict[str, Any] = {}
         """Tables as arrays of their numbers, where they were made before."""
@@ -84,7 +100,8 @@ class CodeTables(ExpressionTables):
         return found
 
     def ends(self, pc: int) -> tuple[int, ...]:
-        """The regions from and to which an instruction copies (NONE: out of a queue), if it does."""
+        """The regions from and to which an instruction copies (NONE: out of a queue); empty if it does not.
+        All kinds that copy are here: `PathQueries.path` refuses a copy of another kind."""
         row, lists = self.code[pc], self.lists
         if row[InstructionRow.kind] == COPY:
             at = row[CopyRow.regions]
@@ -111,10 +128,12 @@ class CodeTables(ExpressionTables):
 
 
 class CommandTable:
-    """A plan's rows among those of others; what is numbered per launch is numbered from 0 here."""
+    """The rows of one plan, and what its launches need to know: names and numbers of all that it declares.
+
+    What is numbered per launch is numbered from 0 here (see above)."""
 
     def __init__(self, plan: pm.Plan, tables: CodeTables) -> None:
-        # Whole tiles have no bounds of their own, but their blocks in caches have as many dimensions.
+        # Regions of whole tiles have no bounds, but their blocks in caches have as many dimensions.
         tables.dimensions = max([tables.dimensions, *(len(tile.shape) for tile in plan.tiles)])
         self.plan = plan
         self.code_tables = tables
@@ -125,7 +144,7 @@ class CommandTable:
         self.visible = {tile.name for tile in plan.tiles if tile.shared}
         """Tiles that more than one unit may see."""
         self.all_own = not plan.levels and not self.visible
-        """Whether what is named without an owner is always the unit's own."""
+        """Whether what a region names without an owner (``at``) is always the unit's own."""
         level_of = {tile.name: tile.level for tile in plan.tiles}
         for stream, body in zip(plan.streams, plan.bodies, strict=True):
             for statement in body:
@@ -172,17 +191,18 @@ class CommandTable:
         name, and for each virtual channel of messages (the first of these is the DMA engine's own)."""
         return DMA + virtual_channels + len(self.movers) - 1
 
-    def engine_queue_of_messages(self, channel: Any) -> Any:
-        """The queue of a virtual channel (or of an array of these)."""
-        return DMA + channel + (len(self.movers) - 1) * (channel > 0)
+    def engine_queue_of_messages(self, virtual_channel: Any) -> Any:
+        """The engine queue of messages on a virtual channel of the DMA engine (or on an array of these)."""
+        return DMA + virtual_channel + (len(self.movers) - 1) * (virtual_channel > 0)
 
     @property
     def engine_names(self) -> list[str]:
-        """Of the queues before those of messages."""
+        """The names of the engine queues, without further virtual channels of messages."""
         return [*ENGINES, *(f"dma.{name}" if name else "dma" for name in self.movers)]
 
     def engine_queue(self, engine: str) -> int:
-        """The queue of an engine by its name, which is used from now on."""
+        """The engine queue of an engine by its name (``vector``, ``dma``, ``dma.tma``), which counts as used
+        from now on."""
         kind, _, by = engine.partition(".")
         if kind == "dma" and by not in self.movers:
             self.movers.append(by)
@@ -199,12 +219,14 @@ class CommandTable:
     # storages
 
     def _storages(self) -> None:
+        """Number the storages of tiles and slots, and describe each as every level sees it."""
         plan, tables, count = self.plan, self.code_tables, 0
         self.base: list[int] = []
+        """The first storage of every tile; ``slot_base``: of the slots of every channel."""
         self.movers: list[str] = [""]
         """The DMA engines that copies name, by number."""
         self.used_engine_queues = {DMA} if self.plan.channels else set[int]()
-        """The queues before those of messages that commands use."""
+        """The engine queues that commands use, without further virtual channels of messages."""
         numbers: dict[str, int] = {}
         described: list[tuple[int, int, pm.Tile | None]] = []
 
@@ -219,10 +241,8 @@ class CommandTable:
         self.slot_base: list[int] = []
         for channel in self.plan.channels:
             self.slot_base.append(count)
-            if channel.members * channel.slots > st.PHASE or count > MAX_SLOTS:
-                raise pm.PlanError(f"channel '{channel.name}' has too many slots to be simulated")
             count += channel.members * channel.slots
-            if count - self.first_slot > 1 << 26:
+            if count - self.first_slot > MAX_SLOTS:
                 raise pm.PlanError(
                     f"channel '{channel.name}' has {channel.members} members of {channel.slots} slots in "
                     "every unit: too many to be simulated",
@@ -246,7 +266,8 @@ class CommandTable:
                 tables.memory_of.append(((number, 0, *seen, *spread, NONE), times))
         tables.memories += len(self.levels) * count
         self.over = aliases(self.plan)
-        """Tiles of scratch that share an address, each with the first of them."""
+        """Tiles of scratch that share an address, each with the first of them: accesses to one may conflict
+        with those to the others, so every storage has a list of these (`alias_base`)."""
         self.alias_base = NONE
         if self.over:
             self.alias_base = len(tables.aliases)
@@ -288,7 +309,8 @@ class CommandTable:
     # groups
 
     def _groups(self) -> None:
-        """Number the rendezvous of all groups and keys; every unit has a list entry per group."""
+        """Number the rendezvous of all groups and keys. A list per group gives every unit the rendezvous at
+        which it meets others (NONE: it has no part); ``members`` are the units of each rendezvous."""
         self.members: list[tuple[int, ...]] = []
         self.group_lists: dict[str, int] = {}
         for group in self.plan.groups:
@@ -315,7 +337,8 @@ def flat(rows: Any) -> Any:
 
 @cached_in_owner
 def tabulated(plan: pm.Plan) -> CommandTable:
-    """The rows of a plan alone."""
+    """The rows of a plan alone. A simulation goes on with a copy of its tables (`Simulation.add`), so that a
+    plan is tabulated once however often it is simulated."""
     table = CommandTable(plan, CodeTables())
     tables = {name: getattr(table.code_tables, name) for name in TABLES}
     table.code_tables.made = {name: flat(rows) for name, rows in tables.items() if rows}

@@ -1,17 +1,26 @@
 """Send and receive: what `loop.issue` calls for these instructions (see `engine/__init__` for the whole).
 
-A queue has ``slots`` buffers at the receiver; message k lies in slot ``k % slots``. A send *blocks* its
-instance (BLOCKED: nothing after it is issued) until the credit of message ``k - slots`` is back, and then
-only *starts* the transfer (GO_ON): the instance goes on while that waits for its turn. A receive blocks until
-the message at the head of its queue has arrived. It copies nothing: its name refers to the slot itself. The
-slot is released when its last name ends and all commands that use it have completed (`bindings.drop_name`). A
-receive ``into`` a tile starts a copy on the DMA engine instead, and the slot is released when that copy
-completes (`completion`). Either way the credit then travels for ``credit_ps``.
+A channel has a *queue* for each of its members at each receiver (`state.Queue`). A queue has ``slots``
+buffers there; message k, counted from 0, lies in slot ``k % slots``. A slot is used in this order:
+
+1. Send k blocks its instance (BLOCKED: nothing after it is issued) until the slot is free: at once for the
+   first ``slots`` messages, else when the *credit* of message ``k - slots`` has come back.
+2. It then starts a transfer into the slot (GO_ON) and the instance goes on. The transfer itself waits for
+   unfinished writes of what it reads, for its turn in its engine queue and on links.
+3. The message arrives at the end of the transfer (`queues.arrive`), which wakes a receiver that waits.
+4. A receive blocks until the message at the head of its queue has arrived. A plain one copies nothing: its
+   name refers to the slot itself. One ``into`` a tile starts a copy on the DMA engine, and goes on.
+5. The slot is free when nothing needs it any more: the last of its names has ended and all commands that use
+   it have completed (`bindings.drop_name`), or the copy has (`completion.finished`). `queues.give_back` then
+   sends the credit, which is at the sender ``credit_ps`` later.
+
+The times of 3 and 5 are known before they are reached, so neither is an event in the time queue: whoever
+waits is woken at once and sets its own clock forward to them.
 """
 
 from __future__ import annotations
 
-from megatile.records.marks import jit
+from megatile.records.marks import inlined, jit
 from megatile.sim.engine.accesses import conflicts, resolve_access, storage_of
 from megatile.sim.engine.bindings import bind
 from megatile.sim.engine.caches import touch_caches
@@ -57,7 +66,8 @@ from megatile.sim.state import (
 
 @jit
 def credit_ps_of(s: State, unit_id: int, queue_id: int) -> int:
-    """Return how long the credit of a message travels back; NONE where that cannot be said."""
+    """Return how long the credit of a message travels from the receiver (the instance at hand) to the sender;
+    NONE where that cannot be said. Where both ends stay where they are, the queue knows it."""
     queue = s.queues[queue_id]
     unit = s.units[unit_id]
     channel_id = channel_of(s, unit_id)
@@ -68,10 +78,10 @@ def credit_ps_of(s: State, unit_id: int, queue_id: int) -> int:
     return figure(s, ASK_CREDIT, channel_id, unit.level, unit.place, peer, unit_id)
 
 
-@jit
+@inlined
 def queue_in_use(s: State, unit_id: int, receiver: int, member: int) -> int:
-    """Return a queue of the channel that the instruction names, set up when it is first used; NONE where
-    there is none."""
+    """Return a queue of the channel that the instruction names; NONE where there is none. When it is first
+    used Python sets it up (`QueueQueries.queue`), with those of all who will come to this instruction."""
     queue_id = queue_of(s, channel_of(s, unit_id), receiver, member)
     if queue_id == NONE:
         pc = s.units[unit_id].pc
@@ -81,21 +91,23 @@ def queue_in_use(s: State, unit_id: int, receiver: int, member: int) -> int:
 
 @jit
 def do_send(s: State, unit_id: int, pc: int) -> int:
-    """Block until the credit of the last message in the same slot is back, then start a transfer into it."""
+    """Block until the credit of the last message in the same slot is back, then start a transfer into it.
+
+    Senders other than the one that the channel declares are refused, and messages larger than a slot."""
     op = SendRow.of(s.code[pc])
     unit = s.units[unit_id]
     frame = unit.frame
     to = evaluate(s, op.to, frame)
     member = evaluate(s, op.member, frame)
-    channel = s.channels[channel_of(s, unit_id)]
+    channel_id = channel_of(s, unit_id)
+    channel = s.channels[channel_id]
     queue_id = queue_in_use(s, unit_id, to, member)
     if queue_id == NONE:
         return STOPPED
-    launch_queue_id = launch_queue_of(s, channel_of(s, unit_id), to, member)
+    launch_queue_id = launch_queue_of(s, channel_id, to, member)
     queue = s.queues[queue_id]
     level_id = channel.level
-    me = s.levels[level_id].first_actor + unit.number // op.per
-    if s.launch_queues[launch_queue_id].fed_by != me:
+    if s.launch_queues[launch_queue_id].fed_by != s.levels[level_id].first_actor + unit.number // op.per:
         return misuse(s, pc, unit_id, WRONG_SENDER, to, member)
     nbytes = evaluate(s, op.nbytes, frame)
     if nbytes > channel.slot_bytes:
@@ -104,7 +116,7 @@ def do_send(s: State, unit_id: int, pc: int) -> int:
     slot_id = queue.ring + number % queue.slots
     if number >= queue.slots:  # message ``number - slots`` was in this slot: has its credit come back?
         returned = s.slots[slot_id].returned
-        if returned == UNKNOWN:
+        if returned == UNKNOWN:  # wait in the list of those who wait for credits; `give_back` wakes them
             unit.next_waiter = queue.credit_waiter
             queue.credit_waiter = unit_id
             block(s, unit_id, CREDIT, queue_id)
@@ -112,6 +124,7 @@ def do_send(s: State, unit_id: int, pc: int) -> int:
         if returned > unit.now:
             unit.now = returned
             unit.cause = s.slots[slot_id].returned_by
+    # Where does it read, and which path and engine queue does it take from there?
     resolve_access(s, unit_id, op.region, 0, 0)
     memory = storage_of(s, unit_id, s.accesses[0].storage).memory
     engine = queue.engine_queue
@@ -119,14 +132,15 @@ def do_send(s: State, unit_id: int, pc: int) -> int:
     if level_id != unit.level or s.levels[level_id].fixed == 0:
         memory = memory * (1 << 24) + unit.level
         peer = seen_from(s, unit_id, level_id, to)
-        path_id = figure(s, ASK_ROUTE, channel_of(s, unit_id), memory, unit.place, peer, unit_id)
-        engine = figure(s, ASK_ENGINE_QUEUE, channel_of(s, unit_id), unit.level, unit.place, peer, unit_id)
+        path_id = figure(s, ASK_ROUTE, channel_id, memory, unit.place, peer, unit_id)
+        engine = figure(s, ASK_ENGINE_QUEUE, channel_id, unit.level, unit.place, peer, unit_id)
     elif queue.path_memory != memory:
         path_id = figure(s, ASK_QUEUE_PATH, launch_queue_id, memory, 0, 0, unit_id)
     flow = channel.first_flow + to * channel.members + member
     delay = delay_of(s, flow, number, path_id, nbytes)
     if engine == NONE or delay == NONE:
         return STOPPED
+    # From here on it is sent.
     unit.blocked_since = NONE
     queue.sent = number + 1
     s.launch_queues[launch_queue_id].sent += 1
@@ -148,7 +162,10 @@ def do_send(s: State, unit_id: int, pc: int) -> int:
 @jit
 def take(s: State, unit_id: int, pc: int, queue_id: int, kind: int) -> int:
     """Take the message at the head of a queue, which has arrived: bind its slot to a name, or start the copy
-    of it into a tile. The instance goes on at once in both cases."""
+    of it into a tile. The instance goes on at once in both cases; its clock is then not before the arrival.
+
+    A message of another size than the instruction says is refused. What is recorded is the time that the
+    instance was blocked; of a receive into a tile that was not, only the copy (from-any: always both)."""
     op = TakeRow.of(s.code[pc])
     unit = s.units[unit_id]
     frame = unit.frame
@@ -176,6 +193,7 @@ def take(s: State, unit_id: int, pc: int, queue_id: int, kind: int) -> int:
         delay = delay_of(s, unit.flow, unit.copies, path_id, nbytes)
     if s.stopped != 0:
         return STOPPED
+    # From here on it is taken.
     begin = unit.blocked_since if unit.blocked_since != NONE else unit.now
     unit.blocked_since = NONE
     queue.taken = number + 1
@@ -209,7 +227,8 @@ def take(s: State, unit_id: int, pc: int, queue_id: int, kind: int) -> int:
 
 @jit
 def do_receive(s: State, unit_id: int, pc: int) -> int:
-    """Wait for the next message of a queue, then take it."""
+    """Block until the next message of a queue has arrived, then take it. The arrival may be known while it is
+    still to come: `take` sets the clock forward."""
     op = ReceiveRow.of(s.code[pc])
     member = evaluate(s, op.member, s.units[unit_id].frame)
     queue_id = queue_in_use(s, unit_id, receiver_of(s, unit_id), member)
@@ -226,10 +245,13 @@ def do_receive(s: State, unit_id: int, pc: int) -> int:
 
 @jit
 def do_receive_any(s: State, unit_id: int, pc: int) -> int:
-    """Wait for a message of any of several queues, then take the earliest (ties: the lowest member).
+    """Block until a message of any of several queues has arrived, then take the earliest (ties: the lowest
+    member).
 
-    The choice is made when simulated time reaches the first arrival (`queues.decide`), not as soon as one
-    arrival is known: a message of another queue may still arrive before it."""
+    It is called twice. First it blocks, and offers the first arrival that is known as an event; later
+    arrivals do so too (`queues.arrive`). The choice is made when simulated time reaches such an event
+    (`queues.decide`), because a message of another queue may still become known to arrive before. That
+    sets ``chosen_queue`` and wakes the instance; then the message is taken."""
     op = ReceiveAnyRow.of(s.code[pc])
     unit = s.units[unit_id]
     at = op.members

@@ -173,7 +173,7 @@ def begin(s: State, command_id: int, head: int) -> None:
     move(s, command_id)
 
 
-@jit
+@inlined
 def turn(s: State, command_id: int, index: int, time: int) -> None:
     """The head of a transfer passes stage ``index`` at ``time``."""
     command = s.commands[command_id]
@@ -188,7 +188,7 @@ def turn(s: State, command_id: int, index: int, time: int) -> None:
     command.head = time + latency
 
 
-@jit
+@inlined
 def move(s: State, command_id: int) -> None:
     """Follow the stages up to the next that is shared, or to the end."""
     command = s.commands[command_id]
