@@ -38,7 +38,7 @@ def test_operands_follow_those_that_kinds_have_in_common() -> None:
 
 
 def test_what_is_not_a_field_is_refused() -> None:
-    with pytest.raises(TypeError, match="Send has no field 'too', only kind, figures, channel, per, to"):
+    with pytest.raises(TypeError, match="SendRow has no field 'too', only kind, figures, channel, per, to"):
         SendRow.row(too=1)
     with pytest.raises(TypeError, match="Wrong: no field can be called 'width'"):
         type("Wrong", (Row,), {"__annotations__": {"width": "int"}})
