@@ -1,4 +1,9 @@
-"""Times of launches that had an idle machine for themselves: those like them need no engine."""
+"""Times of launches that had an idle machine for themselves: those like them need no engine.
+
+A launch is like another if it is the same plan with the same machine, faults and timing (`Launch.alone_key`),
+and caches hold the same before it, byte for byte. It then takes the same times, counted from its submission,
+and leaves the same in caches. `MachineRun._begin` looks for one before it gives a launch to the engine.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +22,7 @@ MAX_KNOWN = 128
 
 def leaves_nothing(resources: Resources) -> bool:
     """Return whether a launch takes the same time whenever it has an idle machine for itself, with the same
-    in its caches."""
+    in its caches: no queue or flag lasts after it, no fault is random, no integer is read from data."""
     plan = resources.plan
     lasting = any(c.installed for c in plan.channels) or any(f.installed for f in plan.flags)
     return not (lasting or resources.faults or ReadScalar in plan.kinds)
@@ -32,7 +37,7 @@ class KnownTimes:
         self._timed: deque[tuple[Any, Mapping[CacheKey, bytes], Launch]] = deque(maxlen=MAX_KNOWN)
 
     def find(self, launch: Launch, paths: Paths) -> Launch | None:
-        """Return a launch like this that was timed with what caches hold now, in the engine or since."""
+        """Return a launch like this that was timed with what caches hold now; None where there is none."""
         asked = launch.alone_key
         for key, before, known in self._timed:
             if key == asked and all(self._state(name, paths) == state for name, state in before.items()):

@@ -306,10 +306,12 @@ class Simulation:
     # running
 
     def run(self, until: int = NEVER, deadline: float | None = None) -> LaunchRows | None:
-        """Go on until a launch has ended (it is returned), nothing can go on, or the time is over.
+        """Go on until a launch has ended (it is returned), nothing can go on, or the time is over: no event
+        comes before ``until`` (simulated time), or the ``deadline`` (of `time.monotonic`) has passed.
 
-        The engine runs in slices: handlers of signals are called between them, so that what is under way can
-        be continued after one that raises.
+        The engine runs in slices of so many instructions that each takes about SLICE_SECONDS. Deadlines are
+        looked at between slices, and handlers of signals are called there, so that what is under way can be
+        continued after one that raises.
         """
         with held_signals() as signals:
             answer = partial(self._answer, MachineQueries(self), deadline, signals)
@@ -354,8 +356,11 @@ class Simulation:
                 slice_ = int(min(MAX_SLICE, max(LEAST_SLICE, slice_ * times)))
 
     def _answer(self, queries: MachineQueries, deadline: float | None, signals: HeldSignals) -> int:
-        """Answer what the engine asks. An error is kept: it cannot pass through machine code, and is raised
-        when the engine has stopped. The slice ends early where a signal has come or the time is over."""
+        """Answer what the engine asks: it calls this in the middle of an instruction (`engine.values.ask`).
+
+        An error cannot pass through machine code. It is kept, ``stopped`` is set, and the engine returns as
+        soon as it can; `_fail` then raises the error. Until then whatever else is asked gets NONE. The slice
+        also ends early where a signal has come or the time is over: these leave the state as it is."""
         arena = self.arena
         if arena.stopped:
             return NONE

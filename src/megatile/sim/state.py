@@ -226,9 +226,11 @@ class UnitRow(Row):
     latest: int
     latest_by: int
     blocked_since: int
+    """When the instruction at hand was first tried, if it has not been issued yet."""
     blocked_on: int
     """What a blocked one waits for: a queue, counter, rendezvous or list of queues, as its state says."""
     chosen_queue: int
+    """The queue that a receive-from-any has chosen."""
     next_waiter: int
     """Links those who wait for one thing."""
     awaited_count: int
@@ -301,51 +303,66 @@ class Children(Row):
 
 
 class NamedSlot(Row):
-    """A slot of a queue that handles are bound to."""
+    """A slot of a queue that names (handles) of an instance are bound to: each counts, so that its credit is
+    sent when the last has ended."""
 
     handles: int
+    """How many names are bound to it."""
     queue: int
     message: int
     credit_ps: int
 
 
 class EngineQueue(Row):
-    """The last command of an instance on an engine."""
+    """The commands of one instance on one engine, which go in the order of issue: the last of them tells when
+    the next may start."""
 
     free_at: int
     """When the last command leaves it whose times are known."""
     last: int
     """The last command that was issued, if that is in flight."""
     cause: int
+    """The record of the command that leaves it at ``free_at``."""
     server: int
+    """The server of an engine that several instances share (NONE: the instance has its own)."""
 
 
 # --- messages, flags, rendezvous ---------------------------------------------------------------------------
 
 
 class LaunchQueue(Row):
-    """A queue as a launch numbers it."""
+    """A queue as a launch numbers it: by channel, receiver and member. Launches that share an installed queue
+    have a row each."""
 
     number: int
     """Its row of `queues` (NONE: it has not been used)."""
     fed_by: int
+    """The instance that may send (``actor``; NONE: that is in another launch)."""
     sent: int
+    """Messages that this launch has sent."""
 
 
 class Queue(Row):
-    """A queue in use. Both ends are instances (``actor``)."""
+    """A queue of messages in use, from one instance to another. Message k lies in slot ``k % slots``."""
 
     sent: int
+    """How many messages have been issued: the number of the next one."""
     taken: int
+    """How many have been received: the number of the one at its head."""
     slots: int
     ring: int
+    """The first of its rows of `slots`."""
     sender: int
     receiver: int
+    """Both ends, as instances (``actor``)."""
     engine_queue: int
+    """The engine queue that its messages use, counted from the first of the sender."""
     credit_ps: int
     """How long credits travel, if both ends are there from the beginning."""
     data_waiter: int
+    """The first instance that waits for a message (others by `UnitRow.next_waiter`)."""
     credit_waiter: int
+    """The first that waits for a credit."""
     channel: int
     member: int
     path_memory: int
@@ -354,11 +371,14 @@ class Queue(Row):
 
 
 class Slot(Row):
-    """The last message in a slot of a queue."""
+    """The last message in a slot of a queue. Times are UNKNOWN until they are known, which may be before they
+    are reached."""
 
     arrived: int
+    """When it is in the slot, and the record of the send."""
     arrived_by: int
     returned: int
+    """When its credit is at the sender, and the record of what released the slot."""
     returned_by: int
     nbytes: int
 
@@ -371,19 +391,27 @@ class FlagRow(Row):
 
 
 class FlagCounter(Row):
+    """A flag of one instance and member."""
+
     count: int
     waiter: int
+    """The first instance that waits until it reaches ``UnitRow.awaited_count``."""
     raised_by: int
+    """The record of the last signal."""
 
 
 class Rendezvous(Row):
-    """A group of instances that meet at a collective."""
+    """A group of instances that meet at a collective. When the last has come, all go on after the time that
+    the collective takes, and it serves for the next."""
 
     came: int
+    """How many are there, of so many ``members``."""
     members: int
     last: int
+    """When the last of those came, and because of which record."""
     cause: int
     commands: int
+    """A list of their commands."""
 
 
 # --- transfers ---------------------------------------------------------------------------------------------
