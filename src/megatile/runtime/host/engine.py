@@ -85,6 +85,7 @@ class Engine:
         if prepared is None:
             uses = frozenset((*devices, NETWORK) if beside else devices)
             prepared = replace(known, plan=where, known=known, devices=devices, uses=uses)
+            prepared.resources  # noqa: B018  (found once for all copies)
             if ReadScalar not in plan.kinds:
                 self._prepared[key] = prepared
         launch = prepared.copied(name=name or plan.name, submit_ps=at_ps, addresses=addresses or {})
