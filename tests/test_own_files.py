@@ -28,7 +28,7 @@ ELSEWHERE = {
     "records": "functions over records are compared in plain Python and machine code: records/test_rows.py",
     "runtime/agreement runtime/failures": "need processes: attention/test_wrong_use.py, test_timeouts.py",
     "runtime/benches": "cli/test_bench.py runs every bench",
-    "sim/launch_rows sim/sharing sim/simulation sim/table": "one reader of Plans: sim/test_judge.py",
+    "sim/launch_rows sim/sharing sim/simulation": "one reader of Plans: sim/test_judge.py",
     "verdict": "verdict/test_verdict.py plants flaws",
 }
 """Modules and folders whose tests have another name, and which."""
