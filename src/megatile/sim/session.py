@@ -134,7 +134,7 @@ class Session(MachineRun, HasTime):
         if chosen and not 0 <= chosen[0] <= chosen[-1] < plan.units:
             raise SessionError(f"plan '{plan.name}' has units 0 to {plan.units - 1}, not {chosen[-1]}")
         self._check_directions(plan, resources)
-        self._queues.install(plan, set(chosen))
+        self._queues.install(plan, set(chosen))  # refuses units that have queues already
         begin = max(worker.clock_ps, self.now_ps, self._host_free_ps)
         each = resources.host_link_ps()
         end = begin + resources.control_ps() + max(0, len(chosen) - 1) * each
@@ -203,10 +203,11 @@ class Session(MachineRun, HasTime):
                 f"a launch cannot be submitted at {at} ps: it is already {now} ps", advice="leave at= out"
             )
         new = self._queues.missing(plan)
-        if new:
+        if new:  # the install is then part of the launch's own time
             self._check_directions(plan, prepared.resources)
             prepared = self._prepare(plan, timing, installed=False)
         flags = self._queues.checked_flags(plan)
+        # The plan with what lasts as tensors: those with a role, and raw memory (`with_lasting_raw`).
         lasting, given = prepared.resources.plan, dict(inputs or {})
         unknown = self._contents.missing(lasting, given)
         with_data = data is not False and unknown is None
@@ -217,7 +218,7 @@ class Session(MachineRun, HasTime):
                 f"tensor '{unknown}' of plan '{plan.name}' {problem}",
                 advice=f"launch(plan, {{'{unknown}': …}})",
             )
-        if engine is not None:
+        if engine is not None:  # from now on, for all launches
             self.simulation.engine = engine_name(engine)
         launch = prepared.copied(submit_ps=now if at is None else at, scalars=Assumed(assume), worker=worker)
         before = {name: replace(tensor) for name, tensor in self._contents.tensors.items()}
