@@ -57,6 +57,17 @@ def test_covered_accesses_are_forgotten_but_their_order_is_not():
     assert log.record(clocks, "x", read(2)).label == "cover"
 
 
+def test_reads_are_not_compared_with_reads(monkeypatch):
+    clocks, log = Clocks(64), AccessLog()
+    asked = []
+    monkeypatch.setattr(clocks, "knows", lambda *pair: asked.append(pair) or False)
+    for unit in range(64):
+        for part in range(8):
+            assert log.record(clocks, "x", read(unit, ((part, part + 1),))) is None
+    assert asked == []
+    assert log.record(clocks, "x", write(0, ((3, 5),))).box == ((3, 4),)
+
+
 def test_boxes():
     assert overlap(((0, 2), (0, 2)), ((1, 3), (1, 3)))
     assert not overlap(((0, 2), (0, 2)), ((1, 3), (2, 3)))

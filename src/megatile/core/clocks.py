@@ -1,8 +1,8 @@
 """Happens-before clocks: which of two units' accesses to shared storage are ordered, and which are a race.
 
 Each unit has a vector clock. Synchronisation moves clocks (``release`` at the one end, ``acquire`` at the
-other, ``meet`` for a barrier); accesses are recorded with ``AccessLog.record``, which returns an earlier
-access that conflicts and is not ordered before the new one.
+other, ``rendezvous`` for a barrier). ``AccessLog.record`` notes an access, and returns an earlier one that
+conflicts with it and is not ordered before it.
 
 >>> clocks, log = Clocks(2), AccessLog()
 >>> log.record(clocks, "x", Access(0, True, ((0, 4),), "write by 0"))
@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -51,11 +52,11 @@ class Clocks:
         return snapshot
 
     def acquire(self, unit: int, snapshot: Clock) -> None:
-        """The unit now knows what was released."""
+        """Let a unit know what was released."""
         np.maximum(self._now[unit], snapshot, out=self._now[unit])
 
     def rendezvous(self, units: Iterable[int]) -> None:
-        """A barrier: all that any of the units did before is known to all of them after it."""
+        """Let units meet at a barrier: each knows afterwards what any of them did before it."""
         members = list(units)
         known = self._now[members].max(axis=0)
         self._now[members] = known
@@ -86,25 +87,57 @@ def covers(outer: Box, inner: Box) -> bool:
     return all(a <= c and d <= b for (a, b), (c, d) in zip(outer, inner, strict=False))
 
 
+Entry = tuple[Access, int]
+"""An access, and the epoch of its unit."""
+
+
 class AccessLog:
     """The accesses to each storage that may still conflict with a later one."""
 
     def __init__(self) -> None:
-        self._past: dict[Hashable, list[tuple[Access, int]]] = {}
+        self._past: dict[Hashable, _Past] = {}
 
     def record(self, clocks: Clocks, storage: Hashable, access: Access) -> Access | None:
         """Note the access; return an earlier one that is unordered, overlaps, and one of the two writes."""
-        past = self._past.setdefault(storage, [])
-        race, kept = None, []
-        for earlier, epoch in past:
-            ordered = clocks.knows(access.unit, earlier.unit, epoch)
-            harmless = (access.atomic and earlier.atomic) or not (access.write or earlier.write)
-            if not ordered and not harmless and overlap(access.box, earlier.box):
-                race = race or earlier
-            # An ordered access that the new one covers is found through the new one from now on.
-            hides = (access.write and not access.atomic) or not earlier.write
-            if not (ordered and covers(access.box, earlier.box) and hides):
-                kept.append((earlier, epoch))
-        kept.append((access, clocks.epoch(access.unit)))
-        self._past[storage] = kept
+        past = self._past.setdefault(storage, _Past())
+        race = past.conflict(clocks, access)
+        past.add(clocks, access)
         return race
+
+
+class _Past:
+    """The accesses to one storage: writes, and reads by unit. A read is compared with writes only."""
+
+    def __init__(self) -> None:
+        self.writes: list[Entry] = []
+        self.reads: dict[int, list[Entry]] = {}
+
+    def __len__(self) -> int:
+        return len(self.writes) + sum(map(len, self.reads.values()))
+
+    def conflict(self, clocks: Clocks, access: Access) -> Access | None:
+        """Return an earlier access that races with this one: a write, or else a read."""
+        reads = self.reads.values() if access.write else ()
+        for earlier, epoch in chain(self.writes, *reads):
+            unordered = not (access.atomic and earlier.atomic) and overlap(access.box, earlier.box)
+            if unordered and not clocks.knows(access.unit, earlier.unit, epoch):
+                return earlier
+        return None
+
+    def add(self, clocks: Clocks, access: Access) -> None:
+        """Keep the access in place of those that are found through it: ordered before it, and covered."""
+
+        def rest(entries: list[Entry]) -> list[Entry]:
+            return [
+                (earlier, epoch)
+                for earlier, epoch in entries
+                if not (covers(access.box, earlier.box) and clocks.knows(access.unit, earlier.unit, epoch))
+            ]
+
+        entry = access, clocks.epoch(access.unit)
+        if not access.write:
+            mine = self.reads.setdefault(access.unit, [])
+            mine[:] = [*rest(mine), entry]
+            return
+        self.reads = {unit: kept for unit, every in self.reads.items() if (kept := rest(every))}
+        self.writes = [*(self.writes if access.atomic else rest(self.writes)), entry]

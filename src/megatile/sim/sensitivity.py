@@ -127,7 +127,7 @@ def table(found: Sequence[Sensitivity], limit: int = 12) -> str:
         )
         for s in shown[:limit]
     ]
-    text = text_table(("figure", "is", "changed", "time", "change", "elasticity"), rows)
+    text = text_table(("parameter", "value", "changed", "time", "change", "elasticity"), rows)
     if any(s.anomalous for s in shown[:limit]):
         text += "\n* a scheduling anomaly: the better figure changes the order of work, not a bottleneck"
     idle = len(found) - len(shown)
