@@ -70,16 +70,18 @@ def _partly_read(program: Program) -> list[tuple[n.Copy, Box]]:
         name, whole = copy.to.source, table[copy.to.source].shape
         boxes = read.get(name, [])
         writers = [c for c in copies if table[c.to.source].base == name]
-        starts_at_0 = all(known(d.start) == 0 for d in copy.to.dims)
+        starts_at_0 = all(known(d.start) == 0 for d in copy.to.dims if d.extent is not None)
         if name in tensors or name not in read or None in boxes or len(writers) != 1 or not starts_at_0:
             continue
         known_boxes = [b for b in boxes if b is not None]
         low = [min(b[d][0] for b in known_boxes) for d in range(len(whole))]
         high = [min(max(b[d][1] for b in known_boxes), whole[d]) for d in range(len(whole))]
+        along = [d for d, dim in enumerate(copy.to.dims) if dim.extent is not None]  # others choose a slot
         sizes = [known(e) for e in copy.to.extents]
-        box = tuple(zip(low, high, strict=True))
-        same_rank = len(copy.source.extents) == len(sizes) == len(whole)
-        if same_rank and sizes == list(whole) and _elements(box) < USED * _elements([(0, e) for e in whole]):
+        box, lengths = tuple((low[d], high[d]) for d in along), [whole[d] for d in along]
+        if len(copy.source.extents) != len(sizes) or sizes != lengths:
+            continue
+        if _elements(box) < USED * _elements([(0, e) for e in lengths]):
             found.append((copy, box))
     return found
 

@@ -32,12 +32,15 @@ def larger_steps(study: Study) -> Iterator[Finding]:
             times[factor] = ps
     best = min(times, key=lambda f: times[f], default=0)
     loops = [s for body in study.plan.bodies for s in body if isinstance(s, pm.Loop) and _simple(s)]
+    talks = any(isinstance(s, pm.Send) for loop in loops for s in loop.body)
     yield from study.finding(
-        "short steps", times.get(best), f"Plan timed again with {best} steps of the loop as one",
-        bottleneck="short steps: each loads and stores little, and waits for the memory's answer",
+        "small messages" if talks else "short steps", times.get(best),
+        f"Plan timed again with {best} steps of the loop as one",
+        bottleneck="latency of messages: each step of the loop sends little, and waits for what comes back"
+        if talks else "short steps: each loads and stores little, and waits for the memory's answer",
         reason=f"{study.share('dma'):.0%} of the critical path is copies; of memories, links and compute "
         f"engines the busiest is {study.busiest[0]} ({study.busiest[1]:.0%})",
-        step=f"{best} times as many elements in each load and store, and as many times fewer steps",
+        step=f"{best} times as many elements in each load, store and message, and as many times fewer steps",
         source=str(loops[0].source or "") if loops else "",
     )  # fmt: skip
 
@@ -45,7 +48,7 @@ def larger_steps(study: Study) -> Iterator[Finding]:
 def _simple(loop: pm.Loop) -> bool:
     """Whether a loop has nothing but commands on engines, and carries nothing but tiles."""
     rounds = trips(loop)
-    plain = all(isinstance(s, (pm.Compute, pm.Free)) for s in loop.body)
+    plain = all(isinstance(s, (pm.Compute, pm.Free, pm.Send, pm.Receive)) for s in loop.body)
     carries = any(isinstance(c, pm.CarryInt) for c in loop.carries)
     return rounds is not None and len(rounds) > 1 and plain and not carries and bool(_moving(loop))
 
@@ -54,6 +57,8 @@ def _moving(loop: pm.Loop) -> set[str]:
     """The tiles that go with the loop's index: loaded by it, or computed of such elementwise."""
     found: set[str] = set()
     for s in loop.body:
+        if isinstance(s, pm.Receive) and s.name is not None:
+            found.add(s.name)
         if not isinstance(s, pm.Compute):
             continue
         loads = s.engine == "dma" and any(loop.index in symbols(e) for r in s.reads for e in r.start)
@@ -65,14 +70,21 @@ def _moving(loop: pm.Loop) -> set[str]:
 def _joined(plan: pm.Plan, factor: int) -> pm.Plan | None:
     """The Plan with so many steps of its simple loops as one."""
     longer: dict[str, int] = {}
+    wider = set[str]()
 
     def change(s: Any) -> Any:
         rounds = trips(s) if isinstance(s, pm.Loop) and _simple(s) else None
         if rounds is None or len(rounds) % factor:
             return s
         moving = _moving(s)
-        body = tuple(_larger(c, s.index, moving) if isinstance(c, pm.Compute) else c for c in s.body)
+        body = tuple(_larger(c, s.index, moving) if isinstance(c, pm.Compute) else message(c) for c in s.body)
         return replace(s, body=body, step=s.step * factor)
+
+    def message(s: Any) -> Any:
+        if isinstance(s, (pm.Send, pm.Receive)):
+            wider.add(s.channel)
+            s = replace(s, work=replace(s.work, bytes=s.work.bytes * factor))
+        return replace(s, shape=(*s.shape[:-1], s.shape[-1] * factor)) if isinstance(s, pm.Receive) else s
 
     def _larger(s: pm.Compute, index: str, moving: set[str]) -> pm.Compute:
         every = (*s.reads, s.write)
@@ -92,9 +104,11 @@ def _joined(plan: pm.Plan, factor: int) -> pm.Plan | None:
     streams = tuple(replace(stream, body=rewritten(stream.body, change)) for stream in plan.streams)
     if streams == plan.streams:
         return None
-    return replace(
-        plan, streams=streams, tiles=tuple(_longer(t, longer.get(t.name), factor) for t in plan.tiles)
+    channels = tuple(
+        replace(c, slot_bytes=c.slot_bytes * factor) if c.name in wider else c for c in plan.channels
     )
+    tiles = tuple(_longer(t, longer.get(t.name), factor) for t in plan.tiles)
+    return replace(plan, streams=streams, tiles=tiles, channels=channels)
 
 
 def _longer(tile: pm.Tile, at: int | None, factor: int) -> pm.Tile:
