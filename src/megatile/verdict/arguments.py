@@ -176,7 +176,7 @@ class Arguments:
         return ", ".join(f"{name} {self.given[name]} -> {value}" for name, value in trial.changes.items())
 
     def step(self, trial: Trial) -> str:
-        """The changes, and what has to be added to them where an output gets parts."""
+        """Return the changes as text, and what to add where an output gets parts."""
         assert self.study.lowered is not None
         parts = other_outputs(self.study.lowered, trial.lowered)
         if not parts:
@@ -195,7 +195,7 @@ def arguments_of(study: Study) -> Arguments:
 
 
 def _moves(values: dict[str, int], given: Mapping[str, Any]) -> Iterator[dict[str, int]]:
-    """Every argument by itself larger and smaller, those of one value together, and one against another."""
+    """Yield arguments changed one by one, those of equal value together, and pairs in opposite directions."""
     pairs = [(a, b) for a in values for b in values if a < b]
     changes = [{name: factor} for name in values for factor in FACTORS]
     changes += [
@@ -244,7 +244,7 @@ def _stages(low: Lowered) -> list[int]:
 
 
 def _steps(low: Lowered) -> list[tuple[str, str, str]]:
-    """What the commands of a Plan have to do, whatever the buffers that they do it in."""
+    """Return operation, FLOPs and bytes of every command, regardless of buffers."""
     commands = (s for body in low.plan.bodies for s in body if isinstance(s, pm.Compute))
     return sorted((s.operation, s.work.flops.text(), s.work.bytes.text()) for s in commands)
 

@@ -16,12 +16,12 @@ from megatile.ir.program import Program, bindings
 
 
 def source_line(node: n.Node | None) -> str:
-    """``file:line`` of a statement, or nothing."""
+    """Return ``file:line`` of a statement, or an empty text."""
     return f"{node.span.file}:{node.span.line}" if node is not None and node.span is not None else ""
 
 
 def with_hint(program: Program, word: str, text: str = "", scale: str | None = None) -> Program:
-    """A hint at the top of every region of the dispatched scale, in place of others of that word."""
+    """Return the program with a hint in every region of the dispatched scale; it replaces others."""
     wanted = scale or program.launch.dispatch
 
     def change(node: n.Node) -> n.Node | None:
@@ -49,7 +49,7 @@ def loads_tiles(program: Program, loop: n.Loop) -> bool:
 
 
 def pipelines(program: Program) -> list[n.Loop]:
-    """The loops that could be pipelines, or are."""
+    """Return the loops that are pipelines or could be."""
     return [
         loop for loop in n.each(n.Loop, program.body)
         if loop.kind in ("pipelined", "serial", "persistent") and loads_tiles(program, loop)
@@ -57,7 +57,7 @@ def pipelines(program: Program) -> list[n.Loop]:
 
 
 def with_stages(program: Program, stages: int) -> Program:
-    """Every loop that loads tiles and computes on them as a pipeline of at least so many stages."""
+    """Return the program whose loops that load tiles and compute on them have at least so many stages."""
     wanted = {id(loop) for loop in pipelines(program) if loop.kind != "persistent" and loop.stages < stages}
 
     def change(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
@@ -77,14 +77,14 @@ def _reads(expr: Expr) -> bool:
 
 
 def block_copies(program: Program) -> Iterator[n.Copy]:
-    """Copies of the dispatched units themselves, between tensors and tiles, that no condition guards."""
+    """Yield unconditional copies of blocks between tensors and tiles."""
     for region in n.each(n.ScaleRegion, program.body):
         if region.scale == program.launch.dispatch:
             yield from (m for m in n.walk(region.body, (n.If,)) if isinstance(m, n.Copy) and not n.remote(m))
 
 
 def shared_loads(program: Program) -> list[n.Copy]:
-    """Loads of tensors whose elements several blocks load: one of the grid's coordinates is not in them."""
+    """Return loads that blocks share: their place does not depend on one of the grid's coordinates."""
     tensors, table, launch = {p.name for p in program.params}, bindings(program), program.launch
     counts = launch.extents(launch.dispatch)
     wanted = {axis for axis, count in enumerate(counts) if count > 1}
@@ -98,7 +98,7 @@ def shared_loads(program: Program) -> list[n.Copy]:
 
 
 def round_trips(program: Program) -> list[tuple[n.Copy, n.Copy]]:
-    """Stores of a tile to a tensor, each with the load of the same part later in the same body."""
+    """Return stores of a tile, each with a later load of the same part in the same body."""
     tensors, table = {p.name for p in program.params}, bindings(program)
     found = []
 
@@ -121,7 +121,7 @@ def round_trips(program: Program) -> list[tuple[n.Copy, n.Copy]]:
 
 
 def carried_in_memory(program: Program) -> Iterator[tuple[n.Loop, n.Copy, n.Copy]]:
-    """Loops that load the same part of a tensor first, and store it again, in every iteration."""
+    """Yield loops that load the same part of a tensor and store it in every iteration, with both copies."""
     tensors, table = {p.name for p in program.params}, bindings(program)
     for loop in n.each(n.Loop, program.body):
         inside = list(n.walk(loop.body))
@@ -144,7 +144,7 @@ def carried_in_memory(program: Program) -> Iterator[tuple[n.Loop, n.Copy, n.Copy
 
 
 def carried_in_tile(program: Program) -> Program:
-    """What loops carry in a tensor, loaded before and stored after them."""
+    """Return the program that loads such parts before their loop and stores them after it."""
     before, after, gone = dict[int, list[n.Node]](), dict[int, list[n.Node]](), set[int]()
     for loop, load, store in carried_in_memory(program):
         before.setdefault(id(loop), []).append(load)
@@ -162,7 +162,7 @@ def carried_in_tile(program: Program) -> Program:
 
 
 def without(program: Program, nodes: list[n.Node]) -> Program:
-    """The program without some statements."""
+    """Return the program without some statements."""
     gone = set(map(id, nodes))
 
     def change(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
@@ -172,7 +172,7 @@ def without(program: Program, nodes: list[n.Node]) -> Program:
 
 
 def wide_products(program: Program, narrow: str = "f16") -> tuple[Program, n.Gemm | None]:
-    """Operands of products in f32 as a narrower type, with the tensors that they are loaded from."""
+    """Return the program with f32 operands of products (and their tensors) in a narrower type."""
     table = bindings(program)
     wide = [
         g for g in n.each(n.Gemm, program.body) if table[g.a.source].dtype == table[g.b.source].dtype == "f32"
@@ -218,7 +218,7 @@ def widened(program: Program) -> dict[str, str]:
 
 
 def narrow_products(program: Program) -> Program:
-    """Products of the tiles themselves, without the copies that widen them."""
+    """Return the program whose products take tiles in their own type, without the copies that widen them."""
     names = widened(program)
 
     def change(node: n.Node) -> n.Node | None:
@@ -263,7 +263,7 @@ def products_by_hand(program: Program) -> Iterator[tuple[n.Loop, n.Gemm]]:
 
 
 def with_products(program: Program) -> Program:
-    """Products written as loops, by the tensor engine."""
+    """Return the program that computes such products with `T.gemm`."""
     made = {id(loop): gemm for loop, gemm in products_by_hand(program)}
 
     def change(body: tuple[n.Node, ...]) -> tuple[n.Node, ...]:
@@ -273,12 +273,12 @@ def with_products(program: Program) -> Program:
 
 
 def regions_of_scale(program: Program, scale: str) -> list[n.Node]:
-    """The regions of a scale."""
+    """Return the regions of a scale."""
     return [s for s in n.each(n.ScaleRegion, program.body) if s.scale == scale]
 
 
 def atomics(program: Program) -> list[n.Node]:
-    """Atomics that change tensors."""
+    """Return the atomics that change tensors."""
     tensors, table = {p.name for p in program.params}, bindings(program)
     found: list[n.Node] = []
     for node in n.walk(program.body):
@@ -289,12 +289,12 @@ def atomics(program: Program) -> list[n.Node]:
 
 
 def padded(program: Program, tiles: set[str]) -> Program:
-    """Tiles whose lanes no longer meet in banks."""
+    """Return the program with swizzled tiles."""
     return with_hint(program, "annotate_layout", ", ".join(f"{tile}: swizzled" for tile in sorted(tiles)))
 
 
 def with_longer_rows(program: Program, tile: str, elements: int) -> Program:
-    """The tiles in the memory of one with so many more elements in each row, which nothing touches."""
+    """Return the program with padded rows in all tiles of the memory that holds this one."""
     level = next(m.level for m in n.each(n.Alloc, program.body) if m.name == tile)
 
     def change(node: n.Node) -> n.Node:
@@ -306,7 +306,7 @@ def with_longer_rows(program: Program, tile: str, elements: int) -> Program:
 
 
 def with_algorithm(program: Program, algorithm: str | None) -> Program:
-    """Collectives by another algorithm; None: by the planner's choice."""
+    """Return the program with another algorithm for its collectives; None: the planner's choice."""
 
     def change(node: n.Node) -> n.Node:
         return replace(node, algorithm=algorithm, impl=None) if isinstance(node, n.Collective) else node
@@ -362,7 +362,7 @@ def fused(program: Program) -> Program:
 def _loaded_by_both(
     program: Program, one: n.ScaleRegion, two: n.ScaleRegion
 ) -> Iterator[tuple[n.Copy, n.Copy]]:
-    """Loads of the second phase, each with one of the first that leaves the same in an equal tile."""
+    """Yield loads of the second phase, each with a load of the first that fills an equal tile alike."""
     table, tensors = bindings(program), {p.name for p in program.params}
     writes = [table[name].base for name in n.written(one.body)]
     for again in two.body:
@@ -387,7 +387,7 @@ def _same_tile(program: Program, one: n.Region, other: n.Region) -> bool:
 
 
 def renamed(value: Any, names: dict[str, str]) -> Any:
-    """A statement, or a part of one, with other names of tiles, loops and variables."""
+    """Return a statement, or a part of one, with other names of tiles, loops and variables."""
     if isinstance(value, str):
         return names.get(value, value)
     if isinstance(value, tuple):

@@ -227,20 +227,20 @@ def _small_messages(study: Study, line: str) -> Iterator[Finding]:
 
 
 def _rewritten(plan: pm.Plan, change: Callable[[Any], Any]) -> pm.Plan:
-    """The Plan with every statement changed; None leaves one out."""
+    """Return the Plan with every statement changed; where the change is None, without it."""
     streams = (replace(stream, body=rewritten(stream.body, change)) for stream in plan.streams)
     return replace(plan, streams=tuple(streams))
 
 
 def _silent(s: Any) -> Any:
-    """A collective that units meet at without data; no kernel of a library."""
+    """Replace a collective by a barrier, and leave out kernels of libraries."""
     if isinstance(s, pm.Collective):
         return pm.Collective("barrier", s.group, source=s.source)
     return None if isinstance(s, pm.Start) else s
 
 
 def _idle(s: Any) -> Any:
-    """No work on a unit's own tiles."""
+    """Leave out work on a unit's own tiles."""
     local = isinstance(s, pm.Compute) and all(region.at is None for region in (*s.reads, s.write))
     return None if local else s
 

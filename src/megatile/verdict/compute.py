@@ -78,7 +78,7 @@ def turned_tiles(program: Program) -> dict[str, tuple[n.Parallel, str]]:
 
 
 def with_turned_operands(program: Program) -> Program:
-    """Products of tiles as they lie, without the code that turns them."""
+    """Return the program whose products read the tiles transposed, without the elementwise transposes."""
     found, table = turned_tiles(program), bindings(program)
 
     def change(node: n.Node) -> n.Node | None:

@@ -59,7 +59,7 @@ def _alike(program: Program) -> bool:
 
 
 def _divided(program: Program, parts: int) -> Program:
-    """The program with that many times fewer blocks in every device."""
+    """Return the program with that many times fewer blocks on every device."""
     launch = program.launch
     at = launch.depth(launch.dispatch) - 1
     extents = list(launch.scales[at].extents)
@@ -116,7 +116,7 @@ def _nested(program: Program) -> Iterator[tuple[n.Collective, n.Collective]]:
 
 
 def _scattered(program: Program) -> Program:
-    """Nested sums as reduce-scatter, sum of parts and all-gather."""
+    """Return the program with a reduce-scatter, a sum of parts and an all-gather for nested sums."""
     inner, outer = next(_nested(program))
     region = inner.to[0]
     count = program.launch.count(inner.scale, outer.scale)

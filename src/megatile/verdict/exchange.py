@@ -70,7 +70,7 @@ def _collectives_of(study: Study) -> set[str]:
 
 
 def _local_copies(plan: pm.Plan) -> pm.Plan:
-    """The Plan with nothing but copies inside units, those under conditions left out."""
+    """Return the Plan with nothing but unconditional copies inside units."""
 
     tiles = {t.name for t in plan.tiles}
 
@@ -166,7 +166,7 @@ def hot_unit(study: Study) -> Iterator[Finding]:
 
 
 def _bytes_between(plan: pm.Plan) -> tuple[Array, Array, set[str]]:
-    """By unit, the bytes that it sends and those that it receives, and the lines that say so."""
+    """Return by unit the bytes sent and those received, and the source lines that do it."""
     sent, received, lines = np.zeros(plan.units), np.zeros(plan.units), set[str]()
     for stream in plan.streams:
         for start, stop, step in stream.units:
@@ -181,7 +181,7 @@ def _bytes_between(plan: pm.Plan) -> tuple[Array, Array, set[str]]:
 
 
 def _moves(s: Any, env: dict[str, int], unit: int) -> Iterator[tuple[int, int, int]]:
-    """From, to and bytes of what a command sends."""
+    """Yield sender, receiver and bytes of what a command sends."""
     size = footprint.number(s.work.bytes, env) if isinstance(s, (pm.Compute, pm.Send)) else None
     if size is None:
         return

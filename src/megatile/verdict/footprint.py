@@ -60,7 +60,7 @@ class Loads:
 
 
 def loads(plan: pm.Plan) -> dict[str, Loads]:
-    """What one unit in the middle of the largest stream loads of every tensor that nothing writes."""
+    """Return what the middle unit of the largest stream loads, for every tensor that is never written."""
     written = {w.tile for body in plan.bodies for s in body if (w := write_of(s)) is not None}
     found = {t.name: Loads(t) for t in plan.tiles if t.role != "local" and t.name not in written}
     for s, env in of_middle_unit(plan):
@@ -115,7 +115,7 @@ def read_share(plan: pm.Plan, name: str, besides: str) -> float | None:
 
 
 def of_middle_unit(plan: pm.Plan) -> Iterator[tuple[Any, dict[str, int]]]:
-    """The first commands of one unit in the middle of the largest stream."""
+    """Return the first commands of the middle unit of the largest stream."""
     stream = max(plan.streams, key=lambda s: s.unit_count())
     start, stop, step = stream.units[0]
     middle = start + (stop - start) // step // 2 * step
@@ -151,7 +151,7 @@ def _rounds(loop: pm.Loop, env: dict[str, int]) -> Iterator[tuple[Any, dict[str,
 
 
 def number(expr: Any, env: dict[str, int]) -> int | None:
-    """The value of an expression, if all that is in it is known."""
+    """Return the value of an expression; None if it has unknown names."""
     return int(expr.evaluate(env)) if symbols(expr) <= env.keys() else None
 
 
@@ -170,12 +170,12 @@ def _box(tile: pm.Tile, region: pm.Region, env: dict[str, int]) -> Box | None:
 
 
 def tile_bytes(tile: pm.Tile) -> int:
-    """The bytes of one copy of a tile."""
+    """Return the bytes of a tile."""
     return prod(tile.shape) * itemsize(tile.dtype)
 
 
 def near_bytes(hda: HDA, memory: str) -> int:
-    """The largest memory beside that of the tensors and its caches."""
+    """Return the bytes of the largest memory below the one that holds the tensors."""
     return max(
         (m.available for m in hda.memories if not m.cache and m.name != hda.memory(memory).name), default=0
     )
@@ -194,7 +194,7 @@ def loaded_again(plan: pm.Plan, hda: HDA) -> tuple[list[tuple[Loads, float]], di
 
 
 def loaded_once(plan: pm.Plan, shares: dict[Key, float]) -> pm.Plan:
-    """The Plan whose loads bring nothing but new elements."""
+    """Return the Plan that loads every element once."""
     before = {id(s): s for body in plan.bodies for s in body if isinstance(s, pm.Compute)}
     first = _first_only(plan, shares)
 
@@ -233,7 +233,7 @@ def _first_only(plan: pm.Plan, shares: dict[Key, float]) -> set[int]:
 
 
 def scaled_read(s: pm.Compute, at: int, share: float) -> pm.Compute:
-    """A command that reads a share of an operand."""
+    """Return a command that reads a share of an operand."""
     region = s.reads[at]
     longest = max(range(len(region.shape)), key=lambda d: _length(region.shape[d]), default=None)
     if longest is not None:
@@ -255,7 +255,7 @@ def _length(extent: Any) -> int:
 
 
 def least_new(one: Loads, shares: dict[Key, float]) -> pm.Compute:
-    """The load that brings least that is new."""
+    """Return the load with the smallest share of new elements."""
     return one.commands[min(one.commands, key=lambda key: shares.get(key, 1.0))]
 
 
