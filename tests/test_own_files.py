@@ -20,16 +20,12 @@ ELSEWHERE = {
     "compat": "other people's scripts run as they are, and are named as they name them",
     "targets/common targets/cuda": "C and CUDA text is tested by what it computes: cpu/, cuda/",
     "collectives/phases collectives/writer": "proved with every algorithm: collectives/test_matrix.py",
-    "ir/nodes ir/program ir/printer ir/passes/unit": "texts before and after: ir/test_parser.py, ir/passes/",
-    "language/tile/recording": "launches without a kernel: language/tile/test_nest.py",
+    "ir/passes/unit": "texts before and after: ir/passes/",
     "lowering/buffers lowering/commands lowering/levels lowering/units": "Plans: lowering/test_lowered.py",
     "plan/cohort plan/storage": "how data is kept while a Plan runs: plan/test_execute.py",
-    "plan/spec plan/statements": "declarations: plan/test_new_command.py adds one",
-    "records": "functions over records are compared in plain Python and machine code: records/test_rows.py",
     "runtime/agreement runtime/failures": "need processes: attention/test_wrong_use.py, test_timeouts.py",
     "runtime/benches": "cli/test_bench.py runs every bench",
     "sim/launch_rows sim/sharing sim/simulation": "one reader of Plans: sim/test_judge.py",
-    "verdict": "verdict/test_verdict.py plants flaws",
 }
 """Modules and folders whose tests have another name, and which."""
 

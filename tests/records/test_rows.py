@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-
 import numpy as np
 import pytest
 from tests.sim.toys import toy
@@ -11,8 +9,6 @@ from tests.sim.toys import toy
 from megatile.core.expr import unit
 from megatile.plan.build import PlanBuilder
 from megatile.records.rows import NONE, Row, Words, show
-from megatile.sim import plain
-from megatile.sim.arena import Arena
 from megatile.sim.data import Assumed
 from megatile.sim.instructions import ReceiveRow, SendRow
 from megatile.sim.simulation import Simulation
@@ -53,15 +49,6 @@ def test_rows_that_end_with_words_and_those_with_room() -> None:
     assert access.bounds.at(2)[0] == 2 + Access.width + 2
 
 
-def test_totals_and_rows_of_an_arena() -> None:
-    arena = Arena()
-    arena.clock = 7
-    arena.append("queues", Queue.row(sent=3, taken=1, slots=2))
-    assert arena.clock == 7
-    assert arena.queues[0].taken == 1
-    assert show(arena.queues[0]).startswith("Queue(sent=3, taken=1, slots=2, ring=-1")
-
-
 def test_a_row_of_a_simulation_can_be_shown() -> None:
     b = PlanBuilder("p", scale="core", units=3)
     x = b.tile("x", (8,), "f32", memory="local")
@@ -73,10 +60,3 @@ def test_a_row_of_a_simulation_can_be_shown() -> None:
     path = simulation.arena.paths[0]
     assert isinstance(path, PathRow)
     assert path.rate > 1e9
-
-
-def test_no_function_of_the_engine_knows_the_array() -> None:
-    for path, text in plain.FUNCTIONS.sources:
-        named = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Subscript)]
-        raw = [n.lineno for n in named if isinstance(n.value, ast.Name) and n.value.id == "s"]
-        assert not raw, f"{path}: {raw}"

@@ -334,7 +334,8 @@ LIBRARY_NAMES = {
     "own": "hypothetical",
 }  # fmt: skip
 ALGORITHM_NAMES = {
-    "one_shot": "one-shot", "two_shot": "two-shot", "dispatch_low_latency": "low-latency dispatch",
+    "halving_doubling": "halving-doubling", "one_shot": "one-shot", "two_shot": "two-shot",
+    "dispatch_low_latency": "low-latency dispatch",
     "combine_low_latency": "low-latency combine",
 }  # fmt: skip
 """How people write the names of algorithms, other than with blanks."""

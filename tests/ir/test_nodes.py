@@ -1,4 +1,4 @@
-"""Programs: text that parses back, the verifier, pipeline stages, passes."""
+"""``ir/nodes.py``: the operations of a Program."""
 
 from dataclasses import replace
 
