@@ -19,6 +19,7 @@ from megatile.compat.tilelang.decorators import AutoTuner, autotune, set_autotun
 from megatile.compat.tilelang.dtypes import NAMES, VECTORS, dtype
 from megatile.compat.tilelang.kernel import JITKernel, NoCounterpartError, Profiler, do_bench
 from megatile.compat.tilelang.launch import LAYOUTS
+from megatile.compat.tilelang.scales import current_scale
 from megatile.compat.tilelang.source import PrimFunc, current_machine
 from megatile.compat.tilelang.time import least_time
 from megatile.core.errors import MegatileError
@@ -254,6 +255,7 @@ _NVSHMEM = {
     "nvshmem_barrier_all": ranks.barrier_all, "init_nvshmem_by_uniqueid": _same,
 }  # fmt: skip
 
+_CONTEXT = ("name", "workgroup", "parent", "path")
 CONTENTS: dict[str, Any] = {
     "tilelang": {n: getattr(tilelang, n) for n in tilelang.__all__ if n != "language"}
     | LAYOUTS
@@ -262,6 +264,8 @@ CONTENTS: dict[str, Any] = {
     "tilelang.language.fp8": _FP8,
     "tilelang.language.dtypes": {"dtype": dtype, "_all_dtypes": [*NAMES, *VECTORS]}
     | {n: dtype(n) for n in (*NAMES, *VECTORS)},
+    "tilelang.language.scale": {"current_scale": current_scale}
+    | {f"SCALE_CTX_{word.upper()}_KEY": f"tl.scale_ctx.{word}" for word in _CONTEXT},
     "tilelang.profiler": _BENCH,
     "tilelang.autotuner": _TUNER | {"__all__": list(_TUNER)},
     "tilelang.testing": _TESTING | _ASSERT | _RUN,
@@ -293,6 +297,7 @@ CONTENTS: dict[str, Any] = {
     "pynvshmem": _NVSHMEM,
     "tilelang.tvm": _TVM,
     "tilelang.tvm.target": _TARGETS,
+    "tilelang.tvm.testing": {"__getattr__": helper},
     "tilelang.tvm.transform": {"PassContext": PassContext},
     "tvm.transform": {"PassContext": PassContext},
     "tilelang.tvm.tir": _TIRX,

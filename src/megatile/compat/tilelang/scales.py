@@ -7,6 +7,7 @@ done by the block. What TileScale refuses between two levels is refused here.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 from megatile.compat.tilelang import buffers as b
@@ -19,6 +20,7 @@ from megatile.language.tile.builder import ProgramBuilder, current
 from megatile.language.tile.errors import ProgramError
 from megatile.language.tile.nest import PHYSICAL, RANKS, LevelFound, ScaleLevel
 from megatile.language.tile.scalars import Value, operate
+from megatile.language.tile.tiles import ACTIVE
 
 _LANES = {"warp": 32, "warpgroup": 128, "warp_group": 128}
 """Threads of the levels between a block and a thread."""
@@ -87,6 +89,26 @@ class _LevelKernel(Kernel):
     def extents(self, grid: tuple[Any, ...]) -> dict[str, Any]:
         above = {k: v for k, v in self.scales.items() if k in ("cluster", "block", "node")}
         return above if "block" in above else above | {"block": (1,)}
+
+
+@dataclass(frozen=True)
+class ScaleContext:
+    """The level that statements stand in, as TileScale's ``current_scale()`` gives it."""
+
+    name: str
+    workgroup: tuple[Any, ...]
+    parent_name: str | None
+    path: tuple[str, ...]
+
+
+def current_scale() -> ScaleContext | None:
+    """Return the innermost ``T.scale`` around the statement that is read; None outside of all."""
+    builder = ACTIVE.get()
+    levels = builder.nest.open if builder is not None else ()
+    if not levels:
+        return None
+    path = tuple(level.word for level in levels)
+    return ScaleContext(path[-1], levels[-1].extents, path[-2] if len(path) > 1 else None, path)
 
 
 def _refused(what: str, advice: str) -> ProgramError:
