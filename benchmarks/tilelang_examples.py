@@ -124,8 +124,8 @@ IN_STEP = ("example_gemm_rs_overlapped.py", "reduce_scatter.py")
 """Files whose ranks read what others copy to them, with no barrier between (theirs is commented out): their
 ranks meet where a stream waits for another. That is one of the orders that GPUs may take."""
 REMARKS = {
-    "blocksparse_attention/example_tilelang_sparse_gqa_decode_varlen_mask.py": "theirs: splits without a block "
-    "of the mask count with weight 1 when they stand before the last one",
+    "blocksparse_attention/example_tilelang_sparse_gqa_decode_varlen_mask.py": "theirs: splits without a "
+    "block of the mask count with weight 1 when they stand before the last one",
     "deepseek_mla/example_mla_decode_ws.py": "theirs: no barrier between that write and that read",
     "deepseek_nsa/example_tilelang_nsa_fwd_varlen.py": "theirs: blocks along z do the same work",
     "deepseek_v32/sparse_mla_fwd_pipelined.py": "theirs: no barrier between that write and that read",

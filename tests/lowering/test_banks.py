@@ -76,20 +76,20 @@ def test_a_swizzled_layout_of_tilelang_has_no_turns():
     assert plain > 1.3 * arranged
 
 
-def product(machine: str, pad: int = 0, k: int = 64):
+def product(machine: str, pad: int = 0, k: int = 64, n: int = 128):
     @T.program
     def program(
-        A: T.Tensor((128, k * 8), "f16"), B: T.Tensor((k * 8, 128), "f16"), C: T.Tensor((128, 128), "f32")
+        A: T.Tensor((128, k * 8), "f16"), B: T.Tensor((k * 8, n), "f16"), C: T.Tensor((128, n), "f32")
     ):
         with T.Kernel(block=1, threads=128):
             a = T.alloc((128, k + pad), "f16", level="l1")
-            b = T.alloc((k, 128 + pad), "f16", level="l1")
-            c = T.alloc((128, 128), "f32")
+            b = T.alloc((k, n + pad), "f16", level="l1")
+            c = T.alloc((128, n), "f32")
             T.clear(c)
             for i in T.Pipelined(8, num_stages=2):
                 T.copy(a[0:128, 0:k], A[0, i * k])
-                T.copy(b[0:k, 0:128], B[i * k, 0])
-                T.gemm(a[0:128, 0:k], b[0:k, 0:128], c)
+                T.copy(b[0:k, 0:n], B[i * k, 0])
+                T.gemm(a[0:128, 0:k], b[0:k, 0:n], c)
             T.copy(C[0, 0], c)
 
     lowered = mt.lower(program, machine=machine)
@@ -102,16 +102,20 @@ def longest(lowered, engine: str, line: str = "") -> int:
 
 
 def test_rows_of_a_products_operands_meet_in_banks():
-    """``ldmatrix`` reads 8 rows of 16 bytes: rows of 128 bytes lie in the same four banks."""
-    (plain, slow), (padded, fast) = product("hgx-a100"), product("hgx-a100", 8)
-    ((line, (memory, _, turns)),) = plain.conflicts.items()
-    assert (memory, turns) == ("shared", 8)
+    """``ldmatrix`` reads 8 rows of 16 bytes: rows of 384 bytes lie in the same four banks. Rows of 128 bytes
+    are swizzled, as the CUDA text does it."""
+    (plain, slow), (padded, fast) = (product("hgx-a100", pad, 192, 64) for pad in (0, 8))
+    ((line, (memory, tile, turns)),) = plain.conflicts.items()
+    assert (memory, tile, turns) == ("shared", "a", 8)
     assert line.endswith("test_banks.py:92")
     assert padded.conflicts == {}
-    turns = 2 * 128 * 64 * 2 * 8 / 128  # of 128 bytes in a cycle of 1.41 GHz, eight times each
+    turns = (128 * 8 + 64) * 192 * 2 / 128  # of 128 bytes in a cycle of 1.41 GHz, those of a eight times
     assert slow == pytest.approx(turns / 1.41e9 * 1e12, rel=0.03)
     assert slow > 1.5 * fast
-    assert product("dgx-h100")[0].conflicts == {}  # operands lie as the engine likes them
+    (swizzled, quick), (_, as_padded) = product("hgx-a100"), product("hgx-a100", 8)
+    assert swizzled.conflicts == {}
+    assert quick == as_padded
+    assert product("dgx-h100", 0, 192, 64)[0].conflicts == {}  # operands lie as the engine likes them
 
 
 def test_columns_that_lanes_copy_meet_in_banks():
@@ -127,12 +131,12 @@ def test_columns_that_lanes_copy_meet_in_banks():
                     Y[i] = y[i, 0]
 
         lowered = mt.lower(program, machine="dgx-h100")
-        return figures(lowered).conflicts, longest(lowered, "vector", "test_banks.py:125")
+        return figures(lowered).conflicts, longest(lowered, "vector", "test_banks.py:129")
 
     (plain, slow), (padded, fast) = columns(0), columns(4)
     ((line, (_, tile, turns)),) = plain.items()
     assert (tile, turns) == ("x", 32)
-    assert line.endswith("test_banks.py:125")
+    assert line.endswith("test_banks.py:129")
     assert [turns for _, _, turns in padded.values()] == [4]
     assert columns(1)[0] == {}
     assert slow > fast

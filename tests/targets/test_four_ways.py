@@ -18,13 +18,6 @@ import megatile as mt
 
 MACHINES = ("dgx-h100", "hgx-a100", "mi300x-8", "b200-8")
 CLUSTERS = ("h100-cluster", "a100-cluster", "mi300x-cluster", "h100-cluster-roce")
-OWN = """
-name: mine
-extends: {base}
-description: a user's own machine
-networks:
-  - {{name: nvlink, bandwidth: 123 GB/s}}
-"""
 
 
 def check(arrays, wanted) -> None:
@@ -39,21 +32,23 @@ def case(request):
     return program, arrays, wanted(), machines
 
 
-def test_run_and_round_trip(case, tmp_path: Path) -> None:
-    program, arrays, wanted, machines = case
+@pytest.fixture(scope="module")
+def own():
+    return mt.machine(str(Path(__file__).with_name("mine.yaml")))
+
+
+def test_run_and_round_trip(case, own, tmp_path: Path) -> None:
+    program, arrays, wanted, _ = case
     mine = [np.array(a) for a in arrays]
-    mt.run(program, *mine, machine=machines[0])
+    mt.run(program, *mine, machine=own)
     check(mine, wanted)
-    check(round_trip(program, *arrays, folder=tmp_path, machine=machines[0]), wanted)
+    check(round_trip(program, *arrays, folder=tmp_path, machine=own), wanted)
 
 
-def test_simulate_on_four_machines_and_a_users(case, tmp_path: Path) -> None:
+def test_simulate_on_four_machines_and_a_users(case, own) -> None:
     program, arrays, _, machines = case
-    own = tmp_path / "mine.yaml"
-    own.write_text(OWN.format(base=machines[0]))
     times = [
-        mt.simulate(program, *[np.array(a) for a in arrays], machine=m).time_ns
-        for m in (*machines, mt.machine(str(own)))
+        mt.simulate(program, *[np.array(a) for a in arrays], machine=m).time_ns for m in (*machines, own)
     ]
     assert min(times) > 1000
     assert len(set(times)) > 1

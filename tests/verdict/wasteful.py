@@ -62,20 +62,20 @@ def column_sums(each_row, R=8192, C=1024, rows=64):
     return summed
 
 
-def turned(by_hand, M=1024, K=512):
+def turned(by_hand, M=1024, K=512, depth=64, stages=3):
     """A product with transposed weights: turned element by element, or by the tensor engine."""
 
     @T.program
     def product(A: T.Tensor((M, K), "f16"), B: T.Tensor((M, K), "f16"), C: T.Tensor((M, M), "f16")):
         with T.Kernel(block=(M // 64, M // 64), threads=128) as (bx, by):
-            a, b = T.alloc((64, 64), "f16", level="l1"), T.alloc((64, 64), "f16", level="l1")
-            t, c = T.alloc((64, 64), "f16", level="l1"), T.alloc((64, 64), "f32")
+            a, b = T.alloc((64, depth), "f16", level="l1"), T.alloc((64, depth), "f16", level="l1")
+            t, c = T.alloc((depth, 64), "f16", level="l1"), T.alloc((64, 64), "f32")
             T.clear(c)
-            for k in T.Pipelined(K // 64, num_stages=3):
-                T.copy(a, A[by * 64, k * 64])
-                T.copy(b, B[bx * 64, k * 64])
+            for k in T.Pipelined(K // depth, num_stages=stages):
+                T.copy(a, A[by * 64, k * depth])
+                T.copy(b, B[bx * 64, k * depth])
                 if by_hand:
-                    for i, j in T.Parallel(64, 64):
+                    for i, j in T.Parallel(depth, 64):
                         t[i, j] = b[j, i]
                     T.gemm(a, t, c)
                 else:

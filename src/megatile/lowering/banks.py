@@ -9,6 +9,7 @@ from math import prod
 from megatile.core.expr import Const, Expr, Symbol, known, linear, rebuild, simplify, substitute, symbols
 from megatile.hda.model import MemoryLayer
 from megatile.ir import nodes as n
+from megatile.lowering.swizzle import exchanged
 
 
 def degree(
@@ -17,6 +18,7 @@ def degree(
     index: Sequence[Expr],
     width: int,
     loops: Sequence[tuple[str, Expr]],
+    swizzled: bool = False,
 ) -> int:
     """Return how many turns the lanes of one access take in a tile of ``extents`` elements of ``width``
     bytes; lanes are neighbouring iterations, the last loop runs fastest. 1 where the data decide the
@@ -29,7 +31,7 @@ def degree(
     for open_terms, at in _places(extents, index, named, memory.banks):
         if open_terms:
             return 1
-        word = at * width // memory.bank
+        word = (exchanged(at, extents[-1], width) if swizzled else at) * width // memory.bank
         wanted.setdefault(word % memory.banks, set()).add(word)
     return max(len(words) for words in wanted.values())
 
@@ -80,14 +82,17 @@ def _shown(terms: Mapping[Expr, int]) -> Terms:
     return tuple(sorted((str(term), factor) for term, factor in terms.items()))
 
 
-def fetch_turns(memory: MemoryLayer, extents: Sequence[int], width: int, fetch: tuple[int, int]) -> int:
+def fetch_turns(
+    memory: MemoryLayer, extents: Sequence[int], width: int, fetch: tuple[int, int], swizzled: bool = False
+) -> int:
     """Return how many times longer rows of a tile take, read together for a product, than from different
     banks."""
     rows, size = min(fetch[0], extents[-2] if len(extents) > 1 else 1), fetch[1]
-    pitch, banks = extents[-1] * width, memory.banks or 1
+    pitch, banks = extents[-1], memory.banks or 1
     wanted: dict[int, set[int]] = {}
     for row in range(rows):
-        first = row * pitch // memory.bank
+        at = row * pitch
+        first = (exchanged(at, pitch, width) if swizzled else at) * width // memory.bank
         for word in range(first, first + max(1, size // memory.bank)):
             wanted.setdefault(word % banks, set()).add(word)
     least = -(-rows * size // (memory.bank * banks))

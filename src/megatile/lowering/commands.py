@@ -194,9 +194,10 @@ def note_waste(scope: StreamScope, memory: str, used: int, factor: float) -> Non
 
 
 def noted(scope: StreamScope, home: Home, turns: Callable[..., int], *given: Any) -> int:
-    """Return the turns that lanes take in the banks of a tile, unless a hint arranges it; the line where they
-    take most is kept for the result."""
-    found = 1 if home.name in scope.state.facts.arranged else turns(*given)
+    """Return the turns that lanes take in the banks of a tile as it is laid out, unless a hint arranges it;
+    the line where they take most is kept for the result."""
+    facts = scope.state.facts
+    found = 1 if home.name in facts.arranged else turns(*given, swizzled=home.name in facts.swizzled)
     if found > 1 and scope.node is not None and scope.node.span:
         line = f"{scope.node.span.file}:{scope.node.span.line}"
         if found > scope.state.notes.conflicts.get(line, ("", "", 1))[2]:

@@ -15,6 +15,7 @@ from megatile.ir.program import Program
 from megatile.lowering.banks import arranged
 from megatile.lowering.levels import LoweredLevel
 from megatile.lowering.storage import Home, Homes, uneven
+from megatile.lowering.swizzle import swizzled
 from megatile.plan import model as pm
 
 
@@ -86,6 +87,8 @@ class Facts:
         self.hda = hda
         self.arranged = arranged(self.statements)
         """Tiles whose layout in banks a hint takes care of."""
+        self.swizzled = swizzled(program)
+        """Tiles whose chunks are exchanged, as the CUDA text does it."""
         tiles = [b for b in homes.table.values() if b.base not in homes.found]
         self.picks = any(uneven(view.layout) for b in tiles for view in b.owner)
         """Whether units have elements of a tile that are no run."""

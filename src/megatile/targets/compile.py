@@ -14,6 +14,7 @@ from megatile.ir.program import Program
 from megatile.language.tile.program import ProgramFunction
 from megatile.targets.common.errors import CompileError
 from megatile.targets.common.kernel import CompiledKernel
+from megatile.targets.common.memories import with_usual_memories
 
 MAX_THREADS = 1024
 """Threads of a compiled program."""
@@ -84,10 +85,12 @@ def export(
     """
     write, usual = _found(LANGUAGES, to, f"programs cannot be written as '{to}'", "languages")
     _check_program(prog)
+    chosen = machine
     if not isinstance(prog, Program):
         chosen = machine if machine is not None else usual
         if prog.symbols and not shapes and to == "tilelang":
-            return str(write(*prog.build_open(chosen)))
+            program, extents = prog.build_open(chosen)
+            return str(write(with_usual_memories(program, chosen), extents))
         symbols: dict[str, Any] = prog.bind_symbols(list(shapes)) if shapes else {}
         prog = prog.build(chosen, **symbols)
-    return str(write(prog))
+    return str(write(prog if to == "c" else with_usual_memories(prog, chosen)))

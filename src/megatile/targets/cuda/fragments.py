@@ -13,17 +13,10 @@ from megatile.ir import nodes as n
 from megatile.ir.expr import has_loads
 from megatile.ir.launch import ROOT
 from megatile.ir.program import Program
+from megatile.lowering import swizzle
 from megatile.targets.common.scalars import lets
 from megatile.targets.cuda.layouts import Mma, SharedLayout, grid, mma
 from megatile.targets.interpret.places import Name
-
-TENSOR_CORES = {
-    "f16": ("f32", "f16", "bf16"), "bf16": ("f32", "f16", "bf16"), "f8e4m3": ("f32", "f16", "bf16"),
-    "f8e5m2": ("f32", "f16", "bf16"), "i8": ("i32",), "u8": ("i32",),
-}  # fmt: skip
-"""The factors that tensor cores multiply, and the sums that they can be added to."""
-DEEP = 32
-"""Bytes of each row that one instruction multiplies."""
 
 
 def is_whole(region: n.Region, shape: tuple[int, ...]) -> bool:
@@ -34,10 +27,10 @@ def is_whole(region: n.Region, shape: tuple[int, ...]) -> bool:
 
 
 def by_tensor_cores(node: n.Gemm, names: dict[str, Name]) -> bool:
-    """Whether tensor cores have the dtypes of a product, in steps of the depth that they have."""
-    a, b, c = (names[r.source].binding.dtype for r in (node.a, node.b, node.c))
-    inner = constant(node.a.extents[-2 if node.transpose_a else -1]) or 1
-    return a == b and c in TENSOR_CORES.get(a, ()) and inner * itemsize(a) % DEEP == 0
+    """Whether tensor cores multiply the factors of a product."""
+    return swizzle.by_tensor_cores(
+        node, {r.source: names[r.source].binding for r in (node.a, node.b, node.c)}
+    )
 
 
 class Fragments:

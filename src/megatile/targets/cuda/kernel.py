@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from megatile.ir.program import Program
 from megatile.targets.common.errors import CompileError
 from megatile.targets.common.kernel import CompiledKernel, Failure, MachineCode, Profile
+from megatile.targets.common.memories import with_usual_memories
 from megatile.targets.common.toolchain import Making
 from megatile.targets.cuda.alignment import WIDEST
 from megatile.targets.cuda.generator import EMULATE, generate_cuda
@@ -68,6 +70,10 @@ class CudaKernel(CompiledKernel):
     """CUDA C++ of a program. ``k.source`` is the text; ``k(*arrays)`` runs it on the CPU (``k.ran_on``)."""
 
     code = CudaCode
+
+    def _code(self, program: Program) -> MachineCode:
+        return super()._code(with_usual_memories(program, self.machine))
+
     ran_on = "the CPU, thread by thread; never on a GPU"
 
     def profile(self, *arrays: Any, repeat: int = 5) -> Profile:

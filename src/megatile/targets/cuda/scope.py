@@ -13,13 +13,13 @@ from megatile.ir import nodes as n
 from megatile.ir.expr import Load
 from megatile.ir.launch import Launch
 from megatile.ir.program import Program
+from megatile.lowering.swizzle import reached, swizzled
 from megatile.targets.common.allocation import Allocation, Storage, dispatched, rounded, tiles
 from megatile.targets.common.elements import NARROW, Value
 from megatile.targets.common.errors import CompileError
 from megatile.targets.common.scope import Peer, Scope
 from megatile.targets.cuda.fragments import Fragments, staged
 from megatile.targets.cuda.layouts import SharedLayout, Team
-from megatile.targets.cuda.swizzle import swizzled
 
 OLDEST = "hgx-a100"
 """The machine with the oldest devices that kernels are written for (sm_80)."""
@@ -73,7 +73,7 @@ class DeviceAllocation(Allocation):
         self.versions = {c.to.source: plan.loop.stages for plan in found for c in plan.copies}
         """Of tiles that are filled ahead: how many there are."""
         self.staged = {id(plan.loop): plan for plan in found}
-        self.reached = _reached(program)
+        self.reached = reached(program)
         self._swizzled: set[str] | None = None
         self.sizes: dict[int, int] = {}
         """Bytes of shared memory of each dispatched region, by its place in the program."""
@@ -98,7 +98,7 @@ class DeviceAllocation(Allocation):
     def swizzled(self) -> set[str]:
         """Tiles in shared memory whose rows are swizzled."""
         if self._swizzled is None:
-            self._swizzled = swizzled(self.program, self.names, self.reached)
+            self._swizzled = {name for name in swizzled(self.program) if self.names[name].copies == 1}
         return self._swizzled
 
     def tile(self, storage: Storage, name: str, place: str) -> str:
@@ -129,19 +129,6 @@ class DeviceAllocation(Allocation):
             made.home, made.offset = "launch", self.launch_bytes
             self.launch_bytes += rounded(made.bytes(self.launch), 128)
         self.table[alloc.name] = made
-
-
-def _reached(program: Program) -> set[str]:
-    """Tiles that other units may touch: by views, copies to peers, signals and collectives."""
-    found = {a.name for a in n.walk(program.body) if isinstance(a, n.Alloc) and (a.flag or a.parts)}
-    for node in n.walk(program.body):
-        if isinstance(node, n.Reshape):
-            found.add(node.source)
-        elif isinstance(node, n.Collective) or (
-            isinstance(node, n.Copy) and (node.dst is not None or node.src is not None)
-        ):
-            found |= {region.source for _, region in n.regions(node)}
-    return found
 
 
 def _waits(node: n.Node) -> bool:

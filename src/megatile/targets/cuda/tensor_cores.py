@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from megatile.core.dtypes import itemsize
+from megatile.lowering.swizzle import DEEP
 from megatile.targets.common.scope import Axis, Box
 from megatile.targets.cuda.alignment import WIDEST
-from megatile.targets.cuda.fragments import DEEP
 from megatile.targets.cuda.layouts import Mma
 from megatile.targets.cuda.scope import DeviceScope
 
