@@ -508,29 +508,44 @@ class Span(Row):
 
 
 class CommandRow(Row, width=40):
-    """A command whose times are not all known yet. (40 words, so that rows begin like cache lines.)"""
+    """A command whose times are not all known yet. (40 words, so that rows begin like cache lines.) Some
+    fields mean different things for different kinds of commands, as they say."""
 
     kind: int
     unit: int
     ready_at: int
+    """When all is there that it needs, as far as that is known, and the record of what came last."""
     cause: int
     dependencies: int
+    """How many commands in flight it waits for."""
     waiters: int
+    """A list of commands that wait for its end; of a free row, the next free one."""
     source_waiters: int
     """Those who wait until its source is free."""
     record: int
     pc: int
     source_free_at: int
+    """When its engine and what it sends from are free again."""
     end: int
+    """When its data is there."""
     engine_queue: int
     busy: int
+    """How long it has its engine (work), or the shared engine that starts it (transfers)."""
     server: int
+    """The shared engine that it still has to ask for (NONE: there is none, or it has been granted)."""
     accesses: int
+    """A list of its unfinished accesses."""
     previous_visible: int
     next_visible: int
+    """Its neighbours in the list of its instance's commands whose accesses others see; at a rendezvous, in
+    the list of those who have come. (Itself before it: it is in no list.)"""
     delay: int
+    """Jitter of a transfer; how long a signal or collective takes; of work, how long its operands keep the
+    memory whose server is ``first_server``."""
     parent: int
+    """Of a piece, the transfer that was cut."""
     pieces_left: int
+    """Of a transfer that was cut, the pieces that have not left their source."""
     span_read: int
     span_written: int
     target: int
@@ -539,9 +554,12 @@ class CommandRow(Row, width=40):
     nbytes: int
     flow: int
     order: int
+    """Which of the requests of its flow come first, at one time."""
     first_server: int
+    """The server from which the stages of its path count theirs."""
     head: int
     tail: int
+    """When its first and last byte are at the next stage of its path, and which one that is."""
     stage: int
     served: int
     """Whether a server has taken it."""

@@ -6,7 +6,8 @@ buffers there; message k, counted from 0, lies in slot ``k % slots``. A slot is 
 1. Send k blocks its instance (BLOCKED: nothing after it is issued) until the slot is free: at once for the
    first ``slots`` messages, else when the *credit* of message ``k - slots`` has come back.
 2. It then starts a transfer into the slot (GO_ON) and the instance goes on. The transfer itself waits for
-   unfinished writes of what it reads, for its turn in its engine queue and on links.
+   unfinished writes of what it reads, for earlier accesses that others may see (what a message says must be
+   true when it comes), for its turn in its engine queue and on links.
 3. The message arrives at the end of the transfer (`queues.arrive`), which wakes a receiver that waits.
 4. A receive blocks until the message at the head of its queue has arrived. A plain one copies nothing: its
    name refers to the slot itself. One ``into`` a tile starts a copy on the DMA engine, and goes on.
