@@ -3,6 +3,8 @@
 import gc
 from time import perf_counter
 
+import numpy.random  # noqa: F401  (NumPy loads it when it is first used, in the middle of a row)
+
 import megatile as mt
 from harness import Row, at_most, bench, sized
 
