@@ -69,6 +69,9 @@ def _getter(kind: type, roles: tuple[str, ...]) -> Callable[[Any], tuple[Any, ..
         return lambda _: ()
     if len(gets) == 1 and gets[0][1]:
         return attrgetter(gets[0][0])
+    if [many for _, many in gets] == [True, False]:  # what a command reads and writes is asked for most often
+        several, one = (attrgetter(name) for name, _ in gets)
+        return lambda thing: several(thing) if one(thing) is None else (*several(thing), one(thing))
 
     def values(thing: Any) -> tuple[Any, ...]:
         each: list[Any] = []
