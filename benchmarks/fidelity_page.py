@@ -27,8 +27,8 @@ were not used to fit a constant or to find a rule. There are few of them (the H2
 |---|---:|---:|---:|
 {blind}
 
-Each of the next rows is predicted by a fit without that row. The form of the rule was found with rows of the
-same chips in view.
+Each of the next rows is predicted by a fit without that row. The form of the rule was chosen after looking
+at rows of the same chips.
 
 | Rows left out of the fit | rows | median error | 90 % within |
 |---|---:|---:|---:|
@@ -75,7 +75,8 @@ variables that the run had set.
 
 {validated}
 
-V12 to V16 are compared with a floor: one launch, plus the longer of computing and moving the data once.
+That table numbers published figures V1 to V20. V12 to V16 are compared with a lower bound: one launch, plus
+the longer of computing and moving the data once.
 {elsewhere}
 
 The [rule](reference/timing.md#collectives-of-libraries) has {count} constants for four machines
