@@ -13,13 +13,13 @@ _LOADED: list[Any] = []
 
 
 def is_compiled() -> bool:
-    """Whether the compiled engine is loaded in this process."""
+    """Return whether the compiled engine is loaded in this process."""
     return bool(_LOADED)
 
 
 @cached(most=1)
 def compiled() -> Any:
-    """The engine as machine code, with ``run(array)``; the plain one where llvmlite is absent."""
+    """Return the engine as machine code, with ``run(array)``; the plain one where llvmlite is absent."""
     try:
         import llvmlite.binding  # noqa: F401
     except ImportError:

@@ -54,7 +54,7 @@ class Contents:
         self.blocks: list[Block] = []
 
     def missing(self, plan: Plan, given: Mapping[str, Any]) -> str | None:
-        """The first input of a plan that is not known."""
+        """Return the first input of a plan that is not known."""
         for tile in plan.tiles:
             wanted = tile.role in ("input", "inout") and tile.name not in given and not is_raw(tile)
             if wanted and not (tile.name in self.tensors and self.tensors[tile.name].known):
@@ -75,7 +75,7 @@ class Contents:
                 tensor.data = allocate(plan, tile, None)[:, 0]
 
     def inputs(self, plan: Plan, given: Mapping[str, Any]) -> dict[str, Any]:
-        """What a plan finds in memory, with what the host gives."""
+        """Return what a plan finds in memory, with what the host gives."""
         found: dict[str, Any] = dict(given)
         for tile in plan.tiles:
             if tile.role not in ("input", "inout") or tile.name in found:
@@ -122,7 +122,7 @@ class Contents:
             )
 
     def raw(self, tile: Tile, plan: Plan) -> Array:
-        """What lies at a raw address; what nobody wrote is NaN (0 for integers)."""
+        """Return what lies at a raw address; what nobody wrote is NaN (0 for integers)."""
         array = np.ascontiguousarray(allocate(plan, tile, None)[:, 0])
         raw = array.reshape(len(array), -1).view(np.uint8)
         rows = {place: row for row, place in enumerate(place_numbers(plan))}
@@ -149,12 +149,12 @@ class Contents:
 
 
 def is_raw(tile: Tile) -> bool:
-    """Whether a tile is memory at an address and not a tensor with a name."""
+    """Return whether a tile is memory at an address and not a tensor with a name."""
     return tile.offset is not None
 
 
 def with_lasting_raw(plan: Plan) -> Plan:
-    """The plan with its raw memory as something that outlives it.
+    """Return the plan with its raw memory as something that outlives it.
 
     An address used with two types in one plan is scratch: what lies there afterwards is nobody's business.
     """

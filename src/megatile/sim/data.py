@@ -20,7 +20,7 @@ class Assumed:
         self.assume = assume
 
     def has(self, name: str, units: int) -> bool:
-        """Whether there is a value for each of so many units."""
+        """Return whether there is a value for each of so many units."""
         given = np.shape((self.assume or {}).get(name, ()))
         return self.assume is not None and name in self.assume and (not given or given[0] >= units)
 
@@ -43,7 +43,7 @@ class Assumed:
         return given[unit] if isinstance(unit, np.ndarray) else int(given[unit])
 
     def range(self, statement: pm.ReadScalar) -> tuple[int, int]:
-        """The least and the greatest of the values assumed."""
+        """Return the least and the greatest of the values assumed."""
         given = self._values(statement)
         return int(given.min()), int(given.max())
 

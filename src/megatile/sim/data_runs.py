@@ -126,7 +126,7 @@ class LaunchData(Executor):
         return True
 
     def meets(self, own: Collection[int], level: tuple[str, int], place: int) -> bool:
-        """Whether some of its places have to do with a unit of the hardware."""
+        """Return whether some of its places have to do with a unit of the hardware."""
         if level == self.level:
             return place in own
         (_, mine), (_, other) = self.level, level
@@ -159,7 +159,7 @@ class LaunchData(Executor):
             self.handed_over[name] = (np.append(known[0], rows), np.concatenate([known[1], now]))
 
     def _keep(self) -> Results:
-        """The launch has ended: its outputs, which are in memory from now on."""
+        """End the data run of a launch; return its outputs, which are in memory from now on."""
         self._put_back(range(self.plan.units))
         found = self.outputs()
         for name, (rows, values) in self.handed_over.items():
@@ -311,7 +311,7 @@ class DataRuns:
             early = not moved
 
     def scalar(self, data: LaunchData, statement: ReadScalar, unit: int, count: int) -> int:
-        """What a unit reads; all that comes before has happened in the timed run."""
+        """Return what a unit reads; all that comes before has happened in the timed run."""
         if count >= len(data.seen.get((statement.name, unit), ())):
             self.advance()
         values = data.seen.get((statement.name, unit), [])
@@ -322,7 +322,7 @@ class DataRuns:
         )
 
     def finish(self, data: LaunchData) -> Results:
-        """The outputs of a launch that has ended in the timed run."""
+        """Return the outputs of a launch that has ended in the timed run."""
         if data.results is None:
             self.advance()
         self.active.remove(data)

@@ -32,8 +32,8 @@ class Deadlock(PlanDeadlock):
 
 
 def wait_graph(simulation: Simulation, names: Mapping[int, str] | None = None) -> WaitGraph | None:
-    """The state of a simulation that cannot go on; None if all instances are done. ``names`` are those of the
-    launches, where there are several."""
+    """Return the state of a simulation that cannot go on; None if all instances are done. ``names`` are those
+    of the launches, where there are several."""
     units = simulation.arena.rows("units")
     waiting = np.flatnonzero(units[:, UnitRow.state] < st.DONE).tolist()
     outside = tuple(_outside(simulation))
@@ -151,7 +151,7 @@ def _pointers(simulation: Simulation) -> Iterator[Pointers]:
 
 
 def counts(simulation: Simulation, number: int) -> tuple[int, int, int]:
-    """How many messages of a queue were sent, have arrived and are freed."""
+    """Return how many messages of a queue were sent, have arrived and are freed."""
     queue = simulation.arena.rows("queues")[number]
     sent, slots = int(queue[Queue.sent]), int(queue[Queue.slots])
     last = simulation.arena.rows("slots")[queue[Queue.ring] : queue[Queue.ring] + slots][: min(sent, slots)]

@@ -51,8 +51,8 @@ class Meaning:
         return self.node.compile()
 
     def of_all(self, units: Any, frame: Any) -> tuple[Any, bool]:
-        """The value for many instances, which have the integers of one of them but for their numbers; and
-        whether it depends on nothing but these."""
+        """Return the value for many instances, which have the integers of one of them but for their numbers;
+        and whether it depends on nothing but these."""
         always = not any(self.cells.values())
         if not (always and units is self._known[0]):
             env = {name: frame[cell] if cell else units for name, cell in self.cells.items()}
@@ -80,7 +80,7 @@ class ExpressionTables:
         return known
 
     def expression(self, node: Expr, names: dict[str, int], cache: FrameCache) -> int:
-        """The number of an expression whose symbols lie at ``names`` in the frame."""
+        """Return the number of an expression whose symbols lie at ``names`` in the frame."""
         if isinstance(node, (Const, Symbol)):
             row = (CONSTANT, node.value) if isinstance(node, Const) else (SYMBOL, names[node.name])
             return self._row(row, row, node, {} if row[0] == CONSTANT else names)
@@ -149,8 +149,8 @@ class FrameCache:
         self._scopes: dict[int, tuple[float, int]] = {}
 
     def scope(self, code: Code) -> tuple[float, int]:
-        """How many loops are around what decides the value of bytecode (infinity where that is something
-        else), and the cell that counts the rounds for which it holds."""
+        """Return how many loops are around what decides the value of bytecode (infinity where that is
+        something else), and the cell that counts the rounds for which it holds."""
         found: tuple[float, int] = (0, 1)
         for op, value in code:
             if op == LOAD:
@@ -162,8 +162,8 @@ class FrameCache:
     def bytecode_at(
         self, code: Code, scope: tuple[float, int], tables: ExpressionTables, least: int
     ) -> int | None:
-        """Where bytecode of a scope begins whose value is cached; None where that is not worth while: outside
-        of loops, and of fewer operations than ``least`` (or one, if this loop does not change it)."""
+        """Return where bytecode of a scope begins whose value is cached; None where that is not worth while:
+        outside of loops, and of fewer operations than ``least`` (or one, if this loop does not change it)."""
         operations = len([op for op, _ in code if op != LOAD and op != PUSH])
         least = 1 if scope[0] < self.within else least
         if code in self._known or not self.within or operations < least or scope[0] > self.within:

@@ -36,7 +36,8 @@ class QueueFamily:
     sources: tuple[int, ...]
 
     def differs(self, other: QueueFamily) -> str | None:
-        """Why a plan that needs ``other`` cannot use this one; None if it can. Directions go by name."""
+        """Return why a plan that needs ``other`` cannot use this one; None if it can. Directions go by
+        name."""
         mine, needed = self.channel, other.channel
         for what in ("slots", "memory", "offset"):
             a, b = getattr(mine, what), getattr(needed, what)
@@ -85,7 +86,8 @@ class Queues:
         return found
 
     def missing(self, plan: Plan) -> bool:
-        """Whether a unit of the plan has no queues yet; those that are there must be those it needs."""
+        """Return whether a unit of the plan has no queues yet; those that are there must be those it
+        needs."""
         if not plan.channels:
             return False
         wanted = ends(plan)

@@ -306,12 +306,13 @@ class LaunchRows:
         return level, actor - self.first - self.offsets[level]
 
     def chooser(self, actor: int) -> Any:
-        """An instance as data execution names it: its number, with its level where that is not the first."""
+        """Return an instance as data execution names it: its number, with its level where that is not the
+        first."""
         level, number = self.which(actor)
         return number if not level else (self.plan.all_levels[level].name, number)
 
     def name(self, level: int, number: int, place: int) -> str:
-        """Where an instance stands, and which one it is where that is not enough."""
+        """Return where an instance stands, and which one it is where that is not enough."""
         if not self.plan.levels:
             return self.resources.names[number]
         there = self.views[level].names[place] if place != NONE else ""
@@ -324,7 +325,7 @@ class LaunchRows:
         return len(set(place_numbers(self.plan))) < self.plan.units
 
     def names(self, places: Any) -> list[str]:
-        """What all instances are called."""
+        """Return what all instances are called."""
         if not self.plan.levels:
             return self.resources.names
         spans = zip(self.offsets, self.offsets[1:], strict=False)

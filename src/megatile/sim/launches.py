@@ -160,7 +160,7 @@ class Launch:
         return id(self.resources), self.turns, self.control, given
 
     def meets(self, other: Launch) -> bool:
-        """Whether it may have to do with one that was submitted before it and has not ended."""
+        """Return whether it may have to do with one that was submitted before it and has not ended."""
         if self.uses is None or other.uses is None:
             return True
         apart = other.until_ps <= self.submit_ps or self.until_ps <= other.submit_ps

@@ -80,7 +80,7 @@ class LevelRows:
 
     @cached_in_owner
     def of_stream(self, stream: int) -> tuple[Any, Any]:
-        """Those that have a stream (all, where instances take turns in them), and where they are."""
+        """Return those that have a stream (all, where instances take turns in them), and where they are."""
         mine = np.flatnonzero(self.streams == stream) if self.fixed else np.arange(len(self))
         return mine, self.places[mine]
 

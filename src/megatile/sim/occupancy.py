@@ -61,7 +61,7 @@ class Occupancy:
         return found
 
     def _holding(self, resources: Resources, place: int) -> list[int]:
-        """The rows that hold a unit of the hardware, or one that is in it or around it."""
+        """Return the rows that hold a unit of the hardware, or one that is in it or around it."""
         found: list[int] = []
         for name, there in self._owners.items():
             mine, other = resources.level.total, resources.hda.level(name).total
@@ -74,7 +74,8 @@ class Occupancy:
 
     @staticmethod
     def _still_used(launch: LaunchRows, pool: int) -> bool:
-        """Whether instances may still take a slot: some wait for one, or their launch has not begun."""
+        """Return whether instances may still take a slot: some wait for one, or their launch has not
+        begun."""
         if pool == NONE:
             return False
         first, last = launch.arena.rows("pools")[pool, [Pool.first_waiting, Pool.last_waiting]].tolist()

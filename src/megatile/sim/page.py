@@ -36,7 +36,7 @@ def result_page(
     retime: bool = True,
     sources: str | Path | None = None,
 ) -> str:
-    """The page as text: see `Result.report`."""
+    """Return the page as text: see `Result.report`."""
     plan = str(result.plan)
     shown = (
         plan if len(plan) <= _MAX_PLAN_TEXT_CHARS else plan[:_MAX_PLAN_TEXT_CHARS] + "\n… the text goes on"
@@ -99,7 +99,8 @@ def _traffic(result: Result) -> list[tuple[str, str, str, str]]:
 
 
 def link_use(result: Result, bins: int = LINK_USE_BINS) -> list[LinkUse]:
-    """The share of every span of time in which each link is busy; a transfer counts evenly over its time."""
+    """Return the share of every span of time in which each link is busy; a transfer counts evenly over its
+    time."""
     record = result.record
     rows = record.rows[record.rows[:, Recorded.path] != st.NONE]
     if not len(rows) or not result.time_ps:
@@ -167,7 +168,7 @@ def _roofline(result: Result) -> Roofline:
 
 
 def _retiming(result: Result) -> Retiming:
-    """The plan timed with every important figure at half to double."""
+    """Return the plan timed with every important figure at half to double."""
     ranked = [
         s.figure for s in sensitivity.sensitivities(result, seconds=SECONDS / 2) if s.time_ps != s.base_ps
     ]

@@ -139,8 +139,8 @@ class PathQueries:
                         code[pc, InstructionRow.figures] = code[peers.pc, InstructionRow.figures]
 
     def copy_ends(self, peers: StreamPeers) -> tuple[Any, Any, Array, bool] | None:
-        """Where all instances read and write at an instruction, and who has that (NONE: each its own); for
-        which of them that is possible, and whether it is always so. None where it cannot be said."""
+        """Return where all instances read and write at an instruction, and who has that (NONE: each its own);
+        for which of them that is possible, and whether it is always so. None where it cannot be said."""
         tables, everyone = self.simulation.code_tables, np.ones(len(peers.units), dtype=bool)
         own = peers.places, np.full(len(peers.units), NONE)
         found, possible, always = [], everyone, True
@@ -159,7 +159,7 @@ class PathQueries:
         return found[0], found[1], possible, always
 
     def _piece(self, peers: StreamPeers, row: list[int]) -> tuple[Array, Array, Array, bool] | None:
-        """The same for a region of a spread tile; the location of its block tells who owns it."""
+        """Return the same for a region of a spread tile; the location of its block tells who owns it."""
         if not peers.fixed:
             return None
         stored = self._stored(peers, row)
@@ -183,7 +183,7 @@ class PathQueries:
         return place, owner, np.ones(len(place), dtype=bool), always
 
     def _end(self, peers: StreamPeers, row: list[int]) -> tuple[Array, Array, Array, bool] | None:
-        """The same of a region that names its owner."""
+        """Return the same of a region that names its owner."""
         stored = self._stored(peers, row)
         if stored[Storage.owners] != NONE or not peers.fixed:
             return None
@@ -197,7 +197,7 @@ class PathQueries:
         return np.where(mine, peers.places, seen[0]), owner, seen[1], always
 
     def _stored(self, peers: StreamPeers, row: list[int]) -> list[int]:
-        """The row of the storage of a region, as the level of its unit sees it."""
+        """Return the row of the storage of a region, as the level of its unit sees it."""
         base = self.simulation.code_tables.tiles[row[RegionRow.tile]][TileRow.base]
         at = int(peers.described[peers.launched.first_level + peers.level, LevelRow.storages]) + base
         found: list[int] = self.arena.rows("storages")[at].tolist()
@@ -206,7 +206,7 @@ class PathQueries:
     def _numbers(
         self, view: Resources, here: Array, names: tuple[str, str], there: Array, same: Array, by: str
     ) -> Array:
-        """The numbers of many paths."""
+        """Return the numbers of many paths."""
         found = np.empty(len(here), dtype=np.int64)
         for flag, chosen in ((True, same), (False, ~same)):
             if chosen.any():

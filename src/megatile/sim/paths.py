@@ -127,7 +127,7 @@ class Paths:
     # paths
 
     def number(self, path: Path, fabric: Fabric) -> int:
-        """The number of a path."""
+        """Return the number of a path."""
         if self.contended or self.arena.recording or path.reads or path.writes:
             return self._number(path, fabric)
         # Nobody waits and nothing is recorded: it does not matter which servers it has.
@@ -142,7 +142,7 @@ class Paths:
         return self._packed(path, fabric, servers, [key is not None and self.is_shared(key) for key in keys])
 
     def numbers(self, path: Path, group: PathGroup, fabric: Fabric, each: Callable[[int], Path]) -> Any:
-        """The numbers of the paths of a group, whose first one is given; ``each`` makes the others."""
+        """Return the numbers of the paths of a group, whose first one is given; ``each`` makes the others."""
         count = len(group.pairs)
         grid = None if group.network is None else self.grids.get(group.network.name)
         keys = [stage.resource for stage in path.stages]
@@ -198,7 +198,7 @@ class Paths:
         return number + (first << st.CLASSES)
 
     def described(self, number: int, fabric: Fabric) -> Path:
-        """A path by its number, with the resources of a fabric."""
+        """Return a path by its number, with the resources of a fabric."""
         path, relative = self._described[number & st.CLASS]
         first = number >> st.CLASSES
         stages = []
@@ -217,7 +217,7 @@ class Paths:
     # caches
 
     def _caches(self, caches: tuple[Cache, ...], fabric: Fabric) -> int:
-        """The row of the nearest of some caches, made with all behind it."""
+        """Return the row of the nearest of some caches, made with all behind it."""
         row = NONE
         for cache in reversed(caches):
             key = (cache.name, cache.instance)

@@ -49,5 +49,5 @@ FUNCTIONS = Functions(
 
 
 def engine() -> Any:
-    """The functions of the engine; each takes the memory of an `Arena` first."""
+    """Return the functions of the engine; each takes the memory of an `Arena` first."""
     return FUNCTIONS.plain

@@ -60,7 +60,7 @@ class MachineQueries(QueueQueries):
         return busy
 
     def keeps(self, pc: int, flops: int, _: int, __: int, g: int) -> int:
-        """How long the operands of a command keep a memory for which its instances contend."""
+        """Return how long the operands of a command keep a memory for which its instances contend."""
         view, statement = self.simulation.view(g)[2], self.simulation.code_tables.statements[pc]
         found = self._keeps(view, statement, flops)
         if constant(statement.work.flops) is not None or not view.keeps_memory(statement, 1 << 40)[1]:
@@ -72,7 +72,7 @@ class MachineQueries(QueueQueries):
         return view.keeps_memory(statement, flops)[1] if self.simulation.paths.contended else 0
 
     def memory(self, pc: int, place: int, flops: int, _: int, g: int) -> int:
-        """The server of that memory."""
+        """Return the server of that memory."""
         view = self.simulation.view(g)[2]
         name, _ = view.keeps_memory(self.simulation.code_tables.statements[pc], flops)
         key = view.memory_key(name, place)
@@ -80,8 +80,8 @@ class MachineQueries(QueueQueries):
         return self.cache_answer(st.ASK_MEMORY, pc, place, flops, 0, server)
 
     def kernel(self, pc: int, number: int, _: int, __: int, g: int) -> int:
-        """Which device the kernel of a library is on, and how many compute units it takes there: all units of
-        the stream are told."""
+        """Return which device the kernel of a library is on, and how many compute units it takes there: all
+        units of the stream are told."""
         launched, level, view = self.simulation.view(g)
         plan, devices = launched.plan, view.hda.level("device").total
         taken = view.kernel_units(self.simulation.code_tables.statements[pc])
@@ -105,7 +105,7 @@ class MachineQueries(QueueQueries):
         return tuple(found)
 
     def _first(self, g: int) -> int:
-        """The unit of the first level that an instance is or belongs to."""
+        """Return the unit of the first level that an instance is or belongs to."""
         launched, units = self.simulation.launch_of(g), self.arena.rows("units")
         while g != NONE and units[g, UnitRow.level] != launched.first_level:
             g = int(units[g, UnitRow.parent])

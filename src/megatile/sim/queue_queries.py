@@ -56,7 +56,7 @@ class QueueQueries(PathQueries):
         return spread(source({"unit": receivers, "member": members}), len(receivers))
 
     def _queues_at(self, pc: int, g: int, units: int, members: int) -> Array:
-        """The queues that an instruction of a stream means, for all its instances."""
+        """Return the queues that an instruction of a stream means, for all its instances."""
         peers, code = StreamPeers.to(self.simulation, g), self.arena.rows("code")[pc].tolist()
         if not peers.fixed:
             return np.zeros(0, dtype=np.int64)
@@ -133,7 +133,7 @@ class QueueQueries(PathQueries):
         rows[at, LaunchQueue.sent] = 0
 
     def queue_path(self, queue: int, memory: int, _: int, __: int, g: int) -> int:
-        """The paths of messages out of a memory: of all queues of the channel at once."""
+        """Return the paths of messages out of a memory: of all queues of the channel at once."""
         launched, arena = self.simulation.launch_of(g), self.arena
         channel = max(i for i, first in enumerate(launched.first_queues) if first <= queue)
         described = launched.plan.channels[channel]

@@ -83,7 +83,7 @@ class Record(RecordedUsage):
         )  # fmt: skip
 
     def _texts(self, rows: Any, tables: dict[str, _Names]) -> dict[str, Any]:
-        """The numbers of engine, operation, source and operands of every row."""
+        """Return the numbers of engine, operation, source and operands of every row."""
         engines = self._engine_names()
         statements = self.statements
         keys = rows[:, [Recorded.pc, Recorded.kind, Recorded.engine]]
@@ -106,13 +106,13 @@ class Record(RecordedUsage):
         return {**made, "operand": texts}
 
     def _operands(self, rows: Any, names: _Names) -> Any:
-        """The blocks each command touches, with their memories: ``local:x[0:4] -> common:y``."""
+        """Return the blocks each command touches, with their memories: ``local:x[0:4] -> common:y``."""
         numbers, touched = self._touched(rows)
         texts = [names(_operand_text(each, self.launched.table)) for each in touched]
         return np.array(texts, dtype=np.int64)[numbers]
 
     def _causes(self, rows: Any, order: Any, place: Any, unit: Any, at_launch: Any, launches: int) -> Any:
-        """Numbers of events instead of records; what nothing held up was released by its launch."""
+        """Return numbers of events instead of records; what nothing held up was released by its launch."""
         events = np.full(len(order) + 1, NONE, dtype=np.int64)
         events[order] = place
         self.events = events[:-1]

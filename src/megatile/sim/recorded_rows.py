@@ -96,7 +96,7 @@ class RecordedRows:
 
     @cached_in_owner
     def path(self, number: int) -> Path:
-        """A path by its number."""
+        """Return a path by its number."""
         return self._paths.described(number, self.launched.resources.fabric)
 
     def _engine_names(self) -> list[str]:
@@ -206,7 +206,7 @@ class RecordedRows:
 
 
 def _accesses(words: Any) -> list[Touched]:
-    """What a command touches, as it was recorded."""
+    """Return what a command touches, as it was recorded."""
     found, at = list[Touched](), 0
     while at < len(words):
         what, owner = words[at : at + 2].tolist()

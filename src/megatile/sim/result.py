@@ -127,12 +127,12 @@ class Result(HasTime):
         return critical_path(self.trace)
 
     def why_slow(self, limit: int = 10) -> str:
-        """The critical path as a table by operation and source line."""
+        """Return the critical path as a table by operation and source line."""
         return why_slow(self.trace, limit)
 
     @cached_in_owner
     def verdict(self) -> Any:
-        """What limits the time, why and where, what to do next, and what that would bring.
+        """Return what limits the time, why and where, what to do next, and what that would bring.
 
         Remedies are timed again, as changed programs, Plans or machines, which may take ten seconds; a
         program that a function made (``gemm(M, N, K, bM=64)``) is made again with other integers.
@@ -166,19 +166,20 @@ class Result(HasTime):
         return len(np.unique(first)) / max(1, resources.level.total)
 
     def retime(self, factors: Mapping[str, float]) -> int:
-        """Picoseconds with figures of the machine multiplied: ``{"memory.hbm.bandwidth": 2}``."""
+        """Return picoseconds with figures of the machine multiplied: ``{"memory.hbm.bandwidth": 2}``."""
         from megatile.sim.sensitivity import retime
 
         return retime(self, factors)
 
     def sensitivities(self, names: Sequence[str] | None = None, **options: Any) -> list[Any]:
-        """How the time follows each rate, latency and capacity that the plan uses, largest effect first."""
+        """Return how the time follows each rate, latency and capacity that the plan uses, largest effect
+        first."""
         from megatile.sim.sensitivity import sensitivities
 
         return sensitivities(self, names, **options)
 
     def what_helps(self, limit: int = 12) -> str:
-        """The sensitivities as a table: what a tenth better would bring."""
+        """Return the sensitivities as a table: what a tenth better would bring."""
         from megatile.sim.sensitivity import table
 
         return table(self.sensitivities(), limit)
@@ -278,5 +279,5 @@ class Result(HasTime):
 
 
 def wants_communication_trace() -> bool:
-    """Whether ``MEGATILE_TRACE=comm`` is set."""
+    """Return whether ``MEGATILE_TRACE=comm`` is set."""
     return "comm" in os.environ.get(TRACE_SWITCH, "").split(",")

@@ -60,7 +60,7 @@ def after_round(table: CommandTable, code: list[Instruction], again: Instruction
 
 
 def _following(code: list[Instruction], start: Instruction) -> Iterator[Any]:
-    """The commands that may follow an instruction."""
+    """Yield the commands that may follow an instruction."""
     found, todo = set[int](), [start.target]
     while todo:
         number = todo.pop()

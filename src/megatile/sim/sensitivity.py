@@ -50,7 +50,7 @@ class Sensitivity:
 
 
 def retime(result: Result, factors: Mapping[str, float]) -> int:
-    """Picoseconds that the plan of a result takes with figures of the machine multiplied."""
+    """Return picoseconds that the plan of a result takes with figures of the machine multiplied."""
     if set(factors.values()) == {1.0}:
         return result.time_ps
     for name, factor in factors.items():
@@ -62,7 +62,7 @@ def retime(result: Result, factors: Mapping[str, float]) -> int:
 
 
 def used_figures(result: Result) -> list[str]:
-    """The figures of networks, memories and engines that the plan uses."""
+    """Return the figures of networks, memories and engines that the plan uses."""
     hda, plan = result.machine, result.plan
     names = [t.memory for t in plan.tiles] + [c.memory for c in plan.channels]
     memories = {hda.memory(name).name for name in names}
@@ -79,7 +79,7 @@ def used_figures(result: Result) -> list[str]:
 def sensitivities(
     result: Result, names: Sequence[str] | None = None, *, factor: float | None = None, seconds: float = 60.0
 ) -> list[Sensitivity]:
-    """How the time changes with every figure that the plan uses, the largest effect first.
+    """Return how the time changes with every figure that the plan uses, the largest effect first.
 
     Every figure is improved by a tenth, rates upwards and latencies downwards, or multiplied by ``factor``;
     the plan is simulated once for each, and no more begin after ``seconds``.
@@ -114,7 +114,7 @@ def retimed(
 
 
 def table(found: Sequence[Sensitivity], limit: int = 12) -> str:
-    """The sensitivities as text; figures without effect are counted only."""
+    """Return the sensitivities as text; figures without effect are counted only."""
     shown = [s for s in found if abs(s.change) >= LEAST_CHANGE]
     rows = [
         (

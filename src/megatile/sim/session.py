@@ -262,7 +262,7 @@ class Session(MachineRun, HasTime):
         return prepared
 
     def _beside(self, plan: Plan) -> Plan:
-        """The plan with the tensors that take room beside its own."""
+        """Return the plan with the tensors that take room beside its own."""
         own = {tile.name for tile in plan.tiles}
         others = [t.tile for t in self._contents.tensors.values() if t.tile.name not in own]
         fitting = [t for t in others if t.owners is None or t.owners == plan.units]
@@ -288,7 +288,7 @@ class Session(MachineRun, HasTime):
     # memory
 
     def read(self, name: str) -> Any:
-        """What a tensor holds now: an array with one row per owner."""
+        """Return what a tensor holds now: an array with one row per owner."""
         known = self._contents.tensors.get(name)
         if known is None or not known.valid or known.data is None:
             there = ", ".join(n for n, t in self._contents.tensors.items() if t.valid) or "none"
@@ -304,7 +304,7 @@ class Session(MachineRun, HasTime):
     # what happened
 
     def pointers(self) -> WaitGraph:
-        """The pointers of all installed queues; ``text()`` shows them."""
+        """Return the pointers of all installed queues; ``text()`` shows them."""
 
         def level(place: tuple[str, int]) -> str:
             return self.machine.scale(place[0]).level
@@ -328,11 +328,11 @@ class Session(MachineRun, HasTime):
         return critical_path(self.trace)
 
     def why_slow(self, limit: int = 10) -> str:
-        """The critical path of the whole session by operation and source line."""
+        """Return the critical path of the whole session by operation and source line."""
         return why_slow(self.trace, limit)
 
     def summary(self) -> str:
-        """A table of installs and launches."""
+        """Return a table of installs and launches."""
         rows = sorted([*self._installs, *self.launches], key=lambda launch: launch.submit_ps)
         cells = [(w.name, w.unit_count, format_time(w.submit_ps), format_time(w.took_ps)) for w in rows]
         table = text_table(("launch", "units", "begins", "takes"), cells)

@@ -70,7 +70,7 @@ def find_shared(simulation: Simulation, launched: LaunchRows) -> None:
 
 
 def _messages(simulation: Simulation, launched: LaunchRows) -> Iterator[Ends | None]:
-    """The ends of all queues into which something is sent; None where they are not always the same."""
+    """Yield the ends of all queues into which something is sent; None where they are not always the same."""
     plan, table = launched.plan, launched.table
     used: dict[str, set[Any]] = {}
     for stream, body in zip(plan.streams, plan.bodies, strict=True):
@@ -100,7 +100,7 @@ def _messages(simulation: Simulation, launched: LaunchRows) -> Iterator[Ends | N
 
 
 def _copies(simulation: Simulation, launched: LaunchRows) -> Iterator[Ends | None]:
-    """The ends of all copies between instances."""
+    """Yield the ends of all copies between instances."""
     tables, answers = simulation.code_tables, PathQueries(simulation)
     known: set[tuple[Any, ...]] = set()
     for number, stream in enumerate(launched.plan.streams):

@@ -192,8 +192,8 @@ class Simulation:
         plain.engine().push(self.arena.memory, time, phase, what, self.arena.sequence, what)
 
     def withdraw(self, launched: LaunchRows) -> bool:
-        """A launch shall do nothing: each instance ends as soon as those before it are over. False where one
-        has begun."""
+        """Let a launch do nothing: each instance ends as soon as those before it are over. False
+        where one has begun."""
         arena = self.arena
         if launched.begun:
             return False
@@ -272,19 +272,19 @@ class Simulation:
         return self.launches[int(self.arena.rows("units")[g, UnitRow.launch])]
 
     def label(self, queue: int) -> tuple[str, str, str]:
-        """What a queue is called, and who receives and sends."""
+        """Return what a queue is called, and who receives and sends."""
         first, *rest = self.labels[queue]
         if isinstance(first, str):
             return (first, *rest)
         return (first.label(rest[0]), self.name(rest[1]), self.name(rest[2]))
 
     def name(self, actor: int) -> str:
-        """Where an instance stands."""
+        """Return where an instance stands."""
         launched = next(k for k in reversed(self.launches) if k.first <= actor)
         return launched.name(*launched.which(actor), int(self.arena.rows("places")[actor]))
 
     def view(self, g: int) -> tuple[LaunchRows, int, Resources]:
-        """The launch of an instance, its level there, and the machine as that sees it."""
+        """Return the launch of an instance, its level there, and the machine as that sees it."""
         launched = self.launch_of(g)
         level = int(self.arena.rows("units")[g, UnitRow.level]) - launched.first_level
         return launched, level, launched.views[level]

@@ -38,7 +38,7 @@ class StreamPeers:
 
     @classmethod
     def to(cls, simulation: Simulation, g: int) -> StreamPeers:
-        """Those with the stream of an instance."""
+        """Return those with the stream of an instance."""
         launched, level, _ = simulation.view(g)
         number, pc, frame = simulation.arena.rows("units")[
             g, [UnitRow.number, UnitRow.pc, UnitRow.frame]
@@ -60,8 +60,8 @@ class StreamPeers:
         return self.meanings[x].of_all(self.units, self.arena.rows("frames")[self.frame :])
 
     def seen(self, level: int, numbers: Array) -> tuple[Array, Array] | None:
-        """Where they reach instances of a level (counted in the plan), and which of these there are; None
-        where that is not the same all the time."""
+        """Return where they reach instances of a level (counted in the plan), and which of these there are;
+        None where that is not the same all the time."""
         other = self.described[self.launched.first_level + level]
         if not other[LevelRow.fixed]:
             return None
@@ -78,5 +78,5 @@ class StreamPeers:
 
 
 def is_own(region: list[int]) -> bool:
-    """Whether a region is always the instance's own."""
+    """Return whether a region is always the instance's own."""
     return region[RegionRow.owner] == NONE and region[RegionRow.piece] == NONE

@@ -90,7 +90,8 @@ class StreamTable:
         return written | {name for name, first in over.items() if first in groups}
 
     def _tiles(self, commands: list[Any]) -> int:
-        """Where the rows of the declared tiles begin; each stream has its own, with its version counters."""
+        """Return where the rows of the declared tiles begin; each stream has its own, with its version
+        counters."""
         fresh = {w.tile for s in commands if getattr(s, "fresh", False) and (w := write_of(s)) is not None}
         first = len(self.code_tables.tiles)
         for tile, base in zip(self.table.plan.tiles, self.table.base, strict=True):
@@ -106,13 +107,13 @@ class StreamTable:
         return len(self.frame) - 1
 
     def counter(self, name: str) -> int:
-        """The cell that counts something, from 0 on."""
+        """Return the cell that counts something, from 0 on."""
         if name not in self.counters:
             self.counters[name] = self.cell(0)
         return self.counters[name]
 
     def handle(self, name: str) -> int:
-        """The cell of a handle; a new one if the name has none here."""
+        """Return the cell of a handle; a new one if the name has none here."""
         if name not in self.handles:
             self.handles[name] = self.cell(NONE)
             self.all_handles.append(self.handles[name])
@@ -125,17 +126,17 @@ class StreamTable:
         return len(self.code_tables.code) - 1
 
     def value(self, node: Expr) -> int:
-        """The number of an expression."""
+        """Return the number of an expression."""
         return self.code_tables.expression(node, self.ints, self.cache)
 
     def meant(self, name: str) -> tuple[int, int]:
-        """How a name says which tile it means, and the cell or row where that is found."""
+        """Return how a name says which tile it means, and the cell or row where that is found."""
         if name in self.handles:
             return st.HANDLE, self.handles[name]
         return st.DECLARED, self.tiles + self.table.tiles[name]
 
     def region(self, region: pm.Region) -> int:
-        """The number of a region."""
+        """Return the number of a region."""
         tables, table = self.code_tables, self.table
         bounds = [self.value(e) for pair in zip(region.start, region.shape, strict=True) for e in pair]
         tables.dimensions = max(tables.dimensions, len(region.start))
@@ -162,7 +163,7 @@ class StreamTable:
     # commands
 
     def begun(self, statement: Any) -> int:
-        """The counter of the version that a command begins."""
+        """Return the counter of the version that a command begins."""
         write = write_of(statement) if statement.fresh else None
         return NONE if write is None else self.counters.get(write.tile, NONE)
 
@@ -190,7 +191,7 @@ class StreamTable:
         )  # fmt: skip
 
     def _received(self, s: Any) -> dict[str, int]:
-        """The operands that both ways to receive have."""
+        """Return the operands that both ways to receive have."""
         channel, per = self.table.find("channels", s.channel, self.level)
         return {
             "channel": channel,
@@ -243,16 +244,16 @@ class StreamTable:
     # control flow
 
     def ended(self, names: Iterable[str]) -> int:
-        """The list of the cells of handles that end."""
+        """Return the list of the cells of handles that end."""
         return self.code_tables.list(self.handles[name] for name in names if name in self.handles)
 
     def bindings(self, cells: Cells, pairs: Iterable[tuple[str, str]]) -> int:
-        """Names to bind: (cell, how the source is meant, source) of each, their number first."""
+        """Return names to bind: (cell, how the source is meant, source) of each, their number first."""
         flat = [n for name, source in pairs for n in (cells[name], *self.meant(source))]
         return self.code_tables.raw([len(flat) // 3, *flat]) if flat else 0
 
     def integers(self, cells: Cells, pairs: Iterable[tuple[str, Expr]]) -> int:
-        """Integers to set: (cell, expression) of each, their number first."""
+        """Return integers to set: (cell, expression) of each, their number first."""
         flat = [n for name, node in pairs for n in (cells[name], self.value(node))]
         return self.code_tables.raw([len(flat) // 2, *flat]) if flat else 0
 
@@ -271,12 +272,12 @@ class StreamTable:
         self.ints, self.handles = dict(ints), dict(handles)
 
     def flows(self, i: Instruction) -> dict[str, int]:
-        """The operands that give carried or merged names a new meaning."""
+        """Return the operands that give carried or merged names a new meaning."""
         ints, handles = self.scopes[-1].after
         return {"bindings": self.bindings(handles, i.tiles), "integers": self.integers(ints, i.numbers)}
 
     def bound_inside(self, outer: tuple[Cells, Cells]) -> int:
-        """The list of the cells of handles that are not known outside."""
+        """Return the list of the cells of handles that are not known outside."""
         return self.ended(name for name in self.handles if name not in outer[1])
 
     def on_enter(self, i: Instruction) -> None:

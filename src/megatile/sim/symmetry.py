@@ -89,7 +89,7 @@ def time_one_unit(launch: Any, engine: str | None, deadline: float | None) -> bo
 
 
 def _alike_on_the_machine(plan: pm.Plan, resources: Resources) -> bool:
-    """Whether all units have equal engines and paths of their own."""
+    """Return whether all units have equal engines and paths of their own."""
     kinds = {"dma", "tensor", "vector", "channel", "control"}
     copies = {engine_of(s) for x in plan.streams for s in pm.statements(x.body) if isinstance(s, pm.Compute)}
     if any(resources.engine_resource(kind, 0) is not None for kind in kinds | copies):

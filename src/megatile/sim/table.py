@@ -92,7 +92,7 @@ class CodeTables(ExpressionTables):
         """Tables as arrays of their numbers, where they were made before."""
 
     def copy(self) -> CodeTables:
-        """The same tables, to which others may be added."""
+        """Return the same tables, to which others may be added."""
         found = CodeTables.__new__(CodeTables)
         for name, value in vars(self).items():
             grows = isinstance(value, (list, dict, array))
@@ -100,8 +100,8 @@ class CodeTables(ExpressionTables):
         return found
 
     def ends(self, pc: int) -> tuple[int, ...]:
-        """The regions from and to which an instruction copies (NONE: out of a queue); empty if it does not.
-        All kinds that copy are here: `PathQueries.path` refuses a copy of another kind."""
+        """Return the regions from and to which an instruction copies (NONE: out of a queue); empty if it does
+        not. All kinds that copy are here: `PathQueries.path` refuses a copy of another kind."""
         row, lists = self.code[pc], self.lists
         if row[InstructionRow.kind] == COPY:
             at = row[CopyRow.regions]
@@ -110,18 +110,18 @@ class CodeTables(ExpressionTables):
         return (NONE, row[TakeRow.into]) if receives and row[TakeRow.into] != NONE else ()
 
     def rest(self, pc: int) -> Iterator[int]:
-        """The instructions of a stream from one on, without its END."""
+        """Yield the instructions of a stream from one on, without its END."""
         while self.code[pc][InstructionRow.kind] != END:
             yield pc
             pc += 1
 
     def list(self, numbers: Iterable[int]) -> int:
-        """Where a list of numbers begins, its length first."""
+        """Return where a list of numbers begins, its length first."""
         values = list(numbers)
         return self.raw([len(values), *values]) if values else 0
 
     def raw(self, numbers: Iterable[int]) -> int:
-        """Where numbers begin."""
+        """Return where numbers begin."""
         at = len(self.lists)
         self.lists.extend(numbers)
         return at
@@ -187,12 +187,13 @@ class CommandTable:
             self.level_lists.append((streams, one, places))
 
     def engine_queue_count(self, virtual_channels: int) -> int:
-        """How many queues of commands an instance needs: one for each engine, for each DMA engine that copies
-        name, and for each virtual channel of messages (the first of these is the DMA engine's own)."""
+        """Return how many queues of commands an instance needs: one for each engine, for each DMA engine that
+        copies name, and for each virtual channel of messages (the first of these is the DMA engine's own)."""
         return DMA + virtual_channels + len(self.movers) - 1
 
     def engine_queue_of_messages(self, virtual_channel: Any) -> Any:
-        """The engine queue of messages on a virtual channel of the DMA engine (or on an array of these)."""
+        """Return the engine queue of messages on a virtual channel of the DMA engine (or on an array of
+        these)."""
         return DMA + virtual_channel + (len(self.movers) - 1) * (virtual_channel > 0)
 
     @property
@@ -201,8 +202,8 @@ class CommandTable:
         return [*ENGINES, *(f"dma.{name}" if name else "dma" for name in self.movers)]
 
     def engine_queue(self, engine: str) -> int:
-        """The engine queue of an engine by its name (``vector``, ``dma``, ``dma.tma``), which counts as used
-        from now on."""
+        """Return the engine queue of an engine by its name (``vector``, ``dma``, ``dma.tma``), which counts
+        as used from now on."""
         kind, _, by = engine.partition(".")
         if kind == "dma" and by not in self.movers:
             self.movers.append(by)
@@ -211,8 +212,8 @@ class CommandTable:
         return found
 
     def find(self, kind: str, name: str, level: str | None) -> tuple[int, int]:
-        """The number of one of the plan's ``channels`` or ``flags``, and how many instances of a level are in
-        one of its level."""
+        """Return the number of one of the plan's ``channels`` or ``flags``, and how many instances of a level
+        are in one of its level."""
         number = self.numbers[kind][name]
         return number, self.plan.per(level, getattr(self.plan, kind)[number].level) or 1
 
@@ -337,8 +338,8 @@ def flat(rows: Any) -> Any:
 
 @cached_in_owner
 def tabulated(plan: pm.Plan) -> CommandTable:
-    """The rows of a plan alone. A simulation goes on with a copy of its tables (`Simulation.add`), so that a
-    plan is tabulated once however often it is simulated."""
+    """Return the rows of a plan alone. A simulation goes on with a copy of its tables (`Simulation.add`), so
+    that a plan is tabulated once however often it is simulated."""
     table = CommandTable(plan, CodeTables())
     tables = {name: getattr(table.code_tables, name) for name in TABLES}
     table.code_tables.made = {name: flat(rows) for name, rows in tables.items() if rows}

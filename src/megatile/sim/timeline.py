@@ -16,7 +16,7 @@ from megatile.trace import Trace, TraceBuilder, join_traces
 
 
 def install_trace(machine: str, operation: str, names: Sequence[str], ends_ps: Sequence[int]) -> Trace:
-    """The messages of an install on their way."""
+    """Return the messages of an install on their way."""
     builder = TraceBuilder(machine)
     for name, end in zip(names, ends_ps, strict=True):
         builder.add(unit=name, engine="control", operation=operation, start_ps=0, end_ps=end)
@@ -24,7 +24,7 @@ def install_trace(machine: str, operation: str, names: Sequence[str], ends_ps: S
 
 
 def one_timeline(launches: Sequence[Launch], machine: str) -> Trace:
-    """The traces of launches of a session's history on one clock."""
+    """Return the traces of launches of a session's history on one clock."""
     ordered = [(w.submit_ps, _events(w)) for w in sorted(launches, key=lambda w: w.submit_ps)]
     parts = [(begin, *found) for begin, found in ordered if found is not None]
     whole = join_traces([(begin, trace) for begin, _, trace in parts], machine)
@@ -38,7 +38,7 @@ def one_timeline(launches: Sequence[Launch], machine: str) -> Trace:
 
 
 def _events(launch: Launch) -> tuple[Record | None, Trace] | None:
-    """The events of a launch, and the records they are made of; None where they are not kept."""
+    """Return the events of a launch, and the records they are made of; None where they are not kept."""
     if launch.trace is not None:
         return None, launch.trace
     if launch.record is None and launch.like is None and not launch.repeatable:
@@ -48,7 +48,7 @@ def _events(launch: Launch) -> tuple[Record | None, Trace] | None:
 
 
 def _causes(cause: Any, records: Sequence[tuple[Record, int]]) -> Any:
-    """What another launch released knows that event as its cause."""
+    """Give what another launch released that event as its cause."""
     if len(records) < 2:
         return cause
     numbers = np.concatenate([r.numbers for r, _ in records])

@@ -92,7 +92,7 @@ class RecordedUsage(RecordedRows):
                     yield view.memory_key(name, place), keeps * count, round(keeps * count * rate)
 
     def traffic(self) -> dict[str, Traffic]:
-        """What was read from and written to every memory layer, and how its blocks were found."""
+        """Return what was read from and written to every memory layer, and how its blocks were found."""
         found: dict[str, list[int]] = {}
 
         def add(name: str, *counts: int) -> None:

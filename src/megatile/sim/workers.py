@@ -67,7 +67,7 @@ class Worker:
             self.session.workers.remove(self)
 
     def results(self) -> list[Any]:
-        """What it has waited for; its clock is then at the end of the last of them."""
+        """Return what it has waited for; its clock is then at the end of the last of them."""
         waited = self.waits_for
         self.waits_for, self.waiting, self._ended = [], False, 0
         over = {id(launch) for launch in waited}
@@ -184,7 +184,7 @@ class Host:
 
 
 def whole_number(name: str, value: Any) -> int:
-    """A whole number that is not negative."""
+    """Return a whole number that is not negative."""
     found = whole(value)
     if found is None or found < 0:
         raise SessionError(f"{name}={value!r} is not an integer of at least 0")

@@ -13,7 +13,7 @@ from megatile.sim.state import HANDLE, NONE, UNKNOWN, Access, PendingAccess, Sta
 
 @inlined
 def storage_meant(s: State, unit_id: int, mode: int, number: int) -> int:
-    """The storage that a declared tile or a handle means now."""
+    """Return the storage that a declared tile or a handle means now."""
     frame = s.units[unit_id].frame
     if mode == HANDLE:
         return s.frames[frame + number]
@@ -25,7 +25,7 @@ def storage_meant(s: State, unit_id: int, mode: int, number: int) -> int:
 
 @jit
 def storage_of(s: State, unit_id: int, storage_id: int) -> Storage:
-    """A storage as the level of an instance sees it."""
+    """Return a storage as the level of an instance sees it."""
     return s.storages[s.levels[s.units[unit_id].level].storages + storage_id]
 
 
@@ -55,7 +55,7 @@ def owner_of(s: State, unit_id: int, access_id: int) -> int:
 
 @jit
 def location(s: State, unit_id: int, access_id: int, owner: int) -> int:
-    """Where what an access touches is, in units of the scale of the instance."""
+    """Return where what an access touches is, in units of the scale of the instance."""
     if s.accesses[access_id].piece != NONE:
         return piece_place(s, unit_id, access_id)
     if owner == NONE:
@@ -65,7 +65,7 @@ def location(s: State, unit_id: int, access_id: int, owner: int) -> int:
 
 @jit
 def piece_place(s: State, unit_id: int, access_id: int) -> int:
-    """Where the block of a spread tile is that an access touches first."""
+    """Return where the block of a spread tile is that an access touches first."""
     storage = storage_of(s, unit_id, s.accesses[access_id].storage)
     level = s.levels[s.launches[s.units[unit_id].launch].levels + storage.over]
     count = level.per_parent
@@ -132,7 +132,7 @@ def resolve_accesses(s: State, unit_id: int, op: ComputeRow) -> int:
 
 @jit
 def overlap(s: State, access: Access, pending: PendingAccess) -> bool:
-    """Whether a looked-up block and a logged one meet; no dimensions: all of it."""
+    """Return whether a looked-up block and a logged one meet; no dimensions: all of it."""
     for i in range(min(access.dimensions, pending.dimensions)):
         mine = access.bounds[2 * i]
         low = pending.bounds[2 * i]
@@ -143,7 +143,7 @@ def overlap(s: State, access: Access, pending: PendingAccess) -> bool:
 
 @jit
 def covers(s: State, access: Access, pending: PendingAccess) -> bool:
-    """Whether a looked-up block contains a logged one."""
+    """Return whether a looked-up block contains a logged one."""
     if access.dimensions == 0:
         return True
     if pending.dimensions == 0:
@@ -257,7 +257,7 @@ def log_accesses(s: State, unit_id: int, command_id: int, count: int, time: int)
 
 @jit
 def drop_access(s: State, pending_id: int) -> None:
-    """An access that matters no longer; one of a command in flight is freed when that ends."""
+    """Drop an access that matters no longer; one of a command in flight is freed when that ends."""
     if s.pending[pending_id].command != NONE:
         s.pending[pending_id].dropped = 1
     else:
@@ -267,7 +267,7 @@ def drop_access(s: State, pending_id: int) -> None:
 
 @jit
 def seen_until(s: State, unit_id: int, time: int, why: int) -> None:
-    """An access of an instance that others see ends at ``time``."""
+    """Note that an access of an instance that others see ends at ``time``."""
     unit = s.units[unit_id]
     if time > unit.visible_until:
         unit.visible_until = time
@@ -276,7 +276,7 @@ def seen_until(s: State, unit_id: int, time: int, why: int) -> None:
 
 @jit
 def settle(s: State, command_id: int, time: int) -> None:
-    """The accesses of a command end at ``time``."""
+    """End the accesses of a command at ``time``."""
     command = s.commands[command_id]
     pending_id = command.accesses
     while pending_id != NONE:

@@ -14,7 +14,7 @@ from megatile.sim.state import HOPS, LOW, NONE, OWN_BLOCKS, REQUESTS, UNKNOWN, S
 
 @jit
 def span_of(s: State, unit_id: int, access_id: int) -> int:
-    """The blocks that an access touches; NONE where there are none."""
+    """Return the blocks that an access touches; NONE where there are none."""
     access = s.accesses[access_id]
     first_block = storage_of(s, unit_id, access.storage).blocks
     if first_block == NONE:
@@ -70,7 +70,7 @@ def span_count(s: State, span_id: int) -> int:
 
 @jit
 def span_index(s: State, span_id: int, n: int) -> int:
-    """The number of the ``n``-th block of a span."""
+    """Return the number of the ``n``-th block of a span."""
     span = s.spans[span_id]
     index = 0
     for i in range(span.dimensions):
@@ -89,7 +89,7 @@ def bucket_number(s: State, cache_id: int, key: int, index: int) -> int:
 
 @jit
 def bucket_of(s: State, cache_id: int, key: int, index: int) -> Words:
-    """The word with the first block of a bucket."""
+    """Return the word with the first block of a bucket."""
     return s.buckets.at(bucket_number(s, cache_id, key, index))
 
 
@@ -135,7 +135,8 @@ def link(s: State, block_id: int) -> None:
 
 @jit
 def insert_block(s: State, cache_id: int, key: int, index: int, nbytes: int, time: int) -> int:
-    """A block that is new in a cache; the one used longest ago makes room, if need be when it is behind."""
+    """Add a block to a cache and return it; the one used longest ago makes room, if need be when it is
+    behind."""
     cache = s.caches[cache_id]
     room_at = time
     if cache.used < cache.capacity:
@@ -168,7 +169,7 @@ def insert_block(s: State, cache_id: int, key: int, index: int, nbytes: int, tim
 
 @jit
 def write_behind(s: State, cache_id: int, key: int, index: int, nbytes: int, time: int) -> int:
-    """A block that was changed goes to what is behind its cache; when it is there."""
+    """Write a block that was changed to what is behind its cache; return when it is there."""
     cache = s.caches[cache_id]
     cache.evicted += nbytes
     end = ask_behind(s, cache_id, time, nbytes)
@@ -189,7 +190,7 @@ def write_behind(s: State, cache_id: int, key: int, index: int, nbytes: int, tim
 
 @jit
 def ask_behind(s: State, cache_id: int, time: int, nbytes: int) -> int:
-    """When what is behind a cache has served so many bytes."""
+    """Return when what is behind a cache has served so many bytes."""
     cache = s.caches[cache_id]
     busy = serialise(nbytes, cache.behind_rate)
     cache.spent += busy

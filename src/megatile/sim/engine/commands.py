@@ -54,7 +54,7 @@ def free_command(s: State, command_id: int) -> None:
 
 @jit
 def enqueue(s: State, command_id: int) -> None:
-    """A command that waits for nothing; `drain` starts it."""
+    """Line up a command that waits for nothing; `drain` starts it."""
     s.todo[s.todo_count] = command_id
     s.todo_count = claim(s, s.todo_count, s.todo.size, State.todo)
 
@@ -82,7 +82,7 @@ def depend(s: State, command_id: int, time: int, other_id: int, why: int, left: 
 
 @jit
 def notify(s: State, first: int, time: int, why: int) -> None:
-    """Those who wait on a list know the time now."""
+    """Tell those who wait on a list the time that they wait for; start those that wait for nothing else."""
     node_id = first
     while node_id != NONE:
         command_id = s.nodes[node_id].item

@@ -14,7 +14,7 @@ from megatile.sim.state import AHEAD, DONE, INTO, NONE, OVER, UNKNOWN, State
 
 @jit
 def end_known(s: State, unit_id: int, time: int, record_id: int) -> None:
-    """The latest end of what an instance has issued, and the record of it."""
+    """Note the latest end of what an instance has issued, and the record of it."""
     unit = s.units[unit_id]
     if time > unit.latest:
         unit.latest = time
@@ -23,7 +23,7 @@ def end_known(s: State, unit_id: int, time: int, record_id: int) -> None:
 
 @jit
 def retire(s: State, unit_id: int) -> None:
-    """An instance may have finished all that it has issued."""
+    """End an instance if it has issued everything and all that has finished."""
     unit = s.units[unit_id]
     if unit.state != DONE or unit.unfinished > 0:
         return
@@ -45,14 +45,14 @@ def retire(s: State, unit_id: int) -> None:
 
 @jit
 def closed(s: State, unit_id: int) -> None:
-    """The end of a command of an instance is known."""
+    """Count a command of an instance whose end is known."""
     s.units[unit_id].unfinished -= 1
     retire(s, unit_id)
 
 
 @jit
 def has_left(s: State, command_id: int, time: int) -> None:
-    """The source of a command's engine is free from ``time`` on."""
+    """Free the source of a command, and its engine, from ``time`` on (of the whole, after all pieces)."""
     command = s.commands[command_id]
     parent_id = command.parent
     if parent_id != NONE:
@@ -98,7 +98,7 @@ def source_free(s: State, command_id: int, time: int) -> None:
 
 @jit
 def finished(s: State, command_id: int, time: int) -> None:
-    """A command has done what it had to do: its data is there."""
+    """End a command at ``time``: its data is there (that of the whole, after all pieces)."""
     command = s.commands[command_id]
     if command.parent != NONE:
         free_command(s, command_id)

@@ -35,7 +35,7 @@ def fetch_waiter(s: State, node_id: int) -> None:
 
 @jit
 def granted(s: State, command_id: int, time: int) -> None:
-    """A request in the time queue has come to its turn."""
+    """Grant a request whose turn has come in the time queue."""
     command = s.commands[command_id]
     if command.server != NONE:
         # An engine that several units share.
@@ -118,7 +118,7 @@ def after_others(s: State, first_id: int, time: int, delay: int) -> int:
 
 @jit
 def reach_rendezvous(s: State, command_id: int, time: int) -> None:
-    """An instance is at its rendezvous; the last one completes it."""
+    """Let an instance reach its rendezvous; the last one completes it for all."""
     command = s.commands[command_id]
     settle(s, command_id, time)
     rendezvous = s.rendezvous[command.target]
@@ -168,7 +168,7 @@ def reach_rendezvous(s: State, command_id: int, time: int) -> None:
 
 @jit
 def raise_flag(s: State, command_id: int, time: int) -> None:
-    """A signal arrives."""
+    """Let a signal arrive: add to its counter, and wake those whose count is reached."""
     command = s.commands[command_id]
     counter = s.counters[command.target]
     counter.count += command.amount
@@ -188,7 +188,7 @@ def raise_flag(s: State, command_id: int, time: int) -> None:
 
 @jit
 def ready(s: State, command_id: int) -> None:
-    """Nothing is in the way of a command any more."""
+    """Start a command that waits for nothing any more."""
     command = s.commands[command_id]
     what = command.kind
     time = command.ready_at

@@ -45,7 +45,7 @@ def free_node(s: State, node_id: int) -> int:
 
 @jit
 def before(s: State, one: Event, other: Event) -> int:
-    """Whether one event comes before the other."""
+    """Return whether one event comes before the other."""
     if one.time != other.time:
         return one.time < other.time
     if one.key != other.key:
@@ -96,7 +96,7 @@ def pop(s: State) -> None:
 
 @jit
 def serve(s: State, server_id: int, time: int, busy: int) -> int:
-    """When a server takes a request: first come, first served; a wide one serves several at a time."""
+    """Return when a server takes a request: first come, first served; a wide one serves several at a time."""
     earliest = s.servers[server_id].lanes
     for lane in range(earliest + 1, s.servers[server_id].lanes + s.servers[server_id].lane_count):
         if s.lanes[lane] < s.lanes[earliest]:

@@ -116,8 +116,8 @@ def control(s: State, unit_id: int, pc: int) -> int:
 
 @jit
 def far_ahead(s: State, unit_id: int, pc: int) -> int:
-    """Whether all that comes after a round of a loop has to wait for commands that are under way: then it is
-    early enough to issue it when the last of those on some engine has its turn.
+    """Return whether all that comes after a round of a loop has to wait for commands that are under way: then
+    it is early enough to issue it when the last of those on some engine has its turn.
 
     An engine that is idle does not matter if only the instance has it: its work takes no turns with others,
     so that its times are the same whenever it is issued. If others have it too the instance goes on, however

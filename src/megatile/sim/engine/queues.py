@@ -12,7 +12,7 @@ from megatile.sim.state import ANYDATA, DECISIONS, NONE, RELEASE, UNKNOWN, State
 
 @jit
 def channel_of(s: State, unit_id: int) -> int:
-    """The channel that the instance's instruction names."""
+    """Return the channel that the instance's instruction names."""
     return (
         s.launches[s.units[unit_id].launch].channels + ChannelledRow.of(s.code[s.units[unit_id].pc]).channel
     )
@@ -20,7 +20,7 @@ def channel_of(s: State, unit_id: int) -> int:
 
 @jit
 def receiver_of(s: State, unit_id: int) -> int:
-    """The instance of the channel's level that the instance's instruction receives as."""
+    """Return the instance of the channel's level that the instance's instruction receives as."""
     unit = s.units[unit_id]
     return unit.number // ChannelledRow.of(s.code[unit.pc]).per
 
@@ -45,7 +45,7 @@ def queue_of(s: State, channel_id: int, receiver: int, member: int) -> int:
 
 @jit
 def arrive(s: State, queue_id: int, message: int, time: int, why: int) -> None:
-    """A message is in its slot from ``time`` on."""
+    """Let a message be in its slot from ``time`` on, and wake who waits for it."""
     queue = s.queues[queue_id]
     slot_id = queue.ring + message % queue.slots
     s.slots[slot_id].arrived = time
@@ -62,7 +62,7 @@ def arrive(s: State, queue_id: int, message: int, time: int, why: int) -> None:
 
 @jit
 def give_back(s: State, queue_id: int, message: int, time: int, why: int, credit_ps: int) -> None:
-    """A slot is free at ``time``: its credit goes to the sender."""
+    """Free a slot at ``time``: its credit goes to the sender, and wakes it if it waits for this one."""
     queue = s.queues[queue_id]
     record_id = record(s, NONE, NONE, RELEASE, NONE, time, time, why, 0, queue_id, message, NONE)
     if record_id != NONE:
@@ -98,7 +98,7 @@ def first_arrival(s: State, unit_id: int) -> int:
 
 @jit
 def offer(s: State, unit_id: int) -> None:
-    """A receive-from-any is decided at the earliest arrival that is known; another may come before that."""
+    """Let a receive-from-any be decided at the earliest arrival that is known; another may come before."""
     best = first_arrival(s, unit_id)
     if best != NONE:
         queue = s.queues[best]
@@ -109,7 +109,7 @@ def offer(s: State, unit_id: int) -> None:
 
 @jit
 def decide(s: State, unit_id: int, now: int) -> None:
-    """A receive-from-any takes the message that has arrived first."""
+    """Choose, of the queues of a receive-from-any, the one whose message has arrived first; wake it."""
     unit = s.units[unit_id]
     if unit.state != ANYDATA:
         return

@@ -74,8 +74,8 @@ def record_start(s: State, command_id: int, time: int) -> None:
 
 @inlined
 def record_words(s: State, count: int) -> int:
-    """Where it is kept what a recorded command touches: the number of its accesses, then of each what it is
-    (`ACCESS_BITS`), its owner and its bounds."""
+    """Return where it is kept what a recorded command touches: the number of its accesses, then of each what
+    it is (`ACCESS_BITS`), its owner and its bounds."""
     words = s.recorded_accesses
     first = s.recorded_words
     if first + MAX_ACCESS_WORDS > s.recorded_accesses.size:

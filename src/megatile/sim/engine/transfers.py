@@ -29,8 +29,8 @@ from megatile.sim.state import (
 
 @jit
 def cached_figure(s: State, unit_id: int, own: int) -> int:
-    """The figure that an instance always needs at its instruction; those of instances that take turns in a
-    row need the same one if it depends on where they are alone (``own``). NONE where it is not known."""
+    """Return the figure that an instance always needs at its instruction; those of instances that take turns
+    in a row need the same one if it depends on where they are alone (``own``). NONE where it is not known."""
     unit = s.units[unit_id]
     first = s.code[unit.pc].figures
     level = s.levels[unit.level]
@@ -86,7 +86,7 @@ def number_copy(s: State, unit_id: int, command_id: int) -> None:
 
 @jit
 def occupied(s: State, path_id: int, nbytes: int) -> int:
-    """How long the narrowest stage of a path is busy."""
+    """Return how long the narrowest stage of a path is busy."""
     if s.paths[path_id].last_bytes != nbytes:
         s.paths[path_id].last_bytes = nbytes
         s.paths[path_id].last_busy = serialise(nbytes, s.paths[path_id].rate)
@@ -95,7 +95,7 @@ def occupied(s: State, path_id: int, nbytes: int) -> int:
 
 @inlined
 def piece_bytes(s: State, path_id: int, nbytes: int) -> int:
-    """How many bytes a piece has of those into which a transfer is cut; all, where it is not."""
+    """Return how many bytes a piece has of those into which a transfer is cut; all, where it is not."""
     granule = s.paths[path_id].granule
     if granule == 0 or nbytes <= granule:
         return nbytes

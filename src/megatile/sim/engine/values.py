@@ -10,7 +10,7 @@ from megatile.sim.state import INFINITE, LOW, MISUSE, NONE, STOPPED, State
 
 @jit
 def serialise(amount: int, rate: float) -> int:
-    """Picoseconds for an amount at a rate per second, rounded up."""
+    """Return picoseconds for an amount at a rate per second, rounded up."""
     if amount <= 0 or rate == INFINITE:
         return 0
     return -int((-(float(amount) * 1e12)) // rate)
@@ -18,14 +18,15 @@ def serialise(amount: int, rate: float) -> int:
 
 @jit
 def answer_hash(question: int, a: int, b: int, c: int, d: int) -> int:
-    """Where a question's row is in `answers`, before it is cut to size; also of columns of questions."""
+    """Return where a question's row is in `answers`, before it is cut to size; also of columns of
+    questions."""
     h = (a & LOW) * 2654435761 + (b % 1000003) * 2246822519 + (c & LOW) * 3266489917 + (d & LOW) * 668265263
     return (h ^ (h >> 17)) + question
 
 
 @jit
 def find(s: State, question: int, a: int, b: int, c: int, d: int) -> int:
-    """The row of `answers` that answers a question to the machine, or NONE."""
+    """Return the row of `answers` that answers a question to the machine, or NONE."""
     mask = s.answers.size - 1
     answer_id = answer_hash(question, a, b, c, d) & mask
     while s.answers[answer_id].question != NONE:
@@ -62,7 +63,7 @@ def ask(s: State, reason: int, a: int, b: int, c: int, d: int, e: int) -> int:
 
 @inlined
 def evaluate(s: State, expression_id: int, frame: int) -> int:
-    """The value of an expression for the instance whose integers begin at ``frame``."""
+    """Return the value of an expression for the instance whose integers begin at ``frame``."""
     kind = s.expressions[expression_id].kind
     value = s.expressions[expression_id].value
     if kind == CONSTANT:
@@ -78,7 +79,7 @@ def evaluate(s: State, expression_id: int, frame: int) -> int:
 
 @apart
 def cached_value(s: State, at: int, frame: int, top: Words) -> int:
-    """The value of bytecode that is cached, for the round of the loop that it depends on."""
+    """Return the value of bytecode that is cached, for the round of the loop that it depends on."""
     cell = s.frames.at(frame + s.bytecode[at].operation)
     turn = s.frames[frame + s.bytecode[at].operand]
     if cell[1] != turn:
@@ -89,7 +90,7 @@ def cached_value(s: State, at: int, frame: int, top: Words) -> int:
 
 @apart
 def compute(s: State, at: int, frame: int, top: Words) -> int:
-    """The value of bytecode, on a stack above ``top``."""
+    """Return the value of bytecode, on a stack above ``top``."""
     while True:
         operation = s.bytecode[at].operation
         if operation == STOP:
