@@ -276,7 +276,7 @@ def _in_a_row(local: Lengths) -> list[Pieces]:
 def refuse_lengths(
     what: str, schedule: Schedule, layout: str, lengths: Lengths, local: Lengths, expected: Lengths
 ) -> None:
-    """The error about the first rank that does not hold what the layout gives it."""
+    """Raise the error about the first rank that does not hold what the layout gives it."""
     rank = next(r for r, (a, b) in enumerate(zip(local, expected, strict=True)) if a != b)
     raise AttentionError(
         f"rank {rank} holds {local[rank]} {what} tokens, but schedule '{schedule.name}' ({layout} layout) "

@@ -77,7 +77,7 @@ def _plain(value: Any) -> Any:
 def print_table(
     headers: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None, left: int = 1
 ) -> None:
-    """A table for people; all columns but the first ``left`` are aligned to the right."""
+    """Print a table for people; all columns but the first ``left`` are aligned to the right."""
     from megatile.core.tables import rich_table
 
     console().print(rich_table(headers, rows, title, left))

@@ -157,7 +157,7 @@ def run(
 
 
 def _on_each(prog: ProgramFunction, given: list[Any], machines: list[HDA], json: bool) -> None:
-    """One table: the program's time on every machine, and what limits it there."""
+    """Print one table: the program's time on every machine, and what limits it there."""
     from megatile.core.operations import spoken_operation
     from megatile.cost.bounded import BoundedResult
     from megatile.lowering.calls import simulate
@@ -224,7 +224,7 @@ def _data_decide(lowered: Lowered) -> bool:
 
 
 def _compare(lowered: Lowered, threads: int | None, trace: Path | None, json: bool) -> None:
-    """What the program is predicted to take, and what it takes here, on random data."""
+    """Print what the program is predicted to take, and what it takes here, on random data."""
     from megatile.targets.compile import compile as compile_program
     from megatile.targets.interpret.verify import random_arrays
 

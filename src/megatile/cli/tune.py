@@ -186,7 +186,7 @@ def sweep(
 
 
 def _print_best(found: Any, values: list[str], choices: list[str]) -> None:
-    """Every machine with its best choice, its time beside the first choice's, and the knee."""
+    """Print every machine with its best choice, its time beside the first choice's, and the knee."""
     texts = [
         [*(row[n] for n in values), *("" if row[n] is None else row[n] for n in choices),
          _number(row["time_us"]), _number(row["fixed_us"]), "knee" if row["knee"] else "",

@@ -130,6 +130,6 @@ def read_file(path: Path) -> dict[str, Any]:
 
 
 def write_file(path: Path, entries: dict[str, Any]) -> None:
-    """All or nothing: readers find the old file or the new one."""
+    """Write all or nothing: readers find the old file or the new one."""
     document = {"format": FORMAT, "version": __version__, "choices": dict(sorted(entries.items()))}
     write_text(path, json.dumps(document, indent=1) + "\n", CollectiveError)

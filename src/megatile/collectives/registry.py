@@ -81,8 +81,8 @@ MAX_CHUNKS_OF_SMALL_JOBS = 64
 
 
 def _check_option(algorithm: str, name: str, value: Any, default: Any) -> None:
-    """An option's value must be like its default (None: yes, no or as the algorithm decides); numbers count
-    something, so they are at least 1 (or it)."""
+    """Check that an option's value is like its default (None: yes, no or as the algorithm decides); numbers
+    count something, so they are at least 1 (or it)."""
     said = f"{name}={value!r} is not valid for {algorithm}"
     if default is None or isinstance(default, bool):
         if not isinstance(value, bool) and value is not default:

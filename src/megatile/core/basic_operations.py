@@ -217,7 +217,8 @@ def _drop_axis(shape: Shape, axis: int = -1, keepdims: bool = False) -> Shape:
 
 
 def _reduction(name: str, function: Callable[..., Array], combine: str) -> None:
-    """A reduction of one axis, and ``<name>_onto``, which goes on from the destination's old content."""
+    """Register a reduction of one axis, and ``<name>_onto``, which goes on from the destination's old
+    content."""
 
     def meaning(x: Array, axis: int = -1, keepdims: bool = False) -> Array:
         x = np.asarray(x)

@@ -44,7 +44,7 @@ class Agent:
         self.join_time = 0
 
     def end(self) -> None:
-        """Nothing more will happen; what did is ordered before the parent's join."""
+        """End a strand: what it did is ordered before the parent's join."""
         assert self.parent is not None
         self.ended = True
         self.join_time = self.parent.time
@@ -70,7 +70,7 @@ class Strand(Agent):
         self.time += 1
 
     def join(self) -> None:
-        """All children have ended."""
+        """Note that all children have ended."""
         self.time += 1
         if self.learned:
             self.acquire(self.learned)
@@ -91,7 +91,7 @@ class Strand(Agent):
         return clock
 
     def acquire(self, clock: Clock) -> None:
-        """What was released is ordered before what follows."""
+        """Order what was released before what follows."""
         known = dict(self.known)  # the clock may be shared with those one met
         _join(known, clock)
         self.known = known
@@ -104,7 +104,8 @@ def _join(into: Clock, other: Clock) -> None:
 
 
 def _gather(into: Clock, strand: Strand, seen: set[int]) -> None:
-    """What a strand did and knows, and what those knew that it was forked from, but for clocks ``seen``."""
+    """Collect what a strand did and knows, and what those knew that it was forked from, but for clocks
+    ``seen``."""
     walk: Strand | None = strand
     while walk is not None:
         if id(walk.known) not in seen:

@@ -26,7 +26,7 @@ class Walk:
         self.block(stream.body, {"unit": units}, np.ones(len(units), np.int64))
 
     def command(self, s: Any, known: Values, times: Any) -> None:
-        """One statement."""
+        """Count one statement."""
 
     def max_rows(self, s: pm.Loop) -> int:
         """Return how many rows of a loop are looked at; of more the index is not known."""

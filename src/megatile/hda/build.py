@@ -169,7 +169,7 @@ class _Builder(Figures):
         return layers, names
 
     def check_cache(self, layer: MemoryLayer, names: dict[str, MemoryLayer], key_path: KeyPath) -> None:
-        """What a cache stands in front of lies further out; only caches have blocks."""
+        """Check that what a cache stands in front of lies further out, and that only caches have blocks."""
         given = [key for key in ("of", "block", "fill") if getattr(layer, key) is not None]
         if given and not layer.cache:
             self.fail(f"'{layer.name}' is not a cache, so it has no '{given[0]}'", (*key_path, given[0]))

@@ -17,7 +17,8 @@ class VerificationError(MegatileError):
 
 
 def verify(program: Program) -> None:
-    """Every name is defined before it is used, scales nest inwards, operators have their arguments."""
+    """Check that names are defined before they are used, scales nest inwards and operators have their
+    arguments."""
     _Verifier(program).body(program.body, ROOT, set(program.symbols))
 
 

@@ -76,7 +76,7 @@ def _member(scope: StreamScope, node: n.Collective) -> Member:
 
 
 def between_units(scope: StreamScope, node: n.Collective) -> None:
-    """A collective of units of a level of the Plan, by its ``algorithm``."""
+    """Write a collective of units of a level of the Plan, by its ``algorithm``."""
     member = _member(scope, node)
     size = member.size
     group = (
@@ -116,7 +116,7 @@ def between_units(scope: StreamScope, node: n.Collective) -> None:
 
 
 def between_copies(scopes: list[StreamScope], node: n.Collective) -> None:
-    """A collective of units inside one instance: all results are there before any is written."""
+    """Write a collective of units inside one instance: all results are there before any is written."""
     if node.axis is not None:
         raise cannot(f"T.{node.kind} along an axis inside an instance", node)
     if _all_slices(scopes, node):
@@ -179,7 +179,7 @@ def _scratch(member: Member, like: Block, dtype: str | None = None) -> Block:
 
 
 def _every(member: Member, do: Callable[[Expr], None], first: int = 0) -> None:
-    """Something with every rank from ``first`` on: in a loop, unless there is one or ranks are numbers, as
+    """Do something with every rank from ``first`` on: in a loop, unless there is one or ranks are numbers, as
     inside one instance."""
     scope = member.scope
     number = 0 if isinstance(member.me, Const) else scope.state.declared.fresh()
@@ -278,7 +278,7 @@ def _result(member: Member) -> Callable[[], None]:
 
 
 def _gather_parts(member: Member) -> None:
-    """Every unit's part, however long, to its place in the whole."""
+    """Copy every unit's part, however long, to its place in the whole."""
     scope = member.scope
     homes, regions = scope.state.homes, scope.regions
     base = homes.table[member.node.to[0].source].base
@@ -298,7 +298,8 @@ def _gather_parts(member: Member) -> None:
 
 
 def _counted(member: Member, barrier: Callable[[], None]) -> None:
-    """An all-to-all of parts whose lengths are data: every unit reads all counts, then gets what is its."""
+    """Write an all-to-all of parts whose lengths are data: every unit reads all counts, then gets what is
+    its."""
     scope, node, size = member.scope, member.node, member.size
     state = scope.state
     out, x = scope.regions.block(node.to[0], True), scope.regions.block(node.source[0])
@@ -385,7 +386,7 @@ def _merged(member: Member, fn: n.Merge) -> Callable[[], None]:
 def _merge_one(
     scope: StreamScope, target: Block, result: Expr, left: list[Block], right: list[Block]
 ) -> None:
-    """One result of a merge; tiles with fewer dimensions are repeated over the last ones of others."""
+    """Write one result of a merge; tiles with fewer dimensions are repeated over the last ones of others."""
     iterations = IterationScope(scope, tuple((f"i{d}", a.extent) for d, a in enumerate(target.axes)))
     command = Command(iterations)
     names = iterations.index

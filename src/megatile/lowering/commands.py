@@ -96,8 +96,8 @@ def copy_block(
     forced: str | None = None,
     between: str | None = None,
 ) -> None:
-    """The elements of one block to another; what is outside is zero, or not written. ``between``: the scale
-    of the two units, if it goes from one to another."""
+    """Copy the elements of one block to another; what is outside is zero, or not written. ``between``: the
+    scale of the two units, if it goes from one to another."""
     request = copy_request(scope, target, source, between)
     name = chosen(scope, request, forced)
     through = name == "lsu" and (request.far or not request.inside) and not request.in_registers
@@ -116,8 +116,8 @@ def copy_block(
 def _moved(
     scope: StreamScope, target: Block, source: Block, name: str, request: Request, each: int = 1
 ) -> None:
-    """One command of a copy: by the lanes between memories of the unit (``each`` operations on an element),
-    or by a DMA engine."""
+    """Write one command of a copy: by the lanes between memories of the unit (``each`` operations on an
+    element), or by a DMA engine."""
     near = not request.far and request.inside and scope.level is not scope.state.first
     fresh = target.home.name in scope.fresh
     scope.fresh.discard(target.home.name)

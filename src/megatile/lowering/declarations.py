@@ -46,7 +46,7 @@ class Declarations:
         return word
 
     def home(self, home: Home, level: LoweredLevel) -> None:
-        """The tile or flag of a home, owned by the units of a level."""
+        """Declare the tile or flag of a home, owned by the units of a level."""
         if home.flag:
             self.flags[home.name] = pm.Flag(home.name, math.prod(home.extents), level.name)
         elif home.name not in self.tiles:

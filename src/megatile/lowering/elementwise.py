@@ -43,7 +43,7 @@ def statement(scope: StreamScope, node: n.Node) -> None:
 
 
 def let(scope: StreamScope, node: n.Let) -> None:
-    """A variable that is not a whole number known to the stream."""
+    """Keep a variable that is not a whole number known to the stream."""
     iterations = IterationScope(scope)
     value = iterations.resolve(node.value)
     if not any(isinstance(part, Load) for part in walk(value)) and scope.state.facts.assigned_once(node.name):
@@ -72,7 +72,7 @@ NUMBERS["data"] = read_number
 
 
 def fill(scope: StreamScope, node: n.Fill) -> None:
-    """Every element of a region gets a value that is only known at run time."""
+    """Give every element of a region a value that is only known at run time."""
     for target in scope.regions.blocks(node.to, True):
         iterations = _over(scope, target)
         _store(iterations, target, iterations.index, iterations.resolve(node.value))
@@ -114,7 +114,7 @@ def is_elementwise(node: n.ScaleRegion) -> bool:
 def elementwise_units(
     scope: StreamScope, node: n.ScaleRegion, total: int, counts: list[int], group: tuple[int, int]
 ) -> None:
-    """All units of a region at once: their number is an iteration."""
+    """Run all units of a region at once: their number is an iteration."""
     name = f"{node.scale}_{scope.state.declared.fresh()}"
     place = Place(scope.place.launch, (*scope.place.path, *split_number(Symbol(name), counts)))
     _body(IterationScope(scope.inside(place, group), ((name, Const(total)),)), node.body)
@@ -269,7 +269,7 @@ def _keep(iterations: IterationScope, value: Expr, dtype: str) -> Expr:
 
 
 def _store(iterations: IterationScope, target: Block, index: tuple[Expr, ...], value: Expr) -> None:
-    """The value of every iteration to an element of a block; ``index`` counts in its tile's axes."""
+    """Store the value of every iteration in an element of a block; ``index`` counts in its tile's axes."""
     command = Command(iterations)
     places = list(index) if len(index) == len(target.axes) else []
     if not places:

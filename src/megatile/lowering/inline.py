@@ -75,7 +75,8 @@ class _Inliner:
         return tuple(rows if d == self.axis else e for d, e in enumerate(self.row))
 
     def channel(self, channel: pm.Channel) -> None:
-        """The same queues between the units of every group; other instances of the level have none."""
+        """Declare the same queues between the units of every group; other instances of the level have
+        none."""
         state, key = self.scope.state, key_of(self.scope, self.node.axis, self.node.scale)
         feeds = self.expr(channel.source)
         source = select(feeds < 0, -1, self.unit_at(feeds))

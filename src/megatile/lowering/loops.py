@@ -66,7 +66,7 @@ Run = Callable[[list[StreamScope], tuple[n.Node, ...]], None]
 
 
 def branch(scopes: list[StreamScope], node: n.If, condition: Expr, run: Run) -> None:
-    """A branch that units take together: ``run`` lowers the body of either side."""
+    """Write a branch that units take together: ``run`` lowers the body of either side."""
     decided = known(condition)
     if decided is not None:
         run(scopes, node.body if decided else node.orelse)

@@ -80,7 +80,7 @@ def _by_messages(node: n.Node) -> bool:
 
 
 def child(scope: StreamScope, node: n.ScaleRegion, scale: str, outer: int) -> None:
-    """A region of a further level: its stream, and the flags between it and this one. ``outer`` is the
+    """Lower a region of a further level: its stream, and the flags between it and this one. ``outer`` is the
     depth of the unit whose region it is (the launch, where ``scope`` is a device)."""
     state, launch = scope.state, scope.place.launch
     level, (first, times) = state.levels[scale], state.structure.parts[id(node)]
@@ -181,7 +181,7 @@ def _phase(
 
 
 def within(scope: StreamScope, node: n.ScaleRegion, low: int) -> None:
-    """A region inside the instance: every unit's statements, one after the other."""
+    """Lower a region inside the instance: every unit's statements, one after the other."""
     launch, high = scope.place.launch, scope.place.launch.depth(node.scale)
     counts = [s.count for s in launch.scales[scope.place.depth : high]]
     total, group = math.prod(counts), (low, high)
@@ -198,7 +198,7 @@ def within(scope: StreamScope, node: n.ScaleRegion, low: int) -> None:
 
 
 def together(scopes: list[StreamScope], body: tuple[n.Node, ...], scale: str) -> None:
-    """The statements of units that run one region, each for all of them before the next."""
+    """Lower the statements of units that run one region, each for all of them before the next."""
     for node in body:
         if len(scopes) == 1:
             scopes[0].lower((node,))

@@ -186,7 +186,7 @@ class Regions:
         return [tuple(range(*s)) if isinstance(s, tuple) else tuple(int(i) for i in s) for s in shares]
 
     def check_own(self, home: Home, axes: list[Axis]) -> None:
-        """A divided tensor by its own name: what is touched must lie in the unit's own part."""
+        """Check a divided tensor by its own name: what is touched must lie in the unit's own part."""
         scope = self.scope
         if home.scattered or all(is_whole(v.layout) for v in home.views):
             return

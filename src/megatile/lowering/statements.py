@@ -210,7 +210,7 @@ def _cumsum(scope: StreamScope, node: n.Cumsum) -> None:
 
 @rule(n.Atomic)
 def _atomic(scope: StreamScope, node: n.Atomic) -> None:
-    """An atomic; the old value, if it is asked for, is a number of the stream."""
+    """Lower an atomic; the old value, if it is asked for, is a number of the stream."""
     if node.result is None:
         elementwise.statement(scope, node)
         return

@@ -316,7 +316,7 @@ class PlanBuilder:
         reduction: str = "sum",
         root: IntLike = 0,
     ) -> None:
-        """An operation that the network itself does for a group: "all_reduce" or "broadcast"."""
+        """Add an operation that the network itself does for a group: "all_reduce" or "broadcast"."""
         source, target = part(read), part(write)
         how = reduction, expr(root), _moved(source)
         self.add(Collective(kind, group.name, source.region, target.region, *how, self.here))

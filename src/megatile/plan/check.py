@@ -63,7 +63,7 @@ def check(plan: Plan, hda: HDA | str | None = None, *, assume: Mapping[str, int]
 
 
 def check_machine(plan: Plan, hda: HDA) -> None:
-    """The machine has the units, and the engines that the commands name."""
+    """Check that the machine has the units, and the engines that the commands name."""
     copies(plan, hda)
     kinds = {engine.kind for engine in hda.engines} | {"channel", "control", "dma"}
     if "tensor" in kinds or "scalar" in kinds:
@@ -109,7 +109,7 @@ class CountingWalk(Follower):
             self.shape_of(cohort, instruction, code)
 
     def check_shapes(self, instruction: Instruction, shapes: list[tuple[int, ...]]) -> None:
-        """The result, of what is read, must fit where it is written (the last of the shapes)."""
+        """Check that the result of what is read fits where it is written (the last of the shapes)."""
         *shapes, target = shapes
         try:
             result = OPERATIONS[instruction.statement.operation].shape(*shapes, **instruction.attributes)

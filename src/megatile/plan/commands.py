@@ -477,7 +477,8 @@ class Commands(ControlFlow):
         write: tuple[Value, ...],
         seen: dict[int, tuple[int, ...]],
     ) -> None:
-        """What the units of a group give and take at a collective has one shape; ``seen``: by group."""
+        """Check that what the units of a group give and take at a collective has one shape; ``seen``: by
+        group."""
         self.written(cohort, instruction)
         count = len(cohort)
         rows = [np.stack([spread(e, count) for e in shape], axis=1).tolist() if shape else [[]] * count
@@ -491,7 +492,7 @@ class Commands(ControlFlow):
                     )
 
     def check_root(self, cohort: Cohort, instruction: Instruction, sizes: Any) -> None:
-        """The root of a broadcast is a number within its group."""
+        """Check that the root of a broadcast is a number within its group."""
         root = spread(instruction.functions["root"](cohort.ints), len(cohort))
         wrong = (root < 0) | (root >= sizes)
         if wrong.any():

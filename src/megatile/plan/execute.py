@@ -203,7 +203,7 @@ class Executor(Follower):
         reads: list[Access],
         attributes: dict[str, Any],
     ) -> None:
-        """One operation of all units: on views, on copies where units lie scattered, or one by one."""
+        """Do one operation of all units: on views, on copies where units lie scattered, or one by one."""
         target, sources = write.batch(), [r.batch() for r in reads]
         if target is not None and all(s is not None for s in sources):
             compute(operation, target, sources, attributes, batched=True)

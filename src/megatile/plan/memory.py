@@ -102,8 +102,8 @@ def _own_stream(plan: Plan, level: Level) -> dict[str, int]:
 
 @partial(cached_in_owner, key=ref)
 def check_memory(plan: Plan, hda: HDA) -> None:
-    """The tiles and receive ranges of all units that are there at a time fit the memories they are in, or the
-    slices of those; what has a fixed place lies inside."""
+    """Check that the tiles and receive ranges of all units that are there at a time fit the memories they are
+    in, or the slices of those; what has a fixed place lies inside."""
     if not (plan.tiles or plan.channels):
         return
     check_ranges(plan)

@@ -650,7 +650,7 @@ def with_transport(plan: Plan, transport: Transport, operation: str, ranks: int,
 
 
 def require_plan(value: Any, word: str) -> None:
-    """One clear sentence where something else is given for a Plan."""
+    """Raise one clear sentence where something else is given for a Plan."""
     if isinstance(value, Plan):
         return
     name = getattr(value, "__name__", None) or getattr(value, "name", None)

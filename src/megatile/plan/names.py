@@ -130,7 +130,7 @@ class Scope:
             self.ended.discard(name)
 
     def free(self, names: tuple[str, ...], statement: Statement) -> None:
-        """The names end here, if they are bound (a branch may not have); declared tiles have no end."""
+        """End the names here, if they are bound (a branch may not have); declared tiles have no end."""
         for name in names:
             if name in self.declared:
                 raise PlanError(

@@ -104,7 +104,7 @@ def _check_transports(plan: Plan) -> None:
 
 
 def check_spread(plan: Plan, tile: Tile) -> None:
-    """A tile is spread over a level right below its own, in blocks that have its dimensions."""
+    """Check that a tile is spread over a level right below its own, in blocks that have its dimensions."""
     inside = [level.name for level in plan.levels if level.parent == plan.level(tile.level).name]
     if tile.over not in inside:
         raise PlanError(
@@ -119,7 +119,8 @@ def check_spread(plan: Plan, tile: Tile) -> None:
 
 
 def check_levels(plan: Plan) -> None:
-    """Levels have names of their own and parents before them; what belongs to a level names one."""
+    """Check that levels have names of their own and parents before them; what belongs to a level names
+    one."""
     seen: list[str] = []
     for level in plan.all_levels:
         if level.name in seen:
@@ -175,7 +176,8 @@ def check_extent(plan: Plan) -> None:
 
 
 def check_streams(plan: Plan, level: Level) -> None:
-    """The streams of a level cover its instances once; a plan of several levels may leave one out."""
+    """Check that the streams of a level cover its instances once; a plan of several levels may leave one
+    out."""
     streams = [stream for stream in plan.streams if plan.level(stream.level) is level]
     if not streams and plan.levels:
         return
@@ -199,8 +201,8 @@ def check_streams(plan: Plan, level: Level) -> None:
 
 
 def check_owners(plan: Plan, stream: Stream) -> None:
-    """What a stream names without saying whose it is belongs to its own level or to one above; a group to its
-    own, and so does a tile that gets new versions."""
+    """Check that what a stream names without saying whose it is belongs to its own level or to one above; a
+    group to its own, and so does a tile that gets new versions."""
     level_of = {
         (kind, thing.name): thing.level
         for kind in ("tile", "channel", "flag", "group")
@@ -238,7 +240,7 @@ def check_owners(plan: Plan, stream: Stream) -> None:
 
 
 def check_statement(statement: Any, known: Mapping[str, Mapping[str, Any]]) -> None:
-    """One statement, with what is declared of each kind by name."""
+    """Check one statement, with what is declared of each kind by name."""
     if getattr(statement, "fresh", False) and known["shared"]:
         write = write_of(statement)
         if write is not None and write.tile in known["shared"]:

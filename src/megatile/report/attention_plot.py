@@ -62,7 +62,7 @@ def _draw_times(axes: Any, times: Times) -> None:
 
 
 def _draw_ratios(axes: Any, times: Times) -> None:
-    """How many times as fast as the ring each schedule is."""
+    """Draw how many times as fast as the ring each schedule is."""
     base = next((name for name in ("ring", "zigzag") if name in times), next(iter(times), ""))
     of_base = dict(times.get(base, ()))
     ratios = {
@@ -108,7 +108,7 @@ def _tokens(length: int) -> str:
 
 
 def _draw_exchanges(figure: Any, axes: Any, name: str, load: Any, top: float, links: int | None) -> None:
-    """Pairs of ranks (sender to receiver) over exchanges; white pairs exchange nothing."""
+    """Draw pairs of ranks (sender to receiver) over exchanges; white pairs exchange nothing."""
     ranks = load.shape[0]
     pairs = [(a, b) for a in range(ranks) for b in range(ranks) if a != b]
     if not pairs:
@@ -202,7 +202,7 @@ def draw_cycles(
 
 
 def _draw_cycle(axes: Any, cycle: Sequence[int], number: int, node: int) -> None:
-    """Ranks on a circle, arrows along the chunk's path; arrows between nodes are dashed."""
+    """Draw ranks on a circle, arrows along the chunk's path; arrows between nodes are dashed."""
     from matplotlib.collections import EllipseCollection, LineCollection, PolyCollection
 
     n = len(cycle)

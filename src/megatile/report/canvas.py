@@ -112,7 +112,7 @@ class Canvas:
         return written
 
     def lines(self, x: float, y: float, step: float, lines: Sequence[str], size: float, color: str) -> None:
-        """Lines of text below each other."""
+        """Write lines of text below each other."""
         for number, text in enumerate(lines):
             self.text(x, y + step * number, text, size, color)
 
@@ -155,7 +155,8 @@ class Canvas:
         fill: str | None = None,
         layer: float = 3,
     ) -> None:
-        """A line through the points; ``curved``: a Bézier curve of four points; ``fill``: a closed area."""
+        """Draw a line through the points; ``curved``: a Bézier curve of four points; ``fill``: a closed
+        area."""
         from matplotlib.patches import PathPatch
         from matplotlib.path import Path as Outline
 

@@ -15,7 +15,7 @@ NEAR_BEST = 1.05
 
 
 def draw_lines(axes: Any, lines: Mapping[str, Points], size: float = 4, **settings: Any) -> None:
-    """A line with its own marks for every name, over a grid."""
+    """Draw a line with its own marks for every name, over a grid."""
     for number, (name, points) in enumerate(lines.items()):
         xs, ys = [x for x, _ in points], [y for _, y in points]
         axes.plot(xs, ys, marker="osv^Dx*+"[number % 8], markersize=size, label=name)

@@ -67,7 +67,7 @@ def _plane(inside: Inside, grid: Grid, width: float) -> Sketch:
 def _along(
     sketch: Sketch, slots: Slots, points: list[tuple[float, float]], side: float, horizontal: bool
 ) -> None:
-    """Links between neighbours on one line of a grid; at dots a short piece from both sides."""
+    """Draw links between neighbours on one line of a grid; at dots a short piece from both sides."""
     step = (5.0, 0.0) if horizontal else (0.0, 5.0)
     for i in range(len(slots) - 1):
         a, b = points[i], points[i + 1]

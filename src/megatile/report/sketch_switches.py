@@ -125,7 +125,7 @@ def _leaf_groups(switched: Switched, width: float) -> list[tuple[int | None, lis
 
 
 def _bars_above(sketch: Sketch, switched: Switched, below: dict[int, tuple[float, float]], y: float) -> None:
-    """The switches above those drawn, tier by tier, each as wide as what hangs below it."""
+    """Draw the switches above those drawn, tier by tier, each as wide as what hangs below it."""
     counts = switch_counts(switched)
     for tier in range(1, len(switched.arity)):
         y -= BAR + RISE

@@ -64,6 +64,6 @@ def failure(
 
 
 def check_timeout(timeout: object) -> None:
-    """Seconds, more than none."""
+    """Check that a timeout is a positive number of seconds."""
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
         raise LaunchError(f"timeout={timeout!r}", advice="give seconds, more than 0")

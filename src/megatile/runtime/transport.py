@@ -168,7 +168,7 @@ class Transport:
             )
 
     def finish(self) -> None:
-        """Everything sent has been taken."""
+        """Wait until everything sent has been taken."""
         for (_, to, _), queue in self.sending.items():
             while queue:
                 wait_for(queue.popleft()[0], self.world, to, f"a message to unit {to}", self.limit)

@@ -239,7 +239,7 @@ class TraceBuilder:
         return number
 
     def flow(self, sender: int, receiver: int) -> None:
-        """An arrow from the event that sent to the event that received."""
+        """Add an arrow from the event that sent to the event that received."""
         self._flows.extend((sender, receiver))
 
     def counter(self, name: str, time_ps: Sequence[int], value: Sequence[float]) -> None:

@@ -116,7 +116,7 @@ class Backward:
     # --- kernels ---------------------------------------------------------------------------------
 
     def _work(self, held: list[Handle], step: IntLike) -> None:
-        """Gradients of the chunks held, in ``local``, and the part of dQ that comes from them."""
+        """Write the gradients of the chunks held, in ``local``, and the part of dQ that comes from them."""
         for slot, handle in enumerate(held):
             self.context.builder.compute("fill", self.local[slot], value=0)
             self._kernels(handle, self.local[slot], slot, step)

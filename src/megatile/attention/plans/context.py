@@ -270,7 +270,7 @@ class RowsOfStep:
     begun: set[int] = field(default_factory=set)
 
     def note(self, calls: list[KernelCall]) -> None:
-        """Where the rows of calls begin and end that see all of their keys."""
+        """Note where the rows of calls begin and end that see all of their keys."""
         self.ends |= {end for call in calls if call.tile.band.full for run in call.q for end in run}
 
     def runs(self, begin: int, end: int) -> list[tuple[int, int]]:

@@ -205,7 +205,7 @@ class Forward:
             kernel.write("attention_add" if merges else "attention", result, reads, FORWARD_FLOPS)
 
     def _finish(self) -> None:
-        """Outputs in the type of the inputs, log-sum-exps in f32; both go back to their tokens."""
+        """Write outputs in the type of the inputs, log-sum-exps in f32; both go back to their tokens."""
         context, builder, dim = self.context, self.context.builder, self.context.problem.dim
         out, lse = self.out, self.lse
         if context.divided.width > 1:

@@ -95,7 +95,7 @@ def nested(
     inner: str = "ring",
     outer: str = "messages",
 ) -> None:
-    """The job over a grid of ranks, one phase per dimension, the first dimension being the nearest."""
+    """Write the job over a grid of ranks, one phase per dimension, the first dimension being the nearest."""
     groups = list(along([e for e in extents if e > 1]))
     levels = Levels(w, groups, chunks, both_ways, inner, outer)
     levels.rooted() if w.job.operation in ("broadcast", "reduce") else levels.write()

@@ -46,7 +46,7 @@ def ring_bidirectional(w: Writer, chunks: int = 1) -> None:
 
 
 def write_rings(w: Writer, group: RankGroup, chunks: int) -> None:
-    """The job on the rings of a group that holds all ranks."""
+    """Write the job on the rings of a group that holds all ranks."""
     slots = slots_between(chunks) if len(w.job.nesting) > 1 else None
     Ring(w, group, w.blocks, chunks, slots).write()
 

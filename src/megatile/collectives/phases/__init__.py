@@ -27,12 +27,12 @@ class Phase(ABC):
         """Everybody's blocks in ``sums``; mine is there, and at the beginning of ``own`` if that is given."""
 
     def all_reduce(self, own: Handle, sums: Handle) -> None:
-        """Both, one after the other."""
+        """Write both, one after the other."""
         self.reduce_scatter(own, sums)
         self.all_gather(sums)
 
     def write(self) -> None:
-        """The job, which is one of these, over all ranks."""
+        """Write the job, which is one of these, over all ranks."""
         w = self.writer
         match w.job.operation:
             case "all_reduce":

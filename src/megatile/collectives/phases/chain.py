@@ -72,7 +72,7 @@ class TreePhase:
             self.down = w.channel("down", above, blocks.most, slots=slots)
 
     def rise(self, own: Handle, sums: Handle, chunk: IntLike) -> None:
-        """One chunk towards the root, my part added."""
+        """Send one chunk towards the root, my part added."""
         w, tree = self.writer, self.tree
         mine, total = self.blocks.part(own, chunk), self.blocks.part(sums, chunk)
         for index in range(tree.arity):
@@ -90,7 +90,7 @@ class TreePhase:
                 )
 
     def sink(self, sums: Handle, chunk: IntLike) -> None:
-        """One chunk away from the root; the root has it in ``sums``."""
+        """Send one chunk away from the root; the root has it in ``sums``."""
         w, tree = self.writer, self.tree
         place = self.blocks.part(sums, chunk)
 

@@ -134,7 +134,7 @@ class Ring(Phase):
         self.gather_step(sums, size - 2, False)
 
     def all_reduce(self, own: Handle, sums: Handle) -> None:
-        """Both phases; the last sum of a chunk leaves at once as the first message of the second."""
+        """Write both phases; the last sum of a chunk leaves at once as the first message of the second."""
         size = self.group.size
         if size == 1:
             return

@@ -131,7 +131,7 @@ class Hooks:
     # --- places and values ------------------------------------------------------------------------
 
     def at(self, place: Place) -> None:
-        """The statement at ``place`` begins."""
+        """Note that the statement at ``place`` begins."""
         self.here = place
 
     def undefined(self, place: Place, name: str) -> Any:

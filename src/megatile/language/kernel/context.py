@@ -167,7 +167,7 @@ class Tl(Math):
     def composite(
         self, op: str = "gemm", a: Any = None, b: Any = None, out_ptr: Any = None, tile: Any = (64, 64, 64)
     ) -> None:
-        """An operation on tensors in memory, cut into tiles and streamed so that they overlap."""
+        """Run an operation on tensors in memory, cut into tiles and streamed so that they overlap."""
         from megatile.language.kernel.composite import stream_gemm
 
         if op != "gemm":

@@ -134,7 +134,7 @@ class ProgramBuilder:
         return self.launch is not None or Instance.current() is not None
 
     def begin(self, instance: Instance) -> None:
-        """The launch is known from here on."""
+        """Set the launch, which is known from here on."""
         self.instance, self.machine, self.launch = instance, instance.hda, launch_of(instance)
         if self.begun is not None:
             self.begun(self)
@@ -239,7 +239,7 @@ class ProgramBuilder:
         self.emit(kind, **fields)
 
     def check(self, node: Node) -> None:
-        """Every value and tile the statement uses must be known at this scale."""
+        """Check that every value and tile the statement uses is known at this scale."""
         for expr in n.expressions(node):
             self.check_expr(expr)
         for _, region in n.regions(node):
@@ -273,7 +273,7 @@ class ProgramBuilder:
                 yield node
 
     def leave_kernel(self, what: str) -> None:
-        """A unit ends here: allowed where no larger unit goes on after it."""
+        """End a unit here: allowed where no larger unit goes on after it."""
         if len(self.scales) > 1:
             raise ProgramError(
                 f"{what}, inside T.Scale(\"{self.scale}\"): the '{self.enclosing}' around it would go on",

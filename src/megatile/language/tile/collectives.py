@@ -174,7 +174,7 @@ def allgather(
     out: Any, x: Any = None, *, axis: int | None = None, algorithm: str | None = None,
     impl: str | None = None, scale: str | None = None,
 ) -> Tile | None:  # fmt: skip
-    """Every unit gets all units' tiles, one after the other along the dimension in which ``out`` is larger.
+    """Give every unit all units' tiles, one after the other along the dimension in which ``out`` is larger.
 
     ``T.allgather(v)`` on a view with a Shard layout returns the whole, visible to every unit.
     """
@@ -198,7 +198,7 @@ def reduce_scatter(
     out: Any, x: Any = None, *, op: str = "sum", dim: int = 0, axis: int | None = None,
     algorithm: str | None = None, impl: str | None = None, scale: str | None = None,
 ) -> Tile | None:  # fmt: skip
-    """The units' tiles are combined and each unit gets its part, along the dimension in which ``x`` is
+    """Combine the units' tiles and give each unit its part, along the dimension in which ``x`` is
     larger.
 
     ``T.reduce_scatter(v, dim=d)`` on a view with a Partial layout turns it into Shard(d), and returns that
@@ -289,6 +289,6 @@ def broadcast(
     x: Any, root: Any = 0, *, axis: int | None = None, algorithm: str | None = None,
     impl: str | None = None, scale: str | None = None,
 ) -> None:  # fmt: skip
-    """Every unit gets the tile of unit ``root``."""
+    """Give every unit the tile of unit ``root``."""
     side = _own(x, "T.broadcast")
     _emit("broadcast", [side], [side], axis, scale, root=as_expr(root), algorithm=algorithm, impl=impl)

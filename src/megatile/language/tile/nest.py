@@ -124,7 +124,8 @@ class Nest:
         self.open.pop()
 
     def _check_order(self, level: ScaleLevel) -> None:
-        """The name must be known, and smaller than what is open (names of hardware come in their order)."""
+        """Check that the name is known, and smaller than what is open (names of hardware come in their
+        order)."""
         if level.word in (*PHYSICAL, *RANKS):
             return
         both = Nest(self.machine, (*self.levels, level))

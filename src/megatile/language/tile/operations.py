@@ -165,7 +165,7 @@ def reaches(tile: Tile, scale: str | None) -> bool:
 
 
 def check_remote(side: Operand | Ref, word: str, what: str, scale: str | None) -> None:
-    """A peer's tile must be one that every unit of the scale has for itself."""
+    """Check that a peer's tile is one that every unit of the scale has for itself."""
     tile = side.tile
     if not reaches(tile, scale):
         scale = scale or current().scale
@@ -252,12 +252,12 @@ def _matrix(side: Operand) -> tuple[Expr, ...]:
 
 
 def fill(to: Any, value: Any, impl: str | None = None) -> None:
-    """Every element becomes ``value``."""
+    """Set every element to ``value``."""
     _fill(to, value, impl, "the destination of T.fill")
 
 
 def clear(to: Any, impl: str | None = None) -> None:
-    """Every element becomes zero."""
+    """Set every element to zero."""
     _fill(to, 0, impl, "the destination of T.clear")
 
 

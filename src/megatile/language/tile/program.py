@@ -185,7 +185,7 @@ class ProgramFunction:
 
 
 def check_views(builder: ProgramBuilder) -> None:
-    """Every view has a layout by now."""
+    """Check that every view has a layout by now."""
     for (name, scale), place in builder.open.items():
         what = (
             f"T.view of '{name}' at scale '{scale}' has no layout, and no earlier view or use of it gives one"

@@ -203,7 +203,7 @@ def Symmetric(shape: Any, dtype: Any = "f32") -> Tensor:
 
 
 def share_out(builder: ProgramBuilder) -> None:
-    """Every device gets its copy of the symmetric arguments: the launch is known now."""
+    """Give every device its copy of the symmetric arguments: the launch is known now."""
     own = [one for one in builder.symmetric if one.part is None]
     if not own or builder.launch is None:
         return

@@ -103,7 +103,7 @@ def atomic_exchange(target: Any, value: Any) -> Any:
 def barrier(
     axis: int | None = None, *, name: str = "", group: Any = None, units: Any = None, scale: str | None = None
 ) -> None:
-    """All units of this scale under the enclosing unit meet here, and see each other's earlier writes and
+    """Let all units of this scale under the enclosing unit meet here, and see each other's earlier writes and
     puts. ``scale="node"``: those at the same place in every node meet.
 
     ``units=(0, 1)`` lets only those ranks meet, ``units=4`` any four that come; ``name="full"`` and

@@ -37,7 +37,7 @@ class Launches(Creation):
         self.wait_on(handle)
 
     def host_copy(self, name: str, nbytes: int, pieces: int, tensor: Stored) -> None:
-        """Bytes between the host and a device, after what the tensor waits for."""
+        """Copy bytes between the host and a device, after what the tensor waits for."""
         self.wait_on(
             self.engine.host_copy(name, nbytes, pieces, self.clock_ps, tensor.device_index, tensor.writers)
         )
@@ -45,8 +45,8 @@ class Launches(Creation):
     def relayout(
         self, source: Tensor, target: Tensor, moves: Sequence[Move] | None = None, zero: bool = False
     ) -> None:
-        """Elements of a tensor to their places in another one of the same device, by its PEs: all of them, or
-        as the ``moves`` say. ``zero``: what they do not reach becomes 0."""
+        """Copy elements of a tensor to their places in another one of the same device, by its PEs: all of
+        them, or as the ``moves`` say. ``zero``: what they do not reach becomes 0."""
         if not target.numel() or not (source.numel() or zero):
             return
         source, target = (t if t.ndim else t.part(0, (1,)) for t in (source, target))
@@ -73,7 +73,7 @@ class Launches(Creation):
         self.wait_on(self._start("matmul", kernel, {"x": x, "w": w, "y": y}))
 
     def move(self, source: Tensor, target: Tensor) -> None:
-        """A tensor to another device, over the network between them."""
+        """Move a tensor to another device, over the network between them."""
         if source.dtype != target.dtype:
             raise TensorError(f"copy_ between devices keeps the type: {source.dtype} is not {target.dtype}")
         what = (source.numel(), source.dtype, [source], [target])
@@ -166,7 +166,8 @@ class Launches(Creation):
         return launch
 
     def _check_scratch(self, name: str, needed: int, tensor: Tensor) -> None:
-        """Whether a kernel's tiles and queues fit beside what is allocated in the near memory of its PEs."""
+        """Check whether a kernel's tiles and queues fit beside what is allocated in the near memory of its
+        PEs."""
         for shard in tensor.shards:
             pool = self.memory.pe(shard.sip, shard.cube, shard.pe).pools["tcm"]
             if needed > pool.free_bytes:

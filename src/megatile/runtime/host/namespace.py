@@ -69,7 +69,7 @@ class Namespace(Launches):
         return self.default_dtype
 
     def set_default_dtype(self, dtype: Any) -> None:
-        """The type of tensors that are made without one (f16 at first)."""
+        """Set the type of tensors that are made without one (f16 at first)."""
         self.default_dtype = dtype_name(dtype)
 
     # made of numbers

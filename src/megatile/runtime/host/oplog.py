@@ -155,7 +155,7 @@ class OpLog:
         )
 
     def written(self, tensor: Stored) -> None:
-        """The host gave a tensor (or a part of one) contents."""
+        """Note that the host gave a tensor (or a part of one) contents."""
         base, _ = tensor.home
         self.inputs[base.name].append(np.array(base.contents()))
         self.add("write", tensor=base.name, number=len(self.inputs[base.name]) - 1)

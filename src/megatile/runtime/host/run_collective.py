@@ -66,7 +66,7 @@ def tell(call: Communicated) -> None:
 
 
 def tell_kernel(name: str, launch: Launch) -> None:
-    """What a kernel communicates, if somebody wants to know."""
+    """Tell what a kernel communicates, if somebody wants to know."""
     for call in communicated(Result(launch), name) if WATCHERS else ():
         tell(call)
 

@@ -212,6 +212,6 @@ class HostState:
         return os.environ.get(DEBUG_SWITCH, "0") not in ("", "0")
 
     def warn(self, text: str) -> None:
-        """A warning for those who set ``MEGATILE_DEBUG=1``."""
+        """Print a warning for those who set ``MEGATILE_DEBUG=1``."""
         if self.debug:
             warnings.warn(f"megatile: {text}", stacklevel=3)

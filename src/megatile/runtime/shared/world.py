@@ -229,7 +229,7 @@ class World:
         self._done(library().mt_all_to_all(self._world, self.rank, x.places, at, size))
 
     def broadcast(self, x: Symmetric, root: int = 0) -> None:
-        """All ranks get the root's array."""
+        """Give all ranks the root's array."""
         x.of(root)
         self._done(library().mt_broadcast(self._world, self.rank, x.places, x.nbytes, root))
 

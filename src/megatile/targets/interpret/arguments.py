@@ -134,7 +134,8 @@ def check_writable(program: Program, arrays: list[np.ndarray], constant: set[str
 
 
 def warn_of_aliases(program: Program, arrays: list[np.ndarray], constant: set[str]) -> None:
-    """A written argument that shares memory with another: here each keeps what it had before the run."""
+    """Warn of a written argument that shares memory with another: here each keeps what it had before the
+    run."""
     named = [(param.name, array) for param, array in zip(program.params, arrays, strict=True)]
     shared = [
         f"'{left}' and '{right}'"

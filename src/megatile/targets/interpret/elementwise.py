@@ -160,7 +160,7 @@ class Elementwise:
             unit.node = outer
 
     def run_units(self, node: n.ScaleRegion, unit: Unit, counts: list[int]) -> None:
-        """All units of a region below ``unit`` at once."""
+        """Run all units of a region below ``unit`` at once."""
         ranks = np.arange(math.prod(counts))
         path, words = (*unit.path, *unflatten(ranks, counts)), wording(node.scale)
         self._apart(node, Iterations(unit, (), (len(ranks),), dict(unit.vars), ranks, [], words, path))

@@ -103,7 +103,7 @@ class Interpreter:
         self.schedule.add(unit)
 
     def step(self, unit: Unit) -> None:
-        """One statement of a unit."""
+        """Run one statement of a unit."""
         self.steps += 1
         assert unit.task is not None
         try:
@@ -246,7 +246,7 @@ class Interpreter:
         return expr.value if isinstance(expr, Const) else self.compile(expr)(unit)
 
     def note(self, message: str, advice: str | None, node: n.Node | None = None) -> None:
-        """Something allowed that was hardly meant."""
+        """Note something allowed that was hardly meant."""
         node = node or self.running
         where = f"{node.span.file}:{node.span.line}: " if node is not None and node.span else ""
         warnings.warn(f"{where}{message} (try: {advice})", ProgramWarning, stacklevel=2)

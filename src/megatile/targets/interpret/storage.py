@@ -147,7 +147,7 @@ class StoredArray:
         return int(self.array.shape[0])
 
     def mark(self, index: tuple[Any, ...], size: int) -> None:
-        """Elements have been written."""
+        """Mark elements as written."""
         if self.written is None:
             return
         self.written[index] = True

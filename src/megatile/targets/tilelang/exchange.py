@@ -25,7 +25,7 @@ def _scale(out: TileLangWriter, node: n.Node) -> tuple[str, str]:
 
 
 def put(out: TileLangWriter, node: n.Copy) -> None:
-    """A copy to a peer, or from one."""
+    """Write a copy to a peer, or from one."""
     scale, within = _scale(out, node)
     peer = node.dst if node.dst is not None else node.src
     assert peer is not None

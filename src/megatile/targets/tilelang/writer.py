@@ -132,7 +132,7 @@ class TileLangWriter:
         return f"({', '.join(str(names.get(e, e)) for e in shape)}{',' if len(shape) == 1 else ''})"
 
     def kernel(self, one: DeviceKernel) -> None:
-        """One launch: of the grid, or of a single block for statements of a device."""
+        """Write one launch: of the grid, or of a single block for statements of a device."""
         count = threads(self.launch, self.launch.depth("block"))
         grid = self.units.grid if one.blocks else (1,)
         if len(grid) > len(_AXES):
