@@ -75,6 +75,13 @@ INLINE void cp_async_wait_all(void) { asm volatile("cp.async.wait_all;" ::: "mem
 template <int groups> INLINE void cp_async_wait(void) { asm volatile("cp.async.wait_group %0;" :: "n"(groups) : "memory"); }
 /* Some warps of the block meet. */
 INLINE void named_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(threads) : "memory"); }
+/* The same, and whether any of them says yes. */
+INLINE int named_any(int id, int threads, int yes) {
+  int any;
+  asm volatile("{ .reg .pred p, q; setp.ne.s32 q, %3, 0; bar.red.or.pred p, %1, %2, q; selp.s32 %0, 1, 0, p; }"
+               : "=r"(any) : "r"(id), "r"(threads), "r"(yes) : "memory");
+  return any;
+}
 INLINE void take_turns(void) {}
 /* Blocks that are all there at once (a cooperative launch) meet; `meeting` is in global memory, first zero. */
 struct meeting { int arrived, generation; };
@@ -93,8 +100,10 @@ INLINE void blocks_meet(struct meeting *m, int blocks) {
   if (threadIdx.x == 0) meet_at(m, blocks);
   __syncthreads();
 }
-INLINE void wait_until(const int *flag, long value) { while (*(const volatile int *)flag < value) __nanosleep(20); __threadfence(); }
-INLINE void wait_phase(const int *flag, long count, long parity) { while (*(const volatile int *)flag / count % 2 == parity % 2) __nanosleep(20); __threadfence(); }
+INLINE int has_until(const int *flag, long value) { const int is = *(const volatile int *)flag >= value; __threadfence(); return is; }
+INLINE int has_phase(const int *flag, long count, long parity) { const int is = *(const volatile int *)flag / count % 2 != parity % 2; __threadfence(); return is; }
+INLINE void wait_until(const int *flag, long value) { while (!has_until(flag, value)) __nanosleep(20); }
+INLINE void wait_phase(const int *flag, long count, long parity) { while (!has_phase(flag, count, parity)) __nanosleep(20); }
 #ifndef __CUDACC_RTC__
 #include <cuda_runtime.h>
 #define LAUNCH(kernel, blocks, threads, bytes, deadlock, ...) do {                                             \

@@ -57,7 +57,7 @@ static struct Emulated {
   struct Lanes { u32 mask; Meeting meeting; u64 slot[2][32]; u32 operand[2][32][6]; };
   struct Copy { char *to; const char *from; int bytes, size; long group; };
   struct Thread { Fibre fibre; bool done; const int *watched; int seen; long group; std::vector<Copy> copies; std::vector<u64> wide; };
-  struct Block { Meeting all, named[16]; std::vector<Thread> each; std::vector<std::vector<Lanes *>> warps; };
+  struct Block { Meeting all, named[16]; int yes[16][2]; std::vector<Thread> each; std::vector<std::vector<Lanes *>> warps; };
   static const size_t STACK = 1 << 18;
   std::vector<Block> blocks;
   Block *here = 0; /* the block whose turn it is */
@@ -200,6 +200,13 @@ template <class T> INLINE T atomicCAS(T *at, T expected, T value) {
 INLINE int atomicAdd(int *at, int value) { return __atomic_fetch_add(at, value, __ATOMIC_SEQ_CST); }
 INLINE float atomicAdd(float *at, float value) { const float old = *at; *at = old + value; return old; }
 INLINE void named_sync(int id, int threads) { emulated.meet(emulated.here->named + id, threads); }
+INLINE int named_any(int id, int threads, int yes) {
+  auto *const m = emulated.here->named + id;
+  int *const slot = emulated.here->yes[id] + m->generation % 2;
+  *slot = (m->arrived ? *slot : 0) | yes;
+  named_sync(id, threads);
+  return *slot;
+}
 struct meeting { int arrived, generation; };
 INLINE void meet_at(struct meeting *m, int units) {
   const int seen = m->generation;
@@ -212,6 +219,8 @@ INLINE void blocks_meet(struct meeting *m, int blocks) {
   __syncthreads();
 }
 INLINE void take_turns(void) { emulated.give_way(0); }
+INLINE int has_until(const int *flag, long value) { return *(const volatile int *)flag >= value; }
+INLINE int has_phase(const int *flag, long count, long parity) { return *(const volatile int *)flag / count % 2 != parity % 2; }
 INLINE void wait_until(const int *flag, long value) { while (*(const volatile int *)flag < value) emulated.give_way(flag); }
 INLINE void wait_phase(const int *flag, long count, long parity) { while (*(const volatile int *)flag / count % 2 == parity % 2) emulated.give_way(flag); }
 #define CP_ASYNC(n) INLINE void cp_async##n(void *to, const void *from, int bytes) {                           \

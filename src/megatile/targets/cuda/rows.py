@@ -32,13 +32,26 @@ def copy_rows(scope: DeviceScope, node: n.Copy, background: bool) -> bool:
         return isinstance(grid, Grid) and not both and _by_grid(scope, node, grid, to_layout is not None)
     if isinstance(layout, Mma):
         return _from_fragments(scope, node, layout)
-    width, (source, to) = _width(scope, node), _storages(scope, node)
-    behind = background and to.home == "instance" and source.home in _GLOBAL
+    width, (_, to) = _width(scope, node), _storages(scope, node)
+    behind = background and _is_load(scope, node)
     if not width or (width == itemsize(to.dtype) and not behind):
         return False
     _memory(scope, node, width, f"cp_async{width}" if behind else f"copy_row<{width}>")
     scope.hazards.copying |= behind
     return True
+
+
+def copies_behind(scope: DeviceScope, node: n.Copy) -> bool:
+    """Return whether all of a copy can be done by ``cp.async``."""
+    if node.src is not None or node.dst is not None:
+        return False
+    held = scope.layout(node.source.source) or scope.layout(node.to.source)
+    return held is None and _is_load(scope, node) and _width(scope, node) > 0
+
+
+def _is_load(scope: DeviceScope, node: n.Copy) -> bool:
+    source, to = _storages(scope, node)
+    return to.home == "instance" and source.home in _GLOBAL
 
 
 def _storages(scope: DeviceScope, node: n.Copy) -> tuple[Storage, Storage]:

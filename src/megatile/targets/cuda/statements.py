@@ -14,6 +14,7 @@ from megatile.targets.cuda.collectives import between_blocks, collective, rendez
 from megatile.targets.cuda.conditions import assumed
 from megatile.targets.cuda.elements import atomic_region, copy, fill, parallel
 from megatile.targets.cuda.pipeline import pipelined
+from megatile.targets.cuda.producers import produced, producer
 from megatile.targets.cuda.products import gemm
 from megatile.targets.cuda.reducing import cumsum, reduce
 from megatile.targets.cuda.rows import copy_rows
@@ -72,6 +73,10 @@ def _loop(scope: DeviceScope, node: n.Loop) -> None:
     plan = scope.gen.staged(scope, node)
     if plan is not None:
         pipelined(scope, plan)
+        return
+    ahead = producer(scope, node)
+    if ahead is not None:
+        produced(scope, ahead)
         return
     if scope.team is not None:
         scope.hazards.add(scope.gen.touched(n.walk(node.body)))
