@@ -23,7 +23,7 @@ Answer = TypeVar("Answer")
 
 
 def uncompiled(function: Callable[Given, Answer]) -> Callable[Given, Answer]:
-    """``torch.compiler.disable``, without loading the compiler (seconds) where nothing is compiled."""
+    """Return ``torch.compiler.disable``, without loading the compiler (seconds) where nothing is compiled."""
     disabled: list[Callable[Given, Answer]] = []
 
     @wraps(function)

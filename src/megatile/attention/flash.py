@@ -145,7 +145,7 @@ def _backward(
 
 
 def _lengths(batch: Batch, device: torch.device) -> dict[str, Any]:
-    """Boundaries and longest documents, as the varlen functions want them."""
+    """Return boundaries and longest documents, as the varlen functions want them."""
     found: dict[str, Any] = {}
     for name, lengths in zip("qk", zip(*(s[:2] for s in batch.segments), strict=True), strict=True):
         ends = [0, *accumulate(lengths)]

@@ -124,8 +124,8 @@ class Accumulator:
         return out, lse, torch.zeros_like(lse)
 
     def result(self, dtype: torch.dtype, sinks: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """``out`` [B, S, H, D] in ``dtype`` and ``lse`` [B, H, S]. ``sinks`` [H]: one more score for each row
-        of a head, of a key whose value is 0."""
+        """Return ``out`` [B, S, H, D] in ``dtype`` and ``lse`` [B, H, S]. ``sinks`` [H]: one more score for
+        each row of a head, of a key whose value is 0."""
         if self._state is None:
             self._state = self._nothing()
         out, lse = self._state[0], self._state[1].to(self._dtype)

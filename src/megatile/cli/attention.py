@@ -29,12 +29,12 @@ _COUNTS = {"k": 1 << 10, "m": 1 << 20}
 
 
 def read_lengths(text: str) -> list[int]:
-    """``8192`` or ``8K,32K,1M`` tokens; K is 1024."""
+    """Read ``8192`` or ``8K,32K,1M`` tokens; K is 1024."""
     return [read_length(part) for part in text.split(",")]
 
 
 def read_length(text: str, least: int = 1) -> int:
-    """``8192``, ``8K`` or ``1M`` tokens; K is 1024."""
+    """Read ``8192``, ``8K`` or ``1M`` tokens; K is 1024."""
     part = text.strip().lower()
     number, factor = (part[:-1], _COUNTS[part[-1]]) if part[-1:] in _COUNTS else (part, 1)
     try:

@@ -43,7 +43,7 @@ def read_size(text: str) -> int:
 
 
 def read_ranks(text: str | None) -> int | list[int] | None:
-    """``16`` (the first 16) or ``0,8,16-23`` (these units)."""
+    """Read ``16`` (the first 16) or ``0,8,16-23`` (these units)."""
     if text is None:
         return None
     numbers: list[int] = []

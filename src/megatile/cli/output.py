@@ -64,7 +64,7 @@ def print_json(kind: str, value: Any) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Plain data with plain keys; what JSON has no number for (infinity) is null."""
+    """Return plain data with plain keys; what JSON has no number for (infinity) is null."""
     if isinstance(value, Mapping):
         return {str(key).replace(" ", "_"): _plain(member) for key, member in value.items()}
     if isinstance(value, (list, tuple)):

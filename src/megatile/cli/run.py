@@ -312,7 +312,7 @@ def _defined_in(function: Any, file: str) -> bool:
 
 
 def read_call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
-    """``name`` or ``name(1, b=2)``; only literals are read."""
+    """Read ``name`` or ``name(1, b=2)``, whose arguments are literals."""
     try:
         tree = ast.parse(text.strip(), mode="eval").body
         if isinstance(tree, ast.Call):
@@ -464,7 +464,7 @@ def check_kernel(
 
 
 def _extents(text: str) -> dict[str, int]:
-    """``M=4096,N=64`` as numbers by name."""
+    """Read ``M=4096,N=64`` as numbers by name."""
     found = {}
     for part in filter(None, text.replace(" ", "").split(",")):
         name, sign, number = part.partition("=")

@@ -10,7 +10,7 @@ from megatile.plan.model import Region
 
 
 def piece(handle: Handle, start: IntLike, length: IntLike) -> Part:
-    """``length`` elements of a one-dimensional tile from ``start``."""
+    """Return ``length`` elements of a one-dimensional tile from ``start``."""
     return Part(handle, Region(handle.name, (expr(start),), (expr(length),)))
 
 
@@ -83,6 +83,7 @@ class _Joined(Blocks):
 
 
 def joined(finer: Blocks, first: IntLike, width: int, parts: int) -> Blocks:
-    """``parts`` blocks, each of ``width`` neighbouring blocks of ``finer``, from its block ``first`` on."""
+    """Return ``parts`` blocks, each of ``width`` neighbouring blocks of ``finer``, from its block ``first``
+    on."""
     start, count = finer.stretch(first, width * parts)
     return _Joined(count, parts, start, finer.most * width * parts, finer, first, width)

@@ -412,7 +412,7 @@ SAMPLES = 5
 
 
 def effort(plan: pm.Plan) -> int:
-    """About how many commands a plan issues, its queues counted as ``QUEUE`` commands each."""
+    """Return about how many commands a plan issues, its queues counted as ``QUEUE`` commands each."""
     queues = sum(plan.units * channel.members for channel in plan.channels)
     return round(sum(_Commands(stream).found for stream in plan.streams)) + QUEUE * queues
 

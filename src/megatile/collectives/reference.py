@@ -14,7 +14,7 @@ Arrays = list[Any]
 
 
 def block(job: Job, rank: int) -> slice:
-    """Rank's block of the whole buffer, as ``numpy.array_split`` cuts it."""
+    """Return a rank's block of the whole buffer, as ``numpy.array_split`` cuts it."""
     even, rest = divmod(job.count, job.ranks)
     start = rank * even + min(rank, rest)
     return slice(start, start + even + (rank < rest))

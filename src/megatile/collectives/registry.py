@@ -130,7 +130,7 @@ TRUST = "read it, then say trust=True; or install it with an entry point, or reg
 
 
 def by_import_path(path: str, what: str, *, trust: bool = True) -> Any:
-    """``package.module:name`` or ``package.module.name``; failing says which part does not exist.
+    """Import ``package.module:name`` or ``package.module.name``; failing says which part does not exist.
 
     Importing runs code: a path that comes out of a file needs the user's word (``trust``).
     """

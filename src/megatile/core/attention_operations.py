@@ -33,7 +33,8 @@ def _wide(array: Array) -> Array:
 
 
 def _keys_and_values(kv: Array, heads: int) -> tuple[Array, Array]:
-    """K and V as [..., batch, heads, columns, dim]; KV heads are repeated for groups of query heads."""
+    """Return K and V as [..., batch, heads, columns, dim]; KV heads are repeated for groups of query
+    heads."""
     kv = _wide(kv)
     if heads % kv.shape[-2]:
         raise OperationError(f"{heads} query heads cannot share {kv.shape[-2]} KV heads")
@@ -112,7 +113,8 @@ def columns_of(result: Array) -> tuple[Array, Array, Array]:
 def _weights(
     q: Array, kv: Array, result: Array, d_out: Array, scale: float, lower: int, upper: int
 ) -> tuple[Array, Array, Array, Array, Array]:
-    """Queries, keys, gradients of outputs (heads before rows), probabilities, gradients of scaled scores."""
+    """Return queries, keys, gradients of outputs (heads before rows), probabilities, gradients of scaled
+    scores."""
     q, d_out, result = (
         _wide(q).swapaxes(-2, -3),
         _wide(d_out).swapaxes(-2, -3),
@@ -131,7 +133,7 @@ def gradient_of_queries(
     q: Array, kv: Array, result: Array, d_out: Array, *old: Array,
     scale: float = 1.0, lower: int = -UNLIMITED, upper: int = UNLIMITED,
 ) -> Array:  # fmt: skip
-    """dQ of a block, given the result over all keys."""
+    """Return dQ of a block, given the result over all keys."""
     _, k, _, _, d_scores = _weights(q, kv, result, d_out, scale, lower, upper)
     d_q = np.matmul(d_scores, k).swapaxes(-2, -3)
     return d_q + _wide(old[0]) if old else d_q
@@ -141,7 +143,7 @@ def gradient_of_keys(
     q: Array, kv: Array, result: Array, d_out: Array, *old: Array,
     scale: float = 1.0, lower: int = -UNLIMITED, upper: int = UNLIMITED,
 ) -> Array:  # fmt: skip
-    """dK and dV of a block, given the result over all keys."""
+    """Return dK and dV of a block, given the result over all keys."""
     queries, _, d_out, weights, d_scores = _weights(q, kv, result, d_out, scale, lower, upper)
     both = [np.matmul(x.swapaxes(-1, -2), y) for x, y in ((d_scores, queries), (weights, d_out))]
     d_kv = np.stack(both, axis=-5).swapaxes(-2, -3)

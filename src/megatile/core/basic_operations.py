@@ -300,7 +300,7 @@ def _gemm_flops(out: Shape, a: Shape, *_: Shape, transpose_a: bool = False, **__
 
 
 def _pad(x: Array, **place: int) -> Array:
-    """``x`` at (at0, at1, ...) of a tile of extents (n0, n1, ...) that is zero elsewhere."""
+    """Return ``x`` at (at0, at1, ...) of a tile of extents (n0, n1, ...) that is zero elsewhere."""
     x, rank = np.asarray(x), len(place) // 2
     lead = x.ndim - rank
     full = np.zeros((*x.shape[:lead], *(place[f"n{d}"] for d in range(rank))), x.dtype)
@@ -369,7 +369,7 @@ def spoken_operation(name: str) -> str:
 
 
 def work_of(name: str, result: Shape, shapes: Sequence[Shape], attributes: dict[str, Any]) -> Any:
-    """Floating point operations of one application (an int, or an expression if an extent is one)."""
+    """Return floating point operations of one application (an int, or an expression if an extent is one)."""
     operation = OPERATIONS[name]
     known = {k: v for k, v in attributes.items() if k in ("transpose_a", "axis")}
     return operation.flops(result, *shapes, **known)

@@ -90,7 +90,7 @@ def itemsize(name: str) -> int:
 
 
 def bits(name: str) -> int:
-    """Bits per element in a machine's memory."""
+    """Return bits per element in a machine's memory."""
     return _BITS.get(dtype(name)) or 8 * itemsize(name)
 
 

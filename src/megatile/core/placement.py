@@ -234,7 +234,7 @@ Pieces = tuple[Piece, ...]
 
 
 def split(length: int, parts: int) -> list[int]:
-    """``length`` in ``parts`` sizes that differ by at most one, the larger ones first."""
+    """Return ``length`` in ``parts`` sizes that differ by at most one, the larger ones first."""
     quotient, remainder = divmod(length, parts)
     return [quotient + (i < remainder) for i in range(parts)]
 

@@ -361,7 +361,7 @@ def _channel(request: Request, _: str) -> int | None:
 
 
 def channel_of(request: Request) -> tuple[int, int]:
-    """Slots of a software channel's queues, and the bytes of one (0: whatever a message has)."""
+    """Return slots of a software channel's queues, and the bytes of one (0: whatever a message has)."""
     found = request.mover("software_channel") or request.engine("dma")
     return (found[0].slots, found[0].chunk or 0) if found is not None else (2, 0)
 

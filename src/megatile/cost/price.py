@@ -248,7 +248,7 @@ def _takes_turns(plan: Plan, hda: HDA, more_than: int = 0) -> bool:
 
 
 def _price(least: Launch, run: Launch, assume: Mapping[str, int]) -> Price:
-    """Bounds of a plan that has the least to do in one run and the most in the other."""
+    """Return bounds of a plan that has the least to do in one run and the most in the other."""
     unordered = _unordered(run.plan, run.hda)
     loads = [_loads(one, assume, not unordered) for one in ((run,) if least is run else (least, run))]
     low, high = loads[0], loads[-1]

@@ -202,12 +202,13 @@ class HDA(Places):
         )
 
     def engines_of(self, scale: str, kind: str | None = None) -> tuple[Engine, ...]:
-        """Engines of a unit of this scale, of one kind if asked."""
+        """Return engines of a unit of this scale, of one kind if asked."""
         level = self.level(scale).name
         return tuple(e for e in self.engines if e.level == level and kind in (None, e.kind))
 
     def throughput(self, scale: str, dtype: str, kind: str | None = None) -> float:
-        """Peak operations/s of one unit of a scale: the fastest kind of engine inside it, all of them."""
+        """Return the peak operations/s of one unit of a scale: the fastest kind of engine inside it, all of
+        them."""
         self.require("engines")
         span = self._router.span[self.level(scale).name]
         peaks = [0.0]
@@ -292,7 +293,7 @@ class HDA(Places):
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
-    """Dictionaries, lists and plain values; of parts given as objects, the fields that were set."""
+    """Return dictionaries, lists and plain values; of parts given as objects, the fields that were set."""
     if depth > MAX_NESTING_LEVELS:
         raise MachineError("the description is nested too deeply")
     if is_dataclass(value) and not isinstance(value, (type, Quantity)):

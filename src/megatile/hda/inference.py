@@ -199,7 +199,8 @@ class LaunchViews:
     # scales that were not named
 
     def between(self, i: int, dims: list[Dim]) -> list[Dim]:
-        """Scales between view ``i`` and the one before it, largest first: totals inside the one before."""
+        """Return scales between view ``i`` and the one before it, largest first: totals inside the one
+        before."""
         dim = dims[i]
         top = self.scales[i - 1].position if i else math.inf
         found: list[Dim] = []
@@ -224,7 +225,7 @@ class LaunchViews:
         return Dim(scale, (max(count, 0),), problem)
 
     def unflattened(self, dim: Dim, between: list[Dim]) -> list[Dim]:
-        """Scales between two views stay dimensions of their own; the named count is divided among them."""
+        """Keep scales between two views as dimensions of their own; divide the named count among them."""
         out: list[Dim] = []
         inside = 1
         for middle in between:

@@ -20,7 +20,7 @@ VECTOR_BITS = {"avx512f": 512, "avx2": 256, "avx": 256, "sve": 256, "asimd": 128
 
 
 def probed(name: str) -> dict[str, int | str]:
-    """Overrides for a shipped machine: those of this computer for ``cpu``, none for others."""
+    """Return overrides for a shipped machine: those of this computer for ``cpu``, none for others."""
     return dict(_host()) if name == "cpu" else {}
 
 
@@ -55,7 +55,7 @@ def host_flags() -> frozenset[str]:
 
 
 def vector_bits() -> int:
-    """Bits of the widest vectors; 128 where nothing is known."""
+    """Return bits of the widest vectors; 128 where nothing is known."""
     return max((bits for flag, bits in VECTOR_BITS.items() if flag in host_flags()), default=128)
 
 

@@ -132,7 +132,8 @@ class Router:
         return None
 
     def _access(self, smallest: int, first: int, ends: int, towards: bool = False) -> tuple[Leg, ...]:
-        """Legs through inner networks with a gateway, between a unit and the endpoint that holds it."""
+        """Return legs through inner networks with a gateway, between a unit and the endpoint that holds
+        it."""
         legs = []
         for size, networks in self.owners:
             if not smallest < size <= ends:

@@ -91,7 +91,7 @@ class Topology(ABC):
         return sum(run.hops for run in self.route(a, b))
 
     def coords(self, index: int) -> tuple[int, ...]:
-        """Grid coordinates, x first; a 1-tuple where there is no grid."""
+        """Return grid coordinates, x first; a 1-tuple where there is no grid."""
         return coords_of(index, self.dims or (self.size,))
 
     def index(self, coords: Sequence[int]) -> int:

@@ -88,7 +88,7 @@ def _is_cut(layout: Layout) -> bool:
 def _listed(
     launch: Launch, chain: Chain, shape: tuple[int, ...], low: int, rank: Callable[[int, int], Expr]
 ) -> list[Cut] | list[Listed]:
-    """Parts that an owner function tells, unit by unit: runs where all are."""
+    """Return parts that an owner function tells, unit by unit: runs where all are."""
     high = launch.depth(chain[-1].scale)
     counts = [s.count for s in launch.scales[low:high]]
     units = math.prod(counts)

@@ -152,7 +152,7 @@ def price(
     assume: Mapping[str, Any] | None = None,
     launch: bool = True,
 ) -> Price:
-    """Bounds of the time of a Plan, or of a program with arrays or shapes, on a machine.
+    """Return bounds of the time of a Plan, or of a program with arrays or shapes, on a machine.
 
     ``assume`` and ``launch`` are those of ``simulate``.
     """

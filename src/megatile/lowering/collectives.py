@@ -54,7 +54,7 @@ class Member:
 
 
 def run_of(total: Expr, size: int, rank: Expr) -> tuple[Expr, Expr]:
-    """Offset and length of a rank's run when a length is shared out equally, rounded up."""
+    """Return the offset and length of a rank's run when a length is shared out equally, rounded up."""
     each = ceil_div(total, size)
     whole = known(total)
     if whole is not None and whole % size == 0:

@@ -35,8 +35,8 @@ def by_tensor_cores(node: n.Gemm, names: Mapping[str, Binding]) -> bool:
 
 
 def swizzled(program: Program) -> set[str]:
-    """Tiles whose chunks of 16 bytes are exchanged: factors on tensor cores with rows of a power of two of
-    bytes, which only their own unit takes, by their own name, not by atomics."""
+    """Return tiles whose chunks of 16 bytes are exchanged: factors on tensor cores with rows of a power of
+    two of bytes, which only their own unit takes, by their own name, not by atomics."""
     every, names = list(n.walk(program.body)), bindings(program)
     allocs = {a.name: a for a in every if isinstance(a, n.Alloc)}
     factors = {
@@ -71,7 +71,7 @@ def suits(row: int) -> bool:
 
 
 def reached(program: Program) -> set[str]:
-    """Tiles that other units may touch: by views, copies to peers, signals and collectives."""
+    """Return tiles that other units may touch: by views, copies to peers, signals and collectives."""
     found = {a.name for a in n.walk(program.body) if isinstance(a, n.Alloc) and (a.flag or a.parts)}
     for node in n.walk(program.body):
         if isinstance(node, n.Reshape):

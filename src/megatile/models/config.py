@@ -116,7 +116,7 @@ class ModelConfig:
         return self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
 
     def feed_forward_parameters(self, layer: Layer, active: bool = False) -> int:
-        """Weights of one layer's feed-forward part; ``active``: those that one token passes."""
+        """Return weights of one layer's feed-forward part; ``active``: those that one token passes."""
         matrices = 3 if self.gated else 2
         if not layer.experts:
             return matrices * self.hidden * self.inner

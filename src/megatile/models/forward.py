@@ -78,7 +78,7 @@ def _send(step: Step, repeat: int, ranks: int) -> Operator:
 
 
 def _head(step: Step) -> list[Operator]:
-    """Final norm, logits of the last token of every request, and sampling."""
+    """Return the final norm, logits of the last token of every request, and sampling."""
     d, c, rows = step.d, step.d.config, step.batch.requests
     if d.library == "torch":
         return list(eager_head(step))

@@ -92,7 +92,7 @@ def collective(kernel: str, name: str, part: str, count: int, ranks: int, moved:
 
 
 def norm(step: Step, name: str, part: str, count: int) -> Operator:
-    """Residual addition and normalisation in one kernel: two reads and two writes."""
+    """Return residual addition and normalisation in one kernel: two reads and two writes."""
     return passes(name, part, count, 4 * step.tokens * step.d.config.hidden * WORD)
 
 

@@ -77,7 +77,7 @@ class ModelSearch:
         return self.hda.name
 
     def rows(self) -> list[dict[str, Any]]:
-        """Simulated candidates within the limits, most tokens per second and device first."""
+        """Return simulated candidates within the limits, most tokens per second and device first."""
         kept = [row for row in self.found if row["verdict"] == "ok"]
         return sorted(kept, key=lambda row: -row["tokens_per_s_device"])
 

@@ -156,7 +156,7 @@ class DTensor:
         return self.permute(*reversed(range(self.ndim)))
 
     def permute(self, *dims: int) -> DTensor:
-        """Dimensions in another order; the division goes with them."""
+        """Return dimensions in another order; the division goes with them."""
         order = tuple(d % self.ndim for d in dims)
         state = tuple(Shard(order.index(p.dim)) if isinstance(p, Shard) else p for p in self.placements)
         local = ops.transposed(self._local, order)
@@ -320,7 +320,7 @@ def _rank(placement: Placement) -> int:
 
 @no_none
 def matmul(a: DTensor, b: DTensor) -> DTensor:
-    """``mk,kn->mn``."""
+    """Multiply matrices: ``mk,kn->mn``."""
     return einsum("mk,kn->mn", a, b)
 
 

@@ -106,7 +106,8 @@ class CachedValues:
 def cached_by_identity(
     function: Function, names: tuple[str, ...], most: int, results: dict[Any, tuple[Any, Any]]
 ) -> Function:
-    """``function`` with its latest ``most`` values in ``results``, by the objects that the names mean."""
+    """Return ``function`` with its latest ``most`` values in ``results``, by the objects that the names
+    mean."""
     if not names:
         value = function({})
         return lambda env: value

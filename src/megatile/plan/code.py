@@ -57,7 +57,7 @@ class RegionCode:
 
 
 def span_of(values: list[Any]) -> tuple[Any, Any, Any]:
-    """Starts, extents, and per axis the limits (start, extent, end) of all units."""
+    """Return starts, extents, and per axis the limits (start, extent, end) of all units."""
     half = len(values) // 2
     start, shape = tuple(values[:half]), tuple(values[half:])
     limits = tuple(

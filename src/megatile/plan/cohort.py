@@ -148,7 +148,7 @@ class Actors:
         return self.label(self.number(level, unit))
 
     def label(self, number: int) -> str:
-        """``unit 3`` of the first level, ``block 3`` of another."""
+        """Return ``unit 3`` of the first level, ``block 3`` of another."""
         name, first = next((n, f) for n, f in reversed(self.first.items()) if f <= number)
         return f"{'unit' if name == self.plan.scale else name} {number - first}"
 

@@ -99,8 +99,8 @@ def _name(array: Array) -> str:
 
 
 def padded(source: Array, rank: int, lead: int) -> Array:
-    """Extra axes of extent 1 after the unit axis, so that operands of lower rank broadcast; of a higher rank
-    those of extent 1 are left out."""
+    """Return extra axes of extent 1 after the unit axis, so that operands of lower rank broadcast; of a
+    higher rank those of extent 1 are left out."""
     missing = rank - (source.ndim - lead)
     if missing == 0:
         return source

@@ -98,7 +98,7 @@ def nbytes_of(operand: Operand) -> Expr:
 
 
 def work_for(operation: str, target: Part, parts: list[Part], attributes: dict[str, Any]) -> Work:
-    """Floating point operations and bytes of a command, from its operation and shapes."""
+    """Return floating point operations and bytes of a command, from its operation and shapes."""
     flops = expr(work_of(operation, target.shape, [p.shape for p in parts], attributes))
     moved = nbytes_of(target)
     for read in parts if operation != "copy" else ():

@@ -66,7 +66,7 @@ def _binds(body: Iterable[Statement]) -> set[str]:
 
 
 def _block(body: Body, live: frozenset[str], slots: frozenset[str]) -> Body:
-    """``body`` with frees, where the names in ``live`` are still needed after it."""
+    """Return ``body`` with frees, where the names in ``live`` are still needed after it."""
     reversed_result: list[Statement] = []
     needed = set(live)
     for statement in reversed(body):

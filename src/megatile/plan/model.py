@@ -453,7 +453,7 @@ class Stream:
 
 
 def runs(units: Sequence[int] | range) -> tuple[tuple[int, int, int], ...]:
-    """Unit numbers as arithmetic runs (start, stop, step)."""
+    """Return unit numbers as arithmetic runs (start, stop, step)."""
     if isinstance(units, range):
         return ((units.start, units.stop, units.step),) if len(units) else ()
     numbers = sorted(int(u) for u in units)

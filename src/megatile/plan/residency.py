@@ -24,7 +24,8 @@ Array = Any
 
 
 def units_below(hda: HDA, level: Level, plan: Plan) -> int:
-    """Hardware units of the level's scale in each hardware unit of the parent's scale, or in the machine."""
+    """Return hardware units of the level's scale in each hardware unit of the parent's scale, or in the
+    machine."""
     there = hda.count(level.scale)
     if level.parent is None:
         return there

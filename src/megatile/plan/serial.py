@@ -54,7 +54,7 @@ def from_json(text: str) -> Plan:
 
 
 def digest(plan: Plan) -> str:
-    """SHA-256 of the canonical JSON without source places."""
+    """Return the SHA-256 of the canonical JSON without source places."""
     text = json.dumps(encode(plan, places=False), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 

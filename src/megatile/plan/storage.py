@@ -30,7 +30,7 @@ MAX_BYTES = 1 << 35
 
 
 def allocate(plan: Plan, tile: Tile, data: Array | None) -> Array:
-    """Storage of a tile; what nobody has written yet is NaN (0 for integers)."""
+    """Allocate the storage of a tile; what nobody has written yet is NaN (0 for integers)."""
     shape = (plan.owners(tile), tile.versions, *tile.shape)
     if (needed := prod(shape) * itemsize(tile.dtype)) > MAX_BYTES:
         raise PlanError(
@@ -254,7 +254,7 @@ def _outside(
 def region_span(
     cohort: Cohort, code: RegionCode, extents: tuple[Value, ...]
 ) -> tuple[tuple[Value, ...], tuple[Value, ...]]:
-    """Starts and extents of a region; refused if it leaves what it is a region of."""
+    """Return starts and extents of a region; refused if it leaves what it is a region of."""
     if code.whole:
         return (), tuple(extents)
     if len(code.start) != len(extents):

@@ -143,7 +143,7 @@ def _block_of(start: Expr, extent: Expr, n: int, ranges: dict[str, tuple[int, in
 
 
 def _ranges(every: list[Any]) -> dict[str, tuple[int, int]]:
-    """Between which numbers the indices of loops lie, where they are known."""
+    """Return between which numbers the indices of loops lie, where they are known."""
     found: dict[str, tuple[int, int]] = {}
     unknown: set[str] = set()
     for loop in every:

@@ -106,7 +106,7 @@ _KEYWORDS: dict[str, Callable[[Any], list[str]]] = {
 
 
 def call_text(word: str, thing: Any) -> str:
-    """``target <- word(argument, keyword=value)``, as the fields are declared."""
+    """Return ``target <- word(argument, keyword=value)``, as the fields are declared."""
     targets: dict[int, str] = {}
     arguments, keywords = [], []
     for p in parts(type(thing)):

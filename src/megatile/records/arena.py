@@ -228,7 +228,7 @@ class Memory:
         return found
 
     def extend(self, name: str, count: int, fill: int | None = 0) -> int:
-        """``count`` more rows in use, filled with one number (None: with what was there); the first one."""
+        """Add ``count`` rows, filled with one number (None: with what was there); return the first one."""
         at = self.used[name]
         if count:
             if at + count > self._rooms[name]:

@@ -171,7 +171,7 @@ def _head(at: int, context: ast.expr_context, table: bool = False) -> ast.expr:
 
 
 def _add(place: ast.expr, index: ast.expr) -> ast.expr:
-    """``place + index``, as a sum from left to right."""
+    """Return ``place + index``, as a sum from left to right."""
     if isinstance(index, ast.Constant) and index.value == 0:
         return place
     if isinstance(index, ast.BinOp) and isinstance(index.op, ast.Add):

@@ -38,7 +38,7 @@ SETTINGS: dict[str, Any] = {
 
 @cached(most=4096)
 def text_width(text: str, size: float, bold: bool = False) -> float:
-    """Pixels that a text takes, with a small reserve for other renderers."""
+    """Return pixels that a text takes, with a small reserve for other renderers."""
     from matplotlib.font_manager import FontProperties, findfont, get_font
 
     properties = FontProperties(family="DejaVu Sans", weight="bold" if bold else "normal")
@@ -61,7 +61,7 @@ def fit(text: str, room: float, size: float, bold: bool = False) -> str:
 
 
 def wrap(pieces: Sequence[str], room: float, size: float, joint: str = " · ") -> list[str]:
-    """Pieces joined into as few lines as fit; a piece that is too wide alone is shortened."""
+    """Return pieces joined into as few lines as fit; a piece that is too wide alone is shortened."""
     lines: list[str] = []
     for piece in pieces:
         joined = f"{lines[-1]}{joint}{piece}" if lines else piece

@@ -22,7 +22,7 @@ def describe_memory(memory: MemoryLayer) -> str:
 
 
 def shape(network: Network) -> str:
-    """``torus 4×4``, ``switch of 8``, ``rails 8 of 4``."""
+    """Return ``torus 4×4``, ``switch of 8``, ``rails 8 of 4``."""
     topology = network.topology
     if len(topology.dims) > 1:
         return f"{topology.kind} {'×'.join(map(str, topology.dims))}"
@@ -122,7 +122,7 @@ def level_lines(hda: HDA, level: Level) -> Iterator[tuple[str, str]]:
 
 
 def level_title(hda: HDA, level: Level) -> str:
-    """``8 × gpu  (8 in all)  device  989.4 TFLOP/s f16``."""
+    """Return ``8 × gpu  (8 in all)  device  989.4 TFLOP/s f16``."""
     above = hda.levels[level.position + 1] if level.position + 1 < len(hda.levels) else None
     count = f"{number(above.num_units)} × " if above else ""
     scales = [s.name for s in hda.scales if s.level == level.name]

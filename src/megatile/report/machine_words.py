@@ -28,12 +28,12 @@ DTYPES = (
 
 
 def number(count: int) -> str:
-    """``850 000``; four digits stay together: ``1056``."""
+    """Return ``850 000``; four digits stay together: ``1056``."""
     return f"{count:,}".replace(",", " ") if count > 9999 else str(count)
 
 
 def several(count: int, name: str) -> str:
-    """``8 gpus``; names that do not take an s stay as they are: ``8 × arch_level_2``."""
+    """Return ``8 gpus``; names that do not take an s stay as they are: ``8 × arch_level_2``."""
     if count > 1 and plural(name) == name:
         return f"{number(count)} × {name}"
     return f"{number(count)} {plural(name) if count > 1 else name}"
@@ -51,7 +51,7 @@ def memory_figures(memory: MemoryLayer) -> list[str]:
 
 
 def operations(engine: Engine, dtype: str) -> str:
-    """``OP/s`` of scalar engines and whole numbers, ``FLOP/s`` of the rest."""
+    """Return ``OP/s`` of scalar engines and whole numbers, ``FLOP/s`` of the rest."""
     return "OP/s" if engine.kind == "scalar" or dtype[0] in "iu" else "FLOP/s"
 
 

@@ -202,7 +202,7 @@ def _part(trace: Trace, kept: np.ndarray) -> Trace:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """``sm2`` before ``sm10``."""
+    """Return a sort key that puts ``sm2`` before ``sm10``."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 

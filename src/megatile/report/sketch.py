@@ -89,7 +89,8 @@ def shown(count: int, most: int) -> Slots:
 
 
 def spread(slots: Slots, start: float, width: float, widest: float) -> tuple[list[float], float]:
-    """Middles of slots side by side, centred in ``width``, and the distance of two; dots take half a slot."""
+    """Return middles of slots side by side, centred in ``width``, and the distance of two; dots take half a
+    slot."""
     shares = [0.5 if slot is None else 1.0 for slot in slots]
     pitch = min(widest, width / sum(shares))
     at = start + (width - pitch * sum(shares)) / 2
@@ -106,7 +107,7 @@ def unit(x: float, y: float, w: float, h: float, name: str, number: int) -> Shap
 
 
 def labels(name: str, number: int) -> tuple[str, str]:
-    """``gpu 3``, or just ``3``; after a name that ends with a digit the number needs a mark."""
+    """Return ``gpu 3``, or just ``3``; after a name that ends with a digit the number needs a mark."""
     return f"{name}{':' if name[-1:].isdigit() else ' '}{number}", str(number)
 
 

@@ -209,7 +209,7 @@ def _tree(inside: Inside, tree: Tree, width: float) -> Sketch:
 
 
 def _tree_places(tree: Tree, rows: list[list[int]], width: float) -> dict[int, float]:
-    """Leaves side by side, every other node above the middle of its children."""
+    """Return leaves side by side, every other node above the middle of its children."""
     drawn = {node for line in rows for node in line}
     children = {node: [c for c in tree.neighbors(node) if c > node and c in drawn] for node in drawn}
     leaves: list[int] = []

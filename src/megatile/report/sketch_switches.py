@@ -110,7 +110,7 @@ def _tiers(inside: Inside, switched: Switched, width: float) -> Sketch:
 
 
 def _leaf_groups(switched: Switched, width: float) -> list[tuple[int | None, list[int | None]]]:
-    """Leaf switches to draw and their units to draw."""
+    """Return leaf switches to draw and their units to draw."""
     leaf = switched.arity[0]
     most = 4 if width > 400 else 3
     groups: list[tuple[int | None, list[int | None]]] = []

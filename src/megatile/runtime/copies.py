@@ -177,7 +177,7 @@ class Copies:
 
 
 def _packed(puts: list[tuple[MovedBlock, Tensor]], asks: list[MovedBlock]) -> Tensor:
-    """Eight bytes of length, that many of JSON, and the data of puts."""
+    """Return eight bytes of length, that many of JSON, and the data of puts."""
     if not puts and not asks:
         return torch.empty(0, dtype=torch.uint8)
     text = json.dumps([[block for block, _ in puts], asks]).encode()

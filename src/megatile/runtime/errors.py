@@ -47,7 +47,7 @@ def how_ended(code: int | None) -> str:
 
 
 def named(word: str, numbers: Sequence[int]) -> str:
-    """``unit 3``, ``units 1, 2``; of many the first."""
+    """Return ``unit 3``, ``units 1, 2``; of many the first."""
     shown = ", ".join(map(str, numbers[:8])) + (", …" if len(numbers) > 8 else "")
     return f"{word}{'s' if len(numbers) > 1 else ''} {shown}"
 

@@ -76,7 +76,7 @@ def explained(
 
 
 def _culprits(late: bool, peer: int | None, wait: GroupWait) -> tuple[list[int], str]:
-    """Global ranks at fault: the known peer of a closed connection, or those that do not answer."""
+    """Return global ranks at fault: the known peer of a closed connection, or those that do not answer."""
     if WATCHER.waiting_for_store > wait.limit.grace / 2:
         return [0], STORE_SILENT
     answers: queue.SimpleQueue[Verdict | None] = queue.SimpleQueue()

@@ -108,7 +108,8 @@ def fabric(hda: HDA, scale: str = "device") -> Fabric:
 
 
 def _lanes(topology: Edges) -> tuple[int, ...]:
-    """Rings that a library can lay on listed links: at most as many as the links of the poorest rank."""
+    """Return rings that a library can lay on listed links: at most as many as the links of the poorest
+    rank."""
     found = [1, 1]
     for n in range(2, topology.size + 1):
         degrees = [0] * n

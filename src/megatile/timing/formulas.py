@@ -177,8 +177,8 @@ def hardware(hda: HDA, linked: bool) -> tuple[Any, ...]:
 
 
 def elementwise(device: Device, shape: Shape, dtype: str) -> Any:
-    """Passes over memory (norms, rotary embeddings, activations, sampling): a start each, and all their
-    bytes."""
+    """Return passes over memory (norms, rotary embeddings, activations, sampling): a start each, and all
+    their bytes."""
     figures = device.kernel("elementwise")
     traffic = shape["bytes"] / (device.bandwidth * figures.bandwidth) * 1e6
     return device.issued("elementwise", shape["kernels"] * figures.start_us + traffic)

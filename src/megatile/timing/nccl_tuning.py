@@ -95,7 +95,8 @@ def _whole(key: str, value: str | int) -> int:
 
 
 def _parsed(key: str, text: Any, names: tuple[str, ...]) -> dict[str, frozenset[str]]:
-    """``Ring,Tree``, ``^NVLS`` or ``allreduce:tree;allgather:ring``, as NCCL's ``parseList`` reads it."""
+    """Return ``Ring,Tree``, ``^NVLS`` or ``allreduce:tree;allgather:ring``, as NCCL's ``parseList`` reads
+    it."""
     found: dict[str, frozenset[str]] = {}
     for number, entry in enumerate(filter(None, str(text).split(";") if text is not None else ())):
         prefix, colon, listed = entry.rpartition(":")

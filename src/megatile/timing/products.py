@@ -78,7 +78,7 @@ def gemm_kernels(device: Device, shape: Shape, dtype: str) -> tuple[str, ...]:
 
 
 def grouped_gemm(device: Device, shape: Shape, dtype: str) -> Any:
-    """``groups`` products of (m / groups × k) · (k × n) in one kernel, operands quantised already."""
+    """Return ``groups`` products of (m / groups × k) · (k × n) in one kernel, operands quantised already."""
     m, n, k, groups = (shape[name] * 1.0 for name in ("m", "n", "k", "groups"))
     kind, x = gemm_scheme(device, dtype), device.x
     name = f"gemm{kind.suffix}"

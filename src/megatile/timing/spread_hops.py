@@ -36,7 +36,7 @@ def links_crossed(whole: Resources) -> float:
 
 
 def _crossed(whole: Resources, stream: pm.Stream) -> float:
-    """About how many links the copies of a stream cross."""
+    """Return about how many links the copies of a stream cross."""
     plan, crossed = whole.plan, 0.0
     spread = {tile.name: tile for tile in plan.tiles if tile.over is not None}
     numbers = np.linspace(0, stream.unit_count() - 1, SAMPLED_UNITS).astype(np.int64)

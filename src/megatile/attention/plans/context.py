@@ -109,7 +109,7 @@ class PlanContext:
         return [before, by_step, by_rank, source, both, whole]
 
     def held_in(self, slot: int) -> tuple[Array, Array]:
-        """Source and number of the chunk in a slot, [ranks, steps 1, 2, …]."""
+        """Return the source and the number of the chunk in a slot, [ranks, steps 1, 2, …]."""
         return self._held[:, :, slot, 0], self._held[:, :, slot, 1]
 
     @cached_property
@@ -160,7 +160,7 @@ class PlanContext:
         return first, at, rows, shortest(there.astype(int), [self.rank_key])
 
     def only_where(self, condition: Expr) -> Any:
-        """``If`` the condition is not known to hold."""
+        """Open an ``If`` unless the condition is known to hold."""
         return nullcontext() if constant(condition) else self.builder.when(condition)
 
     # --- kernels ---------------------------------------------------------------------------------

@@ -76,7 +76,8 @@ class Exchange:
     def numbers(
         self, slot: int, exchange: IntLike, first: int = 0, count: int | None = None
     ) -> tuple[Expr, Expr, Expr]:
-        """Receiving unit, its slot, and the chunk sent, in the current exchange of first..first+count-1."""
+        """Return the receiving unit, its slot, and the chunk sent, in the current exchange of
+        first..first+count-1."""
         end = self.context.steps - 1 if count is None else first + count
         keys = self.context.step_keys(exchange, first, end - first)
         found = (shortest(x[slot][:, first:end], keys) for x in (self.peer, self.member, self.chunk))
@@ -118,7 +119,7 @@ class Forward:
         return (context.problem.batch, longest(list(context.division.q)), heads, width)
 
     def _chunk_tile(self) -> Handle | None:
-        """Chunks one after the other, where they are not whole blocks of the KV tile already."""
+        """Return chunks one after the other, where they are not whole blocks of the KV tile already."""
         context = self.context
         length = context.chunk_length
         plain = all(

@@ -125,7 +125,7 @@ class Divided:
         return [0, *accumulate(self.problem.packed)][: max(1, len(self.problem.packed))]
 
     def inputs(self, q: Array, k: Array, v: Array, d_out: Array | None = None) -> dict[str, Array]:
-        """Whole tensors [batch, length, heads, dim] as the inputs of the plan, one block per rank."""
+        """Return whole tensors [batch, length, heads, dim] as the inputs of the plan, one block per rank."""
         repeat = self.kv_heads // self.problem.groups
         kv = np.stack([np.repeat(np.asarray(x), repeat, axis=2) for x in (k, v)])
         queries, keys = self.tokens
@@ -136,13 +136,14 @@ class Divided:
         return arrays
 
     def outputs(self, results: Mapping[str, Array]) -> tuple[Array, Array]:
-        """Whole tensors from the results: [batch, length, heads, dim] and lse [batch, length, heads]."""
+        """Return whole tensors from the results: [batch, length, heads, dim] and lse [batch, length,
+        heads]."""
         queries, _ = self.tokens
         out, lse = (_whole(results[name], queries, 1, self.starts) for name in ("out", "lse"))
         return out, lse[..., 0]
 
     def gradients(self, results: Mapping[str, Array]) -> tuple[Array, Array, Array]:
-        """dQ, dK and dV of the whole tensors, in f32."""
+        """Return dQ, dK and dV of the whole tensors, in f32."""
         queries, keys = self.tokens
         d_kv = _whole(results["d_kv"], keys, 2, self.starts)
         repeat = self.kv_heads // self.problem.groups

@@ -36,7 +36,7 @@ def balanced_pieces(lengths: tuple[int, ...], ranks: int, causal: bool) -> list[
 
 
 def _area(lengths: Array, ends: Array, causal: bool) -> Array:
-    """Visible pairs of all tokens of the pack before each of ``ends``."""
+    """Return visible pairs of all tokens of the pack before each of ``ends``."""
     each = lengths * (lengths + 1) // 2 if causal else lengths * lengths
     starts = np.concatenate([[0], np.cumsum(lengths)])
     document = np.clip(np.searchsorted(starts, ends, side="right") - 1, 0, len(lengths) - 1)
@@ -46,7 +46,7 @@ def _area(lengths: Array, ends: Array, causal: bool) -> Array:
 
 
 def _pieces(slices: list[int], ends: Array, starts: Array) -> Pieces:
-    """Slices as pieces of documents; those that follow one another are joined."""
+    """Return slices as pieces of documents; those that follow one another are joined."""
     found: list[Piece] = []
     for number in slices:
         begin, end = int(ends[number]), int(ends[number + 1])

@@ -153,7 +153,7 @@ class Division:
         return self._unmasked[key]
 
     def pairs(self, step: int, rank: int) -> int:
-        """Visible pairs a rank works on at a step."""
+        """Return visible pairs a rank works on at a step."""
         return sum(call.pairs for call in self.calls(step, rank))
 
     def link_tokens(self, exchange: int) -> dict[tuple[int, int], int]:

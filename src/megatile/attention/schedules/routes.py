@@ -62,11 +62,11 @@ class Routes(ABC):
 
     @abstractmethod
     def all_held(self, step: int) -> tuple[Array, Array]:
-        """``held`` of all ranks: sources and numbers of chunks, [ranks, slots]."""
+        """Return ``held`` of all ranks: sources and numbers of chunks, [ranks, slots]."""
 
     @abstractmethod
     def all_sends(self, exchange: int) -> tuple[Array, Array, Array]:
-        """``sends`` of all ranks: receivers, sources and numbers of chunks, [ranks, slots]."""
+        """Return ``sends`` of all ranks: receivers, sources and numbers of chunks, [ranks, slots]."""
 
 
 @dataclass(frozen=True)

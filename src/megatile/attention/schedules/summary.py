@@ -18,8 +18,8 @@ MAX_TOKENS = 2**62  # integers of arrays end soon after
 
 
 def schedule_summary(schedule: Schedule, length: int = 0, causal: bool = False) -> dict[str, Any]:
-    """Plain data: the division of ``length`` tokens (default: a small number that divides evenly), cycles,
-    steps.
+    """Return plain data: the division of ``length`` tokens (default: a small number that divides evenly),
+    cycles, steps.
     """
     routes = schedule.routes
     length = length or schedule.ranks * routes.chunks * 2
@@ -107,13 +107,13 @@ def _end(pieces: Pieces) -> int:
 
 
 def _table(held: Sequence[Pieces], width: int) -> Array:
-    """Fields of pieces, [field, holder, piece]; none has no length."""
+    """Return fields of pieces, [field, holder, piece]; none has no length."""
     filled = [[*pieces, *[_NOTHING] * (width - len(pieces))] for pieces in held]
     return np.array(filled, dtype=np.int64).transpose(2, 0, 1)
 
 
 def _visible(division: Division, q: Array, k: Array) -> Array:
-    """``visible_pairs`` of the mask's tile of two pieces, for arrays of them."""
+    """Return ``visible_pairs`` of the mask's tile of two pieces, for arrays of them."""
     (q_start, rows, q_stride, q_sequence), (k_start, columns, k_stride, k_sequence) = q, k
     together = q_sequence == k_sequence
     if division.mask.none:

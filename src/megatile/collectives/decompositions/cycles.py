@@ -14,7 +14,7 @@ from megatile.collectives.decompositions.rainbow import colour, rainbow_path
 
 
 def gen_hamilton_circle(n: int) -> CycleFamily:
-    """Cycles over ranks 0..n-1 in which every ordered pair is one step exactly once: n-1 cycles.
+    """Return cycles over ranks 0..n-1 in which every ordered pair is one step exactly once: n-1 cycles.
 
     For n = 4 and 6 no such cycles exist; the answer is the doubled form, 2(n-1) cycles with every pair
     exactly twice (``multiplicity`` is 2, chunks are half as large, links carry the same bytes). The doubled
@@ -50,7 +50,7 @@ def most_rings(n: int) -> int:
 
 
 def partial_rings(n: int, count: int) -> CycleFamily:
-    """``count`` arc-disjoint Hamiltonian cycles over n ranks, for multi-ring collectives.
+    """Return ``count`` arc-disjoint Hamiltonian cycles over n ranks, for multi-ring collectives.
 
     At most n-1 exist (n-2 for n = 4 and 6).
     """

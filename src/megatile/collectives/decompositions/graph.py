@@ -58,7 +58,7 @@ def _cycles(ranks: int, around: Sequence[Sequence[int]]) -> Iterator[tuple[int, 
 def _disjoint(
     cycles: Sequence[tuple[int, ...]], free: dict[frozenset[int], int], count: int, first: int = 0
 ) -> list[tuple[int, ...]] | None:
-    """``count`` cycles, from the one numbered ``first`` on, that the free cables allow together."""
+    """Return ``count`` cycles, from the one numbered ``first`` on, that the free cables allow together."""
     if count == 0:
         return []
     for number in range(first, len(cycles)):

@@ -80,7 +80,8 @@ def network_rings(
     count: int | None = None,
     budget: int = 200_000,
 ) -> NetworkRings:
-    """Link-disjoint rings of the network given by its links, found by a search of at most ``budget`` steps.
+    """Return link-disjoint rings of the network given by its links, found by a search of at most ``budget``
+    steps.
 
     Links are duplex unless ``directed``. ``count`` limits the number of rings asked for (directed ones).
     """
@@ -137,7 +138,7 @@ def full_mesh_rings(n: int) -> NetworkRings:
 
 
 def torus_rings(dims: Sequence[int], *, budget: int = 200_000) -> NetworkRings:
-    """Rings of a torus (last dimension fastest): two per dimension of length 3 or more."""
+    """Return rings of a torus (last dimension fastest): two per dimension of length 3 or more."""
     sizes = [d for d in dims if d > 1]
     arcs = _grid_arcs(dims, wrap=True)
     if sizes and min(sizes) >= 3:
@@ -149,7 +150,7 @@ def torus_rings(dims: Sequence[int], *, budget: int = 200_000) -> NetworkRings:
 
 
 def mesh_rings(dims: Sequence[int], *, budget: int = 200_000) -> NetworkRings:
-    """Rings of a mesh without wrap.
+    """Return rings of a mesh without wrap.
 
     Corners allow two in two dimensions: one cycle, both ways. In more dimensions they allow more; what
     a search of at most ``budget`` steps does not find stays open (``bound``).
@@ -171,7 +172,7 @@ def mesh_rings(dims: Sequence[int], *, budget: int = 200_000) -> NetworkRings:
 
 
 def topology_rings(topology: Topology, *, budget: int = 200_000) -> NetworkRings:
-    """Rings of one network of a machine: ``topology_rings(hda.networks[0].topology)``.
+    """Return rings of one network of a machine: ``topology_rings(hda.networks[0].topology)``.
 
     Endpoints behind one switch count as linked pairwise. Grids (whose first dimension is the fastest) are
     answered by construction, other networks by search.

@@ -46,7 +46,7 @@ def gen_hamilton_path_local(m: int) -> PathFamily:
 
 @no_none
 def gen_hamilton_circle_two_nodes(n: int, u: int | None = None) -> NodeCycleFamily:
-    """Cycles over n ranks on ``u`` nodes: each local path, the same on the next node, and so on.
+    """Return cycles over n ranks on ``u`` nodes: each local path, the same on the next node, and so on.
 
     Without ``u``: nodes of m = 8 ranks where they divide n, else two nodes.
 

@@ -39,7 +39,7 @@ class _Budget:
 def disjoint_cycles(
     adjacency: Sequence[set[int]], count: int, *, directed: bool, budget: int
 ) -> SearchResult:
-    """Up to ``count`` Hamiltonian cycles without a common link (arc, if ``directed``).
+    """Return up to ``count`` Hamiltonian cycles without a common link (arc, if ``directed``).
 
     ``adjacency[v]`` are the vertices reachable from v. At most ``budget`` vertices are tried; neighbours with
     the fewest remaining ways on come first.

@@ -126,8 +126,8 @@ def from_linear(terms: Mapping[Expr, int], offset: int) -> Expr:
 
 
 def divide(node: IntLike, divisor: int, ranges: Ranges, presumed: bool = False) -> tuple[Expr, Expr]:
-    """Quotient and remainder, simplified where the bounds allow it, or where they are unknown and
-    ``presumed`` to allow it."""
+    """Return the quotient and the remainder, simplified where the bounds allow it, or where they are unknown
+    and ``presumed`` to allow it."""
     node = expr(node)
     terms, offset = linear(node)
     rest = from_linear({a: f for a, f in terms.items() if f % divisor}, offset % divisor)
@@ -192,7 +192,7 @@ def _folded(node: Applied) -> Expr:
 
 
 def difference(left: Expr, right: Expr) -> Expr:
-    """``left - right``, simplified."""
+    """Return ``left - right``, simplified."""
     return simplify(Binary("-", left, right))
 
 

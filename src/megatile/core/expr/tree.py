@@ -341,7 +341,7 @@ def constant(value: IntLike) -> int | None:
 
 
 def binary(operator: str, left: IntLike, right: IntLike) -> Expr:
-    """``left operator right`` with constants folded and neutral elements dropped."""
+    """Return ``left operator right`` with constants folded and neutral elements dropped."""
     a = left if isinstance(left, Expr) else expr(left)
     b = right if isinstance(right, Expr) else expr(right)
     if isinstance(b, Const):
@@ -402,7 +402,7 @@ def ceil_div(left: IntLike, right: IntLike) -> Expr:
 
 
 def select(condition: IntLike, then: IntLike, otherwise: IntLike) -> Expr:
-    """``then`` where ``condition`` is not 0, else ``otherwise``."""
+    """Return ``then`` where ``condition`` is not 0, else ``otherwise``."""
     known = constant(condition)
     if known is not None:
         return expr(then if known else otherwise)
@@ -411,7 +411,7 @@ def select(condition: IntLike, then: IntLike, otherwise: IntLike) -> Expr:
 
 
 def table(values: tuple[int, ...] | list[int], index: IntLike) -> Expr:
-    """``values[index]`` (the index is clamped to the table)."""
+    """Return ``values[index]`` (the index is clamped to the table)."""
     if not len(values):
         raise ExprError("a table needs at least one value")
     numbers = tuple(int(v) for v in values)

@@ -59,7 +59,7 @@ def steps(program: Program, passes: Iterable[Pass]) -> Iterator[Step]:
 
 
 def inserted(passes: Sequence[Pass], more: Iterable[Pass]) -> list[Pass]:
-    """Passes with a user's among them, each after the one that its ``after`` names."""
+    """Return passes with a user's among them, each after the one that its ``after`` names."""
     result = list(passes)
     if not isinstance(more, Iterable):
         raise PassError(f"passes={more!r} is not a list of passes", advice="passes=[…]")

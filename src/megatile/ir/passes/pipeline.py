@@ -17,7 +17,7 @@ def pipelined(program: Program) -> Iterator[n.Loop]:
 
 
 def touched(node: n.Node, access: str, table: Mapping[str, Binding]) -> set[str]:
-    """Storages that a statement itself reads or writes; an update is both."""
+    """Return storages that a statement itself reads or writes; an update is both."""
     return {table[r.source].base for kind, r in n.regions(node) if kind in (access, "update")}
 
 

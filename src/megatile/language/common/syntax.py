@@ -108,7 +108,7 @@ def loaded(root: ast.AST, skip: ast.AST | None = None) -> set[str]:
 
 
 def read_first(body: list[ast.stmt]) -> set[str]:
-    """Names that the statements may read before they assign them."""
+    """Return names that the statements may read before they assign them."""
     names, assigned = set[str](), set[str]()
     for statement in body:
         names |= loaded(statement) - assigned

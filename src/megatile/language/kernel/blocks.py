@@ -15,7 +15,8 @@ from megatile.plan.model import Region
 
 
 def flat_region(tensor: Tensor, first: Expr, count: int, ranges: Any) -> Region | None:
-    """``count`` elements from element ``first`` on, as a block of the tensor; None if they are none."""
+    """Return ``count`` elements from element ``first`` on, as a block of the tensor; None if they are
+    none."""
     if first == ZERO and count == prod(tensor.shape):
         return Region(tensor.name)
     if len(tensor.shape) == 1:

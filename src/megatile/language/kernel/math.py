@@ -110,7 +110,7 @@ class Math:
         return self.apply("min", x, axis=axis, keepdims=keepdims)
 
     def dot(self, a: Any, b: Any, *, out_dtype: Any = None) -> TileRef:
-        """Matrix product, accumulated in f32, rounded to the type of ``a`` or ``out_dtype``."""
+        """Return the matrix product, accumulated in f32, rounded to the type of ``a`` or ``out_dtype``."""
         return self.apply("gemm", a, b, dtype=out_dtype)
 
     def cast(self, x: Any, dtype: Any) -> TileRef:
@@ -136,7 +136,7 @@ class Math:
     # --- memory and messages ---------------------------------------------------------------------
 
     def ref(self, ptr: Any, shape: Any, dtype: Any = "f16") -> Ref:
-        """Memory as an operand of ``composite``; nothing is loaded yet."""
+        """Return memory as an operand of ``composite``; nothing is loaded yet."""
         return Ref(ptr, self.extents(shape), dtype_name(dtype))
 
     def load(self, ptr: Any, shape: Any, dtype: Any = "f16") -> TileRef:

@@ -138,7 +138,8 @@ def _most_alive(program: Program) -> dict[tuple[str, str], int]:
 
 
 def _lifetimes(program: Program) -> dict[str, tuple[int, int]]:
-    """First and last statement that touches a tile; of a loop or of units that run at once, the whole."""
+    """Return the first and the last statement that touches a tile; of a loop or of units that run at once,
+    the whole."""
     table, launch = bindings(program), program.launch
     spans: dict[str, tuple[int, int]] = {}
 

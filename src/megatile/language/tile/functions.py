@@ -49,7 +49,7 @@ exp, exp2, log, log2, sqrt, rsqrt, sin, cos, tanh, erf, sigmoid, abs, floor, cei
 
 @no_none
 def silu(x: Any) -> Any:
-    """``x * sigmoid(x)``."""
+    """Return ``x * sigmoid(x)``."""
     return x * sigmoid(x)
 
 
@@ -79,13 +79,13 @@ def min(first: Any, *rest: Any) -> Any:
 
 @no_none
 def clamp(x: Any, low: Any, high: Any) -> Any:
-    """``x`` kept between ``low`` and ``high``."""
+    """Return ``x`` kept between ``low`` and ``high``."""
     return min(max(x, low), high)
 
 
 @no_none
 def if_then_else(condition: Any, then: Any, orelse: Any) -> Any:
-    """``then`` where the condition holds, otherwise ``orelse``; both are computed."""
+    """Return ``then`` where the condition holds, otherwise ``orelse``; both are computed."""
     if not isinstance(condition, Value):
         return then if condition else orelse
     return operate("select", condition, then, orelse)
@@ -104,7 +104,7 @@ def round(x: Any) -> Any:
 
 
 def cast(x: Any, dtype: Any) -> Any:
-    """``x`` rounded to another dtype."""
+    """Return ``x`` rounded to another dtype."""
     return as_value(cast_expr(as_expr(x), dtype_name(dtype)))
 
 
@@ -129,7 +129,7 @@ def infinity(dtype: Any = "f32") -> float:
 
 @no_none
 def ceildiv(a: Any, b: Any) -> Any:
-    """``a / b``, rounded up."""
+    """Return ``a / b``, rounded up."""
     return operate("ceildiv", a, b) if _symbolic(a, b) else -(-a // b)
 
 

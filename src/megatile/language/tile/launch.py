@@ -89,7 +89,7 @@ def find_scale(machine: HDA, word: str, what: str) -> Scale:
 
 
 def extents_of(word: str, value: Any) -> tuple[int, ...]:
-    """Whole numbers from 1, of a number or a tuple."""
+    """Return whole numbers from 1, of a number or a tuple."""
     extents = tuple(value) if isinstance(value, (tuple, list)) else (value,)
     extents = tuple(plain(e) for e in extents)
     if UNKNOWN_EXTENTS.get() is not None and any(isinstance(e, Value) for e in extents):
@@ -107,7 +107,7 @@ def extents_of(word: str, value: Any) -> tuple[int, ...]:
 
 
 def all_scales(machine: HDA) -> list[Scale]:
-    """Declared and standard scales, largest first."""
+    """Return declared and standard scales, largest first."""
     found = {s.name: s for s in machine.scales}
     for name in STANDARD_SCALES:
         scale = machine.scale(name)

@@ -72,12 +72,12 @@ def memory_layer(builder: ProgramBuilder, level: str) -> str:
 
 
 def alloc_shared(shape: Any, dtype: Any = "f32") -> Tile:
-    """``T.alloc(..., level="l1")``."""
+    """Allocate with ``T.alloc(..., level="l1")``."""
     return alloc(shape, dtype, "l1")
 
 
 def alloc_fragment(shape: Any, dtype: Any = "f32") -> Tile:
-    """``T.alloc(..., level="l0")``."""
+    """Allocate with ``T.alloc(..., level="l0")``."""
     return alloc(shape, dtype, "l0")
 
 

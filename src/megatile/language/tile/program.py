@@ -246,7 +246,7 @@ def _annotations(function: Callable[..., Any], names: Mapping[str, Any]) -> dict
 
 
 def evaluated_annotations(function: Callable[..., Any], names: Mapping[str, Any]) -> dict[str, Any]:
-    """Annotations; under ``from __future__ import annotations`` they are texts."""
+    """Return annotations; under ``from __future__ import annotations`` they are texts."""
     try:
         found = inspect.get_annotations(function)
         if any(type(annotation) is str for annotation in found.values()):

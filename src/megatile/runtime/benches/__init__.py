@@ -65,7 +65,7 @@ def verdict(name: str, worst: dict[int, float], limit: float, torch: Any, title:
 
 
 def on_every_rank(torch: Any, body: Callable[[int, dict[int, Any]], None]) -> dict[int, Any]:
-    """``body(rank, found)`` in a worker on every rank; what they leave in ``found``."""
+    """Run ``body(rank, found)`` in a worker on every rank; return what they leave in ``found``."""
     found: dict[int, Any] = {}
 
     def worker(rank: int) -> None:

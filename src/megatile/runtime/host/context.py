@@ -219,7 +219,8 @@ class RuntimeContext(Namespace):
         return self.engine.trace
 
     def report(self) -> dict[str, float]:
-        """Nanoseconds in all, of host copies, of kernels, of the PEs' engines and the network (`summary`)."""
+        """Return nanoseconds in all, of host copies, of kernels, of the PEs' engines and the network
+        (`summary`)."""
         return summary(self.engine, self.time_ns)
 
 

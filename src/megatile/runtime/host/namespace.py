@@ -62,7 +62,7 @@ class Namespace(Launches):
             raise missing(self, "torch", name)
 
     def device(self, kind: Any, index: int | None = None) -> Device:
-        """``torch.device("cuda:1")``; which machine it is does not depend on the name."""
+        """Return ``torch.device("cuda:1")``; which machine it is does not depend on the name."""
         return Device(kind if index is None else f"{kind}:{index}")
 
     def get_default_dtype(self) -> str:
@@ -109,7 +109,7 @@ class Namespace(Launches):
     # made of tensors
 
     def linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """``input @ weight.T + bias``, as in torch; the weight is transposed first."""
+        """Return ``input @ weight.T + bias``, as in torch; the weight is transposed first."""
         found = input @ weight.t()
         return found if bias is None else found + bias
 

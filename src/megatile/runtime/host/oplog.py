@@ -85,7 +85,7 @@ Rows = list[list[Piece]]
 
 
 def pieces(tensors: Sequence[Tensor]) -> list[Piece]:
-    """Whole tensors, one after the other."""
+    """Return whole tensors, one after the other."""
     return blocks(tensors, [t.numel() for t in tensors], 0)
 
 

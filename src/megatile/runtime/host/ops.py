@@ -153,8 +153,8 @@ def _product(x: Any, w: Any, y: Any, m: int, k: int, n: int, dtype: str, tl: Any
 
 
 def matmul(x: Any, w: Any) -> Any:
-    """``x @ w`` of matrices on one device; the columns are divided over its PEs. Where these reach all of the
-    device's memory, operands are read where they lie, tile by tile."""
+    """Return ``x @ w`` of matrices on one device; the columns are divided over its PEs. Where these reach all
+    of the device's memory, operands are read where they lie, tile by tile."""
     if x.ndim != 2 or w.ndim != 2 or x.shape[1] != w.shape[0]:
         raise OperationError(f"matmul of {tuple(x.shape)} and {tuple(w.shape)} does not fit")
     if x.dtype != w.dtype:
@@ -444,8 +444,8 @@ def _attend(
 
 
 def _attention_blocks(room: int, queries: int, keys: int, dim: int, size: int) -> tuple[int, int]:
-    """Queries and keys that are worked on at a time: the largest blocks whose tiles fit the near memory (each
-    operation of `_attend` has a tile of its own, in two buffers)."""
+    """Return queries and keys that are worked on at a time: the largest blocks whose tiles fit the near
+    memory (each operation of `_attend` has a tile of its own, in two buffers)."""
 
     def needed(pair: tuple[int, int]) -> int:
         block, step = pair

@@ -126,7 +126,8 @@ column_wise, row_wise, replicate = map(_over_pes, ("column_wise", "row_wise", "r
 
 
 def packed(held: Iterable[tuple[int, int, Slices]], itemsize: int, sip: int) -> tuple[ShardSpec, ...]:
-    """Shards of (cube, pe, indices): those that differ one after the other, copies at the same place."""
+    """Return shards of (cube, pe, indices): those that differ one after the other, copies at the same
+    place."""
     offsets: dict[Any, int] = {}
     shards, end = [], 0
     for cube, pe, slices in held:
@@ -252,7 +253,7 @@ def deploy_tensor(
     mem_kind: str = "hbm",
     va_allocator: VirtualAllocator | None = None,
 ) -> TensorHandle:
-    """Memory for every shard; if one does not fit, none is taken."""
+    """Return memory for every shard; if one does not fit, none is taken."""
     if mem_kind not in ("hbm", "tcm", "sram"):
         advice = did_you_mean(str(mem_kind), ("hbm", "tcm", "sram"), what="memories")
         raise PlacementError(f"a tensor cannot lie in {mem_kind!r}", advice=advice)

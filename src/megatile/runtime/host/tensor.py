@@ -55,7 +55,8 @@ class Tensor(Stored):
     # contents
 
     def part(self, first: int, shape: tuple[int, ...]) -> Tensor:
-        """So many elements from ``first`` on, in the same memory (of one PE), as a tensor of this shape."""
+        """Return so many elements from ``first`` on, in the same memory (of one PE), as a tensor of this
+        shape."""
         if first == 0 and shape == tuple(self.shape):
             return self
         return Part(self, first, shape)
@@ -250,7 +251,7 @@ class Tensor(Stored):
         return self.t()
 
     def narrow(self, dim: int, start: int, length: int) -> Any:
-        """So many elements of a dimension, from ``start`` on."""
+        """Return so many elements of a dimension, from ``start`` on."""
         axis = ops.dimension(dim, self.ndim)
         if not 0 <= start <= start + length <= self.shape[axis]:
             raise ops.OperationError(

@@ -39,7 +39,7 @@ class SpawnException(MegatileError, RuntimeError):
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
-    """``rank 3``, or ``ranks 0, 1, 2``."""
+    """Return ``rank 3``, or ``ranks 0, 1, 2``."""
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
@@ -206,6 +206,6 @@ def _few(texts: Sequence[str]) -> list[str]:
 
 
 def call_site() -> str:
-    """``file:line`` of the nearest caller that is not the host runtime itself."""
+    """Return ``file:line`` of the nearest caller that is not the host runtime itself."""
     frame = frame_outside(HERE)
     return f"{basename(frame.f_code.co_filename)}:{frame.f_lineno}" if frame else "?"

@@ -75,7 +75,7 @@ class Figure:
 
 
 def rate(name: str, amount: float, unit: str, sample: Sample, how: str) -> Figure:
-    """So much work in the time of a sample."""
+    """Return so much work in the time of a sample."""
     return Figure(name, amount / sample.seconds, unit, sample.error, sample.runs, how)
 
 

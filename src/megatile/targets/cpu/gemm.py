@@ -255,7 +255,7 @@ AHEAD = 48
 def micro_kernel(
     name: str, dot: Dot, height: int, vectors: int, strides: tuple[int, int, int, int], begin: str, width: int
 ) -> list[str]:
-    """``height`` rows of ``vectors`` vectors, each in a variable of its own. They ``begin`` with zero
+    """Return ``height`` rows of ``vectors`` vectors, each in a variable of its own. They ``begin`` with zero
     (clear), with what is in ``c``, or with that times a number for each row (scale)."""
     rows_a, steps_a, steps_b, rows_c = strides
     every = [(i, j) for i in range(height) for j in range(vectors)]

@@ -126,7 +126,7 @@ class Generator(Writer):
         return f"(({c_type} *)(scratch + {at}))"
 
     def persistent(self, size: int, c_type: str) -> str:
-        """Memory of the instance for what outlives a statement."""
+        """Return memory of the instance for what outlives a statement."""
         at = self.storages.instance_bytes
         self.storages.instance_bytes += rounded(size)
         return f"(({c_type} *)(work + {at}))"

@@ -102,7 +102,8 @@ class _Hoist:
 
 
 def flops(program: Program) -> int | None:
-    """Floating point operations of the program's products; None where a number of steps is not known."""
+    """Return floating point operations of the program's products; None where a number of steps is not
+    known."""
 
     def of(body: tuple[n.Node, ...], depth: int, times: int | None) -> Iterator[int | None]:
         for node in body:

@@ -117,7 +117,7 @@ class Compiler:
         return choose
 
     def _both(self, wanted: bool, arguments: list[Evaluate]) -> Evaluate:
-        """``and``/``or`` whose second side reads elements: only where the first does not decide."""
+        """Return ``and``/``or`` whose second side reads elements: only where the first does not decide."""
         first, second = arguments
 
         def both(context: Any) -> Any:

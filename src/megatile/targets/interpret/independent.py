@@ -277,7 +277,7 @@ def _dependence(touch: Touch, writer: str, other: str, words: Wording) -> RunErr
 
 
 def _last_word(words: Wording) -> str:
-    """``iteration`` of "iteration {} of ...", ``thread`` of "data race: thread {}"."""
+    """Return ``iteration`` of "iteration {} of ...", ``thread`` of "data race: thread {}"."""
     return words.one.split(" {}")[0].split()[-1]
 
 

@@ -101,8 +101,8 @@ class Watch:
 
 
 def products(a: Any, b: Any) -> Any:
-    """Matrix products of all units. Where rows depend on some dimensions of the grid and columns on others,
-    they are one large product."""
+    """Return matrix products of all units. Where rows depend on some dimensions of the grid and columns on
+    others, they are one large product."""
     grid = len(a.shape) - 2
     rows = [d for d in range(grid) if a.shape[d] > 1]
     columns = [d for d in range(grid) if b.shape[d] > 1]
